@@ -1,0 +1,53 @@
+"""Is a run's directory sound? Files as recorded, tables of the right schema, tokens conserved."""
+
+from pathlib import Path
+
+from kvscope import tables
+from kvscope.analyse.records import read_records
+from kvscope.analyse.validity import conservation, missing_tokens
+from kvscope.errors import BadInput
+from kvscope.files import sha256_of
+from kvscope.runfile import COMPLETE, RUN_FILE, read_run
+
+
+def check_run(run: Path) -> list[str]:
+    """What is wrong with a run's directory, one sentence each; empty if it is sound.
+
+    BadInput if there is no such directory.
+    """
+    if not run.is_dir():
+        raise BadInput(f"{run}: no such directory; give a run's, e.g. results/experiments/<id>")
+    try:
+        facts = read_run(run)
+        files = facts["files"]
+    except BadInput as error:
+        return [f"{error}; the run did not finish"]
+    except KeyError as key:
+        return [f"{run / RUN_FILE}: key {key} is missing"]
+    complaints = [
+        complaint
+        for name, recorded in files.items()
+        if (complaint := _check_file(run / name, recorded["bytes"], recorded["sha256"]))
+    ]
+    for table in tables.TABLES.values():
+        if f"{table.name}.parquet" in files:
+            complaint = tables.check_file(table, run / f"{table.name}.parquet")
+            complaints += [complaint] if complaint else []
+    if complaints:
+        return complaints
+    if facts["status"] != COMPLETE:
+        return [f"{run}: the run failed ({facts['reason']})"]
+    _, records = read_records(run)
+    found = [*conservation(records), *missing_tokens(records)]
+    return [f"{run}: {reason.name}, {reason.detail}" for reason in found]
+
+
+def _check_file(path: Path, size: int, digest: str) -> str | None:
+    if not path.exists():
+        return f"{path}: missing, though the run recorded it"
+    found = path.stat().st_size
+    if found != size:
+        return f"{path}: {found} bytes, {size} were recorded; the file was cut or changed"
+    if sha256_of(path) != digest:
+        return f"{path}: its content differs from what was recorded; the file was changed"
+    return None

@@ -1,0 +1,65 @@
+"""One run's metrics: point estimates with intervals, and whether they may be believed."""
+
+import math
+from pathlib import Path
+
+import pandas as pd
+from rich.console import Console
+from rich.table import Table
+
+from kvscope import tables
+from kvscope.analyse.metrics import BY_NAME, METRICS
+from kvscope.analyse.records import Records, read_records
+from kvscope.analyse.statistics import estimate
+from kvscope.analyse.validity import Reason, reasons_against
+
+METRICS_FILE = "metrics.parquet"
+
+
+def analyse(run: Path, out: Path) -> pd.DataFrame:
+    """Compute a run's metrics and write them to `out`/metrics.parquet; the `metrics` table."""
+    facts, records = read_records(run)
+    frame = metrics_of(
+        facts["experiment_id"], records, reasons_against(facts, records), facts["time_source"]
+    )
+    tables.write(tables.METRICS, frame, out / METRICS_FILE)
+    return frame
+
+
+def metrics_of(
+    experiment_id: str, records: Records, reasons: list[Reason], time_source: str
+) -> pd.DataFrame:
+    """The `metrics` table of one run."""
+    repeats = list(records.repeats())
+    rows = []
+    for metric in METRICS:
+        found = estimate([metric.of(repeat) for repeat in repeats])
+        rows.append(
+            (
+                experiment_id,
+                metric.name,
+                found.value,
+                found.low,
+                found.high,
+                metric.unit,
+                found.count,
+                not reasons,
+                ";".join(dict.fromkeys(reason.name for reason in reasons)),
+                time_source,
+            )
+        )
+    return pd.DataFrame(rows, columns=tables.METRICS.names)
+
+
+def print_metrics(frame: pd.DataFrame) -> None:
+    """Print one run's metrics for a person."""
+    first = frame.iloc[0]
+    verdict = "valid" if first["valid"] else f"not valid: {first['reasons']}"
+    table = Table(title=f"{first['experiment_id']} ({first['time_source']}, {verdict})")
+    for heading in ("metric", "value", "95 % interval", "unit", "repeats"):
+        table.add_column(heading, justify="left" if heading in ("metric", "unit") else "right")
+    for row in frame.itertuples():
+        interval = "" if math.isnan(row.ci_low) else f"{row.ci_low:.4g} … {row.ci_high:.4g}"
+        value = "" if math.isnan(row.value) else f"{row.value:.4g}"
+        table.add_row(BY_NAME[row.metric].title, value, interval, row.unit, str(row.repeats_valid))
+    Console().print(table)

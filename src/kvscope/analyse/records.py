@@ -1,0 +1,51 @@
+"""A run's host tables as analyse reads them: whole, or one repeat at a time."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from kvscope import tables
+from kvscope.runfile import read_run
+
+
+@dataclass(frozen=True)
+class Records:
+    """Host tables of a run, or of one of its repeats."""
+
+    workload: pd.DataFrame
+    requests: pd.DataFrame
+    steps: pd.DataFrame
+    batch: pd.DataFrame
+    preemptions: pd.DataFrame
+    block_size: int
+
+    def repeats(self) -> Iterator["Records"]:
+        """The records of each repeat, in order."""
+        for number in sorted(self.requests["repeat"].unique()):
+            yield Records(
+                self.workload,
+                self.requests[self.requests["repeat"] == number],
+                self.steps[self.steps["repeat"] == number],
+                self.batch[self.batch["repeat"] == number],
+                self.preemptions[self.preemptions["repeat"] == number],
+                self.block_size,
+            )
+
+
+def read_records(run: Path) -> tuple[dict[str, Any], Records]:
+    """run.json and the host tables of a run; BadInput names what is absent or damaged."""
+    facts = read_run(run)
+    frames = {
+        table.name: tables.read(table, run / f"{table.name}.parquet")
+        for table in (
+            tables.WORKLOAD,
+            tables.REQUESTS,
+            tables.STEPS,
+            tables.BATCH,
+            tables.PREEMPTIONS,
+        )
+    }
+    return facts, Records(**frames, block_size=facts.get("engine", {}).get("block_size", 0))

@@ -1,0 +1,295 @@
+"""The command line: one command a stage, and a few to look at things."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from kvscope import __version__
+from kvscope.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, BadInput, KvscopeError
+
+# Stages are imported when their command runs: `kvscope plan` must not wait for vLLM.
+
+RESULTS = Path("results")
+CONFIG = Path("config")
+OVERRIDES_HELP = (
+    "settings in Hydra's grammar, e.g. workload=zipf cache.blocks=60; "
+    "commas make a grid: workload.num_requests=8,16"
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; returns its exit code (0 done, 1 failed while working, 2 bad input)."""
+    parser = build_parser()
+    given = parser.parse_args(arguments)
+    command: Callable[[argparse.Namespace], int] = given.command
+    try:
+        return command(given)
+    except KvscopeError as error:
+        print(f"kvscope: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("kvscope: interrupted", file=sys.stderr)
+        return EXIT_FAILED
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output left, e.g. `| head`
+        return EXIT_DONE
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    parser = argparse.ArgumentParser(
+        prog="kvscope",
+        description="Shows how an LLM serving engine uses its KV cache under concurrency, and "
+        "what happens when the cache overflows.",
+        epilog="One path: plan → run → collect → analyse → report. Each stage reads the files of "
+        "the stage before; Snakemake runs them all (see README.md).",
+    )
+    parser.add_argument("--version", action="version", version=f"kvscope {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    for add in (_add_plan, _add_run, _add_collect, _add_analyse, _add_report):
+        add(commands)
+    _add_check(commands)
+    _add_doctor(commands)
+    return parser
+
+
+Commands = argparse._SubParsersAction  # type: ignore[type-arg]
+
+
+def _command(
+    commands: "Commands", name: str, function: Callable[[argparse.Namespace], int], text: str
+) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=text.split(".")[0].split(":")[0], description=text
+    )
+    parser.set_defaults(command=function)
+    return parser
+
+
+# --------------------------------------------------------------------------------- plan
+
+
+def _add_plan(commands: "Commands") -> None:
+    text = "Show which experiments a study or a set of overrides has. Nothing is run."
+    parser = _command(commands, "plan", _plan, text)
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="OVERRIDE",
+        help=f"study=NAME (config/study/NAME.yaml) and {OVERRIDES_HELP}",
+    )
+    parser.add_argument("--json", action="store_true", help="print the experiments as JSON")
+    parser.add_argument(
+        "--write",
+        type=Path,
+        metavar="DIR",
+        help="write the manifest and one experiment.yaml per experiment below DIR (results)",
+    )
+    _add_config(parser)
+
+
+def _add_config(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--config-dir", type=Path, default=CONFIG, metavar="DIR", help="default: config"
+    )
+
+
+def _plan(given: argparse.Namespace) -> int:
+    from kvscope.plan import grid, manifest, show
+
+    study, overrides = grid.split_study(given.overrides)
+    plan = grid.expand(study, overrides, given.config_dir)
+    _check_sources(planned.experiment for planned in plan.experiments)
+    if given.write:
+        path = manifest.write(plan, given.write)
+        print(f"{path}: {len(plan.experiments)} experiments", file=sys.stderr)
+    if given.json:
+        print(json.dumps(show.as_json(plan), indent=2))
+    else:
+        show.print_table(plan)
+    return EXIT_DONE
+
+
+def _check_sources(experiments: "object") -> None:
+    from kvscope.workload import requests
+
+    for experiment in experiments:  # type: ignore[attr-defined]
+        requests.check(experiment)
+
+
+# ---------------------------------------------------------------------------------- run
+
+
+def _add_run(commands: "Commands") -> None:
+    text = (
+        "Run one experiment: build vLLM, warm up, measure the repeats, under Nsight Systems "
+        "where it is available, and write the records."
+    )
+    parser = _command(commands, "run", _run, text)
+    parser.add_argument(
+        "experiment",
+        nargs="+",
+        metavar="EXPERIMENT.yaml | OVERRIDE",
+        help=f"a planned experiment's file, or {OVERRIDES_HELP} (one experiment)",
+    )
+    parser.add_argument("--out", type=Path, metavar="DIR", help="default: results/experiments/<id>")
+    parser.add_argument("--force", action="store_true", help="measure again what is finished")
+    _add_config(parser)
+
+
+def _run(given: argparse.Namespace) -> int:
+    from kvscope.run import supervisor
+
+    experiment = _one_experiment(given.experiment, given.config_dir)
+    _check_sources([experiment])
+    directory = given.out or RESULTS / "experiments" / experiment.id
+    facts = supervisor.run(experiment, directory, force=given.force)
+    if facts["status"] != "complete":
+        raise KvscopeError(f"{experiment.id} failed: {facts['reason']} (log: {directory}/log.txt)")
+    print(directory)
+    return EXIT_DONE
+
+
+def _one_experiment(words: list[str], config_dir: Path):  # type: ignore[no-untyped-def]
+    from kvscope.plan import experiment, grid
+
+    if len(words) == 1 and words[0].endswith((".yaml", ".yml")):
+        return experiment.load(Path(words[0]))
+    study, overrides = grid.split_study(words)
+    planned = grid.expand(study, overrides, config_dir).experiments
+    if len(planned) != 1:
+        raise BadInput(
+            f"these settings make {len(planned)} experiments and `kvscope run` takes one; leave "
+            "only one value for each key, or run a study with snakemake"
+        )
+    return planned[0].experiment
+
+
+# ------------------------------------------------------------------------------ collect
+
+
+def _add_collect(commands: "Commands") -> None:
+    text = (
+        "Turn what was recorded into tables: the nsys export of a run and its host records on "
+        "one timeline, or any nsys export by itself."
+    )
+    parser = _command(commands, "collect", _collect, text)
+    parser.add_argument("run", nargs="?", type=Path, metavar="DIR", help="a run's directory")
+    parser.add_argument("--nsys", type=Path, metavar="FILE.sqlite", help="an nsys SQLite export")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="default: results/tables/<id> for a run's directory"
+    )
+    parser.add_argument(
+        "--perfetto", action="store_true", help="also write a trace for ui.perfetto.dev"
+    )
+
+
+def _collect(given: argparse.Namespace) -> int:
+    from kvscope.collect import collector
+
+    if (given.run is None) == (given.nsys is None):
+        raise BadInput("collect: give a run's directory, or --nsys FILE.sqlite with --out DIR")
+    if given.nsys is not None:
+        if given.out is None:
+            raise BadInput("collect --nsys: say with --out DIR where the tables shall go")
+        collector.collect_nsys(given.nsys, given.out)
+        print(given.out)
+        return EXIT_DONE
+    out = given.out or tables_directory(given.run)
+    collector.collect_run(given.run, out, perfetto=given.perfetto)
+    print(out)
+    return EXIT_DONE
+
+
+def tables_directory(run: Path) -> Path:
+    """Where a run's tables go: results/tables/<id> beside results/experiments/<id>."""
+    run = run.resolve()
+    return run.parent.parent / "tables" / run.name if run.parent.name == "experiments" else run
+
+
+# ---------------------------------------------------------------------- analyse, report
+
+
+def _add_analyse(commands: "Commands") -> None:
+    text = (
+        "Compute the metrics of runs, with confidence intervals, and say whether to believe them."
+    )
+    parser = _command(commands, "analyse", _analyse, text)
+    parser.add_argument("runs", nargs="+", type=Path, metavar="DIR", help="a run's directory")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="default: results/tables/<id> of each run"
+    )
+
+
+def _analyse(given: argparse.Namespace) -> int:
+    from kvscope.analyse import experiment
+
+    if given.out and len(given.runs) > 1:
+        raise BadInput("analyse: --out takes the tables of one run; leave it out for several")
+    for run in given.runs:
+        metrics = experiment.analyse(run, given.out or tables_directory(run))
+        experiment.print_metrics(metrics)
+    return EXIT_DONE
+
+
+def _add_report(commands: "Commands") -> None:
+    text = "Make the page and the figures of a study, or of runs given by their directories."
+    parser = _command(commands, "report", _report, text)
+    parser.add_argument(
+        "what",
+        nargs="+",
+        metavar="STUDY | DIR",
+        help="a planned study's name, or runs' directories",
+    )
+    parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="default: results/studies/<study>")
+
+
+def _report(given: argparse.Namespace) -> int:
+    from kvscope.report import study
+
+    print(study.report(given.what, given.results, given.out))
+    return EXIT_DONE
+
+
+# ------------------------------------------------------------------------ check, doctor
+
+
+def _add_check(commands: "Commands") -> None:
+    text = "Check a run's files: there, unchanged, of the right schema, and true to conservation."
+    parser = _command(commands, "check", _check, text)
+    parser.add_argument("runs", nargs="+", type=Path, metavar="DIR", help="a run's directory")
+
+
+def _check(given: argparse.Namespace) -> int:
+    from kvscope.analyse import check
+
+    complaints = 0
+    for run in given.runs:
+        found = check.check_run(run)
+        complaints += len(found)
+        for complaint in found:
+            print(f"kvscope: {complaint}", file=sys.stderr)
+        if not found:
+            print(f"{run}: all files as recorded, tables sound")
+    return EXIT_FAILED if complaints else EXIT_DONE
+
+
+def _add_doctor(commands: "Commands") -> None:
+    text = "Say what this machine can do, and what to do about what it cannot."
+    _command(commands, "doctor", _doctor, text)
+
+
+def _doctor(given: argparse.Namespace) -> int:
+    from kvscope import doctor
+
+    return doctor.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
+
+
+__all__ = ["EXIT_BAD_INPUT", "main"]

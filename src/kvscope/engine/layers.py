@@ -1,0 +1,62 @@
+"""Host time of every transformer block, by PyTorch's forward hooks.
+
+On a GPU this is the time to launch the block's kernels; the kernels' own times come from the
+profiler, which finds them through the same ranges.
+"""
+
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+
+from kvscope.engine.recording import LayerRecord
+from kvscope.engine.scheduler import RecordingScheduler
+from kvscope.ranges import LAYER
+
+
+def transformer_blocks(model: torch.nn.Module) -> torch.nn.ModuleList:
+    """The model's transformer blocks, in order: its longest list of modules."""
+    lists = [m for m in model.modules() if isinstance(m, torch.nn.ModuleList)]
+    return max(lists, key=len)
+
+
+class LayerTimer:
+    """Notes start and end of every transformer block into the scheduler's recording."""
+
+    def __init__(self, scheduler: RecordingScheduler) -> None:
+        self._scheduler = scheduler
+        self._start_ns = 0
+        self._handles: list[Any] = []
+
+    def install(self, model: torch.nn.Module) -> int:
+        """Hook all transformer blocks of `model`; returns their number."""
+        blocks = transformer_blocks(model)
+        for layer, block in enumerate(blocks):
+            self._handles.append(block.register_forward_pre_hook(self._before(layer)))
+            self._handles.append(block.register_forward_hook(self._after(layer)))
+        return len(blocks)
+
+    def remove(self) -> None:
+        """Take the hooks off again."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def _before(self, layer: int) -> Any:
+        def hook(_module: torch.nn.Module, _args: Any) -> None:
+            self._scheduler.marks.push(LAYER, layer)
+            self._start_ns = perf_counter_ns()
+
+        return hook
+
+    def _after(self, layer: int) -> Any:
+        def hook(_module: torch.nn.Module, _args: Any, _output: Any) -> None:
+            end_ns = perf_counter_ns()
+            scheduler = self._scheduler
+            scheduler.marks.pop()
+            recording = scheduler.recording
+            recording.layers.append(
+                LayerRecord(len(recording.passes) - 1, layer, self._start_ns, end_ns)
+            )
+
+        return hook

@@ -1,0 +1,54 @@
+"""What is noted while vLLM runs: raw, by reference, so that noting costs next to nothing.
+
+One `PassRecord` a forward pass and one `PreemptionRecord` a preemption. They hold vLLM's own
+objects (which vLLM makes anew for every pass and does not change afterwards); turning them into
+tables happens between repeats (`kvscope.run.recorder`), outside anything that is timed.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class PassRecord:
+    """One forward pass. Times are ns of the host's monotonic clock (`perf_counter_ns`)."""
+
+    schedule_start_ns: int
+    schedule_end_ns: int
+    scheduled: Any  # vLLM's SchedulerOutput
+    finished_before: frozenset[str]  # requests that ended since the pass before
+    waiting: int
+    kv_blocks_used: int
+    output_ns: int = 0  # the sampled tokens are on the host
+    end_ns: int = 0  # vLLM has taken them in
+    output: Any = None  # vLLM's ModelRunnerOutput
+
+
+@dataclass(slots=True)
+class PreemptionRecord:
+    """One preemption, noted just before vLLM takes the request's blocks away."""
+
+    step: int  # the pass that was being scheduled
+    time_ns: int
+    request_id: str  # vLLM's internal id
+    tokens: int  # tokens whose K and V were in the cache
+    blocks: int
+
+
+@dataclass(slots=True)
+class LayerRecord:
+    """One transformer block of one pass; host times in ns."""
+
+    step: int
+    layer: int
+    start_ns: int
+    end_ns: int
+
+
+@dataclass
+class Recording:
+    """All records of one repeat."""
+
+    passes: list[PassRecord] = field(default_factory=list)
+    preemptions: list[PreemptionRecord] = field(default_factory=list)
+    layers: list[LayerRecord] = field(default_factory=list)

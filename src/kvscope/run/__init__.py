@@ -1,0 +1,1 @@
+"""The run stage: what happened while one experiment ran?"""

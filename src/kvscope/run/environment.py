@@ -1,0 +1,50 @@
+"""The environment a measured process gets: an allow-list, so that no secret is recorded.
+
+Nsight Systems stores the whole environment of what it profiles, and results are shared.
+"""
+
+import os
+from collections.abc import Mapping
+
+from kvscope.plan.experiment import Experiment
+
+# Variables passed on if set: what programs need to be found, run and placed.
+ALLOWED = frozenset(
+    (
+        *("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "TERM"),
+        *("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "VIRTUAL_ENV"),
+        *("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT"),
+        *("TRITON_CACHE_DIR", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"),
+        *("CUDA_MODULE_LOADING", "PYTORCH_CUDA_ALLOC_CONF"),
+        *("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"),
+    )
+)
+
+# What vLLM and its libraries must be told; overrides the caller's variables.
+REQUIRED = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine in one process: records need no transport
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # two experiments at once must not share one core
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    # libgomp's idle threads spin by default; beside any other load that makes passes 100× slower.
+    "OMP_WAIT_POLICY": "passive",
+    "PYTHONUNBUFFERED": "1",
+}
+
+
+def measured_environment(
+    experiment: Experiment, source: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """The environment of the process that runs the engine.
+
+    OMP_NUM_THREADS is the experiment's number of CPU threads; a process for the CPU sees no GPU.
+    """
+    source = os.environ if source is None else source
+    environment = {name: value for name, value in source.items() if name in ALLOWED}
+    environment.update(REQUIRED)
+    environment["OMP_NUM_THREADS"] = str(experiment.device.threads)
+    if experiment.device.name == "cpu":
+        environment["CUDA_VISIBLE_DEVICES"] = ""
+    return environment

@@ -1,0 +1,38 @@
+"""Who may write into a run's directory: one supervisor, and one measured process, at a time.
+
+The locks are the operating system's, so a killed process leaves none behind. The measured
+process holds one of its own: it may outlive a supervisor that was killed.
+"""
+
+import fcntl
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+SUPERVISOR_LOCK = ".run.lock"
+SESSION_LOCK = ".session.lock"
+
+
+class Lock:
+    """A held lock."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+
+    def release(self) -> None:
+        """Give the lock up before the block ends."""
+        fcntl.flock(self._file, fcntl.LOCK_UN)
+
+
+@contextmanager
+def locked(directory: Path, name: str) -> Iterator[Lock]:
+    """Hold a lock of the directory, waiting for whoever has it."""
+    with (directory / name).open("w", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"{directory}: another process is at work here, waiting", file=sys.stderr)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield Lock(file)

@@ -1,0 +1,64 @@
+"""How far a run is: told by the measured process through a small file, shown by its parent.
+
+A file reaches the parent through whatever stands between the two (a profiler), and writing it
+a few times a second costs the measurement nothing.
+"""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import psutil
+
+PROGRESS_FILE = ".progress.json"
+SECONDS_BETWEEN_WRITES = 0.25
+
+
+class Progress:
+    """The measured process's side: counts output tokens, warm-up included.
+
+    Ends the process if its supervisor is gone: nobody would take its results.
+    """
+
+    def __init__(self, directory: Path, supervisor: int) -> None:
+        self._path = directory / PROGRESS_FILE
+        self._supervisor = supervisor
+        self._total = self._done = 0
+        self._phase = ""
+        self._written = 0.0
+
+    def begin(self, total: int, phase: str) -> None:
+        """There are `total` output tokens to come."""
+        self._total, self._phase = total, phase
+        self._write()
+
+    def phase(self, phase: str) -> None:
+        """A new part of the run begins."""
+        self._phase = phase
+        self._write()
+
+    def advance(self, tokens: int) -> None:
+        """So many more tokens were given."""
+        self._done += tokens
+        if time.monotonic() - self._written > SECONDS_BETWEEN_WRITES:
+            self._write()
+
+    def _write(self) -> None:
+        if not psutil.pid_exists(self._supervisor):
+            os._exit(1)
+        self._written = time.monotonic()
+        state = {"done": self._done, "total": self._total, "phase": self._phase}
+        # Renamed into place, so that the reader never sees half of it; not worth an fsync.
+        temporary = self._path.with_suffix(".tmp")
+        temporary.write_text(json.dumps(state), encoding="utf-8")
+        temporary.replace(self._path)
+
+
+def read_progress(directory: Path) -> tuple[int, int, str]:
+    """(tokens done, tokens in all, phase) as the measured process last told; zeros before."""
+    path = directory / PROGRESS_FILE
+    if not path.exists():
+        return 0, 0, "starting"
+    state = json.loads(path.read_text(encoding="utf-8"))
+    return state["done"], state["total"], state["phase"]

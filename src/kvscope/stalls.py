@@ -1,0 +1,63 @@
+"""Shape classes of forward passes, and passes that took far longer than others of their class.
+
+A pass's class is what its duration should depend on: how many tokens it prefills, how many
+requests it decodes and how much context it attends to, each rounded to a power of two. The
+classes serve twice: warm-up must have met every class that is measured, and a stall is a pass
+far beyond its class.
+"""
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+# A pass is stalled if it exceeds both: this many times the median of its class …
+STALL_RATIO = 3.0
+# … and the median by this many (robust) standard deviations.
+STALL_DEVIATIONS = 10.0
+# A class of fewer passes than this has no reliable median; it is compared with none.
+MINIMUM_CLASS = 5
+# Standard deviation of a normal distribution / its median absolute deviation.
+MAD_TO_SIGMA = 1.4826
+
+
+def power_class(count: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """0 for 0, otherwise 1 + ⌊log2(count)⌋: counts within a factor of two share a class."""
+    return np.where(count > 0, 1 + np.floor(np.log2(np.maximum(count, 1))), 0).astype(np.int64)
+
+
+def shape_classes(steps: pd.DataFrame) -> pd.Series:
+    """The shape class of every pass of a `steps` table, e.g. 'p9-d4-c12'.
+
+    p: prefilled tokens, d: decoded tokens, c: tokens in the cache; as `power_class`.
+    """
+    parts = [
+        name
+        + pd.Series(power_class(steps[column].to_numpy(np.int64)), index=steps.index).astype(str)
+        for name, column in (
+            ("p", "prefill_tokens"),
+            ("d", "decode_tokens"),
+            ("c", "kv_tokens_used"),
+        )
+    ]
+    return parts[0] + "-" + parts[1] + "-" + parts[2]
+
+
+def uncovered(measured: pd.DataFrame, warm_up: pd.DataFrame) -> list[str]:
+    """Shape classes of the measured passes that no warm-up pass had, sorted."""
+    return sorted(set(shape_classes(measured)) - set(shape_classes(warm_up)))
+
+
+def stalled(steps: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Which passes of a `steps` table (all repeats together) are stalls."""
+    if steps.empty:
+        return np.zeros(0, dtype=bool)
+    duration = steps["duration_s"]
+    by_class = duration.groupby(shape_classes(steps))
+    median = by_class.transform("median")
+    sigma = MAD_TO_SIGMA * (duration - median).abs().groupby(shape_classes(steps)).transform(
+        "median"
+    )
+    large_enough = by_class.transform("size") >= MINIMUM_CLASS
+    beyond = (duration > STALL_RATIO * median) & (duration > median + STALL_DEVIATIONS * sigma)
+    flags: npt.NDArray[np.bool_] = (large_enough & beyond).to_numpy(dtype=bool)
+    return flags

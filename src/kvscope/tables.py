@@ -1,0 +1,356 @@
+"""The schema of every table: names, types, units and meaning; and the one way to write a table.
+
+`docs/TRACE_SPEC.md` is the same in prose. A column keeps its name, unit and meaning; a change
+that breaks a reader raises SCHEMA_VERSION.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kvscope.errors import BadInput
+from kvscope.files import atomic_path
+
+SCHEMA_VERSION = 1
+
+I32, I64, F64, BOOL, TEXT = pa.int32(), pa.int64(), pa.float64(), pa.bool_(), pa.string()
+TOKEN_IDS = pa.list_(pa.int32())
+DIM3 = pa.list_(pa.int32(), 3)
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its name, Arrow type, and meaning (unit included)."""
+
+    name: str
+    type: pa.DataType
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table: its name, what a row is, and its columns in order."""
+
+    name: str
+    row: str
+    columns: tuple[Column, ...]
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema, with table name and schema version as metadata."""
+        return pa.schema(
+            [pa.field(c.name, c.type, metadata={"meaning": c.meaning}) for c in self.columns],
+            metadata={"kvscope.table": self.name, "kvscope.schema_version": str(SCHEMA_VERSION)},
+        )
+
+    @property
+    def names(self) -> list[str]:
+        """Column names in order."""
+        return [c.name for c in self.columns]
+
+    def empty(self) -> pd.DataFrame:
+        """A data frame of no rows with this table's columns and types."""
+        frame: pd.DataFrame = self.schema.empty_table().to_pandas()
+        return frame
+
+
+_REPEAT = Column("repeat", I32, "repeat of the measured part, from 0; warm-up is not recorded")
+_STEP = Column("step", I32, "forward pass within the repeat, from 0")
+_REQUEST = Column("request_id", TEXT, "request, as numbered by the workload from 0")
+_SOURCE = Column("time_source", TEXT, "'measured', or 'modeled' if a cost model made the times")
+_SINCE = "seconds since the repeat's start, host monotonic clock"
+_NSYS = "nanoseconds since the capture's start, Nsight Systems' clock"
+
+WORKLOAD = Table(
+    "workload",
+    "one request, as asked",
+    (
+        _REQUEST,
+        Column("arrival_s", F64, "when the request is handed to the engine, " + _SINCE),
+        Column("prompt_tokens", I32, "length of the prompt"),
+        Column("output_tokens", I32, "tokens to generate (end-of-sequence is ignored)"),
+        Column("prompt_token_ids", TOKEN_IDS, "the prompt: seeded random token ids"),
+    ),
+)
+
+REQUESTS = Table(
+    "requests",
+    "one request of one repeat",
+    (
+        _REPEAT,
+        _REQUEST,
+        Column("arrival_s", F64, "when the request reached the engine, " + _SINCE),
+        Column("prompt_tokens", I32, "length of the prompt"),
+        Column("output_tokens", I32, "tokens generated"),
+        Column("first_scheduled_s", F64, "start of its first forward pass, " + _SINCE),
+        Column("first_token_s", F64, "end of the pass that gave its first token, " + _SINCE),
+        Column("finished_s", F64, "end of the pass that gave its last token, " + _SINCE),
+        Column("preemptions", I32, "times it was preempted"),
+        Column("output_sha256", TEXT, "SHA-256 of its output token ids as little-endian int32"),
+    ),
+)
+
+STEPS = Table(
+    "steps",
+    "one forward pass",
+    (
+        _REPEAT,
+        _STEP,
+        Column("phase", TEXT, "'prefill', 'decode', or 'mixed' if the pass does both"),
+        Column("start_s", F64, "when scheduling of the pass began, " + _SINCE),
+        Column("duration_s", F64, "schedule, forward pass, sampling and bookkeeping, seconds"),
+        Column("schedule_s", F64, "the scheduler's part of duration_s, seconds"),
+        Column("forward_s", F64, "from the schedule to the sampled tokens, seconds"),
+        Column("scheduled_tokens", I32, "tokens computed by the pass"),
+        Column("prefill_tokens", I32, "of these, tokens of prompts or of recomputation"),
+        Column("decode_tokens", I32, "of these, tokens of requests that decode"),
+        Column("sampled_tokens", I32, "output tokens the pass gave"),
+        Column("requests", I32, "requests in the batch"),
+        Column("resumed_requests", I32, "of these, requests that come back from a preemption"),
+        Column("preempted_requests", I32, "requests preempted while the pass was scheduled"),
+        Column("waiting_requests", I32, "requests waiting after the pass was scheduled"),
+        Column("kv_blocks_used", I32, "blocks of the KV cache in use during the pass"),
+        Column("kv_blocks_total", I32, "blocks of the KV cache that requests can use"),
+        Column("kv_tokens_used", I64, "tokens whose K and V are in the cache after the pass"),
+        Column("host_blocks_used", I32, "blocks in use in the host pool"),
+        Column("host_blocks_total", I32, "blocks of the host pool; 0 where there is none"),
+        Column("stalled", BOOL, "the pass took far longer than others of its class"),
+        _SOURCE,
+    ),
+)
+
+BATCH = Table(
+    "batch",
+    "one request in one forward pass",
+    (
+        _REPEAT,
+        _STEP,
+        _REQUEST,
+        Column("phase", TEXT, "'prefill' (prompt or recomputation) or 'decode'"),
+        Column("scheduled_tokens", I32, "its tokens computed by the pass"),
+        Column("context_tokens", I32, "its tokens in the cache before the pass"),
+        Column("sampled_tokens", I32, "output tokens the pass gave it"),
+        Column("resumed", BOOL, "it comes back from a preemption in this pass"),
+    ),
+)
+
+PREEMPTIONS = Table(
+    "preemptions",
+    "one preemption or one resumption",
+    (
+        _REPEAT,
+        Column("step", I32, "pass whose scheduling preempted it, or that resumed it"),
+        _REQUEST,
+        Column("event", TEXT, "'preempt' or 'resume'"),
+        Column("policy", TEXT, "overflow policy that handled it: 'recompute', …"),
+        Column("blocks", I32, "blocks taken from it (preempt) or given to it (resume)"),
+        Column("tokens", I32, "its tokens in the cache when preempted"),
+        Column("bytes", I64, "bytes of K and V copied between device and host"),
+        Column("swap_out_s", F64, "seconds to copy its blocks to the host; null if none"),
+        Column("swap_in_s", F64, "seconds to copy its blocks back; null if none"),
+        Column("wait_s", F64, "resume only: seconds since it was preempted"),
+        Column("recomputed_tokens", I32, "resume only: tokens computed before and again"),
+        _SOURCE,
+    ),
+)
+
+LAYERS = Table(
+    "layers",
+    "one transformer block of one forward pass",
+    (
+        _REPEAT,
+        _STEP,
+        Column("layer", I32, "transformer block, from 0"),
+        Column("start_s", F64, "when its forward began on the host, " + _SINCE),
+        Column("duration_s", F64, "host seconds in its forward (on a GPU: to launch it)"),
+    ),
+)
+
+_ATTRIBUTION = (
+    Column("repeat", I32, "repeat it belongs to; null outside the measured part"),
+    Column("step", I32, "forward pass that launched it; null if none"),
+    Column("layer", I32, "transformer block that launched it; null if none"),
+)
+_LAUNCH = (
+    Column("correlation_id", I64, "ties it to the API call; unique per process only"),
+    Column("pid", I64, "process that launched it"),
+    Column("tid", I64, "thread that launched it; null without an API record"),
+    Column("api_start_ns", I64, "start of the API call, " + _NSYS + "; null without a record"),
+    Column("api_end_ns", I64, "end of the API call; null without a record"),
+    *_ATTRIBUTION,
+    Column("nvtx_id", I64, "innermost NVTX range of the launching thread (nvtx_ranges.id)"),
+    Column("nvtx_path", TEXT, "names of the ranges around the launch, outermost first, '/'"),
+)
+
+NVTX_RANGES = Table(
+    "nvtx_ranges",
+    "one NVTX range",
+    (
+        Column("id", I64, "number of the range in this table"),
+        Column("start_ns", I64, _NSYS),
+        Column("end_ns", I64, _NSYS + "; the capture's end if it was never closed"),
+        Column("name", TEXT, "the range's name"),
+        Column("domain", TEXT, "NVTX domain; empty for the default one"),
+        Column("kind", TEXT, "'push_pop' (nests on its thread) or 'start_end' (does not)"),
+        Column("pid", I64, "process"),
+        Column("tid", I64, "thread that opened it"),
+        Column("payload", F64, "numeric payload; null if none"),
+        Column("parent_id", I64, "the range it nests in; null for an outermost one"),
+        Column("depth", I32, "0 for an outermost range"),
+        Column("path", TEXT, "names from the outermost range to this one, joined by '/'"),
+        *_ATTRIBUTION,
+        Column("closed", BOOL, "false if the range was still open when the capture ended"),
+    ),
+)
+
+GPU_KERNELS = Table(
+    "gpu_kernels",
+    "one kernel execution",
+    (
+        Column("start_ns", I64, _NSYS),
+        Column("end_ns", I64, _NSYS),
+        Column("device", I32, "GPU"),
+        Column("context", I32, "CUDA context"),
+        Column("stream", I32, "CUDA stream"),
+        Column("name", TEXT, "demangled name"),
+        Column("short_name", TEXT, "name without template and call arguments"),
+        Column("grid", DIM3, "blocks in x, y, z"),
+        Column("block_dim", DIM3, "threads of a block in x, y, z"),
+        Column("graph_node_id", I64, "node of a CUDA graph; null outside graphs"),
+        *_LAUNCH,
+    ),
+)
+
+GPU_MEMCPYS = Table(
+    "gpu_memcpys",
+    "one copy done by a GPU",
+    (
+        Column("start_ns", I64, _NSYS),
+        Column("end_ns", I64, _NSYS),
+        Column("device", I32, "GPU"),
+        Column("context", I32, "CUDA context"),
+        Column("stream", I32, "CUDA stream"),
+        Column("direction", TEXT, "'HtoD', 'DtoH', 'DtoD', 'PtoP', …, or CUPTI's number"),
+        Column("source_memory", TEXT, "'pageable', 'pinned', 'device', …"),
+        Column("destination_memory", TEXT, "as source_memory"),
+        Column("bytes", I64, "bytes copied"),
+        *_LAUNCH,
+    ),
+)
+
+CUDA_API = Table(
+    "cuda_api",
+    "one call of the CUDA runtime or driver API",
+    (
+        Column("start_ns", I64, _NSYS),
+        Column("end_ns", I64, _NSYS),
+        Column("name", TEXT, "function, with CUPTI's version suffix"),
+        Column("pid", I64, "process"),
+        Column("tid", I64, "thread"),
+        Column("correlation_id", I64, "ties it to GPU work; unique per process only"),
+        Column("return_value", I64, "0 is success"),
+    ),
+)
+
+TIMELINE = Table(
+    "timeline",
+    "one interval of anything that was recorded",
+    (
+        Column("start_ns", I64, "nanoseconds since the run's start, host monotonic clock"),
+        Column("end_ns", I64, "as start_ns"),
+        Column("source", TEXT, "'host', 'nvtx' or 'gpu': who measured it"),
+        Column("kind", TEXT, "'repeat', 'step', 'layer', 'request', 'preemption', 'range', …"),
+        Column("name", TEXT, "what it is called"),
+        Column("track", TEXT, "where a viewer draws it"),
+        *_ATTRIBUTION,
+        Column("request_id", TEXT, "request it belongs to; null if none"),
+    ),
+)
+
+METRICS = Table(
+    "metrics",
+    "one metric of one experiment",
+    (
+        Column("experiment_id", TEXT, "the experiment"),
+        Column("metric", TEXT, "its name in docs/METRICS.md"),
+        Column("value", F64, "point estimate over the repeats; null if not defined"),
+        Column("ci_low", F64, "95 % confidence interval, lower end; null below two repeats"),
+        Column("ci_high", F64, "95 % confidence interval, upper end"),
+        Column("unit", TEXT, "unit of value"),
+        Column("repeats_valid", I32, "repeats that entered the estimate"),
+        Column("valid", BOOL, "whether the experiment may be believed"),
+        Column("reasons", TEXT, "why not, by name, joined by ';'"),
+        _SOURCE,
+    ),
+)
+
+TABLES: dict[str, Table] = {
+    table.name: table
+    for table in (
+        WORKLOAD,
+        REQUESTS,
+        STEPS,
+        BATCH,
+        PREEMPTIONS,
+        LAYERS,
+        NVTX_RANGES,
+        GPU_KERNELS,
+        GPU_MEMCPYS,
+        CUDA_API,
+        TIMELINE,
+        METRICS,
+    )
+}
+
+
+def to_arrow(table: Table, frame: pd.DataFrame) -> pa.Table:
+    """The frame as an Arrow table of exactly this schema, extra columns refused."""
+    extra = set(frame.columns) - set(table.names)
+    if extra:
+        raise ValueError(f"table {table.name} has no column {sorted(extra)}")
+    return pa.Table.from_pandas(frame, schema=table.schema, preserve_index=False)
+
+
+def write(table: Table, frame: pd.DataFrame | pa.Table, path: Path) -> None:
+    """Write a frame as Parquet with the table's schema, atomically."""
+    arrow = frame if isinstance(frame, pa.Table) else to_arrow(table, frame)
+    with atomic_path(path) as temporary:
+        pq.write_table(arrow.cast(table.schema), temporary, compression="zstd")
+
+
+def read(table: Table, path: Path, columns: list[str] | None = None, **kwargs: Any) -> pd.DataFrame:
+    """Read a Parquet file that must have the table's schema.
+
+    Raises BadInput that names the file if it is absent, damaged or of another schema.
+    """
+    complaint = check_file(table, path)
+    if complaint:
+        raise BadInput(complaint)
+    frame: pd.DataFrame = pq.read_table(path, columns=columns, **kwargs).to_pandas()
+    return frame
+
+
+def check_file(table: Table, path: Path) -> str | None:
+    """Say in one sentence what is wrong with a table's file, or None."""
+    if not path.exists():
+        return f"{path}: no such file"
+    try:
+        found = pq.read_schema(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        return f"{path}: not a readable Parquet file ({error})"
+    version = (found.metadata or {}).get(b"kvscope.schema_version", b"").decode()
+    if version != str(SCHEMA_VERSION):
+        return f"{path}: schema version {version or 'absent'}, expected {SCHEMA_VERSION}"
+    for column in table.columns:
+        if column.name not in found.names:
+            return f"{path}: column '{column.name}' is missing"
+        if found.field(column.name).type != column.type:
+            return (
+                f"{path}: column '{column.name}' has type {found.field(column.name).type}, "
+                f"expected {column.type}"
+            )
+    return None
