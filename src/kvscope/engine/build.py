@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from kvscope.engine.layers import LayerTimer
-from kvscope.engine.marks import Marks
 from kvscope.engine.scheduler import RecordingScheduler
 from kvscope.engine.weights import LOAD_FORMAT
 from kvscope.plan.experiment import Experiment
@@ -22,16 +21,13 @@ class Engine:
 
     llm: Any
     scheduler: RecordingScheduler
+    timer: LayerTimer
     layers: int
 
     @property
     def vllm(self) -> Any:
         """vLLM's `LLMEngine`: add_request, step, has_unfinished_requests."""
         return self.llm.llm_engine
-
-    def annotate(self, marks: Marks) -> None:
-        """Push NVTX ranges through `marks` from now on."""
-        self.scheduler.marks = marks
 
 
 def engine_arguments(experiment: Experiment, model_directory: Path) -> dict[str, Any]:
@@ -78,7 +74,7 @@ def running(experiment: Experiment) -> Iterator[Engine]:
         timer = LayerTimer(core.scheduler)
         layers = llm.apply_model(timer.install)[0]
         try:
-            yield Engine(llm, core.scheduler, layers)
+            yield Engine(llm, core.scheduler, timer, layers)
         finally:
             llm.llm_engine.engine_core.shutdown()
             del llm, core

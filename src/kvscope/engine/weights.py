@@ -3,7 +3,9 @@
 vLLM's own `load_format=dummy` draws such small numbers that the next token is a function of the
 last token alone: a corrupted cache changes nothing, and no test of the cache can fail. Here
 attention is made peaky (a gain on the query, key and value projections) and strong (a gain on
-the output projection). The weights are drawn before vLLM packs them for its CPU kernels.
+the output projection), and embeddings weak beside it: where they double as the output layer, the
+last token would otherwise predict itself. The weights are drawn before vLLM packs them for its
+CPU kernels.
 """
 
 import zlib
@@ -18,6 +20,7 @@ LOAD_FORMAT = "kvscope_seeded"
 
 # Standard deviation of a projection is gain / sqrt(fan-in); other linear layers have gain 1.
 PROJECTION_GAINS = {"qkv_proj": 1.5, "o_proj": 4.0, "out_proj": 4.0}
+EMBEDDING_DEVIATION = 0.2
 
 
 def standard_deviation(name: str, shape: torch.Size) -> float:
@@ -25,7 +28,7 @@ def standard_deviation(name: str, shape: torch.Size) -> float:
     if name.endswith("bias"):
         return 0.02
     if "embed" in name:
-        return 1.0
+        return EMBEDDING_DEVIATION
     gain = next((g for part, g in PROJECTION_GAINS.items() if part in name), 1.0)
     return float(gain / shape[-1] ** 0.5)
 

@@ -1,39 +1,61 @@
-"""Nsight Systems around a run: the command that records it, and the export of what it wrote."""
+"""Nsight Systems around a run: the command that records it, and the export of what it wrote.
 
+nsys notes the environment of every process it can see, not only of the one it profiles. It is
+therefore run where it sees no other: in a process namespace of its own, which needs no rights.
+Where the system allows none, the report is not kept, and the strings that hold environments are
+taken out of the export.
+"""
+
+import shutil
+import sqlite3
 import subprocess
+from contextlib import closing
+from functools import cache
 from pathlib import Path
 
-from kvscope.run.profiler import Nsys
+from kvscope.run.profiler import NO_PERF_EVENTS, Nsys
 
 REPORT = "trace.nsys-rep"
 SQLITE = "trace.sqlite"
 EXPORT_LIMIT_S = 900.0
+ANSWER_LIMIT_S = 30.0
 
 TRACED = {"cpu": "nvtx", "cuda": "cuda,nvtx"}
+
+
+@cache
+def private_namespace() -> tuple[str, ...]:
+    """The command prefix that hides all other processes; empty where the system allows none."""
+    unshare = shutil.which("unshare")
+    if unshare is None:
+        return ()
+    options = ("--user", "--map-current-user", "--pid", "--fork", "--kill-child", "--mount-proc")
+    prefix = (unshare, *options, "--")
+    tried = subprocess.run([*prefix, "true"], capture_output=True, timeout=ANSWER_LIMIT_S)
+    return prefix if tried.returncode == 0 else ()
 
 
 def profile_command(nsys: Nsys, device: str, trace: Path, command: list[str]) -> list[str]:
     """The command that runs `command` under nsys and writes `trace`.nsys-rep.
 
-    Sampling and context-switch tracing are both off: either makes some releases of nsys hang.
     CUDA graphs are traced kernel by kernel; by default a whole graph is one row.
     """
     options = [
         f"--trace={TRACED[device]}",
-        "--sample=none",
-        "--cpuctxsw=none",
+        *NO_PERF_EVENTS,
         "--force-overwrite=true",
         f"--output={trace}",
     ]
     if device == "cuda":
         options.append("--cuda-graph-trace=node")
-    return [str(nsys.path), "profile", *options, *command]
+    return [*private_namespace(), str(nsys.path), "profile", *options, *command]
 
 
-def export(nsys: Nsys, directory: Path) -> str | None:
+def export(nsys: Nsys, directory: Path, environment: dict[str, str]) -> str | None:
     """Export the run's report to SQLite; what went wrong in one sentence, or None.
 
-    Whether the report exists is what counts: nsys may exit with 0 and leave none.
+    Whether the report exists is what counts: nsys may exit with 0 and leave none. The export
+    notes its environment too, so it gets the measured process's (`run.environment`).
     """
     report, sqlite = directory / REPORT, directory / SQLITE
     if not report.exists():
@@ -44,6 +66,7 @@ def export(nsys: Nsys, directory: Path) -> str | None:
             [*command, f"--output={sqlite}", str(report)],
             capture_output=True,
             text=True,
+            env=environment,
             timeout=EXPORT_LIMIT_S,
         )
     except subprocess.TimeoutExpired:
@@ -51,4 +74,22 @@ def export(nsys: Nsys, directory: Path) -> str | None:
     if not sqlite.exists():
         last = (done.stderr or done.stdout).strip().splitlines()[-1:]
         return f"nsys export left no SQLite file ({' '.join(last)})"
+    if not private_namespace():
+        report.unlink()
+        remove_environments(sqlite)
     return None
+
+
+def remove_environments(sqlite: Path) -> None:
+    """Blank every string of an export that holds a process's environment.
+
+    An environment is the only string with NUL between its parts. The file is rewritten, so that
+    nothing is left in its free pages.
+    """
+    with closing(sqlite3.connect(sqlite)) as connection:
+        connection.execute("PRAGMA secure_delete = ON")
+        connection.execute(
+            "UPDATE StringIds SET value = '' WHERE instr(CAST(value AS BLOB), x'00') > 0"
+        )
+        connection.commit()
+        connection.execute("VACUUM")

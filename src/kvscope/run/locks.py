@@ -36,3 +36,13 @@ def locked(directory: Path, name: str) -> Iterator[Lock]:
             print(f"{directory}: another process is at work here, waiting", file=sys.stderr)
             fcntl.flock(file, fcntl.LOCK_EX)
         yield Lock(file)
+
+
+def is_free(directory: Path, name: str) -> bool:
+    """Whether nobody holds a lock of the directory."""
+    with (directory / name).open("w", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True

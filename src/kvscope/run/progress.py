@@ -9,7 +9,7 @@ import os
 import time
 from pathlib import Path
 
-import psutil
+from kvscope.run.locks import SUPERVISOR_LOCK, is_free
 
 PROGRESS_FILE = ".progress.json"
 SECONDS_BETWEEN_WRITES = 0.25
@@ -18,12 +18,13 @@ SECONDS_BETWEEN_WRITES = 0.25
 class Progress:
     """The measured process's side: counts output tokens, warm-up included.
 
-    Ends the process if its supervisor is gone: nobody would take its results.
+    Ends the process if its supervisor is gone (its lock is free, which tells across process
+    namespaces): nobody would take the results.
     """
 
-    def __init__(self, directory: Path, supervisor: int) -> None:
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
         self._path = directory / PROGRESS_FILE
-        self._supervisor = supervisor
         self._total = self._done = 0
         self._phase = ""
         self._written = 0.0
@@ -45,7 +46,7 @@ class Progress:
             self._write()
 
     def _write(self) -> None:
-        if not psutil.pid_exists(self._supervisor):
+        if is_free(self._directory, SUPERVISOR_LOCK):
             os._exit(1)
         self._written = time.monotonic()
         state = {"done": self._done, "total": self._total, "phase": self._phase}

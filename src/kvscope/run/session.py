@@ -1,6 +1,6 @@
 """The measured process: build the engine, warm up, repeat, record.
 
-Run as `python -m kvscope.run.session DIR --supervisor PID [--annotate]`; DIR holds
+Run as `python -m kvscope.run.session DIR [--annotate]`; DIR holds
 `experiment.yaml`. Writes the tables and,
 last, `session.json`: what the supervising process (`run.supervisor`) needs for `run.json`.
 Whatever happens, the tables of the repeats that were finished are written.
@@ -34,7 +34,7 @@ from kvscope.run.progress import Progress
 from kvscope.run.provenance import accelerators
 from kvscope.run.recorder import NANOSECONDS, Repeat, RepeatContext, replay
 from kvscope.runfile import SESSION_FILE
-from kvscope.workload.requests import Request, build, to_frame
+from kvscope.workload.requests import Request, build, sources, to_frame
 
 TIME_SOURCE = "measured"
 
@@ -225,20 +225,21 @@ def summary(session: Session, reason: str | None) -> dict[str, Any]:
             "classes": len(set(stalls.shape_classes(warm_up))) if len(warm_up) else 0,
             "uncovered_classes": stalls.uncovered(measured, warm_up) if len(measured) else [],
         },
+        "workload": sources(session.experiment),
         "engine": session.engine,
         "accelerators": accelerators(session.experiment.device.name),
         "timings_s": session.timings_s,
     }
 
 
-def main(directory: Path, supervisor: int, annotate: bool) -> int:
+def main(directory: Path, annotate: bool) -> int:
     """Measure the experiment in `directory`; 0 if every repeat was finished."""
     start_ns, start_utc_ns = perf_counter_ns(), time.time_ns()
     experiment = load(directory / "experiment.yaml")
     session = Session(experiment, directory, build(experiment), start_ns, start_utc_ns)
     reason = None
     try:
-        measure(session, NvtxMarks() if annotate else Marks(), Progress(directory, supervisor))
+        measure(session, NvtxMarks() if annotate else Marks(), Progress(directory))
     except Exception as error:
         traceback.print_exc()
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
@@ -251,7 +252,6 @@ def arguments() -> argparse.Namespace:
     """The measured process's command line; users call `kvscope run`."""
     parser = argparse.ArgumentParser(prog="kvscope.run.session")
     parser.add_argument("directory", type=Path)
-    parser.add_argument("--supervisor", type=int, required=True)
     parser.add_argument("--annotate", action="store_true")
     return parser.parse_args()
 
@@ -259,5 +259,5 @@ def arguments() -> argparse.Namespace:
 if __name__ == "__main__":
     given = arguments()
     with locked(given.directory, SESSION_LOCK):
-        code = main(given.directory, given.supervisor, given.annotate)
+        code = main(given.directory, given.annotate)
     sys.exit(code)

@@ -4,18 +4,16 @@ The measured process may crash or hang, and so may the profiler around it; whate
 before is kept, the reason is written down, and the other experiments are none the wiser.
 """
 
-import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from kvscope import runfile
 from kvscope.errors import BadInput
@@ -25,6 +23,7 @@ from kvscope.run.capture import export, profile_command
 from kvscope.run.display import Display
 from kvscope.run.environment import measured_environment
 from kvscope.run.locks import SESSION_LOCK, SUPERVISOR_LOCK, locked
+from kvscope.run.processes import kill
 from kvscope.run.profiler import Nsys, find_nsys
 from kvscope.run.progress import PROGRESS_FILE, read_progress
 from kvscope.run.provenance import hardware, versions
@@ -112,7 +111,9 @@ def attempt(experiment: Experiment, directory: Path, profiling: Profiling) -> di
     session = read_json(directory / runfile.SESSION_FILE) if ending.measured else {}
     reason = session.pop("reason", None) or (None if ending.measured else ending.reason)
     if profiling.nsys and ending.measured:
-        complaint = ending.reason or export(profiling.nsys, directory)
+        complaint = ending.reason or export(
+            profiling.nsys, directory, measured_environment(experiment)
+        )
         profiling = Profiling(profiling.requested, profiling.nsys, complaint)
     (directory / runfile.SESSION_FILE).unlink(missing_ok=True)
     (directory / PROGRESS_FILE).unlink(missing_ok=True)
@@ -145,19 +146,23 @@ class Ending:
 def watch(experiment: Experiment, directory: Path, profiling: Profiling) -> Ending:
     """Start the measured process, show its progress, and see it to its end."""
     command = [sys.executable, "-m", "kvscope.run.session", str(directory)]
-    command += ["--supervisor", str(os.getpid())]
     if profiling.nsys:
         trace = directory / "trace"
         command = profile_command(
             profiling.nsys, experiment.device.name, trace, [*command, "--annotate"]
         )
-    with (directory / LOG_FILE).open("wb") as log, Display(experiment.id) as display:
+    with (
+        (directory / LOG_FILE).open("wb") as log,
+        # nsys keeps files of a fixed name in TMPDIR, which belong to whoever came first.
+        tempfile.TemporaryDirectory(prefix="kvscope-") as temporary,
+        Display(experiment.id) as display,
+    ):
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=measured_environment(experiment),
+            env=measured_environment(experiment) | {"TMPDIR": temporary},
             start_new_session=True,
         )
         with ended_with_us(process):
@@ -204,21 +209,6 @@ def ended_with_us(process: subprocess.Popen[bytes]) -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous)
         if process.poll() is None:
             kill(process)
-
-
-def kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process, its process group, and children that left the group (nsys' agents)."""
-    try:
-        family = psutil.Process(process.pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        family = []
-    # Whatever ended meanwhile is what is wanted.
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    for child in family:
-        with suppress(psutil.NoSuchProcess):
-            child.kill()
-    process.wait()
 
 
 def how_it_ended(returncode: int) -> str:

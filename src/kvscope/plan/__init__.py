@@ -1,0 +1,1 @@
+"""Plan: which experiments does this study have?"""

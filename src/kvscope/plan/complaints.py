@@ -1,0 +1,134 @@
+"""From a validation error to one sentence: the key, the value, what is allowed, where to fix it."""
+
+import difflib
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from kvscope.errors import BadInput
+from kvscope.plan.fields import IMPOSSIBLE
+
+# Tells which layer of the configuration a dotted key's value comes from.
+Origin = Callable[[str], str]
+
+ALLOWED = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "string_type": "text",
+    "bool_type": "true or false",
+    "greater_than_equal": "at least {ge}",
+    "greater_than": "more than {gt}",
+    "less_than_equal": "at most {le}",
+    "less_than": "less than {lt}",
+    "literal_error": "{expected}",
+    "string_pattern_mismatch": "lower-case letters, digits, '.' and '-'",
+    "string_too_long": "at most {max_length} characters",
+    "model_type": "a group of keys",
+    "model_attributes_type": "a group of keys",
+}
+
+
+def complaint(schema: type[BaseModel], error: ValidationError, origin: Origin) -> BadInput:
+    """One sentence for the user, on the first thing that pydantic found wrong."""
+    found = error.errors(include_url=False)
+    # An unknown key comes first: a key misspelt is reported as a key missing, too.
+    first = next((e for e in found if e["type"] == "extra_forbidden"), found[0])
+    kind, context = first["type"], first.get("ctx", {})
+    if kind == IMPOSSIBLE:
+        return BadInput(f"{context['sentence']}; {_places(context['keys'], origin)}")
+    key, holder, members = _locate(schema, first["loc"])
+    if kind == "extra_forbidden":
+        return BadInput(f"{key} ({origin(key)}) is not a key{_known(schema, key, holder)}")
+    if kind == "missing":
+        return BadInput(f"{key} is missing ({origin(key)})")
+    if kind.startswith("union_tag"):
+        discriminator = context["discriminator"].strip("'")
+        key = f"{key}.{discriminator}"
+        tags = ", ".join(tag for member in members for tag in _tags(member))
+        value = shown(context.get("tag"))
+        return BadInput(f"{key} is {value} ({origin(key)}) but must be one of {tags}")
+    allowed = ALLOWED[kind].format(**context) if kind in ALLOWED else first["msg"]
+    return BadInput(f"{key} is {shown(first['input'])} ({origin(key)}) but must be {allowed}")
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """' (did you mean …?)' if one of the known words is near, else nothing."""
+    found = difflib.get_close_matches(word, list(known), n=1)
+    return f" (did you mean {found[0]!r}?)" if found else ""
+
+
+def shown(value: Any) -> str:
+    """A value as YAML would write it, shortened."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _places(keys: Iterable[str], origin: Origin) -> str:
+    """'change a (from x) or b (from y)'."""
+    return "change " + " or ".join(f"{key} ({origin(key)})" for key in keys)
+
+
+def _known(schema: type[BaseModel], key: str, holder: type[BaseModel] | None) -> str:
+    """' of workload=zipf (did you mean …?); the keys there are …'."""
+    if holder is None:
+        return ""
+    group = key.rpartition(".")[0]
+    keys = [f"{group}.{name}" if group else name for name in holder.model_fields]
+    option = "".join(f" of {group}={tag}" for tag in _tags(holder))
+    hint = "" if key in all_keys(schema) else nearest(key, keys)
+    return f"{option}{hint}; the keys there are {', '.join(keys)}"
+
+
+def all_keys(schema: type[BaseModel], prefix: str = "") -> list[str]:
+    """Every dotted key that a schema knows, in any of its unions."""
+    keys: list[str] = []
+    for name, field in schema.model_fields.items():
+        keys.append(prefix + name)
+        for member in _members(field.annotation):
+            keys += all_keys(member, f"{prefix}{name}.")
+    return list(dict.fromkeys(keys))
+
+
+def _locate(
+    schema: type[BaseModel], location: tuple[int | str, ...]
+) -> tuple[str, type[BaseModel] | None, list[type[BaseModel]]]:
+    """The dotted key of pydantic's location, the class that holds it, the classes it may have.
+
+    A location names the member of a union, too, which is no part of the key.
+    """
+    names: list[str] = []
+    classes: list[type[BaseModel]] = [schema]
+    holder: type[BaseModel] | None = None
+    for step in location:
+        chosen = [c for c in classes if len(classes) > 1 and step in _tags(c)]
+        if chosen:
+            classes = chosen
+            continue
+        names.append(str(step))
+        if isinstance(step, int):
+            continue  # an item of a list is of the list's class
+        holder = classes[0] if classes else None
+        field = holder.model_fields.get(str(step)) if holder else None
+        classes = _members(field.annotation) if field else []
+    return ".".join(names), holder, classes
+
+
+def _members(annotation: Any) -> list[type[BaseModel]]:
+    """The pydantic classes that a field's annotation allows."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    if get_origin(annotation) is Literal:
+        return []
+    return [member for part in get_args(annotation) for member in _members(part)]
+
+
+def _tags(model: type[BaseModel]) -> set[Any]:
+    """The constants among a class's fields, by which a union tells its members apart."""
+    fields = model.model_fields.values()
+    literals = (get_args(f.annotation) for f in fields if get_origin(f.annotation) is Literal)
+    return {values[0] for values in literals if len(values) == 1}

@@ -1,0 +1,151 @@
+"""From a study and the command line to the list of experiments."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from kvscope.errors import BadInput
+from kvscope.plan import overrides as command_line
+from kvscope.plan import study as studies
+from kvscope.plan.composition import Composer, Config
+from kvscope.plan.experiment import Experiment
+from kvscope.plan.point import Point, check_keys, label
+from kvscope.plan.study import Grid, Settings, Study
+
+MAX_EXPERIMENTS = 10_000
+AD_HOC = "adhoc"
+
+Given = dict[str, list[Any]]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """An experiment in a study: the values that set it apart, and a label made of them."""
+
+    experiment: Experiment
+    varied: dict[str, Any]
+    label: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A study, expanded; `varied_keys` are those whose values differ between its experiments."""
+
+    study: str
+    title: str
+    description: str
+    config_dir: Path
+    overrides: tuple[str, ...]
+    experiments: tuple[Planned, ...]
+    varied_keys: tuple[str, ...]
+    figures: tuple[str, ...]
+
+
+def expand(study: str | None, overrides: list[str], config_dir: Path) -> Plan:
+    """List the experiments of a study, or of the command line alone if `study` is None.
+
+    Values on the command line replace the study's values of the same keys in every grid. An
+    experiment that comes up twice is listed once. Raises BadInput, one sentence, for anything
+    that cannot be planned.
+    """
+    composer = Composer(config_dir)
+    given = command_line.parse(overrides, config_dir)
+    found = _ad_hoc() if study is None else studies.read(study, config_dir)
+    grids = [_with_command_line(grid, given) for grid in found.grids]
+    _refuse_too_many(found.name, grids)
+    rows: dict[str, tuple[Experiment, Point, Config]] = {}
+    for grid in grids:
+        for point, config in _points(grid, given, composer):
+            experiment = point.experiment(config)
+            rows.setdefault(experiment.id, (experiment, point, config))
+    if not rows:
+        raise BadInput(f"study {found.name!r} has no experiments left after its exclusions")
+    varied = _varied([(point, config) for _, point, config in rows.values()], composer)
+    planned = tuple(
+        Planned(experiment, values, label(values, composer.groups) or experiment.slug)
+        for (experiment, _, _), values in zip(rows.values(), varied, strict=True)
+    )
+    return Plan(
+        study=found.name,
+        title=found.title,
+        description=found.description,
+        config_dir=config_dir,
+        overrides=tuple(overrides),
+        experiments=planned,
+        varied_keys=tuple(varied[0]),
+        figures=found.figures,
+    )
+
+
+def split_study(words: list[str]) -> tuple[str | None, list[str]]:
+    """Part `study=NAME` from the overrides; BadInput if it is given twice."""
+    names = [word.removeprefix("study=") for word in words if word.startswith("study=")]
+    if len(names) > 1:
+        raise BadInput(f"study is given {len(names)} times on the command line; give one")
+    overrides = [word for word in words if not word.startswith("study=")]
+    return (names[0] if names else None), overrides
+
+
+def _ad_hoc() -> Study:
+    """The study of the command line alone: one grid that sets nothing."""
+    return Study(AD_HOC, "Experiments of the command line", "", (Grid("", (), ()),), ())
+
+
+def _with_command_line(grid: Grid, given: Given) -> Grid:
+    """The grid without the keys that the command line sets; rows left empty fall away."""
+    for settings in grid.exclude:
+        check_keys(settings, f"{grid.origin}, exclude")
+    kept = ([_without(row, given) for row in axis] for axis in grid.axes)
+    axes = [axis for axis in kept if any(axis)]
+    command = [[{key: value} for value in values] for key, values in given.items()]
+    return Grid(grid.origin, (*axes, *command), grid.exclude)
+
+
+def _without(row: Settings, given: Given) -> Settings:
+    return {key: value for key, value in row.items() if key not in given}
+
+
+def _refuse_too_many(study: str, grids: list[Grid]) -> None:
+    count = sum(prod(len(axis) for axis in grid.axes) for grid in grids)
+    if count > MAX_EXPERIMENTS:
+        raise BadInput(
+            f"study {study!r} asks for {count:,} experiments, but at most {MAX_EXPERIMENTS:,} are "
+            "planned at once; shorten a list of values or split the study"
+        )
+
+
+def _points(grid: Grid, given: Given, composer: Composer) -> Iterator[tuple[Point, Config]]:
+    """The points of a grid that no exclusion matches, with their configurations."""
+    for rows in product(*grid.axes):
+        settings: Settings = {key: value for row in rows for key, value in row.items()}
+        command = {key: value for key, value in settings.items() if key in given}
+        point = Point(composer, grid.origin, _without(settings, given), command)
+        config = point.config()
+        if not any(_matches(point, config, pattern) for pattern in grid.exclude):
+            yield point, config
+
+
+def _matches(point: Point, config: Config, pattern: Settings) -> bool:
+    return all(point.value(config, key) == value for key, value in pattern.items())
+
+
+def _varied(points: list[tuple[Point, Config]], composer: Composer) -> list[dict[str, Any]]:
+    """Of each point, the values of the keys that differ between the points."""
+    keys = list(dict.fromkeys(key for point, _ in points for key in point.settings))
+    rows = [{key: point.value(config, key) for key in keys} for point, config in points]
+    differ = [key for key in keys if any(row[key] != rows[0][key] for row in rows)]
+    varied = [key for key in differ if not _only_there_or_not(key, rows, differ, composer)]
+    return [{key: row[key] for key in varied} for row in rows]
+
+
+def _only_there_or_not(
+    key: str, rows: list[dict[str, Any]], differ: list[str], composer: Composer
+) -> bool:
+    """Whether a key has one value wherever its group's option has it: the option says it all."""
+    group = key.partition(".")[0]
+    if key == group or group not in differ or group not in composer.groups:
+        return False
+    return len({row[key] for row in rows} - {None}) < 2

@@ -1,0 +1,165 @@
+"""Architectures as data: sizes, parameter counts, cache bytes and the config.json; no weights."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from kvscope.plan.fields import Count, Name, Part, Real, Whole, impossible
+
+BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+
+# OPT's table of learned positions has two rows more than there are positions (padding).
+OPT_POSITION_OFFSET = 2
+
+# The ids of padding and of the beginning and end of a text, in Llama's and OPT's vocabularies.
+# Prompts use none of them (see workload.requests).
+SPECIAL_IDS = {
+    "llama": {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2},
+    "opt": {"pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 2},
+}
+
+
+class YarnScaling(Part):
+    """YaRN (arXiv 2309.00071): rotary positions stretched by `factor`."""
+
+    rope_type: Literal["yarn"]
+    factor: Annotated[Real, Field(ge=1)]
+    original_max_position_embeddings: Count
+
+
+class Llama3Scaling(Part):
+    """Llama 3.1's: low frequencies stretched by `factor`, high ones kept."""
+
+    rope_type: Literal["llama3"]
+    factor: Annotated[Real, Field(ge=1)]
+    low_freq_factor: Annotated[Real, Field(gt=0)]
+    high_freq_factor: Annotated[Real, Field(gt=0)]
+    original_max_position_embeddings: Count
+
+
+RopeScaling = Annotated[YarnScaling | Llama3Scaling, Field(discriminator="rope_type")]
+
+
+class Model(Part):
+    """A decoder-only transformer, by its sizes.
+
+    `family` fixes the shape of a transformer block: 'llama' (RMSNorm, rotary positions, gated
+    MLP, no biases) or 'opt' (LayerNorm, learned positions, plain MLP, biases).
+    """
+
+    name: Name
+    family: Literal["llama", "opt"]
+    dtype: Literal["float32", "float16", "bfloat16"]
+    hidden_size: Count
+    layers: Count
+    attention_heads: Count
+    kv_heads: Count
+    head_size: Count
+    intermediate_size: Count
+    vocab_size: Annotated[Whole, Field(ge=8)]
+    max_position_embeddings: Count
+    tie_word_embeddings: bool
+    rope_theta: Annotated[Real, Field(gt=0)] | None = None
+    rope_scaling: RopeScaling | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> "Model":
+        heads = self.attention_heads
+        if heads % self.kv_heads:
+            raise impossible(
+                f"model.attention_heads ({heads}) must be a multiple of "
+                f"model.kv_heads ({self.kv_heads})",
+                "model.kv_heads",
+            )
+        if heads * self.head_size != self.hidden_size:
+            raise impossible(
+                f"model.attention_heads times model.head_size ({heads} x {self.head_size}) must "
+                f"be model.hidden_size ({self.hidden_size})",
+                "model.head_size",
+            )
+        if self.family == "opt" and self.kv_heads != heads:
+            raise impossible(
+                f"model.kv_heads ({self.kv_heads}) must be model.attention_heads ({heads}), since "
+                "OPT shares no keys and values between heads",
+                "model.kv_heads",
+            )
+        if self.family == "opt" and (self.rope_theta or self.rope_scaling):
+            raise impossible(
+                "model.rope_theta and model.rope_scaling must be null, since OPT learns its "
+                "positions",
+                "model.rope_theta",
+            )
+        if self.family == "llama" and self.rope_theta is None:
+            raise impossible("model.rope_theta must be set for a Llama model", "model.rope_theta")
+        return self
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights, exact; an output layer tied to the embedding is counted once."""
+        norm = self.hidden_size * (1 if self.family == "llama" else 2)
+        embedding = self.vocab_size * self.hidden_size
+        output = 0 if self.tie_word_embeddings else embedding
+        return embedding + self._positions + self.layers * self._block + norm + output
+
+    @property
+    def _positions(self) -> int:
+        if self.family == "llama":
+            return 0
+        return (self.max_position_embeddings + OPT_POSITION_OFFSET) * self.hidden_size
+
+    @property
+    def _block(self) -> int:
+        """Weights of one transformer block."""
+        hidden, inner = self.hidden_size, self.intermediate_size
+        projections = 2 * hidden * hidden + 2 * hidden * self.kv_heads * self.head_size
+        if self.family == "llama":
+            return projections + 3 * hidden * inner + 2 * hidden
+        biases = 4 * hidden + inner + hidden
+        return projections + 2 * hidden * inner + biases + 2 * 2 * hidden
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all weights in the model's dtype."""
+        return self.parameters * BYTES[self.dtype]
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of K and V of one token over all layers: 2 x layers x kv_heads x head_size."""
+        return 2 * self.layers * self.kv_heads * self.head_size * BYTES[self.dtype]
+
+    def hf_config(self) -> dict[str, Any]:
+        """The config.json from which transformers and vLLM build this architecture."""
+        common = {
+            "dtype": self.dtype,
+            "hidden_size": self.hidden_size,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.attention_heads,
+            "vocab_size": self.vocab_size,
+            "max_position_embeddings": self.max_position_embeddings,
+            "tie_word_embeddings": self.tie_word_embeddings,
+            **SPECIAL_IDS[self.family],
+        }
+        return common | (self._llama_config() if self.family == "llama" else self._opt_config())
+
+    def _llama_config(self) -> dict[str, Any]:
+        scaling = self.rope_scaling.model_dump() if self.rope_scaling else {"rope_type": "default"}
+        return {
+            "architectures": ["LlamaForCausalLM"],
+            "model_type": "llama",
+            "num_key_value_heads": self.kv_heads,
+            "head_dim": self.head_size,
+            "intermediate_size": self.intermediate_size,
+            "hidden_act": "silu",
+            "rms_norm_eps": 1e-5,
+            "rope_parameters": scaling | {"rope_theta": self.rope_theta},
+        }
+
+    def _opt_config(self) -> dict[str, Any]:
+        return {
+            "architectures": ["OPTForCausalLM"],
+            "model_type": "opt",
+            "ffn_dim": self.intermediate_size,
+            "word_embed_proj_dim": self.hidden_size,
+            "activation_function": "relu",
+            "do_layer_norm_before": True,
+        }

@@ -1,0 +1,68 @@
+"""What is written on the command line, in Hydra's override grammar: key=value, key=a,b, …"""
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Glob, Override, QuotedString
+from hydra.errors import HydraException
+
+from kvscope.errors import BadInput
+
+MAX_VALUES = 10_000
+FORMS = "write key=value, key=a,b,c, key=choice(a,b) or key=range(start,stop,step)"
+
+
+def parse(texts: list[str], config_dir: Path) -> dict[str, list[Any]]:
+    """The values that each key takes, keys in the order given.
+
+    A glob, as in `model=glob(tiny-*)`, stands for the options of a group. Raises BadInput that
+    quotes the text for anything that is not in the grammar, or that adds or deletes keys.
+    """
+    parser = OverridesParser.create()
+    axes: dict[str, list[Any]] = {}
+    for text in texts:
+        override = _parse_one(parser, text)
+        key = override.key_or_group
+        if key in axes:
+            raise BadInput(f"{key} is given twice on the command line; {FORMS}")
+        axes[key] = list(islice(_values(override, text, config_dir), MAX_VALUES + 1))
+        if not axes[key]:
+            raise BadInput(f"{text!r} on the command line stands for no value at all")
+        if len(axes[key]) > MAX_VALUES:
+            raise BadInput(f"{text!r} on the command line stands for over {MAX_VALUES:,} values")
+    return axes
+
+
+def _parse_one(parser: OverridesParser, text: str) -> Override:
+    unreadable = BadInput(f"{text!r} on the command line cannot be read; {FORMS}")
+    try:
+        override = parser.parse_override(text)
+    except HydraException:
+        raise unreadable from None
+    if not override.key_or_group:
+        raise unreadable
+    if override.is_add() or override.is_force_add() or override.is_delete() or override.package:
+        raise BadInput(
+            f"{text!r} on the command line adds, deletes or moves a key, but the keys of an "
+            f"experiment are fixed; {FORMS}"
+        )
+    return override
+
+
+def _values(override: Override, text: str, config_dir: Path) -> Iterator[Any]:
+    value = override._value
+    if not override.is_sweep_override():
+        return iter([override.value()])
+    if override.is_interval_sweep() or getattr(value, "shuffle", False):
+        raise BadInput(f"{text!r} on the command line is no fixed list of values; {FORMS}")
+    if isinstance(value, Glob):
+        return iter(value.filter(options(config_dir, override.key_or_group)))
+    return (v.text if isinstance(v, QuotedString) else v for v in override.sweep_iterator())
+
+
+def options(config_dir: Path, group: str) -> list[str]:
+    """The options of a config group: the names of its YAML files."""
+    return sorted(path.stem for path in (config_dir / group).glob("*.yaml"))

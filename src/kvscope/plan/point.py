@@ -1,0 +1,115 @@
+"""One point of a grid: which layer set which value, and the experiment they make."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache, reduce
+from typing import Any
+
+from kvscope.errors import BadInput
+from kvscope.plan.complaints import all_keys, nearest, shown
+from kvscope.plan.composition import Composer, Config, resolve
+from kvscope.plan.experiment import Experiment, parse
+from kvscope.plan.study import Settings
+
+SIZES = {"cache.blocks": "gib", "cache.gib": "blocks"}
+
+
+@dataclass(frozen=True)
+class Point:
+    """Values set by a grid of a study (`chosen`) and by the command line (`given`)."""
+
+    composer: Composer
+    grid: str
+    chosen: Settings
+    given: Settings
+
+    @property
+    def settings(self) -> Settings:
+        """All that is set beyond the defaults; the command line wins."""
+        return self.chosen | self.given
+
+    def origin(self, key: str) -> str:
+        """Where a dotted key's value comes from: the place to fix it."""
+        groups = self.composer.groups
+        for layer, place in ((self.given, "the command line"), (self.chosen, self.grid)):
+            if any(k == key or (k not in groups and key.startswith(f"{k}.")) for k in layer):
+                return place
+        group = key.partition(".")[0]
+        option = self._option(group)
+        if option is not None:
+            return str(self.composer.dir / group / f"{option}.yaml")
+        return str(self.composer.dir / "config.yaml")
+
+    def config(self) -> Config:
+        """The whole configuration: defaults, options, the study's values, the command line's."""
+        groups = self.composer.groups
+        choices = {key: value for key, value in self.settings.items() if key in groups}
+        for group, option in choices.items():
+            self.composer.check_option(group, option, self.origin(group))
+        config = self.composer.compose(tuple(sorted(choices.items())))
+        for layer in (self.chosen, self.given):
+            self._drop_other_size(config, layer)
+            for key, value in layer.items():
+                if key not in groups:
+                    self._set(config, key, value)
+        return resolve(config)
+
+    def experiment(self, config: Config) -> Experiment:
+        """The experiment of this point's configuration; BadInput names key, value and place."""
+        return parse(config, self.origin)
+
+    def value(self, config: Config, key: str) -> Any:
+        """A key's value: for a group the option chosen, None where there is no such key."""
+        if key in self.composer.groups:
+            return self._option(key)
+        return reduce(_item, key.split("."), config)
+
+    def _option(self, group: str) -> str | None:
+        """The option chosen of a group; None if it is no group, or nobody chose."""
+        if group not in self.composer.groups:
+            return None
+        option: str | None = self.settings.get(group, self.composer.default_options.get(group))
+        return option
+
+    def _set(self, config: Config, key: str, value: Any) -> None:
+        *parents, name = key.split(".")
+        if name == "name" and parents != ["model"]:
+            group = ".".join(parents)
+            raise BadInput(f"{key} ({self.origin(key)}) cannot be set; write {group}={value}")
+        holder: Any = reduce(_item, parents, config)
+        if not isinstance(holder, dict):
+            known = _experiment_keys()
+            raise BadInput(f"{key} ({self.origin(key)}) is not a key{nearest(key, known)}")
+        holder[name] = value
+
+    def _drop_other_size(self, config: Config, layer: Settings) -> None:
+        """The cache's size in blocks or in GiB replaces the other one of the layers below."""
+        given = [key for key in SIZES if layer.get(key) is not None]
+        if len(given) == 1 and isinstance(config.get("cache"), dict):
+            config["cache"][SIZES[given[0]]] = None
+
+
+def check_keys(settings: Settings, origin: str) -> None:
+    """Raise BadInput for a key that no experiment has."""
+    for key in settings:
+        if key not in _experiment_keys():
+            raise BadInput(f"{key} ({origin}) is not a key{nearest(key, _experiment_keys())}")
+
+
+def label(varied: Mapping[str, Any], groups: Mapping[str, Any]) -> str:
+    """'zipf, chunked, blocks=60': options by their names, values by the last part of their key."""
+    parts = (
+        str(value) if key in groups else f"{key.rpartition('.')[2]}={shown(value)}"
+        for key, value in varied.items()
+        if value is not None
+    )
+    return ", ".join(parts)
+
+
+def _item(holder: Any, name: str) -> Any:
+    return holder.get(name) if isinstance(holder, dict) else None
+
+
+@cache
+def _experiment_keys() -> frozenset[str]:
+    return frozenset(all_keys(Experiment))

@@ -1,0 +1,181 @@
+"""Combinations of values that cannot work, found before anything runs."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from kvscope.plan.fields import impossible
+
+if TYPE_CHECKING:
+    from kvscope.plan.experiment import Experiment
+
+# What vLLM's attention backends take (CPUAttentionBackend.get_supported_head_sizes, and the
+# block sizes its CPU and CUDA platforms ask for).
+CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+BLOCK_MULTIPLE = {"cpu": 32, "cuda": 16}
+
+
+def check(experiment: "Experiment") -> None:
+    """Raise pydantic's error for the first rule that is broken."""
+    for rule in RULES:
+        rule(experiment)
+
+
+def _cache_has_one_size(experiment: "Experiment") -> None:
+    cache = experiment.cache
+    if (cache.blocks is None) == (cache.gib is None):
+        raise impossible(
+            f"exactly one of cache.blocks ({_shown(cache.blocks)}) and cache.gib "
+            f"({_shown(cache.gib)}) must be set",
+            "cache.blocks",
+            "cache.gib",
+        )
+
+
+def _block_size_suits_device(experiment: "Experiment") -> None:
+    device, size = experiment.device.name, experiment.cache.block_size
+    multiple = BLOCK_MULTIPLE[device]
+    if size % multiple:
+        raise impossible(
+            f"cache.block_size ({size}) must be a multiple of {multiple} for vLLM's attention "
+            f"on device {device}",
+            "cache.block_size",
+        )
+
+
+def _head_size_suits_device(experiment: "Experiment") -> None:
+    size = experiment.model.head_size
+    if experiment.device.name == "cpu" and size not in CPU_HEAD_SIZES:
+        allowed = ", ".join(map(str, CPU_HEAD_SIZES))
+        raise impossible(
+            f"model.head_size ({size}) must be one of {allowed} for vLLM's attention on a CPU",
+            "model.head_size",
+        )
+
+
+def _context_within_model(experiment: "Experiment") -> None:
+    length, most = experiment.engine.max_model_len, experiment.model.max_position_embeddings
+    if length > most:
+        raise impossible(
+            f"engine.max_model_len ({length}) must not exceed model.max_position_embeddings "
+            f"({most} for {experiment.model.name})",
+            "engine.max_model_len",
+        )
+
+
+def _one_request_fits_cache(experiment: "Experiment") -> None:
+    length, room = experiment.engine.max_model_len, experiment.cache_tokens
+    if room < length:
+        raise impossible(
+            f"the cache of {experiment.cache_blocks} blocks of {experiment.cache.block_size} "
+            f"tokens ({room} tokens) must hold one request of engine.max_model_len ({length}), "
+            "or vLLM does not start",
+            "cache.blocks" if experiment.cache.blocks else "cache.gib",
+            "engine.max_model_len",
+        )
+
+
+def _sequences_within_batch(experiment: "Experiment") -> None:
+    engine = experiment.engine
+    if engine.max_num_seqs > engine.max_num_batched_tokens:
+        raise impossible(
+            f"engine.max_num_seqs ({engine.max_num_seqs}) must not exceed "
+            f"engine.max_num_batched_tokens ({engine.max_num_batched_tokens})",
+            "engine.max_num_seqs",
+            "engine.max_num_batched_tokens",
+        )
+
+
+def _chunk_within_batch(experiment: "Experiment") -> None:
+    batching, most = experiment.batching, experiment.engine.max_num_batched_tokens
+    if batching.name == "chunked" and batching.chunk_tokens > most:
+        raise impossible(
+            f"batching.chunk_tokens ({batching.chunk_tokens}) must not exceed "
+            f"engine.max_num_batched_tokens ({most})",
+            "batching.chunk_tokens",
+            "engine.max_num_batched_tokens",
+        )
+
+
+def _whole_prompt_within_batch(experiment: "Experiment") -> None:
+    engine = experiment.engine
+    if experiment.batching.name != "chunked" and (
+        engine.max_num_batched_tokens < engine.max_model_len
+    ):
+        raise impossible(
+            f"engine.max_num_batched_tokens ({engine.max_num_batched_tokens}) must be at least "
+            f"engine.max_model_len ({engine.max_model_len}) with batching="
+            f"{experiment.batching.name}, which computes a prompt whole",
+            "engine.max_num_batched_tokens",
+            "engine.max_model_len",
+        )
+
+
+def _lengths_in_order(experiment: "Experiment") -> None:
+    workload = experiment.workload
+    if workload.name in ("uniform", "zipf") and workload.min_tokens > workload.max_tokens:
+        raise impossible(
+            f"workload.min_tokens ({workload.min_tokens}) must not exceed workload.max_tokens "
+            f"({workload.max_tokens})",
+            "workload.min_tokens",
+            "workload.max_tokens",
+        )
+
+
+def _requests_within_context(experiment: "Experiment") -> None:
+    workload, most = experiment.workload, experiment.engine.max_model_len
+    if workload.name == "trace":
+        return  # its lengths are in a file: workload.requests.check reads it
+    if workload.name == "fixed":
+        longest = workload.prompt_tokens + workload.output_tokens
+        what, keys = "workload.prompt_tokens + workload.output_tokens", ("workload.prompt_tokens",)
+    else:
+        longest = workload.max_tokens
+        what, keys = "workload.max_tokens", ("workload.max_tokens",)
+    if longest > most:
+        raise impossible(
+            f"{what} ({longest}) must not exceed engine.max_model_len ({most})",
+            *keys,
+            "engine.max_model_len",
+        )
+
+
+def _arrivals_have_times(experiment: "Experiment") -> None:
+    workload = experiment.workload
+    if workload.arrival == "trace" and workload.name != "trace":
+        raise impossible(
+            f"workload.arrival 'trace' needs workload=trace, since workload={workload.name} has "
+            "no times of its own (choose all_at_once or poisson)",
+            "workload.arrival",
+        )
+    if workload.arrival == "poisson" and workload.rate_per_s is None:
+        raise impossible(
+            "workload.rate_per_s must be set (requests a second) with workload.arrival=poisson",
+            "workload.rate_per_s",
+            "workload.arrival",
+        )
+    if workload.arrival != "poisson" and workload.rate_per_s is not None:
+        raise impossible(
+            f"workload.rate_per_s ({workload.rate_per_s}) has no meaning with workload.arrival="
+            f"{workload.arrival}, only with poisson",
+            "workload.rate_per_s",
+            "workload.arrival",
+        )
+
+
+def _shown(value: object) -> object:
+    return "null" if value is None else value
+
+
+RULES: tuple[Callable[["Experiment"], None], ...] = (
+    _cache_has_one_size,
+    _block_size_suits_device,
+    _head_size_suits_device,
+    _context_within_model,
+    _one_request_fits_cache,
+    _sequences_within_batch,
+    _chunk_within_batch,
+    _whole_prompt_within_batch,
+    _lengths_in_order,
+    _requests_within_context,
+    _arrivals_have_times,
+)

@@ -1,0 +1,113 @@
+"""The study file: a title and grids of experiments, each a product of axes less exclusions."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+from pydantic_core import PydanticCustomError
+
+from kvscope.errors import BadInput
+from kvscope.plan import documents
+from kvscope.plan.complaints import complaint, nearest
+from kvscope.plan.fields import Part
+from kvscope.plan.overrides import options
+
+# Values of dotted configuration keys, set together.
+Settings = dict[str, Any]
+
+
+def _single(value: Any) -> Any:
+    if value is None or isinstance(value, str | bool | int | float):
+        return value
+    raise PydanticCustomError("single_value", "a single value (text, number, true, false, null)")
+
+
+def _blocks(value: Any) -> Any:
+    """One list of rows is one linked block."""
+    rows = isinstance(value, list) and all(isinstance(row, dict) for row in value)
+    return [value] if rows and value else value
+
+
+Value = Annotated[Any, AfterValidator(_single)]
+Row = Annotated[dict[str, Value], Field(min_length=1)]
+Values = Annotated[list[Value], Field(min_length=1)]
+Rows = Annotated[list[Row], Field(min_length=1)]
+
+
+class GridFile(Part):
+    """One grid, as written."""
+
+    name: str
+    set: dict[str, Value] = Field(default_factory=dict)
+    product: dict[str, Values] = Field(default_factory=dict)
+    linked: Annotated[list[Rows], BeforeValidator(_blocks)] = Field(default_factory=list)
+    exclude: list[Row] = Field(default_factory=list)
+
+
+class StudyFile(Part):
+    """A study, as written."""
+
+    title: str
+    description: str = ""
+    grids: Annotated[list[GridFile], Field(min_length=1)]
+    figures: list[str] = Field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """One grid: an axis is a list of settings of which each experiment takes one."""
+
+    origin: str
+    axes: tuple[list[Settings], ...]
+    exclude: tuple[Settings, ...]
+
+
+@dataclass(frozen=True)
+class Study:
+    """A named list of grids and the figures they feed."""
+
+    name: str
+    title: str
+    description: str
+    grids: tuple[Grid, ...]
+    figures: tuple[str, ...]
+
+
+def read(name: str, config_dir: Path) -> Study:
+    """Read config/study/NAME.yaml; BadInput lists the studies there are if it is not one."""
+    path = config_dir / "study" / f"{name}.yaml"
+    known = options(config_dir, "study")
+    if name not in known:
+        raise BadInput(
+            f"study is {name!r}{nearest(name, known)} but must be one of {', '.join(known)} "
+            f"(the files in {path.parent})"
+        )
+    content = documents.load_mapping(path)
+    try:
+        file = StudyFile.model_validate(content)
+    except ValidationError as error:
+        raise complaint(StudyFile, error, lambda key: str(path)) from None
+    grids = tuple(_grid(grid, path) for grid in file.grids)
+    return Study(name, file.title, file.description, grids, tuple(file.figures))
+
+
+def _grid(file: GridFile, path: Path) -> Grid:
+    origin = f"{path} grid {file.name!r}"
+    fixed: list[list[Settings]] = [[file.set]] if file.set else []
+    product = [[{key: value} for value in values] for key, values in file.product.items()]
+    axes = (*fixed, *file.linked, *product)
+    _refuse_repeated_keys(axes, origin)
+    return Grid(origin, axes, tuple(file.exclude))
+
+
+def _refuse_repeated_keys(axes: tuple[list[Settings], ...], origin: str) -> None:
+    seen: set[str] = set()
+    for axis in axes:
+        keys = {key for row in axis for key in row}
+        if keys & seen:
+            raise BadInput(
+                f"{min(keys & seen)} is set twice ({origin}) but must be in one place of "
+                "set, product and linked"
+            )
+        seen |= keys

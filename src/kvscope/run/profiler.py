@@ -1,0 +1,147 @@
+"""NVIDIA Nsight Systems: where it is, and whether it records what kvscope marks."""
+
+import os
+import re
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvscope.errors import BadInput
+from kvscope.ranges import DOMAIN
+from kvscope.run.processes import kill
+
+NAMED_BY = "KVSCOPE_NSYS"
+PRIVATE = Path(".nsys/bin/nsys")  # where `make nsys` puts it, relative to the checkout
+CHECKOUT = Path(__file__).parents[3]
+
+# Both are needed: with either kind of perf event, some releases of nsys hang for ever.
+NO_PERF_EVENTS = ("--sample=none", "--cpuctxsw=none")
+
+ANSWER_LIMIT_S = 30.0
+PROBE_LIMIT_S = 60.0
+PROBE_RANGES = 3
+PROBE = f"""
+import nvtx
+for number in range({PROBE_RANGES}):
+    with nvtx.annotate("probe", domain="{DOMAIN}"):
+        pass
+"""
+
+
+@dataclass(frozen=True)
+class Nsys:
+    """An nsys that runs here: its path, absolute, and its version, such as 2023.4.4.54-…."""
+
+    path: Path
+    version: str
+
+
+def find_nsys() -> Nsys | None:
+    """The nsys to use: $KVSCOPE_NSYS, else the checkout's own, else the one on PATH.
+
+    Raises BadInput if $KVSCOPE_NSYS names something that is not a working nsys.
+    """
+    named = os.environ.get(NAMED_BY)
+    if named:
+        version = _version(Path(named))
+        if version is None:
+            raise BadInput(f"{NAMED_BY}: '{named}' is not an nsys that runs here; correct or unset")
+        return Nsys(Path(named).absolute(), version)
+    for path in _usual_places():
+        version = _version(path)
+        if version is not None:
+            return Nsys(path.absolute(), version)
+    return None
+
+
+def _usual_places() -> Iterator[Path]:
+    yield CHECKOUT / PRIVATE
+    yield Path.cwd() / PRIVATE
+    on_path = shutil.which("nsys")
+    if on_path:
+        yield Path(on_path)
+
+
+def _version(path: Path) -> str | None:
+    """What the nsys at `path` answers to --version; None if it does not run."""
+    if not os.access(path, os.X_OK) or path.is_dir():
+        return None
+    try:
+        done = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, timeout=ANSWER_LIMIT_S
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r"version (\d[\w.-]*)", done.stdout)
+    return found[1] if found and done.returncode == 0 else None
+
+
+def verify_capture(nsys: Nsys) -> str | None:
+    """Record a tiny program with NVTX ranges and look for them; one sentence if they are absent.
+
+    Takes about a second. nsys may exit with 0 and leave no report, and a report may lack the
+    ranges without a word, so only ranges that are found count. A failed start is tried once more.
+    """
+    return _probe(nsys) and _probe(nsys)
+
+
+def _probe(nsys: Nsys) -> str | None:
+    with tempfile.TemporaryDirectory(prefix="kvscope-") as name:
+        directory = Path(name)
+        report, sqlite = directory / "probe.nsys-rep", directory / "probe.sqlite"
+        profile = ["profile", "--trace=nvtx", *NO_PERF_EVENTS, f"--output={report}"]
+        for step, product in (
+            ([*profile, sys.executable, "-c", PROBE], report),
+            (["export", "--type=sqlite", f"--output={sqlite}", str(report)], sqlite),
+        ):
+            words = _run([str(nsys.path), *step], directory)
+            if words is None:
+                return f"nsys {step[0]} did not end within {PROBE_LIMIT_S:.0f} s and was killed"
+            if not product.exists():
+                last = words.strip().splitlines()[-1:] or ["no word"]
+                return f"nsys {step[0]} left no {product.suffix[1:]} file: {last[0]}"
+        found = _count_ranges(sqlite)
+    if found != PROBE_RANGES:
+        return f"nsys recorded {found} of {PROBE_RANGES} NVTX ranges"
+    return None
+
+
+def _run(command: list[str], directory: Path) -> str | None:
+    """Run a command in `directory`, its temporary files too; its words, or None if it hung."""
+    process = subprocess.Popen(
+        command,
+        cwd=directory,
+        # nsys keeps files of a fixed name in TMPDIR, which belong to whoever came first.
+        env=os.environ | {"TMPDIR": str(directory)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        words, _ = process.communicate(timeout=PROBE_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        kill(process)
+        return None
+    return words
+
+
+def _count_ranges(sqlite: Path) -> int:
+    """Push/pop ranges of the probe in an nsys export; a table without rows is not exported."""
+    with closing(sqlite3.connect(sqlite)) as connection:
+        tables = {row[0] for row in connection.execute("SELECT name FROM sqlite_master")}
+        if not {"NVTX_EVENTS", "StringIds"} <= tables:
+            return 0
+        rows = connection.execute(
+            "SELECT COUNT(*) FROM NVTX_EVENTS LEFT JOIN StringIds ON textId = StringIds.id"
+            " WHERE eventType = 59 AND COALESCE(text, value) = 'probe'"
+        )
+        count: int = rows.fetchone()[0]
+    return count

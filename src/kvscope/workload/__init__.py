@@ -1,0 +1,1 @@
+"""Workloads: the requests an experiment hands to the engine."""

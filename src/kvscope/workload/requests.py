@@ -1,0 +1,132 @@
+"""The request list of an experiment: the same for the same experiment, on every machine."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvscope.errors import BadInput
+from kvscope.files import sha256_of
+from kvscope.plan.experiment import Experiment, ShareGPT, Trace, Workload
+from kvscope.workload import fixed, sharegpt, trace, uniform, zipf
+from kvscope.workload.lengths import Lengths
+from kvscope.workload.source import Stamp, stamp
+from kvscope.workload.streams import Purpose, stream
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Ids 0, 1 and 2 pad, begin and end a text in Llama's and OPT's vocabularies; a prompt that held
+# them would not be plain text (OPT's embedding of its padding id is zero).
+FIRST_PLAIN_ID = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """One request: a prompt (int32 token ids), tokens to generate, and seconds to wait first."""
+
+    request_id: str
+    arrival_s: float
+    prompt_token_ids: np.ndarray
+    output_tokens: int
+
+
+def build(experiment: Experiment) -> list[Request]:
+    """The requests in the order of their arrival, numbered from 0.
+
+    Token ids are drawn evenly from the plain ids of the vocabulary, for each request from a
+    stream of its own: a request's text depends on the seed and its number only. BadInput if a
+    file the workload is made of cannot be used.
+    """
+    workload, seed = experiment.workload, experiment.seed
+    lengths = _lengths(workload, seed)
+    _refuse_too_long(workload, lengths, experiment.engine.max_model_len)
+    arrivals = _arrivals(workload, lengths, seed)
+    return [
+        Request(str(i), arrivals[i], _token_ids(experiment, i, item.prompt), item.output)
+        for i, item in enumerate(lengths)
+    ]
+
+
+def check(experiment: Experiment) -> None:
+    """Raise BadInput now for what `build` would find wrong in a workload's file, if it has one."""
+    workload = experiment.workload
+    if isinstance(workload, ShareGPT | Trace):
+        expected = sharegpt.EXPECTED if isinstance(workload, ShareGPT) else trace.EXPECTED
+        _check_file(workload, experiment.engine.max_model_len, stamp(workload.path, expected))
+
+
+@lru_cache(maxsize=1024)
+def _check_file(workload: ShareGPT | Trace, max_model_len: int, stamp: Stamp) -> None:
+    lengths = _lengths(workload, seed=0)  # the seed orders the requests; it adds and drops none
+    _refuse_too_long(workload, lengths, max_model_len)
+    _arrivals(workload, lengths, seed=0)
+
+
+def sources(experiment: Experiment) -> dict[str, Any]:
+    """Where the lengths come from: generator, and file with its SHA-256 where there is one."""
+    workload = experiment.workload
+    found: dict[str, Any] = {"workload": workload.name}
+    if isinstance(workload, ShareGPT | Trace):
+        found |= {"path": workload.path, "sha256": sha256_of(Path(workload.path))}
+    if isinstance(workload, ShareGPT):
+        found |= sharegpt.length_source(workload)
+    return found
+
+
+def to_frame(requests: list[Request]) -> "pd.DataFrame":
+    """The requests as rows of kvscope.tables.WORKLOAD."""
+    import pandas as pd  # a second to import, and planning needs none of it
+
+    return pd.DataFrame(
+        {
+            "request_id": [r.request_id for r in requests],
+            "arrival_s": [r.arrival_s for r in requests],
+            "prompt_tokens": [len(r.prompt_token_ids) for r in requests],
+            "output_tokens": [r.output_tokens for r in requests],
+            "prompt_token_ids": [r.prompt_token_ids for r in requests],
+        }
+    )
+
+
+def _lengths(workload: Workload, seed: int) -> list[Lengths]:
+    match workload.name:
+        case "fixed":
+            return fixed.lengths(workload)
+        case "uniform":
+            return uniform.lengths(workload, seed)
+        case "zipf":
+            return zipf.lengths(workload, seed)
+        case "sharegpt":
+            return sharegpt.lengths(workload, seed)
+        case "trace":
+            return trace.lengths(workload)
+
+
+def _token_ids(experiment: Experiment, index: int, count: int) -> np.ndarray:
+    draw = stream(experiment.seed, Purpose.TOKENS, index)
+    return draw.integers(FIRST_PLAIN_ID, experiment.model.vocab_size, size=count, dtype=np.int32)
+
+
+def _arrivals(workload: Workload, lengths: list[Lengths], seed: int) -> list[float]:
+    """Seconds from the start of a repeat to each request; the first arrives at 0."""
+    count = len(lengths)
+    if workload.arrival == "poisson" and workload.rate_per_s:
+        gaps = stream(seed, Purpose.ARRIVALS).exponential(size=count)
+        gaps[0] = 0.0
+        return [float(t) for t in np.cumsum(gaps) / workload.rate_per_s]
+    if workload.arrival == "trace" and isinstance(workload, Trace):
+        return trace.arrivals(workload, lengths)
+    return [0.0] * count
+
+
+def _refuse_too_long(workload: Workload, lengths: list[Lengths], max_model_len: int) -> None:
+    index, longest = max(enumerate(lengths), key=lambda item: item[1].total)
+    if longest.total > max_model_len:
+        place = f" of {workload.path}" if isinstance(workload, ShareGPT | Trace) else ""
+        raise BadInput(
+            f"request {index}{place} has {longest.prompt} prompt and {longest.output} output "
+            f"tokens, but engine.max_model_len is {max_model_len}"
+        )

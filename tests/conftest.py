@@ -1,0 +1,36 @@
+"""What all tests share: components that may be absent on a user's machine, never on CI's."""
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+from kvscope.run.profiler import Nsys, find_nsys
+
+Require = Callable[[str, bool, str], None]
+
+
+@pytest.fixture(scope="session")
+def require() -> Require:
+    """`require(component, present, sentence)`: go on only if the component is here.
+
+    Its absence skips the test on a user's machine and fails it where CI=true.
+    """
+
+    def require(component: str, present: bool, sentence: str) -> None:
+        if present:
+            return
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"{component} is missing, and CI must have it: {sentence}")
+        pytest.skip(f"{component} is missing: {sentence}")
+
+    return require
+
+
+@pytest.fixture(scope="session")
+def nsys(require: Require) -> Nsys:
+    """The nsys that runs would use."""
+    found = find_nsys()
+    require("Nsight Systems", found is not None, "run `make nsys`")
+    assert found is not None
+    return found

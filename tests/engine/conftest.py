@@ -1,0 +1,78 @@
+"""Real runs of real vLLM on the CPU, each made once and shared by the tests that look at it."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from kvscope.analyse.records import Records, read_records
+
+ROOT = Path(__file__).parents[2]
+SMALL = (
+    *("workload=uniform", "workload.num_requests=8", "workload.min_tokens=60"),
+    *("workload.max_tokens=160", "workload.prompt_to_output_ratio=2"),
+    *("engine.max_model_len=192", "engine.max_num_batched_tokens=256", "engine.max_num_seqs=8"),
+    *("cache.block_size=32", "repeats=2", "warmup=1", "seed=5"),
+)
+AMPLE, SCARCE = "cache.blocks=64", "cache.blocks=13"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: its directory, run.json, and tables."""
+
+    directory: Path
+    facts: dict
+    records: Records
+
+    def table(self, name: str) -> pd.DataFrame:
+        return pd.read_parquet(self.directory / f"{name}.parquet")
+
+
+def kvscope(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    """The command line, as a user calls it."""
+    return subprocess.run(
+        [sys.executable, "-m", "kvscope.cli", *words],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | (env or {}),
+    )
+
+
+Runner = Callable[..., Run]
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory: pytest.TempPathFactory, require) -> Runner:
+    """`run(*overrides)`: the run of SMALL with these settings changed; made on first demand."""
+    present = importlib.util.find_spec("vllm") is not None
+    require("vLLM", present, "run `make env`")
+    made: dict[tuple[str, ...], Run] = {}
+
+    def run(*overrides: str) -> Run:
+        if overrides not in made:
+            directory = tmp_path_factory.mktemp("run")
+            words = ["run", *SMALL, "profiler=none", *overrides, "--out", str(directory)]
+            done = kvscope(*dict_of(words))
+            assert done.returncode == 0, done.stderr + (directory / "log.txt").read_text()[-3000:]
+            facts, records = read_records(directory)
+            made[overrides] = Run(directory, facts, records)
+        return made[overrides]
+
+    return run
+
+
+def dict_of(words: list[str]) -> list[str]:
+    """Of several settings of one key, keep the last: Hydra refuses a key given twice."""
+    last: dict[str, str] = {}
+    for word in words:
+        key = word.partition("=")[0] if "=" in word and not word.startswith("-") else word
+        last[key] = word
+    return list(last.values())

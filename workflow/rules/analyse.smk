@@ -1,0 +1,17 @@
+# What does it amount to, and may it be believed?
+
+
+rule analyse_experiment:
+    input:
+        "results/tables/{id}/collect.json",
+    output:
+        "results/tables/{id}/metrics.parquet",
+    log:
+        "results/tables/{id}/analyse.log",
+    resources:
+        mem_mib=1024,
+    params:
+        run="results/experiments/{id}",
+        out=lambda wildcards, output: Path(output[0]).parent,
+    shell:
+        "kvscope analyse {params.run} --out {params.out} > {log} 2>&1"

@@ -1,0 +1,23 @@
+# What does a person look at?
+
+
+rule report_study:
+    input:
+        f"results/studies/{STUDY}/manifest.json",
+        expand("results/tables/{id}/metrics.parquet", id=EXPERIMENTS),
+    output:
+        report(
+            f"results/studies/{STUDY}/report.html",
+            category="Studies",
+            caption="../report/study.rst",
+        ),
+        f"results/studies/{STUDY}/metrics.parquet",
+        f"results/studies/{STUDY}/experiments.csv",
+    log:
+        f"results/studies/{STUDY}/report.log",
+    resources:
+        mem_mib=2048,
+    params:
+        study=STUDY,
+    shell:
+        "kvscope report {params.study} 2>&1 | tee {log}"

@@ -1,0 +1,23 @@
+# What happened while one experiment ran?
+#
+# The mark is the rule's only output: Snakemake deletes the outputs of a failed job, and a failed
+# run's records, log and reason are to stay. `kvscope run` writes run.json last, and leaves a run
+# that is finished as it is.
+
+
+rule run_experiment:
+    input:
+        "results/experiments/{id}/experiment.yaml",
+    output:
+        touch("results/experiments/{id}/run.done"),
+    log:
+        "results/experiments/{id}/run.log",
+    threads: lambda wildcards: EXPERIMENTS[wildcards.id]["threads"]
+    resources:
+        mem_mib=lambda wildcards: EXPERIMENTS[wildcards.id]["memory_mib"],
+        gpu=lambda wildcards: EXPERIMENTS[wildcards.id]["gpus"],
+        engine=1,
+    params:
+        out=lambda wildcards, output: Path(output[0]).parent,
+    shell:
+        "kvscope run {input} --out {params.out} 2>&1 | tee {log}"
