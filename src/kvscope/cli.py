@@ -1,15 +1,23 @@
 """The command line: one command a stage, and a few to look at things."""
 
+from __future__ import annotations
+
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kvscope import __version__
 from kvscope.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, BadInput, KvscopeError
 
 # Stages are imported when their command runs: `kvscope plan` must not wait for vLLM.
+
+if TYPE_CHECKING:
+    from kvscope.plan.experiment import Experiment
+
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
 RESULTS = Path("results")
 CONFIG = Path("config")
@@ -55,15 +63,10 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-Commands = argparse._SubParsersAction  # type: ignore[type-arg]
-
-
 def _command(
-    commands: "Commands", name: str, function: Callable[[argparse.Namespace], int], text: str
+    commands: Commands, name: str, function: Callable[[argparse.Namespace], int], text: str
 ) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name, help=text.split(".")[0].split(":")[0], description=text
-    )
+    parser = commands.add_parser(name, help=text.split(".")[0].split(":")[0], description=text)
     parser.set_defaults(command=function)
     return parser
 
@@ -71,7 +74,7 @@ def _command(
 # --------------------------------------------------------------------------------- plan
 
 
-def _add_plan(commands: "Commands") -> None:
+def _add_plan(commands: Commands) -> None:
     text = "Show which experiments a study or a set of overrides has. Nothing is run."
     parser = _command(commands, "plan", _plan, text)
     parser.add_argument(
@@ -112,17 +115,17 @@ def _plan(given: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
-def _check_sources(experiments: "object") -> None:
+def _check_sources(experiments: Iterable[Experiment]) -> None:
     from kvscope.workload import requests
 
-    for experiment in experiments:  # type: ignore[attr-defined]
+    for experiment in experiments:
         requests.check(experiment)
 
 
 # ---------------------------------------------------------------------------------- run
 
 
-def _add_run(commands: "Commands") -> None:
+def _add_run(commands: Commands) -> None:
     text = (
         "Run one experiment: build vLLM, warm up, measure the repeats, under Nsight Systems "
         "where it is available, and write the records."
@@ -152,7 +155,7 @@ def _run(given: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
-def _one_experiment(words: list[str], config_dir: Path):  # type: ignore[no-untyped-def]
+def _one_experiment(words: list[str], config_dir: Path) -> Experiment:
     from kvscope.plan import experiment, grid
 
     if len(words) == 1 and words[0].endswith((".yaml", ".yml")):
@@ -170,7 +173,7 @@ def _one_experiment(words: list[str], config_dir: Path):  # type: ignore[no-unty
 # ------------------------------------------------------------------------------ collect
 
 
-def _add_collect(commands: "Commands") -> None:
+def _add_collect(commands: Commands) -> None:
     text = (
         "Turn what was recorded into tables: the nsys export of a run and its host records on "
         "one timeline, or any nsys export by itself."
@@ -212,7 +215,7 @@ def tables_directory(run: Path) -> Path:
 # ---------------------------------------------------------------------- analyse, report
 
 
-def _add_analyse(commands: "Commands") -> None:
+def _add_analyse(commands: Commands) -> None:
     text = (
         "Compute the metrics of runs, with confidence intervals, and say whether to believe them."
     )
@@ -234,7 +237,7 @@ def _analyse(given: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
-def _add_report(commands: "Commands") -> None:
+def _add_report(commands: Commands) -> None:
     text = "Make the page and the figures of a study, or of runs given by their directories."
     parser = _command(commands, "report", _report, text)
     parser.add_argument(
@@ -257,7 +260,7 @@ def _report(given: argparse.Namespace) -> int:
 # ------------------------------------------------------------------------ check, doctor
 
 
-def _add_check(commands: "Commands") -> None:
+def _add_check(commands: Commands) -> None:
     text = "Check a run's files: there, unchanged, of the right schema, and true to conservation."
     parser = _command(commands, "check", _check, text)
     parser.add_argument("runs", nargs="+", type=Path, metavar="DIR", help="a run's directory")
@@ -277,7 +280,7 @@ def _check(given: argparse.Namespace) -> int:
     return EXIT_FAILED if complaints else EXIT_DONE
 
 
-def _add_doctor(commands: "Commands") -> None:
+def _add_doctor(commands: Commands) -> None:
     text = "Say what this machine can do, and what to do about what it cannot."
     _command(commands, "doctor", _doctor, text)
 

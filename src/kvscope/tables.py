@@ -70,7 +70,7 @@ WORKLOAD = Table(
     "one request, as asked",
     (
         _REQUEST,
-        Column("arrival_s", F64, "when the request is handed to the engine, " + _SINCE),
+        Column("arrival_s", F64, "when the request is due at the engine, " + _SINCE),
         Column("prompt_tokens", I32, "length of the prompt"),
         Column("output_tokens", I32, "tokens to generate (end-of-sequence is ignored)"),
         Column("prompt_token_ids", TOKEN_IDS, "the prompt: seeded random token ids"),
@@ -83,7 +83,7 @@ REQUESTS = Table(
     (
         _REPEAT,
         _REQUEST,
-        Column("arrival_s", F64, "when the request reached the engine, " + _SINCE),
+        Column("arrival_s", F64, "when the request is due at the engine, " + _SINCE),
         Column("prompt_tokens", I32, "length of the prompt"),
         Column("output_tokens", I32, "tokens generated"),
         Column("first_scheduled_s", F64, "start of its first forward pass, " + _SINCE),
@@ -110,7 +110,7 @@ STEPS = Table(
         Column("decode_tokens", I32, "of these, tokens of requests that decode"),
         Column("sampled_tokens", I32, "output tokens the pass gave"),
         Column("requests", I32, "requests in the batch"),
-        Column("resumed_requests", I32, "of these, requests that come back from a preemption"),
+        Column("resumed_requests", I32, "of these, requests with batch.resumed"),
         Column("preempted_requests", I32, "requests preempted while the pass was scheduled"),
         Column("waiting_requests", I32, "requests waiting after the pass was scheduled"),
         Column("kv_blocks_used", I32, "blocks of the KV cache in use during the pass"),
@@ -134,7 +134,7 @@ BATCH = Table(
         Column("scheduled_tokens", I32, "its tokens computed by the pass"),
         Column("context_tokens", I32, "its tokens in the cache before the pass"),
         Column("sampled_tokens", I32, "output tokens the pass gave it"),
-        Column("resumed", BOOL, "it comes back from a preemption in this pass"),
+        Column("resumed", BOOL, "it was preempted and has not given a token since"),
     ),
 )
 

@@ -1,6 +1,7 @@
 """Is a run's directory sound? Files as recorded, tables of the right schema, tokens conserved."""
 
 from pathlib import Path
+from typing import Any
 
 from kvscope import tables
 from kvscope.analyse.records import read_records
@@ -24,15 +25,7 @@ def check_run(run: Path) -> list[str]:
         return [f"{error}; the run did not finish"]
     except KeyError as key:
         return [f"{run / RUN_FILE}: key {key} is missing"]
-    complaints = [
-        complaint
-        for name, recorded in files.items()
-        if (complaint := _check_file(run / name, recorded["bytes"], recorded["sha256"]))
-    ]
-    for table in tables.TABLES.values():
-        if f"{table.name}.parquet" in files:
-            complaint = tables.check_file(table, run / f"{table.name}.parquet")
-            complaints += [complaint] if complaint else []
+    complaints = [c for name in files if (c := _check_file(run / name, files[name]))]
     if complaints:
         return complaints
     if facts["status"] != COMPLETE:
@@ -42,12 +35,14 @@ def check_run(run: Path) -> list[str]:
     return [f"{run}: {reason.name}, {reason.detail}" for reason in found]
 
 
-def _check_file(path: Path, size: int, digest: str) -> str | None:
+def _check_file(path: Path, recorded: dict[str, Any]) -> str | None:
     if not path.exists():
         return f"{path}: missing, though the run recorded it"
-    found = path.stat().st_size
+    found, size = path.stat().st_size, recorded["bytes"]
     if found != size:
         return f"{path}: {found} bytes, {size} were recorded; the file was cut or changed"
-    if sha256_of(path) != digest:
+    if sha256_of(path) != recorded["sha256"]:
         return f"{path}: its content differs from what was recorded; the file was changed"
+    if path.suffix == ".parquet":
+        return tables.check_file(tables.TABLES[path.stem], path)
     return None

@@ -58,8 +58,10 @@ def print_metrics(frame: pd.DataFrame) -> None:
     table = Table(title=f"{first['experiment_id']} ({first['time_source']}, {verdict})")
     for heading in ("metric", "value", "95 % interval", "unit", "repeats"):
         table.add_column(heading, justify="left" if heading in ("metric", "unit") else "right")
-    for row in frame.itertuples():
-        interval = "" if math.isnan(row.ci_low) else f"{row.ci_low:.4g} … {row.ci_high:.4g}"
-        value = "" if math.isnan(row.value) else f"{row.value:.4g}"
-        table.add_row(BY_NAME[row.metric].title, value, interval, row.unit, str(row.repeats_valid))
+    for row in frame.to_dict("records"):
+        low, high = row["ci_low"], row["ci_high"]
+        interval = "" if math.isnan(low) else f"{low:.4g} … {high:.4g}"
+        value = "" if math.isnan(row["value"]) else f"{row['value']:.4g}"
+        title, repeats = BY_NAME[row["metric"]].title, str(row["repeats_valid"])
+        table.add_row(title, value, interval, row["unit"], repeats)
     Console().print(table)

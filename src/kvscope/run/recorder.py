@@ -236,4 +236,5 @@ def replay(recording: Recording, context: RepeatContext) -> Repeat:
 
 def _frame(table: tables.Table, rows: Sequence[Any]) -> pd.DataFrame:
     frame = pd.DataFrame(list(rows), columns=table.names)
-    return tables.to_arrow(table, frame).to_pandas()
+    typed: pd.DataFrame = tables.to_arrow(table, frame).to_pandas()
+    return typed

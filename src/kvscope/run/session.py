@@ -1,9 +1,8 @@
 """The measured process: build the engine, warm up, repeat, record.
 
-Run as `python -m kvscope.run.session DIR [--annotate]`; DIR holds
-`experiment.yaml`. Writes the tables and,
-last, `session.json`: what the supervising process (`run.supervisor`) needs for `run.json`.
-Whatever happens, the tables of the repeats that were finished are written.
+Run as `python -m kvscope.run.session DIR [--annotate]`; DIR holds `experiment.yaml`. After each
+repeat it writes the tables of all repeats so far and `session.json`, what the supervising process
+(`run.supervisor`) needs for `run.json`: a crash costs the repeat under way and no other.
 """
 
 import argparse
@@ -45,7 +44,7 @@ class Session:
 
     experiment: Experiment
     directory: Path
-    requests: Sequence[Request]
+    requests: list[Request]
     start_ns: int
     start_utc_ns: int
     warm_up: list[pd.DataFrame] = field(default_factory=list)
@@ -163,6 +162,7 @@ def measure(session: Session, marks: Marks, progress: Progress) -> None:
             session.outcomes.append(outcome(repeat, number, session.requests, outputs))
             session.origins_ns.append(origin_ns)
             session.repeats.append(repeat)
+            save(session)
         session.timings_s["repeats"] = time.perf_counter() - began
 
 
@@ -199,12 +199,18 @@ def _joined(table: tables.Table, frames: list[pd.DataFrame]) -> pd.DataFrame:
     return pd.concat(present, ignore_index=True) if present else table.empty()
 
 
-def summary(session: Session, reason: str | None) -> dict[str, Any]:
+def save(session: Session, finished: bool = False, reason: str | None = None) -> None:
+    """Write what the session has so far; `finished` if no more will come."""
+    write_tables(session)
+    state = {"finished": finished, "reason": reason} | summary(session)
+    write_json(session.directory / SESSION_FILE, state)
+
+
+def summary(session: Session) -> dict[str, Any]:
     """What `run.json` takes over from the measured process."""
     measured = _joined(tables.STEPS, [repeat.steps for repeat in session.repeats])
     warm_up = _joined(tables.STEPS, session.warm_up)
     return {
-        "reason": reason,
         "time_source": TIME_SOURCE,
         "clock": {
             "run_start_monotonic_ns": session.start_ns,
@@ -243,8 +249,7 @@ def main(directory: Path, annotate: bool) -> int:
     except Exception as error:
         traceback.print_exc()
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
-    write_tables(session)
-    write_json(directory / SESSION_FILE, summary(session, reason))
+    save(session, finished=True, reason=reason)
     return 0 if reason is None else 1
 
 

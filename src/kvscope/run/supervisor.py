@@ -108,8 +108,10 @@ def attempt(experiment: Experiment, directory: Path, profiling: Profiling) -> di
     if profiling.nsys and not ending.measured and not ending.started:
         profiling = Profiling(profiling.requested, None, f"nsys failed: {ending.reason}")
         ending = watch(experiment, directory, profiling)
-    session = read_json(directory / runfile.SESSION_FILE) if ending.measured else {}
-    reason = session.pop("reason", None) or (None if ending.measured else ending.reason)
+    session = read_session(directory)
+    finished, reason = session.pop("finished", False), session.pop("reason", None)
+    if not finished:
+        reason = ending.reason
     if profiling.nsys and ending.measured:
         complaint = ending.reason or export(
             profiling.nsys, directory, measured_environment(experiment)
@@ -139,7 +141,7 @@ class Ending:
     """How the measured process ended."""
 
     started: bool  # it came as far as reading the experiment
-    measured: bool  # it wrote its session file: everything measured is on disk
+    measured: bool  # it finished: everything measured is on disk
     reason: str | None  # what went wrong, profiler included; None if nothing
 
 
@@ -168,10 +170,16 @@ def watch(experiment: Experiment, directory: Path, profiling: Profiling) -> Endi
         with ended_with_us(process):
             complaint = wait(process, directory, display)
     started = (directory / PROGRESS_FILE).exists()
-    measured = (directory / runfile.SESSION_FILE).exists()
+    measured = read_session(directory).get("finished", False)
     if complaint is None and process.returncode != 0 and not measured:
         complaint = f"the measured process {how_it_ended(process.returncode)}; see {LOG_FILE}"
     return Ending(started, measured, complaint)
+
+
+def read_session(directory: Path) -> dict[str, Any]:
+    """What the measured process last told; empty before it tells anything."""
+    path = directory / runfile.SESSION_FILE
+    return read_json(path) if path.exists() else {}
 
 
 def wait(process: subprocess.Popen[bytes], directory: Path, display: Display) -> str | None:
@@ -184,7 +192,7 @@ def wait(process: subprocess.Popen[bytes], directory: Path, display: Display) ->
         display.show(*progress)
         if progress != last_progress:
             last_sign, last_progress = now, progress
-        if measured_at is None and (directory / runfile.SESSION_FILE).exists():
+        if measured_at is None and read_session(directory).get("finished", False):
             measured_at = now
         if measured_at is not None and now - measured_at > PROFILER_GRACE_S:
             kill(process)

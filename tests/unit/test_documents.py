@@ -1,0 +1,34 @@
+"""The documents name everything the code has, in the code's words."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from kvscope.analyse import validity
+from kvscope.analyse.metrics import METRICS
+from kvscope.tables import TABLES
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@pytest.mark.parametrize("table", TABLES.values(), ids=lambda t: t.name)
+def test_every_column_is_in_the_trace_specification(table):
+    text = (DOCS / "TRACE_SPEC.md").read_text(encoding="utf-8")
+    section = text.partition(f"## {table.name}\n")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)` \|", section, re.M) == table.names
+
+
+def test_every_metric_has_its_formula_and_no_other_has():
+    text = (DOCS / "METRICS.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (`.*?`) \|", text.partition("## Shape")[0], re.M)
+    documented = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    assert sorted(documented) == sorted(metric.name for metric in METRICS)
+
+
+def test_every_reason_is_explained():
+    text = (DOCS / "METRICS.md").read_text(encoding="utf-8")
+    source = Path(validity.__file__).read_text(encoding="utf-8")
+    reasons = set(re.findall(r'Reason\("(\w+)"', source))
+    documented = set(re.findall(r"^\| `(\w+)` \|", text.partition("## Validity")[2], re.M))
+    assert documented == reasons

@@ -1,0 +1,71 @@
+"""Imports point down only, and the reading side needs neither torch nor vllm."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import kvscope
+
+SOURCE = Path(kvscope.__file__).parent
+GROUND = {"errors", "files", "tables", "ranges", "stalls", "runfile"}
+# What each part may import beside itself and the ground floor.
+ALLOWED = {
+    "plan": set(),
+    "workload": {"plan"},
+    "engine": {"plan"},
+    "run": {"engine", "workload", "plan"},
+    "collect": set(),
+    "analyse": {"collect"},
+    "report": {"analyse", "collect"},
+}
+MAY_USE_VLLM = {"engine", "run"}
+
+
+def part_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: write imports in full"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+MODULES = [p for p in sorted(SOURCE.rglob("*.py")) if part_of(p) in ALLOWED]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_imports_point_down(path):
+    own = part_of(path)
+    parts = {n.split(".")[1] for n in imports(path) if n.startswith("kvscope.") and "." in n}
+    parts -= {"__version__"}
+    assert parts <= GROUND | {own} | ALLOWED[own]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_only_engine_and_run_know_vllm(path):
+    heavy = {n.split(".")[0] for n in imports(path)} & {"torch", "vllm"}
+    assert not heavy or part_of(path) in MAY_USE_VLLM
+
+
+def test_the_ground_floor_imports_nothing_above_it():
+    for name in GROUND:
+        parts = {n.split(".")[1] for n in imports(SOURCE / f"{name}.py") if "kvscope." in n}
+        assert parts <= GROUND
+
+
+@pytest.mark.parametrize(
+    "module", ["cli", "plan.grid", "collect.collector", "analyse.experiment", "report.study"]
+)
+def test_importing_the_reading_side_loads_no_vllm(module):
+    program = f"import sys, kvscope.{module}; print({{'torch', 'vllm'}} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "set()", done.stderr

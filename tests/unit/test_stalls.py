@@ -1,0 +1,64 @@
+"""Shape classes and stalls."""
+
+import numpy as np
+import pandas as pd
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvscope import stalls
+
+
+def passes(durations, prefill=0, decode=8, context=500) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "prefill_tokens": prefill,
+            "decode_tokens": decode,
+            "kv_tokens_used": context,
+            "duration_s": durations,
+        }
+    )
+
+
+@given(st.integers(1, 2**40))
+def test_counts_within_a_factor_of_two_share_a_class(count):
+    (low,) = stalls.power_class(np.array([count]))
+    assert 2 ** (low - 1) <= count < 2**low
+
+
+def test_no_tokens_are_a_class_of_their_own():
+    assert stalls.power_class(np.array([0, 1])).tolist() == [0, 1]
+
+
+def test_a_first_use_stall_is_flagged_and_nothing_else():
+    # As in the published chunked runs: 1.55 s among passes of 14.5 ms.
+    steps = passes([0.0145, 0.0146, 0.0144, 1.55, 0.0147, 0.0143])
+    assert stalls.stalled(steps).tolist() == [False, False, False, True, False, False]
+
+
+def test_a_long_prefill_among_decodes_is_no_stall():
+    steps = pd.concat([passes([0.002] * 20), passes([0.2] * 5, prefill=900)], ignore_index=True)
+    assert not stalls.stalled(steps).any()
+
+
+def test_a_class_of_few_passes_is_not_judged():
+    assert not stalls.stalled(passes([0.001] * 3 + [1.0])).any()
+
+
+@given(st.lists(st.floats(0.001, 0.0029), min_size=5, max_size=50))
+def test_ordinary_spread_is_no_stall(durations):
+    assert not stalls.stalled(passes(durations)).any()
+
+
+@given(st.floats(1e-3, 1e3))
+def test_the_unit_of_time_does_not_matter(scale):
+    durations = np.array([1, 1.1, 0.9, 1.05, 9, 1, 1.02])
+    assert (stalls.stalled(passes(durations)) == stalls.stalled(passes(durations * scale))).all()
+
+
+def test_no_passes_no_stalls():
+    assert stalls.stalled(passes([])).tolist() == []
+
+
+def test_uncovered_classes_are_those_warm_up_did_not_meet():
+    warm_up, measured = passes([1], decode=8), passes([1, 1], decode=[9, 20])
+    assert stalls.uncovered(measured, warm_up) == ["p0-d5-c9"]
