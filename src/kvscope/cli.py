@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -101,10 +101,12 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
 
 def _plan(given: argparse.Namespace) -> int:
     from kvscope.plan import grid, manifest, show
+    from kvscope.workload import requests
 
     study, overrides = grid.split_study(given.overrides)
     plan = grid.expand(study, overrides, given.config_dir)
-    _check_sources(planned.experiment for planned in plan.experiments)
+    for planned in plan.experiments:
+        requests.check(planned.experiment)
     if given.write:
         path = manifest.write(plan, given.write)
         print(f"{path}: {len(plan.experiments)} experiments", file=sys.stderr)
@@ -113,13 +115,6 @@ def _plan(given: argparse.Namespace) -> int:
     else:
         show.print_table(plan)
     return EXIT_DONE
-
-
-def _check_sources(experiments: Iterable[Experiment]) -> None:
-    from kvscope.workload import requests
-
-    for experiment in experiments:
-        requests.check(experiment)
 
 
 # ---------------------------------------------------------------------------------- run
@@ -146,7 +141,6 @@ def _run(given: argparse.Namespace) -> int:
     from kvscope.run import supervisor
 
     experiment = _one_experiment(given.experiment, given.config_dir)
-    _check_sources([experiment])
     directory = given.out or RESULTS / "experiments" / experiment.id
     facts = supervisor.run(experiment, directory, force=given.force)
     if facts["status"] != "complete":

@@ -4,11 +4,11 @@ import math
 from pathlib import Path
 
 import pandas as pd
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 
 from kvscope import tables
-from kvscope.analyse.metrics import BY_NAME, METRICS
+from kvscope.analyse.metrics import METRICS
 from kvscope.analyse.records import Records, read_records
 from kvscope.analyse.statistics import estimate
 from kvscope.analyse.validity import Reason, reasons_against
@@ -55,13 +55,14 @@ def print_metrics(frame: pd.DataFrame) -> None:
     """Print one run's metrics for a person."""
     first = frame.iloc[0]
     verdict = "valid" if first["valid"] else f"not valid: {first['reasons']}"
-    table = Table(title=f"{first['experiment_id']} ({first['time_source']}, {verdict})")
+    print(f"{first['experiment_id']} ({first['time_source']}, {verdict})")
+    table = Table(box=None)
     for heading in ("metric", "value", "95 % interval", "unit", "repeats"):
-        table.add_column(heading, justify="left" if heading in ("metric", "unit") else "right")
+        side: JustifyMethod = "left" if heading in ("metric", "unit") else "right"
+        table.add_column(heading, justify=side, no_wrap=True)
     for row in frame.to_dict("records"):
         low, high = row["ci_low"], row["ci_high"]
         interval = "" if math.isnan(low) else f"{low:.4g} … {high:.4g}"
         value = "" if math.isnan(row["value"]) else f"{row['value']:.4g}"
-        title, repeats = BY_NAME[row["metric"]].title, str(row["repeats_valid"])
-        table.add_row(title, value, interval, row["unit"], repeats)
+        table.add_row(row["metric"], value, interval, row["unit"], str(row["repeats_valid"]))
     Console().print(table)

@@ -26,6 +26,9 @@ ALLOWED = {
     "literal_error": "{expected}",
     "string_pattern_mismatch": "lower-case letters, digits, '.' and '-'",
     "string_too_long": "at most {max_length} characters",
+    "list_type": "a list",
+    "dict_type": "a group of keys",
+    "too_short": "one or more of them",
     "model_type": "a group of keys",
     "model_attributes_type": "a group of keys",
 }

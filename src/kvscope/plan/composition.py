@@ -34,12 +34,13 @@ class Composer:
             for path in sorted(config_dir.iterdir())
             if path.is_dir() and path.name != "study"
         }
-        self.default_options = self._read_defaults()
         self._hydra = cache(self._compose)
+        self._read = cache(documents.load_mapping)
+        self.default_options = self._read_defaults()
 
     def _read_defaults(self) -> dict[str, str]:
         path = self.dir / "config.yaml"
-        entries = documents.load_mapping(path).get("defaults", [])
+        entries = self._read(path).get("defaults", [])
         if not isinstance(entries, list):
             raise BadInput(f"{path}: defaults must be a list of 'group: option' entries")
         chosen = {g: o for e in entries if isinstance(e, dict) for g, o in e.items()}
@@ -55,7 +56,7 @@ class Composer:
                 f"{group} is {shown(option)} ({origin}){nearest(str(option), known)} but must be "
                 f"one of {', '.join(known)} (the files in {self.dir / group})"
             )
-        documents.load_mapping(self.dir / group / f"{option}.yaml")
+        self._read(self.dir / group / f"{option}.yaml")
 
     def compose(self, choices: Choices) -> Config:
         """The configuration of these choices, the default options elsewhere; a copy to change.

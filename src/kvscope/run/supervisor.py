@@ -27,6 +27,7 @@ from kvscope.run.processes import kill
 from kvscope.run.profiler import Nsys, find_nsys
 from kvscope.run.progress import PROGRESS_FILE, read_progress
 from kvscope.run.provenance import hardware, versions
+from kvscope.workload import requests
 
 LOG_FILE = "log.txt"
 SECONDS_BETWEEN_LOOKS = 0.2
@@ -82,9 +83,26 @@ def run(experiment: Experiment, directory: Path, force: bool = False) -> dict[st
         session_lock.release()  # the measured process takes it
         clear(directory)
         write_text_if_changed(directory / "experiment.yaml", dump(experiment))
-        facts = attempt(experiment, directory, choose_profiler(experiment))
+        try:
+            requests.check(experiment)
+            facts = attempt(experiment, directory, choose_profiler(experiment))
+        except BadInput as error:
+            runfile.write_run(directory, refused(experiment, str(error)))
+            raise
         runfile.write_run(directory, facts)
     return facts
+
+
+def refused(experiment: Experiment, reason: str) -> dict[str, Any]:
+    """The contents of run.json for an experiment that could not even be started here."""
+    return {
+        "experiment_id": experiment.id,
+        "status": runfile.FAILED,
+        "reason": reason,
+        "versions": versions(),
+        "hardware": hardware(),
+        "files": {},
+    }
 
 
 def clear(directory: Path) -> None:

@@ -37,7 +37,8 @@ def zipf_ranks(draws: np.ndarray, items: int, theta: float) -> list[int]:
         elif u * zeta_n < 1 + 0.5**theta:
             ranks.append(1)
         else:
-            ranks.append(int(items * (eta * u - eta + 1) ** (1 / (1 - theta))))
+            rank = int(items * (eta * u - eta + 1) ** (1 / (1 - theta)))
+            ranks.append(min(rank, items - 1))  # the base rounds to 1 for u just below 1
     return ranks
 
 

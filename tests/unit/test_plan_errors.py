@@ -1,0 +1,161 @@
+"""What is wrong is said in one sentence: the key, the value, what is allowed, where to fix it."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kvscope.errors import BadInput
+from kvscope.plan.grid import expand
+
+CONFIG = Path(__file__).parents[2] / "config"
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the configuration, in the working directory as a user's is."""
+    shutil.copytree(CONFIG, tmp_path / "config")
+    monkeypatch.chdir(tmp_path)
+    return Path("config")
+
+
+def refusal(study: str | None, overrides: list[str], config: Path) -> str:
+    """The sentence that this is refused with."""
+    with pytest.raises(BadInput) as error:
+        expand(study, overrides, config)
+    sentence = str(error.value)
+    assert "\n" not in sentence
+    assert not re.search(r"\.\s+[A-Z]", sentence), "more than one sentence"
+    assert "Traceback" not in sentence
+    return sentence
+
+
+# An override, and what the sentence must hold.
+COMMAND_LINE = [
+    ("seed", ["'seed'", "key=value"]),
+    ("seed=", ["seed is ''", "a whole number"]),
+    ("=3", ["'=3'", "cannot be read"]),
+    ("seed=[1", ["'seed=[1'", "cannot be read"]),
+    ("seed=[1,2]", ["seed is [1, 2]", "a whole number"]),
+    ("+seed=3", ["'+seed=3'", "adds, deletes or moves"]),
+    ("~seed", ["'~seed'", "adds, deletes or moves"]),
+    ("model@here=tiny-opt", ["adds, deletes or moves"]),
+    ("seed=interval(1,2)", ["no fixed list of values"]),
+    ("seed=shuffle(1,2)", ["no fixed list of values"]),
+    ("seed=range(3,3)", ["no value at all"]),
+    ("seed=range(0,1000000000)", ["over 10,000 values"]),
+    ("model=glob(huge-*)", ["no value at all"]),
+    ("sed=3", ["sed (the command line) is not a key (did you mean 'seed'?)"]),
+    ("workloads.theta=1", ["workloads.theta", "did you mean 'workload.theta'?"]),
+    ("workload.num_request=1", ["did you mean 'workload.num_requests'?", "workload.prompt_tokens"]),
+    ("workload.theta=0.5", ["workload.theta (the command line) is not a key of workload=fixed;"]),
+    ("seed.x=1", ["seed.x (the command line) is not a key"]),
+    ("hydra.run.dir=x", ["hydra.run.dir (the command line) is not a key"]),
+    ("workload=zip", ["workload is 'zip' (the command line) (did you mean 'zipf'?)", "fixed,"]),
+    ("workload=3", ["workload is 3", "fixed, sharegpt, trace, uniform, zipf"]),
+    ("workload={name:zipf}", ["workload is {'name': 'zipf'}", "one of fixed"]),
+    ("workload.name=zipf", ["write workload=zipf"]),
+    ("batching=prefill_first", ["batching is 'prefill_first'", "one of chunked, mixed"]),
+    ("overflow=swap", ["overflow is 'swap' (the command line)", "one of recompute"]),
+    ("device=modeled", ["device is 'modeled'", "one of cpu, cuda"]),
+    ("tracing=full", ["tracing is 'full'", "one of none"]),
+    ("engine=big", ["engine is 'big' (the command line) but must be a group of keys"]),
+    ("engine.max_model_len=long", ["engine.max_model_len is 'long'", "a whole number"]),
+    ("model.tie_word_embeddings=1", ["must be true or false"]),
+    ("model.name=My_Model", ["lower-case letters"]),
+    ("seed=${nope}", ["seed is '${nope}'", "cannot be resolved"]),
+    ("model.name=${oc.env:USER}", ["model.name is '${oc.env:USER}'", "must not call a resolver"]),
+    ("workload=trace", ["workload.path is null (config/workload/trace.yaml) but must be text"]),
+]
+
+
+@pytest.mark.parametrize(("override", "parts"), COMMAND_LINE, ids=[o for o, _ in COMMAND_LINE])
+def test_overrides(override: str, parts: list[str], config: Path) -> None:
+    sentence = refusal(None, [override], config)
+    assert [part for part in parts if part not in sentence] == [], sentence
+
+
+def test_a_key_given_twice(config: Path) -> None:
+    assert "seed is given twice" in refusal(None, ["seed=1", "seed=2"], config)
+
+
+def test_too_many_experiments(config: Path) -> None:
+    sentence = refusal(None, ["seed=range(0,101)", "repeats=range(1,101)"], config)
+    assert "10,100 experiments, but at most 10,000" in sentence
+
+
+GRID = "title: T\ngrids:\n  - name: one\n    "
+
+# A study file, and what the sentence must hold.
+STUDIES = [
+    ("title: T", ["grids is missing (config/study/mine.yaml)"]),
+    ("title: T\ngrids: []", ["grids is [] (config/study/mine.yaml) but must be one or more"]),
+    ("grids: [{name: a}]", ["title is missing"]),
+    ("- a\n- b", ["config/study/mine.yaml: must hold 'key: value' lines"]),
+    ("title: [T", ["config/study/mine.yaml:", "not valid YAML"]),
+    ("title: T\ntitle: U\ngrids: [{name: a}]", ["mine.yaml:2", "key 'title' is given twice"]),
+    ("title: \t@", ["config/study/mine.yaml:1", "not valid YAML"]),
+    ("title: T\nfigure: [a]\ngrids: [{name: a}]", ["figure", "did you mean 'figures'?"]),
+    (GRID + "prodcut: {seed: [1]}", ["grids.0.prodcut", "did you mean 'grids.0.product'?"]),
+    (GRID + "product: {seed: 1}", ["grids.0.product.seed is 1", "must be a list"]),
+    (GRID + "product: {seed: []}", ["grids.0.product.seed is []"]),
+    (GRID + "product: {seed: [[1]]}", ["a single value"]),
+    (GRID + "linked: {seed: 1}", ["grids.0.linked is {'seed': 1}", "must be a list"]),
+    (GRID + "set: {seed: 1}\n    product: {seed: [1]}", ["seed is set twice", "grid 'one'"]),
+    (GRID + "set: {seed: many}", ["seed is 'many' (config/study/mine.yaml grid 'one')"]),
+    (GRID + "set: {sed: 1}", ["sed (config/study/mine.yaml grid 'one')", "'seed'"]),
+    (GRID + "set: {model: tiny}", ["model is 'tiny' (config/study/mine.yaml grid 'one')"]),
+    (GRID + "exclude: [{sed: 1}]", ["grid 'one', exclude", "did you mean 'seed'?"]),
+    (GRID + "exclude: [{seed: 1234}]", ["no experiments left"]),
+    (GRID + "set: {cache.blocks: 8}", ["change cache.blocks (config/study/mine.yaml grid 'one')"]),
+]
+
+
+@pytest.mark.parametrize(("text", "parts"), STUDIES, ids=lambda value: str(value)[-40:])
+def test_study_files(text: str, parts: list[str], config: Path) -> None:
+    (config / "study" / "mine.yaml").write_text(text)
+    sentence = refusal("mine", [], config)
+    assert [part for part in parts if part not in sentence] == [], sentence
+
+
+def test_an_unknown_study_is_refused_with_those_there_are(config: Path) -> None:
+    sentence = refusal("quikstart", [], config)
+    assert "did you mean 'quickstart'?" in sentence
+    assert "config/study" in sentence
+
+
+@pytest.mark.parametrize("name", ["", "../config", "quickstart.yaml"])
+def test_a_study_is_named_without_its_path(name: str, config: Path) -> None:
+    assert f"study is {name!r}" in refusal(name, [], config)
+
+
+# A file of the configuration, its broken text, and what the sentence must hold.
+FILES = [
+    ("workload/fixed.yaml", "name: [fixed", ["config/workload/fixed.yaml:", "not valid YAML"]),
+    ("workload/fixed.yaml", "just words", ["config/workload/fixed.yaml", "'key: value'"]),
+    ("workload/fixed.yaml", "name: fixed", ["is missing (config/workload/fixed.yaml)"]),
+    ("workload/fixed.yaml", "name: fxd", ["workload.name is 'fxd' (config/workload/fixed.yaml)"]),
+    ("cache/default.yaml", "block_size: 32\nblocks: x", ["'x' (config/cache/default.yaml)"]),
+    ("config.yaml", "defaults: 3", ["config/config.yaml", "defaults must be a list"]),
+    ("config.yaml", "defaults: [{model: big}]", ["model is 'big' (config/config.yaml, defaults)"]),
+    ("config.yaml", "defaults: [{modle: big}]", ["modle", "config/config.yaml, defaults"]),
+    ("config.yaml", "seed: 1", ["is missing (config/config.yaml)"]),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "parts"), FILES, ids=lambda value: str(value)[:40])
+def test_files_of_the_configuration(name: str, text: str, parts: list[str], config: Path) -> None:
+    (config / name).write_text(text)
+    sentence = refusal(None, [], config)
+    assert [part for part in parts if part not in sentence] == [], sentence
+
+
+def test_an_unknown_top_level_key_names_the_file(config: Path) -> None:
+    path = config / "config.yaml"
+    path.write_text(path.read_text() + "sed: 3\n")
+    assert "sed (config/config.yaml) is not a key" in refusal(None, [], config)
+
+
+def test_a_directory_without_configuration(tmp_path: Path) -> None:
+    assert "must be a directory with a config.yaml" in refusal(None, [], tmp_path)

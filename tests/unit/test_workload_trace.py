@@ -1,0 +1,161 @@
+"""Workloads made of a trace: what is read, and what is refused by line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kvscope.errors import BadInput
+from kvscope.files import sha256_of
+from kvscope.plan.experiment import Experiment
+from kvscope.plan.grid import expand
+from kvscope.workload import requests, trace
+
+CONFIG = Path(__file__).parents[2] / "config"
+
+# Two lines as in the Mooncake traces, and a third.
+JSONL = """\
+{"timestamp": 27000, "input_length": 600, "output_length": 52, "hash_ids": [46, 47]}
+{"timestamp": 30000, "input_length": 10, "output_length": 26, "hash_ids": [46]}
+
+{"timestamp": 30500, "input_length": 300, "output_length": 1, "hash_ids": []}
+"""
+CSV = "prompt_tokens,output_tokens,arrival_s\n600,52,27\n10,26,30\n300,1,30.5\n"
+
+
+def experiment(path: Path, *overrides: str) -> Experiment:
+    words = ["workload=trace", f"workload.path='{path}'", *overrides]
+    return expand(None, words, CONFIG).experiments[0].experiment
+
+
+def written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
+
+
+@pytest.mark.parametrize(("name", "text"), [("t.jsonl", JSONL), ("t.csv", CSV)])
+def test_both_formats_give_lengths_and_times_from_the_first_request(
+    name: str, text: str, tmp_path: Path
+) -> None:
+    found = requests.build(experiment(written(tmp_path / name, text)))
+    assert [len(r.prompt_token_ids) for r in found] == [600, 10, 300]
+    assert [r.output_tokens for r in found] == [52, 26, 1]
+    assert [r.arrival_s for r in found] == [0.0, 3.0, 3.5]
+
+
+def test_num_requests_takes_the_first(tmp_path: Path) -> None:
+    path = written(tmp_path / "t.jsonl", JSONL)
+    assert len(requests.build(experiment(path, "workload.num_requests=2"))) == 2
+    with pytest.raises(BadInput, match=r"workload.num_requests is 4, but .* holds 3 requests"):
+        requests.check(experiment(path, "workload.num_requests=4"))
+
+
+def test_times_may_be_ignored_or_absent(tmp_path: Path) -> None:
+    path = written(tmp_path / "t.csv", "prompt_tokens,output_tokens\n5,6\n7,8\n")
+    found = requests.build(experiment(path, "workload.arrival=all_at_once"))
+    assert [r.arrival_s for r in found] == [0.0, 0.0]
+    with pytest.raises(BadInput, match=r"not every request of .* has a time"):
+        requests.check(experiment(path))
+
+
+def test_sources_name_the_file_and_its_checksum(tmp_path: Path) -> None:
+    path = written(tmp_path / "t.csv", CSV)
+    assert requests.sources(experiment(path)) == {
+        "workload": "trace",
+        "path": str(path),
+        "sha256": sha256_of(path),
+    }
+
+
+LINE = {"timestamp": 1, "input_length": 5, "output_length": 5}
+
+# A second line, and what the sentence must say beside the file and the line's number.
+MALFORMED = [
+    ("{", "not a JSON object"),
+    ("[1]", "not a JSON object"),
+    (json.dumps(LINE | {"input_length": 0}), "input_length is 0 but must be"),
+    (json.dumps(LINE | {"input_length": 2.5}), "input_length is 2.5 but must be"),
+    (json.dumps(LINE | {"input_length": True}), "input_length is True but must be"),
+    (json.dumps(LINE | {"output_length": "many"}), "output_length is 'many' but must be"),
+    (json.dumps({"timestamp": 1, "input_length": 5}), "output_length is None but must be"),
+    (json.dumps(LINE | {"timestamp": -1}), "timestamp is -1 but must be"),
+    (json.dumps(LINE | {"timestamp": "noon"}), "timestamp is 'noon' but must be"),
+    (json.dumps(LINE | {"timestamp": [1]}), "timestamp is [1] but must be"),
+    (json.dumps(LINE | {"timestamp": 0}), "arrives before the request above it"),
+]
+
+
+@pytest.mark.parametrize(("line", "complaint"), MALFORMED)
+def test_a_malformed_line_is_refused_by_its_number(
+    line: str, complaint: str, tmp_path: Path
+) -> None:
+    path = written(tmp_path / "t.jsonl", json.dumps(LINE) + "\n" + line + "\n")
+    with pytest.raises(BadInput) as error:
+        requests.check(experiment(path))
+    assert f"{path}:2: " in str(error.value)
+    assert complaint in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("row", "complaint"),
+    [
+        ("5", "output_tokens is None"),
+        ("5,x,1", "output_tokens is 'x'"),
+        ("5,5,soon", "arrival_s is 'soon'"),
+        ("-5,5,1", "prompt_tokens is '-5'"),
+    ],
+)
+def test_a_malformed_row_is_refused_by_its_number(row: str, complaint: str, tmp_path: Path) -> None:
+    path = written(tmp_path / "t.csv", f"prompt_tokens,output_tokens,arrival_s\n1,1,0\n{row}\n")
+    with pytest.raises(BadInput) as error:
+        requests.check(experiment(path))
+    assert f"{path}:3: {complaint}" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "complaint"),
+    [
+        ("t.txt", b"1 2", "must end in .jsonl or .csv"),
+        ("t.csv", b"", "holds no requests"),
+        ("t.jsonl", b"\n\n", "holds no requests"),
+        ("t.jsonl", b"\xff\xfe", "cannot be read as text"),
+        ("t.csv", b"a,b\n1,2\n", "prompt_tokens is None"),
+    ],
+)
+def test_a_file_that_is_no_trace_is_refused(
+    name: str, content: bytes, complaint: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(BadInput) as error:
+        requests.check(experiment(tmp_path / name))
+    assert complaint in str(error.value)
+
+
+def test_a_file_that_is_absent_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"must name a trace \(.jsonl or .csv\)"):
+        requests.check(experiment(tmp_path / "none.csv"))
+
+
+def test_a_request_beyond_the_engines_context_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path / "t.csv", "prompt_tokens,output_tokens,arrival_s\n9,9,0\n1000,25,1\n")
+    with pytest.raises(BadInput) as error:
+        requests.check(experiment(path))
+    assert f"request 1 of {path} has 1000 prompt and 25 output tokens" in str(error.value)
+    assert "engine.max_model_len is 1024" in str(error.value)
+
+
+def test_many_experiments_read_the_file_once_until_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path / "t.csv", CSV)
+    opened: list[Path] = []
+    read = trace._csv_lines
+    monkeypatch.setattr(trace, "_csv_lines", lambda p: opened.append(p) or read(p))
+    planned = experiment(path)
+    for seed in range(20):
+        requests.check(planned.model_copy(update={"seed": seed}))
+        requests.build(planned.model_copy(update={"seed": seed}))
+    assert opened == [path]
+    written(path, CSV + "4,4,99\n")
+    assert len(requests.build(experiment(path))) == 4
+    assert opened == [path, path]
