@@ -8,6 +8,8 @@ rule analyse_experiment:
         "results/tables/{id}/metrics.parquet",
     log:
         "results/tables/{id}/analyse.log",
+    conda:
+        "../envs/kvscope.yaml"
     resources:
         mem_mib=1024,
     params:

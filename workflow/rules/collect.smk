@@ -10,6 +10,8 @@ rule collect_tables:
         "results/tables/{id}/trace.perfetto-trace",
     log:
         "results/tables/{id}/collect.log",
+    conda:
+        "../envs/kvscope.yaml"
     resources:
         mem_mib=2048,
     params:

@@ -15,6 +15,8 @@ rule report_study:
         f"results/studies/{STUDY}/experiments.csv",
     log:
         f"results/studies/{STUDY}/report.log",
+    conda:
+        "../envs/kvscope.yaml"
     resources:
         mem_mib=2048,
     params:

@@ -12,6 +12,8 @@ rule run_experiment:
         touch("results/experiments/{id}/run.done"),
     log:
         "results/experiments/{id}/run.log",
+    conda:
+        "../envs/kvscope.yaml"
     threads: lambda wildcards: EXPERIMENTS[wildcards.id]["threads"]
     resources:
         mem_mib=lambda wildcards: EXPERIMENTS[wildcards.id]["memory_mib"],

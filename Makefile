@@ -1,0 +1,54 @@
+# make demo    install what is needed here and run the quickstart study
+# make test    install what is needed here and run the tests
+#
+# make env     the Python environment only      PYTHON=python3.12  DEVICE=cuda
+#                                               VLLM_WHEEL=…  TORCH_INDEX=…  (README.md)
+# make nsys    NVIDIA Nsight Systems only
+# make lint    formats, types, and the checks of the workflow
+# make clean   what a run leaves behind, but not results/, .venv/ or .nsys/
+#
+# Everything is installed into this directory, without root.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := demo
+.PHONY: demo test env env-dev nsys try-nsys lint clean
+
+export PYTHON DEVICE VLLM_WHEEL TORCH_INDEX
+
+# What runs here keeps its caches here, too.
+IN_PLACE := XDG_CACHE_HOME='$(CURDIR)/.cache' MPLCONFIGDIR='$(CURDIR)/.cache/matplotlib' \
+            VLLM_CACHE_ROOT='$(CURDIR)/.cache/vllm' VLLM_NO_USAGE_STATS=1 \
+            PATH='$(CURDIR)/.venv/bin':"$$PATH"
+
+CODE := src tests bench workflow
+
+demo: env try-nsys
+	$(IN_PLACE) snakemake --profile profiles/local
+	@echo "The page: results/studies/quickstart/report.html"
+
+test: env-dev try-nsys
+	$(IN_PLACE) pytest
+
+env:
+	@scripts/install-env.sh
+
+env-dev:
+	@scripts/install-env.sh dev
+
+nsys:
+	@scripts/install-nsys.sh .nsys
+
+# Without Nsight Systems there is one view less, and everything else runs.
+try-nsys: env
+	@scripts/install-nsys.sh .nsys || echo "Going on without it: runs record no NVTX ranges."
+
+lint: env-dev
+	$(IN_PLACE) ruff check $(CODE)
+	$(IN_PLACE) ruff format --check $(CODE)
+	$(IN_PLACE) mypy
+	$(IN_PLACE) snakefmt --check Snakefile workflow
+	$(IN_PLACE) snakemake --lint
+
+clean:
+	rm -rf .cache .snakemake .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find src tests workflow -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,37 @@
+"""What of the user's environment reaches a measured process, and so a capture."""
+
+from pathlib import Path
+
+from kvscope.plan.grid import expand
+from kvscope.run.environment import measured_environment
+
+CONFIG = Path(__file__).parents[2] / "config"
+
+
+def environment(*overrides: str, **source: str) -> dict[str, str]:
+    (planned,) = expand(None, list(overrides), CONFIG).experiments
+    return measured_environment(planned.experiment, source)
+
+
+def test_secrets_stay_outside():
+    found = environment(HF_TOKEN="s3cret", AWS_SECRET_ACCESS_KEY="s3cret", MY_VAR="s3cret")
+    assert "s3cret" not in found.values()
+
+
+def test_what_programs_need_is_passed_on():
+    found = environment(PATH="/bin", HOME="/home/x")
+    assert (found["PATH"], found["HOME"]) == ("/bin", "/home/x")
+
+
+def test_threads_are_the_experiments():
+    assert environment("device.threads=3", OMP_NUM_THREADS="64")["OMP_NUM_THREADS"] == "3"
+
+
+def test_what_vllm_must_be_told_overrides_the_user():
+    found = environment(VLLM_ENABLE_V1_MULTIPROCESSING="1")
+    assert found["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+
+
+def test_a_cpu_run_sees_no_gpu_and_a_gpu_run_the_users():
+    assert environment(CUDA_VISIBLE_DEVICES="0")["CUDA_VISIBLE_DEVICES"] == ""
+    assert environment("device=cuda", CUDA_VISIBLE_DEVICES="2")["CUDA_VISIBLE_DEVICES"] == "2"
