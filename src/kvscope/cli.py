@@ -185,17 +185,20 @@ def _add_collect(commands: Commands) -> None:
 
 def _collect(given: argparse.Namespace) -> int:
     from kvscope.collect import collector
+    from kvscope.files import read_json
 
     if (given.run is None) == (given.nsys is None):
         raise BadInput("collect: give a run's directory, or --nsys FILE.sqlite with --out DIR")
     if given.nsys is not None:
         if given.out is None:
             raise BadInput("collect --nsys: say with --out DIR where the tables shall go")
-        collector.collect_nsys(given.nsys, given.out)
-        print(given.out)
-        return EXIT_DONE
-    out = given.out or tables_directory(given.run)
-    collector.collect_run(given.run, out, perfetto=given.perfetto)
+        out = given.out
+        collector.collect_nsys(given.nsys, out)
+    else:
+        out = given.out or tables_directory(given.run)
+        collector.collect_run(given.run, out, perfetto=given.perfetto)
+    for warning in read_json(out / collector.ACCOUNT)["warnings"]:
+        print(f"kvscope: {warning}", file=sys.stderr)
     print(out)
     return EXIT_DONE
 

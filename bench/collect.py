@@ -1,0 +1,220 @@
+"""How long collecting a large Nsight Systems export takes, and how much memory.
+
+    python bench/collect.py [--kernels N] [--calls N] [--ranges N] [--write]
+
+Makes an export of the given size (run > repeat > forward pass > layer on two threads in each of
+two processes, whose correlation ids coincide), collects it in a process of its own, and prints
+wall time and peak resident memory of that process. `--write` keeps the figures in
+bench/results/collect.json.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import adbc_driver_sqlite.dbapi
+import numpy as np
+import pyarrow as pa
+
+from kvscope import ranges
+from kvscope.collect import collect_nsys
+from kvscope.files import write_json
+
+RESULTS = Path(__file__).parent / "results" / "collect.json"
+PACKAGES = ("adbc-driver-sqlite", "numpy", "pyarrow")
+PROCESSES, THREADS = 2, 2
+LAYERS = 32
+LAYER_NS, GAP_NS, CALL_NS = 60_000, 20_000, 4_000
+PUSH_POP, DOMAIN_CREATE = 59, 75
+KERNEL_NAMES = 60
+CHUNK = 500_000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kernels", type=int, default=5_000_000)
+    parser.add_argument("--calls", type=int, default=5_000_000)
+    parser.add_argument("--ranges", type=int, default=1_000_000)
+    parser.add_argument("--write", action="store_true", help=f"keep the figures in {RESULTS.name}")
+    parser.add_argument("--collect", nargs=2, type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.collect:
+        print(json.dumps(measure(*options.collect)))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        sqlite = Path(folder) / "trace.sqlite"
+        generate(sqlite, options.kernels, options.calls, options.ranges)
+        command = [sys.executable, __file__, "--collect", str(sqlite), str(Path(folder) / "out")]
+        begin = time.perf_counter()
+        child = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+        wall = time.perf_counter() - begin
+        result = {
+            "command": "python bench/collect.py " + " ".join(sys.argv[1:]),
+            "machine": machine(),
+            "versions": {"python": platform.python_version(), **{p: version(p) for p in PACKAGES}},
+            "export_bytes": sqlite.stat().st_size,
+            "process_wall_s": round(wall, 2),
+            **json.loads(child.stdout),
+        }
+    for key, value in result.items():
+        print(f"{key:16} {value}")
+    if options.write:
+        write_json(RESULTS, result)
+
+
+def measure(sqlite: Path, out: Path) -> dict[str, Any]:
+    """Collect here and now; peak memory as Linux counts it for this process alone."""
+    begin = time.perf_counter()
+    account = collect_nsys(sqlite, out)
+    wall = time.perf_counter() - begin
+    status = Path("/proc/self/status").read_text()
+    peak = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
+    return {
+        "collect_wall_s": round(wall, 2),
+        "peak_rss_mb": round(peak * 1024 / 1e6),
+        "parquet_bytes": sum(file.stat().st_size for file in out.glob("*.parquet")),
+        "rows": account["rows"],
+        "kernels_without_nvtx_range": account["kernels_without_nvtx_range"],
+    }
+
+
+def machine() -> dict[str, Any]:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    info = Path("/proc/cpuinfo").read_text().splitlines()
+    cpu = next((line.split(":")[1].strip() for line in info if line.startswith("model name")), "")
+    return {"cpu": cpu or platform.machine(), "cores": os.cpu_count(), "memory_bytes": memory}
+
+
+# --- the synthetic export
+
+
+def generate(sqlite: Path, kernels: int, calls: int, n_ranges: int) -> None:
+    """Write the export thread by thread, so that no table of it is in order of time."""
+    lanes = PROCESSES * THREADS
+    with adbc_driver_sqlite.dbapi.connect(str(sqlite)) as connection:
+        append(connection, "META_DATA_EXPORT", metadata())
+        append(connection, "StringIds", strings())
+        for lane in range(lanes):
+            process, thread = divmod(lane, THREADS)
+            global_pid = (1 << 48) | ((1000 + process) << 24)
+            global_tid = global_pid + 2000 + lane
+            passes = max(1, n_ranges // lanes // (LAYERS + 1))
+            append(connection, "NVTX_EVENTS", nvtx_events(global_tid, passes))
+            for first in range(0, calls // lanes, CHUNK):
+                call = np.arange(first, min(first + CHUNK, calls // lanes))
+                start = call_start(call, calls // lanes, passes * LAYERS)
+                correlation = call * THREADS + thread
+                append(
+                    connection,
+                    "CUPTI_ACTIVITY_KIND_RUNTIME",
+                    api_calls(start, global_tid, correlation),
+                )
+                own = call < kernels // lanes
+                append(
+                    connection,
+                    "CUPTI_ACTIVITY_KIND_KERNEL",
+                    kernel_rows(start[own], global_pid, correlation[own], lane),
+                )
+
+
+def append(connection: Any, table: str, columns: dict[str, Any]) -> None:
+    with connection.cursor() as cursor:
+        cursor.adbc_ingest(table, pa.table(columns), mode="create_append")
+    connection.commit()
+
+
+def metadata() -> dict[str, Any]:
+    return {"name": ["EXPORT_SCHEMA_VERSION"], "value": ["3.24.14"]}
+
+
+def strings() -> dict[str, Any]:
+    """Ids: 0 the API call, then long and short kernel names, then the ranges' names."""
+    long = [
+        f"void at::native::kernel_{i}<" + ", ".join(["std::array<char *, 3ul>"] * 12) + ">(int)"
+        for i in range(KERNEL_NAMES)
+    ]
+    short = [f"kernel_{i}" for i in range(KERNEL_NAMES)]
+    names = [ranges.RUN, ranges.REPEAT, ranges.FORWARD_PASS, ranges.LAYER]
+    values = ["cudaLaunchKernel_v7000", *long, *short, *names]
+    return {"id": np.arange(len(values)), "value": values}
+
+
+def nvtx_events(global_tid: int, passes: int) -> dict[str, Any]:
+    pass_ns = LAYERS * LAYER_NS + GAP_NS
+    pass_start = np.arange(passes) * pass_ns + GAP_NS
+    layer_start = (pass_start[:, None] + np.arange(LAYERS) * LAYER_NS).ravel() + 500
+    start = np.concatenate([[0, 1, 2], pass_start, layer_start])
+    end = np.concatenate(
+        [
+            [1, passes * pass_ns + GAP_NS + 2, passes * pass_ns + GAP_NS + 1],
+            pass_start + LAYERS * LAYER_NS,
+            layer_start + LAYER_NS - 1000,
+        ]
+    )
+    first = 1 + 2 * KERNEL_NAMES
+    text_id = first + np.repeat([0, 0, 1, 2, 3], [1, 1, 1, passes, passes * LAYERS])
+    payload = np.concatenate(
+        [[0, 0, 0], np.arange(passes), np.tile(np.arange(LAYERS), passes)],
+    )
+    rows = len(start)
+    creates = np.arange(rows) == 0
+    return {
+        "start": start,
+        "end": pa.array(end, mask=creates),
+        "eventType": np.where(creates, DOMAIN_CREATE, PUSH_POP),
+        "text": pa.array([ranges.DOMAIN] + [None] * (rows - 1), pa.string()),
+        "globalTid": np.full(rows, global_tid),
+        "textId": pa.array(text_id, mask=creates),
+        "domainId": np.full(rows, 1),
+        "int64Value": pa.array(payload, mask=creates | (text_id == first)),
+    }
+
+
+def call_start(call: Any, calls: int, layers: int) -> Any:
+    """Calls spread evenly over the layers, each within one layer."""
+    place = call * layers / max(calls, 1)
+    layer = np.floor(place).astype(np.int64)
+    pass_ = layer // LAYERS
+    begin = GAP_NS + pass_ * (LAYERS * LAYER_NS + GAP_NS) + layer % LAYERS * LAYER_NS
+    within = (place - layer) * (LAYER_NS - CALL_NS - 4000)
+    return begin + 1000 + within.astype(np.int64)
+
+
+def api_calls(start: Any, global_tid: int, correlation: Any) -> dict[str, Any]:
+    zero = np.zeros(len(start), np.int64)
+    return {
+        **{"start": start, "end": start + CALL_NS, "eventClass": zero},
+        "globalTid": np.full(len(start), global_tid),
+        **{"correlationId": correlation, "nameId": zero, "returnValue": zero},
+        "callchainId": pa.nulls(len(start), pa.int64()),
+    }
+
+
+def kernel_rows(start: Any, global_pid: int, correlation: Any, lane: int) -> dict[str, Any]:
+    rows = len(start)
+    name = correlation % KERNEL_NAMES
+    constant = {
+        **{"deviceId": lane // THREADS, "contextId": 1, "streamId": 7 + lane % THREADS},
+        **{"globalPid": global_pid, "registersPerThread": 32, "gridX": 128, "gridY": 1},
+        **{"gridZ": 1, "blockX": 256, "blockY": 1, "blockZ": 1, "staticSharedMemory": 0},
+        **{"dynamicSharedMemory": 0, "localMemoryPerThread": 0, "localMemoryTotal": 0},
+    }
+    return {
+        **{"start": start + 8000, "end": start + 8000 + 1000 + name * 50},
+        **{"correlationId": correlation, "gridId": correlation},
+        **{"demangledName": 1 + name, "shortName": 1 + KERNEL_NAMES + name},
+        **{key: np.full(rows, value) for key, value in constant.items()},
+        "graphNodeId": pa.nulls(rows, pa.int64()),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,31 @@
+"""Names for the array types that the collector passes around, and the null of its integers."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Int64s = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+NULL = -(1 << 63)
+"""Stands for null in an integer array; no time, id or payload takes this value."""
+
+
+def to_numpy(array: pa.Array) -> Int64s:
+    """An Arrow integer array as int64, NULL for null."""
+    filled: Int64s = array.cast(pa.int64()).fill_null(NULL).to_numpy(zero_copy_only=False)
+    return filled
+
+
+def to_arrow(values: npt.NDArray[Any], type_: pa.DataType) -> pa.Array:
+    """An integer array as Arrow of the given type, null for NULL."""
+    return pa.array(values, pa.int64(), mask=values == NULL).cast(type_)
+
+
+def take(values: Int64s, places: Int64s) -> Int64s:
+    """`values[places]`, NULL where the place is negative."""
+    if not len(values):
+        return np.full(len(places), NULL)
+    return np.where(places >= 0, values[places], NULL)

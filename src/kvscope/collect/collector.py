@@ -1,0 +1,75 @@
+"""The collect stage's two entries: a run directory, or an Nsight Systems export alone."""
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow.parquet as pq
+
+from kvscope.collect.align import Alignment, align
+from kvscope.collect.host import HostRecords
+from kvscope.collect.merge import write_timeline
+from kvscope.collect.nsys import write_empty_tables, write_nsys_tables
+from kvscope.collect.perfetto import write_perfetto
+from kvscope.collect.writing import table_path
+from kvscope.files import write_json
+from kvscope.ranges import DOMAIN, FORWARD_PASS
+from kvscope.tables import NVTX_RANGES, SCHEMA_VERSION, TIMELINE
+
+TRACE = "trace.sqlite"
+ACCOUNT = "collect.json"
+PERFETTO = "trace.perfetto-trace"
+
+
+def collect_nsys(sqlite: Path, out_dir: Path) -> dict[str, Any]:
+    """Write an export's tables and `collect.json` into `out_dir`; give what the latter holds.
+
+    Raises BadInput, naming the file, if it is missing, damaged, or no export of Nsight Systems.
+    """
+    account = {"schema": SCHEMA_VERSION, **write_nsys_tables(sqlite, out_dir), "alignment": None}
+    write_json(out_dir / ACCOUNT, account)
+    return account
+
+
+def collect_run(run_dir: Path, out_dir: Path, perfetto: bool = False) -> None:
+    """Write a run's tables, timeline and `collect.json` into `out_dir`, a trace on demand.
+
+    A run without an export gets empty profiler tables and a timeline of what the host recorded.
+    Raises BadInput, naming the file, if a record of the run is missing or damaged.
+    """
+    host = HostRecords.read(run_dir)
+    sqlite = run_dir / TRACE
+    account = {
+        "schema": SCHEMA_VERSION,
+        **(write_nsys_tables(sqlite, out_dir) if sqlite.exists() else write_empty_tables(out_dir)),
+    }
+    alignment = None
+    if sqlite.exists():
+        alignment = align(host, _passes(out_dir), account["capture_start_utc_ns"])
+        account["warnings"] += _alignment_warnings(alignment)
+    elif (host.run.get("profiler") or {}).get("used") == "nsys":
+        account["warnings"].append(f"The run was profiled, but {TRACE} is not there.")
+    account["alignment"] = alignment and alignment.to_json()
+    offset_ns = alignment.offset_ns if alignment else None
+    account["rows"][TIMELINE.name] = write_timeline(host, out_dir, offset_ns)
+    if perfetto:
+        write_perfetto(table_path(out_dir, TIMELINE), host, out_dir / PERFETTO)
+    write_json(out_dir / ACCOUNT, account)
+
+
+def _passes(out_dir: Path) -> pd.DataFrame:
+    """The NVTX ranges of the forward passes of the measured part."""
+    own = [("domain", "=", DOMAIN), ("name", "=", FORWARD_PASS), ("kind", "=", "push_pop")]
+    columns = ["repeat", "step", "start_ns"]
+    rows = pq.read_table(table_path(out_dir, NVTX_RANGES), columns=columns, filters=own)
+    frame: pd.DataFrame = rows.drop_null().to_pandas()
+    return frame
+
+
+def _alignment_warnings(alignment: Alignment | None) -> list[str]:
+    if alignment is None:
+        return [
+            "The profiler's clock could not be aligned with the host's: the timeline has no "
+            "profiler rows."
+        ]
+    return alignment.warnings()

@@ -1,0 +1,65 @@
+"""What the run itself recorded: its clock and its tables, with instants as ns since its start."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from kvscope.collect.arrays import Int64s
+from kvscope.errors import BadInput
+from kvscope.runfile import RUN_FILE, read_run
+from kvscope.tables import LAYERS, PREEMPTIONS, REQUESTS, STEPS, Table, read
+
+
+@dataclass(frozen=True)
+class HostRecords:
+    """A run directory's own records. A table that the run did not get to write has no rows."""
+
+    run_json: Path
+    run: dict[str, Any]
+    requests: pd.DataFrame
+    steps: pd.DataFrame
+    preemptions: pd.DataFrame
+    layers: pd.DataFrame
+
+    @classmethod
+    def read(cls, run_dir: Path) -> "HostRecords":
+        """Read a run directory; BadInput names what is missing or damaged."""
+        run_json = run_dir / RUN_FILE
+        run = read_run(run_dir)
+        if not isinstance(run, dict) or "repeats" not in (run.get("clock") or {}):
+            raise BadInput(f"{run_json}: not the record of a run, it has no clock")
+
+        def table(of: Table) -> pd.DataFrame:
+            path = run_dir / f"{of.name}.parquet"
+            return read(of, path) if path.exists() else of.empty()
+
+        return cls(run_json, run, table(REQUESTS), table(STEPS), table(PREEMPTIONS), table(LAYERS))
+
+    @property
+    def repeats(self) -> list[dict[str, Any]]:
+        """Each repeat's number, `start_ns` since the run's start, and `duration_s`."""
+        repeats: list[dict[str, Any]] = self.run["clock"]["repeats"]
+        return repeats
+
+    @property
+    def start_utc_ns(self) -> int | None:
+        """UTC time of the run's start."""
+        start: int | None = self.run["clock"].get("run_start_utc_ns")
+        return start
+
+    def ns(self, repeat: pd.Series, seconds: pd.Series) -> Int64s:
+        """Instants given in seconds since their repeat's start, as ns since the run's start."""
+        starts = {r["repeat"]: r["start_ns"] for r in self.repeats}
+        unknown = set(repeat.unique()) - set(starts)
+        if unknown:
+            raise BadInput(f"{self.run_json}: clock.repeats has no repeat {min(unknown)}")
+        origin = repeat.map(starts).to_numpy(np.int64)
+        return origin + duration_ns(seconds)
+
+
+def duration_ns(seconds: pd.Series) -> Int64s:
+    """Seconds as whole ns."""
+    return np.rint(seconds.to_numpy(np.float64) * 1e9).astype(np.int64)

@@ -1,0 +1,54 @@
+"""Writing a table while its rows stream in, with a progress bar where somebody watches."""
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rich.console import Console
+from rich.progress import Progress
+
+from kvscope.files import atomic_path
+from kvscope.tables import Table
+
+
+def table_path(out_dir: Path, table: Table) -> Path:
+    """Where a collected table lies."""
+    return out_dir / f"{table.name}.parquet"
+
+
+def write_batches(
+    table: Table, path: Path, batches: Iterable[Mapping[str, Any]], total: int = 0
+) -> int:
+    """Write batches of columns as Parquet of the table's schema, atomically; give the row count.
+
+    A batch has all columns of the table; each is cast to the column's type and becomes one row
+    group. `total` is the number of rows to expect, for the progress bar.
+    """
+    written = 0
+    with (
+        atomic_path(path) as temporary,
+        pq.ParquetWriter(temporary, table.schema, compression="zstd") as writer,
+    ):
+        for batch in _watched(batches, table.name, total):
+            rows = pa.table(
+                [batch[column.name].cast(column.type) for column in table.columns],
+                schema=table.schema,
+            )
+            writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
+            written += rows.num_rows
+    return written
+
+
+def _watched(
+    batches: Iterable[Mapping[str, Any]], label: str, total: int
+) -> Iterator[Mapping[str, Any]]:
+    """Show on stderr, if it is a terminal, how many of the rows have passed."""
+    console = Console(stderr=True)
+    with Progress(console=console, disable=not sys.stderr.isatty(), transient=True) as progress:
+        task = progress.add_task(label, total=total)
+        for batch in batches:
+            yield batch
+            progress.advance(task, len(next(iter(batch.values()))))
