@@ -1,21 +1,24 @@
-"""What recording costs: time of a forward pass with and without it, interleaved in one engine.
+"""What recording costs: time of a forward pass with and without it, in turns.
 
-    python bench/recording.py [--rounds 30] [--write]
+    python bench/recording.py [--rounds 40] [--write]
 
-Two schedulers take turns in one running engine of tiny-llama, over the same requests: vLLM's own
-and kvscope's recording one (with its layer hooks). The figure is the ratio of the median time of a
-pass, pair by pair; --write stores it under bench/results/.
+One engine of tiny-llama serves the same requests over and over, its passes scheduled in turns by
+vLLM's own scheduler and by kvscope's recording one with its layer hooks. The same pass has the same
+batch every time, so passes are compared by number: the figure is the ratio of the sums of their
+median times, with a 95 % interval by bootstrap over the rounds. --write stores it under
+bench/results/.
 """
 
 import argparse
 import gc
 import json
 import os
-import statistics
 import sys
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
+
+import numpy as np
 
 from kvscope.plan.grid import expand
 from kvscope.run.environment import measured_environment
@@ -36,8 +39,8 @@ class Silent:
         """Nothing to do."""
 
 
-def pass_seconds(engine: Any, requests: Any, observe: bool) -> list[float]:
-    """Times of the decode passes of one serving of the requests, observed or not."""
+def serving(engine: Any, requests: Any, observed: bool) -> list[float]:
+    """Serve the requests once, recorded or left to vLLM alone; seconds of each pass."""
     from vllm.v1.core.sched.scheduler import Scheduler
 
     from kvscope.engine.marks import Marks
@@ -45,10 +48,10 @@ def pass_seconds(engine: Any, requests: Any, observe: bool) -> list[float]:
     from kvscope.engine.scheduler import RecordingScheduler
     from kvscope.run.session import serve
 
-    scheduler = engine.scheduler
-    scheduler.__class__ = RecordingScheduler if observe else Scheduler
-    if observe:
-        scheduler.begin(Recording(), Marks())
+    engine.scheduler.begin(Recording(), Marks())
+    engine.timer.remove()
+    engine.scheduler.__class__ = RecordingScheduler if observed else Scheduler
+    if observed:
         engine.llm.apply_model(engine.timer.install)
     times: list[float] = []
     step = engine.vllm.step
@@ -61,50 +64,53 @@ def pass_seconds(engine: Any, requests: Any, observe: bool) -> list[float]:
 
     engine.vllm.step = timed_step
     gc.collect()
-    gc.disable()
     try:
         serve(engine, requests, Silent())  # type: ignore[arg-type]
     finally:
-        gc.enable()
         engine.vllm.step = step
-        engine.timer.remove()
-    return times[1:-1]  # all requests decode: the same batch in every pass
+        engine.scheduler.__class__ = RecordingScheduler
+    return times
+
+
+def ratio(plain: np.ndarray, recorded: np.ndarray) -> float:
+    """Of (round, pass) times: how much longer a recorded pass takes."""
+    return float(np.median(recorded, axis=0).sum() / np.median(plain, axis=0).sum())
 
 
 def measure(rounds: int) -> dict[str, Any]:
-    """Run the comparison; seconds a pass, and the ratio with its spread."""
+    """Run the comparison; milliseconds a pass, and the ratio with its interval."""
     from kvscope.engine.build import running
     from kvscope.workload.requests import build
 
     experiment = expand(None, OVERRIDES, ROOT / "config").experiments[0].experiment
     requests = build(experiment)
+    times: dict[bool, list[list[float]]] = {False: [], True: []}
     with running(experiment) as engine:
-        engine.timer.remove()
-        for observe in (True, False):
-            pass_seconds(engine, requests, observe)
-        plain, recorded = [], []
-        for round_ in range(rounds):
-            order = (False, True) if round_ % 2 else (True, False)
-            for observe in order:
-                median = statistics.median(pass_seconds(engine, requests, observe))
-                (recorded if observe else plain).append(median)
-            print(f"\r{round_ + 1}/{rounds}", end="", file=sys.stderr)
+        for number in range(-1, rounds):
+            for observed in (False, True) if number % 2 else (True, False):
+                found = serving(engine, requests, observed)
+                if number >= 0:  # the first round warms up
+                    times[observed].append(found)
+            print(f"\r{number + 1}/{rounds}", end="", file=sys.stderr)
         print(file=sys.stderr)
-    ratios = sorted(r / p for r, p in zip(recorded, plain, strict=True))
+    plain, recorded = np.array(times[False]), np.array(times[True])
+    draw = np.random.default_rng(0)
+    picks = [draw.integers(rounds, size=(2, rounds)) for _ in range(2000)]
+    low, high = np.quantile([ratio(plain[p], recorded[q]) for p, q in picks], [0.025, 0.975])
     return {
-        "plain_pass_s": statistics.median(plain),
-        "recorded_pass_s": statistics.median(recorded),
-        "ratio_median": statistics.median(ratios),
-        "ratio_quartiles": [ratios[len(ratios) // 4], ratios[3 * len(ratios) // 4]],
+        "plain_pass_ms": float(np.median(plain) * 1e3),
+        "recorded_pass_ms": float(np.median(recorded) * 1e3),
+        "ratio": ratio(plain, recorded),
+        "ratio_95_percent": [float(low), float(high)],
         "rounds": rounds,
-        "passes_per_round": requests[0].output_tokens - 2,
+        "passes_per_round": plain.shape[1],
     }
 
 
 def main() -> None:
     """Measure, print, and store if asked."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
     experiment = expand(None, OVERRIDES, ROOT / "config").experiments[0].experiment

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from kvscope.engine.recording import LayerRecord
 from kvscope.engine.scheduler import RecordingScheduler
 from kvscope.ranges import LAYER
 
@@ -55,8 +54,6 @@ class LayerTimer:
             scheduler = self._scheduler
             scheduler.marks.pop()
             recording = scheduler.recording
-            recording.layers.append(
-                LayerRecord(len(recording.passes) - 1, layer, self._start_ns, end_ns)
-            )
+            recording.layers.extend((len(recording.passes) - 1, layer, self._start_ns, end_ns))
 
         return hook

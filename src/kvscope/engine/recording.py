@@ -1,10 +1,12 @@
 """What is noted while vLLM runs: raw, by reference, so that noting costs next to nothing.
 
-One `PassRecord` a forward pass and one `PreemptionRecord` a preemption. They hold vLLM's own
+One `PassRecord` a forward pass, one `PreemptionRecord` a preemption, four numbers a transformer
+block. Passes hold vLLM's own
 objects (which vLLM makes anew for every pass and does not change afterwards); turning them into
 tables happens between repeats (`kvscope.run.recorder`), outside anything that is timed.
 """
 
+from array import array
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,20 +37,12 @@ class PreemptionRecord:
     blocks: int
 
 
-@dataclass(slots=True)
-class LayerRecord:
-    """One transformer block of one pass; host times in ns."""
-
-    step: int
-    layer: int
-    start_ns: int
-    end_ns: int
-
-
 @dataclass
 class Recording:
     """All records of one repeat."""
 
     passes: list[PassRecord] = field(default_factory=list)
     preemptions: list[PreemptionRecord] = field(default_factory=list)
-    layers: list[LayerRecord] = field(default_factory=list)
+    # One transformer block after another: pass, block, start and end in ns. Plain numbers, because
+    # objects would keep Python's garbage collector busy.
+    layers: "array[int]" = field(default_factory=lambda: array("q"))

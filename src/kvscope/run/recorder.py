@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from kvscope import tables
@@ -217,21 +218,25 @@ def replay(recording: Recording, context: RepeatContext) -> Repeat:
         steps=_frame(tables.STEPS, state.steps),
         batch=_frame(tables.BATCH, state.batch),
         preemptions=_frame(tables.PREEMPTIONS, state.preemptions),
-        layers=_frame(
-            tables.LAYERS,
-            [
-                (
-                    context.repeat,
-                    layer.step,
-                    layer.layer,
-                    context.seconds(layer.start_ns),
-                    (layer.end_ns - layer.start_ns) * NANOSECONDS,
-                )
-                for layer in recording.layers
-            ],
-        ),
+        layers=layers_of(recording, context),
         requests=state.requests,
     )
+
+
+def layers_of(recording: Recording, context: RepeatContext) -> pd.DataFrame:
+    """The `layers` table of one repeat."""
+    step, layer, start_ns, end_ns = np.array(recording.layers, dtype=np.int64).reshape(-1, 4).T
+    frame = pd.DataFrame(
+        {
+            "repeat": context.repeat,
+            "step": step,
+            "layer": layer,
+            "start_s": (start_ns - context.origin_ns) * NANOSECONDS,
+            "duration_s": (end_ns - start_ns) * NANOSECONDS,
+        }
+    )
+    typed: pd.DataFrame = tables.to_arrow(tables.LAYERS, frame).to_pandas()
+    return typed
 
 
 def _frame(table: tables.Table, rows: Sequence[Any]) -> pd.DataFrame:
