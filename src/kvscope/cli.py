@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,10 +22,8 @@ if TYPE_CHECKING:
 
 RESULTS = Path("results")
 CONFIG = Path("config")
-OVERRIDES_HELP = (
-    "settings in Hydra's grammar, e.g. workload=zipf cache.blocks=60; "
-    "commas make a grid: workload.num_requests=8,16"
-)
+HELP_WIDTH = 78
+OVERRIDES_HELP = "settings in Hydra's grammar; config/README.md explains every key"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -64,9 +63,19 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _command(
-    commands: Commands, name: str, function: Callable[[argparse.Namespace], int], text: str
+    commands: Commands,
+    name: str,
+    function: Callable[[argparse.Namespace], int],
+    text: str,
+    *examples: str,
 ) -> argparse.ArgumentParser:
-    parser = commands.add_parser(name, help=text.split(".")[0].split(":")[0], description=text)
+    parser = commands.add_parser(
+        name,
+        help=text.split(".")[0].split(":")[0],
+        description=textwrap.fill(text, HELP_WIDTH),
+        epilog="\n  ".join(("examples:", *(f"kvscope {name} {e}" for e in examples))),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.set_defaults(command=function)
     return parser
 
@@ -76,19 +85,28 @@ def _command(
 
 def _add_plan(commands: Commands) -> None:
     text = "Show which experiments a study or a set of overrides has. Nothing is run."
-    parser = _command(commands, "plan", _plan, text)
+    parser = _command(
+        commands,
+        "plan",
+        _plan,
+        text,
+        "study=quickstart",
+        "study=quickstart 'workload.num_requests=8,16' --json",
+        "model=tiny-gqa workload=zipf 'cache.blocks=40,80' 'seed=range(1,4)'",
+        "study=quickstart --write results",
+    )
     parser.add_argument(
         "overrides",
         nargs="*",
         metavar="OVERRIDE",
-        help=f"study=NAME (config/study/NAME.yaml) and {OVERRIDES_HELP}",
+        help=f"study=NAME for config/study/NAME.yaml; {OVERRIDES_HELP}",
     )
     parser.add_argument("--json", action="store_true", help="print the experiments as JSON")
     parser.add_argument(
         "--write",
         type=Path,
         metavar="DIR",
-        help="write the manifest and one experiment.yaml per experiment below DIR (results)",
+        help="write the manifest and one experiment.yaml per experiment below DIR",
     )
     _add_config(parser)
 
@@ -125,12 +143,19 @@ def _add_run(commands: Commands) -> None:
         "Run one experiment: build vLLM, warm up, measure the repeats, under Nsight Systems "
         "where it is available, and write the records."
     )
-    parser = _command(commands, "run", _run, text)
+    parser = _command(
+        commands,
+        "run",
+        _run,
+        text,
+        "results/experiments/ID/experiment.yaml",
+        "model=tiny-llama workload=zipf workload.num_requests=8 cache.blocks=60 --out mine",
+    )
     parser.add_argument(
         "experiment",
         nargs="+",
-        metavar="EXPERIMENT.yaml | OVERRIDE",
-        help=f"a planned experiment's file, or {OVERRIDES_HELP} (one experiment)",
+        metavar="WORD",
+        help=f"a planned experiment's file, or {OVERRIDES_HELP}",
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="default: results/experiments/<id>")
     parser.add_argument("--force", action="store_true", help="measure again what is finished")
@@ -172,7 +197,14 @@ def _add_collect(commands: Commands) -> None:
         "Turn what was recorded into tables: the nsys export of a run and its host records on "
         "one timeline, or any nsys export by itself."
     )
-    parser = _command(commands, "collect", _collect, text)
+    parser = _command(
+        commands,
+        "collect",
+        _collect,
+        text,
+        "results/experiments/ID --perfetto",
+        "--nsys report.sqlite --out tables",
+    )
     parser.add_argument("run", nargs="?", type=Path, metavar="DIR", help="a run's directory")
     parser.add_argument("--nsys", type=Path, metavar="FILE.sqlite", help="an nsys SQLite export")
     parser.add_argument(
@@ -216,7 +248,7 @@ def _add_analyse(commands: Commands) -> None:
     text = (
         "Compute the metrics of runs, with confidence intervals, and say whether to believe them."
     )
-    parser = _command(commands, "analyse", _analyse, text)
+    parser = _command(commands, "analyse", _analyse, text, "results/experiments/ID")
     parser.add_argument("runs", nargs="+", type=Path, metavar="DIR", help="a run's directory")
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="default: results/tables/<id> of each run"
@@ -236,7 +268,7 @@ def _analyse(given: argparse.Namespace) -> int:
 
 def _add_report(commands: Commands) -> None:
     text = "Make the page and the figures of a study, or of runs given by their directories."
-    parser = _command(commands, "report", _report, text)
+    parser = _command(commands, "report", _report, text, "quickstart", "results/experiments/*")
     parser.add_argument(
         "what",
         nargs="+",
@@ -259,7 +291,7 @@ def _report(given: argparse.Namespace) -> int:
 
 def _add_check(commands: Commands) -> None:
     text = "Check a run's files: there, unchanged, of the right schema, and true to conservation."
-    parser = _command(commands, "check", _check, text)
+    parser = _command(commands, "check", _check, text, "results/experiments/*")
     parser.add_argument("runs", nargs="+", type=Path, metavar="DIR", help="a run's directory")
 
 
@@ -279,7 +311,7 @@ def _check(given: argparse.Namespace) -> int:
 
 def _add_doctor(commands: Commands) -> None:
     text = "Say what this machine can do, and what to do about what it cannot."
-    _command(commands, "doctor", _doctor, text)
+    _command(commands, "doctor", _doctor, text, "")
 
 
 def _doctor(given: argparse.Namespace) -> int:

@@ -1,6 +1,7 @@
 """A results tree as plan, run and analyse leave it, made by a small simulation of an engine."""
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from kvscope.analyse.experiment import analyse
 from kvscope.files import write_json
 
 BLOCK_SIZE = 16
+STALL_S = 0.02
 UTC_NS = 1_790_000_000_000_000_000
 
 
@@ -67,7 +69,8 @@ class Fake:
 
     @property
     def id(self) -> str:
-        return "fake-" + "-".join(f"{v}" for v in self.varied.values() if v is not None)
+        values = "-".join(f"{v}" for v in self.varied.values() if v is not None)
+        return "fake-" + re.sub(r"[^\w-]", "", values)
 
 
 def simulate(fake: Fake, repeat: int, random: np.random.Generator) -> None:
@@ -163,10 +166,13 @@ def _record(
     phase = "mixed" if prefill and decode else "prefill" if prefill else "decode"
     used = sum(request.blocks for request in running)
     held = sum(request.cached for request in running)
+    tokens = (prefill + decode, prefill, decode, sampled)
+    blocks = (used, fake.blocks, held, 0, 0)
     fake.rows["steps"].append(
-        (repeat, step, phase, now, forward, 1e-4, forward - 1e-4, prefill + decode, prefill, decode)
-        + (sampled, len(batch), resumed, preempted, waiting, used, fake.blocks, held, 0, 0)
-        + (forward > 0.02, "measured")
+        (
+            *(repeat, step, phase, now, forward, 1e-4, forward - 1e-4, *tokens, len(batch)),
+            *(resumed, preempted, waiting, *blocks, forward > STALL_S, "measured"),
+        )
     )
 
 

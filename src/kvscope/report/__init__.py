@@ -1,0 +1,1 @@
+"""The report stage: what does a person look at?"""

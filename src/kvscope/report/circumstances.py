@@ -1,0 +1,175 @@
+"""What was run and on what: hardware, versions, settings, and where experiments differ in them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from kvscope.report.data import Run, StudyData
+from kvscope.report.differences import shared_settings
+from kvscope.report.words import number_text, plural, value_text
+
+GIB = 2**30
+NANOSECONDS = 1_000_000_000
+# Labels listed beside a value that only some experiments have.
+LABELS = 3
+
+
+@dataclass(frozen=True)
+class Circumstance:
+    """A fact and its values: each with the experiments it holds for, '' if for all."""
+
+    name: str
+    values: tuple[tuple[str, str], ...]
+
+
+def circumstances(study: StudyData) -> list[Circumstance]:
+    """The facts of all experiments that ran; a fact that none recorded is left out."""
+    ran = [run for run in study.runs if run.facts]
+    found = (_circumstance(name, fact, ran) for name, fact in _FACTS)
+    return [circumstance for circumstance in found if circumstance.values]
+
+
+def shared(study: StudyData) -> list[tuple[str, str]]:
+    """The settings that all experiments have alike, as flat keys and text."""
+    settings = shared_settings([run.settings for run in study.runs])
+    return [(key, value_text(value)) for key, value in settings.items()]
+
+
+def dates(study: StudyData) -> str:
+    """When the experiments ran, in UTC: a minute, or from when to when."""
+    starts = [
+        run.facts["clock"]["run_start_utc_ns"] for run in study.runs if run.facts.get("clock")
+    ]
+    if not starts:
+        return ""
+    first, last = (_utc(instant) for instant in (min(starts), max(starts)))
+    if first == last:
+        return f"{first} UTC"
+    same_day = first[:10] == last[:10]
+    return f"{first} to {last[11:] if same_day else last} UTC"
+
+
+def _utc(nanoseconds: int) -> str:
+    return datetime.fromtimestamp(nanoseconds // NANOSECONDS, UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def _circumstance(name: str, fact: Callable[[Run], str | None], runs: list[Run]) -> Circumstance:
+    holders: dict[str, list[str]] = {}
+    for run in runs:
+        if text := fact(run):
+            holders.setdefault(text, []).append(run.label)
+    alike = len(holders) == 1
+    return Circumstance(
+        name, tuple((text, "" if alike else _holders(who)) for text, who in holders.items())
+    )
+
+
+def _holders(labels: list[str]) -> str:
+    if len(labels) <= LABELS:
+        return "; ".join(labels)
+    return plural(len(labels), "experiment")
+
+
+def _hardware(key: str) -> Callable[[Run], str | None]:
+    return lambda run: run.facts.get("hardware", {}).get(key)
+
+
+def _setting(*path: str) -> Callable[[Run], str | None]:
+    def of(run: Run) -> str | None:
+        value: Any = run.settings
+        for key in path:
+            value = value.get(key) if isinstance(value, dict) else None
+        return None if value is None else value_text(value)
+
+    return of
+
+
+def _processor(run: Run) -> str | None:
+    hardware = run.facts.get("hardware", {})
+    if "cpu" not in hardware:
+        return None
+    memory = f", {hardware['memory_bytes'] / GIB:.0f} GiB" if "memory_bytes" in hardware else ""
+    return f"{hardware['cpu']}, {plural(hardware.get('cores', 0), 'core')}{memory}"
+
+
+def _gpus(run: Run) -> str | None:
+    hardware = run.facts.get("hardware", {})
+    if "gpus" not in hardware:
+        return None
+    names = [f"{gpu['name']} ({gpu['memory_bytes'] / GIB:.0f} GiB)" for gpu in hardware["gpus"]]
+    return ", ".join(names) or "none used"
+
+
+def _device(run: Run) -> str | None:
+    device = run.settings.get("device")
+    if not device:
+        return None
+    return f"{device['name']}, {plural(device['threads'], 'thread')}"
+
+
+def _software(run: Run) -> str | None:
+    versions = run.facts.get("versions", {})
+    named = [versions.get(name) for name in ("vllm", "torch")]
+    named.append(f"Python {versions['python']}" if versions.get("python") else None)
+    return ", ".join(filter(None, named)) or None
+
+
+def _kvscope(run: Run) -> str | None:
+    versions = run.facts.get("versions", {})
+    commit = versions.get("kvscope_commit")
+    return f"{versions.get('kvscope', '?')}{f' (commit {commit})' if commit else ''}"
+
+
+def _model(run: Run) -> str | None:
+    model = run.settings.get("model")
+    if not model:
+        return None
+    size = f"{model['layers']} layers, hidden size {model['hidden_size']}, {model['dtype']}"
+    return f"{model['name']}: {size}"
+
+
+def _warm_up(run: Run) -> str | None:
+    found = run.facts.get("warmup")
+    if not found:
+        return None
+    rounds = run.settings.get("warmup")
+    text = f"{plural(rounds, 'round')} of the whole workload" if rounds is not None else "yes"
+    missed = len(found.get("uncovered_classes", []))
+    return text + (f"; {plural(missed, 'shape class')} not met before" if missed else "")
+
+
+def _profiler(run: Run) -> str | None:
+    profiler = run.facts.get("profiler")
+    if not profiler:
+        return None
+    if profiler["used"] == "none":
+        reason = profiler.get("reason") or "not asked for"
+        return f"none: {reason}"
+    complaint = f"; {profiler['reason']}" if profiler.get("reason") else ""
+    return f"{profiler['used']} {profiler.get('version') or ''}{complaint}".strip()
+
+
+def _block(run: Run) -> str | None:
+    engine = run.facts.get("engine") or {}
+    if "block_bytes" not in engine:
+        return None
+    size = number_text(engine["block_bytes"] / 1024)
+    return f"{plural(engine['block_size'], 'token')}, {size} KiB over all layers"
+
+
+_FACTS: tuple[tuple[str, Callable[[Run], str | None]], ...] = (
+    ("Machine", _hardware("hostname")),
+    ("Processor", _processor),
+    ("GPU", _gpus),
+    ("Operating system", _hardware("os")),
+    ("Device of the engine", _device),
+    ("Engine", _software),
+    ("kvscope", _kvscope),
+    ("Model", _model),
+    ("Block", _block),
+    ("Seed", _setting("seed")),
+    ("Repeats", _setting("repeats")),
+    ("Warm-up", _warm_up),
+    ("Profiler", _profiler),
+)

@@ -1,0 +1,164 @@
+"""A study's experiments as the report reads them: what was asked, what happened, its numbers."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from kvscope import tables
+from kvscope.runfile import COMPLETE, FAILED
+
+NOT_RUN = "not run"
+MODELED = "modeled"
+
+
+@dataclass(frozen=True)
+class Number:
+    """A metric's value with its 95 % interval (null: NaN), in the table's unit."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether there were repeats enough for an interval."""
+        return not math.isnan(self.low) and not math.isnan(self.high)
+
+    @property
+    def half(self) -> float:
+        """Half the interval's width; NaN without one."""
+        return (self.high - self.low) / 2
+
+
+UNKNOWN = Number(math.nan, math.nan, math.nan)
+
+
+@dataclass(frozen=True)
+class Run:
+    """One experiment of a study.
+
+    `facts` is its run.json and `settings` its experiment.yaml, both empty where there is none;
+    `metrics` is its `metrics` table indexed by metric, None unless the run is complete.
+    """
+
+    id: str
+    label: str
+    varied: dict[str, Any]
+    directory: Path
+    tables_directory: Path
+    facts: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = field(default_factory=dict)
+    metrics: pd.DataFrame | None = None
+    log_tail: str = ""
+
+    @property
+    def status(self) -> str:
+        """'complete', 'failed' or 'not run'."""
+        return str(self.facts.get("status", FAILED)) if self.facts else NOT_RUN
+
+    @property
+    def complete(self) -> bool:
+        """Whether it was run to its end."""
+        return self.status == COMPLETE
+
+    @property
+    def failure(self) -> str:
+        """Why it is not complete, in words; empty if it is, or if nobody knows."""
+        if not self.facts:
+            return "there is no run.json"
+        return str(self.facts.get("reason") or "")
+
+    @property
+    def reasons(self) -> list[str]:
+        """Names of what speaks against a complete run; empty if it is valid."""
+        return [] if self.metrics is None else _names(self.metrics["reasons"].iloc[0])
+
+    @property
+    def valid(self) -> bool:
+        """Whether the run is complete and may be believed."""
+        return self.metrics is not None and bool(self.metrics["valid"].iloc[0])
+
+    @property
+    def time_source(self) -> str | None:
+        """'measured' or 'modeled'; None of a run without numbers."""
+        return None if self.metrics is None else str(self.metrics["time_source"].iloc[0])
+
+    @property
+    def repeats(self) -> list[int]:
+        """Numbers of the repeats that were recorded."""
+        return [entry["repeat"] for entry in self.facts.get("clock", {}).get("repeats", [])]
+
+    @property
+    def block_size(self) -> int:
+        """Tokens a block holds."""
+        return int(self.facts["engine"]["block_size"])
+
+    @cached_property
+    def _numbers(self) -> dict[str, Number]:
+        if self.metrics is None:
+            return {}
+        columns = self.metrics[["value", "ci_low", "ci_high"]].itertuples(name=None)
+        return {name: Number(*map(float, numbers)) for name, *numbers in columns}
+
+    def number(self, metric: str) -> Number:
+        """A metric's value and interval; NaN where the run or the metric has none."""
+        return self._numbers.get(metric, UNKNOWN)
+
+    @cached_property
+    def _steps(self) -> pd.DataFrame:
+        return tables.read(tables.STEPS, self.directory / "steps.parquet")
+
+    @cached_property
+    def _preemptions(self) -> pd.DataFrame:
+        return tables.read(tables.PREEMPTIONS, self.directory / "preemptions.parquet")
+
+    def steps(self, repeat: int) -> pd.DataFrame:
+        """The forward passes of one repeat, in order."""
+        steps = self._steps
+        return steps[steps["repeat"] == repeat].sort_values("step", ignore_index=True)
+
+    def preemptions(self, repeat: int) -> pd.DataFrame:
+        """The preemptions and resumptions of one repeat, in order."""
+        found = self._preemptions
+        return found[found["repeat"] == repeat].reset_index(drop=True)
+
+
+@dataclass(frozen=True)
+class StudyData:
+    """A study: its words, the keys that vary, its experiments in the plan's order."""
+
+    name: str
+    title: str
+    description: str
+    keys: tuple[str, ...]
+    runs: tuple[Run, ...]
+    figures: tuple[str, ...] = ()
+    planned: bool = True  # False for runs that were given by their directories
+
+    @cached_property
+    def complete(self) -> list[Run]:
+        """The experiments that were run to their end."""
+        return [run for run in self.runs if run.complete]
+
+    def count(self, wanted: Callable[[Run], bool]) -> int:
+        """How many experiments are as wanted."""
+        return sum(1 for run in self.runs if wanted(run))
+
+    @property
+    def time_sources(self) -> set[str]:
+        """Where the times of this study come from: 'measured', 'modeled'."""
+        return {source for run in self.runs if (source := run.time_source)}
+
+    @property
+    def modeled(self) -> bool:
+        """Whether any number of the study comes from a cost model."""
+        return MODELED in self.time_sources
+
+
+def _names(joined: str) -> list[str]:
+    return [name for name in joined.split(";") if name]

@@ -1,0 +1,12 @@
+"""Throughput of each experiment, with and without stalls."""
+
+from kvscope.report.figures.panels import Panel, over_experiments
+from kvscope.report.words import THROUGHPUT, WITHOUT_STALLS
+
+FIGURE = over_experiments(
+    "throughput",
+    "Throughput",
+    "Prompt and output tokens of all requests over the makespan; without stalls: over the makespan "
+    "less what stalled passes took beyond the median of their class. Mean over repeats.",
+    [Panel("Throughput", (THROUGHPUT, WITHOUT_STALLS))],
+)

@@ -1,0 +1,12 @@
+"""How full each experiment's KV cache is."""
+
+from kvscope.report.figures.panels import Panel, over_experiments
+from kvscope.report.words import KV_BLOCKS_MEAN, KV_BLOCKS_PEAK, KV_TOKENS_MEAN
+
+FIGURE = over_experiments(
+    "utilization",
+    "KV cache utilization",
+    "Share of the cache's blocks that are in use, and of its token slots that hold a token; means "
+    "weighted by the duration of passes.",
+    [Panel("KV cache utilization", (KV_BLOCKS_MEAN, KV_TOKENS_MEAN, KV_BLOCKS_PEAK))],
+)

@@ -1,0 +1,201 @@
+"""The page of a study: one HTML file that needs nothing else, not even a network."""
+
+import json
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+
+import kvscope
+from kvscope.analyse.metrics import METRICS
+from kvscope.files import write_text
+from kvscope.report import style
+from kvscope.report.arrangements import arrangements
+from kvscope.report.circumstances import circumstances, dates, shared
+from kvscope.report.data import NOT_RUN, Run, StudyData
+from kvscope.report.figures.figure import StudyFigure
+from kvscope.report.findings import findings
+from kvscope.report.timelines import MOST_PASSES_A_REPEAT, timelines
+from kvscope.report.words import (
+    MAIN,
+    estimate_text,
+    key_title,
+    plural,
+    reason_in_words,
+    value_text,
+)
+
+HERE = Path(__file__).parent
+TEMPLATE = "report.html.j2"
+SCRIPTS = ("charts.js", "timeline.js", "table.js", "page.js")
+# So many experiments have their commands listed; the others' differ in the id only.
+COMMANDS = 3
+
+
+def write_page(study: StudyData, figures: Sequence[StudyFigure], results: Path, path: Path) -> None:
+    """Write the page to `path`; links to other results are relative to it."""
+    write_text(path, render(study, figures, results, path))
+
+
+def render(study: StudyData, figures: Sequence[StudyFigure], results: Path, path: Path) -> str:
+    """The page's HTML."""
+    traced = timelines(study)
+    return _template().render(
+        study=study,
+        verdict=verdict(study),
+        dates=dates(study),
+        version=kvscope.__version__,
+        findings=findings(study),
+        circumstances=circumstances(study),
+        shared=shared(study),
+        columns=MAIN,
+        key_titles=[key_title(key) for key in study.keys],
+        rows=[_row(run, study, traced) for run in study.runs],
+        unfinished=[run for run in study.runs if not run.complete],
+        reasons=_reasons(study),
+        figures=[
+            {"figure": figure, "shown": chart is not None}
+            for figure, chart in ((figure, figure.chart(study)) for figure in figures)
+        ],
+        timelines={run_id: _json(one) for run_id, one in traced.items()},
+        untraced=len(study.complete) - len(traced),
+        merged=any(repeat["merged"] > 1 for one in traced.values() for repeat in one["repeats"]),
+        most_passes=MOST_PASSES_A_REPEAT,
+        data=_json(page_data(study, figures)),
+        commands=_commands(study, results),
+        places=_places(study, results, path),
+        plotly=Markup(get_plotlyjs()),
+        styles=Markup((HERE / "report.css").read_text(encoding="utf-8")),
+        scripts=[Markup((HERE / name).read_text(encoding="utf-8")) for name in SCRIPTS],
+    )
+
+
+@cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters |= {"plural": plural, "in_words": reason_in_words}
+    return environment.get_template(TEMPLATE)
+
+
+def page_data(study: StudyData, figures: Sequence[StudyFigure]) -> dict[str, Any]:
+    """What the page's charts are drawn from; numbers in the units of the tables."""
+    return {
+        "experiments": [
+            {"id": run.id, "label": run.label, "valid": run.valid, "reasons": run.reasons}
+            for run in study.runs
+        ],
+        "metrics": {
+            metric.name: {
+                "value": [_finite(run.number(metric.name).value) for run in study.runs],
+                "low": [_finite(run.number(metric.name).low) for run in study.runs],
+                "high": [_finite(run.number(metric.name).high) for run in study.runs],
+            }
+            for metric in METRICS
+        },
+        "arrangements": [asdict(arrangement) for arrangement in arrangements(study)],
+        "charts": {figure.name: figure.chart(study) for figure in figures},
+        "modeled": study.modeled,
+        "palette": style.PALETTE,
+        "colours": style.NAMED,
+    }
+
+
+def verdict(study: StudyData) -> str:
+    """How many experiments there are, ran, and may be believed."""
+    total, complete = len(study.runs), len(study.complete)
+    valid = study.count(lambda run: run.valid)
+    failed = study.count(lambda run: run.status not in (NOT_RUN, "complete"))
+    waiting = study.count(lambda run: run.status == NOT_RUN)
+    parts = [plural(total, "experiment"), f"{complete:,} complete", f"{valid:,} valid"]
+    parts += [f"{failed:,} failed"]
+    parts += [f"{waiting:,} not run yet"] if waiting else []
+    return ", ".join(parts)
+
+
+def _row(run: Run, study: StudyData, traced: dict[str, Any]) -> dict[str, Any]:
+    """One line of the table of experiments, as text, with what it is sorted by."""
+    cells = []
+    for shown in MAIN:
+        number = run.number(shown.metric)
+        value, half = estimate_text(number, shown)
+        cells.append({"value": value, "half": half, "sort": _finite(number.value)})
+    return {
+        "run": run,
+        "traced": run.id in traced,
+        "varied": [
+            {"text": value_text(value), "sort": value if _is_number(value) else None}
+            for value in (run.varied.get(key) for key in study.keys)
+        ],
+        "cells": cells,
+    }
+
+
+def _reasons(study: StudyData) -> list[str]:
+    """The validity reasons that occur, each once."""
+    return list(dict.fromkeys(name for run in study.complete for name in run.reasons))
+
+
+def _commands(study: StudyData, results: Path) -> list[str]:
+    """What makes the study again, a command a line; paths as given to `kvscope report`."""
+    usual = study.planned and results == Path("results")
+    lines = [f"kvscope plan study={study.name} --write {results}"] if study.planned else []
+    for run in study.runs[:COMMANDS]:
+        out = "" if usual else f" --out {run.directory}"
+        lines += [
+            f"kvscope run {run.directory / 'experiment.yaml'}{out}",
+            f"kvscope collect {run.directory}",
+            f"kvscope analyse {run.directory}",
+        ]
+    if len(study.runs) > COMMANDS:
+        lines.append(f"# … and so on for the other {len(study.runs) - COMMANDS}")
+    what = study.name if study.planned else " ".join(str(run.directory) for run in study.runs)
+    return [*lines, f"kvscope report {what}{'' if usual else f' --results {results}'}"]
+
+
+def _places(study: StudyData, results: Path, path: Path) -> list[tuple[str, str, str]]:
+    """Where the data lie: what, path, and the path relative to the page."""
+    below = path.parent
+    places = [
+        ("this study's metrics", below / "metrics.parquet"),
+        ("one row an experiment", below / "experiments.csv"),
+        ("figures for print", below / "figures"),
+    ]
+    if study.planned:
+        places += [
+            ("records of each run", results / "experiments"),
+            ("collected tables and metrics of each run", results / "tables"),
+        ]
+    else:
+        places += [(f"records of {run.label}", run.directory) for run in study.runs]
+    return [(what, str(place), _relative(place, below)) for what, place in places]
+
+
+def _relative(place: Path, start: Path) -> str:
+    return Path(os.path.relpath(place.resolve(), start.resolve())).as_posix()
+
+
+def _json(value: Any) -> Markup:
+    """Compact JSON that is safe inside a script element."""
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028"))
+
+
+def _finite(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

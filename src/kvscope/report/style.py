@@ -1,0 +1,115 @@
+"""How figures look: one palette for paper and page, one style for everything printed."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from kvscope.files import atomic_path
+
+# Okabe and Ito's palette, told apart under every common colour blindness; yellow is left out
+# because it vanishes on white.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#6B6B6B", "#000000")
+LINES = ("solid", "dashed", "dotted")
+MARKERS = ("o", "s", "^")
+
+PREFILL, DECODE = "#E69F00", "#0072B2"
+KV_BLOCKS, KV_TOKENS = "#0072B2", "#56B4E9"
+RUNNING, WAITING = "#009E73", "#8A8A8A"
+PREEMPTED, RESUMED, STALLED = "#D55E00", "#009E73", "#CC79A7"
+NAMED = {
+    "prefill": PREFILL,
+    "decode": DECODE,
+    "blocks": KV_BLOCKS,
+    "tokens": KV_TOKENS,
+    "running": RUNNING,
+    "waiting": WAITING,
+    "preempted": PREEMPTED,
+    "resumed": RESUMED,
+    "stalled": STALLED,
+}
+
+COLUMN_IN = 7.0  # two columns of a paper
+PNG_DPI = 200
+_RC: dict[str, Any] = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["Helvetica", "Arial", "Liberation Sans", "DejaVu Sans"],
+    "font.size": 8.0,
+    "axes.titlesize": 8.5,
+    "axes.labelsize": 8.0,
+    "axes.titlelocation": "left",
+    "axes.linewidth": 0.7,
+    "axes.edgecolor": "#444444",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "grid.color": "#E3E3E3",
+    "grid.linewidth": 0.6,
+    "xtick.color": "#444444",
+    "ytick.color": "#444444",
+    "xtick.labelsize": 7.5,
+    "ytick.labelsize": 7.5,
+    "legend.frameon": False,
+    "legend.fontsize": 7.5,
+    "lines.linewidth": 1.3,
+    "lines.markersize": 4.5,
+    "text.parse_math": False,  # a label is text, whatever it has in it
+    "hatch.linewidth": 0.6,
+    "pdf.fonttype": 42,  # text stays text
+    "savefig.dpi": PNG_DPI,
+    "figure.constrained_layout.use": True,
+}
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Matplotlib in kvscope's style, whatever the user's settings are."""
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(_RC)  # type: ignore[arg-type]
+        yield
+
+
+def colour(number: int) -> str:
+    """Colour of the series of this number."""
+    return PALETTE[number % len(PALETTE)]
+
+
+def cycle(number: int) -> int:
+    """How often the palette was used up before this series: picks line style and marker."""
+    return number // len(PALETTE)
+
+
+def grid_of(
+    rows: int, columns: int, height: float, shared: Literal["all", "none"] = "none"
+) -> tuple[Figure, list[Axes]]:
+    """A figure of `rows` × `columns` axes, `height` inches a row; the axes row by row."""
+    figure = Figure(figsize=(COLUMN_IN, rows * height), layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False, sharex=shared, sharey=shared)
+    return figure, list(axes.flat)
+
+
+def modeled_label(figure: Figure) -> None:
+    """Say on the figure that a cost model made its times."""
+    figure.supxlabel("modeled, not measured", x=0.99, ha="right", fontsize=7, color="#D55E00")
+
+
+def legend_below(figure: Figure, axes: Axes) -> None:
+    """One legend for the figure, outside of all axes, of what `axes` shows."""
+    handles, labels = axes.get_legend_handles_labels()
+    if len(handles) > 1:
+        longest = max(map(len, labels))
+        columns = max(1, min(len(labels), 110 // (longest + 8)))
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write the figure as PDF or PNG (by the suffix), the same bytes for the same figure."""
+    metadata = {"CreationDate": None} if path.suffix == ".pdf" else {"Software": None}
+    with atomic_path(path) as temporary:
+        figure.savefig(temporary, format=path.suffix[1:], metadata=metadata)

@@ -1,0 +1,76 @@
+"""A study's tables: metrics.parquet (all metrics, long) and experiments.csv (one row a run)."""
+
+import io
+import math
+from pathlib import Path
+
+import pandas as pd
+
+from kvscope import tables
+from kvscope.files import write_text
+from kvscope.report.data import Run, StudyData
+from kvscope.report.words import MAIN, value_text
+
+METRICS_FILE = "metrics.parquet"
+EXPERIMENTS_FILE = "experiments.csv"
+
+
+def study_metrics(keys: tuple[str, ...]) -> tables.Table:
+    """The `metrics` table with one text column a varied key after the experiment."""
+    first, *rest = tables.METRICS.columns
+    varied = (tables.Column(key, tables.TEXT, f"value of {key}; null if none") for key in keys)
+    return tables.Table(tables.METRICS.name, tables.METRICS.row, (first, *varied, *rest))
+
+
+def metrics_frame(study: StudyData) -> pd.DataFrame:
+    """The metrics of all complete experiments."""
+    table = study_metrics(study.keys)
+    frames = [
+        run.metrics.assign(**{key: _text(run, key) for key in study.keys})
+        for run in study.complete
+        if run.metrics is not None
+    ]
+    if not frames:
+        return table.empty()
+    return pd.concat(frames, ignore_index=True)[table.names]
+
+
+def experiments_frame(study: StudyData) -> pd.DataFrame:
+    """One row an experiment: what it is, whether to believe it, its main metrics.
+
+    A metric keeps its table's name and unit; `_ci_low` and `_ci_high` are its 95 % interval.
+    """
+    return pd.DataFrame([_row(run, study.keys) for run in study.runs])
+
+
+def write_tables(study: StudyData, out: Path) -> None:
+    """Write both files into `out`."""
+    tables.write(study_metrics(study.keys), metrics_frame(study), out / METRICS_FILE)
+    buffer = io.StringIO()
+    experiments_frame(study).to_csv(buffer, index=False, lineterminator="\n")
+    write_text(out / EXPERIMENTS_FILE, buffer.getvalue())
+
+
+def _row(run: Run, keys: tuple[str, ...]) -> dict[str, object]:
+    row: dict[str, object] = {"id": run.id, "label": run.label}
+    row |= {key: _text(run, key) for key in keys}
+    row |= {
+        "status": run.status,
+        "valid": run.valid if run.complete else None,
+        "reasons": ";".join(run.reasons) if run.complete else run.failure,
+        "time_source": run.time_source,
+    }
+    for shown in MAIN:
+        number = run.number(shown.metric)
+        for suffix, value in (
+            ("", number.value),
+            ("_ci_low", number.low),
+            ("_ci_high", number.high),
+        ):
+            row[shown.metric + suffix] = None if math.isnan(value) else value
+    return row
+
+
+def _text(run: Run, key: str) -> str | None:
+    value = run.varied.get(key)
+    return None if value is None else value_text(value)

@@ -1,0 +1,172 @@
+"""The page: one file that needs nothing else, and shows what is in the tables."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+from plotly.offline import get_plotlyjs
+
+from kvscope import tables
+from kvscope.report.study import report
+
+from .report_fixture import Fake, write_study
+
+HOSTILE = "</script><script>document.title = 'broken'</script><!-- $x$ "
+FAKES = [
+    Fake({"cache.blocks": 64, "batching": "mixed"}, blocks=64, stall=False),
+    Fake({"cache.blocks": 24, "batching": "mixed"}, blocks=24, stall=False),
+    Fake({"cache.blocks": 24, "batching": HOSTILE}, blocks=24, repeats=2),
+    Fake(
+        {"cache.blocks": 4, "batching": "mixed"},
+        status="failed",
+        reason="a request needs 6 blocks " + HOSTILE,
+        log="\n".join(f"line {n}" for n in range(100)) + f"\nlast {HOSTILE}\n",
+    ),
+    Fake({"cache.blocks": 2, "batching": "mixed"}, status=None),
+]
+
+
+class Elements(HTMLParser):
+    """Every element's attributes by tag, and the text of scripts of data."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.elements = []
+        self.data = {}
+        self.open = None
+        self.feed(html)
+
+    def handle_starttag(self, tag, attrs):
+        attributes = dict(attrs)
+        self.elements.append((tag, attributes))
+        self.open = attributes if tag == "script" and "type" in attributes else None
+
+    def handle_data(self, data):
+        if self.open is not None:
+            self.data[self.open.get("id") or self.open["data-id"]] = json.loads(data)
+
+    def handle_endtag(self, tag):
+        self.open = None
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    return write_study(tmp_path_factory.mktemp("results"), FAKES)
+
+
+@pytest.fixture(scope="module")
+def html(results):
+    return report(["fake"], results, None).read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def page(html):
+    return Elements(html)
+
+
+def test_it_loads_nothing(page):
+    for tag, attributes in page.elements:
+        assert "src" not in attributes, tag
+        assert tag not in ("link", "iframe", "img", "object", "embed", "base")
+
+
+def test_it_has_no_address_of_the_network_beside_those_inside_plotly(html):
+    own = html.replace(get_plotlyjs(), "")
+    assert len(html) - len(own) > 1_000_000
+    assert not re.search(r"https?://|@import|url\(", own)
+
+
+def test_it_tells_the_browser_to_load_nothing(page):
+    policy = next(a["content"] for _, a in page.elements if "http-equiv" in a)
+    assert policy.startswith("default-src 'none'; script-src 'unsafe-inline'")
+    assert "http" not in policy
+
+
+def test_its_links_lead_to_what_is_there(results, page):
+    here = results / "studies" / "fake"
+    links = {a["href"] for tag, a in page.elements if tag == "a"}
+    ids = {a["id"] for _, a in page.elements if "id" in a}
+    timelines = {f"timeline-{name}" for name in page.data}
+    for link in links:
+        if link.startswith("#"):
+            assert link[1:] in ids | timelines
+        else:
+            assert (here / link).exists(), link
+    assert "figures/throughput.pdf" in links
+
+
+def test_every_experiment_is_in_the_table(page):
+    rows = {a["id"] for tag, a in page.elements if tag == "tr" and "id" in a}
+    assert rows == {f"row-{fake.id}" for fake in FAKES}
+
+
+def test_a_failed_experiment_shows_its_reason_and_the_end_of_its_log(html):
+    assert "failed; a request needs 6 blocks &lt;/script&gt;" in html
+    assert "line 99\nlast &lt;/script&gt;" in html
+    assert "line 50\n" not in html
+
+
+def test_an_experiment_that_has_not_run_is_shown_as_such(html):
+    assert "<strong>blocks=2, batching=mixed</strong>: not run; there is no run.json" in html
+    assert "5 experiments, 3 complete, 2 valid, 1 failed, 1 not run yet" in html
+
+
+def test_nothing_in_the_data_can_end_a_script(html, page):
+    own = html.replace(get_plotlyjs(), "")
+    opened = sum(tag == "script" for tag, _ in page.elements)
+    assert own.count("</script>") == opened
+    assert page.data["study-data"]["experiments"][2]["label"].endswith(HOSTILE)
+
+
+def test_the_data_of_the_charts_are_the_numbers_of_the_tables(results, page):
+    data = page.data["study-data"]
+    for place, fake in enumerate(FAKES[:3]):
+        metrics = tables.read(tables.METRICS, results / "tables" / fake.id / "metrics.parquet")
+        for row in metrics.itertuples():
+            shown = data["metrics"][row.metric]
+            for key, value in (("value", row.value), ("low", row.ci_low), ("high", row.ci_high)):
+                assert shown[key][place] == (None if value != value else value)
+    assert data["metrics"]["makespan_s"]["value"][3:] == [None, None]
+
+
+def test_every_arrangement_places_every_complete_experiment(page):
+    for arrangement in page.data["study-data"]["arrangements"]:
+        runs = [run for series in arrangement["series"] for _, run in series["points"]]
+        assert sorted(runs) == [0, 1, 2]
+
+
+def test_the_timelines_are_the_steps(results, page):
+    for fake in FAKES[:3]:
+        steps = tables.read(tables.STEPS, results / "experiments" / fake.id / "steps.parquet")
+        timeline = page.data[fake.id]
+        assert [repeat["repeat"] for repeat in timeline["repeats"]] == list(range(fake.repeats))
+        for repeat in timeline["repeats"]:
+            own = steps[steps["repeat"] == repeat["repeat"]]
+            assert repeat["merged"] == 1
+            assert repeat["step"] == list(own["step"])
+            assert repeat["prefill"] == list(own["prefill_tokens"])
+            assert repeat["decode"] == list(own["decode_tokens"])
+            assert repeat["blocks"] == list(own["kv_blocks_used"])
+            assert repeat["tokens"] == list(own["kv_tokens_used"])
+            assert repeat["waiting"] == list(own["waiting_requests"])
+            assert repeat["start_us"] == [round(s * 1e6) for s in own["start_s"]]
+            assert repeat["stalled_passes"] == own["stalled"].sum()
+            assert repeat["preemptions"] == len(repeat["preempted"])
+
+
+def test_the_doubtful_experiment_has_its_reason_and_what_it_means(html):
+    assert ">too_few_repeats</abbr>" in html
+    assert "fewer than 3 repeats" in html
+
+
+def test_measured_times_are_called_measured_and_modeled_ones_modeled(html, tmp_path):
+    assert '<span class="badge measured">measured</span>' in html
+    fake = Fake({"cache.blocks": 64}, blocks=64)
+    write_study(tmp_path, [fake])
+    path = tmp_path / "tables" / fake.id / "metrics.parquet"
+    metrics = tables.read(tables.METRICS, path)
+    tables.write(tables.METRICS, metrics.assign(time_source="modeled"), path)
+    modeled = report(["fake"], tmp_path, None).read_text(encoding="utf-8")
+    assert '<span class="badge modeled">MODELED</span>' in modeled
+    assert Elements(modeled).data["study-data"]["modeled"] is True

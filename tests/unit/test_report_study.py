@@ -1,0 +1,152 @@
+"""The report of a study: which files it writes, and that they say what the tables say."""
+
+import math
+
+import pandas as pd
+import pytest
+from PIL import Image
+
+from kvscope import tables
+from kvscope.cli import main
+from kvscope.errors import BadInput
+from kvscope.report.figures.registry import FIGURES
+from kvscope.report.study import report
+from kvscope.report.tables import study_metrics
+from kvscope.report.words import MAIN
+
+from .report_fixture import Fake, write_experiment, write_study
+
+ROOMY = Fake({"cache.blocks": 64, "batching": "mixed"}, blocks=64, stall=False)
+SCARCE = Fake({"cache.blocks": 24, "batching": "mixed"}, blocks=24, stall=False)
+BROKEN = Fake({"cache.blocks": 4, "batching": "mixed"}, status="failed", reason="no room")
+WAITING = Fake({"cache.blocks": 2, "batching": None}, status=None)
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    results = tmp_path_factory.mktemp("results")
+    write_study(results, [ROOMY, SCARCE, BROKEN, WAITING])
+    report(["fake"], results, None)
+    return results
+
+
+@pytest.fixture(scope="module")
+def out(results):
+    return results / "studies" / "fake"
+
+
+def metrics_of(results, fake):
+    return tables.read(tables.METRICS, results / "tables" / fake.id / "metrics.parquet")
+
+
+def test_metrics_are_those_of_the_complete_runs_with_the_varied_keys_as_text(results, out):
+    table = study_metrics(("cache.blocks", "batching"))
+    found = tables.read(table, out / "metrics.parquet")
+    expected = pd.concat([metrics_of(results, ROOMY), metrics_of(results, SCARCE)])
+    pd.testing.assert_frame_equal(found[tables.METRICS.names], expected.reset_index(drop=True))
+    assert found.groupby("experiment_id")["cache.blocks"].first().to_dict() == {
+        ROOMY.id: "64",
+        SCARCE.id: "24",
+    }
+
+
+def test_the_csv_has_every_experiment_once_and_the_numbers_of_the_tables(results, out):
+    found = pd.read_csv(out / "experiments.csv").set_index("id")
+    assert list(found.index) == [fake.id for fake in (ROOMY, SCARCE, BROKEN, WAITING)]
+    assert list(found["status"]) == ["complete", "complete", "failed", "not run"]
+    for fake in (ROOMY, SCARCE):
+        metrics = metrics_of(results, fake).set_index("metric")
+        for shown in MAIN:
+            row = metrics.loc[shown.metric]
+            for suffix, column in (("", "value"), ("_ci_low", "ci_low"), ("_ci_high", "ci_high")):
+                assert found.loc[fake.id, shown.metric + suffix] == pytest.approx(
+                    row[column], rel=1e-12, nan_ok=True
+                )
+
+
+def test_a_failed_experiment_has_its_reason_and_no_numbers_in_the_csv(out):
+    found = pd.read_csv(out / "experiments.csv").set_index("id").loc[BROKEN.id]
+    assert found["reasons"] == "no room"
+    assert all(math.isnan(found[shown.metric]) for shown in MAIN)
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_figure_is_drawn_as_pdf_and_png(out, name):
+    pdf = (out / "figures" / f"{name}.pdf").read_bytes()
+    assert pdf.startswith(b"%PDF")
+    assert len(pdf) > 5000
+    with Image.open(out / "figures" / f"{name}.png") as image:
+        assert image.width >= 1000
+        assert len(image.convert("L").getcolors()) > 10
+
+
+def test_the_same_tables_give_the_same_figures(results, out, tmp_path):
+    report(["fake"], results, tmp_path)
+    for path in (out / "figures").iterdir():
+        assert (tmp_path / "figures" / path.name).read_bytes() == path.read_bytes()
+
+
+def test_an_unknown_study_is_named_together_with_those_there_are(results):
+    with pytest.raises(BadInput, match=r"'fakes' is neither a planned study \(fake in"):
+        report(["fakes"], results, None)
+
+
+def test_a_study_may_not_ask_for_a_figure_that_does_not_exist(tmp_path):
+    write_study(tmp_path, [ROOMY], figures=["nonsense"])
+    with pytest.raises(BadInput, match="'nonsense' but must be of throughput, latency"):
+        report(["fake"], tmp_path, None)
+
+
+def test_a_complete_run_without_metrics_is_an_error_that_says_what_to_do(tmp_path):
+    write_study(tmp_path, [ROOMY, SCARCE])
+    (tmp_path / "tables" / SCARCE.id / "metrics.parquet").unlink()
+    with pytest.raises(BadInput, match=f"make it with `kvscope analyse .*{SCARCE.id}`"):
+        report(["fake"], tmp_path, None)
+
+
+def test_runs_given_by_directories_are_compared_by_the_settings_that_differ(results, tmp_path):
+    runs = [str(results / "experiments" / fake.id) for fake in (ROOMY, SCARCE)]
+    page = report(runs, results, tmp_path)
+    assert page == tmp_path / "report.html"
+    found = pd.read_csv(tmp_path / "experiments.csv")
+    assert list(found["cache.blocks"]) == [64, 24]
+    assert list(found["label"]) == ["blocks=64", "blocks=24"]
+
+
+def test_one_run_is_a_report_of_its_own(results, tmp_path):
+    page = report([str(results / "experiments" / ROOMY.id)], tmp_path, None)
+    assert page == tmp_path / "studies" / ROOMY.id / "report.html"
+    assert ROOMY.id in page.read_text()
+
+
+def test_a_directory_that_holds_no_run_is_refused(results):
+    with pytest.raises(BadInput, match=r"no run\.json in it"):
+        report([str(results / "studies")], results, None)
+
+
+def test_a_study_of_which_nothing_ran_has_a_page(tmp_path):
+    page = report(["fake"], write_study(tmp_path, [WAITING]), None)
+    assert "1 experiment, 0 complete" in page.read_text()
+    assert tables.read(
+        study_metrics(("cache.blocks", "batching")), page.parent / "metrics.parquet"
+    ).empty
+
+
+def test_the_command_prints_the_page(results, tmp_path, capsys):
+    assert main(["report", "fake", "--results", str(results), "--out", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path / "report.html")
+
+
+def test_every_study_table_column_states_its_meaning():
+    schema = study_metrics(("cache.blocks",)).schema
+    assert (
+        schema.field("cache.blocks").metadata[b"meaning"] == b"value of cache.blocks; null if none"
+    )
+
+
+def test_a_damaged_table_is_named(tmp_path):
+    write_experiment(ROOMY, tmp_path)
+    run = tmp_path / "experiments" / ROOMY.id
+    (run / "steps.parquet").write_bytes(b"PAR1")
+    with pytest.raises(BadInput, match=r"steps\.parquet: not a readable Parquet file"):
+        report([str(run)], tmp_path, None)
