@@ -157,7 +157,9 @@ def test_one_failing_experiment_does_not_stop_the_others(finished):
     study = study.replace("workload.output_tokens: 16", "workload.num_requests: 2")
     study = study.replace("seed: [1, 2]", "workload.path: [good.csv, gone.csv]")
     (finished.path / "config" / "study" / "failing.yaml").write_text(study)
-    (finished.path / "good.csv").write_text("prompt_tokens,output_tokens,arrival_s\n20,5,0\n30,6,0.01\n")
+    (finished.path / "good.csv").write_text(
+        "prompt_tokens,output_tokens,arrival_s\n20,5,0\n30,6,0.01\n"
+    )
     done = finished.snakemake(study="failing")
     assert done.returncode != 0
     manifest = read_json(finished.path / "results" / "studies" / "failing" / "manifest.json")
@@ -168,7 +170,9 @@ def test_one_failing_experiment_does_not_stop_the_others(finished):
     assert "gone.csv" in (facts["failed"] / "run.log").read_text()
     page = finished.page("failing").read_text(encoding="utf-8")
     assert "gone.csv" in page
-    (finished.path / "gone.csv").write_text("prompt_tokens,output_tokens,arrival_s\n20,5,0\n30,6,0.01\n")
+    (finished.path / "gone.csv").write_text(
+        "prompt_tokens,output_tokens,arrival_s\n20,5,0\n30,6,0.01\n"
+    )
     before = facts["complete"].joinpath("run.json").stat().st_mtime_ns
     again = finished.snakemake(study="failing")
     assert again.returncode == 0, again.stdout
