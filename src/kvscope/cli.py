@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from kvscope import __version__
 from kvscope.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, BadInput, KvscopeError
+from kvscope.runfile import tables_directory
 
 # Stages are imported when their command runs: `kvscope plan` must not wait for vLLM.
 
@@ -233,12 +234,6 @@ def _collect(given: argparse.Namespace) -> int:
         print(f"kvscope: {warning}", file=sys.stderr)
     print(out)
     return EXIT_DONE
-
-
-def tables_directory(run: Path) -> Path:
-    """Where a run's tables go: results/tables/<id> beside results/experiments/<id>."""
-    run = run.resolve()
-    return run.parent.parent / "tables" / run.name if run.parent.name == "experiments" else run
 
 
 # ---------------------------------------------------------------------- analyse, report

@@ -54,3 +54,9 @@ def is_complete(directory: Path, experiment_id: str) -> bool:
             for name, file in facts["files"].items()
         )
     )
+
+
+def tables_directory(run: Path) -> Path:
+    """Where a run's tables go: results/tables/<id> of results/experiments/<id>, or in the run."""
+    run = run.resolve()
+    return run.parent.parent / "tables" / run.name if run.parent.name == "experiments" else run

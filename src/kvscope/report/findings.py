@@ -1,6 +1,7 @@
 """What was found, in sentences, claimed only where 95 % confidence intervals are disjoint.
 
-Two experiments are compared if they differ in one varied key alone and both are valid. Disjoint
+Two experiments are compared if they differ in one varied key alone, one that leaves the work the
+same, and both are valid. Disjoint
 intervals are a stricter demand than a test at 5 %, and the range given for a ratio, from the
 intervals' ends, is wider than its 95 % interval: nothing is claimed too easily.
 """
@@ -30,6 +31,8 @@ from kvscope.report.words import (
 SENTENCES = 12
 # Up to so many pairs of one change get a sentence each; more are summed up in one.
 SINGLE_PAIRS = 4
+# Keys whose values ask for different work: throughput of one says nothing of the other's.
+DIFFERENT_WORK = ("workload", "model", "seed")
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,8 @@ def pairs(study: StudyData) -> Iterator[Pair]:
     """Pairs of valid experiments that differ in one key, one of them having its base value."""
     valid = [run for run in study.runs if run.valid]
     for key in study.keys:
+        if key.split(".")[0] in DIFFERENT_WORK:
+            continue
         base = _base_value(study, key)
         others = [run for run in valid if run.varied.get(key) not in (base, None)]
         bases: dict[str, list[Run]] = defaultdict(list)

@@ -13,7 +13,7 @@ from kvscope.errors import BadInput
 from kvscope.files import read_json
 from kvscope.report.data import Run, StudyData
 from kvscope.report.differences import labels, varied_settings
-from kvscope.runfile import COMPLETE, RUN_FILE, read_run
+from kvscope.runfile import COMPLETE, RUN_FILE, read_run, tables_directory
 
 MANIFEST = "manifest.json"
 LOG_LINES = 30
@@ -32,7 +32,7 @@ def load(what: list[str], results: Path) -> StudyData:
         known = ", ".join(planned_studies(results)) or "none"
         raise BadInput(
             f"'{missing[0]}' is neither a planned study ({known} in {results / 'studies'}) nor a "
-            "run's directory; plan one with `kvscope plan study=NAME --write` or give directories"
+            "run's directory; plan one with `kvscope plan study=NAME --write results` or give directories"
         )
     return load_directories([Path(name) for name in what])
 
@@ -108,12 +108,6 @@ def read_one(directory: Path, run_id: str, label: str, varied: dict[str, Any]) -
         metrics=read_metrics(directory, below) if complete else None,
         log_tail="" if complete else tail(directory / "log.txt"),
     )
-
-
-def tables_directory(run: Path) -> Path:
-    """Where a run's tables are: results/tables/<id> of results/experiments/<id>, or in the run."""
-    run = run.resolve()
-    return run.parent.parent / "tables" / run.name if run.parent.name == "experiments" else run
 
 
 def read_settings(directory: Path) -> dict[str, Any]:

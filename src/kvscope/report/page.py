@@ -151,7 +151,12 @@ def _reasons(study: StudyData) -> list[str]:
 def _commands(study: StudyData, results: Path) -> list[str]:
     """What makes the study again, a command a line; paths as given to `kvscope report`."""
     usual = study.planned and results == Path("results")
-    lines = [f"kvscope plan study={study.name} --write {results}"] if study.planned else []
+    lines = []
+    if study.planned:
+        if usual:
+            lines.append(f"snakemake --profile profiles/local --config study={study.name}")
+            lines.append("# or, by hand:")
+        lines.append(f"kvscope plan study={study.name} --write {results}")
     for run in study.runs[:COMMANDS]:
         out = "" if usual else f" --out {run.directory}"
         lines += [
