@@ -32,7 +32,8 @@ def load(what: list[str], results: Path) -> StudyData:
         known = ", ".join(planned_studies(results)) or "none"
         raise BadInput(
             f"'{missing[0]}' is neither a planned study ({known} in {results / 'studies'}) nor a "
-            "run's directory; plan one with `kvscope plan study=NAME --write results` or give directories"
+            "run's directory; plan one with `kvscope plan study=NAME --write results`, or give "
+            "directories"
         )
     return load_directories([Path(name) for name in what])
 
