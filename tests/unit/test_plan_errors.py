@@ -56,8 +56,20 @@ COMMAND_LINE = [
     ("workload=3", ["workload is 3", "fixed, sharegpt, trace, uniform, zipf"]),
     ("workload={name:zipf}", ["workload is {'name': 'zipf'}", "one of fixed"]),
     ("workload.name=zipf", ["write workload=zipf"]),
-    ("batching=prefill_first", ["batching is 'prefill_first'", "one of chunked, mixed"]),
-    ("overflow=swap", ["overflow is 'swap' (the command line)", "one of recompute"]),
+    ("batching=decode_first", ["batching is 'decode_first'", "one of chunked, mixed, prefill"]),
+    ("overflow=drop", ["overflow is 'drop' (the command line)", "one of recompute, swap"]),
+    ("overflow=swap overflow.host_memory=paged", ["overflow.host_memory is 'paged'", "'pinned'"]),
+    ("overflow=swap overflow.copies=all", ["overflow.copies is 'all'", "'per_block' or"]),
+    ("overflow=swap overflow.host_gib=0.0000001", ["overflow.host_gib (1e-07)", "262,144 bytes"]),
+    ("overflow=swap overflow.host_blocks=0", ["overflow.host_blocks is 0", "at least 1"]),
+    ("overflow.host_blocks=2", ["overflow.host_blocks (the command line) is not a key of"]),
+    ("overflow=swap cache.prefix_caching=true", ["cache.prefix_caching (true) must be false"]),
+    ("cache.watermark=1", ["cache.watermark is 1", "less than 1"]),
+    ("cache.layout=by_block", ["cache.layout (by_block) needs engine.attention=paged"]),
+    ("cache.layout=by_head", ["cache.layout is 'by_head'", "'by_layer' or 'by_block'"]),
+    ("cache.block_size=16", ["cache.block_size (16)", "multiple of 32", "attention paged"]),
+    ("device=cuda engine.attention=paged", ["engine.attention (paged)", "device cpu only"]),
+    ("workload.timeout_s=0", ["workload.timeout_s is 0", "more than 0"]),
     ("device=modeled", ["device is 'modeled'", "one of cpu, cuda"]),
     ("tracing=full", ["tracing is 'full'", "one of none"]),
     ("engine=big", ["engine is 'big' (the command line) but must be a group of keys"]),
@@ -72,7 +84,7 @@ COMMAND_LINE = [
 
 @pytest.mark.parametrize(("override", "parts"), COMMAND_LINE, ids=[o for o, _ in COMMAND_LINE])
 def test_overrides(override: str, parts: list[str], config: Path) -> None:
-    sentence = refusal(None, [override], config)
+    sentence = refusal(None, override.split(" "), config)
     assert [part for part in parts if part not in sentence] == [], sentence
 
 

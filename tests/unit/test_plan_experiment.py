@@ -247,9 +247,11 @@ def test_load_names_file_and_key(tmp_path: Path) -> None:
 
 def test_a_policy_that_does_not_exist_is_refused_with_those_that_do(tmp_path: Path) -> None:
     path = tmp_path / "experiment.yaml"
-    path.write_text(dump(experiment()).replace("name: mixed", "name: prefill_first"))
+    path.write_text(dump(experiment()).replace("name: mixed", "name: decode_first"))
     with pytest.raises(BadInput) as error:
         load(path)
     assert str(error.value) == (
-        f"batching.name is 'prefill_first' ({path}) but must be one of mixed, chunked"
+        "batching.name is 'decode_first' but must be one of chunked, mixed, prefill_first, or the "
+        "name of a policy that an installed package registers under 'kvscope.batching'; change "
+        f"batching ({path})"
     )

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
 from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from kvscope.errors import BadInput
-from kvscope.plan import documents
+from kvscope.plan import documents, policies
 from kvscope.plan.complaints import nearest, shown
 from kvscope.plan.overrides import options
 
@@ -34,9 +35,19 @@ class Composer:
             for path in sorted(config_dir.iterdir())
             if path.is_dir() and path.name != "study"
         }
+        self._add_policies()
         self._hydra = cache(self._compose)
         self._read = cache(documents.load_mapping)
         self.default_options = self._read_defaults()
+
+    def _add_policies(self) -> None:
+        """Policies of other packages are options, too; a file of that name may hold settings."""
+        for kind in policies.KINDS:
+            known = self.groups.get(kind, [])
+            for name in policies.registered(kind):
+                if name not in known:
+                    ConfigStore.instance().store(name, {"name": name}, group=kind)
+                    self.groups[kind] = known = sorted([*known, name])
 
     def _read_defaults(self) -> dict[str, str]:
         path = self.dir / "config.yaml"
@@ -56,7 +67,9 @@ class Composer:
                 f"{group} is {shown(option)} ({origin}){nearest(str(option), known)} but must be "
                 f"one of {', '.join(known)} (the files in {self.dir / group})"
             )
-        self._read(self.dir / group / f"{option}.yaml")
+        path = self.dir / group / f"{option}.yaml"
+        if path.exists() or group not in policies.KINDS:
+            self._read(path)
 
     def compose(self, choices: Choices) -> Config:
         """The configuration of these choices, the default options elsewhere; a copy to change.

@@ -5,12 +5,13 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 
 from kvscope.plan import documents, rules
 from kvscope.plan.complaints import Origin, complaint
 from kvscope.plan.fields import Count, CountOrZero, Part, Real, Whole
 from kvscope.plan.models import Model
+from kvscope.plan.policies import PLUGIN, Plugin
 
 GIB = 2**30
 ID_DIGITS = 10
@@ -24,19 +25,21 @@ class Device(Part):
 
 
 class Engine(Part):
-    """Limits of the engine, named as vLLM names them."""
+    """Limits of the engine, named as vLLM names them, and whose attention kernels it uses."""
 
     max_model_len: Count
     max_num_batched_tokens: Count
     max_num_seqs: Count
+    attention: Literal["vllm", "paged"] = "vllm"
 
 
 class Arrivals(Part):
-    """When requests reach the engine; every workload has these keys."""
+    """When requests reach the engine and how long they wait; every workload has these keys."""
 
     name: str
     arrival: Literal["all_at_once", "poisson", "trace"]
     rate_per_s: Annotated[Real, Field(gt=0)] | None = None
+    timeout_s: Annotated[Real, Field(gt=0)] | None = None
 
 
 class Fixed(Arrivals):
@@ -88,15 +91,16 @@ class Trace(Arrivals):
     path: str
 
 
+class PrefillFirst(Part):
+    """Prefill and decode never share a forward pass, and prefill comes first."""
+
+    name: Literal["prefill_first"]
+
+
 class Mixed(Part):
     """Prefill and decode share a forward pass; a prompt is computed whole."""
 
     name: Literal["mixed"]
-
-    @property
-    def slug(self) -> str:
-        """Its part of the experiment's slug."""
-        return self.name
 
 
 class Chunked(Part):
@@ -117,12 +121,32 @@ class Recompute(Part):
     name: Literal["recompute"]
 
 
+class Swap(Part):
+    """A preempted request's blocks are copied to a host pool and back when it resumes.
+
+    The pool has `host_blocks` blocks, or as many as fit into `host_gib`.
+    """
+
+    name: Literal["swap"]
+    host_memory: Literal["pinned", "pageable"]
+    copies: Literal["per_block", "coalesced"]
+    host_gib: Annotated[Real, Field(gt=0)] | None = None
+    host_blocks: Count | None = None
+
+
 class Cache(Part):
-    """The KV cache: tokens per block, and how many blocks, or how many GiB, requests can use."""
+    """The KV cache: tokens per block, and how many blocks, or how many GiB, requests can use.
+
+    `layout` tells what is contiguous: a block's part of one layer, or a block with all layers.
+    `watermark` is the share of blocks that stays free when a waiting request is let in.
+    """
 
     block_size: Count
     blocks: Count | None = None
     gib: Annotated[Real, Field(gt=0)] | None = None
+    layout: Literal["by_layer", "by_block"] = "by_layer"
+    watermark: Annotated[Real, Field(ge=0, lt=1)] = 0.0
+    prefix_caching: bool = False
 
 
 class Tracing(Part):
@@ -138,7 +162,35 @@ class Profiler(Part):
 
 
 Workload = Annotated[Fixed | Uniform | Zipf | ShareGPT | Trace, Field(discriminator="name")]
-Batching = Annotated[Mixed | Chunked, Field(discriminator="name")]
+
+
+def _kind_of_batching(value: Any) -> str:
+    return _kind(value, ("prefill_first", "mixed", "chunked"))
+
+
+def _kind_of_overflow(value: Any) -> str:
+    return _kind(value, ("recompute", "swap"))
+
+
+def _kind(value: Any, known: tuple[str, ...]) -> str:
+    """kvscope's own policies have typed settings, those of other packages their own."""
+    name = value.get("name") if isinstance(value, dict) else getattr(value, "name", None)
+    return name if name in known else PLUGIN
+
+
+Batching = Annotated[
+    Annotated[PrefillFirst, Tag("prefill_first")]
+    | Annotated[Mixed, Tag("mixed")]
+    | Annotated[Chunked, Tag("chunked")]
+    | Annotated[Plugin, Tag(PLUGIN)],
+    Discriminator(_kind_of_batching),
+]
+Overflow = Annotated[
+    Annotated[Recompute, Tag("recompute")]
+    | Annotated[Swap, Tag("swap")]
+    | Annotated[Plugin, Tag(PLUGIN)],
+    Discriminator(_kind_of_overflow),
+]
 
 
 class Experiment(Part):
@@ -149,7 +201,7 @@ class Experiment(Part):
     engine: Engine
     workload: Workload
     batching: Batching
-    overflow: Recompute
+    overflow: Overflow
     cache: Cache
     tracing: Tracing
     profiler: Profiler
@@ -165,11 +217,11 @@ class Experiment(Part):
 
     @property
     def canonical_json(self) -> str:
-        """The text that is hashed: keys sorted, no spaces, keys without a value left out.
+        """The text that is hashed: keys sorted, no spaces, keys at their class's default left out.
 
-        Leaving them out keeps every id when a later version adds an optional key.
+        Leaving them out keeps every id when a later version adds a key with a default.
         """
-        value = self.model_dump(exclude_none=True)
+        value = self.model_dump(exclude_none=True, exclude_defaults=True)
         return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     @property
@@ -183,12 +235,10 @@ class Experiment(Part):
         """A short name for people: model, workload, batching, overflow, cache."""
         model = self.model.name if self.device.name == "cpu" else f"{self.model.name}-cuda"
         workload = f"{self.workload.name}{self.workload.num_requests or ''}"
+        batching = getattr(self.batching, "slug", self.batching.name)
         cache = self.cache
         room = f"b{cache.blocks}" if cache.blocks else f"g{cache.gib:g}".replace("+", "")
-        return (
-            f"{model}-{workload}-{self.batching.slug}-{self.overflow.name}"
-            f"-{room}x{cache.block_size}"
-        )
+        return f"{model}-{workload}-{batching}-{self.overflow.name}-{room}x{cache.block_size}"
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -206,6 +256,12 @@ class Experiment(Part):
         if self.cache.blocks is not None:
             return self.cache.blocks
         return int((self.cache.gib or 0) * GIB // self.block_bytes)
+
+    @property
+    def host_blocks(self) -> int:
+        """Blocks of the host pool; 0 where the policy has none."""
+        pool = self.overflow.model_dump()
+        return int(pool.get("host_blocks") or (pool.get("host_gib") or 0) * GIB // self.block_bytes)
 
     @property
     def cache_tokens(self) -> int:

@@ -99,10 +99,13 @@ def config_sha256(study: str, config_dir: Path) -> str:
 def resources(experiment: "Experiment") -> dict[str, int]:
     """What a batch system must give one run: CPU threads, MiB of host memory, GPUs."""
     weights = experiment.model.weight_bytes
+    blocks = experiment.host_blocks
     if experiment.device.name == "cuda":
         needed, gpus = weights, 1
     else:  # weights twice: as loaded, and as packed for the CPU's matrix product
-        needed, gpus = 2 * weights + experiment.cache_blocks * experiment.block_bytes, 0
+        needed, gpus = 2 * weights, 0
+        blocks += experiment.cache_blocks
+    needed += blocks * experiment.block_bytes
     memory = BASE_MIB + -(-needed // MIB)
     return {"threads": experiment.device.threads, "memory_mib": memory, "gpus": gpus}
 

@@ -11,7 +11,8 @@ from kvscope.plan.composition import Composer, Config, resolve
 from kvscope.plan.experiment import Experiment, parse
 from kvscope.plan.study import Settings
 
-SIZES = {"cache.blocks": "gib", "cache.gib": "blocks"}
+# A memory has one size, in blocks or in GiB: who sets one of them means it instead of the other.
+SIZES = (("cache", "blocks", "gib"), ("overflow", "host_blocks", "host_gib"))
 
 
 @dataclass(frozen=True)
@@ -83,10 +84,12 @@ class Point:
         holder[name] = value
 
     def _drop_other_size(self, config: Config, layer: Settings) -> None:
-        """The cache's size in blocks or in GiB replaces the other one of the layers below."""
-        given = [key for key in SIZES if layer.get(key) is not None]
-        if len(given) == 1 and isinstance(config.get("cache"), dict):
-            config["cache"][SIZES[given[0]]] = None
+        """A memory's size in blocks or in GiB replaces the other one of the layers below."""
+        for group, *names in SIZES:
+            given = [name for name in names if layer.get(f"{group}.{name}") is not None]
+            held = config.get(group)
+            if len(given) == 1 and isinstance(held, dict):
+                held |= {name: None for name in names if name in held and name not in given}
 
 
 def check_keys(settings: Settings, origin: str) -> None:

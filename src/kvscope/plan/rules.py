@@ -3,15 +3,17 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from kvscope.plan import policies
 from kvscope.plan.fields import impossible
 
 if TYPE_CHECKING:
     from kvscope.plan.experiment import Experiment
 
 # What vLLM's attention backends take (CPUAttentionBackend.get_supported_head_sizes, and the
-# block sizes its CPU and CUDA platforms ask for).
+# block sizes its CPU and CUDA platforms ask for). kvscope's own, `paged`, takes any.
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 BLOCK_MULTIPLE = {"cpu": 32, "cuda": 16}
+WHOLE_PROMPTS = ("prefill_first", "mixed")
 
 
 def check(experiment: "Experiment") -> None:
@@ -20,31 +22,88 @@ def check(experiment: "Experiment") -> None:
         rule(experiment)
 
 
+def _policies_exist(experiment: "Experiment") -> None:
+    for kind in policies.KINDS:
+        name = getattr(experiment, kind).name
+        if name not in policies.registered(kind):
+            raise impossible(policies.unknown(kind, name), kind)
+
+
 def _cache_has_one_size(experiment: "Experiment") -> None:
     cache = experiment.cache
-    if (cache.blocks is None) == (cache.gib is None):
+    _one_of("cache.blocks", cache.blocks, "cache.gib", cache.gib)
+
+
+def _host_pool_has_one_size(experiment: "Experiment") -> None:
+    pool = experiment.overflow.model_dump()
+    if "host_blocks" not in pool and "host_gib" not in pool:
+        return
+    blocks, gib = pool.get("host_blocks"), pool.get("host_gib")
+    _one_of("overflow.host_blocks", blocks, "overflow.host_gib", gib)
+    if not experiment.host_blocks:
         raise impossible(
-            f"exactly one of cache.blocks ({_shown(cache.blocks)}) and cache.gib "
-            f"({_shown(cache.gib)}) must be set",
-            "cache.blocks",
-            "cache.gib",
+            f"overflow.host_gib ({gib}) must hold at least one block of "
+            f"{experiment.block_bytes:,} bytes",
+            "overflow.host_gib",
+        )
+
+
+def _one_of(first: str, one: object, second: str, other: object) -> None:
+    if (one is None) == (other is None):
+        raise impossible(
+            f"exactly one of {first} ({_shown(one)}) and {second} ({_shown(other)}) must be set",
+            first,
+            second,
+        )
+
+
+def _no_prefix_caching(experiment: "Experiment") -> None:
+    if experiment.cache.prefix_caching:
+        raise impossible(
+            "cache.prefix_caching (true) must be false: with it, what a preempted request computes "
+            f"again depends on what others left behind, and the cost of overflow="
+            f"{experiment.overflow.name} cannot be told",
+            "cache.prefix_caching",
+        )
+
+
+def _attention_suits_device(experiment: "Experiment") -> None:
+    if experiment.engine.attention == "paged" and experiment.device.name != "cpu":
+        raise impossible(
+            "engine.attention (paged) runs on device cpu only; on "
+            f"{experiment.device.name} it must be vllm",
+            "engine.attention",
+            "device",
+        )
+
+
+def _layout_suits_attention(experiment: "Experiment") -> None:
+    own = experiment.engine.attention == "paged"
+    if experiment.cache.layout == "by_block" and experiment.device.name == "cpu" and not own:
+        raise impossible(
+            "cache.layout (by_block) needs engine.attention=paged on device cpu: vLLM's CPU "
+            "kernels read each layer's blocks by_layer only",
+            "cache.layout",
+            "engine.attention",
         )
 
 
 def _block_size_suits_device(experiment: "Experiment") -> None:
     device, size = experiment.device.name, experiment.cache.block_size
     multiple = BLOCK_MULTIPLE[device]
-    if size % multiple:
+    if size % multiple and experiment.engine.attention == "vllm":
+        other = ", or engine.attention paged, which takes any" if device == "cpu" else ""
         raise impossible(
             f"cache.block_size ({size}) must be a multiple of {multiple} for vLLM's attention "
-            f"on device {device}",
+            f"on device {device}{other}",
             "cache.block_size",
         )
 
 
 def _head_size_suits_device(experiment: "Experiment") -> None:
     size = experiment.model.head_size
-    if experiment.device.name == "cpu" and size not in CPU_HEAD_SIZES:
+    vllm_on_cpu = experiment.device.name == "cpu" and experiment.engine.attention == "vllm"
+    if vllm_on_cpu and size not in CPU_HEAD_SIZES:
         allowed = ", ".join(map(str, CPU_HEAD_SIZES))
         raise impossible(
             f"model.head_size ({size}) must be one of {allowed} for vLLM's attention on a CPU",
@@ -86,10 +145,11 @@ def _sequences_within_batch(experiment: "Experiment") -> None:
 
 
 def _chunk_within_batch(experiment: "Experiment") -> None:
-    batching, most = experiment.batching, experiment.engine.max_num_batched_tokens
-    if batching.name == "chunked" and batching.chunk_tokens > most:
+    chunk_tokens = experiment.batching.model_dump().get("chunk_tokens", 0)
+    most = experiment.engine.max_num_batched_tokens
+    if chunk_tokens > most:
         raise impossible(
-            f"batching.chunk_tokens ({batching.chunk_tokens}) must not exceed "
+            f"batching.chunk_tokens ({chunk_tokens}) must not exceed "
             f"engine.max_num_batched_tokens ({most})",
             "batching.chunk_tokens",
             "engine.max_num_batched_tokens",
@@ -98,7 +158,7 @@ def _chunk_within_batch(experiment: "Experiment") -> None:
 
 def _whole_prompt_within_batch(experiment: "Experiment") -> None:
     engine = experiment.engine
-    if experiment.batching.name != "chunked" and (
+    if experiment.batching.name in WHOLE_PROMPTS and (
         engine.max_num_batched_tokens < engine.max_model_len
     ):
         raise impossible(
@@ -167,7 +227,12 @@ def _shown(value: object) -> object:
 
 
 RULES: tuple[Callable[["Experiment"], None], ...] = (
+    _policies_exist,
     _cache_has_one_size,
+    _host_pool_has_one_size,
+    _no_prefix_caching,
+    _attention_suits_device,
+    _layout_suits_attention,
     _block_size_suits_device,
     _head_size_suits_device,
     _context_within_model,
