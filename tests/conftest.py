@@ -34,3 +34,15 @@ def nsys(require: Require) -> Nsys:
     require("Nsight Systems", found is not None, "run `make nsys`")
     assert found is not None
     return found
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("kvscope")
+    group.addoption(
+        "--policy-models",
+        default="tiny-llama,tiny-gqa",
+        help="models whose tokens are compared under all policies",
+    )
+    group.addoption(
+        "--policy-seeds", default="0-19", metavar="FIRST-LAST", help="their random workloads"
+    )

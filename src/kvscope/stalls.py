@@ -3,7 +3,8 @@
 A pass's class is what its duration should depend on: how many tokens it prefills, how many
 requests it decodes and how much context it attends to, each rounded to a power of two. The
 classes serve twice: warm-up must have met every class that is measured, and a stall is a pass
-far beyond its class.
+far beyond its class. Passes that preempt or resume do more than their shape tells (they may copy
+blocks), so a stall is looked for among their own kind.
 """
 
 import numpy as np
@@ -52,11 +53,10 @@ def stalled(steps: pd.DataFrame) -> npt.NDArray[np.bool_]:
     if steps.empty:
         return np.zeros(0, dtype=bool)
     duration = steps["duration_s"]
-    by_class = duration.groupby(shape_classes(steps))
+    kind = [shape_classes(steps), steps["preempted_requests"] > 0, steps["resumed_requests"] > 0]
+    by_class = duration.groupby(kind)
     median = by_class.transform("median")
-    sigma = MAD_TO_SIGMA * (duration - median).abs().groupby(shape_classes(steps)).transform(
-        "median"
-    )
+    sigma = MAD_TO_SIGMA * (duration - median).abs().groupby(kind).transform("median")
     large_enough = by_class.transform("size") >= MINIMUM_CLASS
     beyond = (duration > STALL_RATIO * median) & (duration > median + STALL_DEVIATIONS * sigma)
     flags: npt.NDArray[np.bool_] = (large_enough & beyond).to_numpy(dtype=bool)

@@ -61,7 +61,10 @@ class Table:
 _REPEAT = Column("repeat", I32, "repeat of the measured part, from 0; warm-up is not recorded")
 _STEP = Column("step", I32, "forward pass within the repeat, from 0")
 _REQUEST = Column("request_id", TEXT, "request, as numbered by the workload from 0")
-_SOURCE = Column("time_source", TEXT, "'measured', or 'modeled' if a cost model made the times")
+_SOURCE = Column(
+    "time_source", TEXT, "'measured'; 'modeled' by a cost model; 'published' by somebody else"
+)
+_RECOMPUTED = Column("recomputed_tokens", I32, "of these, tokens computed before and lost since")
 _SINCE = "seconds since the repeat's start, host monotonic clock"
 _NSYS = "nanoseconds since the capture's start, Nsight Systems' clock"
 
@@ -86,9 +89,14 @@ REQUESTS = Table(
         Column("arrival_s", F64, "when the request is due at the engine, " + _SINCE),
         Column("prompt_tokens", I32, "length of the prompt"),
         Column("output_tokens", I32, "tokens generated"),
+        Column("aborted", BOOL, "it was given up before its last token"),
         Column("first_scheduled_s", F64, "start of its first forward pass, " + _SINCE),
         Column("first_token_s", F64, "end of the pass that gave its first token, " + _SINCE),
-        Column("finished_s", F64, "end of the pass that gave its last token, " + _SINCE),
+        Column(
+            "finished_s",
+            F64,
+            "end of the pass that gave its last token, or when it was given up, " + _SINCE,
+        ),
         Column("preemptions", I32, "times it was preempted"),
         Column("output_sha256", TEXT, "SHA-256 of its output token ids as little-endian int32"),
     ),
@@ -108,6 +116,7 @@ STEPS = Table(
         Column("scheduled_tokens", I32, "tokens computed by the pass"),
         Column("prefill_tokens", I32, "of these, tokens of prompts or of recomputation"),
         Column("decode_tokens", I32, "of these, tokens of requests that decode"),
+        _RECOMPUTED,
         Column("sampled_tokens", I32, "output tokens the pass gave"),
         Column("requests", I32, "requests in the batch"),
         Column("resumed_requests", I32, "of these, requests with batch.resumed"),
@@ -132,6 +141,7 @@ BATCH = Table(
         _REQUEST,
         Column("phase", TEXT, "'prefill' (prompt or recomputation) or 'decode'"),
         Column("scheduled_tokens", I32, "its tokens computed by the pass"),
+        _RECOMPUTED,
         Column("context_tokens", I32, "its tokens in the cache before the pass"),
         Column("sampled_tokens", I32, "output tokens the pass gave it"),
         Column("resumed", BOOL, "it was preempted and has not given a token since"),
@@ -146,7 +156,11 @@ PREEMPTIONS = Table(
         Column("step", I32, "pass whose scheduling preempted it, or that resumed it"),
         _REQUEST,
         Column("event", TEXT, "'preempt' or 'resume'"),
-        Column("policy", TEXT, "overflow policy that handled it: 'recompute', …"),
+        Column(
+            "policy",
+            TEXT,
+            "what was done: 'swap', or 'recompute' (also where the host pool had no room)",
+        ),
         Column("blocks", I32, "blocks taken from it (preempt) or given to it (resume)"),
         Column("tokens", I32, "its tokens in the cache when preempted"),
         Column("bytes", I64, "bytes of K and V copied between device and host"),

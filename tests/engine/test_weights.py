@@ -18,7 +18,7 @@ PROGRAM = """
 import sys
 from kvscope.engine.build import running
 from kvscope.plan.experiment import load
-from kvscope.run import session
+from kvscope.run.serving import serve
 from kvscope.workload.requests import build
 from pathlib import Path
 
@@ -28,8 +28,8 @@ class Silent:
 experiment = load(Path(sys.argv[1]))
 requests = build(experiment)
 with running(experiment) as engine:
-    _, good = session.serve(engine, requests, Silent())
-    _, again = session.serve(engine, requests, Silent())
+    good = serve(engine, requests, Silent()).outputs
+    again = serve(engine, requests, Silent()).outputs
     step, count = engine.vllm.step, 0
     def damaging_step():
         global count
@@ -39,7 +39,7 @@ with running(experiment) as engine:
             caches[1].zero_()
         return step()
     engine.vllm.step = damaging_step
-    _, damaged = session.serve(engine, requests, Silent())
+    damaged = serve(engine, requests, Silent()).outputs
 print("RESULT", good == again, sum(good[i] != damaged[i] for i in good), len(good))
 """
 

@@ -8,12 +8,14 @@ from hypothesis import strategies as st
 from kvscope import stalls
 
 
-def passes(durations, prefill=0, decode=8, context=500) -> pd.DataFrame:
+def passes(durations, prefill=0, decode=8, context=500, preempted=0) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "prefill_tokens": prefill,
             "decode_tokens": decode,
             "kv_tokens_used": context,
+            "preempted_requests": preempted,
+            "resumed_requests": 0,
             "duration_s": durations,
         }
     )
@@ -37,6 +39,11 @@ def test_a_first_use_stall_is_flagged_and_nothing_else():
 
 def test_a_long_prefill_among_decodes_is_no_stall():
     steps = pd.concat([passes([0.002] * 20), passes([0.2] * 5, prefill=900)], ignore_index=True)
+    assert not stalls.stalled(steps).any()
+
+
+def test_passes_that_copy_a_victims_blocks_are_no_stalls():
+    steps = pd.concat([passes([0.002] * 20), passes([0.02] * 6, preempted=1)], ignore_index=True)
     assert not stalls.stalled(steps).any()
 
 

@@ -9,9 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kvscope.engine import attention
+from kvscope.engine.batching.policy import BatchingPolicy
 from kvscope.engine.layers import LayerTimer
+from kvscope.engine.overflow.policy import OverflowPolicy
 from kvscope.engine.scheduler import RecordingScheduler
 from kvscope.engine.weights import LOAD_FORMAT
+from kvscope.errors import BadInput
+from kvscope.plan import policies
 from kvscope.plan.experiment import Experiment
 
 
@@ -25,14 +30,39 @@ class Engine:
     layers: int
 
     @property
+    def host_memory(self) -> str | None:
+        """What memory the host pool got (`copies.host_planes`); None without a pool."""
+        from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
+
+        return str(get_kv_transfer_group().host_memory) if has_kv_transfer_group() else None
+
+    @property
     def vllm(self) -> Any:
         """vLLM's `LLMEngine`: add_request, step, has_unfinished_requests."""
         return self.llm.llm_engine
 
 
-def engine_arguments(experiment: Experiment, model_directory: Path) -> dict[str, Any]:
+def policy(experiment: Experiment, kind: str) -> Any:
+    """The experiment's policy of one kind, made with its settings.
+
+    BadInput if no package registers it, or if it does not take these settings.
+    """
+    chosen = getattr(experiment, kind)
+    settings = chosen.model_dump(exclude={"name"})
+    try:
+        return policies.load(kind, chosen.name)(**settings)
+    except TypeError as error:
+        raise BadInput(f"{kind}={chosen.name} does not take {settings}: {error}") from error
+
+
+def engine_arguments(
+    experiment: Experiment,
+    batching: BatchingPolicy,
+    overflow: OverflowPolicy,
+    model_directory: Path,
+) -> dict[str, Any]:
     """vLLM's `EngineArgs` for an experiment."""
-    engine, batching = experiment.engine, experiment.batching
+    engine = experiment.engine
     blocks = experiment.cache_blocks + 1  # vLLM keeps one block, the null block, for itself
     arguments: dict[str, Any] = {
         "model": str(model_directory),
@@ -48,13 +78,13 @@ def engine_arguments(experiment: Experiment, model_directory: Path) -> dict[str,
         "block_size": experiment.cache.block_size,
         "num_gpu_blocks_override": blocks,
         "enable_prefix_caching": False,
-        "enable_chunked_prefill": batching.name == "chunked",
+        "watermark": experiment.cache.watermark,
         "async_scheduling": False,
         "disable_log_stats": True,
-        "scheduler_cls": RecordingScheduler,
+        "scheduler_cls": batching.scheduler,
     }
-    if batching.name == "chunked":
-        arguments["max_num_scheduled_tokens"] = batching.chunk_tokens
+    arguments |= batching.engine_arguments()
+    arguments |= overflow.engine_arguments(experiment.host_blocks)
     if experiment.device.name == "cpu":
         # An explicit size spares vLLM a profiling pass that only sizes the cache.
         arguments["kv_cache_memory_bytes"] = blocks * experiment.block_bytes
@@ -66,11 +96,16 @@ def running(experiment: Experiment) -> Iterator[Engine]:
     """Build the experiment's engine; shut it down and free its memory at the end."""
     from vllm import LLM
 
-    with tempfile.TemporaryDirectory(prefix="kvscope-model-") as directory:
+    batching, overflow = policy(experiment, "batching"), policy(experiment, "overflow")
+    with (
+        tempfile.TemporaryDirectory(prefix="kvscope-model-") as directory,
+        attention.chosen(experiment),
+    ):
         config = Path(directory) / "config.json"
         config.write_text(json.dumps(experiment.model.hf_config()), encoding="utf-8")
-        llm = LLM(**engine_arguments(experiment, Path(directory)))
+        llm = LLM(**engine_arguments(experiment, batching, overflow, Path(directory)))
         core = llm.llm_engine.engine_core.engine_core
+        core.scheduler.overflow = overflow
         timer = LayerTimer(core.scheduler)
         layers = llm.apply_model(timer.install)[0]
         try:

@@ -1,14 +1,17 @@
 """What is noted while vLLM runs: raw, by reference, so that noting costs next to nothing.
 
-One `PassRecord` a forward pass, one `PreemptionRecord` a preemption, four numbers a transformer
-block. Passes hold vLLM's own
-objects (which vLLM makes anew for every pass and does not change afterwards); turning them into
-tables happens between repeats (`kvscope.run.recorder`), outside anything that is timed.
+One `PassRecord` a forward pass, one `PreemptionRecord` a preemption, one `Transfer` a copy of a
+request's blocks, four numbers a transformer block. Passes hold vLLM's own objects (which vLLM makes
+anew for every pass and does not change afterwards); turning them into tables happens between
+repeats (`kvscope.run.recorder`), outside anything that is timed.
 """
 
 from array import array
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kvscope.engine.overflow.copies import Transfer
 
 
 @dataclass(slots=True)
@@ -18,9 +21,10 @@ class PassRecord:
     schedule_start_ns: int
     schedule_end_ns: int
     scheduled: Any  # vLLM's SchedulerOutput
-    finished_before: frozenset[str]  # requests that ended since the pass before
+    finished_before: set[str]  # requests that ended since the pass before
     waiting: int
-    kv_blocks_used: int
+    kv_blocks_free: int
+    host_blocks_used: int
     output_ns: int = 0  # the sampled tokens are on the host
     end_ns: int = 0  # vLLM has taken them in
     output: Any = None  # vLLM's ModelRunnerOutput
@@ -35,6 +39,7 @@ class PreemptionRecord:
     request_id: str  # vLLM's internal id
     tokens: int  # tokens whose K and V were in the cache
     blocks: int
+    swapped: bool = False  # its blocks are copied to the host pool
 
 
 @dataclass
@@ -43,6 +48,7 @@ class Recording:
 
     passes: list[PassRecord] = field(default_factory=list)
     preemptions: list[PreemptionRecord] = field(default_factory=list)
+    transfers: list["Transfer"] = field(default_factory=list)
     # One transformer block after another: pass, block, start and end in ns. Plain numbers, because
     # objects would keep Python's garbage collector busy.
     layers: "array[int]" = field(default_factory=lambda: array("q"))

@@ -1,4 +1,4 @@
-"""vLLM's own scheduler, observed: every decision stays vLLM's, what it decided is noted.
+"""vLLM's own scheduler, observed; batching and overflow policies change what it decides.
 
 The engine runs in this process and without asynchronous scheduling, so that one pass is
 `schedule()` → forward pass and sampling → `update_from_output()`, and the two calls seen here
@@ -14,24 +14,34 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
 from kvscope.engine.marks import Marks
+from kvscope.engine.overflow.policy import OverflowPolicy, Victim
+from kvscope.engine.overflow.recompute import Recompute
 from kvscope.engine.recording import PassRecord, PreemptionRecord, Recording
 from kvscope.ranges import FORWARD_PASS
 
 
 class RecordingScheduler(Scheduler):
-    """The scheduler of every kvscope run; `recording` holds what it has seen."""
+    """The scheduler of every kvscope run; `recording` holds what it has seen.
+
+    Batching policies override `fill`. `overflow` is asked what to keep of a preempted request.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.recording = Recording()
         self.marks = Marks()
-        self._finished: set[str] = set()
+        self.overflow: OverflowPolicy = Recompute()
+        self._finished: set[str] = set()  # reported by empty schedules
         self._in_flight: SchedulerOutput | None = None
+        self._free = self.kv_cache_manager.block_pool.free_block_queue
+        self._pool = self.connector.pool if self.connector is not None else None
 
     def begin(self, recording: Recording, marks: Marks) -> None:
         """Note into `recording` from now on; its passes are numbered from 0."""
         self.recording, self.marks = recording, marks
         self._finished.clear()
+        if self._pool is not None:
+            self.connector.transfers = recording.transfers
 
     @property
     def kv_blocks_total(self) -> int:
@@ -41,29 +51,49 @@ class RecordingScheduler(Scheduler):
     @property
     def kv_blocks_used(self) -> int:
         """Blocks that requests hold now."""
-        return self.kv_blocks_total - int(self.kv_cache_manager.block_pool.get_num_free_blocks())
+        return self.kv_blocks_total - int(self._free.num_free_blocks)
 
-    def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
-        """Let vLLM schedule, and note what it scheduled; empty schedules are no passes."""
+    @property
+    def host_blocks_used(self) -> int:
+        """Blocks that swapped-out requests hold in the host pool now."""
+        return self._pool.used if self._pool is not None else 0
+
+    @property
+    def host_blocks_total(self) -> int:
+        """Blocks of the host pool; 0 without one."""
+        return self._pool.size if self._pool is not None else 0
+
+    def swapped_out(self, request: Request) -> bool:
+        """Whether a request's blocks lie in the host pool."""
+        return self._pool is not None and request.request_id in self._pool
+
+    def fill(self, throttle_prefills: bool = False) -> SchedulerOutput:
+        """Choose the requests of the next forward pass, and their tokens: here, as vLLM does."""
+        return super().schedule(throttle_prefills)
+
+    def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
+        """Fill the next pass, and note with what; empty schedules are no passes."""
         start_ns = perf_counter_ns()
-        scheduled = super().schedule(*args, **kwargs)
-        self._finished |= scheduled.finished_req_ids
-        if not scheduled.total_num_scheduled_tokens:
-            return scheduled
-        record = PassRecord(
-            schedule_start_ns=start_ns,
-            schedule_end_ns=0,
-            scheduled=scheduled,
-            finished_before=frozenset(self._finished),
-            waiting=self.get_request_counts()[1],
-            kv_blocks_used=self.kv_blocks_used,
-        )
-        self._finished.clear()
+        scheduled = self.fill(throttle_prefills)
+        if self._finished or not scheduled.total_num_scheduled_tokens:
+            self._finished |= scheduled.finished_req_ids
+            if not scheduled.total_num_scheduled_tokens:
+                return scheduled
+        finished, self._finished = self._finished or scheduled.finished_req_ids, set()
         self._in_flight = scheduled
-        passes = self.recording.passes
-        passes.append(record)
+        # Plain attributes, no calls: this is vLLM's critical path.
+        record = PassRecord(
+            start_ns,
+            0,
+            scheduled,
+            finished,
+            len(self.waiting),
+            self._free.num_free_blocks,
+            self._pool.used if self._pool is not None else 0,
+        )
+        self.recording.passes.append(record)
         record.schedule_end_ns = perf_counter_ns()
-        self.marks.push(FORWARD_PASS, len(passes) - 1)
+        self.marks.push(FORWARD_PASS, len(self.recording.passes) - 1)
         return scheduled
 
     def update_from_output(
@@ -83,13 +113,28 @@ class RecordingScheduler(Scheduler):
 
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
         blocks = self.kv_cache_manager.get_block_ids(request.request_id)[0]
+        tokens = request.num_computed_tokens
+        victim = Victim(
+            request_id=request.request_id,
+            prompt_tokens=request.num_prompt_tokens,
+            output_tokens=request.num_output_tokens,
+            tokens=tokens,
+            preemptions=request.num_preemptions,
+        )
+        kept = (
+            self._pool is not None
+            and tokens > 0
+            and self.overflow.keeps(victim)
+            and self.connector.swap_out(request.request_id, tokens, blocks)
+        )
         self.recording.preemptions.append(
             PreemptionRecord(
                 step=len(self.recording.passes),
                 time_ns=perf_counter_ns(),
                 request_id=request.request_id,
-                tokens=request.num_computed_tokens,
+                tokens=tokens,
                 blocks=len(blocks),
+                swapped=kept,
             )
         )
         super()._preempt_request(request, *args, **kwargs)

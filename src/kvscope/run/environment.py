@@ -24,6 +24,7 @@ ALLOWED = frozenset(
 REQUIRED = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine in one process: records need no transport
     "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_USE_V2_MODEL_RUNNER": "0",  # the one whose order of copies and forward pass is known
     "VLLM_LOGGING_LEVEL": "WARNING",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # two experiments at once must not share one core
     "HF_HUB_OFFLINE": "1",

@@ -1,5 +1,6 @@
 """From what was noted while vLLM ran (`engine.recording`) to the tables of one repeat."""
 
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -8,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from kvscope import tables
+from kvscope.engine.overflow.copies import Transfer
 from kvscope.engine.recording import PassRecord, PreemptionRecord, Recording
 
 NANOSECONDS = 1e-9
@@ -20,8 +22,8 @@ class RepeatContext:
     repeat: int
     origin_ns: int  # start of the repeat, host monotonic clock
     kv_blocks_total: int
+    host_blocks_total: int
     block_size: int
-    policy: str
     time_source: str
 
     def seconds(self, time_ns: int) -> float:
@@ -35,7 +37,8 @@ class RequestState:
 
     prompt_tokens: int = 0
     resident_tokens: int = 0  # tokens whose K and V are in the cache
-    sampled_tokens: int = 0
+    computed_tokens: int = 0  # tokens that were ever computed
+    given: list[int] = field(default_factory=list)  # its output token ids
     preemptions: int = 0
     first_scheduled_s: float | None = None
     first_token_s: float | None = None
@@ -54,6 +57,10 @@ class Repeat:
     layers: pd.DataFrame
     requests: dict[str, RequestState] = field(default_factory=dict)
 
+    def state(self, request_id: str) -> RequestState:
+        """How a request ended; one that was never scheduled has an empty state."""
+        return self.requests.get(request_id, RequestState())
+
 
 def external_id(internal_id: str) -> str:
     """The workload's request id: vLLM appends '-' and random characters to it."""
@@ -67,8 +74,14 @@ class Replay:
         self.context = context
         self.requests: dict[str, RequestState] = {}
         self.steps: list[dict[str, Any]] = []
-        self.batch: list[tuple[Any, ...]] = []
+        self.batch: list[dict[str, Any]] = []
         self.preemptions: list[dict[str, Any]] = []
+        self._transfers: dict[tuple[str, str], deque[Transfer]] = defaultdict(deque)
+
+    def copied(self, transfers: Sequence[Transfer]) -> None:
+        """What the device copied, in order; each copy belongs to one preemption or resumption."""
+        for transfer in transfers:
+            self._transfers[external_id(transfer.request_id), transfer.direction].append(transfer)
 
     def preempt(self, record: PreemptionRecord) -> None:
         """A request loses its blocks."""
@@ -77,7 +90,7 @@ class Replay:
         state.preempted, state.recovering = record, True
         state.preemptions += 1
         state.resident_tokens = 0
-        self._preemption_row(record.step, request_id, "preempt", record.blocks, record.tokens)
+        self._preemption_row(record.step, request_id, "preempt", record, record.blocks)
 
     def forward_pass(self, step: int, record: PassRecord, preempted: int) -> None:
         """One pass: a row of `steps` and a row of `batch` for each of its requests."""
@@ -87,8 +100,8 @@ class Replay:
             if (state := self.requests.get(external_id(internal_id))) is not None:
                 state.resident_tokens = 0
         rows = [self._batch_row(step, record, *row) for row in scheduled_rows(record)]
-        prefill = sum(row[4] for row in rows if row[3] == "prefill")
-        scheduled = sum(row[4] for row in rows)
+        scheduled = sum(row["scheduled_tokens"] for row in rows)
+        prefill = sum(row["scheduled_tokens"] for row in rows if row["phase"] == "prefill")
         self.steps.append(
             {
                 "repeat": self.context.repeat,
@@ -101,16 +114,17 @@ class Replay:
                 "scheduled_tokens": scheduled,
                 "prefill_tokens": prefill,
                 "decode_tokens": scheduled - prefill,
-                "sampled_tokens": sum(row[6] for row in rows),
+                "recomputed_tokens": sum(row["recomputed_tokens"] for row in rows),
+                "sampled_tokens": sum(row["sampled_tokens"] for row in rows),
                 "requests": len(rows),
-                "resumed_requests": sum(row[7] for row in rows),
+                "resumed_requests": sum(row["resumed"] for row in rows),
                 "preempted_requests": preempted,
                 "waiting_requests": record.waiting,
-                "kv_blocks_used": record.kv_blocks_used,
+                "kv_blocks_used": self.context.kv_blocks_total - record.kv_blocks_free,
                 "kv_blocks_total": self.context.kv_blocks_total,
                 "kv_tokens_used": sum(r.resident_tokens for r in self.requests.values()),
-                "host_blocks_used": 0,
-                "host_blocks_total": 0,
+                "host_blocks_used": record.host_blocks_used,
+                "host_blocks_total": self.context.host_blocks_total,
                 "stalled": False,
                 "time_source": self.context.time_source,
             }
@@ -118,8 +132,14 @@ class Replay:
         self.batch.extend(rows)
 
     def _batch_row(
-        self, step: int, record: PassRecord, internal_id: str, tokens: int, context: int, given: int
-    ) -> tuple[Any, ...]:
+        self,
+        step: int,
+        record: PassRecord,
+        internal_id: str,
+        tokens: int,
+        context: int,
+        given: list[int],
+    ) -> dict[str, Any]:
         request_id = external_id(internal_id)
         state = self.requests.setdefault(request_id, RequestState())
         if state.first_scheduled_s is None:
@@ -127,17 +147,28 @@ class Replay:
         if state.preempted is not None:
             self._resume(step, record, request_id, state, context, tokens)
         resumed = state.recovering
-        # A pass decodes a request if all but its newest token is in the cache and was all along.
-        decodes = state.sampled_tokens > 0 and tokens == 1 and not resumed
+        recomputed = max(0, min(state.computed_tokens, context + tokens) - context)
+        # A request decodes where it computes its newest token and nothing else.
+        decodes = bool(state.given) and tokens == 1 and not recomputed
         state.resident_tokens = context + tokens
+        state.computed_tokens = max(state.computed_tokens, state.resident_tokens)
         if given:
-            state.sampled_tokens += given
+            state.given += given
             state.recovering = False
             state.finished_s = self.context.seconds(record.end_ns)
             if state.first_token_s is None:
                 state.first_token_s = state.finished_s
-        phase = "decode" if decodes else "prefill"
-        return (self.context.repeat, step, request_id, phase, tokens, context, given, resumed)
+        return {
+            "repeat": self.context.repeat,
+            "step": step,
+            "request_id": request_id,
+            "phase": "decode" if decodes else "prefill",
+            "scheduled_tokens": tokens,
+            "recomputed_tokens": recomputed,
+            "context_tokens": context,
+            "sampled_tokens": len(given),
+            "resumed": resumed,
+        }
 
     def _resume(
         self,
@@ -155,27 +186,36 @@ class Replay:
             step,
             request_id,
             "resume",
-            -(-(context + tokens) // self.context.block_size),
-            lost.tokens,
+            lost,
+            blocks=-(-(context + tokens) // self.context.block_size),
             wait_s=(record.schedule_start_ns - lost.time_ns) * NANOSECONDS,
             recomputed_tokens=lost.tokens - context,
         )
 
     def _preemption_row(
-        self, step: int, request_id: str, event: str, blocks: int, tokens: int, **more: Any
+        self,
+        step: int,
+        request_id: str,
+        event: str,
+        record: PreemptionRecord,
+        blocks: int,
+        **more: Any,
     ) -> None:
+        direction = "out" if event == "preempt" else "in"
+        transfer = self._transfers[request_id, direction].popleft() if record.swapped else None
+        seconds = transfer.seconds() if transfer else None
         self.preemptions.append(
             {
                 "repeat": self.context.repeat,
                 "step": step,
                 "request_id": request_id,
                 "event": event,
-                "policy": self.context.policy,
+                "policy": "swap" if record.swapped else "recompute",
                 "blocks": blocks,
-                "tokens": tokens,
-                "bytes": 0,
-                "swap_out_s": None,
-                "swap_in_s": None,
+                "tokens": record.tokens,
+                "bytes": transfer.bytes if transfer else 0,
+                "swap_out_s": seconds if direction == "out" else None,
+                "swap_in_s": seconds if direction == "in" else None,
                 "wait_s": None,
                 "recomputed_tokens": None,
                 "time_source": self.context.time_source,
@@ -191,20 +231,21 @@ def phase_of(prefill_tokens: int, decode_tokens: int) -> str:
     return "mixed" if prefill_tokens else "decode"
 
 
-def scheduled_rows(record: PassRecord) -> Iterator[tuple[str, int, int, int]]:
-    """(internal id, tokens computed, tokens in the cache before, tokens given) of each request."""
+def scheduled_rows(record: PassRecord) -> Iterator[tuple[str, int, int, list[int]]]:
+    """(internal id, tokens computed, tokens in the cache before, token ids given) by request."""
     scheduled, output = record.scheduled, record.output
     cached = scheduled.scheduled_cached_reqs
     context = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
     context.update({new.req_id: new.num_computed_tokens for new in scheduled.scheduled_new_reqs})
     for internal_id, tokens in scheduled.num_scheduled_tokens.items():
         given = output.sampled_token_ids[output.req_id_to_index[internal_id]]
-        yield internal_id, tokens, context[internal_id], len(given)
+        yield internal_id, tokens, context[internal_id], list(given)
 
 
 def replay(recording: Recording, context: RepeatContext) -> Repeat:
     """The tables of one repeat from its recording."""
     state = Replay(context)
+    state.copied(recording.transfers)
     preemptions = iter([*recording.preemptions, None])
     upcoming = next(preemptions)
     for step, record in enumerate(recording.passes):

@@ -7,18 +7,14 @@ repeat it writes the tables of all repeats so far and `session.json`, what the s
 
 import argparse
 import gc
-import hashlib
 import sys
 import time
 import traceback
-from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from kvscope import stalls, tables
@@ -31,7 +27,8 @@ from kvscope.ranges import REPEAT, RUN, WARM_UP
 from kvscope.run.locks import SESSION_LOCK, locked
 from kvscope.run.progress import Progress
 from kvscope.run.provenance import accelerators
-from kvscope.run.recorder import NANOSECONDS, Repeat, RepeatContext, replay
+from kvscope.run.recorder import Repeat, RepeatContext, replay
+from kvscope.run.serving import Served, outcome, serve
 from kvscope.runfile import SESSION_FILE
 from kvscope.workload.requests import Request, build, sources, to_frame
 
@@ -54,6 +51,7 @@ class Session:
     durations_s: list[float] = field(default_factory=list)
     timings_s: dict[str, float] = field(default_factory=dict)
     engine: dict[str, Any] = field(default_factory=dict)
+    leaks: list[dict[str, int]] = field(default_factory=list)
 
     def context(self, engine: Engine, origin_ns: int) -> RepeatContext:
         """The context of the repeat that starts at `origin_ns`."""
@@ -61,79 +59,17 @@ class Session:
             repeat=len(self.repeats),
             origin_ns=origin_ns,
             kv_blocks_total=engine.scheduler.kv_blocks_total,
+            host_blocks_total=engine.scheduler.host_blocks_total,
             block_size=self.experiment.cache.block_size,
-            policy=self.experiment.overflow.name,
             time_source=TIME_SOURCE,
         )
-
-
-def serve(engine: Engine, requests: Sequence[Request], progress: Progress) -> tuple[int, Any]:
-    """Serve the requests once; returns the start (ns) and the outputs by request id.
-
-    A request is handed over when it arrives, or as soon after as the pass under way ends; its
-    time to first token counts from its arrival.
-    """
-    from vllm import SamplingParams
-    from vllm.sampling_params import RequestOutputKind
-
-    upcoming = deque(sorted(requests, key=lambda r: r.arrival_s))
-    outputs: dict[str, list[int]] = {}
-    origin_ns = perf_counter_ns()
-    while upcoming or engine.vllm.has_unfinished_requests():
-        now_s = (perf_counter_ns() - origin_ns) * NANOSECONDS
-        while upcoming and upcoming[0].arrival_s <= now_s:
-            request = upcoming.popleft()
-            engine.vllm.add_request(
-                request.request_id,
-                {"prompt_token_ids": request.prompt_token_ids.tolist()},
-                SamplingParams(
-                    max_tokens=request.output_tokens,
-                    temperature=0,
-                    ignore_eos=True,
-                    detokenize=False,
-                    output_kind=RequestOutputKind.FINAL_ONLY,
-                ),
-            )
-        if not engine.vllm.has_unfinished_requests():
-            time.sleep(max(0.0, upcoming[0].arrival_s - now_s))
-            continue
-        for output in engine.vllm.step():
-            if output.finished:
-                outputs[output.request_id] = list(output.outputs[0].token_ids)
-                progress.advance(len(outputs[output.request_id]))
-    return origin_ns, outputs
-
-
-def outcome(
-    repeat: Repeat, number: int, requests: Sequence[Request], outputs: dict[str, list[int]]
-) -> pd.DataFrame:
-    """The `requests` table of one repeat."""
-    rows = []
-    for request in requests:
-        state, tokens = repeat.requests[request.request_id], outputs[request.request_id]
-        digest = hashlib.sha256(np.asarray(tokens, dtype="<i4").tobytes()).hexdigest()
-        rows.append(
-            (
-                number,
-                request.request_id,
-                request.arrival_s,
-                len(request.prompt_token_ids),
-                len(tokens),
-                state.first_scheduled_s,
-                state.first_token_s,
-                state.finished_s,
-                state.preemptions,
-                digest,
-            )
-        )
-    return pd.DataFrame(rows, columns=tables.REQUESTS.names)
 
 
 def measure(session: Session, marks: Marks, progress: Progress) -> None:
     """Warm up and repeat; the session holds whatever was finished, also after an exception.
 
-    Warm-up serves the whole request list, so that it covers every shape class that the measured
-    part will use.
+    Warm-up serves the whole request list to its end, so that it covers every shape class that the
+    measured part will use.
     """
     experiment = session.experiment
     tokens = sum(r.output_tokens for r in session.requests)
@@ -146,35 +82,46 @@ def measure(session: Session, marks: Marks, progress: Progress) -> None:
             "block_size": experiment.cache.block_size,
             "block_bytes": experiment.block_bytes,
             "layers": engine.layers,
+            "host_blocks_total": engine.scheduler.host_blocks_total,
+            "host_memory": engine.host_memory,
         }
         began = time.perf_counter()
         for number in range(experiment.warmup):
             progress.phase(f"warm-up {number + 1}/{experiment.warmup}")
             with marks.range(WARM_UP, number):
-                repeat, _, _ = one_pass(session, engine, marks, progress)
+                repeat, _ = one_pass(session, engine, marks, progress, timeout_s=None)
             session.warm_up.append(repeat.steps)
         session.timings_s["warm_up"] = time.perf_counter() - began
         began = time.perf_counter()
         for number in range(experiment.repeats):
             progress.phase(f"repeat {number + 1}/{experiment.repeats}")
             with marks.range(REPEAT, number):
-                repeat, origin_ns, outputs = one_pass(session, engine, marks, progress)
-            session.outcomes.append(outcome(repeat, number, session.requests, outputs))
-            session.origins_ns.append(origin_ns)
+                timeout_s = experiment.workload.timeout_s
+                repeat, served = one_pass(session, engine, marks, progress, timeout_s)
+            session.outcomes.append(outcome(repeat, number, session.requests, served))
+            session.origins_ns.append(served.origin_ns)
+            session.leaks += leaked(engine, number)
             session.repeats.append(repeat)
             save(session)
         session.timings_s["repeats"] = time.perf_counter() - began
 
 
 def one_pass(
-    session: Session, engine: Engine, marks: Marks, progress: Progress
-) -> tuple[Repeat, int, dict[str, list[int]]]:
-    """Serve the request list once; its tables, its start (ns) and its outputs."""
+    session: Session, engine: Engine, marks: Marks, progress: Progress, timeout_s: float | None
+) -> tuple[Repeat, Served]:
+    """Serve the request list once; its tables, and what was served."""
     gc.collect()  # garbage of the pass before must not be collected while this one is timed
     recording = Recording()
     engine.scheduler.begin(recording, marks)
-    origin_ns, outputs = serve(engine, session.requests, progress)
-    return replay(recording, session.context(engine, origin_ns)), origin_ns, outputs
+    served = serve(engine, session.requests, progress, timeout_s)
+    return replay(recording, session.context(engine, served.origin_ns)), served
+
+
+def leaked(engine: Engine, repeat: int) -> list[dict[str, int]]:
+    """Blocks that are still in use although no request is left; nothing if all are free."""
+    scheduler = engine.scheduler
+    left = {"kv_blocks": scheduler.kv_blocks_used, "host_blocks": scheduler.host_blocks_used}
+    return [{"repeat": repeat} | left] if any(left.values()) else []
 
 
 def write_tables(session: Session) -> None:
@@ -232,7 +179,7 @@ def summary(session: Session) -> dict[str, Any]:
             "uncovered_classes": stalls.uncovered(measured, warm_up) if len(measured) else [],
         },
         "workload": sources(session.experiment),
-        "engine": session.engine,
+        "engine": session.engine | {"leaked_blocks": session.leaks},
         "accelerators": accelerators(session.experiment.device.name),
         "timings_s": session.timings_s,
     }

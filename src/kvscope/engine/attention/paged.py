@@ -1,0 +1,180 @@
+"""`paged`: attention over a paged KV cache in plain PyTorch, for any block size and layout.
+
+vLLM's CPU kernels take blocks of multiples of 32 tokens, and each layer's blocks in one piece.
+This backend takes any, and is short enough to be the reference that others are compared with. It
+gathers a request's blocks and leaves the arithmetic to `scaled_dot_product_attention`.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+from vllm.v1.attention.backend import (
+    AttentionBackend,
+    AttentionImpl,
+    AttentionMetadata,
+    AttentionMetadataBuilder,
+    AttentionType,
+    CommonAttentionMetadata,
+    MultipleOf,
+)
+from vllm.v1.kv_cache_interface import AttentionSpec, KVCacheLayout
+
+
+@dataclass
+class Row:
+    """One request of a batch: its queries and what they attend to."""
+
+    queries: slice  # of the batch's tokens
+    length: int  # tokens in the cache after this pass
+    blocks: torch.Tensor  # its block table, cut to the blocks in use
+    mask: torch.Tensor | None  # (queries, length); None where nothing is hidden or all is causal
+    causal: bool
+
+
+@dataclass
+class PagedMetadata(AttentionMetadata):
+    """The batch, request by request."""
+
+    rows: list[Row]
+
+
+class PagedMetadataBuilder(AttentionMetadataBuilder[PagedMetadata]):
+    """Turns vLLM's metadata of a batch into ours, once a forward pass."""
+
+    def __init__(
+        self,
+        kv_cache_spec: AttentionSpec,
+        layer_names: list[str],
+        vllm_config: Any,
+        device: torch.device,
+    ) -> None:
+        super().__init__(kv_cache_spec, layer_names, vllm_config, device)
+
+    def build(
+        self,
+        common_prefix_len: int,
+        common_attn_metadata: CommonAttentionMetadata,
+        fast_build: bool = False,
+    ) -> PagedMetadata:
+        """The rows of this batch; parameters are named as vLLM passes them."""
+        common = common_attn_metadata
+        size = self.kv_cache_spec.block_size
+        starts = common.query_start_loc.tolist()
+        lengths = common.seq_lens[: common.num_reqs].tolist()
+        rows = [
+            self._row(start, end, length, common.block_table_tensor[row], size)
+            for row, (start, end, length) in enumerate(
+                zip(starts, starts[1:], lengths, strict=False)
+            )
+        ]
+        return PagedMetadata(rows)
+
+    def _row(self, start: int, end: int, length: int, table: torch.Tensor, size: int) -> Row:
+        queries = end - start
+        mask = None
+        if 1 < queries < length:  # the queries are the newest tokens, not the first ones
+            mask = torch.ones(queries, length, dtype=torch.bool).tril(length - queries)
+        blocks = table[: -(-length // size)].long()
+        return Row(slice(start, end), length, blocks, mask, causal=1 < queries == length)
+
+
+class PagedAttention(AttentionImpl[PagedMetadata]):
+    """Writes K and V to their slots, and attends to each request's blocks."""
+
+    def __init__(
+        self,
+        num_heads: int,
+        head_size: int,
+        scale: float,
+        num_kv_heads: int,
+        alibi_slopes: list[float] | None = None,
+        sliding_window: int | None = None,
+        kv_cache_dtype: str = "auto",
+        logits_soft_cap: float | None = None,
+        attn_type: str = AttentionType.DECODER,
+        kv_sharing_target_layer_name: str | None = None,
+        **unused: Any,
+    ) -> None:
+        if alibi_slopes or sliding_window or logits_soft_cap or attn_type != AttentionType.DECODER:
+            raise NotImplementedError("paged attention is causal and full, without biases or caps")
+        self.head_size, self.scale = head_size, float(scale)
+        self.grouped = num_heads != num_kv_heads
+
+    def do_kv_cache_update(
+        self,
+        layer: torch.nn.Module,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        kv_cache: torch.Tensor,
+        slot_mapping: torch.Tensor,
+    ) -> None:
+        """Write K and V, (tokens, KV heads, head size), to the slots of their tokens."""
+        size = kv_cache.shape[2]
+        slots = slot_mapping[: key.shape[0]]
+        written = torch.cat((key[: slots.shape[0]], value[: slots.shape[0]]), dim=-1)
+        kv_cache[slots // size, :, slots % size] = written
+
+    def forward(
+        self,
+        layer: torch.nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        kv_cache: torch.Tensor,
+        attn_metadata: PagedMetadata | None,
+        output: torch.Tensor,
+        output_scale: torch.Tensor | None = None,
+        output_block_scale: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Attend: `query` (tokens, heads, head size), `kv_cache` (blocks, KV heads, block size,
+        2 · head size), K first; the result goes to `output`, shaped as `query`."""
+        if attn_metadata is None:  # vLLM's dry run
+            return output
+        for row in attn_metadata.rows:
+            # (blocks, heads, size, 2 · head size) → (heads, tokens, 2 · head size)
+            gathered = kv_cache[row.blocks].transpose(0, 1).flatten(1, 2)[:, : row.length]
+            attended = scaled_dot_product_attention(
+                query[row.queries].transpose(0, 1)[None],
+                gathered[None, ..., : self.head_size],
+                gathered[None, ..., self.head_size :],
+                attn_mask=row.mask,
+                is_causal=row.causal,
+                scale=self.scale,
+                enable_gqa=self.grouped,
+            )
+            output[row.queries] = attended[0].transpose(0, 1)
+        return output
+
+
+class PagedBackend(AttentionBackend):
+    """Takes the place of vLLM's CPU backend, and its name, by which vLLM looks it up."""
+
+    forward_includes_kv_cache_update: bool = False
+    supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float32, torch.float16, torch.bfloat16]
+
+    @staticmethod
+    def get_name() -> str:
+        """The name that vLLM knows it under."""
+        return "CPU_ATTN"
+
+    @staticmethod
+    def get_impl_cls() -> type[PagedAttention]:
+        """The attention itself."""
+        return PagedAttention
+
+    @staticmethod
+    def get_builder_cls() -> type[PagedMetadataBuilder]:
+        """What prepares a batch for it."""
+        return PagedMetadataBuilder
+
+    @staticmethod
+    def get_supported_kernel_block_sizes(kv_cache_spec: Any = None) -> list[int | MultipleOf]:
+        """Any block size."""
+        return [MultipleOf(1)]
+
+    @classmethod
+    def supported_kv_cache_layouts(cls) -> tuple[KVCacheLayout, ...]:
+        """Layer by layer, or all layers of a block together."""
+        return KVCacheLayout.LBHNC, KVCacheLayout.BLHNC

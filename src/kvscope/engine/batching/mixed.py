@@ -1,0 +1,7 @@
+"""`mixed`: prefill and decode share a forward pass, a prompt is computed whole."""
+
+from kvscope.engine.batching.policy import BatchingPolicy
+
+
+class Mixed(BatchingPolicy):
+    """vLLM's own order: running requests decode first, then whole prompts join that fit."""

@@ -1,0 +1,1 @@
+"""Overflow policies: what becomes of a preempted request's blocks. One policy a file."""

@@ -1,0 +1,154 @@
+"""Swap as a KV connector: vLLM's hooks are where blocks must be copied out and back.
+
+vLLM makes the connector twice. The scheduler's half keeps the books: who holds which host blocks,
+and what is to be copied for the pass being scheduled. The worker's half copies: out in
+`handle_preemptions`, before anything of the pass touches the cache; in in `start_load_kv`, before
+the forward pass.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorMetadata,
+    KVConnectorRole,
+    KVConnectorWorkerMetadata,
+    SupportsHMA,
+)
+
+from kvscope.engine.overflow import copies
+from kvscope.engine.overflow.copies import Transfer
+from kvscope.engine.overflow.host_pool import HostPool
+
+Blocks = tuple[int, ...]
+Order = tuple[str, Blocks, Blocks]  # request, blocks of the cache, blocks of the pool
+
+
+@dataclass
+class SwapOrders(KVConnectorMetadata):
+    """What to copy for one pass."""
+
+    out: list[Order] = field(default_factory=list)
+    into: list[Order] = field(default_factory=list)
+
+
+@dataclass
+class SwapReport(KVConnectorWorkerMetadata):
+    """What was copied for one pass."""
+
+    transfers: list[Transfer]
+
+    def aggregate(self, other: "SwapReport") -> "SwapReport":
+        """The reports of two workers as one."""
+        return SwapReport(self.transfers + other.transfers)
+
+
+class SwapConnector(KVConnectorBase_V1, SupportsHMA):
+    """Moves the blocks of preempted requests to a host pool, and back."""
+
+    # Nothing is handed to another engine, so no request waits for a delivery.
+    requires_kv_delivery = False
+
+    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        (group,) = kv_cache_config.kv_cache_groups
+        if kv_cache_config.needs_kv_cache_zeroing:
+            # It would clear a victim's blocks before they are copied out.
+            raise NotImplementedError("swap needs a model whose new blocks need no clearing")
+        settings = self._kv_transfer_config.kv_connector_extra_config
+        self.block_size = int(group.kv_cache_spec.block_size)
+        self.pinned = bool(settings["pinned"])
+        self.copies = copies.Coalesced() if settings["coalesced"] else copies.PerBlock()
+        self.pool = HostPool(int(settings["host_blocks"]))
+        self.orders = SwapOrders()
+        self.transfers: list[Transfer] = []  # the scheduler's half: all there were
+        self.done: list[Transfer] = []  # the worker's half: those of the pass under way
+
+    # ------------------------------------------------------------------ the scheduler's half
+
+    def swap_out(self, request_id: str, tokens: int, blocks: list[int]) -> bool:
+        """Keep a request's first `tokens` tokens before its blocks are freed; False if full."""
+        used = tuple(blocks[: -(-tokens // self.block_size)])
+        held = self.pool.hold(request_id, tokens, len(used))
+        if held is None:
+            return False
+        self.orders.out.append((request_id, used, held.blocks))
+        return True
+
+    def get_num_new_matched_tokens(
+        self, request: Any, num_computed_tokens: int
+    ) -> tuple[int | None, bool]:
+        """Tokens that the pool holds beyond those computed; loaded before the forward pass."""
+        held = self.pool.held(request.request_id)
+        return (max(0, held.tokens - num_computed_tokens) if held else 0), False
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        """A request that resumes has its new blocks: order the copy, free its host blocks."""
+        held = self.pool.release(request.request_id) if num_external_tokens else None
+        if held is not None:
+            new = tuple(blocks.get_block_ids()[0][: len(held.blocks)])
+            self.orders.into.append((request.request_id, new, held.blocks))
+
+    def build_connector_meta(self, scheduler_output: Any) -> SwapOrders:
+        """Hand over the orders of this pass; an empty schedule is no pass and gets none."""
+        orders, self.orders = self.orders, SwapOrders()
+        return orders
+
+    def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, None]:
+        """A request that ends or is given up while swapped out leaves the pool."""
+        self.pool.release(request.request_id)
+        return False, None
+
+    request_finished_all_groups = request_finished
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        """Take in what the worker copied."""
+        report = connector_output.kv_connector_worker_meta
+        if report is not None:
+            self.transfers += report.transfers
+
+    # --------------------------------------------------------------------- the worker's half
+
+    def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
+        """See the cache as planes and make a pool to match."""
+        self.cache = copies.planes(list(kv_caches.values()))
+        self.host, self.host_memory = copies.host_planes(self.cache, self.pool.size, self.pinned)
+        self.block_bytes = sum(plane.shape[1] for plane in self.cache)
+
+    def handle_preemptions(self, kv_connector_metadata: SwapOrders) -> None:
+        """Copy out, before anything of the pass can write to the victims' blocks."""
+        for order in kv_connector_metadata.out:
+            self._carry_out(order, "out", self.copies.out)
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        """Copy in, before the forward pass reads the blocks."""
+        for order in self._get_connector_metadata().into:
+            self._carry_out(order, "in", self.copies.into)
+
+    def _carry_out(self, order: Order, direction: str, copy: Callable[..., None]) -> None:
+        request_id, blocks, host = order
+        seconds = copies.timed(
+            lambda: copy(self.cache, blocks, self.host, host), on_gpu=self.cache[0].is_cuda
+        )
+        moved = len(blocks) * self.block_bytes
+        self.done.append(Transfer(request_id, direction, len(blocks), moved, seconds))
+
+    def build_connector_worker_meta(self) -> SwapReport | None:
+        """Report what was copied for this pass."""
+        done, self.done = self.done, []
+        return SwapReport(done) if done else None
+
+    # ------------------------------------------------------- nothing happens layer by layer
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        """Loads end before the forward pass."""
+
+    def save_kv_layer(
+        self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any
+    ) -> None:
+        """Nothing is saved but a victim's blocks."""
+
+    def wait_for_save(self) -> None:
+        """Copies are ordered before the forward pass on its own stream."""

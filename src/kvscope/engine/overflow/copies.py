@@ -1,0 +1,163 @@
+"""Copies of blocks between the KV cache and the host pool, and the time they take.
+
+Both memories are seen as planes: two-dimensional views of bytes, a row a block. A cache laid out
+layer by layer has a plane a layer; one that keeps all layers of a block together has one plane.
+"""
+
+import ctypes
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+
+Planes = list[torch.Tensor]
+
+
+def planes(caches: Sequence[torch.Tensor]) -> Planes:
+    """The planes of vLLM's KV caches, one tensor (blocks, …) of each layer, in order.
+
+    ValueError if the bytes of a layer's block do not lie in one piece.
+    """
+    views = [_bytes_of(cache) for cache in caches]
+    width, stride = views[0].shape[1], views[0].stride(0)
+    packed = stride == width * len(views) and all(
+        after.storage_offset() - before.storage_offset() == width
+        for before, after in pairwise(views)
+    )
+    if not packed:
+        return views
+    first = views[0]
+    return [first.as_strided((first.shape[0], stride), (stride, 1), first.storage_offset())]
+
+
+def _bytes_of(cache: torch.Tensor) -> torch.Tensor:
+    """A layer's cache as (blocks, bytes of a block), whatever the order of its inner axes."""
+    size, width = cache.element_size(), cache[0].numel() * cache.element_size()
+    expected = 1
+    for stride, length in sorted(zip(cache.stride()[1:], cache.shape[1:], strict=True)):
+        if length > 1 and stride != expected:
+            raise ValueError(f"a block of shape {tuple(cache.shape[1:])} lies in several pieces")
+        expected *= length
+    storage = torch.empty(0, dtype=torch.uint8, device=cache.device).set_(cache.untyped_storage())
+    return storage.as_strided(
+        (cache.shape[0], width), (cache.stride(0) * size, 1), cache.storage_offset() * size
+    )
+
+
+def host_planes(like: Planes, blocks: int, pinned: bool) -> tuple[Planes, str]:
+    """A host pool of `blocks` blocks for these planes, all its pages present.
+
+    Returns it with a word on the memory: 'pinned', 'locked' (page-locked by the operating system:
+    there is no GPU to pin for), 'pageable', or 'not lockable' if locking was refused.
+    """
+    on_gpu = like[0].is_cuda
+    pool = [
+        torch.zeros((blocks, plane.shape[1]), dtype=torch.uint8, pin_memory=pinned and on_gpu)
+        for plane in like
+    ]
+    for plane in pool:
+        plane.fill_(1)  # zeroed pages may be mapped on first use only: use them now
+    if not pinned:
+        return pool, "pageable"
+    if on_gpu:
+        return pool, "pinned"
+    locked = all([_lock(plane) for plane in pool])
+    return pool, "locked" if locked else "not lockable"
+
+
+def _lock(plane: torch.Tensor) -> bool:
+    mlock = ctypes.CDLL(None, use_errno=True).mlock
+    return bool(mlock(ctypes.c_void_p(plane.data_ptr()), ctypes.c_size_t(plane.numel())) == 0)
+
+
+class PerBlock:
+    """A copy for each block and plane, as vLLM 0.4.2 issued them."""
+
+    def out(self, cache: Planes, blocks: Sequence[int], host: Planes, to: Sequence[int]) -> None:
+        """Copy blocks of the cache to the host."""
+        self._copy(cache, blocks, host, to)
+
+    def into(self, cache: Planes, blocks: Sequence[int], host: Planes, of: Sequence[int]) -> None:
+        """Copy blocks of the host into the cache."""
+        self._copy(host, of, cache, blocks)
+
+    def _copy(self, source: Planes, rows: Sequence[int], target: Planes, to: Sequence[int]) -> None:
+        for here, there in zip(source, target, strict=True):
+            for row, place in zip(rows, to, strict=True):
+                there[place].copy_(here[row], non_blocking=True)
+
+
+class Coalesced:
+    """A copy for each plane and stretch of neighbouring host blocks.
+
+    The cache's blocks, which are neighbours only by chance, are gathered and scattered by the
+    device itself: a GPU's link sees large copies.
+    """
+
+    def out(self, cache: Planes, blocks: Sequence[int], host: Planes, to: Sequence[int]) -> None:
+        """Gather blocks of the cache on the host."""
+        for first, last, place in stretches(to):
+            rows = torch.tensor(blocks[first:last], device=cache[0].device)
+            for here, there in zip(cache, host, strict=True):
+                target = there[place : place + last - first]
+                if here.is_cuda:
+                    target.copy_(here.index_select(0, rows), non_blocking=True)
+                else:
+                    torch.index_select(here, 0, rows, out=target)
+
+    def into(self, cache: Planes, blocks: Sequence[int], host: Planes, of: Sequence[int]) -> None:
+        """Scatter blocks of the host over the cache."""
+        for first, last, place in stretches(of):
+            rows = list(blocks[first:last])
+            for there, here in zip(cache, host, strict=True):
+                source = here[place : place + last - first]
+                if there.is_cuda:
+                    index = torch.tensor(rows, device=there.device)
+                    there.index_copy_(0, index, source.to(there.device, non_blocking=True))
+                else:  # torch's scatter of rows of bytes is some 20 times slower on a CPU
+                    there.numpy()[rows] = source.numpy()
+
+
+def stretches(rows: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """(first, last, row): rows[first:last] are consecutive and begin with `row`."""
+    first = 0
+    for end in range(1, len(rows) + 1):
+        if end == len(rows) or rows[end] != rows[first] + end - first:
+            yield first, end, rows[first]
+            first = end
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """One request's blocks, copied one way."""
+
+    request_id: str  # vLLM's internal id
+    direction: str  # 'out' of the cache or 'in'
+    blocks: int
+    bytes: int
+    seconds: Callable[[], float]  # on the device that copied; once the pass is over
+
+
+def timed(copy: Callable[[], None], on_gpu: bool) -> Callable[[], float]:
+    """Run a copy; returns what tells its duration in seconds.
+
+    On a GPU the copy is only launched here, and CUDA events time it on its stream. The duration
+    may be asked for when the pass has ended.
+    """
+    if on_gpu:
+        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        before.record()
+        copy()
+        after.record()
+
+        def elapsed() -> float:
+            after.synchronize()
+            return float(before.elapsed_time(after)) * 1e-3
+
+        return elapsed
+    start = time.perf_counter()
+    copy()
+    duration = time.perf_counter() - start
+    return lambda: duration

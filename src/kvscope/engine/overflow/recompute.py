@@ -1,0 +1,7 @@
+"""`recompute`: a preempted request gives up its blocks and is computed again."""
+
+from kvscope.engine.overflow.policy import OverflowPolicy
+
+
+class Recompute(OverflowPolicy):
+    """vLLM's own way, with nothing added."""

@@ -1,0 +1,120 @@
+"""Serving a request list once: requests arrive, wait, are served, or are given up."""
+
+import hashlib
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+
+import numpy as np
+import pandas as pd
+
+from kvscope import tables
+from kvscope.engine.build import Engine
+from kvscope.run.progress import Progress
+from kvscope.run.recorder import NANOSECONDS, Repeat
+from kvscope.workload.requests import Request
+
+
+@dataclass
+class Served:
+    """What became of a request list: output token ids, and when requests were given up."""
+
+    origin_ns: int
+    outputs: dict[str, list[int]] = field(default_factory=dict)
+    aborted_s: dict[str, float] = field(default_factory=dict)
+
+    def now_s(self) -> float:
+        """Seconds since the start."""
+        return (perf_counter_ns() - self.origin_ns) * NANOSECONDS
+
+
+def serve(
+    engine: Engine, requests: Sequence[Request], progress: Progress, timeout_s: float | None = None
+) -> Served:
+    """Serve the requests once.
+
+    A request is handed over when it arrives, or as soon after as the pass under way ends; its
+    time to first token counts from its arrival. With `timeout_s`, a request that is not finished
+    so long after its arrival is aborted as soon as the pass under way ends.
+    """
+    upcoming = deque(sorted(requests, key=lambda r: r.arrival_s))
+    served = Served(perf_counter_ns())
+    unfinished: dict[str, Request] = {}
+    while upcoming or engine.vllm.has_unfinished_requests():
+        now_s = served.now_s()
+        while upcoming and upcoming[0].arrival_s <= now_s:
+            request = upcoming.popleft()
+            unfinished[request.request_id] = request
+            hand_over(engine, request)
+        if not engine.vllm.has_unfinished_requests():
+            time.sleep(max(0.0, upcoming[0].arrival_s - now_s))
+            continue
+        for output in engine.vllm.step():
+            if output.finished:
+                del unfinished[output.request_id]
+                served.outputs[output.request_id] = list(output.outputs[0].token_ids)
+                progress.advance(len(served.outputs[output.request_id]))
+        if timeout_s is not None:
+            give_up(engine, unfinished, served, timeout_s)
+    return served
+
+
+def hand_over(engine: Engine, request: Request) -> None:
+    """Give vLLM a request, to be answered greedily with exactly its number of tokens."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    engine.vllm.add_request(
+        request.request_id,
+        {"prompt_token_ids": request.prompt_token_ids.tolist()},
+        SamplingParams(
+            max_tokens=request.output_tokens,
+            temperature=0,
+            ignore_eos=True,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        ),
+    )
+
+
+def give_up(
+    engine: Engine, unfinished: dict[str, Request], served: Served, timeout_s: float
+) -> None:
+    """Abort the requests whose time is over, wherever they are: running, waiting, swapped out."""
+    now_s = served.now_s()
+    late = [name for name, r in unfinished.items() if now_s - r.arrival_s > timeout_s]
+    if late:
+        engine.vllm.abort_request(late)
+    for name in late:
+        del unfinished[name]
+        served.aborted_s[name] = now_s
+
+
+def outcome(
+    repeat: Repeat, number: int, requests: Sequence[Request], served: Served
+) -> pd.DataFrame:
+    """The `requests` table of one repeat."""
+    rows = []
+    for request in requests:
+        state = repeat.state(request.request_id)
+        aborted = request.request_id in served.aborted_s
+        tokens = state.given if aborted else served.outputs[request.request_id]
+        digest = hashlib.sha256(np.asarray(tokens, dtype="<i4").tobytes()).hexdigest()
+        rows.append(
+            (
+                number,
+                request.request_id,
+                request.arrival_s,
+                len(request.prompt_token_ids),
+                len(tokens),
+                aborted,
+                state.first_scheduled_s,
+                state.first_token_s,
+                served.aborted_s[request.request_id] if aborted else state.finished_s,
+                state.preemptions,
+                digest,
+            )
+        )
+    return pd.DataFrame(rows, columns=tables.REQUESTS.names)

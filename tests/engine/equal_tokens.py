@@ -1,0 +1,157 @@
+"""Serve random workloads under every policy; compare the tokens with a run that never overflows.
+
+    python -m tests.engine.equal_tokens MODEL FIRST_SEED LAST_SEED
+
+Prints a line of JSON for each case: for every seed the requests whose tokens differ, the
+preemptions there were, and the blocks that were left in use. Cases under FAULTS damage the copies.
+"""
+
+import json
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import product
+from typing import Any
+from unittest import mock
+
+from kvscope.engine.build import Engine, running
+from kvscope.engine.marks import Marks
+from kvscope.engine.overflow.connector import SwapConnector
+from kvscope.engine.recording import Recording
+from kvscope.plan.experiment import Experiment
+from kvscope.plan.grid import expand
+from kvscope.run.serving import serve
+from kvscope.workload.requests import build
+
+from .conftest import ROOT
+
+BASE = (
+    *(
+        "workload=uniform",
+        "workload.max_tokens=160",
+        "engine.max_model_len=160",
+        "engine.max_num_batched_tokens=256",
+    ),
+    *("engine.max_num_seqs=8", "profiler=none", "seed=7", "model.dtype=float32"),
+)
+AMPLE, SCARCE = ("cache.blocks=64",), ("cache.blocks=9",)
+SMALL_BLOCKS = ("engine.attention=paged", "cache.block_size=5", "cache.blocks=58")
+POOL = ("overflow=swap", "overflow.host_blocks=64")
+
+BATCHING = {
+    "prefill_first": ("batching=prefill_first",),
+    "mixed": ("batching=mixed",),
+    "chunked": ("batching=chunked", "batching.chunk_tokens=40"),
+}
+OVERFLOW = {
+    "recompute": (*SCARCE, "overflow=recompute"),
+    "swap-pinned-per_block": (*SCARCE, *POOL),
+    "swap-pageable-coalesced": (
+        *(*SCARCE, *POOL),
+        *("overflow.host_memory=pageable", "overflow.copies=coalesced"),
+    ),
+    "swap-small-pool": (*SCARCE, "overflow=swap", "overflow.host_blocks=4"),
+    "swap-small-blocks": (*SMALL_BLOCKS, "overflow=swap", "overflow.host_blocks=400"),
+    "swap-by_block-coalesced": (
+        *(*SMALL_BLOCKS, "overflow=swap", "overflow.host_blocks=400"),
+        *("cache.layout=by_block", "overflow.copies=coalesced"),
+    ),
+}
+
+
+def no_copy(self: Any, *args: Any, **kwargs: Any) -> None:
+    """Forget to copy."""
+
+
+def postpone(self: Any, orders: Any) -> None:
+    """Put the copy out off until the forward pass is over."""
+    self.postponed = orders
+
+
+def copy_late(self: Any) -> None:
+    """Copy out what was put off."""
+    for order in self.postponed.out:
+        self._carry_out(order, "out", self.copies.out)
+
+
+FAULTS: dict[str, dict[str, Callable[..., None]]] = {
+    "no copy out": {"handle_preemptions": no_copy},
+    "no copy in": {"start_load_kv": no_copy},
+    "late copy out": {"handle_preemptions": postpone, "wait_for_save": copy_late},
+}
+
+
+class Silent:
+    """Progress that nobody watches."""
+
+    def advance(self, tokens: int) -> None:
+        """Nothing to show."""
+
+
+def experiment(*overrides: str) -> Experiment:
+    return expand(None, [*BASE, *overrides], ROOT / "config").experiments[0].experiment
+
+
+def random_workload(like: Experiment, seed: int) -> list[Any]:
+    """Requests whose number, lengths and token ids are drawn from `seed`."""
+    draw = random.Random(seed)
+    longest = draw.randint(60, 150)
+    settings = {
+        "num_requests": draw.randint(4, 9),
+        "min_tokens": draw.randint(20, longest),
+        "max_tokens": longest,
+        "prompt_to_output_ratio": draw.choice([0.5, 1.0, 2.0, 5.0]),
+    }
+    workload = like.workload.model_copy(update=settings)
+    return build(like.model_copy(update={"workload": workload, "seed": seed}))
+
+
+@contextmanager
+def faulty(fault: str | None) -> Iterator[None]:
+    methods = FAULTS[fault] if fault else {}
+    patches = [mock.patch.object(SwapConnector, name, method) for name, method in methods.items()]
+    for patch in patches:
+        patch.start()
+    try:
+        yield
+    finally:
+        for patch in patches:
+            patch.stop()
+
+
+def tokens(engine: Engine, like: Experiment, seed: int) -> tuple[dict[str, list[int]], Recording]:
+    recording = Recording()
+    engine.scheduler.begin(recording, Marks())
+    return serve(engine, random_workload(like, seed), Silent()).outputs, recording  # type: ignore[arg-type]
+
+
+def main(model: str, first: int, last: int) -> None:
+    seeds = range(first, last + 1)
+    ample = experiment(f"model={model}", *AMPLE)
+    with running(ample) as engine:
+        expected = {seed: tokens(engine, ample, seed)[0] for seed in seeds}
+    cases = [(b, o, None) for b, o in product(BATCHING, OVERFLOW)]
+    cases += [("mixed", "swap-pinned-per_block", fault) for fault in FAULTS]
+    for batching, overflow, fault in cases:
+        scarce = experiment(f"model={model}", *BATCHING[batching], *OVERFLOW[overflow])
+        found: dict[str, Any] = {"case": fault or f"{batching} {overflow}"}
+        differing, preempted, swapped, left = [], [], [], []
+        with faulty(fault), running(scarce) as engine:
+            for seed in seeds:
+                given, recording = tokens(engine, scarce, seed)
+                differing.append([i for i in given if given[i] != expected[seed][i]])
+                preempted.append([p.request_id for p in recording.preemptions])
+                swapped.append(sum(p.swapped for p in recording.preemptions))
+                left.append(engine.scheduler.kv_blocks_used + engine.scheduler.host_blocks_used)
+        found |= {
+            "differing": differing,
+            "preempted": preempted,
+            "swapped": swapped,
+            "left": left,
+        }
+        print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

@@ -1,0 +1,165 @@
+"""What swap records, and that requests which give up leave nothing behind."""
+
+import json
+import os
+import subprocess
+import sys
+from hashlib import sha256
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from kvscope.analyse.check import check_run
+from kvscope.analyse.validity import reasons_against
+from kvscope.plan.experiment import load
+from kvscope.run.environment import measured_environment
+
+from .conftest import AMPLE, SCARCE, Runner, kvscope
+
+pytestmark = pytest.mark.engine
+
+SWAP = ("overflow=swap", "overflow.host_blocks=64")
+
+
+def tokens(run: Runner, *case: str) -> pd.Series:
+    return run(*case).records.requests.query("repeat == 0").set_index("request_id")["output_sha256"]
+
+
+def test_every_swap_is_timed_and_counted_in_bytes(run: Runner):
+    made = run(SCARCE, *SWAP)
+    events, block_bytes = made.records.preemptions, made.facts["engine"]["block_bytes"]
+    out, back = events[events["event"] == "preempt"], events[events["event"] == "resume"]
+    assert len(out) == len(back) > 0
+    assert (out["swap_out_s"] > 0).all()
+    assert (back["swap_in_s"] > 0).all()
+    size = made.facts["engine"]["block_size"]
+    for rows in (out, back):
+        assert (rows["bytes"] == -(-rows["tokens"] // size) * block_bytes).all()
+    assert (back["wait_s"] > 0).all()
+    assert not back["recomputed_tokens"].any()
+
+
+def test_the_copies_are_within_the_passes_that_made_them(run: Runner):
+    records = run(SCARCE, *SWAP).records
+    copied = records.preemptions[["swap_out_s", "swap_in_s"]].sum(axis=1)
+    spent = copied.groupby([records.preemptions["repeat"], records.preemptions["step"]]).sum()
+    durations = records.steps.set_index(["repeat", "step"])["forward_s"].reindex(spent.index)
+    assert (spent < durations).all()
+
+
+def test_the_host_pool_holds_what_is_swapped_out(run: Runner):
+    records = run(SCARCE, *SWAP).records
+    assert (records.steps["host_blocks_total"] == 64).all()
+    size = run(SCARCE, *SWAP).facts["engine"]["block_size"]
+    for number, events in records.preemptions.groupby("repeat"):
+        steps = records.steps[records.steps["repeat"] == number].set_index("step")
+        change = events["tokens"].floordiv(-size).mul(-1)  # blocks, rounded up
+        change = change.where(events["event"] == "preempt", -change)
+        held = change.groupby(events["step"]).sum().reindex(steps.index, fill_value=0).cumsum()
+        assert (held == steps["host_blocks_used"]).all()
+
+
+def test_a_pool_of_two_blocks_recomputes_whom_it_cannot_hold(run: Runner):
+    case = (SCARCE, "overflow=swap", "overflow.host_blocks=2")
+    records = run(*case).records
+    victims = records.preemptions[records.preemptions["event"] == "preempt"]
+    too_long = victims["tokens"] > 2 * 32
+    assert (victims["policy"][too_long] == "recompute").all()
+    assert tokens(run, *case).equals(tokens(run, AMPLE))
+
+
+@pytest.mark.parametrize("size", [1, 2, 16])
+def test_small_blocks_give_the_same_tokens(run: Runner, size: int):
+    blocks = f"cache.blocks={13 * 32 // size}"
+    own = (f"cache.block_size={size}", "engine.attention=paged", "repeats=1")
+    case = (blocks, "overflow=swap", f"overflow.host_blocks={64 * 32 // size}", *own)
+    assert run(*case).records.requests["preemptions"].sum() > 0
+    assert tokens(run, *case).equals(tokens(run, AMPLE))
+
+
+# Serves the requests, and aborts the first that is swapped out as soon as it is.
+PROGRAM = """
+import json, sys
+from pathlib import Path
+from kvscope.engine.build import running
+from kvscope.engine.marks import Marks
+from kvscope.engine.recording import Recording
+from kvscope.plan.experiment import load
+from kvscope.run.recorder import external_id
+from kvscope.run.serving import serve
+from kvscope.workload.requests import build
+
+class Silent:
+    def advance(self, tokens): pass
+
+experiment = load(Path(sys.argv[1]))
+with running(experiment) as engine:
+    recording, scheduler, step, aborted = Recording(), engine.scheduler, engine.vllm.step, []
+    scheduler.begin(recording, Marks())
+    def aborting_step():
+        outputs = step()
+        if recording.preemptions and not aborted:
+            assert recording.preemptions[0].swapped and scheduler.host_blocks_used > 0
+            aborted.append(external_id(recording.preemptions[0].request_id))
+            engine.vllm.abort_request(aborted)
+            assert scheduler.host_blocks_used == 0
+        return outputs
+    engine.vllm.step = aborting_step
+    outputs = serve(engine, build(experiment), Silent()).outputs
+    left = scheduler.kv_blocks_used + scheduler.host_blocks_used
+print("RESULT", json.dumps({"aborted": aborted, "outputs": outputs, "left": left}))
+"""
+
+
+def test_a_request_aborted_while_swapped_out_leaves_nothing_behind(run: Runner):
+    made = run(SCARCE, *SWAP)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(made.directory / "experiment.yaml")],
+        capture_output=True,
+        text=True,
+        env=os.environ | measured_environment(load(made.directory / "experiment.yaml")),
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT")]
+    assert lines, done.stderr[-3000:]
+    found = json.loads(lines[0].removeprefix("RESULT"))
+    assert found["left"] == 0
+    (gone,) = found["aborted"]
+    others = {name: ids for name, ids in found["outputs"].items() if name != gone}
+    assert len(others) == 7
+    given = {name: sha256(np.asarray(ids, "<i4").tobytes()) for name, ids in others.items()}
+    expected = tokens(run, AMPLE)
+    assert all(given[name].hexdigest() == expected[name] for name in others)
+
+
+def test_requests_that_give_up_leave_nothing_behind(run: Runner):
+    made = run(SCARCE, *SWAP, "workload.timeout_s=0.12", "repeats=3")
+    requests = made.records.requests
+    assert requests["aborted"].any()
+    assert (requests["finished_s"][requests["aborted"]] > 0.12).all()
+    assert made.facts["engine"]["leaked_blocks"] == []
+    assert check_run(made.directory) == []
+    names = {reason.name for reason in reasons_against(made.facts, made.records)}
+    assert not names & {"tokens_not_conserved", "tokens_missing", "outputs_differ", "blocks_leaked"}
+
+
+def test_a_request_that_gave_up_before_its_first_token_has_none(run: Runner):
+    requests = run(SCARCE, *SWAP, "workload.timeout_s=0.12", "repeats=3").records.requests
+    empty = sha256(np.empty(0, dtype="<i4").tobytes()).hexdigest()
+    without = requests[requests["output_tokens"] == 0]
+    assert without["aborted"].all()
+    assert (without["output_sha256"] == empty).all()
+    assert without["first_token_s"].isna().all()
+
+
+def test_prefix_caching_is_refused_in_one_sentence(tmp_path):
+    done = kvscope("run", "overflow=swap", "cache.prefix_caching=true", "--out", str(tmp_path))
+    assert done.returncode == 2
+    (sentence,) = done.stderr.splitlines()
+    assert sentence.startswith("kvscope: cache.prefix_caching (true) must be false")
+
+
+def test_a_policy_without_a_pool_says_what_it_needs(run: Runner, tmp_path):
+    done = kvscope("plan", "overflow=swap", "overflow.host_gib=null")
+    assert done.returncode == 2
+    assert "exactly one of overflow.host_blocks (null) and overflow.host_gib (null)" in done.stderr
