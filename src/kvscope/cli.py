@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 RESULTS = Path("results")
 CONFIG = Path("config")
+# The configuration that kvscope comes with, for those who work in another directory.
+OWN_CONFIG = Path(__file__).parents[2] / "config"
 HELP_WIDTH = 78
 OVERRIDES_HELP = "settings in Hydra's grammar; config/README.md explains every key"
 
@@ -56,7 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"kvscope {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for add in (_add_plan, _add_run, _add_collect, _add_analyse, _add_report):
+    for add in (_add_plan, _add_run, _add_collect, _add_import, _add_analyse, _add_report):
         add(commands)
     _add_check(commands)
     _add_doctor(commands)
@@ -114,7 +116,11 @@ def _add_plan(commands: Commands) -> None:
 
 def _add_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--config-dir", type=Path, default=CONFIG, metavar="DIR", help="default: config"
+        "--config-dir",
+        type=Path,
+        default=CONFIG if CONFIG.is_dir() or not OWN_CONFIG.is_dir() else OWN_CONFIG,
+        metavar="DIR",
+        help="default: config, or where there is none the one kvscope comes with",
     )
 
 
@@ -233,6 +239,36 @@ def _collect(given: argparse.Namespace) -> int:
     for warning in read_json(out / collector.ACCOUNT)["warnings"]:
         print(f"kvscope: {warning}", file=sys.stderr)
     print(out)
+    return EXIT_DONE
+
+
+def _add_import(commands: Commands) -> None:
+    text = (
+        "Turn what others published into a run's directory, for analyse, report and compare: the "
+        "step and stats series of the UnBoxKV-IO artifact, as two files in either order or as one "
+        "of the long form."
+    )
+    parser = _command(
+        commands,
+        "import",
+        _import,
+        text,
+        "unboxkv-series STEPS.csv STATS.csv --out results/published/swap",
+        "unboxkv-series LONG.csv --series swap --out results/published/swap",
+    )
+    parser.add_argument("kind", metavar="KIND", help="what the files are: unboxkv-series")
+    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a published file")
+    parser.add_argument("--series", metavar="NAME", help="which run of a file that holds several")
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="DIR", help="the run's directory to write"
+    )
+
+
+def _import(given: argparse.Namespace) -> int:
+    from kvscope.collect import artifact
+
+    artifact.import_run(given.kind, given.paths, given.out, given.series)
+    print(given.out)
     return EXIT_DONE
 
 

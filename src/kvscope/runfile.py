@@ -8,6 +8,7 @@ from kvscope.files import read_json, sha256_of, write_json
 RUN_FILE = "run.json"
 SESSION_FILE = "session.json"  # from the measured process to its supervisor
 RUN_SCHEMA = 1
+IMPORTED_FROM = "imported_from"  # key that only the record of a run made elsewhere has
 COMPLETE, FAILED = "complete", "failed"
 
 # Every file a run may leave and that run.json vouches for, in the order of results' layout.

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,33 +15,34 @@ from kvscope import runfile, tables
 from kvscope.analyse.experiment import analyse
 from kvscope.files import write_json
 
-BLOCK_SIZE = 16
 STALL_S = 0.02
 UTC_NS = 1_790_000_000_000_000_000
+TOKEN_BYTES = 4096  # K and V of a token over all layers
+# Seconds a copy takes to be issued, and bytes a second, by kind of host memory.
+COPY_S = 2e-5
+BANDWIDTH = {"pinned": 2e8, "pageable": 0.8e8}
 
 
 @dataclass
 class Request:
-    """A simulated request; `cached` tokens are in the cache, `due` are not yet."""
+    """A simulated request; `cached` tokens are in the cache, or in the host pool if `swapped`."""
 
     number: int
     prompt: int
     output: int
     given: int = 0
     cached: int = 0
+    lost: int = 0  # as many of its tokens had been computed before
+    swapped: bool = False
     preemptions: int = 0
     preempted_at: float | None = None
-    computed_before: int = 0
+    resumption: list[Any] | None = None  # its row, until it gives a token again
     first_scheduled_s: float | None = None
     first_token_s: float | None = None
 
     @property
     def due(self) -> int:
         return self.prompt + self.given - self.cached
-
-    @property
-    def blocks(self) -> int:
-        return math.ceil(self.cached / BLOCK_SIZE)
 
 
 @dataclass
@@ -50,7 +51,13 @@ class Fake:
 
     varied: dict[str, Any]
     blocks: int = 64
+    block_size: int = 16
+    batching: str = "chunked"
     chunk: int = 256
+    overflow: str = "recompute"
+    host_memory: str = "pinned"
+    copies: str = "per_block"
+    host_blocks: int = 200
     requests: int = 12
     prompt: int = 60
     output: int = 40
@@ -61,7 +68,7 @@ class Fake:
     status: str | None = "complete"  # None: it has not run
     reason: str | None = None
     log: str = "all went well\n"
-    rows: dict[str, list[tuple[Any, ...]]] = field(default_factory=dict)
+    rows: dict[str, list[Sequence[Any]]] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -72,114 +79,178 @@ class Fake:
         values = "-".join(f"{v}" for v in self.varied.values() if v is not None)
         return "fake-" + re.sub(r"[^\w-]", "", values)
 
+    @property
+    def pool(self) -> int:
+        return self.host_blocks if self.overflow == "swap" else 0
 
-def simulate(fake: Fake, repeat: int, random: np.random.Generator) -> None:
-    """Serve the requests once; adds the rows of all tables of one repeat to `fake.rows`."""
-    requests = [Request(n, fake.prompt + 7 * (n % 5), fake.output) for n in range(fake.requests)]
-    waiting, running, now, step = list(requests), [], 0.001, 0
-    slow = random.integers(20, 60)
-    while waiting or running:
-        batch: dict[int, tuple[Request, int]] = {}
-        preempted = resumed = 0
-        budget = fake.chunk
-        for request in list(running):
-            while request in running and _lacks_room(fake, running, request, budget):
-                victim = running.pop()
-                batch.pop(victim.number, None)
-                preempted += _preempt(fake, repeat, step, victim, waiting, now)
-            if request in running and (tokens := min(request.due, budget)):
-                batch[request.number] = (request, tokens)
-                request.cached, budget = request.cached + tokens, budget - tokens
-        while waiting and not preempted and budget > 0:
-            request = waiting[0]
-            if _lacks_room(fake, running, request, budget):
-                break
-            running.append(waiting.pop(0))
-            resumed += _resume(fake, repeat, step, request, now)
-            tokens = min(request.due, budget)
-            batch[request.number] = (request, tokens)
-            request.cached, budget = request.cached + tokens, budget - tokens
-        forward = (0.004 + 2e-5 * (fake.chunk - budget)) / fake.speed
-        forward *= 1 + fake.noise * (random.standard_normal() + (repeat - 1))
-        forward *= 6 if step == slow and repeat == 1 and fake.stall else 1
-        counts = (len(waiting), preempted, resumed)
-        _record(fake, repeat, step, now, forward, list(batch.values()), running, counts)
-        now, step = now + forward + 2e-4, step + 1
-        for request in [r for r in running if r.given == r.output]:
-            running.remove(request)
-            fake.rows["requests"].append(_outcome(repeat, request, now - 2e-4))
+    def blocks_of(self, tokens: int) -> int:
+        return math.ceil(tokens / self.block_size)
+
+    def copy_s(self, blocks: int) -> float:
+        copies = blocks if self.copies == "per_block" else 1
+        size = blocks * self.block_size * TOKEN_BYTES
+        return copies * COPY_S + size / BANDWIDTH[self.host_memory]
 
 
-def _lacks_room(fake: Fake, running: list[Request], request: Request, budget: int) -> bool:
-    others = sum(r.blocks for r in running if r is not request)
-    wanted = math.ceil((request.cached + min(request.due, budget)) / BLOCK_SIZE)
-    return others + wanted > fake.blocks
+@dataclass
+class Pass:
+    """One forward pass while it is put together."""
+
+    budget: int
+    batch: dict[int, tuple[Request, int]] = field(default_factory=dict)
+    preempted: int = 0
+    copies_s: float = 0.0
 
 
-def _preempt(
-    fake: Fake, repeat: int, step: int, request: Request, waiting: list[Request], now: float
-) -> int:
-    row = (repeat, step, str(request.number), "preempt", "recompute", request.blocks)
-    fake.rows["preemptions"].append((*row, request.cached, 0, None, None, None, None, "measured"))
-    request.computed_before, request.cached = request.cached, 0
-    request.preempted_at, request.preemptions = now, request.preemptions + 1
-    waiting.insert(0, request)
-    return 1
+class Simulation:
+    """Serves the requests once, and writes the rows of all tables of one repeat."""
 
+    def __init__(self, fake: Fake, repeat: int, random: np.random.Generator):
+        self.fake, self.repeat, self.random = fake, repeat, random
+        self.waiting = [
+            Request(n, fake.prompt + 7 * (n % 5), fake.output) for n in range(fake.requests)
+        ]
+        self.running: list[Request] = []
+        self.now, self.step, self.host_used = 0.001, 0, 0
+        self.slow = random.integers(20, 60)
 
-def _resume(fake: Fake, repeat: int, step: int, request: Request, now: float) -> int:
-    if request.first_scheduled_s is None:
-        request.first_scheduled_s = now
-    if request.preempted_at is None:
-        return 0
-    row = (repeat, step, str(request.number), "resume", "recompute", 1, 0, 0, None, None)
-    wait = now - request.preempted_at
-    fake.rows["preemptions"].append((*row, wait, request.computed_before, "measured"))
-    request.preempted_at = None
-    return 1
+    def run(self) -> None:
+        while self.waiting or self.running:
+            current = Pass(self.fake.chunk)
+            if self.fake.batching == "prefill_first":
+                self.admit(current)
+            if not current.batch:
+                self.decode(current)
+                if self.fake.batching != "prefill_first" and not current.preempted:
+                    self.admit(current)
+            duration = self.duration(current)
+            self.record(current, duration)
+            self.now, self.step = self.now + duration + 2e-4, self.step + 1
+            for request in [r for r in self.running if r.given == r.output]:
+                self.running.remove(request)
+                self.write("requests", self.outcome(request))
 
+    def decode(self, current: Pass) -> None:
+        for request in list(self.running):
+            while request in self.running and self.lacks_room(request, current):
+                victim = self.running.pop()
+                current.batch.pop(victim.number, None)
+                self.preempt(victim, current)
+            if request in self.running:
+                self.compute(request, current)
 
-def _record(
-    fake: Fake,
-    repeat: int,
-    step: int,
-    now: float,
-    forward: float,
-    batch: list[tuple[Request, int]],
-    running: list[Request],
-    counts: tuple[int, int, int],
-) -> None:
-    waiting, preempted, resumed = counts
-    prefill = decode = sampled = 0
-    for request, tokens in batch:
-        is_decode = tokens == 1 and request.given > 0
-        before = request.cached - tokens
-        gives = int(request.due == 0)
-        request.given += gives
-        if gives and request.first_token_s is None:
-            request.first_token_s = now + forward
-        prefill, decode = prefill + tokens * (not is_decode), decode + tokens * is_decode
-        sampled += gives
-        phase = "decode" if is_decode else "prefill"
-        row = (repeat, step, str(request.number), phase, tokens, before, gives, False)
-        fake.rows["batch"].append(row)
-    phase = "mixed" if prefill and decode else "prefill" if prefill else "decode"
-    used = sum(request.blocks for request in running)
-    held = sum(request.cached for request in running)
-    tokens = (prefill + decode, prefill, decode, sampled)
-    blocks = (used, fake.blocks, held, 0, 0)
-    fake.rows["steps"].append(
-        (
-            *(repeat, step, phase, now, forward, 1e-4, forward - 1e-4, *tokens, len(batch)),
-            *(resumed, preempted, waiting, *blocks, forward > STALL_S, "measured"),
+    def admit(self, current: Pass) -> None:
+        while self.waiting and current.budget > 0 and not self.lacks_room(self.waiting[0], current):
+            request = self.waiting.pop(0)
+            self.running.append(request)
+            if request.first_scheduled_s is None:
+                request.first_scheduled_s = self.now
+            if request.preempted_at is not None:
+                self.resume(request, current)
+            self.compute(request, current)
+
+    def compute(self, request: Request, current: Pass) -> None:
+        if tokens := min(request.due, current.budget):
+            current.batch[request.number] = (request, tokens)
+            request.cached += tokens
+            current.budget -= tokens
+
+    def lacks_room(self, request: Request, current: Pass) -> bool:
+        others = sum(self.fake.blocks_of(r.cached) for r in self.running if r is not request)
+        wanted = request.cached + min(request.due, current.budget)
+        return others + self.fake.blocks_of(wanted) > self.fake.blocks
+
+    def preempt(self, request: Request, current: Pass) -> None:
+        blocks, size = self.fake.blocks_of(request.cached), 0
+        request.swapped = 0 < self.fake.pool >= self.host_used + blocks
+        copy_s = None
+        if request.swapped:
+            copy_s = self.fake.copy_s(blocks)
+            current.copies_s += copy_s
+            size = blocks * self.fake.block_size * TOKEN_BYTES
+            self.host_used += blocks
+        policy = "swap" if request.swapped else "recompute"
+        row = (self.repeat, self.step, str(request.number), "preempt", policy, blocks)
+        self.write(
+            "preemptions", (*row, request.cached, size, copy_s, None, None, None, "measured")
         )
-    )
+        if not request.swapped:
+            request.lost, request.cached = max(request.cached, request.lost), 0
+        request.preempted_at, request.resumption = self.now, None
+        request.preemptions += 1
+        self.waiting.insert(0, request)
+        current.preempted += 1
 
+    def resume(self, request: Request, current: Pass) -> None:
+        blocks, size, copy_s = self.fake.blocks_of(request.cached), 0, None
+        policy = "swap" if request.swapped else "recompute"
+        if request.swapped:
+            copy_s = self.fake.copy_s(blocks)
+            current.copies_s += copy_s
+            size = blocks * self.fake.block_size * TOKEN_BYTES
+            self.host_used -= blocks
+        wait = self.now - (request.preempted_at or 0)
+        row = [
+            self.repeat,
+            self.step,
+            str(request.number),
+            "resume",
+            policy,
+            blocks,
+            request.cached,
+        ]
+        request.resumption = [*row, size, None, copy_s, wait, 0, "measured"]
+        self.write("preemptions", request.resumption)
+        request.preempted_at, request.swapped = None, False
 
-def _outcome(repeat: int, request: Request, now: float) -> tuple[Any, ...]:
-    first = (repeat, str(request.number), 0.0, request.prompt, request.output)
-    times = (request.first_scheduled_s, request.first_token_s, now)
-    return (*first, *times, request.preemptions, f"{request.number:064x}")
+    def duration(self, current: Pass) -> float:
+        fake = self.fake
+        forward = (0.004 + 2e-5 * (fake.chunk - current.budget)) / fake.speed + current.copies_s
+        forward *= 1 + fake.noise * (self.random.standard_normal() + (self.repeat - 1))
+        return forward * (6 if self.step == self.slow and self.repeat == 1 and fake.stall else 1)
+
+    def record(self, current: Pass, duration: float) -> None:
+        fake, end = self.fake, self.now + duration
+        rows = [self.batch_row(*one, end) for one in current.batch.values()]
+        for row in rows:
+            self.write("batch", row)
+        computed = {"prefill": 0, "decode": 0}
+        for row in rows:
+            computed[row[3]] += row[4]
+        prefill, decode = computed["prefill"], computed["decode"]
+        phase = "mixed" if prefill and decode else "prefill" if prefill else "decode"
+        recomputed, sampled, resumed = (sum(row[column] for row in rows) for column in (5, 7, 8))
+        held = sum(request.cached for request in self.running)
+        used = sum(fake.blocks_of(request.cached) for request in self.running)
+        time = (self.repeat, self.step, phase, self.now, duration, 1e-4, duration - 1e-4)
+        tokens = (prefill + decode, prefill, decode, recomputed, sampled)
+        counts = (len(rows), resumed, current.preempted, len(self.waiting))
+        blocks = (used, fake.blocks, held, self.host_used, fake.pool)
+        stalled = duration - current.copies_s > STALL_S
+        self.write("steps", (*time, *tokens, *counts, *blocks, stalled, "measured"))
+
+    def batch_row(self, request: Request, tokens: int, end: float) -> tuple[Any, ...]:
+        before = request.cached - tokens
+        phase = "decode" if tokens == 1 and request.given > 0 else "prefill"
+        recomputed = max(0, min(request.cached, request.lost) - before)
+        resumed, gives = request.resumption is not None, int(request.due == 0)
+        if request.resumption is not None:
+            request.resumption[11] += recomputed
+        if gives:
+            request.given, request.resumption = request.given + 1, None
+            if request.first_token_s is None:
+                request.first_token_s = end
+        name = str(request.number)
+        counts = (tokens, recomputed, before, gives, resumed)
+        return (self.repeat, self.step, name, phase, *counts)
+
+    def outcome(self, request: Request) -> tuple[Any, ...]:
+        what = (str(request.number), 0.0, request.prompt, request.output, False)
+        times = (request.first_scheduled_s, request.first_token_s, self.now - 2e-4)
+        return (self.repeat, *what, *times, request.preemptions, f"{request.number:064x}")
+
+    def write(self, table: str, row: Sequence[Any]) -> None:
+        self.fake.rows[table].append(row)
 
 
 def write_experiment(fake: Fake, results: Path, seed: int = 0) -> Path:
@@ -194,7 +265,7 @@ def write_experiment(fake: Fake, results: Path, seed: int = 0) -> Path:
     if fake.status == "complete":
         random = np.random.default_rng(seed)
         for repeat in range(fake.repeats):
-            simulate(fake, repeat, random)
+            Simulation(fake, repeat, random).run()
         for name, rows in fake.rows.items():
             table = tables.TABLES[name]
             frame = pd.DataFrame(rows, columns=table.names) if rows else table.empty()
@@ -215,20 +286,33 @@ def _workload(fake: Fake) -> pd.DataFrame:
 
 def settings(fake: Fake) -> dict[str, Any]:
     """A resolved experiment, as far as the report reads it."""
+    model = fake.varied.get("model", "tiny-llama")
+    batching: dict[str, Any] = {"name": fake.batching}
+    if fake.batching == "chunked":
+        batching["chunk_tokens"] = fake.chunk
+    overflow: dict[str, Any] = {"name": fake.overflow}
+    if fake.overflow == "swap":
+        overflow |= {"host_memory": fake.host_memory, "copies": fake.copies}
+        overflow["host_blocks"] = fake.host_blocks
     return {
-        "model": {"name": "tiny-llama", "layers": 4, "hidden_size": 256, "dtype": "float32"},
+        "model": {"name": model, "layers": 4, "hidden_size": 256, "dtype": "float32"},
         "device": {"name": "cpu", "threads": 1},
-        "workload": {"name": "fixed", "num_requests": fake.requests},
-        "batching": {"name": "chunked", "chunk_tokens": fake.chunk},
-        "cache": {"block_size": BLOCK_SIZE, "blocks": fake.blocks},
+        "engine": {"max_model_len": 1024, "max_num_batched_tokens": 512},
+        "workload": {
+            "name": "fixed", "num_requests": fake.requests, "prompt_tokens": fake.prompt
+        },
+        "batching": batching,
+        "overflow": overflow,
+        "cache": {"block_size": fake.block_size, "blocks": fake.blocks},
         "seed": 1234,
         "repeats": fake.repeats,
         "warmup": 1,
-    }
+    }  # fmt: skip
 
 
 def facts(fake: Fake) -> dict[str, Any]:
     """What run.json says."""
+    size = {"block_size": fake.block_size, "block_bytes": fake.block_size * TOKEN_BYTES}
     measured = {
         "clock": {
             "run_start_monotonic_ns": 5,
@@ -238,7 +322,7 @@ def facts(fake: Fake) -> dict[str, Any]:
             ],
         },
         "warmup": {"passes": 50, "classes": 9, "uncovered_classes": []},
-        "engine": {"kv_blocks_total": fake.blocks, "block_size": BLOCK_SIZE, "block_bytes": 65536},
+        "engine": {"kv_blocks_total": fake.blocks} | size,
     }
     return {
         "experiment_id": fake.id,
@@ -274,9 +358,51 @@ def write_study(
         "varied_keys": keys,
         "figures": list(figures),
         "experiments": [
-            {"id": fake.id, "label": fake.label, "varied": fake.varied, "resources": {}}
+            {
+                "id": fake.id,
+                "label": fake.label,
+                "varied": {key: fake.varied.get(key) for key in keys},
+                "resources": {},
+            }
             for fake in fakes
         ],
     }
     write_json(results / "studies" / name / "manifest.json", manifest)
     return results
+
+
+SWAPS = tuple((m, c) for m in ("pinned", "pageable") for c in ("per_block", "coalesced"))
+
+
+def overflow_study(sizes: Sequence[int] = (2, 4, 8, 16, 32, 64), **more: Any) -> Iterator[Fake]:
+    """A grid over block size and overflow policy, and each size with an ample cache."""
+    for size in sizes:
+        scarce = {"cache.block_size": size, "cache.blocks": 768 // size}
+        shared = {"block_size": size, "stall": False} | more
+        yield Fake(
+            scarce | {"overflow": "recompute"}, blocks=768 // size, **shared
+        )  # fmt: skip
+        for memory, copies in SWAPS:
+            swap = {
+                "overflow": "swap", "overflow.host_memory": memory, "overflow.copies": copies
+            }  # fmt: skip
+            yield Fake(
+                scarce | swap, blocks=768 // size, overflow="swap", host_memory=memory,
+                copies=copies, host_blocks=4096 // size, **shared,
+            )  # fmt: skip
+        ample = {"cache.block_size": size, "cache.blocks": 4096 // size, "overflow": "recompute"}
+        yield Fake(ample, blocks=4096 // size, **shared)
+
+
+def batching_study(**more: Any) -> Iterator[Fake]:
+    """Every batching policy on a scarce and on an ample cache."""
+    for blocks in (128, 32):
+        for batching, chunk in (
+            ("prefill_first", 512),
+            ("mixed", 512),
+            ("chunked", 128),
+            ("chunked", 64),
+        ):
+            own = chunk if batching == "chunked" else None
+            varied = {"cache.blocks": blocks, "batching": batching, "batching.chunk_tokens": own}
+            yield Fake(varied, blocks=blocks, batching=batching, chunk=chunk, stall=False, **more)

@@ -29,21 +29,22 @@ def two_requests(repeat: int = 0, stretch: float = 1.0) -> Records:
     time  0.0–0.4                  0.5–0.6            0.6–0.7                    0.8–1.0
     """
     t = stretch
-    shared = {"repeat": repeat, "kv_blocks_total": 4, "stalled": False}
+    shared = {"repeat": repeat, "kv_blocks_total": 4, "host_blocks_total": 0, "stalled": False}
     columns = (
         *("step", "phase", "start_s", "duration_s", "prefill_tokens", "decode_tokens"),
-        *("sampled_tokens", "kv_blocks_used", "kv_tokens_used"),
+        *("recomputed_tokens", "sampled_tokens", "kv_blocks_used", "kv_tokens_used"),
+        *("preempted_requests", "resumed_requests"),
     )
     passes = [
-        (0, "prefill", 0.0, 0.4 * t, 30, 0, 2, 3, 30),
-        (1, "decode", 0.5 * t, 0.1 * t, 0, 1, 1, 3, 31),
-        (2, "decode", 0.6 * t, 0.1 * t, 0, 1, 1, 1, 12),
-        (3, "prefill", 0.8 * t, 0.2 * t, 21, 0, 1, 2, 21),
+        (0, "prefill", 0.0, 0.4 * t, 30, 0, 0, 2, 3, 30, 0, 0),
+        (1, "decode", 0.5 * t, 0.1 * t, 0, 1, 0, 1, 3, 31, 0, 0),
+        (2, "decode", 0.6 * t, 0.1 * t, 0, 1, 0, 1, 1, 12, 1, 0),
+        (3, "prefill", 0.8 * t, 0.2 * t, 21, 0, 20, 1, 2, 21, 0, 1),
     ]
     steps = [shared | dict(zip(columns, row, strict=True)) for row in passes]
     for row in steps:
         row["scheduled_tokens"] = row["prefill_tokens"] + row["decode_tokens"]
-    request = {"repeat": repeat, "arrival_s": 0.0, "first_token_s": 0.4 * t}
+    request = {"repeat": repeat, "aborted": False, "arrival_s": 0.0, "first_token_s": 0.4 * t}
     requests = [
         request
         | {"request_id": "a", "prompt_tokens": 10, "output_tokens": 3, "finished_s": 0.7 * t},
@@ -52,12 +53,15 @@ def two_requests(repeat: int = 0, stretch: float = 1.0) -> Records:
     ]
     for row in requests:
         row["output_sha256"] = row["request_id"]
-    given = [("a", 0, 10), ("b", 0, 20), ("a", 1, 1), ("a", 2, 1), ("b", 3, 21)]
+    columns = ("request_id", "step", "context_tokens", "scheduled_tokens", "recomputed_tokens")
+    given = [("a", 0, 0, 10, 0), ("b", 0, 0, 20, 0), ("a", 1, 10, 1, 0), ("a", 2, 11, 1, 0)]
+    given += [("b", 3, 0, 21, 20)]
     batch = [
-        {"repeat": repeat, "request_id": i, "step": s, "scheduled_tokens": n, "sampled_tokens": 1}
-        for i, s, n in given
+        {"repeat": repeat, "sampled_tokens": 1} | dict(zip(columns, row, strict=True))
+        for row in given
     ]
-    preemption = {"repeat": repeat, "request_id": "b", "tokens": 20}
+    preemption = {"repeat": repeat, "request_id": "b", "policy": "recompute", "bytes": 0}
+    preemption["tokens"] = 20
     preemptions = [
         preemption | {"step": 2, "event": "preempt"},
         preemption | {"step": 3, "event": "resume", "wait_s": 0.2 * t, "recomputed_tokens": 20},
@@ -102,6 +106,13 @@ BY_HAND = {
     "preemptions": 1,
     "recomputed_tokens": 20,
     "preemption_wait_mean_s": 0.2,
+    # The pass that recomputes b: whole, and 20 of its 21 tokens.
+    "resume_overhead_paper_s": 0.2,
+    "resume_overhead_net_s": 0.2 * 20 / 21,
+    "swap_out_s": 0,
+    "swap_in_s": 0,
+    "swapped_bytes": 0,
+    "recompute_fallbacks": 0,
     "stalled_passes": 0,
     "stall_time_s": 0,
 }
@@ -156,8 +167,72 @@ def test_a_token_lost_anywhere_is_noticed(table):
     last = broken.index[-1]
     broken.loc[last, column.get(table, "scheduled_tokens")] += 1
     changed = Records(**(vars(records) | {table: broken}))
-    assert "tokens_not_conserved" in names(validity.conservation(changed))
-    assert "repeat 1" in validity.conservation(changed)[0].detail
+    found = validity.conservation(changed)
+    assert set(names(found)) == {"tokens_not_conserved"}
+    assert all("repeat 1" in reason.detail for reason in found)
+
+
+def given_up_after_two_tokens(records: Records) -> Records:
+    """The same run, but request a is given up before its last token, at 0.65 s."""
+    requests, steps, batch = records.requests.copy(), records.steps.copy(), records.batch
+    is_a = requests["request_id"] == "a"
+    requests.loc[is_a, ["aborted", "output_tokens", "finished_s"]] = [True, 2, 0.65]
+    requests.loc[is_a, "output_sha256"] = "of two tokens"
+    steps.loc[steps["step"] == 2, ["scheduled_tokens", "decode_tokens"]] = 0
+    batch = batch[(batch["request_id"] != "a") | (batch["step"] != 2)]
+    return Records(**(vars(records) | {"requests": requests, "steps": steps, "batch": batch}))
+
+
+def test_a_request_that_was_given_up_owes_nothing():
+    records = given_up_after_two_tokens(repeated(1, 1))
+    assert validity.conservation(records) == []
+    assert validity.missing_tokens(records) == []
+    first = records.requests["repeat"] == 0
+    records.requests.loc[first & (records.requests["request_id"] == "a"), "output_sha256"] = "x"
+    assert validity.differing_outputs(records) == []
+
+
+def test_a_request_that_was_given_up_cannot_compute_tokens_twice_unseen():
+    records = given_up_after_two_tokens(repeated(1))
+    is_a = records.batch["request_id"] == "a"
+    batch = records.batch.assign(context_tokens=lambda b: b["context_tokens"].where(~is_a, 0))
+    changed = Records(**(vars(records) | {"batch": batch}))
+    assert "request a" in validity.conservation(changed)[0].detail
+
+
+def test_a_request_that_was_served_without_a_pass_is_noticed():
+    records = repeated(1)
+    batch = records.batch[records.batch["request_id"] != "a"]
+    changed = Records(**(vars(records) | {"batch": batch}))
+    found = [reason.detail for reason in validity.conservation(changed)]
+    assert "repeat 0, request a: 0 tokens in its context, 12 expected" in found
+
+
+def test_a_request_that_nobody_asked_for_is_noticed():
+    records = repeated(1)
+    stranger = records.batch.tail(1).assign(request_id="c", recomputed_tokens=0)
+    changed = Records(**(vars(records) | {"batch": pd.concat([records.batch, stranger])}))
+    assert any("request c" in reason.detail for reason in validity.conservation(changed))
+
+
+def test_what_was_given_up_is_in_the_makespan_and_in_neither_throughput_nor_latency():
+    records = given_up_after_two_tokens(repeated(1))
+    late = records.requests.assign(finished_s=[2.0, 1.0])
+    records = Records(**(vars(records) | {"requests": late}))
+    assert BY_NAME["makespan_s"].of(records) == 2.0
+    assert BY_NAME["throughput_tokens_per_s"].of(records) == (20 + 2) / 2.0
+    assert BY_NAME["output_throughput_tokens_per_s"].of(records) == 2 / 2.0
+    assert BY_NAME["latency_mean_s"].of(records) == 1.0
+    assert BY_NAME["itl_mean_s"].of(records) == pytest.approx(0.6)
+
+
+def test_blocks_that_nobody_gave_back_are_a_reason():
+    assert validity.leaks({"engine": {}}) == []
+    assert validity.leaks({"engine": {"leaked_blocks": []}}) == []
+    leak = {"repeat": 1, "kv_blocks": 3, "host_blocks": 0}
+    found = validity.leaks({"engine": {"leaked_blocks": [leak]}})
+    assert names(found) == ["blocks_leaked"]
+    assert "repeat 1: 3 blocks" in found[0].detail
 
 
 def test_a_request_without_all_its_tokens_is_noticed():
@@ -168,10 +243,10 @@ def test_a_request_without_all_its_tokens_is_noticed():
 
 
 def test_repeats_that_give_other_tokens_are_noticed():
-    requests = repeated(1, 1).requests
-    assert validity.differing_outputs(requests) == []
-    requests.loc[3, "output_sha256"] = "other"
-    assert names(validity.differing_outputs(requests)) == ["outputs_differ"]
+    records = repeated(1, 1)
+    assert validity.differing_outputs(records) == []
+    records.requests.loc[3, "output_sha256"] = "other"
+    assert names(validity.differing_outputs(records)) == ["outputs_differ"]
 
 
 def test_few_or_unsteady_repeats_are_not_believed():

@@ -1,5 +1,6 @@
 """What the report claims: only what the confidence intervals support."""
 
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -8,12 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvscope import tables
+from kvscope.report.comparisons import pairs, ratio
 from kvscope.report.data import Number, Run, StudyData
-from kvscope.report.findings import findings, pairs, ratio
+from kvscope.report.findings import SENTENCES, findings
 
 
-def run(varied, throughput=None, valid=True, preemptions=0.0, reasons="", **more):
-    """A complete run whose throughput is (low, value, high); None: it failed."""
+def run(
+    varied, throughput=None, valid=True, preemptions=0.0, reasons="", net=None, paper=None, **more
+):
+    """A complete run whose throughput is (low, value, high), and its overheads; None: it failed."""
     name = "-".join(map(str, varied.values()))
     if throughput is None:
         return Run(name, name, varied, Path(), Path(), {"status": "failed"})
@@ -22,6 +26,9 @@ def run(varied, throughput=None, valid=True, preemptions=0.0, reasons="", **more
         ("throughput_tokens_per_s", value, low, high),
         ("preemptions", preemptions, preemptions, preemptions),
     ]
+    for measure, ends in (("net", net), ("paper", paper)):
+        if ends:
+            rows.append((f"resume_overhead_{measure}_s", ends[1], ends[0], ends[2]))
     frame = pd.DataFrame(rows, columns=["metric", "value", "ci_low", "ci_high"]).assign(
         experiment_id=name, unit="", repeats_valid=3, valid=valid, reasons=reasons,
         time_source="measured",
@@ -101,9 +108,9 @@ def test_a_key_that_comes_with_an_option_is_told_with_it():
     chunked = run({"batching": "chunked", "batching.chunk_tokens": 64}, (76, 80, 84))
     larger = run({"batching": "chunked", "batching.chunk_tokens": 128}, (80, 90, 99))
     found = findings(study(mixed, chunked, larger))
-    assert found[0].startswith("Batching policy chunked, chunk (tokens) 64 instead of mixed: 20")
-    assert found[1].startswith("Batching policy chunked, chunk (tokens) 128 instead of mixed: no")
-    assert found[2].startswith("Chunk (tokens) 128 instead of 64 (batching policy chunked): no")
+    assert found[0].startswith("Chunked (64 tokens) instead of mixed: 20")
+    assert found[1].startswith("Chunked (128 tokens) instead of mixed: no")
+    assert found[2].startswith("Chunk (tokens) 128 instead of 64 (chunked): no")
     assert len(found) == 3
 
 
@@ -123,8 +130,147 @@ def test_many_pairs_of_one_change_are_summed_up():
     summary = next(sentence for sentence in found if sentence.startswith("KV cache"))
     assert summary == (
         "KV cache (blocks) 8 instead of 64, 6 pairs: lower throughput in 5 (by 4.0\xa0% to "
-        "20\xa0%) and no difference beyond the noise in 1."
+        "20\xa0%), no difference beyond the noise in 1."
     )
+
+
+RECOMPUTE = {"overflow": "recompute", "overflow.host_memory": None, "overflow.copies": None}
+SWAP = {"overflow": "swap", "overflow.host_memory": "pinned", "overflow.copies": "per_block"}
+ALIKE = (99, 100, 101)
+
+
+def costing(settings, net, paper=ALIKE, **more):
+    """A run of two preemptions, of a throughput as the others have."""
+    return run(settings, ALIKE, preemptions=2.0, net=net, paper=paper, **more)
+
+
+def at(size, policy, net, paper=ALIKE):
+    return costing({"cache.block_size": size, **policy}, net, paper)
+
+
+def test_what_a_policy_costs_is_told_by_both_measures_and_how_sure_it_is():
+    (found,) = findings(
+        study(at(32, RECOMPUTE, (0.9, 1.0, 1.1)), at(32, SWAP, (0.55, 0.59, 0.63), (87, 88, 89)))
+    )
+    assert found == (
+        "Swap (pinned, per block) instead of recompute (block size 32): net resume overhead "
+        "41\xa0% lower (95\xa0% intervals: 30\xa0% to 50\xa0%), by the paper's measure 12\xa0% "
+        "lower; no difference in throughput beyond the noise; 2 preemptions a repeat."
+    )
+
+
+def test_two_measures_that_disagree_are_said_to():
+    (found,) = findings(
+        study(at(32, RECOMPUTE, (0.9, 1.0, 1.1)), at(32, SWAP, (0.5, 0.6, 0.7), (149, 150, 151)))
+    )
+    assert "40\xa0% lower" in found
+    assert "by the paper's measure 50\xa0% higher, which disagrees;" in found
+
+
+def test_overlapping_costs_are_no_difference_and_contradict_nothing():
+    (found,) = findings(
+        study(at(32, RECOMPUTE, (0.5, 1.0, 1.5)), at(32, SWAP, (0.6, 0.8, 1.0), (149, 150, 151)))
+    )
+    assert "no difference in net resume overhead beyond the noise, by the paper's" in found
+    assert "disagrees" not in found
+
+
+def test_costs_are_not_compared_where_one_side_never_preempts():
+    ample = run({"cache.blocks": 64}, ALIKE, net=(0, 0, 0), paper=(0, 0, 0))
+    (found,) = findings(study(ample, costing({"cache.blocks": 8}, (1, 2, 3))))
+    assert "overhead" not in found
+
+
+def line(sizes_and_costs):
+    """A study over block size: of each size, what recompute costs beside a swap of 10 ± 1."""
+    runs = [
+        one
+        for size, cost in sizes_and_costs
+        for one in (at(size, RECOMPUTE, (cost - 1, cost, cost + 1)), at(size, SWAP, (9, 10, 11)))
+    ]
+    return findings(study(*runs))
+
+
+def test_where_one_policy_overtakes_the_other_is_told_first():
+    assert line([(4, 5), (8, 5), (16, 10), (32, 20), (64, 20)])[0] == (
+        "By net resume overhead, recompute is cheaper up to block size 8, swap (pinned, per block) "
+        "from 32 on; between them the intervals overlap."
+    )
+
+
+def test_neighbours_on_both_sides_of_a_crossing_have_nothing_between_them():
+    assert line([(4, 20), (8, 5)])[0] == (
+        "By net resume overhead, swap (pinned, per block) is cheaper up to block size 4, recompute "
+        "from 8 on."
+    )
+
+
+def test_a_line_that_crosses_twice_is_told_point_by_point():
+    assert line([(4, 5), (8, 20), (16, 5)])[0] == (
+        "By net resume overhead, what is cheaper changes back and forth along block size (tokens): "
+        "recompute at 4 and 16 and swap (pinned, per block) at 8."
+    )
+
+
+@given(st.lists(st.sampled_from([5, 10, 20]), min_size=2, max_size=6))
+def test_a_crossing_is_claimed_only_with_one_side_cheaper_below_and_the_other_above(costs):
+    sizes = [2**n for n in range(len(costs))]
+    found = [text for text in line(list(zip(sizes, costs, strict=True))) if "cheaper" in text]
+    clear = [(size, cost) for size, cost in zip(sizes, costs, strict=True) if cost != 10]
+    assert bool(found) == (len({cost for _, cost in clear}) == 2)
+    if found and "up to" in found[0]:
+        until, since = map(int, re.findall(r"block size (\d+), .* from (\d+) on", found[0])[0])
+        below = {cost for size, cost in clear if size <= until}
+        above = {cost for size, cost in clear if size >= since}
+        assert len(below) == len(above) == 1
+        assert below != above
+        assert not [size for size, _ in clear if until < size < since]
+
+
+def test_many_pairs_of_a_policy_are_summed_up_by_both_measures():
+    runs = [
+        one
+        for size in (2, 4, 8, 16, 32)
+        for one in (
+            at(size, RECOMPUTE, (9, 10, 11)),
+            at(size, SWAP, (4, 5, 6), (149 + size, 150 + size, 151 + size)),
+        )
+    ]
+    assert findings(study(*runs))[0] == (
+        "Swap (pinned, per block) instead of recompute, 5 pairs: net resume overhead lower in all "
+        "5 (by 50\xa0%); by the paper's measure higher in all 5 (by 52\xa0% to 82\xa0%); the two "
+        "measures disagree in 5; no difference in throughput beyond the noise in all 5."
+    )
+
+
+def test_a_limit_of_the_engine_that_follows_from_the_requests_is_not_told():
+    runs = [
+        run(
+            {"workload.prompt_tokens": n, "engine.max_model_len": 2 * n, "cache.blocks": count},
+            (value - 1, value, value + 1),
+        )
+        for n in (8, 16)
+        for count, value in ((64, 100), (8, 50))
+    ]
+    assert findings(study(*runs))[0].startswith(
+        "KV cache (blocks) 8 instead of 64 (8 prompt tokens):"
+    )
+
+
+def test_differences_come_before_the_list_is_cut():
+    count = SENTENCES + 5
+    same = [blocks(n, ALIKE) for n in range(1, count)]
+    (*found, last) = findings(study(*same, blocks(count, (10, 11, 12))))
+    assert "lower throughput" in found[0]
+    assert len(found) == SENTENCES
+    assert last == f"{count - 1 - SENTENCES} more comparisons not listed here."
+
+
+def test_a_cache_of_as_many_tokens_in_other_blocks_is_the_same_cache():
+    small = run({"cache.block_size": 16, "cache.blocks": 64}, (95, 100, 105))
+    large = run({"cache.block_size": 32, "cache.blocks": 32}, (76, 80, 84))
+    (found,) = findings(study(small, large))
+    assert found.startswith("Block size (tokens) 32 instead of 16 (KV cache 1024 tokens): 20")
 
 
 POSITIVE = st.floats(min_value=0.01, max_value=1e6)
@@ -134,7 +280,7 @@ POSITIVE = st.floats(min_value=0.01, max_value=1e6)
 def test_a_ratio_differs_exactly_if_the_intervals_are_disjoint(a, b, half_a, half_b):
     one, other = Number(a, a - half_a, a + half_a), Number(b, b - half_b, b + half_b)
     found = ratio(other, one)
-    if found.differs:
+    if found.sign:
         assert other.low > one.high or other.high < one.low
     elif other.low > one.high * (1 + 1e-9) or other.high < one.low * (1 - 1e-9):
         pytest.fail("disjoint intervals must differ")

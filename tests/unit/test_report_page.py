@@ -14,8 +14,8 @@ from .report_fixture import Fake, write_study
 
 HOSTILE = "</script><script>document.title = 'broken'</script><!-- $x$ "
 FAKES = [
-    Fake({"cache.blocks": 64, "batching": "mixed"}, blocks=64, stall=False),
-    Fake({"cache.blocks": 24, "batching": "mixed"}, blocks=24, stall=False),
+    Fake({"cache.blocks": 96, "batching": "mixed"}, blocks=96, stall=False),
+    Fake({"cache.blocks": 24, "batching": "mixed"}, blocks=24, overflow="swap", stall=False),
     Fake({"cache.blocks": 24, "batching": HOSTILE}, blocks=24, repeats=2),
     Fake(
         {"cache.blocks": 4, "batching": "mixed"},
@@ -108,7 +108,7 @@ def test_a_failed_experiment_shows_its_reason_and_the_end_of_its_log(html):
 
 
 def test_an_experiment_that_has_not_run_is_shown_as_such(html):
-    assert "<strong>blocks=2, batching=mixed</strong>: not run; there is no run.json" in html
+    assert "<strong>KV cache 2 blocks, mixed</strong>: not run; there is no run.json" in html
     assert "5 experiments, 3 complete, 2 valid, 1 failed, 1 not run yet" in html
 
 
@@ -130,10 +130,28 @@ def test_the_data_of_the_charts_are_the_numbers_of_the_tables(results, page):
     assert data["metrics"]["makespan_s"]["value"][3:] == [None, None]
 
 
-def test_every_arrangement_places_every_complete_experiment(page):
-    for arrangement in page.data["study-data"]["arrangements"]:
-        runs = [run for series in arrangement["series"] for _, run in series["points"]]
-        assert sorted(runs) == [0, 1, 2]
+def test_a_view_shows_an_experiment_at_most_once_an_axis_and_counts_the_others(page):
+    data = page.data["study-data"]
+    views = [view for chart in data["charts"].values() if chart for view in chart.get("views", [])]
+    assert views
+    for view in views:
+        shown = set()
+        for place in view["places"]:
+            series = data["arrangements"][place]["series"]
+            runs = [run for one in series for _, run in one["points"]]
+            assert len(runs) == len(set(runs))
+            shown |= set(runs)
+        wanted = {1, 2} if view["left_out"] + len(shown) == 2 else {0, 1, 2}
+        assert shown <= wanted
+        assert view["left_out"] == len(wanted - shown)
+
+
+def test_every_chart_can_show_all_its_experiments_side_by_side(page):
+    data = page.data["study-data"]
+    for name, wanted in (("throughput", [0, 1, 2]), ("resume_overhead", [1, 2])):
+        (place,) = data["charts"][name]["views"][-1]["places"]
+        (series,) = data["arrangements"][place]["series"]
+        assert [run for _, run in series["points"]] == wanted
 
 
 def test_the_timelines_are_the_steps(results, page):
@@ -149,6 +167,9 @@ def test_the_timelines_are_the_steps(results, page):
             assert repeat["decode"] == list(own["decode_tokens"])
             assert repeat["blocks"] == list(own["kv_blocks_used"])
             assert repeat["tokens"] == list(own["kv_tokens_used"])
+            pool = own["host_blocks_total"].max()
+            assert repeat["host_total"] == pool
+            assert repeat["host"] == (list(own["host_blocks_used"]) if pool else [])
             assert repeat["waiting"] == list(own["waiting_requests"])
             assert repeat["start_us"] == [round(s * 1e6) for s in own["start_s"]]
             assert repeat["stalled_passes"] == own["stalled"].sum()

@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from kvscope import tables
+from kvscope.analyse.compare import STUDY_METRICS
 from kvscope.cli import main
 from kvscope.errors import BadInput
 from kvscope.report.figures.registry import FIGURES
@@ -16,16 +17,19 @@ from kvscope.report.words import MAIN
 
 from .report_fixture import Fake, write_experiment, write_study
 
-ROOMY = Fake({"cache.blocks": 64, "batching": "mixed"}, blocks=64, stall=False)
-SCARCE = Fake({"cache.blocks": 24, "batching": "mixed"}, blocks=24, stall=False)
+ROOMY = Fake({"cache.blocks": 96, "batching": "mixed"}, blocks=96, batching="mixed", stall=False)
+SCARCE = Fake({"cache.blocks": 24, "batching": "mixed"}, blocks=24, batching="mixed", stall=False)
+CHUNKED = Fake({"cache.blocks": 24, "batching": "chunked"}, blocks=24, chunk=64, stall=False)
 BROKEN = Fake({"cache.blocks": 4, "batching": "mixed"}, status="failed", reason="no room")
 WAITING = Fake({"cache.blocks": 2, "batching": None}, status=None)
+COMPLETE = (ROOMY, SCARCE, CHUNKED)
+ALL = (*COMPLETE, BROKEN, WAITING)
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     results = tmp_path_factory.mktemp("results")
-    write_study(results, [ROOMY, SCARCE, BROKEN, WAITING])
+    write_study(results, ALL)
     report(["fake"], results, None)
     return results
 
@@ -42,21 +46,37 @@ def metrics_of(results, fake):
 def test_metrics_are_those_of_the_complete_runs_with_the_varied_keys_as_text(results, out):
     table = study_metrics(("cache.blocks", "batching"))
     found = tables.read(table, out / "metrics.parquet")
-    expected = pd.concat([metrics_of(results, ROOMY), metrics_of(results, SCARCE)])
-    pd.testing.assert_frame_equal(found[tables.METRICS.names], expected.reset_index(drop=True))
+    own = found[~found["metric"].isin([metric.name for metric in STUDY_METRICS])]
+    expected = pd.concat([metrics_of(results, fake) for fake in COMPLETE])
+    pd.testing.assert_frame_equal(
+        own[tables.METRICS.names].reset_index(drop=True), expected.reset_index(drop=True)
+    )
     assert found.groupby("experiment_id")["cache.blocks"].first().to_dict() == {
-        ROOMY.id: "64",
+        ROOMY.id: "96",
         SCARCE.id: "24",
+        CHUNKED.id: "24",
     }
+
+
+def test_the_metrics_of_the_study_are_among_them(results, out):
+    found = tables.read(study_metrics(("cache.blocks", "batching")), out / "metrics.parquet")
+    beyond = found[found["metric"] == "makespan_beyond_ample_s"].set_index("experiment_id")["value"]
+    value = {
+        fake.id: metrics_of(results, fake).set_index("metric").at["makespan_s", "value"]
+        for fake in (ROOMY, SCARCE)
+    }
+    assert beyond[SCARCE.id] == pytest.approx(value[SCARCE.id] - value[ROOMY.id])
+    assert math.isnan(beyond[ROOMY.id])  # it is the ample one
+    assert math.isnan(beyond[CHUNKED.id])  # no ample one is chunked
 
 
 def test_the_csv_has_every_experiment_once_and_the_numbers_of_the_tables(results, out):
     found = pd.read_csv(out / "experiments.csv").set_index("id")
-    assert list(found.index) == [fake.id for fake in (ROOMY, SCARCE, BROKEN, WAITING)]
-    assert list(found["status"]) == ["complete", "complete", "failed", "not run"]
-    for fake in (ROOMY, SCARCE):
+    assert list(found.index) == [fake.id for fake in ALL]
+    assert list(found["status"]) == [*["complete"] * 3, "failed", "not run"]
+    for fake in COMPLETE:
         metrics = metrics_of(results, fake).set_index("metric")
-        for shown in MAIN:
+        for shown in (shown for shown in MAIN if shown.metric in metrics.index):
             row = metrics.loc[shown.metric]
             for suffix, column in (("", "value"), ("_ci_low", "ci_low"), ("_ci_high", "ci_high")):
                 assert found.loc[fake.id, shown.metric + suffix] == pytest.approx(
@@ -67,7 +87,15 @@ def test_the_csv_has_every_experiment_once_and_the_numbers_of_the_tables(results
 def test_a_failed_experiment_has_its_reason_and_no_numbers_in_the_csv(out):
     found = pd.read_csv(out / "experiments.csv").set_index("id").loc[BROKEN.id]
     assert found["reasons"] == "no room"
-    assert all(math.isnan(found[shown.metric]) for shown in MAIN)
+    assert all(math.isnan(found[shown.metric]) for shown in MAIN if shown.always)
+
+
+def test_what_preemptions_cost_is_a_column_only_where_there_are_any(results, out, tmp_path):
+    cost = ["resume_overhead_paper_s", "resume_overhead_net_s", "makespan_beyond_ample_s"]
+    assert set(cost) <= set(pd.read_csv(out / "experiments.csv").columns)
+    report([str(results / "experiments" / ROOMY.id)], results, tmp_path)
+    assert not set(cost) & set(pd.read_csv(tmp_path / "experiments.csv").columns)
+    assert "Resume overhead" not in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -93,7 +121,7 @@ def test_an_unknown_study_is_named_together_with_those_there_are(results):
 
 def test_a_study_may_not_ask_for_a_figure_that_does_not_exist(tmp_path):
     write_study(tmp_path, [ROOMY], figures=["nonsense"])
-    with pytest.raises(BadInput, match="'nonsense' but must be of throughput, latency"):
+    with pytest.raises(BadInput, match="'nonsense' but must be of throughput, strategies"):
         report(["fake"], tmp_path, None)
 
 
@@ -109,8 +137,8 @@ def test_runs_given_by_directories_are_compared_by_the_settings_that_differ(resu
     page = report(runs, results, tmp_path)
     assert page == tmp_path / "report.html"
     found = pd.read_csv(tmp_path / "experiments.csv")
-    assert list(found["cache.blocks"]) == [64, 24]
-    assert list(found["label"]) == ["blocks=64", "blocks=24"]
+    assert list(found["cache.blocks"]) == [96, 24]
+    assert list(found["label"]) == ["KV cache 96 blocks", "KV cache 24 blocks"]
 
 
 def test_one_run_is_a_report_of_its_own(results, tmp_path):

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from kvscope.analyse import overhead
 from kvscope.analyse.records import Records
 from kvscope.stalls import shape_classes
 
@@ -29,8 +30,13 @@ class Metric:
 
 
 def makespan_s(records: Records) -> float:
-    """From the first arrival to the last token."""
+    """From the first arrival to the last token, or to when the last request was given up.
+
+    Published passes come without requests: there, to the end of the last pass.
+    """
     requests = records.requests
+    if requests.empty:
+        return float((records.steps["start_s"] + records.steps["duration_s"]).max())
     return float(requests["finished_s"].max() - requests["arrival_s"].min())
 
 
@@ -43,20 +49,22 @@ def stall_time_s(records: Records) -> float:
 
 
 def time_to_first_token_s(records: Records) -> Floats:
-    """Of each request: from its arrival to the end of the pass that gave its first token."""
-    requests = records.requests
+    """Of each request served: from its arrival to the end of the pass of its first token."""
+    requests = records.served
     return (requests["first_token_s"] - requests["arrival_s"]).to_numpy(float)
 
 
 def latency_s(records: Records) -> Floats:
-    """Of each request: from its arrival to its last token."""
-    requests = records.requests
+    """Of each request served: from its arrival to its last token."""
+    requests = records.served
     return (requests["finished_s"] - requests["arrival_s"]).to_numpy(float)
 
 
 def inter_token_latency_s(records: Records) -> Floats:
-    """Of each output token but a request's first: time since the request's token before."""
-    given = records.batch.loc[records.batch["sampled_tokens"] > 0, ["step", "request_id"]]
+    """Of each output token but a served request's first: time since its token before."""
+    gives = records.batch["sampled_tokens"] > 0
+    served = records.batch["request_id"].isin(records.served["request_id"])
+    given = records.batch.loc[gives & served, ["step", "request_id"]]
     steps = records.steps.set_index("step")
     ends = (steps["start_s"] + steps["duration_s"]).rename("end_s")
     times = given.join(ends, on="step").sort_values(["request_id", "step"])
@@ -81,7 +89,7 @@ def time_weighted(
     def of(records: Records) -> float:
         share = records.steps[column] / capacity(records)
         duration = records.steps["duration_s"]
-        return _ratio(float((share * duration).sum()), float(duration.sum()))
+        return _ratio(float((share * duration).sum(skipna=False)), float(duration.sum()))
 
     return of
 
@@ -110,21 +118,25 @@ def _ratio(numerator: float, denominator: float) -> float:
     return numerator / denominator if denominator else math.nan
 
 
-def _all_tokens(records: Records) -> float:
-    requests = records.requests
-    return float(requests["prompt_tokens"].sum() + requests["output_tokens"].sum())
+def served_tokens(records: Records, *columns: str) -> float:
+    """Tokens of the requests served to their end; NaN where no requests were recorded.
+
+    A request that was given up got no answer: its tokens are work, not throughput.
+    """
+    return float(records.served[list(columns)].sum().sum()) if len(records.requests) else math.nan
 
 
 def _throughput(records: Records) -> float:
-    return _ratio(_all_tokens(records), makespan_s(records))
+    return _ratio(served_tokens(records, "prompt_tokens", "output_tokens"), makespan_s(records))
 
 
 def _throughput_without_stalls(records: Records) -> float:
-    return _ratio(_all_tokens(records), makespan_s(records) - stall_time_s(records))
+    unstalled = makespan_s(records) - stall_time_s(records)
+    return _ratio(served_tokens(records, "prompt_tokens", "output_tokens"), unstalled)
 
 
 def _output_throughput(records: Records) -> float:
-    return _ratio(float(records.requests["output_tokens"].sum()), makespan_s(records))
+    return _ratio(served_tokens(records, "output_tokens"), makespan_s(records))
 
 
 def _resumptions(records: Records) -> pd.DataFrame:
@@ -196,13 +208,35 @@ METRICS: tuple[Metric, ...] = (
         "recomputed_tokens",
         "tokens",
         "Recomputed tokens",
-        lambda r: float(_resumptions(r)["recomputed_tokens"].sum()),
+        lambda r: float(r.steps["recomputed_tokens"].sum()),
     ),
     Metric(
         "preemption_wait_mean_s",
         "s",
         "Wait from preemption to resumption, mean",
         lambda r: float(_resumptions(r)["wait_s"].mean()) if len(_resumptions(r)) else math.nan,
+    ),
+    Metric(
+        "resume_overhead_paper_s",
+        "s",
+        "Resume overhead, the paper's",
+        overhead.resume_overhead_paper_s,
+    ),
+    Metric("resume_overhead_net_s", "s", "Resume overhead, net", overhead.resume_overhead_net_s),
+    Metric("swap_out_s", "s", "Swap out", overhead.swap_out_s),
+    Metric("swap_in_s", "s", "Swap in", overhead.swap_in_s),
+    Metric("swapped_bytes", "B", "Bytes swapped, out and in", overhead.swapped_bytes),
+    Metric(
+        "host_block_utilization_peak",
+        "share",
+        "Host pool utilization, peak",
+        overhead.host_block_utilization_peak,
+    ),
+    Metric(
+        "recompute_fallbacks",
+        "preemptions",
+        "Preemptions recomputed for want of host room",
+        overhead.recompute_fallbacks,
     ),
     Metric("stalled_passes", "passes", "Stalled passes", lambda r: float(r.steps["stalled"].sum())),
     Metric("stall_time_s", "s", "Time lost in stalls", stall_time_s),

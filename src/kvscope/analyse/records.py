@@ -22,9 +22,19 @@ class Records:
     preemptions: pd.DataFrame
     block_size: int
 
+    @property
+    def served(self) -> pd.DataFrame:
+        """The requests that got all their tokens: those that were not given up."""
+        return self.requests[~self.requests["aborted"].astype(bool)]
+
+    @property
+    def given_up(self) -> pd.DataFrame:
+        """The requests that were aborted before their last token."""
+        return self.requests[self.requests["aborted"].astype(bool)]
+
     def repeats(self) -> Iterator["Records"]:
         """The records of each repeat, in order."""
-        for number in sorted(self.requests["repeat"].unique()):
+        for number in sorted({*self.requests["repeat"], *self.steps["repeat"]}):
             yield Records(
                 self.workload,
                 self.requests[self.requests["repeat"] == number],

@@ -8,6 +8,7 @@ import pandas as pd
 from kvscope.analyse.metrics import makespan_s, stall_time_s
 from kvscope.analyse.records import Records
 from kvscope.analyse.statistics import coefficient_of_variation
+from kvscope.runfile import IMPORTED_FROM
 
 MINIMUM_REPEATS = 3
 # Makespans that vary more than this (standard deviation over mean) are unstable.
@@ -25,42 +26,85 @@ class Reason:
 
 
 def conservation(records: Records) -> list[Reason]:
-    """Scheduled tokens = prompt + output tokens - requests + recomputed tokens, every repeat.
+    """Every token computed was needed, or lost and needed again; in every repeat.
 
-    A request's last output token is never computed, hence "- requests".
+    Of each request, Σ scheduled = highest (context + scheduled) + Σ recomputed tokens; and if it
+    was not given up, highest = prompt + output - 1 (its last token is never computed) and it
+    recomputed what its resumptions owed. The passes hold the tokens of their requests.
     """
     reasons = []
     for number, repeat in enumerate(records.repeats()):
-        requests, resumed = repeat.requests, repeat.preemptions
-        scheduled = int(repeat.steps["scheduled_tokens"].sum())
-        due = int(requests["prompt_tokens"].sum() + requests["output_tokens"].sum())
-        expected = due - len(requests) + int(resumed["recomputed_tokens"].sum())
-        if scheduled != expected:
-            detail = f"repeat {number}: {scheduled} tokens scheduled, {expected} expected"
-            reasons.append(Reason("tokens_not_conserved", detail))
-        rows = int(repeat.batch["scheduled_tokens"].sum())
-        if rows != scheduled:
-            detail = f"repeat {number}: batch has {rows} tokens, steps {scheduled}"
-            reasons.append(Reason("tokens_not_conserved", detail))
+        tokens = _tokens_by_request(repeat)
+        compared = [
+            ("scheduled", tokens["scheduled"], tokens["highest"] + tokens["recomputed"]),
+            ("in its context", tokens["highest"], tokens["due"]),
+            ("recomputed", tokens["recomputed"], tokens["owed"]),
+        ]
+        for what, found, expected in compared:
+            for name in tokens.index[found != expected][:1]:
+                detail = f"request {name}: {found[name]} tokens {what}, {expected[name]} expected"
+                reasons.append(Reason("tokens_not_conserved", f"repeat {number}, {detail}"))
+        for column in ("scheduled_tokens", "recomputed_tokens"):
+            passes, rows = (int(frame[column].sum()) for frame in (repeat.steps, repeat.batch))
+            if passes != rows:
+                detail = f"{column} of the passes {passes}, of their requests {rows}"
+                reasons.append(Reason("tokens_not_conserved", f"repeat {number}, {detail}"))
     return reasons
 
 
+def _tokens_by_request(repeat: Records) -> pd.DataFrame:
+    """Each request's tokens: scheduled, recomputed and highest found; due and owed expected.
+
+    Of a request that was given up nothing is expected: it counts as due what was found.
+    """
+    rows = repeat.batch.assign(end=repeat.batch[["context_tokens", "scheduled_tokens"]].sum(axis=1))
+    found = rows.groupby("request_id").agg(
+        scheduled=("scheduled_tokens", "sum"),
+        recomputed=("recomputed_tokens", "sum"),
+        highest=("end", "max"),
+    )
+    served = repeat.served.set_index("request_id")
+    expected = pd.DataFrame(
+        {
+            "due": served["prompt_tokens"] + served["output_tokens"] - 1,
+            "owed": repeat.preemptions.groupby("request_id")["recomputed_tokens"].sum(),
+        }
+    )
+    everyone = {*repeat.requests["request_id"], *found.index}
+    tokens = found.reindex(sorted(everyone)).join(expected).fillna(0).astype(int)
+    given_up = tokens.index.isin(repeat.given_up["request_id"])
+    tokens.loc[given_up, "due"] = tokens["highest"]
+    tokens.loc[given_up, "owed"] = tokens["recomputed"]
+    return tokens
+
+
 def missing_tokens(records: Records) -> list[Reason]:
-    """Every repeat gave every request the output tokens that were asked for."""
+    """Every repeat gave every request the output tokens asked for, unless it was given up."""
     asked = records.workload.set_index("request_id")["output_tokens"]
     reasons = []
     for number, repeat in enumerate(records.repeats()):
-        given = repeat.requests.set_index("request_id")["output_tokens"]
-        wrong = (given.reindex(asked.index).fillna(0) != asked).sum()
+        given = repeat.served.set_index("request_id")["output_tokens"]
+        due = asked.drop(repeat.given_up["request_id"], errors="ignore")
+        wrong = (given.reindex(due.index).fillna(0) != due).sum()
         if wrong:
             reasons.append(Reason("tokens_missing", f"repeat {number}: {wrong} requests"))
     return reasons
 
 
-def differing_outputs(requests: pd.DataFrame) -> list[Reason]:
-    """Every repeat gave every request the same tokens."""
-    differing = int((requests.groupby("request_id")["output_sha256"].nunique() > 1).sum())
+def differing_outputs(records: Records) -> list[Reason]:
+    """Every repeat gave every request the same tokens, where it was not given up."""
+    outputs = records.served.groupby("request_id")["output_sha256"]
+    differing = int((outputs.nunique() > 1).sum())
     return [Reason("outputs_differ", f"{differing} requests")] if differing else []
+
+
+def leaks(facts: dict[str, Any]) -> list[Reason]:
+    """Every repeat gave all its blocks back, the device's and the host pool's."""
+    reasons = []
+    for leak in facts.get("engine", {}).get("leaked_blocks", []):
+        kept = f"{leak['kv_blocks']} blocks of the KV cache, {leak['host_blocks']} of the host pool"
+        reasons.append(Reason("blocks_leaked", f"repeat {leak['repeat']}: {kept}"))
+    return reasons
 
 
 def warm_up(facts: dict[str, Any]) -> list[Reason]:
@@ -106,15 +150,21 @@ def lost_trace(facts: dict[str, Any]) -> list[Reason]:
 
 
 def reasons_against(facts: dict[str, Any], records: Records) -> list[Reason]:
-    """Everything that speaks against a run; empty if it is valid."""
+    """Everything that speaks against a run; empty if it is valid.
+
+    An imported run is judged by what it holds, its passes: it has neither requests nor warm-up.
+    """
     if facts["status"] != "complete":
         return [Reason("failed", facts.get("reason") or "unknown")]
+    passes = [*repeats(records), *stalls(records)]
+    if IMPORTED_FROM in facts:
+        return passes
     return [
         *conservation(records),
         *missing_tokens(records),
-        *differing_outputs(records.requests),
+        *differing_outputs(records),
+        *leaks(facts),
         *warm_up(facts),
-        *repeats(records),
-        *stalls(records),
+        *passes,
         *lost_trace(facts),
     ]
