@@ -27,7 +27,7 @@ demo: env try-nsys
 	@echo "The page: results/studies/quickstart/report.html"
 
 test: env-dev try-nsys
-	$(IN_PLACE) pytest
+	$(IN_PLACE) pytest -n 2 --dist loadfile
 
 env:
 	@scripts/install-env.sh

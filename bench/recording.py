@@ -1,12 +1,12 @@
-"""What recording costs: time of a forward pass with and without it, in turns.
+"""What recording costs: time of a forward pass, and of its schedule, with and without it, in turns.
 
     python bench/recording.py [--rounds 200] [--write]
 
 One engine of tiny-llama serves the same requests over and over, its passes scheduled in turns by
-vLLM's own scheduler and by kvscope's recording one with its layer hooks. A shared machine's speed
-drifts by far more than recording costs, so each serving is compared with its neighbour: the figure
-is the median over the rounds of (median recorded pass / median plain pass), with a 95 % interval by
-bootstrap. --write stores it under bench/results/.
+vLLM's own scheduler and by kvscope's recording one (`mixed`) with its layer hooks. A machine's
+speed drifts by far more than recording costs, so each serving is compared with its neighbour: the
+figures are medians over the rounds of (median recorded / median plain), with 95 % intervals by
+bootstrap. --write stores them under bench/results/.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import gc
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any
@@ -39,47 +40,68 @@ class Silent:
         """Nothing to do."""
 
 
-def serving(engine: Any, requests: Any, observed: bool) -> list[float]:
-    """Serve the requests once, recorded or left to vLLM alone; seconds of each pass."""
+def stopwatch(function: Callable[..., Any], times: list[float]) -> Callable[..., Any]:
+    """The function, noting the seconds of every call."""
+
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        start = perf_counter_ns()
+        result = function(*args, **kwargs)
+        times.append((perf_counter_ns() - start) * 1e-9)
+        return result
+
+    return timed
+
+
+def serving(engine: Any, requests: Any, observed: bool) -> tuple[list[float], list[float]]:
+    """Serve the requests once, recorded or not; seconds of each pass and of each schedule."""
     from vllm.v1.core.sched.scheduler import Scheduler
 
     from kvscope.engine.marks import Marks
     from kvscope.engine.recording import Recording
     from kvscope.engine.scheduler import RecordingScheduler
-    from kvscope.run.session import serve
+    from kvscope.run.serving import serve
 
     engine.scheduler.begin(Recording(), Marks())
     engine.timer.remove()
     engine.scheduler.__class__ = RecordingScheduler if observed else Scheduler
     if observed:
         engine.llm.apply_model(engine.timer.install)
-    times: list[float] = []
+    passes: list[float] = []
+    schedules: list[float] = []
     step = engine.vllm.step
-
-    def timed_step() -> Any:
-        start = perf_counter_ns()
-        outputs = step()
-        times.append((perf_counter_ns() - start) * 1e-9)
-        return outputs
-
-    engine.vllm.step = timed_step
+    engine.vllm.step = stopwatch(step, passes)
+    engine.scheduler.schedule = stopwatch(engine.scheduler.schedule, schedules)
     gc.collect()
     try:
         serve(engine, requests, Silent())  # type: ignore[arg-type]
     finally:
         engine.vllm.step = step
+        del engine.scheduler.schedule  # the stopwatch hid the class's own
         engine.scheduler.__class__ = RecordingScheduler
-    return times
+    return passes, schedules
+
+
+def compare(plain: np.ndarray, recorded: np.ndarray) -> dict[str, Any]:
+    """Of seconds (round, pass): medians in ms, and their ratio with its 95 % interval."""
+    ratios = np.median(recorded, axis=1) / np.median(plain, axis=1)
+    picks = np.random.default_rng(0).integers(len(ratios), size=(2000, len(ratios)))
+    low, high = np.quantile(np.median(ratios[picks], axis=1), [0.025, 0.975])
+    return {
+        "plain_ms": float(np.median(plain) * 1e3),
+        "recorded_ms": float(np.median(recorded) * 1e3),
+        "ratio": float(np.median(ratios)),
+        "ratio_95_percent": [float(low), float(high)],
+    }
 
 
 def measure(rounds: int) -> dict[str, Any]:
-    """Run the comparison; milliseconds a pass, and the ratio with its interval."""
+    """Run the comparison, in turns."""
     from kvscope.engine.build import running
     from kvscope.workload.requests import build
 
     experiment = expand(None, OVERRIDES, ROOT / "config").experiments[0].experiment
     requests = build(experiment)
-    times: dict[bool, list[list[float]]] = {False: [], True: []}
+    times: dict[bool, list[tuple[list[float], list[float]]]] = {False: [], True: []}
     with running(experiment) as engine:
         for number in range(-1, rounds):
             for observed in (False, True) if number % 2 else (True, False):
@@ -88,17 +110,12 @@ def measure(rounds: int) -> dict[str, Any]:
                     times[observed].append(found)
             print(f"\r{number + 1}/{rounds}", end="", file=sys.stderr)
         print(file=sys.stderr)
-    plain, recorded = np.array(times[False]), np.array(times[True])
-    ratios = np.median(recorded, axis=1) / np.median(plain, axis=1)
-    picks = np.random.default_rng(0).integers(rounds, size=(2000, rounds))
-    low, high = np.quantile(np.median(ratios[picks], axis=1), [0.025, 0.975])
+    plain, recorded = (np.array(times[observed]) for observed in (False, True))
     return {
-        "plain_pass_ms": float(np.median(plain) * 1e3),
-        "recorded_pass_ms": float(np.median(recorded) * 1e3),
-        "ratio": float(np.median(ratios)),
-        "ratio_95_percent": [float(low), float(high)],
+        "pass": compare(plain[:, 0], recorded[:, 0]),
+        "schedule": compare(plain[:, 1], recorded[:, 1]),
         "rounds": rounds,
-        "passes_per_round": plain.shape[1],
+        "passes_per_round": plain.shape[2],
     }
 
 

@@ -62,12 +62,13 @@ function trace(shown, arrangement, series, number, count) {
     type: "data", symmetric: false, array: arm(metric.high, 1), arrayminus: arm(metric.low, -1),
     thickness: 1.2, width: 3, color: arrangement.ordered ? colour(number) : css("--ink"),
   };
-  const across = liesAcross(arrangement);
+  const across = arrangement.across;
   const aside = arrangement.ordered && count > 1 ? 0.16 * (number / (count - 1) - 0.5) : 0;
-  const places = points.map(([place]) => place + aside);
+  const places = points.map(([place]) => arrangement.positions[place] + aside);
+  const believed = points.map(([, run]) => metric.believed[run]);
   const hover = points.map(([, run], i) => {
     const interval = metric.low[run] === null ? "no interval" : `${readable(metric.low[run] * shown.scale)} to ${readable(metric.high[run] * shown.scale)}`;
-    const doubt = runs[i].valid ? "" : `<br>not valid: ${runs[i].reasons.join(", ")}`;
+    const doubt = believed[i] ? "" : `<br>not valid${runs[i].valid ? "" : `: ${runs[i].reasons.join(", ")}`}`;
     return `<b>${escapeText(runs[i].label)}</b><br>${shown.heading}: ${readable(values[i])} ${shown.unit}<br>95 % interval: ${interval}${doubt}`;
   });
   const made = {
@@ -79,7 +80,7 @@ function trace(shown, arrangement, series, number, count) {
     hoverinfo: "text",
   };
   if (arrangement.ticks.length > MOST_LABELS && !arrangement.ordered) {
-    const symbols = runs.map((run) => (run.valid ? "circle" : "circle-open"));
+    const symbols = believed.map((valid) => (valid ? "circle" : "circle-open"));
     return { ...made, [across ? "error_x" : "error_y"]: { ...error, color: colour(number), thickness: 0.7, width: 0 }, type: "scatter", mode: "markers", marker: { size: 4, color: colour(number), symbol: symbols } };
   }
   if (arrangement.ordered) {
@@ -87,24 +88,20 @@ function trace(shown, arrangement, series, number, count) {
     return {
       ...made, type: "scatter", mode: "lines+markers",
       line: { color: colour(number), dash: DASHES[cycle(number)], width: 2 },
-      marker: { size: 8, color: colour(number), line: { width: 1.5, color: colour(number) }, symbol: runs.map((run) => (run.valid ? symbol : `${symbol}-open`)) },
+      marker: { size: 8, color: colour(number), line: { width: 1.5, color: colour(number) }, symbol: believed.map((valid) => (valid ? symbol : `${symbol}-open`)) },
     };
   }
   return {
     ...made, type: "bar", orientation: across ? "h" : "v",
     marker: {
       color: colour(number),
-      pattern: { shape: runs.map((run) => (run.valid ? "" : "/")), fillmode: "overlay", fgopacity: 1, bgcolor: css("--paper"), fgcolor: colour(number), size: 6 },
+      pattern: { shape: believed.map((valid) => (valid ? "" : "/")), fillmode: "overlay", fgopacity: 1, bgcolor: css("--paper"), fgcolor: colour(number), size: 6 },
     },
   };
 }
 
 function label(text) {
   return { text: escapeText(text), standoff: 8, font: { size: 12 } };
-}
-
-function liesAcross(arrangement) {
-  return !arrangement.key && arrangement.ticks.length <= MOST_LABELS;
 }
 
 function escapeText(text) {
@@ -114,39 +111,45 @@ function escapeText(text) {
 // A panel is one plot if its metrics can share it; with several series each metric gets a plot.
 function plotsOf(panels, arrangement) {
   const several = arrangement.series.length > 1;
-  return panels.flatMap((panel) =>
+  const known = ({ metric }) => arrangement.series.some((series) => series.points.some(([, run]) => study.metrics[metric].value[run] !== null));
+  const found = panels.map((panel) => ({ ...panel, metrics: panel.metrics.filter(known) })).filter((panel) => panel.metrics.length);
+  return found.flatMap((panel) =>
     several
-      ? panel.metrics.map((shown) => ({ title: shown.heading, unit: shown.unit, top: highest(panel.shared ? panel.metrics : [shown], arrangement), lines: arrangement.series.map((series) => ({ shown, series })) }))
-      : [{ title: panel.title, unit: panel.metrics[0].unit, top: highest(panel.metrics, arrangement), lines: panel.metrics.map((shown) => ({ shown, series: { ...arrangement.series[0], name: shown.heading } })) }],
+      ? panel.metrics.map((shown) => ({ title: shown.heading, unit: shown.unit, ends: ends(panel.shared ? panel.metrics : [shown], arrangement), lines: arrangement.series.map((series) => ({ shown, series })) }))
+      : [{ title: panel.title, unit: panel.metrics[0].unit, ends: ends(panel.metrics, arrangement), lines: panel.metrics.map((shown) => ({ shown, series: { ...arrangement.series[0], name: shown.heading } })) }],
   );
 }
 
-// The end of the highest interval or bar: plots of one unit share their scale.
-function highest(metrics, arrangement) {
+// The ends of the lowest and the highest interval or bar: plots of one unit share their scale.
+// Below 0 reaches what may be negative; of anything else an interval's lower end is cut there.
+function ends(metrics, arrangement) {
   const runs = arrangement.series.flatMap((series) => series.points.map(([, run]) => run));
-  const tops = metrics.flatMap(({ metric, scale }) => runs.map((run) => scale * Math.max(study.metrics[metric].value[run] ?? 0, study.metrics[metric].high[run] ?? 0)));
-  return tops.reduce((one, other) => Math.max(one, other), 0);
+  const all = (columns, of) => metrics.filter(of).flatMap(({ metric, scale }) => runs.flatMap((run) => columns.map((column) => scale * (study.metrics[metric][column][run] ?? 0))));
+  const [lowest, highest] = [all(["value", "low"], ({ signed }) => signed), all(["value", "high"], () => true)];
+  return [lowest.reduce((one, other) => Math.min(one, other), 0), highest.reduce((one, other) => Math.max(one, other), 0)];
 }
 
 function drawPanels(element, panels, arrangement) {
   const { axis, layout } = theme();
-  const across = liesAcross(arrangement);
+  const across = arrangement.across;
   const ticks = arrangement.ticks.length;
   const labelled = ticks <= MOST_LABELS;
   const plots = plotsOf(panels, arrangement);
   const panelElements = fill(element, plots.length); // all first: a plot takes the width it finds
   const several = arrangement.series.length > 1;
   if (several) element.prepend(sharedLegend(arrangement.series, panelElements));
+  if (arrangement.fixed) element.prepend(paragraph(arrangement.fixed));
   plots.forEach((plot, place) => {
     const panel = panelElements[place];
     const categories = {
       ...axis, showgrid: false, zeroline: false, range: across ? [ticks - 0.5, -0.5] : [-0.6, ticks - 0.4],
       ...(labelled
-        ? { tickvals: arrangement.ticks.map((_, i) => i), ticktext: arrangement.ticks.map(escapeText) }
+        ? { tickvals: arrangement.positions, ticktext: arrangement.ticks.map(escapeText) }
         : { title: label(`${arrangement.title}, in the order of the table`) }),
     };
     const numbers = { ...axis, rangemode: "tozero", title: label(plot.unit) };
-    if (plot.top) numbers.range = [arrangement.ordered ? -0.02 * plot.top : 0, 1.05 * plot.top];
+    const [low, high] = plot.ends;
+    if (high > low) numbers.range = [1.05 * low - (arrangement.ordered ? 0.02 * (high - low) : 0), 1.05 * high];
     if (labelled && !across) categories.title = label(arrangement.title);
     const many = plot.lines.length;
     Plotly.newPlot(
@@ -208,16 +211,35 @@ function drawPlain(element, chart) {
     { ...layout, ...own, xaxis: { ...axis, zeroline: false, ...own.xaxis, title: label(own.xaxis.title.text) }, yaxis: { ...axis, ...own.yaxis, title: label(own.yaxis.title.text) } },
     CONFIG,
   );
-  if (chart.note) {
-    const note = element.appendChild(document.createElement("p"));
-    note.className = "note";
-    note.textContent = chart.note;
-  }
+  if (chart.note) element.append(paragraph(chart.note));
+}
+
+function paragraph(text) {
+  const made = document.createElement("p");
+  made.className = "note";
+  made.textContent = text;
+  return made;
+}
+
+// The view that was asked for by its title, or the one that suits the chart best.
+function viewOf(chart) {
+  const wanted = document.getElementById("arrangement").value;
+  return chart.views.find(({ title }) => title === wanted) ?? chart.views[0];
+}
+
+// One set of plots for each arrangement of the view.
+function drawView(element, chart) {
+  element.querySelectorAll(".js-plotly-plot").forEach((old) => Plotly.purge(old));
+  const view = viewOf(chart);
+  const arrangements = view.places.map((place) => study.arrangements[place]);
+  const parts = arrangements.map(() => document.createElement("div"));
+  element.replaceChildren(...parts);
+  parts.forEach((part, i) => drawPanels(part, chart.panels, arrangements[i]));
+  if (view.left_out) element.append(paragraph(`${view.left_out} more ${view.left_out === 1 ? "experiment does" : "experiments do"} not fit here; along “experiment” all are shown.`));
 }
 
 function drawChart(element) {
   const chart = study.charts[element.dataset.chart];
-  const arrangement = study.arrangements[Number(document.getElementById("arrangement").value) || 0];
-  if (chart.panels) drawPanels(element, chart.panels, arrangement);
+  if (chart.panels) drawView(element, chart);
   else drawPlain(element, chart);
 }

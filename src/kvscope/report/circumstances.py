@@ -38,9 +38,9 @@ def shared(study: StudyData) -> list[tuple[str, str]]:
 
 def dates(study: StudyData) -> str:
     """When the experiments ran, in UTC: a minute, or from when to when."""
-    starts = [
-        run.facts["clock"]["run_start_utc_ns"] for run in study.runs if run.facts.get("clock")
-    ]
+    clocks = [run.facts.get("clock") or {} for run in study.runs]
+    # What others published may not tell when it ran.
+    starts = [s for clock in clocks if (s := clock.get("run_start_utc_ns")) is not None]
     if not starts:
         return ""
     first, last = (_utc(instant) for instant in (min(starts), max(starts)))

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from kvscope import tables
+from kvscope.report import traits
 from kvscope.runfile import COMPLETE, FAILED
 
 NOT_RUN = "not run"
@@ -109,6 +110,11 @@ class Run:
         """A metric's value and interval; NaN where the run or the metric has none."""
         return self._numbers.get(metric, UNKNOWN)
 
+    def believed(self, metric: str) -> bool:
+        """Whether that metric may be believed; one of several runs may not where the run may."""
+        found = self.metrics
+        return found is not None and metric in found.index and bool(found.at[metric, "valid"])
+
     @cached_property
     def _steps(self) -> pd.DataFrame:
         return tables.read(tables.STEPS, self.directory / "steps.parquet")
@@ -139,6 +145,18 @@ class StudyData:
     runs: tuple[Run, ...]
     figures: tuple[str, ...] = ()
     planned: bool = True  # False for runs that were given by their directories
+
+    @cached_property
+    def compared(self) -> dict[str, dict[str, Any]]:
+        """What each run is compared by, by its id: its varied keys, the cache in one unit."""
+        rows = traits.in_tokens([run.varied for run in self.runs])
+        return {run.id: row for run, row in zip(self.runs, rows, strict=True)}
+
+    @cached_property
+    def traits(self) -> dict[str, dict[str, Any]]:
+        """What sets each run apart, by its id: see `traits`."""
+        rows = traits.traits(list(self.compared.values()))
+        return dict(zip(self.compared, rows, strict=True))
 
     @cached_property
     def complete(self) -> list[Run]:

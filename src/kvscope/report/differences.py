@@ -52,22 +52,6 @@ def shared_settings(settings: Sequence[Settings]) -> Settings:
     }
 
 
-def labels(varied: Sequence[Settings], ids: Sequence[str]) -> list[str]:
-    """A short name for each run: the values that set it apart, or its id where none do."""
-    made = [
-        ", ".join(_part(key, value) for key, value in row.items() if value is not None)
-        for row in varied
-    ]
-    return [
-        label if label and made.count(label) == 1 else run_id
-        for label, run_id in zip(made, ids, strict=True)
-    ]
-
-
-def _part(key: str, value: Any) -> str:
-    return str(value) if isinstance(value, str) else f"{key.rpartition('.')[2]}={value}"
-
-
 def differing_keys(one: Settings, other: Settings) -> list[str]:
     """The keys in which two experiments differ.
 

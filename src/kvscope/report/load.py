@@ -1,7 +1,9 @@
 """Reads what a report is made from: a planned study, or runs given by their directories."""
 
 import hashlib
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +11,13 @@ import pandas as pd
 import yaml
 
 from kvscope import tables
+from kvscope.analyse.compare import Analysed, with_study_metrics
 from kvscope.errors import BadInput
 from kvscope.files import read_json
+from kvscope.report import lines
 from kvscope.report.data import Run, StudyData
-from kvscope.report.differences import labels, varied_settings
+from kvscope.report.differences import varied_settings
+from kvscope.report.traits import in_tokens, traits
 from kvscope.runfile import COMPLETE, RUN_FILE, read_run, tables_directory
 
 MANIFEST = "manifest.json"
@@ -48,19 +53,19 @@ def load_study(name: str, results: Path) -> StudyData:
     path = results / "studies" / name / MANIFEST
     manifest = read_json(path)
     try:
-        runs = tuple(
+        runs = [
             read_one(
                 results / "experiments" / entry["id"], entry["id"], entry["label"], entry["varied"]
             )
             for entry in manifest["experiments"]
-        )
+        ]
         return StudyData(
             name=manifest["study"],
             title=manifest["title"],
             description=manifest["description"],
             keys=tuple(manifest["varied_keys"]),
             figures=tuple(manifest["figures"]),
-            runs=runs,
+            runs=together(runs),
         )
     except KeyError as key:
         raise BadInput(f"{path}: key {key} is missing; plan the study again") from None
@@ -75,21 +80,39 @@ def load_directories(directories: list[Path]) -> StudyData:
     settings = [read_settings(directory) for directory in unique.values()]
     varied = varied_settings(settings)
     ids = [read_run(directory)["experiment_id"] for directory in unique.values()]
-    runs = tuple(
-        read_one(directory, run_id, label, row)
-        for directory, run_id, label, row in zip(
-            unique.values(), ids, labels(varied, ids), varied, strict=True
-        )
-    )
+    runs = [
+        read_one(directory, run_id, run_id, row)
+        for directory, run_id, row in zip(unique.values(), ids, varied, strict=True)
+    ]
     digest = hashlib.sha256("\n".join(sorted(map(str, unique))).encode()).hexdigest()[:8]
     return StudyData(
         name=ids[0] if len(runs) == 1 else f"runs-{digest}",
         title=ids[0] if len(runs) == 1 else f"{len(runs)} runs compared",
         description="",
         keys=tuple(varied[0]),
-        runs=runs,
+        runs=together(runs),
         planned=False,
     )
+
+
+def together(runs: Sequence[Run]) -> tuple[Run, ...]:
+    """The runs of one study: named by what sets them apart, with the study's metrics added."""
+    analysed = [Analysed(run.settings, run.metrics) for run in runs if run.metrics is not None]
+    extended = iter(with_study_metrics(analysed))
+    return tuple(
+        replace(run, label=name, metrics=None if run.metrics is None else next(extended))
+        for run, name in zip(runs, names(runs), strict=True)
+    )
+
+
+def names(runs: Sequence[Run]) -> list[str]:
+    """A short name for each run: its traits, or the label it has where others have the same."""
+    told, _ = lines.names(traits(in_tokens([run.varied for run in runs])))
+    count = Counter(told)
+    return [
+        name if name and count[name] == 1 else run.label
+        for run, name in zip(runs, told, strict=True)
+    ]
 
 
 def read_one(directory: Path, run_id: str, label: str, varied: dict[str, Any]) -> Run:

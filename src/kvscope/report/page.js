@@ -3,7 +3,9 @@
 
 function choices() {
   const select = document.getElementById("arrangement");
-  if (select) select.append(...study.arrangements.map((one, i) => new Option(one.title, i)));
+  const views = Object.values(study.charts).flatMap((chart) => chart?.views ?? []);
+  const titles = new Set(views.filter(({ places }) => places.length === 1).map(({ title }) => title));
+  if (select) select.append(new Option("what suits each chart", ""), ...[...titles].map((title) => new Option(title, title)));
   const experiments = document.getElementById("timeline-experiment");
   if (!experiments) return;
   const labels = new Map(study.experiments.map((one) => [one.id, one.label]));

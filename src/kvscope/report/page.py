@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
 from pathlib import Path
@@ -14,27 +14,31 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 import kvscope
+from kvscope.analyse.compare import STUDY_METRICS
 from kvscope.analyse.metrics import METRICS
 from kvscope.files import write_text
 from kvscope.report import style
-from kvscope.report.arrangements import arrangements
+from kvscope.report.arrangements import Arrangement, View
 from kvscope.report.circumstances import circumstances, dates, shared
 from kvscope.report.data import NOT_RUN, Run, StudyData
-from kvscope.report.figures.figure import StudyFigure
+from kvscope.report.figures.figure import Chart, StudyFigure
 from kvscope.report.findings import findings
+from kvscope.report.tables import main_columns
 from kvscope.report.timelines import MOST_PASSES_A_REPEAT, timelines
+from kvscope.report.traits import Settings
 from kvscope.report.words import (
-    MAIN,
+    Shown,
     estimate_text,
     key_title,
     plural,
     reason_in_words,
-    value_text,
+    value_words,
 )
 
 HERE = Path(__file__).parent
 TEMPLATE = "report.html.j2"
 SCRIPTS = ("charts.js", "timeline.js", "table.js", "page.js")
+NAMES = [*(metric.name for metric in METRICS), *(metric.name for metric in STUDY_METRICS)]
 # So many experiments have their commands listed; the others' differ in the id only.
 COMMANDS = 3
 
@@ -46,7 +50,9 @@ def write_page(study: StudyData, figures: Sequence[StudyFigure], results: Path, 
 
 def render(study: StudyData, figures: Sequence[StudyFigure], results: Path, path: Path) -> str:
     """The page's HTML."""
-    traced = timelines(study)
+    traced, columns = timelines(study), main_columns(study)
+    keys = list(dict.fromkeys(key for traits in study.traits.values() for key in traits))
+    charts = {figure.name: figure.chart(study) for figure in figures}
     return _template().render(
         study=study,
         verdict=verdict(study),
@@ -55,20 +61,21 @@ def render(study: StudyData, figures: Sequence[StudyFigure], results: Path, path
         findings=findings(study),
         circumstances=circumstances(study),
         shared=shared(study),
-        columns=MAIN,
-        key_titles=[key_title(key) for key in study.keys],
-        rows=[_row(run, study, traced) for run in study.runs],
+        columns=columns,
+        key_titles=[key_title(key) for key in keys],
+        rows=[
+            _row(run, study.traits[run.id], keys, columns, run.id in traced) for run in study.runs
+        ],
         unfinished=[run for run in study.runs if not run.complete],
         reasons=_reasons(study),
         figures=[
-            {"figure": figure, "shown": chart is not None}
-            for figure, chart in ((figure, figure.chart(study)) for figure in figures)
+            {"figure": figure, "shown": charts[figure.name] is not None} for figure in figures
         ],
         timelines={run_id: _json(one) for run_id, one in traced.items()},
         untraced=len(study.complete) - len(traced),
         merged=any(repeat["merged"] > 1 for one in traced.values() for repeat in one["repeats"]),
         most_passes=MOST_PASSES_A_REPEAT,
-        data=_json(page_data(study, figures)),
+        data=_json(page_data(study, charts)),
         commands=_commands(study, results),
         places=_places(study, results, path),
         plotly=Markup(get_plotlyjs()),
@@ -90,27 +97,49 @@ def _template() -> jinja2.Template:
     return environment.get_template(TEMPLATE)
 
 
-def page_data(study: StudyData, figures: Sequence[StudyFigure]) -> dict[str, Any]:
-    """What the page's charts are drawn from; numbers in the units of the tables."""
+def page_data(study: StudyData, charts: Mapping[str, Chart]) -> dict[str, Any]:
+    """What the page's charts are drawn from; numbers in the units of the tables.
+
+    Arrangements are listed once, and charts name them by their place in the list.
+    """
+    pool: dict[Arrangement, int] = {}
+    drawn = {name: _with_places(chart, pool) for name, chart in charts.items()}
     return {
         "experiments": [
             {"id": run.id, "label": run.label, "valid": run.valid, "reasons": run.reasons}
             for run in study.runs
         ],
         "metrics": {
-            metric.name: {
-                "value": [_finite(run.number(metric.name).value) for run in study.runs],
-                "low": [_finite(run.number(metric.name).low) for run in study.runs],
-                "high": [_finite(run.number(metric.name).high) for run in study.runs],
+            name: {
+                "value": [_finite(run.number(name).value) for run in study.runs],
+                "low": [_finite(run.number(name).low) for run in study.runs],
+                "high": [_finite(run.number(name).high) for run in study.runs],
+                "believed": [run.believed(name) for run in study.runs],
             }
-            for metric in METRICS
+            for name in NAMES
         },
-        "arrangements": [asdict(arrangement) for arrangement in arrangements(study)],
-        "charts": {figure.name: figure.chart(study) for figure in figures},
+        "arrangements": [asdict(one) | {"across": one.across} for one in pool],
+        "charts": drawn,
         "modeled": study.modeled,
         "palette": style.PALETTE,
         "colours": style.NAMED,
     }
+
+
+def _with_places(chart: Chart, pool: dict[Arrangement, int]) -> Chart:
+    """The chart with its views' arrangements as places in the pool, which takes up new ones."""
+    if chart is None or "views" not in chart:
+        return chart
+    found: list[View] = chart["views"]
+    views = [
+        {
+            "title": view.title,
+            "places": [pool.setdefault(one, len(pool)) for one in view.arrangements],
+            "left_out": view.left_out,
+        }
+        for view in found
+    ]
+    return chart | {"views": views}
 
 
 def verdict(study: StudyData) -> str:
@@ -125,19 +154,21 @@ def verdict(study: StudyData) -> str:
     return ", ".join(parts)
 
 
-def _row(run: Run, study: StudyData, traced: dict[str, Any]) -> dict[str, Any]:
+def _row(
+    run: Run, traits: Settings, keys: Sequence[str], columns: Sequence[Shown], traced: bool
+) -> dict[str, Any]:
     """One line of the table of experiments, as text, with what it is sorted by."""
     cells = []
-    for shown in MAIN:
+    for shown in columns:
         number = run.number(shown.metric)
         value, half = estimate_text(number, shown)
         cells.append({"value": value, "half": half, "sort": _finite(number.value)})
     return {
         "run": run,
-        "traced": run.id in traced,
+        "traced": traced,
         "varied": [
-            {"text": value_text(value), "sort": value if _is_number(value) else None}
-            for value in (run.varied.get(key) for key in study.keys)
+            {"text": value_words(value), "sort": value if _is_number(value) else None}
+            for value in map(traits.get, keys)
         ],
         "cells": cells,
     }

@@ -1,13 +1,13 @@
 """How figures look: one palette for paper and page, one style for everything printed."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import matplotlib
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, FigureBase, SubFigure
 
 from kvscope.files import atomic_path
 
@@ -18,7 +18,7 @@ LINES = ("solid", "dashed", "dotted")
 MARKERS = ("o", "s", "^")
 
 PREFILL, DECODE = "#E69F00", "#0072B2"
-KV_BLOCKS, KV_TOKENS = "#0072B2", "#56B4E9"
+KV_BLOCKS, KV_TOKENS, HOST_BLOCKS = "#0072B2", "#56B4E9", "#CC79A7"
 RUNNING, WAITING = "#009E73", "#8A8A8A"
 PREEMPTED, RESUMED, STALLED = "#D55E00", "#009E73", "#CC79A7"
 NAMED = {
@@ -26,6 +26,7 @@ NAMED = {
     "decode": DECODE,
     "blocks": KV_BLOCKS,
     "tokens": KV_TOKENS,
+    "host": HOST_BLOCKS,
     "running": RUNNING,
     "waiting": WAITING,
     "preempted": PREEMPTED,
@@ -90,8 +91,27 @@ def grid_of(
 ) -> tuple[Figure, list[Axes]]:
     """A figure of `rows` × `columns` axes, `height` inches a row; the axes row by row."""
     figure = Figure(figsize=(COLUMN_IN, rows * height), layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False, sharex=shared, sharey=shared)
-    return figure, list(axes.flat)
+    return figure, axes_in(figure, rows, columns, shared)
+
+
+def axes_in(
+    part: FigureBase, rows: int, columns: int, shared: Literal["all", "none"] = "none"
+) -> list[Axes]:
+    """`rows` × `columns` axes in a figure or a part of one; row by row."""
+    axes = part.subplots(rows, columns, squeeze=False, sharex=shared, sharey=shared)
+    return list(axes.flat)
+
+
+def stacked(heights: Sequence[float]) -> tuple[Figure, list[SubFigure]]:
+    """A figure of parts of these heights in inches, one below the other."""
+    figure = Figure(figsize=(COLUMN_IN, sum(heights)), layout="constrained")
+    parts = figure.subfigures(len(heights), 1, squeeze=False, height_ratios=heights)
+    return figure, list(parts.flat)
+
+
+def note_above(figure: Figure, text: str) -> None:
+    """A small note at the upper right of the figure."""
+    figure.suptitle(text, x=0.99, ha="right", fontsize=7, color="#666666")
 
 
 def modeled_label(figure: Figure) -> None:
@@ -99,13 +119,20 @@ def modeled_label(figure: Figure) -> None:
     figure.supxlabel("modeled, not measured", x=0.99, ha="right", fontsize=7, color="#D55E00")
 
 
-def legend_below(figure: Figure, axes: Axes) -> None:
-    """One legend for the figure, outside of all axes, of what `axes` shows."""
-    handles, labels = axes.get_legend_handles_labels()
-    if len(handles) > 1:
-        longest = max(map(len, labels))
-        columns = max(1, min(len(labels), 110 // (longest + 8)))
-        figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+def legend_below(part: FigureBase, axes: Sequence[Axes]) -> None:
+    """One legend for a figure or a part of one, outside of all axes, of what they show."""
+    shown: dict[str, Any] = {}
+    entries = [cell.get_legend_handles_labels() for cell in axes]
+    for handles, labels in sorted(entries, key=lambda entry: len(entry[1]), reverse=True):
+        shown |= {name: one for name, one in zip(labels, handles, strict=True) if name not in shown}
+    if len(shown) > 1:
+        columns = legend_columns(list(shown))
+        part.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=columns)
+
+
+def legend_columns(names: Sequence[str]) -> int:
+    """As many columns of names as fit into a figure's width."""
+    return max(1, min(len(names), 124 // (max(map(len, names)) + 8)))
 
 
 def save(figure: Figure, path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import io
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -9,7 +10,7 @@ import pandas as pd
 from kvscope import tables
 from kvscope.files import write_text
 from kvscope.report.data import Run, StudyData
-from kvscope.report.words import MAIN, value_text
+from kvscope.report.words import MAIN, Shown, of_interest, value_text
 
 METRICS_FILE = "metrics.parquet"
 EXPERIMENTS_FILE = "experiments.csv"
@@ -35,12 +36,18 @@ def metrics_frame(study: StudyData) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)[table.names]
 
 
+def main_columns(study: StudyData) -> list[Shown]:
+    """The main metrics that the study has: no overhead where nothing is preempted."""
+    return [shown for shown in MAIN if shown.always or of_interest(shown, study.complete)]
+
+
 def experiments_frame(study: StudyData) -> pd.DataFrame:
     """One row an experiment: what it is, whether to believe it, its main metrics.
 
     A metric keeps its table's name and unit; `_ci_low` and `_ci_high` are its 95 % interval.
     """
-    return pd.DataFrame([_row(run, study.keys) for run in study.runs])
+    columns = main_columns(study)
+    return pd.DataFrame([_row(run, study.keys, columns) for run in study.runs])
 
 
 def write_tables(study: StudyData, out: Path) -> None:
@@ -51,7 +58,7 @@ def write_tables(study: StudyData, out: Path) -> None:
     write_text(out / EXPERIMENTS_FILE, buffer.getvalue())
 
 
-def _row(run: Run, keys: tuple[str, ...]) -> dict[str, object]:
+def _row(run: Run, keys: tuple[str, ...], columns: Sequence[Shown]) -> dict[str, object]:
     row: dict[str, object] = {"id": run.id, "label": run.label}
     row |= {key: _text(run, key) for key in keys}
     row |= {
@@ -60,7 +67,7 @@ def _row(run: Run, keys: tuple[str, ...]) -> dict[str, object]:
         "reasons": ";".join(run.reasons) if run.complete else run.failure,
         "time_source": run.time_source,
     }
-    for shown in MAIN:
+    for shown in columns:
         number = run.number(shown.metric)
         for suffix, value in (
             ("", number.value),

@@ -17,8 +17,19 @@ MERGE = {
     "kv_blocks_used": "max",
     "kv_blocks_total": "max",
     "kv_tokens_used": "max",
+    "host_blocks_used": "max",
+    "host_blocks_total": "max",
     "stalled": "max",
 }
+
+# Columns that are 0 while no request is there.
+NOTHING = (
+    "prefill_tokens",
+    "decode_tokens",
+    "kv_blocks_used",
+    "kv_tokens_used",
+    "host_blocks_used",
+)
 
 
 def merged_passes(passes: int, limit: int) -> int:
@@ -47,7 +58,7 @@ def with_idle(passes: pd.DataFrame) -> pd.DataFrame:
     empty = idle.assign(
         start_s=idle["end_s"],
         end_s=following[idle.index],
-        **dict.fromkeys(("prefill_tokens", "decode_tokens", "kv_blocks_used", "kv_tokens_used"), 0),
+        **dict.fromkeys(NOTHING, 0),
     )
     return pd.concat([passes, empty]).sort_values("start_s", ignore_index=True)
 

@@ -75,6 +75,9 @@ function timelineTraces(timeline, repeat, byTime) {
     step("tokens held", percent(of("tokens"), slots), "y4", c.tokens, {
       customdata: of("tokens"), hovertemplate: `%{customdata:,} of ${slots.toLocaleString("en")} tokens (%{y:.1f} %)<extra></extra>`,
     }),
+    ...(repeat.host_total ? [step("host pool in use", percent(of("host"), repeat.host_total), "y4", c.host, {
+      customdata: of("host"), hovertemplate: `%{customdata:,} of ${repeat.host_total.toLocaleString("en")} blocks of the host pool (%{y:.1f} %)<extra></extra>`,
+    })] : []),
   ];
 }
 
@@ -101,8 +104,8 @@ function eventTraces(repeat, byTime) {
   });
   const c = study.colours;
   return [
-    markers("preempted", 2, "triangle-down", c.preempted, byPass(repeat.preempted, ([, request, tokens]) => `request ${request} preempted, ${tokens} tokens lost`)),
-    markers("resumed", 1, "triangle-up", c.resumed, byPass(repeat.resumed, ([, request, tokens]) => `request ${request} resumed, ${tokens} tokens to compute again`)),
+    markers("preempted", 2, "triangle-down", c.preempted, byPass(repeat.preempted, ([, request, tokens, policy]) => `request ${request} preempted, ${tokens} tokens ${policy === "swap" ? "swapped out" : "lost"}`)),
+    markers("resumed", 1, "triangle-up", c.resumed, byPass(repeat.resumed, ([, request, tokens, policy]) => `request ${request} resumed, ${policy === "swap" ? "swapped in" : `${tokens} tokens to compute again`}`)),
     markers("stalled", 0, "x", c.stalled, repeat.stalled.map((row) => [row, [`stalled: ${passText(repeat, row)}`]])),
   ];
 }
@@ -128,11 +131,11 @@ function timelineLayout(timeline, repeat, byTime) {
     yaxis: row(0.68, 1, repeat.merged > 1 ? "tokens a pass, mean" : "tokens in the pass"),
     yaxis2: row(0.575, 0.655, "", { range: [-0.6, 2.6], tickvals: [0, 1, 2], ticktext: ["stalled", "resumed", "preempted"], rangemode: "normal", showgrid: true }),
     yaxis3: row(0.31, 0.54, "requests"),
-    yaxis4: row(0, 0.275, "share of the cache (%)", { range: [0, 106], rangemode: "normal" }),
+    yaxis4: row(0, 0.275, repeat.host_total ? "share in use (%)" : "share of the cache (%)", { range: [0, 106], rangemode: "normal" }),
     shapes: [{ type: "line", xref: "paper", yref: "y4", x0: 0, x1: 1, y0: 100, y1: 100, line: { color: css("--quiet"), width: 1, dash: "dot" } }],
     annotations: [
       ...layout.annotations,
-      { text: `capacity: ${repeat.blocks_total.toLocaleString("en")} blocks, ${(repeat.blocks_total * timeline.block_size).toLocaleString("en")} tokens`, xref: "paper", x: 1, xanchor: "right", yref: "y4", y: 100, yanchor: "bottom", showarrow: false, font: { size: 11, color: css("--quiet") } },
+      { text: `capacity: ${repeat.blocks_total.toLocaleString("en")} blocks, ${(repeat.blocks_total * timeline.block_size).toLocaleString("en")} tokens${repeat.host_total ? `; host pool: ${repeat.host_total.toLocaleString("en")} blocks` : ""}`, xref: "paper", x: 1, xanchor: "right", yref: "y4", y: 100, yanchor: "bottom", showarrow: false, font: { size: 11, color: css("--quiet") } },
     ],
   };
 }

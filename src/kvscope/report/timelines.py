@@ -48,6 +48,7 @@ def _repeat(run: Run, number: int) -> dict[str, Any]:
         "merged": merged_passes(len(steps), MOST_PASSES_A_REPEAT),
         "stalled_passes": int(steps["stalled"].sum()),
         "blocks_total": int(steps["kv_blocks_total"].max()),
+        "host_total": int(steps["host_blocks_total"].max()),
         "step": passes["step"].tolist(),
         "start_us": _microseconds(passes["start_s"]),
         "end_us": _microseconds(passes["end_s"]),
@@ -57,21 +58,24 @@ def _repeat(run: Run, number: int) -> dict[str, Any]:
         "waiting": passes["waiting_requests"].tolist(),
         "blocks": passes["kv_blocks_used"].tolist(),
         "tokens": passes["kv_tokens_used"].tolist(),
+        "host": passes["host_blocks_used"].tolist() if steps["host_blocks_total"].any() else [],
         "stalled": [row for row, stalled in enumerate(passes["stalled"]) if stalled],
         **_events(run.preemptions(number)),
     }
 
 
 def _events(preemptions: pd.DataFrame) -> dict[str, Any]:
-    """Preemptions and resumptions as [pass, request, tokens]: lost, or computed again."""
+    """Preemptions and resumptions as [pass, request, tokens lost or computed again, policy]."""
     kept = preemptions.head(MOST_EVENTS_A_REPEAT)
     preempted = kept[kept["event"] == "preempt"]
     resumed = kept[kept["event"] == "resume"].fillna({"recomputed_tokens": 0})
     return {
         "preemptions": int((preemptions["event"] == "preempt").sum()),
         "resumptions": int((preemptions["event"] == "resume").sum()),
-        "preempted": preempted[["step", "request_id", "tokens"]].to_numpy().tolist(),
-        "resumed": resumed[["step", "request_id", "recomputed_tokens"]].to_numpy().tolist(),
+        "preempted": preempted[["step", "request_id", "tokens", "policy"]].to_numpy().tolist(),
+        "resumed": resumed[["step", "request_id", "recomputed_tokens", "policy"]]
+        .to_numpy()
+        .tolist(),
     }
 
 

@@ -1,23 +1,32 @@
-"""How the report says things: metrics and keys in words, numbers as people read them."""
+"""How the report says things: metrics, settings and numbers as people read them."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvscope.analyse.validity import MAXIMUM_STALL_SHARE, MAXIMUM_VARIATION, MINIMUM_REPEATS
-from kvscope.report.data import Number
+
+if TYPE_CHECKING:  # whose studies are told in these words
+    from kvscope.report.data import Number, Run
 
 NBSP = "\N{NO-BREAK SPACE}"
 
 
 @dataclass(frozen=True)
 class Shown:
-    """A metric as the report shows it: `scale` turns the table's unit into `unit`."""
+    """A metric as the report shows it: `scale` turns the table's unit into `unit`.
+
+    One that not `always` matters is no column of a table where it is 0 or undefined in every
+    experiment. One that is `signed` may be negative: its axis shows intervals below 0.
+    """
 
     metric: str
     heading: str
     unit: str
     scale: float = 1.0
+    always: bool = True
+    signed: bool = False
 
 
 THROUGHPUT = Shown("throughput_tokens_per_s", "Throughput", "tokens/s")
@@ -36,42 +45,108 @@ KV_BLOCKS_PEAK = Shown("kv_block_utilization_peak", "KV use in blocks, peak", "%
 KV_TOKENS_MEAN = Shown("kv_token_utilization_mean", "KV use in tokens, mean", "%", 100.0)
 PREEMPTIONS = Shown("preemptions", "Preemptions", "a repeat")
 RECOMPUTED = Shown("recomputed_tokens", "Recomputed tokens", "tokens a repeat")
+PREFILL = Shown("prefill_throughput_tokens_per_s", "Prefill throughput", "tokens/s")
+DECODE = Shown("decode_throughput_tokens_per_s", "Decode throughput", "tokens/s")
+MIXED = Shown("mixed_throughput_tokens_per_s", "Throughput of mixed passes", "tokens/s")
+PASSES = Shown("forward_passes", "Forward passes", "a repeat")
+OVERHEAD_PAPER = Shown("resume_overhead_paper_s", "Resume overhead, the paper's", "s", always=False)
+OVERHEAD_NET = Shown(
+    "resume_overhead_net_s", "Resume overhead, net", "s", always=False, signed=True
+)
+BEYOND_AMPLE = Shown(
+    "makespan_beyond_ample_s", "Makespan beyond ample", "s", always=False, signed=True
+)
+COST_OF_ONE = Shown(
+    "resume_overhead_net_per_preemption_s", "Net cost of a preemption", "ms", 1e3, signed=True
+)
+SWAP_BANDWIDTH = Shown("swap_bandwidth_bytes_per_s", "Swap bandwidth", "GB/s", 1e-9)
+HOST_PEAK = Shown("host_block_utilization_peak", "Host pool in use, peak", "%", 100.0)
 
 # What the table of experiments and experiments.csv show.
 MAIN = (
     THROUGHPUT,
     WITHOUT_STALLS,
     MAKESPAN,
+    BEYOND_AMPLE,
+    OVERHEAD_PAPER,
+    OVERHEAD_NET,
+    PREEMPTIONS,
+    RECOMPUTED,
     TTFT_MEAN,
     TTFT_P99,
     ITL_MEAN,
     ITL_P99,
     KV_BLOCKS_MEAN,
     KV_TOKENS_MEAN,
-    PREEMPTIONS,
-    RECOMPUTED,
 )
 
 KEYS = {
     "model": "model",
+    "model.dtype": "number type",
     "device": "device",
+    "device.threads": "CPU threads",
+    "engine.attention": "attention kernels",
+    "engine.max_model_len": "longest request (tokens)",
+    "engine.max_num_batched_tokens": "most tokens in a pass",
+    "engine.max_num_seqs": "most requests in a batch",
     "workload": "workload",
-    "batching": "batching policy",
-    "overflow": "overflow policy",
-    "cache.blocks": "KV cache (blocks)",
-    "cache.block_size": "block size (tokens)",
-    "cache.gib": "KV cache (GiB)",
-    "batching.chunk_tokens": "chunk (tokens)",
     "workload.num_requests": "requests",
     "workload.prompt_tokens": "prompt tokens",
     "workload.output_tokens": "output tokens",
+    "workload.min_tokens": "shortest request (tokens)",
+    "workload.max_tokens": "longest request (tokens)",
+    "workload.prompt_to_output_ratio": "prompt tokens per output token",
     "workload.rate_per_s": "arrival rate (requests/s)",
     "workload.theta": "Zipf exponent",
-    "engine.max_num_seqs": "most requests in a batch",
-    "engine.max_num_batched_tokens": "most tokens in a pass",
-    "engine.max_model_len": "longest request (tokens)",
-    "device.threads": "CPU threads",
-    "model.dtype": "number type",
+    "batching": "batching policy",
+    "batching.chunk_tokens": "chunk (tokens)",
+    "overflow": "overflow policy",
+    "overflow.host_memory": "host memory",
+    "overflow.copies": "copies",
+    "overflow.host_gib": "host pool (GiB)",
+    "overflow.host_blocks": "host pool (blocks)",
+    "cache.block_size": "block size (tokens)",
+    "cache.blocks": "KV cache (blocks)",
+    "cache.tokens": "KV cache (tokens)",
+    "cache.gib": "KV cache (GiB)",
+    "cache.layout": "layout of the cache",
+    "cache.watermark": "blocks kept free (share)",
+}
+
+# A setting in running text, where '<title> <value>' would be clumsy.
+PHRASES = {
+    "model": "{}",
+    "device": "{}",
+    "engine.attention": "{} attention",
+    "engine.max_num_batched_tokens": "passes of {} tokens at most",
+    "engine.max_num_seqs": "batches of {} requests at most",
+    "engine.max_model_len": "requests of {} tokens at most",
+    "workload": "{}",
+    "workload.num_requests": "{} requests",
+    "workload.prompt_tokens": "{} prompt tokens",
+    "workload.output_tokens": "{} output tokens",
+    "workload.rate_per_s": "{} requests/s",
+    "batching": "{}",
+    "batching.chunk_tokens": "{} tokens",
+    "overflow": "{}",
+    "overflow.host_memory": "{}",
+    "overflow.copies": "{}",
+    "overflow.host_gib": "host pool {} GiB",
+    "overflow.host_blocks": "host pool {} blocks",
+    "cache.block_size": "block size {}",
+    "cache.blocks": "KV cache {} blocks",
+    "cache.tokens": "KV cache {} tokens",
+    "cache.gib": "KV cache {} GiB",
+    "cache.layout": "cache {}",
+}
+
+# Values of ours that are not words as they stand; a user's own values are left as they are.
+VALUES = {
+    "prefill_first": "prefill first",
+    "per_block": "per block",
+    "by_layer": "by layer",
+    "by_block": "by block",
+    "all_at_once": "all at once",
 }
 
 REASONS = {
@@ -85,9 +160,16 @@ REASONS = {
     "tokens_not_conserved": "scheduled tokens do not add up to what the requests needed",
     "tokens_missing": "a request got fewer or more output tokens than were asked for",
     "outputs_differ": "a request got different tokens in different repeats",
+    "blocks_leaked": "after a repeat, blocks that no request held were still taken",
     "profiler_lost_events": "the profiler did not bring its trace home",
     "failed": "the run did not come to its end",
 }
+
+
+def of_interest(shown: Shown, runs: Iterable["Run"]) -> bool:
+    """Whether one of the runs has the metric, and if it does not always matter, not as 0."""
+    values = (run.number(shown.metric).value for run in runs)
+    return any(not math.isnan(value) and (shown.always or value != 0) for value in values)
 
 
 def reason_in_words(name: str) -> str:
@@ -101,7 +183,7 @@ def key_title(key: str) -> str:
 
 
 def value_text(value: Any) -> str:
-    """A configuration value; a dash where an experiment has none."""
+    """A configuration value as it is written in a configuration; a dash where there is none."""
     if value is None:
         return "–"
     if isinstance(value, bool):
@@ -109,9 +191,15 @@ def value_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def setting_text(key: str, value: Any) -> str:
-    """A key with its value: 'KV cache 64 blocks' would need a grammar; 'KV cache (blocks) 64'."""
-    return f"{key_title(key)} {value_text(value)}"
+def value_words(value: Any) -> str:
+    """A configuration value in words: 'prefill first'."""
+    return VALUES.get(value, value) if isinstance(value, str) else value_text(value)
+
+
+def setting_words(key: str, value: Any) -> str:
+    """A key with its value: 'block size 32', 'KV cache 64 blocks', 'pinned'."""
+    words = value_words(value)
+    return PHRASES[key].format(words) if key in PHRASES else f"{key_title(key)} {words}"
 
 
 def decimals_for(value: float, digits: int) -> int:
@@ -129,7 +217,7 @@ def number_text(value: float, digits: int = 3) -> str:
     return text.rstrip("0").rstrip(".") if "." in text and value == round(value) else text
 
 
-def estimate_text(number: Number, shown: Shown) -> tuple[str, str]:
+def estimate_text(number: "Number", shown: Shown) -> tuple[str, str]:
     """A value and its '± half' (empty without an interval) in the unit shown.
 
     The half width has two significant digits, the value ends at the same decimal place.

@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 
 from kvscope.report.data import StudyData
 
-# What the page's script draws: {"panels": […]} over experiments (see `panels.py`), or a Plotly
-# figure {"data": […], "layout": {…}}. None: the page shows it elsewhere.
+# What the page's script draws: {"panels": […], "views": […]} over experiments (see `panels.py`),
+# or a Plotly figure {"data": […], "layout": {…}}. None: the page shows it elsewhere.
 Chart = dict[str, Any] | None
 
 

@@ -1,6 +1,7 @@
 """Small multiples: the same axes for each of the first experiments of a study."""
 
 from collections.abc import Callable
+from textwrap import fill
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -14,6 +15,7 @@ from kvscope.report.thin import thin, with_idle
 MOST = 8
 COLUMNS = 2
 MOST_PASSES = 4000
+LETTERS = 58  # of a title, beside another one
 
 
 def recorded(study: StudyData) -> list[Run]:
@@ -35,14 +37,14 @@ def small_multiples(
             cell.set_visible(False)
             continue
         draw_one(cell, runs[number])
-        cell.set_title(runs[number].label)
+        cell.set_title(fill(runs[number].label, LETTERS))
         if number % columns == 0:
             cell.set_ylabel(y_label)
         if number + columns >= len(runs):
             cell.set_xlabel("time since the start of the repeat (s)")
             cell.xaxis.set_tick_params(labelbottom=True)
     axes[0].set_xlim(left=0)
-    style.legend_below(figure, axes[0])
+    style.legend_below(figure, axes)
     return figure
 
 

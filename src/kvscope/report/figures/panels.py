@@ -3,19 +3,30 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from textwrap import fill
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, FigureBase
 
 from kvscope.report import style
-from kvscope.report.arrangements import Arrangement, Series, arrangements
+from kvscope.report.arrangements import (
+    MOST_LABELS,
+    Arrangement,
+    Series,
+    Wanted,
+    arrangements,
+    everything,
+    leading,
+    views,
+)
 from kvscope.report.data import StudyData
 from kvscope.report.figures.figure import Chart, StudyFigure
-from kvscope.report.words import Shown
+from kvscope.report.words import Shown, of_interest
 
-# A label for each experiment up to here, a number beyond.
-MOST_LABELS = 40
 ONE_ROW = 3  # as many axes fit beside each other
+LETTERS = 34  # of a line below an axis
+WIDEST = 110  # of a line above all axes
+LINE = 0.17  # inches of a line of a legend
 GROUP = 0.8  # width of all bars at one tick
 NOT_VALID = "hatched or hollow: not valid"
 
@@ -33,75 +44,116 @@ class Panel:
 class Point:
     """One experiment's value, scaled; `below` and `above` are its interval's arms."""
 
-    place: int
+    place: float
     value: float
     below: float
     above: float
     valid: bool
 
 
-def over_experiments(name: str, title: str, caption: str, panels: Sequence[Panel]) -> StudyFigure:
-    """A figure that shows these panels over the study's experiments."""
+def over_experiments(
+    name: str,
+    title: str,
+    caption: str,
+    panels: Sequence[Panel],
+    along: str | None = None,
+    wanted: Wanted = everything,
+    available: Callable[[StudyData], bool] = lambda study: True,
+) -> StudyFigure:
+    """A figure that shows these panels over the wanted experiments of the studies it suits.
+
+    It stands over the key `along` if the study varies it. Metrics that no experiment of the study
+    has are left out.
+    """
+
+    def found(study: StudyData) -> list[Panel]:
+        known = [_known(panel, study, wanted) for panel in panels]
+        return [panel for panel in known if panel.metrics]
+
+    def draw(study: StudyData) -> Figure:
+        return _draw(study, found(study), leading(arrangements(study, wanted), along))
+
+    def chart(study: StudyData) -> Chart:
+        shown = views(arrangements(study, wanted), along)
+        return {"panels": [asdict(panel) for panel in found(study)], "views": shown}
+
     return StudyFigure(
-        name,
-        title,
-        caption,
-        available=lambda study: any(
-            not math.isnan(run.number(shown.metric).value)
-            for run in study.complete
-            for panel in panels
-            for shown in panel.metrics
-        ),
-        draw=_drawing(panels),
-        chart=_chart(panels),
+        name, title, caption, lambda study: available(study) and bool(found(study)), draw, chart
     )
 
 
-def _chart(panels: Sequence[Panel]) -> Callable[[StudyData], Chart]:
-    return lambda study: {"panels": [asdict(panel) for panel in panels]}
+def _known(panel: Panel, study: StudyData, wanted: Wanted) -> Panel:
+    """The panel with the metrics that are of interest among the wanted experiments."""
+    runs = [run for run in study.complete if wanted(run)]
+    known = tuple(shown for shown in panel.metrics if of_interest(shown, runs))
+    return Panel(panel.title, known, panel.shared)
 
 
-def _drawing(panels: Sequence[Panel]) -> Callable[[StudyData], Figure]:
-    """An axes a metric; a row a panel, or all in one row if they are few."""
-    widest = max(len(panel.metrics) for panel in panels)
+def _draw(study: StudyData, panels: Sequence[Panel], rows: Sequence[Arrangement]) -> Figure:
+    """A row of axes for each arrangement, each with a legend of its own."""
     count = sum(len(panel.metrics) for panel in panels)
-    columns = count if count <= ONE_ROW else widest
+    widest = max(len(panel.metrics) for panel in panels)
+    columns = count if count <= ONE_ROW else widest if widest > 1 else ONE_ROW
+    heights = [-(-count // columns) * _height(one) + _legend_height(one) for one in rows]
+    figure, parts = style.stacked(heights)
+    for part, arrangement in zip(parts, rows, strict=True):
+        _draw_row(part, study, panels, arrangement, columns)
+    if any(not run.valid for run in study.complete):
+        style.note_above(figure, NOT_VALID)
+    return figure
 
-    def draw(study: StudyData) -> Figure:
-        arrangement = arrangements(study)[0]
-        across = _across(arrangement)
-        height = 0.8 + 0.24 * len(arrangement.ticks) if across else 2.2
-        figure, axes = style.grid_of(-(-count // columns), columns, height)
-        cells = iter(axes)
-        for panel in panels:
-            own = [next(cells) for _ in panel.metrics]
-            for cell, shown in zip(own, panel.metrics, strict=True):
-                _draw_cell(cell, study, arrangement, shown, labelled=cell in axes[::columns])
-            if panel.shared:
-                _share(own, across)
-        style.legend_below(figure, axes[0])
-        if any(not run.valid for run in study.complete):
-            figure.suptitle(NOT_VALID, x=0.99, ha="right", fontsize=7, color="#666666")
-        return figure
 
-    return draw
+def _height(arrangement: Arrangement) -> float:
+    """Inches of a row of axes."""
+    if not arrangement.across:
+        return 2.2
+    return 0.8 + len(arrangement.ticks) * (0.12 + 0.12 * len(arrangement.series))
+
+
+def _legend_height(arrangement: Arrangement) -> float:
+    """Inches of a legend's lines beyond the first."""
+    names = [series.name for series in arrangement.series]
+    return LINE * (-(-len(names) // style.legend_columns(names)) - 1)
+
+
+def _draw_row(
+    part: FigureBase,
+    study: StudyData,
+    panels: Sequence[Panel],
+    arrangement: Arrangement,
+    columns: int,
+) -> None:
+    """An axes a metric; a line of them a panel, or all in one line if they are few."""
+    count = sum(len(panel.metrics) for panel in panels)
+    axes = style.axes_in(part, -(-count // columns), columns)
+    cells = iter(axes)
+    for panel in panels:
+        own = [next(cells) for _ in panel.metrics]
+        for cell, shown in zip(own, panel.metrics, strict=True):
+            _draw_cell(cell, study, arrangement, shown, labelled=cell in axes[::columns])
+        if panel.shared:
+            _share(own, arrangement.across)
+    for cell in cells:
+        cell.set_visible(False)
+    if arrangement.fixed:
+        part.suptitle(fill(arrangement.fixed, WIDEST), x=0.01, ha="left", fontsize=8)
+    style.legend_below(part, axes)
 
 
 def _share(axes: Sequence[Axes], across: bool) -> None:
     """Give axes of one unit the widest one's limit, so that they can be compared."""
     for cell in axes:
         if across:
-            cell.set_xlim(right=max(other.get_xlim()[1] for other in axes))
+            lows, tops = zip(*(other.get_xlim() for other in axes), strict=True)
+            cell.set_xlim(min(lows), max(tops))
         else:
-            cell.set_ylim(top=max(other.get_ylim()[1] for other in axes))
+            lows, tops = zip(*(other.get_ylim() for other in axes), strict=True)
+            cell.set_ylim(min(lows), max(tops))
 
 
-def _across(arrangement: Arrangement) -> bool:
-    """Whether bars lie, so that long labels can be read."""
-    return not arrangement.key and len(arrangement.ticks) <= MOST_LABELS
-
-
-def points_of(study: StudyData, series: Series, shown: Shown) -> list[Point]:
+def points_of(
+    study: StudyData, arrangement: Arrangement, series: Series, shown: Shown
+) -> list[Point]:
     """The values of one metric along a series, those that are defined."""
     points = []
     for place, number in series.points:
@@ -114,7 +166,8 @@ def points_of(study: StudyData, series: Series, shown: Shown) -> list[Point]:
             if found.has_interval
             else (0.0, 0.0)
         )
-        points.append(Point(place, found.value * shown.scale, below, above, run.valid))
+        at, value = arrangement.positions[place], found.value * shown.scale
+        points.append(Point(at, value, below, above, run.believed(shown.metric)))
     return points
 
 
@@ -124,27 +177,43 @@ def _draw_cell(
     drawing = _draw_line if arrangement.ordered else _draw_bars
     if not arrangement.ordered and len(arrangement.ticks) > MOST_LABELS:
         drawing = _draw_points
-    for number, series in enumerate(arrangement.series):
-        points = points_of(study, series, shown)
+    series = [points_of(study, arrangement, one, shown) for one in arrangement.series]
+    axes.set_visible(any(series))
+    for number, points in enumerate(series):
         if points:
             drawing(axes, arrangement, number, points)
     axes.set_title(shown.heading)
+    if arrangement.across:
+        _set_across(axes, arrangement, shown, labelled)
+    else:
+        _set_upright(axes, arrangement, shown)
+
+
+def _set_across(axes: Axes, arrangement: Arrangement, shown: Shown, labelled: bool) -> None:
     places = range(len(arrangement.ticks))
-    if _across(arrangement):
-        axes.set_yticks(places, arrangement.ticks if labelled else [""] * len(places))
-        axes.set_ylim(len(places) - 0.5, -0.5)
-        axes.grid(False, axis="y")
-        axes.set_xlabel(shown.unit)
-        axes.set_xlim(0, axes.get_xlim()[1])
-        return
-    if len(places) <= MOST_LABELS:
-        axes.set_xticks(places, arrangement.ticks)
-    axes.set_xlabel(arrangement.title)
-    axes.set_xlim(-0.6, len(places) - 0.4)
+    axes.set_yticks(places, arrangement.ticks if labelled else [""] * len(places))
+    axes.set_ylim(len(places) - 0.5, -0.5)
+    axes.grid(False, axis="y")
+    axes.set_xlabel(shown.unit)
+    low, high = axes.get_xlim()
+    axes.set_xlim(min(low, 0.0) if shown.signed else 0.0, high)
+    if shown.signed:
+        axes.axvline(0, color="#444444", linewidth=0.7, zorder=0.5)
+
+
+def _set_upright(axes: Axes, arrangement: Arrangement, shown: Shown) -> None:
+    count = len(arrangement.ticks)
+    if count <= MOST_LABELS:
+        axes.set_xticks(arrangement.positions, arrangement.ticks)
+    axes.set_xlabel(fill(arrangement.title, LETTERS))
+    axes.set_xlim(-0.6, count - 0.4)
     axes.grid(False, axis="x")
     axes.set_ylabel(shown.unit)
-    top = axes.get_ylim()[1]
-    axes.set_ylim(-0.02 * top if arrangement.ordered else 0, top)  # markers at 0 stay whole
+    low, top = axes.get_ylim()
+    aside = 0.02 * top if arrangement.ordered else 0.0  # markers at the edges stay whole
+    axes.set_ylim(min(low, -aside) if shown.signed else -aside, top + aside)
+    if shown.signed:
+        axes.axhline(0, color="#444444", linewidth=0.7, zorder=0.5)
 
 
 def _draw_line(axes: Axes, arrangement: Arrangement, number: int, points: list[Point]) -> None:
@@ -180,7 +249,7 @@ def _draw_bars(axes: Axes, arrangement: Arrangement, number: int, points: list[P
     values = [point.value for point in points]
     error_style = {"elinewidth": 0.9, "capsize": 2.0, "ecolor": "#333333"}
     label = arrangement.series[number].name
-    if _across(arrangement):
+    if arrangement.across:
         bars = axes.barh(
             places, values, width, xerr=_arms(points), error_kw=error_style, label=label
         )

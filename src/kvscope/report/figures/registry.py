@@ -7,14 +7,29 @@ from kvscope.report.figures import (
     kv_timeline,
     latency,
     preemptions,
+    resume_overhead,
+    strategies,
+    swapping,
     throughput,
     utilization,
+    window_fill,
 )
 from kvscope.report.figures.figure import StudyFigure
 
 FIGURES: dict[str, StudyFigure] = {
     module.FIGURE.name: module.FIGURE
-    for module in (throughput, latency, utilization, preemptions, kv_timeline, batch_composition)
+    for module in (
+        throughput,
+        strategies,
+        window_fill,
+        latency,
+        utilization,
+        preemptions,
+        resume_overhead,
+        swapping,
+        kv_timeline,
+        batch_composition,
+    )
 }
 
 
