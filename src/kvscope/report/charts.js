@@ -5,6 +5,7 @@ const study = JSON.parse(document.getElementById("study-data").textContent);
 
 // A label for each experiment up to here; beyond, the pointer tells which one it is.
 const MOST_LABELS = 40;
+const DECADES = 30; // as in figures/panels.py
 const CONFIG = {
   displaylogo: false, responsive: true, displayModeBar: "hover", modeBarButtons: [["toImage", "resetScale2d"]],
 };
@@ -115,7 +116,7 @@ function plotsOf(panels, arrangement) {
   const found = panels.map((panel) => ({ ...panel, metrics: panel.metrics.filter(known) })).filter((panel) => panel.metrics.length);
   return found.flatMap((panel) =>
     several
-      ? panel.metrics.map((shown) => ({ title: shown.heading, unit: shown.unit, ends: ends(panel.shared ? panel.metrics : [shown], arrangement), lines: arrangement.series.map((series) => ({ shown, series })) }))
+      ? panel.metrics.map((shown) => ({ title: shown.heading, unit: shown.unit, ends: ends(panel.shared ? panel.metrics : [shown], arrangement), decades: decades(panel.shared ? panel.metrics : [shown], arrangement), lines: arrangement.series.map((series) => ({ shown, series })) }))
       : [{ title: panel.title, unit: panel.metrics[0].unit, ends: ends(panel.metrics, arrangement), lines: panel.metrics.map((shown) => ({ shown, series: { ...arrangement.series[0], name: shown.heading } })) }],
   );
 }
@@ -127,6 +128,15 @@ function ends(metrics, arrangement) {
   const all = (columns, of) => metrics.filter(of).flatMap(({ metric, scale }) => runs.flatMap((run) => columns.map((column) => scale * (study.metrics[metric][column][run] ?? 0))));
   const [lowest, highest] = [all(["value", "low"], ({ signed }) => signed), all(["value", "high"], () => true)];
   return [lowest.reduce((one, other) => Math.min(one, other), 0), highest.reduce((one, other) => Math.max(one, other), 0)];
+}
+
+// The range of a logarithmic axis, for lines whose values a linear one would not tell apart; else null.
+function decades(metrics, arrangement) {
+  if (!arrangement.ordered) return null;
+  const runs = arrangement.series.flatMap((series) => series.points.map(([, run]) => run));
+  const values = metrics.flatMap(({ metric, scale }) => runs.map((run) => study.metrics[metric].value[run]).filter((value) => value !== null).map((value) => scale * value));
+  const [least, greatest] = [Math.min(...values), Math.max(...values)];
+  return least > 0 && greatest > DECADES * least ? [Math.log10(least / 1.5), Math.log10(greatest * 1.5)] : null;
 }
 
 function drawPanels(element, panels, arrangement) {
@@ -149,7 +159,8 @@ function drawPanels(element, panels, arrangement) {
     };
     const numbers = { ...axis, rangemode: "tozero", title: label(plot.unit) };
     const [low, high] = plot.ends;
-    if (high > low) numbers.range = [1.05 * low - (arrangement.ordered ? 0.02 * (high - low) : 0), 1.05 * high];
+    if (plot.decades) Object.assign(numbers, { type: "log", rangemode: "normal", dtick: 1, range: plot.decades });
+    else if (high > low) numbers.range = [1.05 * low - (arrangement.ordered ? 0.02 * (high - low) : 0), 1.05 * high];
     if (labelled && !across) categories.title = label(arrangement.title);
     const many = plot.lines.length;
     Plotly.newPlot(

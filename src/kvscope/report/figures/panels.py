@@ -7,6 +7,7 @@ from textwrap import fill
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, FigureBase
+from matplotlib.ticker import StrMethodFormatter
 
 from kvscope.report import style
 from kvscope.report.arrangements import (
@@ -28,6 +29,7 @@ LETTERS = 34  # of a line below an axis
 WIDEST = 110  # of a line above all axes
 LINE = 0.17  # inches of a line of a legend
 GROUP = 0.8  # width of all bars at one tick
+DECADES = 30.0  # lines whose values differ by more than this get a logarithmic axis
 NOT_VALID = "hatched or hollow: not valid"
 
 
@@ -133,6 +135,9 @@ def _draw_row(
             _draw_cell(cell, study, arrangement, shown, labelled=cell in axes[::columns])
         if panel.shared:
             _share(own, arrangement.across)
+        groups = [list(zip(own, panel.metrics, strict=True))]
+        for group in groups if panel.shared else [[one] for one in groups[0]]:
+            _stretch(study, arrangement, group)
     for cell in cells:
         cell.set_visible(False)
     if arrangement.fixed:
@@ -149,6 +154,24 @@ def _share(axes: Sequence[Axes], across: bool) -> None:
         else:
             lows, tops = zip(*(other.get_ylim() for other in axes), strict=True)
             cell.set_ylim(min(lows), max(tops))
+
+
+def _stretch(
+    study: StudyData, arrangement: Arrangement, cells: Sequence[tuple[Axes, Shown]]
+) -> None:
+    """Make axes logarithmic where lines' values would not be told apart on linear ones."""
+    values = [
+        point.value
+        for _, shown in cells
+        for series in arrangement.series
+        for point in points_of(study, arrangement, series, shown)
+    ]
+    least, greatest = min(values, default=0.0), max(values, default=0.0)
+    if arrangement.ordered and 0 < least * DECADES < greatest:
+        for axes, _ in cells:
+            axes.set_yscale("log", nonpositive="clip")
+            axes.set_ylim(least / 1.5, greatest * 1.5)
+            axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
 
 
 def points_of(
