@@ -8,6 +8,9 @@ import pytest
 from plotly.offline import get_plotlyjs
 
 from kvscope import tables
+from kvscope.report.circumstances import circumstances, faults
+from kvscope.report.data import Run, StudyData
+from kvscope.report.page import _origin
 from kvscope.report.study import report
 
 from .report_fixture import Fake, write_study
@@ -191,3 +194,19 @@ def test_measured_times_are_called_measured_and_modeled_ones_modeled(html, tmp_p
     modeled = report(["fake"], tmp_path, None).read_text(encoding="utf-8")
     assert '<span class="badge modeled">MODELED</span>' in modeled
     assert Elements(modeled).data["study-data"]["modeled"] is True
+
+
+def test_an_import_is_shown_with_its_faults_and_how_it_was_made(tmp_path):
+    facts = {
+        "status": "complete",
+        "imported_from": {"kind": "unboxkv-series", "series": "swap", "files": [{"file": "a.csv"}]},
+        "faults": ["tokens are derived", "usage is rounded"],
+    }
+    run = Run("r", "r", {}, tmp_path, tmp_path, facts)
+    study = StudyData("s", "S", "", (), (run,))
+    told = {c.name: c.values for c in circumstances(study)}
+    assert told["Imported from"] == (("a.csv", ""),)
+    assert faults(study) == [("tokens are derived", ""), ("usage is rounded", "")]
+    assert _origin(run, usual=True) == [
+        f"kvscope import unboxkv-series a.csv --series swap --out {tmp_path}"
+    ]

@@ -62,7 +62,7 @@ def print_metrics(frame: pd.DataFrame) -> None:
         table.add_column(heading, justify=side, no_wrap=True)
     for row in frame.to_dict("records"):
         low, high = row["ci_low"], row["ci_high"]
-        interval = "" if math.isnan(low) else f"{low:.4g} … {high:.4g}"
-        value = "" if math.isnan(row["value"]) else f"{row['value']:.4g}"
+        interval = "" if math.isnan(low) else f"{low:.5g} … {high:.5g}"
+        value = "" if math.isnan(row["value"]) else f"{row['value']:.5g}"
         table.add_row(row["metric"], value, interval, row["unit"], str(row["repeats_valid"]))
     Console().print(table)

@@ -8,6 +8,7 @@ from typing import Any
 from kvscope.report.data import Run, StudyData
 from kvscope.report.differences import shared_settings
 from kvscope.report.words import number_text, plural, value_text
+from kvscope.runfile import IMPORTED_FROM
 
 GIB = 2**30
 NANOSECONDS = 1_000_000_000
@@ -28,6 +29,18 @@ def circumstances(study: StudyData) -> list[Circumstance]:
     ran = [run for run in study.runs if run.facts]
     found = (_circumstance(name, fact, ran) for name, fact in _FACTS)
     return [circumstance for circumstance in found if circumstance.values]
+
+
+def faults(study: StudyData) -> list[tuple[str, str]]:
+    """The known faults of imported runs, each once, with the experiments it holds for ('': all)."""
+    holders: dict[str, list[str]] = {}
+    for run in study.runs:
+        for fault in run.facts.get("faults", []):
+            holders.setdefault(fault, []).append(run.label)
+    everywhere = len(study.runs)
+    return [
+        (fault, "" if len(who) == everywhere else _holders(who)) for fault, who in holders.items()
+    ]
 
 
 def shared(study: StudyData) -> list[tuple[str, str]]:
@@ -158,6 +171,11 @@ def _block(run: Run) -> str | None:
     return f"{plural(engine['block_size'], 'token')}, {size} KiB over all layers"
 
 
+def _imported(run: Run) -> str | None:
+    source = run.facts.get(IMPORTED_FROM)
+    return source and ", ".join(entry["file"] for entry in source["files"])
+
+
 _FACTS: tuple[tuple[str, Callable[[Run], str | None]], ...] = (
     ("Machine", _hardware("hostname")),
     ("Processor", _processor),
@@ -172,4 +190,5 @@ _FACTS: tuple[tuple[str, Callable[[Run], str | None]], ...] = (
     ("Repeats", _setting("repeats")),
     ("Warm-up", _warm_up),
     ("Profiler", _profiler),
+    ("Imported from", _imported),
 )

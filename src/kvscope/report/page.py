@@ -19,7 +19,7 @@ from kvscope.analyse.metrics import METRICS
 from kvscope.files import write_text
 from kvscope.report import style
 from kvscope.report.arrangements import Arrangement, View
-from kvscope.report.circumstances import circumstances, dates, shared
+from kvscope.report.circumstances import circumstances, dates, faults, shared
 from kvscope.report.data import NOT_RUN, Run, StudyData
 from kvscope.report.figures.figure import Chart, StudyFigure
 from kvscope.report.findings import findings
@@ -34,6 +34,7 @@ from kvscope.report.words import (
     reason_in_words,
     value_words,
 )
+from kvscope.runfile import IMPORTED_FROM
 
 HERE = Path(__file__).parent
 TEMPLATE = "report.html.j2"
@@ -60,6 +61,7 @@ def render(study: StudyData, figures: Sequence[StudyFigure], results: Path, path
         version=kvscope.__version__,
         findings=findings(study),
         circumstances=circumstances(study),
+        faults=faults(study),
         shared=shared(study),
         columns=columns,
         key_titles=[key_title(key) for key in keys],
@@ -189,16 +191,24 @@ def _commands(study: StudyData, results: Path) -> list[str]:
             lines.append("# or, by hand:")
         lines.append(f"kvscope plan study={study.name} --write {results}")
     for run in study.runs[:COMMANDS]:
-        out = "" if usual else f" --out {run.directory}"
-        lines += [
-            f"kvscope run {run.directory / 'experiment.yaml'}{out}",
-            f"kvscope collect {run.directory}",
-            f"kvscope analyse {run.directory}",
-        ]
+        lines += [*_origin(run, usual), f"kvscope analyse {run.directory}"]
     if len(study.runs) > COMMANDS:
         lines.append(f"# … and so on for the other {len(study.runs) - COMMANDS}")
     what = study.name if study.planned else " ".join(str(run.directory) for run in study.runs)
     return [*lines, f"kvscope report {what}{'' if usual else f' --results {results}'}"]
+
+
+def _origin(run: Run, usual: bool) -> list[str]:
+    """The commands that make a run's directory."""
+    if source := run.facts.get(IMPORTED_FROM):
+        files = " ".join(entry["file"] for entry in source["files"])
+        series = f" --series {source['series']}" if source["series"] else ""
+        return [f"kvscope import {source['kind']} {files}{series} --out {run.directory}"]
+    out = "" if usual else f" --out {run.directory}"
+    return [
+        f"kvscope run {run.directory / 'experiment.yaml'}{out}",
+        f"kvscope collect {run.directory}",
+    ]
 
 
 def _places(study: StudyData, results: Path, path: Path) -> list[tuple[str, str, str]]:
