@@ -48,12 +48,16 @@ def uncovered(measured: pd.DataFrame, warm_up: pd.DataFrame) -> list[str]:
     return sorted(set(shape_classes(measured)) - set(shape_classes(warm_up)))
 
 
+def kinds(steps: pd.DataFrame) -> list[pd.Series]:
+    """What a pass is compared by: its shape class, whether it preempts, whether it resumes."""
+    return [shape_classes(steps), steps["preempted_requests"] > 0, steps["resumed_requests"] > 0]
+
+
 def stalled(steps: pd.DataFrame) -> npt.NDArray[np.bool_]:
     """Which passes of a `steps` table (all repeats together) are stalls."""
     if steps.empty:
         return np.zeros(0, dtype=bool)
-    duration = steps["duration_s"]
-    kind = [shape_classes(steps), steps["preempted_requests"] > 0, steps["resumed_requests"] > 0]
+    duration, kind = steps["duration_s"], kinds(steps)
     by_class = duration.groupby(kind)
     median = by_class.transform("median")
     sigma = MAD_TO_SIGMA * (duration - median).abs().groupby(kind).transform("median")

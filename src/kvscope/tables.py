@@ -161,6 +161,7 @@ PREEMPTIONS = Table(
             TEXT,
             "what was done: 'swap', or 'recompute' (also where the host pool had no room)",
         ),
+        Column("refused", BOOL, "the policy wanted to keep it, and the host pool had no room"),
         Column("blocks", I32, "blocks taken from it (preempt) or given to it (resume)"),
         Column("tokens", I32, "its tokens in the cache when preempted"),
         Column("bytes", I64, "bytes of K and V copied between device and host"),

@@ -3,7 +3,7 @@
     python -m tests.engine.equal_tokens MODEL FIRST_SEED LAST_SEED
 
 Prints a line of JSON for each case: for every seed the requests whose tokens differ, the
-preemptions there were, and the blocks that were left in use. Cases under FAULTS damage the copies.
+preemptions there were, and the blocks that were left in use. Faults damage the copies.
 """
 
 import json
@@ -24,40 +24,8 @@ from kvscope.plan.grid import expand
 from kvscope.run.serving import serve
 from kvscope.workload.requests import build
 
+from .cases import AMPLE, BASE, BATCHING, FAULTS, OVERFLOW
 from .conftest import ROOT
-
-BASE = (
-    *(
-        "workload=uniform",
-        "workload.max_tokens=160",
-        "engine.max_model_len=160",
-        "engine.max_num_batched_tokens=256",
-    ),
-    *("engine.max_num_seqs=8", "profiler=none", "seed=7", "model.dtype=float32"),
-)
-AMPLE, SCARCE = ("cache.blocks=64",), ("cache.blocks=9",)
-SMALL_BLOCKS = ("engine.attention=paged", "cache.block_size=5", "cache.blocks=58")
-POOL = ("overflow=swap", "overflow.host_blocks=64")
-
-BATCHING = {
-    "prefill_first": ("batching=prefill_first",),
-    "mixed": ("batching=mixed",),
-    "chunked": ("batching=chunked", "batching.chunk_tokens=40"),
-}
-OVERFLOW = {
-    "recompute": (*SCARCE, "overflow=recompute"),
-    "swap-pinned-per_block": (*SCARCE, *POOL),
-    "swap-pageable-coalesced": (
-        *(*SCARCE, *POOL),
-        *("overflow.host_memory=pageable", "overflow.copies=coalesced"),
-    ),
-    "swap-small-pool": (*SCARCE, "overflow=swap", "overflow.host_blocks=4"),
-    "swap-small-blocks": (*SMALL_BLOCKS, "overflow=swap", "overflow.host_blocks=400"),
-    "swap-by_block-coalesced": (
-        *(*SMALL_BLOCKS, "overflow=swap", "overflow.host_blocks=400"),
-        *("cache.layout=by_block", "overflow.copies=coalesced"),
-    ),
-}
 
 
 def no_copy(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -75,7 +43,7 @@ def copy_late(self: Any) -> None:
         self._carry_out(order, "out", self.copies.out)
 
 
-FAULTS: dict[str, dict[str, Callable[..., None]]] = {
+METHODS: dict[str, dict[str, Callable[..., None]]] = {
     "no copy out": {"handle_preemptions": no_copy},
     "no copy in": {"start_load_kv": no_copy},
     "late copy out": {"handle_preemptions": postpone, "wait_for_save": copy_late},
@@ -109,7 +77,7 @@ def random_workload(like: Experiment, seed: int) -> list[Any]:
 
 @contextmanager
 def faulty(fault: str | None) -> Iterator[None]:
-    methods = FAULTS[fault] if fault else {}
+    methods = METHODS[fault] if fault else {}
     patches = [mock.patch.object(SwapConnector, name, method) for name, method in methods.items()]
     for patch in patches:
         patch.start()

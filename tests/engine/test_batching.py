@@ -76,12 +76,15 @@ def test_a_chunked_pass_keeps_to_its_budget_and_cuts_prompts(run: Runner):
 
 
 @pytest.mark.parametrize("strategy", EVERY, ids=str)
-def test_a_swapped_request_computes_one_token_when_it_resumes(run: Runner, strategy):
-    batch = run(*SCARCE, *words(*strategy), "overflow=swap").records.batch
-    resumed = batch[batch["resumed"] & (batch["context_tokens"] > 0)]
-    decoding = resumed[resumed["phase"] == "decode"]
+def test_a_swapped_request_goes_on_where_it_was_when_it_resumes(run: Runner, strategy):
+    records = run(*SCARCE, *words(*strategy), "overflow=swap").records
+    batch, key = records.batch, ["repeat", "step", "request_id"]
+    back = records.preemptions[records.preemptions["event"] == "resume"].merge(batch, on=key)
+    prompts = records.workload.set_index("request_id")["prompt_tokens"]
+    decoding = back[back["tokens"] >= prompts.reindex(back["request_id"]).to_numpy()]
     assert len(decoding) > 0
     assert (decoding["scheduled_tokens"] == 1).all()
+    assert (back["context_tokens"] == back["tokens"]).all()
     assert not batch["recomputed_tokens"].any()
 
 

@@ -86,7 +86,7 @@ from kvscope.engine.build import running
 from kvscope.engine.marks import Marks
 from kvscope.engine.recording import Recording
 from kvscope.plan.experiment import load
-from kvscope.run.recorder import external_id
+from kvscope.run.recorder import RepeatContext, external_id, replay
 from kvscope.run.serving import serve
 from kvscope.workload.requests import build
 
@@ -108,7 +108,10 @@ with running(experiment) as engine:
     engine.vllm.step = aborting_step
     outputs = serve(engine, build(experiment), Silent()).outputs
     left = scheduler.kv_blocks_used + scheduler.host_blocks_used
-print("RESULT", json.dumps({"aborted": aborted, "outputs": outputs, "left": left}))
+    context = RepeatContext(0, 0, 13, 64, experiment.cache.block_size, "measured")
+    events = replay(recording, context).preemptions[["request_id", "event", "policy", "bytes"]]
+print("RESULT", json.dumps({"aborted": aborted, "outputs": outputs, "left": left,
+                            "events": events.to_dict("list")}))
 """
 
 
@@ -125,6 +128,10 @@ def test_a_request_aborted_while_swapped_out_leaves_nothing_behind(run: Runner):
     found = json.loads(lines[0].removeprefix("RESULT"))
     assert found["left"] == 0
     (gone,) = found["aborted"]
+    events = pd.DataFrame(found["events"])
+    assert events["event"][events["request_id"] == gone].tolist() == ["preempt"]
+    assert (events["policy"] == "swap").all()
+    assert (events["bytes"] > 0).all()
     others = {name: ids for name, ids in found["outputs"].items() if name != gone}
     assert len(others) == 7
     given = {name: sha256(np.asarray(ids, "<i4").tobytes()) for name, ids in others.items()}
@@ -159,7 +166,7 @@ def test_prefix_caching_is_refused_in_one_sentence(tmp_path):
     assert sentence.startswith("kvscope: cache.prefix_caching (true) must be false")
 
 
-def test_a_policy_without_a_pool_says_what_it_needs(run: Runner, tmp_path):
+def test_a_swap_without_a_pool_says_what_it_needs():
     done = kvscope("plan", "overflow=swap", "overflow.host_gib=null")
     assert done.returncode == 2
     assert "exactly one of overflow.host_blocks (null) and overflow.host_gib (null)" in done.stderr

@@ -15,17 +15,11 @@ import pytest
 
 from kvscope.run.environment import measured_environment
 
+from .cases import BATCHING, FAULTS, OVERFLOW
 from .conftest import ROOT
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1500)]
 
-PREFILL_FIRST, MIXED, CHUNKED = "prefill_first", "mixed", "chunked"
-BATCHING = (PREFILL_FIRST, MIXED, CHUNKED)
-OVERFLOW = (
-    *("recompute", "swap-pinned-per_block", "swap-pageable-coalesced", "swap-small-pool"),
-    *("swap-small-blocks", "swap-by_block-coalesced"),
-)
-FAULTS = ("no copy out", "no copy in", "late copy out")
 Cases = dict[str, dict[str, Any]]
 
 

@@ -170,7 +170,8 @@ class Simulation:
             size = blocks * self.fake.block_size * TOKEN_BYTES
             self.host_used += blocks
         policy = "swap" if request.swapped else "recompute"
-        row = (self.repeat, self.step, str(request.number), "preempt", policy, blocks)
+        refused = self.fake.pool > 0 and not request.swapped
+        row = (self.repeat, self.step, str(request.number), "preempt", policy, refused, blocks)
         self.write(
             "preemptions", (*row, request.cached, size, copy_s, None, None, None, "measured")
         )
@@ -196,6 +197,7 @@ class Simulation:
             str(request.number),
             "resume",
             policy,
+            False,
             blocks,
             request.cached,
         ]
@@ -235,7 +237,7 @@ class Simulation:
         recomputed = max(0, min(request.cached, request.lost) - before)
         resumed, gives = request.resumption is not None, int(request.due == 0)
         if request.resumption is not None:
-            request.resumption[11] += recomputed
+            request.resumption[-2] += recomputed  # its recomputed_tokens
         if gives:
             request.given, request.resumption = request.given + 1, None
             if request.first_token_s is None:

@@ -61,7 +61,7 @@ def two_requests(repeat: int = 0, stretch: float = 1.0) -> Records:
         for row in given
     ]
     preemption = {"repeat": repeat, "request_id": "b", "policy": "recompute", "bytes": 0}
-    preemption["tokens"] = 20
+    preemption |= {"tokens": 20, "refused": False}
     preemptions = [
         preemption | {"step": 2, "event": "preempt"},
         preemption | {"step": 3, "event": "resume", "wait_s": 0.2 * t, "recomputed_tokens": 20},
@@ -113,6 +113,7 @@ BY_HAND = {
     "swap_in_s": 0,
     "swapped_bytes": 0,
     "recompute_fallbacks": 0,
+    "aborted_requests": 0,
     "stalled_passes": 0,
     "stall_time_s": 0,
 }
@@ -132,6 +133,7 @@ def test_a_stall_is_in_the_throughput_and_taken_out_of_the_one_without():
     steps = records.steps.assign(stalled=False)
     for column in ("prefill_tokens", "decode_tokens", "kv_tokens_used"):
         steps[column] = 8  # one class, of median 0.15 s
+    steps[["preempted_requests", "resumed_requests"]] = 0  # and one kind
     steps.loc[0, "stalled"] = True
     stalled = Records(
         records.workload, records.requests, steps, records.batch, records.preemptions, BLOCK_SIZE

@@ -39,17 +39,18 @@ def steps_of(passes: list[dict]) -> pd.DataFrame:
 
 
 def swapped_out(step: int, seconds: float | None, size: int = 100) -> dict:
-    row = {"step": step, "event": "preempt", "policy": "swap"}
+    row = {"step": step, "event": "preempt", "policy": "swap", "refused": False}
     return row | {"swap_out_s": seconds, "bytes": size}
 
 
 def swapped_in(step: int, seconds: float | None, size: int = 100) -> dict:
-    row = {"step": step, "event": "resume", "policy": "swap"}
+    row = {"step": step, "event": "resume", "policy": "swap", "refused": False}
     return row | {"swap_in_s": seconds, "bytes": size}
 
 
-def dropped(step: int) -> dict:
-    return {"step": step, "event": "preempt", "policy": "recompute", "bytes": 0}
+def dropped(step: int, refused: bool = False) -> dict:
+    row = {"step": step, "event": "preempt", "policy": "recompute", "bytes": 0}
+    return row | {"refused": refused}
 
 
 def records_of(passes: list[dict], preemptions: list[dict] | None = None) -> Records:
@@ -194,7 +195,8 @@ def test_a_copy_of_unknown_length_makes_its_sum_unknown():
 
 def test_the_pool_has_a_peak_and_what_it_had_no_room_for_was_recomputed():
     passes = [decode(host_blocks_used=n, host_blocks_total=8) for n in (0, 6, 2)]
-    records = records_of(passes, [dropped(1), swapped_out(2, 0.01), dropped(2)])
+    of_choice, refused = dropped(0), dropped(2, refused=True)
+    records = records_of(passes, [of_choice, dropped(1, True), swapped_out(2, 0.01), refused])
     assert of("host_block_utilization_peak", records) == 0.75
     assert of("recompute_fallbacks", records) == 2
     without = records_of([decode()] * 3, [dropped(1)])

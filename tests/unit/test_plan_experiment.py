@@ -4,6 +4,7 @@ import copy
 import random
 import subprocess
 import sys
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from kvscope.errors import BadInput
+from kvscope.plan import policies
 from kvscope.plan.experiment import Experiment, dump, load, parse
 from kvscope.plan.grid import expand
 
@@ -255,3 +257,40 @@ def test_a_policy_that_does_not_exist_is_refused_with_those_that_do(tmp_path: Pa
         "name of a policy that an installed package registers under 'kvscope.batching'; change "
         f"batching ({path})"
     )
+
+
+@pytest.fixture
+def plugged_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A policy of another package: an entry point, as its installation makes one."""
+    own = {kind: policies.registered(kind) for kind in policies.KINDS}
+    mine = EntryPoint("long_swap", "long_swap:LongSwap", policies.group("overflow"))
+    found = own | {"overflow": own["overflow"] | {"long_swap": mine}}
+    monkeypatch.setattr(policies, "registered", found.__getitem__)
+
+
+def test_a_plugins_settings_are_kept_as_they_are_null_too(plugged_in: None, tmp_path: Path) -> None:
+    def planned(*words: str) -> Experiment:
+        words = ("overflow=long_swap", "overflow.host_blocks=9", *words)
+        (found,) = expand(None, list(words), CONFIG).experiments
+        return found.experiment
+
+    null = planned("overflow.threshold_tokens=null")
+    assert planned().id != null.id
+    path = tmp_path / "experiment.yaml"
+    path.write_text(dump(null))
+    assert load(path) == null
+    assert load(path).overflow.settings == {"host_blocks": 9, "threshold_tokens": None}
+    assert null.host_blocks == 9
+
+
+def test_two_packages_with_a_policy_of_one_name_are_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    points = [EntryPoint("mine", value, "kvscope.overflow") for value in ("a:A", "b:B")]
+    monkeypatch.setattr(policies, "entry_points", lambda group: points)
+    policies.registered.cache_clear()
+    try:
+        with pytest.raises(BadInput, match="overflow=mine is registered twice, as a:A and as b:B"):
+            policies.registered("overflow")
+    finally:
+        policies.registered.cache_clear()

@@ -76,7 +76,9 @@ def test_the_csv_has_every_experiment_once_and_the_numbers_of_the_tables(results
     assert list(found["status"]) == [*["complete"] * 3, "failed", "not run"]
     for fake in COMPLETE:
         metrics = metrics_of(results, fake).set_index("metric")
-        for shown in (shown for shown in MAIN if shown.metric in metrics.index):
+        shown_here = [s for s in MAIN if s.metric in metrics.index and s.metric in found.columns]
+        assert {s.metric for s in MAIN if s.always} <= {s.metric for s in shown_here}
+        for shown in shown_here:
             row = metrics.loc[shown.metric]
             for suffix, column in (("", "value"), ("_ci_low", "ci_low"), ("_ci_high", "ci_high")):
                 assert found.loc[fake.id, shown.metric + suffix] == pytest.approx(

@@ -1,11 +1,11 @@
-"""Is a run's directory sound? Files as recorded, tables of the right schema, tokens conserved."""
+"""Is a run's directory sound? Files as recorded, schemas right, tokens conserved, blocks free."""
 
 from pathlib import Path
 from typing import Any
 
 from kvscope import tables
 from kvscope.analyse.records import read_records
-from kvscope.analyse.validity import conservation, missing_tokens
+from kvscope.analyse.validity import conservation, differing_outputs, leaks, missing_tokens
 from kvscope.errors import BadInput
 from kvscope.files import sha256_of
 from kvscope.runfile import COMPLETE, IMPORTED_FROM, RUN_FILE, read_run
@@ -33,7 +33,12 @@ def check_run(run: Path) -> list[str]:
     _, records = read_records(run)
     if IMPORTED_FROM in facts:
         return []  # published passes come without the requests they could be held against
-    found = [*conservation(records), *missing_tokens(records)]
+    found = [
+        *conservation(records),
+        *missing_tokens(records),
+        *differing_outputs(records),
+        *leaks(facts),
+    ]
     return [f"{run}: {reason.name}, {reason.detail}" for reason in found]
 
 

@@ -67,19 +67,25 @@ def with_study_metrics(experiments: Sequence[Analysed]) -> list[pd.DataFrame]:
 def amples(experiments: Sequence[Analysed]) -> list[Analysed | None]:
     """For each experiment that preempts: the one that shows it with an ample cache, if any.
 
-    It differs in nothing but the cache's size and the overflow policy, and never preempts. Of
+    It differs in nothing but the cache's size and the overflow policy, never preempts, and
+    neither of the two aborted a request. Of
     several, the one whose cache is emptiest at its peak: the largest.
     """
     roomy: dict[str, list[Analysed]] = defaultdict(list)
     for one in experiments:
-        if one.settings and one.estimate("preemptions").value == 0:
+        if one.settings and one.estimate("preemptions").value == 0 and _served_all(one):
             roomy[_same_work(one.settings)].append(one)
     return [
         min(roomy[_same_work(one.settings)], key=_fullness, default=None)
-        if one.estimate("preemptions").value > 0
+        if one.estimate("preemptions").value > 0 and _served_all(one)
         else None
         for one in experiments
     ]
+
+
+def _served_all(one: Analysed) -> bool:
+    """Whether nobody gave up: otherwise it did other work than its partner."""
+    return not one.estimate("aborted_requests").value > 0
 
 
 def difference(one: Estimate, other: Estimate) -> Estimate:

@@ -14,7 +14,7 @@ import pandas as pd
 
 from kvscope.analyse import overhead
 from kvscope.analyse.records import Records
-from kvscope.stalls import shape_classes
+from kvscope.stalls import kinds
 
 Floats = npt.NDArray[np.float64]
 
@@ -41,9 +41,9 @@ def makespan_s(records: Records) -> float:
 
 
 def stall_time_s(records: Records) -> float:
-    """What stalled passes took beyond the median of their class (classes of this repeat)."""
+    """What stalled passes took beyond the median of their kind (kinds of this repeat)."""
     steps = records.steps
-    usual = steps["duration_s"].groupby(shape_classes(steps)).transform("median")
+    usual = steps["duration_s"].groupby(kinds(steps)).transform("median")
     excess = (steps["duration_s"] - usual)[steps["stalled"]]
     return float(excess.sum())
 
@@ -237,6 +237,12 @@ METRICS: tuple[Metric, ...] = (
         "preemptions",
         "Preemptions recomputed for want of host room",
         overhead.recompute_fallbacks,
+    ),
+    Metric(
+        "aborted_requests",
+        "requests",
+        "Aborted requests",
+        lambda r: float(r.requests["aborted"].sum()),
     ),
     Metric("stalled_passes", "passes", "Stalled passes", lambda r: float(r.steps["stalled"].sum())),
     Metric("stall_time_s", "s", "Time lost in stalls", stall_time_s),

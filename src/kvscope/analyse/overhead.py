@@ -65,11 +65,9 @@ def host_block_utilization_peak(records: Records) -> float:
 
 
 def recompute_fallbacks(records: Records) -> float:
-    """Preemptions that a full host pool turned into recomputation; 0 without a pool."""
-    if not (records.steps["host_blocks_total"] > 0).any():
-        return 0.0
+    """Preemptions that a full host pool turned into recomputation."""
     rows = records.preemptions
-    return float(((rows["event"] == "preempt") & (rows["policy"] == "recompute")).sum())
+    return float(((rows["event"] == "preempt") & rows["refused"].astype(bool)).sum())
 
 
 def _resuming(records: Records) -> pd.DataFrame:

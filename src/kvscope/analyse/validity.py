@@ -107,6 +107,12 @@ def leaks(facts: dict[str, Any]) -> list[Reason]:
     return reasons
 
 
+def nothing_served(records: Records) -> list[Reason]:
+    """Every repeat served somebody to the end."""
+    empty = [n for n, repeat in enumerate(records.repeats()) if repeat.requests["aborted"].all()]
+    return [Reason("nothing_served", f"repeats {empty}: all requests aborted")] if empty else []
+
+
 def warm_up(facts: dict[str, Any]) -> list[Reason]:
     """Warm-up met every shape class that was measured."""
     found = facts.get("warmup", {})
@@ -162,6 +168,7 @@ def reasons_against(facts: dict[str, Any], records: Records) -> list[Reason]:
     return [
         *conservation(records),
         *missing_tokens(records),
+        *nothing_served(records),
         *differing_outputs(records),
         *leaks(facts),
         *warm_up(facts),

@@ -179,6 +179,7 @@ def _events(counts: Ints, event: str, policy: str, **known: Any) -> pd.DataFrame
         "request_id": UNKNOWN,
         "event": event,
         "policy": policy,
+        "refused": False,
         "blocks": 0,
         "tokens": 0,
         "time_source": PUBLISHED,

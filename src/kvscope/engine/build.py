@@ -30,11 +30,16 @@ class Engine:
     layers: int
 
     @property
-    def host_memory(self) -> str | None:
-        """What memory the host pool got (`copies.host_planes`); None without a pool."""
+    def host(self) -> dict[str, Any]:
+        """The host pool: what memory it got, and contiguous pieces of a block; None without."""
         from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
 
-        return str(get_kv_transfer_group().host_memory) if has_kv_transfer_group() else None
+        worker = get_kv_transfer_group() if has_kv_transfer_group() else None
+        return {
+            "host_blocks_total": self.scheduler.host_blocks_total,
+            "host_memory": worker and worker.host_memory,
+            "pieces_per_block": worker and worker.pieces,
+        }
 
     @property
     def vllm(self) -> Any:
@@ -48,7 +53,8 @@ def policy(experiment: Experiment, kind: str) -> Any:
     BadInput if no package registers it, or if it does not take these settings.
     """
     chosen = getattr(experiment, kind)
-    settings = chosen.model_dump(exclude={"name"})
+    is_plugin = isinstance(chosen, policies.Plugin)
+    settings = chosen.settings if is_plugin else chosen.model_dump(exclude={"name"})
     try:
         return policies.load(kind, chosen.name)(**settings)
     except TypeError as error:
@@ -106,6 +112,7 @@ def running(experiment: Experiment) -> Iterator[Engine]:
         llm = LLM(**engine_arguments(experiment, batching, overflow, Path(directory)))
         core = llm.llm_engine.engine_core.engine_core
         core.scheduler.overflow = overflow
+        attention.check_layout(experiment)
         timer = LayerTimer(core.scheduler)
         layers = llm.apply_model(timer.install)[0]
         try:

@@ -40,6 +40,7 @@ class PreemptionRecord:
     tokens: int  # tokens whose K and V were in the cache
     blocks: int
     swapped: bool = False  # its blocks are copied to the host pool
+    refused: bool = False  # they were to be, and the pool had no room
 
 
 @dataclass

@@ -121,12 +121,8 @@ class RecordingScheduler(Scheduler):
             tokens=tokens,
             preemptions=request.num_preemptions,
         )
-        kept = (
-            self._pool is not None
-            and tokens > 0
-            and self.overflow.keeps(victim)
-            and self.connector.swap_out(request.request_id, tokens, blocks)
-        )
+        wanted = self._pool is not None and tokens > 0 and self.overflow.keeps(victim)
+        kept = wanted and self.connector.swap_out(request.request_id, tokens, blocks)
         self.recording.preemptions.append(
             PreemptionRecord(
                 step=len(self.recording.passes),
@@ -135,6 +131,7 @@ class RecordingScheduler(Scheduler):
                 tokens=tokens,
                 blocks=len(blocks),
                 swapped=kept,
+                refused=wanted and not kept,
             )
         )
         super()._preempt_request(request, *args, **kwargs)

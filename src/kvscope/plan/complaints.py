@@ -108,7 +108,7 @@ def _locate(
     classes: list[type[BaseModel]] = [schema]
     holder: type[BaseModel] | None = None
     for step in location:
-        chosen = [c for c in classes if len(classes) > 1 and step in _tags(c)]
+        chosen = [c for c in classes if len(classes) > 1 and step in (*_tags(c), _tag(c))]
         if chosen:
             classes = chosen
             continue
@@ -128,6 +128,11 @@ def _members(annotation: Any) -> list[type[BaseModel]]:
     if get_origin(annotation) is Literal:
         return []
     return [member for part in get_args(annotation) for member in _members(part)]
+
+
+def _tag(model: type[BaseModel]) -> str:
+    """The tag of a class that has no constant to tell it by: its name."""
+    return model.__name__.lower()
 
 
 def _tags(model: type[BaseModel]) -> set[Any]:

@@ -65,11 +65,16 @@ class Composer:
         if option not in known:
             raise BadInput(
                 f"{group} is {shown(option)} ({origin}){nearest(str(option), known)} but must be "
-                f"one of {', '.join(known)} (the files in {self.dir / group})"
+                f"one of {', '.join(known)} ({self._where(group)})"
             )
         path = self.dir / group / f"{option}.yaml"
         if path.exists() or group not in policies.KINDS:
             self._read(path)
+
+    def _where(self, group: str) -> str:
+        """Where a group's options are."""
+        files = f"the files in {self.dir / group}"
+        return f"{files}, and installed policies" if group in policies.KINDS else files
 
     def compose(self, choices: Choices) -> Config:
         """The configuration of these choices, the default options elsewhere; a copy to change.

@@ -9,9 +9,9 @@ from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 
 from kvscope.plan import documents, rules
 from kvscope.plan.complaints import Origin, complaint
-from kvscope.plan.fields import Count, CountOrZero, Part, Real, Whole
+from kvscope.plan.fields import Blocks, Count, CountOrZero, Gib, Part, Real, Whole
 from kvscope.plan.models import Model
-from kvscope.plan.policies import PLUGIN, Plugin
+from kvscope.plan.policies import KINDS, PLUGIN, Plugin
 
 GIB = 2**30
 ID_DIGITS = 10
@@ -130,8 +130,8 @@ class Swap(Part):
     name: Literal["swap"]
     host_memory: Literal["pinned", "pageable"]
     copies: Literal["per_block", "coalesced"]
-    host_gib: Annotated[Real, Field(gt=0)] | None = None
-    host_blocks: Count | None = None
+    host_gib: Gib | None = None
+    host_blocks: Blocks | None = None
 
 
 class Cache(Part):
@@ -142,8 +142,8 @@ class Cache(Part):
     """
 
     block_size: Count
-    blocks: Count | None = None
-    gib: Annotated[Real, Field(gt=0)] | None = None
+    blocks: Blocks | None = None
+    gib: Gib | None = None
     layout: Literal["by_layer", "by_block"] = "by_layer"
     watermark: Annotated[Real, Field(ge=0, lt=1)] = 0.0
     prefix_caching: bool = False
@@ -221,8 +221,17 @@ class Experiment(Part):
 
         Leaving them out keeps every id when a later version adds a key with a default.
         """
-        value = self.model_dump(exclude_none=True, exclude_defaults=True)
+        value = self.given(exclude_defaults=True)
         return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+    def given(self, exclude_defaults: bool = False) -> dict[str, Any]:
+        """All values that are set; of another package's policy null is a value, too."""
+        value = self.model_dump(exclude_none=True, exclude_defaults=exclude_defaults)
+        for kind in KINDS:
+            chosen = getattr(self, kind)
+            if isinstance(chosen, Plugin):
+                value[kind] = {"name": chosen.name} | chosen.settings
+        return value
 
     @property
     def id(self) -> str:
@@ -258,10 +267,22 @@ class Experiment(Part):
         return int((self.cache.gib or 0) * GIB // self.block_bytes)
 
     @property
+    def chunk_tokens(self) -> int | None:
+        """The token budget of a pass; None unless prompts are cut to one."""
+        return self.batching.chunk_tokens if isinstance(self.batching, Chunked) else None
+
+    @property
+    def host_pool(self) -> tuple[int | None, float | None]:
+        """The size of the host pool as it was given: in blocks, in GiB."""
+        if isinstance(self.overflow, Recompute):
+            return None, None
+        return self.overflow.host_blocks, self.overflow.host_gib
+
+    @property
     def host_blocks(self) -> int:
         """Blocks of the host pool; 0 where the policy has none."""
-        pool = self.overflow.model_dump()
-        return int(pool.get("host_blocks") or (pool.get("host_gib") or 0) * GIB // self.block_bytes)
+        blocks, gib = self.host_pool
+        return blocks or int((gib or 0) * GIB // self.block_bytes)
 
     @property
     def cache_tokens(self) -> int:
@@ -284,4 +305,4 @@ def load(path: Path) -> Experiment:
 
 def dump(experiment: Experiment) -> str:
     """The experiment as YAML: everything resolved, the same bytes for the same experiment."""
-    return documents.dump(experiment.model_dump(exclude_none=True))
+    return documents.dump(experiment.given())

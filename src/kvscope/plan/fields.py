@@ -16,7 +16,10 @@ def _whole(value: Any) -> Any:
 Whole = Annotated[int, BeforeValidator(_whole)]
 Count = Annotated[Whole, Field(ge=1)]
 CountOrZero = Annotated[Whole, Field(ge=0)]
+# More than any memory holds; beyond, arithmetic on sizes would lose its meaning.
+Blocks = Annotated[Whole, Field(ge=1, le=10**9)]
 Real = Annotated[float, Field(allow_inf_nan=False)]
+Gib = Annotated[Real, Field(gt=0, le=1e6)]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]*$", max_length=60)]
 
 

@@ -9,6 +9,7 @@ from kvscope.errors import BadInput
 from kvscope.plan.complaints import all_keys, nearest, shown
 from kvscope.plan.composition import Composer, Config, resolve
 from kvscope.plan.experiment import Experiment, parse
+from kvscope.plan.policies import KINDS
 from kvscope.plan.study import Settings
 
 # A memory has one size, in blocks or in GiB: who sets one of them means it instead of the other.
@@ -95,6 +96,8 @@ class Point:
 def check_keys(settings: Settings, origin: str) -> None:
     """Raise BadInput for a key that no experiment has."""
     for key in settings:
+        if key.partition(".")[0] in KINDS:
+            continue  # another package's policy has keys of its own
         if key not in _experiment_keys():
             raise BadInput(f"{key} ({origin}) is not a key{nearest(key, _experiment_keys())}")
 

@@ -13,23 +13,27 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field
 
 from kvscope.errors import BadInput
-from kvscope.plan.fields import Part
+from kvscope.plan.fields import Blocks, Gib, Part
 
 KINDS = ("batching", "overflow")
 PLUGIN = "plugin"
 
 
 class Plugin(Part):
-    """A policy of another package; its settings are its own affair."""
+    """A policy of another package; but for the size of a host pool, settings are its own affair."""
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True)
 
     name: Annotated[str, Field(max_length=60)]
+    host_gib: Gib | None = None
+    host_blocks: Blocks | None = None
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Everything but the name."""
-        return dict(self.model_extra or {})
+        """What the policy is made with: its own settings, and a size that was given."""
+        sizes = {"host_gib": self.host_gib, "host_blocks": self.host_blocks}
+        given = {key: value for key, value in sizes.items() if value is not None}
+        return given | (self.model_extra or {})
 
 
 def group(kind: str) -> str:
@@ -39,8 +43,27 @@ def group(kind: str) -> str:
 
 @cache
 def registered(kind: str) -> dict[str, EntryPoint]:
-    """The policies of one kind that installed packages register, by name."""
-    return {point.name: point for point in entry_points(group=group(kind))}
+    """The policies of one kind that installed packages register, by name.
+
+    BadInput if two packages register different ones under one name.
+    """
+    found: dict[str, EntryPoint] = {}
+    for point in entry_points(group=group(kind)):
+        other = found.setdefault(point.name, point)
+        if other.value != point.value:
+            raise BadInput(
+                f"{kind}={point.name} is registered twice, as {other.value} and as {point.value}; "
+                "uninstall one of the packages or rename its policy"
+            )
+    return found
+
+
+def origin(kind: str, name: str) -> str | None:
+    """'long-swap 0.1, long_swap:LongSwap' of another package's policy; None of kvscope's own."""
+    point = registered(kind)[name]
+    if point.dist is None or point.dist.name == "kvscope":
+        return None
+    return f"{point.dist.name} {point.dist.version}, {point.value}"
 
 
 def load(kind: str, name: str) -> Any:

@@ -35,10 +35,9 @@ def _cache_has_one_size(experiment: "Experiment") -> None:
 
 
 def _host_pool_has_one_size(experiment: "Experiment") -> None:
-    pool = experiment.overflow.model_dump()
-    if "host_blocks" not in pool and "host_gib" not in pool:
-        return
-    blocks, gib = pool.get("host_blocks"), pool.get("host_gib")
+    blocks, gib = experiment.host_pool
+    if experiment.overflow.name != "swap" and blocks is None and gib is None:
+        return  # it has no pool
     _one_of("overflow.host_blocks", blocks, "overflow.host_gib", gib)
     if not experiment.host_blocks:
         raise impossible(
@@ -145,9 +144,8 @@ def _sequences_within_batch(experiment: "Experiment") -> None:
 
 
 def _chunk_within_batch(experiment: "Experiment") -> None:
-    chunk_tokens = experiment.batching.model_dump().get("chunk_tokens", 0)
-    most = experiment.engine.max_num_batched_tokens
-    if chunk_tokens > most:
+    chunk_tokens, most = experiment.chunk_tokens, experiment.engine.max_num_batched_tokens
+    if chunk_tokens is not None and chunk_tokens > most:
         raise impossible(
             f"batching.chunk_tokens ({chunk_tokens}) must not exceed "
             f"engine.max_num_batched_tokens ({most})",

@@ -45,6 +45,7 @@ KV_BLOCKS_PEAK = Shown("kv_block_utilization_peak", "KV use in blocks, peak", "%
 KV_TOKENS_MEAN = Shown("kv_token_utilization_mean", "KV use in tokens, mean", "%", 100.0)
 PREEMPTIONS = Shown("preemptions", "Preemptions", "a repeat")
 RECOMPUTED = Shown("recomputed_tokens", "Recomputed tokens", "tokens a repeat")
+ABORTED = Shown("aborted_requests", "Aborted requests", "a repeat", always=False)
 PREFILL = Shown("prefill_throughput_tokens_per_s", "Prefill throughput", "tokens/s")
 DECODE = Shown("decode_throughput_tokens_per_s", "Decode throughput", "tokens/s")
 MIXED = Shown("mixed_throughput_tokens_per_s", "Throughput of mixed passes", "tokens/s")
@@ -72,6 +73,7 @@ MAIN = (
     OVERHEAD_NET,
     PREEMPTIONS,
     RECOMPUTED,
+    ABORTED,
     TTFT_MEAN,
     TTFT_P99,
     ITL_MEAN,
@@ -155,6 +157,7 @@ REASONS = {
     f"{100 * MAXIMUM_VARIATION:.0f}{NBSP}% (standard deviation over mean)",
     "stalled": f"a repeat lost more than {100 * MAXIMUM_STALL_SHARE:.0f}{NBSP}% of its makespan "
     "in stalls",
+    "nothing_served": "a repeat served no request to its end",
     "no_warm_up": "nothing ran before the measured part",
     "warm_up_incomplete": "the measured part had forward passes of shapes that warm-up had not",
     "tokens_not_conserved": "scheduled tokens do not add up to what the requests needed",

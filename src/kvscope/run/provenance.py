@@ -10,6 +10,8 @@ from typing import Any
 import psutil
 
 import kvscope
+from kvscope.plan import policies
+from kvscope.plan.experiment import Experiment
 
 PACKAGES = (
     "torch",
@@ -34,6 +36,14 @@ def versions() -> dict[str, str | None]:
     }
     found["vllm"] = next(filter(None, map(_version, VLLM_DISTRIBUTIONS)), None)
     return found | {name: _version(name) for name in PACKAGES}
+
+
+def policy_origins(experiment: Experiment) -> dict[str, str]:
+    """Package, version and class of the policies that are not kvscope's own."""
+    origins = {
+        kind: policies.origin(kind, getattr(experiment, kind).name) for kind in policies.KINDS
+    }
+    return {f"{kind}_policy": text for kind, text in origins.items() if text}
 
 
 def _version(distribution: str) -> str | None:

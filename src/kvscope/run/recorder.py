@@ -35,7 +35,6 @@ class RepeatContext:
 class RequestState:
     """What is known of one request while its passes are replayed."""
 
-    prompt_tokens: int = 0
     resident_tokens: int = 0  # tokens whose K and V are in the cache
     computed_tokens: int = 0  # tokens that were ever computed
     given: list[int] = field(default_factory=list)  # its output token ids
@@ -211,6 +210,7 @@ class Replay:
                 "request_id": request_id,
                 "event": event,
                 "policy": "swap" if record.swapped else "recompute",
+                "refused": record.refused,
                 "blocks": blocks,
                 "tokens": record.tokens,
                 "bytes": transfer.bytes if transfer else 0,

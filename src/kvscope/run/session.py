@@ -21,6 +21,7 @@ from kvscope import stalls, tables
 from kvscope.engine.build import Engine, running
 from kvscope.engine.marks import Marks, NvtxMarks
 from kvscope.engine.recording import Recording
+from kvscope.errors import BadInput
 from kvscope.files import write_json
 from kvscope.plan.experiment import Experiment, load
 from kvscope.ranges import REPEAT, RUN, WARM_UP
@@ -82,9 +83,7 @@ def measure(session: Session, marks: Marks, progress: Progress) -> None:
             "block_size": experiment.cache.block_size,
             "block_bytes": experiment.block_bytes,
             "layers": engine.layers,
-            "host_blocks_total": engine.scheduler.host_blocks_total,
-            "host_memory": engine.host_memory,
-        }
+        } | engine.host
         began = time.perf_counter()
         for number in range(experiment.warmup):
             progress.phase(f"warm-up {number + 1}/{experiment.warmup}")
@@ -146,10 +145,12 @@ def _joined(table: tables.Table, frames: list[pd.DataFrame]) -> pd.DataFrame:
     return pd.concat(present, ignore_index=True) if present else table.empty()
 
 
-def save(session: Session, finished: bool = False, reason: str | None = None) -> None:
+def save(
+    session: Session, finished: bool = False, reason: str | None = None, bad_input: bool = False
+) -> None:
     """Write what the session has so far; `finished` if no more will come."""
     write_tables(session)
-    state = {"finished": finished, "reason": reason} | summary(session)
+    state = {"finished": finished, "reason": reason, "bad_input": bad_input} | summary(session)
     write_json(session.directory / SESSION_FILE, state)
 
 
@@ -190,13 +191,15 @@ def main(directory: Path, annotate: bool) -> int:
     start_ns, start_utc_ns = perf_counter_ns(), time.time_ns()
     experiment = load(directory / "experiment.yaml")
     session = Session(experiment, directory, build(experiment), start_ns, start_utc_ns)
-    reason = None
+    reason, bad_input = None, False
     try:
         measure(session, NvtxMarks() if annotate else Marks(), Progress(directory))
+    except BadInput as error:  # of a policy, which only this process can make
+        reason, bad_input = str(error), True
     except Exception as error:
         traceback.print_exc()
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
-    save(session, finished=True, reason=reason)
+    save(session, finished=True, reason=reason, bad_input=bad_input)
     return 0 if reason is None else 1
 
 

@@ -26,7 +26,7 @@ from kvscope.run.locks import SESSION_LOCK, SUPERVISOR_LOCK, locked
 from kvscope.run.processes import kill
 from kvscope.run.profiler import Nsys, find_nsys
 from kvscope.run.progress import PROGRESS_FILE, read_progress
-from kvscope.run.provenance import hardware, versions
+from kvscope.run.provenance import hardware, policy_origins, versions
 from kvscope.workload import requests
 
 LOG_FILE = "log.txt"
@@ -99,7 +99,7 @@ def refused(experiment: Experiment, reason: str) -> dict[str, Any]:
         "experiment_id": experiment.id,
         "status": runfile.FAILED,
         "reason": reason,
-        "versions": versions(),
+        "versions": versions() | policy_origins(experiment),
         "hardware": hardware(),
         "files": {},
     }
@@ -128,6 +128,8 @@ def attempt(experiment: Experiment, directory: Path, profiling: Profiling) -> di
         ending = watch(experiment, directory, profiling)
     session = read_session(directory)
     finished, reason = session.pop("finished", False), session.pop("reason", None)
+    if session.pop("bad_input", False):
+        raise BadInput(reason)
     if not finished:
         reason = ending.reason
     if profiling.nsys and ending.measured:
@@ -145,7 +147,7 @@ def attempt(experiment: Experiment, directory: Path, profiling: Profiling) -> di
         "reason": reason,
         "time_source": session.pop("time_source", "measured"),
         "profiler": profiling.described(),
-        "versions": versions(),
+        "versions": versions() | policy_origins(experiment),
         "hardware": hardware() | {"gpus": gpus},
         "command": sys.argv,
         "timings_s": timings_s,

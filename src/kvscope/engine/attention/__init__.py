@@ -6,7 +6,8 @@ from contextlib import contextmanager
 
 from kvscope.plan.experiment import Experiment
 
-LAYOUTS = {"by_layer": "LBHNC", "by_block": "BLHNC"}
+# vLLM keeps layers apart unless it is told otherwise.
+BY_BLOCK = "BLHNC"
 LAYOUT_VARIABLE = "VLLM_KV_CACHE_LAYOUT"
 
 
@@ -27,7 +28,7 @@ def chosen(experiment: Experiment) -> Iterator[None]:
             AttentionBackendEnum.CPU_ATTN, "kvscope.engine.attention.paged.PagedBackend"
         )
     if by_block:
-        os.environ[LAYOUT_VARIABLE] = LAYOUTS["by_block"]
+        os.environ[LAYOUT_VARIABLE] = BY_BLOCK
     _cached_get_attn_backend.cache_clear()
     try:
         yield
@@ -39,3 +40,18 @@ def chosen(experiment: Experiment) -> Iterator[None]:
             if before is not None:
                 os.environ[LAYOUT_VARIABLE] = before
         _cached_get_attn_backend.cache_clear()
+
+
+def check_layout(experiment: Experiment) -> None:
+    """Raise RuntimeError if vLLM laid the cache out in another way than the experiment asks.
+
+    Seen only where a host pool looks at the cache: elsewhere nothing depends on it.
+    """
+    from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
+
+    pieces = get_kv_transfer_group().pieces if has_kv_transfer_group() else None
+    whole = experiment.cache.layout == "by_block" or experiment.model.layers == 1
+    if pieces is not None and whole != (pieces == 1):
+        raise RuntimeError(
+            f"cache.layout is {experiment.cache.layout}, but a block lies in {pieces} pieces"
+        )

@@ -92,7 +92,7 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA):
             self.orders.into.append((request.request_id, new, held.blocks))
 
     def build_connector_meta(self, scheduler_output: Any) -> SwapOrders:
-        """Hand over the orders of this pass; an empty schedule is no pass and gets none."""
+        """Hand over the orders of this pass."""
         orders, self.orders = self.orders, SwapOrders()
         return orders
 
@@ -115,6 +115,7 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA):
         """See the cache as planes and make a pool to match."""
         self.cache = copies.planes(list(kv_caches.values()))
         self.host, self.host_memory = copies.host_planes(self.cache, self.pool.size, self.pinned)
+        self.pieces = len(self.cache)  # contiguous pieces of a block
         self.block_bytes = sum(plane.shape[1] for plane in self.cache)
 
     def handle_preemptions(self, kv_connector_metadata: SwapOrders) -> None:

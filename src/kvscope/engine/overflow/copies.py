@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
+from vllm._custom_ops import swap_blocks
 
 Planes = list[torch.Tensor]
 
@@ -73,7 +74,11 @@ def _lock(plane: torch.Tensor) -> bool:
 
 
 class PerBlock:
-    """A copy for each block and plane, as vLLM 0.4.2 issued them."""
+    """A copy for each block and plane, as vLLM 0.4.2 issued them.
+
+    On a GPU by vLLM's own loop of asynchronous copies. A CPU's are issued from here, which adds
+    most of a microsecond to each.
+    """
 
     def out(self, cache: Planes, blocks: Sequence[int], host: Planes, to: Sequence[int]) -> None:
         """Copy blocks of the cache to the host."""
@@ -84,9 +89,17 @@ class PerBlock:
         self._copy(host, of, cache, blocks)
 
     def _copy(self, source: Planes, rows: Sequence[int], target: Planes, to: Sequence[int]) -> None:
+        mapping = list(zip(rows, to, strict=True))
         for here, there in zip(source, target, strict=True):
-            for row, place in zip(rows, to, strict=True):
-                there[place].copy_(here[row], non_blocking=True)
+            width = here.shape[1]
+            if here.is_cuda or there.is_cuda:
+                assert here.is_contiguous(), "vLLM's loop takes blocks that lie one after another"
+                swap_blocks(here, there, width, torch.tensor(mapping))
+                continue
+            first, stride = here.data_ptr(), here.stride(0)
+            beginning, step = there.data_ptr(), there.stride(0)
+            for row, place in mapping:
+                ctypes.memmove(beginning + place * step, first + row * stride, width)
 
 
 class Coalesced:

@@ -17,22 +17,23 @@ class HostPool:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self._free = list(range(size))  # a heap: low numbers first keeps a request's blocks close
+        self._untouched = 0  # this block and those after it were never held
+        self._returned: list[int] = []  # a heap: low numbers first keeps a request's blocks close
         self._held: dict[str, Held] = {}
 
     @property
     def used(self) -> int:
         """Blocks that are not free."""
-        return self.size - len(self._free)
+        return self._untouched - len(self._returned)
 
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._held
 
     def hold(self, request_id: str, tokens: int, count: int) -> Held | None:
         """Give a request `count` blocks; None, and nothing given, if that many are not free."""
-        if count > len(self._free):
+        if count > self.size - self.used:
             return None
-        blocks = tuple(heapq.heappop(self._free) for _ in range(count))
+        blocks = tuple(self._next() for _ in range(count))
         self._held[request_id] = Held(tokens, blocks)
         return self._held[request_id]
 
@@ -43,10 +44,16 @@ class HostPool:
     def release(self, request_id: str) -> Held | None:
         """Take a request's blocks back; returns what it held.
 
-        The data stay in place until the blocks are held again, which is in a later schedule, when
-        the pass that copies them back has ended.
+        The data stay in place until the blocks are held again. That is in a later schedule, and
+        its copies follow those of this one: vLLM lets nobody in while it preempts.
         """
         held = self._held.pop(request_id, None)
         for block in held.blocks if held else ():
-            heapq.heappush(self._free, block)
+            heapq.heappush(self._returned, block)
         return held
+
+    def _next(self) -> int:
+        if self._returned:
+            return heapq.heappop(self._returned)
+        self._untouched += 1
+        return self._untouched - 1

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Any
 
+from kvscope.errors import BadInput
+
 
 @dataclass(frozen=True)
 class Victim:
@@ -22,9 +24,17 @@ class OverflowPolicy:
     """
 
     def engine_arguments(self, host_blocks: int) -> dict[str, Any]:
-        """What it adds to vLLM's `EngineArgs`; `host_blocks` is the size of its pool in blocks."""
+        """What it adds to vLLM's `EngineArgs`; `host_blocks` is the size of its pool in blocks.
+
+        BadInput here: what keeps nothing has no pool. `Swap` has one.
+        """
+        if host_blocks:
+            raise BadInput(
+                f"{type(self).__name__} keeps nothing on the host, so it takes no "
+                "overflow.host_blocks or .host_gib; a policy that does is a subclass of Swap"
+            )
         return {}
 
     def keeps(self, victim: Victim) -> bool:
-        """Whether to copy the victim's blocks to the host pool, if that has room for them."""
+        """Whether to copy the victim's blocks to the host pool, if there is one with room."""
         return False

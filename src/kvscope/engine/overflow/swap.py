@@ -10,8 +10,8 @@ class Swap(OverflowPolicy):
     """Keep every victim's blocks while the host pool has room; recompute the others.
 
     host_memory: 'pinned' (page-locked) or 'pageable'. copies: 'per_block' (as vLLM 0.4.2 issued
-    them) or 'coalesced' (as few as possible). The pool's size is settled by the experiment, from
-    `host_gib` or `host_blocks`.
+    them) or 'coalesced' (as few as the pool's holes allow). BadInput for others. The pool's size
+    is settled by the experiment, from `host_gib` or `host_blocks`.
     """
 
     connector: ClassVar[str] = "kvscope.engine.overflow.connector:SwapConnector"
@@ -23,6 +23,12 @@ class Swap(OverflowPolicy):
         host_gib: float | None = None,
         host_blocks: int | None = None,
     ) -> None:
+        for key, value, allowed in (
+            ("host_memory", host_memory, ("pinned", "pageable")),
+            ("copies", copies, ("per_block", "coalesced")),
+        ):
+            if value not in allowed:
+                raise BadInput(f"overflow.{key} is {value!r} but must be one of {allowed}")
         self.host_memory, self.copies = host_memory, copies
 
     def engine_arguments(self, host_blocks: int) -> dict[str, Any]:
