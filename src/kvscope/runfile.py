@@ -8,7 +8,9 @@ from kvscope.files import read_json, sha256_of, write_json
 RUN_FILE = "run.json"
 SESSION_FILE = "session.json"  # from the measured process to its supervisor
 RUN_SCHEMA = 1
+KERNEL_EVENTS = "kernel_events.jsonl.zst"
 IMPORTED_FROM = "imported_from"  # key that only the record of a run made elsewhere has
+TRACING = "tracing"  # key that only the record of a run with KV events has
 COMPLETE, FAILED = "complete", "failed"
 
 # Every file a run may leave and that run.json vouches for, in the order of results' layout.
@@ -20,6 +22,7 @@ RECORDED_FILES = (
     "batch.parquet",
     "preemptions.parquet",
     "layers.parquet",
+    KERNEL_EVENTS,
     "trace.nsys-rep",
     "trace.sqlite",
 )

@@ -286,6 +286,46 @@ TIMELINE = Table(
     ),
 )
 
+KV_EVENTS = Table(
+    "kv_events",
+    "one access of an attention kernel to one block of the KV cache",
+    (
+        _REPEAT,
+        _STEP,
+        Column("layer", I32, "transformer block, from 0"),
+        Column("request_id", TEXT, "request whose block it is; null if no request of the batch"),
+        Column("phase", TEXT, "what the request did in this pass: 'prefill' or 'decode'"),
+        Column("kind", TEXT, "'k_read', 'v_read', 'k_write' or 'v_write'"),
+        Column("kv_head", I32, "KV head; null where one event stands for all heads"),
+        Column("block", I32, "physical block of the KV cache"),
+        Column("block_position", I32, "the block's place in the request, from 0"),
+        Column("offset_tokens", I32, "first token slot touched, within the block"),
+        Column("tokens", I32, "token slots touched, from there on"),
+        Column("start_ns", I64, "nanoseconds since the run's start, host monotonic clock"),
+        Column("end_ns", I64, "as start_ns"),
+        Column("worker", I32, "who did it: CPU thread, or warp group of a GPU's thread block"),
+        Column("sm", I32, "the GPU's streaming multiprocessor; null on a CPU"),
+    ),
+)
+
+KV_KERNELS = Table(
+    "kv_kernels",
+    "one traced attention kernel: the write or the read of one layer of one forward pass",
+    (
+        _REPEAT,
+        _STEP,
+        Column("layer", I32, "transformer block, from 0"),
+        Column("phase", TEXT, "phase of the pass: 'prefill', 'decode' or 'mixed'"),
+        Column("kernel", TEXT, "'write' (of the new tokens' K and V) or 'attention' (reads them)"),
+        Column("start_ns", I64, "nanoseconds since the run's start, host monotonic clock"),
+        Column("end_ns", I64, "as start_ns"),
+        Column("expected_events", I64, "events that the batch owes, by its lengths alone"),
+        Column("events", I64, "events recorded"),
+        Column("dropped_events", I64, "events counted but not recorded: the buffer was full"),
+        Column("residual_ns", I64, "farthest an event lies outside of the kernel; 0 if none does"),
+    ),
+)
+
 METRICS = Table(
     "metrics",
     "one metric of one experiment",
@@ -312,6 +352,8 @@ TABLES: dict[str, Table] = {
         BATCH,
         PREEMPTIONS,
         LAYERS,
+        KV_EVENTS,
+        KV_KERNELS,
         NVTX_RANGES,
         GPU_KERNELS,
         GPU_MEMCPYS,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvscope.engine import attention
 from kvscope.engine.batching.policy import BatchingPolicy
@@ -19,6 +19,9 @@ from kvscope.errors import BadInput
 from kvscope.plan import policies
 from kvscope.plan.experiment import Experiment
 
+if TYPE_CHECKING:
+    from kvscope.engine.attention.tracer import Tracer
+
 
 @dataclass
 class Engine:
@@ -28,6 +31,7 @@ class Engine:
     scheduler: RecordingScheduler
     timer: LayerTimer
     layers: int
+    tracer: "Tracer | None" = None
 
     @property
     def host(self) -> dict[str, Any]:
@@ -91,6 +95,8 @@ def engine_arguments(
     }
     arguments |= batching.engine_arguments()
     arguments |= overflow.engine_arguments(experiment.host_blocks)
+    if experiment.engine.attention != "vllm" and experiment.device.name == "cuda":
+        arguments["attention_backend"] = "CUSTOM"
     if experiment.device.name == "cpu":
         # An explicit size spares vLLM a profiling pass that only sizes the cache.
         arguments["kv_cache_memory_bytes"] = blocks * experiment.block_bytes
@@ -98,25 +104,43 @@ def engine_arguments(
 
 
 @contextmanager
-def running(experiment: Experiment) -> Iterator[Engine]:
-    """Build the experiment's engine; shut it down and free its memory at the end."""
+def traced(experiment: Experiment, directory: Path) -> Iterator["Tracer | None"]:
+    """The tracer of the experiment's engine; None if no KV events are asked for."""
+    if experiment.tracing.name == "none":
+        yield None
+        return
+    tracer = attention.tracer_for(experiment, directory)
+    try:
+        yield tracer
+    finally:
+        tracer.close()
+
+
+@contextmanager
+def running(experiment: Experiment, directory: Path | None = None) -> Iterator[Engine]:
+    """Build the experiment's engine; shut it down and free its memory at the end.
+
+    KV events, where they are traced, are kept in a file in `directory` until they are read.
+    """
     from vllm import LLM
 
     batching, overflow = policy(experiment, "batching"), policy(experiment, "overflow")
     with (
-        tempfile.TemporaryDirectory(prefix="kvscope-model-") as directory,
-        attention.chosen(experiment),
+        tempfile.TemporaryDirectory(prefix="kvscope-model-") as model,
+        traced(experiment, directory or Path(model)) as tracer,
+        attention.chosen(experiment, tracer),
     ):
-        config = Path(directory) / "config.json"
+        config = Path(model) / "config.json"
         config.write_text(json.dumps(experiment.model.hf_config()), encoding="utf-8")
-        llm = LLM(**engine_arguments(experiment, batching, overflow, Path(directory)))
+        llm = LLM(**engine_arguments(experiment, batching, overflow, Path(model)))
         core = llm.llm_engine.engine_core.engine_core
         core.scheduler.overflow = overflow
+        core.scheduler.tracer = tracer
         attention.check_layout(experiment)
         timer = LayerTimer(core.scheduler)
         layers = llm.apply_model(timer.install)[0]
         try:
-            yield Engine(llm, core.scheduler, timer, layers)
+            yield Engine(llm, core.scheduler, timer, layers, tracer)
         finally:
             llm.llm_engine.engine_core.shutdown()
             del llm, core

@@ -6,7 +6,7 @@ bracket the forward pass; the sampled tokens are on the host when the second one
 """
 
 from time import perf_counter_ns
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -18,6 +18,9 @@ from kvscope.engine.overflow.policy import OverflowPolicy, Victim
 from kvscope.engine.overflow.recompute import Recompute
 from kvscope.engine.recording import PassRecord, PreemptionRecord, Recording
 from kvscope.ranges import FORWARD_PASS
+
+if TYPE_CHECKING:
+    from kvscope.engine.attention.tracer import Tracer
 
 
 class RecordingScheduler(Scheduler):
@@ -31,6 +34,7 @@ class RecordingScheduler(Scheduler):
         self.recording = Recording()
         self.marks = Marks()
         self.overflow: OverflowPolicy = Recompute()
+        self.tracer: Tracer | None = None
         self._finished: set[str] = set()  # reported by empty schedules
         self._in_flight: SchedulerOutput | None = None
         self._free = self.kv_cache_manager.block_pool.free_block_queue
@@ -93,8 +97,16 @@ class RecordingScheduler(Scheduler):
         )
         self.recording.passes.append(record)
         record.schedule_end_ns = perf_counter_ns()
-        self.marks.push(FORWARD_PASS, len(self.recording.passes) - 1)
+        step = len(self.recording.passes) - 1
+        if self.tracer is not None and self.tracer.begin_pass(step):
+            record.block_tables = self._block_tables(scheduled)
+        self.marks.push(FORWARD_PASS, step)
         return scheduled
+
+    def _block_tables(self, scheduled: SchedulerOutput) -> dict[str, list[int]]:
+        """The blocks of each scheduled request, in order, as the block manager has them."""
+        ids = self.kv_cache_manager.get_block_ids
+        return {name: list(ids(name)[0]) for name in scheduled.num_scheduled_tokens}
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
@@ -105,6 +117,8 @@ class RecordingScheduler(Scheduler):
         self._in_flight = None
         record = self.recording.passes[-1]
         record.output_ns = perf_counter_ns()
+        if self.tracer is not None:
+            self.tracer.end_pass()
         self.marks.pop()
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         record.output = model_runner_output

@@ -30,7 +30,7 @@ class Engine(Part):
     max_model_len: Count
     max_num_batched_tokens: Count
     max_num_seqs: Count
-    attention: Literal["vllm", "paged"] = "vllm"
+    attention: Literal["vllm", "paged", "instrumented"] = "vllm"
 
 
 class Arrivals(Part):
@@ -150,9 +150,17 @@ class Cache(Part):
 
 
 class Tracing(Part):
-    """Which KV events the attention kernels record."""
+    """Which KV events the attention kernels record.
 
-    name: Literal["none"]
+    Of the forward passes, layers and KV heads, those whose number is a multiple of a stride.
+    `buffer_events` bounds the events that one pass can hold in memory.
+    """
+
+    name: Literal["none", "sampled", "full"]
+    step_stride: Count = 1
+    layer_stride: Count = 1
+    head_stride: Count = 1
+    buffer_events: Count = 4_194_304
 
 
 class Profiler(Part):

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 # block sizes its CPU and CUDA platforms ask for). kvscope's own, `paged`, takes any.
 CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 BLOCK_MULTIPLE = {"cpu": 32, "cuda": 16}
+INSTRUMENTED_DTYPES = ("float32", "bfloat16")
 WHOLE_PROMPTS = ("prefill_first", "mixed")
 
 
@@ -70,17 +71,55 @@ def _attention_suits_device(experiment: "Experiment") -> None:
     if experiment.engine.attention == "paged" and experiment.device.name != "cpu":
         raise impossible(
             "engine.attention (paged) runs on device cpu only; on "
-            f"{experiment.device.name} it must be vllm",
+            f"{experiment.device.name} it must be vllm or instrumented",
             "engine.attention",
             "device",
         )
 
 
-def _layout_suits_attention(experiment: "Experiment") -> None:
-    own = experiment.engine.attention == "paged"
-    if experiment.cache.layout == "by_block" and experiment.device.name == "cpu" and not own:
+def _attention_suits_dtype(experiment: "Experiment") -> None:
+    own = experiment.engine.attention == "instrumented" and experiment.device.name == "cpu"
+    if own and experiment.model.dtype not in INSTRUMENTED_DTYPES:
         raise impossible(
-            "cache.layout (by_block) needs engine.attention=paged on device cpu: vLLM's CPU "
+            f"model.dtype ({experiment.model.dtype}) must be {' or '.join(INSTRUMENTED_DTYPES)} "
+            "with engine.attention=instrumented on device cpu",
+            "model.dtype",
+            "engine.attention",
+        )
+
+
+def _tracing_has_kernels(experiment: "Experiment") -> None:
+    tracing, attention = experiment.tracing, experiment.engine.attention
+    if tracing.name != "none" and attention != "instrumented":
+        raise impossible(
+            f"tracing={tracing.name} needs engine.attention=instrumented, the kernels that can "
+            f"record KV events, not {attention}",
+            "engine.attention",
+            "tracing",
+        )
+
+
+def _strides_suit_tracing(experiment: "Experiment") -> None:
+    tracing = experiment.tracing
+    if tracing.name == "sampled":
+        return
+    for key in ("step_stride", "layer_stride", "head_stride"):
+        stride = getattr(tracing, key)
+        if stride != 1:
+            raise impossible(
+                f"tracing.{key} ({stride}) must be 1 with tracing={tracing.name}; to trace a part "
+                "take tracing=sampled",
+                f"tracing.{key}",
+                "tracing",
+            )
+
+
+def _layout_suits_attention(experiment: "Experiment") -> None:
+    vllm_on_cpu = experiment.engine.attention == "vllm" and experiment.device.name == "cpu"
+    if experiment.cache.layout == "by_block" and vllm_on_cpu:
+        raise impossible(
+            "cache.layout (by_block) needs engine.attention=paged on device cpu (or "
+            "instrumented): vLLM's CPU "
             "kernels read each layer's blocks by_layer only",
             "cache.layout",
             "engine.attention",
@@ -230,6 +269,9 @@ RULES: tuple[Callable[["Experiment"], None], ...] = (
     _host_pool_has_one_size,
     _no_prefix_caching,
     _attention_suits_device,
+    _attention_suits_dtype,
+    _tracing_has_kernels,
+    _strides_suit_tracing,
     _layout_suits_attention,
     _block_size_suits_device,
     _head_size_suits_device,

@@ -14,7 +14,13 @@ ALLOWED = frozenset(
         *("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "TERM"),
         *("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "VIRTUAL_ENV"),
         *("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT"),
-        *("TRITON_CACHE_DIR", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"),
+        *(
+            "TRITON_CACHE_DIR",
+            "NUMBA_CACHE_DIR",
+            "CUDA_HOME",
+            "CUDA_VISIBLE_DEVICES",
+            "CUDA_DEVICE_ORDER",
+        ),
         *("CUDA_MODULE_LOADING", "PYTORCH_CUDA_ALLOC_CONF"),
         *("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"),
     )
@@ -31,6 +37,8 @@ REQUIRED = {
     "TRANSFORMERS_OFFLINE": "1",
     # libgomp's idle threads spin by default; beside any other load that makes passes 100× slower.
     "OMP_WAIT_POLICY": "passive",
+    # BLAS is called by many threads at once, each for a small part.
+    "OPENBLAS_NUM_THREADS": "1",
     "PYTHONUNBUFFERED": "1",
 }
 
@@ -40,12 +48,14 @@ def measured_environment(
 ) -> dict[str, str]:
     """The environment of the process that runs the engine.
 
-    OMP_NUM_THREADS is the experiment's number of CPU threads; a process for the CPU sees no GPU.
+    OMP_NUM_THREADS and Numba's are the experiment's number of CPU threads; a
+    process for the CPU sees no GPU.
     """
     source = os.environ if source is None else source
     environment = {name: value for name, value in source.items() if name in ALLOWED}
     environment.update(REQUIRED)
     environment["OMP_NUM_THREADS"] = str(experiment.device.threads)
+    environment["NUMBA_NUM_THREADS"] = str(experiment.device.threads)
     if experiment.device.name == "cpu":
         environment["CUDA_VISIBLE_DEVICES"] = ""
     return environment

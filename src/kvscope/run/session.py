@@ -25,6 +25,7 @@ from kvscope.errors import BadInput
 from kvscope.files import write_json
 from kvscope.plan.experiment import Experiment, load
 from kvscope.ranges import REPEAT, RUN, WARM_UP
+from kvscope.run.kernel_events import KernelEvents
 from kvscope.run.locks import SESSION_LOCK, locked
 from kvscope.run.progress import Progress
 from kvscope.run.provenance import accelerators
@@ -53,6 +54,7 @@ class Session:
     timings_s: dict[str, float] = field(default_factory=dict)
     engine: dict[str, Any] = field(default_factory=dict)
     leaks: list[dict[str, int]] = field(default_factory=list)
+    kernel_events: KernelEvents | None = None
 
     def context(self, engine: Engine, origin_ns: int) -> RepeatContext:
         """The context of the repeat that starts at `origin_ns`."""
@@ -76,7 +78,7 @@ def measure(session: Session, marks: Marks, progress: Progress) -> None:
     tokens = sum(r.output_tokens for r in session.requests)
     progress.begin(tokens * (experiment.warmup + experiment.repeats), "starting vLLM")
     began = time.perf_counter()
-    with marks.range(RUN), running(experiment) as engine:
+    with marks.range(RUN), running(experiment, session.directory) as engine:
         session.timings_s["start_engine"] = time.perf_counter() - began
         session.engine = {
             "kv_blocks_total": engine.scheduler.kv_blocks_total,
@@ -84,11 +86,13 @@ def measure(session: Session, marks: Marks, progress: Progress) -> None:
             "block_bytes": experiment.block_bytes,
             "layers": engine.layers,
         } | engine.host
+        events = KernelEvents(experiment, engine.tracer, session.directory)
+        session.kernel_events = events
         began = time.perf_counter()
         for number in range(experiment.warmup):
             progress.phase(f"warm-up {number + 1}/{experiment.warmup}")
             with marks.range(WARM_UP, number):
-                repeat, _ = one_pass(session, engine, marks, progress, timeout_s=None)
+                _, repeat, _ = one_pass(session, engine, events, marks, progress)
             session.warm_up.append(repeat.steps)
         session.timings_s["warm_up"] = time.perf_counter() - began
         began = time.perf_counter()
@@ -96,24 +100,33 @@ def measure(session: Session, marks: Marks, progress: Progress) -> None:
             progress.phase(f"repeat {number + 1}/{experiment.repeats}")
             with marks.range(REPEAT, number):
                 timeout_s = experiment.workload.timeout_s
-                repeat, served = one_pass(session, engine, marks, progress, timeout_s)
+                recording, repeat, served = one_pass(
+                    session, engine, events, marks, progress, timeout_s
+                )
             session.outcomes.append(outcome(repeat, number, session.requests, served))
             session.origins_ns.append(served.origin_ns)
             session.leaks += leaked(engine, number)
             session.repeats.append(repeat)
+            events.write(number, recording, repeat)
             save(session)
         session.timings_s["repeats"] = time.perf_counter() - began
 
 
 def one_pass(
-    session: Session, engine: Engine, marks: Marks, progress: Progress, timeout_s: float | None
-) -> tuple[Repeat, Served]:
-    """Serve the request list once; its tables, and what was served."""
+    session: Session,
+    engine: Engine,
+    events: KernelEvents,
+    marks: Marks,
+    progress: Progress,
+    timeout_s: float | None = None,
+) -> tuple[Recording, Repeat, Served]:
+    """Serve the request list once; what was noted, its tables, and what was served."""
     gc.collect()  # garbage of the pass before must not be collected while this one is timed
     recording = Recording()
     engine.scheduler.begin(recording, marks)
-    served = serve(engine, session.requests, progress, timeout_s)
-    return replay(recording, session.context(engine, served.origin_ns)), served
+    with events.recorded():
+        served = serve(engine, session.requests, progress, timeout_s)
+    return recording, replay(recording, session.context(engine, served.origin_ns)), served
 
 
 def leaked(engine: Engine, repeat: int) -> list[dict[str, int]]:
@@ -183,7 +196,7 @@ def summary(session: Session) -> dict[str, Any]:
         "engine": session.engine | {"leaked_blocks": session.leaks},
         "accelerators": accelerators(session.experiment.device.name),
         "timings_s": session.timings_s,
-    }
+    } | (session.kernel_events.facts(session.start_ns) if session.kernel_events else {})
 
 
 def main(directory: Path, annotate: bool) -> int:

@@ -1,18 +1,32 @@
 """Whose attention kernels the engine uses, and how its KV cache is laid out."""
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from kvscope.plan.experiment import Experiment
+
+if TYPE_CHECKING:
+    from kvscope.engine.attention.tracer import Tracer
 
 # vLLM keeps layers apart unless it is told otherwise.
 BY_BLOCK = "BLHNC"
 LAYOUT_VARIABLE = "VLLM_KV_CACHE_LAYOUT"
 
 
+# By device and engine.attention; vLLM's own is not replaced.
+BACKENDS = {
+    ("cpu", "paged"): "kvscope.engine.attention.paged.PagedBackend",
+    ("cpu", "instrumented"): "kvscope.engine.attention.numba_attention.NumbaBackend",
+    ("cuda", "instrumented"): "kvscope.engine.attention.cuda.CudaBackend",
+}
+
+
 @contextmanager
-def chosen(experiment: Experiment) -> Iterator[None]:
+def chosen(experiment: Experiment, tracer: "Tracer | None" = None) -> Iterator[None]:
     """Make vLLM choose the experiment's attention and layout for engines built inside.
 
     On a CPU vLLM takes its CPU backend whatever is asked for, so ours is put in its place.
@@ -20,26 +34,60 @@ def chosen(experiment: Experiment) -> Iterator[None]:
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
     from vllm.v1.attention.selector import _cached_get_attn_backend
 
-    own = experiment.engine.attention == "paged"
+    from kvscope.engine.attention.tracer import building_with
+
+    hide_from_vllm()
+    device = experiment.device.name
+    replaced = AttentionBackendEnum.CPU_ATTN if device == "cpu" else AttentionBackendEnum.CUSTOM
+    own = BACKENDS.get((device, experiment.engine.attention))
     by_block = experiment.cache.layout == "by_block"
     before = os.environ.get(LAYOUT_VARIABLE)
     if own:
-        register_backend(
-            AttentionBackendEnum.CPU_ATTN, "kvscope.engine.attention.paged.PagedBackend"
-        )
+        register_backend(replaced, own)
     if by_block:
         os.environ[LAYOUT_VARIABLE] = BY_BLOCK
     _cached_get_attn_backend.cache_clear()
     try:
-        yield
+        with building_with(tracer):
+            yield
     finally:
         if own:
-            AttentionBackendEnum.CPU_ATTN.clear_override()
+            replaced.clear_override()
         if by_block:
             os.environ.pop(LAYOUT_VARIABLE)
             if before is not None:
                 os.environ[LAYOUT_VARIABLE] = before
         _cached_get_attn_backend.cache_clear()
+
+
+def tracer_for(experiment: Experiment, directory: Path) -> "Tracer":
+    """The tracer of an experiment; a file in `directory` takes the events as they come."""
+    import numba
+
+    from kvscope.engine.attention import clock
+    from kvscope.engine.attention.tracer import Tracer
+
+    return Tracer(experiment, numba.get_num_threads(), directory, clock)
+
+
+def hide_from_vllm() -> None:
+    """Let vLLM start a worker although Numba is loaded.
+
+    Where it finds no Triton, its worker looks into every object of every module for kernels, by
+    `vars`. llvmlite's library answers that with a function, as it does any name, and vLLM stumbles.
+    """
+    if "llvmlite.binding.ffi" not in sys.modules:
+        return
+    wrapper = type(sys.modules["llvmlite.binding.ffi"].lib)
+    found = wrapper.__getattr__
+    if found.__name__ != "_ordinary":
+
+        def _ordinary(self: Any, name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return found(self, name)
+
+        wrapper.__getattr__ = _ordinary
 
 
 def check_layout(experiment: Experiment) -> None:

@@ -1,0 +1,209 @@
+"""`instrumented` on a CPU: vLLM's attention replaced by kernels that can record KV events."""
+
+import re
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numba
+import numpy as np
+import numpy.typing as npt
+import torch
+from vllm.v1.attention.backend import (
+    AttentionBackend,
+    AttentionImpl,
+    AttentionMetadata,
+    AttentionMetadataBuilder,
+    AttentionType,
+    CommonAttentionMetadata,
+    MultipleOf,
+)
+from vllm.v1.kv_cache_interface import AttentionSpec, KVCacheLayout
+
+from kvscope.engine.attention import clock, numba_kernels
+from kvscope.engine.attention.batches import Batch, batch, tile_tokens
+from kvscope.engine.attention.tracer import ATTENTION, WRITE, Tracer, of_engine_being_built
+
+EVENTS_OF_A_PIECE = EVENTS_OF_A_READ = 2  # K and V
+
+
+@dataclass
+class NumbaMetadata(AttentionMetadata):
+    """A batch as the kernels see it, and room for their intermediate results."""
+
+    batch: Batch
+    tokens: int
+    scratch: npt.NDArray[np.float32]
+
+
+class NumbaMetadataBuilder(AttentionMetadataBuilder[NumbaMetadata]):
+    """Turns vLLM's metadata of a batch into ours, once a forward pass."""
+
+    def __init__(
+        self,
+        kv_cache_spec: AttentionSpec,
+        layer_names: list[str],
+        vllm_config: Any,
+        device: torch.device,
+    ) -> None:
+        super().__init__(kv_cache_spec, layer_names, vllm_config, device)
+        model = vllm_config.model_config
+        heads = model.get_num_attention_heads(vllm_config.parallel_config)
+        group = heads // kv_cache_spec.num_kv_heads
+        self.size = kv_cache_spec.block_size
+        self.tile = tile_tokens(group, model.max_model_len)
+        words = numba_kernels.scratch_words(
+            self.size, kv_cache_spec.head_size, self.tile * group, model.max_model_len
+        )
+        self.scratch = np.zeros((numba.get_num_threads(), words), np.float32)
+        layer = vllm_config.compilation_config.static_forward_context[layer_names[0]]
+        self.tracer: Tracer | None = layer.impl.tracer
+        if self.tracer is not None:
+            self.tracer.tile_tokens = self.tile
+
+    def build(
+        self,
+        common_prefix_len: int,
+        common_attn_metadata: CommonAttentionMetadata,
+        fast_build: bool = False,
+    ) -> NumbaMetadata:
+        """The batch cut up; parameters are named as vLLM passes them."""
+        common = common_attn_metadata
+        rows = common.num_reqs
+        cut = batch(
+            common.query_start_loc_cpu.numpy()[: rows + 1],
+            common.seq_lens.numpy()[:rows],
+            common.block_table_tensor.numpy(),
+            self.size,
+            self.tile,
+        )
+        if self.tracer is not None:
+            writes, reads = EVENTS_OF_A_PIECE * len(cut.pieces), EVENTS_OF_A_READ * cut.reads
+            self.tracer.size_for(writes, reads)
+        return NumbaMetadata(cut, common.num_actual_tokens, self.scratch)
+
+
+class NumbaAttention(AttentionImpl[NumbaMetadata]):
+    """Writes K and V to their blocks, and attends to each request's blocks."""
+
+    def __init__(
+        self,
+        num_heads: int,
+        head_size: int,
+        scale: float,
+        num_kv_heads: int,
+        alibi_slopes: list[float] | None = None,
+        sliding_window: int | None = None,
+        kv_cache_dtype: str = "auto",
+        logits_soft_cap: float | None = None,
+        attn_type: str = AttentionType.DECODER,
+        kv_sharing_target_layer_name: str | None = None,
+        **unused: Any,
+    ) -> None:
+        if alibi_slopes or sliding_window or logits_soft_cap or attn_type != AttentionType.DECODER:
+            raise NotImplementedError(
+                "instrumented attention is causal and full, without biases or caps"
+            )
+        self.kv_heads, self.scale = num_kv_heads, np.float32(scale)
+        self.tracer = of_engine_being_built()
+
+    def forward(
+        self,
+        layer: torch.nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        kv_cache: torch.Tensor,
+        attn_metadata: NumbaMetadata | None,
+        output: torch.Tensor,
+        output_scale: torch.Tensor | None = None,
+        output_block_scale: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Write and attend: `query` (tokens, heads, head size), `key` and `value` (tokens, KV
+        heads, head size), `kv_cache` (blocks, KV heads, block size, 2 · head size); the result
+        goes to `output`, shaped as `query`."""
+        if attn_metadata is None:  # vLLM's dry run
+            return output
+        tokens, cut = attn_metadata.tokens, attn_metadata.batch
+        cache, strides, size = flat(kv_cache), kv_cache.stride()[:2], kv_cache.shape[2]
+        number = layer_number(layer)
+        segments = self.tracer.segments(number) if self.tracer is not None else None
+        events = segments and segments.events
+        counters = segments and segments.counters
+        stride = segments.head_stride if segments else 1
+        began = clock.now() if segments else 0
+        numba_kernels.write(
+            elements(key[:tokens]), elements(value[:tokens]), cache, strides, size, cut.pieces,
+            events, counters, number,
+        )  # fmt: skip
+        if self.tracer is not None and segments:
+            self.tracer.ran(number, WRITE, began, clock.now())
+        asked = query[:tokens].float().contiguous()
+        into = output[:tokens].view(asked.shape)
+        direct = into.dtype == torch.float32 and into.is_contiguous()
+        answer = into if direct else torch.empty_like(asked)
+        ready = clock.now() if segments else 0
+        numba_kernels.attend(
+            asked.numpy(), cache, answer.numpy(), strides, size, self.kv_heads, cut.tiles,
+            cut.table, self.scale, attn_metadata.scratch, events, counters, number, stride,
+        )  # fmt: skip
+        if self.tracer is not None and segments:
+            self.tracer.ran(number, ATTENTION, ready, clock.now())
+        if not direct:
+            into.copy_(answer)
+        return output
+
+
+def elements(tensor: torch.Tensor) -> npt.NDArray[Any]:
+    """A tensor's elements, contiguous: float32, or the bits of bfloat16 as uint16."""
+    tensor = tensor.contiguous()
+    array: npt.NDArray[Any] = (
+        tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor
+    ).numpy()
+    return array
+
+
+def flat(kv_cache: torch.Tensor) -> npt.NDArray[Any]:
+    """All memory from a layer's first element to its last, whatever lies between its blocks."""
+    last = sum(
+        (n - 1) * stride for n, stride in zip(kv_cache.shape, kv_cache.stride(), strict=True)
+    )
+    return elements(kv_cache.as_strided((last + 1,), (1,)))
+
+
+def layer_number(layer: torch.nn.Module) -> int:
+    """The number of the transformer block that an attention layer belongs to."""
+    found = re.search(r"\.layers\.(\d+)\.", layer.layer_name)
+    assert found is not None, layer.layer_name
+    return int(found.group(1))
+
+
+class NumbaBackend(AttentionBackend):
+    """Takes the place of vLLM's CPU backend, and its name, by which vLLM looks it up."""
+
+    forward_includes_kv_cache_update: bool = True
+    supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float32, torch.bfloat16]
+
+    @staticmethod
+    def get_name() -> str:
+        """The name that vLLM knows it under."""
+        return "CPU_ATTN"
+
+    @staticmethod
+    def get_impl_cls() -> type[NumbaAttention]:
+        """The attention itself."""
+        return NumbaAttention
+
+    @staticmethod
+    def get_builder_cls() -> type[NumbaMetadataBuilder]:
+        """What prepares a batch for it."""
+        return NumbaMetadataBuilder
+
+    @staticmethod
+    def get_supported_kernel_block_sizes(kv_cache_spec: Any = None) -> list[int | MultipleOf]:
+        """Any block size."""
+        return [MultipleOf(1)]
+
+    @classmethod
+    def supported_kv_cache_layouts(cls) -> tuple[KVCacheLayout, ...]:
+        """Layer by layer, or all layers of a block together."""
+        return KVCacheLayout.LBHNC, KVCacheLayout.BLHNC

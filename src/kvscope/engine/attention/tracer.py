@@ -1,0 +1,157 @@
+"""Which passes, layers and heads are traced, and what is known of each traced kernel.
+
+The scheduler tells when a pass begins and ends, the attention backend asks for segments to write
+to. What was recorded is read between repeats (`kvscope.run.kernel_events`).
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from kvscope.engine.attention.buffers import DROPPED, USED, Buffer, Drain
+from kvscope.plan.experiment import Experiment
+
+WRITE, ATTENTION = "write", "attention"
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Where one kernel writes its events."""
+
+    events: Any  # (workers, capacity, 4) uint64
+    counters: Any  # (workers, 8) int64
+    layer: int
+    head_stride: int
+
+
+@dataclass(slots=True)
+class TracedKernel:
+    """One kernel of a traced pass; instants in ticks, seen by who launched it."""
+
+    layer: int
+    kernel: str
+    start_ticks: int
+    end_ticks: int
+    used: npt.NDArray[np.int64]  # events of each segment so far, this kernel's included
+    dropped: npt.NDArray[np.int64]
+
+
+@dataclass
+class TracedPass:
+    """The kernels of one traced pass, and where their events lie in the file."""
+
+    step: int
+    kernels: list[TracedKernel] = field(default_factory=list)
+    place: int = 0
+
+
+class Clock(Protocol):
+    """The clock that kernels stamp events with (see `clock`)."""
+
+    def sample(self) -> Any:
+        """One instant on this clock and on the host's."""
+
+    def described(self, samples: list[Any], start_ns: int) -> dict[str, Any]:
+        """The clock as run.json has it."""
+
+
+class Tracer:
+    """The tracing of one engine. `passes` holds what was traced since `clear`."""
+
+    def __init__(self, experiment: Experiment, workers: int, directory: Path, clock: Clock) -> None:
+        tracing, heads = experiment.tracing, experiment.model.kv_heads
+        self.step_stride, self.layer_stride = tracing.step_stride, tracing.layer_stride
+        self.head_stride, self.buffer_events = tracing.head_stride, tracing.buffer_events
+        self.layers = list(range(0, experiment.model.layers, self.layer_stride))
+        self.kv_heads = list(range(0, heads, self.head_stride))
+        self.workers, self.clock = workers, clock
+        self.tile_tokens = 0  # told by the backend
+        self.passes: list[TracedPass] = []
+        self._drain = Drain(workers, self.buffer_events, directory / "kernel_events.tmp")
+        self._buffer: Buffer | None = None
+        self._pass: TracedPass | None = None
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds that passes waited for a free buffer."""
+        return self._drain.waited_s
+
+    def begin_pass(self, step: int) -> bool:
+        """A pass begins; whether it is traced."""
+        self._pass = TracedPass(step) if step % self.step_stride == 0 else None
+        return self._pass is not None
+
+    def size_for(self, writes: int, reads: int) -> None:
+        """Say how many events a layer of this pass has: in all, and for each traced head."""
+        if self._pass is None:
+            return
+        if self._buffer is None:
+            self._buffer = self._drain.take()
+        self._buffer.size_for(len(self.layers) * (writes + reads * len(self.kv_heads)))
+
+    def segments(self, layer: int) -> Segments | None:
+        """Where a layer's kernels write their events; None if they are not traced."""
+        if self._pass is None or self._buffer is None or layer % self.layer_stride:
+            return None
+        buffer = self._buffer
+        return Segments(buffer.segments, buffer.counters, layer, self.head_stride)
+
+    def ran(self, layer: int, kernel: str, start_ticks: int, end_ticks: int) -> None:
+        """A traced kernel has run."""
+        assert self._pass is not None
+        assert self._buffer is not None
+        counters = self._buffer.counters
+        used, dropped = counters[:, USED].copy(), counters[:, DROPPED].copy()
+        self._pass.kernels.append(
+            TracedKernel(layer, kernel, start_ticks, end_ticks, used, dropped)
+        )
+
+    def end_pass(self) -> None:
+        """The pass is over: hand its events over, off the critical path."""
+        if self._pass is not None and self._buffer is not None:
+            self._pass.place = self._drain.give(self._buffer)
+            self.passes.append(self._pass)
+            self._buffer = None
+        self._pass = None
+
+    def events(self, traced: TracedPass) -> list[npt.NDArray[Any]]:
+        """The events of a traced pass, an array a worker, in the order they were written."""
+        counts = traced.kernels[-1].used
+        self._drain.finish()
+        events = self._drain.read(traced.place, int(counts.sum()))
+        return np.split(events, np.cumsum(counts)[:-1])
+
+    def clear(self) -> None:
+        """Forget all traced passes."""
+        self._drain.finish()
+        self._drain.restart()
+        self.passes = []
+
+    def close(self) -> None:
+        """Free the buffers and end the thread."""
+        self._drain.close()
+
+
+# The tracer of the engine that is being built: its layers take it up when they are made.
+_building: Tracer | None = None
+
+
+@contextmanager
+def building_with(tracer: Tracer | None) -> Iterator[None]:
+    """Attention layers made inside are traced by `tracer`."""
+    global _building
+    before, _building = _building, tracer
+    try:
+        yield
+    finally:
+        _building = before
+
+
+def of_engine_being_built() -> Tracer | None:
+    """The tracer for a layer that is being made; None if it is not to be traced."""
+    return _building
