@@ -46,3 +46,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--policy-seeds", default="0-19", metavar="FIRST-LAST", help="their random workloads"
     )
+    group.addoption(
+        "--event-models",
+        default="tiny-llama,tiny-gqa,tiny-opt",
+        help="models of random experiments whose KV events are checked",
+    )
+    group.addoption("--event-seeds", default="3-5", metavar="FIRST-LAST", help="those experiments")

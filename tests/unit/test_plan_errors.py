@@ -71,7 +71,7 @@ COMMAND_LINE = [
     ("device=cuda engine.attention=paged", ["engine.attention (paged)", "device cpu only"]),
     ("workload.timeout_s=0", ["workload.timeout_s is 0", "more than 0"]),
     ("device=modeled", ["device is 'modeled'", "one of cpu, cuda"]),
-    ("tracing=full", ["tracing is 'full'", "one of none"]),
+    ("tracing=some", ["tracing is 'some'", "one of full, none, sampled"]),
     ("engine=big", ["engine is 'big' (the command line) but must be a group of keys"]),
     ("engine.max_model_len=long", ["engine.max_model_len is 'long'", "a whole number"]),
     ("model.tie_word_embeddings=1", ["must be true or false"]),

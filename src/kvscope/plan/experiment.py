@@ -249,13 +249,15 @@ class Experiment(Part):
 
     @property
     def slug(self) -> str:
-        """A short name for people: model, workload, batching, overflow, cache."""
+        """A short name for people: model, workload, batching, overflow, cache, tracing."""
         model = self.model.name if self.device.name == "cpu" else f"{self.model.name}-cuda"
         workload = f"{self.workload.name}{self.workload.num_requests or ''}"
         batching = getattr(self.batching, "slug", self.batching.name)
         cache = self.cache
         room = f"b{cache.blocks}" if cache.blocks else f"g{cache.gib:g}".replace("+", "")
-        return f"{model}-{workload}-{batching}-{self.overflow.name}-{room}x{cache.block_size}"
+        traced = "" if self.tracing.name == "none" else f"-{self.tracing.name}"
+        policies = f"{batching}-{self.overflow.name}"
+        return f"{model}-{workload}-{policies}-{room}x{cache.block_size}{traced}"
 
     @property
     def kv_bytes_per_token(self) -> int:

@@ -111,7 +111,7 @@ class Drain:
         while (buffer := self._full.get()) is not None:
             try:
                 for worker in range(len(buffer.counters)):
-                    self._write(memoryview(buffer.used(worker)).cast("B"))
+                    self._write(buffer.used(worker).data.cast("B"))
             except OSError as error:  # told to whoever takes the next buffer
                 self._error = error
             self._free.put(buffer)

@@ -67,9 +67,13 @@ ticks = cycle_counter if NAME == "tsc" else monotonic_ns
 
 
 @njit(cache=True)
+def _now() -> Any:
+    return ticks()
+
+
 def now() -> int:
     """The clock, for Python."""
-    return ticks()
+    return int(_now())
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,7 @@ def sample() -> Sample:
     tries = []
     for _ in range(TRIES):
         before = perf_counter_ns()
-        seen = int(now())
+        seen = now()
         after = perf_counter_ns()
         tries.append(Sample(seen, (before + after) // 2, -(-(after - before) // 2)))
     return min(tries, key=lambda one: one.uncertainty_ns)
@@ -94,7 +98,7 @@ def sample() -> Sample:
 
 def resolution_ticks() -> int:
     """The smallest step between two readings of the clock that differ."""
-    seen = [int(now()) for _ in range(1000)]
+    seen = [now() for _ in range(1000)]
     return min(b - a for a, b in pairwise(seen) if b > a)
 
 

@@ -1,0 +1,59 @@
+"""Traced runs of the real engine: the oracles hold, and tracing changes nothing.
+
+Other experiments than these: pytest tests/engine/test_kv_events.py --event-seeds 100-119
+--event-models tiny-opt
+"""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from kvscope.run.environment import measured_environment
+
+from .conftest import ROOT
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(1500)]
+MOST_THREADS = 3  # of the random experiments
+
+
+@pytest.fixture(scope="module")
+def traced(request: pytest.FixtureRequest, require) -> list[dict[str, Any]]:
+    """What came of the random experiments."""
+    require("vLLM", importlib.util.find_spec("vllm") is not None, "run `make env`")
+    from kvscope.plan.grid import expand
+
+    first, last = request.config.getoption("--event-seeds").split("-")
+    models = request.config.getoption("--event-models")
+    one = expand(None, [f"device.threads={MOST_THREADS}"], ROOT / "config").experiments[0]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.engine.traced_runs", first, last, models],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | measured_environment(one.experiment),
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+
+def test_events_are_recorded_and_none_is_dropped(traced):
+    assert all(case["events"] > 0 and not case["dropped"] for case in traced), traced
+
+
+def test_no_oracle_is_violated(traced):
+    assert not [case for case in traced if case["violated"]]
+
+
+def test_every_transformer_block_gives_the_same_bits_with_tracing_and_without(traced):
+    assert all(case["same_bits"] and case["same_tokens"] for case in traced), traced
+
+
+def test_tokens_are_those_of_plain_attention_in_float32(traced):
+    exact = [case for case in traced if "float32" in case["settings"]]
+    assert exact
+    assert all(case["plain_tokens"] == 1 for case in exact), exact

@@ -1,0 +1,291 @@
+"""Faults put into the kernels, the buffers and the clock: each is caught, by name."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
+
+from kvscope.collect.clock import Clock
+from kvscope.collect.flushes import parse
+from kvscope.collect.judge import Judge, Layers
+from kvscope.engine.attention import tracer as tracers
+from kvscope.engine.attention.buffers import Buffer, Drain
+from kvscope.engine.attention.tracer import ATTENTION, WRITE, Tracer
+from kvscope.errors import BadInput
+from kvscope.plan.grid import expand
+from kvscope.run.kernel_events import OPTIONS, KernelEvents
+from kvscope.run.kernel_events import orjson as writer
+
+from .conftest import ROOT
+from .interpreted import Fault, kernels, ticks
+from .kernel_batches import Case, Shape
+
+pytestmark = pytest.mark.engine
+
+PASSES = (
+    [(0, 21), (0, 9)],
+    [(21, 1), (9, 1)],
+    [(22, 1), (10, 1), (16, 5)],
+    [(23, 1), (11, 1)],
+)
+SHAPE = Shape([], block_size=8, kv_heads=2, group=1, head_size=8, tile=16)
+LAYERS = 2
+
+
+class HostClock:
+    """Host time in ns, as the interpreted kernels read it."""
+
+    sample = described = None
+
+
+def traced(directory: Path, faults: tuple[Fault, ...] = (), buffer_events: int = 1 << 16) -> Judge:
+    """Run some passes of two layers with faulty kernels, and hold the oracles against them."""
+    settings = ["tracing=full", f"tracing.buffer_events={buffer_events}", "model=tiny-llama"]
+    chosen = expand(None, settings, ROOT / "config").experiments[0].experiment
+    small = {"layers": LAYERS, "kv_heads": SHAPE.kv_heads, "attention_heads": SHAPE.kv_heads}
+    chosen = chosen.model_copy(update={"model": chosen.model.model_copy(update=small)})
+    tracer = Tracer(chosen, 1, directory, HostClock())  # type: ignore[arg-type]
+    tracer.tile_tokens = SHAPE.tile
+    mutant, intervals = kernels(*faults), {}
+    cases = [Case(replace(SHAPE, rows=rows), seed) for seed, rows in enumerate(PASSES)]
+    for step, case in enumerate(cases):
+        tracer.begin_pass(step)
+        tracer.size_for(2 * len(case.cut.pieces), 2 * case.cut.reads)
+        for layer in range(LAYERS):
+            began = int(ticks())
+            one_layer(case, mutant, tracer, layer)
+            intervals[0, step, layer] = (began, int(ticks()))
+        tracer.end_pass()
+    events = KernelEvents(chosen, tracer, directory)
+    judge = Judge(Clock.of_run(clock_facts(), Path("run.json")), Layers(intervals))
+    for traced_pass in tracer.passes:
+        batch = batch_of(cases[traced_pass.step], traced_pass.step)
+        for flush in events._flushes(tracer, traced_pass, batch):
+            judge.look(parse(writer.dumps(flush, option=OPTIONS), Path("events"), 1))
+    tracer.close()
+    return judge
+
+
+def one_layer(case: Case, mutant: Any, tracer: Tracer, layer: int) -> None:
+    """Write and attend, as the backend does."""
+    cache, into = case.fresh_cache(), tracer.segments(layer)
+    for kernel, run in ((WRITE, case.write), (ATTENTION, case.attend)):
+        start = int(ticks())
+        run(cache, into, mutant)
+        tracer.ran(layer, kernel, start, int(ticks()))
+
+
+def clock_facts() -> dict[str, Any]:
+    """run.json's clock for ticks that are ns already."""
+    readings = [{"ticks": t, "host_ns": t, "uncertainty_ns": 1000} for t in (0, int(ticks()))]
+    return {"tracing": {"clock": {"ns_per_tick": 1.0, "samples": readings}}}
+
+
+def batch_of(case: Case, step: int) -> dict[str, Any]:
+    """What the scheduler knows of a batch."""
+    rows, size = case.shape.rows, case.shape.block_size
+    return {
+        "repeat": 0,
+        "step": step,
+        "block_size": size,
+        "phase": "mixed",
+        "requests": [str(row) for row in range(len(rows))],
+        "phases": ["decode" if context and new == 1 else "prefill" for context, new in rows],
+        "context_tokens": [context for context, _ in rows],
+        "scheduled_tokens": [new for _, new in rows],
+        "block_table": [
+            case.table[row, : -(-(context + new) // size)].tolist()
+            for row, (context, new) in enumerate(rows)
+        ],
+    }
+
+
+def violated(judge: Judge) -> set[str]:
+    return {name for name, found in judge.verdict().items() if found["violations"]}
+
+
+def test_without_a_fault_nothing_is_found(tmp_path: Path):
+    assert violated(traced(tmp_path)) == set()
+
+
+LOGGED = "if events is not None and traced:\n                log(events, counters, layer, "
+LAST_SLOT = "min(place + 1, events.shape[1] - 1)"
+KERNEL_FAULTS: dict[str, tuple[str, list[Fault]]] = {
+    "lost V reads": (
+        "v_reads_missing",
+        [(f"{LOGGED}V_READ", f"{LOGGED}V_READ".replace("traced:", "traced and b % 3 != 1:"))],
+    ),
+    "lost K reads of a head": (
+        "k_reads_missing",
+        [(f"{LOGGED}K_READ", f"{LOGGED}K_READ".replace("traced:", "traced and h != 1:"))],
+    ),
+    "records written over others": (
+        "k_reads_missing",
+        [("USED] = place + 1", "USED] = place + (place % 5 != 3)")],
+    ),
+    "records written with a wrong stride": (
+        "k_reads_missing",
+        [
+            (
+                f"events[thread, place, {word}]",
+                f"events[thread, place * 3 % events.shape[1], {word}]",
+            )
+            for word in range(4)
+        ],
+    ),
+    "one head only": (
+        "heads_missing",
+        [("traced = h % head_stride == 0", "traced = h == 0")],
+    ),
+    "durations in too large a unit": (
+        "clock_factor_wrong",
+        [("duration = min(ticks() - start", "duration = min((ticks() - start) // np.uint64(7)")],
+    ),
+    "durations in too small a unit": (
+        "events_overlap",
+        [("duration = min(ticks() - start", "duration = min((ticks() - start) * np.uint64(7)")],
+    ),
+    "the last block left out": (
+        "k_reads_missing",
+        [("(end + block_size - 1) // block_size", "max(1, end // block_size)")],
+    ),
+    "a token left out of the last block": (
+        "tokens_misread",
+        [("block, b, 0, tokens, start", "block, b, 0, tokens - (b == blocks - 1), start")],
+    ),
+    "K and V swapped": (
+        "v_read_before_k",
+        [
+            ("layer, K_READ, row", "layer, NEITHER, row"),
+            ("layer, V_READ, row", "layer, K_READ, row"),
+            ("layer, NEITHER, row", "layer, V_READ, row"),
+        ],
+    ),
+    "the block beside": (
+        "block_not_in_table",
+        [("K_READ, row, h, block, b,", "K_READ, row, h, block + 1, b,")],
+    ),
+    "positions counted from one": (
+        "v_reads_missing",
+        [("V_READ, row, h, block, b,", "V_READ, row, h, block, b + 1,")],
+    ),
+    "V not written": (
+        "tokens_not_written",
+        [("for is_value in range(2)", "for is_value in range(1)")],
+    ),
+    "writes one slot off": (
+        "tokens_written_twice",
+        [("offset, count, start,\n", "offset + 1, count, start,\n")],
+    ),
+    "each event twice": (
+        "reads_repeated",
+        [
+            (
+                "        counters[thread, USED] = place + 1\n",
+                f"        events[thread, {LAST_SLOT}] = events[thread, place]\n"
+                "        counters[thread, USED] = place + 2\n",
+            )
+        ],
+    ),
+    "requests mixed up": (
+        "block_not_in_table",
+        [("K_READ, row, h", "K_READ, row ^ 1, h")],
+    ),
+    "starts from another clock": (
+        "event_outside_kernel",
+        [("    thread = get_thread_id()", "    start += np.uint64(10**9)\n    thread = 0")],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KERNEL_FAULTS)
+def test_a_fault_in_a_kernel_is_caught(name: str, tmp_path: Path):
+    expected, faults = KERNEL_FAULTS[name]
+    assert expected in violated(traced(tmp_path, tuple(faults)))
+
+
+@contextmanager
+def stale_slots() -> Iterator[None]:
+    """A buffer that is not emptied before it is used again."""
+
+    def size_for(self: Buffer, events: int) -> None:
+        if not self.segments.size:
+            original(self, 10 * events)
+
+    original = Buffer.size_for
+    with mock.patch.object(Buffer, "size_for", size_for):
+        yield
+
+
+@contextmanager
+def wrong_place() -> Iterator[None]:
+    """The file read one record beside where the pass begins."""
+    original = Drain.read
+    with mock.patch.object(Drain, "read", lambda self, at, n: original(self, max(at - 1, 0), n)):
+        yield
+
+
+@contextmanager
+def half_a_record() -> Iterator[None]:
+    """A reader that takes records for 16 bytes longer than they are."""
+    original = Drain.read
+
+    def read(self: Drain, place: int, events: int) -> Any:
+        found = original(self, place, events).copy()
+        return np.roll(found.view(np.uint64), 2).view(found.dtype)
+
+    with mock.patch.object(Drain, "read", read):
+        yield
+
+
+@contextmanager
+def wrong_rate() -> Iterator[None]:
+    """A clock taken for six times slower than it is."""
+    original = clock_facts
+
+    def facts() -> dict[str, Any]:
+        found = json.loads(json.dumps(original()))
+        for sample in found["tracing"]["clock"]["samples"]:
+            sample["ticks"] //= 6
+        return found
+
+    with mock.patch(f"{__name__}.clock_facts", facts):
+        yield
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [
+        (stale_slots, "event_outside_kernel"),
+        (wrong_place, "v_reads_missing"),
+        (wrong_rate, "kernel_outside_layer"),
+    ],
+)
+def test_a_fault_around_the_kernels_is_caught(fault: Any, expected: str, tmp_path: Path):
+    with fault():
+        assert expected in violated(traced(tmp_path))
+
+
+def test_records_that_are_none_are_refused(tmp_path: Path):
+    with half_a_record(), pytest.raises(BadInput, match="not a flush of KV events"):
+        traced(tmp_path)
+
+
+def test_a_buffer_that_is_too_small_drops_and_says_so(tmp_path: Path):
+    judge = traced(tmp_path, buffer_events=20)
+    assert "events_dropped" in violated(judge)
+
+
+def test_a_segment_that_is_lost_is_missed(tmp_path: Path):
+    original = tracers.Tracer.events
+    lose = mock.patch.object(Tracer, "events", lambda *given: [original(*given)[0][:0]])
+    with lose:
+        assert {"k_reads_missing", "tokens_not_written"} <= violated(traced(tmp_path))
