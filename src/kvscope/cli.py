@@ -246,7 +246,7 @@ def _add_import(commands: Commands) -> None:
     text = (
         "Turn what others published into a run's directory, for analyse, report and compare: the "
         "step and stats series of the UnBoxKV-IO artifact, as two files in either order or as one "
-        "of the long form."
+        "of the long form; or its traces of kernels' reads and writes, both files or one."
     )
     parser = _command(
         commands,
@@ -255,8 +255,11 @@ def _add_import(commands: Commands) -> None:
         text,
         "unboxkv-series STEPS.csv STATS.csv --out results/published/swap",
         "unboxkv-series LONG.csv --series swap --out results/published/swap",
+        "unboxkv-trace kv_read_pattern.json kv_write_pattern.json --out results/published/trace",
     )
-    parser.add_argument("kind", metavar="KIND", help="what the files are: unboxkv-series")
+    parser.add_argument(
+        "kind", metavar="KIND", help="what the files are: unboxkv-series or unboxkv-trace"
+    )
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a published file")
     parser.add_argument("--series", metavar="NAME", help="which run of a file that holds several")
     parser.add_argument(
@@ -267,7 +270,9 @@ def _add_import(commands: Commands) -> None:
 def _import(given: argparse.Namespace) -> int:
     from kvscope.collect import artifact
 
-    artifact.import_run(given.kind, given.paths, given.out, given.series)
+    summary = artifact.import_run(given.kind, given.paths, given.out, given.series)
+    if summary:
+        print(summary)
     print(given.out)
     return EXIT_DONE
 

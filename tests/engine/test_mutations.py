@@ -16,7 +16,6 @@ pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 from kvscope.collect.clock import Clock
 from kvscope.collect.flushes import parse
 from kvscope.collect.judge import Judge, Layers
-from kvscope.engine.attention import tracer as tracers
 from kvscope.engine.attention.buffers import Buffer, Drain
 from kvscope.engine.attention.tracer import ATTENTION, WRITE, Tracer
 from kvscope.errors import BadInput
@@ -66,9 +65,10 @@ def traced(directory: Path, faults: tuple[Fault, ...] = (), buffer_events: int =
         tracer.end_pass()
     events = KernelEvents(chosen, tracer, directory)
     judge = Judge(Clock.of_run(clock_facts(), Path("run.json")), Layers(intervals))
+    tracer.finish()
     for traced_pass in tracer.passes:
         batch = batch_of(cases[traced_pass.step], traced_pass.step)
-        for flush in events._flushes(tracer, traced_pass, batch):
+        for flush in events.flushes(tracer, traced_pass, batch):
             judge.look(parse(writer.dumps(flush, option=OPTIONS), Path("events"), 1))
     tracer.close()
     return judge
@@ -280,12 +280,11 @@ def test_records_that_are_none_are_refused(tmp_path: Path):
 
 
 def test_a_buffer_that_is_too_small_drops_and_says_so(tmp_path: Path):
-    judge = traced(tmp_path, buffer_events=20)
-    assert "events_dropped" in violated(judge)
+    assert violated(traced(tmp_path, buffer_events=20)) == {"events_dropped"}
 
 
 def test_a_segment_that_is_lost_is_missed(tmp_path: Path):
-    original = tracers.Tracer.events
+    original = Tracer.events
     lose = mock.patch.object(Tracer, "events", lambda *given: [original(*given)[0][:0]])
     with lose:
         assert {"k_reads_missing", "tokens_not_written"} <= violated(traced(tmp_path))

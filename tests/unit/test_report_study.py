@@ -15,6 +15,7 @@ from kvscope.report.study import report
 from kvscope.report.tables import study_metrics
 from kvscope.report.words import MAIN
 
+from .kv_access_fixture import serve, trace_run
 from .report_fixture import Fake, write_experiment, write_study
 
 ROOMY = Fake({"cache.blocks": 96, "batching": "mixed"}, blocks=96, batching="mixed", stall=False)
@@ -30,6 +31,7 @@ ALL = (*COMPLETE, BROKEN, WAITING)
 def results(tmp_path_factory):
     results = tmp_path_factory.mktemp("results")
     write_study(results, ALL)
+    trace_run(results / "experiments" / ROOMY.id, results / "tables" / ROOMY.id, serve())
     report(["fake"], results, None)
     return results
 

@@ -6,9 +6,12 @@ from typing import Any
 from kvscope import tables
 from kvscope.analyse.records import read_records
 from kvscope.analyse.validity import conservation, differing_outputs, leaks, missing_tokens
+from kvscope.collect.flushes import read_flushes
+from kvscope.collect.host import HostRecords
+from kvscope.collect.judge import Judge, judged
 from kvscope.errors import BadInput
 from kvscope.files import sha256_of
-from kvscope.runfile import COMPLETE, IMPORTED_FROM, RUN_FILE, read_run
+from kvscope.runfile import COMPLETE, IMPORTED_FROM, KERNEL_EVENTS, RUN_FILE, TRACING, read_run
 
 
 def check_run(run: Path) -> list[str]:
@@ -31,15 +34,30 @@ def check_run(run: Path) -> list[str]:
     if facts["status"] != COMPLETE:
         return [f"{run}: the run failed ({facts['reason']})"]
     _, records = read_records(run)
+    traced = _violations(run) if TRACING in facts else []
     if IMPORTED_FROM in facts:
-        return []  # published passes come without the requests they could be held against
+        return traced  # published passes come without the requests they could be held against
     found = [
         *conservation(records),
         *missing_tokens(records),
         *differing_outputs(records),
         *leaks(facts),
     ]
-    return [f"{run}: {reason.name}, {reason.detail}" for reason in found]
+    return [f"{run}: {reason.name}, {reason.detail}" for reason in found] + traced
+
+
+def _violations(run: Path) -> list[str]:
+    """The oracles that the run's raw KV events violate, whatever was collected of them."""
+    try:
+        judge = Judge.of_run(HostRecords.read(run))
+        verdict = judged(read_flushes(run / KERNEL_EVENTS), judge)
+    except BadInput as error:
+        return [str(error)]
+    return [
+        f"{run}: {name}, {found['violations']} ({found['first']})"
+        for name, found in verdict.items()
+        if found["violations"]
+    ]
 
 
 def _check_file(path: Path, recorded: dict[str, Any]) -> str | None:

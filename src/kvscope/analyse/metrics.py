@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from kvscope.analyse import overhead
+from kvscope.analyse.access import ACCESS_METRICS
 from kvscope.analyse.records import Records
 from kvscope.stalls import kinds
 
@@ -153,6 +154,10 @@ def _latencies(name: str, title: str, of: Callable[[Records], Floats]) -> Iterat
         yield Metric(f"{name}_p{q}_s", "s", f"{title}, {q}th percentile", percentile(of, q))
 
 
+def _access(name: str) -> Callable[[Records], float]:
+    return lambda r: r.trace.metric(name, r.steps) if r.trace else math.nan
+
+
 METRICS: tuple[Metric, ...] = (
     Metric("makespan_s", "s", "Makespan", makespan_s),
     Metric("throughput_tokens_per_s", "tokens/s", "Throughput", _throughput),
@@ -246,6 +251,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     Metric("stalled_passes", "passes", "Stalled passes", lambda r: float(r.steps["stalled"].sum())),
     Metric("stall_time_s", "s", "Time lost in stalls", stall_time_s),
+    *(Metric(name, unit, title, _access(name)) for name, unit, title in ACCESS_METRICS),
 )
 
 BY_NAME: dict[str, Metric] = {metric.name: metric for metric in METRICS}

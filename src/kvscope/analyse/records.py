@@ -8,12 +8,13 @@ from typing import Any
 import pandas as pd
 
 from kvscope import tables
+from kvscope.analyse.access import Trace, trace_of
 from kvscope.runfile import read_run
 
 
 @dataclass(frozen=True)
 class Records:
-    """Host tables of a run, or of one of its repeats."""
+    """Host tables of a run, or of one of its repeats; and its KV events, if there are any."""
 
     workload: pd.DataFrame
     requests: pd.DataFrame
@@ -21,6 +22,7 @@ class Records:
     batch: pd.DataFrame
     preemptions: pd.DataFrame
     block_size: int
+    trace: Trace | None = None
 
     @property
     def served(self) -> pd.DataFrame:
@@ -33,15 +35,18 @@ class Records:
         return self.requests[self.requests["aborted"].astype(bool)]
 
     def repeats(self) -> Iterator["Records"]:
-        """The records of each repeat, in order."""
-        for number in sorted({*self.requests["repeat"], *self.steps["repeat"]}):
+        """The records of each repeat, in order; the one of a trace of kernels alone."""
+        numbers = {*self.requests["repeat"], *self.steps["repeat"]}
+        for number in sorted(numbers or ({0} if self.trace else ())):
+            steps = self.steps[self.steps["repeat"] == number]
             yield Records(
                 self.workload,
                 self.requests[self.requests["repeat"] == number],
-                self.steps[self.steps["repeat"] == number],
+                steps,
                 self.batch[self.batch["repeat"] == number],
                 self.preemptions[self.preemptions["repeat"] == number],
                 self.block_size,
+                self.trace and self.trace.of_repeat(number),
             )
 
 
@@ -58,4 +63,5 @@ def read_records(run: Path) -> tuple[dict[str, Any], Records]:
             tables.PREEMPTIONS,
         )
     }
-    return facts, Records(**frames, block_size=facts.get("engine", {}).get("block_size", 0))
+    size = facts.get("engine", {}).get("block_size", 0)
+    return facts, Records(**frames, block_size=size, trace=trace_of(run, facts))

@@ -1,6 +1,7 @@
 """May a run be believed? If not, why: reasons by name, each with the figures behind it."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -8,7 +9,10 @@ import pandas as pd
 from kvscope.analyse.metrics import makespan_s, stall_time_s
 from kvscope.analyse.records import Records
 from kvscope.analyse.statistics import coefficient_of_variation
-from kvscope.runfile import IMPORTED_FROM
+from kvscope.collect.collector import ACCOUNT
+from kvscope.errors import BadInput
+from kvscope.files import read_json
+from kvscope.runfile import COMPLETE, IMPORTED_FROM, TRACING
 
 MINIMUM_REPEATS = 3
 # Makespans that vary more than this (standard deviation over mean) are unstable.
@@ -155,13 +159,38 @@ def lost_trace(facts: dict[str, Any]) -> list[Reason]:
     return []
 
 
+def violated_oracles(facts: dict[str, Any], *directories: Path) -> list[Reason]:
+    """Every oracle of the KV events holds, of a run that was traced.
+
+    The verdict is in collect.json, in the first of the directories that has one of KV events.
+    Raises BadInput if none has.
+    """
+    if TRACING not in facts or facts["status"] != COMPLETE:
+        return []
+    for path in (directory / ACCOUNT for directory in directories):
+        verdict = read_json(path).get("kv_events") if path.exists() else None
+        if verdict:
+            return [
+                Reason(name, f"{found['violations']} ({found['first']})")
+                for name, found in verdict["oracles"].items()
+                if found["violations"]
+            ]
+    raise BadInput(
+        f"{directories[0]}: no collected KV events of this traced run; run `kvscope collect DIR` "
+        "on its directory first"
+    )
+
+
 def reasons_against(facts: dict[str, Any], records: Records) -> list[Reason]:
     """Everything that speaks against a run; empty if it is valid.
 
-    An imported run is judged by what it holds, its passes: it has neither requests nor warm-up.
+    An imported run is judged by what it holds, its passes: it has neither requests nor warm-up. Its
+    KV events, as those of any run, are judged by `violated_oracles`.
     """
-    if facts["status"] != "complete":
+    if facts["status"] != COMPLETE:
         return [Reason("failed", facts.get("reason") or "unknown")]
+    if IMPORTED_FROM in facts and not len(records.steps):
+        return []  # a trace of kernels alone
     passes = [*repeats(records), *stalls(records)]
     if IMPORTED_FROM in facts:
         return passes

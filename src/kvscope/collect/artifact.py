@@ -1,6 +1,5 @@
 """Runs that others published, as run directories: what their files hold, their faults named."""
 
-import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,20 +8,19 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-import kvscope
 from kvscope import tables
+from kvscope.collect.imports import PUBLISHED, provenance
+from kvscope.collect.published_trace import UNBOXKV_TRACE, import_trace
 from kvscope.collect.series import read_series
 from kvscope.due import NEAREST, Floats, decode_due_s
 from kvscope.errors import BadInput
-from kvscope.files import sha256_of
-from kvscope.runfile import COMPLETE, IMPORTED_FROM, RUN_FILE, read_run, recorded_files, write_run
+from kvscope.runfile import IMPORTED_FROM, RUN_FILE, read_run, recorded_files, write_run
 from kvscope.stalls import stalled
 
 Ints = npt.NDArray[np.int64]
 
 UNBOXKV_SERIES = "unboxkv-series"
-KINDS = (UNBOXKV_SERIES,)
-PUBLISHED = "published"
+KINDS = (UNBOXKV_SERIES, UNBOXKV_TRACE)
 UNKNOWN = "unknown"  # whose preemption it is
 # Usages were published in percent with one decimal: so many shares of a cache can be told apart.
 SHARES = 1000
@@ -54,17 +52,23 @@ FAULT_OF_SHARING = (
 )
 
 
-def import_run(kind: str, paths: Sequence[Path], out: Path, series: str | None = None) -> None:
-    """Write what was published in `paths` as a run directory.
+def import_run(
+    kind: str, paths: Sequence[Path], out: Path, series: str | None = None
+) -> str | None:
+    """Write what was published in `paths` as a run directory; say what a trace holds.
 
     Raises BadInput if the kind is unknown, the files are not of that kind, or `out` holds a run
     that was not imported.
     """
     if kind not in KINDS:
         raise BadInput(f"import: unknown kind '{kind}'; known: {', '.join(KINDS)}")
-    rows = read_series(paths, series)
+    if kind == UNBOXKV_TRACE and series is not None:
+        raise BadInput(f"import {kind}: --series is for {UNBOXKV_SERIES}, a trace has none")
     if (out / RUN_FILE).exists() and IMPORTED_FROM not in read_run(out):
         raise BadInput(f"{out}: holds a run that was measured; give another directory")
+    if kind == UNBOXKV_TRACE:
+        return import_trace(paths, out)
+    rows = read_series(paths, series)
     (out / RUN_FILE).unlink(missing_ok=True)  # no record vouches for the tables while they change
     steps = steps_of(rows)
     frames = {
@@ -77,6 +81,7 @@ def import_run(kind: str, paths: Sequence[Path], out: Path, series: str | None =
     for table, frame in frames.items():
         tables.write(table, frame, out / f"{table.name}.parquet")
     write_run(out, _record(kind, paths, series, rows, out))
+    return None
 
 
 def steps_of(rows: pd.DataFrame) -> pd.DataFrame:
@@ -225,18 +230,9 @@ def _record(
     kind: str, paths: Sequence[Path], series: str | None, rows: pd.DataFrame, out: Path
 ) -> dict[str, Any]:
     """What run.json says of an import: its sources and faults, and no experiment."""
-    files = [{"file": path.name, "sha256": sha256_of(path)} for path in paths]
-    contents = " ".join(sorted(file["sha256"] for file in files))
-    digest = hashlib.sha256(f"{contents} {series}".encode()).hexdigest()[:10]
-    # A stats series is named after its run, the step series adds to that name.
-    stem = min((path.stem for path in paths), key=len)
     duration_s = float(rows["elapsed_ms"].iloc[-1]) / 1e3
     return {
-        "experiment_id": "-".join(filter(None, (stem, series, digest))),
-        "status": COMPLETE,
-        "reason": None,
-        "time_source": PUBLISHED,
-        IMPORTED_FROM: {"kind": kind, "series": series, "files": files},
+        **provenance(kind, paths, series),
         "faults": faults_of(rows),
         "clock": {
             "run_start_monotonic_ns": 0,
@@ -244,6 +240,5 @@ def _record(
             "repeats": [{"repeat": 0, "start_ns": 0, "duration_s": round(duration_s, 6)}],
         },
         "engine": {"kv_blocks_total": SHARES, "block_size": 0},
-        "versions": {"kvscope": kvscope.__version__},
         "files": recorded_files(out),
     }

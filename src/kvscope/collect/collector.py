@@ -6,15 +6,20 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet as pq
 
+from kvscope.collect.access_slices import read_accesses
 from kvscope.collect.align import Alignment, align
 from kvscope.collect.host import HostRecords
+from kvscope.collect.judge import Judge
+from kvscope.collect.kv_events import write_kv_tables
+from kvscope.collect.launches import Launches
 from kvscope.collect.merge import write_timeline
 from kvscope.collect.nsys import write_empty_tables, write_nsys_tables
 from kvscope.collect.perfetto import write_perfetto
 from kvscope.collect.writing import table_path
 from kvscope.files import write_json
 from kvscope.ranges import DOMAIN, FORWARD_PASS
-from kvscope.tables import NVTX_RANGES, SCHEMA_VERSION, TIMELINE
+from kvscope.runfile import KERNEL_EVENTS, TRACING
+from kvscope.tables import KV_EVENTS, NVTX_RANGES, SCHEMA_VERSION, TIMELINE
 
 TRACE = "trace.sqlite"
 ACCOUNT = "collect.json"
@@ -51,10 +56,25 @@ def collect_run(run_dir: Path, out_dir: Path, perfetto: bool = False) -> None:
         account["warnings"].append(f"The run was profiled, but {TRACE} is not there.")
     account["alignment"] = alignment and alignment.to_json()
     offset_ns = alignment.offset_ns if alignment else None
+    if TRACING in host.run:
+        account["kv_events"] = _kv_events(run_dir, out_dir, host, offset_ns)
     account["rows"][TIMELINE.name] = write_timeline(host, out_dir, offset_ns)
     if perfetto:
-        write_perfetto(table_path(out_dir, TIMELINE), host, out_dir / PERFETTO)
+        accesses = read_accesses(table_path(out_dir, KV_EVENTS)) if TRACING in host.run else None
+        if accesses and accesses.warning:
+            account["warnings"].append(accesses.warning)
+        write_perfetto(table_path(out_dir, TIMELINE), host, out_dir / PERFETTO, accesses)
     write_json(out_dir / ACCOUNT, account)
+
+
+def _kv_events(
+    run_dir: Path, out_dir: Path, host: HostRecords, offset_ns: int | None
+) -> dict[str, Any]:
+    """Write the tables of KV events; a profiler that saw the same kernels tells how far off."""
+    launches = None if offset_ns is None else Launches.read(out_dir, offset_ns)
+    expected = host.run[TRACING].get("events", 0)
+    events = run_dir / KERNEL_EVENTS
+    return write_kv_tables(events, out_dir, Judge.of_run(host), launches, expected)
 
 
 def _passes(out_dir: Path) -> pd.DataFrame:

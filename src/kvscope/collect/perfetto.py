@@ -1,8 +1,9 @@
 """A Perfetto trace of a run, for ui.perfetto.dev, made from its timeline.
 
 Every track of the timeline becomes a track, the layers' beneath the forward passes', and the
-use of the KV cache becomes counters. Slices of one Perfetto track have to nest, so that a slice
-that crosses another one of its track goes to a further lane of the same name.
+use of the KV cache becomes counters. Accesses to the KV cache are beneath the forward passes, too,
+a track a worker. Slices of one Perfetto track have to nest, so that a slice that crosses another
+one of its track goes to a further lane of the same name.
 """
 
 from pathlib import Path
@@ -13,6 +14,7 @@ import pyarrow.parquet as pq
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
 from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
 
+from kvscope.collect.access_slices import Accesses
 from kvscope.collect.host import HostRecords
 from kvscope.files import atomic_path
 
@@ -26,8 +28,10 @@ _SEQUENCE = 1  # all packets come from one writer
 _COLUMNS = ["start_ns", "end_ns", "kind", "name", "track", "step"]
 
 
-def write_perfetto(timeline: Path, host: HostRecords, path: Path) -> None:
-    """Write the trace of a timeline file and of the counters in the host's step table.
+def write_perfetto(
+    timeline: Path, host: HostRecords, path: Path, accesses: Accesses | None = None
+) -> None:
+    """Write the trace of a timeline file, of the host's step table as counters, and of accesses.
 
     Perfetto has no negative times: where the profiler began before the run, all times are
     counted from the first thing on the timeline instead of from the run's start.
@@ -41,6 +45,10 @@ def write_perfetto(timeline: Path, host: HostRecords, path: Path) -> None:
             ):
                 label = f"{name} {step}" if kind == "step" else name
                 trace.slice(track, label, start, end)
+        if accesses:
+            group = trace.group(accesses.title)
+            for track, name, start, end in accesses.slices():
+                trace.slice(track, name, start, end, group)
         trace.finish()
         _write_counters(trace, host)
 
@@ -69,14 +77,19 @@ class _Trace:
         self._counters: dict[str, int] = {}
         self._tracks = 0
 
-    def slice(self, track: str, name: str, start: int, end: int) -> None:
+    def group(self, name: str) -> int:
+        """A track beneath the forward passes for others to be beneath of."""
+        return self._describe(name, parent=self._passes())
+
+    def slice(self, track: str, name: str, start: int, end: int, parent: int | None = None) -> None:
         """Draw an interval; those of one track must come by start, outer before inner."""
         for lane in self._lanes.setdefault(track, []):
             self._close(lane, start)
             if lane.fits(end):
                 break
         else:
-            lane = _Lane(self._describe(track, parent=self._parent_of(track)))
+            above = self._passes() if track == TRACK_OF_LAYERS else parent
+            lane = _Lane(self._describe(track, parent=above))
             self._lanes[track].append(lane)
         lane.open_until.append(end)
         self._event(lane.track, start, TrackEvent.TYPE_SLICE_BEGIN, name=name)
@@ -97,9 +110,9 @@ class _Trace:
         while lane.open_until and (until is None or lane.open_until[-1] <= until):
             self._event(lane.track, lane.open_until.pop(), TrackEvent.TYPE_SLICE_END)
 
-    def _parent_of(self, track: str) -> int | None:
-        passes = self._lanes.get(PASSES)
-        return passes[0].track if track == TRACK_OF_LAYERS and passes else None
+    def _passes(self) -> int | None:
+        lanes = self._lanes.get(PASSES)
+        return lanes[0].track if lanes else None
 
     def _describe(self, name: str, parent: int | None = None, is_counter: bool = False) -> int:
         self._tracks += 1

@@ -1,7 +1,7 @@
 """Writing a table while its rows stream in, with a progress bar where somebody watches."""
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,17 +20,26 @@ def table_path(out_dir: Path, table: Table) -> Path:
 
 
 def write_batches(
-    table: Table, path: Path, batches: Iterable[Mapping[str, Any]], total: int = 0
+    table: Table,
+    path: Path,
+    batches: Iterable[Mapping[str, Any]],
+    total: int = 0,
+    rising: Collection[str] = (),
 ) -> int:
     """Write batches of columns as Parquet of the table's schema, atomically; give the row count.
 
     A batch has all columns of the table; each is cast to the column's type and becomes one row
-    group. `total` is the number of rows to expect, for the progress bar.
+    group. `total` is the number of rows to expect, for the progress bar. Columns named in `rising`
+    are stored as differences: instants of many rows in order take half the room and time so.
     """
     written = 0
+    layout: dict[str, Any] = {"compression": "zstd"}
+    if rising:
+        layout["column_encoding"] = dict.fromkeys(rising, "DELTA_BINARY_PACKED")
+        layout["use_dictionary"] = [name for name in table.names if name not in rising]
     with (
         atomic_path(path) as temporary,
-        pq.ParquetWriter(temporary, table.schema, compression="zstd") as writer,
+        pq.ParquetWriter(temporary, table.schema, **layout) as writer,
     ):
         for batch in _watched(batches, table.name, total):
             rows = pa.table(

@@ -20,7 +20,7 @@ from kvscope.plan import policies
 from kvscope.plan.experiment import Experiment
 
 if TYPE_CHECKING:
-    from kvscope.engine.attention.tracer import Tracer
+    from kvscope.engine.attention.tracing import Tracing
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Engine:
     scheduler: RecordingScheduler
     timer: LayerTimer
     layers: int
-    tracer: "Tracer | None" = None
+    tracer: "Tracing | None" = None
 
     @property
     def host(self) -> dict[str, Any]:
@@ -104,7 +104,7 @@ def engine_arguments(
 
 
 @contextmanager
-def traced(experiment: Experiment, directory: Path) -> Iterator["Tracer | None"]:
+def traced(experiment: Experiment, directory: Path) -> Iterator["Tracing | None"]:
     """The tracer of the experiment's engine; None if no KV events are asked for."""
     if experiment.tracing.name == "none":
         yield None

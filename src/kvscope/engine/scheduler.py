@@ -20,7 +20,7 @@ from kvscope.engine.recording import PassRecord, PreemptionRecord, Recording
 from kvscope.ranges import FORWARD_PASS
 
 if TYPE_CHECKING:
-    from kvscope.engine.attention.tracer import Tracer
+    from kvscope.engine.attention.tracing import Tracing
 
 
 class RecordingScheduler(Scheduler):
@@ -34,7 +34,7 @@ class RecordingScheduler(Scheduler):
         self.recording = Recording()
         self.marks = Marks()
         self.overflow: OverflowPolicy = Recompute()
-        self.tracer: Tracer | None = None
+        self.tracer: Tracing | None = None
         self._finished: set[str] = set()  # reported by empty schedules
         self._in_flight: SchedulerOutput | None = None
         self._free = self.kv_cache_manager.block_pool.free_block_queue

@@ -8,7 +8,7 @@ from typing import Any
 from kvscope.report.data import Run, StudyData
 from kvscope.report.differences import shared_settings
 from kvscope.report.words import number_text, plural, value_text
-from kvscope.runfile import IMPORTED_FROM
+from kvscope.runfile import IMPORTED_FROM, TRACING
 
 GIB = 2**30
 NANOSECONDS = 1_000_000_000
@@ -163,6 +163,20 @@ def _profiler(run: Run) -> str | None:
     return f"{profiler['used']} {profiler.get('version') or ''}{complaint}".strip()
 
 
+def _tracing(run: Run) -> str | None:
+    tracing = run.facts.get(TRACING)
+    if not tracing:
+        return None
+    strides = (("forward passes", "step"), ("layers", "layer"), ("KV heads", "head"))
+    some = [
+        f"1 of {stride} {what}"
+        for what, of in strides
+        if (stride := tracing.get(f"{of}_stride", 1)) > 1
+    ]
+    clock = (tracing.get("clock") or {}).get("name")
+    return f"{', '.join([tracing['name'], *some])}{f'; clock {clock}' if clock else ''}"
+
+
 def _block(run: Run) -> str | None:
     engine = run.facts.get("engine") or {}
     if "block_bytes" not in engine:
@@ -190,5 +204,6 @@ _FACTS: tuple[tuple[str, Callable[[Run], str | None]], ...] = (
     ("Repeats", _setting("repeats")),
     ("Warm-up", _warm_up),
     ("Profiler", _profiler),
+    ("KV events", _tracing),
     ("Imported from", _imported),
 )

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from kvscope import tables
+from kvscope.analyse.access import Trace, has_rows, trace_of
 from kvscope.report import traits
 from kvscope.runfile import COMPLETE, FAILED
 
@@ -116,6 +117,12 @@ class Run:
         return found is not None and metric in found.index and bool(found.at[metric, "valid"])
 
     @cached_property
+    def trace(self) -> Trace | None:
+        """Its KV events; None if there are none."""
+        found = trace_of(self.directory, self.facts)
+        return found if found and has_rows(found.path) else None
+
+    @cached_property
     def _steps(self) -> pd.DataFrame:
         return tables.read(tables.STEPS, self.directory / "steps.parquet")
 
@@ -127,6 +134,11 @@ class Run:
         """The forward passes of one repeat, in order."""
         steps = self._steps
         return steps[steps["repeat"] == repeat].sort_values("step", ignore_index=True)
+
+    @property
+    def has_passes(self) -> bool:
+        """Whether forward passes were recorded; a published trace of kernels has none."""
+        return bool(self.repeats) and not self.steps(self.repeats[0]).empty
 
     def preemptions(self, repeat: int) -> pd.DataFrame:
         """The preemptions and resumptions of one repeat, in order."""

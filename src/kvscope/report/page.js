@@ -6,10 +6,10 @@ function choices() {
   const views = Object.values(study.charts).flatMap((chart) => chart?.views ?? []);
   const titles = new Set(views.filter(({ places }) => places.length === 1).map(({ title }) => title));
   if (select) select.append(new Option("what suits each chart", ""), ...[...titles].map((title) => new Option(title, title)));
-  const experiments = document.getElementById("timeline-experiment");
-  if (!experiments) return;
   const labels = new Map(study.experiments.map((one) => [one.id, one.label]));
-  experiments.append(...timelineElements.map(({ dataset }) => new Option(labels.get(dataset.id), dataset.id)));
+  for (const [id, elements] of [["timeline-experiment", timelineElements], ["access-experiment", accessElements]]) {
+    document.getElementById(id)?.append(...elements.map(({ dataset }) => new Option(labels.get(dataset.id), dataset.id)));
+  }
 }
 
 // Draws an element when it comes near the screen, so that a long page opens at once.
@@ -23,7 +23,8 @@ const observer = new IntersectionObserver(
 function draw(element) {
   drawn.add(element);
   observer.unobserve(element);
-  if (element.id === "timeline-plot") drawTimeline();
+  if (isTimeline(element)) drawTimeline();
+  else if (isAccesses(element)) drawAccesses();
   else drawChart(element);
 }
 
@@ -32,6 +33,7 @@ function redraw(wanted) {
 }
 
 const isTimeline = (element) => element.id === "timeline-plot";
+const isAccesses = (element) => element.id === "access-plot";
 
 function follow() {
   const id = decodeURIComponent(location.hash.slice(1));
@@ -54,7 +56,7 @@ function follow() {
 
 function listen() {
   const on = (id, event, action) => document.getElementById(id)?.addEventListener(event, action);
-  on("arrangement", "change", () => redraw((element) => !isTimeline(element) && study.charts[element.dataset.chart].panels));
+  on("arrangement", "change", () => redraw((element) => study.charts[element.dataset.chart]?.panels));
   on("timeline-experiment", "change", () => redraw(isTimeline));
   on("timeline-repeat", "change", () => redraw(isTimeline));
   for (const [id, by] of [["timeline-previous", -1], ["timeline-next", 1]]) {
@@ -64,6 +66,8 @@ function listen() {
       redraw(isTimeline);
     });
   }
+  for (const name of ["experiment", "pass", "layer", "request"]) on(`access-${name}`, "change", () => redraw(isAccesses));
+  document.querySelectorAll("input[name=access-y]").forEach((one) => one.addEventListener("change", () => redraw(isAccesses)));
   document.querySelectorAll("input[name=timeline-x]").forEach((one) => one.addEventListener("change", () => redraw(isTimeline)));
   const table = document.getElementById("table");
   [...table.tHead.rows[0].cells].forEach((heading, column) => heading.querySelector("button").addEventListener("click", () => sortTable(table, column)));

@@ -18,9 +18,11 @@ from kvscope.analyse.compare import STUDY_METRICS
 from kvscope.analyse.metrics import METRICS
 from kvscope.files import write_text
 from kvscope.report import style
+from kvscope.report.access import accesses
 from kvscope.report.arrangements import Arrangement, View
 from kvscope.report.circumstances import circumstances, dates, faults, shared
 from kvscope.report.data import NOT_RUN, Run, StudyData
+from kvscope.report.figures.access_pattern import traced as with_events
 from kvscope.report.figures.figure import Chart, StudyFigure
 from kvscope.report.findings import findings
 from kvscope.report.tables import main_columns
@@ -38,7 +40,7 @@ from kvscope.runfile import IMPORTED_FROM
 
 HERE = Path(__file__).parent
 TEMPLATE = "report.html.j2"
-SCRIPTS = ("charts.js", "timeline.js", "table.js", "page.js")
+SCRIPTS = ("charts.js", "timeline.js", "access.js", "table.js", "page.js")
 NAMES = [*(metric.name for metric in METRICS), *(metric.name for metric in STUDY_METRICS)]
 # So many experiments have their commands listed; the others' differ in the id only.
 COMMANDS = 3
@@ -54,6 +56,7 @@ def render(study: StudyData, figures: Sequence[StudyFigure], results: Path, path
     traced, columns = timelines(study), main_columns(study)
     keys = list(dict.fromkeys(key for traits in study.traits.values() for key in traits))
     charts = {figure.name: figure.chart(study) for figure in figures}
+    accessed = accesses(with_events(study))
     return _template().render(
         study=study,
         verdict=verdict(study),
@@ -77,6 +80,8 @@ def render(study: StudyData, figures: Sequence[StudyFigure], results: Path, path
         untraced=len(study.complete) - len(traced),
         merged=any(repeat["merged"] > 1 for one in traced.values() for repeat in one["repeats"]),
         most_passes=MOST_PASSES_A_REPEAT,
+        accesses={run_id: _json(one) for run_id, one in accessed.items()},
+        unshown=len(with_events(study)) - len(accessed),
         data=_json(page_data(study, charts)),
         commands=_commands(study, results),
         places=_places(study, results, path),

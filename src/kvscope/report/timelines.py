@@ -22,7 +22,7 @@ def timelines(study: StudyData) -> dict[str, dict[str, Any]]:
     made: dict[str, dict[str, Any]] = {}
     passes = 0
     for run in study.complete[:MOST_EXPERIMENTS]:
-        if passes >= MOST_PASSES_A_PAGE or not run.repeats:
+        if passes >= MOST_PASSES_A_PAGE or not run.has_passes:
             continue
         made[run.id] = timeline(run)
         passes += sum(len(repeat["step"]) for repeat in made[run.id]["repeats"])

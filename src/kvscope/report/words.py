@@ -62,6 +62,14 @@ COST_OF_ONE = Shown(
 )
 SWAP_BANDWIDTH = Shown("swap_bandwidth_bytes_per_s", "Swap bandwidth", "GB/s", 1e-9)
 HOST_PEAK = Shown("host_block_utilization_peak", "Host pool in use, peak", "%", 100.0)
+READ_PARALLELISM = Shown("kv_read_parallelism", "Reads at a time", "reads", always=False)
+READ_AMPLIFICATION = Shown("kv_read_amplification", "Tokens read per token held", "ratio")
+LAG_P50 = Shown("kv_lag_p50_s", "K to V, median", "µs", 1e6)
+LAG_P95 = Shown("kv_lag_p95_s", "K to V, p95", "µs", 1e6)
+IDLE_P50 = Shown("kv_idle_p50_s", "Idle time, median", "ms", 1e3)
+IDLE_P95 = Shown("kv_idle_p95_s", "Idle time, p95", "ms", 1e3)
+IDLE_SHARE = Shown("kv_idle_share", "Time blocks lie idle", "%", 100.0, always=False)
+ACCESS_FREE = Shown("kv_access_free_share", "Pass time without access", "%", 100.0)
 
 # What the table of experiments and experiments.csv show.
 MAIN = (
@@ -80,6 +88,8 @@ MAIN = (
     ITL_P99,
     KV_BLOCKS_MEAN,
     KV_TOKENS_MEAN,
+    READ_PARALLELISM,
+    IDLE_SHARE,
 )
 
 KEYS = {
@@ -166,6 +176,20 @@ REASONS = {
     "blocks_leaked": "after a repeat, blocks that no request held were still taken",
     "profiler_lost_events": "the profiler did not bring its trace home",
     "failed": "the run did not come to its end",
+    "events_dropped": "KV events were lost: a buffer of the trace was full",
+    "k_reads_missing": "the trace lacks reads of K that the requests' lengths demand",
+    "v_reads_missing": "the trace lacks reads of V that the requests' lengths demand",
+    "reads_repeated": "the trace has reads of blocks that the batch did not need, or too many",
+    "heads_missing": "a traced KV head has no reads, or one that is not traced has some",
+    "tokens_not_written": "the trace lacks writes of tokens that were scheduled",
+    "tokens_written_twice": "a token was written twice, or was written but not scheduled",
+    "tokens_misread": "a read covers other tokens of its block than the request's length demands",
+    "block_not_in_table": "an event touched a block that the scheduler had not given its request",
+    "event_outside_kernel": "an event lies outside of the interval of its kernel",
+    "events_overlap": "two events of one worker overlap, or are not in order of time",
+    "v_read_before_k": "V of a block was read before its K",
+    "clock_factor_wrong": "the trace's durations are not in the unit of its starts",
+    "kernel_outside_layer": "a kernel lies outside of its layer: the trace's clock is off",
 }
 
 

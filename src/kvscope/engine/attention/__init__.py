@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kvscope.plan.experiment import Experiment
 
 if TYPE_CHECKING:
-    from kvscope.engine.attention.tracer import Tracer
+    from kvscope.engine.attention.tracing import Tracing
 
 # vLLM keeps layers apart unless it is told otherwise.
 BY_BLOCK = "BLHNC"
@@ -26,7 +26,7 @@ BACKENDS = {
 
 
 @contextmanager
-def chosen(experiment: Experiment, tracer: "Tracer | None" = None) -> Iterator[None]:
+def chosen(experiment: Experiment, tracer: "Tracing | None" = None) -> Iterator[None]:
     """Make vLLM choose the experiment's attention and layout for engines built inside.
 
     On a CPU vLLM takes its CPU backend whatever is asked for, so ours is put in its place.
@@ -34,7 +34,7 @@ def chosen(experiment: Experiment, tracer: "Tracer | None" = None) -> Iterator[N
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
     from vllm.v1.attention.selector import _cached_get_attn_backend
 
-    from kvscope.engine.attention.tracer import building_with
+    from kvscope.engine.attention.tracing import building_with
 
     hide_from_vllm()
     device = experiment.device.name
@@ -60,8 +60,13 @@ def chosen(experiment: Experiment, tracer: "Tracer | None" = None) -> Iterator[N
         _cached_get_attn_backend.cache_clear()
 
 
-def tracer_for(experiment: Experiment, directory: Path) -> "Tracer":
+def tracer_for(experiment: Experiment, directory: Path) -> "Tracing":
     """The tracer of an experiment; a file in `directory` takes the events as they come."""
+    if experiment.device.name == "cuda":
+        from kvscope.engine.attention import gpu_clock
+        from kvscope.engine.attention.gpu_tracer import GpuTracer
+
+        return GpuTracer(experiment, directory, gpu_clock)
     import numba
 
     from kvscope.engine.attention import clock

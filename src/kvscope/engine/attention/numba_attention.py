@@ -21,7 +21,8 @@ from vllm.v1.kv_cache_interface import AttentionSpec, KVCacheLayout
 
 from kvscope.engine.attention import clock, numba_kernels
 from kvscope.engine.attention.batches import Batch, batch, tile_tokens
-from kvscope.engine.attention.tracer import ATTENTION, WRITE, Tracer, of_engine_being_built
+from kvscope.engine.attention.tracer import ATTENTION, WRITE, Tracer
+from kvscope.engine.attention.tracing import of_engine_being_built
 
 EVENTS_OF_A_PIECE = EVENTS_OF_A_READ = 2  # K and V
 
@@ -104,7 +105,9 @@ class NumbaAttention(AttentionImpl[NumbaMetadata]):
                 "instrumented attention is causal and full, without biases or caps"
             )
         self.kv_heads, self.scale = num_kv_heads, np.float32(scale)
-        self.tracer = of_engine_being_built()
+        tracer = of_engine_being_built()
+        assert tracer is None or isinstance(tracer, Tracer)
+        self.tracer = tracer
 
     def forward(
         self,

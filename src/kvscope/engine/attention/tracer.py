@@ -1,19 +1,21 @@
-"""Which passes, layers and heads are traced, and what is known of each traced kernel.
+"""Which passes, layers and heads are traced on a CPU, and what is known of each traced kernel.
 
 The scheduler tells when a pass begins and ends, the attention backend asks for segments to write
 to. What was recorded is read between repeats (`kvscope.run.kernel_events`).
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from kvscope.engine.attention.buffers import DROPPED, USED, Buffer, Drain
+from kvscope.engine.attention.flush import Part, of_kernels
+from kvscope.engine.attention.tracing import Clock
 from kvscope.plan.experiment import Experiment
 
 WRITE, ATTENTION = "write", "attention"
@@ -48,16 +50,6 @@ class TracedPass:
     step: int
     kernels: list[TracedKernel] = field(default_factory=list)
     place: int = 0
-
-
-class Clock(Protocol):
-    """The clock that kernels stamp events with (see `clock`)."""
-
-    def sample(self) -> Any:
-        """One instant on this clock and on the host's."""
-
-    def described(self, samples: list[Any], start_ns: int) -> dict[str, Any]:
-        """The clock as run.json has it."""
 
 
 class Tracer:
@@ -119,39 +111,33 @@ class Tracer:
             self._buffer = None
         self._pass = None
 
+    def finish(self) -> None:
+        """Wait until everything that was recorded is in the file."""
+        self._drain.finish()
+
+    def flushes(self, traced: TracedPass) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Each traced layer of a pass, and what its kernels recorded (`flush.of_kernels`)."""
+        segments = self.events(traced)
+        used = dropped = np.zeros(self.workers, np.int64)
+        for layer, kernels in groupby(traced.kernels, key=lambda kernel: kernel.layer):
+            parts = []
+            for kernel in kernels:
+                parts.append(Part(kernel, segments, used, dropped))
+                used, dropped = kernel.used, kernel.dropped
+            yield layer, of_kernels(parts)
+
     def events(self, traced: TracedPass) -> list[npt.NDArray[Any]]:
         """The events of a traced pass, an array a worker, in the order they were written."""
         counts = traced.kernels[-1].used
-        self._drain.finish()
         events = self._drain.read(traced.place, int(counts.sum()))
         return np.split(events, np.cumsum(counts)[:-1])
 
     def clear(self) -> None:
         """Forget all traced passes."""
-        self._drain.finish()
+        self.finish()
         self._drain.restart()
         self.passes = []
 
     def close(self) -> None:
         """Free the buffers and end the thread."""
         self._drain.close()
-
-
-# The tracer of the engine that is being built: its layers take it up when they are made.
-_building: Tracer | None = None
-
-
-@contextmanager
-def building_with(tracer: Tracer | None) -> Iterator[None]:
-    """Attention layers made inside are traced by `tracer`."""
-    global _building
-    before, _building = _building, tracer
-    try:
-        yield
-    finally:
-        _building = before
-
-
-def of_engine_being_built() -> Tracer | None:
-    """The tracer for a layer that is being made; None if it is not to be traced."""
-    return _building

@@ -9,13 +9,16 @@ from matplotlib.figure import Figure
 from kvscope.report.data import StudyData
 
 # What the page's script draws: {"panels": […], "views": […]} over experiments (see `panels.py`),
-# or a Plotly figure {"data": […], "layout": {…}}. None: the page shows it elsewhere.
+# or a Plotly figure {"data": […], "layout": {…}}. None: the page shows it in another section.
 Chart = dict[str, Any] | None
 
 
 @dataclass(frozen=True)
 class StudyFigure:
-    """A figure of a study; it is made if the study has data for it (`available`)."""
+    """A figure of a study; it is made if the study has data for it (`available`).
+
+    `section` is the page's section that shows what has no chart.
+    """
 
     name: str
     title: str
@@ -23,6 +26,7 @@ class StudyFigure:
     available: Callable[[StudyData], bool]
     draw: Callable[[StudyData], Figure]
     chart: Callable[[StudyData], Chart]
+    section: str = "timeline"
 
 
 def no_chart(study: StudyData) -> Chart:

@@ -20,7 +20,7 @@ LETTERS = 58  # of a title, beside another one
 
 def recorded(study: StudyData) -> list[Run]:
     """The complete experiments that have a repeat to show."""
-    return [run for run in study.complete if run.repeats]
+    return [run for run in study.complete if run.has_passes]
 
 
 def small_multiples(

@@ -3,6 +3,9 @@
 from kvscope.errors import BadInput
 from kvscope.report.data import StudyData
 from kvscope.report.figures import (
+    access_gaps,
+    access_metrics,
+    access_pattern,
     batch_composition,
     kv_timeline,
     latency,
@@ -29,6 +32,9 @@ FIGURES: dict[str, StudyFigure] = {
         swapping,
         kv_timeline,
         batch_composition,
+        access_pattern,
+        access_gaps,
+        access_metrics,
     )
 }
 

@@ -58,7 +58,8 @@ def groups(study: StudyData) -> list[Group]:
             ),
         )
         for series in along.series
-        if len(series.points) > 1 and all(study.runs[number].repeats for _, number in series.points)
+        if len(series.points) > 1
+        and all(study.runs[number].has_passes for _, number in series.points)
     ]
 
 

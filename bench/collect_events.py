@@ -1,0 +1,190 @@
+"""How long collecting a large file of KV events takes, and how much memory.
+
+    python bench/collect_events.py [--events N] [--rows N] [--write]
+
+Makes a raw file of decode passes (each flush one layer: `rows` requests of about 40 blocks, 8 KV
+heads, on 2 workers), collects it in a process of its own, oracles included, and prints events per
+second and peak resident memory of that process. `--write` keeps the figures in
+bench/results/collect_events.json.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+import zstandard
+
+from kvscope.collect.clock import Clock
+from kvscope.collect.flushes import COLUMNS, read_flushes
+from kvscope.collect.judge import Judge, Layers
+from kvscope.collect.kv_events import write_kv_tables
+from kvscope.files import write_json
+from kvscope.runfile import KERNEL_EVENTS
+
+RESULTS = Path(__file__).parent / "results" / "collect_events.json"
+PACKAGES = ("numpy", "orjson", "pyarrow", "zstandard")
+LAYERS, HEADS, WORKERS, BLOCK_SIZE = 32, 8, 2, 16
+DIFFERENT = 8  # flushes that are made afresh; then they come again with other times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--events", type=int, default=10_000_000)
+    parser.add_argument("--rows", type=int, default=32, help="requests of a batch")
+    parser.add_argument("--write", action="store_true", help=f"keep the figures in {RESULTS.name}")
+    parser.add_argument("--collect", nargs=2, type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.collect:
+        print(json.dumps(measure(*options.collect)))
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        raw = Path(folder) / KERNEL_EVENTS
+        generate(raw, options.events, options.rows)
+        command = [sys.executable, __file__, "--collect", str(raw), str(Path(folder) / "out")]
+        child = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
+        result = {
+            "command": " ".join(("python bench/collect_events.py", *sys.argv[1:])),
+            "machine": machine(),
+            "versions": {"python": platform.python_version(), **{p: version(p) for p in PACKAGES}},
+            "raw_bytes": raw.stat().st_size,
+            **json.loads(child.stdout),
+        }
+    for key, value in result.items():
+        print(f"{key:20} {value}")
+    if options.write:
+        write_json(RESULTS, result)
+
+
+def measure(raw: Path, out: Path) -> dict[str, Any]:
+    """Collect here and now; peak memory as Linux counts it for this process alone."""
+    samples = [{"ticks": t, "host_ns": t, "uncertainty_ns": 50} for t in (0, 10**12)]
+    facts = {"tracing": {"clock": {"ns_per_tick": 1.0, "samples": samples}}}
+    begin, cpu_begin = time.perf_counter(), time.process_time()
+    account = write_kv_tables(raw, out, Judge(Clock.of_run(facts, raw), Layers({})))
+    wall, cpu = time.perf_counter() - begin, time.process_time() - cpu_begin
+    status = Path("/proc/self/status").read_text()
+    peak = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
+    begin = time.perf_counter()
+    events = sum(len(flush) for flush in read_flushes(raw))
+    reading = time.perf_counter() - begin
+    violated = {n: o["violations"] for n, o in account["oracles"].items() if o["violations"]}
+    assert not violated, violated
+    assert events == account["rows"]
+    return {
+        "events": account["rows"],
+        "collect_wall_s": round(wall, 2),
+        "events_per_s": round(account["rows"] / wall),
+        "cpu_s": round(cpu, 2),
+        "reading_alone_s": round(reading, 2),
+        "peak_rss_mb": round(peak * 1024 / 1e6),
+        "parquet_bytes": sum(file.stat().st_size for file in out.glob("*.parquet")),
+    }
+
+
+def machine() -> dict[str, Any]:
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    info = Path("/proc/cpuinfo").read_text().splitlines()
+    cpu = next((line.split(":")[1].strip() for line in info if line.startswith("model name")), "")
+    return {"cpu": cpu or platform.machine(), "cores": os.cpu_count(), "memory_bytes": memory}
+
+
+# --- the synthetic file
+
+
+def generate(path: Path, events: int, rows: int) -> None:
+    """Decode passes until there are at least so many events."""
+    models = [flush(np.random.default_rng(seed), rows) for seed in range(DIFFERENT)]
+    written, number, now = 0, 0, 1_000_000
+    with path.open("wb") as file, zstandard.ZstdCompressor().stream_writer(file) as stream:
+        while written < events:
+            found = models[number % DIFFERENT]
+            step, layer = divmod(number, LAYERS)
+            found |= {"step": step, "layer": layer, "origin_ticks": now}
+            stream.write(orjson.dumps(found, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
+            now += found["kernels"][-1]["end_ticks"] + 50_000
+            written += len(found["events"]["kind"])
+            number += 1
+
+
+def flush(random: np.random.Generator, rows: int) -> dict[str, Any]:
+    """One layer of a decode pass: writes, then K and V reads of all blocks, request by request."""
+    context = random.integers(500, 780, rows)
+    blocks = -(-(context + 1) // BLOCK_SIZE)
+    ids = random.permutation(np.arange(blocks.sum()))
+    table = np.split(ids, np.cumsum(blocks)[:-1])
+    kernels: list[dict[str, Any]] = []
+    segments: dict[str, list[int]] = {n: [] for n in ("kernel", "worker", "events", "dropped")}
+    parts: list[dict[str, Any]] = []
+    now = 0
+    for name, make in (("write", writes), ("attention", reads)):
+        ends = []
+        for worker in range(WORKERS):
+            part = make(range(worker, rows, WORKERS), context, table)
+            took = random.integers(200, 400, len(part["kind"]))
+            gap = random.integers(5, 30, len(part["kind"]))
+            end = now + np.cumsum(took + gap)
+            parts.append(part | {"start_ticks": end - took, "duration_ticks": took})
+            ends.append(int(end[-1]))
+            for key, value in zip(segments, (len(kernels), worker, len(end), 0), strict=True):
+                segments[key].append(value)
+        kernels.append({"kernel": name, "start_ticks": now, "end_ticks": max(ends)})
+        now = max(ends) + 1000
+    return {
+        **{"version": 1, "repeat": 0, "step": 0, "layer": 0, "phase": "decode"},
+        **{"block_size": BLOCK_SIZE, "tile_tokens": 64, "kv_heads": list(range(HEADS))},
+        "requests": [str(row) for row in range(rows)],
+        "phases": ["decode"] * rows,
+        "context_tokens": context,
+        "scheduled_tokens": [1] * rows,
+        "block_table": [row.tolist() for row in table],
+        "origin_ticks": 0,
+        "kernels": kernels,
+        "segments": segments,
+        "events": {name: np.concatenate([part[name] for part in parts]) for name in COLUMNS},
+    }
+
+
+def writes(own: range, context: Any, table: list[Any]) -> dict[str, Any]:
+    row = np.repeat(own, 2)
+    return {
+        "kind": np.tile([2, 3], len(own)),
+        "row": row,
+        "kv_head": np.full(len(row), -1),
+        "block": np.array([table[r][-1] for r in row]),
+        "block_position": context[row] // BLOCK_SIZE,
+        "offset_tokens": context[row] % BLOCK_SIZE,
+        "tokens": np.ones(len(row), int),
+    }
+
+
+def reads(own: range, context: Any, table: list[Any]) -> dict[str, Any]:
+    parts = []
+    for row in own:
+        blocks = len(table[row])
+        position = np.tile(np.arange(blocks), 2 * HEADS)
+        parts.append(
+            {
+                "kind": np.tile(np.repeat([0, 1], blocks), HEADS),
+                "row": np.full(len(position), row),
+                "kv_head": np.repeat(np.arange(HEADS), 2 * blocks),
+                "block": np.tile(table[row], 2 * HEADS),
+                "block_position": position,
+                "offset_tokens": np.zeros(len(position), int),
+                "tokens": np.minimum(BLOCK_SIZE, context[row] + 1 - position * BLOCK_SIZE),
+            }
+        )
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,207 @@
+"""How attention kernels access the KV cache: metrics of the KV events of one repeat.
+
+docs/METRICS.md gives the formulas, and says which of them hold where only some layers, heads or
+passes were traced; the others are NaN then, and all are NaN for a run without events.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+
+from kvscope.analyse.events import K_READ, Events, Int64s, read_events
+from kvscope.analyse.reuse import Bursts, Reuses, bursts_of, keys, reuses_of, starts_of
+from kvscope.runfile import COMPLETE, TRACING, tables_directory
+from kvscope.tables import KV_EVENTS
+
+NANOSECOND = 1e-9
+ACCESS_FREE_SHARE = "kv_access_free_share"
+
+# Name, unit and title of each metric.
+ACCESS_METRICS = (
+    ("kv_lag_p50_s", "s", "From K read to V read of a block, median"),
+    ("kv_lag_p95_s", "s", "From K read to V read of a block, 95th percentile"),
+    ("kv_read_parallelism", "reads", "Reads at a time"),
+    ("kv_read_amplification", "ratio", "Tokens read over tokens in the context"),
+    ("kv_burst_p50_s", "s", "Burst of accesses to a block, median"),
+    ("kv_burst_p95_s", "s", "Burst of accesses to a block, 95th percentile"),
+    ("kv_idle_p50_s", "s", "Idle time of a block between bursts, median"),
+    ("kv_idle_p95_s", "s", "Idle time of a block between bursts, 95th percentile"),
+    ("kv_idle_share", "share", "Idle share of a block's time between first and last access"),
+    ("kv_reuse_distance_p50_blocks", "blocks", "Reuse distance, median"),
+    ("kv_reuse_distance_p50_bytes", "B", "Reuse distance in bytes, median"),
+    (ACCESS_FREE_SHARE, "share", "Share of the passes' time without an access"),
+)
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The KV events of a run, or of one of its repeats, which are read when they are needed.
+
+    Whether all layers, heads and passes were traced, or a sample of them; `block_bytes` is the
+    size of a block in one layer, NaN if it is not known.
+    """
+
+    path: Path
+    all_layers: bool = True
+    all_heads: bool = True
+    all_passes: bool = True
+    block_bytes: float = math.nan
+    repeat: int = 0
+
+    def of_repeat(self, number: int) -> "Trace":
+        """The events of one repeat."""
+        return replace(self, repeat=number)
+
+    def metric(self, name: str, steps: pd.DataFrame) -> float:
+        """One of ACCESS_METRICS of the repeat, whose passes are `steps`; NaN if not defined."""
+        if name == ACCESS_FREE_SHARE:
+            return self._access_free_share(steps)
+        return self._summary.metrics.get(name, math.nan)
+
+    @cached_property
+    def _summary(self) -> "_Summary":
+        return _summary(self)
+
+    def _access_free_share(self, steps: pd.DataFrame) -> float:
+        traced = steps["step"].isin(self._summary.steps)
+        duration_ns = float(steps.loc[traced, "duration_s"].sum()) / NANOSECOND
+        if not (self.all_layers and self.all_heads and duration_ns):
+            return math.nan
+        return 1 - self._summary.covered_ns / duration_ns
+
+
+def trace_of(run: Path, facts: dict[str, Any]) -> Trace | None:
+    """The trace of a run's directory; None if no KV event was traced, or the run failed.
+
+    A run that was traced has a trace, collected or not: to read it may fail.
+    """
+    path = tables_directory(run) / f"{KV_EVENTS.name}.parquet"
+    tracing: dict[str, Any] = facts.get(TRACING) or {}
+    if facts.get("status") != COMPLETE or not (tracing or has_rows(path)):
+        return None
+    engine: dict[str, Any] = facts.get("engine") or {}
+    layers = engine.get("layers") or math.nan
+    layer, head, step = (tracing.get(f"{of}_stride", 1) == 1 for of in ("layer", "head", "step"))
+    return Trace(path, layer, head, step, engine.get("block_bytes", math.nan) / layers)
+
+
+def has_rows(path: Path) -> bool:
+    """Whether there is such a table, and anything in it."""
+    return path.exists() and bool(pq.read_metadata(path).num_rows)
+
+
+@dataclass(frozen=True)
+class _Summary:
+    """What is kept of a repeat's events: all metrics that need nothing else, and their time."""
+
+    metrics: dict[str, float]
+    steps: Int64s
+    covered_ns: int
+
+
+def _summary(trace: Trace) -> _Summary:
+    events = read_events(trace.path, trace.repeat)
+    totals = _Totals()
+    for batch in events.batches():
+        totals.add(batch)
+    found = totals.metrics(trace) | _reuse_metrics(trace, bursts_of(events.batches()))
+    return _Summary(found, np.unique(events.step).astype(np.int64), totals.covered_ns)
+
+
+def lags_ns(reads: Events, worker_apart: Int64s) -> Int64s:
+    """From the start of each K read to the start of its V read.
+
+    `reads` are ordered by pass, layer, request, head, block position, kind, worker and start, and
+    `worker_apart` numbers them by all of it before the kind. Where several tiles of a prefill read
+    a block, the n-th K read of a worker belongs to its n-th V read: it does one tile after another.
+    """
+    first = starts_of(worker_apart)
+    size = np.diff(np.append(first, len(worker_apart)))
+    k_reads = np.add.reduceat((reads.kind == K_READ).astype(np.int64), first)
+    group = np.repeat(np.arange(len(first)), size)
+    k = np.flatnonzero(reads.kind == K_READ)
+    v = k + k_reads[group[k]]  # both kinds stand in the same order
+    inside = v < (first + size)[group[k]]
+    k, v = k[inside], v[inside]
+    paired = reads.worker[k] == reads.worker[v]
+    lags: Int64s = reads.start_ns[v[paired]] - reads.start_ns[k[paired]]
+    return lags
+
+
+def covered_ns(start: Int64s, end: Int64s) -> int:
+    """The length of the union of intervals."""
+    if not len(start):
+        return 0
+    order = np.argsort(start)
+    start, end = start[order], np.maximum.accumulate(end[order])
+    gaps = np.maximum(start[1:] - end[:-1], 0)
+    return int(end[-1] - start[0] - gaps.sum())
+
+
+class _Totals:
+    """Sums over batches of passes, and the lags of all."""
+
+    def __init__(self) -> None:
+        self.lags: list[Int64s] = []
+        self.read_ns = self.covered_by_reads_ns = self.covered_ns = 0
+        self.tokens = self.tokens_once = 0
+
+    def add(self, events: Events) -> None:
+        """Count a batch of whole passes."""
+        self.covered_ns += covered_ns(events.start_ns, events.end_ns)
+        reads = events.take(events.reads)
+        if not len(reads):
+            return
+        self.covered_by_reads_ns += covered_ns(reads.start_ns, reads.end_ns)
+        self.read_ns += int((reads.end_ns - reads.start_ns).sum())
+        place = keys(reads.step, reads.layer, reads.request, reads.kv_head, reads.block_position)
+        order = np.lexsort((reads.start_ns, keys(place, reads.kind, reads.worker)))
+        reads, place = reads.take(order), place[order]
+        self.lags.append(lags_ns(reads, place))
+        of_kind = starts_of(place * 2 + reads.kind)
+        self.tokens += int(reads.tokens.sum())
+        self.tokens_once += int(np.maximum.reduceat(reads.tokens, of_kind).sum())
+
+    def metrics(self, trace: Trace) -> dict[str, float]:
+        """What the sums amount to."""
+        lags = np.concatenate(self.lags) if self.lags else np.empty(0, np.int64)
+        found = _percentiles("kv_lag", lags)
+        if self.tokens_once:
+            found["kv_read_amplification"] = self.tokens / self.tokens_once
+        if trace.all_heads and self.covered_by_reads_ns:
+            found["kv_read_parallelism"] = self.read_ns / self.covered_by_reads_ns
+        return found
+
+
+def _reuse_metrics(trace: Trace, bursts: Bursts) -> dict[str, float]:
+    found = _percentiles("kv_burst", bursts.duration_ns) if trace.all_heads else {}
+    if not trace.all_passes:
+        return found
+    reuses = reuses_of(bursts)
+    if trace.all_heads:
+        found |= _percentiles("kv_idle", reuses.idle_ns)
+        found["kv_idle_share"] = _idle_share(bursts, reuses)
+    if trace.all_layers and len(reuses.distance_blocks):
+        median = float(np.median(reuses.distance_blocks))
+        found["kv_reuse_distance_p50_blocks"] = median
+        found["kv_reuse_distance_p50_bytes"] = median * trace.block_bytes
+    return found
+
+
+def _idle_share(bursts: Bursts, reuses: Reuses) -> float:
+    idle, busy = float(reuses.idle_ns.sum()), float(bursts.duration_ns.sum())
+    return idle / (idle + busy) if idle + busy else math.nan
+
+
+def _percentiles(name: str, values: Int64s) -> dict[str, float]:
+    """Median and 95th percentile in seconds, of values in ns; nothing without any."""
+    if not len(values):
+        return {}
+    found = np.percentile(values, (50, 95)) * NANOSECOND
+    return {f"{name}_p{q}_s": float(value) for q, value in zip((50, 95), found, strict=True)}

@@ -1,0 +1,29 @@
+"""What run.json says of any run that others published."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import kvscope
+from kvscope.files import sha256_of
+from kvscope.runfile import COMPLETE, IMPORTED_FROM
+
+PUBLISHED = "published"  # their time_source
+
+
+def provenance(kind: str, paths: Sequence[Path], series: str | None = None) -> dict[str, Any]:
+    """Where it came from; the id depends on the files' content, not on their order."""
+    files = [{"file": path.name, "sha256": sha256_of(path)} for path in paths]
+    contents = " ".join(sorted(file["sha256"] for file in files))
+    digest = hashlib.sha256(f"{contents} {series}".encode()).hexdigest()[:10]
+    # A stats series is named after its run, the step series adds to that name.
+    stem = min((path.stem for path in paths), key=len)
+    return {
+        "experiment_id": "-".join(filter(None, (stem, series, digest))),
+        "status": COMPLETE,
+        "reason": None,
+        "time_source": PUBLISHED,
+        IMPORTED_FROM: {"kind": kind, "series": series, "files": files},
+        "versions": {"kvscope": kvscope.__version__},
+    }

@@ -1,0 +1,154 @@
+"""The kernel traces of the UnBoxKV-IO artifact, as their two files hold them.
+
+Both files are JSON lines, a record a layer of a forward pass. A write record has a row a token:
+K's first and last byte in the layer's K tensor, V's in the V tensor, and a duration. A read record
+has a row a request of slots (start, duration, block), K's at warp · stride + n for the n-th block
+of that warp. What they leave out is said in published_trace.py.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from kvscope.collect.arrays import Int64s
+from kvscope.errors import BadInput
+
+WRITES_KEY, READS_KEY = "kv_write_pattern_record", "k_read_pattern_record"
+# K tensor: [block, head, head size / x, block size, x]; V: [block, head, head size, block size].
+X, ELEMENT_BYTES = 8, 2
+USUAL_BLOCK_SIZE = 16
+
+Record = dict[str, Any]
+
+
+def read_records(paths: Sequence[Path]) -> tuple[list[Record], list[Record]]:
+    """The write and the read records of files in any order; BadInput names one that is neither."""
+    writes: list[Record] = []
+    reads: list[Record] = []
+    for path in paths:
+        for number, line in enumerate(_lines(path), start=1):
+            try:
+                record = orjson.loads(line)
+            except orjson.JSONDecodeError as error:
+                raise BadInput(f"{path}: line {number} is not JSON ({error})") from None
+            known = isinstance(record, dict) and {"layer_id", "step", "start_time"} <= set(record)
+            if not known or (WRITES_KEY not in record and READS_KEY not in record):
+                raise BadInput(
+                    f"{path}: line {number} is no record of the artifact's kernel traces; give "
+                    "kv_read_pattern.json, kv_write_pattern.json, or both"
+                )
+            (writes if WRITES_KEY in record else reads).append(record)
+    if not writes and not reads:
+        raise BadInput(f"{paths[0]}: no records of a kernel trace in it")
+    return writes, reads
+
+
+def _lines(path: Path) -> list[bytes]:
+    try:
+        return [line for line in path.read_bytes().splitlines() if line.strip()]
+    except OSError as error:
+        raise BadInput(f"{path}: not readable ({error.strerror})") from None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a layer's K and V tensors are cut into blocks."""
+
+    block_size: int
+    block_bytes: int
+
+    @classmethod
+    def of(cls, writes: list[Record]) -> "Layout":
+        """From how far a token's first and last byte lie apart; BadInput if that fits no layout.
+
+        With s the block size and B a block's bytes they are B - s · element in V, and in K, where
+        a token's elements come in groups of x: B - s · x · element + (x - 1) · element.
+        """
+        rows = np.concatenate([np.array(record[WRITES_KEY], np.int64) for record in writes])
+        if rows.ndim != 2 or rows.shape[1] != 5:
+            raise BadInput(
+                f"{WRITES_KEY}: rows of 5 numbers are expected, as the artifact has them"
+            )
+        k, v = np.unique(rows[:, 1] - rows[:, 0]), np.unique(rows[:, 3] - rows[:, 2])
+        if len(k) == 1 and len(v) == 1:
+            block_size, rest = divmod(int(v[0] - k[0]) // ELEMENT_BYTES + X - 1, X - 1)
+            layout = cls(block_size, int(v[0]) + block_size * ELEMENT_BYTES)
+            ranges = {record["kv_cache_range"] % max(layout.block_bytes, 1) for record in writes}
+            if block_size > 0 and not rest and ranges == {0}:
+                return layout
+        raise BadInput(
+            f"{WRITES_KEY}: its addresses fit no cache of 16-bit elements in vLLM 0.4.2's layout"
+        )
+
+    def places(self, rows: Int64s) -> tuple[tuple[Int64s, Int64s], tuple[Int64s, Int64s]]:
+        """Block and token slot of each row's first byte: of K, and of V."""
+        k, v = (divmod(rows[:, column], self.block_bytes) for column in (0, 2))
+        return (k[0], k[1] // (X * ELEMENT_BYTES)), (v[0], v[1] // ELEMENT_BYTES)
+
+
+@dataclass
+class Trace:
+    """Both files together: what each forward pass wrote and read, layer by layer."""
+
+    writes: dict[tuple[int, int], Record]
+    reads: dict[tuple[int, int], Record]
+    layout: Layout
+    began: float  # epoch seconds of the first record
+    prompts: list[int] | None  # tokens of each request; None if its prefill is not in the files
+    prefill: int  # the step that did it
+
+    @classmethod
+    def of(cls, writes: list[Record], reads: list[Record]) -> "Trace":
+        """BadInput if requests join on the way: rows would not stay the same requests'."""
+        prefills = {r["step"]: r["seq_lens"] for r in writes if max(r["seq_lens"]) > 1}
+        if len(prefills) > 1:
+            raise BadInput(
+                f"{WRITES_KEY}: {len(prefills)} prefill passes; which request has which row is "
+                "known of one only"
+            )
+        layout = Layout.of(writes) if writes else Layout(USUAL_BLOCK_SIZE, 0)
+        prefill, prompts = next(iter(prefills.items()), (0, None))
+        if prompts is None and not reads:
+            raise BadInput(
+                f"{WRITES_KEY}: neither a prefill pass nor reads, so no request's length is known"
+            )
+        return cls(
+            writes={(r["step"], r["layer_id"]): r for r in writes},
+            reads={(r["step"], r["layer_id"]): r for r in reads},
+            layout=layout,
+            began=min(r["start_time"] for r in (*writes, *reads)),
+            prompts=prompts,
+            prefill=prefill,
+        )
+
+    @property
+    def passes(self) -> list[tuple[int, int]]:
+        """(step, layer) of all records whose requests' lengths are known, in order."""
+        return sorted({*self.reads} if self.prompts is None else {*self.writes, *self.reads})
+
+    def lengths(self, step: int, layer: int) -> tuple[list[int], list[int]]:
+        """Each request's context before the pass, and its scheduled tokens."""
+        if self.prompts is None:
+            return self._lengths_by_reads(step, layer)
+        if step == self.prefill:
+            return [0] * len(self.prompts), list(self.prompts)
+        return [n + step - self.prefill - 1 for n in self.prompts], [1] * len(self.prompts)
+
+    def _lengths_by_reads(self, step: int, layer: int) -> tuple[list[int], list[int]]:
+        """As many blocks as K reads, the last one filled as the write says, or else to its end."""
+        blocks = [int((slots[:, 2] >= 0).sum()) for slots in self.slots(step, layer, "k")]
+        last = np.full(len(blocks), self.layout.block_size - 1)
+        if record := self.writes.get((step, layer)):
+            (_, last), _ = self.layout.places(np.array(record[WRITES_KEY], np.int64))
+        context = (np.array(blocks) - 1) * self.layout.block_size + last
+        return context.tolist(), [1] * len(blocks)
+
+    def slots(self, step: int, layer: int, kind: str) -> list[Int64s]:
+        """Of each request, its read record's slots: start, duration, block (-1: unused)."""
+        record = self.reads.get((step, layer))
+        rows = record[f"{kind}_read_pattern_record"] if record else []
+        return [np.array(row, np.int64).reshape(-1, 3) for row in rows]

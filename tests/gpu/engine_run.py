@@ -1,0 +1,103 @@
+"""The CUDA backend inside the real vLLM, on the CPU: its kernels run in Triton's interpreter.
+
+    TRITON_INTERPRET=1 python -m tests.gpu.engine_run    (in the environment of a measured process)
+
+Prints a JSON object: the output tokens with PyTorch's attention and with ours, and for each pass
+what the scheduler asked for (`context` and `new` tokens and `blocks` of each request, by row) and
+what the kernels of each layer recorded.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kvscope.engine import attention
+from kvscope.engine.attention import gpu_clock
+from kvscope.engine.attention.cuda import CudaBackend
+from kvscope.engine.attention.gpu_tracer import GpuTracer
+from kvscope.engine.build import running
+from kvscope.engine.marks import Marks
+from kvscope.engine.recording import PassRecord, Recording
+from kvscope.plan.experiment import Experiment
+from kvscope.plan.grid import expand
+from kvscope.run.serving import serve
+from kvscope.workload.requests import build
+
+CONFIG = Path(__file__).parents[2] / "config"
+SETTINGS = (
+    *("model=tiny-gqa", "model.layers=2", "profiler=none", "seed=3"),
+    *("workload=uniform", "workload.num_requests=3", "workload.prompt_to_output_ratio=5"),
+    *("workload.min_tokens=18", "workload.max_tokens=36", "cache.block_size=12", "cache.blocks=40"),
+    *("engine.max_model_len=64", "engine.max_num_batched_tokens=32", "engine.max_num_seqs=4"),
+    *("batching=chunked", "batching.chunk_tokens=32"),
+)
+PLAIN = ("engine.attention=paged",)
+TRACED = ("engine.attention=instrumented", "tracing=full", "tracing.head_stride=1")
+
+
+class InterpretedBackend(CudaBackend):
+    """In the place of vLLM's CPU backend, by its name."""
+
+    @staticmethod
+    def get_name() -> str:
+        return "CPU_ATTN"
+
+
+class Silent:
+    """Progress that nobody watches."""
+
+    def advance(self, tokens: int) -> None:
+        """Nothing to show."""
+
+
+def on_cpu(experiment: Experiment, directory: Path) -> GpuTracer:
+    return GpuTracer(experiment, directory, gpu_clock, device="cpu")
+
+
+def asked(record: PassRecord, context: dict[str, int]) -> list[dict[str, Any]]:
+    """A pass as the scheduler has it, by row; `context` is brought up to date."""
+    rows = []
+    for name in record.output.req_ids:
+        new = record.scheduled.num_scheduled_tokens[name]
+        before = context.get(name, 0)
+        rows.append({"context": before, "new": new, "blocks": record.block_tables[name]})
+        context[name] = before + new
+    return rows
+
+
+def served(*overrides: str) -> tuple[dict[str, list[int]], list[Any], int]:
+    """Output tokens, the traced passes, and the queries of a tile."""
+    experiment = expand(None, [*SETTINGS, *overrides], CONFIG).experiments[0].experiment
+    with running(experiment) as engine:
+        recording, tracer = Recording(), engine.tracer
+        engine.scheduler.begin(recording, Marks())
+        if tracer is not None:
+            tracer.clear()
+        tokens = serve(engine, build(experiment), Silent()).outputs
+        if tracer is None:
+            return tokens, [], 0
+        tracer.finish()
+        context: dict[str, int] = {}
+        rows = [asked(record, context) for record in recording.passes]
+        passes = [
+            {"rows": rows[traced.step], "layers": dict(tracer.flushes(traced))}
+            for traced in tracer.passes
+        ]
+        return tokens, passes, tracer.tile_tokens
+
+
+def main() -> None:
+    attention.BACKENDS["cpu", "instrumented"] = f"{__name__}.{InterpretedBackend.__name__}"
+    attention.tracer_for = on_cpu
+    expected, _, _ = served(*PLAIN)
+    tokens, passes, tile = served(*TRACED)
+    found = {"expected": expected, "tokens": tokens, "passes": passes, "tile_tokens": tile}
+    print(json.dumps(found, default=np.ndarray.tolist))
+
+
+if __name__ == "__main__":
+    import tests.gpu.engine_run as module  # by the name that vLLM finds the backend under
+
+    module.main()

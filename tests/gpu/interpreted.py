@@ -1,0 +1,154 @@
+"""What runs inside Triton's interpreter: see `conftest.interpreter`."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from kvscope.engine.attention import gpu_clock, gpu_launch
+from kvscope.engine.attention.events import EVENT, WORDS
+from kvscope.engine.attention.gpu_batch import batch
+from kvscope.engine.attention.gpu_buffers import HEADER, HEADER_WORDS, Segments
+from tests.gpu.cases import LAYER, Case
+
+UNTOUCHED = -0x5555555555555556
+GUARD = 64  # rows after the buffers' ends
+
+
+@dataclass
+class Outcome:
+    """What the kernels left behind."""
+
+    output: np.ndarray  # (tokens, heads, head size)
+    expected: np.ndarray  # the same by PyTorch
+    cache: np.ndarray  # (blocks, KV heads, block size, 2 · head size)
+    table: np.ndarray
+    writes: np.ndarray  # HEADER of each segment of the write kernel
+    reads: np.ndarray
+    events: np.ndarray  # EVENT; the whole buffer and GUARD rows more
+    words: np.ndarray  # the same, as (rows, 4) words
+    splits: int
+
+
+class Model:
+    """A case's tensors; blocks in random order, NaN in every slot that holds no token."""
+
+    def __init__(self, case: Case) -> None:
+        random = np.random.default_rng(7)
+        dtype = getattr(torch, case.dtype)
+        context, queries = np.array(case.context), np.array(case.queries)
+        self.case, self.lengths = case, context + queries
+        self.starts = np.concatenate(([0], np.cumsum(queries)))
+        blocks = -(-self.lengths // case.block_size)
+        order = random.permutation(blocks.sum() + 3)
+        self.table = np.zeros((len(context), blocks.max() + 1), np.int32)
+        for row, count in enumerate(blocks):
+            self.table[row, :count] = order[blocks[:row].sum() :][:count]
+
+        def tensor(*shape: int) -> torch.Tensor:
+            return torch.from_numpy(random.standard_normal(shape)).to(dtype)
+
+        size = (case.kv_heads, case.block_size)
+        shape = size if case.heads_first else size[::-1]
+        cache = torch.full((len(order), *shape, 2 * case.head_size), torch.nan, dtype=dtype)
+        self.cache = cache if case.heads_first else cache.transpose(1, 2)
+        tokens = int(self.starts[-1])
+        self.query = tensor(tokens, case.heads, case.head_size)
+        # K and V as vLLM has them: parts of one tensor.
+        both = tensor(tokens, 2, case.kv_heads, case.head_size)
+        self.key, self.value = both[:, 0], both[:, 1]
+        for row, before in enumerate(context):
+            for position in range(before):
+                block, slot = self.slot(row, position)
+                self.cache[block, :, slot] = tensor(case.kv_heads, 2 * case.head_size)
+        places = [
+            self.slot(row, position)
+            for row in range(len(context))
+            for position in range(context[row], self.lengths[row])
+        ]
+        self.slots = torch.tensor([b * case.block_size + s for b, s in places])
+
+    def slot(self, row: int, position: int) -> tuple[int, int]:
+        size = self.case.block_size
+        return int(self.table[row, position // size]), position % size
+
+    def attended(self) -> torch.Tensor:
+        """The same by PyTorch, in float32 and without blocks."""
+        size, group = self.case.head_size, self.case.heads // self.case.kv_heads
+        parts = []
+        for row, length in enumerate(self.lengths):
+            held = [self.slot(row, position) for position in range(length)]
+            kv = torch.stack([self.cache[b, :, s] for b, s in held]).float()
+            kv = kv.repeat_interleave(group, 1)
+            q = self.query[self.starts[row] : self.starts[row + 1]].float()
+            scores = torch.einsum("qhd,khd->hqk", q, kv[..., :size]) * size**-0.5
+            ahead = torch.ones(scores.shape[1:]).triu(int(length - len(q)) + 1).bool()
+            weights = scores.masked_fill(ahead, -torch.inf).softmax(-1)
+            parts.append(torch.einsum("hqk,khd->qhd", weights, kv[..., size:]))
+        return torch.cat(parts)
+
+
+def attention(case: Case, instrument: bool = True, skip: int | None = None) -> Outcome:
+    """Run the kernels on a case; `skip` is a token that vLLM says is not to be written."""
+    model = Model(case)
+    if skip is not None:
+        model.slots[skip] = -1
+    work = batch(
+        model.starts, model.lengths, case.block_size, case.kv_heads, case.tile, case.processors
+    )
+    cpu = torch.device("cpu")
+    device = gpu_launch.to_device(work, case.heads, case.head_size, case.head_stride, cpu)
+    kinds = [tiles.host for tiles in device.tiles]
+    rooms = [(2 * len(work.pieces), len(work.pieces))]
+    rooms += [(t.events(case.head_stride), t.segments(case.head_stride)) for t in kinds]
+    needed, segments = sum(events for events, _ in rooms), sum(count for _, count in rooms)
+    capacity = min(case.capacity, needed)
+    events = torch.full((capacity + GUARD, WORDS), UNTOUCHED)
+    headers = torch.full((segments + GUARD, HEADER_WORDS), UNTOUCHED)
+    counter = torch.zeros(1, dtype=torch.int64)
+    places = np.cumsum([(0, 0), *rooms], axis=0)
+
+    def recording(launch: int) -> Segments | None:
+        first_event, first = (int(x) for x in places[launch])
+        made = Segments(
+            *("", LAYER, events, headers, counter),
+            *(first_event, capacity, first, rooms[launch][1]),
+        )
+        return made if instrument else None
+
+    output = torch.full_like(model.query, torch.nan)
+    gpu_launch.write(model.key, model.value, model.cache, model.slots, device, recording(0))
+    table, scale = torch.from_numpy(model.table), case.head_size**-0.5
+    for n, tiles in enumerate(device.tiles):
+        gpu_launch.attend(
+            *(model.query, model.cache, output, table, tiles, scale),
+            recording(n + 1),
+        )
+    found = headers.numpy().view(HEADER)[:, 0]
+    assert (headers[segments:] == UNTOUCHED).all()
+    return Outcome(
+        output.float().numpy(),
+        model.attended().numpy(),
+        model.cache.float().numpy(),
+        model.table,
+        found[: rooms[0][1]],
+        found[rooms[0][1] : segments],
+        events.numpy().view(EVENT)[:, 0],
+        events.numpy(),
+        work.decode.splits,
+    )
+
+
+def uninstrumented(case: Case) -> Outcome:
+    """The kernels as they run when nothing is traced."""
+    return attention(case, instrument=False)
+
+
+def overflowing(case: Case, capacity: int) -> Outcome:
+    """The kernels with a buffer that holds only so many events."""
+    return attention(replace(case, capacity=capacity))
+
+
+def timer() -> tuple[int, gpu_clock.Sample]:
+    """The step of the timer, here one that counts its readings, and a sample of it."""
+    return gpu_clock.resolution_ns("cpu"), gpu_clock.sample("cpu")

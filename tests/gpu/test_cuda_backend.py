@@ -1,0 +1,75 @@
+"""The CUDA backend serves requests in the real vLLM, and its events tell what was served."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from kvscope.run.environment import REQUIRED
+from tests.gpu.cases import Case
+
+pytestmark = pytest.mark.engine
+
+
+@pytest.fixture(scope="module")
+def run(triton, require) -> dict:
+    require("vLLM", importlib.util.find_spec("vllm") is not None, "run `make env`")
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.gpu.engine_run"],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+        env=os.environ | REQUIRED | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_tokens_are_those_of_plain_attention(run: dict):
+    assert run["tokens"] == run["expected"]
+    assert len(run["tokens"]) == 3
+
+
+def test_every_layer_of_every_pass_is_recorded_as_it_was_scheduled(run: dict):
+    kinds = set()
+    for one in run["passes"]:
+        rows = one["rows"]
+        kinds.add(tuple(sorted({row["new"] > 1 for row in rows})))
+        case = Case(
+            tuple(row["context"] for row in rows),
+            tuple(row["new"] for row in rows),
+            *(8, 2, 32, 12),
+        )
+        assert case.tile == run["tile_tokens"]
+        assert sorted(one["layers"]) == ["0", "1"]
+        for recorded in one["layers"].values():
+            events = recorded["events"]
+            names = ("kind", "row", "kv_head", "block_position", "offset_tokens", "tokens")
+            found = Counter(zip(*(events[name] for name in names), strict=True))
+            # All heads at once is -1 in the file, and 0xFFFF in a record.
+            writes = {(k, r, -1, *rest): n for (k, r, _, *rest), n in case.writes().items()}
+            assert found == writes | case.reads()
+            for row, position, block in zip(
+                *(events[name] for name in ("row", "block_position", "block")), strict=True
+            ):
+                assert rows[row]["blocks"][position] == block
+    assert {(True,), (False,), (False, True)} <= kinds  # prefill, decode, and both in a pass
+
+
+def test_kernels_and_segments_are_complete(run: dict):
+    for one in run["passes"]:
+        for recorded in one["layers"].values():
+            assert [kernel["kernel"] for kernel in recorded["kernels"]] == ["write", "attention"]
+            segments, timers = recorded["segments"], recorded["kernels"]
+            assert sum(segments["events"]) == len(recorded["events"]["kind"])
+            assert not any(segments["dropped"])
+            assert min(segments["start_timer"]) == 0
+            for kernel, start, end in zip(
+                *(segments[name] for name in ("kernel", "start_timer", "end_timer")), strict=True
+            ):
+                assert timers[kernel]["start_ticks"] <= start < end <= timers[kernel]["end_ticks"]
