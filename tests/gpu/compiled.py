@@ -85,7 +85,8 @@ def _attend(variant: Variant) -> tuple[dict[str, Any], int, int]:
         "SPLIT": variant.kernel == "split",
     }
     warps = gpu_launch.warps(rows, variant.block_size, variant.head_size, size)
-    return constants, warps, 1 if variant.instrument else gpu_launch.STAGES
+    sizes = (variant.block_size, variant.head_size, size)
+    return constants, warps, gpu_launch.stages(*sizes, variant.instrument)
 
 
 @cache

@@ -66,6 +66,15 @@ def test_without_recording_there_is_no_trace_of_it(compiler: ModuleType, variant
     assert not [line for line in code.instructions if any(name in line for name in special)]
 
 
+@pytest.mark.parametrize("variant", [Variant(name, False) for name in KERNELS[:3]], ids=str)
+def test_the_next_block_is_loaded_while_one_is_computed_with(
+    compiler: ModuleType, variant: Variant
+):
+    # The loop waits until no more than so many groups of loads are on their way.
+    waits = re.findall(r"DEPBAR\.LE SB0, 0x(\d)", " ".join(compiler.compiled(variant).instructions))
+    assert max(map(int, waits)) >= 2
+
+
 @pytest.mark.parametrize("variant", RECORDING + PLAIN, ids=str)
 def test_everything_fits_in_registers(compiler: ModuleType, variant: Variant, record_property):
     code = compiler.compiled(variant)

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -245,6 +246,14 @@ def test_events_of_published_traces_have_no_heads_and_may_have_no_request(tmp_pa
     assert list(found.kv_head) == [-1, -1, 0, -1]
     assert list(found.request) == [0, 0, 0, -1]
     assert [KINDS[kind] for kind in found.kind] == ["k_write", "k_write", "k_read", "v_read"]
+
+
+def test_row_groups_with_different_requests_are_read_together(trace, frame, tmp_path):
+    path = tmp_path / "kv_events.parquet"
+    table = tables.to_arrow(tables.KV_EVENTS, frame.sort_values(["request_id", "step"]))
+    pq.write_table(table, path, row_group_size=500)
+    assert len(read_events(path, 0)) == len(frame)
+    assert traced_parts(path, 0).equals(traced_parts(trace.path, 0))
 
 
 def test_parts_tell_where_events_are(trace, frame, served):

@@ -119,12 +119,13 @@ def phases_of(parts: pd.DataFrame) -> dict[int, str]:
 def _read(path: Path, **how: Any) -> pa.Table:
     if complaint := tables.check_file(tables.KV_EVENTS, path):
         raise BadInput(f"{complaint}; make it with `kvscope collect`")
-    return pq.read_table(path, **how)
+    # Row groups have dictionaries of their own; grouping wants one.
+    return pq.read_table(path, **how).unify_dictionaries()
 
 
 def _codes(column: pa.ChunkedArray) -> tuple[tuple[str, ...], Ints]:
     """The different texts of a column, and which of them each row has; NONE for null."""
-    encoded = column.unify_dictionaries().combine_chunks()
+    encoded = column.combine_chunks()
     if isinstance(encoded, pa.ChunkedArray):  # of no chunk, or of several
         encoded = pa.concat_arrays(encoded.chunks) if encoded.num_chunks else None
     if encoded is None or not len(encoded):

@@ -11,7 +11,7 @@ from kvscope.report.data import Run
 from kvscope.report.figures.access_pattern import clock_note
 
 # More make a page slow; what is left out is said on it.
-MOST_EVENTS_A_PAGE = 60_000
+MOST_EVENTS_A_PAGE = 200_000
 MOST_EXPERIMENTS = 6
 FEWEST_PASSES = 5  # rather some of the layers than fewer passes
 
@@ -21,7 +21,11 @@ COLUMNS = ("request", "kind", "kv_head", "block", "block_position", "offset_toke
 def accesses(runs: list[Run]) -> dict[str, dict[str, Any]]:
     """The accesses of the first traced experiments, by id, in equal parts of the page's room."""
     kept = runs[:MOST_EXPERIMENTS]
-    return {run.id: of_run(run, MOST_EVENTS_A_PAGE // len(kept)) for run in kept}
+    made, left = {}, MOST_EVENTS_A_PAGE
+    for number, run in enumerate(kept):
+        made[run.id] = of_run(run, left // (len(kept) - number))
+        left -= sum(len(part["kind"]) for part in made[run.id]["parts"])
+    return made
 
 
 def of_run(run: Run, most_events: int) -> dict[str, Any]:

@@ -1,9 +1,26 @@
-"""What the traced experiments say about blocks between their accesses, in a sentence."""
+"""What the traced experiments say: how sure their events are, and how long blocks lie idle."""
 
 from collections.abc import Sequence
 
+from kvscope.collect.judge import NAMES
 from kvscope.report.data import Run, StudyData
 from kvscope.report.words import IDLE_P50, IDLE_SHARE, NBSP, Shown, number_text, plural
+
+
+def events_recorded(study: StudyData) -> list[str]:
+    """How many events were recorded and dropped, and whether the oracles hold; none untraced."""
+    runs = [run for run in study.complete if "events" in run.facts.get("tracing", {})]
+    if not runs:
+        return []
+    tracings = [run.facts["tracing"] for run in runs]
+    events, dropped = (sum(t[key] for t in tracings) for key in ("events", "dropped_events"))
+    doubtful = [run for run in runs if {*run.reasons} & {*NAMES}]
+    verdict = f"{plural(len(doubtful), 'experiment')} violate" if doubtful else "all hold"
+    return [
+        f"In {plural(len(runs), 'traced experiment')} the attention kernels recorded {events:,} "
+        f"accesses to the KV cache and dropped {dropped:,}. Held against what the scheduler did by "
+        f"{len(NAMES)} oracles: {verdict}."
+    ]
 
 
 def idle_blocks(study: StudyData) -> list[str]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from kvscope.report import overhead_findings as overhead
-from kvscope.report.access_findings import idle_blocks
+from kvscope.report.access_findings import events_recorded, idle_blocks
 from kvscope.report.comparisons import Pair, context_of, grouped, pairs, several
 from kvscope.report.data import StudyData
 from kvscope.report.words import (
@@ -34,7 +34,8 @@ def findings(study: StudyData) -> list[str]:
         found = sorted(found, key=lambda one: not one[0])[:SENTENCES]
     sentences = [sentence for _, sentence in found]
     sentences += [f"{plural(left, 'more comparison')} not listed here."] if left > 0 else []
-    return [*(sentences or _nothing_compared(study)), *idle_blocks(study), *_caveats(study)]
+    traced = [*events_recorded(study), *idle_blocks(study)]
+    return [*(sentences or _nothing_compared(study)), *traced, *_caveats(study)]
 
 
 def _one(pair: Pair) -> str:

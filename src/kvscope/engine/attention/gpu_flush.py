@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from kvscope.engine.attention.events import ALL_HEADS
+from kvscope.engine.attention.flush import plain
 from kvscope.engine.attention.gpu_buffers import Launch
 
 
@@ -40,24 +41,19 @@ def of_launches(launches: list[Launch]) -> dict[str, Any]:
         "segments": {
             "kernel": np.repeat(np.arange(len(kernels)), counts),
             "worker": np.concatenate([np.arange(count) for count in counts]),
-            **{name: _plain(segments[name]) for name in ("events", "dropped", "sm")},
-            **{name: _plain(segments[name]) for name in ("start_clock", "end_clock")},
+            **{name: plain(segments[name]) for name in ("events", "dropped", "sm")},
+            **{name: plain(segments[name]) for name in ("start_clock", "end_clock")},
             **{name: segments[name] - origin for name in ("start_timer", "end_timer")},
         },
         "events": {
-            "kind": _plain(events["kind"]),
-            "row": _plain(events["row"]),
+            "kind": plain(events["kind"]),
+            "row": plain(events["row"]),
             "kv_head": np.where(heads == ALL_HEADS, -1, heads),
-            "block": _plain(events["block"]),
-            "block_position": _plain(events["block_position"]),
-            "offset_tokens": _plain(events["offset_tokens"]),
-            "tokens": _plain(events["tokens"]),
+            "block": plain(events["block"]),
+            "block_position": plain(events["block_position"]),
+            "offset_tokens": plain(events["offset_tokens"]),
+            "tokens": plain(events["tokens"]),
             "start_ticks": events["start_ticks"].astype(np.int64),
-            "duration_ticks": _plain(events["duration_ticks"]),
+            "duration_ticks": plain(events["duration_ticks"]),
         },
     }
-
-
-def _plain(column: Any) -> Any:
-    """A field of records as an array by itself."""
-    return np.ascontiguousarray(column)

@@ -15,8 +15,11 @@ from kvscope.engine.attention.gpu_buffers import Segments
 HARDWARE, LOGICAL = 0, 1  # clocks
 CLOCK = LOGICAL if os.environ.get("TRITON_INTERPRET") == "1" else HARDWARE
 CHUNK = 4096  # elements that a program of `write` moves at once
-STAGES = 3  # blocks in flight where nothing is recorded
 FEW_WARPS, MANY_WARPS = 4, 8
+# Of a block's loads, where nothing is recorded: the table's entry must be there before K and V are
+# asked for, and with five stages the next K and V are on their way while these are computed with.
+# Large blocks need no company, and have no room for it.
+DEEP, SHALLOW = 5, 3
 # Largest sizes that few warps hold in registers: of what a program adds up, and of a block's K.
 FEW_WARPS_SUM, FEW_WARPS_BYTES = 64 * 128, 32 * 128 * 2
 LARGEST_BYTES = {2: 128 * 128 * 2, 4: 32 * 128 * 4}  # of a block's K, by bytes of an element
@@ -38,6 +41,14 @@ def warps(rows: int, block_size: int, head_size: int, element_bytes: int) -> int
     few = rows * width <= FEW_WARPS_SUM and element_bytes == 2
     few = few and padded(block_size) * width * element_bytes <= FEW_WARPS_BYTES
     return FEW_WARPS if few else MANY_WARPS
+
+
+def stages(block_size: int, head_size: int, element_bytes: int, recorded: bool) -> int:
+    """Pipeline stages of `attend`'s loop: one where stamps lie between its loads."""
+    if recorded:
+        return 1
+    small = padded(block_size) * padded(head_size) * element_bytes <= FEW_WARPS_BYTES
+    return DEEP if small else SHALLOW
 
 
 def moved(longest_piece: int, block_size: int, elements: int) -> tuple[int, int]:
@@ -160,7 +171,7 @@ def attend(
     head_size, heads = width // 2, query.shape[1]
     group, count = heads // kv_heads, len(tiles.rows) // 4
     tile, splits = tiles.host.tile_tokens, tiles.host.splits
-    rows = padded(tile * group)
+    rows, size = padded(tile * group), query.element_size()
     launches = [(tiles.heads.recorded, segments), (tiles.heads.others, None)]
     if segments is None:
         launches = [(tiles.heads.all, None)]
@@ -194,8 +205,8 @@ def attend(
             SPLIT=tiles.host.split,
             INSTRUMENT=recorder is not None,
             CLOCK=CLOCK,
-            num_warps=warps(rows, block_size, head_size, query.element_size()),
-            num_stages=1 if recorder else STAGES,
+            num_warps=warps(rows, block_size, head_size, size),
+            num_stages=stages(block_size, head_size, size, recorder is not None),
         )
     if tiles.host.split:
         kernels.reduce[(count, heads)](

@@ -112,9 +112,11 @@ class GpuTracer:
 
     def close(self) -> None:
         """Free the buffers, end their thread and remove the file."""
-        self._buffers.close()
-        self._file.close()
-        self._path.unlink(missing_ok=True)
+        try:
+            self._buffers.close()
+        finally:
+            self._file.close()
+            self._path.unlink(missing_ok=True)
 
     def _store(self, step: int, launches: list[Launch]) -> None:
         """Append a pass to the file; in the buffers' thread."""

@@ -85,6 +85,7 @@ def swap_in_ms(run: Run) -> float:
 def draw(study: StudyData) -> Figure:
     """Idle times at the left, reuse distances at the right; a line an experiment."""
     figure, axes = style.grid_of(1, 2, 2.7)
+    _draw_swaps(axes[0], study)
     for cell, of, title, unit in zip(
         axes, (idle, distance), ("Idle time", "Reuse distance"), (IDLE, DISTANCE), strict=True
     ):
@@ -100,7 +101,6 @@ def draw(study: StudyData) -> Figure:
             _stretch(cell)
         else:
             cell.set_xlim(left=0)
-    _draw_swaps(axes[0], study)
     axes[0].set_ylabel(SHARE)
     style.legend_below(figure, axes)
     return figure
