@@ -142,3 +142,47 @@ def sink(into: Segments | None) -> tuple[Any, Any, int, int]:
 
 
 THREADS = numba.get_num_threads()
+
+
+def by_vllm(case: Case) -> torch.Tensor:
+    """The attention's result by vLLM's own CPU kernels, on a cache of its own."""
+    from vllm import _custom_ops as ops
+    from vllm.platforms import current_platform
+
+    current_platform.import_kernels()
+    s, table = case.shape, torch.from_numpy(case.table)
+    before = case.cache.reshape(len(case.cache), s.kv_heads, 2, s.block_size, s.head_size)
+    shape = (len(case.cache), s.kv_heads, 2 * s.block_size, s.head_size)
+    keys, values = torch.zeros(shape, dtype=s.dtype).chunk(2, dim=2)
+    rows: list[tuple[int, torch.Tensor, torch.Tensor]] = []
+    for row, (context, new) in enumerate(s.rows):
+        for position in range(context + new):
+            block, slot = int(table[row, position // s.block_size]), position % s.block_size
+            token = int(case.starts[row]) + position - context
+            old = position < context
+            key = before[block, :, 0, slot] if old else case.key[token]
+            value = before[block, :, 1, slot] if old else case.value[token]
+            rows.append((block * s.block_size + slot, key, value))
+    slots, *new = zip(*rows, strict=True)
+    ops.cpu_attn_reshape_and_cache(*map(torch.stack, new), keys, values, torch.tensor(slots), "vec")
+    starts = torch.from_numpy(case.starts)
+    lengths = torch.tensor([context + new for context, new in s.rows], dtype=torch.int32)
+    plan = ops.cpu_attn_get_scheduler_metadata(
+        num_reqs=len(s.rows),
+        num_heads=s.kv_heads * s.group,
+        num_kv_heads=s.kv_heads,
+        head_dim=s.head_size,
+        seq_lens=lengths,
+        dtype=s.dtype,
+        query_start_loc=starts,
+        causal=True,
+        sliding_window_size=-1,
+        isa="vec",
+        enable_kv_split=True,
+    )
+    out, scale = torch.zeros_like(case.query), s.head_size**-0.5
+    ops.cpu_attention_with_kv_cache(
+        case.query, keys, values, out, starts, lengths, scale, True, None, -1, table, 0.0, plan,
+        None,
+    )  # fmt: skip
+    return out

@@ -1,6 +1,7 @@
 """The CPU kernels: their arithmetic, and the events they write about it."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from kvscope.engine.attention.buffers import DROPPED, USED, Buffer
 from kvscope.engine.attention.events import ALL_HEADS, EVENT, K_READ, K_WRITE, V_READ, V_WRITE
 from kvscope.engine.attention.tracer import Segments
 
-from .kernel_batches import THREADS, Case, Shape
+from .kernel_batches import THREADS, Case, Shape, by_vllm
 
 pytestmark = pytest.mark.engine
 SEEDS = range(24)
@@ -41,6 +42,15 @@ def test_attention_equals_the_reference(seed: int):
     case = Case(Shape.drawn(seed), seed)
     out, cache = case.run()
     torch.testing.assert_close(out, case.reference(cache), atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize("seed", SEEDS[:8])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-5), (torch.bfloat16, 2e-2)])
+def test_attention_equals_vllms_own(seed: int, dtype: torch.dtype, tolerance: float):
+    like = {"block_size": 32 * (seed % 3 + 1), "head_size": 32 * (seed % 4 + 1), "by_block": False}
+    case = Case(replace(Shape.drawn(seed), dtype=dtype, **like), seed)
+    found, expected = case.run()[0], by_vllm(case).float()
+    torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -102,16 +102,7 @@ def write(
         close_segment(header, counter, made, event_limit - place, CLOCK)
 
 
-@triton.jit(
-    do_not_specialize=[
-        "splits",
-        "head_stride",
-        "layer",
-        "first_event",
-        "first_segment",
-        "event_limit",
-    ]
-)
+@triton.jit(do_not_specialize=["splits", "layer", "first_event", "first_segment", "event_limit"])
 def attend(
     query,  # (tokens, heads, head size)
     cache,  # as in `write`
@@ -208,11 +199,9 @@ def attend(
         if INSTRUMENT:
             scores = landed(scores, CLOCK)
             stop = read_clock(counter, CLOCK)
-            index = (row * 0 + position).to(tl.int64)
+            index, count = (row * 0 + position).to(tl.int64), tokens.to(tl.int64)
             word = word0 | _K_READ
-            put_event(
-                events, place, event_end, word, block, index, 0, tokens.to(tl.int64), start, stop
-            )
+            put_event(events, place, event_end, word, block, index, 0, count, start, stop)
 
         key = position * BLOCK_SIZE + slot
         seen = (slot < tokens)[None, :] & (key[None, :] <= reach[:, None])
@@ -233,18 +222,7 @@ def attend(
             mixed = landed(mixed, CLOCK)
             stop = read_clock(counter, CLOCK)
             word = word0 | _V_READ
-            put_event(
-                events,
-                place + 1,
-                event_end,
-                word,
-                block,
-                index,
-                0,
-                tokens.to(tl.int64),
-                start,
-                stop,
-            )
+            put_event(events, place + 1, event_end, word, block, index, 0, count, start, stop)
             place += 2
 
     if SPLIT:  # tiles of one query
