@@ -64,7 +64,8 @@ def traced(directory: Path, faults: tuple[Fault, ...] = (), buffer_events: int =
             intervals[0, step, layer] = (began, int(ticks()))
         tracer.end_pass()
     events = KernelEvents(chosen, tracer, directory)
-    judge = Judge(Clock.of_run(clock_facts(), Path("run.json")), Layers(intervals))
+    due = {(0, step): LAYERS for step in range(len(PASSES))}
+    judge = Judge(Clock.of_run(clock_facts(), Path("run.json")), Layers(intervals), due)
     tracer.finish()
     for traced_pass in tracer.passes:
         batch = batch_of(cases[traced_pass.step], traced_pass.step)
@@ -173,6 +174,10 @@ KERNEL_FAULTS: dict[str, tuple[str, list[Fault]]] = {
         "block_not_in_table",
         [("K_READ, row, h, block, b,", "K_READ, row, h, block + 1, b,")],
     ),
+    "the layer beside": (
+        "layer_wrong",
+        [("np.uint64(layer) <<", "np.uint64(layer + 1) <<")],
+    ),
     "positions counted from one": (
         "v_reads_missing",
         [("V_READ, row, h, block, b,", "V_READ, row, h, block, b + 1,")],
@@ -261,11 +266,26 @@ def wrong_rate() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def lost_pass() -> Iterator[None]:
+    """A pass whose buffer is given away before it is noted."""
+    original = Tracer.end_pass
+
+    def end_pass(self: Tracer) -> None:
+        original(self)
+        if len(self.passes) == 2:
+            del self.passes[1]
+
+    with mock.patch.object(Tracer, "end_pass", end_pass):
+        yield
+
+
 @pytest.mark.parametrize(
     ("fault", "expected"),
     [
         (stale_slots, "event_outside_kernel"),
         (wrong_place, "v_reads_missing"),
+        (lost_pass, "passes_missing"),
         (wrong_rate, "kernel_outside_layer"),
     ],
 )

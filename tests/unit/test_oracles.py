@@ -18,6 +18,7 @@ from kvscope.collect.judge import (
     ENOUGH_GAPS,
     KERNEL_OUTSIDE_LAYER,
     NAMES,
+    PASSES_MISSING,
     Judge,
     Layers,
     Median,
@@ -73,7 +74,8 @@ def test_what_a_correct_engine_records_violates_nothing(batch: Batch) -> None:
 def test_every_oracle_is_told_of_even_if_it_holds() -> None:
     verdict = Judge(CLOCK, Layers({})).verdict()
     assert tuple(verdict) == NAMES
-    assert set(ORACLES) | {CLOCK_FACTOR_WRONG, KERNEL_OUTSIDE_LAYER} == set(NAMES)
+    whole = {CLOCK_FACTOR_WRONG, KERNEL_OUTSIDE_LAYER, PASSES_MISSING}
+    assert set(ORACLES) | whole == set(NAMES)
     assert all(found == {"violations": 0, "first": ""} for found in verdict.values())
 
 

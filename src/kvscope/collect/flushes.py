@@ -75,6 +75,7 @@ class Flush:
     context: Int64s
     scheduled: Int64s
     block_table: list[list[int]] | None
+    other_layers: int  # events that say they are of another layer
     origin_ticks: int
     kernels: list[Kernel]
     segments: Segment
@@ -220,6 +221,7 @@ def _flush(found: dict[str, Any]) -> Flush:
         context=_integers(found["context_tokens"]),
         scheduled=_integers(found["scheduled_tokens"]),
         block_table=table,
+        other_layers=int(found.get("other_layers", 0)),
         kernels=[Kernel(k["kernel"], k["start_ticks"], k["end_ticks"]) for k in found["kernels"]],
         segments=segments,
         **header,

@@ -18,7 +18,8 @@ from kvscope.collect.owed import Owed, owed_events
 
 CLOCK_FACTOR_WRONG = "clock_factor_wrong"
 KERNEL_OUTSIDE_LAYER = "kernel_outside_layer"
-NAMES = (*ORACLES, CLOCK_FACTOR_WRONG, KERNEL_OUTSIDE_LAYER)
+PASSES_MISSING = "passes_missing"
+NAMES = (*ORACLES, CLOCK_FACTOR_WRONG, KERNEL_OUTSIDE_LAYER, PASSES_MISSING)
 
 # Two readings of the same clock, one by the engine's Python, one beside the kernel.
 LAYER_TOLERANCE_NS = 1_000
@@ -94,11 +95,24 @@ class Layers:
         return max(0, layer[0] - int(start.min()), int(end.max()) - layer[1])
 
 
+def flushes_due(host: HostRecords) -> dict[tuple[int, int], int]:
+    """How many layers of each (repeat, step) were to be traced; nothing is known of imports."""
+    tracing = host.run.get("tracing") or {}
+    if "step_stride" not in tracing:
+        return {}
+    steps = host.steps[host.steps["step"] % tracing["step_stride"] == 0]
+    places = zip(steps["repeat"].tolist(), steps["step"].tolist(), strict=True)
+    return dict.fromkeys(places, len(tracing["layers"]))
+
+
 class Judge:
     """Looks at a run's flushes one after the other and keeps what they violate."""
 
-    def __init__(self, clock: Clock, layers: Layers) -> None:
+    def __init__(
+        self, clock: Clock, layers: Layers, due: dict[tuple[int, int], int] | None = None
+    ) -> None:
         self.clock, self.layers = clock, layers
+        self.due = dict(due or {})  # layers of each (repeat, step) that have yet to come
         self.counts: Counter[str] = Counter()
         self.first: dict[str, str] = {}
         self.gap, self.duration = Median(), Median()
@@ -106,10 +120,12 @@ class Judge:
     @classmethod
     def of_run(cls, host: HostRecords) -> "Judge":
         """For the events of a traced run; BadInput if its run.json has no clock for them."""
-        return cls(Clock.of_run(host.run, host.run_json), Layers.of_run(host))
+        return cls(Clock.of_run(host.run, host.run_json), Layers.of_run(host), flushes_due(host))
 
     def look(self, flush: Flush) -> None:
         """Hold every oracle against a flush."""
+        if (place := (flush.repeat, flush.step)) in self.due:
+            self.due[place] -= 1
         evidence = Evidence(flush)
         explained = DUE_TO_DROPS if drops_explain_gaps(flush, evidence.owed) else ()
         for name, oracle in ORACLES.items():
@@ -136,6 +152,11 @@ class Judge:
                 f"median read takes {duration:.0f}: durations are not in the unit of the starts"
             )
             self._note(CLOCK_FACTOR_WRONG, 1, words)
+        for (repeat, step), layers in self.due.items():
+            if layers:
+                words = f"repeat {repeat}, step {step}: {abs(layers)} layers too "
+                self._note(PASSES_MISSING, abs(layers), words + ("few" if layers > 0 else "many"))
+        self.due = {}
         return {
             name: {"violations": self.counts[name], "first": self.first.get(name, "")}
             for name in NAMES

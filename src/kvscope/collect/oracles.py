@@ -200,6 +200,12 @@ def block_not_in_table(evidence: Evidence) -> Violations:
     return Violations(len(bad), words)
 
 
+def layer_wrong(evidence: Evidence) -> Violations:
+    """Every event says that it is of the layer whose kernel wrote it."""
+    count = evidence.flush.other_layers
+    return Violations(count, f"{count} events say they are of another layer") if count else NONE
+
+
 ORACLES: dict[str, Oracle] = {
     oracle.__name__: oracle
     for oracle in (
@@ -212,6 +218,7 @@ ORACLES: dict[str, Oracle] = {
         tokens_written_twice,
         tokens_misread,
         block_not_in_table,
+        layer_wrong,
         event_outside_kernel,
         events_overlap,
         v_read_before_k,

@@ -35,6 +35,7 @@ def of_kernels(parts: list[Part]) -> dict[str, Any]:
     events = np.concatenate([events for part in parts for events in part.events])
     heads = events["kv_head"].astype(np.int32)
     return {
+        "other_layers": int((events["layer"] != parts[0].kernel.layer).sum()),
         "origin_ticks": origin,
         "kernels": [
             {

@@ -29,6 +29,7 @@ def of_launches(launches: list[Launch]) -> dict[str, Any]:
         return int(choose([choose(launch.segments[field]) for launch in group])) - origin
 
     return {
+        "other_layers": int((events["layer"] != launches[0].layer).sum()),
         "origin_ticks": origin,
         "kernels": [
             {
