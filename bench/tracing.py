@@ -71,6 +71,7 @@ def engine_process(workload: str, attention: str, pipe: Connection) -> None:
 
 def serving(engine: Any, requests: Any, mode: str, phase: str) -> dict[str, Any]:
     """Serve the requests once; seconds of each pass of the phase, and events."""
+    from kvscope.engine.attention.buffers import DROPPED, USED
     from kvscope.engine.marks import Marks
     from kvscope.engine.recording import Recording
     from kvscope.run.recorder import scheduled_rows
@@ -92,9 +93,9 @@ def serving(engine: Any, requests: Any, mode: str, phase: str) -> dict[str, Any]
         if all((tokens == 1) == (phase == "decode") for _, tokens, _, _ in scheduled_rows(p))
     ]
     events = dropped = 0
-    if mode in STRIDES:
-        events = sum(int(p.kernels[-1].used.sum()) for p in tracer.passes)
-        dropped = sum(int(p.kernels[-1].dropped.sum()) for p in tracer.passes)
+    for traced in tracer.passes if mode in STRIDES else ():
+        counts = (traced.kernels[-1].counters - traced.first).sum(axis=0)
+        events, dropped = events + int(counts[USED]), dropped + int(counts[DROPPED])
     return {
         "seconds": wanted,
         "events": events,

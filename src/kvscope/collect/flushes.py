@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -76,6 +76,7 @@ class Flush:
     scheduled: Int64s
     block_table: list[list[int]] | None
     other_layers: int  # events that say they are of another layer
+    unreadable: int  # records that are no events, left out here
     origin_ticks: int
     kernels: list[Kernel]
     segments: Segment
@@ -202,8 +203,8 @@ def _flush(found: dict[str, Any]) -> Flush:
     for name in ("phases", "context_tokens", "scheduled_tokens", "block_table"):
         if found[name] is not None and len(found[name]) != rows:
             raise ValueError(f"{name} has {len(found[name])} rows, the batch {rows}")
-    if len(events["kind"]) and not 0 <= events["kind"].min() <= events["kind"].max() < len(KINDS):
-        raise ValueError(f"events.kind has values outside 0 … {len(KINDS) - 1}")
+    written = len(events["kind"])
+    segments, events = _readable(segments, events)
     if strange := sorted({*found["phases"]} - {*PHASES}):
         raise ValueError(f"a request's phase is '{strange[0]}', known are {', '.join(PHASES)}")
     header: dict[str, Any] = {
@@ -222,11 +223,23 @@ def _flush(found: dict[str, Any]) -> Flush:
         scheduled=_integers(found["scheduled_tokens"]),
         block_table=table,
         other_layers=int(found.get("other_layers", 0)),
+        unreadable=written - len(events["kind"]),
         kernels=[Kernel(k["kernel"], k["start_ticks"], k["end_ticks"]) for k in found["kernels"]],
         segments=segments,
         **header,
         **events,
     )
+
+
+def _readable(segments: Segment, events: dict[str, Any]) -> tuple[Segment, dict[str, Any]]:
+    """Without the records of no known kind: whatever was in memory where no event was written."""
+    kind = events["kind"]
+    if not len(kind) or 0 <= kind.min() <= kind.max() < len(KINDS):
+        return segments, events
+    good = (kind >= 0) & (kind < len(KINDS))
+    own = np.repeat(np.arange(len(segments.events)), segments.events)
+    counts = np.bincount(own[good], minlength=len(segments.events))
+    return replace(segments, events=counts), {name: c[good] for name, c in events.items()}
 
 
 def _segments(found: dict[str, Any], kernels: int) -> Segment:

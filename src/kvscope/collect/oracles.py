@@ -200,6 +200,12 @@ def block_not_in_table(evidence: Evidence) -> Violations:
     return Violations(len(bad), words)
 
 
+def records_unreadable(evidence: Evidence) -> Violations:
+    """Every record is an event."""
+    count = evidence.flush.unreadable
+    return Violations(count, f"{count} records are no events") if count else NONE
+
+
 def layer_wrong(evidence: Evidence) -> Violations:
     """Every event says that it is of the layer whose kernel wrote it."""
     count = evidence.flush.other_layers
@@ -210,6 +216,7 @@ ORACLES: dict[str, Oracle] = {
     oracle.__name__: oracle
     for oracle in (
         events_dropped,
+        records_unreadable,
         k_reads_missing,
         v_reads_missing,
         reads_repeated,

@@ -28,7 +28,8 @@ class PassRecord:
     output_ns: int = 0  # the sampled tokens are on the host
     end_ns: int = 0  # vLLM has taken them in
     output: Any = None  # vLLM's ModelRunnerOutput
-    block_tables: dict[str, list[int]] | None = None  # by internal id, where KV events are traced
+    # vLLM's blocks, whose ids never change, by internal id; where KV events are traced.
+    block_tables: dict[str, list[Any]] | None = None
 
 
 @dataclass(slots=True)

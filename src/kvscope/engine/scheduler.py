@@ -103,10 +103,10 @@ class RecordingScheduler(Scheduler):
         self.marks.push(FORWARD_PASS, step)
         return scheduled
 
-    def _block_tables(self, scheduled: SchedulerOutput) -> dict[str, list[int]]:
+    def _block_tables(self, scheduled: SchedulerOutput) -> dict[str, list[Any]]:
         """The blocks of each scheduled request, in order, as the block manager has them."""
-        ids = self.kv_cache_manager.get_block_ids
-        return {name: list(ids(name)[0]) for name in scheduled.num_scheduled_tokens}
+        blocks = self.kv_cache_manager.coordinator.single_type_managers[0].req_to_blocks
+        return {name: blocks[name][:] for name in scheduled.num_scheduled_tokens}
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput

@@ -186,6 +186,7 @@ REASONS = {
     "tokens_misread": "a read covers other tokens of its block than the request's length demands",
     "block_not_in_table": "an event touched a block that the scheduler had not given its request",
     "passes_missing": "a traced forward pass lacks the events of a layer, or has them twice",
+    "records_unreadable": "records of the kernels hold something else than events",
     "layer_wrong": "an event says it is of another layer than the kernel that wrote it",
     "event_outside_kernel": "an event lies outside of the interval of its kernel",
     "events_overlap": "two events of one worker overlap, or are not in order of time",

@@ -112,5 +112,5 @@ def described(record: PassRecord, rows: Any) -> dict[str, Any]:
         "phases": here["phase"].tolist(),
         "context_tokens": here["context_tokens"].tolist(),
         "scheduled_tokens": here["scheduled_tokens"].tolist(),
-        "block_table": [record.block_tables[name] for name in internal],
+        "block_table": [[b.block_id for b in record.block_tables[name]] for name in internal],
     }

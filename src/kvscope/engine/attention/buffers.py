@@ -1,9 +1,11 @@
-"""Where events go while a forward pass runs, and how they leave between passes.
+"""Where events go while forward passes run, and how they leave between passes.
 
-Two buffers take turns: kernels fill one while a background thread writes the other, filled by the
-pass before, to a file. Each is bounded; a kernel that finds its segment full counts what it drops.
+Two buffers take turns: kernels fill one while a background thread writes the other to a file. A
+buffer takes passes until the next one might not fit: waking a thread costs as much as some
+thousand events. Each is bounded; a kernel that finds its segment full counts what it drops.
 """
 
+import os
 import queue
 import threading
 from pathlib import Path
@@ -19,12 +21,14 @@ Words = npt.NDArray[np.uint64]
 Counts = npt.NDArray[np.int64]
 
 BUFFERS = 2
+SEGMENT_EVENTS = 1 << 14  # of a segment at least, where it may: half a MiB, which caches hold
+MOST_PARTS = 1024  # that Linux writes in one call
 COUNTER_WORDS = 8  # one cache line a segment, so that workers do not share one
 USED, DROPPED = 0, 1
 
 
 class Buffer:
-    """The segments of one forward pass, one a worker, and their counters."""
+    """The segments of some forward passes, one a worker, and their counters."""
 
     def __init__(self, workers: int, most_events: int) -> None:
         self.counters: Counts = np.zeros((workers, COUNTER_WORDS), np.int64)
@@ -33,15 +37,20 @@ class Buffer:
         # Memory that no event is written to is never taken from the system.
         self._words: Words = np.empty(workers * self._most * WORDS, np.uint64)
 
-    def size_for(self, events: int) -> None:
+    def has_room(self, events: int) -> bool:
+        """Whether one worker could write so many more."""
+        return bool(self.counters[:, USED].max() + events <= self.segments.shape[1])
+
+    def empty_for(self, events: int) -> None:
         """Empty the segments and make each large enough for `events`, or as large as allowed."""
-        workers, capacity = len(self.counters), min(events, self._most)
+        workers, capacity = len(self.counters), min(max(events, SEGMENT_EVENTS), self._most)
         self.segments = self._words[: workers * capacity * WORDS].reshape(workers, capacity, WORDS)
         self.counters[:] = 0
 
-    def used(self, worker: int) -> Words:
-        """The events of a segment."""
-        return self.segments[worker, : self.counters[worker, USED]]
+    def used(self) -> list[Words]:
+        """The events of each segment."""
+        counts = self.counters[:, USED].tolist()
+        return [self.segments[worker, :count] for worker, count in enumerate(counts)]
 
 
 class Drain:
@@ -110,12 +119,16 @@ class Drain:
     def _run(self) -> None:
         while (buffer := self._full.get()) is not None:
             try:
-                for worker in range(len(buffer.counters)):
-                    self._write(buffer.used(worker).data.cast("B"))
+                self._write([part.data.cast("B") for part in buffer.used() if len(part)])
             except OSError as error:  # told to whoever takes the next buffer
                 self._error = error
             self._free.put(buffer)
 
-    def _write(self, data: memoryview) -> None:
-        while data:
-            data = data[self._file.write(data) :]
+    def _write(self, parts: list[memoryview]) -> None:
+        """Write all parts, in as few calls as the system allows."""
+        while parts:
+            written = os.writev(self._file.fileno(), parts[:MOST_PARTS])
+            while parts and written >= len(parts[0]):
+                written -= len(parts.pop(0))
+            if written:
+                parts[0] = parts[0][written:]

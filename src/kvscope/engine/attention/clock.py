@@ -67,13 +67,9 @@ ticks = cycle_counter if NAME == "tsc" else monotonic_ns
 
 
 @njit(cache=True)
-def _now() -> Any:
+def now() -> Any:
+    """The clock, for Python: an int."""
     return ticks()
-
-
-def now() -> int:
-    """The clock, for Python."""
-    return int(_now())
 
 
 @dataclass(frozen=True)
@@ -98,7 +94,7 @@ def sample() -> Sample:
 
 def resolution_ticks() -> int:
     """The smallest step between two readings of the clock that differ."""
-    seen = [now() for _ in range(1000)]
+    seen: list[int] = [now() for _ in range(1000)]
     return min(b - a for a, b in pairwise(seen) if b > a)
 
 

@@ -1,6 +1,6 @@
 """What the kernels of one layer recorded on a CPU, as `kernel_events.jsonl.zst` has it."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,21 +11,17 @@ Events = npt.NDArray[Any]
 Counts = npt.NDArray[np.int64]
 
 
-class Part:
+class Part(NamedTuple):
     """One kernel's events by worker, and how many each worker dropped."""
 
-    def __init__(
-        self,
-        kernel: Any,
-        segments: list[Events],
-        used_before: Counts,
-        dropped_before: Counts,
-    ) -> None:
-        self.kernel = kernel
-        self.dropped = kernel.dropped - dropped_before
-        spans = zip(segments, used_before, kernel.used, strict=True)
-        self.events = [events[first:last] for events, first, last in spans]
-        self.count = sum(map(len, self.events))
+    kernel: Any  # tracer.TracedKernel
+    events: list[Events]
+    dropped: Counts
+
+
+def cut(segments: list[Events], first: Counts, last: Counts) -> list[Events]:
+    """The events of each segment from `first` on, before `last`."""
+    return [events[a:b] for events, a, b in zip(segments, first, last, strict=True)]
 
 
 def of_kernels(parts: list[Part]) -> dict[str, Any]:

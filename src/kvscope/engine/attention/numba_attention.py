@@ -19,12 +19,14 @@ from vllm.v1.attention.backend import (
 )
 from vllm.v1.kv_cache_interface import AttentionSpec, KVCacheLayout
 
-from kvscope.engine.attention import clock, numba_kernels
+from kvscope.engine.attention import numba_kernels
 from kvscope.engine.attention.batches import Batch, batch, tile_tokens
+from kvscope.engine.attention.clock import now
 from kvscope.engine.attention.tracer import ATTENTION, WRITE, Tracer
 from kvscope.engine.attention.tracing import of_engine_being_built
 
 EVENTS_OF_A_PIECE = EVENTS_OF_A_READ = 2  # K and V
+NOT_TRACED = (None, None, 0, 1)  # in place of segments
 
 
 @dataclass
@@ -130,27 +132,25 @@ class NumbaAttention(AttentionImpl[NumbaMetadata]):
         cache, strides, size = flat(kv_cache), kv_cache.stride()[:2], kv_cache.shape[2]
         number = layer_number(layer)
         segments = self.tracer.segments(number) if self.tracer is not None else None
-        events = segments and segments.events
-        counters = segments and segments.counters
-        stride = segments.head_stride if segments else 1
-        began = clock.now() if segments else 0
+        events, counters, _, stride = segments or NOT_TRACED
+        began = now() if segments else 0
         numba_kernels.write(
             elements(key[:tokens]), elements(value[:tokens]), cache, strides, size, cut.pieces,
             events, counters, number,
         )  # fmt: skip
         if self.tracer is not None and segments:
-            self.tracer.ran(number, WRITE, began, clock.now())
+            self.tracer.ran(number, WRITE, began, now())
         asked = query[:tokens].float().contiguous()
         into = output[:tokens].view(asked.shape)
         direct = into.dtype == torch.float32 and into.is_contiguous()
         answer = into if direct else torch.empty_like(asked)
-        ready = clock.now() if segments else 0
+        ready = now() if segments else 0
         numba_kernels.attend(
             asked.numpy(), cache, answer.numpy(), strides, size, self.kv_heads, cut.tiles,
             cut.table, self.scale, attn_metadata.scratch, events, counters, number, stride,
         )  # fmt: skip
         if self.tracer is not None and segments:
-            self.tracer.ran(number, ATTENTION, ready, clock.now())
+            self.tracer.ran(number, ATTENTION, ready, now())
         if not direct:
             into.copy_(answer)
         return output
