@@ -42,7 +42,7 @@ class Compiled:
 def compiled(variant: Variant) -> Compiled:
     """Compile a variant, launched as `gpu_launch` launches it."""
     writes = variant.kernel.startswith("write")
-    kernel = triton_kernels.write if writes else triton_kernels.attend
+    kernel = triton_kernels.kvscope_write if writes else triton_kernels.kvscope_attention
     constants, warps, stages = (_write if writes else _attend)(variant)
     constants |= {
         "KV_HEADS": variant.kv_heads,
@@ -92,7 +92,7 @@ def _attend(variant: Variant) -> tuple[dict[str, Any], int, int]:
 @cache
 def reduce_compiled(capability: int) -> Compiled:
     """The kernel that joins the parts of a sequence; it records nothing."""
-    kernel = triton_kernels.reduce
+    kernel = triton_kernels.kvscope_reduce
     constants = {"HEAD_SIZE": 128, "WIDTH": 128, "PARTS": MAX_SPLITS}
     types = TYPES | {"output": "*fp16"} | dict.fromkeys(constants, "constexpr")
     signature = {name: types.get(name, "i64") for name in kernel.arg_names}

@@ -131,7 +131,7 @@ def write(
     _, kv_heads, block_size, width = cache.shape
     head_size = width // 2
     tokens, chunk = moved(batch.longest_piece, block_size, kv_heads * head_size)
-    kernels.write[(len(batch.pieces) // 4,)](
+    kernels.kvscope_write[(len(batch.pieces) // 4,)](
         key,
         value,
         cache,
@@ -178,7 +178,7 @@ def attend(
     for of_launch, recorder in launches:
         if not len(of_launch):
             continue
-        kernels.attend[(count, len(of_launch), splits)](
+        kernels.kvscope_attention[(count, len(of_launch), splits)](
             query,
             cache,
             output,
@@ -209,7 +209,7 @@ def attend(
             num_stages=stages(block_size, head_size, size, recorder is not None),
         )
     if tiles.host.split:
-        kernels.reduce[(count, heads)](
+        kernels.kvscope_reduce[(count, heads)](
             *tiles.partial,
             output,
             tiles.rows,

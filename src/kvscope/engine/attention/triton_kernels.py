@@ -27,7 +27,7 @@ _K_WRITE = tl.constexpr(record.K_WRITE)  # V's is the next
 
 
 @triton.jit(do_not_specialize=["layer", "first_event", "first_segment", "event_limit"])
-def write(
+def kvscope_write(
     key,  # (tokens, KV heads, head size)
     value,
     cache,  # (blocks, KV heads, block size, 2 · head size), K first; the first three in any order
@@ -103,7 +103,7 @@ def write(
 
 
 @triton.jit(do_not_specialize=["splits", "layer", "first_event", "first_segment", "event_limit"])
-def attend(
+def kvscope_attention(
     query,  # (tokens, heads, head size)
     cache,  # as in `write`
     output,  # as query
@@ -242,7 +242,7 @@ def attend(
 
 
 @triton.jit(do_not_specialize=["splits"])
-def reduce(
+def kvscope_reduce(
     partial,
     partial_max,
     partial_sum,
