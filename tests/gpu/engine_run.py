@@ -62,7 +62,8 @@ def asked(record: PassRecord, context: dict[str, int]) -> list[dict[str, Any]]:
     for name in record.output.req_ids:
         new = record.scheduled.num_scheduled_tokens[name]
         before = context.get(name, 0)
-        rows.append({"context": before, "new": new, "blocks": record.block_tables[name]})
+        blocks = [block.block_id for block in record.block_tables[name]]
+        rows.append({"context": before, "new": new, "blocks": blocks})
         context[name] = before + new
     return rows
 

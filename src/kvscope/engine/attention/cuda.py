@@ -10,21 +10,17 @@ from typing import Any, ClassVar
 import torch
 from vllm.model_executor.models.utils import extract_layer_index
 from vllm.v1.attention.backend import (
-    AttentionBackend,
-    AttentionImpl,
     AttentionMetadata,
     AttentionMetadataBuilder,
-    AttentionType,
     CommonAttentionMetadata,
-    MultipleOf,
 )
 from vllm.v1.kv_cache_interface import AttentionSpec
 
 from kvscope.engine.attention import gpu_launch
+from kvscope.engine.attention.backend import AnyBlocks, CausalAttention
 from kvscope.engine.attention.gpu_batch import batch, tile_tokens
 from kvscope.engine.attention.gpu_buffers import Segments
 from kvscope.engine.attention.gpu_tracer import ATTENTION, WRITE, GpuTracer
-from kvscope.engine.attention.tracing import of_engine_being_built
 
 
 @dataclass
@@ -85,27 +81,8 @@ class CudaMetadataBuilder(AttentionMetadataBuilder[CudaMetadata]):
         return CudaMetadata(on_device, common.block_table_tensor, common.slot_mapping)
 
 
-class CudaAttention(AttentionImpl[CudaMetadata]):
+class CudaAttention(CausalAttention):
     """Writes K and V to their slots, and attends to each request's blocks."""
-
-    def __init__(
-        self,
-        num_heads: int,
-        head_size: int,
-        scale: float,
-        num_kv_heads: int,
-        alibi_slopes: list[float] | None = None,
-        sliding_window: int | None = None,
-        kv_cache_dtype: str = "auto",
-        logits_soft_cap: float | None = None,
-        attn_type: str = AttentionType.DECODER,
-        kv_sharing_target_layer_name: str | None = None,
-        **unused: Any,
-    ) -> None:
-        if alibi_slopes or sliding_window or logits_soft_cap or attn_type != AttentionType.DECODER:
-            raise NotImplementedError("kvscope's attention is causal and full, without biases")
-        self.scale = float(scale)
-        self.tracer: Any = of_engine_being_built()  # a GpuTracer
 
     def forward(
         self,
@@ -145,7 +122,7 @@ class CudaAttention(AttentionImpl[CudaMetadata]):
         return made
 
 
-class CudaBackend(AttentionBackend):
+class CudaBackend(AnyBlocks):
     """vLLM's `CUSTOM` backend."""
 
     forward_includes_kv_cache_update: bool = True
@@ -165,11 +142,6 @@ class CudaBackend(AttentionBackend):
     def get_builder_cls() -> type[CudaMetadataBuilder]:
         """What prepares a batch for it."""
         return CudaMetadataBuilder
-
-    @staticmethod
-    def get_supported_kernel_block_sizes(kv_cache_spec: Any = None) -> list[int | MultipleOf]:
-        """Any block size: vLLM's blocks are the kernels'."""
-        return [MultipleOf(1)]
 
     @classmethod
     def supports_combination(

@@ -29,7 +29,6 @@ def of_kernels(parts: list[Part]) -> dict[str, Any]:
     origin = parts[0].kernel.start_ticks
     workers = range(len(parts[0].events))
     events = np.concatenate([events for part in parts for events in part.events])
-    heads = events["kv_head"].astype(np.int32)
     return {
         "other_layers": int((events["layer"] != parts[0].kernel.layer).sum()),
         "origin_ticks": origin,
@@ -47,17 +46,23 @@ def of_kernels(parts: list[Part]) -> dict[str, Any]:
             "events": [len(events) for part in parts for events in part.events],
             "dropped": [int(count) for part in parts for count in part.dropped],
         },
-        "events": {
-            "kind": plain(events["kind"]),
-            "row": plain(events["row"]),
-            "kv_head": np.where(heads == ALL_HEADS, -1, heads),
-            "block": plain(events["block"]),
-            "block_position": plain(events["block_position"]),
-            "offset_tokens": plain(events["offset_tokens"]),
-            "tokens": plain(events["tokens"]),
-            "start_ticks": events["start_ticks"].astype(np.int64) - origin,
-            "duration_ticks": plain(events["duration_ticks"]),
-        },
+        "events": columns(events, origin),
+    }
+
+
+def columns(events: Events, origin: int = 0) -> dict[str, Events]:
+    """The records' fields as arrays, starts counted from `origin`."""
+    heads = events["kv_head"].astype(np.int32)
+    return {
+        "kind": plain(events["kind"]),
+        "row": plain(events["row"]),
+        "kv_head": np.where(heads == ALL_HEADS, -1, heads),
+        "block": plain(events["block"]),
+        "block_position": plain(events["block_position"]),
+        "offset_tokens": plain(events["offset_tokens"]),
+        "tokens": plain(events["tokens"]),
+        "start_ticks": events["start_ticks"].astype(np.int64) - origin,
+        "duration_ticks": plain(events["duration_ticks"]),
     }
 
 

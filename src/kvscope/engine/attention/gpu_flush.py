@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from kvscope.engine.attention.events import ALL_HEADS
-from kvscope.engine.attention.flush import plain
+from kvscope.engine.attention.flush import columns, plain
 from kvscope.engine.attention.gpu_buffers import Launch
 
 
@@ -21,7 +20,6 @@ def of_launches(launches: list[Launch]) -> dict[str, Any]:
     kernels = [list(group) for _, group in groupby(launches, key=lambda launch: launch.kernel)]
     segments = np.concatenate([launch.segments for launch in launches])
     events = np.concatenate([launch.events for launch in launches])
-    heads = events["kv_head"].astype(np.int64)
     origin = int(segments["start_timer"].min())
     counts = [sum(len(launch.segments) for launch in group) for group in kernels]
 
@@ -46,15 +44,5 @@ def of_launches(launches: list[Launch]) -> dict[str, Any]:
             **{name: plain(segments[name]) for name in ("start_clock", "end_clock")},
             **{name: segments[name] - origin for name in ("start_timer", "end_timer")},
         },
-        "events": {
-            "kind": plain(events["kind"]),
-            "row": plain(events["row"]),
-            "kv_head": np.where(heads == ALL_HEADS, -1, heads),
-            "block": plain(events["block"]),
-            "block_position": plain(events["block_position"]),
-            "offset_tokens": plain(events["offset_tokens"]),
-            "tokens": plain(events["tokens"]),
-            "start_ticks": events["start_ticks"].astype(np.int64),
-            "duration_ticks": plain(events["duration_ticks"]),
-        },
+        "events": columns(events),
     }

@@ -1,6 +1,5 @@
 """`instrumented` on a CPU: vLLM's attention replaced by kernels that can record KV events."""
 
-import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -8,22 +7,19 @@ import numba
 import numpy as np
 import numpy.typing as npt
 import torch
+from vllm.model_executor.models.utils import extract_layer_index
 from vllm.v1.attention.backend import (
-    AttentionBackend,
-    AttentionImpl,
     AttentionMetadata,
     AttentionMetadataBuilder,
-    AttentionType,
     CommonAttentionMetadata,
-    MultipleOf,
 )
-from vllm.v1.kv_cache_interface import AttentionSpec, KVCacheLayout
+from vllm.v1.kv_cache_interface import AttentionSpec
 
 from kvscope.engine.attention import numba_kernels
+from kvscope.engine.attention.backend import AnyBlocks, CausalAttention
 from kvscope.engine.attention.batches import Batch, batch, tile_tokens
 from kvscope.engine.attention.clock import now
 from kvscope.engine.attention.tracer import ATTENTION, WRITE, Tracer
-from kvscope.engine.attention.tracing import of_engine_being_built
 
 EVENTS_OF_A_PIECE = EVENTS_OF_A_READ = 2  # K and V
 NOT_TRACED = (None, None, 0, 1)  # in place of segments
@@ -85,31 +81,8 @@ class NumbaMetadataBuilder(AttentionMetadataBuilder[NumbaMetadata]):
         return NumbaMetadata(cut, common.num_actual_tokens, self.scratch)
 
 
-class NumbaAttention(AttentionImpl[NumbaMetadata]):
+class NumbaAttention(CausalAttention):
     """Writes K and V to their blocks, and attends to each request's blocks."""
-
-    def __init__(
-        self,
-        num_heads: int,
-        head_size: int,
-        scale: float,
-        num_kv_heads: int,
-        alibi_slopes: list[float] | None = None,
-        sliding_window: int | None = None,
-        kv_cache_dtype: str = "auto",
-        logits_soft_cap: float | None = None,
-        attn_type: str = AttentionType.DECODER,
-        kv_sharing_target_layer_name: str | None = None,
-        **unused: Any,
-    ) -> None:
-        if alibi_slopes or sliding_window or logits_soft_cap or attn_type != AttentionType.DECODER:
-            raise NotImplementedError(
-                "instrumented attention is causal and full, without biases or caps"
-            )
-        self.kv_heads, self.scale = num_kv_heads, np.float32(scale)
-        tracer = of_engine_being_built()
-        assert tracer is None or isinstance(tracer, Tracer)
-        self.tracer = tracer
 
     def forward(
         self,
@@ -130,7 +103,7 @@ class NumbaAttention(AttentionImpl[NumbaMetadata]):
             return output
         tokens, cut = attn_metadata.tokens, attn_metadata.batch
         cache, strides, size = flat(kv_cache), kv_cache.stride()[:2], kv_cache.shape[2]
-        number = layer_number(layer)
+        number = extract_layer_index(layer.layer_name)
         segments = self.tracer.segments(number) if self.tracer is not None else None
         events, counters, _, stride = segments or NOT_TRACED
         began = now() if segments else 0
@@ -147,7 +120,8 @@ class NumbaAttention(AttentionImpl[NumbaMetadata]):
         ready = now() if segments else 0
         numba_kernels.attend(
             asked.numpy(), cache, answer.numpy(), strides, size, self.kv_heads, cut.tiles,
-            cut.table, self.scale, attn_metadata.scratch, events, counters, number, stride,
+            cut.table, np.float32(self.scale), attn_metadata.scratch, events, counters, number,
+            stride,
         )  # fmt: skip
         if self.tracer is not None and segments:
             self.tracer.ran(number, ATTENTION, ready, now())
@@ -173,14 +147,7 @@ def flat(kv_cache: torch.Tensor) -> npt.NDArray[Any]:
     return elements(kv_cache.as_strided((last + 1,), (1,)))
 
 
-def layer_number(layer: torch.nn.Module) -> int:
-    """The number of the transformer block that an attention layer belongs to."""
-    found = re.search(r"\.layers\.(\d+)\.", layer.layer_name)
-    assert found is not None, layer.layer_name
-    return int(found.group(1))
-
-
-class NumbaBackend(AttentionBackend):
+class NumbaBackend(AnyBlocks):
     """Takes the place of vLLM's CPU backend, and its name, by which vLLM looks it up."""
 
     forward_includes_kv_cache_update: bool = True
@@ -200,13 +167,3 @@ class NumbaBackend(AttentionBackend):
     def get_builder_cls() -> type[NumbaMetadataBuilder]:
         """What prepares a batch for it."""
         return NumbaMetadataBuilder
-
-    @staticmethod
-    def get_supported_kernel_block_sizes(kv_cache_spec: Any = None) -> list[int | MultipleOf]:
-        """Any block size."""
-        return [MultipleOf(1)]
-
-    @classmethod
-    def supported_kv_cache_layouts(cls) -> tuple[KVCacheLayout, ...]:
-        """Layer by layer, or all layers of a block together."""
-        return KVCacheLayout.LBHNC, KVCacheLayout.BLHNC

@@ -11,15 +11,13 @@ from typing import Any, ClassVar
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 from vllm.v1.attention.backend import (
-    AttentionBackend,
-    AttentionImpl,
     AttentionMetadata,
     AttentionMetadataBuilder,
-    AttentionType,
     CommonAttentionMetadata,
-    MultipleOf,
 )
-from vllm.v1.kv_cache_interface import AttentionSpec, KVCacheLayout
+from vllm.v1.kv_cache_interface import AttentionSpec
+
+from kvscope.engine.attention.backend import AnyBlocks, CausalAttention
 
 
 @dataclass
@@ -80,27 +78,8 @@ class PagedMetadataBuilder(AttentionMetadataBuilder[PagedMetadata]):
         return Row(slice(start, end), length, blocks, mask, causal=1 < queries == length)
 
 
-class PagedAttention(AttentionImpl[PagedMetadata]):
+class PagedAttention(CausalAttention):
     """Writes K and V to their slots, and attends to each request's blocks."""
-
-    def __init__(
-        self,
-        num_heads: int,
-        head_size: int,
-        scale: float,
-        num_kv_heads: int,
-        alibi_slopes: list[float] | None = None,
-        sliding_window: int | None = None,
-        kv_cache_dtype: str = "auto",
-        logits_soft_cap: float | None = None,
-        attn_type: str = AttentionType.DECODER,
-        kv_sharing_target_layer_name: str | None = None,
-        **unused: Any,
-    ) -> None:
-        if alibi_slopes or sliding_window or logits_soft_cap or attn_type != AttentionType.DECODER:
-            raise NotImplementedError("paged attention is causal and full, without biases or caps")
-        self.head_size, self.scale = head_size, float(scale)
-        self.grouped = num_heads != num_kv_heads
 
     def do_kv_cache_update(
         self,
@@ -142,13 +121,13 @@ class PagedAttention(AttentionImpl[PagedMetadata]):
                 attn_mask=row.mask,
                 is_causal=row.causal,
                 scale=self.scale,
-                enable_gqa=self.grouped,
+                enable_gqa=self.heads != self.kv_heads,
             )
             output[row.queries] = attended[0].transpose(0, 1)
         return output
 
 
-class PagedBackend(AttentionBackend):
+class PagedBackend(AnyBlocks):
     """Takes the place of vLLM's CPU backend, and its name, by which vLLM looks it up."""
 
     forward_includes_kv_cache_update: bool = False
@@ -168,13 +147,3 @@ class PagedBackend(AttentionBackend):
     def get_builder_cls() -> type[PagedMetadataBuilder]:
         """What prepares a batch for it."""
         return PagedMetadataBuilder
-
-    @staticmethod
-    def get_supported_kernel_block_sizes(kv_cache_spec: Any = None) -> list[int | MultipleOf]:
-        """Any block size."""
-        return [MultipleOf(1)]
-
-    @classmethod
-    def supported_kv_cache_layouts(cls) -> tuple[KVCacheLayout, ...]:
-        """Layer by layer, or all layers of a block together."""
-        return KVCacheLayout.LBHNC, KVCacheLayout.BLHNC
