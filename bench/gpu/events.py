@@ -168,6 +168,11 @@ def verdict(result: dict[str, Any]) -> list[str]:
         slow = row["queries"] == 1 and (row["speed_beside_triton"] or 1) < TARGET
         if slow:
             faults.append(f"{where}: {row['speed_beside_triton']:.2f} × vLLM's Triton kernel")
+    if engine_found := result.get("engine"):
+        requests = engine_found["requests"]
+        for key in ("requests_with_vllms_tokens", "requests_with_same_tokens_when_traced"):
+            if engine_found[key] < requests:
+                faults.append(f"{key.replace('_', ' ')}: {engine_found[key]} of {requests}")
     return faults
 
 

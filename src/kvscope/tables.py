@@ -303,7 +303,11 @@ KV_EVENTS = Table(
         Column("tokens", I32, "token slots touched, from there on"),
         Column("start_ns", I64, "nanoseconds since the run's start, host monotonic clock"),
         Column("end_ns", I64, "as start_ns"),
-        Column("worker", I32, "who did it: CPU thread, or warp group of a GPU's thread block"),
+        Column(
+            "worker",
+            I32,
+            "CPU thread that did it, or thread block of a GPU, by its place in the kernel",
+        ),
         Column("sm", I32, "the GPU's streaming multiprocessor; null on a CPU"),
     ),
 )

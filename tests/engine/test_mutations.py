@@ -9,6 +9,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import pandas as pd
 import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
@@ -16,6 +17,7 @@ pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 from kvscope.collect.clock import Clock
 from kvscope.collect.flushes import parse
 from kvscope.collect.judge import Judge, Layers
+from kvscope.collect.schedule import Schedule
 from kvscope.engine.attention.buffers import USED, Drain
 from kvscope.engine.attention.tracer import ATTENTION, WRITE, Tracer
 from kvscope.plan.grid import expand
@@ -64,7 +66,8 @@ def traced(directory: Path, faults: tuple[Fault, ...] = (), buffer_events: int =
         tracer.end_pass()
     events = KernelEvents(chosen, tracer, directory)
     due = {(0, step): LAYERS for step in range(len(PASSES))}
-    judge = Judge(Clock.of_run(clock_facts(), Path("run.json")), Layers(intervals), due)
+    clock, layers = Clock.of_run(clock_facts(), Path("run.json")), Layers(intervals)
+    judge = Judge(clock, layers, due, Schedule(scheduled(cases)))
     tracer.finish()
     for traced_pass in tracer.passes:
         batch = batch_of(cases[traced_pass.step], traced_pass.step)
@@ -92,11 +95,12 @@ def clock_facts() -> dict[str, Any]:
 def batch_of(case: Case, step: int) -> dict[str, Any]:
     """What the scheduler knows of a batch."""
     rows, size = case.shape.rows, case.shape.block_size
+    decodes = {bool(context) and new == 1 for context, new in rows}
     return {
         "repeat": 0,
         "step": step,
         "block_size": size,
-        "phase": "mixed",
+        "phase": "mixed" if len(decodes) > 1 else "decode" if decodes.pop() else "prefill",
         "requests": [str(row) for row in range(len(rows))],
         "phases": ["decode" if context and new == 1 else "prefill" for context, new in rows],
         "context_tokens": [context for context, _ in rows],
@@ -106,6 +110,17 @@ def batch_of(case: Case, step: int) -> dict[str, Any]:
             for row, (context, new) in enumerate(rows)
         ],
     }
+
+
+def scheduled(cases: list[Case]) -> pd.DataFrame:
+    """The `batch` table of the passes."""
+    rows = [
+        (0, step, str(row), "decode" if context and new == 1 else "prefill", context, new)
+        for step, case in enumerate(cases)
+        for row, (context, new) in enumerate(case.shape.rows)
+    ]
+    names = ["repeat", "step", "request_id", "phase", "context_tokens", "scheduled_tokens"]
+    return pd.DataFrame(rows, columns=names)
 
 
 def violated(judge: Judge) -> set[str]:
@@ -185,6 +200,18 @@ KERNEL_FAULTS: dict[str, tuple[str, list[Fault]]] = {
         "tokens_not_written",
         [("for is_value in range(2)", "for is_value in range(1)")],
     ),
+    "K and V swapped in writes": (
+        "write_malformed",
+        [("K_WRITE + is_value, row", "K_WRITE + 1 - is_value, row")],
+    ),
+    "writes of one head": (
+        "write_malformed",
+        [("row, ALL_HEADS, block", "row, 0, block")],
+    ),
+    "K stamped after it was read": (
+        "clock_factor_wrong",
+        [(f"{LOGGED}K_READ", f"start = ticks()\n            {LOGGED}K_READ")],
+    ),
     "writes one slot off": (
         "tokens_written_twice",
         [("offset, count, start,\n", "offset + 1, count, start,\n")],
@@ -205,7 +232,12 @@ KERNEL_FAULTS: dict[str, tuple[str, list[Fault]]] = {
     ),
     "starts from another clock": (
         "event_outside_kernel",
-        [("    thread = get_thread_id()", "    start += np.uint64(10**9)\n    thread = 0")],
+        [
+            (
+                "    thread = get_thread_id()",
+                "    start += np.uint64(10**9)\n    thread = get_thread_id()",
+            )
+        ],
     ),
 }
 
@@ -281,12 +313,39 @@ def lost_pass() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def requests_permuted() -> Iterator[None]:
+    """A writer that has the requests of a batch in another order than their rows."""
+    original = batch_of
+
+    def batch(case: Case, step: int) -> dict[str, Any]:
+        found = original(case, step)
+        return found | {"requests": found["requests"][::-1]}
+
+    with mock.patch(f"{__name__}.batch_of", batch):
+        yield
+
+
+@contextmanager
+def kernels_mixed_up() -> Iterator[None]:
+    """A writer that takes the one kernel for the other."""
+    original = Tracer.ran
+
+    def ran(self: Tracer, layer: int, kernel: str, *instants: int) -> None:
+        original(self, layer, ATTENTION if kernel == WRITE else WRITE, *instants)
+
+    with mock.patch.object(Tracer, "ran", ran):
+        yield
+
+
 @pytest.mark.parametrize(
     ("fault", "expected"),
     [
         (stale_slots, "event_outside_kernel"),
         (wrong_place, "v_reads_missing"),
         (lost_pass, "passes_missing"),
+        (requests_permuted, "batch_differs"),
+        (kernels_mixed_up, "event_of_other_kernel"),
         (half_a_record, "records_unreadable"),
         (wrong_rate, "kernel_outside_layer"),
     ],

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from kvscope.collect.clock import Clock
+from kvscope.collect.flushes import parse
+from kvscope.collect.judge import Judge, Layers
 from kvscope.run.environment import REQUIRED
 from tests.gpu.cases import Case
 
@@ -73,3 +76,27 @@ def test_kernels_and_segments_are_complete(run: dict):
                 *(segments[name] for name in ("kernel", "start_timer", "end_timer")), strict=True
             ):
                 assert timers[kernel]["start_ticks"] <= start < end <= timers[kernel]["end_ticks"]
+
+
+def test_no_oracle_is_violated(run: dict):
+    clock = {"ns_per_tick": 1.0, "samples": [{"ticks": 0, "host_ns": 0, "uncertainty_ns": 0}]}
+    judge = Judge(Clock.of_run({"tracing": {"clock": clock}}, Path("run.json")), Layers({}))
+    for step, one in enumerate(run["passes"]):
+        for layer, recorded in one["layers"].items():
+            head = head_of(one["rows"], run["tile_tokens"]) | {"step": step, "layer": int(layer)}
+            judge.look(parse(json.dumps(head | recorded).encode(), Path("events"), 1))
+    assert not [name for name, found in judge.verdict().items() if found["violations"]]
+
+
+def head_of(rows: list[dict], tile: int) -> dict:
+    """What a flush says of its batch."""
+    phases = ["decode" if row["context"] and row["new"] == 1 else "prefill" for row in rows]
+    return {
+        **{"version": 1, "repeat": 0, "block_size": 12, "tile_tokens": tile, "kv_heads": [0, 1]},
+        "requests": [str(row) for row in range(len(rows))],
+        "phase": phases[0] if len({*phases}) == 1 else "mixed",
+        "phases": phases,
+        "context_tokens": [row["context"] for row in rows],
+        "scheduled_tokens": [row["new"] for row in rows],
+        "block_table": [row["blocks"] for row in rows],
+    }

@@ -170,7 +170,7 @@ def aligned(late_ns: list[int], offset_ns: int, ppm: float = 0.0) -> Alignment:
         run_json=Path("run.json"),
         run={"clock": {"repeats": [{"repeat": 0, "start_ns": 0, "duration_s": 1.0}]}},
         steps=frame.assign(schedule_s=0.0),
-        **dict.fromkeys(("requests", "preemptions", "layers"), pd.DataFrame()),
+        **dict.fromkeys(("requests", "batch", "preemptions", "layers"), pd.DataFrame()),
     )
     profiler = times - offset_ns + np.array(late_ns) - (times * ppm * 1e-6).astype(np.int64)
     found = align(host, frame[["repeat", "step"]].assign(start_ns=profiler), None)

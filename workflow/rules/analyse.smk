@@ -11,7 +11,7 @@ rule analyse_experiment:
     conda:
         "../envs/kvscope.yaml"
     resources:
-        mem_mib=1024,
+        mem_mib=4096,
     params:
         run="results/experiments/{id}",
         out=lambda wildcards, output: Path(output[0]).parent,

@@ -16,9 +16,10 @@ from kvscope.collect.merge import write_timeline
 from kvscope.collect.nsys import write_empty_tables, write_nsys_tables
 from kvscope.collect.perfetto import write_perfetto
 from kvscope.collect.writing import table_path
+from kvscope.errors import BadInput
 from kvscope.files import write_json
 from kvscope.ranges import DOMAIN, FORWARD_PASS
-from kvscope.runfile import KERNEL_EVENTS, TRACING
+from kvscope.runfile import COMPLETE, KERNEL_EVENTS, TRACING
 from kvscope.tables import KV_EVENTS, NVTX_RANGES, SCHEMA_VERSION, TIMELINE
 
 TRACE = "trace.sqlite"
@@ -56,11 +57,14 @@ def collect_run(run_dir: Path, out_dir: Path, perfetto: bool = False) -> None:
         account["warnings"].append(f"The run was profiled, but {TRACE} is not there.")
     account["alignment"] = alignment and alignment.to_json()
     offset_ns = alignment.offset_ns if alignment else None
-    if TRACING in host.run:
+    traced = TRACING in host.run and (run_dir / KERNEL_EVENTS).exists()
+    if TRACING in host.run and not traced and host.run.get("status") == COMPLETE:
+        raise BadInput(f"{run_dir / KERNEL_EVENTS}: no such file, though KV events were traced")
+    if traced:
         account["kv_events"] = _kv_events(run_dir, out_dir, host, offset_ns)
     account["rows"][TIMELINE.name] = write_timeline(host, out_dir, offset_ns)
     if perfetto:
-        accesses = read_accesses(table_path(out_dir, KV_EVENTS)) if TRACING in host.run else None
+        accesses = read_accesses(table_path(out_dir, KV_EVENTS)) if traced else None
         if accesses and accesses.warning:
             account["warnings"].append(accesses.warning)
         write_perfetto(table_path(out_dir, TIMELINE), host, out_dir / PERFETTO, accesses)

@@ -190,6 +190,7 @@ def _flush(found: dict[str, Any]) -> Flush:
     version = found["version"]
     if version != FORMAT_VERSION:
         raise ValueError(f"its version is {version}, this kvscope reads {FORMAT_VERSION}")
+    _check_head(found)
     segments = _segments(found["segments"], len(found["kernels"]))
     rows = len(found["requests"])
     table = found["block_table"]
@@ -203,6 +204,8 @@ def _flush(found: dict[str, Any]) -> Flush:
     for name in ("phases", "context_tokens", "scheduled_tokens", "block_table"):
         if found[name] is not None and len(found[name]) != rows:
             raise ValueError(f"{name} has {len(found[name])} rows, the batch {rows}")
+    if len(events["kind"]) and events["duration_ticks"].min() < 0:
+        raise ValueError("events.duration_ticks has negative values")
     written = len(events["kind"])
     segments, events = _readable(segments, events)
     if strange := sorted({*found["phases"]} - {*PHASES}):
@@ -229,6 +232,26 @@ def _flush(found: dict[str, Any]) -> Flush:
         **header,
         **events,
     )
+
+
+def _check_head(found: dict[str, Any]) -> None:
+    """ValueError if a part of a flush that is not an array of events is not as it has to be."""
+    if len({*found["requests"]}) < len(found["requests"]):
+        raise ValueError("requests has one twice")
+    heads, table = found["kv_heads"], found["block_table"]
+    whole = {
+        "kv_heads": heads or [],
+        "block_table": [block for row in table or [] for block in row],
+        "context_tokens": found["context_tokens"],
+        "scheduled_tokens": found["scheduled_tokens"],
+    }
+    for name, values in whole.items():
+        if not all(type(value) is int and value >= 0 for value in values):
+            raise ValueError(f"{name} holds something else than whole numbers from 0 on")
+    for kernel in found["kernels"]:
+        ticks = kernel["start_ticks"], kernel["end_ticks"]
+        if not all(tick is None or type(tick) is int for tick in ticks):
+            raise ValueError(f"the ticks of kernel '{kernel['kernel']}' are no whole numbers")
 
 
 def _readable(segments: Segment, events: dict[str, Any]) -> tuple[Segment, dict[str, Any]]:

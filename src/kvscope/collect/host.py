@@ -10,7 +10,7 @@ import pandas as pd
 from kvscope.collect.arrays import Int64s
 from kvscope.errors import BadInput
 from kvscope.runfile import RUN_FILE, read_run
-from kvscope.tables import LAYERS, PREEMPTIONS, REQUESTS, STEPS, Table, read
+from kvscope.tables import BATCH, LAYERS, PREEMPTIONS, REQUESTS, STEPS, Table, read
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,7 @@ class HostRecords:
     run: dict[str, Any]
     requests: pd.DataFrame
     steps: pd.DataFrame
+    batch: pd.DataFrame
     preemptions: pd.DataFrame
     layers: pd.DataFrame
 
@@ -36,7 +37,7 @@ class HostRecords:
             path = run_dir / f"{of.name}.parquet"
             return read(of, path) if path.exists() else of.empty()
 
-        return cls(run_json, run, table(REQUESTS), table(STEPS), table(PREEMPTIONS), table(LAYERS))
+        return cls(run_json, run, *map(table, (REQUESTS, STEPS, BATCH, PREEMPTIONS, LAYERS)))
 
     @property
     def repeats(self) -> list[dict[str, Any]]:

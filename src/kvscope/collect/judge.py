@@ -10,21 +10,25 @@ import numpy as np
 from kvscope.collect.arrays import Int64s
 from kvscope.collect.clock import Clock
 from kvscope.collect.evidence import Evidence
-from kvscope.collect.flushes import ATTENTION, WRITE, Flush
+from kvscope.collect.flushes import ATTENTION, KINDS, V_READ, WRITE, Flush
 from kvscope.collect.host import HostRecords, duration_ns
 from kvscope.collect.oracles import ORACLES
 from kvscope.collect.oracles_of_time import gaps
 from kvscope.collect.owed import Owed, owed_events
+from kvscope.collect.schedule import Schedule
 
 CLOCK_FACTOR_WRONG = "clock_factor_wrong"
 KERNEL_OUTSIDE_LAYER = "kernel_outside_layer"
 PASSES_MISSING = "passes_missing"
-NAMES = (*ORACLES, CLOCK_FACTOR_WRONG, KERNEL_OUTSIDE_LAYER, PASSES_MISSING)
+BATCH_DIFFERS = "batch_differs"
+NAMES = (*ORACLES, CLOCK_FACTOR_WRONG, KERNEL_OUTSIDE_LAYER, PASSES_MISSING, BATCH_DIFFERS)
 
 # Two readings of the same clock, one by the engine's Python, one beside the kernel.
 LAYER_TOLERANCE_NS = 1_000
-ENOUGH_GAPS = 100
+ENOUGH_GAPS = 60
 MOST_GAP_PER_DURATION = 2.0
+MOST_GAP_PER_READ = 0.5  # on a CPU, where reads follow each other closely
+SHORT_GAP_NS = 50.0
 _BINS_PER_OCTAVE = 16
 _ENOUGH_VALUES = 4096  # of one flush
 
@@ -109,35 +113,50 @@ class Judge:
     """Looks at a run's flushes one after the other and keeps what they violate."""
 
     def __init__(
-        self, clock: Clock, layers: Layers, due: dict[tuple[int, int], int] | None = None
+        self,
+        clock: Clock,
+        layers: Layers,
+        due: dict[tuple[int, int], int] | None = None,
+        schedule: Schedule | None = None,
     ) -> None:
-        self.clock, self.layers = clock, layers
+        self.clock, self.layers, self.schedule = clock, layers, schedule
         self.due = dict(due or {})  # layers of each (repeat, step) that have yet to come
         self.counts: Counter[str] = Counter()
         self.first: dict[str, str] = {}
-        self.gap, self.duration = Median(), Median()
+        self.gaps = {kind: (Median(), Median()) for kind in range(len(KINDS))}
+        self.on_gpu = False
 
     @classmethod
     def of_run(cls, host: HostRecords) -> "Judge":
         """For the events of a traced run; BadInput if its run.json has no clock for them."""
-        return cls(Clock.of_run(host.run, host.run_json), Layers.of_run(host), flushes_due(host))
+        clock, layers = Clock.of_run(host.run, host.run_json), Layers.of_run(host)
+        return cls(clock, layers, flushes_due(host), Schedule(host.batch))
 
     def look(self, flush: Flush) -> None:
         """Hold every oracle against a flush."""
         if (place := (flush.repeat, flush.step)) in self.due:
             self.due[place] -= 1
+        if self.schedule is not None and (difference := self.schedule.difference(flush)):
+            self._note(BATCH_DIFFERS, 1, f"{flush.where}: {difference}")
         evidence = Evidence(flush)
         explained = DUE_TO_DROPS if drops_explain_gaps(flush, evidence.owed) else ()
         for name, oracle in ORACLES.items():
             found = oracle(evidence)
             if found.count and name not in explained:
                 self._note(name, found.count, f"{flush.where}: {found.first}")
-        for median, values in zip((self.gap, self.duration), gaps(evidence), strict=True):
-            median.add(values)
+        self.on_gpu |= flush.segments.timers is not None
+        for kind, found_gaps in gaps(evidence).items():
+            for median, values in zip(self.gaps[kind], found_gaps, strict=True):
+                median.add(values)
         out_ns = self.layers.sticking_out_ns(flush, self.clock)
         if out_ns > self.clock.uncertainty_ns + LAYER_TOLERANCE_NS:
             words = f"{flush.where}: a kernel lies {out_ns} ns outside of its layer"
             self._note(KERNEL_OUTSIDE_LAYER, 1, words)
+
+    @property
+    def _some_ticks(self) -> float:
+        """A gap that is too short to mean anything."""
+        return SHORT_GAP_NS / float(self.clock.slopes[0])
 
     def _note(self, name: str, count: int, words: str) -> None:
         self.counts[name] += count
@@ -145,13 +164,18 @@ class Judge:
 
     def verdict(self) -> dict[str, dict[str, Any]]:
         """Every oracle's violations and the first of them, 0 and '' where it holds."""
-        gap, duration = self.gap.value, self.duration.value
-        if self.gap.count >= ENOUGH_GAPS and gap > MOST_GAP_PER_DURATION * duration:
-            words = (
-                f"between neighbouring reads of one worker the median gap is {gap:.0f} ticks, the "
-                f"median read takes {duration:.0f}: durations are not in the unit of the starts"
-            )
-            self._note(CLOCK_FACTOR_WRONG, 1, words)
+        for kind, (between, took) in self.gaps.items():
+            gap, duration = between.value, took.value
+            wide = gap > MOST_GAP_PER_DURATION * duration
+            if kind <= V_READ and not self.on_gpu and gap > self._some_ticks:
+                wide |= gap > MOST_GAP_PER_READ * duration
+            if between.count >= ENOUGH_GAPS and wide:
+                words = (
+                    f"after a {KINDS[kind]} its worker does nothing for {gap:.0f} ticks in the "
+                    f"median, and the event takes {duration:.0f}: its stamps are not around it, or "
+                    "its duration is not in the unit of its start"
+                )
+                self._note(CLOCK_FACTOR_WRONG, 1, words)
         for (repeat, step), layers in self.due.items():
             if layers:
                 words = f"repeat {repeat}, step {step}: {abs(layers)} layers too "

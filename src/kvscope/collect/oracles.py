@@ -11,8 +11,22 @@ import numpy as np
 
 from kvscope.collect.arrays import Bools, Int64s
 from kvscope.collect.evidence import NONE, Evidence, Violations, first_of, span
-from kvscope.collect.flushes import ATTENTION, K_READ, K_WRITE, KINDS, V_READ, V_WRITE, WRITE
-from kvscope.collect.oracles_of_time import event_outside_kernel, events_overlap, v_read_before_k
+from kvscope.collect.flushes import (
+    ALL_HEADS,
+    ATTENTION,
+    K_READ,
+    K_WRITE,
+    KINDS,
+    V_READ,
+    V_WRITE,
+    WRITE,
+)
+from kvscope.collect.oracles_of_time import (
+    event_of_other_kernel,
+    event_outside_kernel,
+    events_overlap,
+    v_read_before_k,
+)
 
 Oracle = Callable[[Evidence], Violations]
 
@@ -144,6 +158,37 @@ def _strange_writes(evidence: Evidence) -> Violations:
     return Violations(len(bad), words)
 
 
+def write_malformed(evidence: Evidence) -> Violations:
+    """A write is of all heads, and V of a piece is written after its K, by the same worker."""
+    flush = evidence.flush
+    if not flush.traces(WRITE) or flush.kv_heads is None:
+        return NONE
+    at = np.flatnonzero(~evidence.is_read)
+    of_a_head = at[flush.kv_head[at] != ALL_HEADS]
+    if len(of_a_head):
+        words = f"{evidence.event_words(of_a_head[0])} is of head {flush.kv_head[of_a_head[0]]}"
+        return Violations(len(of_a_head), words)
+    k, v = (at[flush.kind[at] == kind] for kind in (K_WRITE, V_WRITE))
+    if len(k) != len(v):
+        return NONE  # tokens_not_written or tokens_written_twice has the case
+    k, v = (one[np.lexsort(_piece(evidence, one))] for one in (k, v))
+    alike = np.ones(len(k), np.bool_)
+    for of_k, of_v in zip(_piece(evidence, k), _piece(evidence, v), strict=True):
+        alike &= of_k == of_v
+    bad = np.flatnonzero(alike & (flush.start_ticks[v] < flush.start_ticks[k]))
+    if not len(bad):
+        return NONE
+    return Violations(len(bad), f"{evidence.event_words(v[bad[0]])} begins before its K is written")
+
+
+def _piece(evidence: Evidence, at: Int64s) -> tuple[Int64s, ...]:
+    flush = evidence.flush
+    return tuple(
+        column[at]
+        for column in (flush.offset_tokens, flush.block_position, flush.row, flush.segment)
+    )
+
+
 def tokens_misread(evidence: Evidence) -> Violations:
     """A read takes a block from its first token, up to its end or the tile's."""
     flush, owed, at = evidence.flush, evidence.owed, evidence.due_reads
@@ -223,9 +268,11 @@ ORACLES: dict[str, Oracle] = {
         heads_missing,
         tokens_not_written,
         tokens_written_twice,
+        write_malformed,
         tokens_misread,
         block_not_in_table,
         layer_wrong,
+        event_of_other_kernel,
         event_outside_kernel,
         events_overlap,
         v_read_before_k,

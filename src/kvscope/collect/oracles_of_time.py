@@ -1,4 +1,4 @@
-"""Oracles about when events happened: within their kernel, one after the other, K before V.
+"""Oracles about when events happened: in their kernel, one after the other, K before V.
 
 Events of one segment come from one worker, which does one thing at a time and writes it down in
 order. An imported trace that does not tell heads apart has no such segments.
@@ -9,7 +9,25 @@ import numpy.typing as npt
 
 from kvscope.collect.arrays import Int64s
 from kvscope.collect.evidence import NONE, Evidence, Violations
-from kvscope.collect.flushes import K_READ, V_READ, Flush
+from kvscope.collect.flushes import ATTENTION, K_READ, V_READ, WRITE, Flush
+
+
+def event_of_other_kernel(evidence: Evidence) -> Violations:
+    """The write kernel writes and the attention kernel reads, the one before the other."""
+    flush = evidence.flush
+    names = [kernel.name for kernel in flush.kernels]
+    if flush.kv_heads is None or not len(flush):
+        return NONE
+    reads = np.array([name == ATTENTION for name in names])[flush.segments.kernel]
+    bad = np.flatnonzero(reads[flush.segment] != evidence.is_read)
+    if len(bad):
+        owner = names[flush.segments.kernel[flush.segment[bad[0]]]]
+        return Violations(len(bad), f"{evidence.event_words(bad[0])} is of kernel '{owner}'")
+    bounds = {kernel.name: (kernel.start_ticks, kernel.end_ticks) for kernel in flush.kernels}
+    written, begun = bounds.get(WRITE, (None, None))[1], bounds.get(ATTENTION, (None, None))[0]
+    if written is not None and begun is not None and begun < written:
+        return Violations(1, f"attention begins at tick {begun}, the write ends at {written}")
+    return NONE
 
 
 def event_outside_kernel(evidence: Evidence) -> Violations:
@@ -115,15 +133,22 @@ def _paired_by_sorting(evidence: Evidence) -> tuple[Int64s, Int64s]:
     return places[kinds == V_READ], places[kinds == K_READ]
 
 
-def gaps(evidence: Evidence) -> tuple[Int64s, Int64s]:
-    """Between neighbouring reads of one worker that go on from a block to the next, of one request
-    and head: ticks from one read's end to the next's start, and ticks that the former took.
+def gaps(evidence: Evidence) -> dict[int, tuple[Int64s, Int64s]]:
+    """Of each kind: ticks between an event's end and the start of the one its worker does next,
+    and ticks that the former took.
 
-    From K to K, from V to V, or, where K and V take turns, from V to the next block's K.
+    Of reads, where the worker goes on to the next block of the same request and head: from K to K,
+    from V to V, or, where K and V take turns, from V to the next block's K. Of writes, all.
     """
     flush, reads = evidence.flush, evidence.reads
-    if flush.kv_heads is None or len(reads.at) < 2:
-        return np.empty(0, np.int64), np.empty(0, np.int64)
+    if flush.kv_heads is None or len(flush) < 2:
+        return {}
     onward = reads.together & (reads.onward == 1) & (reads.kind[1:] <= reads.kind[:-1])
     one, other = reads.at[:-1][onward], reads.at[1:][onward]
-    return flush.start_ticks[other] - flush.end_ticks[one], flush.duration_ticks[one]
+    writes = np.flatnonzero(~evidence.is_read)
+    neighbours = (np.diff(writes) == 1) & (np.diff(flush.segment[writes]) == 0)
+    one = np.concatenate([one, writes[:-1][neighbours]])
+    other = np.concatenate([other, writes[1:][neighbours]])
+    between = flush.start_ticks[other] - flush.end_ticks[one]
+    took, kind = flush.duration_ticks[one], flush.kind[one]
+    return {k: (between[kind == k], took[kind == k]) for k in np.unique(kind).tolist()}

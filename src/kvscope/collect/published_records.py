@@ -90,6 +90,20 @@ class Layout:
         return (k[0], k[1] // (X * ELEMENT_BYTES)), (v[0], v[1] // ELEMENT_BYTES)
 
 
+def _by_place(records: list[Record], key: str) -> dict[tuple[int, int], Record]:
+    """The records by (step, layer); BadInput if one comes twice."""
+    found: dict[tuple[int, int], Record] = {}
+    for record in records:
+        place = record["step"], record["layer_id"]
+        if place in found:
+            raise BadInput(
+                f"{key}: step {place[0]}, layer {place[1]} comes twice; give the files of one run, "
+                "each once"
+            )
+        found[place] = record
+    return found
+
+
 @dataclass
 class Trace:
     """Both files together: what each forward pass wrote and read, layer by layer."""
@@ -116,9 +130,15 @@ class Trace:
             raise BadInput(
                 f"{WRITES_KEY}: neither a prefill pass nor reads, so no request's length is known"
             )
+        rows = max((len(r["k_read_pattern_record"]) for r in reads), default=0)
+        if prompts is not None and rows > len(prompts):
+            raise BadInput(
+                f"{READS_KEY}: a record has {rows} requests, the prefill pass {len(prompts)}; give "
+                "files of one run"
+            )
         return cls(
-            writes={(r["step"], r["layer_id"]): r for r in writes},
-            reads={(r["step"], r["layer_id"]): r for r in reads},
+            writes=_by_place(writes, WRITES_KEY),
+            reads=_by_place(reads, READS_KEY),
             layout=layout,
             began=min(r["start_time"] for r in (*writes, *reads)),
             prompts=prompts,

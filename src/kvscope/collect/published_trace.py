@@ -125,16 +125,19 @@ def import_trace(paths: Sequence[Path], out: Path) -> str:
     """
     writes, reads = read_records(paths)
     counts = Counts()
-    (out / RUN_FILE).unlink(missing_ok=True)  # no record vouches for the tables while they change
     try:
         trace = Trace.of(writes, reads)
+        facts = _facts(paths, trace)
+        (out / RUN_FILE).unlink(missing_ok=True)  # nothing vouches for tables while they change
         _write(flushes(trace), counts, out / KERNEL_EVENTS)
     except (KeyError, IndexError, TypeError, ValueError) as error:
         names = ", ".join(str(path) for path in paths)
         raise BadInput(f"{names}: a record is not as the artifact has them ({error!r})") from None
     for table in (tables.WORKLOAD, tables.REQUESTS, tables.STEPS, tables.BATCH, tables.PREEMPTIONS):
         tables.write(table, table.empty(), out / f"{table.name}.parquet")
-    write_run(out, _record(paths, trace, counts, out))
+    facts["faults"] = [*counts.losses(), *facts["faults"]]
+    facts[TRACING]["events"] = sum(counts.events.values())
+    write_run(out, facts | {"files": recorded_files(out)})
     account = write_kv_tables(out / KERNEL_EVENTS, out, Judge.of_run(HostRecords.read(out)))
     collected: dict[str, Any] = {
         "schema": tables.SCHEMA_VERSION,
@@ -160,8 +163,8 @@ def _write(found: Iterator[Record], counts: Counts, path: Path) -> None:
             stream.write(orjson.dumps(flush) + b"\n")
 
 
-def _record(paths: Sequence[Path], trace: Trace, counts: Counts, out: Path) -> dict[str, Any]:
-    """What run.json says of the import."""
+def _facts(paths: Sequence[Path], trace: Trace) -> dict[str, Any]:
+    """What run.json says of the import, but for what is counted while it is written."""
     records = [*trace.writes.values(), *trace.reads.values()]
     span_s = max(record["start_time"] for record in records) - trace.began
     uncertainty_us = max(record["cpu_duration(us)"] for record in records)
@@ -169,7 +172,7 @@ def _record(paths: Sequence[Path], trace: Trace, counts: Counts, out: Path) -> d
     readings = [(0, 0), (later, round(later * NS_PER_TICK))]
     return {
         **provenance(UNBOXKV_TRACE, paths),
-        "faults": [*counts.losses(), *_faults(trace)],
+        "faults": _faults(trace),
         "clock": {
             "run_start_monotonic_ns": 0,
             "run_start_utc_ns": round(trace.began * 1e9),
@@ -187,11 +190,10 @@ def _record(paths: Sequence[Path], trace: Trace, counts: Counts, out: Path) -> d
                     for t, ns in readings
                 ],
             },
-            "events": sum(counts.events.values()),
+            "events": 0,
             "dropped_events": None,
         },
         "engine": {"block_size": trace.layout.block_size},
-        "files": recorded_files(out),
     }
 
 

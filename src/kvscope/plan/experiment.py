@@ -153,7 +153,7 @@ class Tracing(Part):
     """Which KV events the attention kernels record.
 
     Of the forward passes, layers and KV heads, those whose number is a multiple of a stride.
-    `buffer_events` bounds the events that one pass can hold in memory.
+    `buffer_events` bounds the events that a buffer, and so one pass, can hold in memory.
     """
 
     name: Literal["none", "sampled", "full"]

@@ -114,6 +114,17 @@ def _strides_suit_tracing(experiment: "Experiment") -> None:
             )
 
 
+def _buffer_has_a_part_for_each(experiment: "Experiment") -> None:
+    events, threads = experiment.tracing.buffer_events, experiment.device.threads
+    if experiment.tracing.name != "none" and events < threads:
+        raise impossible(
+            f"tracing.buffer_events ({events}) must be at least device.threads ({threads}): each "
+            "thread has a part of the buffer to itself",
+            "tracing.buffer_events",
+            "device.threads",
+        )
+
+
 def _layout_suits_attention(experiment: "Experiment") -> None:
     vllm_on_cpu = experiment.engine.attention == "vllm" and experiment.device.name == "cpu"
     if experiment.cache.layout == "by_block" and vllm_on_cpu:
@@ -272,6 +283,7 @@ RULES: tuple[Callable[["Experiment"], None], ...] = (
     _attention_suits_dtype,
     _tracing_has_kernels,
     _strides_suit_tracing,
+    _buffer_has_a_part_for_each,
     _layout_suits_attention,
     _block_size_suits_device,
     _head_size_suits_device,

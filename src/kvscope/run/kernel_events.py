@@ -1,6 +1,6 @@
 """From what the kernels recorded to `kernel_events.jsonl.zst`: one JSON object a (pass, layer).
 
-Done between repeats, outside of anything that is timed. docs/TRACE_SPEC.md defines the object.
+Done between repeats, while no pass is timed. docs/TRACE_SPEC.md defines the object.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,6 @@ from kvscope.run.recorder import Repeat, external_id
 from kvscope.runfile import KERNEL_EVENTS
 
 COMPRESSION_LEVEL = 3
-
 
 OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
 
@@ -42,15 +41,17 @@ class KernelEvents:
             return
         self.tracer.clear()
         self.samples.append(self.tracer.clock.sample())
-        yield
-        self.samples.append(self.tracer.clock.sample())
+        try:
+            yield
+        finally:
+            self.samples.append(self.tracer.clock.sample())
 
     def write(self, number: int, recording: Recording, repeat: Repeat) -> None:
         """Append a repeat's events to the file."""
         if self.tracer is None:
             return
         rows = dict(iter(repeat.batch.groupby("step")))
-        compressor = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL)
+        compressor = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL, write_checksum=True)
         with (
             self.path.open("ab") as file,
             compressor.stream_writer(file, closefd=False) as out,

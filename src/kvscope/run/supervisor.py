@@ -27,6 +27,7 @@ from kvscope.run.processes import kill
 from kvscope.run.profiler import Nsys, find_nsys
 from kvscope.run.progress import PROGRESS_FILE, read_progress
 from kvscope.run.provenance import hardware, policy_origins, versions
+from kvscope.runfile import SPOOL
 from kvscope.workload import requests
 
 LOG_FILE = "log.txt"
@@ -107,7 +108,7 @@ def refused(experiment: Experiment, reason: str) -> dict[str, Any]:
 
 def clear(directory: Path) -> None:
     """Remove what an earlier run left, so that nothing old is taken for new."""
-    names = [runfile.RUN_FILE, runfile.SESSION_FILE, PROGRESS_FILE, *runfile.RECORDED_FILES]
+    names = [runfile.RUN_FILE, runfile.SESSION_FILE, PROGRESS_FILE, SPOOL, *runfile.RECORDED_FILES]
     for name in names:
         if name != "experiment.yaml":
             (directory / name).unlink(missing_ok=True)

@@ -74,9 +74,12 @@ class Drain:
         began = perf_counter()
         buffer = self._free.get()
         self.waited_s += perf_counter() - began
-        if self._error is not None:
-            raise RuntimeError("KV events could not be written") from self._error
+        self._complain()
         return buffer
+
+    def _complain(self) -> None:
+        if self._error is not None:
+            raise RuntimeError(f"KV events could not be written to {self.path}") from self._error
 
     def give(self, buffer: Buffer) -> int:
         """Hand over a filled buffer; the place of its first event in the file, in events."""
@@ -87,9 +90,10 @@ class Drain:
 
     def finish(self) -> None:
         """Wait until everything handed over is in the file."""
-        taken = [self.take() for _ in range(BUFFERS)]
+        taken = [self._free.get() for _ in range(BUFFERS)]
         for buffer in taken:
             self._free.put(buffer)
+        self._complain()
 
     def read(self, place: int, events: int) -> npt.NDArray[Any]:
         """Events of the file, as records."""
@@ -120,7 +124,7 @@ class Drain:
         while (buffer := self._full.get()) is not None:
             try:
                 self._write([part.data.cast("B") for part in buffer.used() if len(part)])
-            except OSError as error:  # told to whoever takes the next buffer
+            except Exception as error:  # told to whoever takes the next buffer
                 self._error = error
             self._free.put(buffer)
 

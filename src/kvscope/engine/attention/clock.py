@@ -100,7 +100,7 @@ def resolution_ticks() -> int:
 
 def described(samples: list[Sample], start_ns: int) -> dict[str, Any]:
     """The clock as run.json has it; `start_ns` is the run's start on the host's clock."""
-    first, last = samples[0], samples[-1]
+    first, last = samples[0], samples[-1] if len(samples) > 1 else sample()
     ns_per_tick = (last.host_ns - first.host_ns) / (last.ticks - first.ticks)
     return {
         "name": NAME,

@@ -5,6 +5,7 @@ with their SM's own clock, and each segment has the timer's time at its start an
 """
 
 from dataclasses import asdict, dataclass
+from functools import cache
 from time import perf_counter_ns
 from typing import Any
 
@@ -31,6 +32,7 @@ def _read(out: torch.Tensor, counter: torch.Tensor) -> None:
     read_timer_often[(1,)](out, counter, len(out), CLOCK=KIND, num_warps=1)
 
 
+@cache
 def resolution_ns(device: torch.device | str = "cuda") -> int:
     """The timer's step: the least difference between two readings that differ."""
     out = torch.empty(READINGS, dtype=torch.int64, device=device)
@@ -49,6 +51,7 @@ def sample(device: torch.device | str = "cuda") -> Sample:
             torch.cuda.synchronize(device)
 
     _read(out, counter)  # compiles the kernel
+    resolution_ns(device)  # while the device works: what is said of a failed run needs it
     tries = []
     for _ in range(TRIES):
         synchronize()
@@ -62,7 +65,7 @@ def sample(device: torch.device | str = "cuda") -> Sample:
 
 def described(samples: list[Sample], start_ns: int) -> dict[str, Any]:
     """The clock as run.json has it; `start_ns` is the run's start on the host's clock."""
-    first, last = samples[0], samples[-1]
+    first, last = samples[0], samples[-1] if len(samples) > 1 else sample()
     return {
         "name": NAME,
         "ns_per_tick": (last.host_ns - first.host_ns) / (last.ticks - first.ticks),

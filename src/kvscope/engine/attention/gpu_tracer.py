@@ -19,6 +19,7 @@ from kvscope.engine.attention.gpu_buffers import HEADER, Buffers, Launch, Segmen
 from kvscope.engine.attention.gpu_flush import of_launches
 from kvscope.engine.attention.tracing import Clock
 from kvscope.plan.experiment import Experiment
+from kvscope.runfile import SPOOL
 
 WRITE, ATTENTION = "write", "attention"
 
@@ -59,7 +60,7 @@ class GpuTracer:
         self.clock = clock
         self.workers = self.tile_tokens = 0  # told by the backend; workers are the GPU's SMs
         self.passes: list[TracedPass] = []
-        self._path = directory / "kernel_events.tmp"
+        self._path = directory / SPOOL
         self._file = self._path.open("w+b")
         self._buffers = Buffers(self.buffer_events, self._store, device)
         self._step: int | None = None

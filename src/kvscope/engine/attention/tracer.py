@@ -16,8 +16,10 @@ from kvscope.engine.attention.buffers import DROPPED, USED, Buffer, Counts, Drai
 from kvscope.engine.attention.flush import Events, Part, cut, of_kernels
 from kvscope.engine.attention.tracing import Clock
 from kvscope.plan.experiment import Experiment
+from kvscope.runfile import SPOOL
 
 WRITE, ATTENTION = "write", "attention"
+COUNTS = 2  # columns of a counter that say something
 NOWHERE = np.zeros(0, np.int64)
 
 
@@ -62,7 +64,7 @@ class Tracer:
         self.workers, self.clock = workers, clock
         self.tile_tokens = 0  # told by the backend
         self.passes: list[TracedPass] = []
-        self._drain = Drain(workers, self.buffer_events, directory / "kernel_events.tmp")
+        self._drain = Drain(workers, self.buffer_events, directory / SPOOL)
         self._buffer: Buffer | None = None
         self._held: list[TracedPass] = []  # those whose events are in the buffer
         self._step: int | None = None  # of the pass under way, if it is traced
@@ -88,7 +90,7 @@ class Tracer:
         if self._buffer is None:
             self._buffer = self._drain.take()
             self._buffer.empty_for(events)
-        self._pass = TracedPass(self._step, self._buffer.counters.copy())
+        self._pass = TracedPass(self._step, self._buffer.counters[:, :COUNTS].copy())
         self._held.append(self._pass)
 
     def segments(self, layer: int) -> Segments | None:
@@ -101,7 +103,7 @@ class Tracer:
         """A traced kernel has run."""
         assert self._pass is not None
         assert self._buffer is not None
-        counters = self._buffer.counters.copy()
+        counters = self._buffer.counters[:, :COUNTS].copy()
         self._pass.kernels.append(TracedKernel(layer, kernel, start_ticks, end_ticks, counters))
 
     def end_pass(self) -> None:

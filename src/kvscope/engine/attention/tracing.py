@@ -33,7 +33,7 @@ class Tracing(Protocol):
         """A pass begins; whether it is traced."""
 
     def end_pass(self) -> None:
-        """The pass is over: hand its events over, off the critical path."""
+        """The pass is over; its events leave off the critical path."""
 
     def finish(self) -> None:
         """Wait until everything that was recorded can be read."""
