@@ -15,13 +15,12 @@ from llvmlite import ir
 from numba import get_thread_id, njit, prange, types
 from numba.extending import intrinsic
 
+from kvscope.engine.attention.buffers import DROPPED, USED
 from kvscope.engine.attention.clock import ticks
 from kvscope.engine.attention.events import ALL_HEADS, K_READ, K_WRITE, LONGEST, V_READ
 
 # Sums may be taken in any order, but infinities stay what they are.
 FAST = {"reassoc", "contract", "nsz", "arcp"}
-USED, DROPPED = 0, 1  # columns of a segment's counter
-COUNTER_WORDS = 8  # one cache line, so that threads do not share one
 # A tile of no more rows than this reads blocks in place; a larger one copies each first, for BLAS.
 FEW_ROWS = 8
 
