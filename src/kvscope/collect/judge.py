@@ -28,7 +28,7 @@ LAYER_TOLERANCE_NS = 1_000
 ENOUGH_GAPS = 60
 MOST_GAP_PER_DURATION = 2.0
 MOST_GAP_PER_READ = 0.5  # on a CPU, where reads follow each other closely
-SHORT_GAP_NS = 50.0
+SHORT_GAP_NS = 150.0
 _BINS_PER_OCTAVE = 16
 _ENOUGH_VALUES = 4096  # of one flush
 
