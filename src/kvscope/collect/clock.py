@@ -29,6 +29,7 @@ class Clock:
     host_ns: Int64s
     slopes: npt.NDArray[np.float64]
     uncertainty_ns: int
+    resolution_ns: float = 0.0  # the step between two readings; 0 if nobody looked
 
     @classmethod
     def of_run(cls, facts: dict[str, Any], run_json: Path) -> "Clock":
@@ -38,6 +39,7 @@ class Clock:
             readings = {int(sample["ticks"]): int(sample["host_ns"]) for sample in clock["samples"]}
             uncertainty = max(int(sample["uncertainty_ns"]) for sample in clock["samples"])
             ns_per_tick = float(clock["ns_per_tick"])
+            resolution_ns = float(clock.get("resolution_ns", 0))
         except (KeyError, TypeError, ValueError):
             raise BadInput(
                 f"{run_json}: tracing.clock does not hold ns_per_tick and samples of ticks, "
@@ -47,7 +49,7 @@ class Clock:
         ticks = np.array([tick - origin for tick in sorted(readings)], np.int64)
         host_ns = np.array([readings[tick] for tick in sorted(readings)], np.int64)
         slopes = np.diff(host_ns) / np.diff(ticks) if len(ticks) > 1 else np.array([ns_per_tick])
-        return cls(origin, ticks, host_ns, slopes, uncertainty)
+        return cls(origin, ticks, host_ns, slopes, uncertainty, resolution_ns)
 
     def ns(self, ticks: Int64s, since: int = 0) -> Int64s:
         """Host ns of instants given in ticks since the instant `since`."""

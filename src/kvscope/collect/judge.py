@@ -28,7 +28,8 @@ LAYER_TOLERANCE_NS = 1_000
 ENOUGH_GAPS = 60
 MOST_GAP_PER_DURATION = 2.0
 MOST_GAP_PER_READ = 0.5  # on a CPU, where reads follow each other closely
-SHORT_GAP_NS = 150.0
+SHORT_GAP_NS, SHORT_GAP_OF_WRITES_NS = 50.0, 250.0
+SHORT_GAP_STEPS = 5  # or so many steps of the clock, if that is more
 _BINS_PER_OCTAVE = 16
 _ENOUGH_VALUES = 4096  # of one flush
 
@@ -153,10 +154,10 @@ class Judge:
             words = f"{flush.where}: a kernel lies {out_ns} ns outside of its layer"
             self._note(KERNEL_OUTSIDE_LAYER, 1, words)
 
-    @property
-    def _some_ticks(self) -> float:
-        """A gap that is too short to mean anything."""
-        return SHORT_GAP_NS / float(self.clock.slopes[0])
+    def _ticks(self, short_ns: float) -> float:
+        """A gap that is too short to mean anything: an event is logged in it."""
+        least_ns = max(short_ns, SHORT_GAP_STEPS * self.clock.resolution_ns)
+        return least_ns / float(self.clock.slopes[0])
 
     def _note(self, name: str, count: int, words: str) -> None:
         self.counts[name] += count
@@ -167,8 +168,10 @@ class Judge:
         for kind, (between, took) in self.gaps.items():
             gap, duration = between.value, took.value
             wide = gap > MOST_GAP_PER_DURATION * duration
-            if kind <= V_READ and not self.on_gpu and gap > self._some_ticks:
-                wide |= gap > MOST_GAP_PER_READ * duration
+            if kind <= V_READ and not self.on_gpu:
+                wide |= gap > max(MOST_GAP_PER_READ * duration, self._ticks(SHORT_GAP_NS))
+            elif kind > V_READ:  # the next piece is elsewhere, and may be one token
+                wide &= gap > self._ticks(SHORT_GAP_OF_WRITES_NS) and not self.on_gpu
             if between.count >= ENOUGH_GAPS and wide:
                 words = (
                     f"after a {KINDS[kind]} its worker does nothing for {gap:.0f} ticks in the "
