@@ -12,7 +12,6 @@ bootstrap. --write stores them under bench/results/.
 import argparse
 import gc
 import json
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,10 +19,9 @@ from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
+from measuring import Silent, in_measured_environment, store
 
 from kvscope.plan.grid import expand
-from kvscope.run.environment import measured_environment
-from kvscope.run.provenance import hardware, versions
 
 ROOT = Path(__file__).parents[1]
 OVERRIDES = [
@@ -31,13 +29,6 @@ OVERRIDES = [
     *("workload.prompt_tokens=64", "workload.output_tokens=32"),
     *("cache.blocks=256", "profiler=none", "repeats=1", "warmup=1"),
 ]
-
-
-class Silent:
-    """Progress that nobody watches."""
-
-    def advance(self, tokens: int) -> None:
-        """Nothing to do."""
 
 
 def stopwatch(function: Callable[..., Any], times: list[float]) -> Callable[..., Any]:
@@ -125,20 +116,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=200)
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
-    experiment = expand(None, OVERRIDES, ROOT / "config").experiments[0].experiment
-    environment = measured_environment(experiment)
-    if any(os.environ.get(name) != value for name, value in environment.items()):
-        os.execve(sys.executable, [sys.executable, *sys.argv], environment)
+    in_measured_environment(expand(None, OVERRIDES, ROOT / "config").experiments[0].experiment)
     result = measure(given.rounds)
     print(json.dumps(result, indent=2))
     if given.write:
-        result |= {
-            "command": f"python bench/recording.py --rounds {given.rounds}",
-            "versions": versions(),
-            "hardware": hardware(),
-        }
-        path = ROOT / "bench" / "results" / "recording.json"
-        path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        store("recording", result, f"python bench/recording.py --rounds {given.rounds}")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ import argparse
 import gc
 import json
 import multiprocessing
-import os
 import sys
 import tempfile
 from multiprocessing.connection import Connection
@@ -21,11 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from measuring import Silent, in_measured_environment, store
 
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
-from kvscope.run.environment import measured_environment
-from kvscope.run.provenance import hardware, versions
 
 ROOT = Path(__file__).parents[1]
 COMMON = ["model=tiny-llama", "cache.blocks=512", "profiler=none", "device.threads=2"]
@@ -48,13 +46,6 @@ def experiment(workload: str, attention: str) -> Experiment:
     kind = ["tracing=full"] if attention == "instrumented" else []
     overrides = [*COMMON, *WORKLOADS[workload], *kind]
     return expand(None, overrides, ROOT / "config").experiments[0].experiment
-
-
-class Silent:
-    """Progress that nobody watches."""
-
-    def advance(self, tokens: int) -> None:
-        """Nothing to do."""
 
 
 def engine_process(workload: str, attention: str, pipe: Connection) -> None:
@@ -159,20 +150,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
-    environment = measured_environment(experiment("decode", "instrumented"))
-    environment["VLLM_LOGGING_LEVEL"] = "ERROR"
-    if any(os.environ.get(name) != value for name, value in environment.items()):
-        os.execve(sys.executable, [sys.executable, *sys.argv], environment)
+    in_measured_environment(experiment("decode", "instrumented"))
     result: dict[str, Any] = {name: measure(name, given.rounds) for name in WORKLOADS}
     print(json.dumps(result, indent=2))
     if given.write:
-        result |= {
-            "command": f"python bench/tracing.py --rounds {given.rounds}",
-            "versions": versions(),
-            "hardware": hardware(),
-        }
-        path = ROOT / "bench" / "results" / "tracing.json"
-        path.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+        store("tracing", result, f"python bench/tracing.py --rounds {given.rounds}")
 
 
 if __name__ == "__main__":

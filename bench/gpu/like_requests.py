@@ -84,20 +84,9 @@ class Workload:
         """vLLM's TRITON_ATTN, as its backend calls it."""
         from vllm.v1.attention.ops.triton_unified_attention import unified_attention
 
-        key, value = self.cache.transpose(1, 2).split(self.head_size, -1)
         unified_attention(
-            q=self.query,
-            k=key,
-            v=value,
-            out=self.output,
-            cu_seqlens_q=self.starts,
-            max_seqlen_q=self.new,
-            seqused_k=self.lengths,
-            max_seqlen_k=self.length,
-            softmax_scale=self.scale,
-            causal=True,
+            **self._attention,
             window_size=(-1, -1),
-            block_table=self.table,
             softcap=0,
             q_descale=None,
             k_descale=None,
@@ -105,6 +94,17 @@ class Workload:
             **self._parts,
         )
         return self.output
+
+    @property
+    def _attention(self) -> dict[str, Any]:
+        """What vLLM's kernels are asked for, by the names that all of them have."""
+        key, value = self.cache.transpose(1, 2).split(self.head_size, -1)
+        return {
+            **{"q": self.query, "k": key, "v": value, "out": self.output},
+            **{"cu_seqlens_q": self.starts, "max_seqlen_q": self.new},
+            **{"seqused_k": self.lengths, "max_seqlen_k": self.length},
+            **{"block_table": self.table, "softmax_scale": self.scale, "causal": True},
+        }
 
     @cached_property
     def _parts(self) -> dict[str, Any]:
@@ -123,18 +123,7 @@ class Workload:
         """vLLM's FLASH_ATTN."""
         from vllm.vllm_flash_attn import flash_attn_varlen_func
 
-        key, value = self.cache.transpose(1, 2).split(self.head_size, -1)
         flash_attn_varlen_func(
-            q=self.query,
-            k=key,
-            v=value,
-            out=self.output,
-            cu_seqlens_q=self.starts,
-            max_seqlen_q=self.new,
-            seqused_k=self.lengths,
-            max_seqlen_k=self.length,
-            softmax_scale=self.scale,
-            causal=True,
-            block_table=self.table,
+            **self._attention,
         )
         return self.output

@@ -19,7 +19,8 @@ from kvscope.collect.flushes import parse
 from kvscope.collect.judge import Judge, Layers
 from kvscope.collect.schedule import Schedule
 from kvscope.engine.attention.buffers import USED, Drain
-from kvscope.engine.attention.tracer import ATTENTION, WRITE, Tracer
+from kvscope.engine.attention.tracer import Tracer
+from kvscope.kinds import ATTENTION, WRITE
 from kvscope.plan.grid import expand
 from kvscope.run.kernel_events import OPTIONS, KernelEvents
 from kvscope.run.kernel_events import orjson as writer

@@ -10,8 +10,9 @@ import torch
 pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 
 from kvscope.engine.attention.buffers import DROPPED, USED, Buffer
-from kvscope.engine.attention.events import ALL_HEADS, EVENT, K_READ, K_WRITE, V_READ, V_WRITE
+from kvscope.engine.attention.events import ALL_HEADS, EVENT
 from kvscope.engine.attention.tracer import Segments
+from kvscope.kinds import K_READ, K_WRITE, V_READ, V_WRITE
 
 from .kernel_batches import THREADS, Case, Shape, by_vllm
 

@@ -3,8 +3,9 @@
 from collections import Counter
 from dataclasses import dataclass
 
-from kvscope.engine.attention.events import ALL_HEADS, K_READ, K_WRITE, V_READ, V_WRITE
+from kvscope.engine.attention.events import ALL_HEADS
 from kvscope.engine.attention.gpu_batch import tile_tokens
+from kvscope.kinds import K_READ, K_WRITE, V_READ, V_WRITE
 
 LAYER = 3
 

@@ -40,9 +40,7 @@ TRACED = ("engine.attention=instrumented", "tracing=full", "tracing.head_stride=
 class InterpretedBackend(CudaBackend):
     """In the place of vLLM's CPU backend, by its name."""
 
-    @staticmethod
-    def get_name() -> str:
-        return "CPU_ATTN"
+    name = "CPU_ATTN"
 
 
 class Silent:

@@ -10,7 +10,8 @@ import torch
 
 from kvscope.engine.attention.events import EVENT
 from kvscope.engine.attention.gpu_buffers import HEADER, Buffers, Launch, Segments
-from kvscope.engine.attention.gpu_tracer import ATTENTION, WRITE, GpuTracer
+from kvscope.engine.attention.gpu_tracer import GpuTracer
+from kvscope.kinds import ATTENTION, WRITE
 
 
 def record(segments: Segments, counts: list[int], mark: int) -> np.ndarray:

@@ -18,11 +18,12 @@ from kvscope.analyse.check import check_run
 from kvscope.analyse.experiment import analyse
 from kvscope.collect import collect_run, kv_events
 from kvscope.collect.clock import Clock
-from kvscope.collect.flushes import KINDS, lines, read_flushes
+from kvscope.collect.flushes import lines, read_flushes
 from kvscope.collect.judge import NAMES, Judge, Layers
 from kvscope.collect.kv_events import write_kv_tables
 from kvscope.errors import BadInput
 from kvscope.files import read_json
+from kvscope.kinds import KINDS
 from kvscope.runfile import KERNEL_EVENTS, recorded_files, write_run
 
 from .kv_flushes import Batch, compressed, tracing, write_flushes

@@ -14,8 +14,9 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
-from kvscope.analyse.events import K_READ, Events, Int64s, read_events
+from kvscope.analyse.events import Events, Int64s, read_events
 from kvscope.analyse.reuse import Bursts, Reuses, bursts_of, keys, reuses_of, starts_of
+from kvscope.kinds import K_READ
 from kvscope.runfile import COMPLETE, TRACING, tables_directory
 from kvscope.tables import KV_EVENTS
 

@@ -13,13 +13,12 @@ import pyarrow.parquet as pq
 
 from kvscope import tables
 from kvscope.errors import BadInput
+from kvscope.kinds import KINDS, V_READ
 
 Ints = npt.NDArray[Any]
 Int64s = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-KINDS = ("k_read", "v_read", "k_write", "v_write")
-K_READ, V_READ, K_WRITE, V_WRITE = range(len(KINDS))
 NONE = -1  # stands for null: no request of the batch, all heads at once
 BATCH_EVENTS = 2_000_000
 

@@ -6,8 +6,9 @@ from functools import cached_property
 import numpy as np
 
 from kvscope.collect.arrays import Bools, Int64s
-from kvscope.collect.flushes import ALL_HEADS, KINDS, V_READ, Flush
+from kvscope.collect.flushes import ALL_HEADS, Flush
 from kvscope.collect.owed import Owed
+from kvscope.kinds import KINDS, V_READ
 
 
 @dataclass(frozen=True)

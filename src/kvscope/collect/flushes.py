@@ -14,13 +14,11 @@ import zstandard
 
 from kvscope.collect.arrays import Int64s
 from kvscope.errors import BadInput
+from kvscope.kinds import KINDS
 
 FORMAT_VERSION = 1
-KINDS = ("k_read", "v_read", "k_write", "v_write")  # their places are the events' `kind`
-K_READ, V_READ, K_WRITE, V_WRITE = range(4)
 ALL_HEADS = -1
 PHASES = ("prefill", "decode")
-WRITE, ATTENTION = "write", "attention"
 
 COLUMNS = (
     *("kind", "row", "kv_head", "block", "block_position", "offset_tokens", "tokens"),

@@ -10,12 +10,13 @@ import numpy as np
 from kvscope.collect.arrays import Int64s
 from kvscope.collect.clock import Clock
 from kvscope.collect.evidence import Evidence
-from kvscope.collect.flushes import ATTENTION, KINDS, V_READ, WRITE, Flush
+from kvscope.collect.flushes import Flush
 from kvscope.collect.host import HostRecords, duration_ns
 from kvscope.collect.oracles import ORACLES
 from kvscope.collect.oracles_of_time import gaps
 from kvscope.collect.owed import Owed, owed_events
 from kvscope.collect.schedule import Schedule
+from kvscope.kinds import ATTENTION, KINDS, V_READ, WRITE
 
 CLOCK_FACTOR_WRONG = "clock_factor_wrong"
 KERNEL_OUTSIDE_LAYER = "kernel_outside_layer"

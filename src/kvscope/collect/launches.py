@@ -7,8 +7,8 @@ import pandas as pd
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kvscope.collect.flushes import ATTENTION, WRITE
 from kvscope.collect.writing import table_path
+from kvscope.kinds import ATTENTION, WRITE
 from kvscope.tables import GPU_KERNELS
 
 NAMES = {WRITE: "kvscope_write", ATTENTION: "kvscope_attention"}

@@ -11,22 +11,14 @@ import numpy as np
 
 from kvscope.collect.arrays import Bools, Int64s
 from kvscope.collect.evidence import NONE, Evidence, Violations, first_of, span
-from kvscope.collect.flushes import (
-    ALL_HEADS,
-    ATTENTION,
-    K_READ,
-    K_WRITE,
-    KINDS,
-    V_READ,
-    V_WRITE,
-    WRITE,
-)
+from kvscope.collect.flushes import ALL_HEADS
 from kvscope.collect.oracles_of_time import (
     event_of_other_kernel,
     event_outside_kernel,
     events_overlap,
     v_read_before_k,
 )
+from kvscope.kinds import ATTENTION, K_READ, K_WRITE, KINDS, V_READ, V_WRITE, WRITE
 
 Oracle = Callable[[Evidence], Violations]
 

@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from kvscope.collect.arrays import Int64s
 from kvscope.collect.evidence import NONE, Evidence, Violations
-from kvscope.collect.flushes import ATTENTION, K_READ, V_READ, WRITE, Flush
+from kvscope.collect.flushes import Flush
+from kvscope.kinds import ATTENTION, K_READ, V_READ, WRITE
 
 
 def event_of_other_kernel(evidence: Evidence) -> Violations:

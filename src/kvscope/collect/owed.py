@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from kvscope.collect.arrays import Bools, Int64s
-from kvscope.collect.flushes import ATTENTION, Flush
+from kvscope.collect.flushes import Flush
+from kvscope.kinds import ATTENTION
 
 
 class Owed:

@@ -9,18 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from kvscope.collect.flushes import (
-    ALL_HEADS,
-    ATTENTION,
-    COLUMNS,
-    FORMAT_VERSION,
-    K_READ,
-    K_WRITE,
-    V_READ,
-    V_WRITE,
-    WRITE,
-)
+from kvscope.collect.flushes import ALL_HEADS, COLUMNS, FORMAT_VERSION
 from kvscope.collect.published_records import WRITES_KEY, Record, Trace
+from kvscope.kinds import ATTENTION, K_READ, K_WRITE, V_READ, V_WRITE, WRITE
 
 # What the kernels divided clock64 by, and the fastest clock of the GPU they ran on.
 CYCLES_PER_TICK, FASTEST_MHZ = 210, 1410

@@ -14,12 +14,6 @@ import zstandard
 
 from kvscope import tables
 from kvscope.collect.collector import ACCOUNT
-from kvscope.collect.flushes import (
-    ATTENTION,
-    K_READ,
-    KINDS,
-    V_READ,
-)
 from kvscope.collect.host import HostRecords
 from kvscope.collect.imports import provenance
 from kvscope.collect.judge import Judge
@@ -33,6 +27,7 @@ from kvscope.collect.published_flushes import (
 from kvscope.collect.published_records import Record, Trace, read_records
 from kvscope.errors import BadInput
 from kvscope.files import atomic_path, write_json
+from kvscope.kinds import ATTENTION, K_READ, KINDS, V_READ
 from kvscope.runfile import KERNEL_EVENTS, RUN_FILE, TRACING, recorded_files, write_run
 
 UNBOXKV_TRACE = "unboxkv-trace"

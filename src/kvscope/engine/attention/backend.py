@@ -1,6 +1,6 @@
 """What kvscope's attention backends have in common: causal attention over blocks of any size."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from vllm.v1.attention.backend import AttentionBackend, AttentionImpl, AttentionType, MultipleOf
 from vllm.v1.kv_cache_interface import KVCacheLayout
@@ -26,6 +26,7 @@ class CausalAttention(AttentionImpl[Any]):
         **unused: Any,
     ) -> None:
         if alibi_slopes or sliding_window or logits_soft_cap or attn_type != AttentionType.DECODER:
+            # No model of kvscope's asks for these; another's is refused, not computed wrongly.
             raise NotImplementedError(
                 "kvscope's attention is causal and full, without biases or caps"
             )
@@ -35,7 +36,30 @@ class CausalAttention(AttentionImpl[Any]):
 
 
 class AnyBlocks(AttentionBackend):
-    """A backend whose kernels take vLLM's blocks as they are, in either layout."""
+    """A backend whose kernels take vLLM's blocks as they are, in either layout.
+
+    A backend says under which `name` vLLM looks it up, what its attention is, and what prepares a
+    batch for that.
+    """
+
+    name: ClassVar[str]
+    attention: ClassVar[type[CausalAttention]]
+    builder: ClassVar[type[Any]]
+
+    @classmethod
+    def get_name(cls) -> str:
+        """The name that vLLM knows it under."""
+        return cls.name
+
+    @classmethod
+    def get_impl_cls(cls) -> type[CausalAttention]:
+        """The attention itself."""
+        return cls.attention
+
+    @classmethod
+    def get_builder_cls(cls) -> type[Any]:
+        """What prepares a batch for it."""
+        return cls.builder
 
     @staticmethod
     def get_supported_kernel_block_sizes(kv_cache_spec: Any = None) -> list[int | MultipleOf]:

@@ -20,7 +20,8 @@ from kvscope.engine.attention import gpu_launch
 from kvscope.engine.attention.backend import AnyBlocks, CausalAttention
 from kvscope.engine.attention.gpu_batch import batch, tile_tokens
 from kvscope.engine.attention.gpu_buffers import Segments
-from kvscope.engine.attention.gpu_tracer import ATTENTION, WRITE, GpuTracer
+from kvscope.engine.attention.gpu_tracer import GpuTracer
+from kvscope.kinds import ATTENTION, WRITE
 
 
 @dataclass
@@ -127,21 +128,9 @@ class CudaBackend(AnyBlocks):
 
     forward_includes_kv_cache_update: bool = True
     supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float16, torch.bfloat16, torch.float32]
-
-    @staticmethod
-    def get_name() -> str:
-        """The name that vLLM knows it under."""
-        return "CUSTOM"
-
-    @staticmethod
-    def get_impl_cls() -> type[CudaAttention]:
-        """The attention itself."""
-        return CudaAttention
-
-    @staticmethod
-    def get_builder_cls() -> type[CudaMetadataBuilder]:
-        """What prepares a batch for it."""
-        return CudaMetadataBuilder
+    name = "CUSTOM"
+    attention = CudaAttention
+    builder = CudaMetadataBuilder
 
     @classmethod
     def supports_combination(

@@ -6,13 +6,10 @@ Four little-endian 64-bit words. Kernels write whole words; NumPy reads the fiel
 
 import numpy as np
 
-K_READ, V_READ, K_WRITE, V_WRITE = range(4)
-KINDS = ("k_read", "v_read", "k_write", "v_write")
-
 EVENT = np.dtype(
     [
         # word 0
-        ("kind", "<u1"),
+        ("kind", "<u1"),  # kvscope.kinds
         ("flags", "<u1"),  # reserved, 0
         ("layer", "<u2"),
         ("row", "<u2"),  # the request's row in the batch

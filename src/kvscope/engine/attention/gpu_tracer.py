@@ -17,11 +17,9 @@ import torch
 from kvscope.engine.attention.events import EVENT
 from kvscope.engine.attention.gpu_buffers import HEADER, Buffers, Launch, Segments
 from kvscope.engine.attention.gpu_flush import of_launches
-from kvscope.engine.attention.tracing import Clock
+from kvscope.engine.attention.tracing import Clock, Selection
 from kvscope.plan.experiment import Experiment
 from kvscope.runfile import SPOOL
-
-WRITE, ATTENTION = "write", "attention"
 
 
 class Stored(NamedTuple):
@@ -42,7 +40,7 @@ class TracedPass:
     launches: list[Stored] = field(default_factory=list)
 
 
-class GpuTracer:
+class GpuTracer(Selection):
     """The tracing of one engine. `passes` holds what was traced since `clear`."""
 
     def __init__(
@@ -52,11 +50,7 @@ class GpuTracer:
         clock: Clock,
         device: torch.device | str = "cuda",
     ) -> None:
-        tracing = experiment.tracing
-        self.step_stride, self.layer_stride = tracing.step_stride, tracing.layer_stride
-        self.head_stride, self.buffer_events = tracing.head_stride, tracing.buffer_events
-        self.layers = list(range(0, experiment.model.layers, self.layer_stride))
-        self.kv_heads = list(range(0, experiment.model.kv_heads, self.head_stride))
+        super().__init__(experiment)
         self.clock = clock
         self.workers = self.tile_tokens = 0  # told by the backend; workers are the GPU's SMs
         self.passes: list[TracedPass] = []

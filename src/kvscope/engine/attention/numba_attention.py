@@ -19,7 +19,8 @@ from kvscope.engine.attention import numba_kernels
 from kvscope.engine.attention.backend import AnyBlocks, CausalAttention
 from kvscope.engine.attention.batches import Batch, batch, tile_tokens
 from kvscope.engine.attention.clock import now
-from kvscope.engine.attention.tracer import ATTENTION, WRITE, Tracer
+from kvscope.engine.attention.tracer import Tracer
+from kvscope.kinds import ATTENTION, WRITE
 
 EVENTS_OF_A_PIECE = EVENTS_OF_A_READ = 2  # K and V
 NOT_TRACED = (None, None, 0, 1)  # in place of segments
@@ -152,18 +153,6 @@ class NumbaBackend(AnyBlocks):
 
     forward_includes_kv_cache_update: bool = True
     supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float32, torch.bfloat16]
-
-    @staticmethod
-    def get_name() -> str:
-        """The name that vLLM knows it under."""
-        return "CPU_ATTN"
-
-    @staticmethod
-    def get_impl_cls() -> type[NumbaAttention]:
-        """The attention itself."""
-        return NumbaAttention
-
-    @staticmethod
-    def get_builder_cls() -> type[NumbaMetadataBuilder]:
-        """What prepares a batch for it."""
-        return NumbaMetadataBuilder
+    name = "CPU_ATTN"
+    attention = NumbaAttention
+    builder = NumbaMetadataBuilder

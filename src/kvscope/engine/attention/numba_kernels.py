@@ -17,7 +17,8 @@ from numba.extending import intrinsic
 
 from kvscope.engine.attention.buffers import DROPPED, USED
 from kvscope.engine.attention.clock import ticks
-from kvscope.engine.attention.events import ALL_HEADS, K_READ, K_WRITE, LONGEST, V_READ
+from kvscope.engine.attention.events import ALL_HEADS, LONGEST
+from kvscope.kinds import K_READ, K_WRITE, V_READ
 
 # Sums may be taken in any order, but infinities stay what they are.
 FAST = {"reassoc", "contract", "nsz", "arcp"}

@@ -132,18 +132,6 @@ class PagedBackend(AnyBlocks):
 
     forward_includes_kv_cache_update: bool = False
     supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float32, torch.float16, torch.bfloat16]
-
-    @staticmethod
-    def get_name() -> str:
-        """The name that vLLM knows it under."""
-        return "CPU_ATTN"
-
-    @staticmethod
-    def get_impl_cls() -> type[PagedAttention]:
-        """The attention itself."""
-        return PagedAttention
-
-    @staticmethod
-    def get_builder_cls() -> type[PagedMetadataBuilder]:
-        """What prepares a batch for it."""
-        return PagedMetadataBuilder
+    name = "CPU_ATTN"
+    attention = PagedAttention
+    builder = PagedMetadataBuilder

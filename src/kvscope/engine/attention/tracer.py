@@ -14,11 +14,10 @@ import numpy as np
 
 from kvscope.engine.attention.buffers import DROPPED, USED, Buffer, Counts, Drain
 from kvscope.engine.attention.flush import Events, Part, cut, of_kernels
-from kvscope.engine.attention.tracing import Clock
+from kvscope.engine.attention.tracing import Clock, Selection
 from kvscope.plan.experiment import Experiment
 from kvscope.runfile import SPOOL
 
-WRITE, ATTENTION = "write", "attention"
 COUNTS = 2  # columns of a counter that say something
 NOWHERE = np.zeros(0, np.int64)
 
@@ -52,15 +51,11 @@ class TracedPass:
     places: Counts = field(default_factory=lambda: NOWHERE)  # of each worker's events, in events
 
 
-class Tracer:
+class Tracer(Selection):
     """The tracing of one engine. `passes` holds what was traced since `clear`."""
 
     def __init__(self, experiment: Experiment, workers: int, directory: Path, clock: Clock) -> None:
-        tracing, heads = experiment.tracing, experiment.model.kv_heads
-        self.step_stride, self.layer_stride = tracing.step_stride, tracing.layer_stride
-        self.head_stride, self.buffer_events = tracing.head_stride, tracing.buffer_events
-        self.layers = list(range(0, experiment.model.layers, self.layer_stride))
-        self.kv_heads = list(range(0, heads, self.head_stride))
+        super().__init__(experiment)
         self.workers, self.clock = workers, clock
         self.tile_tokens = 0  # told by the backend
         self.passes: list[TracedPass] = []

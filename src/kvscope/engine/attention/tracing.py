@@ -4,6 +4,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+from kvscope.plan.experiment import Experiment
+
+
+class Selection:
+    """Which passes, layers and KV heads of an experiment are traced."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        tracing, model = experiment.tracing, experiment.model
+        self.step_stride, self.layer_stride = tracing.step_stride, tracing.layer_stride
+        self.head_stride, self.buffer_events = tracing.head_stride, tracing.buffer_events
+        self.layers = list(range(0, model.layers, self.layer_stride))
+        self.kv_heads = list(range(0, model.kv_heads, self.head_stride))
+
 
 class Clock(Protocol):
     """The clock that kernels stamp events with."""
