@@ -25,6 +25,7 @@ MOST_PASSES = 5
 APART = 0.055  # of the axis: requests named along it
 NARROWEST = 0.008  # of the axis: what is shorter could not be seen
 MOST_EVENTS = 20_000  # in one axes
+LETTERS_OF_TICKS = 13  # that fit below a cell
 VECTORS = 4_000  # more lines are pixels in the PDF, too
 MILLISECOND = 1e-6
 GAP = 0.03  # between requests, of all blocks
@@ -153,8 +154,10 @@ def _draw_cell(axes: Axes, events: Events, stack: Stack, origin_ns: int) -> int:
     low, high = float(first.min() - 0.02 * span), float(last.max() + 0.02 * span)
     ticks = [t for t in MaxNLocator(2).tick_values(low, high) if low <= t <= high]
     axes.set_xlim(low, high)
-    axes.set_xticks(sorted({ticks[0], ticks[-1]}) if ticks else [])  # more have no room
-    axes.ticklabel_format(axis="x", useOffset=False)
+    ends = sorted({ticks[0], ticks[-1]}) if ticks else []  # more have no room
+    labels = [f"{tick:.10g}" for tick in ends]
+    fitting = len(ends) if len("".join(labels)) <= LETTERS_OF_TICKS else 1
+    axes.set_xticks(ends[:fitting], labels[:fitting])
     return share
 
 

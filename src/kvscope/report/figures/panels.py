@@ -20,7 +20,7 @@ from kvscope.report.arrangements import (
     leading,
     views,
 )
-from kvscope.report.data import StudyData
+from kvscope.report.data import Run, StudyData
 from kvscope.report.figures.figure import Chart, StudyFigure
 from kvscope.report.words import Shown, of_interest
 
@@ -65,18 +65,22 @@ def over_experiments(
     """A figure that shows these panels over the wanted experiments of the studies it suits.
 
     It stands over the key `along` if the study varies it. Metrics that no experiment of the study
-    has are left out.
+    has are left out, and so are experiments that have none of the metrics.
     """
 
+    def telling(run: Run) -> bool:
+        metrics = (shown.metric for panel in panels for shown in panel.metrics)
+        return wanted(run) and any(not math.isnan(run.number(name).value) for name in metrics)
+
     def found(study: StudyData) -> list[Panel]:
-        known = [_known(panel, study, wanted) for panel in panels]
+        known = [_known(panel, study, telling) for panel in panels]
         return [panel for panel in known if panel.metrics]
 
     def draw(study: StudyData) -> Figure:
-        return _draw(study, found(study), leading(arrangements(study, wanted), along))
+        return _draw(study, found(study), leading(arrangements(study, telling), along))
 
     def chart(study: StudyData) -> Chart:
-        shown = views(arrangements(study, wanted), along)
+        shown = views(arrangements(study, telling), along)
         return {"panels": [asdict(panel) for panel in found(study)], "views": shown}
 
     return StudyFigure(
