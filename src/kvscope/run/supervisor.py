@@ -26,7 +26,7 @@ from kvscope.run.capture import export, profile_command
 from kvscope.run.display import Display
 from kvscope.run.environment import measured_environment
 from kvscope.run.locks import SESSION_LOCK, SUPERVISOR_LOCK, locked
-from kvscope.run.processes import kill
+from kvscope.run.processes import end_with_parent, kill
 from kvscope.run.profiler import Nsys, find_nsys
 from kvscope.run.progress import PROGRESS_FILE, read_progress
 from kvscope.run.provenance import hardware, policy_origins, versions
@@ -230,6 +230,7 @@ def watch(experiment: Experiment, directory: Path, profiling: Profiling) -> Endi
             stderr=subprocess.STDOUT,
             env=measured_environment(experiment) | {"TMPDIR": temporary},
             start_new_session=True,
+            preexec_fn=end_with_parent(),
         )
         with ended_with_us(process):
             complaint = wait(process, directory, display)
