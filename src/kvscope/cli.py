@@ -339,12 +339,12 @@ def _add_report(commands: Commands) -> None:
 
 
 def _report(given: argparse.Namespace) -> int:
-    from kvscope.report import study
     from kvscope.report.load import load
+    from kvscope.report.study import write_report
     from kvscope.report.summary import refusals, summary
 
     found = load(given.what, given.results)
-    print(study.report(found, given.results, given.out))
+    print(write_report(found, given.results, given.out))
     print("\n".join(summary(found)))
     if refused := refusals(found):
         raise KvscopeError("not shown: " + "; ".join(refused))

@@ -7,6 +7,7 @@ from kvscope.report import style
 from kvscope.report.data import StudyData
 from kvscope.report.figures.figure import StudyFigure
 from kvscope.report.figures.registry import figures_of
+from kvscope.report.load import load
 from kvscope.report.page import write_page
 from kvscope.report.tables import EXPERIMENTS_FILE, METRICS_FILE, write_tables
 
@@ -15,7 +16,12 @@ FIGURES = "figures"
 UNFINISHED = "unfinished"
 
 
-def report(study: StudyData, results: Path, out: Path | None) -> Path:
+def report(what: list[str], results: Path, out: Path | None) -> Path:
+    """Write the report of a planned study or of runs' directories (see `load`, `write_report`)."""
+    return write_report(load(what, results), results, out)
+
+
+def write_report(study: StudyData, results: Path, out: Path | None) -> Path:
     """Write metrics.parquet, experiments.csv, figures/ and report.html; give the page's path.
 
     They go to `out`, or to `results`/studies/<study>. Those of a planned study that is not finished
