@@ -99,7 +99,10 @@ def _command(
 
 
 def _add_plan(commands: Commands) -> None:
-    text = "Show which experiments a study or a set of overrides has. Nothing is run."
+    text = (
+        "Show which experiments a study or a set of overrides has, and how long they take. "
+        "Nothing is run."
+    )
     parser = _command(
         commands,
         "plan",
@@ -144,15 +147,18 @@ def _plan(given: argparse.Namespace) -> int:
     plan = grid.expand(study, overrides, given.config_dir)
     for planned in plan.experiments:
         requests.check(planned.experiment)
+    needs = manifest.resources_of(plan, given.write or RESULTS)
+    if warning := show.beyond_memory(plan):
+        print(f"kvscope: warning: {warning}", file=sys.stderr)
     if given.write:
         path = manifest.write(plan, given.write)
         name = path.parent.name
         command = f"snakemake --profile profiles/local --config study={name}"
         print(f"{path}: {len(plan.experiments)} experiments; run them: {command}", file=sys.stderr)
     if given.json:
-        print(json.dumps(show.as_json(plan), indent=2))
+        print(json.dumps(show.as_json(plan, needs), indent=2))
     else:
-        show.print_table(plan)
+        show.print_table(plan, needs)
     return EXIT_DONE
 
 

@@ -22,6 +22,7 @@ from kvscope import runfile, tables
 from kvscope.errors import BadInput
 from kvscope.files import follow_umask, make_directory, read_json, remove_temporaries, write_text
 from kvscope.plan.experiment import Experiment, dump
+from kvscope.plan.resources import check_memory
 from kvscope.run.capture import export, profile_command
 from kvscope.run.display import Display
 from kvscope.run.environment import measured_environment
@@ -95,6 +96,7 @@ def run(experiment: Experiment, directory: Path, force: bool = False) -> dict[st
         write_text(attempt / EXPERIMENT_FILE, dump(experiment))
         try:
             requests.check(experiment)
+            check_memory(experiment)
             facts = measure(experiment, attempt, choose_profiler(experiment))
         except BadInput as error:
             runfile.write_run(attempt, refused(experiment, str(error)))
