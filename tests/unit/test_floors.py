@@ -10,7 +10,7 @@ import pytest
 import kvscope
 
 SOURCE = Path(kvscope.__file__).parent
-GROUND = {"errors", "files", "tables", "kinds", "ranges", "stalls", "runfile", "due"}
+GROUND = {"errors", "files", "tables", "kinds", "ranges", "stalls", "runfile", "due", "paper"}
 # What each part may import beside itself and the ground floor.
 ALLOWED = {
     "plan": set(),
