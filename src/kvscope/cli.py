@@ -307,21 +307,34 @@ def _add_analyse(commands: Commands) -> None:
     text = (
         "Compute the metrics of runs, with confidence intervals, and say whether to believe them."
     )
-    parser = _command(commands, "analyse", _analyse, text, "results/experiments/ID")
+    parser = _command(
+        commands,
+        "analyse",
+        _analyse,
+        text,
+        "results/experiments/ID",
+        "results/experiments/* --json",
+    )
     parser.add_argument("runs", nargs="+", type=Path, metavar="DIR", help="a run's directory")
+    parser.add_argument("--json", action="store_true", help="print the metrics as JSON")
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="default: results/tables/<id> of each run"
     )
 
 
 def _analyse(given: argparse.Namespace) -> int:
-    from kvscope.analyse import experiment
+    from kvscope.analyse import experiment, show
 
     if given.out and len(given.runs) > 1:
         raise BadInput("analyse: --out takes the tables of one run; leave it out for several")
+    found = []
     for run in given.runs:
-        metrics = experiment.analyse(run, given.out or tables_directory(run))
-        experiment.print_metrics(metrics)
+        found.append(experiment.analyse(run, given.out or tables_directory(run)))
+        if not given.json:
+            print(end="\n" if len(found) > 1 else "")
+            show.print_table(found[-1])
+    if given.json:
+        print(json.dumps([show.as_json(metrics) for metrics in found], indent=2, allow_nan=False))
     return EXIT_DONE
 
 

@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -117,15 +116,6 @@ def test_a_manifest_with_overrides_is_not_taken_for_the_study(config: Path, resu
     manifest.write(expand("four", ["seed=9"], config), results)
     assert manifest.read("four", results)["overrides"] == ["seed=9"]
     assert len(manifest.ensure("four", config, results)["experiments"]) == 4
-
-
-def test_a_thousand_experiments_are_found_current_in_a_moment(config: Path, results: Path) -> None:
-    text = STUDY.replace("[1, 2]", str(list(range(500))))
-    (config / "study" / "four.yaml").write_text(text)
-    assert len(manifest.ensure("four", config, results)["experiments"]) == 1000
-    start = time.process_time()
-    manifest.ensure("four", config, results)
-    assert time.process_time() - start < 0.1
 
 
 def test_what_is_current_is_found_without_hydra_and_pydantic(config: Path, results: Path) -> None:

@@ -418,6 +418,19 @@ def test_an_unknown_study_is_one_sentence(finished):
     assert "Traceback" not in done.stdout
 
 
+def test_a_thousand_experiments_are_planned(finished, tmp_path):
+    checkout = Checkout(tmp_path)
+    study = STUDY.format(second=4).replace(
+        "workload.num_requests: [2, 4]",
+        f"workload.num_requests: {list(range(1, 101))}\n      seed: {list(range(10))}",
+    )
+    (tmp_path / "config" / "study" / "many.yaml").write_text(study)
+    done = checkout.snakemake("-n", "--quiet", study="many")
+    assert done.returncode == 0, done.stdout
+    manifest = read_json(tmp_path / "results" / "studies" / "many" / "manifest.json")
+    assert len(manifest["experiments"]) == 1000
+
+
 @pytest.mark.parametrize("words", [["snakemake", "--lint"], ["snakefmt", "--check", "."]])
 def test_the_workflow_is_clean(words, tmp_path, require):
     require(words[0], find_spec(words[0]) is not None, "run `make test`")
