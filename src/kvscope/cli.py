@@ -199,8 +199,8 @@ def _run(given: argparse.Namespace) -> int:
     experiments = _experiments(given.experiment, given.config_dir)
     if len(experiments) != 1 and not given.multirun:
         raise BadInput(
-            f"these settings make {len(experiments)} experiments and `kvscope run` takes one; leave "
-            "one value for each key, or run all of them: --multirun, or with all five stages "
+            f"these settings make {len(experiments)} experiments and `kvscope run` takes one; "
+            "leave one value for each key, or run all of them: --multirun, or with all five stages "
             f"snakemake --profile profiles/local --config {_as_config(given.experiment)}"
         )
     if given.multirun and given.out:

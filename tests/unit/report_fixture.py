@@ -355,6 +355,10 @@ def write_study(
         write_experiment(fake, results, seed)
     manifest = {
         "study": name,
+        "base": name,
+        "overrides": [],
+        "config_sha256": "0" * 64,
+        "files": [],
         "title": "A study made for tests",
         "description": "Nothing was measured.",
         "varied_keys": keys,
@@ -364,7 +368,7 @@ def write_study(
                 "id": fake.id,
                 "label": fake.label,
                 "varied": {key: fake.varied.get(key) for key in keys},
-                "resources": {},
+                "resources": {"threads": 1, "memory_mib": 1, "gpus": 0, "walltime_s": 1},
             }
             for fake in fakes
         ],

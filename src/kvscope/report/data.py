@@ -1,6 +1,7 @@
 """A study's experiments as the report reads them: what was asked, what happened, its numbers."""
 
 import math
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -161,6 +162,8 @@ class StudyData:
     runs: tuple[Run, ...]
     figures: tuple[str, ...] = ()
     planned: bool = True  # False for runs that were given by their directories
+    base: str | None = None  # the study that `overrides` vary; None for the defaults
+    overrides: tuple[str, ...] = ()
 
     @cached_property
     def compared(self) -> dict[str, dict[str, Any]]:
@@ -182,6 +185,15 @@ class StudyData:
     def count(self, wanted: Callable[[Run], bool]) -> int:
         """How many experiments are as wanted."""
         return sum(1 for run in self.runs if wanted(run))
+
+    @property
+    def options(self) -> str:
+        """What `snakemake --config` takes to make this study again."""
+        study = f"study={self.base if self.overrides else self.name}"
+        words = [study] if self.base or not self.overrides else []
+        return " ".join(
+            [*words, *([f'overrides="{shlex.join(self.overrides)}"'] * bool(self.overrides))]
+        )
 
     @property
     def finished(self) -> bool:

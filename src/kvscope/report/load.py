@@ -11,8 +11,7 @@ from kvscope import accounts, runfile, tables
 from kvscope.accounts import ANALYSED, COLLECTED
 from kvscope.analyse.compare import Analysed, with_study_metrics
 from kvscope.errors import BadInput
-from kvscope.files import read_json
-from kvscope.plan import documents
+from kvscope.plan import documents, manifest
 from kvscope.report import lines
 from kvscope.report.data import (
     DAMAGED,
@@ -63,25 +62,23 @@ def planned_studies(results: Path) -> list[str]:
 
 def load_study(name: str, results: Path) -> StudyData:
     """A planned study and whatever was run of it."""
-    path = results / "studies" / name / MANIFEST
-    manifest = read_json(path)
-    try:
-        runs = [
-            read_one(
-                results / "experiments" / entry["id"], entry["id"], entry["label"], entry["varied"]
-            )
-            for entry in manifest["experiments"]
-        ]
-        return StudyData(
-            name=manifest["study"],
-            title=manifest["title"],
-            description=manifest["description"],
-            keys=tuple(manifest["varied_keys"]),
-            figures=tuple(manifest["figures"]),
-            runs=together(runs),
+    found = manifest.read(name, results)
+    runs = [
+        read_one(
+            results / "experiments" / entry["id"], entry["id"], entry["label"], entry["varied"]
         )
-    except KeyError as key:
-        raise BadInput(f"{path}: key {key} is missing; plan the study again") from None
+        for entry in found["experiments"]
+    ]
+    return StudyData(
+        name=name,
+        title=found["title"],
+        description=found["description"],
+        keys=tuple(found["varied_keys"]),
+        figures=tuple(found["figures"]),
+        runs=together(runs),
+        base=found["base"],
+        overrides=tuple(found["overrides"]),
+    )
 
 
 def load_directories(directories: list[Path]) -> StudyData:

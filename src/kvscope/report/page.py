@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
@@ -184,9 +185,11 @@ def _commands(study: StudyData, results: Path) -> list[str]:
     lines = []
     if study.planned:
         if usual:
-            lines.append(f"snakemake --profile profiles/local --config study={study.name}")
+            lines.append(f"snakemake --profile profiles/local --config {study.options}")
             lines.append("# or, by hand:")
-        lines.append(f"kvscope plan study={study.name} --write {results}")
+        words = [f"study={study.base}"] if study.base else []
+        words = [*words, *study.overrides] if study.overrides else [f"study={study.name}"]
+        lines.append(f"kvscope plan {shlex.join(words)} --write {results}")
     for run in study.runs[:COMMANDS]:
         lines += [*_origin(run, usual), f"kvscope analyse {run.directory}"]
     if len(study.runs) > COMMANDS:

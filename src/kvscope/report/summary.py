@@ -34,7 +34,7 @@ def summary(study: StudyData) -> Iterator[str]:
 
 
 def _remedies(study: StudyData) -> Iterator[str]:
-    command = f"snakemake --profile profiles/local --config study={study.name}"
+    command = f"snakemake --profile profiles/local --config {study.options}"
     if not study.finished:
         yield f"Make what is missing: {command}"
     elif study.count(lambda run: not run.valid):
