@@ -189,11 +189,10 @@ class StudyData:
     @property
     def options(self) -> str:
         """What `snakemake --config` takes to make this study again."""
-        study = f"study={self.base if self.overrides else self.name}"
-        words = [study] if self.base or not self.overrides else []
-        return " ".join(
-            [*words, *([f'overrides="{shlex.join(self.overrides)}"'] * bool(self.overrides))]
-        )
+        if not self.overrides:
+            return f"study={self.name}"
+        study = f"study={self.base} " if self.base else ""
+        return f'{study}overrides="{shlex.join(self.overrides)}"'
 
     @property
     def finished(self) -> bool:
