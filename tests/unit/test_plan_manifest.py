@@ -114,7 +114,8 @@ def test_a_lost_experiment_is_written_again(config: Path, results: Path) -> None
 
 def test_a_manifest_with_overrides_is_not_taken_for_the_study(config: Path, results: Path) -> None:
     manifest.write(expand("four", ["seed=9"], config), results)
-    assert manifest.read("four", results)["overrides"] == ["seed=9"]
+    name = manifest.name_of("four", ["seed=9"])
+    assert manifest.read(name, results)["overrides"] == ["seed=9"]
     assert len(manifest.ensure("four", config, results)["experiments"]) == 4
 
 
