@@ -14,6 +14,7 @@ SHELL := /bin/bash
 .PHONY: demo test env env-dev nsys try-nsys lint clean
 
 export PYTHON DEVICE VLLM_WHEEL TORCH_INDEX
+unexport VENV   # the environment is .venv, whatever another tool calls so
 
 # What runs here keeps its caches here, too.
 IN_PLACE := XDG_CACHE_HOME='$(CURDIR)/.cache' MPLCONFIGDIR='$(CURDIR)/.cache/matplotlib' \

@@ -3,32 +3,43 @@
 import json
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.text import Text
-
+from kvscope import packages
 from kvscope.errors import EXIT_DONE, EXIT_FAILED, BadInput
-from kvscope.run.profiler import find_nsys, verify_capture
+
+# Only the standard library is imported here: what else there is may be what is broken.
 
 OLDEST_PYTHON = (3, 11)
 NEEDED_DISK_GIB = 2.0
 IMPORT_LIMIT_S = 300.0
 ANSWER_LIMIT_S = 20.0
+NAMED_FLAWS = 5  # the others are counted
+MAKE = "make" if packages.in_checkout() else "in a checkout of kvscope, make"
 
 # Asked of a child process: importing vLLM takes seconds and memory, and a broken build may crash.
+# Where its kernels do not load, for lack of a library or so, vLLM only says so and goes on.
 ENGINE_QUESTION = """
-import json, torch, vllm
+import io, json, logging
+said = io.StringIO()
+logging.basicConfig(stream=said, level="WARNING", format="%(message)s")
+import torch
+from vllm import LLM, _custom_ops
+failed = [line for line in said.getvalue().splitlines() if line.startswith("Failed to import")]
+if failed:
+    raise SystemExit(failed[0])
 gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
 print(json.dumps({"torch": torch.__version__, "gpus": gpus}))
 """
+ENGINE_SETTINGS = {"VLLM_CONFIGURE_LOGGING": "0", "VLLM_NO_USAGE_STATS": "1"}
 
 # Submit command of each scheduler, and the name people know it by.
 SCHEDULERS = {"sbatch": "Slurm", "qsub": "PBS"}
@@ -46,10 +57,10 @@ class Check:
 
 def main() -> int:
     """Print the report; exit code 0 if there is no problem."""
-    console = Console(highlight=False, soft_wrap=True)
+    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     problems = 0
     for check in checks():  # printed one by one, since some take seconds
-        console.print(_line(check))
+        print(_line(check, colour), flush=True)
         problems += not check.ok
     return EXIT_FAILED if problems else EXIT_DONE
 
@@ -62,6 +73,7 @@ def report(results: Path = Path("results")) -> list[Check]:
 def checks(results: Path = Path("results")) -> Iterator[Check]:
     """The checks one after the other, each made when it is asked for."""
     yield python_check()
+    yield packages_check()
     yield from engine_checks()
     yield from profiler_checks()
     yield schedulers_check()
@@ -69,12 +81,13 @@ def checks(results: Path = Path("results")) -> Iterator[Check]:
     yield threads_check()
 
 
-def _line(check: Check) -> Text:
-    word, style = ("ok     ", "green") if check.ok else ("problem", "bold red")
-    line = Text.assemble((word, style), "  ", (f"{check.name:<15}", "bold"), check.found)
-    if check.advice and not check.ok:
-        line.append(f"\n{'':9}→ {check.advice}")
-    return line
+def _line(check: Check, colour: bool) -> str:
+    word, code = ("ok     ", "32") if check.ok else ("problem", "1;31")
+    name = f"{check.name:<15}"
+    if colour:
+        word, name = f"\033[{code}m{word}\033[0m", f"\033[1m{name}\033[0m"
+    advice = f"\n{'':9}→ {check.advice}" if check.advice and not check.ok else ""
+    return f"{word}  {name}{check.found}{advice}"
 
 
 def python_check() -> Check:
@@ -84,8 +97,31 @@ def python_check() -> Check:
         "Python",
         sys.version_info >= OLDEST_PYTHON,
         f"{platform.python_version()} in {sys.prefix}",
-        f"kvscope needs {wanted} or later: make env PYTHON=python{wanted}",
+        f"kvscope needs {wanted} or later: {MAKE} env PYTHON=python{wanted}",
     )
+
+
+def packages_check() -> Check:
+    """Whether each Python package is there, of the right version, and whole.
+
+    In a checkout that is what envs/ pins; elsewhere what the installed kvscope requires.
+    """
+    if packages.in_checkout():
+        device, wheel = packages.variant()
+        parts = ("build", device, "kvscope")
+        flaws = [flaw for part in parts for flaw in packages.flaws(part, wheel)]
+        wanted, advice = f"as envs/ pins them for {device}", "make env"
+    else:
+        flaws = packages.flaws_of_installed()
+        anew = ("pip", "install", "--force-reinstall", "--no-deps", *(f.source for f in flaws))
+        wanted, advice = "as kvscope requires them", shlex.join(anew)
+    return Check("packages", not flaws, _named(flaws) or wanted, advice)
+
+
+def _named(flaws: Sequence[packages.Flaw]) -> str:
+    named = [f"{flaw.source} ({flaw.problem})" for flaw in flaws[:NAMED_FLAWS]]
+    more = [f"and {len(flaws) - NAMED_FLAWS} more"] if len(flaws) > NAMED_FLAWS else []
+    return ", ".join(named + more)
 
 
 def engine_checks() -> Iterator[Check]:
@@ -93,9 +129,9 @@ def engine_checks() -> Iterator[Check]:
     build = _vllm_build()
     answer, words = _ask_engine() if build else ({}, "")
     if not build:
-        yield Check("vLLM", False, "not installed", "make env")
+        yield Check("vLLM", False, "not installed", f"{MAKE} env")
     elif not answer:
-        advice = f"make env; if that does not help, its last words were: {words}"
+        advice = f"{MAKE} env; if that does not help, its last words were: {words}"
         yield Check("vLLM", False, f"{build} does not import", advice)
     else:
         yield Check("vLLM", True, f"{build} with torch {answer['torch']}")
@@ -106,7 +142,9 @@ def devices_check(gpus: list[str]) -> Check:
     """The devices a run can name; a GPU that the driver shows and torch does not is missing."""
     found = ["cpu"] + [f"cuda ({name})" for name in gpus]
     hidden = not gpus and shutil.which("nvidia-smi") is not None
-    advice = "nvidia-smi is here but torch sees no GPU: make env DEVICE=cuda, then check the driver"
+    advice = (
+        f"nvidia-smi is here but torch sees no GPU: {MAKE} env DEVICE=cuda, then check the driver"
+    )
     return Check("devices", not hidden, ", ".join(found), advice)
 
 
@@ -128,30 +166,40 @@ def _ask_engine() -> tuple[dict[str, Any], str]:
             capture_output=True,
             text=True,
             timeout=IMPORT_LIMIT_S,
-            env=os.environ | {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_NO_USAGE_STATS": "1"},
+            env=os.environ | ENGINE_SETTINGS,
         )
     except subprocess.TimeoutExpired:
         return {}, f"none within {IMPORT_LIMIT_S:.0f} s"
     if done.returncode != 0:
         return {}, _last_line(done.stderr) or f"none, exit code {done.returncode}"
-    answer: dict[str, Any] = json.loads(_last_line(done.stdout))
+    try:
+        answer: dict[str, Any] = json.loads(_last_line(done.stdout))
+    except ValueError:
+        return {}, _last_line(done.stdout) or "none"
     return answer, ""
 
 
 def profiler_checks() -> Iterator[Check]:
     """Whether nsys is here, and whether a real capture holds the NVTX ranges it should."""
     try:
-        nsys = find_nsys()
+        from kvscope.run import profiler
+    except ImportError as error:
+        yield Check("Nsight Systems", False, f"cannot be looked for: {error}", f"{MAKE} env")
+        return
+    try:
+        nsys = profiler.find_nsys()
     except BadInput as error:
         yield Check("Nsight Systems", False, str(error), "unset KVSCOPE_NSYS or mend it")
         return
     if nsys is None:
-        advice = "make nsys, or name one in KVSCOPE_NSYS; without it runs work, with profiler=none"
+        advice = (
+            f"{MAKE} nsys, or name one in KVSCOPE_NSYS; without it runs work, with profiler=none"
+        )
         yield Check("Nsight Systems", False, "not found", advice)
         return
     yield Check("Nsight Systems", True, f"{nsys.version} at {nsys.path}")
-    complaint = verify_capture(nsys)
-    advice = "nvtx must be the version in envs/cpu.txt (make env); else take another nsys"
+    complaint = profiler.verify_capture(nsys)
+    advice = f"nvtx must be the version in envs/cpu.txt ({MAKE} env); else take another nsys"
     yield Check("NVTX recording", complaint is None, complaint or "a capture has it", advice)
 
 

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from kvscope import doctor
+import kvscope
+from kvscope import doctor, packages
 from kvscope.doctor import Check
+from kvscope.packages import Flaw
+from kvscope.run import profiler
 from kvscope.run.profiler import Nsys
 
 
@@ -47,7 +50,7 @@ def test_a_problem_is_exit_code_1_and_advice(
 
 
 def test_every_check_that_may_fail_has_advice(path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(doctor, "find_nsys", lambda: None)
+    monkeypatch.setattr(profiler, "find_nsys", lambda: None)
     monkeypatch.setattr(doctor, "ENGINE_QUESTION", "raise SystemExit(3)")
     for check in doctor.report():
         assert check.advice or check.ok, check
@@ -58,6 +61,49 @@ def test_an_old_python_is_a_problem(monkeypatch: pytest.MonkeyPatch):
     check = doctor.python_check()
     assert not check.ok
     assert "PYTHON=" in check.advice
+
+
+class TestPackages:
+    def check(self, monkeypatch: pytest.MonkeyPatch, *flaws: Flaw, checkout: bool = True) -> Check:
+        monkeypatch.setattr(packages, "in_checkout", lambda: checkout)
+        monkeypatch.setattr(packages, "variant", lambda: ("cpu", "/w.whl"))
+        parts = {("cpu", "/w.whl"): list(flaws)}
+        monkeypatch.setattr(packages, "flaws", lambda *part: parts.get(part, []))
+        monkeypatch.setattr(packages, "flaws_of_installed", lambda: list(flaws))
+        return doctor.packages_check()
+
+    def test_all_well(self, monkeypatch: pytest.MonkeyPatch):
+        assert self.check(monkeypatch).ok
+        assert self.check(monkeypatch, checkout=False).ok
+
+    def test_what_is_wrong_is_named_with_what_mends_it(self, monkeypatch: pytest.MonkeyPatch):
+        flaw = Flaw("numpy<3,>=2", "not installed")
+        check = self.check(monkeypatch, flaw)
+        assert not check.ok
+        assert check.found == "numpy<3,>=2 (not installed)"
+        assert check.advice == "make env"
+        check = self.check(monkeypatch, flaw, checkout=False)
+        assert not check.ok
+        assert check.advice == "pip install --force-reinstall --no-deps 'numpy<3,>=2'"
+
+    def test_of_many_some_are_named(self, monkeypatch: pytest.MonkeyPatch):
+        flaws = [Flaw(f"p{number}==1", "not installed") for number in range(100)]
+        found = self.check(monkeypatch, *flaws).found
+        assert found.startswith("p0==1 (not installed), ")
+        assert found.endswith(f", and {100 - found.count('p')} more")
+
+
+def test_where_only_the_standard_library_is_left_the_doctor_still_speaks():
+    """Python runs without its site-packages, so every other import of the doctor's would fail."""
+    source = str(Path(kvscope.__file__).parents[1])
+    program = f"import sys; sys.path.insert(0, {source!r}); from kvscope import cli; "
+    program += "sys.exit(cli.main(['doctor']))"
+    command = [sys.executable, "-I", "-S", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1, done.stderr
+    assert done.stderr == ""
+    problems = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("problem")]
+    assert {"packages", "vLLM"} <= set(problems)
 
 
 class TestEngine:
@@ -91,10 +137,24 @@ class TestEngine:
         engine, _ = self.ask("import time; time.sleep(60)", monkeypatch)
         assert not engine.ok
 
+    def test_one_whose_kernels_do_not_load_gives_the_reason(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        """vLLM logs it and goes on without kernels."""
+        reason = "Failed to import from vllm._C: ImportError('libnuma.so.1: cannot open')"
+        (tmp_path / "torch.py").touch()
+        (tmp_path / "vllm.py").write_text(
+            f"import logging\nlogging.warning({reason!r})\nLLM = _custom_ops = None\n"
+        )
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        engine, _ = doctor.engine_checks()
+        assert not engine.ok
+        assert "libnuma.so.1: cannot open" in engine.advice
+
     def test_one_that_is_not_installed_is_not_asked(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(doctor, "_vllm_build", lambda: None)
         engine, _ = self.ask("raise SystemExit(3)", monkeypatch)
-        assert engine == Check("vLLM", False, "not installed", "make env")
+        assert engine == Check("vLLM", False, "not installed", f"{doctor.MAKE} env")
 
 
 def test_a_gpu_that_only_the_driver_sees_is_a_problem(path: Path):
@@ -106,10 +166,10 @@ def test_a_gpu_that_only_the_driver_sees_is_a_problem(path: Path):
 
 class TestProfiler:
     def test_absent(self, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(doctor, "find_nsys", lambda: None)
+        monkeypatch.setattr(profiler, "find_nsys", lambda: None)
         (check,) = doctor.profiler_checks()
         assert not check.ok
-        assert check.advice.startswith("make nsys")
+        assert check.advice.startswith(f"{doctor.MAKE} nsys")
 
     def test_named_wrongly(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setenv("KVSCOPE_NSYS", "/no/such/nsys")
@@ -121,8 +181,8 @@ class TestProfiler:
     def test_present_and_asked_for_a_capture(
         self, monkeypatch: pytest.MonkeyPatch, complaint: str | None
     ):
-        monkeypatch.setattr(doctor, "find_nsys", lambda: Nsys(Path("/n/nsys"), "2023.4"))
-        monkeypatch.setattr(doctor, "verify_capture", lambda nsys: complaint)
+        monkeypatch.setattr(profiler, "find_nsys", lambda: Nsys(Path("/n/nsys"), "2023.4"))
+        monkeypatch.setattr(profiler, "verify_capture", lambda nsys: complaint)
         found, recording = doctor.profiler_checks()
         assert found == Check("Nsight Systems", True, "2023.4 at /n/nsys")
         assert recording.ok == (complaint is None)

