@@ -9,7 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from kvscope import limits
 from kvscope.errors import BadInput
+from kvscope.reading import read_bytes
 
 
 @contextmanager
@@ -56,12 +58,13 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file; BadInput names the file if it is absent or not JSON."""
+    """Read a JSON file; BadInput names the file if it is absent, too large, or not JSON."""
+    content = read_bytes(path, limits.LONGEST_JSON_BYTES)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise BadInput(f"{path}: no such file") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        return json.loads(content.decode())
+    except RecursionError:
+        raise BadInput(f"{path}: not readable as JSON (nested too deeply)") from None
+    except ValueError as error:  # no UTF-8, no JSON, or a number of thousands of digits
         raise BadInput(f"{path}: not readable as JSON ({error})") from None
 
 

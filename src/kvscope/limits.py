@@ -18,6 +18,11 @@ TICKS = (-(2**61), 2**61)
 LONGEST_JSON_BYTES = 1 << 26
 """A JSON file of kvscope's own: some 30,000 experiments of a manifest."""
 
+# ------------------------------------------------------------ tables
+
+MOST_ROWS_PER_BYTE, FREE_ROWS = 200, 1 << 20
+"""Rows of a table's file for each of its bytes, beyond so many (pyarrow packs 50 equal ones)."""
+
 # ------------------------------------------------------------ kernel_events.jsonl.zst
 
 LONGEST_FLUSH_BYTES = 1 << 28

@@ -1,6 +1,5 @@
 """Reading files that others wrote: no more of them than is said, and one sentence if that fails."""
 
-import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +16,12 @@ _SHORT.maxlevel = 2
 def shown(value: Any) -> str:
     """A value as a message shows it: one line, of which much is left out if it is long."""
     return _SHORT.repr(value)
+
+
+def in_a_line(error: Exception, longest: int = 200) -> str:
+    """What another library says of a failure, as part of a sentence."""
+    said = " ".join(str(error).split()).rstrip(".")
+    return said if len(said) <= longest else f"{said[:longest]}…"
 
 
 def read_bytes(path: Path, most: int) -> bytes:
@@ -48,12 +53,10 @@ def text_lines(path: Path, longest: int) -> Iterator[str]:
 
 def _opened(path: Path) -> IO[bytes]:
     try:
-        file = path.open("rb")
-        if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            return file
-        file.close()
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise BadInput(f"{path}: not a regular file")
+        return path.open("rb")
     except FileNotFoundError:
         raise BadInput(f"{path}: no such file") from None
     except OSError as error:
         raise BadInput(f"{path}: cannot be read ({error.strerror})") from None
-    raise BadInput(f"{path}: not a regular file")

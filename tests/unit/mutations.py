@@ -5,10 +5,13 @@ sound value or raises BadInput.
 """
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from hypothesis import strategies as st
+
+from kvscope.errors import BadInput
 
 Json = Any
 
@@ -104,4 +107,9 @@ def nested(depth: int) -> str:
     return "[" * depth + "]" * depth
 
 
-Reader = Callable[[], Any]
+def is_a_sentence(refusal: BadInput, file: Path) -> None:
+    """What a refusal has to be: one line of bounded length that names the file."""
+    message = str(refusal)
+    assert file.name in message
+    assert "\n" not in message
+    assert len(message) < 600
