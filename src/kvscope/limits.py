@@ -45,3 +45,32 @@ LONGEST_RUN_NS = 10**18
 
 FARTHEST_EVENT_NS = 6 * 10**18
 """Between a KV event and the nearest reading of its clock; with the run it still fits an int64."""
+
+# ------------------------------------------------------------ Nsight Systems' exports
+
+TIMES_NS = (-4 * 10**18, 4 * 10**18)
+"""Instants and durations: the time of day until the year 2096, and sums of two fit an int64."""
+
+LONGEST_NAME = 4096
+"""Characters of a name, or of another text; a longer one is cut, and a warning says so."""
+
+MOST_NAMES_BYTES = 1 << 30
+"""All different names together."""
+
+DEEPEST_STACK = 1024
+"""Ranges open at once on a thread; those within count as nested in the last one, with a warning."""
+
+LONGEST_PATH = 1 << 14
+"""Bytes of a path; further names are left out for an ellipsis, and a warning says so."""
+
+MOST_PATH_BYTES = 1 << 29
+"""All different paths together; beyond them, as with a path that is too long."""
+
+MOST_TEXT_BYTES = 1 << 28
+"""Texts of a row group: names and paths are kept once until then, and many rows share them."""
+
+MOST_CROSSINGS = 1 << 23
+"""Ranges beneath which another one of their thread ended; stacks of domains make few."""
+
+MOST_MESSAGES, LONGEST_MESSAGE = 20, 500
+"""Of the profiler's own, and characters of one; the rest is counted."""

@@ -18,7 +18,7 @@ def shown(value: Any) -> str:
     return _SHORT.repr(value)
 
 
-def in_a_line(error: Exception, longest: int = 200) -> str:
+def in_a_line(error: object, longest: int = 200) -> str:
     """What another library says of a failure, as part of a sentence."""
     said = " ".join(str(error).split()).rstrip(".")
     return said if len(said) <= longest else f"{said[:longest]}…"
