@@ -11,7 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from kvscope import limits
 from kvscope.errors import BadInput, CannotWrite
+from kvscope.reading import read_bytes
 
 TEMPORARY = ".tmp"  # suffix of a file that is being written
 
@@ -130,16 +132,13 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file; BadInput names the file if it is absent or not JSON."""
+    """Read a JSON file; BadInput names the file if it is absent, too large, or not JSON."""
+    content = read_bytes(path, limits.LONGEST_JSON_BYTES)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise BadInput(f"{path}: no such file") from None
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be read ({error.strerror})") from None
+        return json.loads(content.decode())
     except RecursionError:
-        raise BadInput(f"{path}: not readable as JSON (nested too deep)") from None
-    except ValueError as error:  # not JSON, not UTF-8, or a number of thousands of digits
+        raise BadInput(f"{path}: not readable as JSON (nested too deeply)") from None
+    except ValueError as error:  # no UTF-8, no JSON, or a number of thousands of digits
         raise BadInput(f"{path}: not readable as JSON ({error})") from None
 
 

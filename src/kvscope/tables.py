@@ -4,6 +4,8 @@
 that breaks a reader raises SCHEMA_VERSION.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kvscope import limits
 from kvscope.errors import BadInput
 from kvscope.files import atomic_path
+from kvscope.reading import in_a_line
 
 SCHEMA_VERSION = 1
 
@@ -392,27 +396,48 @@ def read(table: Table, path: Path, columns: list[str] | None = None, **kwargs: A
     complaint = check_file(table, path)
     if complaint:
         raise BadInput(complaint)
-    frame: pd.DataFrame = pq.read_table(path, columns=columns, **kwargs).to_pandas()
+    with _reading(path):
+        rows = pq.read_table(path, columns=columns, **kwargs)
+        rows.validate(full=True)  # texts are UTF-8, and so on
+        frame: pd.DataFrame = rows.to_pandas(ignore_metadata=True)
     return frame
 
 
 def check_file(table: Table, path: Path) -> str | None:
-    """Say in one sentence what is wrong with a table's file, or None."""
+    """Say in one sentence what is wrong with the schema of a table's file, or None."""
     if not path.exists():
         return f"{path}: no such file"
     try:
-        found = pq.read_schema(path)
-    except (pa.ArrowInvalid, OSError) as error:
-        return f"{path}: not a readable Parquet file ({error})"
-    version = (found.metadata or {}).get(b"kvscope.schema_version", b"").decode()
+        with _reading(path), pq.ParquetFile(path) as file:
+            found, rows, version = file.schema_arrow, file.metadata.num_rows, _version(file)
+    except BadInput as error:
+        return str(error)
     if version != str(SCHEMA_VERSION):
         return f"{path}: schema version {version or 'absent'}, expected {SCHEMA_VERSION}"
+    size = path.stat().st_size
+    if rows > limits.FREE_ROWS + limits.MOST_ROWS_PER_BYTE * size:
+        return f"{path}: {rows:,} rows in {size:,} bytes, more than a table has"
     for column in table.columns:
-        if column.name not in found.names:
-            return f"{path}: column '{column.name}' is missing"
+        if (times := found.names.count(column.name)) != 1:
+            many = f"is there {times} times" if times else "is missing"
+            return f"{path}: column '{column.name}' {many}"
         if found.field(column.name).type != column.type:
             return (
                 f"{path}: column '{column.name}' has type {found.field(column.name).type}, "
                 f"expected {column.type}"
             )
     return None
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Whatever a damaged file makes Arrow raise, as BadInput."""
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError, KeyError, MemoryError) as error:
+        raise BadInput(f"{path}: not a readable Parquet file ({in_a_line(error)})") from None
+
+
+def _version(file: pq.ParquetFile) -> str:
+    version: bytes = (file.schema_arrow.metadata or {}).get(b"kvscope.schema_version", b"")
+    return version.decode()[:20]

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from kvscope.collect.arrays import NULL, Bools, Int64s, to_arrow, to_numpy
-from kvscope.collect.export import NsysExport
+from kvscope.collect.export import NsysExport, Query
 from kvscope.collect.nvtx import pid_of, tid_of
 
 TABLE = "CUPTI_ACTIVITY_KIND_RUNTIME"  # the runtime's and the driver's calls
@@ -36,11 +36,8 @@ class ApiCalls:
         """The rows of the cuda_api table, in order of their start; fills the index."""
         if not self.total:
             return
-        select = self._export.select(TABLE, _COLUMNS)
         done = 0
-        for rows in self._export.stream(
-            f'SELECT {select} FROM {TABLE} ORDER BY start, "end" DESC, rowid'
-        ):
+        for rows in self._export.stream(Query(TABLE, _COLUMNS)):
             thread, correlation = to_numpy(rows["globalTid"]), to_numpy(rows["correlationId"])
             part = slice(done, done + len(thread))
             self.start[part], self.end[part] = to_numpy(rows["start"]), to_numpy(rows["end"])
@@ -75,11 +72,12 @@ class ApiCalls:
 
     def _keys(self, global_id: Int64s, correlation: Int64s, register: bool) -> Int64s:
         """Process number and (32-bit) correlation id as one integer; NULL if either is unknown."""
-        keys = np.full(len(global_id), NULL)
-        for process in np.unique(global_id[global_id != NULL] >> 24).tolist():
-            if register:
+        processes = np.where(global_id == NULL, NULL, global_id >> 24)
+        distinct, place = np.unique(processes, return_inverse=True)
+        if register:
+            for process in distinct[distinct != NULL].tolist():
                 self._processes.setdefault(process, len(self._processes))
-            if (number := self._processes.get(process)) is not None:
-                here = (global_id >> 24 == process) & (correlation != NULL)
-                keys[here] = (number << 32) | (correlation[here] & 0xFFFFFFFF)
-        return keys
+        numbers = np.array([self._processes.get(p, NULL) for p in distinct.tolist()], np.int64)
+        number = numbers[place]
+        unknown = (number == NULL) | (correlation == NULL)
+        return np.where(unknown, NULL, (number << 32) | (correlation & 0xFFFFFFFF))

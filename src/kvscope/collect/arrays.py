@@ -1,5 +1,6 @@
 """Names for the array types that the collector passes around, and the null of its integers."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -29,3 +30,10 @@ def take(values: Int64s, places: Int64s) -> Int64s:
     if not len(values):
         return np.full(len(places), NULL)
     return np.where(places >= 0, values[places], NULL)
+
+
+def by_value(values: Int64s) -> Iterator[tuple[int, Int64s]]:
+    """Each distinct value, ascending, and the places that have it, ascending."""
+    order = np.argsort(values, kind="stable")
+    distinct, first = np.unique(values[order], return_index=True)
+    yield from zip(distinct.tolist(), np.split(order, first[1:]), strict=len(distinct) > 0)

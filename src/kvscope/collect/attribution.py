@@ -6,10 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kvscope import ranges
+from kvscope import limits, ranges
 from kvscope.collect.arrays import NULL, Bools, Int64s, to_numpy
 
 SEPARATOR = "/"
+MORE = "…"
+"""In a path: names that are left out."""
 
 
 @dataclass(frozen=True)
@@ -63,29 +65,31 @@ class Tree:
     """Nodes that each stand for a range on top of the node's parent (-1 for none).
 
     `depth`; `path_code` and `paths` (names from the outermost to this one); `repeat`, `step` and
-    `layer` of the nearest range that says so, all NULL within a warm-up.
+    `layer` of the nearest range that says so, all NULL within a warm-up. A path that would be
+    longer than limits.LONGEST_PATH ends with MORE, and all of them where they take more than
+    limits.MOST_PATH_BYTES; `cut` says whose do.
     """
 
     def __init__(self, parent: Int64s, range_: Int64s, names: Names, marks: Marks) -> None:
         self.depth = _depths(parent)
-        levels = _levels(self.depth)
-        self.path_code, self.paths = _paths(levels, parent, names.code[range_], names.values)
+        paths = _Paths(parent, names.code[range_], names.values)
+        for level in _levels(self.depth):
+            paths.add(level)
+        self.path_code, self.paths, self.cut = paths.code, pa.concat_arrays(paths.found), paths.cut
         warm_up = np.where(marks.warm_up[range_], 1, NULL)
-        outside = _inherit(levels, parent, warm_up) == NULL
+        outside = _inherit(parent, warm_up) == NULL
         self.repeat, self.step, self.layer = (
-            np.where(outside, _inherit(levels, parent, own[range_]), NULL)
+            np.where(outside, _inherit(parent, own[range_]), NULL)
             for own in (marks.repeat, marks.step, marks.layer)
         )
 
 
 def _depths(parent: Int64s) -> Int64s:
-    depth = np.zeros(len(parent), np.int64)
-    nodes = np.flatnonzero(parent >= 0)
-    above = parent[nodes]
-    while len(nodes):
-        depth[nodes] += 1
-        above = parent[above]
-        nodes, above = nodes[above >= 0], above[above >= 0]
+    """How many ancestors each node has; counted to ever further ones, twice as far each time."""
+    above, depth = parent.copy(), (parent >= 0).astype(np.int64)
+    while len(more := np.flatnonzero(above >= 0)):
+        depth[more] += depth[above[more]]
+        above[more] = above[above[more]]
     return depth
 
 
@@ -95,32 +99,68 @@ def _levels(depth: Int64s) -> list[Int64s]:
     return np.split(order, np.cumsum(np.bincount(depth))[:-1]) if len(depth) else []
 
 
-def _inherit(levels: list[Int64s], parent: Int64s, own: Int64s) -> Int64s:
-    """A node's own value or, if that is NULL, the one its parent has."""
-    values = own.copy()
-    for level in levels[1:]:
-        values[level] = np.where(own[level] == NULL, values[parent[level]], own[level])
+def _inherit(parent: Int64s, own: Int64s) -> Int64s:
+    """A node's own value or, if that is NULL, the nearest that an ancestor has."""
+    above, values = parent.copy(), own.copy()
+    while len(more := np.flatnonzero((values == NULL) & (above >= 0))):
+        values[more] = values[above[more]]
+        above[more] = above[above[more]]
     return values
 
 
-def _paths(
-    levels: list[Int64s], parent: Int64s, name: Int64s, names: pa.Array
-) -> tuple[Int64s, pa.Array]:
-    """The path of each node, as a code and the distinct paths that codes stand for.
+class _Paths:
+    """The path of each node, as a `code` into the distinct paths `found`; level after level.
 
     Ranges by the million share few paths: each distinct one is joined once.
     """
-    code = np.zeros(len(parent), np.int64)
-    paths = [pa.array([], pa.string())]
-    found = 0
-    for depth, level in enumerate(levels):
-        above = code[parent[level]] if depth else np.zeros(len(level), np.int64)
-        keys, places = np.unique(above * len(names) + name[level], return_inverse=True)
-        path = names.take(pa.array(keys % len(names)))
-        if depth:
-            upper = paths[-1].take(pa.array(keys // len(names) - (found - len(paths[-1]))))
-            path = pc.binary_join_element_wise(upper, path, SEPARATOR)
-        code[level] = found + places
-        paths.append(path)
-        found += len(path)
-    return code, pa.concat_arrays(paths)
+
+    def __init__(self, parent: Int64s, name: Int64s, names: pa.Array) -> None:
+        self._parent, self._name = parent, name
+        self._names = pa.concat_arrays([names, pa.array([MORE])])
+        self._name_bytes = pc.binary_length(self._names).to_numpy()
+        self._room = limits.MOST_PATH_BYTES
+        self._upper, self._upper_bytes = None, np.zeros(1, np.int64)  # of the level above
+        self._upper_code = self._codes = 0
+        self.code = np.zeros(len(parent), np.int64)
+        self.cut = np.zeros(len(parent), np.bool_)
+        self.found = [pa.array([], pa.string())]
+
+    def add(self, level: Int64s) -> None:
+        """Join the paths of nodes whose parents have theirs; those beneath a cut one share it."""
+        if self._upper is not None:
+            beneath = self.cut[self._parent[level]]
+            self.code[level[beneath]] = self.code[self._parent[level[beneath]]]
+            self.cut[level[beneath]] = True
+            level = level[~beneath]
+            upper = self.code[self._parent[level]] - self._upper_code
+        else:
+            upper = np.zeros(len(level), np.int64)
+        name = self._name[level]
+        more = len(self._names) - 1
+        length = self._upper_bytes[upper] + self._name_bytes[name]
+        name = np.where(length > limits.LONGEST_PATH, more, name)
+        keys, places, length = self._distinct(upper, name)
+        if length.sum() > self._room:
+            name = np.full(len(level), more)
+            keys, places, length = self._distinct(upper, name)
+        self.code[level], self.cut[level] = self._codes + places, name == more
+        self._join(*keys)
+        self._upper_bytes = length + len(SEPARATOR)
+        self._room -= int(length.sum())
+
+    def _distinct(
+        self, upper: Int64s, name: Int64s
+    ) -> tuple[tuple[Int64s, Int64s], Int64s, Int64s]:
+        """The different pairs of an upper path and a name, each one's place, and bytes of each."""
+        keys, places = np.unique(upper * len(self._names) + name, return_inverse=True)
+        pairs = divmod(keys, len(self._names))
+        return pairs, places, self._upper_bytes[pairs[0]] + self._name_bytes[pairs[1]]
+
+    def _join(self, upper: Int64s, name: Int64s) -> None:
+        paths = self._names.take(pa.array(name))
+        if self._upper is not None:
+            upper_paths = self._upper.take(pa.array(upper))
+            paths = pc.binary_join_element_wise(upper_paths, paths, SEPARATOR)
+        self.found.append(paths)
+        self._upper, self._upper_code = paths, self._codes
+        self._codes += len(paths)

@@ -10,15 +10,20 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 import orjson
-import zstandard
 
+from kvscope import limits
 from kvscope.collect.arrays import Int64s
+from kvscope.collect.values import all_within, as_list, integers, one_of, whole, whole_numbers
+from kvscope.collect.zstd_lines import lines
 from kvscope.errors import BadInput
-from kvscope.kinds import KINDS
+from kvscope.kinds import ATTENTION, KINDS, WRITE
+from kvscope.reading import shown
 
 FORMAT_VERSION = 1
 ALL_HEADS = -1
 PHASES = ("prefill", "decode")
+PASS_PHASES = (*PHASES, "mixed")
+KERNELS = (WRITE, ATTENTION)
 
 COLUMNS = (
     *("kind", "row", "kv_head", "block", "block_position", "offset_tokens", "tokens"),
@@ -27,7 +32,17 @@ COLUMNS = (
 # Mostly below 256, and read three times as fast then.
 _MOSTLY_SMALL = frozenset({"kind", "row", "block_position", "offset_tokens", "tokens"})
 _TIMER_PAIRS = ("start_clock", "end_clock", "start_timer", "end_timer")
-_CHUNK_BYTES = 1 << 17
+# From … to: the numbers of a flush, and of a record that is an event.
+_HEAD = {
+    **dict.fromkeys(("repeat", "step", "layer"), limits.COUNT),
+    **dict.fromkeys(("block_size", "tile_tokens"), (1, limits.COUNT[1])),
+    "origin_ticks": (0, 2**63 - 1),
+}
+_RECORD = {
+    **dict.fromkeys(COLUMNS, limits.INT32),
+    "kind": (0, len(KINDS) - 1),
+    **dict.fromkeys(("start_ticks", "duration_ticks"), limits.TICKS),
+}
 T = TypeVar("T")
 
 
@@ -141,45 +156,13 @@ def ahead(items: Iterator[T]) -> Iterator[T]:
             yield item
 
 
-def lines(path: Path) -> Iterator[bytes]:
-    """The lines of a zstd-compressed file, without the newline; BadInput if it was cut."""
-    pieces: list[bytes] = []
-    for chunk in _decompressed(path):
-        *whole, rest = chunk.split(b"\n")
-        for line in whole:
-            yield b"".join((*pieces, line))
-            pieces = []
-        if rest:
-            pieces.append(rest)
-    if pieces:
-        raise BadInput(f"{path}: the last line has no end; the file was cut")
-
-
-def _decompressed(path: Path) -> Iterator[bytes]:
-    frame = None  # the one that is being read; writers may have put several in a row
-    try:
-        with path.open("rb") as file:
-            while chunk := file.read(_CHUNK_BYTES):
-                while chunk:
-                    if frame is None or frame.eof:
-                        frame = zstandard.ZstdDecompressor().decompressobj()
-                    yield frame.decompress(chunk)
-                    chunk = frame.unused_data
-    except FileNotFoundError:
-        raise BadInput(f"{path}: no such file") from None
-    except zstandard.ZstdError as error:
-        raise BadInput(f"{path}: not readable as Zstandard ({error})") from None
-    if frame is None or not frame.eof:
-        raise BadInput(f"{path}: ends within its Zstandard frame; the file was cut")
-
-
 def parse(line: bytes, path: Path, number: int) -> Flush:
     """One line as a flush; BadInput names file, line and what is wrong with it."""
     try:
         return _flush(orjson.loads(line))
     except KeyError as key:
         wrong = f"key {key} is missing"
-    except (TypeError, ValueError, OverflowError, AttributeError) as error:
+    except (TypeError, ValueError) as error:
         wrong = str(error)
     raise BadInput(f"{path}: line {number} is not a flush of KV events: {wrong}")
 
@@ -187,105 +170,137 @@ def parse(line: bytes, path: Path, number: int) -> Flush:
 def _flush(found: dict[str, Any]) -> Flush:
     version = found["version"]
     if version != FORMAT_VERSION:
-        raise ValueError(f"its version is {version}, this kvscope reads {FORMAT_VERSION}")
-    _check_head(found)
-    segments = _segments(found["segments"], len(found["kernels"]))
-    rows = len(found["requests"])
-    table = found["block_table"]
-    events: dict[str, Any] = {
-        name: _integers(found["events"][name], name in _MOSTLY_SMALL) for name in COLUMNS
-    }
+        raise ValueError(f"its version is {shown(version)}, this kvscope reads {FORMAT_VERSION}")
+    head: dict[str, Any] = {key: whole(found[key], key, within) for key, within in _HEAD.items()}
+    kernels = _kernels(found["kernels"])
+    batch = _batch(found, head["block_size"])
+    segments = _segments(found["segments"], len(kernels))
+    events = _events(found["events"])
+    due = int(segments.events.sum())
     for name, column in events.items():
-        if len(column) != segments.events.sum():
-            count = f"{len(column)} values, the segments hold {segments.events.sum()} events"
-            raise ValueError(f"events.{name} has {count}")
-    for name in ("phases", "context_tokens", "scheduled_tokens", "block_table"):
-        if found[name] is not None and len(found[name]) != rows:
-            raise ValueError(f"{name} has {len(found[name])} rows, the batch {rows}")
-    if len(events["kind"]) and events["duration_ticks"].min() < 0:
-        raise ValueError("events.duration_ticks has negative values")
-    written = len(events["kind"])
-    segments, events = _readable(segments, events)
-    if strange := sorted({*found["phases"]} - {*PHASES}):
-        raise ValueError(f"a request's phase is '{strange[0]}', known are {', '.join(PHASES)}")
-    header: dict[str, Any] = {
-        key: int(found[key]) for key in ("repeat", "step", "layer", "origin_ticks")
-    }
-    for key in ("block_size", "tile_tokens"):
-        header[key] = int(found[key])
-        if header[key] < 1:
-            raise ValueError(f"{key} is {header[key]}, at least 1 is needed")
+        if len(column) != due:
+            raise ValueError(f"events.{name} has {len(column)} values, the segments hold {due}")
+    segments, readable = _readable(segments, events)
     return Flush(
-        phase=str(found["phase"]),
-        kv_heads=found["kv_heads"],
-        requests=found["requests"],
-        phases=found["phases"],
-        context=_integers(found["context_tokens"]),
-        scheduled=_integers(found["scheduled_tokens"]),
-        block_table=table,
-        other_layers=int(found.get("other_layers", 0)),
-        unreadable=written - len(events["kind"]),
-        kernels=[Kernel(k["kernel"], k["start_ticks"], k["end_ticks"]) for k in found["kernels"]],
+        phase=one_of(PASS_PHASES, found["phase"], "phase"),
+        other_layers=whole(found.get("other_layers", 0), "other_layers", limits.COUNT),
+        unreadable=due - len(readable["kind"]),
+        kernels=kernels,
         segments=segments,
-        **header,
-        **events,
+        **head,
+        **batch,
+        **readable,
     )
 
 
-def _check_head(found: dict[str, Any]) -> None:
-    """ValueError if a part of a flush that is not an array of events is not as it has to be."""
-    if len({*found["requests"]}) < len(found["requests"]):
+def _kernels(found: Any) -> list[Kernel]:
+    if len(as_list(found, "kernels")) > len(KERNELS):
+        raise ValueError(f"kernels has {len(found)}, {len(KERNELS)} at most are due")
+    kernels = []
+    for kernel in found:
+        name = one_of(KERNELS, kernel["kernel"], "kernel")
+        start, end = (
+            None if kernel[key] is None else whole(kernel[key], f"{key} of {name}", limits.TICKS)
+            for key in ("start_ticks", "end_ticks")
+        )
+        kernels.append(Kernel(name, start, end))
+    return kernels
+
+
+def _batch(found: dict[str, Any], block_size: int) -> dict[str, Any]:
+    """What the scheduler gave the pass, in as many rows as it has requests."""
+    requests = as_list(found["requests"], "requests")
+    for name in ("phases", "context_tokens", "scheduled_tokens", "block_table"):
+        if found[name] is not None and len(as_list(found[name], name)) != len(requests):
+            raise ValueError(f"{name} has {len(found[name])} rows, the batch {len(requests)}")
+    for request, phase in zip(requests, found["phases"], strict=True):
+        if not isinstance(request, str) or len(request) > limits.LONGEST_ID:
+            raise ValueError(f"requests holds {shown(request)}, where an id is due")
+        one_of(PHASES, phase, "a request's phase")
+    if len({*requests}) < len(requests):
         raise ValueError("requests has one twice")
-    heads, table = found["kv_heads"], found["block_table"]
-    whole = {
-        "kv_heads": heads or [],
-        "block_table": [block for row in table or [] for block in row],
-        "context_tokens": found["context_tokens"],
-        "scheduled_tokens": found["scheduled_tokens"],
+    context, scheduled = (
+        whole_numbers(found[name], name, limits.COUNT)
+        for name in ("context_tokens", "scheduled_tokens")
+    )
+    heads = _heads(found["kv_heads"])
+    _check_size(context, scheduled, block_size, 1 if heads is None else len(heads))
+    return {
+        "kv_heads": heads,
+        "requests": requests,
+        "phases": found["phases"],
+        "context": context,
+        "scheduled": scheduled,
+        "block_table": _table(found["block_table"]),
     }
-    for name, values in whole.items():
-        if not all(type(value) is int and value >= 0 for value in values):
-            raise ValueError(f"{name} holds something else than whole numbers from 0 on")
-    for kernel in found["kernels"]:
-        ticks = kernel["start_ticks"], kernel["end_ticks"]
-        if not all(tick is None or type(tick) is int for tick in ticks):
-            raise ValueError(f"the ticks of kernel '{kernel['kernel']}' are no whole numbers")
 
 
-def _readable(segments: Segment, events: dict[str, Any]) -> tuple[Segment, dict[str, Any]]:
-    """Without the records of no known kind: whatever was in memory where no event was written."""
-    kind = events["kind"]
-    if not len(kind) or 0 <= kind.min() <= kind.max() < len(KINDS):
-        return segments, events
-    good = (kind >= 0) & (kind < len(KINDS))
-    own = np.repeat(np.arange(len(segments.events)), segments.events)
-    counts = np.bincount(own[good], minlength=len(segments.events))
-    return replace(segments, events=counts), {name: c[good] for name, c in events.items()}
+def _heads(found: Any) -> list[int] | None:
+    if found is None:
+        return None
+    heads: list[int] = whole_numbers(found, "kv_heads", (0, limits.MOST_HEADS - 1)).tolist()
+    if len({*heads}) < len(heads):
+        raise ValueError("kv_heads has one twice")
+    return heads
+
+
+def _table(found: list[Any] | None) -> list[list[int]] | None:
+    blocks = [block for row in found or [] for block in as_list(row, "block_table")]
+    whole_numbers(blocks, "block_table", limits.COUNT)
+    return found
+
+
+def _check_size(context: Int64s, scheduled: Int64s, block_size: int, heads: int) -> None:
+    """ValueError if the batch owes more than any; oracles have room for each read and token."""
+    reads = 2 * heads * int((-(-(context + scheduled) // block_size)).sum())
+    tokens = int(scheduled.sum())
+    if max(reads, tokens) > limits.MOST_CELLS:
+        raise ValueError(
+            f"its batch owes {reads:,} reads at least and schedules {tokens:,} tokens, "
+            f"{limits.MOST_CELLS:,} of either at most are read"
+        )
 
 
 def _segments(found: dict[str, Any], kernels: int) -> Segment:
+    due = dict.fromkeys(("kernel", "worker", "events"), limits.COUNT)
+    if found["dropped"] is not None:
+        due["dropped"] = limits.COUNT
+    if found.get("sm") is not None:
+        due["sm"] = limits.COUNT
+    if "start_clock" in found:
+        due |= dict.fromkeys(_TIMER_PAIRS, limits.TICKS)
     columns: dict[str, Any] = {
-        name: None if values is None else _integers(values) for name, values in found.items()
+        name: whole_numbers(found[name], f"segments.{name}", due[name]) for name in due
     }
-    needed = {name: columns[name] for name in ("kernel", "worker", "events", "dropped")}
-    timers = {name: columns[name] for name in _TIMER_PAIRS} if "start_clock" in columns else None
     count = len(columns["events"])
     for name, column in columns.items():
-        if column is not None and len(column) != count:
+        if len(column) != count:
             raise ValueError(f"segments.{name} has {len(column)} values, {count} are due")
-    kernel = columns["kernel"]
-    if count and not 0 <= kernel.min() <= kernel.max() < kernels:
+    if count and columns["kernel"].max() >= kernels:
         raise ValueError(f"segments.kernel names a kernel beyond the {kernels} given")
-    return Segment(**needed, sm=columns.get("sm"), timers=timers)
+    timers = {name: columns[name] for name in _TIMER_PAIRS} if "start_clock" in found else None
+    needed = {name: columns[name] for name in ("kernel", "worker", "events")}
+    return Segment(**needed, dropped=columns.get("dropped"), sm=columns.get("sm"), timers=timers)
 
 
-def _integers(values: list[int], small: bool = False) -> Int64s:
-    """As an array; the short way, if values are mostly `small`, takes those of one byte only."""
-    try:
-        return np.frombuffer(bytes(values), np.uint8).astype(np.int64) if small else _long(values)
-    except ValueError:
-        return _long(values)
+def _events(found: dict[str, Any]) -> dict[str, Any]:
+    columns = {
+        name: integers(found[name], f"events.{name}", name in _MOSTLY_SMALL) for name in COLUMNS
+    }
+    if len(columns["kind"]) and columns["duration_ticks"].min() < 0:
+        raise ValueError("events.duration_ticks has negative values")
+    return columns
 
 
-def _long(values: list[int]) -> Int64s:
-    return np.array(values, np.int64)
+def _readable(segments: Segment, events: dict[str, Any]) -> tuple[Segment, dict[str, Any]]:
+    """Without the records that no event has: whatever was in memory where none was written."""
+    wild = [name for name, within in _RECORD.items() if not all_within(events[name], within)]
+    if not wild:
+        return segments, events
+    good = np.ones(len(events["kind"]), np.bool_)
+    for name in wild:
+        least, most = _RECORD[name]
+        good &= (least <= events[name]) & (events[name] <= most)
+    own = np.repeat(np.arange(len(segments.events)), segments.events)
+    counts = np.bincount(own[good], minlength=len(segments.events))
+    return replace(segments, events=counts), {name: c[good] for name, c in events.items()}

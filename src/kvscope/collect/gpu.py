@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from kvscope.collect.api import ApiCalls
 from kvscope.collect.arrays import NULL, take, to_arrow, to_numpy
-from kvscope.collect.export import NsysExport
+from kvscope.collect.export import NsysExport, Query
 from kvscope.collect.nvtx import NvtxRanges, pid_of, tid_of
 
 KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
@@ -69,8 +69,7 @@ class GpuWork:
     def _stream(self, table: str, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
         if table not in self._export.tables:
             return iter(())
-        select = self._export.select(table, columns)
-        return self._export.stream(f'SELECT {select} FROM {table} ORDER BY start, "end", rowid')
+        return self._export.stream(Query(table, columns, order='start, "end", row'))
 
     def _row_columns(self, table: str, rows: pa.RecordBatch) -> dict[str, Any]:
         """Where and when the work ran, and what launched it."""

@@ -2,8 +2,10 @@
 
 import re
 
+from kvscope import limits
 from kvscope.collect import gpu, nvtx
 from kvscope.collect.export import NsysExport
+from kvscope.collect.strings import cut
 from kvscope.ranges import DOMAIN
 
 GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
@@ -20,6 +22,8 @@ def warnings(export: NsysExport) -> list[str]:
         *_hidden_kernels(export),
         *_silent_nvtx(export),
         *_diagnostics(export),
+        *export.warnings,
+        *_left_out(export),
     ]
 
 
@@ -70,6 +74,19 @@ def _diagnostics(export: NsysExport) -> list[str]:
     """Nsight Systems' own warnings and errors, and whatever else it says of lost events."""
     if not export.columns("DIAGNOSTIC_EVENT") >= {"severity", "text", "timestamp"}:
         return []
-    rows = export.rows("SELECT severity, text FROM DIAGNOSTIC_EVENT ORDER BY timestamp, rowid")
+    own = f"substr({cut('text')}, 1, {limits.LONGEST_MESSAGE})"
+    rows = export.rows(f"SELECT severity, {own} FROM DIAGNOSTIC_EVENT ORDER BY timestamp, rowid")
     texts = (text.strip() for level, text in rows if level in _SEVERE or _LOSS.search(text))
-    return [f"Nsight Systems: {text}" for text in dict.fromkeys(texts)]
+    said = [f"Nsight Systems: {text}" for text in dict.fromkeys(texts)]
+    if (more := len(said) - limits.MOST_MESSAGES) > 0:
+        return [*said[: limits.MOST_MESSAGES], f"Nsight Systems has {more:,} more such messages."]
+    return said
+
+
+def _left_out(export: NsysExport) -> list[str]:
+    if not export.texts_cut:
+        return []
+    return [
+        f"{export.texts_cut:,} texts of the export are longer than {limits.LONGEST_NAME:,} "
+        "characters; where they are names, these are cut."
+    ]

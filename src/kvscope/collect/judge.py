@@ -90,14 +90,15 @@ class Layers:
     def sticking_out_ns(self, flush: Flush, clock: Clock) -> int:
         """How far the flush's kernels lie outside of their layer; 0 where nobody can tell.
 
-        A GPU runs its kernels after the host has gone on: nothing is expected of it.
+        BadInput if the clock does not reach them. A GPU runs its kernels after the host has gone
+        on: nothing is expected of it.
         """
         layer = self.intervals.get((flush.repeat, flush.step, flush.layer))
         known = [k for k in flush.kernels if k.start_ticks is not None and k.end_ticks is not None]
-        if layer is None or not known or flush.segments.timers is not None:
-            return 0
         ends = np.array([[k.start_ticks, k.end_ticks] for k in known], np.int64)
         start, end = clock.ns(ends.ravel(), flush.origin_ticks).reshape(-1, 2).T
+        if layer is None or not known or flush.segments.timers is not None:
+            return 0
         return max(0, layer[0] - int(start.min()), int(end.max()) - layer[1])
 
 

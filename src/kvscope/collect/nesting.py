@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvscope.collect.arrays import NULL, Int64s
+from kvscope import limits
+from kvscope.collect.arrays import NULL, Int64s, by_value
 
 NONE = -1
 """Stands for no frame or no range."""
@@ -31,16 +32,19 @@ class Nesting:
     Of ranges with the same interval the first one given is the outermost. A range *contains* an
     interval of its thread if it starts no later and ends no earlier; the *innermost* one that
     does so starts last and, of those, ends first.
+
+    A stack is followed limits.DEEPEST_STACK ranges deep; further ones contain nothing, and `buried`
+    is how many they are. ValueError if ranges cross more often than limits.MOST_CROSSINGS says.
     """
 
     def __init__(self, thread: Int64s, start: Int64s, end: Int64s) -> None:
         end = np.maximum(start, end)
         replay = _Replay()
-        lasting = end > start
+        lasting = np.flatnonzero(end > start)
         self._threads = {
-            int(t): replay.thread(np.flatnonzero((thread == t) & lasting), start, end)
-            for t in np.unique(thread)
+            t: replay.thread(lasting[places], start, end) for t, places in by_value(thread[lasting])
         }
+        self.buried = len(replay.buried)
         # The last element of each array is found by index NONE: the bottom of every stack.
         self._start = np.append(start, NULL)
         self._end = np.append(end, np.iinfo(np.int64).max)
@@ -62,11 +66,9 @@ class Nesting:
     def innermost(self, thread: Int64s, start: Int64s, end: Int64s) -> Int64s:
         """For each interval the frame of the innermost range that contains it, or NONE."""
         frames = np.full(len(thread), NONE, np.int64)
-        for t in np.unique(thread):
-            if int(t) in self._threads:
-                here = np.flatnonzero(thread == t)
-                at = self._threads[int(t)]
-                frames[here] = self._innermost_on(at, start[here], end[here])
+        for t, here in by_value(thread):
+            if t in self._threads:
+                frames[here] = self._innermost_on(self._threads[t], start[here], end[here])
         return frames
 
     def _innermost_on(self, thread: _Thread, start: Int64s, end: Int64s) -> Int64s:
@@ -84,17 +86,20 @@ class Nesting:
 
     def _climb(self, frames: Int64s, end: Int64s) -> Int64s:
         """The first frame from each one downwards whose range lasts until `end`."""
-        while (short := self._end[self._range[frames]] < end).any():
-            frames = np.where(short, self._parent[frames], frames)
-        return frames
+        found = frames.copy()
+        short = np.flatnonzero(self._end[self._range[found]] < end)
+        while len(short):
+            found[short] = self._parent[found[short]]
+            short = short[self._end[self._range[found[short]]] < end[short]]
+        return found
 
     def _range_parents(self, thread: Int64s) -> Int64s:
         start, end = self._start[:-1], self._end[:-1]
         first_frame = np.full(len(start), NONE, np.int64)
         first_frame[self.frame_range[::-1]] = np.arange(len(self.frame_range))[::-1]
         beneath = self._climb(self._parent[first_frame], end)
-        instants = np.flatnonzero(start == end)  # these have no frame
-        beneath[instants] = self.innermost(thread[instants], start[instants], end[instants])
+        bare = np.flatnonzero(first_frame == NONE)  # of no length, or buried
+        beneath[bare] = self.innermost(thread[bare], start[bare], end[bare])
         return self._range[beneath]
 
 
@@ -104,6 +109,9 @@ class _Replay:
     def __init__(self) -> None:
         self.ranges: list[int] = []
         self.parents: list[int] = []
+        self.depths: list[int] = [0]  # of no frame, then of each: ranges on the stack
+        self.buried: set[int] = set()  # ranges that were pushed on a full stack
+        self.crossings = 0
 
     def thread(self, ranges: Int64s, start: Int64s, end: Int64s) -> _Thread:
         ranges = ranges[np.lexsort((-end[ranges], start[ranges]))]
@@ -118,15 +126,26 @@ class _Replay:
         return _Thread(time[order], np.array(tops, np.int64))
 
     def _push(self, range_: int, top: int) -> int:
+        depth = self.depths[top + 1]
+        if depth == limits.DEEPEST_STACK:
+            self.buried.add(range_)
+            return top
         self.ranges.append(range_)
         self.parents.append(top)
+        self.depths.append(depth + 1)
         return len(self.ranges) - 1
 
     def _pop(self, range_: int, top: int) -> int:
+        if range_ in self.buried:
+            return top
         crossing = []
         while self.ranges[top] != range_:
             crossing.append(self.ranges[top])
             top = self.parents[top]
+        self.crossings += len(crossing)
+        if self.crossings > limits.MOST_CROSSINGS:
+            most = f"{limits.MOST_CROSSINGS:,} times"
+            raise ValueError(f"push/pop ranges of a thread cross each other more than {most}")
         top = self.parents[top]
         for above in reversed(crossing):
             top = self._push(above, top)

@@ -52,7 +52,7 @@ def write_nsys_tables(sqlite: Path, out_dir: Path) -> dict[str, Any]:
             "unclosed_ranges": int(ranges.unclosed.sum()),
             "cuda_graphs_traced_whole": export.count(health.GRAPHS),
             "domains_without_ranges": health.silent_domains(export),
-            "warnings": health.warnings(export),
+            "warnings": [*health.warnings(export), *ranges.warnings],
         }
 
 

@@ -9,12 +9,14 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from kvscope import limits
 from kvscope.collect.arrays import NULL, Bools, Int64s, take, to_arrow, to_numpy
-from kvscope.collect.attribution import Marks, Names, Tree
-from kvscope.collect.export import BATCH_ROWS, NsysExport
+from kvscope.collect.attribution import MORE, Marks, Names, Tree
+from kvscope.collect.export import BATCH_ROWS, NsysExport, Query
 from kvscope.collect.nesting import NONE, Nesting
+from kvscope.collect.strings import cut, is_cut
+from kvscope.errors import BadInput
 from kvscope.ranges import DOMAIN
 
 TABLE = "NVTX_EVENTS"
@@ -22,22 +24,9 @@ PUSH_POP = (59, 70)  # NvtxPushPopRange, NvtxtPushPopRange: nest on their thread
 START_END = (60, 71)  # NvtxStartEndRange, NvtxtStartEndRange: do not
 DOMAIN_CREATE, DOMAIN_DESTROY = 75, 76
 
-_COLUMNS = (
-    *("start", "end", "eventType", "globalTid", "domainId", "text", "textId"),
-    *("int64Value", "uint64Value", "int32Value", "uint32Value", "doubleValue", "floatValue"),
-)
-# SQLite has no unsigned integers: those of 64 bits come back negative beyond 2^63.
-_PAYLOAD = (
-    "COALESCE(int64Value, uint64Value + (uint64Value < 0) * 18446744073709551616.0, "
-    "int32Value, uint32Value, doubleValue, floatValue)"
-)
-_READ = pa.schema(
-    {
-        **dict.fromkeys(("start", "end", "open", "kind", "thread", "domain"), pa.int64()),
-        **{"name_id": pa.int64(), "has_text": pa.int64(), "text": pa.string()},
-        **{"has_payload": pa.int64(), "payload": pa.float64()},
-    }
-)
+_WHOLE_PAYLOADS = ("int64Value", "uint64Value", "int32Value", "uint32Value")
+_FRACTIONS = ("doubleValue", "floatValue")
+_COLUMNS = ("start", "end", "eventType", "globalTid", "domainId", "textId")
 
 
 class NvtxRanges:
@@ -46,14 +35,17 @@ class NvtxRanges:
     def __init__(self, export: NsysExport) -> None:
         rows = _read(export)
         self.start, self.end = to_numpy(rows["start"]), to_numpy(rows["end"])
-        self.thread = to_numpy(rows["thread"])
-        self.push_pop: Bools = np.isin(to_numpy(rows["kind"]), PUSH_POP)
-        self.payload = pc.if_else(rows["has_payload"].cast(pa.bool_()), rows["payload"], None)
+        self.thread = to_numpy(rows["globalTid"])
+        self.push_pop: Bools = np.isin(to_numpy(rows["eventType"]), PUSH_POP)
+        self.payload = _payload(rows)
         self.name = _names(export, rows)
-        self.domain = _domains(export, self.thread, to_numpy(rows["domain"]))
+        self.domain = _domains(export, self.thread, to_numpy(rows["domainId"]))
         at_end = self.end == export.capture_end_ns
         self.unclosed: Bools = (to_numpy(rows["open"]) == 1) | at_end
-        self._nest()
+        try:
+            self._nest()
+        except ValueError as error:
+            raise BadInput(f"{export.path}: table {TABLE}: {error}") from None
 
     def __len__(self) -> int:
         return len(self.start)
@@ -69,6 +61,23 @@ class NvtxRanges:
         everything = np.arange(len(self))
         self._ranges = Tree(self._parent, everything, self.name, marks)
         self._frames = Tree(self._nesting.frame_parent, self._frame_range, self.name, marks)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What of the ranges is left out, as sentences."""
+        buried, cut = self._nesting.buried, int(self._ranges.cut.sum())
+        found = []
+        if buried:
+            found.append(
+                f"{buried:,} NVTX ranges are nested more than {limits.DEEPEST_STACK:,} deep; what "
+                "lies in them counts as lying in the last one of these."
+            )
+        if cut:
+            found.append(
+                f"The paths of {cut:,} NVTX ranges are too long; they end with '{MORE}' where "
+                "names are left out."
+            )
+        return found
 
     def around(self, thread: Int64s, start: Int64s, end: Int64s) -> dict[str, pa.Array]:
         """What surrounds each interval on its thread: the innermost range, the path, its pass.
@@ -124,23 +133,45 @@ def tid_of(global_id: Int64s) -> Int64s:
     return global_id & 0xFFFFFF
 
 
-def _read(export: NsysExport) -> pa.RecordBatch:
-    """The ranges by start, outer before inner."""
-    if TABLE not in export.tables:
-        return pa.RecordBatch.from_pylist([], schema=_READ)
-    sql = f"""
-        SELECT start, COALESCE("end", {_open_until(export)}) AS "end", "end" IS NULL AS open,
-            eventType AS kind, globalTid AS thread, domainId AS domain,
-            textId AS name_id, text IS NOT NULL AS has_text, COALESCE(text, '') AS text,
-            {_PAYLOAD} IS NOT NULL AS has_payload,
-            CAST(COALESCE({_PAYLOAD}, 0) AS REAL) AS payload
-        FROM (SELECT rowid AS row, {export.select(TABLE, _COLUMNS)} FROM {TABLE})
-        WHERE eventType IN {PUSH_POP + START_END}
-        ORDER BY start, 2 DESC, row"""
-    batches = [batch for batch in export.stream(sql) if batch.num_rows]
-    table = pa.Table.from_batches(batches, None if batches else _READ).cast(_READ)
-    rows = table.combine_chunks().to_batches()
-    return rows[0] if rows else pa.RecordBatch.from_pylist([], schema=_READ)
+def _read(export: NsysExport) -> pa.Table:
+    """The ranges by start, outer before inner; one chunk a column, texts encoded."""
+    whole = (*_COLUMNS, *_WHOLE_PAYLOADS)
+    # A text stays one: the driver then says so, where SQL would make a number of it.
+    strange = " OR ".join(f"typeof({name}) IN ('text', 'blob')" for name in _FRACTIONS)
+    fraction = (
+        f"CASE WHEN {strange} THEN '' ELSE CAST(COALESCE({', '.join(_FRACTIONS)}, 0) AS REAL)"
+    )
+    query = Query(
+        TABLE,
+        whole,
+        _FRACTIONS,
+        ("text",),
+        computed={
+            "end": (f'COALESCE("end", {_open_until(export)})', pa.int64()),
+            "open": ('"end" IS NULL', pa.int64()),
+            "has_text": ("text IS NOT NULL", pa.int64()),
+            "text": (cut("text"), pa.string()),
+            "cut": (is_cut("text"), pa.int64()),
+            "has_fraction": (f"COALESCE({', '.join(_FRACTIONS)}) IS NOT NULL", pa.int64()),
+            "fraction": (f"{fraction} END", pa.float64()),
+        },
+        where=f"eventType IN {PUSH_POP + START_END} "
+        "OR typeof(eventType) NOT IN ('integer', 'null')",
+    )
+    encoded = pa.dictionary(pa.int32(), pa.string())
+    schema = pa.schema(dict.fromkeys(whole, pa.int64()))
+    for name, (_, type_) in query.computed.items():
+        type_ = encoded if name == "text" else type_
+        place = schema.get_field_index(name)
+        schema = schema.append(pa.field(name, type_)) if place < 0 else schema
+    batches = []
+    if TABLE in export.tables:
+        for batch in export.stream(query):
+            texts = batch["text"].cast(pa.string()).dictionary_encode()
+            export.count_texts(texts.dictionary, batch["cut"])
+            place = batch.schema.get_field_index("text")
+            batches.append(batch.set_column(place, "text", texts).cast(schema))
+    return pa.Table.from_batches(batches, schema).unify_dictionaries().combine_chunks()
 
 
 def _open_until(export: NsysExport) -> int:
@@ -149,14 +180,31 @@ def _open_until(export: NsysExport) -> int:
         return export.capture_end_ns
     tables = {TABLE, "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_KERNEL"}
     ends = [export.rows(f'SELECT MAX("end") FROM {t}')[0][0] for t in tables & export.tables]
-    return max((int(end) for end in ends if end is not None), default=0)
+    return max((end for end in ends if isinstance(end, int)), default=0)
 
 
-def _names(export: NsysExport, rows: pa.RecordBatch) -> Names:
+def _payload(rows: pa.Table) -> pa.Array:
+    """A range's number, whichever column has it; null if none."""
+    payload = np.where(to_numpy(rows["has_fraction"]) == 1, rows["fraction"].to_numpy(), np.nan)
+    for name in reversed(_WHOLE_PAYLOADS):
+        values = to_numpy(rows[name])
+        known = ~rows[name].is_null().to_numpy()
+        number = values.astype(np.float64)
+        if name == "uint64Value":  # SQLite has no unsigned integers: beyond 2^63 they are negative
+            number += (values < 0) * 2.0**64
+        payload = np.where(known, number, payload)
+    return pa.array(payload, from_pandas=True)
+
+
+def _names(export: NsysExport, rows: pa.Table) -> Names:
     """A range's own text or else, for a registered string, the one its id stands for."""
-    registered = export.strings.lookup(rows["name_id"]).cast(pa.string())
-    own = rows["has_text"].cast(pa.bool_())
-    return Names.of(pc.if_else(own, rows["text"], registered))
+    texts, strings = rows["text"].combine_chunks(), export.strings
+    own, registered = to_numpy(texts.indices), strings.places(to_numpy(rows["textId"]))
+    values = pa.concat_arrays([pa.array([""]), texts.dictionary, strings.values])
+    registered = np.where(registered == NULL, 0, registered + 1 + len(texts.dictionary))
+    code = np.where(to_numpy(rows["has_text"]) == 1, own + 1, registered)
+    distinct = values.dictionary_encode()
+    return Names(to_numpy(distinct.indices)[code], distinct.dictionary)
 
 
 def _numbers(payload: pa.Array) -> Int64s:
@@ -185,13 +233,15 @@ def domain_names(export: NsysExport) -> dict[tuple[int, int], str]:
     """Names of the domains by (process, domain id); a process is a globalTid without its tid."""
     if TABLE not in export.tables:
         return {}
+    columns = export.known(TABLE, ("globalTid", "domainId", "text", "textId", "eventType"))
     rows = export.rows(
-        f"""SELECT globalTid >> 24, domainId, text, textId
-            FROM (SELECT {export.select(TABLE, _COLUMNS)} FROM {TABLE})
-            WHERE eventType = {DOMAIN_CREATE} AND globalTid IS NOT NULL"""
+        f"""SELECT globalTid >> 24, domainId, text IS NOT NULL, {cut("text")}, textId
+            FROM (SELECT {columns} FROM {TABLE} NOT INDEXED)
+            WHERE eventType = {DOMAIN_CREATE} AND typeof(globalTid) = 'integer'
+            AND typeof(domainId) = 'integer' AND typeof(textId) IN ('integer', 'null')"""
     )
-    texts = export.strings.lookup(pa.array([row[3] for row in rows], pa.int64())).to_pylist()
+    texts = export.strings.lookup(pa.array([row[4] for row in rows], pa.int64())).to_pylist()
     return {
-        (process, domain): (own if own is not None else registered) or f"domain {domain}"
-        for (process, domain, own, _), registered in zip(rows, texts, strict=True)
+        (process, domain): (own if has_own else registered) or f"domain {domain}"
+        for (process, domain, has_own, own, _), registered in zip(rows, texts, strict=True)
     }

@@ -41,7 +41,8 @@ def event_outside_kernel(evidence: Evidence) -> Violations:
     timers = flush.segments.timers
     strays = NONE
     if timers is not None:
-        astray = (timers["start_timer"] < least) | (timers["end_timer"] > most)
+        start, end = timers["start_timer"], timers["end_timer"]
+        astray = (start < least) | (end > most) | (end < start)
         strays = _strays(flush, np.flatnonzero(astray))
         least, most = timers["start_clock"], timers["end_clock"]
     early = flush.start_ticks < np.repeat(least, flush.segments.events)

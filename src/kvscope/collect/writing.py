@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from rich.console import Console
 from rich.progress import Progress
 
+from kvscope import limits
 from kvscope.files import atomic_path
 from kvscope.tables import Table
 
@@ -29,8 +31,9 @@ def write_batches(
     """Write batches of columns as Parquet of the table's schema, atomically; give the row count.
 
     A batch has all columns of the table; each is cast to the column's type and becomes one row
-    group. `total` is the number of rows to expect, for the progress bar. Columns named in `rising`
-    are stored as differences: instants of many rows in order take half the room and time so.
+    group, or several if its texts are long. `total` is the number of rows to expect, for the
+    progress bar. Columns named in `rising` are stored as differences: instants of many rows in
+    order take half the room and time so.
     """
     written = 0
     layout: dict[str, Any] = {"compression": "zstd"}
@@ -42,13 +45,25 @@ def write_batches(
         pq.ParquetWriter(temporary, table.schema, **layout) as writer,
     ):
         for batch in _watched(batches, table.name, total):
-            rows = pa.table(
-                [batch[column.name].cast(column.type) for column in table.columns],
-                schema=table.schema,
-            )
-            writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
-            written += rows.num_rows
+            for part in _parts(batch):
+                rows = pa.table(
+                    [part[column.name].cast(column.type) for column in table.columns],
+                    schema=table.schema,
+                )
+                writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
+                written += rows.num_rows
     return written
+
+
+def _parts(batch: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The batch in so many parts that the texts of one, which codes stand for, fit in memory."""
+    texts = [column for column in batch.values() if pa.types.is_dictionary(column.type)]
+    sizes = [pc.binary_length(column.dictionary).take(column.indices) for column in texts]
+    total = sum(pc.sum(size).as_py() or 0 for size in sizes)
+    rows = len(next(iter(batch.values())))
+    step = max(rows // (1 + total // limits.MOST_TEXT_BYTES), 1)
+    for first in range(0, rows, step):
+        yield {name: column.slice(first, step) for name, column in batch.items()}
 
 
 def _watched(

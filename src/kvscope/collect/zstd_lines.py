@@ -1,0 +1,64 @@
+"""The lines of a Zstandard file, read in little memory whatever the file expands to."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import zstandard
+
+from kvscope import limits
+from kvscope.errors import BadInput
+
+# A block of Zstandard grows by 2^15 at most: what is decompressed at once stays below 128 MiB.
+_CHUNK_BYTES = 1 << 12
+
+
+def lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file, without the newline.
+
+    BadInput if the file was cut, has a line of more than limits.LONGEST_FLUSH_BYTES, or expands
+    more than limits.MOST_EXPANSION times.
+    """
+    pieces: list[bytes] = []
+    length, number = 0, 1
+    for chunk in _decompressed(path):
+        for place, piece in enumerate(chunk.split(b"\n")):
+            if place:  # a newline was before it
+                yield b"".join(pieces)
+                pieces, length, number = [], 0, number + 1
+            if piece:
+                pieces.append(piece)
+                length += len(piece)
+            if length > limits.LONGEST_FLUSH_BYTES:
+                raise BadInput(
+                    f"{path}: line {number} is longer than {limits.LONGEST_FLUSH_BYTES:,} bytes; "
+                    "trace fewer heads, by tracing.head_stride"
+                )
+    if pieces:
+        raise BadInput(f"{path}: the last line has no end; the file was cut")
+
+
+def _decompressed(path: Path) -> Iterator[bytes]:
+    frame = None  # the one that is being read; writers may have put several in a row
+    read = written = 0
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                read += len(chunk)
+                while chunk:
+                    if frame is None or frame.eof:
+                        frame = zstandard.ZstdDecompressor().decompressobj()
+                    piece = frame.decompress(chunk)
+                    written += len(piece)
+                    if written > limits.FREE_BYTES + limits.MOST_EXPANSION * read:
+                        most = limits.MOST_EXPANSION
+                        raise BadInput(f"{path}: its text is more than {most} times its size")
+                    yield piece
+                    chunk = frame.unused_data
+    except FileNotFoundError:
+        raise BadInput(f"{path}: no such file") from None
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read ({error.strerror})") from None
+    except zstandard.ZstdError as error:
+        raise BadInput(f"{path}: not readable as Zstandard ({error})") from None
+    if frame is None or not frame.eof:
+        raise BadInput(f"{path}: ends within its Zstandard frame; the file was cut")

@@ -1,0 +1,76 @@
+"""How much a reader takes from a file that others wrote: beyond that it is refused, or cut.
+
+Wide enough for every real file that is known, and narrow enough that whatever a damaged or hostile
+file says, memory and time stay in proportion to its size.
+"""
+
+INT32 = (-(2**31), 2**31 - 1)
+"""What the int32 columns of kvscope.tables hold."""
+
+COUNT = (0, 2**31 - 1)
+"""A number of things, or the place of one, in such a column."""
+
+TICKS = (-(2**61), 2**61)
+"""Instants and durations on a clock: what is added up of two of them still fits an int64."""
+
+# ------------------------------------------------------------ JSON
+
+LONGEST_JSON_BYTES = 1 << 26
+"""A JSON file of kvscope's own: some 30,000 experiments of a manifest."""
+
+# ------------------------------------------------------------ tables
+
+MOST_ROWS_PER_BYTE, FREE_ROWS = 200, 1 << 20
+"""Rows of a table's file for each of its bytes, beyond so many (pyarrow packs 50 equal ones)."""
+
+# ------------------------------------------------------------ kernel_events.jsonl.zst
+
+LONGEST_FLUSH_BYTES = 1 << 28
+"""A line: some 8 million events of one layer of one pass, twice what a buffer holds by default."""
+
+MOST_EXPANSION, FREE_BYTES = 100, 1 << 24
+"""How many times larger than the file its text may be (real ones: 6), beyond so many bytes."""
+
+MOST_CELLS = 1 << 24
+"""Reads that a batch owes at least once (blocks, heads, K and V), and tokens that it schedules."""
+
+MOST_HEADS = 0xFFFF
+"""KV heads: a record has 16 bits for them, and one value stands for all."""
+
+LONGEST_ID = 200
+"""Characters of a request's id."""
+
+LONGEST_RUN_NS = 10**18
+"""Between the start of a run and the readings of its clocks: 31 years."""
+
+FARTHEST_EVENT_NS = 6 * 10**18
+"""Between a KV event and the nearest reading of its clock; with the run it still fits an int64."""
+
+# ------------------------------------------------------------ Nsight Systems' exports
+
+TIMES_NS = (-4 * 10**18, 4 * 10**18)
+"""Instants and durations: the time of day until the year 2096, and sums of two fit an int64."""
+
+LONGEST_NAME = 4096
+"""Characters of a name, or of another text; a longer one is cut, and a warning says so."""
+
+MOST_NAMES_BYTES = 1 << 30
+"""All different names together."""
+
+DEEPEST_STACK = 1024
+"""Ranges open at once on a thread; those within count as nested in the last one, with a warning."""
+
+LONGEST_PATH = 1 << 14
+"""Bytes of a path; further names are left out for an ellipsis, and a warning says so."""
+
+MOST_PATH_BYTES = 1 << 29
+"""All different paths together; beyond them, as with a path that is too long."""
+
+MOST_TEXT_BYTES = 1 << 28
+"""Texts of a row group: names and paths are kept once until then, and many rows share them."""
+
+MOST_CROSSINGS = 1 << 23
+"""Ranges beneath which another one of their thread ended; stacks of domains make few."""
+
+MOST_MESSAGES, LONGEST_MESSAGE = 20, 500
+"""Of the profiler's own, and characters of one; the rest is counted."""

@@ -1,0 +1,115 @@
+"""What happens to files on their way, and what careless or hostile programs put into them.
+
+Each reader has the same property: of whatever these strategies make of a valid file it gives a
+sound value or raises BadInput.
+"""
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from hypothesis import strategies as st
+
+from kvscope.errors import BadInput
+
+Json = Any
+
+HUGE = [2**15, 2**16, 2**31 - 1, 2**31, 2**32, 2**53, 2**61, 2**62, 2**63 - 1, 2**63, 10**30]
+WHOLE_NUMBERS = st.sampled_from([*range(-2, 6), *HUGE, *(-number for number in HUGE)])
+NUMBERS = WHOLE_NUMBERS | st.sampled_from([0.5, -0.0, 1e18, 1e308, -1e308])
+NOT_FINITE = st.sampled_from([float("nan"), float("inf"), -float("inf")])
+WORDS = st.sampled_from(["", "12", "x" * 5000, "é\n\x00", "NaN"]) | st.text(max_size=5)
+OTHERS = st.sampled_from([None, True, False, [], {}, [[]], [None], {"": 0}, [1] * 50])
+VALUES = NUMBERS | WORDS | OTHERS
+"""What may stand in JSON where something else is due."""
+
+
+@st.composite
+def damaged(draw: st.DrawFn, content: bytes) -> bytes:
+    """The bytes with some bits flipped, a run cut out, inserted or repeated, or the end missing."""
+    content = bytearray(content)
+    for _ in range(draw(st.integers(1, 3))):
+        first, second = sorted(draw(st.integers(0, len(content))) for _ in range(2))
+        match draw(st.sampled_from(["flip", "flip", "cut", "insert", "repeat", "end"])):
+            case "flip" if first < len(content):
+                content[first] ^= 1 << draw(st.integers(0, 7))
+            case "cut":
+                del content[first : min(second, first + 64)]
+            case "insert":
+                content[first:first] = draw(st.binary(min_size=1, max_size=64))
+            case "repeat":
+                content[first:first] = content[first : min(second, first + 64)]
+            case "end":
+                del content[second:]
+    return bytes(content)
+
+
+@st.composite
+def shuffled(draw: st.DrawFn, lines: list[str]) -> list[str]:
+    """The lines with some of them swapped, doubled, left out or cut."""
+    lines = list(lines)
+    for _ in range(draw(st.integers(1, 3))):
+        one, other = (draw(st.integers(0, len(lines) - 1)) for _ in range(2))
+        match draw(st.sampled_from(["swap", "double", "leave out", "cut"])):
+            case "swap":
+                lines[one], lines[other] = lines[other], lines[one]
+            case "double":
+                lines.insert(one, lines[other])
+            case "leave out" if len(lines) > 1:
+                del lines[one]
+            case "cut":
+                lines[one] = lines[one][: draw(st.integers(0, len(lines[one])))]
+    return lines
+
+
+@st.composite
+def altered(draw: st.DrawFn, value: Json, values: st.SearchStrategy[Any] = VALUES) -> Json:
+    """The value with some parts of it replaced, left out or doubled, or with something added."""
+    value = copy.deepcopy(value)
+    for _ in range(draw(st.integers(1, 2))):
+        containers = list(_containers(value))
+        if not containers:
+            return copy.deepcopy(draw(values))
+        container = draw(st.sampled_from(containers))
+        keys = list(container) if isinstance(container, dict) else list(range(len(container)))
+        if not keys or draw(st.integers(0, 9)) == 0:
+            _add(container, draw(st.text(max_size=3)), copy.deepcopy(draw(values)))
+            continue
+        key = draw(st.sampled_from(keys))
+        match draw(st.sampled_from(["replace", "replace", "replace", "leave out", "double"])):
+            case "replace":
+                container[key] = copy.deepcopy(draw(values))
+            case "leave out":
+                del container[key]
+            case "double":
+                _add(container, f"{key} again", copy.deepcopy(container[key]))
+    return value
+
+
+def _containers(value: Json, most: int = 8) -> Iterator[Json]:
+    """Every list and object in the value; of long lists, the containers of the first ones."""
+    if isinstance(value, dict | list):
+        yield value
+        for part in [*value.values()] if isinstance(value, dict) else value[:most]:
+            yield from _containers(part)
+
+
+def _add(container: Json, key: str, value: Json) -> None:
+    if isinstance(container, dict):
+        container[key] = value
+    else:
+        container.append(value)
+
+
+def nested(depth: int) -> str:
+    """JSON of lists in lists."""
+    return "[" * depth + "]" * depth
+
+
+def is_a_sentence(refusal: BadInput, file: Path) -> None:
+    """What a refusal has to be: one line of bounded length that names the file."""
+    message = str(refusal)
+    assert file.name in message
+    assert "\n" not in message
+    assert len(message) < 600

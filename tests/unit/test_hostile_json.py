@@ -1,0 +1,81 @@
+"""JSON files of kvscope's own that are damaged, hostile, or no files at all."""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+
+from kvscope import limits
+from kvscope.errors import BadInput
+from kvscope.files import read_json
+from kvscope.reading import read_bytes, shown, text_lines
+
+from .mutations import damaged, is_a_sentence, nested
+
+WHOLE = json.dumps({"schema": 1, "status": "complete", "files": {"é": [1.5, None]}}, indent=2)
+
+
+@given(damaged(WHOLE.encode()))
+@settings(deadline=None)
+def test_a_damaged_file_is_a_value_or_refused(content: bytes) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run.json"
+        path.write_bytes(content)
+        try:
+            read_json(path)
+        except BadInput as refusal:
+            is_a_sentence(refusal, path)
+
+
+@pytest.mark.parametrize("content", [nested(200_000), '{"a":' * 200_000, "1" * 5000, "\xff", ""])
+def test_what_python_does_not_read_is_refused(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "run.json"
+    path.write_bytes(content.encode("latin-1"))
+    with pytest.raises(BadInput, match=r"run.json: not readable as JSON"):
+        read_json(path)
+
+
+def test_a_file_larger_than_any_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    with path.open("wb") as file:
+        file.truncate(limits.LONGEST_JSON_BYTES + 1)
+    with pytest.raises(BadInput, match=r"run.json: more than 67,108,864 bytes"):
+        read_json(path)
+
+
+def test_what_is_no_regular_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"run.json: no such file"):
+        read_json(tmp_path / "run.json")
+    with pytest.raises(BadInput, match="not a regular file"):
+        read_json(tmp_path)
+    os.mkfifo(tmp_path / "pipe")  # which nothing writes to: opening it would wait for ever
+    with pytest.raises(BadInput, match="pipe: not a regular file"):
+        read_bytes(tmp_path / "pipe", 10)
+
+
+def test_lines_are_given_with_their_ends_without_the_mark(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes("\ufeffa,b\r\n1,é\n\n2".encode())
+    assert list(text_lines(path, 10)) == ["a,b\r\n", "1,é\n", "\n", "2"]
+
+
+@pytest.mark.parametrize(
+    ("content", "wrong"), [(b"a\n" + b"b" * 11, "t.csv:2: longer than 10 bytes"), (b"\xff", "text")]
+)
+def test_a_line_that_is_too_long_or_no_text_is_refused(
+    tmp_path: Path, content: bytes, wrong: str
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(content)
+    with pytest.raises(BadInput, match=wrong):
+        list(text_lines(path, 10))
+
+
+def test_a_long_value_is_shown_in_part() -> None:
+    assert shown("short") == "'short'"
+    for value in ("x" * 10**6, [0] * 10**6, {"a": [["b"] * 1000] * 1000}, 10**1000, "\n" * 1000):
+        assert len(shown(value)) < 200
+        assert "\n" not in shown(value)
