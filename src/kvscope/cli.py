@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from kvscope import __version__
 from kvscope.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, BadInput, KvscopeError
+from kvscope.plan.layers import SHIPPED
 from kvscope.runfile import tables_directory
 
 # Stages are imported when their command runs: `kvscope plan` must not wait for vLLM.
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 RESULTS = Path("results")
 CONFIG = Path("config")
-# The configuration that kvscope comes with, for those who work in another directory.
-OWN_CONFIG = Path(__file__).parents[2] / "config"
 HELP_WIDTH = 78
 OVERRIDES_HELP = "settings in Hydra's grammar; config/README.md explains every key"
 
@@ -62,6 +61,7 @@ def build_parser() -> argparse.ArgumentParser:
         add(commands)
     _add_check(commands)
     _add_doctor(commands)
+    _add_shipped(commands)
     return parser
 
 
@@ -117,11 +117,19 @@ def _add_plan(commands: Commands) -> None:
 def _add_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config-dir",
-        type=Path,
-        default=CONFIG if CONFIG.is_dir() or not OWN_CONFIG.is_dir() else OWN_CONFIG,
+        type=_directory,
+        default=CONFIG,
         metavar="DIR",
-        help="default: config, or where there is none the one kvscope comes with",
+        help="where studies and options are looked for first (default: config), before those "
+        "that kvscope ships",
     )
+
+
+def _directory(text: str) -> Path:
+    """A directory that is there."""
+    if not Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a directory")
+    return Path(text)
 
 
 def _plan(given: argparse.Namespace) -> int:
@@ -322,7 +330,7 @@ def _report(given: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
-# ------------------------------------------------------------------------ check, doctor
+# --------------------------------------------------------------- check, doctor, shipped
 
 
 def _add_check(commands: Commands) -> None:
@@ -354,6 +362,16 @@ def _doctor(given: argparse.Namespace) -> int:
     from kvscope import doctor
 
     return doctor.main()
+
+
+def _add_shipped(commands: Commands) -> None:
+    text = "Print the directory of what comes with kvscope: config, Snakefile, profiles, envs."
+    _command(commands, "shipped", _shipped, text, "")
+
+
+def _shipped(given: argparse.Namespace) -> int:
+    print(SHIPPED)
+    return EXIT_DONE
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import kvscope
 from kvscope.files import read_json, write_text_if_changed
+from kvscope.plan import layers
 
 if TYPE_CHECKING:
     from kvscope.plan.experiment import Experiment
@@ -87,11 +88,9 @@ def write(plan: "Plan", results: Path) -> Path:
 def config_sha256(study: str, config_dir: Path) -> str:
     """SHA-256 over what a study's plan is made of: its file, all option files, the version."""
     digest = hashlib.sha256(kvscope.__version__.encode())
-    studies, own = config_dir / "study", config_dir / "study" / f"{study}.yaml"
-    for path in sorted(config_dir.rglob("*.yaml")):
-        if path.parent != studies or path == own:
+    for name, path in layers.files(config_dir).items():
+        if not name.startswith("study/") or name == f"study/{study}.yaml":
             content = path.read_bytes()
-            name = path.relative_to(config_dir).as_posix()
             digest.update(f"\n{name} {len(content)}\n".encode() + content)
     return digest.hexdigest()
 

@@ -39,8 +39,8 @@ class Point:
         group = key.partition(".")[0]
         option = self._option(group)
         if option is not None:
-            return str(self.composer.dir / group / f"{option}.yaml")
-        return str(self.composer.dir / "config.yaml")
+            return str(self.composer.path(f"{group}/{option}.yaml"))
+        return str(self.composer.path("config.yaml"))
 
     def config(self) -> Config:
         """The whole configuration: defaults, options, the study's values, the command line's."""

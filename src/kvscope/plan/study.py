@@ -8,10 +8,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
 from kvscope.errors import BadInput
-from kvscope.plan import documents
+from kvscope.plan import documents, layers
 from kvscope.plan.complaints import complaint, nearest
 from kvscope.plan.fields import Part
-from kvscope.plan.overrides import options
 
 # Values of dotted configuration keys, set together.
 Settings = dict[str, Any]
@@ -75,14 +74,14 @@ class Study:
 
 
 def read(name: str, config_dir: Path) -> Study:
-    """Read config/study/NAME.yaml; BadInput lists the studies there are if it is not one."""
-    path = config_dir / "study" / f"{name}.yaml"
-    known = options(config_dir, "study")
+    """Read study/NAME.yaml of the first layer that has it; BadInput lists the studies."""
+    known = layers.options(config_dir, "study")
     if name not in known:
         raise BadInput(
             f"study is {name!r}{nearest(name, known)} but must be one of {', '.join(known)} "
-            f"(the files in {path.parent})"
+            f"({layers.places(config_dir, 'study')})"
         )
+    path = known[name]
     content = documents.load_mapping(path)
     try:
         file = StudyFile.model_validate(content)
