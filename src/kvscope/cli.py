@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
@@ -57,6 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"kvscope {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    _add_new(commands)
     for add in (_add_plan, _add_run, _add_collect, _add_import, _add_analyse, _add_report):
         add(commands)
     _add_check(commands)
@@ -83,7 +85,29 @@ def _command(
     return parser
 
 
-# --------------------------------------------------------------------------------- plan
+# ---------------------------------------------------------------------------- new, plan
+
+
+def _add_new(commands: Commands) -> None:
+    text = "Write a study to start from: a commented file config/study/NAME.yaml."
+    parser = _command(commands, "new", _new, text, "mine")
+    parser.add_argument("name", metavar="NAME", help="letters, digits, '-' and '_'")
+    parser.add_argument(
+        "--config-dir",
+        type=Path,
+        default=CONFIG,
+        metavar="DIR",
+        help="write DIR/study/NAME.yaml (default: config)",
+    )
+
+
+def _new(given: argparse.Namespace) -> int:
+    from kvscope.plan import new
+
+    print(new.new(given.name, given.config_dir))
+    elsewhere = [] if given.config_dir == CONFIG else ["--config-dir", str(given.config_dir)]
+    print("next:", shlex.join(["kvscope", "plan", f"study={given.name}", *elsewhere]))
+    return EXIT_DONE
 
 
 def _add_plan(commands: Commands) -> None:
