@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shlex
 import sys
 import textwrap
@@ -32,6 +33,10 @@ OVERRIDES_HELP = "settings in Hydra's grammar; config/README.md explains every k
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code (0 done, 1 failed while working, 2 bad input)."""
     parser = build_parser()
+    if "_ARGCOMPLETE" in os.environ:  # a shell wants to know how a line goes on
+        from kvscope import completion
+
+        completion.answer(parser)
     given = parser.parse_args(arguments)
     command: Callable[[argparse.Namespace], int] = given.command
     try:
