@@ -27,6 +27,7 @@ from kvscope.run.processes import kill
 from kvscope.run.profiler import Nsys, find_nsys
 from kvscope.run.progress import PROGRESS_FILE, read_progress
 from kvscope.run.provenance import hardware, policy_origins, versions
+from kvscope.run.requirements import require_vllm
 from kvscope.runfile import SPOOL
 from kvscope.workload import requests
 
@@ -85,6 +86,7 @@ def run(experiment: Experiment, directory: Path, force: bool = False) -> dict[st
         clear(directory)
         write_text_if_changed(directory / "experiment.yaml", dump(experiment))
         try:
+            require_vllm()
             requests.check(experiment)
             facts = attempt(experiment, directory, choose_profiler(experiment))
         except BadInput as error:
