@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvscope import __version__
-from kvscope.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, BadInput, KvscopeError
+from kvscope.errors import (
+    EXIT_BAD_INPUT,
+    EXIT_DONE,
+    EXIT_FAILED,
+    BadInput,
+    KvscopeError,
+    reason_of,
+)
 from kvscope.plan.layers import SHIPPED
 from kvscope.runfile import tables_directory
 
@@ -50,6 +57,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output left, e.g. `| head`
         return EXIT_DONE
+    except OSError as error:  # of a place that names no better reason
+        place = f"{error.filename}: " if error.filename else ""
+        print(f"kvscope: {place}{reason_of(error)}", file=sys.stderr)
+        return EXIT_FAILED
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -66,6 +77,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_new(commands)
     for add in (_add_plan, _add_run, _add_collect, _add_import, _add_analyse, _add_report):
         add(commands)
+    _add_status(commands)
     _add_check(commands)
     _add_doctor(commands)
     _add_shipped(commands)
@@ -171,7 +183,9 @@ def _plan(given: argparse.Namespace) -> int:
         requests.check(planned.experiment)
     if given.write:
         path = manifest.write(plan, given.write)
-        print(f"{path}: {len(plan.experiments)} experiments", file=sys.stderr)
+        name = path.parent.name
+        command = f"snakemake --profile profiles/local --config study={name}"
+        print(f"{path}: {len(plan.experiments)} experiments; run them: {command}", file=sys.stderr)
     if given.json:
         print(json.dumps(show.as_json(plan), indent=2))
     else:
@@ -207,13 +221,15 @@ def _add_run(commands: Commands) -> None:
 
 
 def _run(given: argparse.Namespace) -> int:
+    from kvscope import runfile
     from kvscope.run import supervisor
 
     experiment = _one_experiment(given.experiment, given.config_dir)
     directory = given.out or RESULTS / "experiments" / experiment.id
     facts = supervisor.run(experiment, directory, force=given.force)
     if facts["status"] != "complete":
-        raise KvscopeError(f"{experiment.id} failed: {facts['reason']} (log: {directory}/log.txt)")
+        log = runfile.log_of(directory)
+        raise KvscopeError(f"{experiment.id} failed: {facts['reason']} (log: {log})")
     print(directory)
     return EXIT_DONE
 
@@ -260,6 +276,7 @@ def _add_collect(commands: Commands) -> None:
 
 
 def _collect(given: argparse.Namespace) -> int:
+    from kvscope.accounts import COLLECTED
     from kvscope.collect import collector
     from kvscope.files import read_json
 
@@ -273,7 +290,7 @@ def _collect(given: argparse.Namespace) -> int:
     else:
         out = given.out or tables_directory(given.run)
         collector.collect_run(given.run, out, perfetto=given.perfetto)
-    for warning in read_json(out / collector.ACCOUNT)["warnings"]:
+    for warning in read_json(out / COLLECTED)["warnings"]:
         print(f"kvscope: {warning}", file=sys.stderr)
     print(out)
     return EXIT_DONE
@@ -353,9 +370,30 @@ def _add_report(commands: Commands) -> None:
 
 
 def _report(given: argparse.Namespace) -> int:
-    from kvscope.report import study
+    from kvscope.report.load import load
+    from kvscope.report.study import write_report
+    from kvscope.report.summary import refusals, summary
 
-    print(study.report(given.what, given.results, given.out))
+    found = load(given.what, given.results)
+    print(write_report(found, given.results, given.out))
+    print("\n".join(summary(found)))
+    if refused := refusals(found):
+        raise KvscopeError("not shown: " + "; ".join(refused))
+    return EXIT_DONE
+
+
+def _add_status(commands: Commands) -> None:
+    text = "Say how a study stands: which experiments have results, which are valid, and why not."
+    parser = _command(commands, "status", _status, text, "quickstart", "results/experiments/*")
+    parser.add_argument("what", nargs="+", metavar="STUDY | DIR", help="as for report")
+    parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR")
+
+
+def _status(given: argparse.Namespace) -> int:
+    from kvscope.report.load import load
+    from kvscope.report.summary import summary
+
+    print("\n".join(summary(load(given.what, given.results))))
     return EXIT_DONE
 
 

@@ -273,7 +273,7 @@ def write_experiment(fake: Fake, results: Path, seed: int = 0) -> Path:
             frame = pd.DataFrame(rows, columns=table.names) if rows else table.empty()
             tables.write(table, frame, directory / f"{name}.parquet")
         tables.write(tables.WORKLOAD, _workload(fake), directory / "workload.parquet")
-    runfile.write_run(directory, facts(fake))
+    runfile.write_run(directory, facts(fake) | {"files": runfile.recorded_files(directory)})
     if fake.status == "complete":
         analyse(directory, results / "tables" / fake.id)
     return directory

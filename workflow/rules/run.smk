@@ -1,15 +1,15 @@
 # What happened while one experiment ran?
 #
-# The mark is the rule's only output: Snakemake deletes the outputs of a failed job, and a failed
-# run's records, log and reason are to stay. `kvscope run` writes run.json last, and leaves a run
-# that is finished as it is.
+# run.done is the rule's only output: Snakemake deletes the outputs of a failed job, and a failed
+# run's records, log and reason are to stay. `kvscope run` writes it, with the SHA-256 of run.json:
+# it changes when there is a new measurement, also one made by hand. A finished run stays as it is.
 
 
 rule run_experiment:
     input:
         "results/experiments/{id}/experiment.yaml",
     output:
-        touch("results/experiments/{id}/run.done"),
+        "results/experiments/{id}/run.done",
     log:
         "results/experiments/{id}/run.log",
     conda:

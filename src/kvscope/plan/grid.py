@@ -12,11 +12,11 @@ from kvscope.plan import overrides as command_line
 from kvscope.plan import study as studies
 from kvscope.plan.composition import Composer, Config
 from kvscope.plan.experiment import Experiment
+from kvscope.plan.manifest import AD_HOC
 from kvscope.plan.point import Point, check_keys, label
 from kvscope.plan.study import Grid, Settings, Study
 
 MAX_EXPERIMENTS = 10_000
-AD_HOC = "adhoc"
 
 Given = dict[str, list[Any]]
 
@@ -32,9 +32,12 @@ class Planned:
 
 @dataclass(frozen=True)
 class Plan:
-    """A study, expanded; `varied_keys` are those whose values differ between its experiments."""
+    """A study, expanded; None for the command line alone.
 
-    study: str
+    `varied_keys` are those whose values differ between its experiments.
+    """
+
+    study: str | None
     title: str
     description: str
     config_dir: Path
@@ -69,7 +72,7 @@ def expand(study: str | None, overrides: list[str], config_dir: Path) -> Plan:
         for (experiment, _, _), values in zip(rows.values(), varied, strict=True)
     )
     return Plan(
-        study=found.name,
+        study=study,
         title=found.title,
         description=found.description,
         config_dir=config_dir,

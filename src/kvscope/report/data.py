@@ -12,10 +12,18 @@ import pandas as pd
 from kvscope import tables
 from kvscope.analyse.access import Trace, has_rows, trace_of
 from kvscope.report import traits
-from kvscope.runfile import COMPLETE, FAILED
+from kvscope.runfile import COMPLETE
 
-NOT_RUN = "not run"
 MODELED = "modeled"
+
+# States of an experiment without results, beside 'failed'.
+NOT_RUN = "not run"
+INTERRUPTED = "interrupted"
+NOT_ANALYSED = "not analysed"
+STALE = "stale"
+DAMAGED = "damaged"
+# Those whose records are there and cannot be shown: the report refuses them by name.
+REFUSED = (NOT_ANALYSED, STALE, DAMAGED)
 
 
 @dataclass(frozen=True)
@@ -45,7 +53,10 @@ class Run:
     """One experiment of a study.
 
     `facts` is its run.json and `settings` its experiment.yaml, both empty where there is none;
-    `metrics` is its `metrics` table indexed by metric, None unless the run is complete.
+    `metrics` is its `metrics` table indexed by metric, None unless the run is complete and every
+    file behind them is as recorded. `status` is 'complete', 'failed', or one of the states above,
+    and `failure` says why if it is not complete. `doubts` are the reasons against it in figures.
+    `again` says what became of a new measurement that was requested, if it is not there yet.
     """
 
     id: str
@@ -56,24 +67,17 @@ class Run:
     facts: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     metrics: pd.DataFrame | None = None
+    status: str = COMPLETE
+    failure: str = ""
+    doubts: tuple[str, ...] = ()
+    again: str = ""
+    log: Path | None = None
     log_tail: str = ""
 
     @property
-    def status(self) -> str:
-        """'complete', 'failed' or 'not run'."""
-        return str(self.facts.get("status", FAILED)) if self.facts else NOT_RUN
-
-    @property
     def complete(self) -> bool:
-        """Whether it was run to its end."""
+        """Whether it has results."""
         return self.status == COMPLETE
-
-    @property
-    def failure(self) -> str:
-        """Why it is not complete, in words; empty if it is, or if nobody knows."""
-        if not self.facts:
-            return "there is no run.json"
-        return str(self.facts.get("reason") or "")
 
     @property
     def reasons(self) -> list[str]:
@@ -172,12 +176,17 @@ class StudyData:
 
     @cached_property
     def complete(self) -> list[Run]:
-        """The experiments that were run to their end."""
+        """The experiments that have results."""
         return [run for run in self.runs if run.complete]
 
     def count(self, wanted: Callable[[Run], bool]) -> int:
         """How many experiments are as wanted."""
         return sum(1 for run in self.runs if wanted(run))
+
+    @property
+    def finished(self) -> bool:
+        """Whether every experiment has results, and none is to be measured again."""
+        return all(run.complete and not run.again for run in self.runs)
 
     @property
     def time_sources(self) -> set[str]:

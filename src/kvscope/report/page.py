@@ -21,10 +21,11 @@ from kvscope.report import style
 from kvscope.report.access import accesses
 from kvscope.report.arrangements import Arrangement, View
 from kvscope.report.circumstances import circumstances, dates, faults, shared
-from kvscope.report.data import NOT_RUN, Run, StudyData
+from kvscope.report.data import Run, StudyData
 from kvscope.report.figures.access_pattern import traced as with_events
 from kvscope.report.figures.figure import Chart, StudyFigure
 from kvscope.report.findings import findings
+from kvscope.report.summary import verdict
 from kvscope.report.tables import main_columns
 from kvscope.report.timelines import MOST_PASSES_A_REPEAT, timelines
 from kvscope.report.traits import Settings
@@ -72,6 +73,7 @@ def render(study: StudyData, figures: Sequence[StudyFigure], results: Path, path
             _row(run, study.traits[run.id], keys, columns, run.id in traced) for run in study.runs
         ],
         unfinished=[run for run in study.runs if not run.complete],
+        again=[run for run in study.complete if run.again],
         reasons=_reasons(study),
         figures=[
             {"figure": figure, "shown": charts[figure.name] is not None} for figure in figures
@@ -147,18 +149,6 @@ def _with_places(chart: Chart, pool: dict[Arrangement, int]) -> Chart:
         for view in found
     ]
     return chart | {"views": views}
-
-
-def verdict(study: StudyData) -> str:
-    """How many experiments there are, ran, and may be believed."""
-    total, complete = len(study.runs), len(study.complete)
-    valid = study.count(lambda run: run.valid)
-    failed = study.count(lambda run: run.status not in (NOT_RUN, "complete"))
-    waiting = study.count(lambda run: run.status == NOT_RUN)
-    parts = [plural(total, "experiment"), f"{complete:,} complete", f"{valid:,} valid"]
-    parts += [f"{failed:,} failed"]
-    parts += [f"{waiting:,} not run yet"] if waiting else []
-    return ", ".join(parts)
 
 
 def _row(
