@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -13,6 +14,25 @@ from typing import Any
 from kvscope.errors import BadInput, CannotWrite
 
 TEMPORARY = ".tmp"  # suffix of a file that is being written
+
+MAX_NAME = 200
+_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_NAME - 1}}}")
+
+
+def check_name(name: Any, what: str) -> str:
+    """The name, if it is one that can become a step of a path and lead nowhere else.
+
+    Every name that a file or the command line gives and that becomes a path goes through here: a
+    study's, an experiment's id. BadInput says `what` it is and what is allowed.
+    """
+    if isinstance(name, str) and _NAME.fullmatch(name):
+        return name
+    text = repr(name)
+    shown = text if len(text) <= 60 else text[:57] + "..."
+    raise BadInput(
+        f"{what} is {shown} but must be a name: at most {MAX_NAME} letters, digits, '.', '_' and "
+        "'-', the first a letter or digit"
+    )
 
 
 @contextmanager
@@ -115,7 +135,11 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise BadInput(f"{path}: no such file") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read ({error.strerror})") from None
+    except RecursionError:
+        raise BadInput(f"{path}: not readable as JSON (nested too deep)") from None
+    except ValueError as error:  # not JSON, not UTF-8, or a number of thousands of digits
         raise BadInput(f"{path}: not readable as JSON ({error})") from None
 
 

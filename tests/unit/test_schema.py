@@ -15,6 +15,7 @@ from kvscope.plan.composition import Composer
 from kvscope.plan.grid import expand
 from kvscope.plan.point import Point
 from kvscope.plan.policies import KINDS
+from kvscope.plan.study import Grid
 
 CONFIG = Path(__file__).parents[2] / "config"
 STUDIES = layers.options(CONFIG, "study")
@@ -169,7 +170,7 @@ COMPOSER = Composer(CONFIG)
 
 def possible(chosen: dict[str, Any]) -> bool:
     """Whether the planner makes an experiment of these settings."""
-    point = Point(COMPOSER, "here", chosen, {})
+    point = Point(COMPOSER, Grid("here", CONFIG, (), ()), chosen, {})
     try:
         point.experiment(point.config())
     except BadInput:

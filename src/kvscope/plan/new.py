@@ -55,10 +55,7 @@ def new(name: str, config_dir: Path) -> Path:
     if taken:
         raise BadInput(f"there is a study {name!r} already: {taken}; edit it or take another name")
     path = config_dir / "study" / f"{name}.yaml"
-    try:
-        if config_dir.resolve() != layers.SHIPPED_CONFIG:
-            write_text_if_changed(config_dir / layers.STUDY_SCHEMA.name, schema.text())
-        write_text(path, STUDY.replace("NAME", name))
-    except OSError as error:
-        raise BadInput(f"{path} cannot be written: {error.strerror}") from None
+    if config_dir.resolve() != layers.SHIPPED_CONFIG:
+        write_text_if_changed(config_dir / layers.STUDY_SCHEMA.name, schema.text())
+    write_text(path, STUDY.replace("NAME", name))
     return path

@@ -8,8 +8,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
 from kvscope.errors import BadInput
+from kvscope.files import check_name
 from kvscope.plan import documents, layers
-from kvscope.plan.complaints import complaint, nearest
+from kvscope.plan.complaints import complaint, nearest, shown
 from kvscope.plan.fields import Part
 
 # Values of dotted configuration keys, set together.
@@ -55,9 +56,13 @@ class StudyFile(Part):
 
 @dataclass(frozen=True)
 class Grid:
-    """One grid: an axis is a list of settings of which each experiment takes one."""
+    """One grid: an axis is a list of settings of which each experiment takes one.
+
+    `origin` and `directory` tell where it is written.
+    """
 
     origin: str
+    directory: Path
     axes: tuple[list[Settings], ...]
     exclude: tuple[Settings, ...]
 
@@ -76,6 +81,7 @@ class Study:
 def read(name: str, config_dir: Path) -> Study:
     """Read study/NAME.yaml of the first layer that has it; BadInput lists the studies."""
     known = layers.options(config_dir, "study")
+    check_name(name, "study")
     if name not in known:
         raise BadInput(
             f"study is {name!r}{nearest(name, known)} but must be one of {', '.join(known)} "
@@ -92,12 +98,12 @@ def read(name: str, config_dir: Path) -> Study:
 
 
 def _grid(file: GridFile, path: Path) -> Grid:
-    origin = f"{path} grid {file.name!r}"
+    origin = f"{path} grid {shown(file.name)}"
     fixed: list[list[Settings]] = [[file.set]] if file.set else []
     product = [[{key: value} for value in values] for key, values in file.product.items()]
     axes = (*fixed, *file.linked, *product)
     _refuse_repeated_keys(axes, origin)
-    return Grid(origin, axes, tuple(file.exclude))
+    return Grid(origin, path.parent, axes, tuple(file.exclude))
 
 
 def _refuse_repeated_keys(axes: tuple[list[Settings], ...], origin: str) -> None:
