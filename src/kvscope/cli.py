@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from kvscope import __version__
 from kvscope.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, BadInput, KvscopeError
 from kvscope.plan.layers import SHIPPED
-from kvscope.runfile import tables_directory
 
 # Stages are imported when their command runs: `kvscope plan` must not wait for vLLM.
 
@@ -262,6 +261,7 @@ def _add_collect(commands: Commands) -> None:
 def _collect(given: argparse.Namespace) -> int:
     from kvscope.collect import collector
     from kvscope.files import read_json
+    from kvscope.runfile import tables_directory
 
     if (given.run is None) == (given.nsys is None):
         raise BadInput("collect: give a run's directory, or --nsys FILE.sqlite with --out DIR")
@@ -330,6 +330,7 @@ def _add_analyse(commands: Commands) -> None:
 
 def _analyse(given: argparse.Namespace) -> int:
     from kvscope.analyse import experiment
+    from kvscope.runfile import tables_directory
 
     if given.out and len(given.runs) > 1:
         raise BadInput("analyse: --out takes the tables of one run; leave it out for several")

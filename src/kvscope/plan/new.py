@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from kvscope.errors import BadInput
+from kvscope.errors import BadInput, KvscopeError
 from kvscope.files import write_text, write_text_if_changed
 from kvscope.plan import layers, schema
 
@@ -44,7 +44,7 @@ grids:
 def new(name: str, config_dir: Path) -> Path:
     """Write a study that plans as it is, with its schema for editors; give its path.
 
-    BadInput if the name is taken in any layer, would make no good file name, or cannot be written.
+    BadInput if the name is taken in any layer or would make no good file name.
     """
     if not NAME.fullmatch(name) or name == RESERVED:
         raise BadInput(
@@ -60,5 +60,5 @@ def new(name: str, config_dir: Path) -> Path:
             write_text_if_changed(config_dir / layers.STUDY_SCHEMA.name, schema.text())
         write_text(path, STUDY.replace("NAME", name))
     except OSError as error:
-        raise BadInput(f"{path} cannot be written: {error.strerror}") from None
+        raise KvscopeError(f"{path}: cannot be written ({error.strerror})") from None
     return path
