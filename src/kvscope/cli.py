@@ -22,7 +22,6 @@ from kvscope.errors import (
     reason_of,
 )
 from kvscope.plan.layers import SHIPPED
-from kvscope.runfile import tables_directory
 
 # Stages are imported when their command runs: `kvscope plan` must not wait for vLLM.
 
@@ -279,6 +278,7 @@ def _collect(given: argparse.Namespace) -> int:
     from kvscope.accounts import COLLECTED
     from kvscope.collect import collector
     from kvscope.files import read_json
+    from kvscope.runfile import tables_directory
 
     if (given.run is None) == (given.nsys is None):
         raise BadInput("collect: give a run's directory, or --nsys FILE.sqlite with --out DIR")
@@ -347,6 +347,7 @@ def _add_analyse(commands: Commands) -> None:
 
 def _analyse(given: argparse.Namespace) -> int:
     from kvscope.analyse import experiment
+    from kvscope.runfile import tables_directory
 
     if given.out and len(given.runs) > 1:
         raise BadInput("analyse: --out takes the tables of one run; leave it out for several")

@@ -16,9 +16,10 @@ import argcomplete
 from argcomplete.completers import DirectoriesCompleter, FilesCompleter
 
 from kvscope.plan import layers
-from kvscope.runfile import RUN_FILE
 
 Completer = Callable[..., Iterable[str]]
+
+RUN_FILE = "run.json"  # as in kvscope.runfile, which this does without
 
 directories: Completer = DirectoriesCompleter()
 planned_experiments: Completer = FilesCompleter(("yaml", "yml"))

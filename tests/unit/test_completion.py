@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kvscope import completion, runfile
 from kvscope.plan import layers
 
 CONFIG = Path(__file__).parents[2] / "config"
@@ -97,6 +98,10 @@ def test_runs_and_planned_studies(here: Path) -> None:
     assert set(complete("kvscope report ", here)) == {"old", "results/experiments/one", "tried"}
     file = "results/experiments/planned/experiment.yaml"
     assert complete("kvscope run results/experiments/planned/e", here) == [file]
+
+
+def test_a_run_is_told_by_the_file_that_runs_leave() -> None:
+    assert completion.RUN_FILE == runfile.RUN_FILE
 
 
 def test_kinds_of_imports(here: Path) -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 from kvscope.errors import BadInput
 from kvscope.files import write_text, write_text_if_changed
 from kvscope.plan import layers, schema
+from kvscope.plan.manifest import AD_HOC
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,59}")
-RESERVED = "adhoc"  # the plan of the command line alone
 
 STUDY = f"""\
 {schema.MODELINE}
@@ -44,12 +44,13 @@ grids:
 def new(name: str, config_dir: Path) -> Path:
     """Write a study that plans as it is, with its schema for editors; give its path.
 
-    BadInput if the name is taken in any layer, would make no good file name, or cannot be written.
+    BadInput if the name is taken in any layer or would make no good file name, CannotWrite if the
+    file cannot be written.
     """
-    if not NAME.fullmatch(name) or name == RESERVED:
+    if not NAME.fullmatch(name) or name == AD_HOC:
         raise BadInput(
             f"a study cannot be called {name!r}; take a name of letters, digits, '-' and '_' that "
-            f"begins with a letter, has at most 60 of them and is not {RESERVED!r}"
+            f"begins with a letter, has at most 60 of them and is not {AD_HOC!r}"
         )
     taken = layers.options(config_dir, "study").get(name)
     if taken:
