@@ -4,8 +4,13 @@ import os
 from collections.abc import Callable
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from kvscope.run.profiler import Nsys, find_nsys
+
+# A property holds or it does not, however long an example takes on a machine with other work.
+settings.register_profile("kvscope", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("kvscope")
 
 Require = Callable[[str, bool, str], None]
 

@@ -127,7 +127,10 @@ def _new(given: argparse.Namespace) -> int:
 
 
 def _add_plan(commands: Commands) -> None:
-    text = "Show which experiments a study or a set of overrides has. Nothing is run."
+    text = (
+        "Show which experiments a study or a set of overrides has, and how long they take. "
+        "Nothing is run."
+    )
     parser = _command(
         commands,
         "plan",
@@ -180,15 +183,18 @@ def _plan(given: argparse.Namespace) -> int:
     plan = grid.expand(study, overrides, given.config_dir)
     for planned in plan.experiments:
         requests.check(planned.experiment)
+    needs = manifest.resources_of(plan, given.write or RESULTS)
+    if warning := show.beyond_memory(plan):
+        print(f"kvscope: warning: {warning}", file=sys.stderr)
     if given.write:
         path = manifest.write(plan, given.write)
         name = path.parent.name
         command = f"snakemake --profile profiles/local --config study={name}"
         print(f"{path}: {len(plan.experiments)} experiments; run them: {command}", file=sys.stderr)
     if given.json:
-        print(json.dumps(show.as_json(plan), indent=2))
+        print(json.dumps(show.as_json(plan, needs), indent=2))
     else:
-        show.print_table(plan)
+        show.print_table(plan, needs)
     return EXIT_DONE
 
 
@@ -216,36 +222,60 @@ def _add_run(commands: Commands) -> None:
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="default: results/experiments/<id>")
     parser.add_argument("--force", action="store_true", help="measure again what is finished")
+    parser.add_argument(
+        "-m",
+        "--multirun",
+        action="store_true",
+        help="run every experiment of a grid, one after the other (snakemake does it all)",
+    )
     _add_config(parser)
 
 
 def _run(given: argparse.Namespace) -> int:
-    from kvscope import runfile
-    from kvscope.run import supervisor
-
-    experiment = _one_experiment(given.experiment, given.config_dir)
-    directory = given.out or RESULTS / "experiments" / experiment.id
-    facts = supervisor.run(experiment, directory, force=given.force)
-    if facts["status"] != "complete":
-        log = runfile.log_of(directory)
-        raise KvscopeError(f"{experiment.id} failed: {facts['reason']} (log: {log})")
-    print(directory)
+    experiments = _experiments(given.experiment, given.config_dir)
+    if len(experiments) != 1 and not given.multirun:
+        raise BadInput(
+            f"these settings make {len(experiments)} experiments and `kvscope run` takes one; leave "
+            "one value for each key, or run all of them: --multirun, or with all five stages "
+            f"snakemake --profile profiles/local --config {_as_config(given.experiment)}"
+        )
+    if given.multirun and given.out:
+        raise BadInput("run --multirun: --out takes one run; leave it out, each has its own place")
+    failed = [e.id for e in experiments if not _measure(e, given)]
+    if failed:
+        raise KvscopeError(f"{len(failed)} of {len(experiments)} failed: {', '.join(failed)}")
     return EXIT_DONE
 
 
-def _one_experiment(words: list[str], config_dir: Path) -> Experiment:
+def _measure(experiment: Experiment, given: argparse.Namespace) -> bool:
+    """Run one experiment and print where it is, or why it failed."""
+    from kvscope import runfile
+    from kvscope.run import supervisor
+
+    directory = given.out or RESULTS / "experiments" / experiment.id
+    facts = supervisor.run(experiment, directory, force=given.force)
+    if facts["status"] == runfile.COMPLETE:
+        print(directory)
+        return True
+    log = runfile.log_of(directory)
+    print(f"kvscope: {experiment.id} failed: {facts['reason']} (log: {log})", file=sys.stderr)
+    return False
+
+
+def _experiments(words: list[str], config_dir: Path) -> list[Experiment]:
     from kvscope.plan import experiment, grid
 
     if len(words) == 1 and words[0].endswith((".yaml", ".yml")):
-        return experiment.load(Path(words[0]))
+        return [experiment.load(Path(words[0]))]
     study, overrides = grid.split_study(words)
-    planned = grid.expand(study, overrides, config_dir).experiments
-    if len(planned) != 1:
-        raise BadInput(
-            f"these settings make {len(planned)} experiments and `kvscope run` takes one; leave "
-            "only one value for each key, or run a study with snakemake"
-        )
-    return planned[0].experiment
+    return [planned.experiment for planned in grid.expand(study, overrides, config_dir).experiments]
+
+
+def _as_config(words: list[str]) -> str:
+    """The words as `snakemake --config` takes them."""
+    study = [word for word in words if word.startswith("study=")]
+    overrides = " ".join(word for word in words if not word.startswith("study="))
+    return " ".join([*study, *([f'overrides="{overrides}"'] if overrides else [])])
 
 
 # ------------------------------------------------------------------------------ collect
@@ -338,22 +368,35 @@ def _add_analyse(commands: Commands) -> None:
     text = (
         "Compute the metrics of runs, with confidence intervals, and say whether to believe them."
     )
-    parser = _command(commands, "analyse", _analyse, text, "results/experiments/ID")
+    parser = _command(
+        commands,
+        "analyse",
+        _analyse,
+        text,
+        "results/experiments/ID",
+        "results/experiments/* --json",
+    )
     parser.add_argument("runs", nargs="+", type=Path, metavar="DIR", help="a run's directory")
+    parser.add_argument("--json", action="store_true", help="print the metrics as JSON")
     parser.add_argument(
         "--out", type=Path, metavar="DIR", help="default: results/tables/<id> of each run"
     )
 
 
 def _analyse(given: argparse.Namespace) -> int:
-    from kvscope.analyse import experiment
+    from kvscope.analyse import experiment, show
     from kvscope.runfile import tables_directory
 
     if given.out and len(given.runs) > 1:
         raise BadInput("analyse: --out takes the tables of one run; leave it out for several")
+    found = []
     for run in given.runs:
-        metrics = experiment.analyse(run, given.out or tables_directory(run))
-        experiment.print_metrics(metrics)
+        found.append(experiment.analyse(run, given.out or tables_directory(run)))
+        if not given.json:
+            print(end="\n" if len(found) > 1 else "")
+            show.print_table(found[-1])
+    if given.json:
+        print(json.dumps([show.as_json(metrics) for metrics in found], indent=2, allow_nan=False))
     return EXIT_DONE
 
 

@@ -48,7 +48,7 @@ def test_a_block_in_several_pieces_is_refused():
 
 @layouts
 @ways
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_what_is_copied_out_and_in_again_is_what_was(by_block, way, data):
     layers = cache(by_block)

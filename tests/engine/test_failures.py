@@ -71,14 +71,12 @@ def test_a_killed_measurement_keeps_its_finished_repeats_and_says_so(run: Runner
         text=True,
     )
     session = out / "session.json"
-    deadline = time.monotonic() + 120
     while not session.exists() or len(read_json(session)["clock"]["repeats"]) < 2:
-        assert time.monotonic() < deadline
         assert process.poll() is None
         time.sleep(0.05)
     (measured,) = psutil.Process(process.pid).children()
     os.kill(measured.pid, signal.SIGKILL)
-    _, words_said = process.communicate(timeout=60)
+    _, words_said = process.communicate()
     assert process.returncode == 1
     assert "was killed by SIGKILL" in words_said
     facts = read_json(out / "run.json")

@@ -29,8 +29,8 @@ def fake_nsys(path: Path, version: str) -> Path:
     return program(path, f"echo NVIDIA Nsight Systems version {version}")
 
 
-def ends(pid: int, within_s: float = 5.0) -> bool:
-    """Whether a process ends soon; one that is dead and not yet reaped by its parent has ended."""
+def ends(pid: int, within_s: float = 300.0) -> bool:
+    """Whether a process ends; one that is dead and not yet reaped by its parent has ended."""
     deadline = time.monotonic() + within_s
     while time.monotonic() < deadline:
         if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
@@ -105,9 +105,9 @@ class TestRealCapture:
     def test_a_profiler_that_hangs_is_killed_with_its_children(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
-        monkeypatch.setattr(profiler, "PROBE_LIMIT_S", 0.5)
+        monkeypatch.setattr(profiler, "PROBE_LIMIT_S", 5.0)
         pid_file = tmp_path / "agent.pid"
-        hanging = program(tmp_path / "nsys", f"setsid sleep 300 & echo $! > {pid_file}; wait")
+        hanging = program(tmp_path / "nsys", f"setsid sleep 3000 & echo $! > {pid_file}; wait")
         complaint = verify_capture(Nsys(hanging, "0"))
         assert complaint is not None
         assert "was killed" in complaint
@@ -177,7 +177,6 @@ class TestUnpacking:
             cwd=tmp_path,
             check=True,
             capture_output=True,
-            timeout=120,
         )
         done = subprocess.run(
             [str(nsys.path), "stats", "--report=nvtx_sum", "--format=csv", str(report)],
@@ -186,6 +185,5 @@ class TestUnpacking:
             check=True,
             capture_output=True,
             text=True,
-            timeout=120,
         )
         assert "kvscope:probe" in done.stdout

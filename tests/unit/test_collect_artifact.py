@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvscope import cli, tables
@@ -179,7 +179,6 @@ def table(of: tables.Table, run: Path) -> pd.DataFrame:
 LENGTHS = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 40)), min_size=1, max_size=12)
 
 
-@settings(deadline=None)
 @given(LENGTHS, st.integers(101, 300), st.booleans())
 def test_what_the_engine_did_is_read_back(lengths, capacity, swaps):
     served = engine(swaps, lengths, capacity)
@@ -193,7 +192,6 @@ def test_what_the_engine_did_is_read_back(lengths, capacity, swaps):
     assert steps["scheduled_tokens"].sum() == due + truth["recomputed_tokens"].sum()
 
 
-@settings(deadline=None)
 @given(LENGTHS, st.integers(101, 300), st.booleans())
 def test_every_preemption_and_resumption_has_its_row(lengths, capacity, swaps):
     served = engine(swaps, lengths, capacity)

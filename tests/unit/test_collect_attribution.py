@@ -100,7 +100,7 @@ def renumbered(file: NsysFile) -> dict[int, int]:
     return {row: place for place, (row,) in enumerate(rows)}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(PROGRAMS)
 def test_kernels_and_ranges_are_where_sql_finds_them(
     programs: tuple[list[Action], ...],

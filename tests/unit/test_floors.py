@@ -12,7 +12,7 @@ import kvscope
 SOURCE = Path(kvscope.__file__).parent
 GROUND = {
     *("errors", "files", "tables", "kinds", "ranges", "stalls", "due"),
-    *("runfile", "runschema", "accounts"),
+    *("runfile", "runschema", "accounts", "paper"),
 }
 # What each part may import beside itself and the ground floor.
 ALLOWED = {

@@ -188,7 +188,6 @@ samples = st.lists(
     steps=samples,
     instants=st.lists(st.integers(-(10**13), 10**14), min_size=1, max_size=5),
 )
-@settings(deadline=None)
 def test_ticks_become_ns_by_the_line_between_the_readings(
     origin: int, steps: list[tuple[int, int]], instants: list[int]
 ) -> None:
@@ -229,7 +228,7 @@ def test_a_file_of_several_frames_is_one_file(tmp_path: Path) -> None:
 
 
 @given(share=st.floats(0, 1, exclude_max=True))
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 def test_a_file_cut_anywhere_is_told(share: float, tmp_path_factory: Any) -> None:
     whole = compressed(batches_of_a_run())
     path = tmp_path_factory.mktemp("cut") / KERNEL_EVENTS

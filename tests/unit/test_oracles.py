@@ -67,7 +67,7 @@ def batches(draw: st.DrawFn) -> Batch:
 
 
 @given(batches())
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 def test_what_a_correct_engine_records_violates_nothing(batch: Batch) -> None:
     assert violations(batch.flush()) == {}
 

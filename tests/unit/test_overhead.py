@@ -2,12 +2,11 @@
 
 import math
 import statistics
-import time
 
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvscope import tables
@@ -96,7 +95,6 @@ PASSES = st.one_of(
 )
 
 
-@settings(deadline=None)
 @given(st.lists(PASSES, min_size=1, max_size=60))
 def test_what_is_due_is_the_median_of_the_ten_nearest_plain_decode_passes(passes):
     steps = steps_of(passes)
@@ -154,7 +152,6 @@ def test_in_a_mixed_pass_decodes_and_new_prompts_were_due():
 # -------------------------------------------------------------------------- edges
 
 
-@settings(deadline=None)
 @given(st.lists(PASSES, min_size=1, max_size=30))
 def test_nothing_preempted_costs_nothing(passes):
     calm = [{**row, "resumed_requests": 0, "preempted_requests": 0} for row in passes]
@@ -163,7 +160,6 @@ def test_nothing_preempted_costs_nothing(passes):
         assert of(metric, records) == 0
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.floats(0.01, 1), min_size=1, max_size=9),
     st.integers(1, 99),
@@ -204,12 +200,10 @@ def test_the_pool_has_a_peak_and_what_it_had_no_room_for_was_recomputed():
     assert of("recompute_fallbacks", without) == 0
 
 
-def test_ten_thousand_passes_with_five_hundred_resumptions_take_less_than_a_second():
+def test_ten_thousand_passes_with_five_hundred_resumptions_add_up():
     every = 20
     passes = [decode() for _ in range(10_000)]
     passes[::every] = [decode(0.02, resumed_requests=1)] * (10_000 // every)
     events = [swapped_in(step, 0.01) for step in range(0, 10_000, every)]
     records = records_of(passes, events)
-    begin = time.perf_counter()
     assert of("resume_overhead_net_s", records) == pytest.approx(500 * DECODE_S)
-    assert time.perf_counter() - begin < 1

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
@@ -60,7 +60,6 @@ def values(draw: st.DrawFn) -> dict[str, Any]:
     return value
 
 
-@settings(deadline=None)
 @given(value=values())
 def test_a_dumped_experiment_loads_as_itself(value: dict[str, Any], tmp_path_factory: Any) -> None:
     path = tmp_path_factory.mktemp("experiment") / "experiment.yaml"
@@ -69,7 +68,6 @@ def test_a_dumped_experiment_loads_as_itself(value: dict[str, Any], tmp_path_fac
     assert dump(load(path)) == dump(parsed(value))
 
 
-@settings(deadline=None)
 @given(values(), st.randoms())
 def test_the_id_does_not_depend_on_the_order_of_keys(
     value: dict[str, Any], shuffler: random.Random

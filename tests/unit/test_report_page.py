@@ -114,7 +114,7 @@ def test_a_failed_experiment_shows_its_reason_and_the_end_of_its_log(html):
 
 def test_an_experiment_that_has_not_run_is_shown_as_such(html):
     assert "<strong>KV cache 2 blocks, mixed</strong>: not run</summary>" in html
-    assert "5 experiments, 3 complete, 2 valid, 1 failed, 1 not run yet" in html
+    assert "5 experiments, 3 complete, 2 valid, 1 failed, 1 not run" in html
 
 
 def test_nothing_in_the_data_can_end_a_script(html, page):

@@ -154,7 +154,7 @@ def test_a_split_keeps_the_total_and_gives_both_sides_something(total: int, rati
         assert found.output - 1 < total / (1 + ratio) <= found.output
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     workload=st.sampled_from(["uniform", "zipf"]),
     bounds=st.tuples(st.integers(2, 512), st.integers(2, 512)).map(sorted),

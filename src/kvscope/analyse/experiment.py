@@ -1,12 +1,9 @@
 """One run's metrics: point estimates with intervals, and whether they may be believed."""
 
-import math
 from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
-from rich.console import Console, JustifyMethod
-from rich.table import Table
 
 from kvscope import accounts, tables
 from kvscope.accounts import ANALYSED
@@ -69,20 +66,3 @@ def metrics_of(
             )
         )
     return pd.DataFrame(rows, columns=tables.METRICS.names)
-
-
-def print_metrics(frame: pd.DataFrame) -> None:
-    """Print one run's metrics for a person."""
-    first = frame.iloc[0]
-    verdict = "valid" if first["valid"] else f"not valid: {first['reasons']}"
-    print(f"{first['experiment_id']} ({first['time_source']}, {verdict})")
-    table = Table(box=None)
-    for heading in ("metric", "value", "95 % interval", "unit", "repeats"):
-        side: JustifyMethod = "left" if heading in ("metric", "unit") else "right"
-        table.add_column(heading, justify=side, no_wrap=True)
-    for row in frame.to_dict("records"):
-        low, high = row["ci_low"], row["ci_high"]
-        interval = "" if math.isnan(low) else f"{low:.5g} … {high:.5g}"
-        value = "" if math.isnan(row["value"]) else f"{row['value']:.5g}"
-        table.add_row(row["metric"], value, interval, row["unit"], str(row["repeats_valid"]))
-    Console().print(table)

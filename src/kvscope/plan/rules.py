@@ -1,5 +1,6 @@
 """Combinations of values that cannot work, found before anything runs."""
 
+import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,22 @@ def _policies_exist(experiment: "Experiment") -> None:
         name = getattr(experiment, kind).name
         if name not in policies.registered(kind):
             raise impossible(policies.unknown(kind, name), kind)
+
+
+def _settings_are_plain(experiment: "Experiment") -> None:
+    """Another package's settings may be anything that JSON holds: the id is made of them."""
+    for kind in policies.KINDS:
+        chosen = getattr(experiment, kind)
+        settings = chosen.settings if isinstance(chosen, policies.Plugin) else {}
+        for key, value in settings.items():
+            try:
+                json.dumps(value, allow_nan=False)
+            except (TypeError, ValueError):
+                raise impossible(
+                    f"{kind}.{key} ({value!r:.60}) must be text, a finite number, true, false, "
+                    "null, or a list or group of these",
+                    f"{kind}.{key}",
+                ) from None
 
 
 def _cache_has_one_size(experiment: "Experiment") -> None:
@@ -307,6 +324,7 @@ def _shown(value: object) -> object:
 
 RULES: tuple[Callable[["Experiment"], None], ...] = (
     _policies_exist,
+    _settings_are_plain,
     _cache_has_one_size,
     _host_pool_has_one_size,
     _no_prefix_caching,

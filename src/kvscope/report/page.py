@@ -17,6 +17,7 @@ import kvscope
 from kvscope.analyse.compare import STUDY_METRICS
 from kvscope.analyse.metrics import METRICS
 from kvscope.files import write_text
+from kvscope.paper import PAPER
 from kvscope.report import style
 from kvscope.report.access import accesses
 from kvscope.report.arrangements import Arrangement, View
@@ -86,6 +87,7 @@ def render(study: StudyData, figures: Sequence[StudyFigure], results: Path, path
         unshown=len(with_events(study)) - len(accessed),
         data=_json(page_data(study, charts)),
         commands=_commands(study, results),
+        paper=PAPER.citation,
         places=_places(study, results, path),
         plotly=Markup(get_plotlyjs()),
         styles=Markup((HERE / "report.css").read_text(encoding="utf-8")),

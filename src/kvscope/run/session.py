@@ -11,6 +11,7 @@ import os
 import sys
 import time
 import traceback
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter_ns
@@ -79,7 +80,9 @@ def measure(session: Session, marks: Marks, progress: Progress) -> None:
     tokens = sum(r.output_tokens for r in session.requests)
     progress.begin(tokens * (experiment.warmup + experiment.repeats), "starting vLLM")
     began = time.perf_counter()
-    with marks.range(RUN), running(experiment, session.directory) as engine:
+    with marks.range(RUN), ExitStack() as stack:
+        with progress.watching():
+            engine = stack.enter_context(running(experiment, session.directory))
         session.timings_s["start_engine"] = time.perf_counter() - began
         session.engine = {
             "kv_blocks_total": engine.scheduler.kv_blocks_total,

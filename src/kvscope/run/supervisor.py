@@ -22,11 +22,12 @@ from kvscope import runfile, tables
 from kvscope.errors import BadInput
 from kvscope.files import follow_umask, make_directory, read_json, remove_temporaries, write_text
 from kvscope.plan.experiment import Experiment, dump
+from kvscope.plan.resources import check_memory
 from kvscope.run.capture import export, profile_command
 from kvscope.run.display import Display
 from kvscope.run.environment import measured_environment
 from kvscope.run.locks import SESSION_LOCK, SUPERVISOR_LOCK, locked
-from kvscope.run.processes import kill
+from kvscope.run.processes import end_with_parent, kill
 from kvscope.run.profiler import Nsys, find_nsys
 from kvscope.run.progress import PROGRESS_FILE, read_progress
 from kvscope.run.provenance import hardware, policy_origins, versions
@@ -97,6 +98,7 @@ def run(experiment: Experiment, directory: Path, force: bool = False) -> dict[st
         try:
             require_vllm()
             requests.check(experiment)
+            check_memory(experiment)
             facts = measure(experiment, attempt, choose_profiler(experiment))
         except BadInput as error:
             runfile.write_run(attempt, refused(experiment, str(error)))
@@ -232,6 +234,7 @@ def watch(experiment: Experiment, directory: Path, profiling: Profiling) -> Endi
             stderr=subprocess.STDOUT,
             env=measured_environment(experiment) | {"TMPDIR": temporary},
             start_new_session=True,
+            preexec_fn=end_with_parent(),
         )
         with ended_with_us(process):
             complaint = wait(process, directory, display)
