@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import shlex
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
@@ -19,7 +21,7 @@ from kvscope.errors import (
     KvscopeError,
     reason_of,
 )
-from kvscope.runfile import tables_directory
+from kvscope.plan.layers import SHIPPED
 
 # Stages are imported when their command runs: `kvscope plan` must not wait for vLLM.
 
@@ -30,8 +32,6 @@ if TYPE_CHECKING:
 
 RESULTS = Path("results")
 CONFIG = Path("config")
-# The configuration that kvscope comes with, for those who work in another directory.
-OWN_CONFIG = Path(__file__).parents[2] / "config"
 HELP_WIDTH = 78
 OVERRIDES_HELP = "settings in Hydra's grammar; config/README.md explains every key"
 
@@ -39,6 +39,10 @@ OVERRIDES_HELP = "settings in Hydra's grammar; config/README.md explains every k
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code (0 done, 1 failed while working, 2 bad input)."""
     parser = build_parser()
+    if "_ARGCOMPLETE" in os.environ:  # a shell wants to know how a line goes on
+        from kvscope import completion
+
+        completion.answer(parser)
     given = parser.parse_args(arguments)
     command: Callable[[argparse.Namespace], int] = given.command
     try:
@@ -69,11 +73,13 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"kvscope {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    _add_new(commands)
     for add in (_add_plan, _add_run, _add_collect, _add_import, _add_analyse, _add_report):
         add(commands)
     _add_status(commands)
     _add_check(commands)
     _add_doctor(commands)
+    _add_shipped(commands)
     return parser
 
 
@@ -95,7 +101,29 @@ def _command(
     return parser
 
 
-# --------------------------------------------------------------------------------- plan
+# ---------------------------------------------------------------------------- new, plan
+
+
+def _add_new(commands: Commands) -> None:
+    text = "Write a study to start from: a commented file config/study/NAME.yaml."
+    parser = _command(commands, "new", _new, text, "mine")
+    parser.add_argument("name", metavar="NAME", help="letters, digits, '-' and '_'")
+    parser.add_argument(
+        "--config-dir",
+        type=Path,
+        default=CONFIG,
+        metavar="DIR",
+        help="write DIR/study/NAME.yaml (default: config)",
+    )
+
+
+def _new(given: argparse.Namespace) -> int:
+    from kvscope.plan import new
+
+    print(new.new(given.name, given.config_dir))
+    elsewhere = [] if given.config_dir == CONFIG else ["--config-dir", str(given.config_dir)]
+    print("next:", shlex.join(["kvscope", "plan", f"study={given.name}", *elsewhere]))
+    return EXIT_DONE
 
 
 def _add_plan(commands: Commands) -> None:
@@ -132,11 +160,19 @@ def _add_plan(commands: Commands) -> None:
 def _add_config(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config-dir",
-        type=Path,
-        default=CONFIG if CONFIG.is_dir() or not OWN_CONFIG.is_dir() else OWN_CONFIG,
+        type=_directory,
+        default=CONFIG,
         metavar="DIR",
-        help="default: config, or where there is none the one kvscope comes with",
+        help="where studies and options are looked for first (default: config), before those "
+        "that kvscope ships",
     )
+
+
+def _directory(text: str) -> Path:
+    """A directory that is there."""
+    if not Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a directory")
+    return Path(text)
 
 
 def _plan(given: argparse.Namespace) -> int:
@@ -272,6 +308,7 @@ def _collect(given: argparse.Namespace) -> int:
     from kvscope.accounts import COLLECTED
     from kvscope.collect import collector
     from kvscope.files import read_json
+    from kvscope.runfile import tables_directory
 
     if (given.run is None) == (given.nsys is None):
         raise BadInput("collect: give a run's directory, or --nsys FILE.sqlite with --out DIR")
@@ -348,6 +385,7 @@ def _add_analyse(commands: Commands) -> None:
 
 def _analyse(given: argparse.Namespace) -> int:
     from kvscope.analyse import experiment, show
+    from kvscope.runfile import tables_directory
 
     if given.out and len(given.runs) > 1:
         raise BadInput("analyse: --out takes the tables of one run; leave it out for several")
@@ -403,7 +441,7 @@ def _status(given: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
-# ------------------------------------------------------------------------ check, doctor
+# --------------------------------------------------------------- check, doctor, shipped
 
 
 def _add_check(commands: Commands) -> None:
@@ -435,6 +473,16 @@ def _doctor(given: argparse.Namespace) -> int:
     from kvscope import doctor
 
     return doctor.main()
+
+
+def _add_shipped(commands: Commands) -> None:
+    text = "Print the directory of what comes with kvscope: config, Snakefile, profiles, envs."
+    _command(commands, "shipped", _shipped, text, "")
+
+
+def _shipped(given: argparse.Namespace) -> int:
+    print(SHIPPED)
+    return EXIT_DONE
 
 
 if __name__ == "__main__":

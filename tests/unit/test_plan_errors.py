@@ -190,7 +190,3 @@ def test_an_unknown_top_level_key_names_the_file(config: Path) -> None:
     path = config / "config.yaml"
     path.write_text(path.read_text() + "sed: 3\n")
     assert "sed (config/config.yaml) is not a key" in refusal(None, [], config)
-
-
-def test_a_directory_without_configuration(tmp_path: Path) -> None:
-    assert "must be a directory with a config.yaml" in refusal(None, [], tmp_path)

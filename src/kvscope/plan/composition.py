@@ -7,34 +7,52 @@ from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
+from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.config_store import ConfigStore
+from hydra.core.plugins import Plugins
+from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from kvscope.errors import BadInput
 from kvscope.files import check_name
-from kvscope.plan import documents, policies
+from kvscope.plan import documents, layers, policies
 from kvscope.plan.complaints import nearest, shown
-from kvscope.plan.overrides import options
+from kvscope.plan.experiment import Experiment
 
 Config = dict[str, Any]
 # Choices of options: ((group, option), …).
 Choices = tuple[tuple[str, str], ...]
 
 
+class ShippedLayer(SearchPathPlugin):  # type: ignore[misc]  # Hydra is not type-checked
+    """Has Hydra look into the shipped configuration for what the first layer does not have.
+
+    `hydra.searchpath` would not do: it cannot find config.yaml itself.
+    """
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        """Append the shipped configuration."""
+        search_path.append("kvscope", f"file://{layers.SHIPPED_CONFIG}")
+
+
+Plugins.instance().register(ShippedLayer)
+
+
+def groups(config_dir: Path) -> dict[str, list[str]]:
+    """The parts of an experiment that have options, in files; the names of the options."""
+    found = {part: list(layers.options(config_dir, part)) for part in Experiment.model_fields}
+    return {part: names for part, names in found.items() if names}
+
+
 class Composer:
-    """Composes configurations of one directory, each distinct choice of options once."""
+    """Composes configurations of a directory's layers, each distinct choice of options once."""
 
     def __init__(self, config_dir: Path) -> None:
-        """Read the defaults; BadInput if the directory or its config.yaml cannot be used."""
-        if not (config_dir / "config.yaml").is_file():
-            raise BadInput(f"{config_dir} must be a directory with a config.yaml")
+        """Read the defaults; BadInput if a layer's config.yaml cannot be used."""
         self.dir = config_dir
-        self.groups = {
-            path.name: options(config_dir, path.name)
-            for path in sorted(config_dir.iterdir())
-            if path.is_dir() and path.name != "study"
-        }
+        self.files = layers.files(config_dir)
+        self.groups = groups(config_dir)
         self._add_policies()
         self._hydra = cache(self._compose)
         self._read = cache(documents.load_mapping)
@@ -50,7 +68,7 @@ class Composer:
                     self.groups[kind] = known = sorted([*known, name])
 
     def _read_defaults(self) -> dict[str, str]:
-        path = self.dir / "config.yaml"
+        path = self.path("config.yaml")
         entries = self._read(path).get("defaults", [])
         if not isinstance(entries, list):
             raise BadInput(f"{path}: defaults must be a list of 'group: option' entries")
@@ -58,6 +76,10 @@ class Composer:
         for group, option in chosen.items():
             self.check_option(group, option, f"{path}, defaults")
         return chosen
+
+    def path(self, name: str) -> Path:
+        """The file of this name in the first layer that has it; else where it could be made."""
+        return self.files.get(name, self.dir / name)
 
     def check_option(self, group: str, option: Any, origin: str) -> None:
         """Raise BadInput unless the group has this option, in a file that is valid YAML."""
@@ -69,16 +91,16 @@ class Composer:
                 f"{group} is {shown(option)} ({origin}){nearest(str(option), known)} but must be "
                 f"one of {', '.join(known)} ({self._where(group)})"
             )
-        path = self.dir / group / f"{option}.yaml"
+        path = self.path(f"{group}/{option}.yaml")
         if not path.exists() and group in policies.KINDS:
             return  # of another package
         if "defaults" in self._read(path):  # Hydra reads other files for it
-            for other in self.dir.rglob("*.yaml"):
+            for other in self.files.values():
                 self._read(other)
 
     def _where(self, group: str) -> str:
         """Where a group's options are."""
-        files = f"the files in {self.dir / group}"
+        files = layers.places(self.dir, group)
         return f"{files}, and installed policies" if group in policies.KINDS else files
 
     def compose(self, choices: Choices) -> Config:
@@ -99,12 +121,13 @@ class Composer:
 
     def _compose(self, choices: Choices) -> Config:
         overrides = [f"{group}='{option}'" for group, option in choices]
+        first = layers.directories(self.dir)[0]
         try:
-            with initialize_config_dir(str(self.dir.absolute()), version_base="1.3"):
+            with initialize_config_dir(str(first.absolute()), version_base="1.3"):
                 config = OmegaConf.to_container(compose("config", overrides))
         except Exception as error:  # Hydra raises what it likes of a file it cannot use
             reason = " ".join(str(error).split())
-            raise BadInput(f"{self.dir}: Hydra cannot compose it: {reason}") from None
+            raise BadInput(f"{first}: Hydra cannot compose it: {reason}") from None
         assert isinstance(config, dict)
         return config
 

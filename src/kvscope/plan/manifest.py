@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import kvscope
 from kvscope.errors import BadInput
 from kvscope.files import check_name, read_json, write_text, write_text_if_changed
+from kvscope.plan import layers
 from kvscope.plan.sources import named, unchanged
 
 if TYPE_CHECKING:
@@ -211,11 +212,9 @@ def _files(experiments: Iterable["Experiment"]) -> list[dict[str, str]]:
 def config_sha256(study: str | None, config_dir: Path) -> str:
     """SHA-256 over what a plan is made of: the study's file, all option files, the version."""
     digest = hashlib.sha256(kvscope.__version__.encode())
-    studies, own = config_dir / "study", config_dir / "study" / f"{study}.yaml"
-    for path in sorted(config_dir.rglob("*.yaml")):
-        if path.parent != studies or path == own:
+    for name, path in layers.files(config_dir).items():
+        if not name.startswith("study/") or name == f"study/{study}.yaml":
             content = path.read_bytes()
-            name = path.relative_to(config_dir).as_posix()
             digest.update(f"\n{name} {len(content)}\n".encode() + content)
     return digest.hexdigest()
 

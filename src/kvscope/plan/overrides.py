@@ -10,6 +10,7 @@ from hydra.core.override_parser.types import Glob, Override, QuotedString
 from hydra.errors import HydraException
 
 from kvscope.errors import BadInput
+from kvscope.plan import layers
 from kvscope.plan.complaints import shown
 
 MAX_VALUES = 10_000
@@ -69,10 +70,5 @@ def _values(override: Override, text: str, config_dir: Path) -> Iterator[Any]:
     if override.is_interval_sweep() or getattr(value, "shuffle", False):
         raise BadInput(f"{shown(text)} on the command line is no fixed list of values; {FORMS}")
     if isinstance(value, Glob):
-        return iter(value.filter(options(config_dir, override.key_or_group)))
+        return iter(value.filter(list(layers.options(config_dir, override.key_or_group))))
     return (v.text if isinstance(v, QuotedString) else v for v in override.sweep_iterator())
-
-
-def options(config_dir: Path, group: str) -> list[str]:
-    """The options of a config group: the names of its YAML files."""
-    return sorted(path.stem for path in (config_dir / group).glob("*.yaml"))

@@ -45,7 +45,7 @@ class Point:
         group = key.partition(".")[0]
         option = self._option(group)
         file = "config.yaml" if option is None else f"{group}/{option}.yaml"
-        path = self.composer.dir / file
+        path = self.composer.path(file)
         return Place(str(path), path.parent)
 
     def origin(self, key: str) -> str:

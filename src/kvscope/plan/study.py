@@ -9,10 +9,9 @@ from pydantic_core import PydanticCustomError
 
 from kvscope.errors import BadInput
 from kvscope.files import check_name
-from kvscope.plan import documents
+from kvscope.plan import documents, layers
 from kvscope.plan.complaints import complaint, nearest, shown
 from kvscope.plan.fields import Part
-from kvscope.plan.overrides import options
 
 # Values of dotted configuration keys, set together.
 Settings = dict[str, Any]
@@ -80,14 +79,15 @@ class Study:
 
 
 def read(name: str, config_dir: Path) -> Study:
-    """Read config/study/NAME.yaml; BadInput lists the studies there are if it is not one."""
-    path = config_dir / "study" / f"{check_name(name, 'study')}.yaml"
-    known = options(config_dir, "study")
+    """Read study/NAME.yaml of the first layer that has it; BadInput lists the studies."""
+    known = layers.options(config_dir, "study")
+    check_name(name, "study")
     if name not in known:
         raise BadInput(
             f"study is {name!r}{nearest(name, known)} but must be one of {', '.join(known)} "
-            f"(the files in {path.parent})"
+            f"({layers.places(config_dir, 'study')})"
         )
+    path = known[name]
     content = documents.load_mapping(path)
     try:
         file = StudyFile.model_validate(content)

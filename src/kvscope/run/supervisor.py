@@ -31,6 +31,7 @@ from kvscope.run.processes import end_with_parent, kill
 from kvscope.run.profiler import Nsys, find_nsys
 from kvscope.run.progress import PROGRESS_FILE, read_progress
 from kvscope.run.provenance import hardware, policy_origins, versions
+from kvscope.run.requirements import require_vllm
 from kvscope.runfile import ATTEMPT, EXPERIMENT_FILE, KERNEL_EVENTS, LOG_FILE
 from kvscope.workload import requests
 
@@ -95,6 +96,7 @@ def run(experiment: Experiment, directory: Path, force: bool = False) -> dict[st
         attempt = runfile.begin_attempt(directory)
         write_text(attempt / EXPERIMENT_FILE, dump(experiment))
         try:
+            require_vllm()
             requests.check(experiment)
             check_memory(experiment)
             facts = measure(experiment, attempt, choose_profiler(experiment))

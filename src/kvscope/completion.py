@@ -1,0 +1,113 @@
+"""How a command line goes on: completion in bash and zsh, by argcomplete.
+
+A shell asks with every press of the tab key, so that nothing heavy is imported here: keys and their
+values come from the schema of studies, options from the names of files.
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import argcomplete
+from argcomplete.completers import DirectoriesCompleter, FilesCompleter
+
+from kvscope.plan import layers
+
+Completer = Callable[..., Iterable[str]]
+
+RUN_FILE = "run.json"  # as in kvscope.runfile, which this does without
+
+directories: Completer = DirectoriesCompleter()
+planned_experiments: Completer = FilesCompleter(("yaml", "yml"))
+
+
+def answer(parser: argparse.ArgumentParser) -> None:
+    """Answer the shell that asks through the environment, and exit."""
+    for action in _actions(parser):
+        completer = COMPLETERS.get(action.dest)
+        if completer:
+            action.completer = completer  # type: ignore[attr-defined]  # argcomplete's own
+    argcomplete.autocomplete(parser, always_complete_options=False)
+
+
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    for action in parser._actions:
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from _actions(command)
+
+
+def overrides(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
+    """`study=` and the keys, each with '='; behind the '=' of one its values."""
+    key, equals, value = prefix.partition("=")
+    if not equals:
+        return [f"{name}=" for name in ("study", *_values())]
+    before = value[: value.rfind(",") + 1]  # of `model=a,b` the last one is being written
+    return [f"{key}={before}{v}" for v in values(key, parsed_args.config_dir)]
+
+
+def words(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
+    """What `kvscope run` takes: an experiment's file, or overrides."""
+    return [*overrides(prefix, parsed_args), *planned_experiments(prefix)]
+
+
+def values(key: str, config_dir: Path) -> list[str]:
+    """The values known of a key: studies, options of a group, an enumeration; of most none."""
+    registered = [policy.name for policy in entry_points(group=f"kvscope.{key}")]
+    known = [*layers.options(config_dir, key), *registered, *_values().get(key, ())]
+    return list(dict.fromkeys(known))
+
+
+@cache
+def _values() -> dict[str, list[str]]:
+    """The keys of a study, and what the schema enumerates of their values."""
+    schema = json.loads(layers.STUDY_SCHEMA.read_text(encoding="utf-8"))
+    keys = schema["$defs"]["row"]["properties"]
+    return {key: list(_enumerated(schema["$defs"][key])) for key in keys}
+
+
+def _enumerated(value: dict[str, Any]) -> Iterator[str]:
+    for variant in value["anyOf"]:
+        yield from variant.get("enum", [variant["const"]] if "const" in variant else [])
+        if variant.get("type") == "boolean":
+            yield from ("true", "false")
+
+
+def runs(prefix: str, **_: Any) -> list[str]:
+    """Directories of runs, in results/ or here; where none begins so, any directories."""
+    places = (Path().glob(f"{place}/{RUN_FILE}") for place in ("results/experiments/*", "*"))
+    found = [str(path.parent) for place in places for path in place]
+    return [run for run in found if run.startswith(prefix)] or list(directories(prefix))
+
+
+def studies_and_runs(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
+    """What `kvscope report` takes: a planned study, or directories of runs."""
+    planned = parsed_args.results.glob("studies/*/manifest.json")
+    return [*(path.parent.name for path in planned), *runs(prefix)]
+
+
+def kinds(prefix: str, **_: Any) -> tuple[str, ...]:
+    """What `kvscope import` takes."""
+    from kvscope.collect.artifact import KINDS  # pandas comes with it
+
+    return KINDS
+
+
+# By the name of an argument in the parsers, which means one thing in all commands.
+COMPLETERS: dict[str, Completer] = {
+    "overrides": overrides,
+    "experiment": words,
+    "kind": kinds,
+    "run": runs,
+    "runs": runs,
+    "what": studies_and_runs,
+    "config_dir": directories,
+    "results": directories,
+    "out": directories,
+    "write": directories,
+}

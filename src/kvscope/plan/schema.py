@@ -1,0 +1,150 @@
+"""The JSON Schema of study files, by which editors complete keys and mark mistakes.
+
+It is generated from the classes that the planner validates with, and kept in the configuration:
+
+    python -m kvscope.plan.schema > config/study.schema.json
+
+A study that the planner accepts is valid, unless it excludes a value that its key can never have.
+The planner refuses more: keys that the chosen options do not have, and combinations that cannot
+work. The options of a group are open, since a user adds one as a file; so are the keys of
+`batching` and `overflow`, since policies of other packages have their own.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from kvscope.plan import layers
+from kvscope.plan.composition import groups
+from kvscope.plan.experiment import Experiment
+from kvscope.plan.policies import KINDS, Plugin
+from kvscope.plan.study import StudyFile
+
+Schema = dict[str, Any]
+
+# The first line of a study, by which an editor finds its schema.
+MODELINE = f"# yaml-language-server: $schema=../{layers.STUDY_SCHEMA.name}"
+
+NULL: Schema = {"type": "null"}
+TEXT: Schema = {"type": "string"}
+REFERENCE: Schema = {"type": "string", "pattern": r"\$\{"}  # ${key}, the value of another key
+SINGLE: Schema = {"type": ["string", "number", "boolean", "null"]}
+POLICY_KEY = rf"^({'|'.join(KINDS)})\.(?!name$)"
+
+# Pydantic leaves these names in the schema of a number that it converts before it checks it.
+BOUNDS = {
+    "ge": "minimum",
+    "gt": "exclusiveMinimum",
+    "le": "maximum",
+    "lt": "exclusiveMaximum",
+}
+KEPT = {"type", "enum", "const", "pattern", "maxLength", *BOUNDS.values()}
+
+
+def text() -> str:
+    """The schema as the file that the configuration holds."""
+    return json.dumps(study_schema(), indent=1) + "\n"
+
+
+def study_schema() -> Schema:
+    """The JSON Schema (draft 7) of a study file; `$defs` has the value of each dotted key."""
+    values = _options() | _leaves()
+    settable = {key: _ref(key) for key in values if not _names_the_option(key)}
+    row = _mapping(settable, SINGLE) | {"minProperties": 1}
+    rows = _list(_ref("row"), at_least=1)
+    study = StudyFile.model_json_schema()
+    grid = study["$defs"].pop("GridFile")
+    grid["properties"] |= {
+        "set": _mapping(settable, SINGLE),
+        "product": _mapping(
+            {key: _list(value, at_least=1) for key, value in settable.items()},
+            _list(SINGLE, at_least=1),
+        ),
+        "linked": _any_of([_list(_ref("row")), _list(rows)]),
+        "exclude": _list(
+            _mapping({key: _any_of([_ref(key), NULL]) for key in values}, SINGLE)
+            | {"minProperties": 1}
+        ),
+    }
+    study["properties"]["grids"]["items"] = _ref("grid")
+    return {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        **_untitled(study),
+        "description": "A study of kvscope; README.md of its configuration explains every key.",
+        "$defs": {"grid": _untitled(grid), "row": row, **values},
+    }
+
+
+def _options() -> dict[str, Schema]:
+    """The value of each group: the name of an option, of which editors offer the shipped ones."""
+    shipped = groups(layers.SHIPPED_CONFIG)
+    return {group: _any_of([{"enum": names}, TEXT]) for group, names in shipped.items()}
+
+
+def _leaves() -> dict[str, Schema]:
+    """The value of each dotted key that is no group: of any type that some option gives it."""
+    experiment = Experiment.model_json_schema()
+    found: dict[str, list[Schema]] = {}
+    for key, value in _walk(experiment, experiment, ""):
+        known = found.setdefault(key, [])
+        if value not in known:
+            known.append(value)
+    return {key: _any_of([*kinds, REFERENCE]) for key, kinds in found.items()}
+
+
+def _walk(root: Schema, node: Schema, key: str) -> Iterator[tuple[str, Schema]]:
+    """All single values below a node, each with its dotted key."""
+    if "$ref" in node:
+        node = root["$defs"][node["$ref"].rpartition("/")[2]]
+    if node.get("title") == Plugin.__name__:
+        return  # its keys are open
+    for variant in node.get("anyOf") or node.get("oneOf") or ():
+        yield from _walk(root, variant, key)
+    for name, child in node.get("properties", {}).items():
+        yield from _walk(root, child, f"{key}.{name}" if key else name)
+    if "type" in node and "properties" not in node:
+        bounded = {BOUNDS.get(word, word): value for word, value in node.items()}
+        yield key, {word: value for word, value in bounded.items() if word in KEPT}
+
+
+def _names_the_option(key: str) -> bool:
+    """Whether a key is the name in an option's file, which the group sets (but for a model's)."""
+    group, _, name = key.partition(".")
+    return name == "name" and group != "model"
+
+
+def _mapping(properties: Schema, policy_value: Schema) -> Schema:
+    return {
+        "type": "object",
+        "properties": properties,
+        "patternProperties": {POLICY_KEY: policy_value},
+        "additionalProperties": False,
+    }
+
+
+def _list(items: Schema, at_least: int = 0) -> Schema:
+    return {"type": "array", "items": items} | ({"minItems": at_least} if at_least else {})
+
+
+def _any_of(variants: list[Schema]) -> Schema:
+    return {"anyOf": variants}
+
+
+def _ref(name: str) -> Schema:
+    return {"$ref": f"#/$defs/{name}"}
+
+
+def _untitled(node: Schema) -> Schema:
+    """Without the titles and defaults that pydantic makes of names."""
+    properties = {
+        name: {word: value for word, value in child.items() if word not in ("title", "default")}
+        for name, child in node["properties"].items()
+    }
+    return {word: v for word, v in node.items() if word not in ("title", "$defs")} | {
+        "properties": properties
+    }
+
+
+if __name__ == "__main__":
+    sys.stdout.write(text())
