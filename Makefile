@@ -24,6 +24,7 @@ CODE := src tests bench workflow
 
 demo: env try-nsys
 	$(IN_PLACE) snakemake --profile profiles/local
+	@$(IN_PLACE) kvscope status quickstart
 	@echo "The page: results/studies/quickstart/report.html"
 
 test: env-dev try-nsys

@@ -1,33 +1,38 @@
 # One study, end to end: plan → run → collect → analyse → report.
 #
-#   snakemake --profile profiles/local                       the quickstart study
-#   snakemake --profile profiles/local --config study=NAME   config/study/NAME.yaml
+#   snakemake --profile profiles/local                        the quickstart study
+#   snakemake --profile profiles/local --config study=NAME    config/study/NAME.yaml
+#     … overrides="model=tiny-gqa seed=1,2"                   the study, or the defaults, with these
+#     … remeasure=invalid                                     measure again what is not valid
 #
 # The plan is made once, by the main process, when this file is read; every other process reads
-# the manifest. An experiment that fails keeps its log and reason, the others finish, the page
-# shows it, and the exit code is not 0.
+# the manifest. An experiment that fails keeps its log and reason, the others finish, a page in
+# unfinished/ shows it, and the exit code is not 0. The next call makes what is missing.
 
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 from snakemake.utils import min_version
 
+from kvscope import workflow as stages
 from kvscope.errors import KvscopeError
-from kvscope.plan import manifest
 
 min_version("9.0")
 
-STUDY = config.get("study", "quickstart")
 RESULTS = Path("results")
 
 try:
+    OPTIONS = stages.options(config)
     if workflow.is_main_process:
-        PLAN = manifest.ensure(STUDY, Path("config"), RESULTS)
+        PLAN = stages.plan(OPTIONS, Path("config"), RESULTS)
+        FORCED = stages.forced(OPTIONS, PLAN, RESULTS)
     else:
-        PLAN = manifest.read(STUDY, RESULTS)
+        PLAN = stages.read_plan(OPTIONS, RESULTS)
+        FORCED = frozenset()
 except KvscopeError as error:
     raise WorkflowError(str(error)) from None
 
+STUDY = PLAN["study"]
 EXPERIMENTS = {entry["id"]: entry["resources"] for entry in PLAN["experiments"]}
 
 
@@ -45,12 +50,23 @@ include: "workflow/rules/analyse.smk"
 include: "workflow/rules/report.smk"
 
 
+# What is outdated, or is to be measured again, is forced as by -R.
+def page(wildcards):
+    workflow.dag.forcefiles.update(FORCED)
+    return f"results/studies/{STUDY}/report.html"
+
+
 rule all:
     default_target: True
     input:
-        f"results/studies/{STUDY}/report.html",
+        page,
 
 
-# The page of a study whose experiments did not all finish.
+# `kvscope run` keeps a finished run, unless a new measurement is requested: by -F, -R or -f.
+onstart:
+    stages.request_forced(workflow.dag, RESULTS)
+
+
+# Of a study that is not finished, a page that shows what there is and names what is missing.
 onerror:
-    shell("kvscope report {STUDY}")
+    shell("kvscope report {STUDY} || true")  # Snakemake itself exits with an error

@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvscope import __version__
-from kvscope.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, BadInput, KvscopeError
+from kvscope.errors import (
+    EXIT_BAD_INPUT,
+    EXIT_DONE,
+    EXIT_FAILED,
+    BadInput,
+    KvscopeError,
+    reason_of,
+)
 from kvscope.runfile import tables_directory
 
 # Stages are imported when their command runs: `kvscope plan` must not wait for vLLM.
@@ -45,6 +52,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output left, e.g. `| head`
         return EXIT_DONE
+    except OSError as error:  # of a place that names no better reason
+        place = f"{error.filename}: " if error.filename else ""
+        print(f"kvscope: {place}{reason_of(error)}", file=sys.stderr)
+        return EXIT_FAILED
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -60,6 +71,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for add in (_add_plan, _add_run, _add_collect, _add_import, _add_analyse, _add_report):
         add(commands)
+    _add_status(commands)
     _add_check(commands)
     _add_doctor(commands)
     return parser
@@ -87,7 +99,10 @@ def _command(
 
 
 def _add_plan(commands: Commands) -> None:
-    text = "Show which experiments a study or a set of overrides has. Nothing is run."
+    text = (
+        "Show which experiments a study or a set of overrides has, and how long they take. "
+        "Nothing is run."
+    )
     parser = _command(
         commands,
         "plan",
@@ -132,13 +147,18 @@ def _plan(given: argparse.Namespace) -> int:
     plan = grid.expand(study, overrides, given.config_dir)
     for planned in plan.experiments:
         requests.check(planned.experiment)
+    needs = manifest.resources_of(plan, given.write or RESULTS)
+    if warning := show.beyond_memory(plan):
+        print(f"kvscope: warning: {warning}", file=sys.stderr)
     if given.write:
         path = manifest.write(plan, given.write)
-        print(f"{path}: {len(plan.experiments)} experiments", file=sys.stderr)
+        name = path.parent.name
+        command = f"snakemake --profile profiles/local --config study={name}"
+        print(f"{path}: {len(plan.experiments)} experiments; run them: {command}", file=sys.stderr)
     if given.json:
-        print(json.dumps(show.as_json(plan), indent=2))
+        print(json.dumps(show.as_json(plan, needs), indent=2))
     else:
-        show.print_table(plan)
+        show.print_table(plan, needs)
     return EXIT_DONE
 
 
@@ -166,34 +186,60 @@ def _add_run(commands: Commands) -> None:
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="default: results/experiments/<id>")
     parser.add_argument("--force", action="store_true", help="measure again what is finished")
+    parser.add_argument(
+        "-m",
+        "--multirun",
+        action="store_true",
+        help="run every experiment of a grid, one after the other (snakemake does it all)",
+    )
     _add_config(parser)
 
 
 def _run(given: argparse.Namespace) -> int:
-    from kvscope.run import supervisor
-
-    experiment = _one_experiment(given.experiment, given.config_dir)
-    directory = given.out or RESULTS / "experiments" / experiment.id
-    facts = supervisor.run(experiment, directory, force=given.force)
-    if facts["status"] != "complete":
-        raise KvscopeError(f"{experiment.id} failed: {facts['reason']} (log: {directory}/log.txt)")
-    print(directory)
+    experiments = _experiments(given.experiment, given.config_dir)
+    if len(experiments) != 1 and not given.multirun:
+        raise BadInput(
+            f"these settings make {len(experiments)} experiments and `kvscope run` takes one; "
+            "leave one value for each key, or run all of them: --multirun, or with all five stages "
+            f"snakemake --profile profiles/local --config {_as_config(given.experiment)}"
+        )
+    if given.multirun and given.out:
+        raise BadInput("run --multirun: --out takes one run; leave it out, each has its own place")
+    failed = [e.id for e in experiments if not _measure(e, given)]
+    if failed:
+        raise KvscopeError(f"{len(failed)} of {len(experiments)} failed: {', '.join(failed)}")
     return EXIT_DONE
 
 
-def _one_experiment(words: list[str], config_dir: Path) -> Experiment:
+def _measure(experiment: Experiment, given: argparse.Namespace) -> bool:
+    """Run one experiment and print where it is, or why it failed."""
+    from kvscope import runfile
+    from kvscope.run import supervisor
+
+    directory = given.out or RESULTS / "experiments" / experiment.id
+    facts = supervisor.run(experiment, directory, force=given.force)
+    if facts["status"] == runfile.COMPLETE:
+        print(directory)
+        return True
+    log = runfile.log_of(directory)
+    print(f"kvscope: {experiment.id} failed: {facts['reason']} (log: {log})", file=sys.stderr)
+    return False
+
+
+def _experiments(words: list[str], config_dir: Path) -> list[Experiment]:
     from kvscope.plan import experiment, grid
 
     if len(words) == 1 and words[0].endswith((".yaml", ".yml")):
-        return experiment.load(Path(words[0]))
+        return [experiment.load(Path(words[0]))]
     study, overrides = grid.split_study(words)
-    planned = grid.expand(study, overrides, config_dir).experiments
-    if len(planned) != 1:
-        raise BadInput(
-            f"these settings make {len(planned)} experiments and `kvscope run` takes one; leave "
-            "only one value for each key, or run a study with snakemake"
-        )
-    return planned[0].experiment
+    return [planned.experiment for planned in grid.expand(study, overrides, config_dir).experiments]
+
+
+def _as_config(words: list[str]) -> str:
+    """The words as `snakemake --config` takes them."""
+    study = [word for word in words if word.startswith("study=")]
+    overrides = " ".join(word for word in words if not word.startswith("study="))
+    return " ".join([*study, *([f'overrides="{overrides}"'] if overrides else [])])
 
 
 # ------------------------------------------------------------------------------ collect
@@ -223,6 +269,7 @@ def _add_collect(commands: Commands) -> None:
 
 
 def _collect(given: argparse.Namespace) -> int:
+    from kvscope.accounts import COLLECTED
     from kvscope.collect import collector
     from kvscope.files import read_json
 
@@ -236,7 +283,7 @@ def _collect(given: argparse.Namespace) -> int:
     else:
         out = given.out or tables_directory(given.run)
         collector.collect_run(given.run, out, perfetto=given.perfetto)
-    for warning in read_json(out / collector.ACCOUNT)["warnings"]:
+    for warning in read_json(out / COLLECTED)["warnings"]:
         print(f"kvscope: {warning}", file=sys.stderr)
     print(out)
     return EXIT_DONE
@@ -329,9 +376,30 @@ def _add_report(commands: Commands) -> None:
 
 
 def _report(given: argparse.Namespace) -> int:
-    from kvscope.report import study
+    from kvscope.report.load import load
+    from kvscope.report.study import write_report
+    from kvscope.report.summary import refusals, summary
 
-    print(study.report(given.what, given.results, given.out))
+    found = load(given.what, given.results)
+    print(write_report(found, given.results, given.out))
+    print("\n".join(summary(found)))
+    if refused := refusals(found):
+        raise KvscopeError("not shown: " + "; ".join(refused))
+    return EXIT_DONE
+
+
+def _add_status(commands: Commands) -> None:
+    text = "Say how a study stands: which experiments have results, which are valid, and why not."
+    parser = _command(commands, "status", _status, text, "quickstart", "results/experiments/*")
+    parser.add_argument("what", nargs="+", metavar="STUDY | DIR", help="as for report")
+    parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR")
+
+
+def _status(given: argparse.Namespace) -> int:
+    from kvscope.report.load import load
+    from kvscope.report.summary import summary
+
+    print("\n".join(summary(load(given.what, given.results))))
     return EXIT_DONE
 
 

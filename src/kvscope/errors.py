@@ -1,5 +1,9 @@
 """The errors a user may see, each one sentence, each with its exit code."""
 
+import errno
+import os
+from pathlib import Path
+
 EXIT_DONE = 0
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -15,3 +19,22 @@ class BadInput(KvscopeError):
     """The user's input cannot be used; the message names value, expectation and place."""
 
     exit_code = EXIT_BAD_INPUT
+
+
+class CannotWrite(KvscopeError):
+    """A file or directory cannot be written; what was written before stays as it is."""
+
+    def __init__(self, path: Path, error: OSError) -> None:
+        super().__init__(f"{path}: cannot be written ({reason_of(error)}){_remedy(error)}")
+
+
+def reason_of(error: OSError) -> str:
+    """The system's reason in its own words, such as 'No space left on device'."""
+    if error.errno is None:
+        return " ".join(str(error).split())  # a library's words, without the system's number
+    return os.strerror(error.errno)
+
+
+def _remedy(error: OSError) -> str:
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    return "; make room and start again, what is finished is kept" if full else ""

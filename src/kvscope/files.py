@@ -3,33 +3,107 @@
 import hashlib
 import json
 import os
+import re
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kvscope.errors import BadInput
+from kvscope.errors import BadInput, CannotWrite
+
+TEMPORARY = ".tmp"  # suffix of a file that is being written
+
+MAX_NAME = 200
+_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_NAME - 1}}}")
+
+
+def check_name(name: Any, what: str) -> str:
+    """The name, if it is one that can become a step of a path and lead nowhere else.
+
+    Every name that a file or the command line gives and that becomes a path goes through here: a
+    study's, an experiment's id. BadInput says `what` it is and what is allowed.
+    """
+    if isinstance(name, str) and _NAME.fullmatch(name):
+        return name
+    text = repr(name)
+    shown = text if len(text) <= 60 else text[:57] + "..."
+    raise BadInput(
+        f"{what} is {shown} but must be a name: at most {MAX_NAME} letters, digits, '.', '_' and "
+        "'-', the first a letter or digit"
+    )
 
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
     """Give a temporary path beside `path`; on success fsync it and rename it to `path`.
 
-    The temporary file is removed if the block raises.
+    The temporary file is removed if the block raises. Files get the permissions that the umask
+    leaves. Raises CannotWrite, naming the path and the system's reason, if the file cannot be
+    written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=TEMPORARY)
+    except OSError as error:
+        raise CannotWrite(path, error) from None
     os.close(handle)
     temporary = Path(name)
     try:
         yield temporary
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
-        temporary.chmod(0o644)  # mkstemp makes files private; results are to be shared
+        temporary.chmod(0o666 & ~umask())  # mkstemp makes files private; results are to be shared
         temporary.replace(path)
+    except OSError as error:
+        raise CannotWrite(path, error) from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def umask() -> int:
+    """The process's umask; the system offers no way to read it but to set it."""
+    found = os.umask(0o077)
+    os.umask(found)
+    return found
+
+
+def follow_umask(directory: Path) -> None:
+    """Give the files in a directory the permissions that the umask leaves.
+
+    For files of other programs: processes that nsys starts have a umask of nsys's choice.
+    """
+    for path in directory.iterdir():
+        if path.is_file():
+            path.chmod(0o666 & ~umask())
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory and those above it; BadInput or CannotWrite, naming it, if that fails."""
+    if path.exists() and not path.is_dir():
+        raise BadInput(f"{path}: is a file, but must be a directory; name another one with --out")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise CannotWrite(path, error) from None
+
+
+def remove(path: Path) -> None:
+    """Remove a file or a directory with all that is in it, if it is there."""
+    try:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise CannotWrite(path, error) from None
+
+
+def remove_temporaries(directory: Path) -> None:
+    """Remove what a killed process left of files that it was writing into `directory`."""
+    for path in directory.glob(f".*{TEMPORARY}"):
+        remove(path)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -44,7 +118,7 @@ def write_text_if_changed(path: Path, text: str) -> bool:
     A file whose bytes stay keeps its modification time, so that nothing that depends on it
     is made again.
     """
-    if path.exists() and path.read_bytes() == text.encode():
+    if path.is_file() and path.read_bytes() == text.encode():
         return False
     write_text(path, text)
     return True
@@ -61,7 +135,11 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise BadInput(f"{path}: no such file") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read ({error.strerror})") from None
+    except RecursionError:
+        raise BadInput(f"{path}: not readable as JSON (nested too deep)") from None
+    except ValueError as error:  # not JSON, not UTF-8, or a number of thousands of digits
         raise BadInput(f"{path}: not readable as JSON ({error})") from None
 
 

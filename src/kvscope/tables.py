@@ -344,6 +344,7 @@ METRICS = Table(
         Column("valid", BOOL, "whether the experiment may be believed"),
         Column("reasons", TEXT, "why not, by name, joined by ';'"),
         _SOURCE,
+        Column("run_sha256", TEXT, "SHA-256 of the run.json they were computed from"),
     ),
 )
 

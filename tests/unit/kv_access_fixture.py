@@ -13,9 +13,8 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from kvscope import runfile, tables
+from kvscope import accounts, runfile, tables
 from kvscope.analyse.experiment import analyse
-from kvscope.files import write_json
 
 from .report_fixture import Fake, facts, settings
 
@@ -206,10 +205,10 @@ def trace_run(directory: Path, out: Path, done: Served) -> None:
     kernels = pd.DataFrame(done.kernels, columns=tables.KV_KERNELS.names)
     tables.write(tables.KV_EVENTS, events_frame(done), out / "kv_events.parquet")
     tables.write(tables.KV_KERNELS, kernels, out / "kv_kernels.parquet")
-    account = {"schema": 1, "rows": {}, "warnings": []}
-    verdict = {"rows": len(done.events), "oracles": {"events_dropped": {"violations": 0}}}
-    write_json(out / "collect.json", account | {"kv_events": verdict})
     runfile.write_run(directory, runfile.read_run(directory) | {"tracing": tracing(done)})
+    verdict = {"rows": len(done.events), "oracles": {"events_dropped": {"violations": 0}}}
+    account = {"rows": {}, "warnings": [], "kv_events": verdict}
+    accounts.write(out, accounts.COLLECTED, directory, ["kv_events.parquet"], account)
     analyse(directory, out)
 
 

@@ -4,7 +4,6 @@ The columns are those that real exports of each version have; new ones sit where
 real tables. A table comes into being with its first row, as in an export.
 """
 
-import json
 import sqlite3
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from kvscope import ranges
+from kvscope.runfile import write_run
 from kvscope.tables import LAYERS, PREEMPTIONS, REQUESTS, STEPS, write
 
 VERSIONS = ("2.9.1", "3.0.0", "3.7.2", "3.11.1", "3.16.1", "3.24.14", "3.25.0")
@@ -223,6 +223,6 @@ class RunDirectory:
             "run_start_utc_ns": self.utc_ns,
             "repeats": self.repeats,
         }
-        record = {"schema": 1, "clock": clock, "profiler": {"used": self.profiler}}
-        (self.path / "run.json").write_text(json.dumps(record))
+        record = {"experiment_id": "run", "status": "complete", "clock": clock}
+        write_run(self.path, record | {"profiler": {"used": self.profiler}, "files": {}})
         return self.path

@@ -273,7 +273,7 @@ def write_experiment(fake: Fake, results: Path, seed: int = 0) -> Path:
             frame = pd.DataFrame(rows, columns=table.names) if rows else table.empty()
             tables.write(table, frame, directory / f"{name}.parquet")
         tables.write(tables.WORKLOAD, _workload(fake), directory / "workload.parquet")
-    runfile.write_run(directory, facts(fake))
+    runfile.write_run(directory, facts(fake) | {"files": runfile.recorded_files(directory)})
     if fake.status == "complete":
         analyse(directory, results / "tables" / fake.id)
     return directory
@@ -355,6 +355,10 @@ def write_study(
         write_experiment(fake, results, seed)
     manifest = {
         "study": name,
+        "base": name,
+        "overrides": [],
+        "config_sha256": "0" * 64,
+        "files": [],
         "title": "A study made for tests",
         "description": "Nothing was measured.",
         "varied_keys": keys,
@@ -364,7 +368,7 @@ def write_study(
                 "id": fake.id,
                 "label": fake.label,
                 "varied": {key: fake.varied.get(key) for key in keys},
-                "resources": {},
+                "resources": {"threads": 1, "memory_mib": 1, "gpus": 0, "walltime_s": 1},
             }
             for fake in fakes
         ],

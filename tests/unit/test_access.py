@@ -15,7 +15,7 @@ from kvscope.analyse.events import phases_of, read_events, traced_parts
 from kvscope.analyse.reuse import bursts_of, distinct_between, keys, reuses_of
 from kvscope.errors import BadInput
 from kvscope.kinds import KINDS
-from kvscope.runfile import read_run
+from kvscope.runfile import read_run, write_run
 
 from .kv_access_fixture import Served, events_frame, serve, write_traced_run
 
@@ -220,7 +220,7 @@ def test_a_sample_of_passes_or_layers_does_not_change_what_it_tells(tmp_path):
 
 
 def test_a_run_that_was_not_traced_has_no_trace(tmp_path):
-    (tmp_path / "run.json").write_text('{"status": "complete", "engine": {}}')
+    write_run(tmp_path, {"experiment_id": "x", "status": "complete", "files": {}})
     assert trace_of(tmp_path, read_run(tmp_path)) is None
     tables.write(tables.KV_EVENTS, tables.KV_EVENTS.empty(), tmp_path / "kv_events.parquet")
     assert trace_of(tmp_path, read_run(tmp_path)) is None

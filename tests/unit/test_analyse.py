@@ -144,7 +144,7 @@ def test_a_stall_is_in_the_throughput_and_taken_out_of_the_one_without():
 
 
 def test_a_metric_of_repeats_is_their_mean_with_its_interval():
-    found = metrics_of("x", repeated(1.0, 1.1, 1.2), [], "measured").set_index("metric")
+    found = metrics_of(repeated(1.0, 1.1, 1.2), [], "x", "measured", "0" * 64).set_index("metric")
     assert found.loc["makespan_s", "value"] == pytest.approx(1.1)
     # t(0.975, 2) = 4.3027, s = 0.1
     half = 4.3027 * 0.1 / math.sqrt(3)

@@ -16,7 +16,8 @@ from kvscope.analyse.experiment import analyse
 from kvscope.collect.artifact import faults_of, import_run, preemptions_of, steps_of
 from kvscope.collect.series import LONG_STATS, LONG_STEPS, STATS_SERIES, STEP_SERIES
 from kvscope.errors import BadInput
-from kvscope.files import sha256_of, write_json
+from kvscope.files import sha256_of
+from kvscope.runfile import write_run
 
 KIND = "unboxkv-series"
 DECODE_MS, SWAP_OUT_MS, SWAP_IN_MS, HOST_MS = 20.0, 50.0, 60.0, 0.1
@@ -294,7 +295,7 @@ def test_an_import_may_be_made_again_but_never_over_a_measured_run(swap_run, tmp
     import_run(KIND, files, swap_run)
     assert check_run(swap_run) == []
     assert set(table(tables.PREEMPTIONS, swap_run)["policy"]) == {"recompute"}
-    write_json(swap_run / "run.json", {"experiment_id": "mine", "status": "complete"})
+    write_run(swap_run, {"experiment_id": "mine", "status": "complete", "files": {}})
     with pytest.raises(BadInput, match="was measured"):
         import_run(KIND, files, swap_run)
 

@@ -39,7 +39,12 @@ def experiment(cache=None, overflow=None, valid=True, reasons="", seed=1, **metr
     ]
     columns = ["metric", "value", "ci_low", "ci_high", "repeats_valid"]
     frame = pd.DataFrame(rows, columns=columns).assign(
-        experiment_id="e", unit="s", valid=valid, reasons=reasons, time_source="measured"
+        experiment_id="e",
+        unit="s",
+        valid=valid,
+        reasons=reasons,
+        time_source="measured",
+        run_sha256="0" * 64,
     )[tables.METRICS.names]
     return Analysed(settings, frame.set_index("metric", drop=False))
 

@@ -78,11 +78,34 @@ COMMAND_LINE = [
     ("model.name=My_Model", ["lower-case letters"]),
     ("seed=${nope}", ["seed is '${nope}'", "cannot be resolved"]),
     ("model.name=${oc.env:USER}", ["model.name is '${oc.env:USER}'", "must not call a resolver"]),
-    ("workload=trace", ["workload.path is null (config/workload/trace.yaml) but must be text"]),
+    ("workload=trace", ["workload.path is null (config/workload/trace.yaml) but must name a tra"]),
+    ("workload=trace", ["github.com/kvcache-ai/Mooncake", "set workload.path=FILE"]),
+    ("workload=sharegpt", ["ShareGPT_V3_unfiltered_cleaned_split.json", "set workload.path=FILE"]),
+    ("workload=sharegpt", ["Hugging Face dataset anon8231489123/ShareGPT_Vicuna_unfiltered"]),
+    ("workload=trace workload.path=3", ["workload.path is 3 (the command line) but must be text"]),
+    ("workload=trace workload.path=none.csv", ["the command line", "there is no file none.csv"]),
+    ("workload=trace workload.path=config", ["'config'", "config is no file"]),
+    ("workload.path=x.csv", ["workload.path (the command line) is not a key of workload=fixed"]),
+    ("seed=" + "9" * 5000, ["cannot be read"]),
+    ("seed=" + "[" * 3000, ["cannot be read"]),
+    ("seed=range(1,2,0)", ["'seed=range(1,2,0)'", "has no values"]),
+    ("seed=\udcff", ["cannot be read"]),
+    ("workload=../fixed", ["workload (the command line) is '../fixed' but must be a name"]),
+    ("../x=fixed", ["'../x=fixed'", "cannot be read"]),
+    ("workload.num_requests=1000000000", ["but must be at most 1000000"]),
+    ("workload.prompt_tokens=16777217", ["but must be at most 16777216"]),
+    ("engine.max_model_len=1000000000000", ["but must be at most 16777216"]),
+    ("workload.num_requests=1e6 workload.prompt_tokens=990", ["1,022,000,000", "1,000,000,000"]),
+    ("workload=zipf workload.num_requests=1e6 workload.max_tokens=1001", ["1,001,000,000 tokens"]),
+    ("repeats=1001", ["repeats is 1001", "at most 1000"]),
+    ("warmup=1001", ["warmup is 1001", "at most 1000"]),
+    ("device.threads=5000", ["device.threads is 5000", "at most 4096"]),
+    ("cache.blocks=1000000001", ["cache.blocks is 1000000001", "at most 1000000000"]),
+    ("model.layers=1e300", ["model.layers is 1e+300", "at most 1000000000"]),
 ]
 
 
-@pytest.mark.parametrize(("override", "parts"), COMMAND_LINE, ids=[o for o, _ in COMMAND_LINE])
+@pytest.mark.parametrize(("override", "parts"), COMMAND_LINE, ids=lambda value: str(value)[:60])
 def test_overrides(override: str, parts: list[str], config: Path) -> None:
     sentence = refusal(None, override.split(" "), config)
     assert [part for part in parts if part not in sentence] == [], sentence
@@ -137,7 +160,7 @@ def test_an_unknown_study_is_refused_with_those_there_are(config: Path) -> None:
     assert "config/study" in sentence
 
 
-@pytest.mark.parametrize("name", ["", "../config", "quickstart.yaml"])
+@pytest.mark.parametrize("name", ["", "..", "../config", "/etc", "quickstart.yaml"])
 def test_a_study_is_named_without_its_path(name: str, config: Path) -> None:
     assert f"study is {name!r}" in refusal(name, [], config)
 

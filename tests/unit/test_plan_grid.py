@@ -49,8 +49,9 @@ def test_every_shipped_study_can_be_planned(study: str) -> None:
     assert len({planned.label for planned in plan.experiments}) == len(plan.experiments)
 
 
-def test_every_option_of_every_group_can_be_planned() -> None:
-    needed = {"trace": ["workload.path=x.csv"], "sharegpt": ["workload.path=x.json"]}
+def test_every_option_of_every_group_can_be_planned(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").touch()
+    needed = {name: [f"workload.path='{tmp_path}/x.csv'"] for name in ("trace", "sharegpt")}
     for group, options in Composer(CONFIG).groups.items():
         for option in options:
             expand(None, [f"{group}={option}", *needed.get(option, [])], CONFIG)
@@ -77,7 +78,9 @@ def test_a_glob_stands_for_options_of_a_group() -> None:
     assert of(plan, "model") == [("tiny-gqa",), ("tiny-llama",), ("tiny-opt",)]
 
 
-def test_quotes_keep_text_text() -> None:
+def test_quotes_keep_text_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a,b.csv").touch()
     plan = expand(None, ["workload=trace", "workload.path='a,b.csv'"], CONFIG)
     assert plan.experiments[0].experiment.workload.path == "a,b.csv"  # type: ignore[union-attr]
 

@@ -1,14 +1,20 @@
 """The plan on disk: what is written, and when it is written again."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from kvscope import runfile
 from kvscope.errors import BadInput
+from kvscope.files import sha256_of
 from kvscope.plan import grid, manifest, show
 from kvscope.plan.experiment import load
 from kvscope.plan.grid import expand
@@ -129,31 +135,255 @@ def test_a_study_never_planned_has_no_manifest(results: Path) -> None:
         manifest.read("four", results)
 
 
-def test_a_bigger_cache_needs_more_memory_on_a_cpu_and_a_gpu_is_one() -> None:
-    small, big, cuda = (
-        manifest.resources(expand(None, [override], CONFIG).experiments[0].experiment)
-        for override in ("cache.gib=1", "cache.gib=2", "device=cuda")
+def test_every_experiment_has_its_resources(config: Path, results: Path) -> None:
+    for entry in manifest.ensure("four", config, results)["experiments"]:
+        needs = entry["resources"]
+        assert set(needs) == {"threads", "memory_mib", "gpus", "walltime_s"}
+        assert all(isinstance(need, int) for need in needs.values())
+        assert needs["walltime_s"] > 0
+
+
+def measured(entry: dict[str, Any], results: Path, seconds: float) -> None:
+    """A finished run of a planned experiment, that took so long on another host."""
+    directory = manifest.experiment_path(entry["id"], results).parent
+    runfile.write_run(
+        directory,
+        {
+            "experiment_id": entry["id"],
+            "status": "complete",
+            "timings_s": {"total": seconds},
+            "files": {"experiment.yaml": runfile.recorded(directory / "experiment.yaml")},
+        },
     )
-    assert big["memory_mib"] - small["memory_mib"] == 1024
-    assert (small["gpus"], cuda["gpus"]) == (0, 1)
-    threads = expand(None, ["device.threads=7"], CONFIG).experiments[0].experiment
-    assert manifest.resources(threads)["threads"] == 7
+
+
+def test_what_was_measured_corrects_a_walltime_but_noise_does_not(
+    config: Path, results: Path
+) -> None:
+    first, *others = manifest.ensure("four", config, results)["experiments"]
+    expected = first["resources"]["walltime_s"]
+    for seconds, walltime_s in [
+        (1.4 * expected, expected),
+        (expected / 1.4, expected),
+        (7 * expected, 7 * expected),
+        (5 * expected, 7 * expected),
+        (expected, expected),
+    ]:
+        measured(first, results, seconds)
+        plan = expand("four", [], config)
+        manifest.write(plan, results)
+        entries = manifest.read("four", results)["experiments"]
+        assert entries == [first | {"resources": entries[0]["resources"]}, *others]
+        assert entries[0]["resources"]["walltime_s"] == walltime_s
+        assert manifest.resources_of(plan, results)[first["id"]]["walltime_s"] == walltime_s
+
+
+def test_planning_again_after_runs_changes_no_byte(config: Path, results: Path) -> None:
+    for entry in manifest.ensure("four", config, results)["experiments"]:
+        measured(entry, results, 1.3 * entry["resources"]["walltime_s"])
+    before = times(results)
+    manifest.write(expand("four", [], config), results)
+    assert times(results) == before
+
+
+TRACE = "prompt_tokens,output_tokens\n9,3\n"
+TRACED = """
+title: T
+grids: [{name: g, set: {workload: trace, workload.arrival: all_at_once, workload.path: PATH}}]
+"""
+
+
+@pytest.fixture
+def traced(config: Path) -> Path:
+    """The trace of a study 'traced'."""
+    path = config / "lengths" / "t.csv"
+    path.write_text(TRACE)
+    (config / "study" / "traced.yaml").write_text(TRACED.replace("PATH", "../lengths/t.csv"))
+    return path
+
+
+def test_a_changed_file_of_a_workload_makes_another_experiment(
+    traced: Path, config: Path, results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = manifest.ensure("traced", config, results)
+    assert written["files"] == [{"path": str(traced), "sha256": sha256_of(traced)}]
+    with monkeypatch.context() as patch:
+        patch.setattr(grid, "expand", _refuse_to_expand)
+        os.utime(traced, ns=(0, 0))
+        assert manifest.ensure("traced", config, results) == written
+    traced.write_text(TRACE.replace("9", "8"))
+    again = manifest.ensure("traced", config, results)
+    assert again["experiments"][0]["id"] != written["experiments"][0]["id"]
+    traced.unlink()
+    with pytest.raises(BadInput, match=r"workload.path .*traced.yaml grid 'g'.* there is no file"):
+        manifest.ensure("traced", config, results)
+
+
+def test_a_trace_that_cannot_be_used_is_refused_before_anything_is_written(
+    traced: Path, config: Path, results: Path
+) -> None:
+    traced.write_text(TRACE + "many,3\n")
+    with pytest.raises(BadInput, match=r"t\.csv:3: prompt_tokens is 'many'"):
+        manifest.ensure("traced", config, results)
+    assert not results.exists()
+
+
+def test_a_finished_run_keeps_its_experiment_when_its_file_is_named_in_another_way(
+    traced: Path, config: Path, results: Path
+) -> None:
+    (entry,) = manifest.ensure("traced", config, results)["experiments"]
+    path = manifest.experiment_path(entry["id"], results)
+    shutil.copy(traced, traced.with_name("copy.csv"))
+    (config / "study" / "traced.yaml").write_text(TRACED.replace("PATH", "../lengths/copy.csv"))
+    assert manifest.ensure("traced", config, results)["experiments"] == [entry]
+    assert "copy.csv" in path.read_text(), "it was not run, and may be"
+    measured(entry, results, 9)
+    content = path.read_bytes()
+    (config / "study" / "traced.yaml").write_text(TRACED.replace("PATH", "../lengths/t.csv"))
+    assert manifest.ensure("traced", config, results)["files"][0]["path"] == str(traced)
+    assert path.read_bytes() == content
+    path.write_text("damaged")  # nothing vouches for it
+    manifest.ensure("four", config, results)
+    manifest.write(expand("traced", [], config), results)
+    assert load(path).id == entry["id"]
+
+
+@pytest.mark.parametrize("name", ["../four", "..", "/etc", "a/b", "", "a\n"])
+def test_a_name_that_leads_elsewhere_is_refused(name: str, config: Path, results: Path) -> None:
+    for use in (
+        lambda: manifest.read(name, results),
+        lambda: manifest.ensure(name, config, results),
+        lambda: manifest.experiment_path(name, results),
+    ):
+        with pytest.raises(BadInput, match="but must be a name"):
+            use()
+    assert not results.exists()
+
+
+# A change to a sound manifest, and what is said of it.
+DAMAGED: list[tuple[str, Any, str]] = [
+    ("study", None, "manifest.study is None but must be text"),
+    ("study", "another", "is of study 'another'"),
+    ("base", 3, "manifest.base is 3 but must be text or null"),
+    ("varied_keys", ["a", 3], "manifest.varied_keys.1 is 3 but must be text"),
+    ("overrides", {}, "manifest.overrides is {} but must be a list"),
+    ("files", ["x"], "manifest.files.0 is 'x' but must be a group of keys"),
+    ("files", [{"path": "x"}], "manifest.files.0 lacks the key 'sha256'"),
+    ("experiments", None, "manifest.experiments is None but must be a list"),
+    ("experiments.0.id", "../x", "manifest.experiments.0.id is '../x' but must be a name"),
+    ("experiments.0.id", 7, "manifest.experiments.0.id is 7 but must be text"),
+    ("experiments.1.varied", [], "manifest.experiments.1.varied is [] but must be a group"),
+    ("experiments.1.resources", None, "manifest.experiments.1.resources is None"),
+    ("experiments.1.resources.walltime_s", 1.5, "walltime_s is 1.5 but must be a whole number"),
+    ("experiments.1.resources.threads", True, "threads is True but must be a whole number"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "complaint"), DAMAGED)
+def test_a_damaged_manifest_is_refused_by_its_key_and_made_again(
+    key: str, value: Any, complaint: str, config: Path, results: Path
+) -> None:
+    sound = manifest.ensure("four", config, results)
+    damaged = json.loads(json.dumps(sound))
+    *parents, name = [int(step) if step.isdecimal() else step for step in key.split(".")]
+    holder = damaged
+    for step in parents:
+        holder = holder[step]
+    holder[name] = value
+    path = manifest.manifest_path("four", results)
+    path.write_text(json.dumps(damaged))
+    with pytest.raises(BadInput) as error:
+        manifest.read("four", results)
+    assert str(error.value).startswith(f"{path}: ")
+    assert complaint in str(error.value)
+    assert manifest.ensure("four", config, results) == sound
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner),
+    max_leaves=5,
+)
+
+
+def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The path of every value in nested lists and mappings."""
+    items = list(value.items() if isinstance(value, dict) else enumerate(value)) if isinstance(
+        value, dict | list
+    ) else []  # fmt: skip
+    return [path, *(p for key, item in items for p in _places(item, (*path, key)))]
+
+
+@settings(deadline=None, max_examples=300)
+@given(data=st.data(), junk=JSON)
+def test_any_manifest_is_read_or_refused(
+    data: st.DataObject, junk: Any, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A sound manifest, a value of which is another one, or cut short somewhere."""
+    results = tmp_path_factory.getbasetemp() / "fuzz"
+    if not manifest.manifest_path("quickstart", results).exists():
+        manifest.write(expand("quickstart", [], CONFIG), results)
+        sound = manifest.read("quickstart", results)
+        (results / "sound.json").write_text(json.dumps(sound))
+    content = json.loads((results / "sound.json").read_text())
+    path = data.draw(st.sampled_from(_places(content)))
+    holder = content
+    for step in path[:-1]:
+        holder = holder[step]
+    if path:
+        holder[path[-1]] = junk
+    text = json.dumps(content if path else junk)
+    text = text[: data.draw(st.integers(0, len(text)))] if data.draw(st.booleans()) else text
+    manifest.manifest_path("quickstart", results).write_text(text)
+    try:
+        found = manifest.read("quickstart", results)
+    except BadInput as error:
+        sentence = str(error)
+    else:
+        sentence = ""
+        assert {e["resources"]["walltime_s"] + 1 for e in found["experiments"]}
+        assert all(manifest.experiment_path(e["id"], results) for e in found["experiments"])
+    assert sentence == "" or sentence.isprintable()
 
 
 def test_json_holds_id_and_resolved_experiment(config: Path, results: Path) -> None:
     plan = expand("four", [], config)
-    for row, planned in zip(show.as_json(plan), plan.experiments, strict=True):
+    needs = manifest.resources_of(plan, results)
+    for row, planned in zip(show.as_json(plan, needs), plan.experiments, strict=True):
         assert row["id"] == planned.experiment.id
+        assert row["resources"] == needs[row["id"]]
         assert row["experiment"]["model"]["layers"] == 4
         assert json.loads(json.dumps(row)) == row
 
 
 def test_the_table_has_a_line_for_each_experiment(
-    config: Path, capsys: pytest.CaptureFixture[str]
+    config: Path, results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = expand("four", [], config)
-    show.print_table(plan)
+    needs = {
+        planned.experiment.id: {"walltime_s": seconds}
+        for planned, seconds in zip(plan.experiments, (40, 100, 7200, 9), strict=True)
+    }
+    show.print_table(plan, needs)
     header, *lines, total = capsys.readouterr().out.splitlines()
-    assert header.split() == ["id", "seed", "batching"]
+    assert header.split() == ["id", "time", "seed", "batching"]
     assert [line.split()[0] for line in lines] == [p.experiment.id for p in plan.experiments]
-    assert total == "4 experiments: T"
+    assert [" ".join(line.split()[1:3]) for line in lines] == ["40 s", "2 min", "2 h", "9 s"]
+    assert total == "4 experiments, about 2 h in all, one after the other: T"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (1, "1 s"),
+        (89, "89 s"),
+        (90, "2 min"),
+        (240, "4 min"),
+        (5399, "90 min"),
+        (5400, "2 h"),
+        (172_800, "2 days"),
+        (10**9, "11,574 days"),
+    ],
+)
+def test_a_duration_has_the_unit_that_suits_it(seconds: int, text: str) -> None:
+    assert show.duration(seconds) == text

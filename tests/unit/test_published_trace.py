@@ -14,6 +14,7 @@ from kvscope.analyse.experiment import analyse
 from kvscope.collect.artifact import import_run
 from kvscope.errors import BadInput
 from kvscope.files import read_json
+from kvscope.runfile import write_run
 
 KIND = "unboxkv-trace"
 WARPS, BLOCKS_OF_WARP, BLOCK_SIZE = 4, 20, 16
@@ -304,6 +305,6 @@ def test_what_fits_no_layout_or_has_no_lengths_is_refused(tmp_path: Path) -> Non
 def test_a_measured_run_is_not_overwritten(lossy: Artifact, tmp_path: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
-    (run / "run.json").write_text("{}")
+    write_run(run, {"experiment_id": "mine", "status": "complete", "files": {}})
     with pytest.raises(BadInput, match="holds a run that was measured"):
         import_run(KIND, lossy.files(tmp_path), run)

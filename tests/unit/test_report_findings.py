@@ -20,7 +20,7 @@ def run(
     """A complete run whose throughput is (low, value, high), and its overheads; None: it failed."""
     name = "-".join(map(str, varied.values()))
     if throughput is None:
-        return Run(name, name, varied, Path(), Path(), {"status": "failed"})
+        return Run(name, name, varied, Path(), Path(), status="failed")
     low, value, high = throughput
     rows = [
         ("throughput_tokens_per_s", value, low, high),
@@ -31,10 +31,10 @@ def run(
             rows.append((f"resume_overhead_{measure}_s", ends[1], ends[0], ends[2]))
     frame = pd.DataFrame(rows, columns=["metric", "value", "ci_low", "ci_high"]).assign(
         experiment_id=name, unit="", repeats_valid=3, valid=valid, reasons=reasons,
-        time_source="measured",
+        time_source="measured", run_sha256="0" * 64,
     )  # fmt: skip
     metrics = frame[tables.METRICS.names].set_index("metric", drop=False)
-    return Run(name, name, varied, Path(), Path(), {"status": "complete"}, metrics=metrics, **more)
+    return Run(name, name, varied, Path(), Path(), metrics=metrics, **more)
 
 
 def study(*runs):

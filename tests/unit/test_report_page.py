@@ -8,10 +8,12 @@ import pytest
 from plotly.offline import get_plotlyjs
 
 from kvscope import tables
+from kvscope.analyse.experiment import analyse
 from kvscope.report.circumstances import circumstances, faults
 from kvscope.report.data import Run, StudyData
 from kvscope.report.page import _origin
 from kvscope.report.study import report
+from kvscope.runfile import read_run, write_run
 
 from .report_fixture import Fake, write_study
 
@@ -87,7 +89,7 @@ def test_it_tells_the_browser_to_load_nothing(page):
 
 
 def test_its_links_lead_to_what_is_there(results, page):
-    here = results / "studies" / "fake"
+    here = results / "studies" / "fake" / "unfinished"
     links = {a["href"] for tag, a in page.elements if tag == "a"}
     ids = {a["id"] for _, a in page.elements if "id" in a}
     timelines = {f"timeline-{name}" for name in page.data}
@@ -111,8 +113,8 @@ def test_a_failed_experiment_shows_its_reason_and_the_end_of_its_log(html):
 
 
 def test_an_experiment_that_has_not_run_is_shown_as_such(html):
-    assert "<strong>KV cache 2 blocks, mixed</strong>: not run; there is no run.json" in html
-    assert "5 experiments, 3 complete, 2 valid, 1 failed, 1 not run yet" in html
+    assert "<strong>KV cache 2 blocks, mixed</strong>: not run</summary>" in html
+    assert "5 experiments, 3 complete, 2 valid, 1 failed, 1 not run" in html
 
 
 def test_nothing_in_the_data_can_end_a_script(html, page):
@@ -188,9 +190,9 @@ def test_measured_times_are_called_measured_and_modeled_ones_modeled(html, tmp_p
     assert '<span class="badge measured">measured</span>' in html
     fake = Fake({"cache.blocks": 64}, blocks=64)
     write_study(tmp_path, [fake])
-    path = tmp_path / "tables" / fake.id / "metrics.parquet"
-    metrics = tables.read(tables.METRICS, path)
-    tables.write(tables.METRICS, metrics.assign(time_source="modeled"), path)
+    run = tmp_path / "experiments" / fake.id
+    write_run(run, read_run(run) | {"time_source": "modeled"})
+    analyse(run, tmp_path / "tables" / fake.id)
     modeled = report(["fake"], tmp_path, None).read_text(encoding="utf-8")
     assert '<span class="badge modeled">MODELED</span>' in modeled
     assert Elements(modeled).data["study-data"]["modeled"] is True

@@ -282,7 +282,7 @@ def test_a_cache_of_other_blocks_and_as_many_tokens_is_one_line():
 
 def test_a_line_of_which_one_failed_keeps_its_others():
     runs = [complete(n=n, policy=policy) for policy in ("a", "b") for n in (1, 2)]
-    failed = replace(runs[1], facts={"status": "failed"})
+    failed = replace(runs[1], status="failed")
     first = arrangements(study(runs[0], failed, *runs[2:]))[0]
     assert shown_on(first) == {"policy a": ["1"], "policy b": ["1", "2"]}
 

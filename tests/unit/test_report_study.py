@@ -1,16 +1,22 @@
 """The report of a study: which files it writes, and that they say what the tables say."""
 
 import math
+import re
+from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 import pytest
 from PIL import Image
 
-from kvscope import tables
+from kvscope import runfile, tables
+from kvscope.analyse.check import check_run
 from kvscope.analyse.compare import STUDY_METRICS
+from kvscope.analyse.experiment import analyse
 from kvscope.cli import main
 from kvscope.errors import BadInput
 from kvscope.report.figures.registry import FIGURES
+from kvscope.report.load import load
 from kvscope.report.study import report
 from kvscope.report.tables import study_metrics
 from kvscope.report.words import MAIN
@@ -38,7 +44,7 @@ def results(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def out(results):
-    return results / "studies" / "fake"
+    return results / "studies" / "fake" / "unfinished"  # it has one that failed
 
 
 def metrics_of(results, fake):
@@ -113,9 +119,9 @@ def test_every_figure_is_drawn_as_pdf_and_png(out, name):
 
 
 def test_the_same_tables_give_the_same_figures(results, out, tmp_path):
-    report(["fake"], results, tmp_path)
+    again = report(["fake"], results, tmp_path).parent
     for path in (out / "figures").iterdir():
-        assert (tmp_path / "figures" / path.name).read_bytes() == path.read_bytes()
+        assert (again / "figures" / path.name).read_bytes() == path.read_bytes()
 
 
 def test_an_unknown_study_is_named_together_with_those_there_are(results):
@@ -129,11 +135,109 @@ def test_a_study_may_not_ask_for_a_figure_that_does_not_exist(tmp_path):
         report(["fake"], tmp_path, None)
 
 
-def test_a_complete_run_without_metrics_is_an_error_that_says_what_to_do(tmp_path):
+def reported(capsys, results) -> tuple[int, str]:
+    """Exit code and words of `kvscope report fake`."""
+    code = main(["report", "fake", "--results", str(results)])
+    said = capsys.readouterr()
+    return code, said.out + said.err
+
+
+def states(page) -> dict[str, str]:
+    found = pd.read_csv(page.parent / "experiments.csv")
+    return dict(zip(found["id"], found["status"], strict=True))
+
+
+def test_a_study_that_is_not_finished_has_no_page_where_a_finished_one_has_it(tmp_path):
+    write_study(tmp_path, [ROOMY, SCARCE])
+    page = report(["fake"], tmp_path, None)
+    home = tmp_path / "studies" / "fake"
+    assert page == home / "report.html"
+    write_study(tmp_path, [ROOMY, SCARCE, WAITING])
+    unfinished = report(["fake"], tmp_path, None)
+    assert unfinished == home / "unfinished" / "report.html"
+    assert "This study is not finished" in unfinished.read_text()
+    left = {path.name for path in home.iterdir()}
+    assert left == {"manifest.json", "unfinished"}
+    write_study(tmp_path, [ROOMY, SCARCE])
+    assert report(["fake"], tmp_path, None).exists()
+    assert not (home / "unfinished").exists()
+
+
+def test_a_complete_run_without_metrics_is_named_with_what_to_do(tmp_path, capsys):
     write_study(tmp_path, [ROOMY, SCARCE])
     (tmp_path / "tables" / SCARCE.id / "metrics.parquet").unlink()
-    with pytest.raises(BadInput, match=f"make it with `kvscope analyse .*{SCARCE.id}`"):
-        report(["fake"], tmp_path, None)
+    code, said = reported(capsys, tmp_path)
+    assert code == 1
+    assert f"{SCARCE.id}/metrics.parquet: missing" in said
+    (tmp_path / "tables" / SCARCE.id / "analyse.json").unlink()
+    code, said = reported(capsys, tmp_path)
+    assert code == 1
+    assert re.search(f"make it with `kvscope analyse .*{SCARCE.id}`", said)
+    page = tmp_path / "studies" / "fake" / "unfinished" / "report.html"
+    assert states(page) == {ROOMY.id: "complete", SCARCE.id: "not analysed"}
+
+
+def test_metrics_of_another_measurement_are_refused_by_name(tmp_path, capsys):
+    write_study(tmp_path, [ROOMY, SCARCE])
+    run = tmp_path / "experiments" / SCARCE.id
+    runfile.write_run(run, runfile.read_run(run) | {"timings_s": {"total": 2.0}})
+    code, said = reported(capsys, tmp_path)
+    assert code == 1
+    assert f"{SCARCE.id}/analyse.json was made from another measurement" in said
+    page = tmp_path / "studies" / "fake" / "unfinished" / "report.html"
+    assert states(page) == {ROOMY.id: "complete", SCARCE.id: "stale"}
+    assert [c for c in check_run(run) if "another measurement" in c]
+
+
+@pytest.mark.parametrize("name", ["steps.parquet", "workload.parquet", "experiment.yaml"])
+def test_a_run_with_a_changed_file_is_refused_by_name(name, tmp_path, capsys):
+    write_study(tmp_path, [ROOMY, SCARCE])
+    file = tmp_path / "experiments" / SCARCE.id / name
+    file.write_bytes(file.read_bytes().replace(b"e", b"f", 1))
+    code, said = reported(capsys, tmp_path)
+    assert code == 1
+    assert f"{name}: its content differs from what was recorded" in said
+
+
+def test_metrics_that_were_edited_are_refused_by_name(tmp_path, capsys):
+    write_study(tmp_path, [ROOMY])
+    path = tmp_path / "tables" / ROOMY.id / "metrics.parquet"
+    frame = tables.read(tables.METRICS, path)
+    tables.write(tables.METRICS, frame.assign(value=frame["value"] * 2), path)
+    code, said = reported(capsys, tmp_path)
+    assert code == 1
+    assert "metrics.parquet" in said
+    assert [c for c in check_run(tmp_path / "experiments" / ROOMY.id) if "metrics.parquet" in c]
+
+
+def test_an_experiment_that_is_to_be_measured_again_leaves_the_study_unfinished(tmp_path):
+    write_study(tmp_path, [ROOMY, SCARCE])
+    runfile.request_again(tmp_path / "experiments" / SCARCE.id)
+    page = report(["fake"], tmp_path, None)
+    assert page.parent.name == "unfinished"
+    assert "is to be measured again" in page.read_text()
+    assert states(page)[SCARCE.id] == "complete"
+
+
+def test_the_console_says_what_is_not_valid_and_why_and_what_to_do(tmp_path, capsys):
+    write_study(tmp_path, [ROOMY, replace(SCARCE, repeats=2)])
+    code, said = reported(capsys, tmp_path)
+    assert code == 0
+    assert "fake: 2 experiments, 2 complete, 1 valid" in said
+    assert "too_few_repeats (2, at least 3 are needed)" in said
+    assert "study=fake remeasure=invalid" in said
+    assert main(["status", "fake", "--results", str(tmp_path)]) == 0
+    assert "1 valid" in capsys.readouterr().out
+
+
+def test_a_directory_is_told_from_a_study_of_the_same_name(tmp_path, monkeypatch):
+    write_study(tmp_path / "results", [ROOMY, SCARCE], name="mine")
+    write_experiment(CHUNKED, tmp_path)
+    (tmp_path / "experiments" / CHUNKED.id).rename(tmp_path / "mine")
+    analyse(tmp_path / "mine", tmp_path / "mine")
+    monkeypatch.chdir(tmp_path)
+    assert len(load(["mine"], Path("results")).runs) == 2
+    assert [run.id for run in load(["./mine"], Path("results")).runs] == [CHUNKED.id]
 
 
 def test_runs_given_by_directories_are_compared_by_the_settings_that_differ(results, tmp_path):
@@ -152,7 +256,7 @@ def test_one_run_is_a_report_of_its_own(results, tmp_path):
 
 
 def test_a_directory_that_holds_no_run_is_refused(results):
-    with pytest.raises(BadInput, match=r"no run\.json in it"):
+    with pytest.raises(BadInput, match=r"holds neither run\.json nor experiment\.yaml"):
         report([str(results / "studies")], results, None)
 
 
@@ -166,7 +270,8 @@ def test_a_study_of_which_nothing_ran_has_a_page(tmp_path):
 
 def test_the_command_prints_the_page(results, tmp_path, capsys):
     assert main(["report", "fake", "--results", str(results), "--out", str(tmp_path)]) == 0
-    assert capsys.readouterr().out.strip() == str(tmp_path / "report.html")
+    printed = capsys.readouterr().out.splitlines()[0]
+    assert printed == str(tmp_path / "unfinished" / "report.html")
 
 
 def test_every_study_table_column_states_its_meaning():
@@ -180,5 +285,5 @@ def test_a_damaged_table_is_named(tmp_path):
     write_experiment(ROOMY, tmp_path)
     run = tmp_path / "experiments" / ROOMY.id
     (run / "steps.parquet").write_bytes(b"PAR1")
-    with pytest.raises(BadInput, match=r"steps\.parquet: not a readable Parquet file"):
-        report([str(run)], tmp_path, None)
+    page = report([str(run)], tmp_path, None)
+    assert "steps.parquet: 4 bytes" in page.read_text()

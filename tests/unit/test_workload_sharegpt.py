@@ -111,7 +111,8 @@ def test_a_file_that_is_no_tokenizer_is_refused(path: Path) -> None:
 
 def test_a_file_that_is_absent_is_refused_with_what_to_bring(tmp_path: Path) -> None:
     with pytest.raises(BadInput) as error:
-        requests.check(experiment(tmp_path / "none.json"))
+        experiment(tmp_path / "none.json")
+    assert "anon8231489123/ShareGPT_Vicuna_unfiltered" in str(error.value)
     assert "ShareGPT_V3_unfiltered_cleaned_split.json" in str(error.value)
 
 

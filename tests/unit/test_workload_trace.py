@@ -7,9 +7,10 @@ import pytest
 
 from kvscope.errors import BadInput
 from kvscope.files import sha256_of
+from kvscope.plan import traces
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
-from kvscope.workload import requests, trace
+from kvscope.workload import requests
 
 CONFIG = Path(__file__).parents[2] / "config"
 
@@ -82,10 +83,14 @@ MALFORMED = [
     (json.dumps(LINE | {"timestamp": "noon"}), "timestamp is 'noon' but must be"),
     (json.dumps(LINE | {"timestamp": [1]}), "timestamp is [1] but must be"),
     (json.dumps(LINE | {"timestamp": 0}), "arrives before the request above it"),
+    (json.dumps(LINE | {"input_length": 2**24 + 1}), "a whole number of 1 to 16777216"),
+    (json.dumps(LINE | {"timestamp": 10**400}), "timestamp is 1000"),
+    ("[" * 100_000, "not a JSON object"),
+    ('{"timestamp": ' + "9" * 5000 + "}", "not a JSON object"),
 ]
 
 
-@pytest.mark.parametrize(("line", "complaint"), MALFORMED)
+@pytest.mark.parametrize(("line", "complaint"), MALFORMED, ids=lambda text: text[:60])
 def test_a_malformed_line_is_refused_by_its_number(
     line: str, complaint: str, tmp_path: Path
 ) -> None:
@@ -100,6 +105,7 @@ def test_a_malformed_line_is_refused_by_its_number(
     ("row", "complaint"),
     [
         ("5", "output_tokens is None"),
+        ("5," + "9" * 5000 + ",1", "output_tokens is '999"),
         ("5,x,1", "output_tokens is 'x'"),
         ("5,5,soon", "arrival_s is 'soon'"),
         ("-5,5,1", "prompt_tokens is '-5'"),
@@ -120,6 +126,7 @@ def test_a_malformed_row_is_refused_by_its_number(row: str, complaint: str, tmp_
         ("t.jsonl", b"\n\n", "holds no requests"),
         ("t.jsonl", b"\xff\xfe", "cannot be read as text"),
         ("t.csv", b"a,b\n1,2\n", "prompt_tokens is None"),
+        ("t.csv", b"prompt_tokens,output_tokens\n" + b"1" * 2**18, "cannot be read as text"),
     ],
 )
 def test_a_file_that_is_no_trace_is_refused(
@@ -131,9 +138,24 @@ def test_a_file_that_is_no_trace_is_refused(
     assert complaint in str(error.value)
 
 
+def test_more_requests_or_tokens_than_can_be_served_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(traces, "MAX_REQUESTS", 5)
+    monkeypatch.setattr(traces, "MAX_TOKENS", 9)
+    lines = "prompt_tokens,output_tokens\n" + "1,1\n" * 6
+    path = written(tmp_path / "t.csv", lines + "malformed\n")  # beyond what is read
+    at_once = "workload.arrival=all_at_once"
+    with pytest.raises(BadInput, match=r"holds more than 5 requests; take the first ones"):
+        requests.check(experiment(path, at_once))
+    with pytest.raises(BadInput, match=r"first 5 requests have 10 tokens, but at most 9"):
+        requests.check(experiment(path, at_once, "workload.num_requests=5"))
+    assert len(requests.build(experiment(path, at_once, "workload.num_requests=4"))) == 4
+
+
 def test_a_file_that_is_absent_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"must name a trace \(.jsonl or .csv\)"):
-        requests.check(experiment(tmp_path / "none.csv"))
+    with pytest.raises(BadInput, match=r"there is no file .*none.csv; it must name a trace"):
+        experiment(tmp_path / "none.csv")
 
 
 def test_a_request_beyond_the_engines_context_is_refused(tmp_path: Path) -> None:
@@ -149,8 +171,8 @@ def test_many_experiments_read_the_file_once_until_it_changes(
 ) -> None:
     path = written(tmp_path / "t.csv", CSV)
     opened: list[Path] = []
-    read = trace._csv_lines
-    monkeypatch.setattr(trace, "_csv_lines", lambda p: opened.append(p) or read(p))
+    read = traces._csv_lines
+    monkeypatch.setattr(traces, "_csv_lines", lambda p: opened.append(p) or read(p))
     planned = experiment(path)
     for seed in range(20):
         requests.check(planned.model_copy(update={"seed": seed}))

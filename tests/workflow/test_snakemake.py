@@ -1,17 +1,20 @@
 """The whole path on real Snakemake and real vLLM: a study of two small experiments."""
 
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
-from kvscope.files import read_json
+from kvscope.files import read_json, sha256_of
 
 pytestmark = pytest.mark.workflow
 
@@ -41,6 +44,8 @@ class Checkout:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.more: dict[str, str] = {}  # of the environment
+        path.mkdir(parents=True, exist_ok=True)
         for name in ("Snakefile", "workflow", "config", "profiles"):
             source = ROOT / name
             copy = shutil.copytree if source.is_dir() else shutil.copy
@@ -54,15 +59,17 @@ class Checkout:
     @property
     def environment(self) -> dict[str, str]:
         here = str(Path(sys.executable).parent)
-        return os.environ | {"PATH": f"{here}:{os.environ['PATH']}"}
+        return os.environ | {"PATH": f"{here}:{os.environ['PATH']}"} | self.more
 
-    def command(self, *words: str, study: str = "two") -> list[str]:
-        profile = ["--profile", "profiles/local", "--config", f"study={study}"]
-        return [sys.executable, "-m", "snakemake", *profile, *words]
+    def command(self, *words: str, study: str = "two", more: Sequence[str] = ()) -> list[str]:
+        profile = ["--profile", "profiles/local", *words, "--config", f"study={study}", *more]
+        return [sys.executable, "-m", "snakemake", *profile]
 
-    def snakemake(self, *words: str, study: str = "two") -> subprocess.CompletedProcess[str]:
+    def snakemake(
+        self, *words: str, study: str = "two", more: Sequence[str] = ()
+    ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            self.command(*words, study=study),
+            self.command(*words, study=study, more=more),
             cwd=self.path,
             env=self.environment,
             stdout=subprocess.PIPE,
@@ -77,6 +84,36 @@ class Checkout:
 
     def page(self, study: str = "two") -> Path:
         return self.path / "results" / "studies" / study / "report.html"
+
+    def unfinished(self, study: str = "two") -> str:
+        """The page of a study that is not finished."""
+        page = self.path / "results" / "studies" / study / "unfinished" / "report.html"
+        return page.read_text(encoding="utf-8")
+
+    def kvscope(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "kvscope.cli", *words],
+            cwd=self.path,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def measurements(self) -> dict[str, str]:
+        """Which measurement each finished run is: the SHA-256 of its run.json."""
+        found = (self.path / "results" / "experiments").glob("*/run.json")
+        return {file.parent.name: sha256_of(file) for file in found}
+
+    def assert_true(self, study: str = "two") -> None:
+        """Every number of the study's page is of the measurement that is there now."""
+        metrics = pd.read_parquet(self.page(study).parent / "metrics.parquet")
+        shown = metrics.groupby("experiment_id")["run_sha256"].unique()
+        ids = [e["id"] for e in read_json(self.page(study).parent / "manifest.json")["experiments"]]
+        now = self.measurements()
+        assert {name: list(shas) for name, shas in shown.items()} == {i: [now[i]] for i in ids}
+        assert not list(self.path.glob("results/experiments/*/attempt"))
+        assert not list(self.path.glob("results/**/.*.tmp"))
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +174,9 @@ def test_a_killed_workflow_resumes_where_it_was(finished, tmp_path):
         stderr=subprocess.DEVNULL,
     )
     deadline = time.monotonic() + 180
-    while len(checkout.runs()) < 1 or not list(tmp_path.glob("results/experiments/*/.progress*")):
+    while len(checkout.runs()) < 1 or not list(
+        tmp_path.glob("results/experiments/*/attempt/.progress*")
+    ):
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -151,32 +190,224 @@ def test_a_killed_workflow_resumes_where_it_was(finished, tmp_path):
     assert {name: after[name] for name in before} == before
 
 
-def test_one_failing_experiment_does_not_stop_the_others(finished):
-    study = STUDY.format(second=5).replace("workload.num_requests: [2, 5]", "seed: [1, 2]")
-    study = study.replace("workload.prompt_tokens: 32", "workload: trace")
-    study = study.replace("workload.output_tokens: 16", "workload.num_requests: 2")
-    study = study.replace("seed: [1, 2]", "workload.path: [good.csv, gone.csv]")
-    (finished.path / "config" / "study" / "failing.yaml").write_text(study)
-    (finished.path / "good.csv").write_text(
-        "prompt_tokens,output_tokens,arrival_s\n20,5,0\n30,6,0.01\n"
+# A policy of another package, which fails as long as a file says so.
+FICKLE = """
+from pathlib import Path
+
+from kvscope.engine.overflow.recompute import Recompute
+
+
+class Fickle(Recompute):
+    def __init__(self):
+        if Path("{flag}").exists():
+            raise RuntimeError("the policy is broken")
+"""
+
+
+@pytest.fixture
+def failing(tmp_path: Path, finished: Checkout) -> Checkout:
+    """A study of two experiments, one with a policy that fails while `broken` is there."""
+    checkout = Checkout(tmp_path / "checkout")
+    package = tmp_path / "package"
+    (package / "fickle-0.1.dist-info").mkdir(parents=True)
+    (package / "fickle-0.1.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: fickle\nVersion: 0.1\n"
     )
-    done = finished.snakemake(study="failing")
+    (package / "fickle-0.1.dist-info" / "entry_points.txt").write_text(
+        "[kvscope.overflow]\nfickle = fickle:Fickle\n"
+    )
+    flag = tmp_path / "broken"
+    flag.touch()
+    (package / "fickle.py").write_text(FICKLE.format(flag=flag))
+    checkout.more["PYTHONPATH"] = f"{package}:{os.environ.get('PYTHONPATH', '')}"
+    study = STUDY.format(second=4).replace("workload.num_requests: [2, 4]", "{}").rstrip()
+    study = study.removesuffix("product:\n      {}").rstrip()
+    study += "\n    product:\n      overflow: [recompute, fickle]\n"
+    (checkout.path / "config" / "study" / "two.yaml").write_text(study)
+    return checkout
+
+
+def test_a_study_that_failed_is_retried_and_its_page_is_true_at_each_point(failing):
+    done = failing.snakemake()
+    assert done.returncode == 1, done.stdout
+    assert not failing.page().exists()
+    assert "the policy is broken" in failing.unfinished()
+    assert "2 experiments, 1 complete" in done.stdout
+    (good,) = (name for name in failing.runs() if "fickle" not in name)
+    before = failing.runs()
+    again = failing.snakemake()  # nothing mended
+    assert again.returncode == 1
+    assert failing.runs()[good] == before[good]
+    assert "the policy is broken" in failing.unfinished()
+    (failing.path.parent / "broken").unlink()
+    mended = failing.snakemake()
+    assert mended.returncode == 0, mended.stdout
+    assert failing.runs()[good] == before[good]
+    assert not failing.page().with_name("unfinished").exists()
+    failing.assert_true()
+    assert "Nothing to be done" in failing.snakemake().stdout
+
+
+def test_a_measurement_that_fails_does_not_replace_the_one_before(failing):
+    (failing.path.parent / "broken").unlink()
+    assert failing.snakemake().returncode == 0
+    before = failing.measurements()
+    (failing.path.parent / "broken").touch()
+    done = failing.snakemake("-R", "run_experiment")
+    assert done.returncode == 1, done.stdout
+    after = failing.measurements()
+    changed = {name for name in before if after[name] != before[name]}
+    assert [name for name in before if "fickle" in name] == [*(set(before) - changed)]
+    assert not failing.page().exists()
+    assert "measuring it again failed" in failing.unfinished()
+    (failing.path.parent / "broken").unlink()
+    assert failing.snakemake().returncode == 0  # what was requested and is not there yet
+    last = failing.measurements()
+    assert {name for name in after if last[name] != after[name]} == set(before) - changed
+    failing.assert_true()
+
+
+def interrupted(checkout: Checkout, number: int, when: str) -> int:
+    """Start the workflow, signal it and its jobs once `when` matches a file; its exit code."""
+    process = subprocess.Popen(
+        checkout.command(),
+        cwd=checkout.path,
+        env=checkout.environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    deadline = time.monotonic() + 600
+    while not list(checkout.path.glob(when)):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    os.killpg(process.pid, number)
+    return process.wait(timeout=600)
+
+
+STAGES = [
+    "results/experiments/*/attempt/.progress*",
+    "results/experiments/*/attempt/session.json",
+    "results/experiments/*/run.json",
+    "results/tables/*/nvtx_ranges.parquet",
+    "results/tables/*/collect.json",
+    "results/tables/*/metrics.parquet",
+    "results/studies/two/experiments.csv",
+]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "kill -9"])
+def test_an_interrupted_study_ends_as_one_that_was_not(finished, tmp_path, number):
+    checkout = Checkout(tmp_path)
+    for when in STAGES:
+        assert interrupted(checkout, number, when) != 0
+        before = checkout.measurements()
+        done = checkout.snakemake("--until", "run_experiment")
+        assert done.returncode == 0, done.stdout
+        after = checkout.measurements()
+        assert {name: after[name] for name in before} == before, "something was measured twice"
+        shutil.rmtree(checkout.path / "results" / "tables", ignore_errors=True)
+        if when in STAGES[:2]:
+            shutil.rmtree(checkout.path / "results" / "experiments")
+    done = checkout.snakemake()
+    assert done.returncode == 0, done.stdout
+    checkout.assert_true()
+    assert not checkout.page().with_name("unfinished").exists()
+
+
+def test_a_run_measured_again_by_hand_makes_its_numbers_stale_until_the_workflow_ran(finished):
+    (name, *others) = sorted(finished.measurements())
+    before = finished.measurements()
+    experiment = f"results/experiments/{name}/experiment.yaml"
+    done = finished.kvscope("run", experiment, "--force")
+    assert done.returncode == 0, done.stdout
+    refused = finished.kvscope("report", "two")
+    assert refused.returncode == 1
+    assert f"{name}/analyse.json was made from another measurement" in refused.stdout
+    assert finished.kvscope("check", f"results/experiments/{name}").returncode == 1
+    assert finished.snakemake().returncode == 0
+    finished.assert_true()
+    assert all(finished.measurements()[other] == before[other] for other in others)
+
+
+def test_what_is_not_valid_is_measured_again_on_demand(finished):
+    before = finished.measurements()  # of two repeats, so none is valid
+    dry = finished.snakemake("-n", more=["remeasure=invalid"])
+    assert "run_experiment" in dry.stdout
+    assert finished.measurements() == before
+    assert "Nothing to be done" in finished.snakemake().stdout
+    done = finished.snakemake(more=["remeasure=invalid"])
+    assert done.returncode == 0, done.stdout
+    after = finished.measurements()
+    assert all(after[name] != before[name] for name in before)
+    assert "2 complete, 0 valid" in done.stdout
+    assert "too_few_repeats" in done.stdout
+    finished.assert_true()
+    assert "Nothing to be done" in finished.snakemake().stdout
+
+
+def test_all_is_made_again_by_force(finished):
+    before = finished.measurements()
+    assert finished.snakemake("-F").returncode == 0
+    after = finished.measurements()
+    assert all(after[name] != before[name] for name in before)
+    finished.assert_true()
+
+
+def test_an_experiment_that_cannot_be_collected_is_named_and_made_up_for(finished):
+    name = sorted(finished.measurements())[0]
+    file = finished.path / "results" / "experiments" / name / "requests.parquet"
+    content = file.read_bytes()
+    file.write_bytes(content[:-1])
+    done = finished.snakemake("-R", "collect_tables")
+    assert done.returncode == 1
+    assert not finished.page().exists()
+    assert "requests.parquet" in finished.unfinished()
+    file.write_bytes(content)
+    before = finished.measurements()
+    assert finished.snakemake().returncode == 0
+    assert finished.measurements() == before
+    finished.assert_true()
+
+
+def test_overrides_make_a_study_of_their_own(finished):
+    before = finished.page().stat().st_mtime_ns
+    words = ["seed=1,2", "workload.num_requests=2"]
+    done = finished.snakemake("-n", more=[f"overrides={' '.join(words)}"])
+    assert done.returncode == 0, done.stdout
+    planned = json.loads(finished.kvscope("plan", "study=two", *words, "--json").stdout)
+    (manifest,) = finished.path.glob("results/studies/two-*/manifest.json")
+    ids = [entry["id"] for entry in read_json(manifest)["experiments"]]
+    assert ids == [entry["id"] for entry in planned]
+    assert finished.page().stat().st_mtime_ns == before
+    assert "Nothing to be done" in finished.snakemake().stdout
+
+
+def test_a_grid_of_the_command_line_that_was_planned_can_be_run(finished):
+    words = ["workload.num_requests=1", "repeats=1,2", "warmup=0", "profiler=none"]
+    done = finished.kvscope("plan", *words, "--write", "results")
+    assert done.returncode == 0, done.stdout
+    name = done.stdout.partition("study=")[2].split()[0]
+    dry = finished.snakemake("-n", study=name)
+    assert dry.returncode == 0, dry.stdout
+    assert "run_experiment" in dry.stdout
+
+
+@pytest.mark.parametrize(
+    ("word", "sentence"),
+    [
+        ("studdy=two", "did you mean 'study'"),
+        ("seed=7", "--config overrides='seed=7'"),
+        ("remeasure=broken", "must be invalid, all or none"),
+        ("overrides=seed", "'seed'"),
+    ],
+)
+def test_an_option_that_is_none_is_refused_in_one_sentence(finished, word, sentence):
+    done = finished.snakemake("-n", more=[word])
     assert done.returncode != 0
-    manifest = read_json(finished.path / "results" / "studies" / "failing" / "manifest.json")
-    runs = [finished.path / "results" / "experiments" / e["id"] for e in manifest["experiments"]]
-    facts = {read_json(run / "run.json")["status"]: run for run in runs}
-    assert set(facts) == {"complete", "failed"}
-    assert "gone.csv" in read_json(facts["failed"] / "run.json")["reason"]
-    assert "gone.csv" in (facts["failed"] / "run.log").read_text()
-    page = finished.page("failing").read_text(encoding="utf-8")
-    assert "gone.csv" in page
-    (finished.path / "gone.csv").write_text(
-        "prompt_tokens,output_tokens,arrival_s\n20,5,0\n30,6,0.01\n"
-    )
-    before = facts["complete"].joinpath("run.json").stat().st_mtime_ns
-    again = finished.snakemake(study="failing")
-    assert again.returncode == 0, again.stdout
-    assert facts["complete"].joinpath("run.json").stat().st_mtime_ns == before
+    assert sentence in done.stdout
+    assert "Traceback" not in done.stdout
 
 
 def test_an_unknown_study_is_one_sentence(finished):

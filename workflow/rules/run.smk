@@ -1,15 +1,15 @@
 # What happened while one experiment ran?
 #
-# The mark is the rule's only output: Snakemake deletes the outputs of a failed job, and a failed
-# run's records, log and reason are to stay. `kvscope run` writes run.json last, and leaves a run
-# that is finished as it is.
+# run.done is the rule's only output: Snakemake deletes the outputs of a failed job, and a failed
+# run's records, log and reason are to stay. `kvscope run` writes it, with the SHA-256 of run.json:
+# it changes when there is a new measurement, also one made by hand. A finished run stays as it is.
 
 
 rule run_experiment:
     input:
         "results/experiments/{id}/experiment.yaml",
     output:
-        touch("results/experiments/{id}/run.done"),
+        "results/experiments/{id}/run.done",
     log:
         "results/experiments/{id}/run.log",
     conda:
@@ -18,6 +18,8 @@ rule run_experiment:
     resources:
         mem_mib=lambda wildcards: EXPERIMENTS[wildcards.id]["memory_mib"],
         gpu=lambda wildcards: EXPERIMENTS[wildcards.id]["gpus"],
+        # Minutes: twice what is expected, and five, after which a batch system may end the job.
+        runtime=lambda wildcards: EXPERIMENTS[wildcards.id]["walltime_s"] * 2 // 60 + 5,
         engine=1,
     params:
         out=lambda wildcards, output: Path(output[0]).parent,

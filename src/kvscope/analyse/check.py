@@ -1,17 +1,29 @@
-"""Is a run's directory sound? Files as recorded, schemas right, tokens conserved, blocks free."""
+"""Is a run's directory sound? Files as recorded, schemas right, tokens conserved, blocks free.
+
+What was collected and analysed of it must be of this measurement, and unchanged.
+"""
 
 from pathlib import Path
 from typing import Any
 
-from kvscope import tables
+from kvscope import accounts, tables
 from kvscope.analyse.records import read_records
 from kvscope.analyse.validity import conservation, differing_outputs, leaks, missing_tokens
 from kvscope.collect.flushes import read_flushes
 from kvscope.collect.host import HostRecords
 from kvscope.collect.judge import Judge, judged
 from kvscope.errors import BadInput
-from kvscope.files import sha256_of
-from kvscope.runfile import COMPLETE, IMPORTED_FROM, KERNEL_EVENTS, RUN_FILE, TRACING, read_run
+from kvscope.runfile import (
+    COMPLETE,
+    IMPORTED_FROM,
+    KERNEL_EVENTS,
+    TRACING,
+    changed,
+    read_run,
+    tables_directory,
+)
+
+ACCOUNTS = (accounts.COLLECTED, accounts.ANALYSED)
 
 
 def check_run(run: Path) -> list[str]:
@@ -23,27 +35,29 @@ def check_run(run: Path) -> list[str]:
         raise BadInput(f"{run}: no such directory; give a run's, e.g. results/experiments/<id>")
     try:
         facts = read_run(run)
-        files = facts["files"]
     except BadInput as error:
         return [f"{error}; the run did not finish"]
-    except KeyError as key:
-        return [f"{run / RUN_FILE}: key {key} is missing"]
-    complaints = [c for name in files if (c := _check_file(run / name, files[name]))]
+    complaints = [
+        c for name, file in facts["files"].items() if (c := _check_file(run / name, file))
+    ]
     if complaints:
         return complaints
     if facts["status"] != COMPLETE:
         return [f"{run}: the run failed ({facts['reason']})"]
+    made = tables_directory(run)
+    complaints = [c for name in ACCOUNTS for c in accounts.complaints(made, name, run)]
     _, records = read_records(run)
     traced = _violations(run) if TRACING in facts else []
     if IMPORTED_FROM in facts:
-        return traced  # published passes come without the requests they could be held against
+        # Published passes come without the requests they could be held against.
+        return complaints + traced
     found = [
         *conservation(records),
         *missing_tokens(records),
         *differing_outputs(records),
         *leaks(facts),
     ]
-    return [f"{run}: {reason.name}, {reason.detail}" for reason in found] + traced
+    return [*complaints, *(f"{run}: {reason.name}, {reason.detail}" for reason in found), *traced]
 
 
 def _violations(run: Path) -> list[str]:
@@ -60,14 +74,8 @@ def _violations(run: Path) -> list[str]:
     ]
 
 
-def _check_file(path: Path, recorded: dict[str, Any]) -> str | None:
-    if not path.exists():
-        return f"{path}: missing, though the run recorded it"
-    found, size = path.stat().st_size, recorded["bytes"]
-    if found != size:
-        return f"{path}: {found} bytes, {size} were recorded; the file was cut or changed"
-    if sha256_of(path) != recorded["sha256"]:
-        return f"{path}: its content differs from what was recorded; the file was changed"
-    if path.suffix == ".parquet":
+def _check_file(path: Path, record: dict[str, Any]) -> str | None:
+    complaint = changed(path, record)
+    if complaint is None and path.suffix == ".parquet":
         return tables.check_file(tables.TABLES[path.stem], path)
-    return None
+    return complaint

@@ -167,6 +167,7 @@ def _row(
         "valid": all(bool(row["valid"]) for row in behind),
         "reasons": ";".join(dict.fromkeys(reasons)),
         "time_source": first["time_source"],
+        "run_sha256": first["run_sha256"],
     }
 
 

@@ -1,35 +1,48 @@
 """One run's metrics: point estimates with intervals, and whether they may be believed."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 import pandas as pd
 
-from kvscope import tables
+from kvscope import accounts, tables
+from kvscope.accounts import ANALYSED
 from kvscope.analyse.access import ACCESS_METRICS
 from kvscope.analyse.metrics import METRICS
 from kvscope.analyse.records import Records, read_records
 from kvscope.analyse.statistics import estimate
 from kvscope.analyse.validity import Reason, reasons_against, violated_oracles
-from kvscope.runfile import tables_directory
+from kvscope.runfile import run_sha256, tables_directory
 
 METRICS_FILE = "metrics.parquet"
 ACCESS = [name for name, *_ in ACCESS_METRICS]
 
 
 def analyse(run: Path, out: Path) -> pd.DataFrame:
-    """Compute a run's metrics and write them to `out`/metrics.parquet; the `metrics` table."""
+    """Compute a run's metrics and write them to `out`/metrics.parquet; the `metrics` table.
+
+    `out`/analyse.json says of which measurement, and why the run is not valid if it is not.
+    """
     facts, records = read_records(run)
     reasons = [
         *reasons_against(facts, records),
-        *violated_oracles(facts, out, tables_directory(run), run),
+        *violated_oracles(facts, run, tables_directory(run)),
     ]
-    frame = metrics_of(facts["experiment_id"], records, reasons, facts["time_source"])
+    of = facts["experiment_id"], facts["time_source"], run_sha256(run)
+    frame = metrics_of(records, reasons, *of)
+    accounts.begin(out, ANALYSED, [METRICS_FILE])
     tables.write(tables.METRICS, frame, out / METRICS_FILE)
+    verdict = {"valid": not reasons, "reasons": [asdict(reason) for reason in reasons]}
+    accounts.write(out, ANALYSED, run, [METRICS_FILE], verdict)
     return frame
 
 
 def metrics_of(
-    experiment_id: str, records: Records, reasons: list[Reason], time_source: str
+    records: Records,
+    reasons: list[Reason],
+    experiment_id: str,
+    time_source: str,
+    run_sha256: str,
 ) -> pd.DataFrame:
     """The `metrics` table of one run."""
     repeats = list(records.repeats())
@@ -49,6 +62,7 @@ def metrics_of(
                 not reasons,
                 ";".join(dict.fromkeys(reason.name for reason in reasons)),
                 time_source,
+                run_sha256,
             )
         )
     return pd.DataFrame(rows, columns=tables.METRICS.names)

@@ -9,7 +9,9 @@ import pandas as pd
 
 from kvscope import tables
 from kvscope.analyse.access import Trace, trace_of
-from kvscope.runfile import read_run
+from kvscope.runfile import read_run, require_unchanged
+
+TABLES = (tables.WORKLOAD, tables.REQUESTS, tables.STEPS, tables.BATCH, tables.PREEMPTIONS)
 
 
 @dataclass(frozen=True)
@@ -51,17 +53,9 @@ class Records:
 
 
 def read_records(run: Path) -> tuple[dict[str, Any], Records]:
-    """run.json and the host tables of a run; BadInput names what is absent or damaged."""
+    """run.json and the host tables of a run; BadInput names what is absent, damaged or changed."""
     facts = read_run(run)
-    frames = {
-        table.name: tables.read(table, run / f"{table.name}.parquet")
-        for table in (
-            tables.WORKLOAD,
-            tables.REQUESTS,
-            tables.STEPS,
-            tables.BATCH,
-            tables.PREEMPTIONS,
-        )
-    }
+    require_unchanged(run, facts, *(f"{table.name}.parquet" for table in TABLES))
+    frames = {table.name: tables.read(table, run / f"{table.name}.parquet") for table in TABLES}
     size = facts.get("engine", {}).get("block_size", 0)
     return facts, Records(**frames, block_size=size, trace=trace_of(run, facts))

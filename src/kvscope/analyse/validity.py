@@ -6,12 +6,11 @@ from typing import Any
 
 import pandas as pd
 
+from kvscope import accounts, tables
+from kvscope.accounts import COLLECTED
 from kvscope.analyse.metrics import makespan_s, stall_time_s
 from kvscope.analyse.records import Records
 from kvscope.analyse.statistics import coefficient_of_variation
-from kvscope.collect.collector import ACCOUNT
-from kvscope.errors import BadInput
-from kvscope.files import read_json
 from kvscope.runfile import COMPLETE, IMPORTED_FROM, TRACING
 
 MINIMUM_REPEATS = 3
@@ -159,26 +158,21 @@ def lost_trace(facts: dict[str, Any]) -> list[Reason]:
     return []
 
 
-def violated_oracles(facts: dict[str, Any], *directories: Path) -> list[Reason]:
+def violated_oracles(facts: dict[str, Any], run: Path, collected: Path) -> list[Reason]:
     """Every oracle of the KV events holds, of a run that was traced.
 
-    The verdict is in collect.json, in the first of the directories that has one of KV events.
-    Raises BadInput if none has.
+    The verdict is in collect.json, in the directory `collected`. Raises BadInput if it is not
+    there, or was made from another measurement.
     """
     if TRACING not in facts or facts["status"] != COMPLETE:
         return []
-    for path in (directory / ACCOUNT for directory in directories):
-        verdict = read_json(path).get("kv_events") if path.exists() else None
-        if verdict:
-            return [
-                Reason(name, f"{found['violations']} ({found['first']})")
-                for name, found in verdict["oracles"].items()
-                if found["violations"]
-            ]
-    raise BadInput(
-        f"{directories[0]}: no collected KV events of this traced run; run `kvscope collect DIR` "
-        "on its directory first"
-    )
+    account = accounts.read(collected, COLLECTED, run)
+    accounts.require_unchanged(collected, account, f"{tables.KV_EVENTS.name}.parquet")
+    return [
+        Reason(name, f"{found['violations']} ({found['first']})")
+        for name, found in account["kv_events"]["oracles"].items()
+        if found["violations"]
+    ]
 
 
 def reasons_against(facts: dict[str, Any], records: Records) -> list[Reason]:

@@ -6,6 +6,8 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet as pq
 
+from kvscope import accounts
+from kvscope.accounts import COLLECTED
 from kvscope.collect.access_slices import read_accesses
 from kvscope.collect.align import Alignment, align
 from kvscope.collect.host import HostRecords
@@ -17,14 +19,23 @@ from kvscope.collect.nsys import write_empty_tables, write_nsys_tables
 from kvscope.collect.perfetto import write_perfetto
 from kvscope.collect.writing import table_path
 from kvscope.errors import BadInput
-from kvscope.files import write_json
 from kvscope.ranges import DOMAIN, FORWARD_PASS
-from kvscope.runfile import COMPLETE, KERNEL_EVENTS, TRACING
-from kvscope.tables import KV_EVENTS, NVTX_RANGES, SCHEMA_VERSION, TIMELINE
+from kvscope.runfile import COMPLETE, KERNEL_EVENTS, TRACING, require_unchanged
+from kvscope.tables import (
+    CUDA_API,
+    GPU_KERNELS,
+    GPU_MEMCPYS,
+    KV_EVENTS,
+    KV_KERNELS,
+    NVTX_RANGES,
+    TIMELINE,
+)
 
 TRACE = "trace.sqlite"
-ACCOUNT = "collect.json"
 PERFETTO = "trace.perfetto-trace"
+TABLES = (NVTX_RANGES, CUDA_API, GPU_KERNELS, GPU_MEMCPYS, KV_EVENTS, KV_KERNELS, TIMELINE)
+# What collecting may write, beside its account.
+FILES = (*(f"{table.name}.parquet" for table in TABLES), PERFETTO)
 
 
 def collect_nsys(sqlite: Path, out_dir: Path) -> dict[str, Any]:
@@ -32,8 +43,9 @@ def collect_nsys(sqlite: Path, out_dir: Path) -> dict[str, Any]:
 
     Raises BadInput, naming the file, if it is missing, damaged, or no export of Nsight Systems.
     """
-    account = {"schema": SCHEMA_VERSION, **write_nsys_tables(sqlite, out_dir), "alignment": None}
-    write_json(out_dir / ACCOUNT, account)
+    accounts.begin(out_dir, COLLECTED, FILES)
+    account = write_nsys_tables(sqlite, out_dir) | {"alignment": None}
+    accounts.write(out_dir, COLLECTED, None, FILES, account)
     return account
 
 
@@ -41,14 +53,13 @@ def collect_run(run_dir: Path, out_dir: Path, perfetto: bool = False) -> None:
     """Write a run's tables, timeline and `collect.json` into `out_dir`, a trace on demand.
 
     A run without an export gets empty profiler tables and a timeline of what the host recorded.
-    Raises BadInput, naming the file, if a record of the run is missing or damaged.
+    Raises BadInput, naming the file, if a record of the run is missing, damaged or changed.
     """
     host = HostRecords.read(run_dir)
     sqlite = run_dir / TRACE
-    account = {
-        "schema": SCHEMA_VERSION,
-        **(write_nsys_tables(sqlite, out_dir) if sqlite.exists() else write_empty_tables(out_dir)),
-    }
+    require_unchanged(run_dir, host.run, TRACE, KERNEL_EVENTS)
+    accounts.begin(out_dir, COLLECTED, FILES)
+    account = write_nsys_tables(sqlite, out_dir) if sqlite.exists() else write_empty_tables(out_dir)
     alignment = None
     if sqlite.exists():
         alignment = align(host, _passes(out_dir), account["capture_start_utc_ns"])
@@ -68,7 +79,7 @@ def collect_run(run_dir: Path, out_dir: Path, perfetto: bool = False) -> None:
         if accesses and accesses.warning:
             account["warnings"].append(accesses.warning)
         write_perfetto(table_path(out_dir, TIMELINE), host, out_dir / PERFETTO, accesses)
-    write_json(out_dir / ACCOUNT, account)
+    accounts.write(out_dir, COLLECTED, run_dir, FILES, account)
 
 
 def _kv_events(

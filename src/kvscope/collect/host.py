@@ -9,7 +9,7 @@ import pandas as pd
 
 from kvscope.collect.arrays import Int64s
 from kvscope.errors import BadInput
-from kvscope.runfile import RUN_FILE, read_run
+from kvscope.runfile import RUN_FILE, read_run, require_unchanged
 from kvscope.tables import BATCH, LAYERS, PREEMPTIONS, REQUESTS, STEPS, Table, read
 
 
@@ -27,14 +27,15 @@ class HostRecords:
 
     @classmethod
     def read(cls, run_dir: Path) -> "HostRecords":
-        """Read a run directory; BadInput names what is missing or damaged."""
+        """Read a run directory; BadInput names what is missing, damaged or changed."""
         run_json = run_dir / RUN_FILE
         run = read_run(run_dir)
-        if not isinstance(run, dict) or "repeats" not in (run.get("clock") or {}):
-            raise BadInput(f"{run_json}: not the record of a run, it has no clock")
+        if "clock" not in run:
+            raise BadInput(f"{run_json}: the run has no clock; it failed before it was measured")
 
         def table(of: Table) -> pd.DataFrame:
             path = run_dir / f"{of.name}.parquet"
+            require_unchanged(run_dir, run, path.name)
             return read(of, path) if path.exists() else of.empty()
 
         return cls(run_json, run, *map(table, (REQUESTS, STEPS, BATCH, PREEMPTIONS, LAYERS)))

@@ -12,8 +12,9 @@ import numpy as np
 import orjson
 import zstandard
 
-from kvscope import tables
-from kvscope.collect.collector import ACCOUNT
+from kvscope import accounts, tables
+from kvscope.accounts import COLLECTED
+from kvscope.collect.collector import FILES
 from kvscope.collect.host import HostRecords
 from kvscope.collect.imports import provenance
 from kvscope.collect.judge import Judge
@@ -26,7 +27,7 @@ from kvscope.collect.published_flushes import (
 )
 from kvscope.collect.published_records import Record, Trace, read_records
 from kvscope.errors import BadInput
-from kvscope.files import atomic_path, write_json
+from kvscope.files import atomic_path
 from kvscope.kinds import ATTENTION, K_READ, KINDS, V_READ
 from kvscope.runfile import KERNEL_EVENTS, RUN_FILE, TRACING, recorded_files, write_run
 
@@ -135,14 +136,13 @@ def import_trace(paths: Sequence[Path], out: Path) -> str:
     write_run(out, facts | {"files": recorded_files(out)})
     account = write_kv_tables(out / KERNEL_EVENTS, out, Judge.of_run(HostRecords.read(out)))
     collected: dict[str, Any] = {
-        "schema": tables.SCHEMA_VERSION,
         "source": None,
         "rows": {tables.KV_EVENTS.name: account["rows"]},
         "warnings": [],
         "alignment": None,
         "kv_events": account,
     }
-    write_json(out / ACCOUNT, collected)
+    accounts.write(out, COLLECTED, out, FILES, collected)
     return str(counts)
 
 

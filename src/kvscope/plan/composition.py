@@ -8,11 +8,11 @@ from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
-from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from kvscope.errors import BadInput
+from kvscope.files import check_name
 from kvscope.plan import documents, policies
 from kvscope.plan.complaints import nearest, shown
 from kvscope.plan.overrides import options
@@ -62,14 +62,19 @@ class Composer:
     def check_option(self, group: str, option: Any, origin: str) -> None:
         """Raise BadInput unless the group has this option, in a file that is valid YAML."""
         known = self.groups.get(group, [])
+        if isinstance(option, str):
+            check_name(option, f"{group} ({origin})")
         if option not in known:
             raise BadInput(
                 f"{group} is {shown(option)} ({origin}){nearest(str(option), known)} but must be "
                 f"one of {', '.join(known)} ({self._where(group)})"
             )
         path = self.dir / group / f"{option}.yaml"
-        if path.exists() or group not in policies.KINDS:
-            self._read(path)
+        if not path.exists() and group in policies.KINDS:
+            return  # of another package
+        if "defaults" in self._read(path):  # Hydra reads other files for it
+            for other in self.dir.rglob("*.yaml"):
+                self._read(other)
 
     def _where(self, group: str) -> str:
         """Where a group's options are."""
@@ -86,7 +91,7 @@ class Composer:
         config = dict(base)
         for group, option in choices:
             single = self._hydra(((group, option),))
-            if any(single[key] != base[key] for key in base if key != group):
+            if _without(single, group) != _without(base, group) or group not in single:
                 config = self._hydra(choices)
                 break
             config[group] = single[group]
@@ -97,11 +102,15 @@ class Composer:
         try:
             with initialize_config_dir(str(self.dir.absolute()), version_base="1.3"):
                 config = OmegaConf.to_container(compose("config", overrides))
-        except (HydraException, OmegaConfBaseException) as error:
+        except Exception as error:  # Hydra raises what it likes of a file it cannot use
             reason = " ".join(str(error).split())
             raise BadInput(f"{self.dir}: Hydra cannot compose it: {reason}") from None
         assert isinstance(config, dict)
         return config
+
+
+def _without(config: Config, key: str) -> Config:
+    return {k: value for k, value in config.items() if k != key}
 
 
 def resolve(config: Config) -> Config:
@@ -117,7 +126,7 @@ def resolve(config: Config) -> Config:
             raise BadInput(f"{key} is {text!r} but must not call a resolver, only name a key")
     try:
         resolved = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
-    except OmegaConfBaseException as error:
+    except (OmegaConfBaseException, RecursionError) as error:
         key, text = texts[0]
         reason = str(error).splitlines()[0]
         raise BadInput(f"{key} is {text!r}, which cannot be resolved: {reason}") from None

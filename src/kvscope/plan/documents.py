@@ -1,6 +1,11 @@
-"""YAML in and out: one reader and one writer, fast, with errors of one sentence."""
+"""YAML in and out: one reader and one writer, fast, with errors of one sentence.
+
+A document is walked once, event by event, before it is built: aliases can make a few lines stand
+for more values than any memory holds, and the C loader overflows its stack on deep nesting.
+"""
 
 import re
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -8,19 +13,29 @@ import yaml
 
 from kvscope.errors import BadInput
 
+# No configuration comes near these: a study of 10,000 experiments with ten values each has room.
+MAX_BYTES = 8 * 2**20
+MAX_VALUES = 200_000
+MAX_DEPTH = 50
+MAX_KEY = 200
+MAX_DIGITS = 400  # of a number; the largest float has 309
+
+MERGE, TEXT = "tag:yaml.org,2002:merge", "tag:yaml.org,2002:str"
+
 
 class _Loader(yaml.CSafeLoader):
-    """The safe loader; a key given twice is refused instead of the first being lost."""
+    """The safe loader, less what a configuration never means."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
-        for key, _ in node.value:
-            if key.value in seen:
-                raise yaml.MarkedYAMLError(
-                    problem=f"key '{key.value}' is given twice", problem_mark=key.start_mark
-                )
-            seen.add(key.value)
-        return super().construct_mapping(node, deep=deep)
+    def construct_text(self, node: yaml.ScalarNode) -> str:
+        """A date, which is text to people and to Hydra."""
+        return str(node.value)
+
+    def construct_number(self, node: yaml.ScalarNode) -> int | float:
+        """A number of bounded length, since arithmetic on it, and printing it, must end."""
+        if len(node.value) > MAX_DIGITS:
+            raise _fault(f"a number of more than {MAX_DIGITS} digits", node)
+        is_int = node.tag.endswith(":int")
+        return self.construct_yaml_int(node) if is_int else self.construct_yaml_float(node)
 
 
 class _Dumper(yaml.CSafeDumper):
@@ -30,6 +45,9 @@ class _Dumper(yaml.CSafeDumper):
         return True
 
 
+for _type in ("int", "float"):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_type}", _Loader.construct_number)
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.construct_text)
 # YAML 1.1 reads 1e-3 as text; people, Hydra and YAML 1.2 mean a number.
 _EXPONENT = re.compile(r"^[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$")
 for _class in (_Loader, _Dumper):
@@ -37,9 +55,15 @@ for _class in (_Loader, _Dumper):
 
 
 def load(path: Path) -> Any:
-    """Read a YAML file; BadInput names file, line and reason if it is absent or malformed."""
+    """Read a YAML file of plain values, keys being text.
+
+    BadInput names file, line and reason if it is absent, malformed, or beyond what a
+    configuration may hold.
+    """
     try:
-        return yaml.load(path.read_bytes(), Loader=_Loader)
+        content = _read(path)
+        _check(content)
+        return yaml.load(content, Loader=_Loader)
     except FileNotFoundError:
         raise BadInput(f"{path}: no such file") from None
     except OSError as error:
@@ -52,9 +76,9 @@ def load(path: Path) -> Any:
 
 
 def load_mapping(path: Path) -> dict[str, Any]:
-    """Read a YAML file that must hold a mapping with text keys."""
+    """Read a YAML file that must hold a mapping."""
     value = load(path)
-    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+    if not isinstance(value, dict):
         raise BadInput(f"{path}: must hold 'key: value' lines at its top level")
     return value
 
@@ -63,3 +87,107 @@ def dump(value: Any) -> str:
     """Write plain values as YAML, keys in the order given."""
     text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
     return text
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise ValueError(f"must be a text of at most {MAX_BYTES // 2**20} MiB")
+    return content
+
+
+@dataclass
+class _Open:
+    """A list or mapping whose end has not come yet."""
+
+    anchor: str | None
+    is_mapping: bool
+    values_before: int  # in the document
+    items: int = 0  # keys and values in it so far
+    levels: int = 0  # of nesting inside it so far
+    keys: set[str] = field(default_factory=set)
+
+
+class _Walk:
+    """A walk through a document's events that ends where a value must not be built."""
+
+    def __init__(self, loader: _Loader) -> None:
+        self.loader = loader
+        self.values = 0  # so far, aliases written out
+        self.opened: list[_Open] = []
+        self.anchors: dict[str, tuple[int, int]] = {}  # values and levels of what an alias repeats
+
+    def step(self, event: yaml.Event | None) -> None:
+        """Take the next event; YAMLError if the document is to be refused."""
+        if isinstance(event, yaml.CollectionEndEvent):
+            ended = self.opened.pop()
+            self._anchored(ended.anchor, self.values - ended.values_before, ended.levels + 1)
+            self._holds(ended.levels + 1, event)
+            return
+        if not isinstance(event, yaml.NodeEvent):
+            return  # where the document begins and ends
+        if self.opened and self.opened[-1].is_mapping and self.opened[-1].items % 2 == 0:
+            self._check_key(event, self.opened[-1].keys)
+        if self.opened:
+            self.opened[-1].items += 1
+        if isinstance(event, yaml.AliasEvent):
+            if event.anchor not in self.anchors:
+                raise _fault(f"alias '*{event.anchor}' must follow the value it repeats", event)
+            values, levels = self.anchors[event.anchor]
+            self.values += values
+            self._holds(levels, event)
+            return
+        assert isinstance(event, yaml.ScalarEvent | yaml.CollectionStartEvent)
+        if event.tag is not None:
+            raise _fault(f"tag {event.tag!r} must be left out", event)
+        if isinstance(event, yaml.CollectionStartEvent):
+            is_mapping = isinstance(event, yaml.MappingStartEvent)
+            self.anchors.pop(event.anchor or "", None)  # inside it, an alias would repeat itself
+            self.opened.append(_Open(event.anchor, is_mapping, self.values))
+        else:
+            self._anchored(event.anchor, 1, 0)
+        self.values += 1
+        self._holds(0, event)
+
+    def _anchored(self, anchor: str | None, values: int, levels: int) -> None:
+        if anchor is not None:
+            self.anchors[anchor] = (values, levels)
+
+    def _holds(self, levels: int, event: yaml.Event) -> None:
+        """The innermost list or mapping that is open holds a value of so many levels."""
+        if self.opened:
+            self.opened[-1].levels = max(self.opened[-1].levels, levels)
+        if len(self.opened) + levels > MAX_DEPTH:
+            raise _fault(f"nested more than {MAX_DEPTH} levels deep", event)
+        if self.values > MAX_VALUES:
+            raise _fault(f"more than {MAX_VALUES:,} values, aliases written out", event)
+
+    def _check_key(self, event: yaml.Event, keys: set[str]) -> None:
+        """Refuse a key that is no text, and one given twice, of which the loader would lose one."""
+        if not isinstance(event, yaml.ScalarEvent):
+            raise _fault("a key must be text", event)
+        key: str = event.value
+        if len(key) > MAX_KEY or not key.isprintable():
+            raise _fault(f"a key must be a line of at most {MAX_KEY} printable characters", event)
+        tag = self.loader.resolve(yaml.ScalarNode, key, event.implicit)  # type: ignore[no-untyped-call]
+        if tag not in (TEXT, MERGE):
+            raise _fault(f"key '{key}' must be text, and stand in quotes to be so", event)
+        if key in keys:
+            raise _fault(f"key '{key}' is given twice", event)
+        keys.add(key)
+
+
+def _check(content: bytes) -> None:
+    """Raise YAMLError for a document that must not be built."""
+    loader = _Loader(content)
+    try:
+        walk = _Walk(loader)
+        while loader.check_event():
+            walk.step(loader.get_event())
+    finally:
+        loader.dispose()
+
+
+def _fault(problem: str, place: Any) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=place.start_mark)

@@ -9,9 +9,23 @@ from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 
 from kvscope.plan import documents, rules
 from kvscope.plan.complaints import Origin, complaint
-from kvscope.plan.fields import Blocks, Count, CountOrZero, Gib, Part, Real, Whole
+from kvscope.plan.fields import (
+    MAX_REPEATS,
+    MAX_THREADS,
+    Count,
+    Gib,
+    Part,
+    Rate,
+    Real,
+    Requests,
+    Seconds,
+    Sha256,
+    Tokens,
+    Whole,
+)
 from kvscope.plan.models import Model
 from kvscope.plan.policies import KINDS, PLUGIN, Plugin
+from kvscope.plan.sources import HASHES
 
 GIB = 2**30
 ID_DIGITS = 10
@@ -21,15 +35,15 @@ class Device(Part):
     """Where the engine runs; `threads` are the CPU threads it may use."""
 
     name: Literal["cpu", "cuda"]
-    threads: Count
+    threads: Annotated[Whole, Field(ge=1, le=MAX_THREADS)]
 
 
 class Engine(Part):
     """Limits of the engine, named as vLLM names them, and whose attention kernels it uses."""
 
-    max_model_len: Count
-    max_num_batched_tokens: Count
-    max_num_seqs: Count
+    max_model_len: Tokens
+    max_num_batched_tokens: Tokens
+    max_num_seqs: Tokens
     attention: Literal["vllm", "paged", "instrumented"] = "vllm"
 
 
@@ -38,25 +52,25 @@ class Arrivals(Part):
 
     name: str
     arrival: Literal["all_at_once", "poisson", "trace"]
-    rate_per_s: Annotated[Real, Field(gt=0)] | None = None
-    timeout_s: Annotated[Real, Field(gt=0)] | None = None
+    rate_per_s: Rate | None = None
+    timeout_s: Seconds | None = None
 
 
 class Fixed(Arrivals):
     """Requests of one length."""
 
     name: Literal["fixed"]
-    num_requests: Count
-    prompt_tokens: Count
-    output_tokens: Count
+    num_requests: Requests
+    prompt_tokens: Tokens
+    output_tokens: Tokens
 
 
 class Spread(Arrivals):
     """Requests whose total lengths are drawn from [min_tokens, max_tokens]."""
 
-    num_requests: Count
-    min_tokens: Annotated[Whole, Field(ge=2)]
-    max_tokens: Annotated[Whole, Field(ge=2)]
+    num_requests: Requests
+    min_tokens: Annotated[Tokens, Field(ge=2)]
+    max_tokens: Annotated[Tokens, Field(ge=2)]
     prompt_to_output_ratio: Annotated[Real, Field(gt=0)]
 
 
@@ -74,21 +88,30 @@ class Zipf(Spread):
 
 
 class ShareGPT(Arrivals):
-    """Lengths of real conversations, from the user's copy of the ShareGPT file."""
+    """Lengths of real conversations, from the user's copy of the ShareGPT file.
+
+    The hashes are of the files' content (plan.sources); the planner fills them in.
+    """
 
     name: Literal["sharegpt"]
-    num_requests: Count
+    num_requests: Requests
     path: str
+    sha256: Sha256
     tokenizer: str | None = None
-    max_tokens: Annotated[Whole, Field(ge=5)]
+    tokenizer_sha256: Sha256 | None = None
+    max_tokens: Annotated[Tokens, Field(ge=5)]
 
 
 class Trace(Arrivals):
-    """Lengths, and arrival times if wanted, from a recorded trace."""
+    """Lengths, and arrival times if wanted, from a recorded trace.
+
+    `sha256` is of the file's content; the planner fills it in.
+    """
 
     name: Literal["trace"]
-    num_requests: Count | None = None
+    num_requests: Requests | None = None
     path: str
+    sha256: Sha256
 
 
 class PrefillFirst(Part):
@@ -107,7 +130,7 @@ class Chunked(Part):
     """Prefill and decode share a forward pass of at most `chunk_tokens` tokens."""
 
     name: Literal["chunked"]
-    chunk_tokens: Count
+    chunk_tokens: Tokens
 
     @property
     def slug(self) -> str:
@@ -131,7 +154,7 @@ class Swap(Part):
     host_memory: Literal["pinned", "pageable"]
     copies: Literal["per_block", "coalesced"]
     host_gib: Gib | None = None
-    host_blocks: Blocks | None = None
+    host_blocks: Count | None = None
 
 
 class Cache(Part):
@@ -141,8 +164,8 @@ class Cache(Part):
     `watermark` is the share of blocks that stays free when a waiting request is let in.
     """
 
-    block_size: Count
-    blocks: Blocks | None = None
+    block_size: Tokens
+    blocks: Count | None = None
     gib: Gib | None = None
     layout: Literal["by_layer", "by_block"] = "by_layer"
     watermark: Annotated[Real, Field(ge=0, lt=1)] = 0.0
@@ -215,8 +238,8 @@ class Experiment(Part):
     profiler: Profiler
     # NumPy's legacy generator, which the Zipf workload is defined by, takes 32 bits.
     seed: Annotated[Whole, Field(ge=0, lt=2**32)]
-    repeats: Count
-    warmup: CountOrZero
+    repeats: Annotated[Whole, Field(ge=1, le=MAX_REPEATS)]
+    warmup: Annotated[Whole, Field(ge=0, le=MAX_REPEATS)]
 
     @model_validator(mode="after")
     def _possible(self) -> "Experiment":
@@ -227,9 +250,11 @@ class Experiment(Part):
     def canonical_json(self) -> str:
         """The text that is hashed: keys sorted, no spaces, keys at their class's default left out.
 
-        Leaving them out keeps every id when a later version adds a key with a default.
+        Leaving them out keeps every id when a later version adds a key with a default. Of a file
+        the text holds what is in it, not where it is.
         """
         value = self.given(exclude_defaults=True)
+        value["workload"] = {k: v for k, v in value["workload"].items() if k not in HASHES}
         return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     def given(self, exclude_defaults: bool = False) -> dict[str, Any]:
@@ -310,7 +335,7 @@ def parse(value: Any, origin: Origin) -> Experiment:
 
 def load(path: Path) -> Experiment:
     """Read an experiment.yaml; BadInput names the file and the key if it cannot be used."""
-    return parse(documents.load(path), lambda key: str(path))
+    return parse(documents.load_mapping(path), lambda key: str(path))
 
 
 def dump(experiment: Experiment) -> str:

@@ -1,11 +1,20 @@
 """The strict building blocks of everything that a configuration may hold."""
 
+import re
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 IMPOSSIBLE = "impossible"
+
+# Beyond these no experiment can be run anywhere: they catch a slip before it takes memory or hours.
+MAX_NUMBER = 10**9
+MAX_REQUESTS = 10**6
+MAX_TOKENS = 10**9  # of all requests together
+MAX_LENGTH = 2**24  # tokens of a request, or of a forward pass
+MAX_REPEATS = 1000
+MAX_THREADS = 4096
 
 
 def _whole(value: Any) -> Any:
@@ -14,13 +23,24 @@ def _whole(value: Any) -> Any:
 
 
 Whole = Annotated[int, BeforeValidator(_whole)]
-Count = Annotated[Whole, Field(ge=1)]
-CountOrZero = Annotated[Whole, Field(ge=0)]
-# More than any memory holds; beyond, arithmetic on sizes would lose its meaning.
-Blocks = Annotated[Whole, Field(ge=1, le=10**9)]
+Count = Annotated[Whole, Field(ge=1, le=MAX_NUMBER)]
+Requests = Annotated[Whole, Field(ge=1, le=MAX_REQUESTS)]
+Tokens = Annotated[Whole, Field(ge=1, le=MAX_LENGTH)]
 Real = Annotated[float, Field(allow_inf_nan=False)]
 Gib = Annotated[Real, Field(gt=0, le=1e6)]
+# Requests a second: one in three hours, at the least.
+Rate = Annotated[Real, Field(ge=1e-4, le=1e6)]
+Seconds = Annotated[Real, Field(gt=0)]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]*$", max_length=60)]
+
+
+def _sha256(value: str) -> str:
+    if not re.fullmatch("[0-9a-f]{64}", value):
+        raise PydanticCustomError("sha256", "a SHA-256 in 64 hexadecimal digits")
+    return value
+
+
+Sha256 = Annotated[str, AfterValidator(_sha256)]
 
 
 class Part(BaseModel):

@@ -1,7 +1,7 @@
 """From a study and the command line to the list of experiments."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -12,11 +12,11 @@ from kvscope.plan import overrides as command_line
 from kvscope.plan import study as studies
 from kvscope.plan.composition import Composer, Config
 from kvscope.plan.experiment import Experiment
+from kvscope.plan.manifest import AD_HOC
 from kvscope.plan.point import Point, check_keys, label
 from kvscope.plan.study import Grid, Settings, Study
 
 MAX_EXPERIMENTS = 10_000
-AD_HOC = "adhoc"
 
 Given = dict[str, list[Any]]
 
@@ -32,9 +32,12 @@ class Planned:
 
 @dataclass(frozen=True)
 class Plan:
-    """A study, expanded; `varied_keys` are those whose values differ between its experiments."""
+    """A study, expanded; None for the command line alone.
 
-    study: str
+    `varied_keys` are those whose values differ between its experiments.
+    """
+
+    study: str | None
     title: str
     description: str
     config_dir: Path
@@ -69,7 +72,7 @@ def expand(study: str | None, overrides: list[str], config_dir: Path) -> Plan:
         for (experiment, _, _), values in zip(rows.values(), varied, strict=True)
     )
     return Plan(
-        study=found.name,
+        study=study,
         title=found.title,
         description=found.description,
         config_dir=config_dir,
@@ -91,7 +94,7 @@ def split_study(words: list[str]) -> tuple[str | None, list[str]]:
 
 def _ad_hoc() -> Study:
     """The study of the command line alone: one grid that sets nothing."""
-    return Study(AD_HOC, "Experiments of the command line", "", (Grid("", (), ()),), ())
+    return Study(AD_HOC, "Experiments of the command line", "", (Grid("", Path(), (), ()),), ())
 
 
 def _with_command_line(grid: Grid, given: Given) -> Grid:
@@ -101,7 +104,7 @@ def _with_command_line(grid: Grid, given: Given) -> Grid:
     kept = ([_without(row, given) for row in axis] for axis in grid.axes)
     axes = [axis for axis in kept if any(axis)]
     command = [[{key: value} for value in values] for key, values in given.items()]
-    return Grid(grid.origin, (*axes, *command), grid.exclude)
+    return replace(grid, axes=(*axes, *command))
 
 
 def _without(row: Settings, given: Given) -> Settings:
@@ -122,7 +125,7 @@ def _points(grid: Grid, given: Given, composer: Composer) -> Iterator[tuple[Poin
     for rows in product(*grid.axes):
         settings: Settings = {key: value for row in rows for key, value in row.items()}
         command = {key: value for key, value in settings.items() if key in given}
-        point = Point(composer, grid.origin, _without(settings, given), command)
+        point = Point(composer, grid, _without(settings, given), command)
         config = point.config()
         if not any(_matches(point, config, pattern) for pattern in grid.exclude):
             yield point, config
@@ -148,4 +151,5 @@ def _only_there_or_not(
     group = key.partition(".")[0]
     if key == group or group not in differ or group not in composer.groups:
         return False
-    return len({row[key] for row in rows} - {None}) < 2
+    values = [row[key] for row in rows if row[key] is not None]
+    return all(value == values[0] for value in values)

@@ -1,91 +1,215 @@
 """The plan on disk: one manifest a study, one experiment.yaml an experiment.
 
 A file is written only if its bytes change, so that nothing is run again whose meaning stayed.
+Reading a manifest that is current needs no configuration and no schema library.
 """
 
 import hashlib
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import kvscope
-from kvscope.files import read_json, write_text_if_changed
+from kvscope.errors import BadInput
+from kvscope.files import check_name, read_json, write_text, write_text_if_changed
+from kvscope.plan.sources import named, unchanged
 
 if TYPE_CHECKING:
     from kvscope.plan.experiment import Experiment
     from kvscope.plan.grid import Plan, Planned
 
-MIB = 2**20
-# Memory of the engine's process beside weights and cache: Python, PyTorch and vLLM. Rounded up
-# generously: it is asked of a batch system, which kills what exceeds it.
-BASE_MIB = 4096
+AD_HOC = "adhoc"  # the plan of the command line alone
+# A walltime that was expected before stays unless what is expected now differs by more than this:
+# every run that is finished changes the estimates a little, and must not change the manifest.
+STEADY = 1.5
+TEXT_OR_NULL = (str, type(None))
+WORDS = {
+    str: "text",
+    int: "a whole number",
+    dict: "a group of keys",
+    list: "a list",
+    TEXT_OR_NULL: "text or null",
+}
+# What a manifest holds: a type, several, or [of each item], or {of each key}.
+SHAPE: dict[str, Any] = {
+    "study": str,
+    "base": TEXT_OR_NULL,
+    "title": str,
+    "description": str,
+    "varied_keys": [str],
+    "figures": [str],
+    "overrides": [str],
+    "config_sha256": str,
+    "files": [{"path": str, "sha256": str}],
+    "experiments": [
+        {
+            "id": str,
+            "label": str,
+            "varied": dict,
+            "resources": {"threads": int, "memory_mib": int, "gpus": int, "walltime_s": int},
+        }
+    ],
+}
 
 
 def manifest_path(study: str, results: Path) -> Path:
     """results/studies/STUDY/manifest.json."""
-    return results / "studies" / study / "manifest.json"
+    return results / "studies" / check_name(study, "study") / "manifest.json"
 
 
 def experiment_path(experiment_id: str, results: Path) -> Path:
     """results/experiments/ID/experiment.yaml."""
-    return results / "experiments" / experiment_id / "experiment.yaml"
+    return results / "experiments" / check_name(experiment_id, "id") / "experiment.yaml"
 
 
-def ensure(study: str, config_dir: Path, results: Path) -> dict[str, Any]:
-    """The study's manifest, expanded again only if that may change it.
+def name_of(study: str | None, overrides: Sequence[str]) -> str:
+    """The name under which a plan's results lie.
 
-    It is, if the configuration changed, a file is gone, or the manifest was written with
-    overrides on the command line. Raises BadInput if the study cannot be planned.
+    A study with overrides is another study: its name ends in 8 hex digits of their SHA-256, so that
+    both keep their pages.
     """
-    if manifest_path(study, results).exists():
-        manifest = read(study, results)
+    base = study or AD_HOC
+    if not overrides:
+        return base
+    return f"{base}-{hashlib.sha256(json.dumps(sorted(overrides)).encode()).hexdigest()[:8]}"
+
+
+def ensure(
+    study: str | None, config_dir: Path, results: Path, overrides: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The manifest of a study with overrides, expanded again only if that may change it.
+
+    It is, if the configuration or a workload's file changed, or a file is gone. `study` may name a
+    plan that was written with overrides (`name_of`); None is the plan of the overrides alone.
+    Raises BadInput if it cannot be planned.
+    """
+    path = manifest_path(name_of(study, overrides), results)
+    if manifest := _read_if_sound(path.parent.name, results):
+        study, overrides = manifest["base"], manifest["overrides"]
         if _current(manifest, config_sha256(study, config_dir), results):
             return manifest
     from kvscope.plan.grid import expand  # half a second that the path above does without
 
-    write(expand(study, [], config_dir), results)
-    return read(study, results)
+    write(expand(study, list(overrides), config_dir), results)
+    return read(path.parent.name, results)
+
+
+def _read_if_sound(study: str, results: Path) -> dict[str, Any] | None:
+    """A study's manifest; None if there is none, or one of another version, or a damaged one."""
+    try:
+        return read(study, results)
+    except BadInput:
+        return None
 
 
 def _current(manifest: dict[str, Any], sha256: str, results: Path) -> bool:
     ids = (entry["id"] for entry in manifest["experiments"])
     return (
         manifest["config_sha256"] == sha256
-        and not manifest["overrides"]
         and all(experiment_path(i, results).exists() for i in ids)
+        and all(unchanged(file["path"], file["sha256"]) for file in manifest["files"])
     )
 
 
 def read(study: str, results: Path) -> dict[str, Any]:
-    """Read a study's manifest; BadInput names the file if it is absent or damaged."""
-    manifest: dict[str, Any] = read_json(manifest_path(study, results))
+    """Read a study's manifest; BadInput names file, key and value if it is absent or damaged."""
+    path = manifest_path(study, results)
+    manifest: dict[str, Any] = read_json(path)
+    _check(manifest, SHAPE, f"{path}: manifest")
+    if manifest["study"] != study:
+        raise BadInput(f"{path}: is of study {manifest['study']!r:.60}; plan the study again")
+    for number, entry in enumerate(manifest["experiments"]):
+        check_name(entry["id"], f"{path}: manifest.experiments.{number}.id")
     return manifest
 
 
-def write(plan: "Plan", results: Path) -> Path:
-    """Write a plan's experiments and manifest below `results`; give the manifest's path."""
-    from kvscope.plan.experiment import dump
+def _check(value: Any, shape: Any, place: str) -> None:
+    """Raise BadInput unless a value has a shape such as SHAPE."""
+    kind = type(shape) if isinstance(shape, dict | list) else shape
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
+        raise BadInput(f"{place} is {value!r:.60} but must be {WORDS[kind]}; plan the study again")
+    if isinstance(shape, list):
+        for number, item in enumerate(value):
+            _check(item, shape[0], f"{place}.{number}")
+    if isinstance(shape, dict):
+        for key, inner in shape.items():
+            if key not in value:
+                raise BadInput(f"{place} lacks the key {key!r}; plan the study again")
+            _check(value[key], inner, f"{place}.{key}")
 
-    for planned in plan.experiments:
-        path = experiment_path(planned.experiment.id, results)
-        write_text_if_changed(path, dump(planned.experiment))
+
+def write(plan: "Plan", results: Path) -> Path:
+    """Write a plan's experiments and manifest below `results`; give the manifest's path.
+
+    BadInput if the trace of a workload cannot be used.
+    """
+    needs = resources_of(plan, results)
+    name = name_of(plan.study, plan.overrides)
+    experiments = [planned.experiment for planned in plan.experiments]
     manifest = {
-        "study": plan.study,
+        "study": name,
+        "base": plan.study,
         "title": plan.title,
         "description": plan.description,
         "varied_keys": list(plan.varied_keys),
         "figures": list(plan.figures),
         "overrides": list(plan.overrides),
         "config_sha256": config_sha256(plan.study, plan.config_dir),
-        "experiments": [_entry(planned) for planned in plan.experiments],
+        "files": _files(experiments),
+        "experiments": [_entry(planned, needs) for planned in plan.experiments],
     }
-    path = manifest_path(plan.study, results)
+    for experiment in experiments:
+        _write_experiment(experiment, experiment_path(experiment.id, results))
+    path = manifest_path(name, results)
     write_text_if_changed(path, json.dumps(manifest, indent=1, allow_nan=False) + "\n")
     return path
 
 
-def config_sha256(study: str, config_dir: Path) -> str:
-    """SHA-256 over what a study's plan is made of: its file, all option files, the version."""
+def _write_experiment(experiment: "Experiment", path: Path) -> None:
+    """Write an experiment.yaml, unless one is there that a finished run vouches for.
+
+    The bytes of the same experiment differ where a file was named in another way.
+    """
+    from kvscope.plan.experiment import dump
+    from kvscope.runfile import is_complete
+
+    text = dump(experiment)
+    changed = not path.is_file() or path.read_bytes() != text.encode()
+    if changed and not is_complete(path.parent, experiment.id):
+        write_text(path, text)
+
+
+def resources_of(plan: "Plan", results: Path) -> dict[str, dict[str, int]]:
+    """What a batch system must give each experiment's run, by id: `resources`, and `walltime_s`.
+
+    BadInput if the trace of a workload cannot be used.
+    """
+    from kvscope.plan.resources import resources
+    from kvscope.plan.walltime import walltimes_s
+
+    experiments = [planned.experiment for planned in plan.experiments]
+    before = _read_if_sound(name_of(plan.study, plan.overrides), results)
+    entries = before["experiments"] if before else []
+    expected_before = {entry["id"]: entry["resources"]["walltime_s"] for entry in entries}
+    expected = walltimes_s(experiments, results)
+    needs = {}
+    for experiment in experiments:
+        now = expected[experiment.id]
+        before_s = expected_before.get(experiment.id, 0)
+        steady = now / STEADY <= before_s <= now * STEADY
+        needs[experiment.id] = resources(experiment) | {"walltime_s": before_s if steady else now}
+    return needs
+
+
+def _files(experiments: Iterable["Experiment"]) -> list[dict[str, str]]:
+    """The files of all workloads, each once."""
+    files = dict.fromkeys(file for e in experiments for file in named(e.workload))
+    return [{"path": path, "sha256": sha256} for _, path, sha256 in files]
+
+
+def config_sha256(study: str | None, config_dir: Path) -> str:
+    """SHA-256 over what a plan is made of: the study's file, all option files, the version."""
     digest = hashlib.sha256(kvscope.__version__.encode())
     studies, own = config_dir / "study", config_dir / "study" / f"{study}.yaml"
     for path in sorted(config_dir.rglob("*.yaml")):
@@ -96,24 +220,10 @@ def config_sha256(study: str, config_dir: Path) -> str:
     return digest.hexdigest()
 
 
-def resources(experiment: "Experiment") -> dict[str, int]:
-    """What a batch system must give one run: CPU threads, MiB of host memory, GPUs."""
-    weights = experiment.model.weight_bytes
-    blocks = experiment.host_blocks
-    if experiment.device.name == "cuda":
-        needed, gpus = weights, 1
-    else:  # weights twice: as loaded, and as packed for the CPU's matrix product
-        needed, gpus = 2 * weights, 0
-        blocks += experiment.cache_blocks
-    needed += blocks * experiment.block_bytes
-    memory = BASE_MIB + -(-needed // MIB)
-    return {"threads": experiment.device.threads, "memory_mib": memory, "gpus": gpus}
-
-
-def _entry(planned: "Planned") -> dict[str, Any]:
+def _entry(planned: "Planned", needs: dict[str, dict[str, int]]) -> dict[str, Any]:
     return {
         "id": planned.experiment.id,
         "label": planned.label,
         "varied": planned.varied,
-        "resources": resources(planned.experiment),
+        "resources": needs[planned.experiment.id],
     }

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from kvscope.plan.fields import Count, Name, Part, Real, Whole, impossible
+from kvscope.plan.fields import MAX_NUMBER, Count, Name, Part, Real, Tokens, Whole, impossible
 
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
@@ -56,8 +56,8 @@ class Model(Part):
     kv_heads: Count
     head_size: Count
     intermediate_size: Count
-    vocab_size: Annotated[Whole, Field(ge=8)]
-    max_position_embeddings: Count
+    vocab_size: Annotated[Whole, Field(ge=8, le=MAX_NUMBER)]
+    max_position_embeddings: Tokens
     tie_word_embeddings: bool
     rope_theta: Annotated[Real, Field(gt=0)] | None = None
     rope_scaling: RopeScaling | None = None

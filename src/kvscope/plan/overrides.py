@@ -10,8 +10,10 @@ from hydra.core.override_parser.types import Glob, Override, QuotedString
 from hydra.errors import HydraException
 
 from kvscope.errors import BadInput
+from kvscope.plan.complaints import shown
 
 MAX_VALUES = 10_000
+MAX_CHARACTERS = 100_000  # of an override: ten for each value
 FORMS = "write key=value, key=a,b,c, key=choice(a,b) or key=range(start,stop,step)"
 
 
@@ -28,25 +30,33 @@ def parse(texts: list[str], config_dir: Path) -> dict[str, list[Any]]:
         key = override.key_or_group
         if key in axes:
             raise BadInput(f"{key} is given twice on the command line; {FORMS}")
-        axes[key] = list(islice(_values(override, text, config_dir), MAX_VALUES + 1))
+        try:
+            axes[key] = list(islice(_values(override, text, config_dir), MAX_VALUES + 1))
+        except (HydraException, ArithmeticError, TypeError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            raise BadInput(f"{shown(text)} on the command line has no values: {reason}") from None
         if not axes[key]:
-            raise BadInput(f"{text!r} on the command line stands for no value at all")
+            raise BadInput(f"{shown(text)} on the command line stands for no value at all")
         if len(axes[key]) > MAX_VALUES:
-            raise BadInput(f"{text!r} on the command line stands for over {MAX_VALUES:,} values")
+            many = f"over {MAX_VALUES:,} values"
+            raise BadInput(f"{shown(text)} on the command line stands for {many}")
     return axes
 
 
 def _parse_one(parser: OverridesParser, text: str) -> Override:
-    unreadable = BadInput(f"{text!r} on the command line cannot be read; {FORMS}")
+    unreadable = BadInput(f"{shown(text)} on the command line cannot be read; {FORMS}")
+    if len(text) > MAX_CHARACTERS:
+        raise unreadable
     try:
+        text.encode()
         override = parser.parse_override(text)
-    except HydraException:
+    except (HydraException, ValueError, RecursionError):
         raise unreadable from None
     if not override.key_or_group:
         raise unreadable
     if override.is_add() or override.is_force_add() or override.is_delete() or override.package:
         raise BadInput(
-            f"{text!r} on the command line adds, deletes or moves a key, but the keys of an "
+            f"{shown(text)} on the command line adds, deletes or moves a key, but the keys of an "
             f"experiment are fixed; {FORMS}"
         )
     return override
@@ -57,7 +67,7 @@ def _values(override: Override, text: str, config_dir: Path) -> Iterator[Any]:
     if not override.is_sweep_override():
         return iter([override.value()])
     if override.is_interval_sweep() or getattr(value, "shuffle", False):
-        raise BadInput(f"{text!r} on the command line is no fixed list of values; {FORMS}")
+        raise BadInput(f"{shown(text)} on the command line is no fixed list of values; {FORMS}")
     if isinstance(value, Glob):
         return iter(value.filter(options(config_dir, override.key_or_group)))
     return (v.text if isinstance(v, QuotedString) else v for v in override.sweep_iterator())

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, reduce
+from pathlib import Path
 from typing import Any
 
 from kvscope.errors import BadInput
@@ -10,7 +11,8 @@ from kvscope.plan.complaints import all_keys, nearest, shown
 from kvscope.plan.composition import Composer, Config, resolve
 from kvscope.plan.experiment import Experiment, parse
 from kvscope.plan.policies import KINDS
-from kvscope.plan.study import Settings
+from kvscope.plan.sources import Place, filled
+from kvscope.plan.study import Grid, Settings
 
 # A memory has one size, in blocks or in GiB: who sets one of them means it instead of the other.
 SIZES = (("cache", "blocks", "gib"), ("overflow", "host_blocks", "host_gib"))
@@ -21,7 +23,7 @@ class Point:
     """Values set by a grid of a study (`chosen`) and by the command line (`given`)."""
 
     composer: Composer
-    grid: str
+    grid: Grid
     chosen: Settings
     given: Settings
 
@@ -30,17 +32,25 @@ class Point:
         """All that is set beyond the defaults; the command line wins."""
         return self.chosen | self.given
 
-    def origin(self, key: str) -> str:
-        """Where a dotted key's value comes from: the place to fix it."""
+    def place(self, key: str) -> Place:
+        """Where a dotted key's value is written."""
         groups = self.composer.groups
-        for layer, place in ((self.given, "the command line"), (self.chosen, self.grid)):
+        layers = (
+            (self.given, Place("the command line", Path())),
+            (self.chosen, Place(self.grid.origin, self.grid.directory)),
+        )
+        for layer, place in layers:
             if any(k == key or (k not in groups and key.startswith(f"{k}.")) for k in layer):
                 return place
         group = key.partition(".")[0]
         option = self._option(group)
-        if option is not None:
-            return str(self.composer.dir / group / f"{option}.yaml")
-        return str(self.composer.dir / "config.yaml")
+        file = "config.yaml" if option is None else f"{group}/{option}.yaml"
+        path = self.composer.dir / file
+        return Place(str(path), path.parent)
+
+    def origin(self, key: str) -> str:
+        """Where a dotted key's value comes from, in words: the place to fix it."""
+        return self.place(key).words
 
     def config(self) -> Config:
         """The whole configuration: defaults, options, the study's values, the command line's."""
@@ -58,6 +68,9 @@ class Point:
 
     def experiment(self, config: Config) -> Experiment:
         """The experiment of this point's configuration; BadInput names key, value and place."""
+        workload = config.get("workload")
+        if isinstance(workload, dict):
+            config = config | {"workload": filled(workload, self.place)}
         return parse(config, self.origin)
 
     def value(self, config: Config, key: str) -> Any:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field
 
 from kvscope.errors import BadInput
-from kvscope.plan.fields import Blocks, Gib, Part
+from kvscope.plan.fields import Count, Gib, Part
 
 KINDS = ("batching", "overflow")
 PLUGIN = "plugin"
@@ -26,7 +26,7 @@ class Plugin(Part):
 
     name: Annotated[str, Field(max_length=60)]
     host_gib: Gib | None = None
-    host_blocks: Blocks | None = None
+    host_blocks: Count | None = None
 
     @property
     def settings(self) -> dict[str, Any]:

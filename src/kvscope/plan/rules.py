@@ -1,10 +1,11 @@
 """Combinations of values that cannot work, found before anything runs."""
 
+import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kvscope.plan import policies
-from kvscope.plan.fields import impossible
+from kvscope.plan.fields import MAX_TOKENS, impossible
 
 if TYPE_CHECKING:
     from kvscope.plan.experiment import Experiment
@@ -28,6 +29,22 @@ def _policies_exist(experiment: "Experiment") -> None:
         name = getattr(experiment, kind).name
         if name not in policies.registered(kind):
             raise impossible(policies.unknown(kind, name), kind)
+
+
+def _settings_are_plain(experiment: "Experiment") -> None:
+    """Another package's settings may be anything that JSON holds: the id is made of them."""
+    for kind in policies.KINDS:
+        chosen = getattr(experiment, kind)
+        settings = chosen.settings if isinstance(chosen, policies.Plugin) else {}
+        for key, value in settings.items():
+            try:
+                json.dumps(value, allow_nan=False)
+            except (TypeError, ValueError):
+                raise impossible(
+                    f"{kind}.{key} ({value!r:.60}) must be text, a finite number, true, false, "
+                    "null, or a list or group of these",
+                    f"{kind}.{key}",
+                ) from None
 
 
 def _cache_has_one_size(experiment: "Experiment") -> None:
@@ -229,21 +246,52 @@ def _lengths_in_order(experiment: "Experiment") -> None:
         )
 
 
+def _longest(workload: Any) -> int:
+    """The most tokens that a request may have, prompt and output together."""
+    if workload.name == "fixed":
+        return int(workload.prompt_tokens + workload.output_tokens)
+    return int(workload.max_tokens)
+
+
 def _requests_within_context(experiment: "Experiment") -> None:
     workload, most = experiment.workload, experiment.engine.max_model_len
     if workload.name == "trace":
         return  # its lengths are in a file: workload.requests.check reads it
+    longest = _longest(workload)
     if workload.name == "fixed":
-        longest = workload.prompt_tokens + workload.output_tokens
         what, keys = "workload.prompt_tokens + workload.output_tokens", ("workload.prompt_tokens",)
     else:
-        longest = workload.max_tokens
         what, keys = "workload.max_tokens", ("workload.max_tokens",)
     if longest > most:
         raise impossible(
             f"{what} ({longest}) must not exceed engine.max_model_len ({most})",
             *keys,
             "engine.max_model_len",
+        )
+
+
+def _requests_within_bounds(experiment: "Experiment") -> None:
+    workload = experiment.workload
+    if workload.name == "trace":
+        return  # traces.requests adds up what the file holds
+    longest = _longest(workload)
+    most = workload.num_requests * longest
+    if most > MAX_TOKENS:
+        raise impossible(
+            f"workload.num_requests ({workload.num_requests:,}) of up to {longest:,} tokens are "
+            f"{most:,} tokens but must be at most {MAX_TOKENS:,} together",
+            "workload.num_requests",
+        )
+
+
+def _tokenizer_has_a_hash(experiment: "Experiment") -> None:
+    workload = experiment.workload
+    if workload.name == "sharegpt" and (
+        (workload.tokenizer is None) != (workload.tokenizer_sha256 is None)
+    ):
+        raise impossible(
+            "workload.tokenizer and workload.tokenizer_sha256 must both be set, or neither",
+            "workload.tokenizer_sha256",
         )
 
 
@@ -276,6 +324,7 @@ def _shown(value: object) -> object:
 
 RULES: tuple[Callable[["Experiment"], None], ...] = (
     _policies_exist,
+    _settings_are_plain,
     _cache_has_one_size,
     _host_pool_has_one_size,
     _no_prefix_caching,
@@ -294,5 +343,7 @@ RULES: tuple[Callable[["Experiment"], None], ...] = (
     _whole_prompt_within_batch,
     _lengths_in_order,
     _requests_within_context,
+    _requests_within_bounds,
+    _tokenizer_has_a_hash,
     _arrivals_have_times,
 )

@@ -1,36 +1,73 @@
 """A plan, for people and for programs."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from kvscope.plan.complaints import shown
 from kvscope.plan.grid import Plan
+from kvscope.plan.resources import least_gib, machine_gib
+
+# What each experiment's run needs, by id: manifest.resources_of.
+Needs = Mapping[str, Mapping[str, int]]
+MOST_NAMED = 3
 
 
-def as_json(plan: Plan) -> list[dict[str, Any]]:
-    """One object an experiment: id, label, varied values, and the resolved experiment."""
+def as_json(plan: Plan, needs: Needs) -> list[dict[str, Any]]:
+    """One object an experiment: id, label, varied values, resources, the resolved experiment."""
     return [
         {
             "id": planned.experiment.id,
             "label": planned.label,
             "varied": planned.varied,
+            "resources": dict(needs[planned.experiment.id]),
             "experiment": planned.experiment.model_dump(exclude_none=True),
         }
         for planned in plan.experiments
     ]
 
 
-def print_table(plan: Plan) -> None:
-    """Print one line an experiment: its id, and the values that set it apart."""
-    rows = [["id", *plan.varied_keys]]
+def print_table(plan: Plan, needs: Needs) -> None:
+    """Print one line an experiment: id, expected time, and the values that set it apart."""
+    rows = [["id", "time", *plan.varied_keys]]
     for planned in plan.experiments:
         values = (
             value if isinstance(value, str) else shown(value) for value in planned.varied.values()
         )
-        rows.append([planned.experiment.id, *values])
+        seconds = needs[planned.experiment.id]["walltime_s"]
+        rows.append([planned.experiment.id, duration(seconds), *values])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print(
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         )
-    count = len(plan.experiments)
-    print(f"{count} experiment{'s' if count > 1 else ''}: {plan.title}")
+    print(f"{total(needs)}: {plan.title}")
+
+
+def total(needs: Needs) -> str:
+    """'9 experiments, about 4 min in all, one after the other'."""
+    seconds = sum(need["walltime_s"] for need in needs.values())
+    if len(needs) == 1:
+        return f"1 experiment, about {duration(seconds)}"
+    return f"{len(needs)} experiments, about {duration(seconds)} in all, one after the other"
+
+
+def duration(seconds: int) -> str:
+    """A duration in the unit that suits it: '40 s', '4 min', '5 h', '3 days'."""
+    for unit, length, most in (("s", 1, 90), ("min", 60, 90), ("h", 3600, 48)):
+        if seconds < most * length:
+            return f"{round(seconds / length)} {unit}"
+    return f"{round(seconds / 86400):,} days"
+
+
+def beyond_memory(plan: Plan) -> str | None:
+    """One sentence on the experiments that this machine has too little memory for; None if none."""
+    here = machine_gib()
+    needed = {p.experiment.id: least_gib(p.experiment) for p in plan.experiments}
+    beyond = [f"{i} needs {gib:,.1f} GiB" for i, gib in needed.items() if gib > here]
+    if not beyond:
+        return None
+    more = f", and {len(beyond) - MOST_NAMED} more do" if len(beyond) > MOST_NAMED else ""
+    return (
+        f"this machine's memory of {here:,.1f} GiB is too little for {len(beyond)} of the "
+        f"experiments, which `kvscope run` refuses here: {', '.join(beyond[:MOST_NAMED])}{more}"
+    )

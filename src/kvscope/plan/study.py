@@ -8,8 +8,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from pydantic_core import PydanticCustomError
 
 from kvscope.errors import BadInput
+from kvscope.files import check_name
 from kvscope.plan import documents
-from kvscope.plan.complaints import complaint, nearest
+from kvscope.plan.complaints import complaint, nearest, shown
 from kvscope.plan.fields import Part
 from kvscope.plan.overrides import options
 
@@ -56,9 +57,13 @@ class StudyFile(Part):
 
 @dataclass(frozen=True)
 class Grid:
-    """One grid: an axis is a list of settings of which each experiment takes one."""
+    """One grid: an axis is a list of settings of which each experiment takes one.
+
+    `origin` and `directory` tell where it is written.
+    """
 
     origin: str
+    directory: Path
     axes: tuple[list[Settings], ...]
     exclude: tuple[Settings, ...]
 
@@ -76,7 +81,7 @@ class Study:
 
 def read(name: str, config_dir: Path) -> Study:
     """Read config/study/NAME.yaml; BadInput lists the studies there are if it is not one."""
-    path = config_dir / "study" / f"{name}.yaml"
+    path = config_dir / "study" / f"{check_name(name, 'study')}.yaml"
     known = options(config_dir, "study")
     if name not in known:
         raise BadInput(
@@ -93,12 +98,12 @@ def read(name: str, config_dir: Path) -> Study:
 
 
 def _grid(file: GridFile, path: Path) -> Grid:
-    origin = f"{path} grid {file.name!r}"
+    origin = f"{path} grid {shown(file.name)}"
     fixed: list[list[Settings]] = [[file.set]] if file.set else []
     product = [[{key: value} for value in values] for key, values in file.product.items()]
     axes = (*fixed, *file.linked, *product)
     _refuse_repeated_keys(axes, origin)
-    return Grid(origin, axes, tuple(file.exclude))
+    return Grid(origin, path.parent, axes, tuple(file.exclude))
 
 
 def _refuse_repeated_keys(axes: tuple[list[Settings], ...], origin: str) -> None:

@@ -51,7 +51,7 @@ def shared(study: StudyData) -> list[tuple[str, str]]:
 
 def dates(study: StudyData) -> str:
     """When the experiments ran, in UTC: a minute, or from when to when."""
-    clocks = [run.facts.get("clock") or {} for run in study.runs]
+    clocks = [run.facts.get("clock", {}) for run in study.runs]
     # What others published may not tell when it ran.
     starts = [s for clock in clocks if (s := clock.get("run_start_utc_ns")) is not None]
     if not starts:
@@ -118,7 +118,7 @@ def _device(run: Run) -> str | None:
     device = run.settings.get("device")
     if not device:
         return None
-    return f"{device['name']}, {plural(device['threads'], 'thread')}"
+    return f"{device.get('name')}, {plural(device.get('threads', 1), 'thread')}"
 
 
 def _software(run: Run) -> str | None:
@@ -138,8 +138,8 @@ def _model(run: Run) -> str | None:
     model = run.settings.get("model")
     if not model:
         return None
-    size = f"{model['layers']} layers, hidden size {model['hidden_size']}, {model['dtype']}"
-    return f"{model['name']}: {size}"
+    layers, width, dtype = (model.get(key) for key in ("layers", "hidden_size", "dtype"))
+    return f"{model.get('name')}: {layers} layers, hidden size {width}, {dtype}"
 
 
 def _warm_up(run: Run) -> str | None:
@@ -185,6 +185,10 @@ def _block(run: Run) -> str | None:
     return f"{plural(engine['block_size'], 'token')}, {size} KiB over all layers"
 
 
+def _files(run: Run) -> str | None:
+    return "as recorded: size and SHA-256 of each" if run.complete else run.status
+
+
 def _imported(run: Run) -> str | None:
     source = run.facts.get(IMPORTED_FROM)
     return source and ", ".join(entry["file"] for entry in source["files"])
@@ -206,4 +210,5 @@ _FACTS: tuple[tuple[str, Callable[[Run], str | None]], ...] = (
     ("Profiler", _profiler),
     ("KV events", _tracing),
     ("Imported from", _imported),
+    ("Files", _files),
 )

@@ -1,6 +1,7 @@
 """A study's experiments as the report reads them: what was asked, what happened, its numbers."""
 
 import math
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,10 +13,18 @@ import pandas as pd
 from kvscope import tables
 from kvscope.analyse.access import Trace, has_rows, trace_of
 from kvscope.report import traits
-from kvscope.runfile import COMPLETE, FAILED
+from kvscope.runfile import COMPLETE
 
-NOT_RUN = "not run"
 MODELED = "modeled"
+
+# States of an experiment without results, beside 'failed'.
+NOT_RUN = "not run"
+INTERRUPTED = "interrupted"
+NOT_ANALYSED = "not analysed"
+STALE = "stale"
+DAMAGED = "damaged"
+# Those whose records are there and cannot be shown: the report refuses them by name.
+REFUSED = (NOT_ANALYSED, STALE, DAMAGED)
 
 
 @dataclass(frozen=True)
@@ -45,7 +54,10 @@ class Run:
     """One experiment of a study.
 
     `facts` is its run.json and `settings` its experiment.yaml, both empty where there is none;
-    `metrics` is its `metrics` table indexed by metric, None unless the run is complete.
+    `metrics` is its `metrics` table indexed by metric, None unless the run is complete and every
+    file behind them is as recorded. `status` is 'complete', 'failed', or one of the states above,
+    and `failure` says why if it is not complete. `doubts` are the reasons against it in figures.
+    `again` says what became of a new measurement that was requested, if it is not there yet.
     """
 
     id: str
@@ -56,24 +68,17 @@ class Run:
     facts: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     metrics: pd.DataFrame | None = None
+    status: str = COMPLETE
+    failure: str = ""
+    doubts: tuple[str, ...] = ()
+    again: str = ""
+    log: Path | None = None
     log_tail: str = ""
 
     @property
-    def status(self) -> str:
-        """'complete', 'failed' or 'not run'."""
-        return str(self.facts.get("status", FAILED)) if self.facts else NOT_RUN
-
-    @property
     def complete(self) -> bool:
-        """Whether it was run to its end."""
+        """Whether it has results."""
         return self.status == COMPLETE
-
-    @property
-    def failure(self) -> str:
-        """Why it is not complete, in words; empty if it is, or if nobody knows."""
-        if not self.facts:
-            return "there is no run.json"
-        return str(self.facts.get("reason") or "")
 
     @property
     def reasons(self) -> list[str]:
@@ -157,6 +162,8 @@ class StudyData:
     runs: tuple[Run, ...]
     figures: tuple[str, ...] = ()
     planned: bool = True  # False for runs that were given by their directories
+    base: str | None = None  # the study that `overrides` vary; None for the defaults
+    overrides: tuple[str, ...] = ()
 
     @cached_property
     def compared(self) -> dict[str, dict[str, Any]]:
@@ -172,12 +179,26 @@ class StudyData:
 
     @cached_property
     def complete(self) -> list[Run]:
-        """The experiments that were run to their end."""
+        """The experiments that have results."""
         return [run for run in self.runs if run.complete]
 
     def count(self, wanted: Callable[[Run], bool]) -> int:
         """How many experiments are as wanted."""
         return sum(1 for run in self.runs if wanted(run))
+
+    @property
+    def options(self) -> str:
+        """What `snakemake --config` takes to make this study again."""
+        study = f"study={self.base if self.overrides else self.name}"
+        words = [study] if self.base or not self.overrides else []
+        return " ".join(
+            [*words, *([f'overrides="{shlex.join(self.overrides)}"'] * bool(self.overrides))]
+        )
+
+    @property
+    def finished(self) -> bool:
+        """Whether every experiment has results, and none is to be measured again."""
+        return all(run.complete and not run.again for run in self.runs)
 
     @property
     def time_sources(self) -> set[str]:

@@ -7,20 +7,31 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-import yaml
-
-from kvscope import tables
+from kvscope import accounts, runfile, tables
+from kvscope.accounts import ANALYSED, COLLECTED
 from kvscope.analyse.compare import Analysed, with_study_metrics
 from kvscope.errors import BadInput
-from kvscope.files import read_json
+from kvscope.plan import documents, manifest
 from kvscope.report import lines
-from kvscope.report.data import Run, StudyData
+from kvscope.report.data import (
+    DAMAGED,
+    INTERRUPTED,
+    NOT_ANALYSED,
+    NOT_RUN,
+    STALE,
+    Run,
+    StudyData,
+)
 from kvscope.report.differences import varied_settings
 from kvscope.report.traits import in_tokens, traits
-from kvscope.runfile import COMPLETE, RUN_FILE, read_run, tables_directory
+from kvscope.runfile import COMPLETE, FAILED, RUN_FILE, TRACING, read_run, tables_directory
 
 MANIFEST = "manifest.json"
+SECTIONS = (
+    *("model", "device", "engine", "workload", "batching", "overflow", "cache"),
+    *("tracing", "profiler"),
+)
+METRICS_FILE = f"{tables.METRICS.name}.parquet"
 LOG_LINES = 30
 LOG_BYTES = 64 * 1024  # the end of a log is read, not gigabytes of it
 
@@ -28,9 +39,10 @@ LOG_BYTES = 64 * 1024  # the end of a log is read, not gigabytes of it
 def load(what: list[str], results: Path) -> StudyData:
     """The study of this name, or the study that runs' directories make.
 
-    BadInput if there is neither, or if a complete run was not analysed.
+    A word with a slash in it is a directory, also where a study has the same name. BadInput if
+    there is neither.
     """
-    if len(what) == 1 and (results / "studies" / what[0] / MANIFEST).exists():
+    if len(what) == 1 and "/" not in what[0] and what[0] in planned_studies(results):
         return load_study(what[0], results)
     missing = [name for name in what if not Path(name).is_dir()]
     if missing:
@@ -50,40 +62,38 @@ def planned_studies(results: Path) -> list[str]:
 
 def load_study(name: str, results: Path) -> StudyData:
     """A planned study and whatever was run of it."""
-    path = results / "studies" / name / MANIFEST
-    manifest = read_json(path)
-    try:
-        runs = [
-            read_one(
-                results / "experiments" / entry["id"], entry["id"], entry["label"], entry["varied"]
-            )
-            for entry in manifest["experiments"]
-        ]
-        return StudyData(
-            name=manifest["study"],
-            title=manifest["title"],
-            description=manifest["description"],
-            keys=tuple(manifest["varied_keys"]),
-            figures=tuple(manifest["figures"]),
-            runs=together(runs),
+    found = manifest.read(name, results)
+    runs = [
+        read_one(
+            results / "experiments" / entry["id"], entry["id"], entry["label"], entry["varied"]
         )
-    except KeyError as key:
-        raise BadInput(f"{path}: key {key} is missing; plan the study again") from None
+        for entry in found["experiments"]
+    ]
+    return StudyData(
+        name=name,
+        title=found["title"],
+        description=found["description"],
+        keys=tuple(found["varied_keys"]),
+        figures=tuple(found["figures"]),
+        runs=together(runs),
+        base=found["base"],
+        overrides=tuple(found["overrides"]),
+    )
 
 
 def load_directories(directories: list[Path]) -> StudyData:
     """The study that these runs make: what varies is what differs between them."""
     for directory in directories:
-        if not (directory / RUN_FILE).exists():
-            raise BadInput(f"{directory}: no {RUN_FILE} in it, so it is no run's directory")
+        if not any((directory / name).exists() for name in (RUN_FILE, runfile.EXPERIMENT_FILE)):
+            raise BadInput(
+                f"{directory}: holds neither {RUN_FILE} nor {runfile.EXPERIMENT_FILE}, so it is no "
+                "run's directory"
+            )
     unique = {directory.resolve(): directory for directory in directories}
-    settings = [read_settings(directory) for directory in unique.values()]
-    varied = varied_settings(settings)
-    ids = [read_run(directory)["experiment_id"] for directory in unique.values()]
-    runs = [
-        read_one(directory, run_id, run_id, row)
-        for directory, run_id, row in zip(unique.values(), ids, varied, strict=True)
-    ]
+    ids = [id_of(directory) for directory in unique.values()]
+    found = [read_one(*each, each[1], {}) for each in zip(unique.values(), ids, strict=True)]
+    varied = varied_settings([run.settings for run in found])
+    runs = [replace(run, varied=row) for run, row in zip(found, varied, strict=True)]
     digest = hashlib.sha256("\n".join(sorted(map(str, unique))).encode()).hexdigest()[:8]
     return StudyData(
         name=ids[0] if len(runs) == 1 else f"runs-{digest}",
@@ -93,6 +103,14 @@ def load_directories(directories: list[Path]) -> StudyData:
         runs=together(runs),
         planned=False,
     )
+
+
+def id_of(directory: Path) -> str:
+    """The experiment a directory holds: by its record, or by its name where there is none."""
+    try:
+        return str(read_run(directory)["experiment_id"])
+    except BadInput:
+        return directory.resolve().name
 
 
 def together(runs: Sequence[Run]) -> tuple[Run, ...]:
@@ -116,45 +134,99 @@ def names(runs: Sequence[Run]) -> list[str]:
 
 
 def read_one(directory: Path, run_id: str, label: str, varied: dict[str, Any]) -> Run:
-    """One experiment: what is there of it."""
-    ran = (directory / RUN_FILE).exists()
-    facts = read_run(directory) if ran else {}
-    complete = facts.get("status") == COMPLETE
-    below = tables_directory(directory)
-    return Run(
+    """One experiment: what is there of it, and why no more.
+
+    Nothing is shown that is damaged, or that was made from another measurement.
+    """
+    run = Run(
         id=run_id,
         label=label,
         varied=varied,
         directory=directory,
-        tables_directory=below,
-        facts=facts,
-        settings=read_settings(directory),
-        metrics=read_metrics(directory, below) if complete else None,
-        log_tail="" if complete else tail(directory / "log.txt"),
+        tables_directory=tables_directory(directory),
+        again=measured_again(directory),
     )
+    try:
+        run = replace(run, settings=read_settings(directory))
+        if not (directory / RUN_FILE).exists():
+            return _without_record(run)
+        run = replace(run, facts=read_run(directory))
+        if run.facts["experiment_id"] != run_id:
+            other = run.facts["experiment_id"]
+            raise BadInput(f"{directory / RUN_FILE}: is the record of another experiment, {other}")
+        if run.facts["status"] != COMPLETE:
+            return _without_results(run, FAILED, run.facts.get("reason") or "no reason recorded")
+        if found := runfile.changes(directory, run.facts):
+            raise BadInput(found[0])
+    except BadInput as error:
+        return _without_results(run, DAMAGED, str(error))
+    return with_metrics(run)
+
+
+def with_metrics(run: Run) -> Run:
+    """The complete run with its metrics, if they and its KV events are of this measurement."""
+    below = run.tables_directory
+    try:
+        if TRACING in run.facts:
+            collected = accounts.read(below, COLLECTED, run.directory)
+            accounts.require_unchanged(below, collected, f"{tables.KV_EVENTS.name}.parquet")
+        analysed = accounts.read(below, ANALYSED, run.directory)
+        accounts.require_unchanged(below, analysed, METRICS_FILE)
+        metrics = tables.read(tables.METRICS, below / METRICS_FILE)
+    except accounts.Stale as error:
+        return _without_results(run, STALE, str(error))
+    except BadInput as error:
+        stage = COLLECTED if TRACING in run.facts else ANALYSED
+        made = (below / stage).exists() and (below / ANALYSED).exists()
+        return _without_results(run, DAMAGED if made else NOT_ANALYSED, str(error))
+    doubts = tuple(f"{reason['name']} ({reason['detail']})" for reason in analysed["reasons"])
+    return replace(run, metrics=metrics.set_index("metric", drop=False), doubts=doubts)
+
+
+def measured_again(directory: Path) -> str:
+    """What became of a new measurement that was requested; empty if none is due."""
+    attempt = directory / runfile.ATTEMPT
+    if (attempt / RUN_FILE).exists():
+        try:
+            return f"measuring it again failed: {read_run(attempt).get('reason')}"
+        except BadInput as error:
+            return f"measuring it again failed: {error}"
+    return "is to be measured again" if runfile.is_requested(directory) else ""
+
+
+def _without_record(run: Run) -> Run:
+    """An experiment without run.json: it never ran, or it was ended from outside."""
+    if (run.directory / runfile.ATTEMPT).exists():
+        why = "it is running, or it was ended from outside before it was complete"
+        return _without_results(run, INTERRUPTED, why)
+    return _without_results(run, NOT_RUN, "")
+
+
+def _without_results(run: Run, status: str, why: str) -> Run:
+    log = log_of(run, status)
+    return replace(run, status=status, failure=why, log=log, log_tail=tail(log))
+
+
+def log_of(run: Run, status: str) -> Path:
+    """The log that may say why a run has no results."""
+    if status in (NOT_ANALYSED, STALE):
+        for name in ("analyse.log", "collect.log"):
+            log = run.tables_directory / name
+            if log.exists() and log.stat().st_size:
+                return log
+    return runfile.log_of(run.directory)
 
 
 def read_settings(directory: Path) -> dict[str, Any]:
     """The run's experiment.yaml, empty if there is none."""
-    path = directory / "experiment.yaml"
+    path = directory / runfile.EXPERIMENT_FILE
     if not path.exists():
         return {}
-    try:
-        settings = yaml.load(path.read_bytes(), Loader=yaml.CSafeLoader)
-    except yaml.YAMLError as error:
-        raise BadInput(f"{path}: not valid YAML: {str(error).splitlines()[0]}") from None
-    return dict(settings)
-
-
-def read_metrics(run: Path, directory: Path) -> pd.DataFrame:
-    """A complete run's metrics, indexed by name.
-
-    A complete run without them is an error, not a gap: a page that left it out would look whole.
-    """
-    path = directory / f"{tables.METRICS.name}.parquet"
-    if not path.exists():
-        raise BadInput(f"{path}: no such file; make it with `kvscope analyse {run}`")
-    return tables.read(tables.METRICS, path).set_index("metric", drop=False)
+    settings = documents.load_mapping(path)
+    for section in SECTIONS:
+        if not isinstance(settings.get(section, {}), dict):
+            raise BadInput(f"{path}: {section} must be a group of keys")
+    return settings
 
 
 def tail(path: Path) -> str:

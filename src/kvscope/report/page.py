@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
@@ -22,10 +23,11 @@ from kvscope.report import style
 from kvscope.report.access import accesses
 from kvscope.report.arrangements import Arrangement, View
 from kvscope.report.circumstances import circumstances, dates, faults, shared
-from kvscope.report.data import NOT_RUN, Run, StudyData
+from kvscope.report.data import Run, StudyData
 from kvscope.report.figures.access_pattern import traced as with_events
 from kvscope.report.figures.figure import Chart, StudyFigure
 from kvscope.report.findings import findings
+from kvscope.report.summary import verdict
 from kvscope.report.tables import main_columns
 from kvscope.report.timelines import MOST_PASSES_A_REPEAT, timelines
 from kvscope.report.traits import Settings
@@ -73,6 +75,7 @@ def render(study: StudyData, figures: Sequence[StudyFigure], results: Path, path
             _row(run, study.traits[run.id], keys, columns, run.id in traced) for run in study.runs
         ],
         unfinished=[run for run in study.runs if not run.complete],
+        again=[run for run in study.complete if run.again],
         reasons=_reasons(study),
         figures=[
             {"figure": figure, "shown": charts[figure.name] is not None} for figure in figures
@@ -151,18 +154,6 @@ def _with_places(chart: Chart, pool: dict[Arrangement, int]) -> Chart:
     return chart | {"views": views}
 
 
-def verdict(study: StudyData) -> str:
-    """How many experiments there are, ran, and may be believed."""
-    total, complete = len(study.runs), len(study.complete)
-    valid = study.count(lambda run: run.valid)
-    failed = study.count(lambda run: run.status not in (NOT_RUN, "complete"))
-    waiting = study.count(lambda run: run.status == NOT_RUN)
-    parts = [plural(total, "experiment"), f"{complete:,} complete", f"{valid:,} valid"]
-    parts += [f"{failed:,} failed"]
-    parts += [f"{waiting:,} not run yet"] if waiting else []
-    return ", ".join(parts)
-
-
 def _row(
     run: Run, traits: Settings, keys: Sequence[str], columns: Sequence[Shown], traced: bool
 ) -> dict[str, Any]:
@@ -194,9 +185,11 @@ def _commands(study: StudyData, results: Path) -> list[str]:
     lines = []
     if study.planned:
         if usual:
-            lines.append(f"snakemake --profile profiles/local --config study={study.name}")
+            lines.append(f"snakemake --profile profiles/local --config {study.options}")
             lines.append("# or, by hand:")
-        lines.append(f"kvscope plan study={study.name} --write {results}")
+        words = [f"study={study.base}"] if study.base else []
+        words = [*words, *study.overrides] if study.overrides else [f"study={study.name}"]
+        lines.append(f"kvscope plan {shlex.join(words)} --write {results}")
     for run in study.runs[:COMMANDS]:
         lines += [*_origin(run, usual), f"kvscope analyse {run.directory}"]
     if len(study.runs) > COMMANDS:

@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from kvscope.errors import CannotWrite
+
 SUPERVISOR_LOCK = ".run.lock"
 SESSION_LOCK = ".session.lock"
 
@@ -28,8 +30,11 @@ class Lock:
 
 @contextmanager
 def locked(directory: Path, name: str) -> Iterator[Lock]:
-    """Hold a lock of the directory, waiting for whoever has it."""
-    with (directory / name).open("w", encoding="utf-8") as file:
+    """Hold a lock of the directory, waiting for whoever has it.
+
+    Raises CannotWrite if the directory does not let its lock be made.
+    """
+    with _opened(directory / name) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -38,11 +43,26 @@ def locked(directory: Path, name: str) -> Iterator[Lock]:
         yield Lock(file)
 
 
-def is_free(directory: Path, name: str) -> bool:
-    """Whether nobody holds a lock of the directory."""
-    with (directory / name).open("w", encoding="utf-8") as file:
+@contextmanager
+def locked_if_free(directory: Path, name: str) -> Iterator[bool]:
+    """Hold a lock of the directory if nobody has it; gives whether it is held."""
+    with _opened(directory / name) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            return False
-        return True
+            yield False
+            return
+        yield True
+
+
+def is_free(directory: Path, name: str) -> bool:
+    """Whether nobody holds a lock of the directory."""
+    with locked_if_free(directory, name) as free:
+        return free
+
+
+def _opened(path: Path) -> IO[str]:
+    try:
+        return path.open("w", encoding="utf-8")
+    except OSError as error:
+        raise CannotWrite(path, error) from None

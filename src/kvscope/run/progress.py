@@ -6,13 +6,17 @@ a few times a second costs the measurement nothing.
 
 import json
 import os
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from kvscope.run.locks import SUPERVISOR_LOCK, is_free
 
 PROGRESS_FILE = ".progress.json"
 SECONDS_BETWEEN_WRITES = 0.25
+SECONDS_BETWEEN_LOOKS = 1.0
 
 
 class Progress:
@@ -28,6 +32,23 @@ class Progress:
         self._total = self._done = 0
         self._phase = ""
         self._written = 0.0
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Look for the supervisor every second, while something long writes no progress."""
+        over = threading.Event()
+
+        def watch() -> None:
+            while not over.wait(SECONDS_BETWEEN_LOOKS):
+                self._end_if_alone()
+
+        thread = threading.Thread(target=watch, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
     def begin(self, total: int, phase: str) -> None:
         """There are `total` output tokens to come."""
@@ -46,14 +67,17 @@ class Progress:
             self._write()
 
     def _write(self) -> None:
-        if is_free(self._directory, SUPERVISOR_LOCK):
-            os._exit(1)
+        self._end_if_alone()
         self._written = time.monotonic()
         state = {"done": self._done, "total": self._total, "phase": self._phase}
         # Renamed into place, so that the reader never sees half of it; not worth an fsync.
         temporary = self._path.with_suffix(".tmp")
         temporary.write_text(json.dumps(state), encoding="utf-8")
         temporary.replace(self._path)
+
+    def _end_if_alone(self) -> None:
+        if is_free(self._directory, SUPERVISOR_LOCK):
+            os._exit(1)
 
 
 def read_progress(directory: Path) -> tuple[int, int, str]:

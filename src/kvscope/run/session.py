@@ -7,9 +7,11 @@ repeat it writes the tables of all repeats so far and `session.json`, what the s
 
 import argparse
 import gc
+import os
 import sys
 import time
 import traceback
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import perf_counter_ns
@@ -21,7 +23,7 @@ from kvscope import stalls, tables
 from kvscope.engine.build import Engine, running
 from kvscope.engine.marks import Marks, NvtxMarks
 from kvscope.engine.recording import Recording
-from kvscope.errors import BadInput
+from kvscope.errors import BadInput, CannotWrite, KvscopeError
 from kvscope.files import write_json
 from kvscope.plan.experiment import Experiment, load
 from kvscope.ranges import REPEAT, RUN, WARM_UP
@@ -31,7 +33,7 @@ from kvscope.run.progress import Progress
 from kvscope.run.provenance import accelerators
 from kvscope.run.recorder import Repeat, RepeatContext, replay
 from kvscope.run.serving import Served, outcome, serve
-from kvscope.runfile import SESSION_FILE
+from kvscope.runfile import KERNEL_EVENTS, SESSION_FILE
 from kvscope.workload.requests import Request, build, sources, to_frame
 
 TIME_SOURCE = "measured"
@@ -78,7 +80,9 @@ def measure(session: Session, marks: Marks, progress: Progress) -> None:
     tokens = sum(r.output_tokens for r in session.requests)
     progress.begin(tokens * (experiment.warmup + experiment.repeats), "starting vLLM")
     began = time.perf_counter()
-    with marks.range(RUN), running(experiment, session.directory) as engine:
+    with marks.range(RUN), ExitStack() as stack:
+        with progress.watching():
+            engine = stack.enter_context(running(experiment, session.directory))
         session.timings_s["start_engine"] = time.perf_counter() - began
         session.engine = {
             "kv_blocks_total": engine.scheduler.kv_blocks_total,
@@ -168,7 +172,7 @@ def save(
 
 
 def summary(session: Session) -> dict[str, Any]:
-    """What `run.json` takes over from the measured process."""
+    """What `run.json` takes over from the measured process, and what its supervisor needs."""
     measured = _joined(tables.STEPS, [repeat.steps for repeat in session.repeats])
     warm_up = _joined(tables.STEPS, session.warm_up)
     return {
@@ -196,7 +200,13 @@ def summary(session: Session) -> dict[str, Any]:
         "engine": session.engine | {"leaked_blocks": session.leaks},
         "accelerators": accelerators(session.experiment.device.name),
         "timings_s": session.timings_s,
+        "kernel_events_bytes": size_of(session.directory / KERNEL_EVENTS),
     } | (session.kernel_events.facts(session.start_ns) if session.kernel_events else {})
+
+
+def size_of(path: Path) -> int:
+    """Bytes of a file, 0 if it is not there."""
+    return path.stat().st_size if path.exists() else 0
 
 
 def main(directory: Path, annotate: bool) -> int:
@@ -209,10 +219,16 @@ def main(directory: Path, annotate: bool) -> int:
         measure(session, NvtxMarks() if annotate else Marks(), Progress(directory))
     except BadInput as error:  # of a policy, which only this process can make
         reason, bad_input = str(error), True
+    except KvscopeError as error:
+        reason = str(error)
     except Exception as error:
         traceback.print_exc()
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
-    save(session, finished=True, reason=reason, bad_input=bad_input)
+    try:
+        save(session, finished=True, reason=reason, bad_input=bad_input)
+    except CannotWrite as error:
+        print(error, file=sys.stderr)
+        return os.EX_IOERR  # the supervisor cannot read why from session.json
     return 0 if reason is None else 1
 
 

@@ -4,6 +4,9 @@ The measured process may crash or hang, and so may the profiler around it; whate
 before is kept, the reason is written down, and the other experiments are none the wiser.
 """
 
+import errno
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,27 +18,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvscope import runfile
+from kvscope import runfile, tables
 from kvscope.errors import BadInput
-from kvscope.files import read_json, write_text_if_changed
+from kvscope.files import follow_umask, make_directory, read_json, remove_temporaries, write_text
 from kvscope.plan.experiment import Experiment, dump
+from kvscope.plan.resources import check_memory
 from kvscope.run.capture import export, profile_command
 from kvscope.run.display import Display
 from kvscope.run.environment import measured_environment
 from kvscope.run.locks import SESSION_LOCK, SUPERVISOR_LOCK, locked
-from kvscope.run.processes import kill
+from kvscope.run.processes import end_with_parent, kill
 from kvscope.run.profiler import Nsys, find_nsys
 from kvscope.run.progress import PROGRESS_FILE, read_progress
 from kvscope.run.provenance import hardware, policy_origins, versions
-from kvscope.runfile import SPOOL
+from kvscope.runfile import ATTEMPT, EXPERIMENT_FILE, KERNEL_EVENTS, LOG_FILE
 from kvscope.workload import requests
 
-LOG_FILE = "log.txt"
 SECONDS_BETWEEN_LOOKS = 0.2
 # The profiler may take this long after the measurement before it is given up.
 PROFILER_GRACE_S = 120.0
 # Without a sign of life from the measured process for this long, the run is given up.
 SILENCE_LIMIT_S = 1800.0
+# Less free room than this is named as the cause when records cannot be written.
+LITTLE_ROOM_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -71,27 +76,42 @@ def choose_profiler(experiment: Experiment) -> Profiling:
 
 
 def run(experiment: Experiment, directory: Path, force: bool = False) -> dict[str, Any]:
-    """Run an experiment into `directory` and return what run.json says.
+    """Run an experiment into `directory` and return what run.json says of the measurement.
 
-    A finished run of the same experiment is kept as it is unless `force`. Two processes never
-    run into one directory at once: the second waits and then finds the run finished.
+    A finished run of the same experiment is kept as it is unless `force` is given or a new
+    measurement is requested (`runfile.request_again`). The new one is made in attempt/ and takes
+    the old one's place when it is complete; a failed one does not replace a complete one. Two
+    processes never run into one directory at once: the second waits and then finds the run
+    finished.
     """
-    directory.mkdir(parents=True, exist_ok=True)
-    with locked(directory, SUPERVISOR_LOCK), locked(directory, SESSION_LOCK) as session_lock:
-        if not force and runfile.is_complete(directory, experiment.id):
+    make_directory(directory)
+    with locked(directory, SUPERVISOR_LOCK):
+        wait_for_orphan(directory / ATTEMPT)
+        runfile.settle(directory)
+        wanted = force or runfile.is_requested(directory)
+        if not wanted and runfile.is_complete(directory, experiment.id):
             print(f"{experiment.id}: finished before; --force measures it again", file=sys.stderr)
             return runfile.read_run(directory)
-        session_lock.release()  # the measured process takes it
-        clear(directory)
-        write_text_if_changed(directory / "experiment.yaml", dump(experiment))
+        attempt = runfile.begin_attempt(directory)
+        write_text(attempt / EXPERIMENT_FILE, dump(experiment))
         try:
             requests.check(experiment)
-            facts = attempt(experiment, directory, choose_profiler(experiment))
+            check_memory(experiment)
+            facts = measure(experiment, attempt, choose_profiler(experiment))
         except BadInput as error:
-            runfile.write_run(directory, refused(experiment, str(error)))
+            runfile.write_run(attempt, refused(experiment, str(error)))
+            runfile.settle(directory)
             raise
-        runfile.write_run(directory, facts)
+        runfile.write_run(attempt, facts)
+        runfile.settle(directory)
     return facts
+
+
+def wait_for_orphan(attempt: Path) -> None:
+    """Wait for a measured process whose supervisor was killed; it ends by itself."""
+    if attempt.is_dir():
+        with locked(attempt, SESSION_LOCK):
+            pass
 
 
 def refused(experiment: Experiment, reason: str) -> dict[str, Any]:
@@ -106,33 +126,22 @@ def refused(experiment: Experiment, reason: str) -> dict[str, Any]:
     }
 
 
-def clear(directory: Path) -> None:
-    """Remove what an earlier run left, so that nothing old is taken for new."""
-    names = [runfile.RUN_FILE, runfile.SESSION_FILE, PROGRESS_FILE, SPOOL, *runfile.RECORDED_FILES]
-    for name in names:
-        if name != "experiment.yaml":
-            (directory / name).unlink(missing_ok=True)
-
-
-def attempt(experiment: Experiment, directory: Path, profiling: Profiling) -> dict[str, Any]:
+def measure(experiment: Experiment, directory: Path, profiling: Profiling) -> dict[str, Any]:
     """Run the measured process, under the profiler if there is one; the contents of run.json.
 
-    A profiler that fails before anything is measured costs one retry with it, then it is left
-    out and the reason is kept.
+    `directory` is the attempt's and holds its experiment.yaml.
     """
     began = time.perf_counter()
-    ending = watch(experiment, directory, profiling)
-    if profiling.nsys and not ending.measured and not ending.started:
-        ending = watch(experiment, directory, profiling)
-    if profiling.nsys and not ending.measured and not ending.started:
-        profiling = Profiling(profiling.requested, None, f"nsys failed: {ending.reason}")
-        ending = watch(experiment, directory, profiling)
+    with locked(directory, SUPERVISOR_LOCK):
+        profiling, ending = watch_with_retries(experiment, directory, profiling)
     session = read_session(directory)
     finished, reason = session.pop("finished", False), session.pop("reason", None)
     if session.pop("bad_input", False):
         raise BadInput(reason)
     if not finished:
         reason = ending.reason
+        keep_whole_repeats(directory, session)
+    session.pop("kernel_events_bytes", None)
     if profiling.nsys and ending.measured:
         complaint = ending.reason or export(
             profiling.nsys, directory, measured_environment(experiment)
@@ -140,6 +149,7 @@ def attempt(experiment: Experiment, directory: Path, profiling: Profiling) -> di
         profiling = Profiling(profiling.requested, profiling.nsys, complaint)
     (directory / runfile.SESSION_FILE).unlink(missing_ok=True)
     (directory / PROGRESS_FILE).unlink(missing_ok=True)
+    follow_umask(directory)
     gpus = session.pop("accelerators", [])
     timings_s = session.pop("timings_s", {}) | {"total": time.perf_counter() - began}
     return {
@@ -155,6 +165,41 @@ def attempt(experiment: Experiment, directory: Path, profiling: Profiling) -> di
         **session,
         "files": runfile.recorded_files(directory),
     }
+
+
+def watch_with_retries(
+    experiment: Experiment, directory: Path, profiling: Profiling
+) -> "tuple[Profiling, Ending]":
+    """Watch the measured process; the profiler that was used, and how the process ended.
+
+    A profiler that fails before anything is measured costs one retry with it, then it is left
+    out and the reason is kept.
+    """
+    ending = watch(experiment, directory, profiling)
+    if profiling.nsys and not ending.measured and not ending.started:
+        ending = watch(experiment, directory, profiling)
+    if profiling.nsys and not ending.measured and not ending.started:
+        profiling = Profiling(profiling.requested, None, f"nsys failed: {ending.reason}")
+        ending = watch(experiment, directory, profiling)
+    return profiling, ending
+
+
+def keep_whole_repeats(directory: Path, session: dict[str, Any]) -> None:
+    """Cut the tables of a process that was killed to the repeats that all of them have.
+
+    It writes each table after each repeat and session.json last, so that each table has at least
+    the repeats that session.json counts.
+    """
+    remove_temporaries(directory)
+    repeats = len((session.get("clock") or {}).get("repeats", []))
+    for table in (tables.REQUESTS, tables.STEPS, tables.BATCH, tables.PREEMPTIONS, tables.LAYERS):
+        path = directory / f"{table.name}.parquet"
+        if path.exists():
+            frame = tables.read(table, path)
+            tables.write(table, frame[frame["repeat"] < repeats], path)
+    events = directory / KERNEL_EVENTS
+    if events.exists():
+        os.truncate(events, session.get("kernel_events_bytes", 0))
 
 
 @dataclass(frozen=True)
@@ -187,13 +232,14 @@ def watch(experiment: Experiment, directory: Path, profiling: Profiling) -> Endi
             stderr=subprocess.STDOUT,
             env=measured_environment(experiment) | {"TMPDIR": temporary},
             start_new_session=True,
+            preexec_fn=end_with_parent(),
         )
         with ended_with_us(process):
             complaint = wait(process, directory, display)
     started = (directory / PROGRESS_FILE).exists()
     measured = read_session(directory).get("finished", False)
     if complaint is None and process.returncode != 0 and not measured:
-        complaint = f"the measured process {how_it_ended(process.returncode)}; see {LOG_FILE}"
+        complaint = f"the measured process {how_it_ended(process.returncode, directory)}"
     return Ending(started, measured, complaint)
 
 
@@ -240,8 +286,12 @@ def ended_with_us(process: subprocess.Popen[bytes]) -> Iterator[None]:
             kill(process)
 
 
-def how_it_ended(returncode: int) -> str:
+def how_it_ended(returncode: int, directory: Path) -> str:
     """A return code in words."""
     if returncode < 0:
-        return f"was killed by {signal.Signals(-returncode).name}"
-    return f"ended with exit code {returncode}"
+        return f"was killed by {signal.Signals(-returncode).name}; see {LOG_FILE}"
+    if returncode == os.EX_IOERR:
+        free = shutil.disk_usage(directory).free
+        why = os.strerror(errno.ENOSPC) if free < LITTLE_ROOM_BYTES else f"see {LOG_FILE}"
+        return f"could not write its records to {directory} ({why})"
+    return f"ended with exit code {returncode}; see {LOG_FILE}"

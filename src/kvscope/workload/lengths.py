@@ -1,16 +1,15 @@
-"""What every generator gives: the lengths of each request, and its time if it has one."""
+"""What every generator gives: the lengths of each request."""
 
 from dataclasses import dataclass
 from math import ceil
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Lengths:
-    """Tokens of a request's prompt and of its output, and when it arrives (seconds)."""
+    """Tokens of a request's prompt and of its output."""
 
     prompt: int
     output: int
-    arrival_s: float | None = None
 
     @property
     def total(self) -> int:

@@ -2,17 +2,16 @@
 
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kvscope.errors import BadInput
-from kvscope.files import sha256_of
+from kvscope.plan import traces
 from kvscope.plan.experiment import Experiment, ShareGPT, Trace, Workload
+from kvscope.plan.sources import verify
 from kvscope.workload import fixed, sharegpt, trace, uniform, zipf
 from kvscope.workload.lengths import Lengths
-from kvscope.workload.source import Stamp, stamp
 from kvscope.workload.streams import Purpose, stream
 
 if TYPE_CHECKING:
@@ -54,12 +53,12 @@ def check(experiment: Experiment) -> None:
     """Raise BadInput now for what `build` would find wrong in a workload's file, if it has one."""
     workload = experiment.workload
     if isinstance(workload, ShareGPT | Trace):
-        expected = sharegpt.EXPECTED if isinstance(workload, ShareGPT) else trace.EXPECTED
-        _check_file(workload, experiment.engine.max_model_len, stamp(workload.path, expected))
+        verify(workload)
+        _check_file(workload, experiment.engine.max_model_len)
 
 
 @lru_cache(maxsize=1024)
-def _check_file(workload: ShareGPT | Trace, max_model_len: int, stamp: Stamp) -> None:
+def _check_file(workload: ShareGPT | Trace, max_model_len: int) -> None:
     lengths = _lengths(workload, seed=0)  # the seed orders the requests; it adds and drops none
     _refuse_too_long(workload, lengths, max_model_len)
     _arrivals(workload, lengths, seed=0)
@@ -70,7 +69,7 @@ def sources(experiment: Experiment) -> dict[str, Any]:
     workload = experiment.workload
     found: dict[str, Any] = {"workload": workload.name}
     if isinstance(workload, ShareGPT | Trace):
-        found |= {"path": workload.path, "sha256": sha256_of(Path(workload.path))}
+        found |= {"path": workload.path, "sha256": workload.sha256}
     if isinstance(workload, ShareGPT):
         found |= sharegpt.length_source(workload)
     return found
@@ -118,7 +117,7 @@ def _arrivals(workload: Workload, lengths: list[Lengths], seed: int) -> list[flo
         gaps[0] = 0.0
         return [float(t) for t in np.cumsum(gaps) / workload.rate_per_s]
     if workload.arrival == "trace" and isinstance(workload, Trace):
-        return trace.arrivals(workload, lengths)
+        return traces.arrivals(workload)
     return [0.0] * count
 
 

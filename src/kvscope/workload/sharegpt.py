@@ -15,12 +15,10 @@ from typing import Any
 import orjson
 
 from kvscope.errors import BadInput
-from kvscope.files import sha256_of
+from kvscope.plan import sources
 from kvscope.plan.experiment import ShareGPT
 from kvscope.workload.lengths import Lengths
-from kvscope.workload.source import Stamp, stamp
 
-EXPECTED = "your copy of ShareGPT_V3_unfiltered_cleaned_split.json"
 MIN_PROMPT_TOKENS = 4
 # A rule of thumb for English text; used where no tokenizer is given.
 CHARACTERS_PER_TOKEN = 4
@@ -30,23 +28,30 @@ Conversation = tuple[str, str]
 
 
 def lengths(workload: ShareGPT, seed: int) -> list[Lengths]:
-    """The lengths of num_requests conversations that fit into max_tokens, in shuffled order."""
-    return list(_select(workload, seed, stamp(workload.path, EXPECTED)))
+    """The lengths of num_requests conversations that fit into max_tokens, in shuffled order.
+
+    BadInput if a file is not the one that was planned with, is malformed, or holds too few.
+    """
+    sources.verify(workload)
+    return list(_select(workload, seed))
 
 
 def length_source(workload: ShareGPT) -> dict[str, str]:
     """How text became lengths: by which tokenizer, or by the estimate."""
-    if workload.tokenizer is None:
+    if workload.tokenizer is None or workload.tokenizer_sha256 is None:
         return {"lengths": f"estimated, {CHARACTERS_PER_TOKEN} characters a token"}
-    digest = sha256_of(Path(workload.tokenizer))
-    return {"lengths": "tokenizer", "tokenizer": workload.tokenizer, "tokenizer_sha256": digest}
+    return {
+        "lengths": "tokenizer",
+        "tokenizer": workload.tokenizer,
+        "tokenizer_sha256": workload.tokenizer_sha256,
+    }
 
 
 @lru_cache(maxsize=64)
-def _select(workload: ShareGPT, seed: int, stamp: Stamp) -> tuple[Lengths, ...]:
-    conversations = list(_conversations(workload.path, stamp))
+def _select(workload: ShareGPT, seed: int) -> tuple[Lengths, ...]:
+    conversations = list(_conversations(workload.path, workload.sha256))
     random.Random(seed).shuffle(conversations)
-    count = _counter(workload.tokenizer)
+    count = _counter(workload.tokenizer, workload.tokenizer_sha256)
     kept: list[Lengths] = []
     for item in (Lengths(count(prompt), count(output)) for prompt, output in conversations):
         if item.prompt >= MIN_PROMPT_TOKENS and item.output and item.total <= workload.max_tokens:
@@ -60,8 +65,8 @@ def _select(workload: ShareGPT, seed: int, stamp: Stamp) -> tuple[Lengths, ...]:
 
 
 @lru_cache(maxsize=1)
-def _conversations(path: str, stamp: Stamp) -> tuple[Conversation, ...]:
-    """The first two turns of each conversation; the file is read once while it stays the same."""
+def _conversations(path: str, sha256: str) -> tuple[Conversation, ...]:
+    """The first two turns of each conversation; the file is read once while its content stays."""
     try:
         value = orjson.loads(Path(path).read_bytes())
     except (orjson.JSONDecodeError, OSError) as error:
@@ -85,7 +90,7 @@ def _first_turns(items: list[Any], path: str) -> Iterator[Conversation]:
 
 
 @cache
-def _counter(tokenizer: str | None) -> Counter:
+def _counter(tokenizer: str | None, sha256: str | None) -> Counter:
     """A function from text to its number of tokens."""
     if tokenizer is None:
         return lambda text: ceil(len(text) / CHARACTERS_PER_TOKEN)

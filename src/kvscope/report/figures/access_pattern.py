@@ -154,10 +154,10 @@ def _draw_cell(axes: Axes, events: Events, stack: Stack, origin_ns: int) -> int:
     low, high = float(first.min() - 0.02 * span), float(last.max() + 0.02 * span)
     ticks = [t for t in MaxNLocator(2).tick_values(low, high) if low <= t <= high]
     axes.set_xlim(low, high)
-    ends = sorted({ticks[0], ticks[-1]}) if ticks else []  # more have no room
-    labels = [f"{tick:.10g}" for tick in ends]
-    fitting = len(ends) if len("".join(labels)) <= LETTERS_OF_TICKS else 1
-    axes.set_xticks(ends[:fitting], labels[:fitting])
+    outer = sorted({ticks[0], ticks[-1]}) if ticks else []  # more have no room
+    labels = [f"{tick:.10g}" for tick in outer]
+    fitting = len(outer) if len("".join(labels)) <= LETTERS_OF_TICKS else 1
+    axes.set_xticks(outer[:fitting], labels[:fitting])
     return share
 
 

@@ -1,0 +1,110 @@
+"""`collect.json` and `analyse.json`: what a stage made of a run, and of which measurement.
+
+An account is written last. It names the measurement by the SHA-256 of its run.json and vouches for
+every file that the stage wrote with its size and SHA-256, so that a later stage notices a table of
+another measurement and a table that was changed.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from kvscope.errors import BadInput
+from kvscope.files import make_directory, read_json, remove, remove_temporaries, write_json
+from kvscope.runfile import RUN_FILE, changed, recorded, run_sha256
+from kvscope.runschema import File, FileName
+from kvscope.tables import SCHEMA_VERSION
+
+COLLECTED, ANALYSED = "collect.json", "analyse.json"
+# The command that makes an account and its files.
+COMMANDS = {COLLECTED: "kvscope collect", ANALYSED: "kvscope analyse"}
+
+
+class Stale(BadInput):
+    """What a stage made is of another measurement than the run's directory holds now."""
+
+
+class _Account(BaseModel):
+    """The keys that every account has; the others are its stage's own."""
+
+    model_config = ConfigDict(extra="allow")
+
+    run_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None
+    files: dict[FileName, File]
+
+
+def begin(out: Path, account: str, files: Iterable[str]) -> None:
+    """Make `out` ready for a stage's `files`: remove the account and files of an earlier run.
+
+    Nothing vouches for files while they change, and none is left that is not made again.
+    """
+    make_directory(out)
+    for name in (account, *files):
+        remove(out / name)
+    remove_temporaries(out)
+
+
+def write(
+    out: Path, account: str, run: Path | None, files: Iterable[str], facts: dict[str, Any]
+) -> None:
+    """Write an account of the `files` in `out`, made of the measurement in `run`, if of any."""
+    made = {name: recorded(out / name) for name in files if (out / name).exists()}
+    of = run_sha256(run) if run else None
+    write_json(out / account, {"schema": SCHEMA_VERSION, "run_sha256": of, **facts, "files": made})
+
+
+def read(out: Path, account: str, run: Path) -> dict[str, Any]:
+    """Read an account of the measurement in `run`.
+
+    BadInput names the file if it is absent or damaged, Stale if it was made of another measurement.
+    """
+    path = out / account
+    remedy = f"make it with `{COMMANDS[account]} {run}`"
+    if not path.exists():
+        raise BadInput(f"{path}: no such file; {remedy}")
+    facts: dict[str, Any] = read_json(path)
+    try:
+        of = _Account.model_validate(facts).run_sha256
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(map(str, first["loc"]))
+        raise BadInput(f"{path}: damaged, key {key}: {first['msg']}; {remedy}") from None
+    if of != run_sha256(run):
+        raise Stale(
+            f"{path} was made from another measurement than {run / RUN_FILE} holds now; {remedy}"
+        )
+    return facts
+
+
+def is_current(out: Path, account: str, run: Path) -> bool:
+    """Whether an account is of the measurement in `run`, and its files are there at their sizes."""
+    try:
+        files = read(out, account, run)["files"]
+    except BadInput:
+        return False
+    return all(
+        (out / name).is_file() and (out / name).stat().st_size == file["bytes"]
+        for name, file in files.items()
+    )
+
+
+def require_unchanged(out: Path, facts: dict[str, Any], *names: str) -> None:
+    """Raise BadInput if one of these files is not as the account `facts` records it."""
+    for name in names:
+        record = facts["files"].get(name)
+        complaint = changed(out / name, record) if record else f"{out / name}: not in the account"
+        if complaint:
+            raise BadInput(complaint)
+
+
+def complaints(out: Path, account: str, run: Path) -> list[str]:
+    """What is wrong with an account and its files, a sentence each; nothing if it is not there."""
+    if not (out / account).exists():
+        return []
+    try:
+        facts = read(out, account, run)
+    except BadInput as error:
+        return [str(error)]
+    return [c for name, file in facts["files"].items() if (c := changed(out / name, file))]

@@ -1,0 +1,94 @@
+"""What a run needs: CPU threads, host memory, GPUs; and whether this machine has the memory."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kvscope.errors import BadInput
+from kvscope.plan.work import work
+
+if TYPE_CHECKING:
+    from kvscope.plan.experiment import Experiment
+
+MIB, GIB = 2**20, 2**30
+# Memory of the engine's process beside what it holds for the experiment: Python, PyTorch and vLLM.
+# The first is rounded up generously, since a batch system kills what exceeds its request. The
+# second is the least that was seen, so that no run is refused for want of memory that would do.
+PROCESS_MIB = 4096
+LEAST_PROCESS_MIB = 768
+# Of one output token, all that is noted while it is made: 2.4 KiB were measured.
+RECORD_BYTES = 2560
+TOKEN_ID_BYTES = 4
+EVENT_BYTES, EVENT_BUFFERS = 32, 2
+
+
+def resources(experiment: "Experiment") -> dict[str, int]:
+    """What a batch system must give one run: CPU threads, MiB of host memory, GPUs.
+
+    BadInput if the workload's trace cannot be used.
+    """
+    gpus = 1 if experiment.device.name == "cuda" else 0
+    passing = gpus * -(-experiment.model.weight_bytes // MIB)  # weights on their way to the GPU
+    return {
+        "threads": experiment.device.threads,
+        "memory_mib": PROCESS_MIB + held_mib(experiment) + passing,
+        "gpus": gpus,
+    }
+
+
+def held_mib(experiment: "Experiment") -> int:
+    """MiB of host memory that a run holds: weights, cache, host pool, requests, records."""
+    held = experiment.host_blocks * experiment.block_bytes
+    if experiment.device.name == "cpu":
+        held += experiment.cache_blocks * experiment.block_bytes
+        held += 2 * experiment.model.weight_bytes  # as loaded, and as packed for its matrix product
+    expected = work(experiment)
+    held += int(expected.prompt_tokens * TOKEN_ID_BYTES + expected.output_tokens * RECORD_BYTES)
+    if experiment.tracing.name != "none":
+        held += EVENT_BUFFERS * EVENT_BYTES * experiment.tracing.buffer_events
+    return -(-held // MIB)
+
+
+def least_gib(experiment: "Experiment") -> float:
+    """GiB of host memory without which a run cannot end."""
+    return (LEAST_PROCESS_MIB + held_mib(experiment)) * MIB / GIB
+
+
+def machine_gib() -> float:
+    """GiB of memory that a process on this machine can have; less if its control group has less."""
+    import psutil
+
+    total: int = psutil.virtual_memory().total
+    return min(total, *group_limits()) / GIB
+
+
+def check_memory(experiment: "Experiment") -> None:
+    """Raise BadInput if this machine has too little memory for a run of the experiment."""
+    least, here = least_gib(experiment), machine_gib()
+    if least > here:
+        raise BadInput(
+            f"{experiment.id} needs {least:,.1f} GiB of memory and this machine has {here:,.1f} "
+            "GiB; run it on one that has more, or change model, cache, overflow or workload"
+        )
+
+
+def group_limits(
+    proc: Path = Path("/proc/self/cgroup"), root: Path = Path("/sys/fs/cgroup")
+) -> Iterator[int]:
+    """Memory limits in bytes of this process's control groups, of version 1 and 2, if any.
+
+    A batch system or a container sets them.
+    """
+    lines = proc.read_text(encoding="utf-8").splitlines() if proc.exists() else []
+    for line in lines:
+        _, controllers, group = line.split(":", 2)
+        if controllers in ("", "memory"):
+            mount, name = (
+                (root / "memory", "memory.limit_in_bytes") if controllers else (root, "memory.max")
+            )
+            inner = mount / group.lstrip("/")
+            for directory in (inner, *inner.parents):
+                limit = directory / name
+                text = limit.read_text(encoding="utf-8").strip() if limit.exists() else ""
+                if text.isdecimal():  # and not 'max'
+                    yield int(text)

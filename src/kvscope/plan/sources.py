@@ -1,0 +1,139 @@
+"""The files an experiment's requests are made of: where they are, and what they hold.
+
+An experiment stores a file's path and the SHA-256 of its content. Its id covers the content and
+not the path, so that an edited file makes another experiment and a moved one does not.
+"""
+
+import os
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from stat import S_ISREG
+from typing import Any, NamedTuple
+
+from kvscope.errors import BadInput
+from kvscope.files import sha256_of
+
+# Of each workload that has files: the keys that name them, and what the first one must be.
+FILES = {
+    "sharegpt": (
+        ("path", "tokenizer"),
+        "your copy of ShareGPT_V3_unfiltered_cleaned_split.json, a file of the Hugging Face "
+        "dataset anon8231489123/ShareGPT_Vicuna_unfiltered",
+    ),
+    "trace": (
+        ("path",),
+        "a trace, a .jsonl as those of github.com/kvcache-ai/Mooncake or a .csv with "
+        "prompt_tokens and output_tokens",
+    ),
+}
+# The key that holds the SHA-256 of the file that another key names.
+HASHES = {"path": "sha256", "tokenizer": "tokenizer_sha256"}
+# A copy of ShareGPT has 0.6 GiB. Readers hold such files in memory.
+MAX_BYTES = 4 * 2**30
+
+
+class Place(NamedTuple):
+    """Where a value is written: in words, and the directory that a path there is relative to."""
+
+    words: str
+    directory: Path
+
+
+class Named(NamedTuple):
+    """A file that an experiment names: by which key, its path, the SHA-256 of its content."""
+
+    key: str
+    path: str
+    sha256: str
+
+
+def named(workload: Any) -> list[Named]:
+    """The files of an experiment's workload."""
+    keys, _ = FILES.get(workload.name, ((), ""))
+    files = ((k, getattr(workload, k), getattr(workload, HASHES[k])) for k in keys)
+    return [Named(f"workload.{k}", path, sha256) for k, path, sha256 in files if path is not None]
+
+
+def filled(workload: dict[str, Any], place: Callable[[str], Place]) -> dict[str, Any]:
+    """The workload's values with paths as an experiment stores them, and hashes of the content.
+
+    `place` tells where a key's value is written. BadInput if a file is missing, or if its content
+    is not what a hash that was given says.
+    """
+    name = workload.get("name")
+    keys, wanted = FILES.get(name, ((), "")) if isinstance(name, str) else ((), "")
+    for key in keys:
+        value, where = workload.get(key), place(f"workload.{key}")
+        if value is None and key == "path":
+            raise BadInput(
+                f"workload.path is null ({where.words}) but must name {wanted}; set "
+                "workload.path=FILE"
+            )
+        if not isinstance(value, str):
+            continue  # null, or for the schema to refuse
+        path = _located(value, where)
+        remedy = f"; it must name {wanted}" if key == "path" else ""
+        sha256 = _sha256(path, f"workload.{key} is {value!r} ({where.words})", remedy)
+        given = workload.get(HASHES[key])
+        if given is not None and given != sha256:
+            raise BadInput(
+                f"workload.{HASHES[key]} is {given!r} ({place(f'workload.{HASHES[key]}').words}) "
+                f"but {path} has {sha256}; leave it out, or bring back the file it was taken of"
+            )
+        workload = workload | {key: path, HASHES[key]: sha256}
+    return workload
+
+
+def verify(workload: Any) -> None:
+    """Raise BadInput unless every file of a planned workload is there and is what was planned."""
+    for key, path, sha256 in named(workload):
+        found = _sha256(path, f"{key} is {path!r}, as planned,")
+        if found != sha256:
+            raise BadInput(
+                f"{key} is {path!r}, whose content has changed since the experiment was planned "
+                f"(SHA-256 {found[:10]}… instead of {sha256[:10]}…); plan again"
+            )
+
+
+def unchanged(path: str, sha256: str) -> bool:
+    """Whether the file is there and has this content."""
+    try:
+        return _sha256(path, "") == sha256
+    except BadInput:
+        return False
+
+
+def _located(value: str, where: Place) -> str:
+    """The path an experiment stores: below the working directory relative to it, else absolute."""
+    given = where.directory.absolute() / os.path.expanduser(value)
+    try:
+        path = given.parent.resolve() / given.name
+    except (OSError, ValueError):  # too long, or with a zero byte
+        path = given
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+def _sha256(path: str, what: str, remedy: str = "") -> str:
+    """SHA-256 of a file's content; BadInput, beginning with `what`, if it cannot be read."""
+    try:
+        path.encode()
+        status = os.stat(path)
+        if not S_ISREG(status.st_mode):
+            raise BadInput(f"{what} but {path} is no file")
+        if status.st_size > MAX_BYTES:
+            raise BadInput(f"{what} but {path} is larger than {MAX_BYTES // 2**30} GiB")
+        return _content(os.path.abspath(path), status.st_mtime_ns, status.st_size)
+    except FileNotFoundError:
+        raise BadInput(f"{what} but there is no file {path}{remedy}") from None
+    except OSError as error:
+        raise BadInput(f"{what} but {path} cannot be read ({error.strerror})") from None
+    except ValueError:  # a zero byte, or a name that is not UTF-8
+        raise BadInput(f"{what} but that is no name of a file") from None
+
+
+@lru_cache(maxsize=1024)
+def _content(path: str, mtime_ns: int, size: int) -> str:
+    """A thousand experiments read a file once, for as long as time and size stay the same."""
+    return sha256_of(Path(path))

@@ -1,0 +1,151 @@
+"""Recorded traces: lengths, and arrival times, of requests that were served somewhere.
+
+Two formats, told apart by the file's suffix. `.jsonl`, as the Mooncake traces: one object a line
+with `timestamp` (milliseconds, optional), `input_length` and `output_length`; other keys are
+ignored. `.csv`: a header with `prompt_tokens`, `output_tokens` and, optionally, `arrival_s`.
+"""
+
+import csv
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kvscope.errors import BadInput
+from kvscope.plan import sources
+from kvscope.plan.fields import MAX_LENGTH, MAX_REQUESTS, MAX_TOKENS
+
+if TYPE_CHECKING:
+    from kvscope.plan.experiment import Trace
+
+MILLISECONDS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One request of a trace: tokens of its prompt and its output, and its time if it has one."""
+
+    prompt: int
+    output: int
+    arrival_s: float | None
+
+
+def requests(workload: "Trace") -> tuple[Recorded, ...]:
+    """The first num_requests requests of the file (all if null), in its order.
+
+    BadInput if the file is not the one that was planned with, is malformed, or holds too few or
+    too many.
+    """
+    sources.verify(workload)
+    found = _read(Path(workload.path), workload.sha256)
+    wanted = workload.num_requests or len(found)
+    if wanted > MAX_REQUESTS:
+        raise BadInput(
+            f"{workload.path}: holds more than {MAX_REQUESTS:,} requests; take the first ones with "
+            "workload.num_requests"
+        )
+    if wanted > len(found):
+        raise BadInput(
+            f"workload.num_requests is {wanted}, but {workload.path} holds {len(found)} requests"
+        )
+    chosen = found[:wanted]
+    tokens = sum(r.prompt + r.output for r in chosen)
+    if tokens > MAX_TOKENS:
+        raise BadInput(
+            f"{workload.path}: its first {wanted:,} requests have {tokens:,} tokens, but at most "
+            f"{MAX_TOKENS:,} can be served; take fewer with workload.num_requests"
+        )
+    return chosen
+
+
+def arrivals(workload: "Trace") -> list[float]:
+    """The times of these requests, in seconds since the first; BadInput if one has none."""
+    times = [r.arrival_s for r in requests(workload)]
+    given = [time for time in times if time is not None]
+    if len(given) < len(times):
+        raise BadInput(
+            f"workload.arrival is 'trace', but not every request of {workload.path} has a time; "
+            "choose all_at_once or poisson"
+        )
+    return [time - given[0] for time in given]
+
+
+@lru_cache(maxsize=8)
+def _read(path: Path, sha256: str) -> tuple[Recorded, ...]:
+    """Parse a file once for as long as its content stays; at most one more than MAX_REQUESTS."""
+    rows = {".jsonl": _json_lines, ".csv": _csv_lines}.get(path.suffix)
+    if rows is None:
+        raise BadInput(f"workload.path is {str(path)!r} but must end in .jsonl or .csv")
+    found: list[Recorded] = []
+    try:
+        for place, item in islice(rows(path), MAX_REQUESTS + 1):
+            if found and (item.arrival_s or 0) < (found[-1].arrival_s or 0):
+                raise BadInput(f"{place}: arrives before the request above it")
+            found.append(item)
+    except (UnicodeDecodeError, OSError, csv.Error) as error:
+        raise BadInput(f"{path}: cannot be read as text ({error})") from None
+    if not found:
+        raise BadInput(f"{path}: holds no requests")
+    return tuple(found)
+
+
+def _json_lines(path: Path) -> Iterator[tuple[str, Recorded]]:
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            place = f"{path}:{number}"
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                raise BadInput(f"{place}: not a JSON object") from None
+            if not isinstance(row, dict):
+                raise BadInput(f"{place}: not a JSON object")
+            milliseconds = _time(row, "timestamp", place)
+            arrival = None if milliseconds is None else milliseconds / MILLISECONDS
+            prompt, output = (_count(row, key, place) for key in ("input_length", "output_length"))
+            yield place, Recorded(prompt, output, arrival)
+
+
+def _csv_lines(path: Path) -> Iterator[tuple[str, Recorded]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        reader = csv.DictReader(file)
+        for row in reader:
+            place = f"{path}:{reader.line_num}"
+            prompt, output = (_count(row, key, place) for key in ("prompt_tokens", "output_tokens"))
+            yield place, Recorded(prompt, output, _time(row, "arrival_s", place))
+
+
+def _count(row: dict[str, Any], key: str, place: str) -> int:
+    """A whole number of at least 1, from JSON or from the text of a CSV field."""
+    value = row.get(key)
+    digits = value.strip() if isinstance(value, str) else ""
+    count = int(digits) if digits.isdecimal() and len(digits) < 20 else value
+    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MAX_LENGTH:
+        raise BadInput(
+            f"{place}: {key} is {_shown(value)} but must be a whole number of 1 to {MAX_LENGTH}"
+        )
+    return count
+
+
+def _time(row: dict[str, Any], key: str, place: str) -> float | None:
+    value = row.get(key)
+    if value is None:
+        return None
+    try:
+        time = float("nan" if isinstance(value, bool) else value)
+    except (TypeError, ValueError, OverflowError):
+        time = float("nan")
+    if not isfinite(time) or time < 0:
+        raise BadInput(f"{place}: {key} is {_shown(value)} but must be a number of at least 0")
+    return time
+
+
+def _shown(value: Any) -> str:
+    """A value in a few words, whatever the file holds."""
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,149 @@
+"""How long a run is expected to take, from the plan, refined by what was measured here.
+
+The model is a sum: the engine's start, then each serving of the request list. A serving takes
+
+    forward passes x (seconds of a pass + bytes of the weights / bandwidth)
+    + floating-point operations / speed + tokens x seconds of a token
+
+but at least until its last request arrives. There are as many passes as the longest output has
+tokens, or as all outputs have for each request that the cache has room for beside others, and those
+that prompts fill. The constants are round numbers for one thread of a server's CPU and for one GPU
+of a data centre; where runs were finished, the median of measured / expected corrects them.
+"""
+
+import platform
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+from kvscope import runfile
+from kvscope.errors import BadInput
+from kvscope.plan.work import Work, work
+
+if TYPE_CHECKING:
+    from kvscope.plan.experiment import Experiment
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What a device does in a second, and what takes its time in any case."""
+
+    start_s: float  # of Python, PyTorch, vLLM and the profiler
+    load_bytes_per_s: float  # of random weights, drawn
+    compile_s: float  # of kvscope's own kernels
+    pass_s: float  # of a forward pass beside its arithmetic
+    token_s: float  # of a token: scheduling, sampling, records
+    flops_per_s: float
+    bytes_per_s: float
+
+
+SPEEDS = {
+    "cpu": Speed(20, 2e8, 30, 0.01, 1e-4, 2e10, 1e10),
+    "cuda": Speed(90, 1e9, 60, 0.02, 1e-4, 1e14, 1e12),
+}
+# Finished runs that are looked at, the newest ones.
+MOST_RUNS = 200
+LONGEST_S = 10**9
+
+
+def expected_s(experiment: "Experiment") -> float:
+    """Seconds that a run is expected to take by the model; BadInput if its trace cannot be used."""
+    speed, model = SPEEDS[experiment.device.name], experiment.model
+    start_s = speed.start_s + model.weight_bytes / speed.load_bytes_per_s
+    if experiment.engine.attention == "instrumented":
+        start_s += speed.compile_s
+    servings = experiment.warmup + experiment.repeats
+    return start_s + servings * _serving_s(experiment, work(experiment), speed)
+
+
+def _serving_s(experiment: "Experiment", once: Work, speed: Speed) -> float:
+    threads = experiment.device.threads if experiment.device.name == "cpu" else 1
+    pass_s = speed.pass_s + experiment.model.weight_bytes / speed.bytes_per_s
+    seconds = (
+        _passes(experiment, once) * pass_s
+        + _flops(experiment, once) / (speed.flops_per_s * threads)
+        + once.tokens * speed.token_s
+    )
+    return max(seconds, once.last_arrival_s)
+
+
+def _passes(experiment: "Experiment", once: Work) -> float:
+    """Forward passes of one serving."""
+    room = max(1.0, experiment.cache_tokens / once.mean_tokens)
+    together = min(once.requests, experiment.engine.max_num_seqs, room)
+    budget = experiment.chunk_tokens or experiment.engine.max_num_batched_tokens
+    decode = max(once.longest_output, once.output_tokens / together)
+    return decode + once.prompt_tokens / budget
+
+
+def _flops(experiment: "Experiment", once: Work) -> float:
+    """Two for each weight and token, and four for each width, layer and token of the context."""
+    model = experiment.model
+    weights = 2.0 * model.parameters * once.tokens
+    return weights + 4.0 * model.hidden_size * model.layers * once.tokens * once.mean_tokens / 2
+
+
+def walltimes_s(experiments: Iterable["Experiment"], results: Path) -> dict[str, int]:
+    """Expected seconds of each experiment's run, by id; BadInput if a trace cannot be used.
+
+    As long as its finished run took, if there is one below `results`. Else the model's value,
+    times the median of measured / expected over the finished runs of the same device and model on
+    this host.
+    """
+    planned = {experiment.id: experiment for experiment in experiments}
+    measured = {i: s for i in planned if (s := _measured_s(results / "experiments" / i))}
+    corrections = _corrections(planned, results) if len(measured) < len(planned) else {}
+    expected = {
+        i: expected_s(experiment) * corrections.get(_machine(experiment), 1.0)
+        for i, experiment in planned.items()
+        if i not in measured
+    }
+    seconds = measured | expected
+    return {i: max(1, round(min(seconds[i], LONGEST_S))) for i in planned}
+
+
+def _corrections(planned: dict[str, "Experiment"], results: Path) -> dict[tuple[str, str], float]:
+    """For each device and model the median of measured / expected over this host's runs."""
+    ratios: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for directory in _newest(results):
+        try:
+            if measured_s := _measured_s(directory, platform.node()):
+                experiment = planned.get(directory.name) or _load(directory)
+                ratios[_machine(experiment)].append(measured_s / expected_s(experiment))
+        except BadInput:
+            continue  # of another version, or of a trace that is gone: it tells nothing
+    return {machine: median(values) for machine, values in ratios.items()}
+
+
+def _machine(experiment: "Experiment") -> tuple[str, str]:
+    return experiment.device.name, experiment.model.name
+
+
+def _newest(results: Path) -> list[Path]:
+    """Directories of the newest runs."""
+    runs = list(results.glob(f"experiments/*/{runfile.RUN_FILE}"))
+    runs.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    return [path.parent for path in runs[:MOST_RUNS]]
+
+
+def _measured_s(directory: Path, host: str | None = None) -> float | None:
+    """Seconds that a complete run, on this host if one is given, took; None if there is none."""
+    try:
+        facts = runfile.read_run(directory)
+    except BadInput:
+        return None
+    if facts["status"] != runfile.COMPLETE or facts["experiment_id"] != directory.name:
+        return None
+    if host is not None and facts.get("hardware", {}).get("hostname") != host:
+        return None
+    total = facts.get("timings_s", {}).get("total")
+    return total if isinstance(total, int | float) and total > 0 else None
+
+
+def _load(directory: Path) -> "Experiment":
+    from kvscope.plan.experiment import load
+
+    return load(directory / runfile.EXPERIMENT_FILE)

@@ -1,0 +1,46 @@
+"""How a study stands, in lines for the console: what has results, what is valid, and why not."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from kvscope.report.data import REFUSED, StudyData
+from kvscope.report.words import plural
+
+
+def verdict(study: StudyData) -> str:
+    """How many experiments there are, have results, and are valid; the others by their state."""
+    parts = [
+        plural(len(study.runs), "experiment"),
+        f"{len(study.complete):,} complete",
+        f"{study.count(lambda run: run.valid):,} valid",
+    ]
+    states = Counter(run.status for run in study.runs if not run.complete)
+    parts += [f"{count:,} {state}" for state, count in states.items()]
+    return ", ".join(parts)
+
+
+def summary(study: StudyData) -> Iterator[str]:
+    """The verdict; each experiment that is not valid or without results, and why; what to do."""
+    yield f"{study.name}: {verdict(study)}"
+    for run in study.runs:
+        if not run.complete:
+            yield f"  {run.label}: {run.status}{f', {run.failure}' if run.failure else ''}"
+        elif not run.valid:
+            yield f"  {run.label}: not valid, {'; '.join(run.doubts)}"
+        if run.again:
+            yield f"  {run.label}: {run.again}"
+    if study.planned:
+        yield from _remedies(study)
+
+
+def _remedies(study: StudyData) -> Iterator[str]:
+    command = f"snakemake --profile profiles/local --config {study.options}"
+    if not study.finished:
+        yield f"Make what is missing: {command}"
+    elif study.count(lambda run: not run.valid):
+        yield f"Measure again what is not valid: {command} remeasure=invalid"
+
+
+def refusals(study: StudyData) -> list[str]:
+    """Why recorded results are not shown, a sentence for each experiment concerned."""
+    return [run.failure for run in study.runs if run.status in REFUSED]

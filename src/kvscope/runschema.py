@@ -1,0 +1,168 @@
+"""What `run.json` may hold: every reader relies on these types. docs/TRACE_SPEC.md has meanings."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+VERSION = 1
+
+Whole = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
+Real = Annotated[float, Field(allow_inf_nan=False)]
+Texts = list[str]
+# A name that is also the name of a directory or file: nothing in it leads elsewhere.
+FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._+-]*$", max_length=200)]
+
+
+ABSENT: Any = None  # the default of a key that may be absent, but not null
+
+
+class _Part(BaseModel):
+    """Known keys have these types; more keys may come with later versions."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class File(_Part):
+    """A recorded file."""
+
+    bytes: Whole
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Repeat(_Part):
+    """When a repeat ran, on the host's monotonic clock."""
+
+    repeat: Annotated[Whole, Field(lt=2**31)]
+    start_ns: Annotated[int, Field(strict=True, gt=-(2**62), lt=2**62)]
+    duration_s: Annotated[Real, Field(ge=0, lt=1e9)]
+
+
+class Clock(_Part):
+    """The run's clock."""
+
+    run_start_utc_ns: Whole | None = None
+    repeats: list[Repeat]
+
+
+class Profiler(_Part):
+    """The profiler that was wanted, and the one that was used."""
+
+    used: str
+    requested: str | None = None
+    reason: str | None = None
+    version: str | None = None
+
+
+class Gpu(_Part):
+    """One GPU."""
+
+    name: str
+    memory_bytes: Whole
+
+
+class Hardware(_Part):
+    """The machine."""
+
+    hostname: str | None = None
+    cpu: str | None = None
+    cores: Whole | None = None
+    memory_bytes: Whole | None = None
+    os: str | None = None
+    gpus: list[Gpu] = []
+
+
+class WarmUp(_Part):
+    """What ran before the measured part."""
+
+    passes: Whole = 0
+    uncovered_classes: Texts = []
+
+
+class Leak(_Part):
+    """Blocks still in use after a repeat."""
+
+    repeat: Whole
+    kv_blocks: Whole
+    host_blocks: Whole
+
+
+class Engine(_Part):
+    """The cache as the engine made it."""
+
+    kv_blocks_total: Whole | None = None
+    block_size: Annotated[Whole, Field(lt=2**31)] = 0
+    block_bytes: Annotated[Real, Field(ge=0)] | None = None
+    layers: Annotated[Whole, Field(lt=2**31)] | None = None
+    leaked_blocks: list[Leak] = []
+
+
+class TraceClock(_Part):
+    """The clock of the KV events."""
+
+    name: str
+    samples: list[dict[str, Real]] = []
+
+
+class Tracing(_Part):
+    """What was traced of the accesses to the KV cache."""
+
+    name: str
+    step_stride: Annotated[Whole, Field(ge=1)] = 1
+    layer_stride: Annotated[Whole, Field(ge=1)] = 1
+    head_stride: Annotated[Whole, Field(ge=1)] = 1
+    events: Whole = 0
+    dropped_events: Whole | None = None
+    clock: TraceClock | None = None
+
+
+class ImportedFile(_Part):
+    """A published file."""
+
+    file: str
+
+
+class Imported(_Part):
+    """Where an imported run comes from."""
+
+    kind: str
+    series: str | None = None
+    files: list[ImportedFile]
+
+
+class RunRecord(_Part):
+    """run.json."""
+
+    model_config = ConfigDict(extra="allow", revalidate_instances="always")
+
+    experiment_id: FileName
+    status: Literal["complete", "failed"]
+    files: dict[FileName, File]
+    reason: str | None = None
+    time_source: str = "measured"
+    profiler: Profiler = ABSENT
+    versions: dict[str, str | None] = {}
+    hardware: Hardware = ABSENT
+    timings_s: dict[str, Real] = {}
+    clock: Clock = ABSENT
+    warmup: WarmUp = ABSENT
+    engine: Engine = ABSENT
+    tracing: Tracing = ABSENT
+    imported_from: Imported = ABSENT
+    faults: Texts = []
+
+
+def complaint(facts: Any) -> str | None:
+    """What is wrong with the contents of run.json, in words; None if nothing is."""
+    if not isinstance(facts, dict):
+        return f"must be one JSON object, not {type(facts).__name__}"
+    if facts.get("schema") != VERSION:
+        return f"schema is {facts.get('schema')!r:.60}, this kvscope reads {VERSION}"
+    try:
+        RunRecord.model_validate(facts)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(map(str, first["loc"]))
+        value = repr(first["input"])
+        shown = "" if first["type"] == "missing" else f" ({value[:60]})"
+        return f"key {key}{shown}: {first['msg']}"
+    return None

@@ -1,0 +1,54 @@
+"""Names that become paths, and JSON that is read."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvscope.errors import BadInput
+from kvscope.files import check_name, read_json
+
+
+@pytest.mark.parametrize("name", ["quickstart", "tiny-opt", "a.b_c-1", "3", "A" * 200])
+def test_a_name_is_given_back(name: str) -> None:
+    assert check_name(name, "study") == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "..", "../x", "a/b", "/a", ".hidden", "-rf", "a\n", "a b", "a\0", "é", "~", "$(x)",
+     "A" * 201, None, 3, ["a"], b"a"],
+)  # fmt: skip
+def test_what_could_lead_elsewhere_is_no_name(name: Any) -> None:
+    with pytest.raises(BadInput, match=r"^study is .* but must be a name") as error:
+        check_name(name, "study")
+    assert str(error.value).isprintable()
+
+
+@given(st.text())
+def test_a_name_is_one_step_of_a_path(name: str) -> None:
+    try:
+        check_name(name, "study")
+    except BadInput:
+        return
+    assert Path("results", name).parts == ("results", name)
+    assert Path("results", name).resolve().parent == Path("results").resolve()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"\xff", b"[" * 100_000, b"9" * 5000, b'{"a": 9}x'],
+    ids=["nothing", "half", "no text", "brackets", "digits", "more than one"],
+)
+def test_what_is_no_json_is_refused(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(content)
+    with pytest.raises(BadInput, match=r"a\.json: not readable as JSON"):
+        read_json(path)
+
+
+def test_a_directory_is_no_json(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="cannot be read"):
+        read_json(tmp_path)

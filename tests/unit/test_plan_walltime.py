@@ -1,0 +1,201 @@
+"""How long a run is expected to take: by the model, and by what was measured."""
+
+import json
+import os
+import platform
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvscope import runfile
+from kvscope.plan import walltime
+from kvscope.plan.experiment import Experiment, dump
+from kvscope.plan.grid import expand
+from kvscope.plan.manifest import experiment_path
+from kvscope.plan.walltime import expected_s, walltimes_s
+from kvscope.plan.work import Work, work
+from kvscope.workload import requests
+
+CONFIG = Path(__file__).parents[2] / "config"
+
+
+def experiment(*overrides: str) -> Experiment:
+    (planned,) = expand(None, list(overrides), CONFIG).experiments
+    return planned.experiment
+
+
+# Seconds of whole runs under Nsight Systems on a virtual machine of 2 cores (AMD EPYC), in the
+# order of the study.
+MEASURED_S = [34.9, 34.2, 44.1, 39.6, 47.6, 75.9, 50.8, 56.5, 52.6]
+
+
+def test_the_model_is_near_what_was_measured() -> None:
+    found = [expected_s(p.experiment) for p in expand("quickstart", [], CONFIG).experiments]
+    for expected, measured in zip(found, MEASURED_S, strict=True):
+        assert measured / 2 < expected < measured * 2
+    assert sum(found) == pytest.approx(sum(MEASURED_S), rel=0.3)
+
+
+# What makes a run longer: settings of a short one, settings of a longer one.
+LONGER = [
+    ([], ["repeats=6"]),
+    (["warmup=0"], ["warmup=2"]),
+    ([], ["workload.num_requests=64"]),
+    ([], ["workload.prompt_tokens=900"]),
+    ([], ["workload.output_tokens=800"]),
+    (["cache.blocks=512"], ["cache.blocks=32"]),
+    ([], ["engine.max_num_seqs=2"]),
+    (["device.threads=8"], ["device.threads=1"]),
+    ([], ["model=llama-3.1-8b"]),
+    (["device=cuda", "model=llama-3.1-8b"], ["model=llama-3.1-8b"]),
+    ([], ["engine.attention=instrumented"]),
+    (["batching=chunked"], ["batching=chunked", "batching.chunk_tokens=16"]),
+    (["workload=zipf"], ["workload=zipf", "workload.theta=0.1"]),
+    (["workload=zipf"], ["workload=uniform"]),
+]
+
+
+@pytest.mark.parametrize(("short", "long"), LONGER)
+def test_more_to_do_takes_longer(short: list[str], long: list[str]) -> None:
+    assert expected_s(experiment(*short)) < expected_s(experiment(*long))
+
+
+def test_a_run_waits_for_its_requests() -> None:
+    slow = ["workload.arrival=poisson", "workload.rate_per_s=0.01", "repeats=2", "warmup=1"]
+    assert expected_s(experiment(*slow)) > 3 * 16 / 0.01
+
+
+def test_a_run_waits_for_the_last_request_of_its_trace(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("prompt_tokens,output_tokens,arrival_s\n9,3,1000\n9,5,4600\n")
+    words = ["workload=trace", f"workload.path='{path}'", "repeats=1", "warmup=0"]
+    assert 3600 < expected_s(experiment(*words)) < 3700
+    at_once = experiment(*words, "workload.arrival=all_at_once")
+    assert expected_s(at_once) < 100
+    assert work(at_once) == Work(2, 18.0, 8.0, 5.0, 0.0)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    name=st.sampled_from(["fixed", "uniform", "zipf"]),
+    theta=st.floats(0.05, 0.95),
+    ratio=st.floats(0.05, 20),
+    low=st.integers(2, 400),
+    high=st.integers(500, 1000),
+)
+def test_work_is_that_of_the_requests(
+    name: str, theta: float, ratio: float, low: int, high: int
+) -> None:
+    planned = experiment(f"workload={name}", "workload.num_requests=1000")
+    drawn = {"min_tokens": low, "max_tokens": high, "prompt_to_output_ratio": ratio, "theta": theta}
+    known = {key: value for key, value in drawn.items() if hasattr(planned.workload, key)}
+    workload = planned.workload.model_copy(update=known)
+    planned = planned.model_copy(update={"workload": workload})
+    expected, built = work(planned), requests.build(planned)
+    prompt, outputs = sum(len(r.prompt_token_ids) for r in built), [r.output_tokens for r in built]
+    assert expected.requests == len(built)
+    assert expected.prompt_tokens == pytest.approx(prompt, rel=0.15, abs=1000)
+    assert expected.output_tokens == pytest.approx(sum(outputs), rel=0.15, abs=1000)
+    assert expected.longest_output == pytest.approx(max(outputs), rel=0.1, abs=2)
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    return tmp_path / "results"
+
+
+def finished(planned: Experiment, results: Path, total: Any, **changes: Any) -> Path:
+    """A finished run of an experiment, that took `total` seconds on this host."""
+    path = experiment_path(planned.id, results)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(dump(planned))
+    facts = {
+        "experiment_id": planned.id,
+        "status": "complete",
+        "files": {},
+        "hardware": {"hostname": platform.node()},
+        "timings_s": {"total": total},
+    }
+    runfile.write_run(path.parent, facts | changes)
+    return path.parent / runfile.RUN_FILE
+
+
+ONE, OTHER = experiment("seed=1"), experiment("workload.num_requests=400")
+OF_ANOTHER_MODEL = experiment("model=tiny-gqa")
+
+
+def test_nothing_was_measured(results: Path) -> None:
+    found = walltimes_s([ONE, OTHER], results)
+    assert found == {e.id: round(expected_s(e)) for e in (ONE, OTHER)}
+    assert all(isinstance(seconds, int) for seconds in found.values())
+
+
+def test_a_finished_run_tells_its_own_time_and_the_ratio_of_others(results: Path) -> None:
+    finished(ONE, results, 3 * expected_s(ONE))
+    found = walltimes_s([ONE, OTHER, OF_ANOTHER_MODEL], results)
+    assert found[ONE.id] == round(3 * expected_s(ONE))
+    assert found[OTHER.id] == pytest.approx(3 * expected_s(OTHER), abs=1)
+    assert found[OF_ANOTHER_MODEL.id] == round(expected_s(OF_ANOTHER_MODEL))
+
+
+def test_runs_of_other_studies_tell_theirs_too_and_the_median_counts(results: Path) -> None:
+    for seed, ratio in ((2, 0.5), (3, 2), (4, 100)):
+        run = experiment(f"seed={seed}")
+        finished(run, results, ratio * expected_s(run))
+    assert walltimes_s([OTHER], results)[OTHER.id] == pytest.approx(2 * expected_s(OTHER), abs=1)
+
+
+def test_another_host_tells_of_the_same_experiment_only(results: Path) -> None:
+    finished(ONE, results, 3000, hardware={"hostname": "another"})
+    assert walltimes_s([ONE, OTHER], results) == {ONE.id: 3000, OTHER.id: round(expected_s(OTHER))}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"status": "failed"},
+        {"experiment_id": "another"},
+        {"timings_s": {}},
+        {"timings_s": {"total": 0}},
+        {"timings_s": {"total": -5}},
+        {"timings_s": {"total": "7"}},
+        {"timings_s": None},
+        {"hardware": []},
+        {"schema": 99},
+    ],
+)
+def test_what_is_no_measurement_tells_nothing(changes: dict[str, Any], results: Path) -> None:
+    finished(ONE, results, 3000, **changes)
+    assert walltimes_s([ONE, OTHER], results) == {e.id: round(expected_s(e)) for e in (ONE, OTHER)}
+
+
+@pytest.mark.parametrize("content", ["", "[" * 100_000, "[]", '{"timings_s": 3}'])
+def test_a_damaged_run_tells_nothing(content: str, results: Path) -> None:
+    finished(ONE, results, 3000).write_text(content)
+    assert walltimes_s([ONE, OTHER], results) == {e.id: round(expected_s(e)) for e in (ONE, OTHER)}
+
+
+def test_a_damaged_experiment_tells_nothing_of_others(results: Path) -> None:
+    run = finished(ONE, results, 3000)
+    (run.parent / "experiment.yaml").write_text("[")
+    assert walltimes_s([OTHER], results) == {OTHER.id: round(expected_s(OTHER))}
+
+
+def test_the_newest_runs_count(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(walltime, "MOST_RUNS", 2)
+    for seed, ratio in ((2, 100), (3, 3), (4, 3)):
+        run = experiment(f"seed={seed}")
+        os.utime(finished(run, results, ratio * expected_s(run)), (seed, seed))
+    assert walltimes_s([OTHER], results)[OTHER.id] == pytest.approx(3 * expected_s(OTHER), abs=1)
+
+
+@pytest.mark.parametrize("total", [1e-9, 1e300])
+def test_a_walltime_is_a_whole_number_of_seconds(total: float, results: Path) -> None:
+    finished(ONE, results, total)
+    assert json.dumps(walltimes_s([ONE], results)) in (
+        f'{{"{ONE.id}": 1}}',
+        f'{{"{ONE.id}": 1000000000}}',
+    )

@@ -1,0 +1,211 @@
+"""A run's directory through every ending: complete, failed, cut off at any moment."""
+
+import json
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvscope import runfile, tables
+from kvscope.errors import BadInput, CannotWrite
+from kvscope.files import atomic_path, make_directory, write_json, write_text
+from kvscope.run.supervisor import keep_whole_repeats
+from kvscope.runfile import ATTEMPT, MEASURE_AGAIN, RUN_DONE, RUN_FILE
+
+ID = "tiny-0123456789"
+NAMES = ("experiment.yaml", "requests.parquet", "steps.parquet", "batch.parquet")
+
+
+def measured(directory: Path, content: str, status: str = "complete", names=NAMES) -> Path:
+    """A measurement that ended in attempt/, its files of this content."""
+    attempt = runfile.begin_attempt(directory)
+    for name in names:
+        (attempt / name).write_text(f"{content} {name}")
+    (attempt / "log.txt").write_text(content)
+    facts: dict[str, Any] = {"experiment_id": ID, "status": status, "reason": None}
+    runfile.write_run(attempt, facts | {"files": runfile.recorded_files(attempt)})
+    return directory
+
+
+def content_of(directory: Path) -> set[str]:
+    """The contents of a whole run; fails if it is not whole."""
+    facts = runfile.read_run(directory)
+    assert runfile.changes(directory, facts) == []
+    return {(directory / name).read_text().split()[0] for name in facts["files"]}
+
+
+def test_a_complete_attempt_takes_its_place_and_run_done_names_it(tmp_path):
+    runfile.settle(measured(tmp_path, "old"))
+    assert content_of(tmp_path) == {"old"}
+    first = (tmp_path / RUN_DONE).read_text()
+    assert first == runfile.run_sha256(tmp_path) + "\n"
+    assert not (tmp_path / ATTEMPT).exists()
+    runfile.request_again(tmp_path)
+    runfile.settle(measured(tmp_path, "new"))
+    assert content_of(tmp_path) == {"new"}
+    assert (tmp_path / RUN_DONE).read_text() != first
+    assert not (tmp_path / MEASURE_AGAIN).exists()
+
+
+def test_a_failed_attempt_takes_its_place_only_where_nothing_is_complete(tmp_path):
+    runfile.settle(measured(tmp_path, "broken", status="failed"))
+    assert runfile.read_run(tmp_path)["status"] == "failed"
+    assert not (tmp_path / RUN_DONE).exists()
+    runfile.settle(measured(tmp_path, "good"))
+    runfile.request_again(tmp_path)
+    runfile.settle(measured(tmp_path, "broken", status="failed"))
+    assert content_of(tmp_path) == {"good"}
+    assert (tmp_path / RUN_DONE).exists()
+    assert runfile.is_requested(tmp_path)
+    assert runfile.log_of(tmp_path).read_text() == "broken"
+
+
+def test_a_file_that_only_the_measurement_before_had_goes(tmp_path):
+    runfile.settle(measured(tmp_path, "old", names=(*NAMES, "trace.sqlite")))
+    runfile.settle(measured(tmp_path, "new"))
+    assert not (tmp_path / "trace.sqlite").exists()
+
+
+class Killed(BaseException):
+    """Stands for SIGKILL."""
+
+
+@pytest.mark.parametrize("moves", range(8))
+def test_a_move_that_was_cut_off_is_finished_by_the_next_call(tmp_path, monkeypatch, moves):
+    runfile.settle(measured(tmp_path, "old"))
+    measured(tmp_path, "new")
+    replace, left = Path.replace, iter(range(moves))
+
+    def dying(path: Path, target: Path) -> Path:
+        if next(left, None) is None:
+            raise Killed
+        return replace(path, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", dying)
+        try:
+            runfile.settle(tmp_path)
+        except Killed:
+            facts = runfile.read_run(tmp_path)
+            whole = not runfile.changes(tmp_path, facts)
+            assert whole or not runfile.is_complete(tmp_path, ID)
+    runfile.settle(tmp_path)
+    assert content_of(tmp_path) == {"new"}
+    assert (tmp_path / RUN_DONE).read_text() == runfile.run_sha256(tmp_path) + "\n"
+    assert not (tmp_path / ATTEMPT).exists()
+
+
+def test_a_run_with_a_changed_file_is_not_complete(tmp_path):
+    runfile.settle(measured(tmp_path, "good"))
+    assert runfile.is_complete(tmp_path, ID)
+    assert not runfile.is_complete(tmp_path, "another-0123456789")
+    (tmp_path / "steps.parquet").write_text("goop steps.parquet")
+    assert not runfile.is_complete(tmp_path, ID)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        [],
+        {},
+        {"schema": 99},
+        {"experiment_id": "../../../../X"},
+        {"experiment_id": None},
+        {"status": "fine"},
+        {"files": []},
+        {"files": {"../x": {"bytes": 1, "sha256": "0" * 64}}},
+        {"files": {"steps.parquet": {"bytes": -1, "sha256": "0" * 64}}},
+        {"clock": None},
+        {"clock": {"repeats": [{"repeat": "0", "start_ns": 0, "duration_s": 1}]}},
+        {"clock": {"repeats": [{"repeat": 0, "start_ns": 10**30, "duration_s": 1}]}},
+        {"engine": {"block_size": "many"}},
+        {"hardware": ["a"]},
+    ],
+)
+def test_a_record_that_no_run_writes_is_refused_in_one_sentence(tmp_path, facts):
+    sound = {"schema": 1, "experiment_id": ID, "status": "complete", "files": {}}
+    write_json(tmp_path / RUN_FILE, sound | facts if facts else facts)
+    with pytest.raises(BadInput) as error:
+        runfile.read_run(tmp_path)
+    assert str(error.value).startswith(f"{tmp_path / RUN_FILE}: ")
+    assert "\n" not in str(error.value)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=8,
+)
+KEYS = st.sampled_from(
+    ("schema", "experiment_id", "status", "files", "clock", "engine", "hardware", "warmup")
+)
+
+
+@given(st.dictionaries(KEYS, VALUES))
+def test_any_json_is_a_record_or_refused(tmp_path_factory, facts):
+    directory = tmp_path_factory.mktemp("run")
+    (directory / RUN_FILE).write_text(json.dumps(facts))
+    with suppress(BadInput):
+        assert runfile.read_run(directory)["files"] is not None
+
+
+# --- what a killed process leaves
+
+
+def table_of(directory: Path, table: tables.Table, repeats: int) -> None:
+    frame = pd.DataFrame({"repeat": range(repeats)}).reindex(columns=table.names)
+    tables.write(table, frame, directory / f"{table.name}.parquet")
+
+
+def test_the_tables_of_a_killed_process_are_cut_to_the_repeats_that_all_have(tmp_path):
+    table_of(tmp_path, tables.REQUESTS, 3)
+    table_of(tmp_path, tables.PREEMPTIONS, 2)
+    (tmp_path / runfile.KERNEL_EVENTS).write_bytes(b"two frames and a half")
+    (tmp_path / ".steps.parquet.x.tmp").touch()
+    session = {"clock": {"repeats": [{}, {}]}, "kernel_events_bytes": 10}
+    keep_whole_repeats(tmp_path, session)
+    for name in ("requests", "preemptions"):
+        assert pd.read_parquet(tmp_path / f"{name}.parquet")["repeat"].tolist() == [0, 1]
+    assert (tmp_path / runfile.KERNEL_EVENTS).read_bytes() == b"two frames"
+    assert not list(tmp_path.glob(".*.tmp"))
+
+
+# --- writing
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
+def test_files_follow_the_umask(tmp_path, mask):
+    before = os.umask(mask)
+    try:
+        write_text(tmp_path / "a", "x")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o666 & ~mask
+
+
+def write_to_a_full_disk(path: Path) -> None:
+    with atomic_path(path) as temporary:
+        temporary.write_text("half")
+        Path("/dev/full").write_text("x")
+
+
+def test_a_full_disk_is_named_and_leaves_the_old_content(tmp_path):
+    write_text(tmp_path / "a", "old")
+    with pytest.raises(CannotWrite, match=r"a: cannot be written \(No space left on device\)"):
+        write_to_a_full_disk(tmp_path / "a")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert (tmp_path / "a").read_text() == "old"
+
+
+def test_a_file_where_a_directory_is_needed_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInput, match="file: is a file, but must be a directory"):
+        make_directory(tmp_path / "file")
+    with pytest.raises(CannotWrite, match=r"file/a: cannot be written \("):
+        write_text(tmp_path / "file" / "a", "x")
