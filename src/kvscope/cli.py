@@ -137,7 +137,7 @@ def _add_plan(commands: Commands) -> None:
         _plan,
         text,
         "study=quickstart",
-        "study=quickstart 'workload.num_requests=8,16' --json",
+        "study=quickstart 'seed=1,2' --json",
         "model=tiny-gqa workload=zipf 'cache.blocks=40,80' 'seed=range(1,4)'",
         "study=quickstart --write results",
     )

@@ -1,0 +1,260 @@
+"""Every command that README.md, config/README.md and docs/ print is run as it is printed."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.unit.test_published_trace import PROMPTS, Artifact
+
+pytestmark = pytest.mark.workflow
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = (
+    "README.md",
+    "config/README.md",
+    *sorted(f"docs/{p.name}" for p in ROOT.glob("docs/*.md")),
+)
+
+# Run as printed. Any other command, and any with a placeholder, needs a row below.
+RUN = ("kvscope", "snakemake", "python", ".")
+# A command that is not run as printed, its document before it if it is of one only; what is run
+# in its place, if anything is; and why.
+INSTEAD: tuple[tuple[str, str | None, str], ...] = (
+    (
+        r"((?:\w+=\S* )*)make (.+)",
+        r"\1make -n \2",
+        "installs, or runs these tests: make expands its recipe",
+    ),
+    (r"\.ci/run", None, "runs these tests"),
+    (r"apt-get install .+", None, "changes the machine; .ci/run installs these packages"),
+    (
+        r"docs/EXTENDING\.md (pip|kvscope) .+",
+        None,
+        "installs a package; tests/engine/test_extending.py follows this document",
+    ),
+    (r"\. …/kvscope/(.+)", r". \1", "… is where kvscope lies: here"),
+    (
+        r"(\S*kvscope run) … (profiler=none)",
+        r"\1 workload.num_requests=2 \2 --out brief",
+        "… is for settings",
+    ),
+    (r"(\S*python bench/recording\.py) --rounds \d+ (.+)", r"\1 --rounds 1 \2", "takes minutes"),
+    (r"(\S*python bench/tracing\.py) .+", r"\1 --help", "starts four engines: minutes for a round"),
+    (
+        r"(\S*python bench/collect\.py) (.+)",
+        r"\1 --kernels 4000 --calls 4000 --ranges 4000 \2",
+        "takes minutes",
+    ),
+    (r"(\S*python bench/collect_events\.py) (.+)", r"\1 --events 200000 \2", "takes a minute"),
+    (r"(\S*python bench/plan\.py) (.+)", r"\1 --experiments 10 \2", "takes half a minute"),
+    (r"(bench/gpu/\w+\.sh)", r"bash -n \1", "needs a GPU: bash reads it only"),
+    (
+        r"(\S*pytest .+)",
+        r"\1 --collect-only -q",
+        "takes minutes; the suite runs it for other seeds",
+    ),
+)
+# Exit codes other than 0 that the text gives a meaning.
+MAY_EXIT: dict[str, tuple[int, ...]] = {r"\S*kvscope doctor": (0, 1)}
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A command, without its comment, and where it is printed: in a block, or in running text."""
+
+    document: str
+    line: int
+    command: str
+    inline: bool = False
+
+    @property
+    def program(self) -> str:
+        """Its first word after variables are set."""
+        return re.sub(r"^(\w+=\S* )+", "", self.command).split()[0]
+
+    def __str__(self) -> str:
+        return f"{self.document}:{self.line} {self.command}"
+
+
+# Where not all lines of an indented block are commands, these words begin one.
+PROGRAMS = {
+    *(".", "apt-get", "bash", "cd", "curl", "export", "git", "kvscope", "make", "nsys", "pip"),
+    *("python", "pytest", "qsub", "qstat", "rsync", "salloc", "sbatch", "scp", "snakemake"),
+    *("source", "squeue", "srun", "ssh", "sudo", "tar", "wget"),
+}
+
+
+def printed_in(document: str, text: str) -> Iterator[Printed]:
+    """The commands of a Markdown document: of shell fences, of indented lines, of inline code."""
+    fence = None
+    lines = iter(enumerate(text.splitlines(), 1))
+    for number, line in lines:
+        if line.lstrip().startswith("```"):
+            fence = None if fence is not None else line.strip().removeprefix("```")
+            continue
+        found, inline = [], False
+        if fence in ("bash", "sh", "console", "shell") or (fence is None and line[:4] == "    "):
+            while line.endswith("\\"):
+                line = line[:-1].rstrip() + " " + next(lines)[1].strip()
+            found = [re.sub(r"(^|\s+)#\s.*", "", line).strip().removeprefix("$ ")]
+        elif fence is None:
+            inline = True
+            while line.count("`") % 2:  # inline code that goes on in the next line
+                line += " " + next(lines)[1].strip()
+            found = [span for span in re.findall(r"`([^`]+)`", line) if is_inline_command(span)]
+        for command in filter(None, found):
+            printed = Printed(document, number, command, inline)
+            if fence or is_program(printed.program):
+                yield printed
+
+
+def is_program(word: str) -> bool:
+    return word in PROGRAMS or word.startswith(".venv/bin/") or is_script(word)
+
+
+def is_script(word: str) -> bool:
+    return "/" in word and (ROOT / word).is_file() and os.access(ROOT / word, os.X_OK)
+
+
+def is_inline_command(span: str) -> bool:
+    """Whether inline code is a command and not the name of a program or of a file."""
+    words = span.split()
+    return len(words) > 1 or is_script(span)
+
+
+PRINTED = [
+    printed
+    for document in DOCUMENTS
+    for printed in printed_in(document, (ROOT / document).read_text(encoding="utf-8"))
+]
+
+
+def excepted(pattern: str, printed: Printed) -> re.Match[str] | None:
+    """The match of a pattern of INSTEAD with a command, or with its document and it."""
+    whole = f"{printed.document} {printed.command}"
+    return re.fullmatch(pattern, printed.command) or re.fullmatch(pattern, whole)
+
+
+def to_run(printed: Printed) -> str | None:
+    """What is run for a printed command; None if nothing. Fails if that is not settled."""
+    for pattern, instead, _ in INSTEAD:
+        if found := excepted(pattern, printed):
+            return None if instead is None else found.expand(instead)
+    if "…" in printed.command or Path(printed.program).name not in (*RUN, ""):
+        pytest.fail(f"{printed}: no row of INSTEAD says what to do with it")
+    if printed.inline and re.fullmatch(r"kvscope \w+", printed.command):
+        return f"{printed.command} --help"  # a sentence about this command
+    return printed.command
+
+
+LEFT_OUT = {".git", ".venv", ".nsys", ".cache", ".snakemake", "results", "build"}
+CACHES = shutil.ignore_patterns("__pycache__", ".*_cache")
+
+
+class Checkout:
+    """A copy of the checkout in which commands are run, with what the documents presuppose."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir(parents=True)
+        for source in ROOT.iterdir():
+            if source.is_dir() and source.name not in LEFT_OUT:
+                shutil.copytree(source, path / source.name, ignore=CACHES)
+            elif source.is_file():
+                shutil.copy(source, path)
+        (path / "results").mkdir()
+        (path / ".venv").symlink_to(sys.prefix)
+
+    def run(self, command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", "-c", command],
+            cwd=self.path,
+            env=os.environ | {"PATH": f"{self.path}/.venv/bin:{os.environ['PATH']}"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+
+def shrink(config: Path) -> None:
+    """Leave of every study one experiment of few repeats; profile nothing by default."""
+    defaults = config / "config.yaml"
+    text = defaults.read_text(encoding="utf-8")
+    text = text.replace("profiler: auto", "profiler: none").replace("repeats: 3", "repeats: 2")
+    defaults.write_text(text, encoding="utf-8")
+    for path in (config / "study").glob("*.yaml"):
+        study = yaml.safe_load(path.read_text(encoding="utf-8"))
+        grid = study["grids"][0]
+        varied = {key: values[0] for key, values in grid.get("product", {}).items()}
+        for block in grid.get("linked", [])[:1]:
+            varied |= block if isinstance(block, dict) else block[0]
+        experiment = grid["set"] | varied | {"repeats": 2}
+        study["grids"] = [{"name": grid["name"], "set": experiment}]
+        path.write_text(yaml.safe_dump(study), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory: pytest.TempPathFactory, require) -> Checkout:
+    """Where the commands are run, one after the other, by short studies."""
+    require("vLLM", find_spec("vllm") is not None, "run `make env`")
+    require("kvscope's command", (Path(sys.prefix) / "bin" / "kvscope").exists(), "run `make env`")
+    made = Checkout(tmp_path_factory.mktemp("documented") / "kvscope")
+    shrink(made.path / "config")
+    Artifact(PROMPTS, "lossy").serve().files(made.path)
+    return made
+
+
+@pytest.fixture(scope="module")
+def untouched(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
+    """Where studies are as they are: for commands that only plan."""
+    return Checkout(tmp_path_factory.mktemp("untouched") / "kvscope")
+
+
+@pytest.mark.parametrize("printed", PRINTED, ids=str)
+def test_a_printed_command_works(printed: Printed, checkout: Checkout, untouched: Checkout):
+    command = to_run(printed)
+    if command is None:
+        return
+    place = untouched if printed.command.startswith("kvscope plan") else checkout
+    done = place.run(command)
+    allowed = next((v for k, v in MAY_EXIT.items() if re.fullmatch(k, printed.command)), (0,))
+    assert done.returncode in allowed, f"{printed}\n{command}\n{done.stdout}"
+    assert "Traceback" not in done.stdout
+
+
+def test_every_exception_is_of_a_printed_command():
+    for pattern, _, _ in INSTEAD:
+        assert any(excepted(pattern, printed) for printed in PRINTED), pattern
+
+
+def test_commands_are_found_wherever_they_are_printed():
+    text = (
+        "`make demo` and `kvscope` with `ONE=1 make env TWO=…`, not `title: x`,\n"
+        "and `make\nlint`.\n\n"
+        "    kvscope plan 'a b'   # a comment\n    title: x\n    .venv/bin/new --now\n\n"
+        "```bash\n$ unknown \\\n    words\n```\n\n```yaml\nkvscope: 1\n```\n"
+    )
+    assert [(p.line, p.command) for p in printed_in("x.md", text)] == [
+        (1, "make demo"),
+        (1, "ONE=1 make env TWO=…"),
+        (2, "make lint"),
+        (5, "kvscope plan 'a b'"),
+        (7, ".venv/bin/new --now"),
+        (10, "unknown words"),
+    ]
+
+
+@pytest.mark.parametrize("command", ["unknown words", "git push", "kvscope run … --out mine"])
+def test_a_command_of_which_nothing_is_known_fails(command: str):
+    with pytest.raises(pytest.fail.Exception, match="no row of INSTEAD"):
+        to_run(Printed("x.md", 1, command))
