@@ -50,16 +50,10 @@ include: "workflow/rules/analyse.smk"
 include: "workflow/rules/report.smk"
 
 
-# What is outdated, or is to be measured again, is forced as by -R.
-def page(wildcards):
-    workflow.dag.forcefiles.update(FORCED)
-    return f"results/studies/{STUDY}/report.html"
-
-
 rule all:
     default_target: True
     input:
-        page,
+        lambda wildcards: stages.page(STUDY, RESULTS, workflow.dag, FORCED),
 
 
 # `kvscope run` keeps a finished run, unless a new measurement is requested: by -F, -R or -f.

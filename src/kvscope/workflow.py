@@ -101,6 +101,12 @@ def forced(given: Options, planned: Mapping[str, Any], results: Path) -> set[str
     }
 
 
+def page(study: str, results: Path, dag: Any, outputs: set[str]) -> str:
+    """The target: a study's page. Snakemake is to make these `outputs` again, as by its -R."""
+    dag.forcefiles.update(outputs)
+    return str(results / "studies" / study / "report.html")
+
+
 def _again(directory: Path, remeasure: str | None) -> bool:
     """Whether to measure again: by `remeasure`, or requested before and not done since.
 
