@@ -422,7 +422,7 @@ def _report(given: argparse.Namespace) -> int:
     print(write_report(found, given.results, given.out))
     print("\n".join(summary(found)))
     if refused := refusals(found):
-        raise KvscopeError("not shown: " + "; ".join(refused))
+        raise KvscopeError("not shown: " + ", ".join(refused))
     return EXIT_DONE
 
 

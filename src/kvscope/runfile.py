@@ -215,5 +215,6 @@ def is_requested(directory: Path) -> bool:
 
 def tables_directory(run: Path) -> Path:
     """Where a run's tables go: results/tables/<id> of results/experiments/<id>, or in the run."""
-    run = run.resolve()
+    if run.parent.name != "experiments":
+        run = run.resolve()  # it may be given as '.', or through a link
     return run.parent.parent / "tables" / run.name if run.parent.name == "experiments" else run

@@ -57,13 +57,20 @@ def write_batches(
 
 def _parts(batch: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """The batch in so many parts that the texts of one, which codes stand for, fit in memory."""
-    texts = [column for column in batch.values() if pa.types.is_dictionary(column.type)]
-    sizes = [pc.binary_length(column.dictionary).take(column.indices) for column in texts]
-    total = sum(pc.sum(size).as_py() or 0 for size in sizes)
+    total = sum(map(_text_bytes, batch.values()))
     rows = len(next(iter(batch.values())))
     step = max(rows // (1 + total // limits.MOST_TEXT_BYTES), 1)
     for first in range(0, rows, step):
         yield {name: column.slice(first, step) for name, column in batch.items()}
+
+
+def _text_bytes(column: pa.Array | pa.ChunkedArray) -> int:
+    """Bytes of a column's texts written out, if codes stand for them; else 0."""
+    if not pa.types.is_dictionary(column.type):
+        return 0
+    pieces = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    sizes = (pc.binary_length(piece.dictionary).take(piece.indices) for piece in pieces)
+    return sum(pc.sum(size).as_py() or 0 for size in sizes)
 
 
 def _watched(

@@ -42,5 +42,5 @@ def _remedies(study: StudyData) -> Iterator[str]:
 
 
 def refusals(study: StudyData) -> list[str]:
-    """Why recorded results are not shown, a sentence for each experiment concerned."""
-    return [run.failure for run in study.runs if run.status in REFUSED]
+    """The experiments whose recorded results are not shown, each with its state."""
+    return [f"{run.id} ({run.status})" for run in study.runs if run.status in REFUSED]
