@@ -40,6 +40,12 @@ READ = (
 """The tables that anything is read of."""
 
 _METADATA_TABLES = ("META_DATA_EXPORT", "EXPORT_META_DATA")  # from 3.4, up to 3.1
+# Columns that name ranges, kernels and calls by the id of a string.
+NAMES = {
+    "NVTX_EVENTS": ("textId",),
+    "CUPTI_ACTIVITY_KIND_KERNEL": ("demangledName", "shortName", "mangledName"),
+    "CUPTI_ACTIVITY_KIND_RUNTIME": ("nameId",),
+}
 _MAGIC = b"SQLite format 3\x00"
 _HINT = "make one with `nsys export --type sqlite`"
 _WITHIN = {
@@ -276,7 +282,7 @@ class NsysExport:
             "StringIds",
             whole=("id",),
             others=("value",),
-            computed={"text": (cut("value"), pa.string()), "cut": (is_cut("value"), pa.int64())},
+            computed={"text": (cut("value"), pa.string()), "cut": (self._cut_name, pa.int64())},
             where="id IS NOT NULL",
             order="id",
         )
@@ -286,6 +292,17 @@ class NsysExport:
             ids.append(batch["id"].to_numpy())
             values.append(batch["text"])
         return Strings(np.concatenate(ids), pa.concat_arrays(values))
+
+    @property
+    def _cut_name(self) -> str:
+        """SQL for whether a string is a name that is cut; what a process printed is none."""
+        ids = [
+            f'SELECT "{column}" FROM "{table}"'
+            for table, columns in NAMES.items()
+            for column in columns
+            if column in self.columns(table)
+        ]
+        return f"{is_cut('value')} AND id IN ({' UNION ALL '.join(ids) or 'NULL'})"
 
     def count_texts(self, texts: pa.Array, cut: pa.Array) -> None:
         """Take note of texts that are kept, and of how many were cut; BadInput if too many are."""
