@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from kvscope.files import remove
+from kvscope.files import make_directory, remove
 from kvscope.report import style
 from kvscope.report.data import StudyData
 from kvscope.report.figures.figure import StudyFigure
@@ -32,6 +32,7 @@ def write_report(study: StudyData, results: Path, out: Path | None) -> Path:
     figures = figures_of(study)
     whole = study.finished or not study.planned
     place = home if whole else home / UNFINISHED
+    make_directory(home)
     remove(home / UNFINISHED)
     if not whole:
         retire(home)

@@ -1,5 +1,6 @@
 """How figures look: one palette for paper and page, one style for everything printed."""
 
+import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -138,5 +139,7 @@ def legend_columns(names: Sequence[str]) -> int:
 def save(figure: Figure, path: Path) -> None:
     """Write the figure as PDF or PNG (by the suffix), the same bytes for the same figure."""
     metadata = {"CreationDate": None} if path.suffix == ".pdf" else {"Software": None}
+    drawn = io.BytesIO()  # on a full disk, Matplotlib's writers raise anything
+    figure.savefig(drawn, format=path.suffix[1:], metadata=metadata)
     with atomic_path(path) as temporary:
-        figure.savefig(temporary, format=path.suffix[1:], metadata=metadata)
+        temporary.write_bytes(drawn.getvalue())
