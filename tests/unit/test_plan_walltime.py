@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from kvscope.workload import requests
 CONFIG = Path(__file__).parents[2] / "config"
 
 
+@cache
 def experiment(*overrides: str) -> Experiment:
     (planned,) = expand(None, list(overrides), CONFIG).experiments
     return planned.experiment

@@ -47,6 +47,11 @@ INSTEAD: tuple[tuple[str, str | None, str], ...] = (
         r"\1 workload.num_requests=2 \2 --out brief",
         "… is for settings",
     ),
+    (
+        r"(snakemake .+ (?:remeasure=|overrides=|-R ).+)",
+        r"\1 --dry-run",
+        "takes minutes; tests/workflow/test_snakemake.py measures in these ways",
+    ),
     (r"(\S*python bench/recording\.py) --rounds \d+ (.+)", r"\1 --rounds 1 \2", "takes minutes"),
     (r"(\S*python bench/tracing\.py) .+", r"\1 --help", "starts four engines: minutes for a round"),
     (
@@ -187,7 +192,7 @@ class Checkout:
 
 
 def shrink(config: Path) -> None:
-    """Leave of every study one experiment of few repeats; profile nothing by default."""
+    """Leave of every study one experiment of few requests; profile nothing by default."""
     defaults = config / "config.yaml"
     text = defaults.read_text(encoding="utf-8")
     text = text.replace("profiler: auto", "profiler: none").replace("repeats: 3", "repeats: 2")
@@ -198,7 +203,7 @@ def shrink(config: Path) -> None:
         varied = {key: values[0] for key, values in grid.get("product", {}).items()}
         for block in grid.get("linked", [])[:1]:
             varied |= block if isinstance(block, dict) else block[0]
-        experiment = grid["set"] | varied | {"repeats": 2}
+        experiment = grid["set"] | varied | {"repeats": 2, "workload.num_requests": 2}
         study["grids"] = [{"name": grid["name"], "set": experiment}]
         path.write_text(yaml.safe_dump(study), encoding="utf-8")
 
