@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import pandas as pd
 import psutil
 import pytest
 
@@ -70,7 +71,7 @@ def test_a_killed_measurement_keeps_its_finished_repeats_and_says_so(run: Runner
         stderr=subprocess.PIPE,
         text=True,
     )
-    session = out / "session.json"
+    session = out / "attempt" / "session.json"
     while not session.exists() or len(read_json(session)["clock"]["repeats"]) < 2:
         assert process.poll() is None
         time.sleep(0.05)
@@ -81,8 +82,40 @@ def test_a_killed_measurement_keeps_its_finished_repeats_and_says_so(run: Runner
     assert "was killed by SIGKILL" in words_said
     facts = read_json(out / "run.json")
     assert facts["status"] == "failed"
-    assert len(facts["clock"]["repeats"]) >= 2
+    repeats = range(len(facts["clock"]["repeats"]))
+    assert len(repeats) >= 2
+    for name in ("requests", "steps", "batch"):  # whichever was being written
+        assert set(pd.read_parquet(out / f"{name}.parquet")["repeat"]) == {*repeats}
     assert "was killed by SIGKILL" in check_run(out)[0]
+
+
+@pytest.mark.parametrize("profiler", ["none", "auto"])
+def test_a_supervisor_that_is_killed_takes_its_measured_process_with_it(
+    run: Runner, tmp_path, profiler
+):
+    run(AMPLE)
+    out = tmp_path / "run"
+    words = [w.replace("repeats=2", "repeats=500") for w in (*SMALL, AMPLE)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kvscope.cli", "run", *words, f"profiler={profiler}", "--out", out],
+        cwd=ROOT,
+        stderr=subprocess.DEVNULL,
+    )
+    deadline = time.monotonic() + 600
+    while not (out / "attempt" / "session.json").exists():
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.05)
+    measured = psutil.Process(process.pid).children(recursive=True)
+    process.kill()
+    process.wait()
+    _, alive = psutil.wait_procs(measured, timeout=600)
+    assert not alive
+    assert not (out / "run.json").exists()
+    facts = supervisor.run(experiment(f"profiler={profiler}"), out)
+    assert facts["status"] == "complete"
+    assert check_run(out) == []
+    assert not (out / "attempt").exists()
 
 
 def experiment(*overrides: str) -> Experiment:

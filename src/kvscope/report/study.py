@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from kvscope.files import make_directory, remove
+from kvscope.files import make_directory, remove, remove_temporaries
 from kvscope.report import style
 from kvscope.report.data import StudyData
 from kvscope.report.figures.figure import StudyFigure
@@ -33,6 +33,8 @@ def write_report(study: StudyData, results: Path, out: Path | None) -> Path:
     whole = study.finished or not study.planned
     place = home if whole else home / UNFINISHED
     make_directory(home)
+    remove_temporaries(home)
+    remove_temporaries(home / FIGURES)
     remove(home / UNFINISHED)
     if not whole:
         retire(home)
