@@ -17,6 +17,7 @@ from kvscope.runfile import (
     COMPLETE,
     IMPORTED_FROM,
     KERNEL_EVENTS,
+    RUN_FILE,
     TRACING,
     changed,
     read_run,
@@ -33,10 +34,12 @@ def check_run(run: Path) -> list[str]:
     """
     if not run.is_dir():
         raise BadInput(f"{run}: no such directory; give a run's, e.g. results/experiments/<id>")
+    if not (run / RUN_FILE).exists():
+        return [f"{run / RUN_FILE}: no such file; the run did not finish"]
     try:
         facts = read_run(run)
     except BadInput as error:
-        return [f"{error}; the run did not finish"]
+        return [str(error)]
     complaints = [
         c for name, file in facts["files"].items() if (c := _check_file(run / name, file))
     ]
