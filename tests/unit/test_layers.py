@@ -145,8 +145,7 @@ def test_messages_name_the_file_that_was_read() -> None:
 
 def test_a_directory_of_another_kind_is_no_configuration() -> None:
     write("database/main.yaml", "host: here\n")
-    (HERE / "study").mkdir()
-    (HERE / "study" / ".#mine.yaml").symlink_to("user@host.1")  # an editor's lock
+    (HERE / "database" / ".#main.yaml").symlink_to("user@host.1")  # an editor's lock
     assert ids(expand(None, [], HERE)) == ids(expand(None, [], CONFIG))
     manifest.config_sha256("quickstart", HERE)
     assert "database (the command line) is not a key" in refusal("database=main")
