@@ -58,7 +58,7 @@ rule all:
 
 # `kvscope run` keeps a finished run, unless a new measurement is requested: by -F, -R or -f.
 onstart:
-    stages.request_forced(workflow.dag, RESULTS)
+    stages.request_forced(workflow.dag, FORCED, RESULTS)
 
 
 # Of a study that is not finished, a page that shows what there is and names what is missing.

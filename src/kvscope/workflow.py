@@ -142,10 +142,17 @@ def is_invalid(directory: Path) -> bool:
     return account.get("valid") is False
 
 
-def request_forced(dag: Any, results: Path) -> None:
-    """Request a new measurement of every experiment whose RULE Snakemake is forced to run."""
+def request_forced(dag: Any, outputs: set[str], results: Path) -> None:
+    """Request a new measurement of every experiment whose RULE is forced: by -F, -R or `outputs`.
+
+    Snakemake forces the jobs of a killed call, too; what these had finished is kept.
+    """
+    settings = dag.workflow.dag_settings
+    named = {*settings.forcerun, *outputs, *(settings.targets if settings.forcetargets else ())}
     for job in dag.needrun_jobs():
-        if job.rule.name == RULE and dag.reason(job).forced:
+        if job.rule.name == RULE and (
+            settings.forceall or RULE in named or str(job.output[0]) in named
+        ):
             runfile.request_again(results / "experiments" / job.wildcards.id)
 
 
