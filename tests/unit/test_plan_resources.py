@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import psutil
@@ -19,6 +20,7 @@ OF_CONFIG = ["--config-dir", str(CONFIG)]
 MIB = 2**20
 
 
+@cache
 def experiment(*overrides: str) -> Experiment:
     (planned,) = expand(None, list(overrides), CONFIG).experiments
     return planned.experiment
