@@ -66,7 +66,8 @@ def _lengths(workload: "Workload") -> tuple[float, float, float]:
         case "uniform":
             return _split((workload.min_tokens + workload.max_tokens) / 2, workload)
         case "zipf":
-            # Ranks have a density as x^-θ, whose mean is this share of their number.
+            # Ranks have a density as x^-θ, whose mean is this share of their number; the
+            # generator's own mean is up to a third higher where θ is near 1.
             share = (1 - workload.theta) / (2 - workload.theta)
             span = workload.max_tokens - workload.min_tokens
             return _split(workload.min_tokens + share * span, workload)
