@@ -18,6 +18,11 @@ TICKS = (-(2**61), 2**61)
 LONGEST_JSON_BYTES = 1 << 26
 """A JSON file of kvscope's own: some 30,000 experiments of a manifest."""
 
+# ------------------------------------------------------------ time
+
+LATEST_EPOCH_S = 2**33
+"""Time of day, in seconds since 1970: the year 2242."""
+
 # ------------------------------------------------------------ tables
 
 MOST_ROWS_PER_BYTE, FREE_ROWS = 200, 1 << 20
@@ -63,10 +68,10 @@ DEEPEST_STACK = 1024
 LONGEST_PATH = 1 << 14
 """Bytes of a path; further names are left out for an ellipsis, and a warning says so."""
 
-MOST_PATH_BYTES = 1 << 29
+MOST_PATH_BYTES = 1 << 28
 """All different paths together; beyond them, as with a path that is too long."""
 
-MOST_TEXT_BYTES = 1 << 28
+MOST_TEXT_BYTES = 1 << 27
 """Texts of a row group: names and paths are kept once until then, and many rows share them."""
 
 MOST_CROSSINGS = 1 << 23
@@ -74,3 +79,31 @@ MOST_CROSSINGS = 1 << 23
 
 MOST_MESSAGES, LONGEST_MESSAGE = 20, 500
 """Of the profiler's own, and characters of one; the rest is counted."""
+
+# ------------------------------------------------------------ what others published
+
+LONGEST_SERIES_BYTES = 1 << 24
+"""A published CSV file: the largest has 2 MB."""
+
+LONGEST_SERIES_MS = 10**12
+"""A published run, or a pass of it: 31 years."""
+
+MOST_MOVES = 1 << 22
+"""Requests that a published run admits, loses or resumes in all; each makes a row."""
+
+LONGEST_RECORD_BYTES = 1 << 25
+"""A line of a published kernel trace: a prefill pass of some 700,000 tokens."""
+
+MOST_ADDRESS = 2**46
+"""Bytes of a cache, and so of an address in it."""
+
+MOST_TRACED_BLOCKS = 1 << 16
+"""Blocks of all requests of a published batch; the artifact's buffer had room for 800."""
+
+# ------------------------------------------------------------ workloads
+
+LONGEST_REQUEST_BYTES = 1 << 20
+"""A line of a trace, ids of its blocks and all."""
+
+LONGEST_SHAREGPT_BYTES = 1 << 30
+"""A file of conversations; ShareGPT's own has 0.7 GB, and parsed it takes a few times as much."""

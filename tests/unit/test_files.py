@@ -50,5 +50,5 @@ def test_what_is_no_json_is_refused(content: bytes, tmp_path: Path) -> None:
 
 
 def test_a_directory_is_no_json(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="cannot be read"):
+    with pytest.raises(BadInput, match="not a regular file"):
         read_json(tmp_path)

@@ -265,6 +265,9 @@ def test_a_name_that_leads_elsewhere_is_refused(name: str, config: Path, results
 DAMAGED: list[tuple[str, Any, str]] = [
     ("study", None, "manifest.study is None but must be text"),
     ("study", "another", "is of study 'another'"),
+    ("base", "another", "is of study 'four'"),
+    ("overrides", ["seed=1"], "is of study 'four'"),
+    ("experiments.1.resources.gpus", -1, "gpus is -1 but must be a whole number of at least 0"),
     ("base", 3, "manifest.base is 3 but must be text or null"),
     ("varied_keys", ["a", 3], "manifest.varied_keys.1 is 3 but must be text"),
     ("overrides", {}, "manifest.overrides is {} but must be a list"),

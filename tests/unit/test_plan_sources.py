@@ -148,7 +148,7 @@ def test_a_tokenizer_is_a_file_like_the_others(checkout: Path) -> None:
     assert len({estimated.id, a.id, b.id}) == 3
     shutil.copy("data/a.json", "data/c.json")
     assert sharegpt(path="data/t.csv", tokenizer="data/c.json").id == a.id
-    with pytest.raises(BadInput, match=r"workload.tokenizer is 'no.json' .* no file no.json"):
+    with pytest.raises(BadInput, match=r"workload.tokenizer is 'no.json' .* no file 'no.json'"):
         sharegpt(path="data/t.csv", tokenizer="no.json")
 
 
@@ -157,13 +157,17 @@ def test_a_file_that_is_missing_is_named_with_study_key_and_place(checkout: Path
         study("../../gone.csv")
     assert str(error.value) == (
         "workload.path is '../../gone.csv' (config/study/mine.yaml grid 'g') but there is no file "
-        "gone.csv; it must name a trace, a .jsonl as those of github.com/kvcache-ai/Mooncake or a "
-        ".csv with prompt_tokens and output_tokens"
+        "'gone.csv'; it must name a trace, a .jsonl as those of github.com/kvcache-ai/Mooncake or "
+        "a .csv with prompt_tokens and output_tokens"
     )
 
 
-@pytest.mark.parametrize("path", [".", "data", "/dev/zero", '"a\\0b"', "x" * 5000, "t.csv/t.csv"])
+NO_FILES = [".", "data", "/dev/zero", "x" * 5000, "t.csv/t.csv", "loop/t.csv", '"a\\0b"', '"a\\nb"']
+
+
+@pytest.mark.parametrize("path", NO_FILES, ids=lambda path: path[:20])
 def test_what_is_no_file_is_refused(path: str, checkout: Path) -> None:
+    Path("config/study/loop").symlink_to("loop")
     with pytest.raises(BadInput, match=r"^workload\.path is .*grid 'g'") as error:
         study(path)
     assert str(error.value).isprintable()
@@ -172,7 +176,7 @@ def test_what_is_no_file_is_refused(path: str, checkout: Path) -> None:
 def test_a_file_that_readers_could_not_hold_is_refused(checkout: Path) -> None:
     with Path("data/t.csv").open("ab") as file:
         file.truncate(2**32 + 1)  # sparse
-    with pytest.raises(BadInput, match=r"data/t.csv is larger than 4 GiB"):
+    with pytest.raises(BadInput, match=r"'data/t.csv' is larger than 4 GiB"):
         given("workload.path=data/t.csv")
 
 
@@ -180,7 +184,7 @@ def test_a_hash_may_be_given_and_then_it_holds(checkout: Path) -> None:
     planned = given("workload.path=data/t.csv")
     sha256 = sha256_of(Path("data/t.csv"))
     assert given("workload.path=data/t.csv", f"workload.sha256={sha256}").id == planned.id
-    with pytest.raises(BadInput, match=r"workload.sha256 is 'aaa' \(the command line\) but data/t"):
+    with pytest.raises(BadInput, match=r"sha256 is 'aaa' \(the command line\) but 'data/t"):
         given("workload.path=data/t.csv", "workload.sha256=aaa")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kvscope import runfile
+from kvscope.errors import BadInput
 from kvscope.plan import walltime
 from kvscope.plan.experiment import Experiment, dump
 from kvscope.plan.grid import expand
@@ -76,6 +77,9 @@ def test_a_run_waits_for_the_last_request_of_its_trace(tmp_path: Path) -> None:
     at_once = experiment(*words, "workload.arrival=all_at_once")
     assert expected_s(at_once) < 100
     assert work(at_once) == Work(2, 18.0, 8.0, 5.0, 0.0)
+    path.write_text("prompt_tokens,output_tokens\n9,5\n")
+    with pytest.raises(BadInput, match="plan again"):
+        work(at_once)
 
 
 DRAWN = [

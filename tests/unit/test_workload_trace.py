@@ -154,7 +154,7 @@ def test_more_requests_or_tokens_than_can_be_served_are_refused(
 
 
 def test_a_file_that_is_absent_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"there is no file .*none.csv; it must name a trace"):
+    with pytest.raises(BadInput, match=r"there is no file .*none.csv'; it must name a trace"):
         experiment(tmp_path / "none.csv")
 
 

@@ -71,7 +71,7 @@ def align(
 
 def _match(host: HostRecords, passes: pd.DataFrame) -> pd.DataFrame:
     """One row a pass that both have recorded, in order of time."""
-    steps = host.steps
+    steps = host.steps.dropna(subset=["schedule_s"]).drop_duplicates(["repeat", "step"])
     scheduled = steps[["repeat", "step"]].assign(
         host_ns=host.ns(steps["repeat"], steps["start_s"] + steps["schedule_s"])
     )

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from kvscope import tables
+from kvscope import limits, tables
 from kvscope.collect.imports import PUBLISHED, provenance
 from kvscope.collect.published_trace import UNBOXKV_TRACE, import_trace
 from kvscope.collect.series import read_series
@@ -69,8 +69,9 @@ def import_run(
     if kind == UNBOXKV_TRACE:
         return import_trace(paths, out)
     rows = read_series(paths, series)
-    (out / RUN_FILE).unlink(missing_ok=True)  # no record vouches for the tables while they change
     steps = steps_of(rows)
+    _check(rows, steps, ", ".join(map(str, paths)))
+    (out / RUN_FILE).unlink(missing_ok=True)  # no record vouches for the tables while they change
     frames = {
         tables.WORKLOAD: tables.WORKLOAD.empty(),
         tables.REQUESTS: tables.REQUESTS.empty(),
@@ -82,6 +83,17 @@ def import_run(
         tables.write(table, frame, out / f"{table.name}.parquet")
     write_run(out, _record(kind, paths, series, rows, out))
     return None
+
+
+def _check(rows: pd.DataFrame, steps: pd.DataFrame, files: str) -> None:
+    """BadInput if no run can have done what the series say together."""
+    moves = int(moves_of(rows).abs().to_numpy().sum())
+    if moves > limits.MOST_MOVES:
+        raise BadInput(f"{files}: {moves:,} requests come and go, {limits.MOST_MOVES:,} at most")
+    too_few = (steps["scheduled_tokens"] < 0).to_numpy()
+    if too_few.any():
+        number = int(too_few.argmax()) + 1
+        raise BadInput(f"{files}: pass {number} did fewer tokens than it admitted requests")
 
 
 def steps_of(rows: pd.DataFrame) -> pd.DataFrame:

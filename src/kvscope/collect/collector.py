@@ -96,7 +96,9 @@ def _passes(out_dir: Path) -> pd.DataFrame:
     """The NVTX ranges of the forward passes of the measured part."""
     own = [("domain", "=", DOMAIN), ("name", "=", FORWARD_PASS), ("kind", "=", "push_pop")]
     columns = ["repeat", "step", "start_ns"]
-    rows = pq.read_table(table_path(out_dir, NVTX_RANGES), columns=columns, filters=own)
+    texts = [name for name, *_ in own]  # millions of ranges share few of them
+    path = table_path(out_dir, NVTX_RANGES)
+    rows = pq.read_table(path, columns=columns, filters=own, read_dictionary=texts)
     frame: pd.DataFrame = rows.drop_null().to_pandas()
     return frame
 

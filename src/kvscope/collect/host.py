@@ -9,8 +9,11 @@ import pandas as pd
 
 from kvscope.collect.arrays import Int64s
 from kvscope.errors import BadInput
+from kvscope.limits import LONGEST_RUN_NS
 from kvscope.runfile import RUN_FILE, read_run, require_unchanged
 from kvscope.tables import BATCH, LAYERS, PREEMPTIONS, REQUESTS, STEPS, Table, read
+
+_NEVER_NULL = {"repeat", "step", "layer", "request_id", "start_s", "duration_s"}
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class HostRecords:
         def table(of: Table) -> pd.DataFrame:
             path = run_dir / f"{of.name}.parquet"
             require_unchanged(run_dir, run, path.name)
-            return read(of, path) if path.exists() else of.empty()
+            return _checked(read(of, path), path) if path.exists() else of.empty()
 
         return cls(run_json, run, *map(table, (REQUESTS, STEPS, BATCH, PREEMPTIONS, LAYERS)))
 
@@ -60,6 +63,16 @@ class HostRecords:
             raise BadInput(f"{self.run_json}: clock.repeats has no repeat {min(unknown)}")
         origin = repeat.map(starts).to_numpy(np.int64)
         return origin + duration_ns(seconds)
+
+
+def _checked(frame: pd.DataFrame, path: Path) -> pd.DataFrame:
+    """The frame, if each row says what it is of and when, in seconds that a run can last."""
+    for name in frame.columns:
+        if name in _NEVER_NULL and frame[name].isna().any():
+            raise BadInput(f"{path}: column '{name}' is null in a row, where a value is due")
+        if name.endswith("_s") and (longest := frame[name].abs().max()) > LONGEST_RUN_NS / 1e9:
+            raise BadInput(f"{path}: column '{name}' reaches {longest:g} s; no run lasts so long")
+    return frame
 
 
 def duration_ns(seconds: pd.Series) -> Int64s:

@@ -43,8 +43,8 @@ def write_perfetto(
             for start, end, kind, name, track, step in zip(
                 *batch.to_pydict().values(), strict=True
             ):
-                label = f"{name} {step}" if kind == "step" else name
-                trace.slice(track, label, start, end)
+                label = f"{name} {step}" if kind == "step" else name or ""
+                trace.slice(track, label, start, max(start, end))
         if accesses:
             group = trace.group(accesses.title)
             for track, name, start, end in accesses.slices():
@@ -60,9 +60,10 @@ def _first_start(timeline: pq.ParquetFile) -> int:
 
 
 def _write_counters(trace: "_Trace", host: HostRecords) -> None:
-    times = host.ns(host.steps["repeat"], host.steps["start_s"])
+    steps = host.steps.dropna(subset=[*COUNTERS.values()])
+    times = host.ns(steps["repeat"], steps["start_s"])
     for name, column in COUNTERS.items():
-        values: pd.Series = host.steps[column]
+        values: pd.Series = steps[column].astype(int)
         for time, value in zip(times.tolist(), values.tolist(), strict=True):
             trace.count(name, time, value)
 

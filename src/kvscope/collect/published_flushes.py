@@ -5,18 +5,19 @@ published_trace.py lists it all.
 """
 
 from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from kvscope.collect.flushes import ALL_HEADS, COLUMNS, FORMAT_VERSION
-from kvscope.collect.published_records import WRITES_KEY, Record, Trace
+from kvscope.collect.published_records import WARPS, WRITES_KEY, Record, Trace
 from kvscope.kinds import ATTENTION, K_READ, K_WRITE, V_READ, V_WRITE, WRITE
 
 # What the kernels divided clock64 by, and the fastest clock of the GPU they ran on.
 CYCLES_PER_TICK, FASTEST_MHZ = 210, 1410
 NS_PER_TICK = CYCLES_PER_TICK / FASTEST_MHZ * 1e3
-WARPS = 4  # of a thread block of the attention kernel
 
 Segments = list[tuple[tuple[int, int], list[tuple[int, ...]]]]
 """((kernel, worker), events) of each."""
@@ -25,8 +26,8 @@ Segments = list[tuple[tuple[int, int], list[tuple[int, ...]]]]
 def flushes(trace: Trace) -> Iterator[Record]:
     """A flush for each layer of each pass, in order."""
     known: list[dict[int, int]] = []  # by row: the block of each position, as it was written
-    for step in sorted({step for step, _ in trace.passes}):
-        layers = [layer for at, layer in trace.passes if at == step]
+    for step, passes in groupby(trace.passes, key=itemgetter(0)):
+        layers = [layer for _, layer in passes]
         for layer in layers:
             _learn(trace, step, layer, known)
         for layer in layers:
@@ -40,7 +41,7 @@ def _learn(trace: Trace, step: int, layer: int, known: list[dict[int, int]]) -> 
     record = trace.writes.get((step, layer))
     if record is None:
         return
-    (blocks, _), _ = trace.layout.places(np.array(record[WRITES_KEY], np.int64))
+    (blocks, _), _ = trace.layout.places(record[WRITES_KEY])
     for (row, token), block in zip(_tokens(contexts, scheduled), blocks.tolist(), strict=True):
         known[row].setdefault(token // trace.layout.block_size, block)
 
@@ -81,7 +82,8 @@ def _flush(trace: Trace, step: int, layer: int, known: list[dict[int, int]]) -> 
         **{"phase": phase, "block_size": size, "tile_tokens": max(scheduled), "kv_heads": None},
         "requests": [str(row) for row in range(len(lengths))],
         "phases": [phase] * len(lengths),
-        **{"context_tokens": contexts, "scheduled_tokens": scheduled, "block_table": table},
+        **{"context_tokens": contexts, "scheduled_tokens": scheduled},
+        "block_table": table if all(block >= 0 for row in table for block in row) else None,
         "origin_ticks": origin,
         "kernels": [{"kernel": n, "start_ticks": None, "end_ticks": None} for n in present],
         "segments": {
@@ -109,7 +111,7 @@ def _write_segments(
     since: int,
 ) -> Segments:
     """A thread block wrote each token."""
-    rows = np.array(record[WRITES_KEY], np.int64)
+    rows = record[WRITES_KEY]
     (k_block, k_slot), (v_block, v_slot) = trace.layout.places(rows)
     places = np.stack([k_block, k_slot, v_block, v_slot, rows[:, 4]], axis=1).tolist()
     parts: Segments = []

@@ -25,8 +25,7 @@ from kvscope.collect.published_flushes import (
     NS_PER_TICK,
     flushes,
 )
-from kvscope.collect.published_records import Record, Trace, read_records
-from kvscope.errors import BadInput
+from kvscope.collect.published_records import DURATION_KEY, Record, Trace, read_records
 from kvscope.files import atomic_path
 from kvscope.kinds import ATTENTION, K_READ, KINDS, V_READ
 from kvscope.runfile import KERNEL_EVENTS, RUN_FILE, TRACING, recorded_files, write_run
@@ -119,16 +118,11 @@ def import_trace(paths: Sequence[Path], out: Path) -> str:
 
     BadInput if the files are no such traces.
     """
-    writes, reads = read_records(paths)
+    trace = Trace.of(*read_records(paths))
     counts = Counts()
-    try:
-        trace = Trace.of(writes, reads)
-        facts = _facts(paths, trace)
-        (out / RUN_FILE).unlink(missing_ok=True)  # nothing vouches for tables while they change
-        _write(flushes(trace), counts, out / KERNEL_EVENTS)
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        names = ", ".join(str(path) for path in paths)
-        raise BadInput(f"{names}: a record is not as the artifact has them ({error!r})") from None
+    facts = _facts(paths, trace)
+    (out / RUN_FILE).unlink(missing_ok=True)  # nothing vouches for tables while they change
+    _write(flushes(trace), counts, out / KERNEL_EVENTS)
     for table in (tables.WORKLOAD, tables.REQUESTS, tables.STEPS, tables.BATCH, tables.PREEMPTIONS):
         tables.write(table, table.empty(), out / f"{table.name}.parquet")
     facts["faults"] = [*counts.losses(), *facts["faults"]]
@@ -162,7 +156,7 @@ def _facts(paths: Sequence[Path], trace: Trace) -> dict[str, Any]:
     """What run.json says of the import, but for what is counted while it is written."""
     records = [*trace.writes.values(), *trace.reads.values()]
     span_s = max(record["start_time"] for record in records) - trace.began
-    uncertainty_us = max(record["cpu_duration(us)"] for record in records)
+    uncertainty_us = max(record[DURATION_KEY] for record in records)
     later = 10**9
     readings = [(0, 0), (later, round(later * NS_PER_TICK))]
     return {

@@ -4,13 +4,17 @@ vLLM 0.4.2 logged them on an A100: a step series (one row a forward pass) and it
 row of zeros, then one row a pass); the long form joins the two for several runs in one file.
 """
 
+import csv
 from collections.abc import Mapping, Sequence
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
+from kvscope import limits
 from kvscope.errors import BadInput
+from kvscope.reading import in_a_line, read_bytes, shown
 
 # Published column → what it is called here. `running` is during the pass; `left`, `swapped`,
 # `pending` and the usages are after it.
@@ -43,6 +47,11 @@ FORMS = {
     "a step series": STEP_SERIES,
     "a stats series": STATS_SERIES,
     "the long form": LONG_STEPS | LONG_STATS | {SERIES: SERIES},
+}
+COUNTS = ("running", "resumed", "left", "swapped", "pending")  # of requests
+_MOST = {
+    **dict.fromkeys(("duration_ms", "elapsed_ms"), limits.LONGEST_SERIES_MS),
+    **dict.fromkeys(("kv_percent", "host_percent"), 100),
 }
 # An interval between two stats lines holds one pass; it may seem shorter by what was rounded off.
 ROUNDED_MS = 1.0
@@ -83,26 +92,33 @@ def _expected() -> str:
 
 
 def _read(path: Path) -> tuple[str, pd.DataFrame]:
-    """A file's form, recognised by its header, and its cells as text."""
+    """A file's form, recognised by its header, and its cells as text, by the number of the line."""
+    content = read_bytes(path, limits.LONGEST_SERIES_BYTES)
     try:
-        frame = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be read ({error.strerror})") from None
-    except (ValueError, pd.errors.ParserError) as error:
-        raise BadInput(f"{path}: not readable as CSV ({str(error).strip()})") from None
-    for form, columns in FORMS.items():
-        if set(columns) <= set(frame.columns):
-            return form, frame
-    header = ",".join(map(str, frame.columns))
-    raise BadInput(f"{path}: header '{header[:80]}' is of no published series; give {_expected()}")
+        rows = csv.reader(StringIO(content.decode("utf-8-sig"), newline=""))
+        header = next(rows, [])
+        cells = [(rows.line_num, row) for row in rows if row]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise BadInput(f"{path}: not readable as CSV ({error})") from None
+    forms = [form for form, columns in FORMS.items() if set(columns) <= set(header)]
+    if not forms or len({*header}) < len(header):
+        found = shown(",".join(header))
+        raise BadInput(f"{path}: header {found} is of no published series; give {_expected()}")
+    for line, row in cells:
+        if len(row) != len(header):
+            raise BadInput(f"{path}: line {line} has {len(row)} fields, the header {len(header)}")
+    lines = [line for line, _ in cells]
+    frame = pd.DataFrame([row for _, row in cells], lines, header, dtype=str)
+    return forms[0], frame
 
 
 def _choose(path: Path, frame: pd.DataFrame, series: str | None) -> pd.DataFrame:
     names = list(frame[SERIES].unique())
+    held = in_a_line(" and ".join(names))
     if series is None and len(names) > 1:
-        raise BadInput(f"{path}: holds {' and '.join(names)}; choose one with --series")
+        raise BadInput(f"{path}: holds {held}; choose one with --series")
     if series is not None and series not in names:
-        raise BadInput(f"{path}: has no series '{series}', only {' and '.join(names)}")
+        raise BadInput(f"{path}: has no series '{series}', only {held}")
     return frame[frame[SERIES] == (series or names[0])] if names else frame
 
 
@@ -111,13 +127,15 @@ def _numbers(path: Path, frame: pd.DataFrame, columns: Mapping[str, str]) -> pd.
     text = frame[list(columns)]
     numbers: pd.DataFrame = text.apply(pd.to_numeric, errors="coerce").astype(float)
     values = numbers.to_numpy()
-    bad = ~(np.isfinite(values) & (values >= 0))
-    if bad.any():
-        row, column = (int(place) for place in np.argwhere(bad)[0])
-        line = text.index.to_numpy()[row] + 2  # lines count from 1, and the first is the header
+    most = np.array([_MOST.get(name, limits.INT32[1]) for name in columns.values()])
+    whole = np.array([name in COUNTS for name in columns.values()])
+    good = (values >= 0) & (values <= most) & ~(whole & (values != np.floor(values)))
+    if not good.all():
+        row, column = (int(place) for place in np.argwhere(~good)[0])
+        kind = "whole number" if whole[column] else "number"
         raise BadInput(
-            f"{path}: line {line} has '{text.to_numpy()[row, column]}' for "
-            f"'{list(columns)[column]}', where a number from 0 on is due"
+            f"{path}: line {text.index[row]} has {shown(text.to_numpy()[row, column])} for "
+            f"'{list(columns)[column]}', where a {kind} from 0 on is due, {most[column]:g} at most"
         )
     return numbers.rename(columns=dict(columns)).reset_index(drop=True)
 
@@ -134,12 +152,18 @@ def _joined(
     if stats.loc[0].any():
         raise BadInput(f"{stats_path}: its first row is not of zeros; give it as published")
     interval_ms = stats["elapsed_ms"].diff().iloc[1:].reset_index(drop=True)
-    impossible = interval_ms < steps["duration_ms"] - ROUNDED_MS
+    impossible = interval_ms < (steps["duration_ms"] - ROUNDED_MS).clip(lower=0)
     if impossible.any():
         place = int(impossible.to_numpy().argmax())
         took, interval = steps["duration_ms"].to_numpy()[place], interval_ms.to_numpy()[place]
         raise BadInput(
             f"{step_path}: pass {place + 1} took {took:g} ms, but its interval in {stats_path} is "
             f"{interval:g} ms; these are not of one run"
+        )
+    tokens = stats["throughput"].iloc[1:].reset_index(drop=True) * interval_ms / 1e3
+    if tokens.max() > limits.INT32[1]:
+        raise BadInput(
+            f"{stats_path}: pass {int(tokens.argmax()) + 1} did {tokens.max():.0f} tokens by its "
+            "throughput; no pass does so many"
         )
     return stats.join(steps.set_index(steps.index + 1))

@@ -37,6 +37,14 @@ def whole(value: Any, name: str, within: Range) -> int:
     return value
 
 
+def number(value: Any, name: str, within: tuple[float, float]) -> float:
+    """A number that need not be whole."""
+    if type(value) not in (int, float) or not within[0] <= value <= within[1]:
+        due = f"a number from {within[0]:g} to {within[1]:g} is due"
+        raise ValueError(f"{name} is {shown(value)}, where {due}")
+    return float(value)
+
+
 def whole_numbers(values: Any, name: str, within: Range) -> Int64s:
     """A list of whole numbers as an array."""
     found = integers(values, name)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import kvscope
 from kvscope.errors import BadInput
-from kvscope.files import check_name, read_json, write_text, write_text_if_changed
+from kvscope.files import check_name, read_json, sha256_of, write_text, write_text_if_changed
 from kvscope.plan import layers
 from kvscope.plan.sources import named, unchanged
 
@@ -27,7 +27,7 @@ STEADY = 1.5
 TEXT_OR_NULL = (str, type(None))
 WORDS = {
     str: "text",
-    int: "a whole number",
+    int: "a whole number of at least 0",
     dict: "a group of keys",
     list: "a list",
     TEXT_OR_NULL: "text or null",
@@ -118,7 +118,7 @@ def read(study: str, results: Path) -> dict[str, Any]:
     path = manifest_path(study, results)
     manifest: dict[str, Any] = read_json(path)
     _check(manifest, SHAPE, f"{path}: manifest")
-    if manifest["study"] != study:
+    if not (study == manifest["study"] == name_of(manifest["base"], manifest["overrides"])):
         raise BadInput(f"{path}: is of study {manifest['study']!r:.60}; plan the study again")
     for number, entry in enumerate(manifest["experiments"]):
         check_name(entry["id"], f"{path}: manifest.experiments.{number}.id")
@@ -127,8 +127,9 @@ def read(study: str, results: Path) -> dict[str, Any]:
 
 def _check(value: Any, shape: Any, place: str) -> None:
     """Raise BadInput unless a value has a shape such as SHAPE."""
-    kind = type(shape) if isinstance(shape, dict | list) else shape
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is int):
+    kind: Any = type(shape) if isinstance(shape, dict | list) else shape
+    negative = isinstance(value, int) and value < 0
+    if not isinstance(value, kind) or isinstance(value, bool) or negative:
         raise BadInput(f"{place} is {value!r:.60} but must be {WORDS[kind]}; plan the study again")
     if isinstance(shape, list):
         for number, item in enumerate(value):
@@ -214,8 +215,7 @@ def config_sha256(study: str | None, config_dir: Path) -> str:
     digest = hashlib.sha256(kvscope.__version__.encode())
     for name, path in layers.files(config_dir).items():
         if not name.startswith("study/") or name == f"study/{study}.yaml":
-            content = path.read_bytes()
-            digest.update(f"\n{name} {len(content)}\n".encode() + content)
+            digest.update(f"\n{name} {sha256_of(path)}".encode())
     return digest.hexdigest()
 
 

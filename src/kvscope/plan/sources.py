@@ -74,12 +74,13 @@ def filled(workload: dict[str, Any], place: Callable[[str], Place]) -> dict[str,
             continue  # null, or for the schema to refuse
         path = _located(value, where)
         remedy = f"; it must name {wanted}" if key == "path" else ""
-        sha256 = _sha256(path, f"workload.{key} is {value!r} ({where.words})", remedy)
+        sha256 = _sha256(path, f"workload.{key} is {value!r:.500} ({where.words})", remedy)
         given = workload.get(HASHES[key])
         if given is not None and given != sha256:
+            where = place(f"workload.{HASHES[key]}")
             raise BadInput(
-                f"workload.{HASHES[key]} is {given!r} ({place(f'workload.{HASHES[key]}').words}) "
-                f"but {path} has {sha256}; leave it out, or bring back the file it was taken of"
+                f"workload.{HASHES[key]} is {given!r:.80} ({where.words}) but {path!r:.500} has "
+                f"{sha256}; leave it out, or bring back the file it was taken of"
             )
         workload = workload | {key: path, HASHES[key]: sha256}
     return workload
@@ -109,7 +110,7 @@ def _located(value: str, where: Place) -> str:
     given = where.directory.absolute() / os.path.expanduser(value)
     try:
         path = given.parent.resolve() / given.name
-    except (OSError, ValueError):  # too long, or with a zero byte
+    except (OSError, ValueError, RuntimeError):  # too long, with a zero byte, or a loop of links
         path = given
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
@@ -121,14 +122,14 @@ def _sha256(path: str, what: str, remedy: str = "") -> str:
         path.encode()
         status = os.stat(path)
         if not S_ISREG(status.st_mode):
-            raise BadInput(f"{what} but {path} is no file")
+            raise BadInput(f"{what} but {path!r:.500} is no file")
         if status.st_size > MAX_BYTES:
-            raise BadInput(f"{what} but {path} is larger than {MAX_BYTES // 2**30} GiB")
+            raise BadInput(f"{what} but {path!r:.500} is larger than {MAX_BYTES // 2**30} GiB")
         return _content(os.path.abspath(path), status.st_mtime_ns, status.st_size)
     except FileNotFoundError:
-        raise BadInput(f"{what} but there is no file {path}{remedy}") from None
+        raise BadInput(f"{what} but there is no file {path!r:.500}{remedy}") from None
     except OSError as error:
-        raise BadInput(f"{what} but {path} cannot be read ({error.strerror})") from None
+        raise BadInput(f"{what} but {path!r:.500} cannot be read ({error.strerror})") from None
     except ValueError:  # a zero byte, or a name that is not UTF-8
         raise BadInput(f"{what} but that is no name of a file") from None
 

@@ -11,18 +11,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
-from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kvscope import limits
 from kvscope.errors import BadInput
 from kvscope.plan import sources
 from kvscope.plan.fields import MAX_LENGTH, MAX_REQUESTS, MAX_TOKENS
+from kvscope.reading import shown, text_lines
 
 if TYPE_CHECKING:
     from kvscope.plan.experiment import Trace
 
 MILLISECONDS = 1000
+CSV_COLUMNS = ("prompt_tokens", "output_tokens", "arrival_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,7 @@ def _read(path: Path, sha256: str) -> tuple[Recorded, ...]:
             if found and (item.arrival_s or 0) < (found[-1].arrival_s or 0):
                 raise BadInput(f"{place}: arrives before the request above it")
             found.append(item)
-    except (UnicodeDecodeError, OSError, csv.Error) as error:
+    except csv.Error as error:
         raise BadInput(f"{path}: cannot be read as text ({error})") from None
     if not found:
         raise BadInput(f"{path}: holds no requests")
@@ -94,58 +96,54 @@ def _read(path: Path, sha256: str) -> tuple[Recorded, ...]:
 
 
 def _json_lines(path: Path) -> Iterator[tuple[str, Recorded]]:
-    with path.open(encoding="utf-8") as file:
-        for number, line in enumerate(file, start=1):
-            place = f"{path}:{number}"
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except (ValueError, RecursionError):
-                raise BadInput(f"{place}: not a JSON object") from None
-            if not isinstance(row, dict):
-                raise BadInput(f"{place}: not a JSON object")
-            milliseconds = _time(row, "timestamp", place)
-            arrival = None if milliseconds is None else milliseconds / MILLISECONDS
-            prompt, output = (_count(row, key, place) for key in ("input_length", "output_length"))
-            yield place, Recorded(prompt, output, arrival)
+    for number, line in enumerate(text_lines(path, limits.LONGEST_REQUEST_BYTES), start=1):
+        place = f"{path}:{number}"
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            raise BadInput(f"{place}: not a JSON object") from None
+        if not isinstance(row, dict):
+            raise BadInput(f"{place}: not a JSON object")
+        milliseconds = _time(row.get("timestamp"), "timestamp", place, MILLISECONDS)
+        arrival = None if milliseconds is None else milliseconds / MILLISECONDS
+        prompt, output = (_count(row.get(k), k, place) for k in ("input_length", "output_length"))
+        yield place, Recorded(prompt, output, arrival)
 
 
 def _csv_lines(path: Path) -> Iterator[tuple[str, Recorded]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        for row in reader:
-            place = f"{path}:{reader.line_num}"
-            prompt, output = (_count(row, key, place) for key in ("prompt_tokens", "output_tokens"))
-            yield place, Recorded(prompt, output, _time(row, "arrival_s", place))
+    reader = csv.reader(text_lines(path, limits.LONGEST_REQUEST_BYTES))
+    columns = {name: at for at, name in enumerate(next(reader, [])) if name in CSV_COLUMNS}
+    for row in reader:
+        if not row:
+            continue
+        place = f"{path}:{reader.line_num}"
+        found = {name: row[at] for name, at in columns.items() if at < len(row)}
+        prompt, output = (_count(found.get(key), key, place) for key in CSV_COLUMNS[:2])
+        yield place, Recorded(prompt, output, _time(found.get("arrival_s"), "arrival_s", place))
 
 
-def _count(row: dict[str, Any], key: str, place: str) -> int:
+def _count(value: Any, key: str, place: str) -> int:
     """A whole number of at least 1, from JSON or from the text of a CSV field."""
-    value = row.get(key)
     digits = value.strip() if isinstance(value, str) else ""
     count = int(digits) if digits.isdecimal() and len(digits) < 20 else value
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MAX_LENGTH:
         raise BadInput(
-            f"{place}: {key} is {_shown(value)} but must be a whole number of 1 to {MAX_LENGTH}"
+            f"{place}: {key} is {shown(value)} but must be a whole number of 1 to {MAX_LENGTH}"
         )
     return count
 
 
-def _time(row: dict[str, Any], key: str, place: str) -> float | None:
-    value = row.get(key)
+def _time(value: Any, key: str, place: str, per_second: int = 1) -> float | None:
+    """A time from 0 on, in so many parts of a second, from JSON or from text; None if absent."""
     if value is None:
         return None
+    most = limits.LATEST_EPOCH_S * per_second
     try:
         time = float("nan" if isinstance(value, bool) else value)
     except (TypeError, ValueError, OverflowError):
         time = float("nan")
-    if not isfinite(time) or time < 0:
-        raise BadInput(f"{place}: {key} is {_shown(value)} but must be a number of at least 0")
+    if not 0 <= time <= most:
+        raise BadInput(f"{place}: {key} is {shown(value)} but must be a number of 0 to {most}")
     return time
-
-
-def _shown(value: Any) -> str:
-    """A value in a few words, whatever the file holds."""
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

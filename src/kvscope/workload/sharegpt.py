@@ -7,6 +7,7 @@ fit are kept. Only the lengths are used, never the text.
 
 import random
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache, lru_cache
 from math import ceil
 from pathlib import Path
@@ -14,9 +15,11 @@ from typing import Any
 
 import orjson
 
+from kvscope import limits
 from kvscope.errors import BadInput
 from kvscope.plan import sources
 from kvscope.plan.experiment import ShareGPT
+from kvscope.reading import in_a_line, read_bytes
 from kvscope.workload.lengths import Lengths
 
 MIN_PROMPT_TOKENS = 4
@@ -67,9 +70,10 @@ def _select(workload: ShareGPT, seed: int) -> tuple[Lengths, ...]:
 @lru_cache(maxsize=1)
 def _conversations(path: str, sha256: str) -> tuple[Conversation, ...]:
     """The first two turns of each conversation; the file is read once while its content stays."""
+    content = read_bytes(Path(path), limits.LONGEST_SHAREGPT_BYTES)
     try:
-        value = orjson.loads(Path(path).read_bytes())
-    except (orjson.JSONDecodeError, OSError) as error:
+        value = orjson.loads(content)
+    except orjson.JSONDecodeError as error:
         raise BadInput(f"{path}: not readable as JSON ({error})") from None
     if not isinstance(value, list):
         raise BadInput(f"{path}: must be a list of conversations")
@@ -81,11 +85,14 @@ def _first_turns(items: list[Any], path: str) -> Iterator[Conversation]:
         try:
             turns = item["conversations"]
             if len(turns) >= 2:
-                yield str(turns[0]["value"]), str(turns[1]["value"])
+                prompt, output = turns[0]["value"], turns[1]["value"]
+                if not isinstance(prompt, str) or not isinstance(output, str):
+                    raise TypeError
+                yield prompt, output
         except (TypeError, KeyError):
             raise BadInput(
                 f"{path}: conversation {number} must have 'conversations', a list of turns with "
-                "a 'value'"
+                "a 'value', which is a text"
             ) from None
 
 
@@ -101,10 +108,28 @@ def _counter(tokenizer: str | None, sha256: str | None) -> Counter:
             f"workload.tokenizer is {tokenizer!r}, which needs the package 'tokenizers'; install "
             "it or set workload.tokenizer to null"
         ) from None
+    refused = f"workload.tokenizer is {tokenizer!r} but must be a tokenizer.json"
+    with _refused(refused):
+        loaded = Tokenizer.from_str(read_bytes(Path(tokenizer), limits.LONGEST_JSON_BYTES).decode())
+
+    def count(text: str) -> int:
+        with _refused(f"{refused} that takes the texts of the conversations"):
+            return len(loaded.encode(text).ids)
+
+    return count
+
+
+@contextmanager
+def _refused(refused: str) -> Iterator[None]:
+    """Whatever the tokenizer fails with, as BadInput.
+
+    The package raises bare Exception, and where its Rust code panics not even one.
+    """
     try:
-        loaded = Tokenizer.from_file(tokenizer)
-    except Exception as error:  # the package raises bare Exception
-        raise BadInput(
-            f"workload.tokenizer is {tokenizer!r} but must be a tokenizer.json ({error})"
-        ) from None
-    return lambda text: len(loaded.encode(text).ids)
+        yield
+    except BadInput as error:
+        raise BadInput(f"{refused} ({error})") from None
+    except BaseException as error:
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            raise BadInput(f"{refused} ({in_a_line(error)})") from None
+        raise
