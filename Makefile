@@ -29,7 +29,7 @@ demo: env try-nsys
 	@echo "The page: results/studies/quickstart/report.html"
 
 test: env-dev try-nsys
-	$(IN_PLACE) pytest -n 2 --dist loadfile
+	$(IN_PLACE) pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 env:
 	@scripts/install-env.sh

@@ -352,7 +352,7 @@ def test_files_that_are_something_else_are_refused_in_one_sentence(tmp_path):
     empty = tmp_path / "empty.csv"
     empty.write_text("")
     for paths, words in (
-        ([tmp_path / "absent.csv"], "cannot be read"),
+        ([tmp_path / "absent.csv"], "no such file"),
         ([other, stats], "header 'a,b'"),
         ([empty], "not readable as CSV"),
         ([steps], "give a step series with its stats series"),

@@ -15,6 +15,7 @@ from kvscope.analyse.compare import STUDY_METRICS
 from kvscope.analyse.experiment import analyse
 from kvscope.cli import main
 from kvscope.errors import BadInput
+from kvscope.report.figures import registry
 from kvscope.report.figures.registry import FIGURES
 from kvscope.report.load import load
 from kvscope.report.study import report
@@ -135,6 +136,12 @@ def test_a_study_may_not_ask_for_a_figure_that_does_not_exist(tmp_path):
         report(["fake"], tmp_path, None)
 
 
+@pytest.fixture
+def one_figure(monkeypatch):
+    """Reports draw but one figure: drawing all takes most of a test's time."""
+    monkeypatch.setattr(registry, "FIGURES", {"throughput": FIGURES["throughput"]})
+
+
 def reported(capsys, results) -> tuple[int, str]:
     """Exit code and words of `kvscope report fake`."""
     code = main(["report", "fake", "--results", str(results)])
@@ -147,6 +154,7 @@ def states(page) -> dict[str, str]:
     return dict(zip(found["id"], found["status"], strict=True))
 
 
+@pytest.mark.usefixtures("one_figure")
 def test_a_study_that_is_not_finished_has_no_page_where_a_finished_one_has_it(tmp_path):
     write_study(tmp_path, [ROOMY, SCARCE])
     page = report(["fake"], tmp_path, None)
@@ -163,6 +171,7 @@ def test_a_study_that_is_not_finished_has_no_page_where_a_finished_one_has_it(tm
     assert not (home / "unfinished").exists()
 
 
+@pytest.mark.usefixtures("one_figure")
 def test_a_complete_run_without_metrics_is_named_with_what_to_do(tmp_path, capsys):
     write_study(tmp_path, [ROOMY, SCARCE])
     (tmp_path / "tables" / SCARCE.id / "metrics.parquet").unlink()
@@ -177,6 +186,7 @@ def test_a_complete_run_without_metrics_is_named_with_what_to_do(tmp_path, capsy
     assert states(page) == {ROOMY.id: "complete", SCARCE.id: "not analysed"}
 
 
+@pytest.mark.usefixtures("one_figure")
 def test_metrics_of_another_measurement_are_refused_by_name(tmp_path, capsys):
     write_study(tmp_path, [ROOMY, SCARCE])
     run = tmp_path / "experiments" / SCARCE.id
@@ -189,6 +199,7 @@ def test_metrics_of_another_measurement_are_refused_by_name(tmp_path, capsys):
     assert [c for c in check_run(run) if "another measurement" in c]
 
 
+@pytest.mark.usefixtures("one_figure")
 @pytest.mark.parametrize("name", ["steps.parquet", "workload.parquet", "experiment.yaml"])
 def test_a_run_with_a_changed_file_is_refused_by_name(name, tmp_path, capsys):
     write_study(tmp_path, [ROOMY, SCARCE])
@@ -199,6 +210,7 @@ def test_a_run_with_a_changed_file_is_refused_by_name(name, tmp_path, capsys):
     assert f"{name}: its content differs from what was recorded" in said
 
 
+@pytest.mark.usefixtures("one_figure")
 def test_metrics_that_were_edited_are_refused_by_name(tmp_path, capsys):
     write_study(tmp_path, [ROOMY])
     path = tmp_path / "tables" / ROOMY.id / "metrics.parquet"
@@ -210,6 +222,7 @@ def test_metrics_that_were_edited_are_refused_by_name(tmp_path, capsys):
     assert [c for c in check_run(tmp_path / "experiments" / ROOMY.id) if "metrics.parquet" in c]
 
 
+@pytest.mark.usefixtures("one_figure")
 def test_an_experiment_that_is_to_be_measured_again_leaves_the_study_unfinished(tmp_path):
     write_study(tmp_path, [ROOMY, SCARCE])
     runfile.request_again(tmp_path / "experiments" / SCARCE.id)
@@ -219,6 +232,7 @@ def test_an_experiment_that_is_to_be_measured_again_leaves_the_study_unfinished(
     assert states(page)[SCARCE.id] == "complete"
 
 
+@pytest.mark.usefixtures("one_figure")
 def test_the_console_says_what_is_not_valid_and_why_and_what_to_do(tmp_path, capsys):
     write_study(tmp_path, [ROOMY, replace(SCARCE, repeats=2)])
     code, said = reported(capsys, tmp_path)
@@ -230,6 +244,7 @@ def test_the_console_says_what_is_not_valid_and_why_and_what_to_do(tmp_path, cap
     assert "1 valid" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("one_figure")
 def test_a_directory_is_told_from_a_study_of_the_same_name(tmp_path, monkeypatch):
     write_study(tmp_path / "results", [ROOMY, SCARCE], name="mine")
     write_experiment(CHUNKED, tmp_path)
@@ -240,6 +255,7 @@ def test_a_directory_is_told_from_a_study_of_the_same_name(tmp_path, monkeypatch
     assert [run.id for run in load(["./mine"], Path("results")).runs] == [CHUNKED.id]
 
 
+@pytest.mark.usefixtures("one_figure")
 def test_runs_given_by_directories_are_compared_by_the_settings_that_differ(results, tmp_path):
     runs = [str(results / "experiments" / fake.id) for fake in (ROOMY, SCARCE)]
     page = report(runs, results, tmp_path)
@@ -249,6 +265,7 @@ def test_runs_given_by_directories_are_compared_by_the_settings_that_differ(resu
     assert list(found["label"]) == ["KV cache 96 blocks", "KV cache 24 blocks"]
 
 
+@pytest.mark.usefixtures("one_figure")
 def test_one_run_is_a_report_of_its_own(results, tmp_path):
     page = report([str(results / "experiments" / ROOMY.id)], tmp_path, None)
     assert page == tmp_path / "studies" / ROOMY.id / "report.html"
@@ -268,6 +285,7 @@ def test_a_study_of_which_nothing_ran_has_a_page(tmp_path):
     ).empty
 
 
+@pytest.mark.usefixtures("one_figure")
 def test_the_command_prints_the_page(results, tmp_path, capsys):
     assert main(["report", "fake", "--results", str(results), "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out.splitlines()[0]
@@ -281,6 +299,7 @@ def test_every_study_table_column_states_its_meaning():
     )
 
 
+@pytest.mark.usefixtures("one_figure")
 def test_a_damaged_table_is_named(tmp_path):
     write_experiment(ROOMY, tmp_path)
     run = tmp_path / "experiments" / ROOMY.id
