@@ -5,7 +5,7 @@ answers None where the sentence says nothing of what it was shown: a run that ne
 nothing of copies.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -30,9 +30,13 @@ NONE = Violations()
 
 @dataclass(frozen=True)
 class Oracle(Generic[Subject]):
-    """A sentence about a subject, and the function that looks for what contradicts it."""
+    """A sentence about a subject, the function that looks for what contradicts it, and its needs.
+
+    `needs` says in words what must have been recorded for the sentence to say anything.
+    """
 
     look: Callable[[Subject], Violations | None]
+    needs: str = ""
 
     @property
     def name(self) -> str:
@@ -51,6 +55,7 @@ class Verdict:
 
     name: str
     sentence: str
+    needs: str
     state: str
     violations: int = 0
     first: str = ""
@@ -58,7 +63,12 @@ class Verdict:
 
 def verdict(oracle: Oracle[Subject], found: Violations | None) -> Verdict:
     """An oracle's verdict from what it found."""
+    of = oracle.name, oracle.sentence, oracle.needs
     if found is None:
-        return Verdict(oracle.name, oracle.sentence, NOT_APPLICABLE)
-    state = VIOLATED if found else HELD
-    return Verdict(oracle.name, oracle.sentence, state, found.count, found.first)
+        return Verdict(*of, NOT_APPLICABLE)
+    return Verdict(*of, VIOLATED if found else HELD, found.count, found.first)
+
+
+def judged(oracles: Iterable[Oracle[Subject]], subject: Subject) -> list[Verdict]:
+    """The verdict of each oracle on a subject."""
+    return [verdict(oracle, oracle.look(subject)) for oracle in oracles]

@@ -93,6 +93,7 @@ class Engine(_Part):
     block_size: Annotated[Whole, Field(lt=2**31)] = 0
     block_bytes: Annotated[Real, Field(ge=0)] | None = None
     layers: Annotated[Whole, Field(lt=2**31)] | None = None
+    device: str | None = None
     leaked_blocks: list[Leak] = []
 
 

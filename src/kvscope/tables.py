@@ -19,7 +19,7 @@ from kvscope.errors import BadInput
 from kvscope.files import atomic_path
 from kvscope.reading import in_a_line
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 I32, I64, F64, BOOL, TEXT = pa.int32(), pa.int64(), pa.float64(), pa.bool_(), pa.string()
 TOKEN_IDS = pa.list_(pa.int32())
@@ -101,7 +101,7 @@ REQUESTS = Table(
             F64,
             "end of the pass that gave its last token, or when it was given up, " + _SINCE,
         ),
-        Column("preemptions", I32, "times it was preempted"),
+        Column("preemptions", I32, "times it was preempted, as vLLM counts"),
         Column("output_sha256", TEXT, "SHA-256 of its output token ids as little-endian int32"),
     ),
 )
@@ -124,7 +124,7 @@ STEPS = Table(
         Column("sampled_tokens", I32, "output tokens the pass gave"),
         Column("requests", I32, "requests in the batch"),
         Column("resumed_requests", I32, "of these, requests with batch.resumed"),
-        Column("preempted_requests", I32, "requests preempted while the pass was scheduled"),
+        Column("preempted_requests", I32, "preempted while the pass was scheduled, as vLLM counts"),
         Column("waiting_requests", I32, "requests waiting after the pass was scheduled"),
         Column("kv_blocks_used", I32, "blocks of the KV cache in use during the pass"),
         Column("kv_blocks_total", I32, "blocks of the KV cache that requests can use"),
@@ -161,6 +161,9 @@ PREEMPTIONS = Table(
         _REQUEST,
         Column("event", TEXT, "'preempt' or 'resume'"),
         Column(
+            "time_s", F64, "when it lost its blocks, or the pass that resumed it began, " + _SINCE
+        ),
+        Column(
             "policy",
             TEXT,
             "what was done: 'swap', or 'recompute' (also where the host pool had no room)",
@@ -171,6 +174,8 @@ PREEMPTIONS = Table(
         Column("bytes", I64, "bytes of K and V copied between device and host"),
         Column("swap_out_s", F64, "seconds to copy its blocks to the host; null if none"),
         Column("swap_in_s", F64, "seconds to copy its blocks back; null if none"),
+        Column("copy_start_s", F64, "when that copy began on the host; null if none, " + _SINCE),
+        Column("copy_end_s", F64, "when it had ended (on a GPU: was launched); null if none"),
         Column("wait_s", F64, "resume only: seconds since it was preempted"),
         Column("recomputed_tokens", I32, "resume only: tokens computed before and again"),
         _SOURCE,

@@ -202,7 +202,9 @@ def _events(counts: Ints, event: str, policy: str, **known: Any) -> pd.DataFrame
         "time_source": PUBLISHED,
     }
     nullable = dict.fromkeys(
-        ("bytes", "swap_out_s", "swap_in_s", "wait_s", "recomputed_tokens"), np.nan
+        ("time_s", "bytes", "swap_out_s", "swap_in_s", "copy_start_s", "copy_end_s", "wait_s")
+        + ("recomputed_tokens",),
+        np.nan,
     )
     return pd.DataFrame(row | nullable | known).astype(dict.fromkeys(nullable, float))
 

@@ -22,6 +22,7 @@ class PassRecord:
     schedule_end_ns: int
     scheduled: Any  # vLLM's SchedulerOutput
     finished_before: set[str]  # requests that ended since the pass before
+    preempted: int  # requests preempted since the pass before, as vLLM counts them
     waiting: int
     kv_blocks_free: int
     host_blocks_used: int
@@ -55,3 +56,5 @@ class Recording:
     # One transformer block after another: pass, block, start and end in ns. Plain numbers, because
     # objects would keep Python's garbage collector busy.
     layers: "array[int]" = field(default_factory=lambda: array("q"))
+    # How often each request that has ended was preempted, as vLLM counts, by its internal id.
+    counted: dict[str, int] = field(default_factory=dict)

@@ -36,6 +36,7 @@ class RecordingScheduler(Scheduler):
         self.overflow: OverflowPolicy = Recompute()
         self.tracer: Tracing | None = None
         self._finished: set[str] = set()  # reported by empty schedules
+        self._preempted: set[str] = set()  # reported by empty schedules
         self._in_flight: SchedulerOutput | None = None
         self._free = self.kv_cache_manager.block_pool.free_block_queue
         self._pool = self.connector.pool if self.connector is not None else None
@@ -44,6 +45,7 @@ class RecordingScheduler(Scheduler):
         """Note into `recording` from now on; its passes are numbered from 0."""
         self.recording, self.marks = recording, marks
         self._finished.clear()
+        self._preempted.clear()
         if self._pool is not None:
             self.connector.transfers = recording.transfers
 
@@ -79,11 +81,12 @@ class RecordingScheduler(Scheduler):
         """Fill the next pass, and note with what; empty schedules are no passes."""
         start_ns = perf_counter_ns()
         scheduled = self.fill(throttle_prefills)
-        if self._finished or not scheduled.total_num_scheduled_tokens:
+        if not scheduled.total_num_scheduled_tokens:
             self._finished |= scheduled.finished_req_ids
-            if not scheduled.total_num_scheduled_tokens:
-                return scheduled
-        finished, self._finished = self._finished or scheduled.finished_req_ids, set()
+            self._preempted |= scheduled.preempted_req_ids or set()
+            return scheduled
+        finished, self._finished = self._finished | scheduled.finished_req_ids, set()
+        preempted, self._preempted = self._preempted | (scheduled.preempted_req_ids or set()), set()
         self._in_flight = scheduled
         # Plain attributes, no calls: this is vLLM's critical path.
         record = PassRecord(
@@ -91,6 +94,7 @@ class RecordingScheduler(Scheduler):
             0,
             scheduled,
             finished,
+            len(preempted),
             len(self.waiting),
             self._free.num_free_blocks,
             self._pool.used if self._pool is not None else 0,
@@ -124,6 +128,10 @@ class RecordingScheduler(Scheduler):
         record.output = model_runner_output
         record.end_ns = perf_counter_ns()
         return outputs
+
+    def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
+        self.recording.counted[request.request_id] = request.num_preemptions
+        return super()._free_request(request, *args, **kwargs)
 
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
         blocks = self.kv_cache_manager.get_block_ids(request.request_id)[0]

@@ -38,7 +38,6 @@ class RequestState:
     resident_tokens: int = 0  # tokens whose K and V are in the cache
     computed_tokens: int = 0  # tokens that were ever computed
     given: list[int] = field(default_factory=list)  # its output token ids
-    preemptions: int = 0
     first_scheduled_s: float | None = None
     first_token_s: float | None = None
     finished_s: float | None = None
@@ -55,6 +54,7 @@ class Repeat:
     preemptions: pd.DataFrame
     layers: pd.DataFrame
     requests: dict[str, RequestState] = field(default_factory=dict)
+    counted: dict[str, int] = field(default_factory=dict)  # preemptions by request, as vLLM counts
 
     def state(self, request_id: str) -> RequestState:
         """How a request ended; one that was never scheduled has an empty state."""
@@ -87,11 +87,12 @@ class Replay:
         request_id = external_id(record.request_id)
         state = self.requests.setdefault(request_id, RequestState())
         state.preempted, state.recovering = record, True
-        state.preemptions += 1
         state.resident_tokens = 0
-        self._preemption_row(record.step, request_id, "preempt", record, record.blocks)
+        self._preemption_row(
+            record.step, request_id, "preempt", record, record.time_ns, record.blocks
+        )
 
-    def forward_pass(self, step: int, record: PassRecord, preempted: int) -> None:
+    def forward_pass(self, step: int, record: PassRecord) -> None:
         """One pass: a row of `steps` and a row of `batch` for each of its requests."""
         seconds = self.context.seconds
         for internal_id in record.finished_before:
@@ -117,7 +118,7 @@ class Replay:
                 "sampled_tokens": sum(row["sampled_tokens"] for row in rows),
                 "requests": len(rows),
                 "resumed_requests": sum(row["resumed"] for row in rows),
-                "preempted_requests": preempted,
+                "preempted_requests": record.preempted,
                 "waiting_requests": record.waiting,
                 "kv_blocks_used": self.context.kv_blocks_total - record.kv_blocks_free,
                 "kv_blocks_total": self.context.kv_blocks_total,
@@ -186,6 +187,7 @@ class Replay:
             request_id,
             "resume",
             lost,
+            record.schedule_start_ns,
             blocks=-(-(context + tokens) // self.context.block_size),
             wait_s=(record.schedule_start_ns - lost.time_ns) * NANOSECONDS,
             recomputed_tokens=lost.tokens - context,
@@ -197,25 +199,30 @@ class Replay:
         request_id: str,
         event: str,
         record: PreemptionRecord,
+        time_ns: int,
         blocks: int,
         **more: Any,
     ) -> None:
         direction = "out" if event == "preempt" else "in"
         transfer = self._transfers[request_id, direction].popleft() if record.swapped else None
-        seconds = transfer.seconds() if transfer else None
+        took_s = transfer.seconds() if transfer else None
+        seconds = self.context.seconds
         self.preemptions.append(
             {
                 "repeat": self.context.repeat,
                 "step": step,
                 "request_id": request_id,
                 "event": event,
+                "time_s": seconds(time_ns),
                 "policy": "swap" if record.swapped else "recompute",
                 "refused": record.refused,
                 "blocks": blocks,
                 "tokens": record.tokens,
                 "bytes": transfer.bytes if transfer else 0,
-                "swap_out_s": seconds if direction == "out" else None,
-                "swap_in_s": seconds if direction == "in" else None,
+                "swap_out_s": took_s if direction == "out" else None,
+                "swap_in_s": took_s if direction == "in" else None,
+                "copy_start_s": seconds(transfer.start_ns) if transfer else None,
+                "copy_end_s": seconds(transfer.end_ns) if transfer else None,
                 "wait_s": None,
                 "recomputed_tokens": None,
                 "time_source": self.context.time_source,
@@ -249,18 +256,17 @@ def replay(recording: Recording, context: RepeatContext) -> Repeat:
     preemptions = iter([*recording.preemptions, None])
     upcoming = next(preemptions)
     for step, record in enumerate(recording.passes):
-        preempted = 0
         while upcoming is not None and upcoming.step <= step:
             state.preempt(upcoming)
-            preempted += 1
             upcoming = next(preemptions)
-        state.forward_pass(step, record, preempted)
+        state.forward_pass(step, record)
     return Repeat(
         steps=_frame(tables.STEPS, state.steps),
         batch=_frame(tables.BATCH, state.batch),
         preemptions=_frame(tables.PREEMPTIONS, state.preemptions),
         layers=layers_of(recording, context),
         requests=state.requests,
+        counted={external_id(name): count for name, count in recording.counted.items()},
     )
 
 

@@ -113,7 +113,7 @@ def outcome(
                 state.first_scheduled_s,
                 state.first_token_s,
                 served.aborted_s[request.request_id] if aborted else state.finished_s,
-                state.preemptions,
+                repeat.counted.get(request.request_id, 0),
                 digest,
             )
         )

@@ -89,6 +89,7 @@ def measure(session: Session, marks: Marks, progress: Progress) -> None:
             "block_size": experiment.cache.block_size,
             "block_bytes": experiment.block_bytes,
             "layers": engine.layers,
+            "device": experiment.device.name,
         } | engine.host
         events = KernelEvents(experiment, engine.tracer, session.directory)
         session.kernel_events = events

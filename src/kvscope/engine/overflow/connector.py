@@ -8,6 +8,7 @@ the forward pass.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from time import perf_counter_ns
 from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
@@ -130,11 +131,15 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA):
 
     def _carry_out(self, order: Order, direction: str, copy: Callable[..., None]) -> None:
         request_id, blocks, host = order
+        start_ns = perf_counter_ns()
         seconds = copies.timed(
             lambda: copy(self.cache, blocks, self.host, host), on_gpu=self.cache[0].is_cuda
         )
+        end_ns = perf_counter_ns()
         moved = len(blocks) * self.block_bytes
-        self.done.append(Transfer(request_id, direction, len(blocks), moved, seconds))
+        self.done.append(
+            Transfer(request_id, direction, len(blocks), moved, start_ns, end_ns, seconds)
+        )
 
     def build_connector_worker_meta(self) -> SwapReport | None:
         """Report what was copied for this pass."""

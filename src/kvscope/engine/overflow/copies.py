@@ -150,6 +150,8 @@ class Transfer:
     direction: str  # 'out' of the cache or 'in'
     blocks: int
     bytes: int
+    start_ns: int  # of the host's monotonic clock; on a GPU the copy is launched then
+    end_ns: int
     seconds: Callable[[], float]  # on the device that copied; once the pass is over
 
 

@@ -1,0 +1,116 @@
+"""Oracles of what a pass computes: the sums over its batch, and each request's place in it."""
+
+import numpy as np
+import pandas as pd
+
+from kvscope.analyse.oracles.run import OF_PASS, OF_REQUEST, Run, both, where
+from kvscope.oracle import Violations
+
+
+def pass_differs_from_batch(run: Run) -> Violations | None:
+    """A pass's counts and phase are those of the requests in its batch."""
+    if run.imported:
+        return None
+    found = _sums(run)
+    steps = run.steps.join(found.add_suffix("_found"), on=OF_PASS)
+    return both(*(_differs(steps, column) for column in found))
+
+
+def _sums(run: Run) -> pd.DataFrame:
+    rows = run.batch
+    decodes = rows["phase"] == "decode"
+    parts = pd.DataFrame(
+        {
+            "scheduled_tokens": rows["scheduled_tokens"],
+            "prefill_tokens": rows["scheduled_tokens"].where(~decodes, 0),
+            "decode_tokens": rows["scheduled_tokens"].where(decodes, 0),
+            "recomputed_tokens": rows["recomputed_tokens"],
+            "sampled_tokens": rows["sampled_tokens"],
+            "requests": 1,
+            "resumed_requests": rows["resumed"].astype(int),
+        }
+    )
+    sums = parts.groupby([rows["repeat"], rows["step"]]).sum()
+    one = np.where(sums["decode_tokens"] == 0, "prefill", "decode")
+    both_phases = (sums["decode_tokens"] > 0) & (sums["prefill_tokens"] > 0)
+    return sums.assign(phase=np.where(both_phases, "mixed", one))
+
+
+def _differs(steps: pd.DataFrame, column: str) -> Violations:
+    other = f"{column}_found"
+    return where(
+        steps,
+        steps[column] != steps[other],
+        lambda r: f"{column} is {r[column]}, of its batch {r[other]}",
+    )
+
+
+def phase_wrong(run: Run) -> Violations | None:
+    """A request decodes where it computes its newest token and nothing else."""
+    if run.imported:
+        return None
+    rows = run.batch
+    given = rows.groupby(OF_REQUEST)["sampled_tokens"].cumsum() - rows["sampled_tokens"]
+    newest = (rows["scheduled_tokens"] == 1) & (rows["recomputed_tokens"] == 0) & (given > 0)
+    expected = pd.Series(np.where(newest, "decode", "prefill"), rows.index)
+    return where(rows, rows["phase"] != expected, lambda r: f"phase is '{r['phase']}'")
+
+
+def recomputed_wrong(run: Run) -> Violations | None:
+    """What a request computes below the highest token it ever had is recomputed, the rest is not."""
+    if run.imported:
+        return None
+    rows = run.batch
+    highest = rows.groupby(OF_REQUEST)["end_tokens"].cummax()
+    before = highest.groupby([rows[key] for key in OF_REQUEST]).shift(fill_value=0)
+    again = np.minimum(before, rows["end_tokens"]) - rows["context_tokens"]
+    rows = rows.assign(expected=again.clip(lower=0))
+    return where(
+        rows,
+        rows["recomputed_tokens"] != rows["expected"],
+        lambda r: f"{r['recomputed_tokens']} tokens recomputed, {r['expected']} were lost",
+    )
+
+
+def sampled_wrong(run: Run) -> Violations | None:
+    """A pass gives a request one token where it computes all that the request has, else none."""
+    if run.imported:
+        return None
+    rows = run.batch.merge(run.requests[[*OF_REQUEST, "prompt_tokens"]], on=OF_REQUEST, how="left")
+    given = rows.groupby(OF_REQUEST)["sampled_tokens"].cumsum() - rows["sampled_tokens"]
+    complete = rows["end_tokens"] == rows["prompt_tokens"] + given
+    return where(
+        rows,
+        rows["sampled_tokens"] != complete.astype(int),
+        lambda r: f"{r['sampled_tokens']} tokens given after {r['end_tokens']} were computed",
+    )
+
+
+def waiting_wrong(run: Run) -> Violations | None:
+    """Those wait that have arrived, are not in the cache, and have not ended.
+
+    A request is handed over between two passes once its arrival is past: of those that arrive in
+    between, any number may be.
+    """
+    if run.imported or not run.numbered:
+        return None
+    steps, stays = run.steps, run.stays
+    running = run.over_passes(stays, 1)
+    ended = run.over_passes(
+        run.ended.reset_index().assign(step=run.ended["at"].to_numpy(), until=np.inf), 1
+    )
+    low, high = (_arrived(run, column) - running - ended for column in ("before_s", "start_s"))
+    wrong = (steps["waiting_requests"] < low) | (steps["waiting_requests"] > high)
+    found = steps.assign(low=low, high=high)
+    return where(
+        found, wrong, lambda r: f"{r['waiting_requests']} wait, {r['low']} to {r['high']} can"
+    )
+
+
+def _arrived(run: Run, column: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """At each pass: the requests that had arrived by a time of it."""
+    counts = np.zeros(len(run.steps), np.int64)
+    for repeat, steps in run.steps.groupby("repeat"):
+        arrivals = run.requests.loc[run.requests["repeat"] == repeat, "arrival_s"].sort_values()
+        counts[steps.index] = np.searchsorted(arrivals, steps[column], side="right")
+    return counts

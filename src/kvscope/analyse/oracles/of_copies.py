@@ -1,0 +1,91 @@
+"""Oracles of copies between the cache and the host pool: their bytes, and their times."""
+
+import pandas as pd
+
+from kvscope.analyse.oracles.run import OF_PASS, TOLERANCE_S, Run, blocks_of, both, where
+from kvscope.oracle import Violations
+
+FASTEST_BYTES_PER_S = 2e12
+"""No link between a host and its device, and no host's memory, copies as fast as this."""
+STOPWATCH_S, STOPWATCH_SHARE = 20e-6, 0.10
+"""What starting and stopping the inner of two stopwatches takes, of each copy and at most."""
+COPIED = {"preempt": "swap_out_s", "resume": "swap_in_s"}
+
+
+def bytes_wrong(run: Run) -> Violations | None:
+    """A swap copies the blocks of the tokens that are kept, and recomputation copies nothing."""
+    if run.imported or run.preemptions.empty:
+        return None
+    rows = run.preemptions
+    kept = blocks_of(rows["tokens"], run.records.block_size).where(rows["policy"] == "swap", 0)
+    rows = rows.assign(expected=kept * run.engine["block_bytes"])
+    return where(
+        rows,
+        rows["bytes"] != rows["expected"],
+        lambda r: f"{r['bytes']} bytes copied, its blocks have {r['expected']}",
+    )
+
+
+def copy_missing(run: Run) -> Violations | None:
+    """A swap has the times of its copy, one way at a preemption, the other at a resumption."""
+    if run.imported or run.preemptions.empty:
+        return None
+    rows = run.preemptions
+    swaps = rows["policy"] == "swap"
+    wrong = pd.Series(False, rows.index)
+    for event, column in COPIED.items():
+        wrong |= rows[column].notna() != (swaps & (rows["event"] == event))
+    for column in ("copy_start_s", "copy_end_s"):
+        wrong |= rows[column].notna() != swaps
+    return where(rows, wrong, lambda r: f"times of a copy do not suit a {r['event']}")
+
+
+def copy_outside_pass(run: Run) -> Violations | None:
+    """A copy is made within the forward part of its pass, one copy after the other."""
+    rows = _copies(run)
+    if rows is None:
+        return None
+    begin = rows["start_s"] + rows["schedule_s"]
+    outside = rows["copy_start_s"] < begin - TOLERANCE_S
+    outside |= rows["copy_end_s"] > begin + rows["forward_s"] + TOLERANCE_S
+    before = rows.groupby(OF_PASS)["copy_end_s"].shift(fill_value=0.0)
+    overlap = rows["copy_start_s"] < before - TOLERANCE_S
+    return both(
+        where(rows, outside, lambda _: "copied outside of its pass's forward part"),
+        where(rows, overlap, lambda _: "copied while another copy was"),
+    )
+
+
+def copy_time_wrong(run: Run) -> Violations | None:
+    """A copy takes the time that its pass saw it take, and is no faster than memory.
+
+    On a GPU the pass sees only that it was launched.
+    """
+    rows = _copies(run)
+    if rows is None:
+        return None
+    took = rows["swap_out_s"].fillna(rows["swap_in_s"])
+    seen = rows["copy_end_s"] - rows["copy_start_s"]
+    rows = rows.assign(took=took, seen=seen, wrong=took * FASTEST_BYTES_PER_S < rows["bytes"])
+    fast = where(rows, rows["wrong"], lambda r: f"{r['bytes']} bytes in {r['took']:.9f} s")
+    if run.engine.get("device") != "cpu":
+        return fast
+    longer = rows["took"] > rows["seen"] + TOLERANCE_S
+    words = "took {0:.6f} s, {1:.6f} s by the clock of its pass"
+    sums = rows.groupby("repeat")[["took", "seen"]].sum().reset_index()
+    count = rows.groupby("repeat").size().to_numpy()
+    shorter = sums["seen"] - sums["took"] > STOPWATCH_SHARE * sums["seen"] + STOPWATCH_S * count
+    return both(
+        fast,
+        where(rows, longer, lambda r: words.format(r["took"], r["seen"])),
+        where(sums, shorter, lambda r: "copies " + words.format(r["took"], r["seen"])),
+    )
+
+
+def _copies(run: Run) -> pd.DataFrame | None:
+    """The copies in order of time, with their pass; None if there is none."""
+    rows = run.preemptions[run.preemptions["copy_start_s"].notna()]
+    if run.imported or rows.empty:
+        return None
+    rows = rows.merge(run.steps[[*OF_PASS, "start_s", "schedule_s", "forward_s"]], on=OF_PASS)
+    return rows.sort_values([*OF_PASS, "copy_start_s"], ignore_index=True)

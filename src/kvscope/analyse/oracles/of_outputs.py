@@ -1,0 +1,79 @@
+"""Oracles of what requests got: all tokens asked for, the same in every repeat, nothing kept."""
+
+import pandas as pd
+
+from kvscope.analyse.oracles.run import OF_REQUEST, Run, both, where
+from kvscope.oracle import NONE, Violations
+
+
+def tokens_missing(run: Run) -> Violations | None:
+    """Every request got the output tokens that it asked for, unless it was given up."""
+    if run.requests.empty:
+        return None
+    asked = run.records.workload.set_index("request_id")["output_tokens"].rename("asked")
+    found = run.requests.join(asked, on="request_id")
+    wrong = (found["output_tokens"] != found["asked"]) & ~found["aborted"].astype(bool)
+    return where(found, wrong, lambda r: f"{r['output_tokens']} tokens, asked for {r['asked']}")
+
+
+def request_differs(run: Run) -> Violations | None:
+    """A request arrives and is as long as the workload says, and got the tokens of its passes.
+
+    One that was served has computed its prompt and all its output tokens but the last.
+    """
+    if run.requests.empty:
+        return None
+    asked = run.records.workload.set_index("request_id")[["arrival_s", "prompt_tokens"]]
+    rows = run.batch.groupby(OF_REQUEST)
+    found = run.requests.join(asked.add_suffix("_asked"), on="request_id")
+    found = found.join(rows["sampled_tokens"].sum().rename("given"), on=OF_REQUEST)
+    found = found.join(rows["end_tokens"].max().rename("highest"), on=OF_REQUEST)
+    found = found.fillna({"given": 0, "highest": 0})
+    wrong = pd.Series(False, found.index)
+    for column in ("arrival_s", "prompt_tokens"):
+        wrong |= found[column] != found[f"{column}_asked"]
+    due = found["prompt_tokens"] + found["output_tokens"] - 1
+    served = ~found["aborted"].astype(bool)
+    return both(
+        where(found, wrong, lambda _: "not as the workload has it"),
+        where(
+            found,
+            found["output_tokens"] != found["given"],
+            lambda r: f"{r['output_tokens']} tokens, its passes gave {r['given']:.0f}",
+        ),
+        where(
+            found,
+            served & (found["highest"] != due),
+            lambda r: f"{r['highest']:.0f} tokens computed, the others were never",
+        ),
+    )
+
+
+def outputs_differ(run: Run) -> Violations | None:
+    """Every repeat gave a request the same tokens, where it was not given up."""
+    served = run.records.served
+    if served["repeat"].nunique() < 2:
+        return None
+    first = served.groupby("request_id")["output_sha256"].transform("first")
+    differ = served["output_sha256"] != first
+    return where(served, differ, lambda _: "other tokens than in an earlier repeat")
+
+
+def nothing_served(run: Run) -> Violations | None:
+    """Every repeat served somebody to the end."""
+    if run.requests.empty:
+        return None
+    empty = run.requests.groupby("repeat")["aborted"].all().reset_index()
+    return where(empty, empty["aborted"], lambda _: "all requests were aborted")
+
+
+def blocks_leaked(run: Run) -> Violations | None:
+    """Every repeat gave all its blocks back, the cache's and the host pool's."""
+    if "leaked_blocks" not in run.engine:
+        return None
+    leaks = run.engine["leaked_blocks"]
+    if not leaks:
+        return NONE
+    first = leaks[0]
+    kept = f"{first['kv_blocks']} blocks of the KV cache, {first['host_blocks']} of the host pool"
+    return Violations(len(leaks), f"repeat {first['repeat']}: {kept}")
