@@ -445,22 +445,25 @@ def _status(given: argparse.Namespace) -> int:
 
 
 def _add_check(commands: Commands) -> None:
-    text = "Check a run's files: there, unchanged, of the right schema, and true to conservation."
+    text = "Hold a run against itself: files unchanged, of the right schema, every oracle held."
     parser = _command(commands, "check", _check, text, "results/experiments/*")
     parser.add_argument("runs", nargs="+", type=Path, metavar="DIR", help="a run's directory")
+    parser.add_argument("--list", action="store_true", help="list every oracle and its verdict")
 
 
 def _check(given: argparse.Namespace) -> int:
-    from kvscope.analyse import check
+    from kvscope.analyse.check import check_run
 
     complaints = 0
     for run in given.runs:
-        found = check.check_run(run)
-        complaints += len(found)
-        for complaint in found:
+        found = check_run(run)
+        complaints += len(found.complaints)
+        for complaint in found.complaints:
             print(f"kvscope: {complaint}", file=sys.stderr)
-        if not found:
-            print(f"{run}: all files as recorded, tables sound")
+        if found.verdicts:
+            print(f"{run}: {counted(found.verdicts)}")
+        if given.list:
+            print("\n".join(map(in_a_line, found.verdicts)))
     return EXIT_FAILED if complaints else EXIT_DONE
 
 

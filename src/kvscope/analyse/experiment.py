@@ -8,10 +8,11 @@ import pandas as pd
 from kvscope import accounts, tables
 from kvscope.accounts import ANALYSED
 from kvscope.analyse.access import ACCESS_METRICS
+from kvscope.analyse.checklist import checklist
 from kvscope.analyse.metrics import METRICS
 from kvscope.analyse.records import Records, read_records
 from kvscope.analyse.statistics import estimate
-from kvscope.analyse.validity import Reason, reasons_against, violated_oracles
+from kvscope.analyse.validity import Reason, reasons_against
 from kvscope.runfile import run_sha256, tables_directory
 
 METRICS_FILE = "metrics.parquet"
@@ -21,18 +22,18 @@ ACCESS = [name for name, *_ in ACCESS_METRICS]
 def analyse(run: Path, out: Path) -> pd.DataFrame:
     """Compute a run's metrics and write them to `out`/metrics.parquet; the `metrics` table.
 
-    `out`/analyse.json says of which measurement, and why the run is not valid if it is not.
+    `out`/analyse.json says of which measurement, what every oracle found, and why the run is not
+    valid if it is not.
     """
     facts, records = read_records(run)
-    reasons = [
-        *reasons_against(facts, records),
-        *violated_oracles(facts, run, tables_directory(run)),
-    ]
+    verdicts = checklist(run, facts, records, tables_directory(run))
+    reasons = reasons_against(facts, records, verdicts)
     of = facts["experiment_id"], facts["time_source"], run_sha256(run)
     frame = metrics_of(records, reasons, *of)
     accounts.begin(out, ANALYSED, [METRICS_FILE])
     tables.write(tables.METRICS, frame, out / METRICS_FILE)
     verdict = {"valid": not reasons, "reasons": [asdict(reason) for reason in reasons]}
+    verdict["oracles"] = [asdict(each) for each in verdicts]
     accounts.write(out, ANALYSED, run, [METRICS_FILE], verdict)
     return frame
 

@@ -1,17 +1,14 @@
 """May a run be believed? If not, why: reasons by name, each with the figures behind it."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
-from kvscope import accounts, tables
-from kvscope.accounts import COLLECTED
 from kvscope.analyse.metrics import makespan_s, stall_time_s
 from kvscope.analyse.records import Records
 from kvscope.analyse.statistics import coefficient_of_variation
-from kvscope.runfile import COMPLETE, IMPORTED_FROM, TRACING
+from kvscope.oracle import VIOLATED, Verdict
+from kvscope.runfile import COMPLETE, IMPORTED_FROM
 
 MINIMUM_REPEATS = 3
 # Makespans that vary more than this (standard deviation over mean) are unstable.
@@ -26,94 +23,6 @@ class Reason:
 
     name: str
     detail: str
-
-
-def conservation(records: Records) -> list[Reason]:
-    """Every token computed was needed, or lost and needed again; in every repeat.
-
-    Of each request, Σ scheduled = highest (context + scheduled) + Σ recomputed tokens; and if it
-    was not given up, highest = prompt + output - 1 (its last token is never computed) and it
-    recomputed what its resumptions owed. The passes hold the tokens of their requests.
-    """
-    reasons = []
-    for number, repeat in enumerate(records.repeats()):
-        tokens = _tokens_by_request(repeat)
-        compared = [
-            ("scheduled", tokens["scheduled"], tokens["highest"] + tokens["recomputed"]),
-            ("in its context", tokens["highest"], tokens["due"]),
-            ("recomputed", tokens["recomputed"], tokens["owed"]),
-        ]
-        for what, found, expected in compared:
-            for name in tokens.index[found != expected][:1]:
-                detail = f"request {name}: {found[name]} tokens {what}, {expected[name]} expected"
-                reasons.append(Reason("tokens_not_conserved", f"repeat {number}, {detail}"))
-        for column in ("scheduled_tokens", "recomputed_tokens"):
-            passes, rows = (int(frame[column].sum()) for frame in (repeat.steps, repeat.batch))
-            if passes != rows:
-                detail = f"{column} of the passes {passes}, of their requests {rows}"
-                reasons.append(Reason("tokens_not_conserved", f"repeat {number}, {detail}"))
-    return reasons
-
-
-def _tokens_by_request(repeat: Records) -> pd.DataFrame:
-    """Each request's tokens: scheduled, recomputed and highest found; due and owed expected.
-
-    Of a request that was given up nothing is expected: it counts as due what was found.
-    """
-    rows = repeat.batch.assign(end=repeat.batch[["context_tokens", "scheduled_tokens"]].sum(axis=1))
-    found = rows.groupby("request_id").agg(
-        scheduled=("scheduled_tokens", "sum"),
-        recomputed=("recomputed_tokens", "sum"),
-        highest=("end", "max"),
-    )
-    served = repeat.served.set_index("request_id")
-    expected = pd.DataFrame(
-        {
-            "due": served["prompt_tokens"] + served["output_tokens"] - 1,
-            "owed": repeat.preemptions.groupby("request_id")["recomputed_tokens"].sum(),
-        }
-    )
-    everyone = {*repeat.requests["request_id"], *found.index}
-    tokens = found.reindex(sorted(everyone)).join(expected).fillna(0).astype(int)
-    given_up = tokens.index.isin(repeat.given_up["request_id"])
-    tokens.loc[given_up, "due"] = tokens["highest"]
-    tokens.loc[given_up, "owed"] = tokens["recomputed"]
-    return tokens
-
-
-def missing_tokens(records: Records) -> list[Reason]:
-    """Every repeat gave every request the output tokens asked for, unless it was given up."""
-    asked = records.workload.set_index("request_id")["output_tokens"]
-    reasons = []
-    for number, repeat in enumerate(records.repeats()):
-        given = repeat.served.set_index("request_id")["output_tokens"]
-        due = asked.drop(repeat.given_up["request_id"], errors="ignore")
-        wrong = (given.reindex(due.index).fillna(0) != due).sum()
-        if wrong:
-            reasons.append(Reason("tokens_missing", f"repeat {number}: {wrong} requests"))
-    return reasons
-
-
-def differing_outputs(records: Records) -> list[Reason]:
-    """Every repeat gave every request the same tokens, where it was not given up."""
-    outputs = records.served.groupby("request_id")["output_sha256"]
-    differing = int((outputs.nunique() > 1).sum())
-    return [Reason("outputs_differ", f"{differing} requests")] if differing else []
-
-
-def leaks(facts: dict[str, Any]) -> list[Reason]:
-    """Every repeat gave all its blocks back, the device's and the host pool's."""
-    reasons = []
-    for leak in facts.get("engine", {}).get("leaked_blocks", []):
-        kept = f"{leak['kv_blocks']} blocks of the KV cache, {leak['host_blocks']} of the host pool"
-        reasons.append(Reason("blocks_leaked", f"repeat {leak['repeat']}: {kept}"))
-    return reasons
-
-
-def nothing_served(records: Records) -> list[Reason]:
-    """Every repeat served somebody to the end."""
-    empty = [n for n, repeat in enumerate(records.repeats()) if repeat.requests["aborted"].all()]
-    return [Reason("nothing_served", f"repeats {empty}: all requests aborted")] if empty else []
 
 
 def warm_up(facts: dict[str, Any]) -> list[Reason]:
@@ -158,43 +67,27 @@ def lost_trace(facts: dict[str, Any]) -> list[Reason]:
     return []
 
 
-def violated_oracles(facts: dict[str, Any], run: Path, collected: Path) -> list[Reason]:
-    """Every oracle of the KV events holds, of a run that was traced.
-
-    The verdict is in collect.json, in the directory `collected`. Raises BadInput if it is not
-    there, or was made from another measurement.
-    """
-    if TRACING not in facts or facts["status"] != COMPLETE:
-        return []
-    account = accounts.read(collected, COLLECTED, run)
-    accounts.require_unchanged(collected, account, f"{tables.KV_EVENTS.name}.parquet")
+def violated(verdicts: Iterable[Verdict]) -> list[Reason]:
+    """No oracle is violated."""
     return [
-        Reason(name, f"{found['violations']} ({found['first']})")
-        for name, found in account["kv_events"]["oracles"].items()
-        if found["violations"]
+        Reason(found.name, f"{found.violations} ({found.first})")
+        for found in verdicts
+        if found.state == VIOLATED
     ]
 
 
-def reasons_against(facts: dict[str, Any], records: Records) -> list[Reason]:
+def reasons_against(
+    facts: dict[str, Any], records: Records, verdicts: Iterable[Verdict]
+) -> list[Reason]:
     """Everything that speaks against a run; empty if it is valid.
 
-    An imported run is judged by what it holds, its passes: it has neither requests nor warm-up. Its
-    KV events, as those of any run, are judged by `violated_oracles`.
+    An imported run is judged by what it holds, its passes: it has neither requests nor warm-up.
     """
     if facts["status"] != COMPLETE:
         return [Reason("failed", facts.get("reason") or "unknown")]
-    if IMPORTED_FROM in facts and not len(records.steps):
-        return []  # a trace of kernels alone
-    passes = [*repeats(records), *stalls(records)]
-    if IMPORTED_FROM in facts:
-        return passes
-    return [
-        *conservation(records),
-        *missing_tokens(records),
-        *nothing_served(records),
-        *differing_outputs(records),
-        *leaks(facts),
-        *warm_up(facts),
-        *passes,
-        *lost_trace(facts),
-    ]
+    found = violated(verdicts)
+    if len(records.steps):  # else a trace of kernels alone
+        found += [*repeats(records), *stalls(records)]
+    if IMPORTED_FROM not in facts:
+        found += [*warm_up(facts), *lost_trace(facts)]
+    return found
