@@ -86,6 +86,14 @@ class Leak(_Part):
     host_blocks: Whole
 
 
+class Compared(_Part):
+    """Results of the warm-up that were held against a plain recomputation."""
+
+    compared: Whole = 0
+    differing: Whole = 0
+    first: str = ""
+
+
 class Engine(_Part):
     """The cache as the engine made it."""
 
@@ -95,6 +103,8 @@ class Engine(_Part):
     layers: Annotated[Whole, Field(lt=2**31)] | None = None
     device: str | None = None
     leaked_blocks: list[Leak] = []
+    reference_checks: Compared = ABSENT
+    swap_checks: Compared = ABSENT
 
 
 class TraceClock(_Part):
@@ -111,6 +121,7 @@ class Tracing(_Part):
     step_stride: Annotated[Whole, Field(ge=1)] = 1
     layer_stride: Annotated[Whole, Field(ge=1)] = 1
     head_stride: Annotated[Whole, Field(ge=1)] = 1
+    layers: list[Whole] = ABSENT
     events: Whole = 0
     dropped_events: Whole | None = None
     clock: TraceClock | None = None

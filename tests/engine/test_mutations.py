@@ -16,7 +16,8 @@ pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 
 from kvscope.collect.clock import Clock
 from kvscope.collect.flushes import parse
-from kvscope.collect.judge import Judge, Layers
+from kvscope.collect.judge import Judge
+from kvscope.collect.known import Known, Layers
 from kvscope.collect.schedule import Schedule
 from kvscope.engine.attention.buffers import USED, Drain
 from kvscope.engine.attention.tracer import Tracer
@@ -66,9 +67,14 @@ def traced(directory: Path, faults: tuple[Fault, ...] = (), buffer_events: int =
             intervals[0, step, layer] = (began, int(ticks()))
         tracer.end_pass()
     events = KernelEvents(chosen, tracer, directory)
-    due = {(0, step): LAYERS for step in range(len(PASSES))}
-    clock, layers = Clock.of_run(clock_facts(), Path("run.json")), Layers(intervals)
-    judge = Judge(clock, layers, due, Schedule(scheduled(cases)))
+    known = Known(
+        Clock.of_run(clock_facts(), Path("run.json")),
+        Layers(intervals),
+        traced_layers=list(range(LAYERS)),
+        passes=frozenset((0, step) for step in range(len(PASSES))),
+        schedule=Schedule(scheduled(cases)),
+    )
+    judge = Judge(known)
     tracer.finish()
     for traced_pass in tracer.passes:
         batch = batch_of(cases[traced_pass.step], traced_pass.step)

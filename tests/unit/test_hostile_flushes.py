@@ -17,7 +17,8 @@ from kvscope import limits, tables
 from kvscope.analyse.check import check_run
 from kvscope.collect.clock import Clock
 from kvscope.collect.flushes import read_flushes
-from kvscope.collect.judge import Judge, Layers
+from kvscope.collect.judge import Judge
+from kvscope.collect.known import Known
 from kvscope.collect.kv_events import write_kv_tables
 from kvscope.errors import BadInput
 from kvscope.runfile import KERNEL_EVENTS
@@ -38,7 +39,7 @@ def sound_or_refused(content: bytes) -> int | None:
         path.write_bytes(content)
         clock = Clock.of_run({"tracing": tracing((0, 0), (SECOND, SECOND))}, Path("run.json"))
         try:
-            account = write_kv_tables(path, path.parent / "out", Judge(clock, Layers({})))
+            account = write_kv_tables(path, path.parent / "out", Judge(Known(clock)))
         except BadInput as refusal:
             is_a_sentence(refusal, path)
             return None

@@ -19,7 +19,8 @@ from kvscope.analyse.experiment import analyse
 from kvscope.collect import collect_run, kv_events
 from kvscope.collect.clock import Clock
 from kvscope.collect.flushes import lines, read_flushes
-from kvscope.collect.judge import NAMES, Judge, Layers
+from kvscope.collect.judge import NAMES, Judge
+from kvscope.collect.known import Known
 from kvscope.collect.kv_events import write_kv_tables
 from kvscope.errors import BadInput
 from kvscope.files import read_json
@@ -43,7 +44,7 @@ SAME = clock((0, 0), (SECOND, SECOND))  # a tick is a nanosecond
 
 def collected(flushes: list[Found], folder: Path, of: Clock = SAME) -> tuple[Any, Any, Found]:
     raw = write_flushes(folder / KERNEL_EVENTS, flushes)
-    account = write_kv_tables(raw, folder / "out", Judge(of, Layers({})))
+    account = write_kv_tables(raw, folder / "out", Judge(Known(of)))
     events, kernels = (
         tables.read(table, folder / "out" / f"{table.name}.parquet")
         for table in (tables.KV_EVENTS, tables.KV_KERNELS)
@@ -288,7 +289,7 @@ def test_a_damaged_file_leaves_no_table(tmp_path: Path) -> None:
     raw = tmp_path / KERNEL_EVENTS
     raw.write_bytes(compressed(batches_of_a_run())[:-20])
     with pytest.raises(BadInput, match="cut"):
-        write_kv_tables(raw, tmp_path / "out", Judge(SAME, Layers({})))
+        write_kv_tables(raw, tmp_path / "out", Judge(Known(SAME)))
     assert not list((tmp_path / "out").glob("*"))
 
 
@@ -323,6 +324,7 @@ def test_collect_keeps_the_verdict_of_every_oracle(tmp_path: Path) -> None:
     assert account["oracles"]["events_dropped"] == {
         "violations": 2,
         "first": "repeat 0, step 3, layer 1: worker 0 dropped 2 events",
+        "looked": 1,
     }
     assert account["rows"] == len(
         tables.read(tables.KV_EVENTS, tmp_path / "out" / "kv_events.parquet")

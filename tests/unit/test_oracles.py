@@ -7,24 +7,17 @@ from typing import Any
 
 import numpy as np
 import orjson
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvscope.collect.clock import Clock
 from kvscope.collect.flushes import Flush, parse
-from kvscope.collect.judge import (
-    BATCH_DIFFERS,
-    CLOCK_FACTOR_WRONG,
-    ENOUGH_GAPS,
-    KERNEL_OUTSIDE_LAYER,
-    NAMES,
-    PASSES_MISSING,
-    Judge,
-    Layers,
-    Median,
-)
-from kvscope.collect.oracles import ORACLES
+from kvscope.collect.judge import ALL_ORACLES, ENOUGH_GAPS, NAMES, Judge, Median, verdicts
+from kvscope.collect.known import Known, Layers
+from kvscope.collect.schedule import Schedule
+from kvscope.oracle import HELD, NOT_APPLICABLE, VIOLATED
 from kvscope.report.words import REASONS
 
 from .kv_flushes import COLUMNS, K_READ, K_WRITE, V_READ, V_WRITE, Batch, tracing
@@ -42,9 +35,10 @@ def flush_of(found: Found) -> Flush:
     return parse(orjson.dumps(found), FILE, 1)
 
 
-def violations(found: Found, layers: Layers | None = None) -> dict[str, int]:
-    judge = Judge(CLOCK, layers or Layers({}))
-    judge.look(flush_of(found))
+def violations(*flushes: Found, **known: Any) -> dict[str, int]:
+    judge = Judge(Known(CLOCK, **known))
+    for found in flushes:
+        judge.look(flush_of(found))
     return {n: v["violations"] for n, v in judge.verdict().items() if v["violations"]}
 
 
@@ -72,12 +66,33 @@ def test_what_a_correct_engine_records_violates_nothing(batch: Batch) -> None:
     assert violations(batch.flush()) == {}
 
 
-def test_every_oracle_is_told_of_even_if_it_holds() -> None:
-    verdict = Judge(CLOCK, Layers({})).verdict()
+def test_every_oracle_is_told_of_even_if_it_has_seen_nothing() -> None:
+    verdict = Judge(Known(CLOCK)).verdict()
     assert tuple(verdict) == NAMES
-    whole = {CLOCK_FACTOR_WRONG, KERNEL_OUTSIDE_LAYER, PASSES_MISSING, BATCH_DIFFERS}
-    assert set(ORACLES) | whole == set(NAMES)
-    assert all(found == {"violations": 0, "first": ""} for found in verdict.values())
+    assert all(found == {"violations": 0, "first": "", "looked": 0} for found in verdict.values())
+    assert {found.state for found in verdicts(verdict)} == {NOT_APPLICABLE}
+
+
+def test_every_oracle_says_in_a_sentence_what_must_hold() -> None:
+    sentences = [oracle.sentence for oracle in ALL_ORACLES]
+    assert all(sentence.endswith(".") for sentence in sentences)
+    assert len({*sentences}) == len({*NAMES}) == len(ALL_ORACLES)
+
+
+def test_a_verdict_tells_what_held_from_what_did_not_apply() -> None:
+    judge = Judge(Known(CLOCK))
+    judge.look(flush_of(lose(lambda r: r[0] != V_READ)(MIXED.flush())))
+    states = {found.name: found.state for found in verdicts(judge.verdict())}
+    assert states["v_reads_missing"] == VIOLATED
+    assert states["k_reads_missing"] == HELD
+    assert states["passes_missing"] == states["batch_differs"] == NOT_APPLICABLE
+
+
+def test_an_older_account_tells_what_it_knows() -> None:
+    old = {"k_reads_missing": {"violations": 0, "first": ""}}
+    states = {found.name: found.state for found in verdicts(old)}
+    assert states.pop("k_reads_missing") == HELD
+    assert {*states.values()} == {NOT_APPLICABLE}
 
 
 # --- corruptions: each takes a correct flush and does to it what a broken engine would do
@@ -250,7 +265,7 @@ CORRUPTIONS: dict[str, tuple[Callable[[Found], Found], set[str]]] = {
     ),
     "offsets where reads have none": (
         change(is_kind(K_READ), offset_tokens=lambda _: 1),
-        {"tokens_misread"},
+        {"tokens_misread", "tokens_outside_block"},
     ),
     "K and V swapped": (lambda f: edited(f, swap_k_and_v), {"v_read_before_k"}),
     "V before its K": (lambda f: edited(f, late_k), {"v_read_before_k"}),
@@ -264,7 +279,7 @@ CORRUPTIONS: dict[str, tuple[Callable[[Found], Found], set[str]]] = {
             lambda r: r[0] == V_WRITE and r[POSITION] == 1 and r[ROW] == 2,
             offset_tokens=lambda _: 1,
         ),
-        {"tokens_written_twice", "tokens_not_written"},
+        {"tokens_written_twice", "tokens_not_written", "tokens_outside_block"},
     ),
     "a block written twice": (repeat_first(K_WRITE), {"tokens_written_twice"}),
     "a stranger's token written": (
@@ -304,12 +319,13 @@ def test_a_corruption_is_caught_under_its_name(name: str) -> None:
 
 def test_counts_are_of_events_and_the_first_says_where() -> None:
     found = Batch([(63, 1), (31, 1)], block_size=16, kv_heads=[0, 4], step=12, layer=3).flush()
-    judge = Judge(CLOCK, Layers({}))
+    judge = Judge(Known(CLOCK))
     judge.look(flush_of(lose(lambda r: r[0] != V_READ or r[POSITION] < 3)(found)))
     assert judge.verdict()["v_reads_missing"] == {
         "violations": 2,
         "first": "repeat 0, step 12, layer 3: request 100, head 0, block position 3: "
         "0 v_read events, 1 expected",
+        "looked": 1,
     }
 
 
@@ -333,6 +349,175 @@ def test_a_gpu_s_thread_block_that_ran_outside_of_its_kernel_is_caught() -> None
     assert violations(found) == {"event_outside_kernel": 1}
 
 
+# --- blocks: in the cache, of one request, where they were
+
+
+def test_every_access_is_held_against_the_block_at_its_position() -> None:
+    found = MIXED.flush()
+    rows = [*zip(*(found["events"][name] for name in COLUMNS), strict=True)]
+    for place, row in enumerate(rows):
+        wrong = copy.deepcopy(found)
+        wrong["events"]["block"][place] += 1
+        assert violations(wrong) == {"block_not_in_table": 1}, row
+    assert {row[0] for row in rows if row[POSITION] > 1} == {K_READ, V_READ, K_WRITE, V_WRITE}
+
+
+def shifted(found: Found, by: int) -> Found:
+    """The flush with every block's number raised, in its table as in its events."""
+    found = copy.deepcopy(found)
+    found["events"]["block"] = [block + by for block in found["events"]["block"]]
+    found["block_table"] = [[block + by for block in row] for row in found["block_table"]]
+    return found
+
+
+def test_blocks_are_those_of_the_cache() -> None:
+    found = MIXED.flush()
+    blocks = [block for row in found["block_table"] for block in row]
+    assert violations(found, blocks=max(blocks)) == {}
+    assert set(violations(found, blocks=max(blocks) - 1)) == {"block_outside_cache"}
+    assert set(violations(shifted(found, 1), blocks=max(blocks))) == {"block_outside_cache"}
+    assert set(violations(shifted(found, -min(blocks)))) == set()
+    assert set(violations(shifted(found, -min(blocks)), blocks=10**6)) == {"block_outside_cache"}
+
+
+def test_a_block_has_one_owner() -> None:
+    found = MIXED.flush()
+    shared = found["block_table"][0][1]
+    instead, found["block_table"][2][0] = found["block_table"][2][0], shared
+    found["events"]["block"] = [shared if b == instead else b for b in found["events"]["block"]]
+    assert violations(found) == {"block_owned_twice": 1}
+
+
+def test_no_write_goes_on_beyond_its_block() -> None:
+    """What two writes put into two blocks, one says to have put into the first."""
+
+    def joined(rows: list[list[int]], found: Found) -> None:
+        for kind in (K_WRITE, V_WRITE):
+            begin, end = (
+                next(r for r in rows if r[0] == kind and r[ROW] == 2 and r[POSITION] == position)
+                for position in (0, 1)
+            )
+            begin[TOKENS] += end[TOKENS]
+            rows.remove(end)
+
+    assert violations(edited(MIXED.flush(), joined)) == {"tokens_outside_block": 2}
+
+
+@pytest.mark.parametrize(("offset", "tokens"), [(0, 0), (3, 0), (-1, 1), (5, -5), (16, 1)])
+def test_an_event_is_of_tokens_of_its_block(offset: int, tokens: int) -> None:
+    def put(rows: list[list[int]], found: Found) -> None:
+        rows[0][OFFSET], rows[0][TOKENS] = offset, tokens
+
+    assert violations(edited(MIXED.flush(), put))["tokens_outside_block"] == 1
+
+
+def grown(*steps: int, layers: int = 2, **changed: Any) -> list[Found]:
+    """Flushes of one request over some passes, a token a pass, all layers."""
+    made = []
+    for step in steps:
+        for layer in range(layers):
+            found = Batch([(62 + step, 1), (20, 1)], step=step, layer=layer).flush()
+            spare = shifted(Batch([(62 + 9, 1), (20, 1)]).flush(), 100)["block_table"]
+            made.append(retabled(found, spare) | changed)
+    return made
+
+
+def retabled(found: Found, table: list[list[int]]) -> Found:
+    """The flush with other blocks."""
+    old = [block for row in found["block_table"] for block in row]
+    found["block_table"] = [
+        row[: len(before)] for row, before in zip(table, found["block_table"], strict=True)
+    ]
+    new = [block for row in found["block_table"] for block in row]
+    where = dict(zip(old, new, strict=True))
+    found["events"]["block"] = [where[block] for block in found["events"]["block"]]
+    return found
+
+
+def test_a_request_keeps_its_blocks_and_gets_more() -> None:
+    flushes = grown(0, 1, 2, 3)
+    assert len(flushes[0]["block_table"][0]) < len(flushes[-1]["block_table"][0])
+    assert violations(*flushes, preempted={}) == {}
+
+
+@pytest.mark.parametrize("place", range(1, 8))
+def test_blocks_that_move_are_noticed(place: int) -> None:
+    """In another layer of a pass as from one pass to the next: here all numbers are one higher."""
+    flushes = grown(0, 1, 2, 3)
+    flushes[place] = shifted(flushes[place], 1)
+    assert set(violations(*flushes, preempted={})) == {"blocks_moved"}
+    assert violations(*flushes) == {}  # nobody knows who was preempted
+
+
+def test_a_preempted_request_has_other_blocks() -> None:
+    flushes = grown(0, 1) + [shifted(found, 7) for found in grown(2, 3)]
+    both = {(0, request): [2] for request in flushes[0]["requests"]}
+    assert violations(*flushes, preempted=both) == {}
+    for step in (1, 3):
+        wrong = {owner: [step] for owner in both}
+        assert set(violations(*flushes, preempted=wrong)) == {"blocks_moved"}
+
+
+def test_another_repeat_has_other_blocks() -> None:
+    flushes = grown(0, 1) + [shifted(found, 7) | {"repeat": 1} for found in grown(0, 1)]
+    assert violations(*flushes, preempted={}) == {}
+
+
+# --- layers and passes
+
+
+def traced_in(*places: tuple[int, int]) -> list[Found]:
+    return [Batch([(20, 1)], step=step, layer=layer).flush() for step, layer in places]
+
+
+DUE: Found = {"traced_layers": [0, 2], "passes": frozenset({(0, 0), (0, 4)})}
+ALL = ((0, 0), (0, 2), (4, 0), (4, 2))
+
+
+def test_every_traced_layer_of_every_traced_pass_comes_once() -> None:
+    assert violations(*traced_in(*ALL), **DUE) == {}
+
+
+@pytest.mark.parametrize(
+    ("places", "caught"),
+    [
+        (ALL[:-1], {"passes_missing": 1}),
+        (ALL[:2], {"passes_missing": 2}),
+        ((*ALL, (4, 2)), {"passes_missing": 1}),
+        ((*ALL[:2], (4, 0), (4, 0)), {"passes_missing": 2}),  # one twice, the other not at all
+        ((*ALL, (3, 0)), {"passes_missing": 1}),  # a pass that was not to be traced
+        ((*ALL, (4, 1)), {"layer_unknown": 1}),  # a layer that was not
+        ((*ALL[:3], (4, 99)), {"passes_missing": 1, "layer_unknown": 1}),
+    ],
+)
+def test_a_layer_too_few_or_too_many_is_noticed(places: Any, caught: dict[str, int]) -> None:
+    assert violations(*traced_in(*places), **DUE) == caught
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"phase": "prefill"},
+        {"phase": "mixed"},
+        {"phases": ["prefill", "decode"]},
+        {"context_tokens": [62, 20]},
+        {"scheduled_tokens": [2, 1]},
+        {"requests": ["100", "102"]},
+    ],
+)
+def test_phase_and_lengths_are_those_that_were_scheduled(wrong: Found) -> None:
+    (found,) = grown(1, layers=1)
+    batch = pd.DataFrame(
+        {
+            **{"repeat": 0, "step": 1, "request_id": found["requests"]},
+            **{"phase": found["phases"], "context_tokens": found["context_tokens"]},
+            "scheduled_tokens": found["scheduled_tokens"],
+        }
+    )
+    assert violations(found, schedule=Schedule(batch)) == {}
+    assert violations(found | wrong, schedule=Schedule(batch))["batch_differs"] == 1
+
+
 # --- what needs more than one flush
 
 
@@ -346,7 +531,7 @@ def pairs(judge: Judge) -> int:
 def test_durations_in_another_unit_than_starts_are_caught(
     gpu: bool, factor: float, caught: bool
 ) -> None:
-    judge = Judge(CLOCK, Layers({}))
+    judge = Judge(Known(CLOCK))
     for step in range(4):
         found = Batch([(600, 1)], step=step, seed=step, gpu=gpu).flush()
         judge.look(
@@ -355,16 +540,16 @@ def test_durations_in_another_unit_than_starts_are_caught(
     assert pairs(judge) >= ENOUGH_GAPS
     verdict = judge.verdict()
     assert {name for name in NAMES if verdict[name]["violations"]} == (
-        {CLOCK_FACTOR_WRONG} if caught else set()
+        {"clock_factor_wrong"} if caught else set()
     )
 
 
 def test_too_few_gaps_say_nothing_about_the_unit() -> None:
-    judge = Judge(CLOCK, Layers({}))
+    judge = Judge(Known(CLOCK))
     found = Batch([(64, 1)]).flush()
     judge.look(flush_of(change(lambda r: True, duration_ticks=lambda d: d // 20)(found)))
     assert 0 < pairs(judge) < ENOUGH_GAPS
-    assert judge.verdict()[CLOCK_FACTOR_WRONG]["violations"] == 0
+    assert judge.verdict()["clock_factor_wrong"]["violations"] == 0
 
 
 @pytest.mark.parametrize(
@@ -377,12 +562,12 @@ def test_a_kernel_lies_within_its_layer_on_the_host_s_clock(
     found = Batch([(40, 1)], origin_ticks=500_000, step=3, layer=2).flush()
     start, end = found["kernels"][0]["start_ticks"], found["kernels"][-1]["end_ticks"]
     layers = Layers({(0, 3, 2): (500_000 + start + early, 500_000 + end - late)})
-    assert violations(found, layers) == ({KERNEL_OUTSIDE_LAYER: 1} if caught else {})
+    assert violations(found, layers=layers) == ({"kernel_outside_layer": 1} if caught else {})
 
 
 def test_a_gpu_s_kernel_may_run_after_its_layer_was_launched() -> None:
     found = Batch([(40, 1)], gpu=True).flush()
-    assert violations(found, Layers({(0, 0, 0): (0, 1)})) == {}
+    assert violations(found, layers=Layers({(0, 0, 0): (0, 1)})) == {}
 
 
 def test_what_an_import_does_not_know_is_not_held_against_it() -> None:

@@ -1,25 +1,14 @@
-"""What the oracles look at: a flush, what it owes, and its reads counted."""
+"""What the oracles look at: a flush, what it owes and its reads counted, what is known of it."""
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from kvscope.collect.arrays import Bools, Int64s
 from kvscope.collect.flushes import ALL_HEADS, Flush
+from kvscope.collect.known import Known
 from kvscope.collect.owed import Owed
 from kvscope.kinds import KINDS, V_READ
-
-
-@dataclass(frozen=True)
-class Violations:
-    """How often something does not hold, and the first case in words; 0 and '' if it holds."""
-
-    count: int = 0
-    first: str = ""
-
-
-NONE = Violations()
 
 
 def span(at: Int64s) -> slice | Int64s:
@@ -56,8 +45,9 @@ class Reads:
 class Evidence:
     """A flush and what several oracles want to know of it; each worked out once."""
 
-    def __init__(self, flush: Flush) -> None:
-        self.flush = flush
+    def __init__(self, flush: Flush, known: Known, moved: list[str] | None = None) -> None:
+        self.flush, self.known = flush, known
+        self.moved = moved  # requests with other blocks than before; None if nobody can tell
         self.owed = Owed(flush)
         self.heads = [ALL_HEADS] if flush.kv_heads is None else flush.kv_heads
 

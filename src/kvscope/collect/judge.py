@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,21 +10,15 @@ from kvscope.collect.arrays import Int64s
 from kvscope.collect.clock import Clock
 from kvscope.collect.evidence import Evidence
 from kvscope.collect.flushes import Flush
-from kvscope.collect.host import HostRecords, duration_ns
+from kvscope.collect.holdings import Holdings
+from kvscope.collect.host import HostRecords
+from kvscope.collect.known import Known
 from kvscope.collect.oracles import ORACLES
 from kvscope.collect.oracles_of_time import gaps
 from kvscope.collect.owed import Owed, owed_events
-from kvscope.collect.schedule import Schedule
 from kvscope.kinds import ATTENTION, KINDS, V_READ, WRITE
+from kvscope.oracle import NONE, Oracle, Verdict, Violations, verdict
 
-CLOCK_FACTOR_WRONG = "clock_factor_wrong"
-KERNEL_OUTSIDE_LAYER = "kernel_outside_layer"
-PASSES_MISSING = "passes_missing"
-BATCH_DIFFERS = "batch_differs"
-NAMES = (*ORACLES, CLOCK_FACTOR_WRONG, KERNEL_OUTSIDE_LAYER, PASSES_MISSING, BATCH_DIFFERS)
-
-# Two readings of the same clock, one by the engine's Python, one beside the kernel.
-LAYER_TOLERANCE_NS = 1_000
 ENOUGH_GAPS = 60
 MOST_GAP_PER_DURATION = 2.0
 MOST_GAP_PER_READ = 0.5  # on a CPU, where reads follow each other closely
@@ -72,124 +65,157 @@ class Median:
         return float(2.0 ** ((place + 0.5) / _BINS_PER_OCTAVE) - 1.0) if place else 0.0
 
 
-@dataclass(frozen=True)
-class Layers:
-    """When each layer of each pass ran, on the host's clock, found by (repeat, step, layer)."""
-
-    intervals: dict[tuple[int, int, int], tuple[int, int]]
-
-    @classmethod
-    def of_run(cls, host: HostRecords) -> "Layers":
-        """From layers.parquet; none where the run has not recorded them."""
-        frame = host.layers
-        start = host.ns(frame["repeat"], frame["start_s"])
-        end = start + duration_ns(frame["duration_s"])
-        keys = zip(frame["repeat"], frame["step"], frame["layer"], strict=True)
-        return cls(dict(zip(keys, zip(start.tolist(), end.tolist(), strict=True), strict=True)))
-
-    def sticking_out_ns(self, flush: Flush, clock: Clock) -> int:
-        """How far the flush's kernels lie outside of their layer; 0 where nobody can tell.
-
-        BadInput if the clock does not reach them. A GPU runs its kernels after the host has gone
-        on: nothing is expected of it.
-        """
-        layer = self.intervals.get((flush.repeat, flush.step, flush.layer))
-        known = [k for k in flush.kernels if k.start_ticks is not None and k.end_ticks is not None]
-        ends = np.array([[k.start_ticks, k.end_ticks] for k in known], np.int64)
-        start, end = clock.ns(ends.ravel(), flush.origin_ticks).reshape(-1, 2).T
-        if layer is None or not known or flush.segments.timers is not None:
-            return 0
-        return max(0, layer[0] - int(start.min()), int(end.max()) - layer[1])
-
-
-def flushes_due(host: HostRecords) -> dict[tuple[int, int], int]:
-    """How many layers of each (repeat, step) were to be traced; nothing is known of imports."""
-    tracing = host.run.get("tracing") or {}
-    if "step_stride" not in tracing:
-        return {}
-    steps = host.steps[host.steps["step"] % tracing["step_stride"] == 0]
-    places = zip(steps["repeat"].tolist(), steps["step"].tolist(), strict=True)
-    return dict.fromkeys(places, len(tracing["layers"]))
-
-
 class Judge:
     """Looks at a run's flushes one after the other and keeps what they violate."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        layers: Layers,
-        due: dict[tuple[int, int], int] | None = None,
-        schedule: Schedule | None = None,
-    ) -> None:
-        self.clock, self.layers, self.schedule = clock, layers, schedule
-        self.due = dict(due or {})  # layers of each (repeat, step) that have yet to come
+    def __init__(self, known: Known) -> None:
+        self.known = known
         self.counts: Counter[str] = Counter()
+        self.looked: Counter[str] = Counter()  # flushes that an oracle applied to
         self.first: dict[str, str] = {}
         self.gaps = {kind: (Median(), Median()) for kind in range(len(KINDS))}
         self.on_gpu = False
+        self.arrivals = Arrivals(known)
+        self.holdings = None if known.preempted is None else Holdings(known.preempted)
 
     @classmethod
     def of_run(cls, host: HostRecords) -> "Judge":
         """For the events of a traced run; BadInput if its run.json has no clock for them."""
-        clock, layers = Clock.of_run(host.run, host.run_json), Layers.of_run(host)
-        return cls(clock, layers, flushes_due(host), Schedule(host.batch))
+        return cls(Known.of_run(host))
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of the events."""
+        return self.known.clock
 
     def look(self, flush: Flush) -> None:
         """Hold every oracle against a flush."""
-        if (place := (flush.repeat, flush.step)) in self.due:
-            self.due[place] -= 1
-        if self.schedule is not None and (difference := self.schedule.difference(flush)):
-            self._note(BATCH_DIFFERS, 1, f"{flush.where}: {difference}")
-        evidence = Evidence(flush)
+        self.arrivals.add(flush)
+        moved = None if self.holdings is None else self.holdings.moved(flush)
+        evidence = Evidence(flush, self.known, moved)
         explained = DUE_TO_DROPS if drops_explain_gaps(flush, evidence.owed) else ()
-        for name, oracle in ORACLES.items():
-            found = oracle(evidence)
-            if found.count and name not in explained:
-                self._note(name, found.count, f"{flush.where}: {found.first}")
+        for oracle in ORACLES:
+            found = oracle.look(evidence)
+            if found is not None and oracle.name in explained:
+                found = NONE
+            self._note(oracle.name, found, f"{flush.where}: ")
         self.on_gpu |= flush.segments.timers is not None
         for kind, found_gaps in gaps(evidence).items():
             for median, values in zip(self.gaps[kind], found_gaps, strict=True):
                 median.add(values)
-        out_ns = self.layers.sticking_out_ns(flush, self.clock)
-        if out_ns > self.clock.uncertainty_ns + LAYER_TOLERANCE_NS:
-            words = f"{flush.where}: a kernel lies {out_ns} ns outside of its layer"
-            self._note(KERNEL_OUTSIDE_LAYER, 1, words)
 
-    def _ticks(self, short_ns: float) -> float:
-        """A gap that is too short to mean anything: an event is logged in it."""
-        least_ns = max(short_ns, SHORT_GAP_STEPS * self.clock.resolution_ns)
-        return least_ns / float(self.clock.slopes[0])
-
-    def _note(self, name: str, count: int, words: str) -> None:
-        self.counts[name] += count
-        self.first.setdefault(name, words)
+    def _note(self, name: str, found: Violations | None, where: str = "") -> None:
+        if found is None:
+            return
+        self.looked[name] += 1
+        if found:
+            self.counts[name] += found.count
+            self.first.setdefault(name, where + found.first)
 
     def verdict(self) -> dict[str, dict[str, Any]]:
-        """Every oracle's violations and the first of them, 0 and '' where it holds."""
-        for kind, (between, took) in self.gaps.items():
-            gap, duration = between.value, took.value
-            wide = gap > MOST_GAP_PER_DURATION * duration
-            if kind <= V_READ and not self.on_gpu:
-                wide |= gap > max(MOST_GAP_PER_READ * duration, self._ticks(SHORT_GAP_NS))
-            elif kind > V_READ:  # the next piece is elsewhere, and may be one token
-                wide &= gap > self._ticks(SHORT_GAP_OF_WRITES_NS) and not self.on_gpu
-            if between.count >= ENOUGH_GAPS and wide:
-                words = (
-                    f"after a {KINDS[kind]} its worker does nothing for {gap:.0f} ticks in the "
-                    f"median, and the event takes {duration:.0f}: its stamps are not around it, or "
-                    "its duration is not in the unit of its start"
-                )
-                self._note(CLOCK_FACTOR_WRONG, 1, words)
-        for (repeat, step), layers in self.due.items():
-            if layers:
-                words = f"repeat {repeat}, step {step}: {abs(layers)} layers too "
-                self._note(PASSES_MISSING, abs(layers), words + ("few" if layers > 0 else "many"))
-        self.due = {}
+        """Of every oracle: `violations`, the `first` in words, and what it was `looked` for in.
+
+        That is flushes, or 1 for an oracle of the run as a whole; 0 if it did not apply.
+        """
+        for oracle in ORACLES_OF_RUN:
+            self._note(oracle.name, oracle.look(self))
         return {
-            name: {"violations": self.counts[name], "first": self.first.get(name, "")}
+            name: {
+                "violations": self.counts[name],
+                "first": self.first.get(name, ""),
+                "looked": self.looked[name],
+            }
             for name in NAMES
         }
+
+
+class Arrivals:
+    """Which layers of each pass that was to be traced have come."""
+
+    def __init__(self, known: Known) -> None:
+        self.layers = known.traced_layers or []
+        self.bit = {layer: 1 << place for place, layer in enumerate(self.layers)}
+        self.missing = dict.fromkeys(known.passes, (1 << len(self.layers)) - 1)
+        self.strange, self.first = 0, ""
+
+    def add(self, flush: Flush) -> None:
+        """Take in that a flush came; of layers that were not traced, `layer_unknown` tells."""
+        place, bit = (flush.repeat, flush.step), self.bit.get(flush.layer, 0)
+        missing = self.missing.get(place, 0)
+        if bit and not missing & bit:
+            self.strange += 1
+            why = "comes twice" if place in self.missing else "was not to be traced"
+            self.first = self.first or f"{flush.where} {why}"
+        elif bit:
+            self.missing[place] = missing - bit
+
+    def wrong(self) -> Violations:
+        """Layers that have not come, and those that came too often."""
+        lost = [(place, bits) for place, bits in self.missing.items() if bits]
+        words = self.first
+        if lost:
+            (repeat, step), bits = min(lost)
+            layer = next(layer for layer in self.layers if bits & self.bit[layer])
+            words = f"repeat {repeat}, step {step}, layer {layer} is missing"
+        return Violations(self.strange + sum(bits.bit_count() for _, bits in lost), words)
+
+
+def passes_missing(judge: Judge) -> Violations | None:
+    """Of every pass that was to be traced each traced layer comes once, and no other pass comes."""
+    return judge.arrivals.wrong() if judge.known.passes else None
+
+
+def clock_factor_wrong(judge: Judge) -> Violations | None:
+    """Stamps are around their event, and its duration is in the unit of its start.
+
+    Told by the median gap between neighbouring events, which is short if that is so.
+    """
+    enough = [kind for kind, (gap, _) in judge.gaps.items() if gap.count >= ENOUGH_GAPS]
+    wide = [kind for kind in enough if _gap_is_wide(judge, kind)]
+    if not enough or not wide:
+        return NONE if enough else None
+    between, took = (median.value for median in judge.gaps[wide[0]])
+    words = (
+        f"after a {KINDS[wide[0]]} its worker does nothing for {between:.0f} ticks in the median, "
+        f"and the event takes {took:.0f}: its stamps are not around it, or its duration is not in "
+        "the unit of its start"
+    )
+    return Violations(len(wide), words)
+
+
+def _gap_is_wide(judge: Judge, kind: int) -> bool:
+    gap, duration = (median.value for median in judge.gaps[kind])
+    wide = gap > MOST_GAP_PER_DURATION * duration
+    if kind <= V_READ and not judge.on_gpu:
+        wide |= gap > max(MOST_GAP_PER_READ * duration, _ticks(judge.clock, SHORT_GAP_NS))
+    elif kind > V_READ:  # the next piece is elsewhere, and may be one token
+        wide &= gap > _ticks(judge.clock, SHORT_GAP_OF_WRITES_NS) and not judge.on_gpu
+    return wide
+
+
+def _ticks(clock: Clock, short_ns: float) -> float:
+    """A gap that is too short to mean anything: an event is logged in it."""
+    return max(short_ns, SHORT_GAP_STEPS * clock.resolution_ns) / float(clock.slopes[0])
+
+
+ORACLES_OF_RUN: tuple[Oracle[Judge], ...] = (Oracle(passes_missing), Oracle(clock_factor_wrong))
+ALL_ORACLES: tuple[Oracle[Any], ...] = (*ORACLES, *ORACLES_OF_RUN)
+NAMES = tuple(oracle.name for oracle in ALL_ORACLES)
+
+
+def verdicts(account: dict[str, dict[str, Any]]) -> list[Verdict]:
+    """Every oracle's verdict, from what `Judge.verdict` gave and collect.json has kept.
+
+    An oracle that the account does not know of did not apply when it was written.
+    """
+    made = []
+    for oracle in ALL_ORACLES:
+        told = account.get(oracle.name)
+        found = None
+        if told is not None and (told.get("looked", 1) or told["violations"]):
+            found = Violations(told["violations"], told["first"])
+        made.append(verdict(oracle, found))
+    return made
 
 
 def judged(flushes: Iterable[Flush], judge: Judge) -> dict[str, dict[str, Any]]:

@@ -1,8 +1,8 @@
-"""Oracles: what must hold of every flush, whatever the engine did. A violation has a name.
+"""Oracles of accesses: each block and token is read and written as the batch demands.
 
-An oracle is a function of one flush; `ORACLES` has them all by name. What each demands is in
-`docs/METRICS.md`, and how the events come about in `docs/TRACE_SPEC.md`. Where a premise is
-unknown (an imported trace has no heads, say) the oracle finds nothing rather than guess.
+What each demands is in `docs/METRICS.md` too, and how the events come about in
+`docs/TRACE_SPEC.md`. Where a premise is unknown (an imported trace has no heads, say) the oracle
+does not apply.
 """
 
 from collections.abc import Callable
@@ -10,42 +10,39 @@ from collections.abc import Callable
 import numpy as np
 
 from kvscope.collect.arrays import Bools, Int64s
-from kvscope.collect.evidence import NONE, Evidence, Violations, first_of, span
+from kvscope.collect.evidence import Evidence, first_of, span
 from kvscope.collect.flushes import ALL_HEADS
-from kvscope.collect.oracles_of_time import (
-    event_of_other_kernel,
-    event_outside_kernel,
-    events_overlap,
-    v_read_before_k,
-)
+from kvscope.collect.oracles_of_blocks import ORACLES_OF_BLOCKS
+from kvscope.collect.oracles_of_time import ORACLES_OF_TIME
 from kvscope.kinds import ATTENTION, K_READ, K_WRITE, KINDS, V_READ, V_WRITE, WRITE
+from kvscope.oracle import NONE, Oracle, Violations
 
-Oracle = Callable[[Evidence], Violations]
 
-
-def events_dropped(evidence: Evidence) -> Violations:
+def events_dropped(evidence: Evidence) -> Violations | None:
     """No event was dropped for want of room."""
     segments = evidence.flush.segments
-    if segments.dropped is None or not segments.dropped.any():
+    if segments.dropped is None:
+        return None
+    if not segments.dropped.any():
         return NONE
     worst = int(segments.dropped.argmax())
     words = f"worker {segments.worker[worst]} dropped {segments.dropped[worst]} events"
     return Violations(int(segments.dropped.sum()), words)
 
 
-def k_reads_missing(evidence: Evidence) -> Violations:
+def k_reads_missing(evidence: Evidence) -> Violations | None:
     """Every tile reads K of every block up to its end, for every traced head."""
     return _reads_missing(evidence, K_READ)
 
 
-def v_reads_missing(evidence: Evidence) -> Violations:
+def v_reads_missing(evidence: Evidence) -> Violations | None:
     """Every tile reads V of every block up to its end, for every traced head."""
     return _reads_missing(evidence, V_READ)
 
 
-def _reads_missing(evidence: Evidence, kind: int) -> Violations:
+def _reads_missing(evidence: Evidence, kind: int) -> Violations | None:
     if not evidence.flush.traces(ATTENTION):
-        return NONE
+        return None
     missing = -evidence.surplus[:, :, kind].clip(max=0)
     count = int(missing.sum())
     if not count:
@@ -56,13 +53,13 @@ def _reads_missing(evidence: Evidence, kind: int) -> Violations:
     return Violations(count, words)
 
 
-def reads_repeated(evidence: Evidence) -> Violations:
+def reads_repeated(evidence: Evidence) -> Violations | None:
     """No block is read more often than tiles reach it, and none that the batch has not."""
     strangers = np.flatnonzero(evidence.is_read & ~evidence.in_context)
     repeated = evidence.surplus.clip(min=0)
     count = int(repeated.sum()) + len(strangers)
     if not count:
-        return NONE
+        return NONE if evidence.flush.traces(ATTENTION) else None
     if len(strangers):
         words = f"{evidence.event_words(strangers[0])}, which the batch has not"
     else:
@@ -72,10 +69,12 @@ def reads_repeated(evidence: Evidence) -> Violations:
     return Violations(count, words)
 
 
-def heads_missing(evidence: Evidence) -> Violations:
+def heads_missing(evidence: Evidence) -> Violations | None:
     """Each traced head is read, no other is."""
     flush = evidence.flush
-    if flush.kv_heads is None or not evidence.owed.slots:
+    if flush.kv_heads is None:
+        return None
+    if not evidence.owed.slots:
         return NONE
     found = set(np.unique(flush.kv_head[evidence.is_read]).tolist())
     silent, strange = sorted({*flush.kv_heads} - found), sorted(found - {*flush.kv_heads})
@@ -85,22 +84,24 @@ def heads_missing(evidence: Evidence) -> Violations:
     return Violations(len(silent) + len(strange), f"{words}; traced are {flush.kv_heads}")
 
 
-def tokens_not_written(evidence: Evidence) -> Violations:
+def tokens_not_written(evidence: Evidence) -> Violations | None:
     """Every scheduled token's K and V are written."""
     return _written(evidence, lambda times: times == 0, "never")
 
 
-def tokens_written_twice(evidence: Evidence) -> Violations:
+def tokens_written_twice(evidence: Evidence) -> Violations | None:
     """No token is written twice, and none that was not scheduled."""
     again = _written(evidence, lambda times: times > 1, "more than once")
     strange = _strange_writes(evidence)
+    if again is None:
+        return strange or None
     return Violations(again.count + strange.count, again.first or strange.first)
 
 
-def _written(evidence: Evidence, wrong: Callable[[Int64s], Bools], how: str) -> Violations:
+def _written(evidence: Evidence, wrong: Callable[[Int64s], Bools], how: str) -> Violations | None:
     flush = evidence.flush
     if not flush.traces(WRITE):
-        return NONE
+        return None
     count, words = 0, ""
     for kind in (K_WRITE, V_WRITE):
         bad = wrong(_times_written(evidence, kind))
@@ -137,12 +138,11 @@ def _times_written(evidence: Evidence, kind: int) -> Int64s:
 
 
 def _strange_writes(evidence: Evidence) -> Violations:
-    """Writes of tokens that were not scheduled, or beyond a block's end."""
+    """Writes of tokens that were not scheduled."""
     flush = evidence.flush
     at = np.flatnonzero(~evidence.is_read & flush.known_row)
     begin, end = _span(evidence, at)
-    beyond = flush.offset_tokens[at] + flush.tokens[at] > flush.block_size
-    bad = at[(begin < 0) | (end > flush.scheduled[flush.row[at]]) | beyond]
+    bad = at[(begin < 0) | (end > flush.scheduled[flush.row[at]])]
     bad = np.union1d(bad, np.flatnonzero(~evidence.is_read & ~flush.known_row))
     if not len(bad):
         return NONE
@@ -150,11 +150,11 @@ def _strange_writes(evidence: Evidence) -> Violations:
     return Violations(len(bad), words)
 
 
-def write_malformed(evidence: Evidence) -> Violations:
+def write_malformed(evidence: Evidence) -> Violations | None:
     """A write is of all heads, and V of a piece is written after its K, by the same worker."""
     flush = evidence.flush
-    if not flush.traces(WRITE) or flush.kv_heads is None:
-        return NONE
+    if flush.kv_heads is None:
+        return None
     at = np.flatnonzero(~evidence.is_read)
     of_a_head = at[flush.kv_head[at] != ALL_HEADS]
     if len(of_a_head):
@@ -181,9 +181,11 @@ def _piece(evidence: Evidence, at: Int64s) -> tuple[Int64s, ...]:
     )
 
 
-def tokens_misread(evidence: Evidence) -> Violations:
+def tokens_misread(evidence: Evidence) -> Violations | None:
     """A read takes a block from its first token, up to its end or the tile's."""
     flush, owed, at = evidence.flush, evidence.owed, evidence.due_reads
+    if not flush.traces(ATTENTION):
+        return None
     own = span(at)
     row, tokens = flush.row[own], flush.tokens[own]
     reach = flush.block_position[own] * flush.block_size + tokens
@@ -217,56 +219,54 @@ def _wrong_sums(evidence: Evidence) -> Violations:
     return Violations(int(wrong.sum()), f"{evidence.cell_words(slot, head)}: {found}")
 
 
-def block_not_in_table(evidence: Evidence) -> Violations:
-    """Every event touches the block that the scheduler gave to the request at that position."""
-    flush = evidence.flush
-    if flush.block_table is None:
-        return NONE
-    rows = [*flush.block_table, []]  # the last for rows that the batch has not
-    lengths = np.array([len(row) for row in rows], np.int64)
-    table = np.array([block for row in rows for block in row] or [0], np.int64)
-    row = flush.row_or_none
-    inside = (flush.block_position >= 0) & (flush.block_position < lengths[row])
-    slot = np.where(inside, (np.cumsum(lengths) - lengths)[row] + flush.block_position, 0)
-    bad = np.flatnonzero(~inside | (table[slot] != flush.block))
-    if not len(bad):
-        return NONE
-    first = bad[0]
-    given = f"the scheduler gave {table[slot[first]]}" if inside[first] else "it has none there"
-    words = f"{evidence.event_words(first)}: block {flush.block[first]}, {given}"
-    return Violations(len(bad), words)
-
-
-def records_unreadable(evidence: Evidence) -> Violations:
+def records_unreadable(evidence: Evidence) -> Violations | None:
     """Every record is an event."""
     count = evidence.flush.unreadable
     return Violations(count, f"{count} records are no events") if count else NONE
 
 
-def layer_wrong(evidence: Evidence) -> Violations:
+def layer_wrong(evidence: Evidence) -> Violations | None:
     """Every event says that it is of the layer whose kernel wrote it."""
     count = evidence.flush.other_layers
     return Violations(count, f"{count} events say they are of another layer") if count else NONE
 
 
-ORACLES: dict[str, Oracle] = {
-    oracle.__name__: oracle
-    for oracle in (
-        events_dropped,
-        records_unreadable,
-        k_reads_missing,
-        v_reads_missing,
-        reads_repeated,
-        heads_missing,
-        tokens_not_written,
-        tokens_written_twice,
-        write_malformed,
-        tokens_misread,
-        block_not_in_table,
-        layer_wrong,
-        event_of_other_kernel,
-        event_outside_kernel,
-        events_overlap,
-        v_read_before_k,
-    )
-}
+def layer_unknown(evidence: Evidence) -> Violations | None:
+    """Every flush is of a layer that the model has and that was traced."""
+    traced, layer = evidence.known.traced_layers, evidence.flush.layer
+    if traced is None:
+        return None
+    return NONE if layer in traced else Violations(1, f"layer {layer}; traced are {traced}")
+
+
+def batch_differs(evidence: Evidence) -> Violations | None:
+    """A flush has the requests, phases, contexts and tokens that the scheduler gave the pass."""
+    schedule = evidence.known.schedule
+    if schedule is None or not schedule:
+        return None
+    difference = schedule.difference(evidence.flush)
+    return Violations(1, difference) if difference else NONE
+
+
+ORACLES: tuple[Oracle[Evidence], ...] = (
+    *map(
+        Oracle[Evidence],
+        (
+            events_dropped,
+            records_unreadable,
+            k_reads_missing,
+            v_reads_missing,
+            reads_repeated,
+            heads_missing,
+            tokens_not_written,
+            tokens_written_twice,
+            write_malformed,
+            tokens_misread,
+            layer_wrong,
+            layer_unknown,
+            batch_differs,
+        ),
+    ),
+    *ORACLES_OF_BLOCKS,
+    *ORACLES_OF_TIME,
+)

@@ -8,17 +8,21 @@ import numpy as np
 import numpy.typing as npt
 
 from kvscope.collect.arrays import Int64s
-from kvscope.collect.evidence import NONE, Evidence, Violations
+from kvscope.collect.evidence import Evidence
 from kvscope.collect.flushes import Flush
 from kvscope.kinds import ATTENTION, K_READ, V_READ, WRITE
+from kvscope.oracle import NONE, Oracle, Violations
+
+# Two readings of the same clock, one by the engine's Python, one beside the kernel.
+LAYER_TOLERANCE_NS = 1_000
 
 
-def event_of_other_kernel(evidence: Evidence) -> Violations:
+def event_of_other_kernel(evidence: Evidence) -> Violations | None:
     """The write kernel writes and the attention kernel reads, the one before the other."""
     flush = evidence.flush
     names = [kernel.name for kernel in flush.kernels]
-    if flush.kv_heads is None or not len(flush):
-        return NONE
+    if flush.kv_heads is None:
+        return None
     reads = np.array([name == ATTENTION for name in names])[flush.segments.kernel]
     bad = np.flatnonzero(reads[flush.segment] != evidence.is_read)
     if len(bad):
@@ -31,12 +35,12 @@ def event_of_other_kernel(evidence: Evidence) -> Violations:
     return NONE
 
 
-def event_outside_kernel(evidence: Evidence) -> Violations:
+def event_outside_kernel(evidence: Evidence) -> Violations | None:
     """Every event begins and ends within its kernel; on a GPU, within its thread block too."""
     flush = evidence.flush
     bounds = [(k.start_ticks, k.end_ticks) for k in flush.kernels]
     if not bounds or any(None in bound for bound in bounds):
-        return NONE
+        return None
     least, most = np.array(bounds, np.int64).T[:, flush.segments.kernel]
     timers = flush.segments.timers
     strays = NONE
@@ -64,11 +68,11 @@ def _strays(flush: Flush, segments: npt.NDArray[np.intp]) -> Violations:
     return Violations(len(segments), f"thread block {worker} ran outside of its kernel's interval")
 
 
-def events_overlap(evidence: Evidence) -> Violations:
+def events_overlap(evidence: Evidence) -> Violations | None:
     """A worker's events are in order of time and do not overlap."""
     flush = evidence.flush
-    if flush.kv_heads is None or len(flush) < 2:
-        return NONE
+    if flush.kv_heads is None:
+        return None
     overlaps = flush.start_ticks[1:] < flush.end_ticks[:-1]
     bad = np.flatnonzero(overlaps & (flush.segment[1:] == flush.segment[:-1])) + 1
     if not len(bad):
@@ -82,10 +86,12 @@ def events_overlap(evidence: Evidence) -> Violations:
     return Violations(len(bad), words)
 
 
-def v_read_before_k(evidence: Evidence) -> Violations:
+def v_read_before_k(evidence: Evidence) -> Violations | None:
     """A worker reads V of a block after it has read K of it for the same tile and head."""
     flush = evidence.flush
-    if flush.kv_heads is None or not evidence.is_read.any():
+    if flush.kv_heads is None:
+        return None
+    if not evidence.is_read.any():
         return NONE
     v, k = _paired(evidence)
     bad = np.flatnonzero(flush.start_ticks[v] < flush.end_ticks[k])
@@ -94,6 +100,17 @@ def v_read_before_k(evidence: Evidence) -> Violations:
     begin, end = flush.start_ticks[v[bad[0]]], flush.end_ticks[k[bad[0]]]
     words = f"{evidence.event_words(v[bad[0]])} begins at tick {begin}, its K read ends at {end}"
     return Violations(len(bad), words)
+
+
+def kernel_outside_layer(evidence: Evidence) -> Violations | None:
+    """On a CPU, every kernel lies within its layer on the host's clock."""
+    clock = evidence.known.clock
+    out_ns = evidence.known.layers.sticking_out_ns(evidence.flush, clock)
+    if out_ns is None:
+        return None
+    if out_ns <= clock.uncertainty_ns + LAYER_TOLERANCE_NS:
+        return NONE
+    return Violations(1, f"a kernel lies {out_ns} ns outside of its layer")
 
 
 def _paired(evidence: Evidence) -> tuple[Int64s, Int64s]:
@@ -133,6 +150,18 @@ def _paired_by_sorting(evidence: Evidence) -> tuple[Int64s, Int64s]:
     order = np.argsort(key[keep], kind="stable")
     places, kinds = at[keep][order], kind[keep][order]
     return places[kinds == V_READ], places[kinds == K_READ]
+
+
+ORACLES_OF_TIME: tuple[Oracle[Evidence], ...] = tuple(
+    Oracle(look)
+    for look in (
+        event_of_other_kernel,
+        event_outside_kernel,
+        events_overlap,
+        v_read_before_k,
+        kernel_outside_layer,
+    )
+)
 
 
 def gaps(evidence: Evidence) -> dict[int, tuple[Int64s, Int64s]]:

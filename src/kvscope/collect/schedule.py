@@ -20,6 +20,10 @@ class Schedule:
         keys = [tuple(place) for place in places[first].tolist()] if len(rows) else []
         self._spans = dict(zip(keys, zip(first.tolist(), ends.tolist(), strict=True), strict=False))
 
+    def __bool__(self) -> bool:
+        """Whether anything was scheduled."""
+        return bool(self._spans)
+
     def of(self, repeat: int, step: int) -> dict[str, Row]:
         """The requests of a pass."""
         first, end = self._spans.get((repeat, step), (0, 0))
@@ -28,8 +32,6 @@ class Schedule:
 
     def difference(self, flush: Flush) -> str:
         """In what a flush differs from the schedule, in words; empty if in nothing."""
-        if not self._spans:
-            return ""
         due = self.of(flush.repeat, flush.step)
         heads = zip(flush.phases, flush.context.tolist(), flush.scheduled.tolist(), strict=True)
         found: dict[str, Row] = dict(zip(flush.requests, heads, strict=True))

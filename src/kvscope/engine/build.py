@@ -5,12 +5,13 @@ import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvscope.engine import attention
 from kvscope.engine.batching.policy import BatchingPolicy
+from kvscope.engine.checks import Comparisons
 from kvscope.engine.layers import LayerTimer
 from kvscope.engine.overflow.policy import OverflowPolicy
 from kvscope.engine.scheduler import RecordingScheduler
@@ -32,6 +33,7 @@ class Engine:
     timer: LayerTimer
     layers: int
     tracer: "Tracing | None" = None
+    attention: list[Any] = field(default_factory=list)  # kvscope's own, of every layer
 
     @property
     def host(self) -> dict[str, Any]:
@@ -44,6 +46,29 @@ class Engine:
             "host_memory": worker and worker.host_memory,
             "pieces_per_block": worker and worker.pieces,
         }
+
+    @contextmanager
+    def checked(self) -> Iterator[dict[str, Comparisons]]:
+        """Inside, outputs of attention and copies of blocks are held against plain ones.
+
+        That takes time: nothing is measured inside. Yields what is found, by its key in run.json.
+        """
+        from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
+
+        from kvscope.engine.attention.reference import ReferenceChecks
+        from kvscope.engine.overflow.contents import SwapChecks
+
+        outputs, copies = ReferenceChecks(), SwapChecks()
+        watched: list[tuple[Any, Comparisons]] = [(layer, outputs) for layer in self.attention]
+        if has_kv_transfer_group():
+            watched.append((get_kv_transfer_group(), copies))
+        for part, checks in watched:
+            part.checks = checks
+        try:
+            yield {"reference_checks": outputs, "swap_checks": copies}
+        finally:
+            for part, _ in watched:
+                part.checks = None
 
     @property
     def vllm(self) -> Any:
@@ -140,7 +165,8 @@ def running(experiment: Experiment, directory: Path | None = None) -> Iterator[E
         timer = LayerTimer(core.scheduler)
         layers = llm.apply_model(timer.install)[0]
         try:
-            yield Engine(llm, core.scheduler, timer, layers, tracer)
+            own = llm.apply_model(attention.layers_with_checks)[0]
+            yield Engine(llm, core.scheduler, timer, layers, tracer, own)
         finally:
             llm.llm_engine.engine_core.shutdown()
             del llm, core

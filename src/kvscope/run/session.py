@@ -94,11 +94,13 @@ def measure(session: Session, marks: Marks, progress: Progress) -> None:
         events = KernelEvents(experiment, engine.tracer, session.directory)
         session.kernel_events = events
         began = time.perf_counter()
-        for number in range(experiment.warmup):
-            progress.phase(f"warm-up {number + 1}/{experiment.warmup}")
-            with marks.range(WARM_UP, number):
-                _, repeat, _ = one_pass(session, engine, events, marks, progress)
-            session.warm_up.append(repeat.steps)
+        with engine.checked() as checks:
+            for number in range(experiment.warmup):
+                progress.phase(f"warm-up {number + 1}/{experiment.warmup}")
+                with marks.range(WARM_UP, number):
+                    _, repeat, _ = one_pass(session, engine, events, marks, progress)
+                session.warm_up.append(repeat.steps)
+        session.engine |= {name: found.facts for name, found in checks.items()}
         session.timings_s["warm_up"] = time.perf_counter() - began
         began = time.perf_counter()
         for number in range(experiment.repeats):

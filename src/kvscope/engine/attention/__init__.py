@@ -60,6 +60,12 @@ def chosen(experiment: Experiment, tracer: "Tracing | None" = None) -> Iterator[
         _cached_get_attn_backend.cache_clear()
 
 
+def layers_with_checks(model: Any) -> list[Any]:
+    """The attention of each layer whose outputs can be checked: kvscope's own on a CPU."""
+    found = [getattr(module, "impl", None) for module in model.modules()]
+    return [attention for attention in found if hasattr(attention, "gathered")]
+
+
 def tracer_for(experiment: Experiment, directory: Path) -> "Tracing":
     """The tracer of an experiment; a file in `directory` takes the events as they come."""
     if experiment.device.name == "cuda":

@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 from vllm.v1.attention.backend import AttentionBackend, AttentionImpl, AttentionType, MultipleOf
 from vllm.v1.kv_cache_interface import KVCacheLayout
 
+from kvscope.engine.attention.reference import ReferenceChecks
 from kvscope.engine.attention.tracing import of_engine_being_built
 
 
@@ -33,6 +34,7 @@ class CausalAttention(AttentionImpl[Any]):
         self.heads, self.kv_heads = num_heads, num_kv_heads
         self.head_size, self.scale = head_size, float(scale)
         self.tracer: Any = of_engine_being_built()
+        self.checks: ReferenceChecks | None = None  # while outputs are checked
 
 
 class AnyBlocks(AttentionBackend):

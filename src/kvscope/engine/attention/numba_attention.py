@@ -19,6 +19,7 @@ from kvscope.engine.attention import numba_kernels
 from kvscope.engine.attention.backend import AnyBlocks, CausalAttention
 from kvscope.engine.attention.batches import Batch, batch, tile_tokens
 from kvscope.engine.attention.clock import now
+from kvscope.engine.attention.reference import Asked
 from kvscope.engine.attention.tracer import Tracer
 from kvscope.kinds import ATTENTION, WRITE
 
@@ -33,6 +34,20 @@ class NumbaMetadata(AttentionMetadata):
     batch: Batch
     tokens: int
     scratch: npt.NDArray[np.float32]
+    starts: Any  # (rows + 1) first queries of each row, for `asked`
+    lengths: Any  # (rows) tokens of each row after the pass
+    block_size: int
+
+    def asked(self) -> list[Asked]:
+        """The requests, as checks of attention see them."""
+        rows = zip(self.starts, np.diff(self.starts), self.lengths, self.batch.table, strict=False)
+        return [
+            Asked(int(first), int(queries), int(length), self._blocks(table, int(length)))
+            for first, queries, length, table in rows
+        ]
+
+    def _blocks(self, table: npt.NDArray[np.int32], length: int) -> torch.Tensor:
+        return torch.from_numpy(table[: -(-length // self.block_size)]).long()
 
 
 class NumbaMetadataBuilder(AttentionMetadataBuilder[NumbaMetadata]):
@@ -69,9 +84,11 @@ class NumbaMetadataBuilder(AttentionMetadataBuilder[NumbaMetadata]):
         """The batch cut up; parameters are named as vLLM passes them."""
         common = common_attn_metadata
         rows = common.num_reqs
+        starts = common.query_start_loc_cpu.numpy()[: rows + 1]
+        lengths = common.seq_lens.numpy()[:rows]
         cut = batch(
-            common.query_start_loc_cpu.numpy()[: rows + 1],
-            common.seq_lens.numpy()[:rows],
+            starts,
+            lengths,
             common.block_table_tensor.numpy(),
             self.size,
             self.tile,
@@ -79,7 +96,8 @@ class NumbaMetadataBuilder(AttentionMetadataBuilder[NumbaMetadata]):
         if self.tracer is not None:
             writes, reads = EVENTS_OF_A_PIECE * len(cut.pieces), EVENTS_OF_A_READ * cut.reads
             self.tracer.size_for(writes, reads)
-        return NumbaMetadata(cut, common.num_actual_tokens, self.scratch)
+        tokens = common.num_actual_tokens
+        return NumbaMetadata(cut, tokens, self.scratch, starts, lengths, self.size)
 
 
 class NumbaAttention(CausalAttention):
@@ -128,7 +146,21 @@ class NumbaAttention(CausalAttention):
             self.tracer.ran(number, ATTENTION, ready, now())
         if not direct:
             into.copy_(answer)
+        if self.checks is not None:
+            self.checks.look(number, self, (query, key, value), kv_cache, attn_metadata, output)
         return output
+
+    def gathered(
+        self, kv_cache: torch.Tensor, blocks: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """K and V of these blocks, (tokens, KV heads, head size) each.
+
+        A head of a block has all rows of K before those of V, whatever the cache's shape says.
+        """
+        count, heads, size, _ = kv_cache[blocks].shape
+        both = kv_cache[blocks].reshape(count, heads, 2, size, self.head_size)
+        k, v = (both[:, :, place].transpose(1, 2).flatten(0, 1) for place in (0, 1))
+        return k, v
 
 
 def elements(tensor: torch.Tensor) -> npt.NDArray[Any]:

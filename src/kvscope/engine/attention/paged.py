@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
+from vllm.model_executor.models.utils import extract_layer_index
 from vllm.v1.attention.backend import (
     AttentionMetadata,
     AttentionMetadataBuilder,
@@ -18,6 +19,7 @@ from vllm.v1.attention.backend import (
 from vllm.v1.kv_cache_interface import AttentionSpec
 
 from kvscope.engine.attention.backend import AnyBlocks, CausalAttention
+from kvscope.engine.attention.reference import Asked
 
 
 @dataclass
@@ -36,6 +38,13 @@ class PagedMetadata(AttentionMetadata):
     """The batch, request by request."""
 
     rows: list[Row]
+
+    def asked(self) -> list[Asked]:
+        """The requests, as checks of attention see them."""
+        return [
+            Asked(row.queries.start, row.queries.stop - row.queries.start, row.length, row.blocks)
+            for row in self.rows
+        ]
 
 
 class PagedMetadataBuilder(AttentionMetadataBuilder[PagedMetadata]):
@@ -124,7 +133,17 @@ class PagedAttention(CausalAttention):
                 enable_gqa=self.heads != self.kv_heads,
             )
             output[row.queries] = attended[0].transpose(0, 1)
+        if self.checks is not None:
+            number, given = extract_layer_index(layer.layer_name), (query, key, value)
+            self.checks.look(number, self, given, kv_cache, attn_metadata, output)
         return output
+
+    def gathered(
+        self, kv_cache: torch.Tensor, blocks: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """K and V of these blocks, (tokens, KV heads, head size) each."""
+        both = kv_cache[blocks].transpose(1, 2).flatten(0, 1)
+        return both[..., : self.head_size], both[..., self.head_size :]
 
 
 class PagedBackend(AnyBlocks):

@@ -20,6 +20,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 
 from kvscope.engine.overflow import copies
+from kvscope.engine.overflow.contents import SwapChecks
 from kvscope.engine.overflow.copies import Transfer
 from kvscope.engine.overflow.host_pool import HostPool
 
@@ -66,6 +67,7 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA):
         self.orders = SwapOrders()
         self.transfers: list[Transfer] = []  # the scheduler's half: all there were
         self.done: list[Transfer] = []  # the worker's half: those of the pass under way
+        self.checks: SwapChecks | None = None  # the worker's half: while copies are checked
 
     # ------------------------------------------------------------------ the scheduler's half
 
@@ -114,6 +116,7 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA):
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         """See the cache as planes and make a pool to match."""
+        self.layers = kv_caches
         self.cache = copies.planes(list(kv_caches.values()))
         self.host, self.host_memory = copies.host_planes(self.cache, self.pool.size, self.pinned)
         self.pieces = len(self.cache)  # contiguous pieces of a block
@@ -122,12 +125,16 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA):
     def handle_preemptions(self, kv_connector_metadata: SwapOrders) -> None:
         """Copy out, before anything of the pass can write to the victims' blocks."""
         for order in kv_connector_metadata.out:
+            if self.checks is not None:
+                self.checks.leaves(self.layers, *order[:2])
             self._carry_out(order, "out", self.copies.out)
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         """Copy in, before the forward pass reads the blocks."""
         for order in self._get_connector_metadata().into:
             self._carry_out(order, "in", self.copies.into)
+            if self.checks is not None:
+                self.checks.returns(self.layers, *order[:2])
 
     def _carry_out(self, order: Order, direction: str, copy: Callable[..., None]) -> None:
         request_id, blocks, host = order
