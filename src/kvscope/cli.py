@@ -448,11 +448,12 @@ def _add_check(commands: Commands) -> None:
     text = "Hold a run against itself: files unchanged, of the right schema, every oracle held."
     parser = _command(commands, "check", _check, text, "results/experiments/*")
     parser.add_argument("runs", nargs="+", type=Path, metavar="DIR", help="a run's directory")
-    parser.add_argument("--list", action="store_true", help="list every oracle and its verdict")
+    parser.add_argument("--brief", action="store_true", help="do not list every oracle")
 
 
 def _check(given: argparse.Namespace) -> int:
     from kvscope.analyse.check import check_run
+    from kvscope.analyse.checklist import counted, lines
 
     complaints = 0
     for run in given.runs:
@@ -462,8 +463,8 @@ def _check(given: argparse.Namespace) -> int:
             print(f"kvscope: {complaint}", file=sys.stderr)
         if found.verdicts:
             print(f"{run}: {counted(found.verdicts)}")
-        if given.list:
-            print("\n".join(map(in_a_line, found.verdicts)))
+            if not given.brief:
+                print("\n".join(lines(found.verdicts)))
     return EXIT_FAILED if complaints else EXIT_DONE
 
 

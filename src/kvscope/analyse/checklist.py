@@ -1,15 +1,21 @@
 """The checklist of a run: the verdict of every oracle on what it recorded."""
 
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from kvscope import accounts, tables
 from kvscope.accounts import COLLECTED
+from kvscope.analyse.oracles.of_engine import ORACLES_OF_ENGINE
 from kvscope.analyse.oracles.registry import ORACLES, run_of
 from kvscope.analyse.records import Records
-from kvscope.collect.judge import judged_events, verdicts_of
-from kvscope.oracle import Verdict, judged
-from kvscope.runfile import COMPLETE, TRACING
+from kvscope.collect.flushes import read_flushes
+from kvscope.collect.host import HostRecords
+from kvscope.collect.judge import Judge, verdicts
+from kvscope.collect.judge import judged as judged_events
+from kvscope.oracle import HELD, NOT_APPLICABLE, VIOLATED, Verdict, judged
+from kvscope.runfile import COMPLETE, KERNEL_EVENTS, TRACING
 
 
 def checklist(
@@ -23,10 +29,38 @@ def checklist(
     if facts["status"] != COMPLETE:
         return []
     found = judged(ORACLES, run_of(run, facts, records))
+    found += judged(ORACLES_OF_ENGINE, facts)
+    return found + verdicts(_of_events(run, facts, collected))
+
+
+def _of_events(run: Path, facts: dict[str, Any], collected: Path | None) -> dict[str, Any]:
+    """What the oracles of KV events found; empty where there are no events."""
     if TRACING not in facts:
-        return found + verdicts_of({})
+        return {}
     if collected is None:
-        return found + verdicts_of(judged_events(run))
+        return judged_events(read_flushes(run / KERNEL_EVENTS), Judge.of_run(HostRecords.read(run)))
     account = accounts.read(collected, COLLECTED, run)
     accounts.require_unchanged(collected, account, f"{tables.KV_EVENTS.name}.parquet")
-    return found + verdicts_of(account["kv_events"]["oracles"])
+    found: dict[str, Any] = account["kv_events"]["oracles"]
+    return found
+
+
+def counted(found: Sequence[Verdict]) -> str:
+    """How many oracles held, were violated, and did not apply."""
+    states = Counter(verdict.state for verdict in found)
+    return ", ".join(f"{states[state]} {state}" for state in (HELD, VIOLATED, NOT_APPLICABLE))
+
+
+def lines(found: Sequence[Verdict]) -> list[str]:
+    """Every verdict as a line: the state, the oracle and its sentence, or what it would need."""
+    width = max(len(verdict.name) for verdict in found)
+    return [
+        f"  {verdict.state:<{len(NOT_APPLICABLE)}}  {verdict.name:<{width}}  {_said(verdict)}"
+        for verdict in found
+    ]
+
+
+def _said(verdict: Verdict) -> str:
+    if verdict.state == NOT_APPLICABLE:
+        return f"(needs {verdict.needs})"
+    return verdict.first if verdict.state == VIOLATED else verdict.sentence

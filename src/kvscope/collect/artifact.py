@@ -201,11 +201,8 @@ def _events(counts: Ints, event: str, policy: str, **known: Any) -> pd.DataFrame
         "tokens": 0,
         "time_source": PUBLISHED,
     }
-    nullable = dict.fromkeys(
-        ("time_s", "bytes", "swap_out_s", "swap_in_s", "copy_start_s", "copy_end_s", "wait_s")
-        + ("recomputed_tokens",),
-        np.nan,
-    )
+    times = ("time_s", "swap_out_s", "swap_in_s", "copy_start_s", "copy_end_s", "wait_s")
+    nullable = dict.fromkeys((*times, "bytes", "recomputed_tokens"), np.nan)
     return pd.DataFrame(row | nullable | known).astype(dict.fromkeys(nullable, float))
 
 

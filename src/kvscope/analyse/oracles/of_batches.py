@@ -13,7 +13,7 @@ def pass_differs_from_batch(run: Run) -> Violations | None:
         return None
     found = _sums(run)
     steps = run.steps.join(found.add_suffix("_found"), on=OF_PASS)
-    return both(*(_differs(steps, column) for column in found))
+    return both(*(_differs(steps, str(column)) for column in found))
 
 
 def _sums(run: Run) -> pd.DataFrame:
@@ -57,7 +57,7 @@ def phase_wrong(run: Run) -> Violations | None:
 
 
 def recomputed_wrong(run: Run) -> Violations | None:
-    """What a request computes below the highest token it ever had is recomputed, the rest is not."""
+    """What a request computes below its highest token so far is recomputed, the rest is not."""
     if run.imported:
         return None
     rows = run.batch

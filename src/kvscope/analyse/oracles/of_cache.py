@@ -41,7 +41,7 @@ def blocks_differ(run: Run) -> Violations | None:
 
 
 def host_pool_differs(run: Run) -> Violations | None:
-    """The host pool holds the blocks of the requests that are swapped out, and has room for them."""
+    """The host pool holds the blocks of the swapped-out requests, and has room for them."""
     if run.imported or not run.numbered or not run.steps["host_blocks_total"].any():
         return None
     steps = run.steps.assign(expected=run.over_passes(*_swapped_out(run)))

@@ -22,18 +22,20 @@ def preemptions_differ(run: Run) -> Violations | None:
     """The preemptions recorded are those that the scheduler counted, of each pass and request."""
     if run.imported:
         return None
+    return both(
+        _counts_differ(run, run.steps, OF_PASS, "preempted_requests"),
+        _counts_differ(run, run.requests, OF_REQUEST, "preemptions"),
+    )
+
+
+def _counts_differ(run: Run, frame: pd.DataFrame, key: list[str], column: str) -> Violations:
     lost = run.preemptions[run.preemptions["event"] == "preempt"]
-    found = []
-    for frame, key, column in (
-        (run.steps, OF_PASS, "preempted_requests"),
-        (run.requests, OF_REQUEST, "preemptions"),
-    ):
-        counted = frame.join(lost.groupby(key).size().rename("rows"), on=key)
-        counted["rows"] = counted["rows"].fillna(0).astype(int)
-        wrong = counted[column] != counted["rows"]
-        words = "the scheduler counted {0}, recorded are {1}"
-        found.append(where(counted, wrong, lambda r, c=column: words.format(r[c], r["rows"])))
-    return both(*found)
+    found = frame.join(lost.groupby(key).size().rename("rows"), on=key).fillna({"rows": 0})
+    return where(
+        found,
+        found[column] != found["rows"],
+        lambda r: f"the scheduler counted {r[column]} preemptions, recorded are {r['rows']:.0f}",
+    )
 
 
 def context_wrong(run: Run) -> Violations | None:
@@ -93,7 +95,7 @@ def resumption_wrong(run: Run) -> Violations | None:
 
 
 def preemption_misplaced(run: Run) -> Violations | None:
-    """A request is preempted while its pass is scheduled, with the tokens and blocks that it had."""
+    """A request is preempted while its pass is scheduled, with the tokens and blocks it had."""
     if run.imported:
         return None
     lost = run.preemptions[run.preemptions["event"] == "preempt"]

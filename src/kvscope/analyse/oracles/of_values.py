@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 
 from kvscope import tables
-from kvscope.analyse.oracles.run import OF_PASS, OF_REQUEST, Run, both, where
-from kvscope.oracle import NONE, Violations
+from kvscope.analyse.oracles.run import OF_PASS, OF_REQUEST, Bools, Run, both, where
+from kvscope.oracle import Violations
 
 KEYS = {
     "workload": ["request_id"],
@@ -32,10 +32,7 @@ def row_repeated(run: Run) -> Violations | None:
     if run.imported:
         return None  # published preemptions do not say whose they are
     return both(
-        *(
-            where(frame, frame.duplicated(KEYS[name]), lambda _, name=name: f"twice in {name}")
-            for name, frame in _frames(run)
-        )
+        *(_bad(name, frame, frame.duplicated(KEYS[name]), "twice") for name, frame in _frames(run))
     )
 
 
@@ -44,34 +41,22 @@ def value_missing(run: Run) -> Violations | None:
     return both(*(_missing(run, name, frame) for name, frame in _frames(run)))
 
 
-def _missing(run: Run, name: str, frame: pd.DataFrame) -> Violations:
+def _missing(run: Run, name: str, frame: pd.DataFrame) -> Violations | None:
     optional = NULLABLE.get(name, set()) | (UNKNOWN_TO_OTHERS if run.imported else set())
     due = [column for column in tables.TABLES[name].names if column not in optional]
     absent = frame[due].isna() | frame[due].isin([np.inf, -np.inf])
-    return where(
-        frame, absent.any(axis=1), lambda row: f"{name}.{_first(row, due)} has no finite value"
-    )
-
-
-def _first(row: object, columns: list[str]) -> str:
-    values = pd.Series(row)[columns]
-    return str((values.isna() | values.isin([np.inf, -np.inf])).idxmax())
+    return _bad_cell(name, frame, absent, "has no finite value")
 
 
 def value_negative(run: Run) -> Violations | None:
     """No time, duration, size or count is below zero."""
-    return both(*(_negative(name, frame) for name, frame in _frames(run) if not run.imported))
-
-
-def _negative(name: str, frame: pd.DataFrame) -> Violations:
-    numbers = frame.select_dtypes("number")
-    below = numbers < 0
-    return where(
-        frame,
-        below.any(axis=1),
-        lambda row: "{0}.{1} is {2}".format(  # noqa: UP032
-            name, *next((c, row[c]) for c in numbers if row[c] < 0)
-        ),
+    if run.imported:
+        return None
+    return both(
+        *(
+            _bad_cell(name, frame, frame.select_dtypes("number") < 0, "is below zero")
+            for name, frame in _frames(run)
+        )
     )
 
 
@@ -84,18 +69,29 @@ def row_without_owner(run: Run) -> Violations | None:
         return None
     passes = pd.MultiIndex.from_frame(run.steps[OF_PASS])
     asked = set(run.records.workload["request_id"])
-    found: list[Violations] = [NONE if run.numbered else _gap(run)]
+    found: list[Violations | None] = [_gap(run)]
     for name, frame in _frames(run):
         if "step" in frame and name != "steps":
             strange = ~pd.MultiIndex.from_frame(frame[OF_PASS]).isin(passes)
-            found.append(where(frame, strange, lambda _, name=name: f"{name} has no such pass"))
+            found.append(_bad(name, frame, strange, "no such pass"))
         if "request_id" in frame:
             strange = ~frame["request_id"].isin(asked).to_numpy()
-            found.append(where(frame, strange, lambda _, name=name: f"{name}: nobody asked for it"))
+            found.append(_bad(name, frame, strange, "nobody asked for it"))
     counts = run.requests.groupby("repeat").size().rename("requests").reset_index()
     few = counts["requests"] != len(asked)
     found.append(where(counts, few, lambda row: f"{row['requests']} of {len(asked)} requests"))
     return both(*found)
+
+
+def _bad(name: str, frame: pd.DataFrame, bad: Bools | pd.Series, why: str) -> Violations:
+    return where(frame, bad, lambda _: f"{name}: {why}")
+
+
+def _bad_cell(name: str, frame: pd.DataFrame, bad: pd.DataFrame, why: str) -> Violations:
+    """Rows with a bad cell, and the column of the first one."""
+    rows = bad.any(axis=1).to_numpy()
+    column = str(bad.columns[bad.to_numpy()[rows.argmax()].argmax()]) if rows.any() else ""
+    return _bad(name, frame, rows, f"{column} {why}")
 
 
 def _gap(run: Run) -> Violations:

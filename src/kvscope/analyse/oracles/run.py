@@ -93,7 +93,7 @@ class Run:
 
     @cached_property
     def ended(self) -> pd.DataFrame:
-        """By request: `at`, the first pass without it because it has ended, was served or given up."""
+        """By request: `at`, the first pass without it because it was served or given up."""
         last = self.batch.groupby(OF_REQUEST)["step"].max().rename("last") + 1
         ended = self.requests[[*OF_REQUEST, "finished_s", "aborted"]].join(last, on=OF_REQUEST)
         given_up = ended["aborted"].astype(bool)
@@ -173,7 +173,7 @@ def where(
     at = np.flatnonzero(np.asarray(bad, dtype=bool))
     if not len(at):
         return NONE
-    row: dict[str, Any] = frame.iloc[int(at[0])].to_dict()
+    row = {str(name): value for name, value in frame.iloc[int(at[0])].items()}
     names = {"repeat": "repeat", "step": "step", "request_id": "request", "layer": "layer"}
     place = ", ".join(f"{name} {row[key]}" for key, name in names.items() if key in row)
     return Violations(len(at), f"{place}: {words(row)}" if place else words(row))

@@ -29,4 +29,7 @@ def _differing(facts: Facts, key: str) -> Violations | None:
     return Violations(count, found["first"]) if count else NONE
 
 
-ORACLES_OF_ENGINE: tuple[Oracle[Facts], ...] = (Oracle(attention_differs), Oracle(swap_differs))
+ORACLES_OF_ENGINE: tuple[Oracle[Facts], ...] = (
+    Oracle(attention_differs, "kvscope's own attention on the CPU, and a warm-up"),
+    Oracle(swap_differs, "a request that was swapped in warm-up"),
+)
