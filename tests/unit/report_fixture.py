@@ -14,8 +14,9 @@ import yaml
 from kvscope import runfile, tables
 from kvscope.analyse.experiment import analyse
 from kvscope.files import write_json
+from kvscope.stalls import stalled
 
-STALL_S = 0.02
+SCHEDULE_S = 1e-4
 UTC_NS = 1_790_000_000_000_000_000
 TOKEN_BYTES = 4096  # K and V of a token over all layers
 # Seconds a copy takes to be issued, and bytes a second, by kind of host memory.
@@ -35,8 +36,8 @@ class Request:
     lost: int = 0  # as many of its tokens had been computed before
     swapped: bool = False
     preemptions: int = 0
-    preempted_at: float | None = None
-    resumption: list[Any] | None = None  # its row, until it gives a token again
+    preemption: dict[str, Any] | None = None  # its row, until it runs again
+    recovering: bool = False  # from its preemption until it gives a token
     first_scheduled_s: float | None = None
     first_token_s: float | None = None
 
@@ -68,7 +69,7 @@ class Fake:
     status: str | None = "complete"  # None: it has not run
     reason: str | None = None
     log: str = "all went well\n"
-    rows: dict[str, list[Sequence[Any]]] = field(default_factory=dict)
+    rows: dict[str, list[Any]] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -133,9 +134,7 @@ class Simulation:
     def decode(self, current: Pass) -> None:
         for request in list(self.running):
             while request in self.running and self.lacks_room(request, current):
-                victim = self.running.pop()
-                current.batch.pop(victim.number, None)
-                self.preempt(victim, current)
+                self.preempt(self.running.pop(), current)
             if request in self.running:
                 self.compute(request, current)
 
@@ -145,9 +144,9 @@ class Simulation:
             self.running.append(request)
             if request.first_scheduled_s is None:
                 request.first_scheduled_s = self.now
-            if request.preempted_at is not None:
-                self.resume(request, current)
             self.compute(request, current)
+            if request.preemption is not None:
+                self.resume(request, current)
 
     def compute(self, request: Request, current: Pass) -> None:
         if tokens := min(request.due, current.budget):
@@ -161,49 +160,65 @@ class Simulation:
         return others + self.fake.blocks_of(wanted) > self.fake.blocks
 
     def preempt(self, request: Request, current: Pass) -> None:
-        blocks, size = self.fake.blocks_of(request.cached), 0
-        request.swapped = 0 < self.fake.pool >= self.host_used + blocks
-        copy_s = None
+        blocks = self.fake.blocks_of(request.cached)
+        request.swapped = blocks > 0 and self.host_used + blocks <= self.fake.pool
+        time = self.now + SCHEDULE_S / 2
+        row = self.preemption_row(request, "preempt", time, current) | {
+            "refused": self.fake.pool > 0 and blocks > 0 and not request.swapped,
+            "blocks": blocks,
+        }
+        self.write("preemptions", row)
         if request.swapped:
-            copy_s = self.fake.copy_s(blocks)
-            current.copies_s += copy_s
-            size = blocks * self.fake.block_size * TOKEN_BYTES
             self.host_used += blocks
-        policy = "swap" if request.swapped else "recompute"
-        refused = self.fake.pool > 0 and not request.swapped
-        row = (self.repeat, self.step, str(request.number), "preempt", policy, refused, blocks)
-        self.write(
-            "preemptions", (*row, request.cached, size, copy_s, None, None, None, "measured")
-        )
-        if not request.swapped:
+        else:
             request.lost, request.cached = max(request.cached, request.lost), 0
-        request.preempted_at, request.resumption = self.now, None
+        request.preemption, request.recovering = row, True
         request.preemptions += 1
         self.waiting.insert(0, request)
         current.preempted += 1
 
     def resume(self, request: Request, current: Pass) -> None:
-        blocks, size, copy_s = self.fake.blocks_of(request.cached), 0, None
-        policy = "swap" if request.swapped else "recompute"
+        before = request.preemption
+        assert before is not None
+        context = request.cached - current.batch[request.number][1]
+        row = self.preemption_row(request, "resume", self.now, current) | {
+            "refused": before["refused"],
+            "blocks": self.fake.blocks_of(request.cached),
+            "tokens": before["tokens"],
+            "wait_s": self.now - before["time_s"],
+            "recomputed_tokens": before["tokens"] - context,
+        }
+        self.write("preemptions", row)
         if request.swapped:
-            copy_s = self.fake.copy_s(blocks)
-            current.copies_s += copy_s
-            size = blocks * self.fake.block_size * TOKEN_BYTES
-            self.host_used -= blocks
-        wait = self.now - (request.preempted_at or 0)
-        row = [
-            self.repeat,
-            self.step,
-            str(request.number),
-            "resume",
-            policy,
-            False,
-            blocks,
-            request.cached,
-        ]
-        request.resumption = [*row, size, None, copy_s, wait, 0, "measured"]
-        self.write("preemptions", request.resumption)
-        request.preempted_at, request.swapped = None, False
+            self.host_used -= before["blocks"]
+        request.preemption, request.swapped = None, False
+
+    def preemption_row(
+        self, request: Request, event: str, time: float, current: Pass
+    ) -> dict[str, Any]:
+        tokens = request.preemption["tokens"] if request.preemption else request.cached
+        row = {
+            "repeat": self.repeat,
+            "step": self.step,
+            "request_id": str(request.number),
+            "event": event,
+            "time_s": time,
+            "policy": "swap" if request.swapped else "recompute",
+            "tokens": tokens,
+            "bytes": 0,
+            "time_source": "measured",
+        }
+        if not request.swapped:
+            return row
+        blocks = self.fake.blocks_of(tokens)
+        copy_s, start = self.fake.copy_s(blocks), self.now + SCHEDULE_S + current.copies_s
+        current.copies_s += copy_s
+        return row | {
+            "bytes": blocks * self.fake.block_size * TOKEN_BYTES,
+            "swap_out_s" if event == "preempt" else "swap_in_s": copy_s,
+            "copy_start_s": start,
+            "copy_end_s": start + copy_s,
+        }
 
     def duration(self, current: Pass) -> float:
         fake = self.fake
@@ -224,22 +239,21 @@ class Simulation:
         recomputed, sampled, resumed = (sum(row[column] for row in rows) for column in (5, 7, 8))
         held = sum(request.cached for request in self.running)
         used = sum(fake.blocks_of(request.cached) for request in self.running)
-        time = (self.repeat, self.step, phase, self.now, duration, 1e-4, duration - 1e-4)
+        time = (self.repeat, self.step, phase, self.now, duration)
+        parts = (SCHEDULE_S, duration - SCHEDULE_S)
         tokens = (prefill + decode, prefill, decode, recomputed, sampled)
         counts = (len(rows), resumed, current.preempted, len(self.waiting))
         blocks = (used, fake.blocks, held, self.host_used, fake.pool)
-        stalled = duration - current.copies_s > STALL_S
-        self.write("steps", (*time, *tokens, *counts, *blocks, stalled, "measured"))
+        self.write("steps", (*time, *parts, *tokens, *counts, *blocks, False, "measured"))
 
     def batch_row(self, request: Request, tokens: int, end: float) -> tuple[Any, ...]:
         before = request.cached - tokens
-        phase = "decode" if tokens == 1 and request.given > 0 else "prefill"
         recomputed = max(0, min(request.cached, request.lost) - before)
-        resumed, gives = request.resumption is not None, int(request.due == 0)
-        if request.resumption is not None:
-            request.resumption[-2] += recomputed  # its recomputed_tokens
+        newest = tokens == 1 and request.given > 0 and not recomputed
+        phase = "decode" if newest else "prefill"
+        resumed, gives = request.recovering, int(request.due == 0)
         if gives:
-            request.given, request.resumption = request.given + 1, None
+            request.given, request.recovering = request.given + 1, False
             if request.first_token_s is None:
                 request.first_token_s = end
         name = str(request.number)
@@ -251,7 +265,7 @@ class Simulation:
         times = (request.first_scheduled_s, request.first_token_s, self.now - 2e-4)
         return (self.repeat, *what, *times, request.preemptions, f"{request.number:064x}")
 
-    def write(self, table: str, row: Sequence[Any]) -> None:
+    def write(self, table: str, row: Sequence[Any] | dict[str, Any]) -> None:
         self.fake.rows[table].append(row)
 
 
@@ -271,6 +285,8 @@ def write_experiment(fake: Fake, results: Path, seed: int = 0) -> Path:
         for name, rows in fake.rows.items():
             table = tables.TABLES[name]
             frame = pd.DataFrame(rows, columns=table.names) if rows else table.empty()
+            if table is tables.STEPS:
+                frame["stalled"] = stalled(frame)
             tables.write(table, frame, directory / f"{name}.parquet")
         tables.write(tables.WORKLOAD, _workload(fake), directory / "workload.parquet")
     runfile.write_run(directory, facts(fake) | {"files": runfile.recorded_files(directory)})
@@ -324,7 +340,7 @@ def facts(fake: Fake) -> dict[str, Any]:
             ],
         },
         "warmup": {"passes": 50, "classes": 9, "uncovered_classes": []},
-        "engine": {"kv_blocks_total": fake.blocks} | size,
+        "engine": {"kv_blocks_total": fake.blocks, "device": "cpu"} | size,
     }
     return {
         "experiment_id": fake.id,

@@ -8,7 +8,7 @@ from typing import Any
 from kvscope import accounts, tables
 from kvscope.accounts import COLLECTED
 from kvscope.analyse.oracles.of_engine import ORACLES_OF_ENGINE
-from kvscope.analyse.oracles.registry import ORACLES, run_of
+from kvscope.analyse.oracles.registry import judge_tables, run_of
 from kvscope.analyse.records import Records
 from kvscope.collect.flushes import read_flushes
 from kvscope.collect.host import HostRecords
@@ -28,7 +28,7 @@ def checklist(
     """
     if facts["status"] != COMPLETE:
         return []
-    found = judged(ORACLES, run_of(run, facts, records))
+    found = judge_tables(run_of(run, facts, records))
     found += judged(ORACLES_OF_ENGINE, facts)
     return found + verdicts(_of_events(run, facts, collected))
 

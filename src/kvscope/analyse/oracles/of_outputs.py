@@ -7,13 +7,20 @@ from kvscope.oracle import NONE, Violations
 
 
 def tokens_missing(run: Run) -> Violations | None:
-    """Every request got the output tokens that it asked for, unless it was given up."""
+    """A request got all output tokens that it asked for, or it was given up."""
     if run.requests.empty:
         return None
     asked = run.records.workload.set_index("request_id")["output_tokens"].rename("asked")
     found = run.requests.join(asked, on="request_id")
-    wrong = (found["output_tokens"] != found["asked"]) & ~found["aborted"].astype(bool)
-    return where(found, wrong, lambda r: f"{r['output_tokens']} tokens, asked for {r['asked']}")
+    wrong = (found["output_tokens"] == found["asked"]) == found["aborted"].astype(bool)
+    words = "{} tokens, asked for {}, {}"
+    return where(
+        found,
+        wrong,
+        lambda r: words.format(
+            r["output_tokens"], r["asked"], "given up" if r["aborted"] else "served"
+        ),
+    )
 
 
 def request_differs(run: Run) -> Violations | None:

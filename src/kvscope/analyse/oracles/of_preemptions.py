@@ -57,7 +57,8 @@ def resumed_wrong(run: Run) -> Violations | None:
         return None
     rows = run.batch
     given = rows["step"].where(rows["sampled_tokens"] > 0)
-    before = given.groupby([rows[key] for key in OF_REQUEST]).transform(lambda s: s.ffill().shift())
+    own = [rows[key] for key in OF_REQUEST]
+    before = given.groupby(own).ffill().groupby(own).shift()
     expected = (rows["preempted_step"] >= 0) & ~(before >= rows["preempted_step"])
     return where(
         rows,

@@ -4,6 +4,7 @@ import pandas as pd
 
 from kvscope.analyse.oracles.run import OF_PASS, OF_REQUEST, TOLERANCE_S, Run, both, where
 from kvscope.oracle import Violations
+from kvscope.stalls import stalled
 
 
 def passes_overlap(run: Run) -> Violations | None:
@@ -20,6 +21,16 @@ def passes_overlap(run: Run) -> Violations | None:
             parts > steps["duration_s"] + TOLERANCE_S,
             lambda r: f"{r['schedule_s'] + r['forward_s']:.6f} s of {r['duration_s']:.6f} s",
         ),
+    )
+
+
+def stalled_wrong(run: Run) -> Violations | None:
+    """A pass counts as stalled where its duration, beside those of its kind, says so."""
+    steps = run.records.steps
+    return where(
+        steps,
+        steps["stalled"].astype(bool).to_numpy() != stalled(steps),
+        lambda r: f"{r['duration_s']:.6f} s, {'stalled' if r['stalled'] else 'not stalled'}",
     )
 
 

@@ -15,7 +15,7 @@ from kvscope.analyse.oracles import (
 )
 from kvscope.analyse.oracles.run import Run
 from kvscope.analyse.records import Records
-from kvscope.oracle import Oracle
+from kvscope.oracle import VIOLATED, Oracle, Verdict, judged, verdict
 from kvscope.runfile import require_unchanged
 
 _PASSES = "passes recorded by kvscope"
@@ -23,12 +23,16 @@ _REQUESTS = "requests"
 _PREEMPTIONS = "preemptions recorded by kvscope"
 _COPIES = "requests that were swapped"
 
-ORACLES: tuple[Oracle[Run], ...] = (
+# What the others take for granted.
+ROWS: tuple[Oracle[Run], ...] = (
     Oracle(of_values.row_repeated, _PASSES),
     Oracle(of_values.value_missing),
     Oracle(of_values.value_negative, _PASSES),
     Oracle(of_values.row_without_owner, _PASSES),
+)
+ORACLES: tuple[Oracle[Run], ...] = (
     Oracle(of_times.passes_overlap, _PASSES),
+    Oracle(of_times.stalled_wrong, "passes"),
     Oracle(of_times.layers_outside_pass, "times of the layers"),
     Oracle(of_times.request_times_differ, _REQUESTS),
     Oracle(of_batches.pass_differs_from_batch, _PASSES),
@@ -54,6 +58,14 @@ ORACLES: tuple[Oracle[Run], ...] = (
     Oracle(of_outputs.nothing_served, _REQUESTS),
     Oracle(of_outputs.blocks_leaked, _PASSES),
 )
+
+
+def judge_tables(run: Run) -> list[Verdict]:
+    """The verdict of every oracle; where rows are wrong, those that build on them do not apply."""
+    rows = judged(ROWS, run)
+    if any(found.state == VIOLATED for found in rows):
+        return rows + [verdict(oracle, None) for oracle in ORACLES]
+    return rows + judged(ORACLES, run)
 
 
 def run_of(directory: Path, facts: dict[str, Any], records: Records) -> Run:

@@ -81,12 +81,6 @@ class Run:
         return rows
 
     @cached_property
-    def position(self) -> Mapping[tuple[int, int], int]:
-        """The place of each (repeat, step) in `steps`."""
-        keys = zip(self.steps["repeat"].tolist(), self.steps["step"].tolist(), strict=True)
-        return {key: place for place, key in enumerate(keys)}
-
-    @cached_property
     def numbered(self) -> bool:
         """Whether the passes of each repeat are numbered from 0 without a gap."""
         return bool((self.steps["step"] == self.steps.groupby("repeat").cumcount()).all())
@@ -94,16 +88,18 @@ class Run:
     @cached_property
     def ended(self) -> pd.DataFrame:
         """By request: `at`, the first pass without it because it was served or given up."""
-        last = self.batch.groupby(OF_REQUEST)["step"].max().rename("last") + 1
+        last = self.batch.groupby(OF_REQUEST)["step"].max().rename("at") + 1.0
         ended = self.requests[[*OF_REQUEST, "finished_s", "aborted"]].join(last, on=OF_REQUEST)
-        given_up = ended["aborted"].astype(bool)
-        after = [self._first_pass_from(*row) for row in ended[["repeat", "finished_s"]].to_numpy()]
-        ended["at"] = np.where(given_up, after, ended["last"])
-        return ended.set_index(OF_REQUEST)[["at"]].astype(float)
+        for at, repeat, time_s, aborted in zip(
+            ended.index, ended["repeat"], ended["finished_s"], ended["aborted"], strict=True
+        ):
+            if aborted:
+                ended.loc[at, "at"] = self._first_pass_from(repeat, time_s)
+        return ended.set_index(OF_REQUEST)[["at"]]
 
-    def _first_pass_from(self, repeat: float, time_s: float) -> float:
+    def _first_pass_from(self, repeat: int, time_s: float) -> int:
         starts = self.steps.loc[self.steps["repeat"] == repeat, "start_s"].to_numpy()
-        return float(np.searchsorted(starts, time_s - TOLERANCE_S))
+        return int(np.searchsorted(starts, time_s - TOLERANCE_S))
 
     @cached_property
     def stays(self) -> pd.DataFrame:

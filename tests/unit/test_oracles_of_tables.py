@@ -1,0 +1,116 @@
+"""Oracles of a run's host tables: they hold of what an engine does, and of nothing forged."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from kvscope.analyse.oracles.registry import judge_tables, run_of
+from kvscope.analyse.oracles.run import Run
+from kvscope.analyse.records import read_records
+from kvscope.oracle import HELD, NOT_APPLICABLE, VIOLATED
+
+from .report_fixture import Fake, write_experiment
+
+KINDS = {
+    "ample": Fake({"kind": "ample"}),
+    "recompute": Fake({"kind": "recompute"}, blocks=16),
+    "swap": Fake({"kind": "swap"}, blocks=16, overflow="swap", batching="prefill_first"),
+    "small pool": Fake({"kind": "pool"}, blocks=16, overflow="swap", host_blocks=7),
+    "mixed": Fake({"kind": "mixed"}, blocks=14, batching="mixed", block_size=16, repeats=2),
+}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    results = tmp_path_factory.mktemp("results")
+    return {name: read(write_experiment(fake, results)) for name, fake in KINDS.items()}
+
+
+def read(directory: Path) -> Run:
+    return run_of(directory, *read_records(directory))
+
+
+def violated(run: Run) -> dict[str, str]:
+    return {v.name: v.first for v in judge_tables(run) if v.state == VIOLATED}
+
+
+def with_table(run: Run, name: str, frame: pd.DataFrame) -> Run:
+    if name == "layers":
+        return Run(run.facts, run.records, frame)
+    return Run(run.facts, replace(run.records, **{name: frame}), run.layers)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_oracle_holds_of_what_an_engine_does(name: str, runs: dict[str, Run]) -> None:
+    assert violated(runs[name]) == {}
+
+
+def test_an_oracle_that_has_nothing_to_look_at_says_so(runs: dict[str, Run]) -> None:
+    states = {v.name: v.state for v in judge_tables(runs["ample"])}
+    assert states["copy_outside_pass"] == NOT_APPLICABLE
+    assert states["host_pool_differs"] == NOT_APPLICABLE
+    states = {v.name: v.state for v in judge_tables(runs["small pool"])}
+    assert states["copy_outside_pass"] == HELD
+    assert states["host_pool_differs"] == HELD
+
+
+# ------------------------------------------------------------------------ every cell matters
+
+# A cell that may have another value, and no metric and no figure of importance changes by it.
+FREE = {
+    ("workload", "prompt_token_ids"),  # hashed as a whole by run.json
+    ("steps", "schedule_s"),  # smaller parts of a pass leave a gap, which may be
+    ("steps", "forward_s"),
+    ("steps", "time_source"),
+    ("preemptions", "time_source"),
+}
+NAMES = ("workload", "requests", "steps", "batch", "preemptions")
+
+
+def frame_of(run: Run, name: str) -> pd.DataFrame:
+    frame: pd.DataFrame = getattr(run.records, name)
+    return frame
+
+
+def forged(value: Any, random: np.random.Generator) -> Any:
+    """Another value of the same kind: a little off, far off, below zero, or none."""
+    if isinstance(value, bool | np.bool_):
+        return not value
+    if isinstance(value, int | np.integer):
+        return int(random.choice([value + 1, 2 * value + 3, -1 - value]))
+    if isinstance(value, float):
+        return float(random.choice([value / 2 + 1e-3, 10 * value + 1, -value - 1, np.nan]))
+    return f"{value}x"
+
+
+@pytest.mark.parametrize("table", NAMES)
+def test_any_other_value_in_any_cell_violates_an_oracle(table: str, runs: dict[str, Run]) -> None:
+    run, random = runs["small pool"], np.random.default_rng(7)
+    frame = frame_of(run, table)
+    unnoticed = []
+    for column in frame.columns:
+        if (table, column) in FREE:
+            continue
+        known = np.flatnonzero(frame[column].notna())
+        for row in random.choice(known, 2):
+            values = frame[column].astype(object)
+            values.iloc[row] = forged(values.iloc[row], random)
+            other = frame.assign(**{column: values.infer_objects()})
+            if not violated(with_table(run, table, other)):
+                unnoticed.append((column, row, values.iloc[row]))
+    assert unnoticed == []
+
+
+@pytest.mark.parametrize("table", NAMES)
+def test_a_row_lost_or_repeated_violates_an_oracle(table: str, runs: dict[str, Run]) -> None:
+    run = runs["small pool"]
+    frame = frame_of(run, table)
+    for row in (0, len(frame) // 2, len(frame) - 1):
+        lost = frame.drop(index=frame.index[row])
+        assert violated(with_table(run, table, lost)), f"row {row} lost"
+        twice = pd.concat([frame, frame.iloc[[row]]], ignore_index=True)
+        assert violated(with_table(run, table, twice)), f"row {row} twice"
