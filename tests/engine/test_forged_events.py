@@ -59,6 +59,15 @@ def test_every_oracle_applies_to_a_traced_run_and_holds(trace: Trace):
     assert verdict["blocks_moved"]["looked"] == len(trace.flushes)
 
 
+def test_warm_up_finds_that_attention_is_what_it_should_be(run: Runner):
+    """In passes 1, 2, 4, … of it, in all four layers."""
+    facts = run(*TRACED).facts
+    checks, passes = facts["engine"]["reference_checks"], facts["warmup"]["passes"]
+    assert checks["compared"] == 4 * passes.bit_length()
+    assert checks["differing"] == 0
+    assert checks["largest_error"] < checks["tolerance"]
+
+
 def forged(found: Found, **to: Any) -> Found:
     return copy.deepcopy(found) | to
 
