@@ -40,6 +40,13 @@ def test_every_swap_is_timed_and_counted_in_bytes(run: Runner):
     assert not back["recomputed_tokens"].any()
 
 
+def test_warm_up_finds_that_what_was_swapped_out_came_back_as_it_was(run: Runner):
+    found = run(SCARCE, *SWAP).facts["engine"]
+    assert found["swap_checks"]["compared"] > 0
+    assert found["swap_checks"]["differing"] == 0
+    assert found["reference_checks"]["compared"] == 0  # vLLM's own kernels
+
+
 def test_the_copies_are_within_the_passes_that_made_them(run: Runner):
     records = run(SCARCE, *SWAP).records
     copied = records.preemptions[["swap_out_s", "swap_in_s"]].sum(axis=1)
@@ -76,6 +83,10 @@ def test_small_blocks_give_the_same_tokens(run: Runner, size: int):
     case = (blocks, "overflow=swap", f"overflow.host_blocks={64 * 32 // size}", *own)
     assert run(*case).records.requests["preemptions"].sum() > 0
     assert tokens(run, *case).equals(tokens(run, AMPLE))
+    found = run(*case).facts["engine"]
+    for checks in (found["reference_checks"], found["swap_checks"]):
+        assert checks["compared"] > 0
+        assert checks["differing"] == 0
 
 
 # Serves the requests, and aborts the first that is swapped out as soon as it is.

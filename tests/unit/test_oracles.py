@@ -79,6 +79,13 @@ def test_every_oracle_says_in_a_sentence_what_must_hold() -> None:
     assert len({*sentences}) == len({*NAMES}) == len(ALL_ORACLES)
 
 
+def test_a_verdict_may_be_asked_for_again() -> None:
+    judge = Judge(Known(CLOCK, **DUE))
+    judge.look(flush_of(traced_in((0, 0))[0]))
+    assert judge.verdict()["passes_missing"]["violations"] == 3
+    assert judge.verdict() == judge.verdict()
+
+
 def test_a_verdict_tells_what_held_from_what_did_not_apply() -> None:
     judge = Judge(Known(CLOCK))
     judge.look(flush_of(lose(lambda r: r[0] != V_READ)(MIXED.flush())))

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from kvscope.collect.arrays import Int64s
+from kvscope.collect.arrivals import Arrivals
 from kvscope.collect.clock import Clock
 from kvscope.collect.evidence import Evidence
 from kvscope.collect.flushes import Flush
@@ -96,68 +97,36 @@ class Judge:
         explained = DUE_TO_DROPS if drops_explain_gaps(flush, evidence.owed) else ()
         for oracle in ORACLES:
             found = oracle.look(evidence)
-            if found is not None and oracle.name in explained:
-                found = NONE
-            self._note(oracle.name, found, f"{flush.where}: ")
+            if found is None:
+                continue
+            self.looked[oracle.name] += 1
+            if found and oracle.name not in explained:
+                self.counts[oracle.name] += found.count
+                self.first.setdefault(oracle.name, f"{flush.where}: {found.first}")
         self.on_gpu |= flush.segments.timers is not None
         for kind, found_gaps in gaps(evidence).items():
             for median, values in zip(self.gaps[kind], found_gaps, strict=True):
                 median.add(values)
-
-    def _note(self, name: str, found: Violations | None, where: str = "") -> None:
-        if found is None:
-            return
-        self.looked[name] += 1
-        if found:
-            self.counts[name] += found.count
-            self.first.setdefault(name, where + found.first)
 
     def verdict(self) -> dict[str, dict[str, Any]]:
         """Of every oracle: `violations`, the `first` in words, and what it was `looked` for in.
 
         That is flushes, or 1 for an oracle of the run as a whole; 0 if it did not apply.
         """
-        for oracle in ORACLES_OF_RUN:
-            self._note(oracle.name, oracle.look(self))
-        return {
-            name: {
-                "violations": self.counts[name],
-                "first": self.first.get(name, ""),
-                "looked": self.looked[name],
-            }
-            for name in NAMES
+        told = {
+            oracle.name: _told(
+                self.counts[oracle.name], self.first.get(oracle.name, ""), self.looked[oracle.name]
+            )
+            for oracle in ORACLES
         }
+        for whole in ORACLES_OF_RUN:
+            found = whole.look(self)
+            told[whole.name] = _told(0, "", 0) if found is None else _told(found.count, found.first)
+        return told
 
 
-class Arrivals:
-    """Which layers of each pass that was to be traced have come."""
-
-    def __init__(self, known: Known) -> None:
-        self.layers = known.traced_layers or []
-        self.bit = {layer: 1 << place for place, layer in enumerate(self.layers)}
-        self.missing = dict.fromkeys(known.passes, (1 << len(self.layers)) - 1)
-        self.strange, self.first = 0, ""
-
-    def add(self, flush: Flush) -> None:
-        """Take in that a flush came; of layers that were not traced, `layer_unknown` tells."""
-        place, bit = (flush.repeat, flush.step), self.bit.get(flush.layer, 0)
-        missing = self.missing.get(place, 0)
-        if bit and not missing & bit:
-            self.strange += 1
-            why = "comes twice" if place in self.missing else "was not to be traced"
-            self.first = self.first or f"{flush.where} {why}"
-        elif bit:
-            self.missing[place] = missing - bit
-
-    def wrong(self) -> Violations:
-        """Layers that have not come, and those that came too often."""
-        lost = [(place, bits) for place, bits in self.missing.items() if bits]
-        words = self.first
-        if lost:
-            (repeat, step), bits = min(lost)
-            layer = next(layer for layer in self.layers if bits & self.bit[layer])
-            words = f"repeat {repeat}, step {step}, layer {layer} is missing"
-        return Violations(self.strange + sum(bits.bit_count() for _, bits in lost), words)
+def _told(violations: int, first: str, looked: int = 1) -> dict[str, Any]:
+    return {"violations": violations, "first": first, "looked": looked}
 
 
 def passes_missing(judge: Judge) -> Violations | None:

@@ -64,12 +64,12 @@ class ReferenceChecks(Comparisons):
         query, key, value = (tensor[own] for tensor in given)
         before = request.length - request.queries
         keys, values = (
-            torch.cat((cached[:before].double(), new.double()))
+            torch.cat((cached[:before], new))
             for cached, new in zip(
                 attention.gathered(kv_cache, request.blocks), (key, value), strict=True
             )
         )
-        expected = attend(query[rows].double(), keys, values, before + rows, attention.scale)
+        expected = attend(query[rows], keys, values, before + rows, attention.scale)
         found = output[own].view(query.shape)[rows].double()
         self._compare(found, expected, TOLERANCES[output.dtype], f"layer {layer}")
 
@@ -126,7 +126,8 @@ def attend(
     hidden = torch.arange(len(keys))[None, :] > positions[:, None]
     heads = []
     for head in range(query.shape[1]):
-        scores = query[:, head] @ keys[:, head // group].T * scale
-        weights = scores.masked_fill(hidden, -torch.inf).softmax(dim=-1)
-        heads.append(weights @ values[:, head // group])
+        shared = head // group
+        q, k, v = (each.double() for each in (query[:, head], keys[:, shared], values[:, shared]))
+        weights = (q @ k.T * scale).masked_fill(hidden, -torch.inf).softmax(dim=-1)
+        heads.append(weights @ v)
     return torch.stack(heads, dim=1)

@@ -1,0 +1,214 @@
+"""What warm-up holds against plain recomputations: attention's outputs, the content of copies."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
+
+from kvscope.engine.attention import numba_kernels
+from kvscope.engine.attention.numba_attention import NumbaAttention, NumbaMetadata
+from kvscope.engine.attention.paged import PagedAttention, PagedMetadata, Row
+from kvscope.engine.attention.reference import ReferenceChecks
+from kvscope.engine.checks import Passes
+from kvscope.engine.overflow import copies
+from kvscope.engine.overflow.contents import SwapChecks
+
+from .interpreted import Fault, kernels
+from .kernel_batches import Case, Shape
+from .test_copies import BLOCKS, cache
+
+pytestmark = pytest.mark.engine
+
+# A chunk in the middle of a prompt, two decodes, a prompt from its start.
+ROWS = [(9, 6), (27, 1), (14, 1), (0, 13)]
+SMALL = Shape(ROWS, block_size=4, kv_heads=2, group=2, head_size=8, tile=4)
+LAYER = SimpleNamespace(layer_name="model.layers.0.attn")
+PASSES = 4  # of which the first, the second and the fourth are looked at
+
+
+def test_the_passes_looked_at_are_ever_further_apart():
+    passes, looked = Passes(), []
+    for number in range(1, 70):
+        if [passes.reach(layer) for layer in (2, 5)] == [True, True]:
+            looked.append(number)
+    assert looked == [1, 2, 4, 8, 16, 32, 64]
+    assert passes.looks == len(looked)
+
+
+# --- attention
+
+
+def by_kernels(checks: ReferenceChecks, case: Case, *faults: Fault) -> None:
+    """A layer's turn with the kernels of `instrumented`, or with parts of their source replaced."""
+    s, cached = case.shape, case.fresh_cache()
+    mutant = kernels(*faults) if faults else numba_kernels
+    attention = NumbaAttention(s.kv_heads * s.group, s.head_size, s.head_size**-0.5, s.kv_heads)
+    case.write(cached, None, mutant)
+    output = case.attend(cached, None, mutant).to(s.dtype)
+    lengths = [context + new for context, new in s.rows]
+    batch = NumbaMetadata(case.cut, len(output), None, case.starts, lengths, s.block_size)
+    checks.look(0, attention, (case.query, case.key, case.value), cached, batch, output)
+
+
+def by_paged(checks: ReferenceChecks, case: Case, mask_off_by: int = 0) -> None:
+    """A layer's turn with `paged`, through the whole of its forward pass."""
+    s, cached, rows, slots = case.shape, case.fresh_cache(), [], []
+    attention = PagedAttention(s.kv_heads * s.group, s.head_size, s.head_size**-0.5, s.kv_heads)
+    attention.checks = checks
+    for number, (context, new) in enumerate(s.rows):
+        first, length = int(case.starts[number]), context + new
+        blocks = torch.from_numpy(case.table[number, : -(-length // s.block_size)]).long()
+        mask = torch.ones(new, length, dtype=torch.bool).tril(context + mask_off_by)
+        rows.append(Row(slice(first, first + new), length, blocks, mask, causal=False))
+        slots += [
+            blocks[token // s.block_size] * s.block_size + token % s.block_size
+            for token in range(context, length)
+        ]
+    output = torch.empty_like(case.query)
+    attention.do_kv_cache_update(LAYER, case.key, case.value, cached, torch.stack(slots))
+    attention.forward(LAYER, case.query, case.key, case.value, cached, PagedMetadata(rows), output)
+
+
+@pytest.mark.parametrize("way", [by_kernels, by_paged])
+@pytest.mark.parametrize("by_block", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_attention_as_it_should_be_is_the_reference_s(way: Any, by_block: bool, dtype: Any):
+    checks = ReferenceChecks()
+    for seed in range(PASSES):
+        shape = replace(SMALL, dtype=dtype, by_block=by_block)
+        way(checks, Case(shape, seed))
+    assert checks.facts["compared"] == 3
+    assert checks.facts["differing"] == 0, checks.first
+    assert 0 < checks.facts["largest_error"] < checks.facts["tolerance"] / 4
+
+
+READ_K = "            multiply_keys(q, kv, base, tokens, scores[b], copy)"
+READ_V = "            add_values(scores[b], kv, base, tokens, o, copy, product)"
+VALUES = "h * strides[1] + block_size * size"
+FAULTS: dict[str, Fault] = {
+    "mask one too long": ("seen = first + r // group + 1", "seen = first + r // group + 2"),
+    "mask one too short": (
+        "seen = first + r // group + 1",
+        "seen = max(1, first + r // group)",
+    ),
+    "no mask": ("seen = first + r // group + 1", "seen = first + rows // group"),
+    "V of another head": (VALUES, "(kv_heads - 1 - h) * strides[1] + block_size * size"),
+    "queries of another head": ("h * group + r % group, d] * scale", "r % group, d] * scale"),
+    "K of a block not read": (
+        READ_K,
+        f"            scores[b] = 0\n            if b != 1:\n    {READ_K}",
+    ),
+    "V of a block not read": (READ_V, f"            if b != 2:\n    {READ_V}"),
+    "a block too few": (
+        "blocks = queries * group, (end + block_size - 1) // block_size",
+        "blocks = queries * group, max(1, (end - 1) // block_size)",
+    ),
+    "no scale": ("h * group + r % group, d] * scale", "h * group + r % group, d]"),
+    "V written where K is due": (
+        "base += (is_value * block_size + offset) * size",
+        "base += ((1 - is_value) * block_size + offset) * size",
+    ),
+    "a piece not written": ("into[d] = new[d]", "into[d] = new[d] * (position != 2)"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_in_a_kernel_is_noticed(name: str):
+    checks = ReferenceChecks()
+    for seed in range(PASSES):
+        by_kernels(checks, Case(SMALL, seed), FAULTS[name])
+    assert checks.differing > 0
+    assert checks.largest > checks.tolerance
+    assert checks.first.startswith("warm-up pass ")
+
+
+@pytest.mark.parametrize("off_by", [-1, 1])
+def test_a_fault_in_plain_attention_is_noticed(off_by: int):
+    checks = ReferenceChecks()
+    for seed in range(PASSES):
+        by_paged(checks, Case(SMALL, seed), off_by)
+    assert checks.differing > 0
+
+
+def test_an_output_that_is_no_number_differs():
+    checks = ReferenceChecks()
+    by_kernels(checks, Case(SMALL), ("share = np.float32(1) / total", "share = np.float32(np.nan)"))
+    assert (checks.compared, checks.differing, checks.largest) == (1, 1, 1e9)
+
+
+# --- copies: out, the blocks given to others, in again
+
+
+class OneShort(copies.PerBlock):
+    def into(self, cache: Any, blocks: Any, host: Any, of: Any) -> None:
+        super().into(cache, blocks[:-1], host, of[:-1])
+
+
+class Rotated(copies.Coalesced):
+    def into(self, cache: Any, blocks: Any, host: Any, of: Any) -> None:
+        super().into(cache, blocks, host, (*of[1:], of[0]))
+
+
+class FirstLayer(copies.PerBlock):
+    def out(self, cache: Any, blocks: Any, host: Any, to: Any) -> None:
+        super().out(cache[:1], blocks, host[:1], to)
+
+
+class KeysOnly(copies.PerBlock):
+    def into(self, cache: Any, blocks: Any, host: Any, of: Any) -> None:
+        """The first half of each plane's bytes: vLLM's caches have K before V."""
+        half = [plane[:, : plane.shape[1] // 2] for plane in cache]
+        super().into(half, blocks, [plane[:, : plane.shape[1] // 2] for plane in host], of)
+
+
+@st.composite
+def exchanges(draw: st.DrawFn) -> tuple[tuple[int, ...], ...]:
+    """Blocks left, blocks returned to and host blocks between, two or more of each."""
+    count = draw(st.integers(2, 7))
+    old, new = (draw(st.permutations(range(BLOCKS)))[:count] for _ in range(2))
+    return tuple(old), tuple(new), tuple(draw(st.permutations(range(9)))[:count])
+
+
+def exchanged(way: Any, by_block: bool, places: tuple[tuple[int, ...], ...]) -> SwapChecks:
+    """The checks after one request was copied out and in again."""
+    (old, new, host_blocks), checks = places, SwapChecks()
+    caches = cache(by_block)
+    layers, planes = {f"layer {n}": one for n, one in enumerate(caches)}, copies.planes(caches)
+    host, _ = copies.host_planes(planes, 9, pinned=False)
+    checks.leaves(layers, "7", old)
+    way.out(planes, old, host, host_blocks)
+    for layer in caches:
+        layer.fill_(7)  # the blocks were others' meanwhile
+    way.into(planes, new, host, host_blocks)
+    checks.returns(layers, "7", new)
+    return checks
+
+
+@pytest.mark.parametrize("by_block", [False, True])
+@pytest.mark.parametrize("way", [copies.PerBlock(), copies.Coalesced()])
+@settings(max_examples=20)
+@given(exchanges())
+def test_what_comes_back_as_it_was_differs_in_nothing(by_block: bool, way: Any, places: Any):
+    checks = exchanged(way, by_block, places)
+    assert checks.facts == {"compared": 1, "differing": 0, "first": ""}
+
+
+@pytest.mark.parametrize("way", [OneShort(), Rotated(), FirstLayer(), KeysOnly()])
+@settings(max_examples=20)
+@given(exchanges())
+def test_a_copy_that_is_not_whole_is_noticed(way: Any, places: Any):
+    checks = exchanged(way, False, places)
+    assert (checks.compared, checks.differing) == (1, 1)
+    assert checks.first.startswith("request 7: ")
+
+
+def test_a_request_that_left_unseen_is_not_compared():
+    checks = SwapChecks()
+    checks.returns({f"layer {n}": one for n, one in enumerate(cache(False))}, "7", (1, 2))
+    assert checks.compared == 0
