@@ -159,15 +159,16 @@ def _huber(columns: Floats, values: Floats) -> Floats:
     Least squares again and again, with less weight for what lies far off.
     """
     matrix = np.column_stack([np.ones(len(values)), columns])
-    scale = np.abs(matrix).max(axis=0)
+    scale = np.abs(matrix).max(axis=0)  # columns alike in size, for nnls
+    matrix /= scale
     weight = np.ones(len(values))
     found = np.zeros(matrix.shape[1])
     for _ in range(ITERATIONS):
         root = np.sqrt(weight)
-        before, found = found, nnls(root[:, None] * matrix / scale, root * values)[0]
-        distance = np.abs(values - matrix / scale @ found)
+        before, found = found, nnls(root[:, None] * matrix, root * values)[0]
+        distance = np.abs(values - matrix @ found)
         sigma = MAD_TO_SIGMA * float(np.median(distance))
-        if sigma == 0 or np.allclose(found, before, rtol=1e-6, atol=0):
+        if sigma == 0 or np.allclose(found, before, rtol=1e-4, atol=0):
             break
         weight = np.minimum(1.0, HUBER * sigma / np.maximum(distance, 1e-300))
     coefficients: Floats = found / scale

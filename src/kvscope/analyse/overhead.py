@@ -38,6 +38,8 @@ def net_of_resuming(records: Records) -> Floats:
     What is neither copy nor due decode is owed in parts: see `_owed`.
     """
     passes = _resuming(records)
+    if passes.empty:
+        return np.zeros(0)
     duration = passes["duration_s"].to_numpy(np.float64)
     due = records.baseline.due_s.loc[passes.index].to_numpy(np.float64)
     copied = _copied_in(records, passes["step"])
@@ -51,9 +53,12 @@ def resume_overhead_net_control_s(records: Records) -> float:
     nearest in requests and context, each over its standard deviation; their mean is what counts.
     What was due in them is told by others, and they owe the same part.
     """
-    passes, errors = _decoding(_resuming(records)), control_errors_s(records)
-    if passes.empty or errors.empty:
-        return math.nan if len(passes) else 0.0
+    passes = _decoding(_resuming(records))
+    if passes.empty:
+        return 0.0
+    errors = control_errors_s(records)
+    if errors.empty:
+        return math.nan
     decoding = records.baseline.decoding
     spread = decoding.loc[errors.index].std(ddof=0).replace(0, 1)
     twins = min(TWINS, len(errors))
@@ -68,10 +73,10 @@ def resume_overhead_net_uncertainty_s(records: Records) -> float:
     By chance errors add up as those of independent passes do, each as large as those of the
     repeat's plain decode passes (root mean square).
     """
-    passes, errors = _decoding(_resuming(records)), control_errors_s(records)
+    passes = _decoding(_resuming(records))
     if passes.empty:
         return 0.0
-    of_one = math.sqrt((errors**2).mean())
+    of_one = math.sqrt((control_errors_s(records) ** 2).mean())
     chance = NORMAL_95 * of_one * math.sqrt((_owed(passes) ** 2).sum())
     return max(chance, abs(resume_overhead_net_control_s(records)))
 
