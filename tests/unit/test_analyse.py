@@ -136,7 +136,7 @@ def changed(records: Records, **frames: pd.DataFrame) -> Records:
 
 def requests_of(**columns) -> Records:
     """Requests with these columns, served to their end; 10 tokens asked and 5 given, by default."""
-    rows = pd.DataFrame({"aborted": False, "prompt_tokens": 10, "output_tokens": 5} | columns)
+    rows = pd.DataFrame({"prompt_tokens": 10, "output_tokens": 5, "aborted": False} | columns)
     rows = rows.reindex(columns=tables.REQUESTS.names)
     return changed(two_requests(), requests=rows)
 
@@ -172,6 +172,15 @@ def test_the_makespan_is_from_the_first_arrival_to_the_last_end_whoever_has_them
     assert BY_NAME["throughput_tokens_per_s"].of(records) == 4.5
     assert BY_NAME["output_throughput_tokens_per_s"].of(records) == 1.5
     assert BY_NAME["ttft_mean_s"].of(records) == pytest.approx((0.5 + 2.5 + 0.5) / 3)
+
+
+def test_a_request_that_was_given_up_counts_in_the_makespan_and_in_no_latency():
+    records = requests_of(
+        arrival_s=[0.0, 0.0], first_token_s=[1.0, 3.0], finished_s=[2.0, 8.0], aborted=[False, True]
+    )
+    found = {name: BY_NAME[name].of(records) for name in ("ttft_mean_s", "latency_mean_s")}
+    assert found == {"ttft_mean_s": 1.0, "latency_mean_s": 2.0}
+    assert BY_NAME["throughput_tokens_per_s"].of(records) == 15 / 8
 
 
 def test_mixed_throughput_counts_prefill_and_decode_and_other_passes_count_not():

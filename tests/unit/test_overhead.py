@@ -236,6 +236,23 @@ def test_what_resuming_costs_is_found_within_the_uncertainty_and_plain_passes_co
     assert bound < 0.2 * 15 * extra
 
 
+def test_what_no_line_fits_shows_in_the_control_and_is_the_uncertainty():
+    # A batch of 5 takes 3 ms more than the line from 2 to 8; all that resume have 5.
+    draw, passes = np.random.default_rng(3), []
+    for step in range(300):
+        resumes = step % 10 == 9
+        requests = 5 if resumes else int(draw.choice([2, 5, 8]))
+        seconds = cost(requests, 0) + 0.003 * (requests == 5)
+        passes.append(decode(seconds, requests, resumed_requests=int(resumes)))
+    (records,) = records_of(passes).repeats()
+    net, control, uncertainty = (
+        of(f"resume_overhead_net{what}_s", records) for what in ("", "_control", "_uncertainty")
+    )
+    assert control == pytest.approx(net, rel=0.1)  # resuming cost nothing: all of it is error
+    assert control > 30 * 0.001
+    assert uncertainty == pytest.approx(control)
+
+
 def test_passes_that_decode_nothing_need_no_control():
     passes = [decode(0.01 + 0.001 * (n % 3)) for n in range(30)]
     passes[20] = prefill(0.5, 101, recomputed_tokens=100, resumed_requests=1)
