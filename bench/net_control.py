@@ -36,7 +36,7 @@ def main() -> None:
 
 def of_run(run: Path) -> dict[str, object]:
     """The mean errors of a pass over the repeats, and the metrics, in milliseconds."""
-    facts, records = read_records(run)
+    _, records = read_records(run)
     repeats = list(records.repeats())
     errors = [overhead.control_errors_s(repeat) for repeat in repeats]
     found = metrics_of(records, [], "", "measured", "").set_index("metric")
