@@ -43,7 +43,8 @@ def net_of_resuming(records: Records) -> Floats:
     duration = passes["duration_s"].to_numpy(np.float64)
     due = records.baseline.due_s.loc[passes.index].to_numpy(np.float64)
     copied = _copied_in(records, passes["step"])
-    return copied + (duration - copied - due) * _owed(passes)
+    net: Floats = copied + (duration - copied - due) * _owed(passes)
+    return net
 
 
 def resume_overhead_net_control_s(records: Records) -> float:

@@ -65,6 +65,8 @@ def read_records(run: Path) -> tuple[dict[str, Any], Records]:
     """run.json and the host tables of a run; BadInput names what is absent, damaged or changed."""
     facts = read_run(run)
     require_unchanged(run, facts, *(f"{table.name}.parquet" for table in TABLES))
-    frames = {table.name: tables.read(table, run / f"{table.name}.parquet") for table in TABLES}
+    frames = (tables.read(table, run / f"{table.name}.parquet") for table in TABLES)
+    workload, requests, steps, batch, preemptions = frames
     size = facts.get("engine", {}).get("block_size", 0)
-    return facts, Records(**frames, block_size=size, trace=trace_of(run, facts))
+    trace = trace_of(run, facts)
+    return facts, Records(workload, requests, steps, batch, preemptions, size, trace)

@@ -56,8 +56,8 @@ def bursts_of(batches: Iterable[Events], preempted: pd.DataFrame) -> Bursts:
     """
     parts = [_bursts(events, preempted) for events in batches if len(events)]
     if not parts:
-        nothing = np.empty(0, np.int64)
-        return Bursts(*[nothing] * 4, nothing.astype(bool), nothing, nothing)
+        none = np.empty(0, np.int64)
+        return Bursts(none, none, none, none, none.astype(bool), none, none)
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     order = np.argsort(columns[-2], kind="stable")
     return Bursts(*(column[order] for column in columns))
