@@ -1,19 +1,60 @@
-"""What the decode in a forward pass would have taken anyway, judged by the passes around it."""
+"""What decoding in a forward pass would have taken anyway, fitted to the passes that only decode.
+
+A pass that decodes reads the weights once, and of every request the newest token and its context:
+
+    due = level · (a + b · decoding requests + c · their context)
+
+a, b and c ≥ 0 are fitted to the plain decode passes of all repeats, robustly (Huber): some passes
+are slow for reasons of the machine. Its speed changes from repeat to repeat and within one: the
+level is the mean of the nearest plain passes over the mean of what was fitted to them. A mean and
+no median, because what is due is added up, and durations are skewed.
+"""
+
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from scipy.optimize import nnls
+
+from kvscope.stalls import MAD_TO_SIGMA
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
-# Passes around one that tell what decoding took there and then.
+# Plain decode passes around one that tell how fast the machine was there and then.
 NEAREST = 10
+TERMS = ("decodes", "context")
+# A coefficient is fitted only to so many passes, or more.
+PASSES_A_TERM = 10
+# Residuals beyond so many standard deviations count less: Huber's choice, 95 % efficient.
+HUBER = 1.345
+ITERATIONS = 30
+# Repeats' speeds and the coefficients are found in turns.
+TURNS = 3
+# The plain passes are held out in so many parts, to judge each by the others.
+FOLDS = 5
 
 
-def plain_decode(steps: pd.DataFrame) -> npt.NDArray[np.bool_]:
+@dataclass(frozen=True)
+class DecodeCost:
+    """What decoding costs: seconds a pass, a request, and a token of context."""
+
+    constant_s: float
+    of_term_s: dict[str, float]
+
+    def fitted_s(self, passes: pd.DataFrame) -> Floats:
+        """Seconds of each pass of `decode_passes`, before the machine's speed is taken in."""
+        total = np.full(len(passes), self.constant_s)
+        for term, cost in self.of_term_s.items():
+            total += cost * passes[term].to_numpy(np.float64)
+        return total
+
+
+def plain_decode(steps: pd.DataFrame) -> Bools:
     """Which passes do nothing but decode: none resumed, none preempted, no stall."""
-    plain: npt.NDArray[np.bool_] = (
+    plain: Bools = (
         (steps["phase"] == "decode")
         & (steps["resumed_requests"] == 0)
         & (steps["preempted_requests"] == 0)
@@ -22,33 +63,113 @@ def plain_decode(steps: pd.DataFrame) -> npt.NDArray[np.bool_]:
     return plain
 
 
-def decode_due_s(steps: pd.DataFrame, asked: npt.NDArray[np.bool_]) -> Floats:
-    """Seconds that decoding was due to take in each `asked` pass of one repeat's `steps`.
+def decode_passes(steps: pd.DataFrame, batch: pd.DataFrame) -> pd.DataFrame:
+    """Each pass of `steps` as decoding sees it: its place, its duration, and the TERMS.
 
-    0 if the pass decodes nothing; otherwise the median duration of the NEAREST plain decode
-    passes by step number, the earlier of two equally near; NaN if the repeat has none.
+    `decodes` are requests; `context` is theirs in tokens, from `batch`, or of published passes,
+    whose batch is not known, the blocks in use.
     """
-    plain = steps.loc[plain_decode(steps), ["step", "duration_s"]].sort_values("step")
-    passes = steps.loc[asked]
-    due = _nearest_median(
-        plain["step"].to_numpy(np.int64),
-        plain["duration_s"].to_numpy(np.float64),
-        passes["step"].to_numpy(np.int64),
-    )
-    return np.where(passes["decode_tokens"].to_numpy() > 0, due, 0.0)
+    passes = steps[["repeat", "step", "duration_s"]].assign(decodes=steps["decode_tokens"])
+    if batch.empty:
+        return passes.assign(context=steps["kv_blocks_used"])
+    decoding = batch[batch["phase"] == "decode"]
+    held = decoding.groupby(["repeat", "step"])["context_tokens"].sum()
+    places = pd.MultiIndex.from_frame(steps[["repeat", "step"]])
+    return passes.assign(context=held.reindex(places, fill_value=0).to_numpy())
 
 
-def _nearest_median(at: Ints, values: Floats, wanted: Ints) -> Floats:
-    """For each wanted place, the median of the NEAREST values; `at` ascends."""
-    if not len(at):
-        return np.full(len(wanted), np.nan)
+def decode_due_s(steps: pd.DataFrame, batch: pd.DataFrame) -> pd.Series:
+    """Seconds that decoding was due to take in each pass of a run, all repeats together.
+
+    0 if the pass decodes nothing; NaN if its repeat has no plain decode pass.
+    """
+    passes = decode_passes(steps, batch)
+    return pd.Series(_due_s(passes[plain_decode(steps)], passes), steps.index)
+
+
+def held_out_due_s(steps: pd.DataFrame, batch: pd.DataFrame) -> pd.Series:
+    """The same of plain decode passes only, each as other ones tell.
+
+    Every FOLDS-th pass is held out together; NaN where no pass is left to tell.
+    """
+    plain = decode_passes(steps, batch)[plain_decode(steps)]
+    due, fold = np.empty(len(plain)), np.arange(len(plain)) % FOLDS
+    for number in range(FOLDS):
+        out = fold == number
+        due[out] = _due_s(plain[~out], plain[out])
+    return pd.Series(due, plain.index)
+
+
+def decode_cost(plain: pd.DataFrame) -> DecodeCost:
+    """The cost fitted to these of `decode_passes`; NaN of no pass.
+
+    A term that is the same in all passes tells nothing, nor do few passes tell several: they are
+    left out, the context first, and in the end what is due is a mean.
+    """
+    if plain.empty:
+        return DecodeCost(np.nan, {})
+    varying = [term for term in TERMS if plain[term].nunique() > 1]
+    terms = varying[: max(0, len(plain) // PASSES_A_TERM - 1)]
+    columns, duration = (plain[of].to_numpy(np.float64) for of in (terms, "duration_s"))
+    speed = np.ones(len(plain))
+    for _ in range(TURNS):
+        constant, *of_terms = _huber(columns, duration / speed)
+        cost = DecodeCost(constant, dict(zip(terms, of_terms, strict=True)))
+        both = pd.DataFrame({"taken": duration, "fitted": cost.fitted_s(plain)})
+        sums = both.groupby(plain["repeat"].to_numpy()).transform("sum")
+        speed = (sums["taken"] / sums["fitted"]).to_numpy(np.float64)
+    return cost
+
+
+def _due_s(plain: pd.DataFrame, asked: pd.DataFrame) -> Floats:
+    """What the plain passes tell to be due in those asked."""
+    cost = decode_cost(plain)
+    due = np.full(len(asked), np.nan)
+    for number in asked["repeat"].unique():
+        of_repeat = (asked["repeat"] == number).to_numpy()
+        near, there = plain[plain["repeat"] == number].sort_values("step"), asked[of_repeat]
+        due[of_repeat] = cost.fitted_s(there) * _level(near, cost.fitted_s(near), there)
+    return np.where(asked["decodes"] > 0, due, 0.0)
+
+
+def _level(plain: pd.DataFrame, fitted_s: Floats, asked: pd.DataFrame) -> Floats:
+    """Around each pass asked: what the NEAREST plain passes took over what was fitted to them.
+
+    Of two equally near the earlier one counts. `plain` are of the same repeat and ascend.
+    """
+    if plain.empty:
+        return np.full(len(asked), np.nan)
+    at, wanted = (passes["step"].to_numpy(np.int64) for passes in (plain, asked))
     # The nearest are among the NEAREST before and the NEAREST after.
     window = np.searchsorted(at, wanted)[:, None] + np.arange(-NEAREST, NEAREST)
     index = window.clip(0, len(at) - 1)
-    outside = window != index
-    distance = np.where(outside, np.inf, np.abs(at[index] - wanted[:, None]))
+    distance = np.where(window != index, np.inf, np.abs(at[index] - wanted[:, None]))
     # Stable: of two equally near, the first in the window, which is the earlier.
-    nearest = np.argsort(distance, axis=1, kind="stable")[:, :NEAREST]
-    found = np.where(outside, np.nan, values[index])
-    median: Floats = np.nanmedian(np.take_along_axis(found, nearest, axis=1), axis=1)
-    return median
+    order = np.argsort(distance, axis=1, kind="stable")[:, :NEAREST]
+    known = np.isfinite(np.take_along_axis(distance, order, axis=1))
+    nearest = np.take_along_axis(index, order, axis=1)
+    taken = (plain["duration_s"].to_numpy(np.float64)[nearest] * known).sum(axis=1)
+    level: Floats = taken / (fitted_s[nearest] * known).sum(axis=1)
+    return level
+
+
+def _huber(columns: Floats, values: Floats) -> Floats:
+    """Constant and coefficients, none negative, that minimise Huber's loss.
+
+    Least squares again and again, with less weight for what lies far off.
+    """
+    matrix = np.column_stack([np.ones(len(values)), columns])
+    scale = np.abs(matrix).max(axis=0)  # columns alike in size, for nnls
+    matrix /= scale
+    weight = np.ones(len(values))
+    found = np.zeros(matrix.shape[1])
+    for _ in range(ITERATIONS):
+        root = np.sqrt(weight)
+        before, found = found, nnls(root[:, None] * matrix, root * values)[0]
+        distance = np.abs(values - matrix @ found)
+        sigma = MAD_TO_SIGMA * float(np.median(distance))
+        if sigma == 0 or np.allclose(found, before, rtol=1e-4, atol=0):
+            break
+        weight = np.minimum(1.0, HUBER * sigma / np.maximum(distance, 1e-300))
+    coefficients: Floats = found / scale
+    return coefficients

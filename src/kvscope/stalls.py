@@ -53,15 +53,23 @@ def kinds(steps: pd.DataFrame) -> list[pd.Series]:
     return [shape_classes(steps), steps["preempted_requests"] > 0, steps["resumed_requests"] > 0]
 
 
+def usual_s(steps: pd.DataFrame) -> pd.Series:
+    """What each pass usually takes: the median of its kind, in seconds.
+
+    `steps` are all repeats together: against its own passes alone, a repeat that is slow as a
+    whole would look as usual.
+    """
+    usual: pd.Series = steps["duration_s"].groupby(kinds(steps)).transform("median")
+    return usual
+
+
 def stalled(steps: pd.DataFrame) -> npt.NDArray[np.bool_]:
     """Which passes of a `steps` table (all repeats together) are stalls."""
     if steps.empty:
         return np.zeros(0, dtype=bool)
-    duration, kind = steps["duration_s"], kinds(steps)
-    by_class = duration.groupby(kind)
-    median = by_class.transform("median")
-    sigma = MAD_TO_SIGMA * (duration - median).abs().groupby(kind).transform("median")
-    large_enough = by_class.transform("size") >= MINIMUM_CLASS
-    beyond = (duration > STALL_RATIO * median) & (duration > median + STALL_DEVIATIONS * sigma)
+    duration, usual, kind = steps["duration_s"], usual_s(steps), kinds(steps)
+    sigma = MAD_TO_SIGMA * (duration - usual).abs().groupby(kind).transform("median")
+    large_enough = duration.groupby(kind).transform("size") >= MINIMUM_CLASS
+    beyond = (duration > STALL_RATIO * usual) & (duration > usual + STALL_DEVIATIONS * sigma)
     flags: npt.NDArray[np.bool_] = (large_enough & beyond).to_numpy(dtype=bool)
     return flags

@@ -1,6 +1,7 @@
 """Metrics of KV events: small cases by hand, larger ones against slow and obvious counting."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -11,8 +12,8 @@ from hypothesis import strategies as st
 
 from kvscope import tables
 from kvscope.analyse.access import ACCESS_METRICS, Trace, covered_ns, trace_of
-from kvscope.analyse.events import phases_of, read_events, traced_parts
-from kvscope.analyse.reuse import bursts_of, distinct_between, keys, reuses_of
+from kvscope.analyse.events import Events, phases_of, read_events, traced_parts
+from kvscope.analyse.reuse import Reuses, bursts_of, distinct_between, keys, reuses_of
 from kvscope.errors import BadInput
 from kvscope.kinds import KINDS
 from kvscope.runfile import read_run, write_run
@@ -56,6 +57,13 @@ def write(path, rows):
     return Trace(path / "kv_events.parquet", block_bytes=256)
 
 
+NOBODY = tables.PREEMPTIONS.empty()
+
+
+def reuses(trace: Trace) -> Reuses:
+    return reuses_of(trace.bursts(read_events(trace.path, trace.repeat)))
+
+
 @pytest.fixture(scope="module")
 def served():
     return serve(Served(repeats=1))
@@ -95,8 +103,82 @@ def test_a_block_that_is_filled_anew_or_goes_to_another_request_was_not_idle_but
     appended = event(2, "k_write", 1, 2000, 2010, offset_tokens=3, tokens=1)
     others = event(2, "k_read", 2, 2000, 2010, block=11, request_id="1")
     rows = [*BY_HAND, refilled, appended, others]
-    found = reuses_of(bursts_of(read_events(write(tmp_path, rows).path, 0).batches()))
+    found = reuses(write(tmp_path, rows))
     assert sorted(found.idle_ns) == [720, 740, 2000 - 1025]
+
+
+def decodes(request, block, *passes):
+    """A read of a block by a request in each of these passes, at 1000 ns a pass, of 10 ns each."""
+    return [
+        event(step, "k_read", 0, 1000 * step, 1000 * step + 10, request_id=request, block=block)
+        for step in passes
+    ]
+
+
+def preempted(path, *rows, event="preempt"):
+    """A trace beside which `preemptions` says that these (repeat, step, request) were."""
+    frame = pd.DataFrame(rows, columns=["repeat", "step", "request_id"])
+    rest = {"event": event, "policy": "swap", "refused": False, "time_source": "measured"}
+    numbers = dict.fromkeys(("blocks", "tokens", "bytes"), 0)
+    frame = frame.assign(**rest, **numbers).reindex(columns=tables.PREEMPTIONS.names)
+    file = path / "preemptions.parquet"
+    tables.write(tables.PREEMPTIONS, frame, file)
+    return file
+
+
+# Request a reads block 7 in passes 0 and 1, is away, and has it again from pass 8 on.
+AWAY = decodes("a", 7, 0, 1, 8, 9)
+
+
+@pytest.mark.parametrize(
+    ("who", "idle"),
+    [
+        ((0, 2, "a"), [990, 990]),  # the scheduling of pass 2 took its blocks
+        ((0, 8, "a"), [990, 990]),
+        ((0, 9, "a"), [990, 6990]),
+        ((0, 2, "b"), [990, 990, 6990]),  # somebody else
+        ((1, 2, "a"), [990, 990, 6990]),  # in another repeat
+    ],
+)
+def test_a_preemption_ends_what_a_request_held_though_it_gets_the_block_back(tmp_path, who, idle):
+    file = preempted(tmp_path, who)
+    trace = replace(write(tmp_path, AWAY + decodes("b", 3, 5)), preemptions=file)
+    assert sorted(reuses(trace).idle_ns) == idle
+    share = sum(idle) / (sum(idle) + 50)
+    assert trace.metric("kv_idle_share", PASSES) == pytest.approx(share)
+
+
+def test_a_resumption_alone_ends_nothing(tmp_path):
+    file = preempted(tmp_path, (0, 2, "a"), event="resume")
+    trace = replace(write(tmp_path, AWAY), preemptions=file)
+    assert sorted(reuses(trace).idle_ns) == [990, 990, 6990]
+
+
+def test_a_block_that_was_anothers_meanwhile_is_not_reused(tmp_path):
+    found = reuses(write(tmp_path, AWAY + decodes("b", 7, 4, 5)))
+    assert sorted(found.idle_ns) == [990, 990, 990]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 2)), min_size=1, max_size=40),
+    st.sets(st.tuples(st.sampled_from("abc"), st.integers(0, 40)), max_size=12),
+)
+def test_reuses_are_those_of_a_walk_through_the_passes(uses, away):
+    codes = [ord(name) - ord("a") for name, _ in uses]
+    count, zeros = np.arange(len(uses)), np.zeros(len(uses), np.int64)
+    blocks = np.array([block for _, block in uses])
+    numbers = (zeros, np.array(codes), zeros, zeros, blocks, zeros, zeros, zeros + 1, zeros)
+    events = Events(("a", "b"), count, *numbers, 10 * count, 10 * count + 1)
+    rows = pd.DataFrame(sorted(away), columns=["request_id", "step"])
+    expected, holder = [], {}
+    for step, (name, block) in enumerate(uses):
+        for gone in (who for who, when in away if when == step):
+            holder = {b: held for b, held in holder.items() if held[0] != gone}
+        if block in holder and holder[block][0] == name:
+            expected.append(10 * (step - holder[block][1]) - 1)
+        holder[block] = (name, step)
+    for batches in ([events], events.batches(1)):
+        assert list(reuses_of(bursts_of(batches, rows)).idle_ns) == expected
 
 
 def test_lags_are_those_of_reads_paired_one_by_one(trace, frame):
@@ -133,7 +215,7 @@ def test_idle_times_are_those_between_passes_counted_block_by_block(trace, frame
         {"start_ns": "min", "end_ns": "max"}
     )
     idle = (spans["start_ns"] - spans.groupby(block)["end_ns"].shift()).dropna()
-    found = reuses_of(bursts_of(read_events(trace.path, 0).batches()))
+    found = reuses(trace)
     assert sorted(found.idle_ns) == sorted(idle)
     share = idle.sum() / (idle.sum() + (spans["end_ns"] - spans["start_ns"]).sum())
     assert trace.metric("kv_idle_share", PASSES) == pytest.approx(share)
@@ -149,7 +231,7 @@ def test_neither_the_order_of_rows_nor_the_size_of_batches_matters(trace, frame,
         batches = list(events.batches(size))
         assert sum(map(len, batches)) == len(events)
         assert len(batches) == (1 if size > len(events) else len(np.unique(events.step)))
-        found, whole = (bursts_of(some) for some in (batches, [events]))
+        found, whole = (bursts_of(some, NOBODY) for some in (batches, [events]))
         assert list(found.end_ns) == list(whole.end_ns)
 
 

@@ -1,6 +1,7 @@
 """Metrics against arithmetic done by hand, intervals against their definition."""
 
 import math
+import statistics
 
 import numpy as np
 import pandas as pd
@@ -14,6 +15,7 @@ from kvscope.analyse.experiment import metrics_of
 from kvscope.analyse.metrics import BY_NAME
 from kvscope.analyse.records import Records
 from kvscope.analyse.statistics import coefficient_of_variation, estimate
+from kvscope.stalls import stalled
 
 BLOCK_SIZE = 16
 
@@ -128,19 +130,143 @@ def test_a_metric_that_is_not_defined_has_no_value():
     assert math.isnan(BY_NAME["mixed_throughput_tokens_per_s"].of(two_requests()))
 
 
-def test_a_stall_is_in_the_throughput_and_taken_out_of_the_one_without():
-    records = two_requests()
-    steps = records.steps.assign(stalled=False)
-    for column in ("prefill_tokens", "decode_tokens", "kv_tokens_used"):
-        steps[column] = 8  # one class, of median 0.15 s
-    steps[["preempted_requests", "resumed_requests"]] = 0  # and one kind
-    steps.loc[0, "stalled"] = True
-    stalled = Records(
-        records.workload, records.requests, steps, records.batch, records.preemptions, BLOCK_SIZE
+def changed(records: Records, **frames: pd.DataFrame) -> Records:
+    return Records(**(vars(records) | frames))
+
+
+def requests_of(**columns) -> Records:
+    """Requests with these columns, served to their end; 10 tokens asked and 5 given, by default."""
+    rows = pd.DataFrame({"prompt_tokens": 10, "output_tokens": 5, "aborted": False} | columns)
+    rows = rows.reindex(columns=tables.REQUESTS.names)
+    return changed(two_requests(), requests=rows)
+
+
+@pytest.mark.parametrize(("name", "times"), [("ttft", 1), ("latency", 2)])
+def test_percentiles_of_requests_are_those_of_a_hundred_and_one_values(name, times):
+    seconds = np.random.default_rng(0).permutation(101).astype(float)
+    arrival = 7 + np.arange(101.0)
+    records = requests_of(
+        arrival_s=arrival, first_token_s=arrival + seconds, finished_s=arrival + 2 * seconds
     )
-    assert BY_NAME["throughput_tokens_per_s"].of(stalled) == pytest.approx(35)
-    without = BY_NAME["throughput_without_stalls_tokens_per_s"].of(stalled)
-    assert without == pytest.approx(35 / (1 - (0.4 - 0.15)))
+    found = {of: BY_NAME[f"{name}_{of}_s"].of(records) for of in ("mean", "p50", "p99")}
+    assert found == pytest.approx({"mean": 50 * times, "p50": 50 * times, "p99": 99 * times})
+
+
+def test_percentiles_of_the_time_between_tokens_are_those_of_a_hundred_and_one_gaps():
+    # Half a second of every pass is its own; the gap is between the passes' ends. Skewed: n².
+    gaps = np.random.default_rng(0).permutation(101).astype(float) ** 2
+    ends = 1000 + np.concatenate([[0.0], np.cumsum(gaps)])
+    steps = pd.DataFrame({"step": range(102), "start_s": ends - 0.5, "duration_s": 0.5})
+    batch = pd.DataFrame({"step": range(102), "request_id": "a", "sampled_tokens": 1})
+    records = changed(two_requests(), steps=steps, batch=batch)
+    found = {of: BY_NAME[f"itl_{of}_s"].of(records) for of in ("mean", "p50", "p99")}
+    assert found == pytest.approx({"mean": 100 * 201 / 6, "p50": 50**2, "p99": 99**2})
+
+
+def test_the_makespan_is_from_the_first_arrival_to_the_last_end_whoever_has_them():
+    # The second arrives first, and the first ends last.
+    records = requests_of(
+        arrival_s=[3.5, 2.0, 6.0], first_token_s=[4.0, 4.5, 6.5], finished_s=[12.0, 5.0, 8.0]
+    )
+    assert BY_NAME["makespan_s"].of(records) == 10.0
+    assert BY_NAME["throughput_tokens_per_s"].of(records) == 4.5
+    assert BY_NAME["output_throughput_tokens_per_s"].of(records) == 1.5
+    assert BY_NAME["ttft_mean_s"].of(records) == pytest.approx((0.5 + 2.5 + 0.5) / 3)
+
+
+def test_a_request_that_was_given_up_counts_in_the_makespan_and_in_no_latency():
+    records = requests_of(
+        arrival_s=[0.0, 0.0], first_token_s=[1.0, 3.0], finished_s=[2.0, 8.0], aborted=[False, True]
+    )
+    found = {name: BY_NAME[name].of(records) for name in ("ttft_mean_s", "latency_mean_s")}
+    assert found == {"ttft_mean_s": 1.0, "latency_mean_s": 2.0}
+    assert BY_NAME["throughput_tokens_per_s"].of(records) == 15 / 8
+
+
+def test_mixed_throughput_counts_prefill_and_decode_and_other_passes_count_not():
+    rows = [("mixed", 30, 5, 0.5), ("mixed", 10, 7, 0.25), ("prefill", 99, 0, 1.0)]
+    rows += [("decode", 0, 9, 2.0)]
+    steps = pd.DataFrame(rows, columns=["phase", "prefill_tokens", "decode_tokens", "duration_s"])
+    steps["scheduled_tokens"] = steps["prefill_tokens"] + steps["decode_tokens"]
+    records = changed(two_requests(), steps=steps)
+    assert BY_NAME["mixed_throughput_tokens_per_s"].of(records) == pytest.approx(52 / 0.75)
+    assert BY_NAME["prefill_throughput_tokens_per_s"].of(records) == 99
+    assert BY_NAME["decode_throughput_tokens_per_s"].of(records) == 4.5
+
+
+def test_the_wait_of_a_preemption_is_the_mean_of_all_until_they_resume():
+    waits = [None, 0.1, None, 0.2, None, 0.9, None]  # the last one never resumed
+    event = ["preempt" if wait is None else "resume" for wait in waits]
+    rows = pd.DataFrame({"event": event, "wait_s": pd.Series(waits, dtype=float)})
+    records = changed(two_requests(), preemptions=rows)
+    assert BY_NAME["preemption_wait_mean_s"].of(records) == pytest.approx(0.4)
+    assert BY_NAME["preemptions"].of(records) == 4
+
+
+def of_one_kind(*repeats: list[float]) -> Records:
+    """A run of passes all alike but for their durations, one after the other; stalls flagged."""
+    parts = []
+    for number, durations in enumerate(repeats):
+        ends = np.cumsum(durations)
+        part = pd.DataFrame({"duration_s": durations, "start_s": ends - durations})
+        parts.append(part.assign(repeat=number, step=range(len(durations))))
+    steps = pd.concat(parts, ignore_index=True).assign(phase="decode", decode_tokens=8)
+    steps = steps.assign(kv_tokens_used=99, stalled=False)
+    steps[["prefill_tokens", "preempted_requests", "resumed_requests"]] = 0
+    steps["stalled"] = stalled(steps)
+    ends = steps["start_s"] + steps["duration_s"]
+    served = pd.DataFrame(
+        {"repeat": steps["repeat"], "arrival_s": 0.0, "finished_s": ends, "aborted": False}
+    )
+    served = served.assign(prompt_tokens=1, output_tokens=1)
+    return changed(two_requests(), steps=steps, requests=served)
+
+
+def lost_s(records: Records) -> list[float]:
+    return [BY_NAME["stall_time_s"].of(repeat) for repeat in records.repeats()]
+
+
+def test_a_stall_is_in_the_throughput_and_taken_out_of_the_one_without():
+    records = of_one_kind([0.01] * 99 + [0.51])
+    assert lost_s(records) == pytest.approx([0.5])
+    assert BY_NAME["throughput_tokens_per_s"].of(records) == pytest.approx(200 / 1.5)
+    without = BY_NAME["throughput_without_stalls_tokens_per_s"].of(records)
+    assert without == pytest.approx(200 / 1.0)
+
+
+def test_a_repeat_that_is_slow_as_a_whole_lost_time_against_the_others():
+    records = of_one_kind(*[[0.01] * 24] * 3, [0.05] * 24)
+    assert BY_NAME["stalled_passes"].of(list(records.repeats())[3]) == 24
+    assert lost_s(records) == pytest.approx([0, 0, 0, 24 * 0.04])
+    assert [reason.detail for reason in validity.stalls(records)] == [
+        "repeat 3: 80% of the makespan"
+    ]
+
+
+@given(st.lists(st.lists(st.floats(0.01, 1), min_size=1, max_size=30), min_size=1, max_size=4))
+def test_the_time_lost_is_what_a_walk_over_the_stalled_passes_adds_up(repeats):
+    records = of_one_kind(*repeats)
+    usual = statistics.median(second for repeat in repeats for second in repeat)
+    stalls = records.steps[records.steps["stalled"]]
+    expected = [
+        sum(s - usual for s in stalls.loc[stalls["repeat"] == number, "duration_s"])
+        for number in range(len(repeats))
+    ]
+    assert lost_s(records) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("lost", "found"), [(0.08, ["stalled"]), (0.03, [])])
+def test_a_repeat_may_lose_a_twentieth_in_stalls(lost, found):
+    # 100 passes of 10 ms, one of them longer: `lost` is its share of the whole.
+    stall = 0.01 + lost / (1 - lost)
+    records = of_one_kind([0.01] * 100, [0.01] * 99 + [stall], [0.01] * 100)
+    assert names(validity.stalls(records)) == found
+
+
+@pytest.mark.parametrize(("spread", "found"), [(0.15, ["unstable"]), (0.07, [])])
+def test_makespans_may_vary_by_a_tenth(spread, found):
+    # Of 1 - x, 1 and 1 + x the standard deviation is x and the mean 1.
+    assert names(validity.repeats(repeated(1 - spread, 1, 1 + spread))) == found
 
 
 def test_a_metric_of_repeats_is_their_mean_with_its_interval():

@@ -10,11 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvscope import tables
+from kvscope.analyse.experiment import metrics_of
 from kvscope.analyse.metrics import BY_NAME
 from kvscope.analyse.records import Records
-from kvscope.due import decode_due_s
+from kvscope.analyse.statistics import estimate
+from kvscope.due import decode_due_s, held_out_due_s
 
 DECODE_S = 0.010
+NO_BATCH = tables.BATCH.empty()
 
 
 def decode(seconds: float = DECODE_S, tokens: int = 4, **more) -> dict:
@@ -28,7 +31,8 @@ def prefill(seconds: float, tokens: int, **more) -> dict:
 def steps_of(passes: list[dict]) -> pd.DataFrame:
     """A `steps` table; a pass decodes, prefills or both, by the tokens it has."""
     counts = ("prefill_tokens", "decode_tokens", "recomputed_tokens", "resumed_requests")
-    counts += ("preempted_requests", "host_blocks_used", "host_blocks_total")
+    counts += ("preempted_requests", "host_blocks_used", "host_blocks_total", "kv_blocks_used")
+    counts += ("repeat", "kv_tokens_used")
     zeros = dict.fromkeys(counts, 0)
     rows = [{"step": n, "stalled": False} | zeros | row for n, row in enumerate(passes)]
     phases = {(True, True): "mixed", (True, False): "prefill"}
@@ -83,7 +87,7 @@ def slow_due(rows: list[dict], row: dict) -> float:
         and not other["stalled"]
     ]
     nearest = sorted(plain, key=lambda other: (abs(other["step"] - row["step"]), other["step"]))
-    return statistics.median(o["duration_s"] for o in nearest[:10]) if nearest else math.nan
+    return statistics.fmean(o["duration_s"] for o in nearest[:10]) if nearest else math.nan
 
 
 PASSES = st.one_of(
@@ -96,19 +100,195 @@ PASSES = st.one_of(
 
 
 @given(st.lists(PASSES, min_size=1, max_size=60))
-def test_what_is_due_is_the_median_of_the_ten_nearest_plain_decode_passes(passes):
+def test_where_all_decode_alike_the_mean_of_the_ten_nearest_plain_passes_is_due(passes):
     steps = steps_of(passes)
-    found = decode_due_s(steps, np.ones(len(steps), dtype=bool))
     rows = steps.to_dict("records")
-    assert found == pytest.approx([slow_due(rows, row) for row in rows], nan_ok=True)
+    expected = [slow_due(rows, row) for row in rows]
+    assert due_of(steps) == pytest.approx(expected, nan_ok=True)
 
 
 def test_of_two_equally_near_the_earlier_counts():
     before, after = [decode(0.001 * n) for n in range(1, 6)], [decode(0.1)] * 6
     steps = steps_of([*before, prefill(1, 9), decode(9, resumed_requests=1), *after])
-    due = decode_due_s(steps, (steps["resumed_requests"] > 0).to_numpy())
     # Pass 0 and pass 12 are both 6 away from pass 6: 1, 2, 3, 4, 5 ms and five of 100 ms.
-    assert due == pytest.approx([(0.005 + 0.1) / 2])
+    assert due_of(steps)[6] == pytest.approx((0.015 + 5 * 0.1) / 10)
+
+
+def due_of(steps: pd.DataFrame, batch: pd.DataFrame = NO_BATCH) -> np.ndarray:
+    return decode_due_s(steps, batch).to_numpy()
+
+
+A, B, C = 0.004, 0.0003, 2e-6  # seconds a pass, a request, a token (here: a block in use)
+
+
+def cost(requests: float, context: float) -> float:
+    return A + B * requests + C * context
+
+
+def served(draw: np.random.Generator, noise: float, extra: float = 0.0) -> pd.DataFrame:
+    """A repeat whose batch grows while it is served; every 20th pass resumes somebody.
+
+    Noise is a share of a pass's time, and skewed as durations are; `extra` is what resuming costs.
+    """
+    passes = []
+    for step in range(300):
+        requests = 2 + step // 20 + int(draw.integers(0, 3))
+        context = requests * int(draw.integers(100, 900))
+        resumes = step % 20 == 19
+        slow = 1 + noise * draw.exponential()
+        seconds = cost(requests, context) * slow + extra * resumes
+        more = {"resumed_requests": int(resumes), "kv_blocks_used": context}
+        passes.append(decode(seconds, requests, **more))
+    return steps_of(passes)
+
+
+def test_what_is_due_grows_with_the_batch_and_its_context():
+    steps = served(np.random.default_rng(0), noise=0, extra=0.01)
+    expected = cost(steps["decode_tokens"], steps["kv_blocks_used"])
+    assert due_of(steps) == pytest.approx(expected.to_numpy(float), rel=1e-6)
+
+
+def test_a_batch_that_no_plain_pass_has_is_judged_by_the_others_and_never_costs_less():
+    passes = [decode(cost(n, 0), n) for n in (2, 3, 4, 5) for _ in range(10)]
+    more = {"resumed_requests": 1}
+    steps = steps_of([*passes, decode(1, 16, **more)])
+    assert due_of(steps)[-1] == pytest.approx(cost(16, 0), rel=1e-6)
+    shrinking = [decode(0.01 - n * 0.001, n) for n in (2, 3, 4, 5) for _ in range(10)]
+    steps = steps_of([*shrinking, decode(1, 16, **more)])
+    assert due_of(steps)[-1] == pytest.approx(0.005, rel=1e-6)
+
+
+def test_repeats_on_a_slower_machine_have_more_due_and_do_not_turn_the_line():
+    speeds = (1, 1.3, 1, 1, 2)
+    repeats = [served(np.random.default_rng(seed), noise=0) for seed in range(len(speeds))]
+    slowed = [
+        repeat.assign(repeat=number, duration_s=speed * repeat["duration_s"])
+        for number, (repeat, speed) in enumerate(zip(repeats, speeds, strict=True))
+    ]
+    steps = pd.concat(slowed, ignore_index=True)
+    assert due_of(steps) == pytest.approx(steps["duration_s"].to_numpy(float), rel=1e-5)
+
+
+def test_the_context_is_that_of_the_requests_that_decode():
+    passes = [decode(cost(4, 100 * n), 4, kv_blocks_used=7) for n in range(40)]
+    passes.append(prefill(1, 50, decode_tokens=4, kv_blocks_used=7))
+    rows = [(n, "decode", 100 * n) for n in range(40)]
+    rows += [(40, "decode", 1000), (40, "prefill", 5000)]
+    batch = pd.DataFrame(rows, columns=["step", "phase", "context_tokens"]).assign(repeat=0)
+    assert due_of(steps_of(passes), batch)[-1] == pytest.approx(cost(4, 1000), rel=1e-6)
+
+
+def test_a_few_slow_passes_far_away_change_nothing():
+    steps = served(np.random.default_rng(0), noise=0)
+    steps.loc[[0, 100, 200], "duration_s"] *= 2.5
+    away = list(range(225, 300))
+    expected = cost(steps["decode_tokens"], steps["kv_blocks_used"]).to_numpy(float)
+    assert due_of(steps)[away] == pytest.approx(expected[away], rel=1e-3)
+
+
+# ---------------------------------------------------------------- the negative control
+
+
+def of_steps(steps: pd.DataFrame) -> Records:
+    return Records(**(vars(records_of([decode()])) | {"steps": steps}))
+
+
+def test_each_plain_pass_is_judged_by_a_fit_that_has_not_seen_it():
+    steps = served(np.random.default_rng(1), noise=0.2)
+    plain = np.flatnonzero(steps["resumed_requests"] == 0)
+    found = held_out_due_s(steps, NO_BATCH)
+    assert list(found.index) == list(plain)
+    for fold in range(5):
+        out = plain[fold::5]
+        unseen = steps.assign(preempted_requests=steps.index.isin(out).astype(int))
+        assert found[out].to_numpy() == pytest.approx(due_of(unseen)[out])
+
+
+def test_the_control_is_the_mean_error_of_the_ten_passes_most_like_each_that_resumes():
+    steps = served(np.random.default_rng(2), noise=0.2)
+    plain = steps[steps["resumed_requests"] == 0]
+    error = plain["duration_s"].astype(float) - held_out_due_s(steps, NO_BATCH)
+    expected = 0.0
+    for _, row in steps[steps["resumed_requests"] > 0].iterrows():
+        away = sum(
+            ((plain[column] - row[column]).astype(float) / plain[column].std(ddof=0)) ** 2
+            for column in ("decode_tokens", "kv_blocks_used")
+        )
+        expected += error[away.nsmallest(10).index].mean()
+    records = of_steps(steps)
+    assert of("resume_overhead_net_control_s", records) == pytest.approx(expected)
+    chance = 1.96 * math.sqrt(15 * (error**2).mean())
+    uncertainty = of("resume_overhead_net_uncertainty_s", records)
+    assert uncertainty == pytest.approx(max(chance, abs(expected)))
+
+
+def test_what_resuming_costs_is_found_within_the_uncertainty_and_plain_passes_cost_nothing():
+    extra, errors, controls, bounds = 0.005, [], [], []
+    for seed in range(20):
+        run = of_steps(served(np.random.default_rng(seed), noise=0.05, extra=extra))
+        (records,) = run.repeats()
+        errors.append(of("resume_overhead_net_s", records) - 15 * extra)
+        controls.append(of("resume_overhead_net_control_s", records))
+        bounds.append(of("resume_overhead_net_uncertainty_s", records))
+    bound = statistics.fmean(bounds)
+    assert sum(abs(e) <= b for e, b in zip(errors, bounds, strict=True)) >= 18
+    # Neither is biased: over 20 repeats chance leaves less than a quarter of a repeat's bound.
+    assert abs(statistics.fmean(errors)) < bound / 4
+    assert abs(statistics.fmean(controls)) < bound / 4
+    # And the bound is one that tells something: a fraction of what is measured.
+    assert bound < 0.2 * 15 * extra
+
+
+def test_what_no_line_fits_shows_in_the_control_and_is_the_uncertainty():
+    # A batch of 5 takes 3 ms more than the line from 2 to 8; all that resume have 5.
+    draw, passes = np.random.default_rng(3), []
+    for step in range(300):
+        resumes = step % 10 == 9
+        requests = 5 if resumes else int(draw.choice([2, 5, 8]))
+        seconds = cost(requests, 0) + 0.003 * (requests == 5)
+        passes.append(decode(seconds, requests, resumed_requests=int(resumes)))
+    (records,) = records_of(passes).repeats()
+    net, control, uncertainty = (
+        of(f"resume_overhead_net{what}_s", records) for what in ("", "_control", "_uncertainty")
+    )
+    assert control == pytest.approx(net, rel=0.1)  # resuming cost nothing: all of it is error
+    assert control > 30 * 0.001
+    assert uncertainty == pytest.approx(control)
+
+
+def test_passes_that_decode_nothing_need_no_control():
+    passes = [decode(0.01 + 0.001 * (n % 3)) for n in range(30)]
+    passes[20] = prefill(0.5, 101, recomputed_tokens=100, resumed_requests=1)
+    for metric in ("control", "uncertainty"):
+        assert of(f"resume_overhead_net_{metric}_s", records_of(passes, [dropped(10)])) == 0
+
+
+def test_a_mixed_pass_owes_of_an_error_what_it_owes_of_its_time():
+    passes = [decode(0.01 + 0.001 * (n % 3)) for n in range(60)]
+    passes[30] = decode(0.05, resumed_requests=1)
+    whole = records_of(passes)
+    passes[30] = prefill(0.05, 120, recomputed_tokens=30, resumed_requests=1, decode_tokens=4)
+    quarter = records_of(passes)
+    for metric in ("control", "uncertainty"):
+        name = f"resume_overhead_net_{metric}_s"
+        assert of(name, quarter) == pytest.approx(of(name, whole) / 4)
+
+
+def test_the_interval_of_the_net_cost_holds_the_uncertainty():
+    one, two = (
+        served(np.random.default_rng(seed), noise=0.2, extra=0.003).assign(repeat=seed)
+        for seed in (0, 1)
+    )
+    records = of_steps(pd.concat([one, two], ignore_index=True))
+    found = metrics_of(records, [], "x", "measured", "0" * 64).set_index("metric")
+    row = found.loc["resume_overhead_net_s"]
+    alone = estimate([of("resume_overhead_net_s", repeat) for repeat in records.repeats()])
+    uncertainty = found.loc["resume_overhead_net_uncertainty_s", "value"]
+    assert uncertainty > 0
+    half = math.hypot(alone.high - alone.value, uncertainty)
+    assert row["value"] == pytest.approx(alone.value)
+    assert row["ci_high"] - row["value"] == pytest.approx(half)
+    assert row["value"] - row["ci_low"] == pytest.approx(half)
 
 
 # ----------------------------------------------------------------------------- by hand
@@ -156,7 +336,8 @@ def test_in_a_mixed_pass_decodes_and_new_prompts_were_due():
 def test_nothing_preempted_costs_nothing(passes):
     calm = [{**row, "resumed_requests": 0, "preempted_requests": 0} for row in passes]
     records = records_of(calm)
-    for metric in ("resume_overhead_paper_s", "resume_overhead_net_s", "swapped_bytes"):
+    net = [f"resume_overhead_net{what}_s" for what in ("", "_control", "_uncertainty")]
+    for metric in ("resume_overhead_paper_s", *net, "swapped_bytes"):
         assert of(metric, records) == 0
 
 
@@ -177,7 +358,8 @@ def test_the_paper_never_counts_less_than_net(durations, recomputed, fresh, copi
 
 def test_without_a_plain_decode_pass_nothing_is_known_to_be_due():
     records = records_of([decode(resumed_requests=1)] * 3, [swapped_in(0, 0.001)])
-    assert math.isnan(of("resume_overhead_net_s", records))
+    for what in ("", "_control", "_uncertainty"):
+        assert math.isnan(of(f"resume_overhead_net{what}_s", records))
     assert of("resume_overhead_paper_s", records) == pytest.approx(3 * DECODE_S)
 
 

@@ -15,7 +15,16 @@ from kvscope.report.findings import SENTENCES, findings
 
 
 def run(
-    varied, throughput=None, valid=True, preemptions=0.0, reasons="", net=None, paper=None, **more
+    varied,
+    throughput=None,
+    valid=True,
+    preemptions=0.0,
+    reasons="",
+    net=None,
+    paper=None,
+    control=None,
+    uncertainty=None,
+    **more,
 ):
     """A complete run whose throughput is (low, value, high), and its overheads; None: it failed."""
     name = "-".join(map(str, varied.values()))
@@ -26,7 +35,9 @@ def run(
         ("throughput_tokens_per_s", value, low, high),
         ("preemptions", preemptions, preemptions, preemptions),
     ]
-    for measure, ends in (("net", net), ("paper", paper)):
+    measures = {"net": net, "paper": paper}
+    measures |= {"net_control": control, "net_uncertainty": uncertainty}
+    for measure, ends in measures.items():
         if ends:
             rows.append((f"resume_overhead_{measure}_s", ends[1], ends[0], ends[2]))
     frame = pd.DataFrame(rows, columns=["metric", "value", "ci_low", "ci_high"]).assign(
@@ -285,3 +296,16 @@ def test_a_ratio_differs_exactly_if_the_intervals_are_disjoint(a, b, half_a, hal
     elif other.low > one.high * (1 + 1e-9) or other.high < one.low * (1 - 1e-9):
         pytest.fail("disjoint intervals must differ")
     assert found.low <= found.value <= found.high or found.value == pytest.approx(found.low)
+
+
+def test_the_negative_control_is_told_with_the_uncertainty():
+    one = {"control": (-0.003, -0.001, 0.001), "uncertainty": (0.002, 0.004, 0.006)}
+    two = {"control": (0.002, 0.005, 0.008), "uncertainty": (0.004, 0.006, 0.008)}
+    none = {"control": (0, 0, 0), "uncertainty": (0, 0, 0)}  # its resuming passes decode nothing
+    around = (95, 100, 105)
+    runs = [blocks(n, around, **more) for n, more in ((8, one), (16, two), (32, none))]
+    assert findings(study(*runs))[-1] == (
+        "Negative control of the net resume overhead, in 2 experiments: in the place of passes "
+        "that resume, others come to -1 to 5 ms a repeat, and 0 is in the interval of 1; the net "
+        "cost is uncertain by 4 to 6 ms."
+    )

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pandas as pd
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -69,3 +70,30 @@ def test_no_passes_no_stalls():
 def test_uncovered_classes_are_those_warm_up_did_not_meet():
     warm_up, measured = passes([1], decode=8), passes([1, 1], decode=[9, 20])
     assert stalls.uncovered(measured, warm_up) == ["p0-d5-c9"]
+
+
+# Each threshold: just beyond it and just within it, by less than the factor of ten that a slip of
+# the decimal point would be.
+
+
+@pytest.mark.parametrize(("times", "stall"), [(3.5, True), (2.5, False)])
+def test_a_stall_takes_more_than_three_times_what_is_usual(times, stall):
+    assert stalls.stalled(passes([1.0] * 20 + [times]))[-1] == stall
+
+
+@pytest.mark.parametrize(("deviations", "stall"), [(12, True), (8, False)])
+def test_a_stall_lies_ten_standard_deviations_beyond_what_is_usual(deviations, stall):
+    sigma = 0.3  # that many times 0.3 is more than three times the median in both cases
+    spread = sigma / 1.4826  # the median distance from 1 of these passes
+    usual = [1 - spread] * 20 + [1.0] * 21 + [1 + spread] * 20
+    assert stalls.stalled(passes([*usual, 1 + deviations * sigma]))[-1] == stall
+
+
+@pytest.mark.parametrize(("others", "stall"), [(5, True), (3, False)])
+def test_five_passes_of_a_kind_are_enough_to_tell(others, stall):
+    assert stalls.stalled(passes([1.0] * others + [9.0]))[-1] == stall
+
+
+def test_what_is_usual_is_the_median_of_the_kind_over_all_passes():
+    steps = pd.concat([passes([1, 2, 9.0]), passes([5, 7.0], decode=99)], ignore_index=True)
+    assert stalls.usual_s(steps).tolist() == [2, 2, 2, 6, 6]

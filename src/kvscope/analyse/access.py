@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
+from kvscope import tables
 from kvscope.analyse.events import Events, Int64s, read_events
 from kvscope.analyse.reuse import Bursts, Reuses, bursts_of, keys, reuses_of, starts_of
 from kvscope.kinds import K_READ
@@ -45,7 +46,8 @@ class Trace:
     """The KV events of a run, or of one of its repeats, which are read when they are needed.
 
     Whether all layers, heads and passes were traced, or a sample of them; `block_bytes` is the
-    size of a block in one layer, NaN if it is not known.
+    size of a block in one layer, NaN if it is not known. `preemptions` is the file of that table;
+    None where nobody was preempted.
     """
 
     path: Path
@@ -54,6 +56,7 @@ class Trace:
     all_passes: bool = True
     block_bytes: float = math.nan
     repeat: int = 0
+    preemptions: Path | None = None
 
     def of_repeat(self, number: int) -> "Trace":
         """The events of one repeat."""
@@ -64,6 +67,17 @@ class Trace:
         if name == ACCESS_FREE_SHARE:
             return self._access_free_share(steps)
         return self._summary.metrics.get(name, math.nan)
+
+    def bursts(self, events: Events) -> Bursts:
+        """How the events of the repeat use blocks."""
+        return bursts_of(events.batches(), self._preempted())
+
+    def _preempted(self) -> pd.DataFrame:
+        """Who was preempted in the repeat, and by the scheduling of which pass."""
+        if self.preemptions is None:
+            return tables.PREEMPTIONS.empty()
+        rows = tables.read(tables.PREEMPTIONS, self.preemptions)
+        return rows[(rows["repeat"] == self.repeat) & (rows["event"] == "preempt")]
 
     @cached_property
     def _summary(self) -> "_Summary":
@@ -89,7 +103,9 @@ def trace_of(run: Path, facts: dict[str, Any]) -> Trace | None:
     engine: dict[str, Any] = facts.get("engine") or {}
     layers = engine.get("layers") or math.nan
     layer, head, step = (tracing.get(f"{of}_stride", 1) == 1 for of in ("layer", "head", "step"))
-    return Trace(path, layer, head, step, engine.get("block_bytes", math.nan) / layers)
+    block_bytes = engine.get("block_bytes", math.nan) / layers
+    preemptions = run / f"{tables.PREEMPTIONS.name}.parquet"
+    return Trace(path, layer, head, step, block_bytes, preemptions=preemptions)
 
 
 def has_rows(path: Path) -> bool:
@@ -111,7 +127,7 @@ def _summary(trace: Trace) -> _Summary:
     totals = _Totals()
     for batch in events.batches():
         totals.add(batch)
-    found = totals.metrics(trace) | _reuse_metrics(trace, bursts_of(events.batches()))
+    found = totals.metrics(trace) | _reuse_metrics(trace, trace.bursts(events))
     return _Summary(found, np.unique(events.step).astype(np.int64), totals.covered_ns)
 
 

@@ -3,15 +3,16 @@
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from kvscope import accounts, tables
 from kvscope.accounts import ANALYSED
 from kvscope.analyse.access import ACCESS_METRICS
 from kvscope.analyse.checklist import checklist
-from kvscope.analyse.metrics import METRICS
+from kvscope.analyse.metrics import METRICS, Metric
 from kvscope.analyse.records import Records, read_records
-from kvscope.analyse.statistics import estimate
+from kvscope.analyse.statistics import Estimate, estimate, widened
 from kvscope.analyse.validity import Reason, reasons_against
 from kvscope.runfile import run_sha256, tables_directory
 
@@ -50,7 +51,7 @@ def metrics_of(
     rows = []
     for metric in METRICS:
         known = len(records.steps) or metric.name in ACCESS  # published kernels have no passes
-        found = estimate([metric.of(repeat) for repeat in repeats] if known else [])
+        found = _estimated(metric, repeats if known else [])
         rows.append(
             (
                 experiment_id,
@@ -67,3 +68,11 @@ def metrics_of(
             )
         )
     return pd.DataFrame(rows, columns=tables.METRICS.names)
+
+
+def _estimated(metric: Metric, repeats: list[Records]) -> Estimate:
+    """A metric over the repeats, its interval widened by the mean uncertainty of its method."""
+    found = estimate([metric.of(repeat) for repeat in repeats])
+    if metric.uncertainty is None or found.count < 2:
+        return found
+    return widened(found, float(np.mean([metric.uncertainty(repeat) for repeat in repeats])))

@@ -15,19 +15,19 @@ import pandas as pd
 from kvscope.analyse import overhead
 from kvscope.analyse.access import ACCESS_METRICS
 from kvscope.analyse.records import Records
-from kvscope.stalls import kinds
 
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A named number of one repeat."""
+    """A named number of one repeat; and how uncertain each is, where the method tells."""
 
     name: str
     unit: str
     title: str
     of: Callable[[Records], float]
+    uncertainty: Callable[[Records], float] | None = None
 
 
 def makespan_s(records: Records) -> float:
@@ -42,11 +42,9 @@ def makespan_s(records: Records) -> float:
 
 
 def stall_time_s(records: Records) -> float:
-    """What stalled passes took beyond the median of their kind (kinds of this repeat)."""
-    steps = records.steps
-    usual = steps["duration_s"].groupby(kinds(steps)).transform("median")
-    excess = (steps["duration_s"] - usual)[steps["stalled"]]
-    return float(excess.sum())
+    """What stalled passes took beyond the median of their kind in all repeats of the run."""
+    stalled = records.steps.loc[records.steps["stalled"].astype(bool), "duration_s"]
+    return float((stalled - records.baseline.usual_s.loc[stalled.index]).sum())
 
 
 def time_to_first_token_s(records: Records) -> Floats:
@@ -227,7 +225,25 @@ METRICS: tuple[Metric, ...] = (
         "Resume overhead, the paper's",
         overhead.resume_overhead_paper_s,
     ),
-    Metric("resume_overhead_net_s", "s", "Resume overhead, net", overhead.resume_overhead_net_s),
+    Metric(
+        "resume_overhead_net_s",
+        "s",
+        "Resume overhead, net",
+        overhead.resume_overhead_net_s,
+        overhead.resume_overhead_net_uncertainty_s,
+    ),
+    Metric(
+        "resume_overhead_net_control_s",
+        "s",
+        "Resume overhead, net, where nothing resumes",
+        overhead.resume_overhead_net_control_s,
+    ),
+    Metric(
+        "resume_overhead_net_uncertainty_s",
+        "s",
+        "Resume overhead, net, uncertainty",
+        overhead.resume_overhead_net_uncertainty_s,
+    ),
     Metric("swap_out_s", "s", "Swap out", overhead.swap_out_s),
     Metric("swap_in_s", "s", "Swap in", overhead.swap_in_s),
     Metric("swapped_bytes", "B", "Bytes swapped, out and in", overhead.swapped_bytes),

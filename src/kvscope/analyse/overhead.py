@@ -9,11 +9,17 @@ import math
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from scipy.spatial import KDTree
 
 from kvscope.analyse.records import Records
-from kvscope.due import decode_due_s
+from kvscope.due import plain_decode
 
 Floats = npt.NDArray[np.float64]
+
+# Plain decode passes that stand for one that resumes.
+TWINS = 10
+# 95 % of normal errors lie within so many standard deviations.
+NORMAL_95 = 1.96
 
 
 def resume_overhead_paper_s(records: Records) -> float:
@@ -29,18 +35,58 @@ def resume_overhead_net_s(records: Records) -> float:
 def net_of_resuming(records: Records) -> Floats:
     """Of each pass that resumes a request: seconds that it took because of that.
 
-    A pass that prefills shares what is neither copy nor due decode by tokens: recomputed ones
-    against new prompts and newest tokens, which were due anyway. One that only decodes owes all
-    that is beyond its due.
+    What is neither copy nor due decode is owed in parts: see `_owed`.
     """
-    steps = records.steps
     passes = _resuming(records)
+    if passes.empty:
+        return np.zeros(0)
     duration = passes["duration_s"].to_numpy(np.float64)
-    prefill = passes["prefill_tokens"].to_numpy(np.float64)
-    due = decode_due_s(steps, (steps["resumed_requests"] > 0).to_numpy(dtype=bool))
+    due = records.baseline.due_s.loc[passes.index].to_numpy(np.float64)
     copied = _copied_in(records, passes["step"])
-    share = passes["recomputed_tokens"].to_numpy(np.float64) / np.maximum(prefill, 1)
-    return np.where(prefill > 0, copied + (duration - copied - due) * share, duration - due)
+    net: Floats = copied + (duration - copied - due) * _owed(passes)
+    return net
+
+
+def resume_overhead_net_control_s(records: Records) -> float:
+    """What the net measure gives for passes that resume nothing: 0 but for its error.
+
+    In the place of every resuming pass stand the TWINS plain decode passes of its repeat that are
+    nearest in requests and context, each over its standard deviation; their mean is what counts.
+    What was due in them is told by others, and they owe the same part.
+    """
+    passes = _decoding(_resuming(records))
+    if passes.empty:
+        return 0.0
+    errors = control_errors_s(records)
+    if errors.empty:
+        return math.nan
+    decoding = records.baseline.decoding
+    spread = decoding.loc[errors.index].std(ddof=0).replace(0, 1)
+    twins = min(TWINS, len(errors))
+    tree = KDTree(decoding.loc[errors.index] / spread)
+    _, nearest = tree.query(decoding.loc[passes.index] / spread, k=range(1, twins + 1))
+    return float((errors.to_numpy()[nearest].mean(axis=1) * _owed(passes)).sum())
+
+
+def resume_overhead_net_uncertainty_s(records: Records) -> float:
+    """How far the net cost may be off, at 95 %: as the control is, or as chance may have it.
+
+    By chance errors add up as those of independent passes do, each as large as those of the
+    repeat's plain decode passes (root mean square).
+    """
+    passes = _decoding(_resuming(records))
+    if passes.empty:
+        return 0.0
+    of_one = math.sqrt((control_errors_s(records) ** 2).mean())
+    chance = NORMAL_95 * of_one * math.sqrt((_owed(passes) ** 2).sum())
+    return max(chance, abs(resume_overhead_net_control_s(records)))
+
+
+def control_errors_s(records: Records) -> pd.Series:
+    """Of each plain decode pass: seconds beyond what others tell was due in it."""
+    plain = records.steps[plain_decode(records.steps)]
+    due = records.baseline.held_out_due_s.loc[plain.index]
+    return (plain["duration_s"] - due).astype(float).dropna()
 
 
 def swap_out_s(records: Records) -> float:
@@ -70,8 +116,23 @@ def recompute_fallbacks(records: Records) -> float:
     return float(((rows["event"] == "preempt") & rows["refused"].astype(bool)).sum())
 
 
+def _owed(passes: pd.DataFrame) -> Floats:
+    """The part of what is neither copy nor due decode that resuming passes owe to resumption.
+
+    A pass that prefills shares it by tokens: recomputed ones against new prompts and newest tokens,
+    which were due anyway. One that only decodes owes all.
+    """
+    prefill = passes["prefill_tokens"].to_numpy(np.float64)
+    recomputed = passes["recomputed_tokens"].to_numpy(np.float64)
+    return np.where(prefill > 0, recomputed / np.maximum(prefill, 1), 1.0)
+
+
 def _resuming(records: Records) -> pd.DataFrame:
     return records.steps[records.steps["resumed_requests"] > 0]
+
+
+def _decoding(passes: pd.DataFrame) -> pd.DataFrame:
+    return passes[passes["decode_tokens"] > 0]
 
 
 def _swapped(records: Records, event: str) -> pd.DataFrame:

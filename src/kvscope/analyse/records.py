@@ -9,6 +9,7 @@ import pandas as pd
 
 from kvscope import tables
 from kvscope.analyse.access import Trace, trace_of
+from kvscope.analyse.baseline import Baseline
 from kvscope.runfile import read_run, require_unchanged
 
 TABLES = (tables.WORKLOAD, tables.REQUESTS, tables.STEPS, tables.BATCH, tables.PREEMPTIONS)
@@ -25,6 +26,12 @@ class Records:
     preemptions: pd.DataFrame
     block_size: int
     trace: Trace | None = None
+    of_run: Baseline | None = None
+
+    @property
+    def baseline(self) -> Baseline:
+        """What passes take as a rule: in the whole run, of which this may be one repeat."""
+        return self.of_run or Baseline(self.steps, self.batch)
 
     @property
     def served(self) -> pd.DataFrame:
@@ -38,6 +45,7 @@ class Records:
 
     def repeats(self) -> Iterator["Records"]:
         """The records of each repeat, in order; the one of a trace of kernels alone."""
+        baseline = self.baseline
         numbers = {*self.requests["repeat"], *self.steps["repeat"]}
         for number in sorted(numbers or ({0} if self.trace else ())):
             steps = self.steps[self.steps["repeat"] == number]
@@ -49,6 +57,7 @@ class Records:
                 self.preemptions[self.preemptions["repeat"] == number],
                 self.block_size,
                 self.trace and self.trace.of_repeat(number),
+                baseline,
             )
 
 
@@ -56,6 +65,8 @@ def read_records(run: Path) -> tuple[dict[str, Any], Records]:
     """run.json and the host tables of a run; BadInput names what is absent, damaged or changed."""
     facts = read_run(run)
     require_unchanged(run, facts, *(f"{table.name}.parquet" for table in TABLES))
-    frames = {table.name: tables.read(table, run / f"{table.name}.parquet") for table in TABLES}
+    frames = (tables.read(table, run / f"{table.name}.parquet") for table in TABLES)
+    workload, requests, steps, batch, preemptions = frames
     size = facts.get("engine", {}).get("block_size", 0)
-    return facts, Records(**frames, block_size=size, trace=trace_of(run, facts))
+    trace = trace_of(run, facts)
+    return facts, Records(workload, requests, steps, batch, preemptions, size, trace)

@@ -1,25 +1,31 @@
 """How a block of one layer is used over time: bursts of accesses, and what lies between them.
 
 A burst is all that one pass does to one block of one layer: from the start of the first access to
-the end of the last. The next burst of the same request reuses the block, unless it writes the
-block's first token: then what the block held before is gone.
+the end of the last. The next burst reuses the block if it is of the same request, which was not
+preempted between them, and does not write the block's first token: otherwise what the block held
+before is gone, also where the request got a block of that number back.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
 from kvscope.analyse.events import Bools, Events, Int64s, Ints
 
 
 @dataclass(frozen=True)
 class Bursts:
-    """One row a (pass, layer, block, request), ordered by start; `fresh` ones fill the block."""
+    """One row a (pass, layer, block, request), ordered by start; `fresh` ones fill the block.
+
+    `life` tells what one request holds before a preemption from what it holds after it.
+    """
 
     layer: Int64s
     block: Int64s
     request: Int64s
+    life: Int64s
     fresh: Bools
     start_ns: Int64s
     end_ns: Int64s
@@ -43,36 +49,57 @@ class Reuses:
     distance_blocks: Int64s
 
 
-def bursts_of(batches: Iterable[Events]) -> Bursts:
-    """The bursts of events that come as whole passes."""
-    parts = [_bursts(events) for events in batches if len(events)]
+def bursts_of(batches: Iterable[Events], preempted: pd.DataFrame) -> Bursts:
+    """The bursts of events that come as whole passes.
+
+    `preempted` has a row a preemption: `request_id`, and the `step` whose scheduling preempted it.
+    """
+    parts = [_bursts(events, preempted) for events in batches if len(events)]
     if not parts:
-        nothing = np.empty(0, np.int64)
-        return Bursts(nothing, nothing, nothing, nothing.astype(bool), nothing, nothing)
-    layer, block, request, fresh, start, end = map(np.concatenate, zip(*parts, strict=True))
-    order = np.argsort(start, kind="stable")
-    columns = (column[order] for column in (layer, block, request, fresh, start, end))
-    return Bursts(*columns)
+        none = np.empty(0, np.int64)
+        return Bursts(none, none, none, none, none.astype(bool), none, none)
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    order = np.argsort(columns[-2], kind="stable")
+    return Bursts(*(column[order] for column in columns))
 
 
-def _bursts(events: Events) -> tuple[Ints, ...]:
+def _bursts(events: Events, preempted: pd.DataFrame) -> tuple[Ints, ...]:
     group = keys(events.step, events.layer, events.request, events.block)
     order = np.argsort(group, kind="stable")
     first = starts_of(group[order])
     fills = ~events.reads & (events.offset_tokens == 0)
     one_of_each = order[first]
+    request, step = (of[one_of_each].astype(np.int64) for of in (events.request, events.step))
     return (
         events.layer[one_of_each].astype(np.int64),
         events.block[one_of_each].astype(np.int64),
-        events.request[one_of_each].astype(np.int64),
+        request,
+        _lives(request, step, events.requests, preempted),
         np.logical_or.reduceat(fills[order], first),
         np.minimum.reduceat(events.start_ns[order], first),
         np.maximum.reduceat(events.end_ns[order], first),
     )
 
 
+def _lives(
+    request: Int64s, step: Int64s, requests: tuple[str, ...], preempted: pd.DataFrame
+) -> Int64s:
+    """How many preemptions of all requests, in their order and in time, each place comes after.
+
+    Of two places of one request the numbers are alike if it was not preempted between them.
+    """
+    number = {name: place for place, name in enumerate(requests)}
+    of_request = preempted["request_id"].map(number)
+    known = of_request.notna().to_numpy(dtype=bool)
+    at = preempted["step"].to_numpy(np.int64)[known]
+    span = 1 + max(int(step.max()), int(at.max(initial=0)))
+    ends = np.sort(of_request[known].to_numpy(np.int64) * span + at)
+    lives: Int64s = np.searchsorted(ends, request * span + step, side="right").astype(np.int64)
+    return lives
+
+
 def reuses_of(bursts: Bursts) -> Reuses:
-    """What lies between successive bursts of the same request in the same block of a layer."""
+    """What lies between successive bursts in the same block of a layer, where it is a reuse."""
     previous = _predecessors(bursts)
     reused = np.flatnonzero(previous >= 0)
     idle = bursts.start_ns[reused] - bursts.end_ns[previous[reused]]
@@ -80,12 +107,14 @@ def reuses_of(bursts: Bursts) -> Reuses:
 
 
 def _predecessors(bursts: Bursts) -> Int64s:
-    """The burst before each one in its block; -1 where there is none or it fills the block."""
-    group = keys(bursts.layer, bursts.block, bursts.request)
+    """The burst before each one in its block; -1 where there is none, or it held something else."""
+    group = keys(bursts.layer, bursts.block)
     order = np.argsort(group, kind="stable")
     before = np.full(len(group), -1, np.int64)
-    alike = group[order[1:]] == group[order[:-1]]
-    before[order[1:][alike]] = order[:-1][alike]
+    earlier, later = order[:-1], order[1:]
+    kept = [of[later] == of[earlier] for of in (group, bursts.request, bursts.life)]
+    alike = np.logical_and.reduce(kept)
+    before[later[alike]] = earlier[alike]
     before[bursts.fresh] = -1
     return before
 

@@ -37,6 +37,15 @@ def estimate(values: Sequence[float]) -> Estimate:
     return Estimate(mean, mean - half, mean + half, len(sample))
 
 
+def widened(found: Estimate, uncertainty: float) -> Estimate:
+    """The estimate with the uncertainty of its method in its interval, too: √(half² + its²).
+
+    The interval is never narrower than the uncertainty on either side.
+    """
+    half = math.hypot(found.high - found.value, uncertainty)
+    return Estimate(found.value, found.value - half, found.value + half, found.count)
+
+
 def coefficient_of_variation(values: Sequence[float]) -> float:
     """Standard deviation (n-1) over mean; 0 below two values."""
     sample = np.asarray(values, dtype=float)

@@ -12,7 +12,7 @@ from kvscope import limits, tables
 from kvscope.collect.imports import PUBLISHED, provenance
 from kvscope.collect.published_trace import UNBOXKV_TRACE, import_trace
 from kvscope.collect.series import read_series
-from kvscope.due import NEAREST, Floats, decode_due_s
+from kvscope.due import Floats, decode_due_s
 from kvscope.errors import BadInput
 from kvscope.runfile import IMPORTED_FROM, RUN_FILE, read_run, recorded_files, write_run
 from kvscope.stalls import stalled
@@ -43,8 +43,8 @@ FAULTS = (
 )
 FAULT_OF_SWAP = (
     "swap_out_s and swap_in_s were not measured by the device: they are what the pass took beyond "
-    f"the median of the {NEAREST} nearest plain decode passes, in equal parts where several "
-    "requests share a pass"
+    "what its decode was due to take by the run's plain decode passes, their batch and the blocks "
+    "in use, in equal parts where several requests share a pass"
 )
 FAULT_OF_SHARING = (
     "{shared} of the {all} passes that recompute also admitted new requests: their tokens are "
@@ -208,7 +208,7 @@ def _events(counts: Ints, event: str, policy: str, **known: Any) -> pd.DataFrame
 
 def _beyond_decode(steps: pd.DataFrame) -> Floats:
     """Of each pass: seconds beyond what its decode was due to take; NaN unless it decodes only."""
-    beyond = steps["duration_s"] - decode_due_s(steps, np.ones(len(steps), dtype=bool))
+    beyond = steps["duration_s"] - decode_due_s(steps, tables.BATCH.empty())
     return np.where(steps["phase"] == "decode", beyond, np.nan)
 
 

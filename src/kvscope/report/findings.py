@@ -35,7 +35,8 @@ def findings(study: StudyData) -> list[str]:
     sentences = [sentence for _, sentence in found]
     sentences += [f"{plural(left, 'more comparison')} not listed here."] if left > 0 else []
     traced = [*events_recorded(study), *idle_blocks(study)]
-    return [*(sentences or _nothing_compared(study)), *traced, *_caveats(study)]
+    control = overhead.control(study.complete)
+    return [*(sentences or _nothing_compared(study)), *control, *traced, *_caveats(study)]
 
 
 def _one(pair: Pair) -> str:

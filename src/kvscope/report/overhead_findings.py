@@ -5,13 +5,18 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from kvscope.report.comparisons import Pair, capitalised, several
+from kvscope.report.data import Run
 from kvscope.report.traits import in_words
 from kvscope.report.words import (
+    OVERHEAD_CONTROL,
     OVERHEAD_NET,
     OVERHEAD_PAPER,
+    OVERHEAD_UNCERTAINTY,
     PREEMPTIONS,
     joined,
     key_title,
+    number_text,
+    plural,
     setting_words,
     value_words,
 )
@@ -49,6 +54,24 @@ def of_many(group: Sequence[Pair]) -> str:
     opposed = sum(1 for a, b in zip(net, paper, strict=True) if a and b and a.sign * b.sign < 0)
     disagree = f"; the two measures disagree in {opposed}" if opposed else ""
     return f"net resume overhead {several(net)}; by the paper's measure {several(paper)}{disagree}"
+
+
+def control(runs: Sequence[Run]) -> list[str]:
+    """What the net measure gives where nothing resumes, in all experiments that it judges."""
+    known = [run for run in runs if run.number(OVERHEAD_UNCERTAINTY.metric).value > 0]
+    if not known:
+        return []
+    scale, unit = OVERHEAD_CONTROL.scale, OVERHEAD_CONTROL.unit
+    found = [run.number(OVERHEAD_CONTROL.metric) for run in known]
+    bounds = [run.number(OVERHEAD_UNCERTAINTY.metric).value for run in known]
+    ends = min(n.value for n in found), max(n.value for n in found), min(bounds), max(bounds)
+    low, high, least, most = (number_text(end * scale) for end in ends)
+    holding = sum(1 for number in found if number.low <= 0 <= number.high)
+    return [
+        f"Negative control of the net resume overhead, in {plural(len(known), 'experiment')}: in "
+        f"the place of passes that resume, others come to {low} to {high} {unit} a repeat, and 0 "
+        f"is in the interval of {holding}; the net cost is uncertain by {least} to {most} {unit}."
+    ]
 
 
 def crossings(group: Sequence[Pair]) -> Iterator[str]:

@@ -54,6 +54,17 @@ OVERHEAD_PAPER = Shown("resume_overhead_paper_s", "Resume overhead, the paper's"
 OVERHEAD_NET = Shown(
     "resume_overhead_net_s", "Resume overhead, net", "s", always=False, signed=True
 )
+OVERHEAD_CONTROL = Shown(
+    "resume_overhead_net_control_s",
+    "Net, where nothing resumes",
+    "ms",
+    1e3,
+    always=False,
+    signed=True,
+)
+OVERHEAD_UNCERTAINTY = Shown(
+    "resume_overhead_net_uncertainty_s", "Net, uncertainty", "ms", 1e3, always=False
+)
 BEYOND_AMPLE = Shown(
     "makespan_beyond_ample_s", "Makespan beyond ample", "s", always=False, signed=True
 )
@@ -79,6 +90,8 @@ MAIN = (
     BEYOND_AMPLE,
     OVERHEAD_PAPER,
     OVERHEAD_NET,
+    OVERHEAD_CONTROL,
+    OVERHEAD_UNCERTAINTY,
     PREEMPTIONS,
     RECOMPUTED,
     ABORTED,

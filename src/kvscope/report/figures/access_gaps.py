@@ -13,7 +13,7 @@ from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
 from kvscope.analyse.access import Trace
 from kvscope.analyse.events import read_events
-from kvscope.analyse.reuse import Reuses, bursts_of, reuses_of
+from kvscope.analyse.reuse import Reuses, reuses_of
 from kvscope.report import style
 from kvscope.report.data import Run, StudyData
 from kvscope.report.figures.access_pattern import traced
@@ -46,7 +46,7 @@ class Distribution:
 @lru_cache(maxsize=MOST_LINES)
 def reuses(trace: Trace) -> Reuses:
     """The reuses of blocks in one repeat."""
-    return reuses_of(bursts_of(read_events(trace.path, trace.repeat).batches()))
+    return reuses_of(trace.bursts(read_events(trace.path, trace.repeat)))
 
 
 def shown(study: StudyData) -> list[tuple[Run, Trace]]:
