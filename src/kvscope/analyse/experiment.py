@@ -9,9 +9,10 @@ from kvscope import accounts, tables
 from kvscope.accounts import ANALYSED
 from kvscope.analyse.access import ACCESS_METRICS
 from kvscope.analyse.metrics import METRICS
+from kvscope.analyse.reason import Reason
 from kvscope.analyse.records import Records, read_records
 from kvscope.analyse.statistics import estimate
-from kvscope.analyse.validity import Reason, reasons_against, violated_oracles
+from kvscope.analyse.validity import reasons_against, violated_oracles
 from kvscope.runfile import run_sha256, tables_directory
 
 METRICS_FILE = "metrics.parquet"

@@ -24,10 +24,10 @@ def estimate(values: Sequence[float]) -> Estimate:
 
     The interval is Student's (`interval.half_width`); it needs two repeats.
     """
-    sample = np.array([v for v in values if not math.isnan(v)], dtype=float)
-    if not len(sample):
+    sample = [v for v in values if not math.isnan(v)]
+    if not sample:
         return Estimate(math.nan, math.nan, math.nan, 0)
-    mean, half = float(sample.mean()), half_width(sample)
+    mean, half = float(np.mean(sample)), half_width(sample)
     return Estimate(mean, mean - half, mean + half, len(sample))
 
 

@@ -1,6 +1,5 @@
 """May a run be believed? If not, why: reasons by name, each with the figures behind it."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ import pandas as pd
 from kvscope import accounts, tables
 from kvscope.accounts import COLLECTED
 from kvscope.analyse.metrics import makespan_s, stall_time_s
+from kvscope.analyse.reason import Reason
 from kvscope.analyse.records import Records
 from kvscope.analyse.statistics import coefficient_of_variation
 from kvscope.runfile import COMPLETE, IMPORTED_FROM, TRACING
@@ -18,14 +18,6 @@ MINIMUM_REPEATS = 3
 MAXIMUM_VARIATION = 0.10
 # A repeat that lost more than this share of its makespan in stalls is stalled.
 MAXIMUM_STALL_SHARE = 0.05
-
-
-@dataclass(frozen=True)
-class Reason:
-    """Why a run may not be believed."""
-
-    name: str
-    detail: str
 
 
 def conservation(records: Records) -> list[Reason]:
