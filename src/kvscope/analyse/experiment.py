@@ -33,7 +33,11 @@ def analyse(run: Path, out: Path) -> pd.DataFrame:
     frame = metrics_of(records, reasons, *of)
     accounts.begin(out, ANALYSED, [METRICS_FILE])
     tables.write(tables.METRICS, frame, out / METRICS_FILE)
-    verdict = {"valid": not reasons, "reasons": [asdict(reason) for reason in reasons]}
+    verdict = {
+        "valid": not reasons,
+        "reasons": [asdict(reason) for reason in reasons],
+        "disturbed": [entry for entry in facts.get("disturbance", []) if entry["disturbed"]],
+    }
     accounts.write(out, ANALYSED, run, [METRICS_FILE], verdict)
     return frame
 
