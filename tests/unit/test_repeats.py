@@ -22,7 +22,7 @@ from kvscope.interval import half_width, half_width_share
 from kvscope.plan.experiment import Experiment, dump, load
 from kvscope.plan.grid import expand
 from kvscope.plan.repeats import Repeats, Stopping
-from kvscope.run.serving import throughput_tokens_per_s
+from kvscope.run.throughput import throughput_tokens_per_s
 from kvscope.runfile import read_run, write_run
 
 CONFIG = Path(__file__).parents[2] / "config"
@@ -91,7 +91,7 @@ def test_the_interval_is_students(values: list[float]) -> None:
     assert found.high - found.value == pytest.approx(half_width(values), abs=1e-6)
 
 
-@pytest.mark.parametrize("values", [[], [1.0], [0.0, 0.0]])
+@pytest.mark.parametrize("values", [[], [1.0], [0.0, 0.0], [1.0, math.nan], [1.0, math.inf]])
 def test_an_interval_that_is_not_defined_is_not_precise(values: list[float]) -> None:
     assert math.isnan(half_width_share(values))
     assert Stopping(1, 9, 0.05).reached(values) is False

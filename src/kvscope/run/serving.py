@@ -1,7 +1,6 @@
 """Serving a request list once: requests arrive, wait, are served, or are given up."""
 
 import hashlib
-import math
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -119,14 +118,3 @@ def outcome(
             )
         )
     return pd.DataFrame(rows, columns=tables.REQUESTS.names)
-
-
-def throughput_tokens_per_s(requests: pd.DataFrame) -> float:
-    """Prompt and output tokens of the requests served over the makespan, of a `requests` table.
-
-    The metric of this name, by which the repeats of a run are ended (`plan.repeats.Stopping`).
-    """
-    served = requests[~requests["aborted"].astype(bool)]
-    tokens = float(served[["prompt_tokens", "output_tokens"]].sum().sum())
-    makespan_s = float(requests["finished_s"].max() - requests["arrival_s"].min())
-    return tokens / makespan_s if makespan_s else math.nan

@@ -33,7 +33,8 @@ from kvscope.run.locks import SESSION_LOCK, locked
 from kvscope.run.progress import Progress
 from kvscope.run.provenance import accelerators
 from kvscope.run.recorder import Repeat, RepeatContext, replay
-from kvscope.run.serving import Served, outcome, serve, throughput_tokens_per_s
+from kvscope.run.serving import Served, outcome, serve
+from kvscope.run.throughput import throughput_tokens_per_s
 from kvscope.runfile import KERNEL_EVENTS, SESSION_FILE
 from kvscope.workload.requests import Request, build, sources, to_frame
 
