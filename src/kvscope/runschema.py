@@ -37,6 +37,25 @@ class Repeat(_Part):
     duration_s: Annotated[Real, Field(ge=0, lt=1e9)]
 
 
+class Stopping(_Part):
+    """How many repeats were asked for, and how well they tell the throughput."""
+
+    min: Whole
+    max: Whole
+    until: Annotated[Real, Field(gt=0)] | None = None
+    measured: Whole
+    half_width_share: Annotated[Real, Field(ge=0)] | None = None
+    reached: bool | None = None
+
+
+class Disturbance(_Part):
+    """What else the machine did during a repeat."""
+
+    repeat: Annotated[Whole, Field(lt=2**31)]
+    disturbed: bool
+    why: str = ""
+
+
 class Clock(_Part):
     """The run's clock."""
 
@@ -156,6 +175,8 @@ class RunRecord(_Part):
     hardware: Hardware = ABSENT
     timings_s: dict[str, Real] = {}
     clock: Clock = ABSENT
+    repeats: Stopping = ABSENT
+    disturbance: list[Disturbance] = []
     warmup: WarmUp = ABSENT
     engine: Engine = ABSENT
     tracing: Tracing = ABSENT

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvscope.analyse import validity
+from kvscope import analyse
 from kvscope.analyse.metrics import METRICS
 from kvscope.collect.judge import NAMES
 from kvscope.tables import TABLES
@@ -29,7 +29,8 @@ def test_every_metric_has_its_formula_and_no_other_has():
 
 def test_every_reason_is_explained():
     text = (DOCS / "METRICS.md").read_text(encoding="utf-8")
-    source = Path(validity.__file__).read_text(encoding="utf-8")
-    reasons = set(re.findall(r'Reason\("(\w+)"', source))
+    sources = Path(analyse.__file__).parent.rglob("*.py")
+    found = (re.findall(r'Reason\("(\w+)"', path.read_text(encoding="utf-8")) for path in sources)
+    reasons = {name for names in found for name in names}
     documented = set(re.findall(r"^\| `(\w+)` \|", text.partition("## Validity")[2], re.M))
     assert documented == reasons | set(NAMES)

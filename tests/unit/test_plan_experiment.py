@@ -107,7 +107,7 @@ def test_ids_stay_what_they_are() -> None:
 
 def test_the_ids_of_shipped_studies_stay_what_they_are() -> None:
     """Of experiments with files, too: theirs depend on the content, which git keeps."""
-    found = [p.experiment.id for p in expand("quickstart", [], CONFIG).experiments]
+    found = [p.experiment.id for p in expand("quickstart", ["repeats=3"], CONFIG).experiments]
     assert found == [
         "tiny-llama-fixed24-mixed-recompute-b256x32-9b5cca256a",
         "tiny-llama-fixed24-chunked256-recompute-b256x32-17de3e5018",

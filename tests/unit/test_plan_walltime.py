@@ -34,10 +34,28 @@ MEASURED_S = [34.9, 34.2, 44.1, 39.6, 47.6, 75.9, 50.8, 56.5, 52.6]
 
 
 def test_the_model_is_near_what_was_measured() -> None:
-    found = [expected_s(p.experiment) for p in expand("quickstart", [], CONFIG).experiments]
+    planned = expand("quickstart", ["repeats=3"], CONFIG).experiments
+    found = [expected_s(p.experiment) for p in planned]
     for expected, measured in zip(found, MEASURED_S, strict=True):
         assert measured / 2 < expected < measured * 2
     assert sum(found) == pytest.approx(sum(MEASURED_S), rel=0.3)
+
+
+UNTIL_KNOWN = "repeats={min:3,max:10,until:0.05}"
+
+
+def test_twice_what_is_expected_is_enough_for_the_most_repeats() -> None:
+    assert 2 * expected_s(experiment(UNTIL_KNOWN)) > expected_s(experiment("repeats=10"))
+    assert expected_s(experiment(UNTIL_KNOWN), 3) == expected_s(experiment("repeats=3"))
+
+
+def test_a_finished_run_is_held_against_as_many_repeats_as_it_took(results: Path) -> None:
+    ended_early = experiment(UNTIL_KNOWN)
+    repeats = {"min": 3, "max": 10, "until": 0.05, "measured": 3}
+    finished(ended_early, results, 2 * expected_s(ended_early, 3), repeats=repeats)
+    found = walltimes_s([ended_early, OTHER], results)
+    assert found[ended_early.id] == pytest.approx(2 * expected_s(ended_early), abs=1)
+    assert found[OTHER.id] == pytest.approx(2 * expected_s(OTHER), abs=1)
 
 
 # What makes a run longer: settings of a short one, settings of a longer one.

@@ -22,6 +22,7 @@ from kvscope.report.circumstances import circumstances, dates, shared
 from kvscope.report.data import Number, Run, StudyData
 from kvscope.report.differences import shared_settings, varied_settings
 from kvscope.report.load import names
+from kvscope.report.summary import summary
 from kvscope.report.thin import MERGE, thin, with_idle
 from kvscope.report.ticks import LETTER, positions
 from kvscope.report.traits import in_tokens, in_words, traits, value_of, without
@@ -380,6 +381,46 @@ def test_a_fact_that_differs_is_told_with_whom_it_holds_for():
     assert found["Machine"] == (("h", ""),)
     assert found["Operating system"] == (("x", "a"), ("y", "b; c"))
     assert found["Profiler"] == (("none: not asked for", ""),)
+
+
+def told(run):
+    return {c.name: c.values[0][0] for c in circumstances(study(run))}
+
+
+def test_the_rule_that_ended_the_repeats_is_told_with_their_number():
+    rule = {"min": 3, "max": 10, "until": 0.05, "measured": 4, "reached": True}
+    one = ran("a", 0)
+    one.facts["repeats"] = rule
+    assert told(one)["Repeats"] == (
+        "4: at least 3, then until the throughput's 95 % interval was within ± 5 % of its mean"
+    )
+    one.facts["repeats"] = rule | {"measured": 10, "reached": False}
+    assert told(one)["Repeats"].endswith("of its mean, not reached after 10")
+
+
+def test_a_number_of_repeats_is_told_as_it_was_asked_for():
+    one = replace(ran("a", 0), settings={"repeats": 3})
+    one.facts["repeats"] = {"min": 3, "max": 3, "until": None, "measured": 3, "reached": None}
+    assert told(one)["Repeats"] == "3"
+
+
+def test_disturbed_repeats_are_shown_apart():
+    one = ran("a", 0)
+    assert "Other load" not in told(one), "nothing was recorded"
+    quiet = {"repeat": 0, "disturbed": False, "why": ""}
+    one.facts["disturbance"] = [quiet]
+    assert told(one)["Other load"] == "disturbed no repeat"
+    busy = {"repeat": 1, "disturbed": True, "why": "other processes used 0.9 of 2 CPUs"}
+    one.facts["disturbance"] = [quiet, busy]
+    assert told(one)["Other load"] == "repeat 1: other processes used 0.9 of 2 CPUs"
+
+
+def test_the_console_names_the_disturbed_repeats_of_a_valid_run():
+    metrics = pd.DataFrame({"metric": ["makespan_s"], "valid": [True], "reasons": [""]})
+    one = replace(ran("a", 0), metrics=metrics)
+    assert len(list(summary(study(one)))) == 1
+    one.facts["disturbance"] = [{"repeat": 2, "disturbed": True, "why": "another run"}]
+    assert list(summary(study(one)))[1] == "  a: valid, though disturbed, repeat 2: another run"
 
 
 def test_dates_are_a_minute_or_a_span():

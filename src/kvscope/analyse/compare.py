@@ -16,7 +16,8 @@ import pandas as pd
 from scipy import stats
 
 from kvscope import tables
-from kvscope.analyse.statistics import CONFIDENCE, Estimate
+from kvscope.analyse.statistics import Estimate
+from kvscope.interval import CONFIDENCE
 
 UNKNOWN = Estimate(math.nan, math.nan, math.nan, 0)
 

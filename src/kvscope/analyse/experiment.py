@@ -11,9 +11,10 @@ from kvscope.accounts import ANALYSED
 from kvscope.analyse.access import ACCESS_METRICS
 from kvscope.analyse.checklist import checklist
 from kvscope.analyse.metrics import METRICS, Metric
+from kvscope.analyse.reason import Reason
 from kvscope.analyse.records import Records, read_records
 from kvscope.analyse.statistics import Estimate, estimate, widened
-from kvscope.analyse.validity import Reason, reasons_against
+from kvscope.analyse.validity import reasons_against
 from kvscope.runfile import run_sha256, tables_directory
 
 METRICS_FILE = "metrics.parquet"
@@ -33,8 +34,12 @@ def analyse(run: Path, out: Path) -> pd.DataFrame:
     frame = metrics_of(records, reasons, *of)
     accounts.begin(out, ANALYSED, [METRICS_FILE])
     tables.write(tables.METRICS, frame, out / METRICS_FILE)
-    verdict = {"valid": not reasons, "reasons": [asdict(reason) for reason in reasons]}
-    verdict["oracles"] = [asdict(each) for each in verdicts]
+    verdict = {
+        "valid": not reasons,
+        "reasons": [asdict(reason) for reason in reasons],
+        "oracles": [asdict(each) for each in verdicts],
+        "disturbed": [entry for entry in facts.get("disturbance", []) if entry["disturbed"]],
+    }
     accounts.write(out, ANALYSED, run, [METRICS_FILE], verdict)
     return frame
 

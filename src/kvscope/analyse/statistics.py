@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
-CONFIDENCE = 0.95
+from kvscope.interval import half_width
 
 
 @dataclass(frozen=True)
@@ -23,17 +22,12 @@ class Estimate:
 def estimate(values: Sequence[float]) -> Estimate:
     """Mean and Student-t interval of one value per repeat; NaN values are left out.
 
-    The interval is mean ± t(0.975, n-1) · s / √n, s with n-1 degrees of freedom; it needs two
-    repeats. It assumes repeats to be independent and about normally distributed.
+    The interval is Student's (`interval.half_width`); it needs two repeats.
     """
-    sample = np.array([v for v in values if not math.isnan(v)], dtype=float)
-    if not len(sample):
+    sample = [v for v in values if not math.isnan(v)]
+    if not sample:
         return Estimate(math.nan, math.nan, math.nan, 0)
-    mean = float(sample.mean())
-    if len(sample) < 2:
-        return Estimate(mean, math.nan, math.nan, 1)
-    t = float(stats.t.ppf(0.5 + CONFIDENCE / 2, len(sample) - 1))
-    half = t * float(sample.std(ddof=1)) / math.sqrt(len(sample))
+    mean, half = float(np.mean(sample)), half_width(sample)
     return Estimate(mean, mean - half, mean + half, len(sample))
 
 

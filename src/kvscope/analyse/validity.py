@@ -1,10 +1,11 @@
 """May a run be believed? If not, why: reasons by name, each with the figures behind it."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from kvscope.analyse.metrics import makespan_s, stall_time_s
+from kvscope.analyse.precision import imprecise, with_disturbance
+from kvscope.analyse.reason import Reason
 from kvscope.analyse.records import Records
 from kvscope.analyse.statistics import coefficient_of_variation
 from kvscope.oracle import VIOLATED, Verdict
@@ -17,14 +18,6 @@ MAXIMUM_VARIATION = 0.10
 MAXIMUM_STALL_SHARE = 0.05
 
 
-@dataclass(frozen=True)
-class Reason:
-    """Why a run may not be believed."""
-
-    name: str
-    detail: str
-
-
 def warm_up(facts: dict[str, Any]) -> list[Reason]:
     """Warm-up met every shape class that was measured."""
     found = facts.get("warmup", {})
@@ -34,8 +27,8 @@ def warm_up(facts: dict[str, Any]) -> list[Reason]:
     return [Reason("warm_up_incomplete", f"classes {', '.join(missed)}")] if missed else []
 
 
-def repeats(records: Records) -> list[Reason]:
-    """Enough repeats, and alike."""
+def repeats(facts: dict[str, Any], records: Records) -> list[Reason]:
+    """Enough repeats, alike, and the throughput known as well as was asked for."""
     makespans = [makespan_s(repeat) for repeat in records.repeats()]
     reasons = []
     if len(makespans) < MINIMUM_REPEATS:
@@ -44,18 +37,18 @@ def repeats(records: Records) -> list[Reason]:
     variation = coefficient_of_variation(makespans)
     if variation > MAXIMUM_VARIATION:
         detail = f"makespan varies by {variation:.0%}, at most {MAXIMUM_VARIATION:.0%}"
-        reasons.append(Reason("unstable", detail))
-    return reasons
+        reasons.append(Reason("unstable", with_disturbance(detail, facts)))
+    return reasons + imprecise(facts, records)
 
 
-def stalls(records: Records) -> list[Reason]:
+def stalls(facts: dict[str, Any], records: Records) -> list[Reason]:
     """No repeat lost much of its time in stalls."""
     reasons = []
     for number, repeat in enumerate(records.repeats()):
         share = stall_time_s(repeat) / makespan_s(repeat)
         if share > MAXIMUM_STALL_SHARE:
             detail = f"repeat {number}: {share:.0%} of the makespan"
-            reasons.append(Reason("stalled", detail))
+            reasons.append(Reason("stalled", with_disturbance(detail, facts)))
     return reasons
 
 
@@ -87,7 +80,7 @@ def reasons_against(
         return [Reason("failed", facts.get("reason") or "unknown")]
     found = violated(verdicts)
     if len(records.steps):  # else a trace of kernels alone
-        found += [*repeats(records), *stalls(records)]
+        found += [*repeats(facts, records), *stalls(facts, records)]
     if IMPORTED_FROM not in facts:
         found += [*warm_up(facts), *lost_trace(facts)]
     return found

@@ -167,7 +167,10 @@ def _ticks(clock: Clock, short_ns: float) -> float:
     return max(short_ns, SHORT_GAP_STEPS * clock.resolution_ns) / float(clock.slopes[0])
 
 
-ORACLES_OF_RUN: tuple[Oracle[Judge], ...] = (Oracle(passes_missing), Oracle(clock_factor_wrong))
+ORACLES_OF_RUN: tuple[Oracle[Judge], ...] = (
+    Oracle(passes_missing, "KV events"),
+    Oracle(clock_factor_wrong, "KV events"),
+)
 ALL_ORACLES: tuple[Oracle[Any], ...] = (*ORACLES, *ORACLES_OF_RUN)
 NAMES = tuple(oracle.name for oracle in ALL_ORACLES)
 

@@ -249,9 +249,9 @@ def batch_differs(evidence: Evidence) -> Violations | None:
 
 
 ORACLES: tuple[Oracle[Evidence], ...] = (
-    *map(
-        Oracle[Evidence],
-        (
+    *(
+        Oracle(look, "KV events")
+        for look in (
             events_dropped,
             records_unreadable,
             k_reads_missing,
@@ -265,7 +265,7 @@ ORACLES: tuple[Oracle[Evidence], ...] = (
             layer_wrong,
             layer_unknown,
             batch_differs,
-        ),
+        )
     ),
     *ORACLES_OF_BLOCKS,
     *ORACLES_OF_TIME,

@@ -82,7 +82,7 @@ def tokens_outside_block(evidence: Evidence) -> Violations | None:
 
 
 ORACLES_OF_BLOCKS: tuple[Oracle[Evidence], ...] = tuple(
-    Oracle(look)
+    Oracle(look, "KV events")
     for look in (
         block_not_in_table,
         block_outside_cache,

@@ -153,7 +153,7 @@ def _paired_by_sorting(evidence: Evidence) -> tuple[Int64s, Int64s]:
 
 
 ORACLES_OF_TIME: tuple[Oracle[Evidence], ...] = tuple(
-    Oracle(look)
+    Oracle(look, "KV events")
     for look in (
         event_of_other_kernel,
         event_outside_kernel,

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from kvscope.errors import BadInput
-from kvscope.plan.fields import IMPOSSIBLE
+from kvscope.plan.fields import FORMS, IMPOSSIBLE
 
 # Tells which layer of the configuration a dotted key's value comes from.
 Origin = Callable[[str], str]
@@ -108,6 +108,8 @@ def _locate(
     classes: list[type[BaseModel]] = [schema]
     holder: type[BaseModel] | None = None
     for step in location:
+        if step in FORMS:
+            continue
         chosen = [c for c in classes if len(classes) > 1 and step in (*_tags(c), _tag(c))]
         if chosen:
             classes = chosen

@@ -25,6 +25,7 @@ from kvscope.plan.fields import (
 )
 from kvscope.plan.models import Model
 from kvscope.plan.policies import KINDS, PLUGIN, Plugin
+from kvscope.plan.repeats import Repeated, Stopping
 from kvscope.plan.sources import HASHES
 
 GIB = 2**30
@@ -238,7 +239,7 @@ class Experiment(Part):
     profiler: Profiler
     # NumPy's legacy generator, which the Zipf workload is defined by, takes 32 bits.
     seed: Annotated[Whole, Field(ge=0, lt=2**32)]
-    repeats: Annotated[Whole, Field(ge=1, le=MAX_REPEATS)]
+    repeats: Repeated
     warmup: Annotated[Whole, Field(ge=0, le=MAX_REPEATS)]
 
     @model_validator(mode="after")
@@ -283,6 +284,11 @@ class Experiment(Part):
         traced = "" if self.tracing.name == "none" else f"-{self.tracing.name}"
         policies = f"{batching}-{self.overflow.name}"
         return f"{model}-{workload}-{policies}-{room}x{cache.block_size}{traced}"
+
+    @property
+    def stopping(self) -> Stopping:
+        """When its repeats end."""
+        return Stopping.of(self.repeats)
 
     @property
     def kv_bytes_per_token(self) -> int:

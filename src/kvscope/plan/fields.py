@@ -7,6 +7,9 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 
 IMPOSSIBLE = "impossible"
+# The forms of a value that is a number or a group of keys. They stand in pydantic's locations and
+# in no dotted key, since no key has such a name.
+NUMBER, RULE = FORMS = ("<number>", "<rule>")
 
 # Beyond these no experiment can be run anywhere: they catch a slip before it takes memory or hours.
 MAX_NUMBER = 10**9

@@ -10,6 +10,7 @@ from typing import Any
 from kvscope.errors import BadInput
 from kvscope.plan import overrides as command_line
 from kvscope.plan import study as studies
+from kvscope.plan.complaints import shown
 from kvscope.plan.composition import Composer, Config
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.manifest import AD_HOC
@@ -138,10 +139,17 @@ def _matches(point: Point, config: Config, pattern: Settings) -> bool:
 def _varied(points: list[tuple[Point, Config]], composer: Composer) -> list[dict[str, Any]]:
     """Of each point, the values of the keys that differ between the points."""
     keys = list(dict.fromkeys(key for point, _ in points for key in point.settings))
-    rows = [{key: point.value(config, key) for key in keys} for point, config in points]
+    rows = [{key: _told(point.value(config, key)) for key in keys} for point, config in points]
     differ = [key for key in keys if any(row[key] != rows[0][key] for row in rows)]
     varied = [key for key in differ if not _only_there_or_not(key, rows, differ, composer)]
     return [{key: row[key] for key in varied} for row in rows]
+
+
+def _told(value: Any) -> Any:
+    """A value as one of a table: a group of keys in words, 'min 3, max 10, until 0.05'."""
+    if not isinstance(value, dict):
+        return value
+    return ", ".join(f"{key} {shown(item)}" for key, item in value.items())
 
 
 def _only_there_or_not(

@@ -1,10 +1,11 @@
 """One point of a grid: which layer set which value, and the experiment they make."""
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from kvscope.errors import BadInput
 from kvscope.plan.complaints import all_keys, nearest, shown
@@ -93,9 +94,16 @@ class Point:
             raise BadInput(f"{key} ({self.origin(key)}) cannot be set; write {group}={value}")
         holder: Any = reduce(_item, parents, config)
         if not isinstance(holder, dict):
-            known = _experiment_keys()
-            raise BadInput(f"{key} ({self.origin(key)}) is not a key{nearest(key, known)}")
-        holder[name] = value
+            self._refuse_below(holder, key)
+        holder[name] = copy.deepcopy(value)
+
+    def _refuse_below(self, holder: Any, key: str) -> NoReturn:
+        known, above = _experiment_keys(), key.rpartition(".")[0]
+        if key in known and holder is not None:
+            why = f"cannot be set where {above} is {shown(holder)} ({self.origin(above)})"
+        else:
+            why = f"is not a key{nearest(key, known)}"
+        raise BadInput(f"{key} ({self.origin(key)}) {why}")
 
     def _drop_other_size(self, config: Config, layer: Settings) -> None:
         """A memory's size in blocks or in GiB replaces the other one of the layers below."""

@@ -318,6 +318,16 @@ def _arrivals_have_times(experiment: "Experiment") -> None:
         )
 
 
+def _repeats_in_order(experiment: "Experiment") -> None:
+    stopping = experiment.stopping
+    if stopping.min > stopping.max:
+        raise impossible(
+            f"repeats.min ({stopping.min}) must not exceed repeats.max ({stopping.max})",
+            "repeats.min",
+            "repeats.max",
+        )
+
+
 def _shown(value: object) -> object:
     return "null" if value is None else value
 
@@ -346,4 +356,5 @@ RULES: tuple[Callable[["Experiment"], None], ...] = (
     _requests_within_bounds,
     _tokenizer_has_a_hash,
     _arrivals_have_times,
+    _repeats_in_order,
 )

@@ -19,6 +19,7 @@ from kvscope.plan import layers
 from kvscope.plan.composition import groups
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.policies import KINDS, Plugin
+from kvscope.plan.repeats import Repeats
 from kvscope.plan.study import StudyFile
 
 Schema = dict[str, Any]
@@ -90,7 +91,19 @@ def _leaves() -> dict[str, Schema]:
         known = found.setdefault(key, [])
         if value not in known:
             known.append(value)
+    found["repeats"].append(_repeats())
     return {key: _any_of([*kinds, REFERENCE]) for key, kinds in found.items()}
+
+
+def _repeats() -> Schema:
+    """The one value that is a group of keys."""
+    keys = list(Repeats.model_fields)
+    return {
+        "type": "object",
+        "properties": {key: _ref(f"repeats.{key}") for key in keys},
+        "required": keys,
+        "additionalProperties": False,
+    }
 
 
 def _walk(root: Schema, node: Schema, key: str) -> Iterator[tuple[str, Schema]]:

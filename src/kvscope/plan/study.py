@@ -12,6 +12,7 @@ from kvscope.files import check_name
 from kvscope.plan import documents, layers
 from kvscope.plan.complaints import complaint, nearest, shown
 from kvscope.plan.fields import Part
+from kvscope.plan.repeats import Repeats
 
 # Values of dotted configuration keys, set together.
 Settings = dict[str, Any]
@@ -20,6 +21,8 @@ Settings = dict[str, Any]
 def _single(value: Any) -> Any:
     if value is None or isinstance(value, str | bool | int | float):
         return value
+    if isinstance(value, dict) and value.keys() & Repeats.model_fields.keys():
+        return value  # what is wrong with it, the experiment says
     raise PydanticCustomError("single_value", "a single value (text, number, true, false, null)")
 
 

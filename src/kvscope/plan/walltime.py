@@ -49,13 +49,19 @@ MOST_RUNS = 200
 LONGEST_S = 10**9
 
 
-def expected_s(experiment: "Experiment") -> float:
-    """Seconds that a run is expected to take by the model; BadInput if its trace cannot be used."""
+def expected_s(experiment: "Experiment", repeats: float | None = None) -> float:
+    """Seconds that a run is expected to take by the model; BadInput if its trace cannot be used.
+
+    Where the throughput decides how many repeats there are, `repeats` are expected: by default the
+    middle between the least and the most, so that twice the time is enough for the most.
+    """
+    if repeats is None:
+        repeats = (experiment.stopping.min + experiment.stopping.max) / 2
     speed, model = SPEEDS[experiment.device.name], experiment.model
     start_s = speed.start_s + model.weight_bytes / speed.load_bytes_per_s
     if experiment.engine.attention == "instrumented":
         start_s += speed.compile_s
-    servings = experiment.warmup + experiment.repeats
+    servings = experiment.warmup + repeats
     return start_s + servings * _serving_s(experiment, work(experiment), speed)
 
 
@@ -89,20 +95,21 @@ def _flops(experiment: "Experiment", once: Work) -> float:
 def walltimes_s(experiments: Iterable["Experiment"], results: Path) -> dict[str, int]:
     """Expected seconds of each experiment's run, by id; BadInput if a trace cannot be used.
 
-    As long as its finished run took, if there is one below `results`. Else the model's value,
-    times the median of measured / expected over the finished runs of the same device and model on
-    this host.
+    The model's value, times measured / expected of its finished run below `results`. Else times
+    the median of that over the finished runs of the same device and model on this host.
     """
     planned = {experiment.id: experiment for experiment in experiments}
-    measured = {i: s for i in planned if (s := _measured_s(results / "experiments" / i))}
-    corrections = _corrections(planned, results) if len(measured) < len(planned) else {}
-    expected = {
-        i: expected_s(experiment) * corrections.get(_machine(experiment), 1.0)
+    ratios = {
+        i: ratio
         for i, experiment in planned.items()
-        if i not in measured
+        if (ratio := _ratio(results / "experiments" / i, experiment))
     }
-    seconds = measured | expected
-    return {i: max(1, round(min(seconds[i], LONGEST_S))) for i in planned}
+    corrections = _corrections(planned, results) if len(ratios) < len(planned) else {}
+    seconds = {
+        i: expected_s(experiment) * (ratios.get(i) or corrections.get(_machine(experiment), 1.0))
+        for i, experiment in planned.items()
+    }
+    return {i: max(1, round(min(s, LONGEST_S))) for i, s in seconds.items()}
 
 
 def _corrections(planned: dict[str, "Experiment"], results: Path) -> dict[tuple[str, str], float]:
@@ -110,9 +117,9 @@ def _corrections(planned: dict[str, "Experiment"], results: Path) -> dict[tuple[
     ratios: dict[tuple[str, str], list[float]] = defaultdict(list)
     for directory in _newest(results):
         try:
-            if measured_s := _measured_s(directory, platform.node()):
-                experiment = planned.get(directory.name) or _load(directory)
-                ratios[_machine(experiment)].append(measured_s / expected_s(experiment))
+            experiment = planned.get(directory.name) or _load(directory)
+            if ratio := _ratio(directory, experiment, platform.node()):
+                ratios[_machine(experiment)].append(ratio)
         except BadInput:
             continue  # of another version, or of a trace that is gone: it tells nothing
     return {machine: median(values) for machine, values in ratios.items()}
@@ -129,8 +136,11 @@ def _newest(results: Path) -> list[Path]:
     return [path.parent for path in runs[:MOST_RUNS]]
 
 
-def _measured_s(directory: Path, host: str | None = None) -> float | None:
-    """Seconds that a complete run, on this host if one is given, took; None if there is none."""
+def _ratio(directory: Path, experiment: "Experiment", host: str | None = None) -> float | None:
+    """Seconds that a complete run took over those expected of as many repeats; None if none did.
+
+    The run is of any host, or of the one given.
+    """
     try:
         facts = runfile.read_run(directory)
     except BadInput:
@@ -140,7 +150,9 @@ def _measured_s(directory: Path, host: str | None = None) -> float | None:
     if host is not None and facts.get("hardware", {}).get("hostname") != host:
         return None
     total = facts.get("timings_s", {}).get("total")
-    return total if isinstance(total, int | float) and total > 0 else None
+    if not isinstance(total, int | float) or total <= 0:
+        return None
+    return total / expected_s(experiment, facts.get("repeats", {}).get("measured"))
 
 
 def _load(directory: Path) -> "Experiment":

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from kvscope.analyse.precision import disturbed, percent
 from kvscope.report.data import Run, StudyData
 from kvscope.report.differences import shared_settings
 from kvscope.report.words import number_text, plural, value_text
@@ -142,6 +143,26 @@ def _model(run: Run) -> str | None:
     return f"{model.get('name')}: {layers} layers, hidden size {width}, {dtype}"
 
 
+def _repeats(run: Run) -> str | None:
+    """How many there were, by which rule, and whether it was kept."""
+    found = run.facts.get("repeats")
+    if not found or found["until"] is None:
+        return _setting("repeats")(run)
+    until = percent(found["until"])
+    most = "" if found["reached"] else f", not reached after {found['max']}"
+    return (
+        f"{found['measured']}: at least {found['min']}, then until the throughput's 95 % interval "
+        f"was within ± {until} of its mean{most}"
+    )
+
+
+def _other_load(run: Run) -> str | None:
+    """Which repeats other load disturbed."""
+    if "disturbance" not in run.facts:
+        return None
+    return disturbed(run.facts) or "disturbed no repeat"
+
+
 def _warm_up(run: Run) -> str | None:
     found = run.facts.get("warmup")
     if not found:
@@ -205,7 +226,8 @@ _FACTS: tuple[tuple[str, Callable[[Run], str | None]], ...] = (
     ("Model", _model),
     ("Block", _block),
     ("Seed", _setting("seed")),
-    ("Repeats", _setting("repeats")),
+    ("Repeats", _repeats),
+    ("Other load", _other_load),
     ("Warm-up", _warm_up),
     ("Profiler", _profiler),
     ("KV events", _tracing),

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
+from kvscope.analyse.precision import disturbed
 from kvscope.report.data import REFUSED, StudyData
 from kvscope.report.words import plural
 
@@ -27,6 +28,8 @@ def summary(study: StudyData) -> Iterator[str]:
             yield f"  {run.label}: {run.status}{f', {run.failure}' if run.failure else ''}"
         elif not run.valid:
             yield f"  {run.label}: not valid, {'; '.join(run.doubts)}"
+        elif text := disturbed(run.facts):
+            yield f"  {run.label}: valid, though disturbed, {text}"
         if run.again:
             yield f"  {run.label}: {run.again}"
     if study.planned:

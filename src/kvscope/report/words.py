@@ -180,6 +180,8 @@ REASONS = {
     f"{100 * MAXIMUM_VARIATION:.0f}{NBSP}% (standard deviation over mean)",
     "stalled": f"a repeat lost more than {100 * MAXIMUM_STALL_SHARE:.0f}{NBSP}% of its makespan "
     "in stalls",
+    "not_precise": "the throughput's interval was not as narrow after the most repeats as was "
+    "asked for",
     "nothing_served": "a repeat served no request to its end",
     "no_warm_up": "nothing ran before the measured part",
     "warm_up_incomplete": "the measured part had forward passes of shapes that warm-up had not",

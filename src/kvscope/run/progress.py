@@ -55,6 +55,10 @@ class Progress:
         self._total, self._phase = total, phase
         self._write()
 
+    def more(self, tokens: int) -> None:
+        """So many more output tokens are to come than were thought."""
+        self._total += tokens
+
     def phase(self, phase: str) -> None:
         """A new part of the run begins."""
         self._phase = phase

@@ -27,12 +27,14 @@ from kvscope.errors import BadInput, CannotWrite, KvscopeError
 from kvscope.files import write_json
 from kvscope.plan.experiment import Experiment, load
 from kvscope.ranges import REPEAT, RUN, WARM_UP
+from kvscope.run import disturbance
 from kvscope.run.kernel_events import KernelEvents
 from kvscope.run.locks import SESSION_LOCK, locked
 from kvscope.run.progress import Progress
 from kvscope.run.provenance import accelerators
 from kvscope.run.recorder import Repeat, RepeatContext, replay
 from kvscope.run.serving import Served, outcome, serve
+from kvscope.run.throughput import throughput_tokens_per_s
 from kvscope.runfile import KERNEL_EVENTS, SESSION_FILE
 from kvscope.workload.requests import Request, build, sources, to_frame
 
@@ -56,7 +58,13 @@ class Session:
     timings_s: dict[str, float] = field(default_factory=dict)
     engine: dict[str, Any] = field(default_factory=dict)
     leaks: list[dict[str, int]] = field(default_factory=list)
+    disturbance: list[dict[str, Any]] = field(default_factory=list)
     kernel_events: KernelEvents | None = None
+
+    @property
+    def throughputs(self) -> list[float]:
+        """Tokens a second of each finished repeat."""
+        return [throughput_tokens_per_s(frame) for frame in self.outcomes]
 
     def context(self, engine: Engine, origin_ns: int) -> RepeatContext:
         """The context of the repeat that starts at `origin_ns`."""
@@ -71,14 +79,17 @@ class Session:
 
 
 def measure(session: Session, marks: Marks, progress: Progress) -> None:
-    """Warm up and repeat; the session holds whatever was finished, also after an exception.
+    """Warm up, and repeat until the throughput is known as well as was asked for.
+
+    The session holds whatever was finished, also after an exception.
 
     Warm-up serves the whole request list to its end, so that it covers every shape class that the
     measured part will use.
     """
     experiment = session.experiment
+    stopping = experiment.stopping
     tokens = sum(r.output_tokens for r in session.requests)
-    progress.begin(tokens * (experiment.warmup + experiment.repeats), "starting vLLM")
+    progress.begin(tokens * (experiment.warmup + stopping.min), "starting vLLM")
     began = time.perf_counter()
     with marks.range(RUN), ExitStack() as stack:
         with progress.watching():
@@ -103,17 +114,23 @@ def measure(session: Session, marks: Marks, progress: Progress) -> None:
         session.engine |= {name: found.facts for name, found in checks.items()}
         session.timings_s["warm_up"] = time.perf_counter() - began
         began = time.perf_counter()
-        for number in range(experiment.repeats):
-            progress.phase(f"repeat {number + 1}/{experiment.repeats}")
+        while not stopping.ends(session.throughputs):
+            number = len(session.repeats)
+            progress.phase(f"repeat {number + 1}/{max(number + 1, stopping.min)}")
+            if number >= stopping.min:
+                progress.more(tokens)
+            before = disturbance.sample()
             with marks.range(REPEAT, number):
                 timeout_s = experiment.workload.timeout_s
                 recording, repeat, served = one_pass(
                     session, engine, events, marks, progress, timeout_s
                 )
+            found = disturbance.between(before, disturbance.sample())
             session.outcomes.append(outcome(repeat, number, session.requests, served))
             session.origins_ns.append(served.origin_ns)
             session.leaks += leaked(engine, number)
             session.repeats.append(repeat)
+            session.disturbance.append({"repeat": number} | found)
             events.write(number, recording, repeat)
             save(session)
         session.timings_s["repeats"] = time.perf_counter() - began
@@ -180,6 +197,8 @@ def summary(session: Session) -> dict[str, Any]:
     warm_up = _joined(tables.STEPS, session.warm_up)
     return {
         "time_source": TIME_SOURCE,
+        "repeats": session.experiment.stopping.facts(session.throughputs),
+        "disturbance": session.disturbance,
         "clock": {
             "run_start_monotonic_ns": session.start_ns,
             "run_start_utc_ns": session.start_utc_ns,

@@ -1,0 +1,53 @@
+"""Is a run's throughput known as well as was asked for, and what disturbed its repeats?"""
+
+import math
+from typing import Any
+
+from kvscope.analyse.metrics import BY_NAME
+from kvscope.analyse.reason import Reason
+from kvscope.analyse.records import Records
+from kvscope.interval import half_width_share
+
+# As many disturbed repeats are described; of the others the number is told.
+MOST_DESCRIBED = 3
+
+
+def imprecise(facts: dict[str, Any], records: Records) -> list[Reason]:
+    """The throughput's interval is as narrow as `repeats.until` asks, if it asks.
+
+    It is computed anew from the tables: what run.json says of it is not taken on trust.
+    """
+    until = facts.get("repeats", {}).get("until")
+    if until is None:
+        return []
+    throughput = BY_NAME["throughput_tokens_per_s"].of
+    found = [throughput(repeat) for repeat in records.repeats()]
+    share = half_width_share(found)
+    if share <= until:
+        return []
+    known = "throughput is not known" if math.isnan(share) else f"throughput ± {percent(share)}"
+    times = f"{len(found)} repeat{'' if len(found) == 1 else 's'}"
+    detail = f"{known}, ± {percent(until)} asked, after {times}"
+    return [Reason("not_precise", with_disturbance(detail, facts))]
+
+
+def disturbed(facts: dict[str, Any]) -> str:
+    """Which repeats were disturbed and by what, in words; empty if none was.
+
+    'repeat 1: other processes used 0.9 of 2 CPUs'
+    """
+    found = [entry for entry in facts.get("disturbance", []) if entry["disturbed"]]
+    described = [f"repeat {entry['repeat']}: {entry['why']}" for entry in found[:MOST_DESCRIBED]]
+    if more := found[MOST_DESCRIBED:]:
+        described.append(f"and {len(more)} more of {len(facts['disturbance'])} repeats")
+    return "; ".join(described)
+
+
+def with_disturbance(detail: str, facts: dict[str, Any]) -> str:
+    """A reason's detail, and what disturbed the run, which may be its cause."""
+    return "; ".join(filter(None, (detail, disturbed(facts))))
+
+
+def percent(share: float) -> str:
+    """A share in percent with two significant digits: '4.8 %', '12 %'."""
+    return f"{100 * share:.2g} %" if share < 1 else f"{100 * share:.0f} %"

@@ -1,0 +1,199 @@
+"""What else the machine did while a repeat ran: read from /proc before it and after it.
+
+Nothing is read while a repeat is timed. Linux tells it; elsewhere the figures are null, and no
+repeat is called disturbed. A disturbed repeat stays in the tables: this says why it may be slow.
+
+A process is a part of the run if it is of the measured process's session, which its supervisor
+begins and a profiler's processes share.
+"""
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MEASURED_PROCESS = "kvscope.run.session"
+
+# Above any of these shares a repeat is called disturbed. An idle machine stays below them (its own
+# services take about 1 %); what exceeds them may lengthen a repeat by a good part of the 5 % to
+# which the studies here want to know its throughput.
+# Of the machine's CPU time: taken by the hypervisor for other machines, from the run itself.
+MAXIMUM_STEAL = 0.02
+# Of the machine's CPU time: used by other processes. They share its caches, its memory's bandwidth
+# and its clock rate with the run also where they leave it its cores.
+MAXIMUM_OTHERS = 0.10
+# Of the repeat's time: what the main thread, which every pass waits for, was ready and had no CPU.
+MAXIMUM_WAITING = 0.02
+# Ticks of the CPU clock (10 ms each) by which two counts of the same time may differ: less than
+# this says nothing of a short repeat.
+NOISE_TICKS = 5
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """CPU time of the whole machine since it started, in ticks."""
+
+    busy: int
+    steal: int
+    total: int
+    cores: int
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What the machine and the run had done at an instant; None: not told here."""
+
+    time_s: float
+    cpu: Cpu | None = None
+    own_ticks: int = 0  # CPU time of the run's processes
+    waited_s: float | None = None  # of the main thread, ready and without a CPU
+    switches: int | None = None  # of the main thread, involuntary
+    run_queue: float | None = None
+    frequency_mhz: float | None = None
+    other_run: bool = False
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process of /proc: its id, its session, its CPU time with all threads in ticks."""
+
+    id: int
+    session: int
+    ticks: int
+
+
+def sample(proc: Path = Path("/proc"), cpus: Path = Path("/sys/devices/system/cpu")) -> Sample:
+    """Read what the machine has done so far."""
+    own = process_of(_text(proc / "self/stat"))
+    everyone = list(_processes(proc))
+    return Sample(
+        time_s=time.perf_counter(),
+        cpu=cpu_of(_text(proc / "stat")),
+        own_ticks=sum(p.ticks for p in everyone if own and p.session == own.session),
+        waited_s=waited_of(_text(proc / "self/schedstat")),
+        switches=switches_of(_text(proc / "self/status")),
+        run_queue=run_queue_of(_text(proc / "loadavg")),
+        frequency_mhz=frequency_of(
+            (_text(path) for path in cpus.glob("cpu[0-9]*/cpufreq/scaling_cur_freq")),
+            _text(proc / "cpuinfo"),
+        ),
+        other_run=any(
+            is_measured_process(_text(proc / str(p.id) / "cmdline"))
+            for p in everyone
+            if own and p.session != own.session
+        ),
+    )
+
+
+def cpu_of(stat: str) -> Cpu | None:
+    """The machine's CPU time, of the text of /proc/stat."""
+    lines = [line.split() for line in stat.splitlines() if line.startswith("cpu")]
+    if not lines or len(lines[0]) < 9:
+        return None
+    user, nice, system, idle, iowait, irq, softirq, steal = (int(word) for word in lines[0][1:9])
+    busy = user + nice + system + irq + softirq
+    return Cpu(busy, steal, busy + idle + iowait + steal, max(1, len(lines) - 1))
+
+
+def process_of(stat: str) -> Process | None:
+    """A process, of the text of its /proc/ID/stat; its name there may hold any characters."""
+    before, _, after = stat.rpartition(")")
+    words = after.split()
+    if len(words) < 13:
+        return None
+    return Process(int(before.split()[0]), int(words[3]), int(words[11]) + int(words[12]))
+
+
+def waited_of(schedstat: str) -> float | None:
+    """Seconds that a thread was ready and waited for a CPU, of the text of its schedstat."""
+    words = schedstat.split()
+    return int(words[1]) * 1e-9 if len(words) > 1 else None
+
+
+def switches_of(status: str) -> int | None:
+    """Involuntary context switches, of the text of /proc/ID/status."""
+    found = [line.split()[1] for line in status.splitlines() if line.startswith("nonvoluntary")]
+    return int(found[0]) if found else None
+
+
+def run_queue_of(loadavg: str) -> float | None:
+    """Tasks that ran or were ready in the last minute, in the mean, of the text of loadavg."""
+    return float(loadavg.split()[0]) if loadavg else None
+
+
+def frequency_of(cpufreq: Iterable[str], cpuinfo: str) -> float | None:
+    """The clock rate of the fastest core in MHz, of cpufreq's texts in kHz, or of cpuinfo."""
+    rates = [int(text) / 1000 for text in cpufreq if text.strip().isdecimal()]
+    rates = rates or [
+        float(line.partition(":")[2]) for line in cpuinfo.splitlines() if line.startswith("cpu MHz")
+    ]
+    return max(rates, default=None)
+
+
+def is_measured_process(cmdline: str) -> bool:
+    """Whether a command line, its words ended by NUL, is that of a measured process."""
+    return MEASURED_PROCESS in cmdline.split("\0")
+
+
+def between(before: Sample, after: Sample) -> dict[str, Any]:
+    """What run.json says of the time between two samples."""
+    duration_s = after.time_s - before.time_s
+    steal, others, cores = None, None, 1
+    if before.cpu and after.cpu and after.cpu.total > before.cpu.total:
+        total, cores = after.cpu.total - before.cpu.total, after.cpu.cores
+        busy = after.cpu.busy - before.cpu.busy
+        own = after.own_ticks - before.own_ticks
+        steal = max(0, after.cpu.steal - before.cpu.steal - NOISE_TICKS) / total
+        others = max(0, busy - own - NOISE_TICKS) / total
+    waiting = _difference(after.waited_s, before.waited_s)
+    waiting = None if waiting is None or duration_s <= 0 else waiting / duration_s
+    other_run = before.other_run or after.other_run
+    why = list(_reasons(steal, others, cores, waiting, other_run))
+    return {
+        "steal_share": steal,
+        "other_cpu_share": others,
+        "waiting_share": waiting,
+        "involuntary_switches": _difference(after.switches, before.switches),
+        "run_queue": after.run_queue,
+        "frequency_mhz": after.frequency_mhz,
+        "other_run": other_run,
+        "disturbed": bool(why),
+        "why": ", ".join(why),
+    }
+
+
+def _reasons(
+    steal: float | None, others: float | None, cores: int, waiting: float | None, other_run: bool
+) -> Iterator[str]:
+    if others is not None and others > MAXIMUM_OTHERS:
+        yield f"other processes used {others * cores:.1f} of {cores} CPUs"
+    if other_run:
+        yield "another run was measured at the same time"
+    if steal is not None and steal > MAXIMUM_STEAL:
+        yield f"the hypervisor took {steal:.0%} of the CPU time"
+    if waiting is not None and waiting > MAXIMUM_WAITING:
+        yield f"the run waited for a CPU for {waiting:.0%} of its time"
+
+
+def _difference(after: float | None, before: float | None) -> float | None:
+    return None if after is None or before is None else after - before
+
+
+def _processes(proc: Path) -> Iterator[Process]:
+    try:
+        names = os.listdir(proc)
+    except OSError:
+        return
+    for name in names:
+        if name.isdecimal() and (found := process_of(_text(proc / name / "stat"))):
+            yield found
+
+
+def _text(path: Path) -> str:
+    """A file's text; empty where there is no such file, or the process has ended."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,69 @@
+"""A run repeats until its throughput is known as well as was asked for, or says that it is not."""
+
+import pytest
+
+from kvscope.analyse.metrics import BY_NAME
+from kvscope.analyse.precision import imprecise
+from kvscope.interval import half_width_share
+
+from .conftest import AMPLE, Run, Runner
+
+pytestmark = pytest.mark.engine
+
+EASY = (AMPLE, "repeats={min:2,max:4,until:1e9}")
+IMPOSSIBLE = (AMPLE, "repeats={min:2,max:3,until:1e-9}")
+
+
+def numbers(made: Run) -> dict[str, set[int]]:
+    """The repeats that each part of a run tells of."""
+    tables = ("requests", "steps", "batch", "layers")
+    return {
+        **{name: {*made.table(name)["repeat"]} for name in tables},
+        "clock": {entry["repeat"] for entry in made.facts["clock"]["repeats"]},
+        "disturbance": {entry["repeat"] for entry in made.facts["disturbance"]},
+    }
+
+
+@pytest.mark.parametrize(("case", "measured"), [(EASY, 2), (IMPOSSIBLE, 3)], ids=["easy", "never"])
+def test_every_part_of_a_run_has_the_repeats_that_were_measured(run: Runner, case, measured):
+    made = run(*case)
+    assert made.facts["repeats"]["measured"] == measured
+    assert all(found == {*range(measured)} for found in numbers(made).values())
+
+
+def test_it_ends_when_the_throughput_is_known(run: Runner):
+    made = run(*EASY)
+    assert made.facts["repeats"]["reached"] is True
+    assert imprecise(made.facts, made.records) == []
+
+
+def test_it_says_that_the_throughput_is_not_known_after_the_most_repeats(run: Runner):
+    made = run(*IMPOSSIBLE)
+    assert made.facts["repeats"]["reached"] is False
+    (reason,) = imprecise(made.facts, made.records)
+    assert reason.name == "not_precise"
+    assert "asked, after 3 repeats" in reason.detail
+
+
+@pytest.mark.parametrize("case", [EASY, IMPOSSIBLE], ids=["easy", "never"])
+def test_the_throughput_that_ends_it_is_the_metric(run: Runner, case):
+    made = run(*case)
+    throughput = BY_NAME["throughput_tokens_per_s"].of
+    found = half_width_share([throughput(repeat) for repeat in made.records.repeats()])
+    assert made.facts["repeats"]["half_width_share"] == pytest.approx(found, rel=1e-9)
+
+
+def test_a_number_of_repeats_is_that_number(run: Runner):
+    facts = run(AMPLE).facts["repeats"]
+    assert (facts["min"], facts["max"], facts["measured"]) == (2, 2, 2)
+    assert facts["until"] is None
+    assert facts["reached"] is None
+
+
+def test_what_disturbs_a_repeat_is_recorded(run: Runner):
+    for entry in run(AMPLE).facts["disturbance"]:
+        assert 0 <= entry["steal_share"] <= 1
+        assert 0 <= entry["other_cpu_share"] <= 1
+        assert 0 <= entry["waiting_share"] <= 1
+        assert entry["run_queue"] > 0
+        assert entry["disturbed"] == bool(entry["why"])

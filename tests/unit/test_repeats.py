@@ -1,0 +1,252 @@
+"""When the repeats of a run end: a rule over the throughputs measured so far."""
+
+import math
+from itertools import count, takewhile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from kvscope import tables
+from kvscope.analyse.metrics import BY_NAME
+from kvscope.analyse.precision import MOST_DESCRIBED, disturbed, imprecise
+from kvscope.analyse.records import Records
+from kvscope.analyse.statistics import estimate
+from kvscope.errors import BadInput
+from kvscope.interval import half_width, half_width_share
+from kvscope.plan.experiment import Experiment, dump, load
+from kvscope.plan.grid import expand
+from kvscope.plan.repeats import Repeats, Stopping
+from kvscope.run.throughput import throughput_tokens_per_s
+from kvscope.runfile import read_run, write_run
+
+CONFIG = Path(__file__).parents[2] / "config"
+UNTIL = "repeats={min:3,max:10,until:0.05}"
+
+
+def experiment(*overrides: str, study: str | None = None) -> Experiment:
+    return expand(study, list(overrides), CONFIG).experiments[0].experiment
+
+
+def measured(stopping: Stopping, throughputs: list[float]) -> int:
+    """Repeats that a run makes whose repeats have these throughputs, in this order."""
+    return next(n for n in count(1) if stopping.ends(throughputs[:n]))
+
+
+# The rule, the throughputs that repeats would have, and how many are measured.
+SEQUENCES = [
+    (Stopping(3, 10, 0.05), [100.0] * 10, 3),
+    (Stopping(5, 10, 0.05), [100.0] * 10, 5),
+    (Stopping(3, 10, 0.05), [100, 101, 99, 1, 1, 1, 1, 1, 1, 1], 3),
+    # 80 to 120: ± 50 % of three; as more repeats agree, the interval closes.
+    (Stopping(3, 10, 0.05), [80, 100, 120, 100, 100, 100, 100, 100, 100, 100], 10),
+    (Stopping(3, 10, 0.2), [80, 100, 120, 100, 100, 100, 100, 100, 100, 100], 5),
+    (Stopping(2, 4, 1e9), [1, 1000, 1, 1000], 2),
+    (Stopping(2, 3, 1e-9), [100, 101, 102], 3),
+    (Stopping(3, 5, 0.05), [0.0] * 5, 5),
+    (Stopping(3, 5, 0.05), [math.nan] * 5, 5),
+    (Stopping(1, 1), [100], 1),
+    (Stopping(4, 4), [1, 1000, 1, 1000], 4),
+]
+
+
+@pytest.mark.parametrize(("stopping", "throughputs", "repeats"), SEQUENCES)
+def test_it_ends_at_the_first_repeat_from_min_on_that_is_precise_enough(
+    stopping: Stopping, throughputs: list[float], repeats: int
+) -> None:
+    assert measured(stopping, throughputs) == repeats
+
+
+@given(
+    st.lists(st.floats(1, 1e6), min_size=12, max_size=12),
+    st.integers(2, 6),
+    st.integers(0, 6),
+    st.floats(1e-3, 1),
+)
+def test_it_ends_between_min_and_max_and_not_before_it_must(
+    throughputs: list[float], least: int, more: int, until: float
+) -> None:
+    stopping = Stopping(least, least + more, until)
+    ended = measured(stopping, throughputs)
+    assert stopping.min <= ended <= stopping.max
+    for earlier in range(stopping.min, ended):
+        assert half_width_share(throughputs[:earlier]) > until
+    facts = stopping.facts(throughputs[:ended])
+    assert facts["measured"] == ended
+    assert facts["reached"] == (facts["half_width_share"] <= until)
+    assert facts["reached"] or ended == stopping.max
+
+
+@given(st.lists(st.floats(1, 1e6), min_size=2, max_size=20))
+def test_the_interval_is_students(values: list[float]) -> None:
+    error = np.std(values, ddof=1) / math.sqrt(len(values))
+    low, high = stats.t.interval(0.95, len(values) - 1, np.mean(values), error or 1e-300)
+    assert half_width(values) == pytest.approx((high - low) / 2, rel=1e-6, abs=1e-6)
+    found = estimate(values)
+    assert found.high - found.value == pytest.approx(half_width(values), abs=1e-6)
+
+
+@pytest.mark.parametrize("values", [[], [1.0], [0.0, 0.0], [1.0, math.nan], [1.0, math.inf]])
+def test_an_interval_that_is_not_defined_is_not_precise(values: list[float]) -> None:
+    assert math.isnan(half_width_share(values))
+    assert Stopping(1, 9, 0.05).reached(values) is False
+
+
+@pytest.mark.parametrize("spread", [0.005, 0.02, 0.04])
+def test_where_repeats_are_alike_the_rule_keeps_what_the_interval_promises(spread: float) -> None:
+    """Of simulated runs, the share whose interval holds the true mean; the document has more."""
+    numbers = np.random.default_rng(1).normal(1, spread, (2000, 10)).tolist()
+    stopping, held = Stopping(3, 10, 0.05), 0
+    for throughputs in numbers:
+        found = estimate(throughputs[: measured(stopping, throughputs)])
+        held += found.low <= 1 <= found.high
+    assert held / len(numbers) > 0.92
+
+
+def test_a_number_is_that_many_repeats() -> None:
+    assert experiment("repeats=7").stopping == Stopping(7, 7, None)
+    facts = Stopping.of(2).facts([1.0, 3.0])
+    assert facts["reached"] is None
+    assert facts["half_width_share"] == pytest.approx(stats.t.ppf(0.975, 1) * 1 / 2)
+
+
+def test_a_number_keeps_its_experiments_id() -> None:
+    """Leaving `repeats` as a number leaves its canonical text, and so every id, as it was."""
+    assert '"repeats":3' in experiment("repeats=3").canonical_json
+    assert experiment(UNTIL).id != experiment("repeats=3").id
+
+
+def test_the_rule_is_part_of_the_experiment_and_of_its_file(tmp_path: Path) -> None:
+    planned = experiment(UNTIL)
+    assert planned.repeats == Repeats(min=3, max=10, until=0.05)
+    path = tmp_path / "experiment.yaml"
+    path.write_text(dump(planned))
+    assert load(path) == planned
+    others = [experiment(UNTIL, f"repeats.{key}") for key in ("min=4", "max=9", "until=0.1")]
+    assert len({planned.id, *(other.id for other in others)}) == 4
+
+
+def test_a_study_gives_the_rule_and_the_command_line_changes_a_part_of_it() -> None:
+    assert experiment(study="quickstart").stopping == Stopping(3, 10, 0.05)
+    assert experiment("repeats.max=4", study="quickstart").stopping == Stopping(3, 4, 0.05)
+    assert experiment("repeats=2", study="quickstart").stopping == Stopping(2, 2)
+
+
+def test_numbers_and_rules_make_a_grid_and_are_told_in_words() -> None:
+    plan = expand(None, ["repeats=3,5,{min:3,max:10,until:0.05}"], CONFIG)
+    told = [planned.varied["repeats"] for planned in plan.experiments]
+    assert told == [3, 5, "min 3, max 10, until 0.05"]
+
+
+REFUSED = {
+    "repeats={min:3,max:10}": "repeats.until is missing (the command line)",
+    "repeats={min:1,max:9,until:1}": "repeats.min is 1 (the command line) but must be at least 2",
+    "repeats={min:2,max:1001,until:1}": "repeats.max is 1001 (the command line) but must be at",
+    "repeats={min:2,max:3,until:0}": "repeats.until is 0 (the command line) but must be more than",
+    "repeats={min:4,max:3,until:1}": "repeats.min (4) must not exceed repeats.max (3)",
+    "repeats={mim:3,max:9,until:1}": "repeats.mim (the command line) is not a key",
+    "repeats=[3]": "repeats is [3] (the command line) but must be a whole number",
+    "repeats.until=0.05": "repeats.until (the command line) cannot be set where repeats is 3 (",
+}
+
+
+@pytest.mark.parametrize(("override", "sentence"), REFUSED.items(), ids=list(REFUSED))
+def test_a_rule_that_cannot_be_is_refused(override: str, sentence: str) -> None:
+    with pytest.raises(BadInput) as error:
+        experiment(override)
+    assert sentence in str(error.value)
+
+
+def records(*makespans: float) -> Records:
+    """One request of 60 tokens in each repeat, served in this time."""
+    empty = {t.name: t.empty() for t in (tables.STEPS, tables.BATCH, tables.PREEMPTIONS)}
+    requests = pd.DataFrame(
+        {
+            "repeat": range(len(makespans)),
+            "prompt_tokens": 50,
+            "output_tokens": 10,
+            "aborted": False,
+            "arrival_s": 0.5,
+            "finished_s": [0.5 + makespan for makespan in makespans],
+        }
+    )
+    return Records(tables.WORKLOAD.empty(), requests, **empty, block_size=16)
+
+
+def facts(until: float | None, *disturbance: dict[str, Any]) -> dict[str, Any]:
+    return {"repeats": {"until": until}, "disturbance": list(disturbance)}
+
+
+@given(st.lists(st.floats(0.1, 1e3), min_size=1, max_size=4))
+def test_the_throughput_that_ends_the_repeats_is_the_metric(makespans: list[float]) -> None:
+    metric = BY_NAME["throughput_tokens_per_s"].of
+    for repeat in records(*makespans).repeats():
+        assert throughput_tokens_per_s(repeat.requests) == pytest.approx(metric(repeat))
+
+
+@pytest.mark.parametrize(
+    ("makespans", "until", "detail"),
+    [
+        ((1, 1, 1), 0.05, None),
+        ((1, 2, 3), None, None),
+        ((1, 2, 3), 3, None),
+        ((1, 1.1, 1), 0.05, "throughput ± 13 %, ± 5 % asked, after 3 repeats"),
+        ((1,), 0.05, "throughput is not known, ± 5 % asked, after 1 repeat"),
+    ],
+)
+def test_a_run_that_is_less_precise_than_asked_for_is_not_valid(
+    makespans: tuple[float, ...], until: float | None, detail: str | None
+) -> None:
+    found = [reason.detail for reason in imprecise(facts(until), records(*makespans))]
+    assert found == ([] if detail is None else [detail])
+
+
+def test_a_run_of_before_the_rule_asked_for_nothing() -> None:
+    assert imprecise({}, records(1, 2, 3)) == []
+    assert disturbed({}) == ""
+
+
+BUSY = "other processes used 0.9 of 2 CPUs"
+
+
+def repeat(number: int, why: str = "") -> dict[str, Any]:
+    return {"repeat": number, "disturbed": bool(why), "why": why}
+
+
+def test_what_disturbed_a_run_is_told_with_what_it_may_have_caused() -> None:
+    run = facts(0.05, repeat(0), repeat(1, BUSY), repeat(2))
+    assert disturbed(run) == f"repeat 1: {BUSY}"
+    (reason,) = imprecise(run, records(1, 2, 3))
+    assert reason.detail.endswith(f"after 3 repeats; repeat 1: {BUSY}")
+
+
+def test_of_many_disturbed_repeats_some_are_described_and_all_are_counted() -> None:
+    text = disturbed(facts(0.05, *(repeat(number, BUSY) for number in range(8))))
+    described = takewhile(lambda part: part.startswith("repeat "), text.split("; "))
+    assert len(list(described)) == MOST_DESCRIBED
+    assert text.endswith("; and 5 more of 8 repeats")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("repeats", {"min": 3}),
+        ("repeats", {"min": 3, "max": 10, "until": -1, "measured": 3}),
+        ("repeats", 3),
+        ("disturbance", [{"repeat": 0}]),
+        ("disturbance", {"repeat": 0, "disturbed": True}),
+    ],
+)
+def test_run_json_with_something_else_is_refused(tmp_path: Path, key: str, value: Any) -> None:
+    sound = {"experiment_id": "one", "status": "complete", "files": {}}
+    told = {"repeats": Stopping(3, 10, 0.05).facts([1, 1, 1]), "disturbance": [repeat(0)]}
+    write_run(tmp_path, sound | told)
+    assert read_run(tmp_path)["repeats"]["reached"] is True
+    write_run(tmp_path, sound | {key: value})
+    with pytest.raises(BadInput, match=rf"run\.json.*{key}"):
+        read_run(tmp_path)
