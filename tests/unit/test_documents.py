@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from kvscope import analyse
+from kvscope.analyse.checklist import EVERY_ORACLE
 from kvscope.analyse.metrics import METRICS
-from kvscope.collect.judge import NAMES
+from kvscope.analyse.oracles.of_engine import ORACLES_OF_ENGINE
+from kvscope.analyse.oracles.registry import ORACLES, ROWS
 from kvscope.tables import TABLES
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -33,4 +35,10 @@ def test_every_reason_is_explained():
     found = (re.findall(r'Reason\("(\w+)"', path.read_text(encoding="utf-8")) for path in sources)
     reasons = {name for names in found for name in names}
     documented = set(re.findall(r"^\| `(\w+)` \|", text.partition("## Validity")[2], re.M))
-    assert documented == reasons | set(NAMES)
+    assert documented == reasons | {oracle.name for oracle in EVERY_ORACLE}
+
+
+def test_the_oracles_of_tables_are_documented_by_their_sentences():
+    text = (DOCS / "METRICS.md").read_text(encoding="utf-8")
+    for oracle in (*ROWS, *ORACLES, *ORACLES_OF_ENGINE):
+        assert f"| `{oracle.name}` | {oracle.sentence} |" in text

@@ -12,6 +12,7 @@ import pandas as pd
 
 from kvscope import tables
 from kvscope.analyse.access import Trace, has_rows, trace_of
+from kvscope.oracle import Verdict
 from kvscope.report import traits
 from kvscope.runfile import COMPLETE
 
@@ -56,7 +57,8 @@ class Run:
     `facts` is its run.json and `settings` its experiment.yaml, both empty where there is none;
     `metrics` is its `metrics` table indexed by metric, None unless the run is complete and every
     file behind them is as recorded. `status` is 'complete', 'failed', or one of the states above,
-    and `failure` says why if it is not complete. `doubts` are the reasons against it in figures.
+    and `failure` says why if it is not complete. `doubts` are the reasons against it in figures,
+    `verdicts` those of the oracles.
     `again` says what became of a new measurement that was requested, if it is not there yet.
     """
 
@@ -71,6 +73,7 @@ class Run:
     status: str = COMPLETE
     failure: str = ""
     doubts: tuple[str, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
     again: str = ""
     log: Path | None = None
     log_tail: str = ""
@@ -130,6 +133,10 @@ class Run:
     @cached_property
     def _steps(self) -> pd.DataFrame:
         return tables.read(tables.STEPS, self.directory / "steps.parquet")
+
+    def requests(self) -> pd.DataFrame:
+        """Its `requests` table."""
+        return tables.read(tables.REQUESTS, self.directory / "requests.parquet")
 
     @cached_property
     def _preemptions(self) -> pd.DataFrame:

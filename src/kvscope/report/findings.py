@@ -6,6 +6,7 @@ from kvscope.report import overhead_findings as overhead
 from kvscope.report.access_findings import events_recorded, idle_blocks
 from kvscope.report.comparisons import Pair, context_of, grouped, pairs, several
 from kvscope.report.data import StudyData
+from kvscope.report.proofs import same_tokens
 from kvscope.report.words import (
     OVERHEAD_NET,
     PREEMPTIONS,
@@ -35,8 +36,8 @@ def findings(study: StudyData) -> list[str]:
     sentences = [sentence for _, sentence in found]
     sentences += [f"{plural(left, 'more comparison')} not listed here."] if left > 0 else []
     traced = [*events_recorded(study), *idle_blocks(study)]
-    control = overhead.control(study.complete)
-    return [*(sentences or _nothing_compared(study)), *control, *traced, *_caveats(study)]
+    held = [*overhead.control(study.complete), *same_tokens(study)]
+    return [*(sentences or _nothing_compared(study)), *held, *traced, *_caveats(study)]
 
 
 def _one(pair: Pair) -> str:

@@ -11,6 +11,7 @@ from kvscope import accounts, runfile, tables
 from kvscope.accounts import ANALYSED, COLLECTED
 from kvscope.analyse.compare import Analysed, with_study_metrics
 from kvscope.errors import BadInput
+from kvscope.oracle import Verdict
 from kvscope.plan import documents, manifest
 from kvscope.report import lines
 from kvscope.report.data import (
@@ -23,6 +24,7 @@ from kvscope.report.data import (
     StudyData,
 )
 from kvscope.report.differences import varied_settings
+from kvscope.report.proofs import doubted
 from kvscope.report.traits import in_tokens, traits
 from kvscope.runfile import COMPLETE, FAILED, RUN_FILE, TRACING, read_run, tables_directory
 
@@ -114,7 +116,11 @@ def id_of(directory: Path) -> str:
 
 
 def together(runs: Sequence[Run]) -> tuple[Run, ...]:
-    """The runs of one study: named by what sets them apart, with the study's metrics added."""
+    """The runs of one study: held against one another, named by what sets them apart.
+
+    The study's metrics are added.
+    """
+    runs = doubted(runs)
     analysed = [Analysed(run.settings, run.metrics) for run in runs if run.metrics is not None]
     extended = iter(with_study_metrics(analysed))
     return tuple(
@@ -180,7 +186,9 @@ def with_metrics(run: Run) -> Run:
         made = (below / stage).exists() and (below / ANALYSED).exists()
         return _without_results(run, DAMAGED if made else NOT_ANALYSED, str(error))
     doubts = tuple(f"{reason['name']} ({reason['detail']})" for reason in analysed["reasons"])
-    return replace(run, metrics=metrics.set_index("metric", drop=False), doubts=doubts)
+    verdicts = tuple(Verdict(**found) for found in analysed["oracles"])
+    metrics = metrics.set_index("metric", drop=False)
+    return replace(run, metrics=metrics, doubts=doubts, verdicts=verdicts)
 
 
 def measured_again(directory: Path) -> str:

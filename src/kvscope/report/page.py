@@ -22,6 +22,7 @@ from kvscope.paper import PAPER
 from kvscope.report import style
 from kvscope.report.access import accesses
 from kvscope.report.arrangements import Arrangement, View
+from kvscope.report.checks import checklist
 from kvscope.report.circumstances import circumstances, dates, faults, shared
 from kvscope.report.data import Run, StudyData
 from kvscope.report.figures.access_pattern import traced as with_events
@@ -77,6 +78,7 @@ def render(study: StudyData, figures: Sequence[StudyFigure], results: Path, path
         unfinished=[run for run in study.runs if not run.complete],
         again=[run for run in study.complete if run.again],
         reasons=_reasons(study),
+        checklist=checklist(study.complete),
         figures=[
             {"figure": figure, "shown": charts[figure.name] is not None} for figure in figures
         ],

@@ -5,6 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kvscope.analyse.checklist import EVERY_ORACLE
+from kvscope.analyse.outputs import DIFFER
 from kvscope.analyse.validity import MAXIMUM_STALL_SHARE, MAXIMUM_VARIATION, MINIMUM_REPEATS
 
 if TYPE_CHECKING:  # whose studies are told in these words
@@ -182,42 +184,12 @@ REASONS = {
     "in stalls",
     "not_precise": "the throughput's interval was not as narrow after the most repeats as was "
     "asked for",
-    "nothing_served": "a repeat served no request to its end",
     "no_warm_up": "nothing ran before the measured part",
     "warm_up_incomplete": "the measured part had forward passes of shapes that warm-up had not",
-    "tokens_not_conserved": "scheduled tokens do not add up to what the requests needed",
-    "tokens_missing": "a request got fewer or more output tokens than were asked for",
-    "outputs_differ": "a request got different tokens in different repeats",
-    "blocks_leaked": "after a repeat, blocks that no request held were still taken",
+    DIFFER: "experiments that must give the same tokens (float32, the same weights and prompts) "
+    "gave different ones",
     "profiler_lost_events": "the profiler did not bring its trace home",
     "failed": "the run did not come to its end",
-    "events_dropped": "KV events were lost: a buffer of the trace was full",
-    "k_reads_missing": "the trace lacks reads of K that the requests' lengths demand",
-    "v_reads_missing": "the trace lacks reads of V that the requests' lengths demand",
-    "reads_repeated": "the trace has reads of blocks that the batch did not need, or too many",
-    "heads_missing": "a traced KV head has no reads, or one that is not traced has some",
-    "tokens_not_written": "the trace lacks writes of tokens that were scheduled",
-    "tokens_written_twice": "a token was written twice, or was written but not scheduled",
-    "tokens_misread": "a read covers other tokens of its block than the request's length demands",
-    "block_not_in_table": "an event touched a block that the scheduler had not given its request",
-    "block_outside_cache": "a request has a block that the cache has not",
-    "block_owned_twice": "two requests of a pass have the same block",
-    "blocks_moved": "a request has other blocks than before, or than in another layer",
-    "tokens_outside_block": "an event is of tokens beyond its block's end, or of none",
-    "layer_unknown": "KV events are of a layer that was not traced, or that the model has not",
-    "attention_differs": "in warm-up, attention gave another output than its definition",
-    "swap_differs": "in warm-up, blocks came back from the host with other content",
-    "passes_missing": "a traced pass lacks a layer or has it twice, or was not to be traced",
-    "records_unreadable": "records of the kernels hold something else than events",
-    "event_of_other_kernel": "an event is of a kernel that does no such thing, or kernels overlap",
-    "write_malformed": "a write is not of all heads, or V was written before its K",
-    "batch_differs": "the requests of KV events are not those that the scheduler gave the pass",
-    "layer_wrong": "an event says it is of another layer than the kernel that wrote it",
-    "event_outside_kernel": "an event lies outside of the interval of its kernel",
-    "events_overlap": "two events of one worker overlap, or are not in order of time",
-    "v_read_before_k": "V of a block was read before its K",
-    "clock_factor_wrong": "the trace's durations are not in the unit of its starts",
-    "kernel_outside_layer": "a kernel lies outside of its layer: the trace's clock is off",
 }
 
 
@@ -227,8 +199,13 @@ def of_interest(shown: Shown, runs: Iterable["Run"]) -> bool:
     return any(not math.isnan(value) and (shown.always or value != 0) for value in values)
 
 
+SENTENCES = {oracle.name: oracle.sentence for oracle in EVERY_ORACLE}
+
+
 def reason_in_words(name: str) -> str:
-    """What a validity reason means."""
+    """What a validity reason means: of an oracle, the sentence that does not hold."""
+    if name in SENTENCES:
+        return f"this does not hold: {SENTENCES[name]}"
     return REASONS.get(name, name.replace("_", " "))
 
 

@@ -1,0 +1,60 @@
+"""Which experiments of a study must give the same tokens, whether they do, and what that proves."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from kvscope.analyse.outputs import DIFFER, Compared, Outputs, compared, output_hashes
+from kvscope.report.data import Run, StudyData
+from kvscope.report.words import PREEMPTIONS, plural
+
+
+def proofs(runs: Iterable[Run]) -> list[Compared]:
+    """Every group of complete experiments that must give the same tokens, by their ids."""
+    return compared(
+        {
+            run.id: Outputs(
+                run.settings,
+                run.number(PREEMPTIONS.metric).value > 0,
+                output_hashes(run.requests()),
+            )
+            for run in runs
+            if run.complete and run.settings
+        }
+    )
+
+
+def doubted(runs: Sequence[Run]) -> list[Run]:
+    """The runs; those that differ from one they must equal are not valid. Which errs is unknown."""
+    wrong = {name: group for group in proofs(runs) if group.differing for name in group.names}
+    return [_doubted(run, wrong[run.id]) if run.id in wrong else run for run in runs]
+
+
+def _doubted(run: Run, group: Compared) -> Run:
+    assert run.metrics is not None
+    names = [*run.reasons, DIFFER]
+    detail = f"{group.differing} of {group.requests} requests, in {len(group.names)} experiments"
+    metrics = run.metrics.assign(valid=False, reasons=";".join(names))
+    return replace(run, metrics=metrics, doubts=(*run.doubts, f"{DIFFER} ({detail})"))
+
+
+def same_tokens(study: StudyData) -> list[str]:
+    """What the comparison of outputs shows, in a sentence; none where nothing can be compared."""
+    groups = proofs(study.complete)
+    if not groups:
+        return []
+    experiments = sum(len(group.names) for group in groups)
+    overflowed = sum(
+        len(group.preempted) for group in groups if len(group.preempted) < len(group.names)
+    )
+    if differing := sum(group.differing for group in groups):
+        return [
+            f"{plural(differing, 'request')} got different tokens in experiments that must give "
+            "the same: the same weights and prompts in float32, decoded greedily."
+        ]
+    told = (
+        f"{plural(experiments, 'experiment')} of equal weights and prompts in float32 gave every "
+        "request the same tokens"
+    )
+    if overflowed:
+        told += f", {overflowed} that preempted as well as those that had room"
+    return [f"{told}."]
