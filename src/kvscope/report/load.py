@@ -186,12 +186,14 @@ def with_metrics(run: Run) -> Run:
 def measured_again(directory: Path) -> str:
     """What became of a new measurement that was requested; empty if none is due."""
     attempt = directory / runfile.ATTEMPT
+    if not runfile.is_requested(directory):
+        return ""
     if (attempt / RUN_FILE).exists():
         try:
             return f"measuring it again failed: {read_run(attempt).get('reason')}"
         except BadInput as error:
             return f"measuring it again failed: {error}"
-    return "is to be measured again" if runfile.is_requested(directory) else ""
+    return "is to be measured again"
 
 
 def _without_record(run: Run) -> Run:
