@@ -217,8 +217,10 @@ def request_again(directory: Path) -> None:
 
 
 def withdraw_request(directory: Path) -> None:
-    """Do no longer ask for a new measurement."""
-    remove(directory / MEASURE_AGAIN)
+    """Do no longer ask for a new measurement; what a failed one left goes, too."""
+    if is_requested(directory):
+        remove(directory / MEASURE_AGAIN)
+        remove(directory / ATTEMPT)
 
 
 def is_requested(directory: Path) -> bool:

@@ -98,8 +98,10 @@ def settings_of(experiment_id: str, given: Options, results: Path, dag: Any) -> 
     path = manifest.experiment_path(experiment_id, results)
     if not dag.workflow.is_main_process:
         return str(path)
-    if given.remeasure == NONE and not dag.workflow.dryrun:
-        runfile.withdraw_request(path.parent)
+    if given.remeasure == NONE and not dag.workflow.dryrun and runfile.is_requested(path.parent):
+        with locked_if_free(path.parent, SUPERVISOR_LOCK) as free:
+            if free:
+                runfile.withdraw_request(path.parent)
     dag.forcefiles.update(forced(path.parent, given.remeasure, results))
     return str(path)
 

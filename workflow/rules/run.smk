@@ -7,7 +7,9 @@
 
 rule run_experiment:
     input:
-        lambda wildcards: stages.settings_of(wildcards.id, OPTIONS, RESULTS, workflow.dag),
+        lambda wildcards: stages.settings_of(
+            wildcards.id, OPTIONS, RESULTS, workflow.dag
+        ),
     output:
         "results/experiments/{id}/run.done",
     log:
