@@ -132,6 +132,11 @@ STUDIES = [
     ("title: T\ntitle: U\ngrids: [{name: a}]", ["mine.yaml:2", "key 'title' is given twice"]),
     ("title: \t@", ["config/study/mine.yaml:1", "not valid YAML"]),
     ("title: T\nfigure: [a]\ngrids: [{name: a}]", ["figure", "did you mean 'figures'?"]),
+    (
+        "title: T\nfigures: [swapping, swaping]\ngrids: [{name: a}]",
+        ["figures.1 is 'swaping' (config/study/mine.yaml) but must be 'throughput'", "'swapping'"],
+    ),
+    ("title: T\nfigures: swapping\ngrids: [{name: a}]", ["figures is 'swapping'", "a list"]),
     (GRID + "prodcut: {seed: [1]}", ["grids.0.prodcut", "did you mean 'grids.0.product'?"]),
     (GRID + "product: {seed: 1}", ["grids.0.product.seed is 1", "must be a list"]),
     (GRID + "product: {seed: []}", ["grids.0.product.seed is []"]),

@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 
 import pandas as pd
@@ -15,6 +16,7 @@ from kvscope.analyse.compare import STUDY_METRICS
 from kvscope.analyse.experiment import analyse
 from kvscope.cli import main
 from kvscope.errors import BadInput
+from kvscope.plan.figures import FIGURES as FIGURE_NAMES
 from kvscope.report.figures import registry
 from kvscope.report.figures.registry import FIGURES
 from kvscope.report.load import load
@@ -130,12 +132,6 @@ def test_an_unknown_study_is_named_together_with_those_there_are(results):
         report(["fakes"], results, None)
 
 
-def test_a_study_may_not_ask_for_a_figure_that_does_not_exist(tmp_path):
-    write_study(tmp_path, [ROOMY], figures=["nonsense"])
-    with pytest.raises(BadInput, match="'nonsense' but must be of throughput, strategies"):
-        report(["fake"], tmp_path, None)
-
-
 @pytest.fixture
 def one_figure(monkeypatch):
     """Reports draw but one figure: drawing all takes most of a test's time."""
@@ -242,6 +238,32 @@ def test_the_console_says_what_is_not_valid_and_why_and_what_to_do(tmp_path, cap
     assert "study=fake remeasure=invalid" in said
     assert main(["status", "fake", "--results", str(tmp_path)]) == 0
     assert "1 valid" in capsys.readouterr().out
+
+
+def test_the_planner_knows_every_figure_in_the_order_of_the_page():
+    assert FIGURE_NAMES == tuple(FIGURES)
+
+
+@pytest.mark.usefixtures("one_figure")
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("swapping", "no experiment has the data it needs"),
+        ("nonsense", "there are only throughput, strategies"),
+    ],
+)
+@pytest.mark.parametrize("runs", [[ROOMY], [ROOMY, WAITING]], ids=["finished", "unfinished"])
+def test_a_figure_that_cannot_be_drawn_is_a_sentence_and_the_page_is_there(
+    name, why, runs, tmp_path, capsys
+):
+    write_study(tmp_path, runs, figures=["throughput", name])
+    code, said = reported(capsys, tmp_path)
+    assert code == 0
+    assert f"Figure '{name}' is not drawn: {why}" in said
+    page = Path(said.splitlines()[0])
+    assert f"Figure '{name}' is not drawn: {why}" in unescape(page.read_text())
+    assert "'throughput' is not drawn" not in said
+    assert (page.parent / "figures" / "throughput.pdf").exists()
 
 
 @pytest.mark.usefixtures("one_figure")

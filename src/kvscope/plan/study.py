@@ -12,6 +12,7 @@ from kvscope.files import check_name
 from kvscope.plan import documents, layers
 from kvscope.plan.complaints import complaint, nearest, shown
 from kvscope.plan.fields import Part
+from kvscope.plan.figures import FigureName
 
 # Values of dotted configuration keys, set together.
 Settings = dict[str, Any]
@@ -51,7 +52,7 @@ class StudyFile(Part):
     title: str
     description: str = ""
     grids: Annotated[list[GridFile], Field(min_length=1)]
-    figures: list[str] = Field(default_factory=list)
+    figures: list[FigureName] = Field(default_factory=list)
 
 
 @dataclass(frozen=True)
