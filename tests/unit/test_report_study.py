@@ -1,6 +1,7 @@
 """The report of a study: which files it writes, and that they say what the tables say."""
 
 import math
+import os
 import re
 from dataclasses import replace
 from html import unescape
@@ -240,8 +241,44 @@ def test_the_console_says_what_is_not_valid_and_why_and_what_to_do(tmp_path, cap
     assert "1 valid" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("one_figure")
+def test_of_planned_directories_those_that_did_not_run_are_shown_as_such(tmp_path, capsys):
+    for fake in (ROOMY, WAITING):
+        write_experiment(fake, tmp_path)
+    runs = sorted(map(str, (tmp_path / "experiments").iterdir()))
+    assert main(["report", *runs, "--out", str(tmp_path / "out")]) == 0
+    assert "2 experiments, 1 complete, 1 valid, 1 not run" in capsys.readouterr().out
+    found = states(tmp_path / "out" / "report.html")
+    assert found == {ROOMY.id: "complete", WAITING.id: "not run"}
+
+
+def test_several_studies_are_refused_as_such(tmp_path):
+    for name in ("one", "two"):
+        write_study(tmp_path, [WAITING], name=name)
+    with pytest.raises(BadInput, match=r"one study can be given .* not several.*\(one two\)"):
+        load(["one", "two"], tmp_path)
+    run = str(tmp_path / "experiments" / WAITING.id)
+    with pytest.raises(BadInput, match="one study can be given or runs' directories"):
+        load([run, "two"], tmp_path)
+
+
+def test_to_analyse_a_run_that_failed_says_why_it_failed(tmp_path, capsys):
+    run = write_experiment(BROKEN, tmp_path)
+    assert main(["analyse", str(run)]) == 2
+    said = capsys.readouterr().err
+    assert said == f"kvscope: {run}: the run failed and left nothing to analyse (no room)\n"
+
+
+@pytest.mark.parametrize("name", ["experiment.yaml", "log.txt", "run.json"])
+def test_a_named_pipe_in_a_runs_directory_keeps_nobody_waiting(name, tmp_path):
+    run = write_experiment(BROKEN, tmp_path)
+    (run / name).unlink()
+    os.mkfifo(run / name)
+    assert load([str(run)], tmp_path).runs[0].status != "complete"
+
+
 def test_the_planner_knows_every_figure_in_the_order_of_the_page():
-    assert FIGURE_NAMES == tuple(FIGURES)
+    assert tuple(FIGURES) == FIGURE_NAMES
 
 
 @pytest.mark.usefixtures("one_figure")

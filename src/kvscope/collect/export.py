@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from kvscope import limits
 from kvscope.collect.strings import Strings, as_utf8, cut, is_cut
 from kvscope.errors import BadInput
-from kvscope.reading import in_a_line
+from kvscope.reading import in_a_line, opened
 
 BATCH_ROWS = 1 << 17
 """Rows of one streamed batch, and so of one Parquet row group at most."""
@@ -322,11 +322,9 @@ def _check_header(path: Path) -> None:
     SQLite itself reads a truncated file without complaint until it needs a page that is gone.
     """
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             header = file.read(100)
         size = path.stat().st_size
-    except FileNotFoundError:
-        raise BadInput(f"{path}: no such file") from None
     except OSError as error:
         raise BadInput(f"{path}: cannot be read ({error.strerror})") from None
     if not header.startswith(_MAGIC) or len(header) < 100:
