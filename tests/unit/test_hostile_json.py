@@ -2,8 +2,10 @@
 
 import json
 import os
+import sqlite3
 import tempfile
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -108,3 +110,12 @@ def test_a_lock_that_is_a_named_pipe_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / SUPERVISOR_LOCK)
     with pytest.raises(CannotWrite, match=SUPERVISOR_LOCK):
         is_free(tmp_path, SUPERVISOR_LOCK)
+
+
+@pytest.mark.parametrize("suffix", ["-journal", "-wal"])
+def test_sqlite_opens_no_named_pipe_beside_an_export(suffix: str, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "e.sqlite")) as export:
+        export.execute("CREATE TABLE StringIds (id INTEGER, value TEXT)")
+    os.mkfifo(tmp_path / f"e.sqlite{suffix}")
+    with pytest.raises(BadInput, match=f"e.sqlite{suffix}: not a regular file"):
+        NsysExport(tmp_path / "e.sqlite")

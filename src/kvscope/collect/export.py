@@ -47,6 +47,7 @@ NAMES = {
     "CUPTI_ACTIVITY_KIND_RUNTIME": ("nameId",),
 }
 _MAGIC = b"SQLite format 3\x00"
+_BESIDE = ("-journal", "-wal", "-shm")  # files that SQLite opens with a database
 _HINT = "make one with `nsys export --type sqlite`"
 _WITHIN = {
     **dict.fromkeys(("start", "end"), limits.TIMES_NS),
@@ -327,6 +328,10 @@ def _check_header(path: Path) -> None:
         size = path.stat().st_size
     except OSError as error:
         raise BadInput(f"{path}: cannot be read ({error.strerror})") from None
+    for suffix in _BESIDE:
+        beside = path.with_name(path.name + suffix)
+        if beside.exists() and not beside.is_file():
+            raise BadInput(f"{beside}: not a regular file, and SQLite would read it; remove it")
     if not header.startswith(_MAGIC) or len(header) < 100:
         raise BadInput(f"{path}: not an SQLite file; {_HINT}")
     page_size, changes, pages, valid_for = (
