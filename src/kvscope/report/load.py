@@ -12,6 +12,7 @@ from kvscope.accounts import ANALYSED, COLLECTED
 from kvscope.analyse.compare import Analysed, with_study_metrics
 from kvscope.errors import BadInput
 from kvscope.plan import documents, manifest
+from kvscope.reading import opened
 from kvscope.report import lines
 from kvscope.report.data import (
     DAMAGED,
@@ -45,6 +46,11 @@ def load(what: list[str], results: Path) -> StudyData:
     if len(what) == 1 and "/" not in what[0] and what[0] in planned_studies(results):
         return load_study(what[0], results)
     missing = [name for name in what if not Path(name).is_dir()]
+    if len(what) > 1 and any(name in planned_studies(results) for name in missing):
+        raise BadInput(
+            "either one study can be given or runs' directories, not several studies "
+            f"({' '.join(what)})"
+        )
     if missing:
         known = ", ".join(planned_studies(results)) or "none"
         raise BadInput(
@@ -232,12 +238,13 @@ def read_settings(directory: Path) -> dict[str, Any]:
 
 
 def tail(path: Path) -> str:
-    """The last lines of a log, empty if there is none."""
-    if not path.exists():
+    """The last lines of a log, empty if there is none that can be read."""
+    try:
+        with opened(path) as file:
+            file.seek(max(0, path.stat().st_size - LOG_BYTES))
+            text = file.read(LOG_BYTES).decode(errors="replace")
+    except BadInput:
         return ""
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - LOG_BYTES))
-        text = file.read().decode(errors="replace")
     return "\n".join(_last(text.splitlines(), LOG_LINES))
 
 
