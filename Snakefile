@@ -25,10 +25,8 @@ try:
     OPTIONS = stages.options(config)
     if workflow.is_main_process:
         PLAN = stages.plan(OPTIONS, Path("config"), RESULTS)
-        FORCED = stages.forced(OPTIONS, PLAN, RESULTS)
     else:
         PLAN = stages.read_plan(OPTIONS, RESULTS)
-        FORCED = frozenset()
 except KvscopeError as error:
     raise WorkflowError(str(error)) from None
 
@@ -53,12 +51,12 @@ include: "workflow/rules/report.smk"
 rule all:
     default_target: True
     input:
-        lambda wildcards: stages.page(STUDY, RESULTS, workflow.dag, FORCED),
+        f"results/studies/{STUDY}/report.html",
 
 
 # `kvscope run` keeps a finished run, unless a new measurement is requested: by -F, -R or -f.
 onstart:
-    stages.request_forced(workflow.dag, FORCED, RESULTS)
+    stages.request_forced(workflow.dag, OPTIONS, RESULTS)
 
 
 # Of a study that is not finished, a page that shows what there is and names what is missing.

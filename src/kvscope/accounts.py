@@ -7,32 +7,112 @@ another measurement and a table that was changed.
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kvscope.errors import BadInput
 from kvscope.files import make_directory, read_json, remove, remove_temporaries, write_json
-from kvscope.runfile import RUN_FILE, changed, recorded, run_sha256
-from kvscope.runschema import File, FileName
-from kvscope.tables import SCHEMA_VERSION
+from kvscope.reading import shown
+from kvscope.runfile import (
+    COMPLETE,
+    IMPORTED_FROM,
+    RUN_FILE,
+    TRACING,
+    changed,
+    read_run,
+    recorded,
+    run_sha256,
+)
+from kvscope.runschema import ABSENT, File, FileName, Whole
+from kvscope.tables import (
+    CUDA_API,
+    GPU_KERNELS,
+    GPU_MEMCPYS,
+    KV_EVENTS,
+    KV_KERNELS,
+    METRICS,
+    NVTX_RANGES,
+    SCHEMA_VERSION,
+    TIMELINE,
+    Table,
+)
 
 COLLECTED, ANALYSED = "collect.json", "analyse.json"
 # The command that makes an account and its files.
 COMMANDS = {COLLECTED: "kvscope collect", ANALYSED: "kvscope analyse"}
 
 
+HASHED_BYTES = 1 << 20
+"""Files of at most this size are hashed wherever an account is looked at."""
+
+
 class Stale(BadInput):
     """What a stage made is of another measurement than the run's directory holds now."""
 
 
-class _Account(BaseModel):
-    """The keys that every account has; the others are its stage's own."""
+class _Part(BaseModel):
+    """Known keys have these types; more keys may come with later versions."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config = ConfigDict(extra="allow", strict=True)
+
+
+class _Account(_Part):
+    """The keys that every account has."""
 
     run_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None
     files: dict[FileName, File]
+
+
+class _Found(_Part):
+    """What an oracle found among the KV events."""
+
+    violations: Whole
+    first: str
+
+
+class _KvEvents(_Part):
+    """What was collected of the KV events."""
+
+    rows: Whole
+    oracles: dict[str, _Found]
+
+
+class _Collected(_Account):
+    """collect.json."""
+
+    rows: dict[str, Whole]
+    warnings: list[str]
+    kv_events: _KvEvents = ABSENT
+
+
+class _Reason(_Part):
+    """A reason why a run is not valid."""
+
+    name: str
+    detail: str
+
+
+class _Verdict(_Part):
+    """What an oracle found."""
+
+    name: str
+    sentence: str
+    needs: str
+    state: Literal["held", "violated", "not applicable"]
+    violations: Whole
+    first: str
+
+
+class _Analysed(_Account):
+    """analyse.json."""
+
+    valid: bool
+    reasons: list[_Reason]
+    oracles: list[_Verdict]
+
+
+_SCHEMAS: dict[str, type[_Account]] = {COLLECTED: _Collected, ANALYSED: _Analysed}
 
 
 def begin(out: Path, account: str, files: Iterable[str]) -> None:
@@ -58,7 +138,8 @@ def write(
 def read(out: Path, account: str, run: Path) -> dict[str, Any]:
     """Read an account of the measurement in `run`.
 
-    BadInput names the file if it is absent or damaged, Stale if it was made of another measurement.
+    BadInput names the file if it is absent or damaged, or lacks a file that is due; Stale if it was
+    made of another measurement.
     """
     path = out / account
     remedy = f"make it with `{COMMANDS[account]} {run}`"
@@ -66,28 +147,61 @@ def read(out: Path, account: str, run: Path) -> dict[str, Any]:
         raise BadInput(f"{path}: no such file; {remedy}")
     facts: dict[str, Any] = read_json(path)
     try:
-        of = _Account.model_validate(facts).run_sha256
+        of = _SCHEMAS[account].model_validate(facts).run_sha256
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(map(str, first["loc"]))
-        raise BadInput(f"{path}: damaged, key {key}: {first['msg']}; {remedy}") from None
+        of_key = f"key {shown(key)[1:-1]}: " if key else ""
+        raise BadInput(f"{path}: damaged, {of_key}{first['msg']}; {remedy}") from None
     if of != run_sha256(run):
         raise Stale(
             f"{path} was made from another measurement than {run / RUN_FILE} holds now; {remedy}"
         )
+    record = read_run(run)
+    if lacking := _files_due(account, record) - facts["files"].keys():
+        raise BadInput(f"{path}: damaged, files has no {min(lacking)}; {remedy}")
+    if account == COLLECTED and _has_kv_events(record) and "kv_events" not in facts:
+        raise BadInput(f"{path}: damaged, kv_events is missing; {remedy}")
     return facts
 
 
+def _files_due(account: str, record: dict[str, Any]) -> set[str]:
+    """The files that a stage makes of a run with this run.json; it may make more."""
+    if account == ANALYSED:
+        return _files(METRICS)
+    due = _files(KV_EVENTS, KV_KERNELS) if _has_kv_events(record) else set()
+    if IMPORTED_FROM in record:
+        return due  # others published no more
+    return due | _files(NVTX_RANGES, CUDA_API, GPU_KERNELS, GPU_MEMCPYS, TIMELINE)
+
+
+def _has_kv_events(record: dict[str, Any]) -> bool:
+    """Whether a run was traced to its end; one that failed may have left no events."""
+    return TRACING in record and record["status"] == COMPLETE
+
+
+def _files(*made: Table) -> set[str]:
+    return {f"{table.name}.parquet" for table in made}
+
+
 def is_current(out: Path, account: str, run: Path) -> bool:
-    """Whether an account is of the measurement in `run`, and its files are there at their sizes."""
+    """Whether an account is of the measurement in `run`, and its files are as it recorded them.
+
+    Of a large file that is older than the account the size is enough: hashing it takes a while.
+    """
     try:
         files = read(out, account, run)["files"]
     except BadInput:
         return False
-    return all(
-        (out / name).is_file() and (out / name).stat().st_size == file["bytes"]
-        for name, file in files.items()
-    )
+    written_s = (out / account).stat().st_mtime
+    return not any(_differs(out / name, file, written_s) for name, file in files.items())
+
+
+def _differs(path: Path, record: dict[str, Any], written_s: float) -> bool:
+    if not path.is_file() or path.stat().st_size != record["bytes"]:
+        return True
+    trusted = record["bytes"] > HASHED_BYTES and path.stat().st_mtime <= written_s
+    return not trusted and changed(path, record) is not None
 
 
 def require_unchanged(out: Path, facts: dict[str, Any], *names: str) -> None:

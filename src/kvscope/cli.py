@@ -414,13 +414,14 @@ def _add_report(commands: Commands) -> None:
 
 
 def _report(given: argparse.Namespace) -> int:
+    from kvscope.report.figures.registry import figures_of, lacking
     from kvscope.report.load import load
     from kvscope.report.study import write_report
     from kvscope.report.summary import refusals, summary
 
     found = load(given.what, given.results)
     print(write_report(found, given.results, given.out))
-    print("\n".join(summary(found)))
+    print("\n".join([*summary(found), *lacking(found, figures_of(found))]))
     if refused := refusals(found):
         raise KvscopeError("not shown: " + ", ".join(refused))
     return EXIT_DONE

@@ -26,7 +26,7 @@ def in_a_line(error: object, longest: int = 200) -> str:
 
 def read_bytes(path: Path, most: int) -> bytes:
     """A file's content; BadInput if it is no regular file, cannot be read, or has more bytes."""
-    with _opened(path) as file:
+    with opened(path) as file:
         content = file.read(most + 1)
     if len(content) > most:
         raise BadInput(f"{path}: more than {most:,} bytes, the most that is read of such a file")
@@ -38,7 +38,7 @@ def text_lines(path: Path, longest: int) -> Iterator[str]:
 
     A byte order mark at the file's start is not part of the first line.
     """
-    with _opened(path) as file:
+    with opened(path) as file:
         number = 0
         while line := file.readline(longest + 1):
             number += 1
@@ -51,7 +51,11 @@ def text_lines(path: Path, longest: int) -> Iterator[str]:
                 raise BadInput(f"{path}: cannot be read as text ({reason})") from None
 
 
-def _opened(path: Path) -> IO[bytes]:
+def opened(path: Path) -> IO[bytes]:
+    """A file, open for reading; BadInput if it is no regular file or cannot be read.
+
+    To open a named pipe would wait for a writer that may never come.
+    """
     try:
         if not stat.S_ISREG(path.stat().st_mode):
             raise BadInput(f"{path}: not a regular file")

@@ -150,18 +150,31 @@ def settle(directory: Path) -> None:
     if and only if the run is complete.
     """
     attempt = directory / ATTEMPT
-    if (attempt / RUN_FILE).exists() and (
-        read_run(attempt)["status"] == COMPLETE or not _complete_before(directory)
-    ):
+    ended = _status(attempt)
+    if ended == COMPLETE or (ended == FAILED and not _complete_before(directory)):
         _move(attempt, directory)
-    try:
-        complete = read_run(directory)["status"] == COMPLETE
-    except BadInput:
-        complete = False
-    if complete:
+    if _status(directory) == COMPLETE:
         write_text_if_changed(directory / RUN_DONE, run_sha256(directory) + "\n")
     else:
         remove(directory / RUN_DONE)
+
+
+def is_settled(directory: Path) -> bool:
+    """Whether `settle` would change nothing, told without a look at the recorded files."""
+    if (directory / ATTEMPT / RUN_FILE).exists():
+        return False
+    done = directory / RUN_DONE
+    if _status(directory) != COMPLETE:
+        return not done.exists()
+    return done.is_file() and done.read_text() == run_sha256(directory) + "\n"
+
+
+def _status(directory: Path) -> str | None:
+    """The status that run.json has; None if there is none that can be read."""
+    try:
+        return str(read_run(directory)["status"])
+    except BadInput:
+        return None
 
 
 def _complete_before(directory: Path) -> bool:
@@ -204,8 +217,10 @@ def request_again(directory: Path) -> None:
 
 
 def withdraw_request(directory: Path) -> None:
-    """Do no longer ask for a new measurement."""
-    remove(directory / MEASURE_AGAIN)
+    """Do no longer ask for a new measurement; what a failed one left goes, too."""
+    if is_requested(directory):
+        remove(directory / MEASURE_AGAIN)
+        remove(directory / ATTEMPT)
 
 
 def is_requested(directory: Path) -> bool:

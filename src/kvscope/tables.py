@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from kvscope import limits
 from kvscope.errors import BadInput
 from kvscope.files import atomic_path
-from kvscope.reading import in_a_line
+from kvscope.reading import in_a_line, opened
 
 SCHEMA_VERSION = 2
 
@@ -410,9 +410,8 @@ def read(table: Table, path: Path, columns: list[str] | None = None, **kwargs: A
 
 def check_file(table: Table, path: Path) -> str | None:
     """Say in one sentence what is wrong with the schema of a table's file, or None."""
-    if not path.exists():
-        return f"{path}: no such file"
     try:
+        opened(path).close()
         with _reading(path), pq.ParquetFile(path) as file:
             found, rows, version = file.schema_arrow, file.metadata.num_rows, _version(file)
     except BadInput as error:

@@ -12,7 +12,7 @@ from kvscope.errors import BadInput
 from kvscope.plan import manifest
 from kvscope.plan.complaints import nearest
 from kvscope.run.locks import SUPERVISOR_LOCK, locked_if_free
-from kvscope.runfile import ATTEMPT, RUN_DONE
+from kvscope.runfile import RUN_DONE
 
 DEFAULT_STUDY = "quickstart"
 OPTIONS = ("study", "overrides", "remeasure")
@@ -78,7 +78,7 @@ def plan(given: Options, config_dir: Path, results: Path) -> dict[str, Any]:
 
 def settle_if_free(directory: Path) -> None:
     """Settle a run's directory, unless there is nothing to settle or a process is at work there."""
-    if any((place / runfile.RUN_FILE).exists() for place in (directory, directory / ATTEMPT)):
+    if not runfile.is_settled(directory):
         with locked_if_free(directory, SUPERVISOR_LOCK) as free:
             if free:
                 runfile.settle(directory)
@@ -89,22 +89,28 @@ def read_plan(given: Options, results: Path) -> dict[str, Any]:
     return manifest.read(manifest.name_of(given.study, given.overrides), results)
 
 
-def forced(given: Options, planned: Mapping[str, Any], results: Path) -> set[str]:
-    """The outputs that are to be made again although they, or what depends on them, are there."""
-    directories = list(_directories(planned, results))
-    if given.remeasure == NONE:
-        for directory in directories:
-            runfile.withdraw_request(directory)
-    found = (_outdated(directory, results) for directory in directories)
-    return {str(path) for path in found if path} | {
-        str(directory / RUN_DONE) for directory in directories if _again(directory, given.remeasure)
-    }
+def settings_of(experiment_id: str, given: Options, results: Path, dag: Any) -> str:
+    """What an experiment is measured with, for every target that is made of its measurement.
+
+    Makes Snakemake force, as by its -R, what is to be made again of the experiment although it, or
+    what depends on it, is there.
+    """
+    path = manifest.experiment_path(experiment_id, results)
+    if not dag.workflow.is_main_process:
+        return str(path)
+    if given.remeasure == NONE and not dag.workflow.dryrun and runfile.is_requested(path.parent):
+        with locked_if_free(path.parent, SUPERVISOR_LOCK) as free:
+            if free:
+                runfile.withdraw_request(path.parent)
+    dag.forcefiles.update(forced(path.parent, given.remeasure, results))
+    return str(path)
 
 
-def page(study: str, results: Path, dag: Any, outputs: set[str]) -> str:
-    """The target: a study's page. Snakemake is to make these `outputs` again, as by its -R."""
-    dag.forcefiles.update(outputs)
-    return str(results / "studies" / study / "report.html")
+def forced(directory: Path, remeasure: str | None, results: Path) -> set[str]:
+    """The outputs of one experiment that are to be made again."""
+    outdated = _outdated(directory, results)
+    again = [directory / RUN_DONE] if _again(directory, remeasure) else []
+    return {str(path) for path in (outdated, *again) if path}
 
 
 def _again(directory: Path, remeasure: str | None) -> bool:
@@ -113,6 +119,8 @@ def _again(directory: Path, remeasure: str | None) -> bool:
     A request stands until there is a new measurement, so that an interrupted call is resumed by
     the next one.
     """
+    if remeasure == NONE:
+        return False
     if remeasure == ALL or runfile.is_requested(directory):
         return True
     return remeasure == INVALID and is_invalid(directory)
@@ -134,7 +142,14 @@ def _outdated(directory: Path, results: Path) -> Path | None:
 
 
 def is_invalid(directory: Path) -> bool:
-    """Whether the run in a directory was analysed and is not valid."""
+    """Whether the run in a directory was analysed and is not valid, or its records are damaged."""
+    if not (directory / RUN_DONE).exists():
+        return False  # it is measured anyway
+    try:
+        if runfile.changes(directory, runfile.read_run(directory)):
+            return True
+    except BadInput:
+        return True
     try:
         account = accounts.read(runfile.tables_directory(directory), ANALYSED, directory)
     except BadInput:
@@ -142,18 +157,19 @@ def is_invalid(directory: Path) -> bool:
     return account.get("valid") is False
 
 
-def request_forced(dag: Any, outputs: set[str], results: Path) -> None:
-    """Request a new measurement of every experiment whose RULE is forced: by -F, -R or `outputs`.
+def request_forced(dag: Any, given: Options, results: Path) -> None:
+    """Request a new measurement of every experiment whose RULE is forced: by -F, -R or remeasure.
 
     Snakemake forces the jobs of a killed call, too; what these had finished is kept.
     """
     settings = dag.workflow.dag_settings
-    named = {*settings.forcerun, *outputs, *(settings.targets if settings.forcetargets else ())}
+    named = {*settings.forcerun, *(settings.targets if settings.forcetargets else ())}
     for job in dag.needrun_jobs():
-        if job.rule.name == RULE and (
-            settings.forceall or RULE in named or str(job.output[0]) in named
-        ):
-            runfile.request_again(results / "experiments" / job.wildcards.id)
+        if job.rule.name == RULE:
+            directory = results / "experiments" / job.wildcards.id
+            forced_here = settings.forceall or RULE in named or str(job.output[0]) in named
+            if forced_here or _again(directory, given.remeasure):
+                runfile.request_again(directory)
 
 
 def _directories(planned: Mapping[str, Any], results: Path) -> Iterable[Path]:

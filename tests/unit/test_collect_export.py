@@ -33,7 +33,7 @@ def test_a_missing_file(tmp_path: Path) -> None:
 
 
 def test_a_folder(tmp_path: Path) -> None:
-    assert "cannot be read" in refusal(tmp_path)
+    assert "not a regular file" in refusal(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"SQLite format 3\x00", b"not a database" * 100])

@@ -2,16 +2,23 @@
 
 import json
 import os
+import sqlite3
 import tempfile
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 
-from kvscope import limits
-from kvscope.errors import BadInput
+from kvscope import limits, tables
+from kvscope.collect import zstd_lines
+from kvscope.collect.export import NsysExport
+from kvscope.errors import BadInput, CannotWrite
 from kvscope.files import read_json
+from kvscope.plan import documents
 from kvscope.reading import read_bytes, shown, text_lines
+from kvscope.run.locks import SUPERVISOR_LOCK, is_free
 
 from .mutations import damaged, is_a_sentence, nested
 
@@ -79,3 +86,36 @@ def test_a_long_value_is_shown_in_part() -> None:
     for value in ("x" * 10**6, [0] * 10**6, {"a": [["b"] * 1000] * 1000}, 10**1000, "\n" * 1000):
         assert len(shown(value)) < 200
         assert "\n" not in shown(value)
+
+
+READERS = [
+    documents.load,
+    read_json,
+    lambda path: next(zstd_lines.lines(path)),
+    lambda path: tables.read(tables.STEPS, path),
+    NsysExport,
+]
+
+
+@pytest.mark.parametrize("read", READERS)
+def test_no_reader_waits_for_a_writer_of_a_named_pipe(
+    read: Callable[[Path], object], tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(BadInput, match="pipe: not a regular file"):
+        read(tmp_path / "pipe")
+
+
+def test_a_lock_that_is_a_named_pipe_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / SUPERVISOR_LOCK)
+    with pytest.raises(CannotWrite, match=SUPERVISOR_LOCK):
+        is_free(tmp_path, SUPERVISOR_LOCK)
+
+
+@pytest.mark.parametrize("suffix", ["-journal", "-wal"])
+def test_sqlite_opens_no_named_pipe_beside_an_export(suffix: str, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "e.sqlite")) as export:
+        export.execute("CREATE TABLE StringIds (id INTEGER, value TEXT)")
+    os.mkfifo(tmp_path / f"e.sqlite{suffix}")
+    with pytest.raises(BadInput, match=f"e.sqlite{suffix}: not a regular file"):
+        NsysExport(tmp_path / "e.sqlite")

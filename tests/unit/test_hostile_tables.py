@@ -119,5 +119,5 @@ def test_more_rows_than_a_file_can_hold_are_not_read(
 
 
 def test_a_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="not a readable Parquet file"):
+    with pytest.raises(BadInput, match="not a regular file"):
         tables.read(LAYERS, tmp_path)

@@ -1,8 +1,8 @@
 """What warm-up found when it recomputed results speaks for or against a run."""
 
 import pytest
-from kvscope.analyse.oracles.of_engine import ORACLES_OF_ENGINE
 
+from kvscope.analyse.oracles.of_engine import ORACLES_OF_ENGINE
 from kvscope.oracle import HELD, NOT_APPLICABLE, VIOLATED, Oracle, verdict
 from kvscope.report.words import reason_in_words
 

@@ -132,6 +132,11 @@ STUDIES = [
     ("title: T\ntitle: U\ngrids: [{name: a}]", ["mine.yaml:2", "key 'title' is given twice"]),
     ("title: \t@", ["config/study/mine.yaml:1", "not valid YAML"]),
     ("title: T\nfigure: [a]\ngrids: [{name: a}]", ["figure", "did you mean 'figures'?"]),
+    (
+        "title: T\nfigures: [swapping, swaping]\ngrids: [{name: a}]",
+        ["figures.1 is 'swaping' (config/study/mine.yaml) but must be 'throughput'", "'swapping'"],
+    ),
+    ("title: T\nfigures: swapping\ngrids: [{name: a}]", ["figures is 'swapping'", "a list"]),
     (GRID + "prodcut: {seed: [1]}", ["grids.0.prodcut", "did you mean 'grids.0.product'?"]),
     (GRID + "product: {seed: 1}", ["grids.0.product.seed is 1", "must be a list"]),
     (GRID + "product: {seed: []}", ["grids.0.product.seed is []"]),
@@ -152,6 +157,12 @@ def test_study_files(text: str, parts: list[str], config: Path) -> None:
     (config / "study" / "mine.yaml").write_text(text)
     sentence = refusal("mine", [], config)
     assert [part for part in parts if part not in sentence] == [], sentence
+
+
+def test_a_study_may_not_have_the_name_of_plans_without_one(config: Path) -> None:
+    (config / "study" / "adhoc.yaml").write_text("title: T\ngrids: [{name: a}]")
+    sentence = refusal("adhoc", [], config)
+    assert "cannot be called 'adhoc' (config/study/adhoc.yaml)" in sentence
 
 
 def test_an_unknown_study_is_refused_with_those_there_are(config: Path) -> None:

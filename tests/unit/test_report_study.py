@@ -1,8 +1,10 @@
 """The report of a study: which files it writes, and that they say what the tables say."""
 
 import math
+import os
 import re
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 
 import pandas as pd
@@ -15,6 +17,7 @@ from kvscope.analyse.compare import STUDY_METRICS
 from kvscope.analyse.experiment import analyse
 from kvscope.cli import main
 from kvscope.errors import BadInput
+from kvscope.plan.figures import FIGURES as FIGURE_NAMES
 from kvscope.report.figures import registry
 from kvscope.report.figures.registry import FIGURES
 from kvscope.report.load import load
@@ -130,12 +133,6 @@ def test_an_unknown_study_is_named_together_with_those_there_are(results):
         report(["fakes"], results, None)
 
 
-def test_a_study_may_not_ask_for_a_figure_that_does_not_exist(tmp_path):
-    write_study(tmp_path, [ROOMY], figures=["nonsense"])
-    with pytest.raises(BadInput, match="'nonsense' but must be of throughput, strategies"):
-        report(["fake"], tmp_path, None)
-
-
 @pytest.fixture
 def one_figure(monkeypatch):
     """Reports draw but one figure: drawing all takes most of a test's time."""
@@ -242,6 +239,68 @@ def test_the_console_says_what_is_not_valid_and_why_and_what_to_do(tmp_path, cap
     assert "study=fake remeasure=invalid" in said
     assert main(["status", "fake", "--results", str(tmp_path)]) == 0
     assert "1 valid" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("one_figure")
+def test_of_planned_directories_those_that_did_not_run_are_shown_as_such(tmp_path, capsys):
+    for fake in (ROOMY, WAITING):
+        write_experiment(fake, tmp_path)
+    runs = sorted(map(str, (tmp_path / "experiments").iterdir()))
+    assert main(["report", *runs, "--out", str(tmp_path / "out")]) == 0
+    assert "2 experiments, 1 complete, 1 valid, 1 not run" in capsys.readouterr().out
+    found = states(tmp_path / "out" / "report.html")
+    assert found == {ROOMY.id: "complete", WAITING.id: "not run"}
+
+
+def test_several_studies_are_refused_as_such(tmp_path):
+    for name in ("one", "two"):
+        write_study(tmp_path, [WAITING], name=name)
+    with pytest.raises(BadInput, match=r"one study can be given .* not several.*\(one two\)"):
+        load(["one", "two"], tmp_path)
+    run = str(tmp_path / "experiments" / WAITING.id)
+    with pytest.raises(BadInput, match="one study can be given or runs' directories"):
+        load([run, "two"], tmp_path)
+
+
+def test_to_analyse_a_run_that_failed_says_why_it_failed(tmp_path, capsys):
+    run = write_experiment(BROKEN, tmp_path)
+    assert main(["analyse", str(run)]) == 2
+    said = capsys.readouterr().err
+    assert said == f"kvscope: {run}: the run failed and left nothing to analyse (no room)\n"
+
+
+@pytest.mark.parametrize("name", ["experiment.yaml", "log.txt", "run.json"])
+def test_a_named_pipe_in_a_runs_directory_keeps_nobody_waiting(name, tmp_path):
+    run = write_experiment(BROKEN, tmp_path)
+    (run / name).unlink()
+    os.mkfifo(run / name)
+    assert load([str(run)], tmp_path).runs[0].status != "complete"
+
+
+def test_the_planner_knows_every_figure_in_the_order_of_the_page():
+    assert tuple(FIGURES) == FIGURE_NAMES
+
+
+@pytest.mark.usefixtures("one_figure")
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("swapping", "no experiment has the data it needs"),
+        ("nonsense", "there are only throughput, strategies"),
+    ],
+)
+@pytest.mark.parametrize("runs", [[ROOMY], [ROOMY, WAITING]], ids=["finished", "unfinished"])
+def test_a_figure_that_cannot_be_drawn_is_a_sentence_and_the_page_is_there(
+    name, why, runs, tmp_path, capsys
+):
+    write_study(tmp_path, runs, figures=["throughput", name])
+    code, said = reported(capsys, tmp_path)
+    assert code == 0
+    assert f"Figure '{name}' is not drawn: {why}" in said
+    page = Path(said.splitlines()[0])
+    assert f"Figure '{name}' is not drawn: {why}" in unescape(page.read_text())
+    assert "'throughput' is not drawn" not in said
+    assert (page.parent / "figures" / "throughput.pdf").exists()
 
 
 @pytest.mark.usefixtures("one_figure")

@@ -209,3 +209,25 @@ def test_a_file_where_a_directory_is_needed_is_named(tmp_path):
         make_directory(tmp_path / "file")
     with pytest.raises(CannotWrite, match=r"file/a: cannot be written \("):
         write_text(tmp_path / "file" / "a", "x")
+
+
+@pytest.mark.parametrize("content", ["{", '{"schema": 99}'])
+def test_an_attempt_that_cannot_be_read_is_left_and_then_replaced(content, tmp_path):
+    runfile.settle(measured(tmp_path, "good"))
+    attempt = tmp_path / ATTEMPT
+    attempt.mkdir()
+    (attempt / RUN_FILE).write_text(content)
+    runfile.settle(tmp_path)
+    assert content_of(tmp_path) == {"good"}
+    assert (tmp_path / RUN_DONE).exists()
+    assert not list(runfile.begin_attempt(tmp_path).iterdir())
+
+
+def test_a_settled_directory_is_known_without_a_change(tmp_path):
+    assert runfile.is_settled(tmp_path)
+    measured(tmp_path, "good")
+    assert not runfile.is_settled(tmp_path)
+    runfile.settle(tmp_path)
+    assert runfile.is_settled(tmp_path)
+    (tmp_path / RUN_DONE).write_text("another\n")
+    assert not runfile.is_settled(tmp_path)

@@ -267,6 +267,29 @@ def test_a_measurement_that_fails_does_not_replace_the_one_before(failing):
     failing.assert_true()
 
 
+def test_a_measurement_that_fails_by_hand_is_made_up_for_or_dropped(failing):
+    broken = failing.path.parent / "broken"
+    broken.unlink()
+    assert failing.snakemake().returncode == 0
+    before = failing.measurements()
+    (name,) = (name for name in before if "fickle" in name)
+    experiment = f"results/experiments/{name}/experiment.yaml"
+    broken.touch()
+    assert failing.kvscope("run", experiment, "--force").returncode == 1
+    assert "measuring it again failed" in failing.kvscope("status", "two").stdout
+    assert failing.snakemake().returncode == 1  # it is tried again
+    dropped = failing.snakemake(more=["remeasure=none"])
+    assert dropped.returncode == 0, dropped.stdout
+    assert failing.measurements() == before
+    failing.assert_true()
+    assert failing.kvscope("run", experiment, "--force").returncode == 1
+    broken.unlink()
+    mended = failing.snakemake()
+    assert mended.returncode == 0, mended.stdout
+    assert failing.measurements()[name] != before[name]
+    failing.assert_true()
+
+
 def interrupted(checkout: Checkout, number: int, when: str) -> int:
     """Start the workflow, signal it and its jobs once `when` matches a file; its exit code."""
     process = subprocess.Popen(
@@ -369,6 +392,48 @@ def test_an_experiment_that_cannot_be_collected_is_named_and_made_up_for(finishe
     assert finished.snakemake().returncode == 0
     assert finished.measurements() == before
     finished.assert_true()
+
+
+def flip(file: Path) -> None:
+    """Change a byte in the middle of a file."""
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def test_damage_that_leaves_the_size_is_mended(finished):
+    before = finished.measurements()
+    name = min(before)
+    flip(finished.path / "results" / "tables" / name / "metrics.parquet")
+    assert finished.snakemake().returncode == 0
+    finished.assert_true()
+    assert finished.measurements() == before
+    flip(finished.path / "results" / "experiments" / name / "requests.parquet")
+    damaged = finished.kvscope("status", "two").stdout
+    assert "requests.parquet: its content differs" in damaged
+    assert "remeasure=invalid" in damaged
+    done = finished.snakemake(more=["remeasure=invalid"])
+    assert done.returncode == 0, done.stdout
+    assert finished.measurements()[name] != before[name]
+    finished.assert_true()
+
+
+def test_a_dry_run_withdraws_no_request(finished):
+    before = finished.measurements()
+    request = finished.path / "results" / "experiments" / min(before) / "measure-again"
+    request.touch()
+    dry = finished.snakemake("-n", more=["remeasure=none"])
+    assert "run_experiment" not in dry.stdout
+    assert request.exists()
+    assert finished.snakemake(more=["remeasure=none"]).returncode == 0
+    assert not request.exists()
+    assert finished.measurements() == before
+
+
+def test_what_is_measured_again_does_not_depend_on_the_target(finished):
+    for target in ("report_study", str(finished.page().relative_to(finished.path))):
+        dry = finished.snakemake(target, "-n", more=["remeasure=all"])
+        assert "run_experiment" in dry.stdout, dry.stdout
 
 
 def test_overrides_make_a_study_of_their_own(finished):

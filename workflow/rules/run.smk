@@ -7,7 +7,9 @@
 
 rule run_experiment:
     input:
-        "results/experiments/{id}/experiment.yaml",
+        lambda wildcards: stages.settings_of(
+            wildcards.id, OPTIONS, RESULTS, workflow.dag
+        ),
     output:
         "results/experiments/{id}/run.done",
     log:

@@ -110,7 +110,7 @@ def trace_of(run: Path, facts: dict[str, Any]) -> Trace | None:
 
 def has_rows(path: Path) -> bool:
     """Whether there is such a table, and anything in it."""
-    return path.exists() and bool(pq.read_metadata(path).num_rows)
+    return path.is_file() and bool(pq.read_metadata(path).num_rows)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ import pandas as pd
 from kvscope import tables
 from kvscope.analyse.access import Trace, trace_of
 from kvscope.analyse.baseline import Baseline
-from kvscope.runfile import read_run, require_unchanged
+from kvscope.errors import BadInput
+from kvscope.runfile import FAILED, read_run, require_unchanged
 
 TABLES = (tables.WORKLOAD, tables.REQUESTS, tables.STEPS, tables.BATCH, tables.PREEMPTIONS)
 
@@ -62,9 +63,17 @@ class Records:
 
 
 def read_records(run: Path) -> tuple[dict[str, Any], Records]:
-    """run.json and the host tables of a run; BadInput names what is absent, damaged or changed."""
+    """run.json and the host tables of a run.
+
+    BadInput names what is absent, damaged or changed, and says why a run failed that left no
+    tables.
+    """
     facts = read_run(run)
-    require_unchanged(run, facts, *(f"{table.name}.parquet" for table in TABLES))
+    names = [f"{table.name}.parquet" for table in TABLES]
+    if facts["status"] == FAILED and not all((run / name).exists() for name in names):
+        reason = facts.get("reason") or "no reason recorded"
+        raise BadInput(f"{run}: the run failed and left nothing to analyse ({reason})")
+    require_unchanged(run, facts, *names)
     frames = (tables.read(table, run / f"{table.name}.parquet") for table in TABLES)
     workload, requests, steps, batch, preemptions = frames
     size = facts.get("engine", {}).get("block_size", 0)

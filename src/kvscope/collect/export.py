@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from kvscope import limits
 from kvscope.collect.strings import Strings, as_utf8, cut, is_cut
 from kvscope.errors import BadInput
-from kvscope.reading import in_a_line
+from kvscope.reading import in_a_line, opened
 
 BATCH_ROWS = 1 << 17
 """Rows of one streamed batch, and so of one Parquet row group at most."""
@@ -47,6 +47,7 @@ NAMES = {
     "CUPTI_ACTIVITY_KIND_RUNTIME": ("nameId",),
 }
 _MAGIC = b"SQLite format 3\x00"
+_BESIDE = ("-journal", "-wal", "-shm")  # files that SQLite opens with a database
 _HINT = "make one with `nsys export --type sqlite`"
 _WITHIN = {
     **dict.fromkeys(("start", "end"), limits.TIMES_NS),
@@ -322,13 +323,15 @@ def _check_header(path: Path) -> None:
     SQLite itself reads a truncated file without complaint until it needs a page that is gone.
     """
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             header = file.read(100)
         size = path.stat().st_size
-    except FileNotFoundError:
-        raise BadInput(f"{path}: no such file") from None
     except OSError as error:
         raise BadInput(f"{path}: cannot be read ({error.strerror})") from None
+    for suffix in _BESIDE:
+        beside = path.with_name(path.name + suffix)
+        if beside.exists() and not beside.is_file():
+            raise BadInput(f"{beside}: not a regular file, and SQLite would read it; remove it")
     if not header.startswith(_MAGIC) or len(header) < 100:
         raise BadInput(f"{path}: not an SQLite file; {_HINT}")
     page_size, changes, pages, valid_for = (

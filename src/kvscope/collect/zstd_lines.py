@@ -7,6 +7,7 @@ import zstandard
 
 from kvscope import limits
 from kvscope.errors import BadInput
+from kvscope.reading import opened
 
 # A block of Zstandard grows by 2^15 at most: what is decompressed at once stays below 128 MiB.
 _CHUNK_BYTES = 1 << 12
@@ -41,7 +42,7 @@ def _decompressed(path: Path) -> Iterator[bytes]:
     frame = None  # the one that is being read; writers may have put several in a row
     read = written = 0
     try:
-        with path.open("rb") as file:
+        with opened(path) as file:
             while chunk := file.read(_CHUNK_BYTES):
                 read += len(chunk)
                 while chunk:
@@ -54,8 +55,6 @@ def _decompressed(path: Path) -> Iterator[bytes]:
                         raise BadInput(f"{path}: its text is more than {most} times its size")
                     yield piece
                     chunk = frame.unused_data
-    except FileNotFoundError:
-        raise BadInput(f"{path}: no such file") from None
     except OSError as error:
         raise BadInput(f"{path}: cannot be read ({error.strerror})") from None
     except zstandard.ZstdError as error:

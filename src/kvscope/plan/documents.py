@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from kvscope.errors import BadInput
+from kvscope.reading import opened
 
 # No configuration comes near these: a study of 10,000 experiments with ten values each has room.
 MAX_BYTES = 8 * 2**20
@@ -64,8 +65,6 @@ def load(path: Path) -> Any:
         content = _read(path)
         _check(content)
         return yaml.load(content, Loader=_Loader)
-    except FileNotFoundError:
-        raise BadInput(f"{path}: no such file") from None
     except OSError as error:
         raise BadInput(f"{path}: cannot be read ({error.strerror})") from None
     except yaml.MarkedYAMLError as error:
@@ -90,7 +89,7 @@ def dump(value: Any) -> str:
 
 
 def _read(path: Path) -> bytes:
-    with path.open("rb") as file:
+    with opened(path) as file:
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
         raise ValueError(f"must be a text of at most {MAX_BYTES // 2**20} MiB")

@@ -12,6 +12,8 @@ from kvscope.files import check_name
 from kvscope.plan import documents, layers
 from kvscope.plan.complaints import complaint, nearest, shown
 from kvscope.plan.fields import Part
+from kvscope.plan.figures import FigureName
+from kvscope.plan.manifest import AD_HOC
 from kvscope.plan.repeats import Repeats
 
 # Values of dotted configuration keys, set together.
@@ -54,7 +56,7 @@ class StudyFile(Part):
     title: str
     description: str = ""
     grids: Annotated[list[GridFile], Field(min_length=1)]
-    figures: list[str] = Field(default_factory=list)
+    figures: list[FigureName] = Field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,11 @@ def read(name: str, config_dir: Path) -> Study:
             f"({layers.places(config_dir, 'study')})"
         )
     path = known[name]
+    if name == AD_HOC:
+        raise BadInput(
+            f"a study cannot be called {name!r} ({path}), the name of plans without a study; "
+            "rename the file"
+        )
     content = documents.load_mapping(path)
     try:
         file = StudyFile.model_validate(content)

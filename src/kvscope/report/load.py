@@ -3,7 +3,7 @@
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from kvscope.analyse.compare import Analysed, with_study_metrics
 from kvscope.errors import BadInput
 from kvscope.oracle import Verdict
 from kvscope.plan import documents, manifest
+from kvscope.reading import opened
 from kvscope.report import lines
 from kvscope.report.data import (
     DAMAGED,
@@ -47,6 +48,11 @@ def load(what: list[str], results: Path) -> StudyData:
     if len(what) == 1 and "/" not in what[0] and what[0] in planned_studies(results):
         return load_study(what[0], results)
     missing = [name for name in what if not Path(name).is_dir()]
+    if len(what) > 1 and any(name in planned_studies(results) for name in missing):
+        raise BadInput(
+            "either one study can be given or runs' directories, not several studies "
+            f"({' '.join(what)})"
+        )
     if missing:
         known = ", ".join(planned_studies(results)) or "none"
         raise BadInput(
@@ -186,7 +192,10 @@ def with_metrics(run: Run) -> Run:
         made = (below / stage).exists() and (below / ANALYSED).exists()
         return _without_results(run, DAMAGED if made else NOT_ANALYSED, str(error))
     doubts = tuple(f"{reason['name']} ({reason['detail']})" for reason in analysed["reasons"])
-    verdicts = tuple(Verdict(**found) for found in analysed["oracles"])
+    of_verdict = [field.name for field in fields(Verdict)]
+    verdicts = tuple(
+        Verdict(**{name: found[name] for name in of_verdict}) for found in analysed["oracles"]
+    )
     metrics = metrics.set_index("metric", drop=False)
     return replace(run, metrics=metrics, doubts=doubts, verdicts=verdicts)
 
@@ -194,12 +203,14 @@ def with_metrics(run: Run) -> Run:
 def measured_again(directory: Path) -> str:
     """What became of a new measurement that was requested; empty if none is due."""
     attempt = directory / runfile.ATTEMPT
+    if not runfile.is_requested(directory):
+        return ""
     if (attempt / RUN_FILE).exists():
         try:
             return f"measuring it again failed: {read_run(attempt).get('reason')}"
         except BadInput as error:
             return f"measuring it again failed: {error}"
-    return "is to be measured again" if runfile.is_requested(directory) else ""
+    return "is to be measured again"
 
 
 def _without_record(run: Run) -> Run:
@@ -238,12 +249,13 @@ def read_settings(directory: Path) -> dict[str, Any]:
 
 
 def tail(path: Path) -> str:
-    """The last lines of a log, empty if there is none."""
-    if not path.exists():
+    """The last lines of a log, empty if there is none that can be read."""
+    try:
+        with opened(path) as file:
+            file.seek(max(0, path.stat().st_size - LOG_BYTES))
+            text = file.read(LOG_BYTES).decode(errors="replace")
+    except BadInput:
         return ""
-    with path.open("rb") as file:
-        file.seek(max(0, path.stat().st_size - LOG_BYTES))
-        text = file.read().decode(errors="replace")
     return "\n".join(_last(text.splitlines(), LOG_LINES))
 
 

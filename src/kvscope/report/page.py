@@ -27,6 +27,7 @@ from kvscope.report.circumstances import circumstances, dates, faults, shared
 from kvscope.report.data import Run, StudyData
 from kvscope.report.figures.access_pattern import traced as with_events
 from kvscope.report.figures.figure import Chart, StudyFigure
+from kvscope.report.figures.registry import lacking
 from kvscope.report.findings import findings
 from kvscope.report.summary import verdict
 from kvscope.report.tables import main_columns
@@ -82,6 +83,7 @@ def render(study: StudyData, figures: Sequence[StudyFigure], results: Path, path
         figures=[
             {"figure": figure, "shown": charts[figure.name] is not None} for figure in figures
         ],
+        lacking=lacking(study, figures),
         timelines={run_id: _json(one) for run_id, one in traced.items()},
         untraced=len(study.complete) - len(traced),
         merged=any(repeat["merged"] > 1 for one in traced.values() for repeat in one["repeats"]),

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from kvscope.analyse.precision import disturbed
-from kvscope.report.data import REFUSED, StudyData
+from kvscope.report.data import DAMAGED, REFUSED, StudyData
 from kvscope.report.words import plural
 
 
@@ -38,7 +38,9 @@ def summary(study: StudyData) -> Iterator[str]:
 
 def _remedies(study: StudyData) -> Iterator[str]:
     command = f"snakemake --profile profiles/local --config {study.options}"
-    if not study.finished:
+    if study.count(lambda run: run.status == DAMAGED):
+        yield f"Make again what is damaged or not valid: {command} remeasure=invalid"
+    elif not study.finished:
         yield f"Make what is missing: {command}"
     elif study.count(lambda run: not run.valid):
         yield f"Measure again what is not valid: {command} remeasure=invalid"

@@ -5,6 +5,7 @@ process holds one of its own: it may outlive a supervisor that was killed.
 """
 
 import fcntl
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -63,6 +64,11 @@ def is_free(directory: Path, name: str) -> bool:
 
 def _opened(path: Path) -> IO[str]:
     try:
-        return path.open("w", encoding="utf-8")
+        return open(path, "w", encoding="utf-8", opener=_without_waiting)
     except OSError as error:
         raise CannotWrite(path, error) from None
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    """Open for writing, which of a named pipe would wait for a reader."""
+    return os.open(path, flags | os.O_NONBLOCK, 0o666)

@@ -93,6 +93,8 @@ def run(experiment: Experiment, directory: Path, force: bool = False) -> dict[st
         if not wanted and runfile.is_complete(directory, experiment.id):
             print(f"{experiment.id}: finished before; --force measures it again", file=sys.stderr)
             return runfile.read_run(directory)
+        if runfile.is_complete(directory, experiment.id):
+            runfile.request_again(directory)  # so that a failure leaves it to be done again
         attempt = runfile.begin_attempt(directory)
         write_text(attempt / EXPERIMENT_FILE, dump(experiment))
         try:

@@ -1,6 +1,8 @@
 """All figures, in the order of the page."""
 
-from kvscope.errors import BadInput
+from collections.abc import Iterable
+
+from kvscope.plan import figures as names
 from kvscope.report.data import StudyData
 from kvscope.report.figures import (
     access_gaps,
@@ -40,18 +42,17 @@ FIGURES: dict[str, StudyFigure] = {
 
 
 def figures_of(study: StudyData) -> list[StudyFigure]:
-    """The figures that the study has data for.
+    """The figures that the study has data for."""
+    return [figure for figure in FIGURES.values() if figure.available(study)]
 
-    BadInput if the study asks for a figure that does not exist, or that it has no data for
-    although all its experiments are complete.
-    """
-    unknown = [name for name in study.figures if name not in FIGURES]
-    if unknown:
-        raise BadInput(
-            f"study {study.name}: figures has '{unknown[0]}' but must be of {', '.join(FIGURES)}"
-        )
-    found = [figure for figure in FIGURES.values() if figure.available(study)]
-    lacking = {*study.figures} - {figure.name for figure in found}
-    if lacking and len(study.complete) == len(study.runs):
-        raise BadInput(f"study {study.name}: it has no data for figure '{min(lacking)}'")
-    return found
+
+def lacking(study: StudyData, figures: Iterable[StudyFigure]) -> list[str]:
+    """Why figures that the study asks for are not among these, a sentence each."""
+    drawn = {figure.name for figure in figures}
+    return [
+        f"Figure '{name}' is not drawn: no experiment has the data it needs."
+        if name in names.FIGURES
+        else f"Figure '{name}' is not drawn: there are only {', '.join(names.FIGURES)}."
+        for name in study.figures
+        if name not in drawn
+    ]
