@@ -453,12 +453,12 @@ def _add_check(commands: Commands) -> None:
 
 
 def _check(given: argparse.Namespace) -> int:
-    from kvscope.analyse.check import check_run
+    from kvscope.analyse.check import checked
     from kvscope.analyse.checklist import counted, lines
 
     complaints = 0
     for run in given.runs:
-        found = check_run(run)
+        found = checked(run)
         complaints += len(found.complaints)
         for complaint in found.complaints:
             print(f"kvscope: {complaint}", file=sys.stderr)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from kvscope.analyse.check import check_run
 from kvscope.analyse.records import Records, read_records
 
 ROOT = Path(__file__).parents[2]
@@ -62,6 +63,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, require) -> Runner:
             words = ["run", *SMALL, "profiler=none", *overrides, "--out", str(directory)]
             done = kvscope(*dict_of(words))
             assert done.returncode == 0, done.stderr + (directory / "log.txt").read_text()[-3000:]
+            assert check_run(directory) == []  # every run is held against itself
             facts, records = read_records(directory)
             made[overrides] = Run(directory, facts, records)
         return made[overrides]

@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 
 from kvscope.analyse.check import check_run
-from kvscope.analyse.validity import reasons_against
 from kvscope.plan.experiment import load
 from kvscope.run.environment import measured_environment
 
@@ -161,8 +160,6 @@ def test_requests_that_give_up_leave_nothing_behind(run: Runner):
     assert (requests["finished_s"][requests["aborted"]] > TIMEOUT_S).all()
     assert made.facts["engine"]["leaked_blocks"] == []
     assert check_run(made.directory) == []
-    names = {reason.name for reason in reasons_against(made.facts, made.records)}
-    assert not names & {"tokens_not_conserved", "tokens_missing", "outputs_differ", "blocks_leaked"}
 
 
 def test_a_request_that_gave_up_before_its_first_token_has_none(run: Runner):

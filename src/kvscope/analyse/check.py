@@ -25,7 +25,12 @@ class Checked:
     verdicts: list[Verdict]
 
 
-def check_run(run: Path) -> Checked:
+def check_run(run: Path) -> list[str]:
+    """What is wrong with a run's directory, one sentence each; empty if it is sound."""
+    return checked(run).complaints
+
+
+def checked(run: Path) -> Checked:
     """Hold a run's directory against what it says of itself.
 
     The oracles run on raw records, whatever was collected of them; they do not run where files are

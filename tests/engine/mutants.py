@@ -1,0 +1,196 @@
+"""Serves requests once with swap, then makes the tables of faulty recorders from what was noted.
+
+Prints, for each fault, the oracles that its tables violate. `python mutants.py EXPERIMENT.yaml`
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from kvscope import tables
+from kvscope.analyse.oracles.registry import judge_tables
+from kvscope.analyse.oracles.run import Run
+from kvscope.analyse.records import Records
+from kvscope.engine.build import running
+from kvscope.engine.marks import Marks
+from kvscope.engine.recording import Recording
+from kvscope.oracle import VIOLATED
+from kvscope.plan.experiment import load
+from kvscope.run import recorder
+from kvscope.run.recorder import Repeat, RepeatContext, Replay, RequestState
+from kvscope.run.serving import Served, outcome, serve
+from kvscope.stalls import stalled
+from kvscope.workload.requests import build, to_frame
+
+RECOVERING, WAITING = "recovering is never reset", "one more request waits"
+Change = Callable[[Recording], Recording]
+
+
+class Silent:
+    """No progress is shown."""
+
+    def advance(self, tokens: int) -> None:
+        """Say nothing."""
+
+
+def of_passes(**change: Callable[[Any], Any]) -> Change:
+    """A recording with attributes of every pass changed."""
+
+    def made(recording: Recording) -> Recording:
+        passes = [
+            replace(one, **{name: new(one) for name, new in change.items()})
+            for one in recording.passes
+        ]
+        return replace(recording, passes=passes)
+
+    return made
+
+
+def of_preemptions(**change: Callable[[Any], Any]) -> Change:
+    """A recording with attributes of every preemption changed."""
+
+    def made(recording: Recording) -> Recording:
+        changed = [
+            replace(one, **{name: new(one) for name, new in change.items()})
+            for one in recording.preemptions
+        ]
+        return replace(recording, preemptions=changed)
+
+    return made
+
+
+def of_transfers(**change: Callable[[Any], Any]) -> Change:
+    """A recording with attributes of every copy changed."""
+
+    def made(recording: Recording) -> Recording:
+        changed = [
+            replace(one, **{name: new(one) for name, new in change.items()})
+            for one in recording.transfers
+        ]
+        return replace(recording, transfers=changed)
+
+    return made
+
+
+def without_first(recording: Recording) -> Recording:
+    """The first preemption is not noted, nor what was copied for it."""
+    first = recording.preemptions[0].request_id
+    copies = [t for t in recording.transfers if t.request_id == first][:2]
+    left = [t for t in recording.transfers if t not in copies]
+    return replace(recording, preemptions=recording.preemptions[1:], transfers=left)
+
+
+def times(factor: float) -> Change:
+    """Copies that seem to take so many times as long."""
+    return of_transfers(seconds=lambda copy: lambda: copy.seconds() * factor)
+
+
+def of_state(after: Callable[[RequestState], None]) -> type[Replay]:
+    """A recorder that changes a request's state after each of its passes."""
+
+    class Faulty(Replay):
+        def _batch_row(self, step: int, record: Any, name: str, *rest: Any) -> dict[str, Any]:
+            row = super()._batch_row(step, record, name, *rest)
+            after(self.requests[recorder.external_id(name)])
+            return row
+
+    return Faulty
+
+
+def of_rows(change: Callable[[dict[str, Any]], Any]) -> type[Replay]:
+    """A recorder that changes each row of `steps`."""
+
+    class Faulty(Replay):
+        def forward_pass(self, step: int, record: Any) -> None:
+            super().forward_pass(step, record)
+            change(self.steps[-1])
+
+    return Faulty
+
+
+MS = 1_000_000
+RECORDINGS: dict[str, Change] = {
+    "nothing": lambda recording: recording,
+    "the first preemption is not recorded": without_first,
+    "preemptions are a pass late": of_preemptions(step=lambda p: p.step + 1),
+    "preemptions are 50 ms early": of_preemptions(time_ns=lambda p: p.time_ns - 50 * MS),
+    "preempted tokens lack one": of_preemptions(tokens=lambda p: p.tokens - 1),
+    "preempted blocks lack one": of_preemptions(blocks=lambda p: p.blocks - 1),
+    "a refused copy": of_preemptions(refused=lambda p: True, swapped=lambda p: False),
+    WAITING: of_passes(waiting=lambda p: p.waiting + 1),
+    "one block fewer is in use": of_passes(kv_blocks_free=lambda p: p.kv_blocks_free + 1),
+    "the host pool is empty": of_passes(host_blocks_used=lambda p: 0),
+    "a pass ends when it is scheduled": of_passes(end_ns=lambda p: p.schedule_end_ns),
+    "a pass ends before its last layer": of_passes(
+        output_ns=lambda p: p.schedule_end_ns + 1000, end_ns=lambda p: p.schedule_end_ns + 1000
+    ),
+    "a pass begins 5 ms early": of_passes(schedule_start_ns=lambda p: p.schedule_start_ns - 5 * MS),
+    "no preemption is counted": of_passes(preempted=lambda p: 0),
+    "copies take a thousand times as long": times(1000),
+    "copies take a tenth": times(0.1),
+    "copies have twice the bytes": of_transfers(bytes=lambda copy: 2 * copy.bytes),
+}
+REPLAYS: dict[str, type[Replay]] = {
+    RECOVERING: of_state(lambda state: setattr(state, "recovering", bool(state.first_token_s))),
+    "only the first pass resumes": of_state(lambda state: setattr(state, "recovering", False)),
+    "nothing is recomputed": of_state(lambda state: setattr(state, "computed_tokens", 0)),
+    "a lost cache counts": of_rows(
+        lambda row: row.update(kv_tokens_used=row["kv_tokens_used"] + 9)
+    ),
+    "no pass resumes": of_rows(lambda row: row.update(resumed_requests=0)),
+    "every pass is mixed": of_rows(lambda row: row.update(phase="mixed")),
+    "passes last longer": of_rows(lambda row: row.update(duration_s=row["duration_s"] * 1.1)),
+}
+
+
+def violated(repeat: Repeat, facts: dict[str, Any], requests: Any, served: Served) -> list[str]:
+    """The oracles that the tables of a repeat violate."""
+    steps = repeat.steps.assign(stalled=stalled(repeat.steps))
+    workload = tables.to_arrow(tables.WORKLOAD, to_frame(requests)).to_pandas()
+    outcomes = tables.to_arrow(tables.REQUESTS, outcome(repeat, 0, requests, served)).to_pandas()
+    size = facts["engine"]["block_size"]
+    records = Records(workload, outcomes, steps, repeat.batch, repeat.preemptions, size)
+    run = Run(facts, records, repeat.layers)
+    return [found.name for found in judge_tables(run) if found.state == VIOLATED]
+
+
+def main(path: Path) -> dict[str, list[str]]:
+    """Every fault and the oracles that notice it."""
+    experiment = load(path)
+    requests = build(experiment)
+    with running(experiment) as engine:
+        recording, scheduler = Recording(), engine.scheduler
+        scheduler.begin(recording, Marks())
+        served = serve(engine, requests, Silent())
+        context = RepeatContext(
+            repeat=0,
+            origin_ns=served.origin_ns,
+            kv_blocks_total=scheduler.kv_blocks_total,
+            host_blocks_total=scheduler.host_blocks_total,
+            block_size=experiment.cache.block_size,
+            time_source="measured",
+        )
+        made = {
+            "kv_blocks_total": scheduler.kv_blocks_total,
+            "block_size": experiment.cache.block_size,
+            "block_bytes": experiment.block_bytes,
+            "layers": engine.layers,
+            "device": experiment.device.name,
+            "leaked_blocks": [],
+        }
+    facts, found = {"engine": made}, {}
+    for name, change in RECORDINGS.items():
+        repeat = recorder.replay(change(recording), context)
+        found[name] = violated(repeat, facts, requests, served)
+    for name, faulty in REPLAYS.items():
+        original, recorder.Replay = recorder.Replay, faulty
+        found[name] = violated(recorder.replay(recording, context), facts, requests, served)
+        recorder.Replay = original
+    return found
+
+
+if __name__ == "__main__":
+    print("RESULT", json.dumps(main(Path(sys.argv[1]))))
