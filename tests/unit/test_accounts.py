@@ -98,7 +98,7 @@ def test_check_tells_of_damage(run: Path, results: Path) -> None:
 
 def test_keys_of_later_versions_are_no_damage(run: Path, results: Path) -> None:
     made = results / "tables" / "traced"
-    facts = json.loads((made / ANALYSED).read_text()) | {"oracles": [{"name": "steps_overlap"}]}
+    facts = json.loads((made / ANALYSED).read_text()) | {"later": [{"name": "steps_overlap"}]}
     (made / ANALYSED).write_text(json.dumps(facts))
     assert accounts.read(made, ANALYSED, run) == facts
 

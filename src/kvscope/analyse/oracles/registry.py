@@ -61,7 +61,12 @@ ORACLES: tuple[Oracle[Run], ...] = (
 
 
 def judge_tables(run: Run) -> list[Verdict]:
-    """The verdict of every oracle; where rows are wrong, those that build on them do not apply."""
+    """The verdict of every oracle; where rows are wrong, those that build on them do not apply.
+
+    A trace of kernels alone has neither passes nor requests, and nothing applies.
+    """
+    if run.records.steps.empty and run.requests.empty:
+        return [verdict(oracle, None) for oracle in (*ROWS, *ORACLES)]
     rows = judged(ROWS, run)
     if any(found.state == VIOLATED for found in rows):
         return rows + [verdict(oracle, None) for oracle in ORACLES]
