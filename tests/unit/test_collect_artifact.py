@@ -354,7 +354,7 @@ def test_files_that_are_something_else_are_refused_in_one_sentence(tmp_path):
     for paths, words in (
         ([tmp_path / "absent.csv"], "no such file"),
         ([other, stats], "header 'a,b'"),
-        ([empty], "not readable as CSV"),
+        ([empty], "header ''"),
         ([steps], "give a step series with its stats series"),
         ([steps, steps], "and so is"),
     ):

@@ -105,13 +105,18 @@ class Checkout:
         found = (self.path / "results" / "experiments").glob("*/run.json")
         return {file.parent.name: sha256_of(file) for file in found}
 
+    def ids(self, study: str = "two") -> list[str]:
+        """The experiments that a study has now; others may be left of an earlier one."""
+        manifest = read_json(self.page(study).parent / "manifest.json")
+        return [entry["id"] for entry in manifest["experiments"]]
+
     def assert_true(self, study: str = "two") -> None:
         """Every number of the study's page is of the measurement that is there now."""
         metrics = pd.read_parquet(self.page(study).parent / "metrics.parquet")
         shown = metrics.groupby("experiment_id")["run_sha256"].unique()
-        ids = [e["id"] for e in read_json(self.page(study).parent / "manifest.json")["experiments"]]
         now = self.measurements()
-        assert {name: list(shas) for name, shas in shown.items()} == {i: [now[i]] for i in ids}
+        expected = {name: [now[name]] for name in self.ids(study)}
+        assert {name: list(shas) for name, shas in shown.items()} == expected
         assert not list(self.path.glob("results/experiments/*/attempt"))
         assert not list(self.path.glob("results/**/.*.tmp"))
 
@@ -340,7 +345,7 @@ def test_an_interrupted_study_ends_as_one_that_was_not(finished, tmp_path, numbe
 
 
 def test_a_run_measured_again_by_hand_makes_its_numbers_stale_until_the_workflow_ran(finished):
-    (name, *others) = sorted(finished.measurements())
+    (name, *others) = sorted(finished.ids())
     before = finished.measurements()
     experiment = f"results/experiments/{name}/experiment.yaml"
     done = finished.kvscope("run", experiment, "--force")
@@ -363,7 +368,7 @@ def test_what_is_not_valid_is_measured_again_on_demand(finished):
     done = finished.snakemake(more=["remeasure=invalid"])
     assert done.returncode == 0, done.stdout
     after = finished.measurements()
-    assert all(after[name] != before[name] for name in before)
+    assert all(after[name] != before[name] for name in finished.ids())
     assert "2 complete, 0 valid" in done.stdout
     assert "too_few_repeats" in done.stdout
     finished.assert_true()
@@ -374,12 +379,12 @@ def test_all_is_made_again_by_force(finished):
     before = finished.measurements()
     assert finished.snakemake("-F").returncode == 0
     after = finished.measurements()
-    assert all(after[name] != before[name] for name in before)
+    assert all(after[name] != before[name] for name in finished.ids())
     finished.assert_true()
 
 
 def test_an_experiment_that_cannot_be_collected_is_named_and_made_up_for(finished):
-    name = sorted(finished.measurements())[0]
+    name = sorted(finished.ids())[0]
     file = finished.path / "results" / "experiments" / name / "requests.parquet"
     content = file.read_bytes()
     file.write_bytes(content[:-1])
@@ -403,7 +408,7 @@ def flip(file: Path) -> None:
 
 def test_damage_that_leaves_the_size_is_mended(finished):
     before = finished.measurements()
-    name = min(before)
+    name = min(finished.ids())
     flip(finished.path / "results" / "tables" / name / "metrics.parquet")
     assert finished.snakemake().returncode == 0
     finished.assert_true()
@@ -420,7 +425,7 @@ def test_damage_that_leaves_the_size_is_mended(finished):
 
 def test_a_dry_run_withdraws_no_request(finished):
     before = finished.measurements()
-    request = finished.path / "results" / "experiments" / min(before) / "measure-again"
+    request = finished.path / "results" / "experiments" / finished.ids()[0] / "measure-again"
     request.touch()
     dry = finished.snakemake("-n", more=["remeasure=none"])
     assert "run_experiment" not in dry.stdout
