@@ -1,0 +1,65 @@
+"""What judging costs: seconds and memory of a run's oracles, beside the time that the run took.
+
+    python bench/judging.py RUN… [--write]
+
+RUN is a run's directory. The oracles of tables and of the engine are timed, and those of KV events
+anew from the raw file if there is one; each the fastest of three times. Memory is what Python
+allocated at most while they ran, NumPy's arrays included.
+"""
+
+import argparse
+import time
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+from measuring import store
+
+from kvscope.analyse.checklist import checklist
+from kvscope.analyse.records import read_records
+
+TIMES = 3
+
+
+def judging(run: Path) -> dict[str, Any]:
+    """Seconds and bytes of one run's checklist."""
+    seconds = []
+    for _ in range(TIMES):
+        facts, records = read_records(run)
+        began = time.process_time()
+        verdicts = checklist(run, facts, records)
+        seconds.append(time.process_time() - began)
+    tracemalloc.start()
+    checklist(run, facts, records)
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    took_s = facts["timings_s"]["total"]
+    return {
+        "experiment_id": facts["experiment_id"],
+        "passes": len(records.steps),
+        "rows": len(records.batch),
+        "oracles": len(verdicts),
+        "judging_s": min(seconds),
+        "run_s": took_s,
+        "share": min(seconds) / took_s,
+        "peak_bytes": peak_bytes,
+    }
+
+
+def main() -> None:
+    """Print a line a run; with --write keep them in bench/results."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN")
+    parser.add_argument("--write", action="store_true")
+    given = parser.parse_args()
+    found = [judging(run) for run in given.runs]
+    for one in found:
+        took = f"{one['judging_s']:.2f} s of CPU for {one['oracles']} oracles"
+        share = f"{one['share']:.1%} of the run's {one['run_s']:.0f} s"
+        print(f"{one['experiment_id']}: {took}, {share}, {one['peak_bytes'] / 1e6:.1f} MB")
+    if given.write:
+        store("judging", {"runs": found}, "python bench/judging.py RUN…")
+
+
+if __name__ == "__main__":
+    main()
