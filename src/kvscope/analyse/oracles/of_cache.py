@@ -46,6 +46,7 @@ def host_pool_differs(run: Run) -> Violations | None:
         return None
     steps = run.steps.assign(expected=run.over_passes(*_swapped_out(run)))
     used, total = steps["host_blocks_used"], steps["host_blocks_total"]
+    made = run.engine.get("host_blocks_total", total.iloc[0])
     return both(
         where(
             steps,
@@ -54,8 +55,8 @@ def host_pool_differs(run: Run) -> Violations | None:
         ),
         where(
             steps,
-            (used > total) | (total != total.iloc[0]),
-            lambda r: f"{r['host_blocks_used']} of {r['host_blocks_total']} host blocks",
+            (used > total) | (total != made),
+            lambda r: f"{r['host_blocks_used']} of {r['host_blocks_total']} host blocks of {made}",
         ),
     )
 

@@ -27,12 +27,12 @@ def bytes_wrong(run: Run) -> Violations | None:
 
 
 def copy_missing(run: Run) -> Violations | None:
-    """A swap has the times of its copy, one way at a preemption, the other at a resumption."""
+    """A swap was not refused, and has its copy's times: out at a preemption, in at a resumption."""
     if run.imported or run.preemptions.empty:
         return None
     rows = run.preemptions
     swaps = rows["policy"] == "swap"
-    wrong = pd.Series(False, rows.index)
+    wrong = swaps & rows["refused"].astype(bool)
     for event, column in COPIED.items():
         wrong |= rows[column].notna() != (swaps & (rows["event"] == event))
     for column in ("copy_start_s", "copy_end_s"):

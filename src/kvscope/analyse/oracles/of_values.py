@@ -60,6 +60,20 @@ def value_negative(run: Run) -> Violations | None:
     )
 
 
+def time_source_differs(run: Run) -> Violations | None:
+    """Every time comes from where run.json says."""
+    source = run.facts.get("time_source")
+    if source is None:
+        return None
+    return both(
+        *(
+            _bad(name, frame, frame["time_source"] != source, f"not of {source} times")
+            for name, frame in _frames(run)
+            if "time_source" in frame
+        )
+    )
+
+
 def row_without_owner(run: Run) -> Violations | None:
     """Every row names a request that was asked for, and a pass that there was.
 

@@ -31,6 +31,7 @@ ROWS: tuple[Oracle[Run], ...] = (
     Oracle(of_values.row_without_owner, _PASSES),
 )
 ORACLES: tuple[Oracle[Run], ...] = (
+    Oracle(of_values.time_source_differs),
     Oracle(of_times.passes_overlap, _PASSES),
     Oracle(of_times.stalled_wrong, "passes"),
     Oracle(of_times.layers_outside_pass, "times of the layers"),
