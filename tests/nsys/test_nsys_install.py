@@ -160,9 +160,8 @@ class TestUnpacking:
     @pytest.mark.nsys
     def test_no_link_of_the_unpacked_one_leads_nowhere(self, nsys: Nsys):
         root = nsys.path.parents[1]
-        if (
-            root.name != ".nsys"
-        ):  # CI installs its own; whoever brought another answers for its links
+        # CI installs its own; whoever brought another answers for its links.
+        if root.name != ".nsys":
             pytest.skip("the nsys in use was installed by someone else")
         assert [p for p in root.rglob("*") if p.is_symlink() and not p.exists()] == []
 

@@ -443,7 +443,7 @@ def another_python(folder: Path) -> str:
     copy.parent.mkdir(parents=True)
     shutil.copy(os.path.realpath(sys.executable), copy)
     done = subprocess.run([copy, "-c", "import ensurepip, venv, ctypes"], capture_output=True)
-    if done.returncode:
+    if done.returncode:  # no component is missing: some builds of Python cannot be moved
         pytest.skip("a copy of this interpreter does not find its standard library")
     return str(copy)
 

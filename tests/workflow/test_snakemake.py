@@ -360,6 +360,7 @@ def test_a_run_measured_again_by_hand_makes_its_numbers_stale_until_the_workflow
 
 
 def test_what_is_not_valid_is_measured_again_on_demand(finished):
+    assert finished.snakemake().returncode == 0
     before = finished.measurements()  # of two repeats, so none is valid
     dry = finished.snakemake("-n", more=["remeasure=invalid"])
     assert "run_experiment" in dry.stdout
