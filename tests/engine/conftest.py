@@ -13,6 +13,9 @@ import pytest
 
 from kvscope.analyse.check import check_run
 from kvscope.analyse.records import Records, read_records
+from kvscope.plan.grid import expand
+
+from . import warm
 
 ROOT = Path(__file__).parents[2]
 SMALL = (
@@ -60,9 +63,10 @@ def run(tmp_path_factory: pytest.TempPathFactory, require) -> Runner:
     def run(*overrides: str) -> Run:
         if overrides not in made:
             directory = tmp_path_factory.mktemp("run")
-            words = ["run", *SMALL, "profiler=none", *overrides, "--out", str(directory)]
-            done = kvscope(*dict_of(words))
-            assert done.returncode == 0, done.stderr + (directory / "log.txt").read_text()[-3000:]
+            words = last_of_each_key([*SMALL, "profiler=none", *overrides])
+            (planned,) = expand(None, words, ROOT / "config").experiments
+            facts = warm.run(planned.experiment, directory)
+            assert facts["status"] == "complete", (directory / "log.txt").read_text()[-3000:]
             assert check_run(directory) == []  # every run is held against itself
             facts, records = read_records(directory)
             made[overrides] = Run(directory, facts, records)
@@ -71,10 +75,6 @@ def run(tmp_path_factory: pytest.TempPathFactory, require) -> Runner:
     return run
 
 
-def dict_of(words: list[str]) -> list[str]:
+def last_of_each_key(words: list[str]) -> list[str]:
     """Of several settings of one key, keep the last: Hydra refuses a key given twice."""
-    last: dict[str, str] = {}
-    for word in words:
-        key = word.partition("=")[0] if "=" in word and not word.startswith("-") else word
-        last[key] = word
-    return list(last.values())
+    return list({word.partition("=")[0]: word for word in words}.values())

@@ -209,30 +209,47 @@ class Fickle(Recompute):
 """
 
 
-@pytest.fixture
-def failing(tmp_path: Path, finished: Checkout) -> Checkout:
+class Failing(Checkout):
     """A study of two experiments, one with a policy that fails while `broken` is there."""
-    checkout = Checkout(tmp_path / "checkout")
-    package = tmp_path / "package"
-    (package / "fickle-0.1.dist-info").mkdir(parents=True)
-    (package / "fickle-0.1.dist-info" / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: fickle\nVersion: 0.1\n"
-    )
-    (package / "fickle-0.1.dist-info" / "entry_points.txt").write_text(
-        "[kvscope.overflow]\nfickle = fickle:Fickle\n"
-    )
-    flag = tmp_path / "broken"
-    flag.touch()
-    (package / "fickle.py").write_text(FICKLE.format(flag=flag))
-    checkout.more["PYTHONPATH"] = f"{package}:{os.environ.get('PYTHONPATH', '')}"
-    study = STUDY.format(second=4).replace("workload.num_requests: [2, 4]", "{}").rstrip()
-    study = study.removesuffix("product:\n      {}").rstrip()
-    study += "\n    product:\n      overflow: [recompute, fickle]\n"
-    (checkout.path / "config" / "study" / "two.yaml").write_text(study)
-    return checkout
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path / "checkout")
+        package = path / "package"
+        (package / "fickle-0.1.dist-info").mkdir(parents=True)
+        (package / "fickle-0.1.dist-info" / "METADATA").write_text(
+            "Metadata-Version: 2.1\nName: fickle\nVersion: 0.1\n"
+        )
+        (package / "fickle-0.1.dist-info" / "entry_points.txt").write_text(
+            "[kvscope.overflow]\nfickle = fickle:Fickle\n"
+        )
+        self.broken = path / "broken"
+        (package / "fickle.py").write_text(FICKLE.format(flag=self.broken))
+        self.more["PYTHONPATH"] = f"{package}:{os.environ.get('PYTHONPATH', '')}"
+
+    def write_study(self, second: int, name: str = "two") -> None:
+        study = STUDY.format(second=second).replace(
+            f"workload.num_requests: [2, {second}]", "overflow: [recompute, fickle]"
+        )
+        (self.path / "config" / "study" / f"{name}.yaml").write_text(study)
+
+
+@pytest.fixture(scope="module")
+def failing(tmp_path_factory: pytest.TempPathFactory, finished: Checkout) -> Failing:
+    """The study with a policy that fails, not run yet."""
+    return Failing(tmp_path_factory.mktemp("failing"))
+
+
+@pytest.fixture
+def mended(failing: Failing) -> Failing:
+    """The same study after its policy was mended and all of it was run."""
+    failing.broken.unlink(missing_ok=True)
+    done = failing.snakemake()
+    assert done.returncode == 0, done.stdout
+    return failing
 
 
 def test_a_study_that_failed_is_retried_and_its_page_is_true_at_each_point(failing):
+    failing.broken.touch()
     done = failing.snakemake()
     assert done.returncode == 1, done.stdout
     assert not failing.page().exists()
@@ -244,7 +261,7 @@ def test_a_study_that_failed_is_retried_and_its_page_is_true_at_each_point(faili
     assert again.returncode == 1
     assert failing.runs()[good] == before[good]
     assert "the policy is broken" in failing.unfinished()
-    (failing.path.parent / "broken").unlink()
+    failing.broken.unlink()
     mended = failing.snakemake()
     assert mended.returncode == 0, mended.stdout
     assert failing.runs()[good] == before[good]
@@ -253,46 +270,41 @@ def test_a_study_that_failed_is_retried_and_its_page_is_true_at_each_point(faili
     assert "Nothing to be done" in failing.snakemake().stdout
 
 
-def test_a_measurement_that_fails_does_not_replace_the_one_before(failing):
-    (failing.path.parent / "broken").unlink()
-    assert failing.snakemake().returncode == 0
-    before = failing.measurements()
-    (failing.path.parent / "broken").touch()
-    done = failing.snakemake("-R", "run_experiment")
+def test_a_measurement_that_fails_does_not_replace_the_one_before(mended):
+    before = mended.measurements()
+    mended.broken.touch()
+    done = mended.snakemake("-R", "run_experiment")
     assert done.returncode == 1, done.stdout
-    after = failing.measurements()
+    after = mended.measurements()
     changed = {name for name in before if after[name] != before[name]}
     assert [name for name in before if "fickle" in name] == [*(set(before) - changed)]
-    assert not failing.page().exists()
-    assert "measuring it again failed" in failing.unfinished()
-    (failing.path.parent / "broken").unlink()
-    assert failing.snakemake().returncode == 0  # what was requested and is not there yet
-    last = failing.measurements()
+    assert not mended.page().exists()
+    assert "measuring it again failed" in mended.unfinished()
+    mended.broken.unlink()
+    assert mended.snakemake().returncode == 0  # what was requested and is not there yet
+    last = mended.measurements()
     assert {name for name in after if last[name] != after[name]} == set(before) - changed
-    failing.assert_true()
+    mended.assert_true()
 
 
-def test_a_measurement_that_fails_by_hand_is_made_up_for_or_dropped(failing):
-    broken = failing.path.parent / "broken"
-    broken.unlink()
-    assert failing.snakemake().returncode == 0
-    before = failing.measurements()
+def test_a_measurement_that_fails_by_hand_is_made_up_for_or_dropped(mended):
+    before = mended.measurements()
     (name,) = (name for name in before if "fickle" in name)
     experiment = f"results/experiments/{name}/experiment.yaml"
-    broken.touch()
-    assert failing.kvscope("run", experiment, "--force").returncode == 1
-    assert "measuring it again failed" in failing.kvscope("status", "two").stdout
-    assert failing.snakemake().returncode == 1  # it is tried again
-    dropped = failing.snakemake(more=["remeasure=none"])
+    mended.broken.touch()
+    assert mended.kvscope("run", experiment, "--force").returncode == 1
+    assert "measuring it again failed" in mended.kvscope("status", "two").stdout
+    assert "run_experiment" in mended.snakemake("-n").stdout  # it would be tried again
+    dropped = mended.snakemake(more=["remeasure=none"])
     assert dropped.returncode == 0, dropped.stdout
-    assert failing.measurements() == before
-    failing.assert_true()
-    assert failing.kvscope("run", experiment, "--force").returncode == 1
-    broken.unlink()
-    mended = failing.snakemake()
-    assert mended.returncode == 0, mended.stdout
-    assert failing.measurements()[name] != before[name]
-    failing.assert_true()
+    assert mended.measurements() == before
+    mended.assert_true()
+    assert mended.kvscope("run", experiment, "--force").returncode == 1
+    mended.broken.unlink()
+    made_up = mended.snakemake()
+    assert made_up.returncode == 0, made_up.stdout
+    assert mended.measurements()[name] != before[name]
+    mended.assert_true()
 
 
 def interrupted(checkout: Checkout, number: int, when: str) -> int:
@@ -328,6 +340,8 @@ STAGES = [
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "kill -9"])
 def test_an_interrupted_study_ends_as_one_that_was_not(finished, tmp_path, number):
     checkout = Checkout(tmp_path)
+    study = STUDY.format(second=4).replace("[2, 4]", "[2]")
+    (tmp_path / "config" / "study" / "two.yaml").write_text(study)
     for when in STAGES:
         assert interrupted(checkout, number, when) != 0
         before = checkout.measurements()
