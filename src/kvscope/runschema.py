@@ -121,6 +121,7 @@ class Engine(_Part):
     block_bytes: Annotated[Real, Field(ge=0)] | None = None
     layers: Annotated[Whole, Field(lt=2**31)] | None = None
     device: str | None = None
+    copies_awaited: bool = False
     leaked_blocks: list[Leak] = []
     reference_checks: Compared = ABSENT
     swap_checks: Compared = ABSENT

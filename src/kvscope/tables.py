@@ -166,7 +166,7 @@ PREEMPTIONS = Table(
         Column(
             "policy",
             TEXT,
-            "what was done: 'swap', or 'recompute' (also where the host pool had no room)",
+            "the action, by name: 'swap', 'recompute' (also where the host pool had no room), …",
         ),
         Column("refused", BOOL, "the policy wanted to keep it, and the host pool had no room"),
         Column("blocks", I32, "blocks taken from it (preempt) or given to it (resume)"),

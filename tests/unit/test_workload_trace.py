@@ -7,10 +7,10 @@ import pytest
 
 from kvscope.errors import BadInput
 from kvscope.files import sha256_of
-from kvscope.plan import traces
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
 from kvscope.workload import requests
+from kvscope.workload import trace as traces
 
 CONFIG = Path(__file__).parents[2] / "config"
 

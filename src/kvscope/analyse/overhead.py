@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 from scipy.spatial import KDTree
 
+from kvscope.actions import copies
 from kvscope.analyse.records import Records
 from kvscope.due import plain_decode
 
@@ -137,7 +138,7 @@ def _decoding(passes: pd.DataFrame) -> pd.DataFrame:
 
 def _swapped(records: Records, event: str) -> pd.DataFrame:
     rows = records.preemptions
-    return rows[(rows["event"] == event) & (rows["policy"] == "swap")]
+    return rows[(rows["event"] == event) & (copies(rows["policy"]))]
 
 
 def _total(rows: pd.DataFrame, column: str) -> float:
@@ -147,5 +148,5 @@ def _total(rows: pd.DataFrame, column: str) -> float:
 
 def _copied_in(records: Records, steps: pd.Series) -> Floats:
     """Of each pass: seconds of the copies back in it, 0 without any."""
-    copies = _swapped(records, "resume").groupby("step")["swap_in_s"].sum()
-    return copies.reindex(steps, fill_value=0.0).to_numpy(np.float64)
+    copied = _swapped(records, "resume").groupby("step")["swap_in_s"].sum()
+    return copied.reindex(steps, fill_value=0.0).to_numpy(np.float64)

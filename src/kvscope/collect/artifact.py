@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from kvscope import limits, tables
+from kvscope.actions import RECOMPUTE, SWAP
 from kvscope.collect.imports import PUBLISHED, provenance
 from kvscope.collect.published_trace import UNBOXKV_TRACE, import_trace
 from kvscope.collect.series import read_series
@@ -178,11 +179,15 @@ def preemptions_of(rows: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
         moves[name].to_numpy() for name in ("swapped_out", "lost", "swapped_in", "recomputed")
     )
     parts = [
-        _events(out, "preempt", "swap", swap_out_s=_parts(copied_s, out)),
-        _events(lost, "preempt", "recompute", bytes=0),
-        _events(back, "resume", "swap", swap_in_s=_parts(copied_s, back), recomputed_tokens=0),
+        _events(out, "preempt", SWAP.name, swap_out_s=_parts(copied_s, out)),
+        _events(lost, "preempt", RECOMPUTE.name, bytes=0),
+        _events(back, "resume", SWAP.name, swap_in_s=_parts(copied_s, back), recomputed_tokens=0),
         _events(
-            resumed, "resume", "recompute", bytes=0, recomputed_tokens=_whole_parts(again, resumed)
+            resumed,
+            "resume",
+            RECOMPUTE.name,
+            bytes=0,
+            recomputed_tokens=_whole_parts(again, resumed),
         ),
     ]
     return pd.concat(parts).sort_values("step", kind="stable", ignore_index=True)

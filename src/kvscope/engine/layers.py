@@ -4,7 +4,6 @@ On a GPU this is the time to launch the block's kernels; the kernels' own times 
 profiler, which finds them through the same ranges.
 """
 
-from time import perf_counter_ns
 from typing import Any
 
 import torch
@@ -44,14 +43,14 @@ class LayerTimer:
     def _before(self, layer: int) -> Any:
         def hook(_module: torch.nn.Module, _args: Any) -> None:
             self._scheduler.marks.push(LAYER, layer)
-            self._start_ns = perf_counter_ns()
+            self._start_ns = self._scheduler.clock.now_ns()
 
         return hook
 
     def _after(self, layer: int) -> Any:
         def hook(_module: torch.nn.Module, _args: Any, _output: Any) -> None:
-            end_ns = perf_counter_ns()
             scheduler = self._scheduler
+            end_ns = scheduler.clock.now_ns()
             scheduler.marks.pop()
             recording = scheduler.recording
             recording.layers.extend((len(recording.passes) - 1, layer, self._start_ns, end_ns))

@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from kvscope.errors import BadInput
 from kvscope.files import check_name
-from kvscope.plan import documents, layers, policies
+from kvscope.plan import documents, layers, registry
 from kvscope.plan.complaints import nearest, shown
 from kvscope.plan.experiment import Experiment
 
@@ -53,16 +53,16 @@ class Composer:
         self.dir = config_dir
         self.files = layers.files(config_dir)
         self.groups = groups(config_dir)
-        self._add_policies()
+        self._add_registered()
         self._hydra = cache(self._compose)
         self._read = cache(documents.load_mapping)
         self.default_options = self._read_defaults()
 
-    def _add_policies(self) -> None:
-        """Policies of other packages are options, too; a file of that name may hold settings."""
-        for kind in policies.KINDS:
+    def _add_registered(self) -> None:
+        """What packages register are options; a file of that name may hold settings."""
+        for kind in registry.KINDS:
             known = self.groups.get(kind, [])
-            for name in policies.registered(kind):
+            for name in registry.registered(kind):
                 if name not in known:
                     ConfigStore.instance().store(name, {"name": name}, group=kind)
                     self.groups[kind] = known = sorted([*known, name])
@@ -92,8 +92,8 @@ class Composer:
                 f"one of {', '.join(known)} ({self._where(group)})"
             )
         path = self.path(f"{group}/{option}.yaml")
-        if not path.exists() and group in policies.KINDS:
-            return  # of another package
+        if not path.exists() and group in registry.KINDS:
+            return  # its class has the defaults
         if "defaults" in self._read(path):  # Hydra reads other files for it
             for other in self.files.values():
                 self._read(other)
@@ -101,7 +101,7 @@ class Composer:
     def _where(self, group: str) -> str:
         """Where a group's options are."""
         files = layers.places(self.dir, group)
-        return f"{files}, and installed policies" if group in policies.KINDS else files
+        return f"{files}, and those of installed packages" if group in registry.KINDS else files
 
     def compose(self, choices: Choices) -> Config:
         """The configuration of these choices, the default options elsewhere; a copy to change.

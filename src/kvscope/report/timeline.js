@@ -104,8 +104,8 @@ function eventTraces(repeat, byTime) {
   });
   const c = study.colours;
   return [
-    markers("preempted", 2, "triangle-down", c.preempted, byPass(repeat.preempted, ([, request, tokens, policy]) => `request ${request} preempted, ${tokens} tokens ${policy === "swap" ? "swapped out" : "lost"}`)),
-    markers("resumed", 1, "triangle-up", c.resumed, byPass(repeat.resumed, ([, request, tokens, policy]) => `request ${request} resumed, ${policy === "swap" ? "swapped in" : `${tokens} tokens to compute again`}`)),
+    markers("preempted", 2, "triangle-down", c.preempted, byPass(repeat.preempted, ([, request, words]) => `request ${request} preempted, ${words}`)),
+    markers("resumed", 1, "triangle-up", c.resumed, byPass(repeat.resumed, ([, request, words]) => `request ${request} resumed, ${words}`)),
     markers("stalled", 0, "x", c.stalled, repeat.stalled.map((row) => [row, [`stalled: ${passText(repeat, row)}`]])),
   ];
 }

@@ -4,6 +4,7 @@ from typing import Any
 
 import pandas as pd
 
+from kvscope.actions import Action, action
 from kvscope.report.data import Run, StudyData
 from kvscope.report.thin import merged_passes, thin
 
@@ -65,18 +66,31 @@ def _repeat(run: Run, number: int) -> dict[str, Any]:
 
 
 def _events(preemptions: pd.DataFrame) -> dict[str, Any]:
-    """Preemptions and resumptions as [pass, request, tokens lost or computed again, policy]."""
+    """Preemptions and resumptions as [pass, request, what became of its tokens]."""
+    of = ("step", "request_id")
     kept = preemptions.head(MOST_EVENTS_A_REPEAT)
     preempted = kept[kept["event"] == "preempt"]
     resumed = kept[kept["event"] == "resume"].fillna({"recomputed_tokens": 0})
     return {
         "preemptions": int((preemptions["event"] == "preempt").sum()),
         "resumptions": int((preemptions["event"] == "resume").sum()),
-        "preempted": preempted[["step", "request_id", "tokens", "policy"]].to_numpy().tolist(),
-        "resumed": resumed[["step", "request_id", "recomputed_tokens", "policy"]]
-        .to_numpy()
-        .tolist(),
+        "preempted": [
+            [step, request, f"{tokens} tokens {action(name).lost}"]
+            for step, request, tokens, name in zip(
+                *(preempted[key] for key in (*of, "tokens", "policy")), strict=True
+            )
+        ],
+        "resumed": [
+            [step, request, _resumed(action(name), int(tokens))]
+            for step, request, tokens, name in zip(
+                *(resumed[key] for key in (*of, "recomputed_tokens", "policy")), strict=True
+            )
+        ],
     }
+
+
+def _resumed(done: Action, recomputed_tokens: int) -> str:
+    return done.resumed if done.keeps else f"{recomputed_tokens} tokens {done.resumed}"
 
 
 def _microseconds(seconds: pd.Series) -> list[int]:

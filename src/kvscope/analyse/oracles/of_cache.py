@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 
+from kvscope.actions import copies
 from kvscope.analyse.oracles.run import OF_REQUEST, Run, blocks_of, both, earliest_after, where
 from kvscope.oracle import Violations
 
@@ -63,7 +64,7 @@ def host_pool_differs(run: Run) -> Violations | None:
 
 def _swapped_out(run: Run) -> tuple[pd.DataFrame, pd.Series]:
     """From when to when requests were swapped out, and the blocks of each."""
-    rows = run.preemptions[run.preemptions["policy"] == "swap"]
+    rows = run.preemptions[copies(run.preemptions["policy"])]
     out = rows[rows["event"] == "preempt"].reset_index(drop=True)
     back = rows[rows["event"] == "resume"].rename(columns={"step": "at"})[[*OF_REQUEST, "at"]]
     ended = out.join(run.ended, on=OF_REQUEST)["at"].fillna(np.inf)

@@ -2,6 +2,7 @@
 
 import pandas as pd
 
+from kvscope.actions import copies
 from kvscope.analyse.oracles.run import OF_PASS, TOLERANCE_S, Run, blocks_of, both, where
 from kvscope.oracle import Violations
 
@@ -17,7 +18,7 @@ def bytes_wrong(run: Run) -> Violations | None:
     if run.imported or run.preemptions.empty:
         return None
     rows = run.preemptions
-    kept = blocks_of(rows["tokens"], run.records.block_size).where(rows["policy"] == "swap", 0)
+    kept = blocks_of(rows["tokens"], run.records.block_size).where(copies(rows["policy"]), 0)
     rows = rows.assign(expected=kept * run.engine["block_bytes"])
     return where(
         rows,
@@ -31,7 +32,7 @@ def copy_missing(run: Run) -> Violations | None:
     if run.imported or run.preemptions.empty:
         return None
     rows = run.preemptions
-    swaps = rows["policy"] == "swap"
+    swaps = copies(rows["policy"])
     wrong = swaps & rows["refused"].astype(bool)
     for event, column in COPIED.items():
         wrong |= rows[column].notna() != (swaps & (rows["event"] == event))
@@ -59,7 +60,7 @@ def copy_outside_pass(run: Run) -> Violations | None:
 def copy_time_wrong(run: Run) -> Violations | None:
     """A copy takes the time that its pass saw it take, and is no faster than memory.
 
-    On a GPU the pass sees only that it was launched.
+    Where copies are not awaited, as on a GPU, the pass sees only that they were launched.
     """
     rows = _copies(run)
     if rows is None:
@@ -68,7 +69,7 @@ def copy_time_wrong(run: Run) -> Violations | None:
     seen = rows["copy_end_s"] - rows["copy_start_s"]
     rows = rows.assign(took=took, seen=seen, wrong=took * FASTEST_BYTES_PER_S < rows["bytes"])
     fast = where(rows, rows["wrong"], lambda r: f"{r['bytes']} bytes in {r['took']:.9f} s")
-    if run.engine.get("device") != "cpu":
+    if not run.engine.get("copies_awaited"):
         return fast
     longer = rows["took"] > rows["seen"] + TOLERANCE_S
     words = "took {0:.6f} s, {1:.6f} s by the clock of its pass"

@@ -4,9 +4,9 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kvscope.engine.devices.platform import Platform
 from kvscope.plan.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -17,30 +17,17 @@ BY_BLOCK = "BLHNC"
 LAYOUT_VARIABLE = "VLLM_KV_CACHE_LAYOUT"
 
 
-# By device and engine.attention; vLLM's own is not replaced.
-BACKENDS = {
-    ("cpu", "paged"): "kvscope.engine.attention.paged.PagedBackend",
-    ("cpu", "instrumented"): "kvscope.engine.attention.numba_attention.NumbaBackend",
-    ("cuda", "instrumented"): "kvscope.engine.attention.cuda.CudaBackend",
-}
-
-
 @contextmanager
-def chosen(experiment: Experiment, tracer: "Tracing | None" = None) -> Iterator[None]:
-    """Make vLLM choose the experiment's attention and layout for engines built inside.
-
-    On a CPU vLLM takes its CPU backend whatever is asked for, so ours is put in its place.
-    """
+def chosen(platform: Platform, tracer: "Tracing | None" = None) -> Iterator[None]:
+    """Make vLLM choose the experiment's attention and layout for engines built inside."""
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
     from vllm.v1.attention.selector import _cached_get_attn_backend
 
     from kvscope.engine.attention.tracing import building_with
 
     hide_from_vllm()
-    device = experiment.device.name
-    replaced = AttentionBackendEnum.CPU_ATTN if device == "cpu" else AttentionBackendEnum.CUSTOM
-    own = BACKENDS.get((device, experiment.engine.attention))
-    by_block = experiment.cache.layout == "by_block"
+    replaced, own = AttentionBackendEnum[platform.slot], platform.backend
+    by_block = platform.experiment.cache.layout == "by_block"
     before = os.environ.get(LAYOUT_VARIABLE)
     if own:
         register_backend(replaced, own)
@@ -64,21 +51,6 @@ def layers_with_checks(model: Any) -> list[Any]:
     """The attention of each layer whose outputs can be checked: kvscope's own on a CPU."""
     found = [getattr(module, "impl", None) for module in model.modules()]
     return [attention for attention in found if hasattr(attention, "gathered")]
-
-
-def tracer_for(experiment: Experiment, directory: Path) -> "Tracing":
-    """The tracer of an experiment; a file in `directory` takes the events as they come."""
-    if experiment.device.name == "cuda":
-        from kvscope.engine.attention import gpu_clock
-        from kvscope.engine.attention.gpu_tracer import GpuTracer
-
-        return GpuTracer(experiment, directory, gpu_clock)
-    import numba
-
-    from kvscope.engine.attention import clock
-    from kvscope.engine.attention.tracer import Tracer
-
-    return Tracer(experiment, numba.get_num_threads(), directory, clock)
 
 
 def hide_from_vllm() -> None:

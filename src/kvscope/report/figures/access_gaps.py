@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
 
+from kvscope.actions import copies
 from kvscope.analyse.access import Trace
 from kvscope.analyse.events import read_events
 from kvscope.analyse.reuse import Reuses, reuses_of
@@ -77,7 +78,7 @@ def distribution(values: npt.NDArray[np.generic]) -> Distribution | None:
 def swap_in_ms(run: Run) -> float:
     """Device time to copy one block, all its layers, back from the host; NaN if none was."""
     rows = run.preemptions(run.repeats[0])
-    rows = rows[(rows["event"] == "resume") & (rows["policy"] == "swap")]
+    rows = rows[(rows["event"] == "resume") & (copies(rows["policy"]))]
     blocks, seconds = float(rows["blocks"].sum()), float(rows["swap_in_s"].sum())
     return 1e3 * seconds / blocks if blocks and seconds else math.nan
 
