@@ -110,7 +110,7 @@ def main(model: str, first: int, last: int) -> None:
                 given, recording = tokens(engine, scarce, seed)
                 differing.append([i for i in given if given[i] != expected[seed][i]])
                 preempted.append([p.request_id for p in recording.preemptions])
-                swapped.append(sum(p.swapped for p in recording.preemptions))
+                swapped.append(sum(p.action.copies for p in recording.preemptions))
                 left.append(engine.scheduler.kv_blocks_used + engine.scheduler.host_blocks_used)
         found |= {
             "differing": differing,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kvscope import tables
+from kvscope.actions import RECOMPUTE
 from kvscope.analyse.oracles.registry import judge_tables
 from kvscope.analyse.oracles.run import Run
 from kvscope.analyse.records import Records
@@ -119,7 +120,7 @@ RECORDINGS: dict[str, Change] = {
     "preemptions are 50 ms early": of_preemptions(time_ns=lambda p: p.time_ns - 50 * MS),
     "preempted tokens lack one": of_preemptions(tokens=lambda p: p.tokens - 1),
     "preempted blocks lack one": of_preemptions(blocks=lambda p: p.blocks - 1),
-    "a refused copy": of_preemptions(refused=lambda p: True, swapped=lambda p: False),
+    "a refused copy": of_preemptions(refused=lambda p: True, action=lambda p: RECOMPUTE),
     WAITING: of_passes(waiting=lambda p: p.waiting + 1),
     "one block fewer is in use": of_passes(kv_blocks_free=lambda p: p.kv_blocks_free + 1),
     "the host pool is empty": of_passes(host_blocks_used=lambda p: 0),
@@ -178,7 +179,7 @@ def main(path: Path) -> dict[str, list[str]]:
             "block_size": experiment.cache.block_size,
             "block_bytes": experiment.block_bytes,
             "layers": engine.layers,
-            "device": experiment.device.name,
+            "copies_awaited": engine.platform.awaited,
             "leaked_blocks": [],
         }
     facts, found = {"engine": made}, {}

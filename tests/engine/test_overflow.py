@@ -110,7 +110,7 @@ with running(experiment) as engine:
     def aborting_step():
         outputs = step()
         if recording.preemptions and not aborted:
-            assert recording.preemptions[0].swapped and scheduler.host_blocks_used > 0
+            assert recording.preemptions[0].action.copies and scheduler.host_blocks_used > 0
             aborted.append(external_id(recording.preemptions[0].request_id))
             engine.vllm.abort_request(aborted)
             assert scheduler.host_blocks_used == 0

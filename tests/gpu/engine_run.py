@@ -13,14 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from kvscope.engine import attention
 from kvscope.engine.attention import gpu_clock
 from kvscope.engine.attention.cuda import CudaBackend
 from kvscope.engine.attention.gpu_tracer import GpuTracer
 from kvscope.engine.build import running
+from kvscope.engine.devices.cpu import CpuPlatform
 from kvscope.engine.marks import Marks
 from kvscope.engine.recording import PassRecord, Recording
-from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
 from kvscope.run.serving import serve
 from kvscope.workload.requests import build
@@ -50,8 +49,8 @@ class Silent:
         """Nothing to show."""
 
 
-def on_cpu(experiment: Experiment, directory: Path) -> GpuTracer:
-    return GpuTracer(experiment, directory, gpu_clock, device="cpu")
+def on_cpu(platform: CpuPlatform, directory: Path) -> GpuTracer:
+    return GpuTracer(platform.experiment, directory, gpu_clock, device="cpu")
 
 
 def asked(record: PassRecord, context: dict[str, int]) -> list[dict[str, Any]]:
@@ -88,8 +87,9 @@ def served(*overrides: str) -> tuple[dict[str, list[int]], list[Any], int]:
 
 
 def main() -> None:
-    attention.BACKENDS["cpu", "instrumented"] = f"{__name__}.{InterpretedBackend.__name__}"
-    attention.tracer_for = on_cpu
+    backend = f"{__name__}.{InterpretedBackend.__name__}"
+    CpuPlatform.backends = {**CpuPlatform.backends, "instrumented": backend}
+    CpuPlatform.tracer = on_cpu
     expected, _, _ = served(*PLAIN)
     tokens, passes, tile = served(*TRACED)
     found = {"expected": expected, "tokens": tokens, "passes": passes, "tile_tokens": tile}

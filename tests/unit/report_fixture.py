@@ -340,7 +340,7 @@ def facts(fake: Fake) -> dict[str, Any]:
             ],
         },
         "warmup": {"passes": 50, "classes": 9, "uncovered_classes": []},
-        "engine": {"kv_blocks_total": fake.blocks, "device": "cpu"} | size,
+        "engine": {"kv_blocks_total": fake.blocks, "copies_awaited": True} | size,
     }
     return {
         "experiment_id": fake.id,

@@ -16,7 +16,7 @@ from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
 from kvscope.errors import BadInput
 from kvscope.plan.device import Device
-from kvscope.plan.fields import impossible
+from kvscope.plan.fields import Label, impossible
 from kvscope.plan.option import Option
 from kvscope.plan.policy import Batching, Overflow
 from kvscope.plan.workload import Workload
@@ -91,6 +91,16 @@ def loadable(kind: str) -> dict[str, type[Option]]:
         except BadInput:
             continue  # the experiments that name it are refused
     return found
+
+
+@cache
+def label(key: str) -> Label | None:
+    """The label that an option's class gives to a dotted key; None without one."""
+    kind, _, name = key.partition(".")
+    options = loadable(kind).values() if kind in KINDS else ()
+    fields = [option.model_fields[name] for option in options if name in option.model_fields]
+    marks = (mark for field in fields for mark in field.metadata if isinstance(mark, Label))
+    return next(marks, None)
 
 
 def unknown(kind: str, name: object) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from kvscope.analyse.checklist import EVERY_ORACLE
 from kvscope.analyse.outputs import DIFFER
 from kvscope.analyse.validity import MAXIMUM_STALL_SHARE, MAXIMUM_VARIATION, MINIMUM_REPEATS
+from kvscope.plan import registry
 
 if TYPE_CHECKING:  # whose studies are told in these words
     from kvscope.report.data import Number, Run
@@ -111,27 +112,13 @@ KEYS = {
     "model": "model",
     "model.dtype": "number type",
     "device": "device",
-    "device.threads": "CPU threads",
     "engine.attention": "attention kernels",
     "engine.max_model_len": "longest request (tokens)",
     "engine.max_num_batched_tokens": "most tokens in a pass",
     "engine.max_num_seqs": "most requests in a batch",
     "workload": "workload",
-    "workload.num_requests": "requests",
-    "workload.prompt_tokens": "prompt tokens",
-    "workload.output_tokens": "output tokens",
-    "workload.min_tokens": "shortest request (tokens)",
-    "workload.max_tokens": "longest request (tokens)",
-    "workload.prompt_to_output_ratio": "prompt tokens per output token",
-    "workload.rate_per_s": "arrival rate (requests/s)",
-    "workload.theta": "Zipf exponent",
     "batching": "batching policy",
-    "batching.chunk_tokens": "chunk (tokens)",
     "overflow": "overflow policy",
-    "overflow.host_memory": "host memory",
-    "overflow.copies": "copies",
-    "overflow.host_gib": "host pool (GiB)",
-    "overflow.host_blocks": "host pool (blocks)",
     "cache.block_size": "block size (tokens)",
     "cache.blocks": "KV cache (blocks)",
     "cache.tokens": "KV cache (tokens)",
@@ -149,17 +136,8 @@ PHRASES = {
     "engine.max_num_seqs": "batches of {} requests at most",
     "engine.max_model_len": "requests of {} tokens at most",
     "workload": "{}",
-    "workload.num_requests": "{} requests",
-    "workload.prompt_tokens": "{} prompt tokens",
-    "workload.output_tokens": "{} output tokens",
-    "workload.rate_per_s": "{} requests/s",
     "batching": "{}",
-    "batching.chunk_tokens": "{} tokens",
     "overflow": "{}",
-    "overflow.host_memory": "{}",
-    "overflow.copies": "{}",
-    "overflow.host_gib": "host pool {} GiB",
-    "overflow.host_blocks": "host pool {} blocks",
     "cache.block_size": "block size {}",
     "cache.blocks": "KV cache {} blocks",
     "cache.tokens": "KV cache {} tokens",
@@ -169,7 +147,6 @@ PHRASES = {
 
 # Values of ours that are not words as they stand; a user's own values are left as they are.
 VALUES = {
-    "prefill_first": "prefill first",
     "per_block": "per block",
     "by_layer": "by layer",
     "by_block": "by block",
@@ -211,7 +188,8 @@ def reason_in_words(name: str) -> str:
 
 def key_title(key: str) -> str:
     """A configuration key as a column or axis is headed."""
-    return KEYS.get(key, key)
+    label = registry.label(key)
+    return label.title if label else KEYS.get(key, key)
 
 
 def value_text(value: Any) -> str:
@@ -225,13 +203,18 @@ def value_text(value: Any) -> str:
 
 def value_words(value: Any) -> str:
     """A configuration value in words: 'prefill first'."""
-    return VALUES.get(value, value) if isinstance(value, str) else value_text(value)
+    if not isinstance(value, str):
+        return value_text(value)
+    if any(value in registry.registered(kind) for kind in registry.KINDS):
+        return value.replace("_", " ")
+    return VALUES.get(value, value)
 
 
 def setting_words(key: str, value: Any) -> str:
     """A key with its value: 'block size 32', 'KV cache 64 blocks', 'pinned'."""
-    words = value_words(value)
-    return PHRASES[key].format(words) if key in PHRASES else f"{key_title(key)} {words}"
+    words, label = value_words(value), registry.label(key)
+    phrase = label.phrase if label else PHRASES.get(key)
+    return phrase.format(words) if phrase else f"{key_title(key)} {words}"
 
 
 def decimals_for(value: float, digits: int) -> int:
