@@ -202,8 +202,10 @@ class RecordingScheduler(Scheduler):
         return super()._free_request(request, *args, **kwargs)
 
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        blocks = self.kv_cache_manager.get_block_ids(request.request_id)[0]
         victim = victim_of(request)
+        blocks = self.kv_cache_manager.get_block_ids(request.request_id)[0]
+        # One that it was given for the pass being scheduled holds nothing yet.
+        blocks = blocks[: -(-victim.tokens // self.block_size)]
         action = self.overflow.action(victim) if victim.tokens else RECOMPUTE
         if action.copies and self._pool is None:
             raise BadInput(

@@ -65,8 +65,9 @@ class Device(Option):
     attentions: ClassVar[dict[str, Kernels]] = {"vllm": Kernels()}
     speed: ClassVar[Speed]
     gpus: ClassVar[int] = 0
+    in_id: ClassVar[tuple[str, ...]] = ("threads",)
 
-    threads: Annotated[Whole, Field(ge=1, le=MAX_THREADS), Label("CPU threads")]
+    threads: Annotated[Whole, Field(ge=1, le=MAX_THREADS), Label("CPU threads")] = 1
 
     @property
     def slug(self) -> str:
