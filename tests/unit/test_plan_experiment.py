@@ -271,8 +271,8 @@ def test_a_policy_that_does_not_exist_is_refused_with_those_that_do(tmp_path: Pa
     with pytest.raises(BadInput) as error:
         load(path)
     assert str(error.value) == (
-        "batching.name is 'decode_first' but must be one of chunked, mixed, prefill_first, or the "
-        "name of a batching that an installed package registers under 'kvscope.batching'; change "
+        "batching.name is 'decode_first' but must be one of chunked, mixed, prefill_first, or one "
+        "that an installed package registers under 'kvscope.batching'; change "
         f"batching ({path})"
     )
 

@@ -107,7 +107,7 @@ def unknown(kind: str, name: object) -> str:
     """One sentence: there is no such option, and there are these."""
     return (
         f"{kind}.name is {name!r:.60} but must be one of {', '.join(sorted(registered(kind)))}, or "
-        f"the name of a {kind} that an installed package registers under {group(kind)!r}"
+        f"one that an installed package registers under {group(kind)!r}"
     )
 
 

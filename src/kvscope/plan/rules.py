@@ -145,11 +145,11 @@ RULES: tuple[Callable[["Experiment"], None], ...] = (
     _exactly_one_is_set,
     _no_prefix_caching,
     _tracing_has_kernels,
-    _options_work,
     _strides_suit_tracing,
     _buffer_has_a_part_for_each,
     _context_within_model,
     _one_request_fits_cache,
     _sequences_within_batch,
+    _options_work,
     _repeats_in_order,
 )
