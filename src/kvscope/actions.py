@@ -55,10 +55,10 @@ def action(name: str) -> Action:
 
 
 def copies(names: "pd.Series[str]") -> "pd.Series[bool]":
-    """Of a column of actions' names, whether each copies blocks."""
-    return names.map(lambda name: action(name).copies).astype(bool)
+    """Of a column of actions' names, whether each copies blocks; null does not."""
+    return names.map(lambda name: action(name).copies, na_action="ignore").eq(True)
 
 
 def keeps(names: "pd.Series[str]") -> "pd.Series[bool]":
-    """Of a column of actions' names, whether each keeps tokens."""
-    return names.map(lambda name: action(name).keeps).astype(bool)
+    """Of a column of actions' names, whether each keeps tokens; null does not."""
+    return names.map(lambda name: action(name).keeps, na_action="ignore").eq(True)

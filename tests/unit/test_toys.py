@@ -86,9 +86,9 @@ def test_their_keys_have_the_labels_that_they_declare() -> None:
 
 
 def test_an_action_says_of_itself_what_others_need() -> None:
-    names = pd.Series(["stash", "recompute", "swap"])
-    assert actions.copies(names).tolist() == [True, False, True]
-    assert actions.keeps(names).tolist() == [True, False, True]
+    names = pd.Series(["stash", "recompute", "swap", None])
+    assert actions.copies(names).tolist() == [True, False, True, False]
+    assert actions.keeps(names).tolist() == [True, False, True, False]
     with pytest.raises(BadInput, match=r"'burn', an action that no installed package registers"):
         actions.copies(pd.Series(["burn"]))
 
