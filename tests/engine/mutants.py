@@ -1,6 +1,7 @@
-"""Serves requests once with swap, then makes the tables of faulty recorders from what was noted.
+"""Serves requests, then makes the tables of faulty recorders from what was noted.
 
-Prints, for each fault, the oracles that its tables violate. `python mutants.py EXPERIMENT.yaml`
+Prints, for each experiment and fault, the oracles that its tables violate:
+`python mutants.py EXPERIMENT.yaml…`
 """
 
 import json
@@ -193,4 +194,5 @@ def main(path: Path) -> dict[str, list[str]]:
 
 
 if __name__ == "__main__":
-    print("RESULT", json.dumps(main(Path(sys.argv[1]))))
+    for file in sys.argv[1:]:
+        print("RESULT", json.dumps(main(Path(file))))
