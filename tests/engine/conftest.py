@@ -50,6 +50,13 @@ def kvscope(*words: str, env: dict[str, str] | None = None) -> subprocess.Comple
     )
 
 
+class Silent:
+    """Progress that is not shown."""
+
+    def advance(self, tokens: int) -> None:
+        """Show nothing."""
+
+
 Runner = Callable[..., Run]
 
 
