@@ -66,6 +66,11 @@ class Session:
         """Tokens a second of each finished repeat."""
         return [throughput_tokens_per_s(frame) for frame in self.outcomes]
 
+    @property
+    def disturbed(self) -> int:
+        """How many finished repeats other load disturbed."""
+        return sum(entry["disturbed"] for entry in self.disturbance)
+
     def context(self, engine: Engine, origin_ns: int) -> RepeatContext:
         """The context of the repeat that starts at `origin_ns`."""
         return RepeatContext(
@@ -114,7 +119,7 @@ def measure(session: Session, marks: Marks, progress: Progress) -> None:
         session.engine |= {name: found.facts for name, found in checks.items()}
         session.timings_s["warm_up"] = time.perf_counter() - began
         began = time.perf_counter()
-        while not stopping.ends(session.throughputs):
+        while not stopping.ends(session.throughputs, session.disturbed):
             number = len(session.repeats)
             progress.phase(f"repeat {number + 1}/{max(number + 1, stopping.min)}")
             if number >= stopping.min:
