@@ -133,6 +133,7 @@ def measure(session: Session, marks: Marks, progress: Progress) -> None:
             found = disturbance.between(before, disturbance.sample())
             session.outcomes.append(outcome(repeat, number, session.requests, served))
             session.origins_ns.append(served.origin_ns)
+            session.durations_s.append(served.duration_s)
             session.leaks += leaked(engine, number)
             session.repeats.append(repeat)
             session.disturbance.append({"repeat": number} | found)
@@ -211,10 +212,10 @@ def summary(session: Session) -> dict[str, Any]:
                 {
                     "repeat": number,
                     "start_ns": origin_ns - session.start_ns,
-                    "duration_s": float(frame["finished_s"].max()),
+                    "duration_s": duration_s,
                 }
-                for number, (origin_ns, frame) in enumerate(
-                    zip(session.origins_ns, session.outcomes, strict=True)
+                for number, (origin_ns, duration_s) in enumerate(
+                    zip(session.origins_ns, session.durations_s, strict=True)
                 )
             ],
         },
