@@ -40,8 +40,8 @@ def violated(run: Run) -> dict[str, str]:
 
 def with_table(run: Run, name: str, frame: pd.DataFrame) -> Run:
     if name == "layers":
-        return Run(run.facts, run.records, frame)
-    return Run(run.facts, replace(run.records, **{name: frame}), run.layers)
+        return replace(run, layers=frame)
+    return replace(run, records=replace(run.records, **{name: frame}))
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -114,3 +114,28 @@ def test_a_row_lost_or_repeated_violates_an_oracle(table: str, runs: dict[str, R
         assert violated(with_table(run, table, lost)), f"row {row} lost"
         twice = pd.concat([frame, frame.iloc[[row]]], ignore_index=True)
         assert violated(with_table(run, table, twice)), f"row {row} twice"
+
+
+# ------------------------------------------------------------------------ times of copies
+
+
+def with_copies(run: Run, wrong: slice, event: str, factor: float) -> Run:
+    """The run with the times of some of its copies out, or back, multiplied."""
+    column = {"preempt": "swap_out_s", "resume": "swap_in_s"}[event]
+    frame = run.records.preemptions.copy()
+    rows = frame.index[frame[column].notna()][wrong]
+    assert len(rows)
+    frame.loc[rows, column] *= factor
+    return with_table(run, "preemptions", frame)
+
+
+@pytest.mark.parametrize("event", ["preempt", "resume"])
+def test_copies_take_the_time_that_their_passes_saw(event: str, runs: dict[str, Run]) -> None:
+    for factor in (0.1, 0.5, 2):
+        found = violated(with_copies(runs["swap"], slice(None), event, factor))
+        assert set(found) == {"copy_time_wrong"}
+
+
+def test_one_copy_may_be_interrupted_before_its_stopwatch_starts(runs: dict[str, Run]) -> None:
+    assert violated(with_copies(runs["swap"], slice(1), "preempt", 0.1)) == {}
+    assert set(violated(with_copies(runs["swap"], slice(1), "preempt", 2))) == {"copy_time_wrong"}
