@@ -139,3 +139,59 @@ def test_copies_take_the_time_that_their_passes_saw(event: str, runs: dict[str, 
 def test_one_copy_may_be_interrupted_before_its_stopwatch_starts(runs: dict[str, Run]) -> None:
     assert violated(with_copies(runs["swap"], slice(1), "preempt", 0.1)) == {}
     assert set(violated(with_copies(runs["swap"], slice(1), "preempt", 2))) == {"copy_time_wrong"}
+
+
+# ------------------------------------------------------------------------ what was asked for
+
+
+def asked(run: Run, section: str, **settings: Any) -> Run:
+    """The run of an experiment with other settings; None: without them."""
+    group = {k: v for k, v in (run.settings[section] | settings).items() if v is not None}
+    return replace(run, settings=run.settings | {section: group})
+
+
+@pytest.mark.parametrize(
+    ("section", "settings"),
+    [
+        ("cache", {"block_size": 8}),
+        ("cache", {"blocks": 17}),
+        ("cache", {"blocks": None, "gib": 17.5 * 16 * 4096 / 2**30}),
+        ("model", {"layers": 3}),
+        ("overflow", {"host_blocks": 199}),
+        ("overflow", {"host_blocks": None, "host_gib": 1.0}),
+    ],
+)
+def test_an_engine_is_the_one_that_was_asked_for(
+    section: str, settings: dict[str, Any], runs: dict[str, Run]
+) -> None:
+    made = {"layers": 4, "host_blocks_total": 200} | runs["swap"].engine
+    run = replace(runs["swap"], facts=runs["swap"].facts | {"engine": made})
+    assert violated(run) == {}
+    assert set(violated(asked(run, section, **settings))) == {"engine_differs"}
+
+
+def test_a_size_in_gib_is_as_many_blocks_as_fit(runs: dict[str, Run]) -> None:
+    run = asked(runs["swap"], "cache", blocks=None, gib=16.5 * 16 * 4096 / 2**30)
+    assert violated(run) == {}
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "column"),
+    [
+        ("engine", "max_num_batched_tokens", "scheduled_tokens"),
+        ("batching", "chunk_tokens", "scheduled_tokens"),
+        ("engine", "max_num_seqs", "requests"),
+    ],
+)
+def test_a_pass_keeps_to_its_limits(
+    section: str, key: str, column: str, runs: dict[str, Run]
+) -> None:
+    run = runs["recompute"]
+    most = int(run.steps[column].max())
+    assert violated(asked(run, section, **{key: most})) == {}
+    assert set(violated(asked(run, section, **{key: most - 1}))) == {"limit_exceeded"}
+
+
+def test_without_settings_nothing_is_said_of_them(runs: dict[str, Run]) -> None:
+    states = {v.name: v.state for v in judge_tables(replace(runs["swap"], settings={}))}
+    assert states["engine_differs"] == states["limit_exceeded"] == NOT_APPLICABLE

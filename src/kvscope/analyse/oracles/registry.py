@@ -10,15 +10,18 @@ from kvscope.analyse.oracles import (
     of_copies,
     of_outputs,
     of_preemptions,
+    of_settings,
     of_times,
     of_values,
 )
 from kvscope.analyse.oracles.run import Run
 from kvscope.analyse.records import Records
 from kvscope.oracle import VIOLATED, Oracle, Verdict, judged, verdict
-from kvscope.runfile import require_unchanged
+from kvscope.plan import documents
+from kvscope.runfile import EXPERIMENT_FILE, require_unchanged
 
 _PASSES = "passes recorded by kvscope"
+_SETTINGS = "the experiment's settings"
 _REQUESTS = "requests"
 _PREEMPTIONS = "preemptions recorded by kvscope"
 _COPIES = "requests that were swapped"
@@ -32,6 +35,8 @@ ROWS: tuple[Oracle[Run], ...] = (
 )
 ORACLES: tuple[Oracle[Run], ...] = (
     Oracle(of_values.time_source_differs),
+    Oracle(of_settings.engine_differs, _SETTINGS),
+    Oracle(of_settings.limit_exceeded, _SETTINGS),
     Oracle(of_times.passes_overlap, _PASSES),
     Oracle(of_times.stalled_wrong, "passes"),
     Oracle(of_times.layers_outside_pass, "times of the layers"),
@@ -75,8 +80,16 @@ def judge_tables(run: Run) -> list[Verdict]:
 
 
 def run_of(directory: Path, facts: dict[str, Any], records: Records) -> Run:
-    """A run's tables for its oracles; BadInput names a table that is damaged or changed."""
+    """A run's tables and settings for its oracles; BadInput names a file damaged or changed."""
     path = directory / f"{tables.LAYERS.name}.parquet"
     require_unchanged(directory, facts, path.name)
     layers = tables.read(tables.LAYERS, path) if path.exists() else tables.LAYERS.empty()
-    return Run(facts, records, layers)
+    return Run(facts, records, layers, _settings(directory, facts))
+
+
+def _settings(directory: Path, facts: dict[str, Any]) -> dict[str, Any]:
+    """The experiment as it was run; empty where run.json does not vouch for it."""
+    if EXPERIMENT_FILE not in facts["files"]:
+        return {}
+    require_unchanged(directory, facts, EXPERIMENT_FILE)
+    return documents.load_mapping(directory / EXPERIMENT_FILE)

@@ -5,7 +5,7 @@ next row, or until the request is preempted, finished or given up.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -28,11 +28,12 @@ TOLERANCE_S = 1e-6
 
 @dataclass(frozen=True)
 class Run:
-    """A complete run: what its run.json says, and its host tables."""
+    """A complete run: what its run.json says, its host tables, and its experiment's settings."""
 
     facts: Mapping[str, Any]
     records: Records
     layers: pd.DataFrame
+    settings: Mapping[str, Any] = field(default_factory=dict)  # empty where nobody knows
 
     @property
     def imported(self) -> bool:
@@ -44,6 +45,12 @@ class Run:
         """What run.json says of the engine."""
         found: Mapping[str, Any] = self.facts.get("engine", {})
         return found
+
+    def setting(self, section: str, key: str) -> float | None:
+        """A number that the experiment sets; None where it sets none."""
+        group = self.settings.get(section)
+        value = group.get(key) if isinstance(group, Mapping) else None
+        return value if isinstance(value, int | float) else None
 
     @cached_property
     def steps(self) -> pd.DataFrame:
