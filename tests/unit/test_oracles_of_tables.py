@@ -310,3 +310,72 @@ def test_a_request_is_given_up_at_the_first_end_of_a_pass_after_its_time(
     records = replace(runs["ample"].records, steps=steps, requests=requests)
     run = Run({}, records, steps.iloc[:0], {"workload": {"timeout_s": 2.5}})
     assert (given_up_wrong(run) == NONE) == right
+# ------------------------------------------------------------------------ times of copies
+
+
+def with_copies(run: Run, wrong: slice, event: str, factor: float) -> Run:
+    """The run with the times of some of its copies out, or back, multiplied."""
+    column = {"preempt": "swap_out_s", "resume": "swap_in_s"}[event]
+    frame = run.records.preemptions.copy()
+    rows = frame.index[frame[column].notna()][wrong]
+    assert len(rows)
+    frame.loc[rows, column] *= factor
+    return with_table(run, "preemptions", frame)
+
+
+@pytest.mark.parametrize("event", ["preempt", "resume"])
+def test_copies_take_the_time_that_their_passes_saw(event: str, runs: dict[str, Run]) -> None:
+    for factor in (0.1, 0.5, 2):
+        found = violated(with_copies(runs["swap"], slice(None), event, factor))
+        assert set(found) == {"copy_time_wrong"}
+
+
+def test_one_copy_may_be_interrupted_before_its_stopwatch_starts(runs: dict[str, Run]) -> None:
+    assert violated(with_copies(runs["swap"], slice(1), "preempt", 0.1)) == {}
+    assert set(violated(with_copies(runs["swap"], slice(1), "preempt", 2))) == {"copy_time_wrong"}
+
+
+# ------------------------------------------------------------------------ what was asked for
+
+
+def asked(run: Run, section: str, **settings: Any) -> Run:
+    """The run of an experiment with other settings."""
+    return replace(run, settings=run.settings | {section: {**run.section(section), **settings}})
+
+
+@pytest.mark.parametrize(
+    ("section", "settings"),
+    [
+        ("cache", {"block_size": 8}),
+        ("cache", {"blocks": 17}),
+        ("model", {"layers": 3}),
+        ("overflow", {"host_blocks": 199}),
+    ],
+)
+def test_an_engine_is_the_one_that_was_asked_for(
+    section: str, settings: dict[str, Any], runs: dict[str, Run]
+) -> None:
+    assert violated(runs["swap"]) == {}
+    assert set(violated(asked(runs["swap"], section, **settings))) == {"settings_differ"}
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "column"),
+    [
+        ("engine", "max_num_batched_tokens", "scheduled_tokens"),
+        ("batching", "chunk_tokens", "scheduled_tokens"),
+        ("engine", "max_num_seqs", "requests"),
+    ],
+)
+def test_a_pass_keeps_to_its_limits(
+    section: str, key: str, column: str, runs: dict[str, Run]
+) -> None:
+    run = runs["recompute"]
+    most = int(run.steps[column].max())
+    assert violated(asked(run, section, **{key: most})) == {}
+    assert set(violated(asked(run, section, **{key: most - 1}))) == {"limit_exceeded"}
+
+
+def test_without_settings_nothing_is_said_of_them(runs: dict[str, Run]) -> None:
+    states = {v.name: v.state for v in judge_tables(replace(runs["swap"], settings={}))}
+    assert states["settings_differ"] == states["limit_exceeded"] == NOT_APPLICABLE

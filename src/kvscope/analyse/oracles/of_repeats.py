@@ -6,7 +6,7 @@ from kvscope.analyse.oracles.run import OF_PASS, TOLERANCE_S, Run, both, where
 from kvscope.oracle import Violations
 
 NANOSECONDS = 1e-9
-ENDING_S, ENDING_SHARE = 0.020, 0.02
+ENDING_S, ENDING_SHARE = 0.050, 0.02
 """What may lie between a repeat's last token and its end: so long, and such a share of it."""
 
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kvscope.analyse.oracles.run import Run
+from kvscope.analyse.oracles.run import Run, where
 from kvscope.oracle import NONE, Violations
 from kvscope.plan.models import BYTES
 
@@ -82,3 +82,23 @@ def _of_repeats(run: Run) -> Iterator[Pair]:
             yield f"repeats.{key} of run.json", found, rule.get(key)
     if "measured" in told:
         yield "repeats.measured of run.json", told["measured"], measured
+
+
+def limit_exceeded(run: Run) -> Violations | None:
+    """No pass computes more tokens, or serves more requests, than the experiment lets it."""
+    engine, batching = run.section("engine"), run.section("batching")
+    tokens = _least(engine.get("max_num_batched_tokens"), batching.get("chunk_tokens"))
+    requests = _least(engine.get("max_num_seqs"))
+    if run.imported or tokens == requests == math.inf:
+        return None
+    steps = run.steps
+    words = f"{{}} tokens of {{}} requests, at most {tokens} of {requests}"
+    return where(
+        steps,
+        (steps["scheduled_tokens"] > tokens) | (steps["requests"] > requests),
+        lambda r: words.format(r["scheduled_tokens"], r["requests"]),
+    )
+
+
+def _least(*limits: Any) -> float:
+    return min((one for one in limits if isinstance(one, int)), default=math.inf)

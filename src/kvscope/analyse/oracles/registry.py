@@ -22,6 +22,7 @@ from kvscope.plan.documents import load_mapping
 from kvscope.runfile import EXPERIMENT_FILE, require_unchanged
 
 _PASSES = "passes recorded by kvscope"
+_SETTINGS = "an experiment.yaml"
 _REQUESTS = "requests"
 _PREEMPTIONS = "preemptions recorded by kvscope"
 _COPIES = "requests that were swapped"
@@ -34,7 +35,8 @@ ROWS: tuple[Oracle[Run], ...] = (
     Oracle(of_values.row_without_owner, _PASSES),
 )
 ORACLES: tuple[Oracle[Run], ...] = (
-    Oracle(of_settings.settings_differ, "an experiment.yaml"),
+    Oracle(of_settings.settings_differ, _SETTINGS),
+    Oracle(of_settings.limit_exceeded, _SETTINGS),
     Oracle(of_values.time_source_differs),
     Oracle(of_repeats.repeats_differ, _PASSES),
     Oracle(of_times.passes_overlap, _PASSES),

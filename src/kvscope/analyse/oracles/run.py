@@ -54,6 +54,12 @@ class Run:
         found: Mapping[str, Any] = self.facts.get("engine", {})
         return found
 
+    def setting(self, section: str, key: str) -> float | None:
+        """A number that the experiment sets; None where it sets none."""
+        group = self.settings.get(section)
+        value = group.get(key) if isinstance(group, Mapping) else None
+        return value if isinstance(value, int | float) else None
+
     @cached_property
     def steps(self) -> pd.DataFrame:
         """The passes in order, with `end_s`, and `before_s`: when the pass before ended."""
