@@ -310,6 +310,8 @@ def test_a_request_is_given_up_at_the_first_end_of_a_pass_after_its_time(
     records = replace(runs["ample"].records, steps=steps, requests=requests)
     run = Run({}, records, steps.iloc[:0], {"workload": {"timeout_s": 2.5}})
     assert (given_up_wrong(run) == NONE) == right
+
+
 # ------------------------------------------------------------------------ times of copies
 
 
