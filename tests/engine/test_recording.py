@@ -277,7 +277,8 @@ def test_the_outcome_has_the_hash_of_all_tokens_and_the_count_of_preemptions(tim
         counted={"0": 4},
     )
     tokens = [5, 70_000, 5]
-    (row,) = outcome(repeat, 2, [request], Served(0, {"0": tokens})).to_dict("records")
+    served = Served(origin_ns=0, duration_s=3.0, outputs={"0": tokens})
+    (row,) = outcome(repeat, 2, [request], served).to_dict("records")
     expected = sha256(np.array(tokens, "<i4").tobytes()).hexdigest()
     assert row["output_sha256"] == expected
     assert (row["output_tokens"], row["preemptions"], row["repeat"]) == (3, 4, 2)
