@@ -59,7 +59,9 @@ class Engine:
         from kvscope.engine.overflow.contents import SwapChecks
 
         outputs = ReferenceChecks()
-        caches = get_kv_transfer_group().layers if has_kv_transfer_group() else {}
+        caches: dict[str, Any] = {}
+        if has_kv_transfer_group():
+            caches = get_kv_transfer_group().layers
         swaps = SwapChecks(caches, self.scheduler.blocks_of)
         watched = [self.scheduler] if caches else []
         hook = self.timer.before_layers(lambda: swaps.runs(self.scheduler.scheduled))

@@ -84,7 +84,9 @@ class RecordingScheduler(Scheduler):
     @property
     def scheduled(self) -> Collection[str]:
         """The requests of the pass under way, by vLLM's internal ids."""
-        return self._in_flight.num_scheduled_tokens if self._in_flight is not None else ()
+        pass_ = self._in_flight
+        names: Collection[str] = () if pass_ is None else pass_.num_scheduled_tokens
+        return names
 
     def fill(self, throttle_prefills: bool = False) -> SchedulerOutput:
         """Choose the requests of the next forward pass, and their tokens: here, as vLLM does."""
