@@ -194,6 +194,8 @@ def write_traced_run(results: Path, name: str = "traced", served: Served | None 
     own = settings(fake) | {"repeats": done.repeats}
     own["model"]["layers"] = done.layers
     own["workload"]["num_requests"] = len(done.prompts)
+    own["batching"] = {"name": "mixed"}  # prompts are computed whole
+    own["engine"]["max_num_batched_tokens"] = max(step["scheduled_tokens"] for step in done.steps)
     (directory / "experiment.yaml").write_text(yaml.safe_dump(own, sort_keys=False))
     for table, frame in _host_tables(done).items():
         tables.write(table, frame, directory / f"{table.name}.parquet")
