@@ -19,8 +19,9 @@ MEASURED_PROCESS = "kvscope.run.session"
 # Above any of these shares a repeat is called disturbed. An idle machine stays below them (its own
 # services take about 1 %); what exceeds them may lengthen a repeat by a good part of the 5 % to
 # which the studies here want to know its throughput.
-# Of the machine's CPU time: taken by the hypervisor for other machines, from the run itself.
-MAXIMUM_STEAL = 0.02
+# Of the machine's CPU time: taken by the hypervisor for other machines, from the run itself. It
+# lengthens a repeat by as much at most; virtual machines lose 1 to 4 % with nothing else running.
+MAXIMUM_STEAL = 0.05
 # Of the machine's CPU time: used by other processes. They share its caches, its memory's bandwidth
 # and its clock rate with the run also where they leave it its cores.
 MAXIMUM_OTHERS = 0.10
