@@ -14,6 +14,7 @@ from kvscope.run.disturbance import (
     MAXIMUM_WAITING,
     NOISE_TICKS,
     Cpu,
+    Process,
     Sample,
     between,
     sample,
@@ -171,3 +172,9 @@ def test_the_thresholds_let_an_idle_machine_pass() -> None:
     assert 0.01 < disturbance.MAXIMUM_OTHERS < 0.25
     assert 0.04 < disturbance.MAXIMUM_STEAL < 0.1
     assert 0.005 < disturbance.MAXIMUM_WAITING < 0.05
+
+
+def test_a_profiler_above_the_measured_process_is_no_other_run() -> None:
+    """Its command line has that of the process it starts, which it gives a session of its own."""
+    profiler, own, other = Process(7, 7, 0, 1), Process(9, 9, 0, 7), Process(20, 20, 0, 1)
+    assert disturbance.sessions_above(own, [profiler, own, other]) == {7, 9}
