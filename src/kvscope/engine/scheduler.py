@@ -5,7 +5,7 @@ The engine runs in this process and without asynchronous scheduling, so that one
 bracket the forward pass; the sampled tokens are on the host when the second one is made.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from kvscope.actions import RECOMPUTE
 from kvscope.engine.batching.policy import BatchingPolicy
 from kvscope.engine.clock import Clock, HostClock
 from kvscope.engine.marks import Marks
+from kvscope.engine.overflow.contents import SwapChecks
 from kvscope.engine.overflow.policy import OverflowPolicy, Victim
 from kvscope.engine.recording import PassRecord, PreemptionRecord, Recording
 from kvscope.errors import BadInput
@@ -64,6 +65,7 @@ class RecordingScheduler(Scheduler):
         self.overflow = OverflowPolicy(name="")
         self.clock: Clock = HostClock()
         self.tracer: Tracing | None = None
+        self.checks: SwapChecks | None = None  # while copies are checked
         self._ranked = False
         self._finished: set[str] = set()  # reported by empty schedules
         self._preempted: set[str] = set()  # reported by empty schedules
@@ -115,6 +117,18 @@ class RecordingScheduler(Scheduler):
     def swapped_out(self, request: Request) -> bool:
         """Whether a request's blocks lie in the host pool."""
         return self._pool is not None and request.request_id in self._pool
+
+    def blocks_of(self, request_id: str) -> list[int]:
+        """The blocks that a request has now, in order."""
+        blocks: list[int] = self.kv_cache_manager.get_block_ids(request_id)[0]
+        return blocks
+
+    @property
+    def scheduled(self) -> Collection[str]:
+        """The requests of the pass under way, by vLLM's internal ids."""
+        pass_ = self._in_flight
+        names: Collection[str] = () if pass_ is None else pass_.num_scheduled_tokens
+        return names
 
     @contextmanager
     def admitting(self, admits: Callable[[Request], bool]) -> Iterator[None]:
@@ -203,18 +217,17 @@ class RecordingScheduler(Scheduler):
 
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
         victim = victim_of(request)
-        blocks = self.kv_cache_manager.get_block_ids(request.request_id)[0]
-        # One that it was given for the pass being scheduled holds nothing yet.
-        blocks = blocks[: -(-victim.tokens // self.block_size)]
+        blocks = self.blocks_of(request.request_id)
         action = self.overflow.action(victim) if victim.tokens else RECOMPUTE
         if action.copies and self._pool is None:
             raise BadInput(
                 f"overflow={self.overflow.name} answers with {action.name!r}, which copies blocks, "
                 "but it has no host pool; make its class a subclass of Swap"
             )
-        refused = action.copies and not self.connector.swap_out(
-            victim.request_id, victim.tokens, blocks
-        )
+        kept = action.copies and self.connector.swap_out(victim.request_id, victim.tokens, blocks)
+        refused = action.copies and not kept
+        if kept and self.checks is not None:
+            self.checks.leaves(victim.request_id, -(-victim.tokens // self.block_size))
         self.recording.preemptions.append(
             PreemptionRecord(
                 step=len(self.recording.passes),
