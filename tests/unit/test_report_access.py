@@ -15,7 +15,7 @@ from kvscope.collect.access_slices import Accesses, read_accesses
 from kvscope.collect.host import HostRecords
 from kvscope.collect.merge import write_timeline
 from kvscope.collect.perfetto import write_perfetto
-from kvscope.kinds import KINDS
+from kvscope.events import KINDS
 from kvscope.report import style
 from kvscope.report.access import MOST_EVENTS_A_PAGE, accesses, of_run, within
 from kvscope.report.circumstances import circumstances

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from kvscope.collect.arrays import Int64s
 from kvscope.collect.evidence import Evidence
 from kvscope.collect.flushes import Flush
-from kvscope.kinds import ATTENTION, K_READ, V_READ, WRITE
+from kvscope.events import ATTENTION, K_READ, V_READ, WRITE
 from kvscope.oracle import NONE, Oracle, Violations
 
 # Two readings of the same clock, one by the engine's Python, one beside the kernel.

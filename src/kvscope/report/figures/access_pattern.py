@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from kvscope.analyse.events import Events, phases_of, read_events, traced_parts
-from kvscope.kinds import K_READ, K_WRITE
+from kvscope.events import K_READ, K_WRITE
 from kvscope.report import style
 from kvscope.report.data import Run, StudyData
 from kvscope.report.figures.figure import StudyFigure, no_chart
