@@ -100,13 +100,8 @@ def write(key, value, kv, strides, block_size, pieces, events, counters, layer):
                         into[d] = new[d]
             if events is not None:
                 log(
-<<<<<<< HEAD
-                    events, counters, layer, K_WRITE + is_value, row, RECORD_ALL_HEADS, block, position,
-                    offset, count, start,
-=======
                     events, counters, layer, K_WRITE + is_value, row, RECORD_ALL_HEADS, block,
                     position, offset, count, start,
->>>>>>> nine
                 )  # fmt: skip
 
 
