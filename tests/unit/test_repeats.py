@@ -248,7 +248,7 @@ def test_what_disturbed_a_run_is_told_with_what_it_may_have_caused() -> None:
         ((2,), 3, "2 of 3 repeats were undisturbed, at least 3 are needed"),
         ((3,), 4, None),
         ((0, 1, 2, 3, 4, 5, 6), 10, None),
-        ((0, 1, 2, 3, 4, 5, 6, 7), 10, "2 of 10 repeats were undisturbed"),
+        ((0, 1, 2, 3, 4, 5, 6, 7), 10, "2 of 10 repeats were undisturbed, at least 3 are needed"),
     ],
 )
 def test_a_run_with_too_few_undisturbed_repeats_is_not_valid(
