@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Unpack NVIDIA Nsight Systems into the directory DEST.
 #
-#   scripts/install-nsys.sh DEST
+#   workflow/scripts/install-nsys.sh DEST
 #
 # The packages come from the mirror that apt is configured with and are checked by apt's
 # signatures, but they are unpacked, not installed: no root, and apt and dpkg stay as they are.

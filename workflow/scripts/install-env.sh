@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Make .venv hold what envs/*.txt pin, and kvscope itself.
 #
-#   scripts/install-env.sh        what kvscope needs to run
-#   scripts/install-env.sh dev    the tools for tests and checks, too
+#   workflow/scripts/install-env.sh        what kvscope needs to run
+#   workflow/scripts/install-env.sh dev    the tools for tests and checks, too
 #
 # Every time, src/kvscope/packages.py looks at what is installed, and pip installs what is missing,
 # damaged or of another version. So an interrupted install goes on, and a whole one stays as it is.
@@ -14,7 +14,7 @@
 #   PYTORCH_INDEX    PyTorch's index of CPU builds
 #   VENV (.venv)     where
 set -euo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/../.."
 
 venv=${VENV:-.venv}
 place=$(realpath -m "$venv")
