@@ -1,7 +1,7 @@
 """The Python packages that kvscope needs, and whether they are installed whole.
 
-`kvscope doctor` asks here, and so does workflow/scripts/install-env.sh, which runs this file by its path in
-environments where little else may work. So it imports the standard library only.
+`kvscope doctor` asks here, and so does workflow/scripts/install-env.sh, which runs this file by its
+path in environments where little else may work. So it imports the standard library only.
 
     python -I src/kvscope/packages.py [--forget] WHEEL PART…
 

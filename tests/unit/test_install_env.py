@@ -1,4 +1,4 @@
-"""workflow/scripts/install-env.sh with the real pip, in a checkout whose pins are wheels of a few lines."""
+"""install-env.sh with the real pip, in a checkout whose pins are wheels of a few lines."""
 
 import os
 import random
