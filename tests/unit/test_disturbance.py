@@ -185,9 +185,9 @@ def test_a_repeat_is_disturbed_if_the_machine_was_slower_than_around_another() -
 
 
 def test_a_change_within_a_repeat_counts_by_half() -> None:
-    change = (replace(BEFORE, work_s=0.006), replace(after(), work_s=0.012))
+    change = (replace(BEFORE, work_s=0.006), replace(after(), work_s=0.015))
     (_, found) = of_repeats([*works(0.006), change])
-    assert found["work_s"] == pytest.approx(0.009)
+    assert found["work_s"] == pytest.approx(0.0105)
     assert found["disturbed"]
 
 

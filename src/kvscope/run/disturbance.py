@@ -30,8 +30,8 @@ MAXIMUM_OTHERS = 0.10
 # Of the repeat's time: what the main thread, which every pass waits for, was ready and had no CPU.
 MAXIMUM_WAITING = 0.02
 # The time of a fixed piece of work around the repeat, beyond that around the run's fastest one. A
-# virtual machine's neighbours share its caches and its memory, which /proc does not show. Such reads
-# feel it several times more than the passes of an engine, which also compute.
+# virtual machine's neighbours share its caches and its memory, which /proc does not show. Such
+# reads feel it several times more than the passes of an engine, which also compute.
 MAXIMUM_SLOWDOWN = 0.60
 # Ticks of the CPU clock (10 ms each) by which two counts of the same time may differ: less than
 # this says nothing of a short repeat.
