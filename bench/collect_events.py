@@ -24,11 +24,11 @@ import numpy as np
 import orjson
 import zstandard
 
-from kvscope.collect.clock import Clock
-from kvscope.collect.flushes import COLUMNS, read_flushes
-from kvscope.collect.judge import Judge
-from kvscope.collect.known import Known
-from kvscope.collect.kv_events import write_kv_tables
+from kvscope.collect.kv.clock import Clock
+from kvscope.collect.kv.flushes import COLUMNS, read_flushes
+from kvscope.collect.kv.tables import write_kv_tables
+from kvscope.collect.oracles.judge import Judge
+from kvscope.collect.oracles.run_facts import Known
 from kvscope.files import write_json
 from kvscope.runfile import KERNEL_EVENTS
 

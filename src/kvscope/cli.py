@@ -352,9 +352,9 @@ def _add_import(commands: Commands) -> None:
 
 
 def _import(given: argparse.Namespace) -> int:
-    from kvscope.collect import artifact
+    from kvscope.collect.unboxkv import importer
 
-    summary = artifact.import_run(given.kind, given.paths, given.out, given.series)
+    summary = importer.import_run(given.kind, given.paths, given.out, given.series)
     if summary:
         print(summary)
     print(given.out)

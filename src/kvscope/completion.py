@@ -93,9 +93,9 @@ def studies_and_runs(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> 
 
 def kinds(prefix: str, **_: Any) -> tuple[str, ...]:
     """What `kvscope import` takes."""
-    from kvscope.collect.artifact import KINDS  # pandas comes with it
+    from kvscope.collect.unboxkv.provenance import IMPORT_KINDS
 
-    return KINDS
+    return IMPORT_KINDS
 
 
 # By the name of an argument in the parsers, which means one thing in all commands.

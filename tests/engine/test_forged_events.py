@@ -9,10 +9,10 @@ import numpy as np
 import orjson
 import pytest
 
-from kvscope.collect.flushes import Flush, parse
-from kvscope.collect.host import HostRecords
-from kvscope.collect.judge import Judge, judged, verdicts
-from kvscope.collect.zstd_lines import lines
+from kvscope.collect.host_times import HostRecords
+from kvscope.collect.kv.flushes import Flush, parse
+from kvscope.collect.kv.zstd_lines import lines
+from kvscope.collect.oracles.judge import Judge, judged, verdicts
 from kvscope.events import K_READ, K_WRITE, V_READ, V_WRITE
 from kvscope.oracle import HELD
 from kvscope.runfile import KERNEL_EVENTS

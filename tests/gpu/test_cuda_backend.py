@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from kvscope.collect.clock import Clock
-from kvscope.collect.flushes import parse
-from kvscope.collect.judge import Judge
-from kvscope.collect.known import Known
+from kvscope.collect.kv.clock import Clock
+from kvscope.collect.kv.flushes import parse
+from kvscope.collect.oracles.judge import Judge
+from kvscope.collect.oracles.run_facts import Known
 from kvscope.run.environment import REQUIRED
 from tests.gpu.cases import Case
 

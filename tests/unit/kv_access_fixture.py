@@ -16,7 +16,7 @@ import yaml
 from kvscope import accounts, runfile, tables
 from kvscope.analyse.experiment import analyse
 from kvscope.collect.collector import FILES
-from kvscope.collect.nsys import NSYS_TABLES
+from kvscope.collect.nsys.tables import NSYS_TABLES
 
 from .report_fixture import Fake, facts, settings
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvscope import tables
-from kvscope.collect import collect_run
-from kvscope.collect.align import Alignment, align
-from kvscope.collect.host import HostRecords
+from kvscope.collect.collector import collect_run
+from kvscope.collect.host_times import HostRecords
+from kvscope.collect.timeline.alignment import Alignment, align
 from kvscope.errors import BadInput
 from kvscope.files import read_json
 

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvscope.collect.clock import Clock
-from kvscope.collect.flushes import Flush, parse
-from kvscope.collect.judge import ALL_ORACLES, ENOUGH_GAPS, NAMES, Judge, Median, verdicts
-from kvscope.collect.known import Known, Layers
-from kvscope.collect.schedule import Schedule
+from kvscope.collect.kv.clock import Clock
+from kvscope.collect.kv.flushes import Flush, parse
+from kvscope.collect.oracles.judge import ALL_ORACLES, ENOUGH_GAPS, NAMES, Judge, Median, verdicts
+from kvscope.collect.oracles.run_facts import Known, Layers
+from kvscope.collect.oracles.schedule import Schedule
 from kvscope.oracle import HELD, NOT_APPLICABLE, VIOLATED
 from kvscope.report.words import reason_in_words
 

@@ -11,10 +11,10 @@ from matplotlib.collections import LineCollection
 
 from kvscope import tables
 from kvscope.analyse.events import traced_parts
-from kvscope.collect.access_slices import Accesses, read_accesses
-from kvscope.collect.host import HostRecords
-from kvscope.collect.merge import write_timeline
-from kvscope.collect.perfetto import write_perfetto
+from kvscope.collect.host_times import HostRecords
+from kvscope.collect.timeline.access_slices import Accesses, read_accesses
+from kvscope.collect.timeline.intervals import write_timeline
+from kvscope.collect.timeline.perfetto import write_perfetto
 from kvscope.events import KINDS
 from kvscope.report import style
 from kvscope.report.access import MOST_EVENTS_A_PAGE, accesses, of_run, within

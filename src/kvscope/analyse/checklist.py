@@ -10,10 +10,10 @@ from kvscope.accounts import COLLECTED
 from kvscope.analyse.oracles.of_engine import ORACLES_OF_ENGINE
 from kvscope.analyse.oracles.registry import ORACLES, ROWS, judge_tables, run_of
 from kvscope.analyse.records import Records
-from kvscope.collect.flushes import read_flushes
-from kvscope.collect.host import HostRecords
-from kvscope.collect.judge import ALL_ORACLES, Judge, verdicts
-from kvscope.collect.judge import judged as judged_events
+from kvscope.collect.host_times import HostRecords
+from kvscope.collect.kv.flushes import read_flushes
+from kvscope.collect.oracles.judge import ALL_ORACLES, Judge, verdicts
+from kvscope.collect.oracles.judge import judged as judged_events
 from kvscope.oracle import HELD, NOT_APPLICABLE, VIOLATED, Oracle, Verdict, judged
 from kvscope.runfile import COMPLETE, KERNEL_EVENTS, TRACING
 

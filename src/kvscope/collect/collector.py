@@ -8,16 +8,16 @@ import pyarrow.parquet as pq
 
 from kvscope import accounts
 from kvscope.accounts import COLLECTED
-from kvscope.collect.access_slices import read_accesses
-from kvscope.collect.align import Alignment, align
-from kvscope.collect.host import HostRecords
-from kvscope.collect.judge import Judge
-from kvscope.collect.kv_events import write_kv_tables
-from kvscope.collect.launches import Launches
-from kvscope.collect.merge import write_timeline
-from kvscope.collect.nsys import write_empty_tables, write_nsys_tables
-from kvscope.collect.perfetto import write_perfetto
-from kvscope.collect.writing import table_path
+from kvscope.collect.host_times import HostRecords
+from kvscope.collect.kv.launches import Launches
+from kvscope.collect.kv.tables import write_kv_tables
+from kvscope.collect.nsys.tables import write_empty_tables, write_nsys_tables
+from kvscope.collect.oracles.judge import Judge
+from kvscope.collect.table_writer import table_path
+from kvscope.collect.timeline.access_slices import read_accesses
+from kvscope.collect.timeline.alignment import Alignment, align
+from kvscope.collect.timeline.intervals import write_timeline
+from kvscope.collect.timeline.perfetto import write_perfetto
 from kvscope.errors import BadInput
 from kvscope.ranges import DOMAIN, FORWARD_PASS
 from kvscope.runfile import COMPLETE, KERNEL_EVENTS, TRACING, require_unchanged

@@ -9,7 +9,7 @@ from typing import Any
 
 from kvscope import accounts, runfile, tables
 from kvscope.accounts import ANALYSED, COLLECTED
-from kvscope.analyse.compare import Analysed, with_study_metrics
+from kvscope.analyse.study_metrics import Analysed, with_study_metrics
 from kvscope.errors import BadInput
 from kvscope.oracle import Verdict
 from kvscope.plan import documents, manifest
