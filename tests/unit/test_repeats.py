@@ -170,9 +170,9 @@ def test_a_rule_that_cannot_be_is_refused(override: str, sentence: str) -> None:
     assert sentence in str(error.value)
 
 
-def records(*makespans: float) -> Records:
+def records(*makespans: float, facts: dict[str, Any] | None = None) -> Records:
     """One request of 60 tokens in each repeat, served in this time."""
-    empty = {t.name: t.empty() for t in (tables.STEPS, tables.BATCH, tables.PREEMPTIONS)}
+    empty = {table.name: table.empty() for table in tables.HOST_TABLES}
     requests = pd.DataFrame(
         {
             "repeat": range(len(makespans)),
@@ -183,7 +183,7 @@ def records(*makespans: float) -> Records:
             "finished_s": [0.5 + makespan for makespan in makespans],
         }
     )
-    return Records(tables.WORKLOAD.empty(), requests, **empty, block_size=16)
+    return Records(Path(), **empty | {"facts": facts or {}, "requests": requests})
 
 
 def facts(until: float | None, *disturbance: dict[str, Any]) -> dict[str, Any]:
@@ -210,12 +210,12 @@ def test_the_throughput_that_ends_the_repeats_is_the_metric(makespans: list[floa
 def test_a_run_that_is_less_precise_than_asked_for_is_not_valid(
     makespans: tuple[float, ...], until: float | None, detail: str | None
 ) -> None:
-    found = [reason.detail for reason in imprecise(facts(until), records(*makespans))]
+    found = [reason.detail for reason in imprecise(records(*makespans, facts=facts(until)))]
     assert found == ([] if detail is None else [detail])
 
 
 def test_a_run_of_before_the_rule_asked_for_nothing() -> None:
-    assert imprecise({}, records(1, 2, 3)) == []
+    assert imprecise(records(1, 2, 3)) == []
     assert disturbed({}) == ""
 
 
@@ -229,7 +229,7 @@ def repeat(number: int, why: str = "") -> dict[str, Any]:
 def test_what_disturbed_a_run_is_told_with_what_it_may_have_caused() -> None:
     run = facts(0.05, repeat(0), repeat(1, BUSY), repeat(2))
     assert disturbed(run) == f"repeat 1: {BUSY}"
-    (reason,) = imprecise(run, records(1, 2, 3))
+    (reason,) = imprecise(records(1, 2, 3, facts=run))
     assert reason.detail.endswith(f"after 3 repeats; repeat 1: {BUSY}")
 
 
@@ -247,7 +247,7 @@ def test_a_load_that_may_have_changed_the_throughput_makes_a_run_not_valid(
     makespans: tuple[float, ...], whys: tuple[str, ...], detail: str | None
 ) -> None:
     run = facts(None, *(repeat(number, why) for number, why in enumerate(whys)))
-    found = [reason.detail for reason in misled(run, records(*makespans))]
+    found = [reason.detail for reason in misled(records(*makespans, facts=run))]
     assert (detail is None and not found) or (detail in found[0] and BUSY in found[0])
 
 
@@ -260,7 +260,7 @@ def test_a_valid_throughput_holds_that_of_the_undisturbed(
 ) -> None:
     makespans = [alone * (slowdown if loaded else 1) for alone, loaded in repeats]
     run = facts(None, *(repeat(n, BUSY * loaded) for n, (_, loaded) in enumerate(repeats)))
-    if misled(run, records(*makespans)):
+    if misled(records(*makespans, facts=run)):
         return
     undisturbed = [60 / m for m, (_, loaded) in zip(makespans, repeats, strict=True) if not loaded]
     found = estimate([60 / makespan for makespan in makespans])

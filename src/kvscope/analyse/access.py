@@ -15,10 +15,12 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from kvscope import tables
-from kvscope.analyse.events import Events, Int64s, read_events
+from kvscope.analyse.events import Events, read_events
 from kvscope.analyse.reuse import Bursts, Reuses, bursts_of, keys, reuses_of, starts_of
+from kvscope.arraytypes import Int64s
 from kvscope.events import K_READ
-from kvscope.runfile import COMPLETE, TRACING, tables_directory
+from kvscope.layout import tables_directory
+from kvscope.runfile import COMPLETE, TRACING
 from kvscope.tables import KV_EVENTS
 
 NANOSECOND = 1e-9
@@ -96,7 +98,7 @@ def trace_of(run: Path, facts: dict[str, Any]) -> Trace | None:
 
     A run that was traced has a trace, collected or not: to read it may fail.
     """
-    path = tables_directory(run) / f"{KV_EVENTS.name}.parquet"
+    path = tables_directory(run) / KV_EVENTS.file
     tracing: dict[str, Any] = facts.get(TRACING) or {}
     if facts.get("status") != COMPLETE or not (tracing or has_rows(path)):
         return None
@@ -104,7 +106,7 @@ def trace_of(run: Path, facts: dict[str, Any]) -> Trace | None:
     layers = engine.get("layers") or math.nan
     layer, head, step = (tracing.get(f"{of}_stride", 1) == 1 for of in ("layer", "head", "step"))
     block_bytes = engine.get("block_bytes", math.nan) / layers
-    preemptions = run / f"{tables.PREEMPTIONS.name}.parquet"
+    preemptions = run / tables.PREEMPTIONS.file
     return Trace(path, layer, head, step, block_bytes, preemptions=preemptions)
 
 

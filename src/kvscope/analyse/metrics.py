@@ -9,14 +9,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from kvscope.analyse import overhead
 from kvscope.analyse.access import ACCESS_METRICS
 from kvscope.analyse.records import Records
-
-Floats = npt.NDArray[np.float64]
+from kvscope.arraytypes import Floats
 
 
 @dataclass(frozen=True)

@@ -7,14 +7,12 @@ records of one repeat; seconds, unless it says otherwise.
 import math
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from scipy.spatial import KDTree
 
 from kvscope.analyse.records import Records
+from kvscope.arraytypes import Floats
 from kvscope.due import plain_decode
-
-Floats = npt.NDArray[np.float64]
 
 # Plain decode passes that stand for one that resumes.
 TWINS = 10

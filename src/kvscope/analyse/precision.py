@@ -14,12 +14,12 @@ MINIMUM_REPEATS = 3
 MOST_DESCRIBED = 3
 
 
-def imprecise(facts: dict[str, Any], records: Records) -> list[Reason]:
+def imprecise(records: Records) -> list[Reason]:
     """The throughput's interval is as narrow as `repeats.until` asks, if it asks.
 
     It is computed anew from the tables: what run.json says of it is not taken on trust.
     """
-    until = facts.get("repeats", {}).get("until")
+    until = records.facts.get("repeats", {}).get("until")
     if until is None:
         return []
     throughput = BY_NAME["throughput_tokens_per_s"].of
@@ -30,15 +30,15 @@ def imprecise(facts: dict[str, Any], records: Records) -> list[Reason]:
     known = "throughput is not known" if math.isnan(share) else f"throughput ± {percent(share)}"
     times = f"{len(found)} repeat{'' if len(found) == 1 else 's'}"
     detail = f"{known}, ± {percent(until)} asked, after {times}"
-    return [Reason("not_precise", with_disturbance(detail, facts))]
+    return [Reason("not_precise", with_disturbance(detail, records.facts))]
 
 
-def misled(facts: dict[str, Any], records: Records) -> list[Reason]:
+def misled(records: Records) -> list[Reason]:
     """Other load did not change the throughput: undisturbed repeats are enough, and agree with all.
 
     A load that lasts slows all repeats, and their interval is narrow around the wrong value.
     """
-    marked = {entry["repeat"] for entry in facts.get("disturbance", []) if entry["disturbed"]}
+    marked = {entry["repeat"] for entry in disturbed_repeats(records.facts)}
     if not marked:
         return []
     throughput = BY_NAME["throughput_tokens_per_s"].of
@@ -51,7 +51,12 @@ def misled(facts: dict[str, Any], records: Records) -> list[Reason]:
         detail = "the throughput of the undisturbed repeats lies outside of the interval of all"
     else:
         return []
-    return [Reason("disturbed", with_disturbance(detail, facts))]
+    return [Reason("disturbed", with_disturbance(detail, records.facts))]
+
+
+def disturbed_repeats(facts: dict[str, Any]) -> list[dict[str, Any]]:
+    """What run.json says of the repeats during which the machine did other work."""
+    return [entry for entry in facts.get("disturbance", []) if entry["disturbed"]]
 
 
 def disturbed(facts: dict[str, Any]) -> str:
@@ -59,7 +64,7 @@ def disturbed(facts: dict[str, Any]) -> str:
 
     'repeat 1: other processes used 0.9 of 2 CPUs'
     """
-    found = [entry for entry in facts.get("disturbance", []) if entry["disturbed"]]
+    found = disturbed_repeats(facts)
     described = [f"repeat {entry['repeat']}: {entry['why']}" for entry in found[:MOST_DESCRIBED]]
     if more := found[MOST_DESCRIBED:]:
         described.append(f"and {len(more)} more of {len(facts['disturbance'])} repeats")

@@ -26,7 +26,7 @@ def warm_up(facts: dict[str, Any]) -> list[Reason]:
     return [Reason("warm_up_incomplete", f"classes {', '.join(missed)}")] if missed else []
 
 
-def repeats(facts: dict[str, Any], records: Records) -> list[Reason]:
+def repeats(records: Records) -> list[Reason]:
     """Enough repeats, alike, the throughput as precise as was asked for, and not that of a load."""
     makespans = [makespan_s(repeat) for repeat in records.repeats()]
     reasons = []
@@ -36,18 +36,18 @@ def repeats(facts: dict[str, Any], records: Records) -> list[Reason]:
     variation = coefficient_of_variation(makespans)
     if variation > MAXIMUM_VARIATION:
         detail = f"makespan varies by {variation:.0%}, at most {MAXIMUM_VARIATION:.0%}"
-        reasons.append(Reason("unstable", with_disturbance(detail, facts)))
-    return [*reasons, *imprecise(facts, records), *misled(facts, records)]
+        reasons.append(Reason("unstable", with_disturbance(detail, records.facts)))
+    return [*reasons, *imprecise(records), *misled(records)]
 
 
-def stalls(facts: dict[str, Any], records: Records) -> list[Reason]:
+def stalls(records: Records) -> list[Reason]:
     """No repeat lost much of its time in stalls."""
     reasons = []
     for number, repeat in enumerate(records.repeats()):
         share = stall_time_s(repeat) / makespan_s(repeat)
         if share > MAXIMUM_STALL_SHARE:
             detail = f"repeat {number}: {share:.0%} of the makespan"
-            reasons.append(Reason("stalled", with_disturbance(detail, facts)))
+            reasons.append(Reason("stalled", with_disturbance(detail, records.facts)))
     return reasons
 
 
@@ -68,18 +68,17 @@ def violated(verdicts: Iterable[Verdict]) -> list[Reason]:
     ]
 
 
-def reasons_against(
-    facts: dict[str, Any], records: Records, verdicts: Iterable[Verdict]
-) -> list[Reason]:
+def reasons_against(records: Records, verdicts: Iterable[Verdict]) -> list[Reason]:
     """Everything that speaks against a run; empty if it is valid.
 
     An imported run is judged by what it holds, its passes: it has neither requests nor warm-up.
     """
+    facts = records.facts
     if facts["status"] != COMPLETE:
         return [Reason("failed", facts.get("reason") or "unknown")]
     found = violated(verdicts)
     if len(records.steps):  # else a trace of kernels alone
-        found += [*repeats(facts, records), *stalls(facts, records)]
+        found += [*repeats(records), *stalls(records)]
     if IMPORTED_FROM not in facts:
         found += [*warm_up(facts), *lost_trace(facts)]
     return found

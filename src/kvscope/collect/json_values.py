@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from kvscope.collect.nsys.nullable import Int64s
+from kvscope.arraytypes import Int64s
 from kvscope.reading import shown
 
 Range = tuple[int, int]

@@ -16,19 +16,14 @@ from kvscope.files import atomic_path
 from kvscope.tables import Table
 
 
-def table_path(out_dir: Path, table: Table) -> Path:
-    """Where a collected table lies."""
-    return out_dir / f"{table.name}.parquet"
-
-
 def write_batches(
     table: Table,
-    path: Path,
+    out_dir: Path,
     batches: Iterable[Mapping[str, Any]],
     total: int = 0,
     rising: Collection[str] = (),
 ) -> int:
-    """Write batches of columns as Parquet of the table's schema, atomically; give the row count.
+    """Write batches of columns as a table's file, atomically; give the row count.
 
     A batch has all columns of the table; each is cast to the column's type and becomes one row
     group, or several if its texts are long. `total` is the number of rows to expect, for the
@@ -41,7 +36,7 @@ def write_batches(
         layout["column_encoding"] = dict.fromkeys(rising, "DELTA_BINARY_PACKED")
         layout["use_dictionary"] = [name for name in table.names if name not in rising]
     with (
-        atomic_path(path) as temporary,
+        atomic_path(out_dir / table.file) as temporary,
         pq.ParquetWriter(temporary, table.schema, **layout) as writer,
     ):
         for batch in _watched(batches, table.name, total):

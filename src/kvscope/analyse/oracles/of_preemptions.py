@@ -3,11 +3,11 @@
 import numpy as np
 import pandas as pd
 
-from kvscope.analyse.oracles.run import (
+from kvscope.analyse.oracles.recorded_run import (
     OF_PASS,
     OF_REQUEST,
     TOLERANCE_S,
-    Run,
+    RecordedRun,
     blocks_of,
     both,
     where,
@@ -18,7 +18,7 @@ ALIKE = ("policy", "refused", "tokens")
 """What a resumption repeats of its preemption."""
 
 
-def preemptions_differ(run: Run) -> Violations | None:
+def preemptions_differ(run: RecordedRun) -> Violations | None:
     """The preemptions recorded are those that the scheduler counted, of each pass and request."""
     if run.imported:
         return None
@@ -28,7 +28,9 @@ def preemptions_differ(run: Run) -> Violations | None:
     )
 
 
-def _counts_differ(run: Run, frame: pd.DataFrame, key: list[str], column: str) -> Violations:
+def _counts_differ(
+    run: RecordedRun, frame: pd.DataFrame, key: list[str], column: str
+) -> Violations:
     lost = run.preemptions[run.preemptions["event"] == "preempt"]
     found = frame.join(lost.groupby(key).size().rename("rows"), on=key).fillna({"rows": 0})
     return where(
@@ -38,7 +40,7 @@ def _counts_differ(run: Run, frame: pd.DataFrame, key: list[str], column: str) -
     )
 
 
-def context_wrong(run: Run) -> Violations | None:
+def context_wrong(run: RecordedRun) -> Violations | None:
     """A request goes on where it was; after a preemption, with the tokens that were kept of it."""
     if run.imported:
         return None
@@ -51,7 +53,7 @@ def context_wrong(run: Run) -> Violations | None:
     )
 
 
-def resumed_wrong(run: Run) -> Violations | None:
+def resumed_wrong(run: RecordedRun) -> Violations | None:
     """A request counts as resumed from its preemption until it gives a token, and only then."""
     if run.imported:
         return None
@@ -67,7 +69,7 @@ def resumed_wrong(run: Run) -> Violations | None:
     )
 
 
-def resumption_wrong(run: Run) -> Violations | None:
+def resumption_wrong(run: RecordedRun) -> Violations | None:
     """Each preempted request that runs again has one resumption, which repeats its preemption.
 
     It is of the first pass after it, and says how long the request waited, and what it computes
@@ -95,7 +97,7 @@ def resumption_wrong(run: Run) -> Violations | None:
     )
 
 
-def preemption_misplaced(run: Run) -> Violations | None:
+def preemption_misplaced(run: RecordedRun) -> Violations | None:
     """A request is preempted while its pass is scheduled, with the tokens and blocks it had."""
     if run.imported:
         return None
@@ -125,7 +127,7 @@ def _had(row: object) -> str:
     return f"{found['tokens']} tokens in {found['blocks']} blocks taken, it had {found['had']:.0f}"
 
 
-def refused_wrong(run: Run) -> Violations | None:
+def refused_wrong(run: RecordedRun) -> Violations | None:
     """A copy is refused where the host pool has no room for it; swap recomputes nothing else.
 
     In use are at most the blocks of the pass before and those of the victims before it in its own.
@@ -153,7 +155,7 @@ def refused_wrong(run: Run) -> Violations | None:
     )
 
 
-def _with_preemption(run: Run) -> pd.DataFrame:
+def _with_preemption(run: RecordedRun) -> pd.DataFrame:
     """The rows of `batch`; of those that resume, with their preemption and what was `kept`."""
     rows = run.batch
     resumes = rows["preempted_step"] > rows["previous_step"]

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvscope import limits
-from kvscope.collect.nsys.nullable import Int64s
+from kvscope.arraytypes import Int64s
 from kvscope.errors import BadInput
 from kvscope.reading import shown
 from kvscope.runfile import KERNEL_EVENTS, RUN_FILE

@@ -8,10 +8,9 @@ traced head. Each scheduled token is written once, K and V, all heads together.
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
+from kvscope.arraytypes import Bools, Int64s
 from kvscope.collect.kv.flushes import Flush
-from kvscope.collect.nsys.nullable import Bools, Int64s
 from kvscope.events import ATTENTION
 
 
@@ -78,7 +77,7 @@ class Owed:
         """Whether a tile of the row ends after `token` tokens of the request."""
         into = token - self.context[row]
         inner = (into > 0) & (token < self.end[row]) & (into % self.tile == 0)
-        ends: npt.NDArray[np.bool_] = inner | (token == self.end[row])
+        ends: Bools = inner | (token == self.end[row])
         return ends
 
     @cached_property

@@ -12,15 +12,13 @@ import numpy.typing as npt
 import orjson
 
 from kvscope import limits
+from kvscope.arraytypes import Int64s
 from kvscope.collect.json_values import all_within, as_list, integers, one_of, whole, whole_numbers
 from kvscope.collect.kv.zstd_lines import lines
-from kvscope.collect.nsys.nullable import Int64s
 from kvscope.errors import BadInput
 from kvscope.events import COLUMNS, FLUSH_VERSION, KERNELS, KINDS
+from kvscope.passes import PASS_PHASES, REQUEST_PHASES
 from kvscope.reading import shown
-
-PHASES = ("prefill", "decode")
-PASS_PHASES = (*PHASES, "mixed")
 
 # Mostly below 256, and read three times as fast then.
 _MOSTLY_SMALL = frozenset({"kind", "row", "block_position", "offset_tokens", "tokens"})
@@ -209,7 +207,7 @@ def _batch(found: dict[str, Any], block_size: int) -> dict[str, Any]:
     for request, phase in zip(requests, found["phases"], strict=True):
         if not isinstance(request, str) or len(request) > limits.LONGEST_ID:
             raise ValueError(f"requests holds {shown(request)}, where an id is due")
-        one_of(PHASES, phase, "a request's phase")
+        one_of(REQUEST_PHASES, phase, "a request's phase")
     if len({*requests}) < len(requests):
         raise ValueError("requests has one twice")
     context, scheduled = (

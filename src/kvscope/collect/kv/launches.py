@@ -7,7 +7,6 @@ import pandas as pd
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kvscope.collect.table_writer import table_path
 from kvscope.events import ATTENTION, WRITE
 from kvscope.tables import GPU_KERNELS
 
@@ -29,7 +28,7 @@ class Launches:
         """
         columns = [*_PLACE, "short_name", "start_ns", "end_ns"]
         own = pc.starts_with(pc.field("short_name"), "kvscope_")
-        rows = pq.read_table(table_path(out_dir, GPU_KERNELS), columns=columns, filters=own)
+        rows = pq.read_table(out_dir / GPU_KERNELS.file, columns=columns, filters=own)
         frame = rows.to_pandas().dropna(subset=_PLACE)
         parts = []
         for kernel, name in NAMES.items():

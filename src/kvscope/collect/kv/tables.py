@@ -12,14 +12,15 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from kvscope.arraytypes import Int64s
 from kvscope.collect.kv.clock import Clock, along_segments
 from kvscope.collect.kv.demand import Owed, owed_events
-from kvscope.collect.kv.flushes import PHASES, Flush, Kernel, ahead, read_flushes
+from kvscope.collect.kv.flushes import Flush, Kernel, ahead, read_flushes
 from kvscope.collect.kv.launches import Launches
-from kvscope.collect.nsys.nullable import Int64s
 from kvscope.collect.oracles.judge import Judge
-from kvscope.collect.table_writer import table_path, write_batches
+from kvscope.collect.table_writer import write_batches
 from kvscope.events import ALL_HEADS, KINDS
+from kvscope.passes import REQUEST_PHASES
 from kvscope.tables import KV_EVENTS, KV_KERNELS, write
 
 RISING = ("start_ns", "end_ns")
@@ -39,7 +40,7 @@ def write_kv_tables(
     """
     kernels = KernelRows(judge.clock)
     batches = ahead(_batches(events, judge, kernels))
-    rows = write_batches(KV_EVENTS, table_path(out_dir, KV_EVENTS), batches, total, RISING)
+    rows = write_batches(KV_EVENTS, out_dir, batches, total, RISING)
     frame = kernels.frame()
     meaning = "the farthest that an event lies outside of its kernel, in ns"
     if launches is not None:
@@ -48,7 +49,7 @@ def write_kv_tables(
             "the farthest that the thread blocks' stamps of a kernel lie outside of the kernel in "
             "the profiler's record, in ns, both clocks aligned with the host's"
         )
-    write(KV_KERNELS, frame, table_path(out_dir, KV_KERNELS))
+    write(KV_KERNELS, frame, out_dir / KV_KERNELS.file)
     residual = frame["residual_ns"].max()
     return {
         "rows": rows,
@@ -93,7 +94,7 @@ class EventRows:
     def add(self, flush: Flush, start_ns: Int64s, end_ns: Int64s) -> None:
         """Take in a flush's events."""
         ids = [self.requests.setdefault(r, len(self.requests)) for r in flush.requests]
-        phases = [PHASES.index(phase) for phase in flush.phases]
+        phases = [REQUEST_PHASES.index(phase) for phase in flush.phases]
         segments, segment = flush.segments, flush.segment
         sm = np.full(len(segments.worker), -1) if segments.sm is None else segments.sm
         found = {
@@ -118,7 +119,7 @@ class EventRows:
             **dict(zip(_FLUSH_COLUMNS, (np.repeat(key, events) for key in keys), strict=True)),
             **{name: np.concatenate(parts) for name, parts in self.parts.items()},
         }
-        names = {"request_id": list(self.requests), "phase": PHASES, "kind": KINDS}
+        names = {"request_id": list(self.requests), "phase": REQUEST_PHASES, "kind": KINDS}
         return {
             name: _encoded(values, names[name])
             if name in names

@@ -7,7 +7,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kvscope import limits, ranges
-from kvscope.collect.nsys.nullable import NULL, Bools, Int64s, to_numpy
+from kvscope.arraytypes import Bools, Int64s
+from kvscope.collect.nsys.nullable import NULL, to_numpy
 
 SEPARATOR = "/"
 MORE = "…"

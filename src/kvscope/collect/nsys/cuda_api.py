@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from kvscope.arraytypes import Bools, Int64s
 from kvscope.collect.nsys.export import NsysExport, Query
-from kvscope.collect.nsys.nullable import NULL, Bools, Int64s, to_arrow, to_numpy
+from kvscope.collect.nsys.nullable import NULL, to_arrow, to_numpy
 from kvscope.collect.nsys.nvtx import pid_of, tid_of
 
 TABLE = "CUPTI_ACTIVITY_KIND_RUNTIME"  # the runtime's and the driver's calls

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvscope import limits
-from kvscope.collect.nsys.nullable import NULL, Int64s, by_value
+from kvscope.arraytypes import Int64s
+from kvscope.collect.nsys.nullable import NULL, by_value
 
 NONE = -1
 """Stands for no frame or no range."""

@@ -1,4 +1,4 @@
-"""Names for the array types that the collector passes around, and the null of its integers."""
+"""Arrays of integers that may be null: one value stands for null."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,8 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-Int64s = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+from kvscope.arraytypes import Int64s
 
 NULL = -(1 << 63)
 """Stands for null in an integer array; no time, id or payload takes this value."""

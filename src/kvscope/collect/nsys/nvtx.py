@@ -11,10 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from kvscope import limits
+from kvscope.arraytypes import Bools, Int64s
 from kvscope.collect.nsys.attribution import MORE, Marks, Names, Tree
 from kvscope.collect.nsys.export import BATCH_ROWS, NsysExport, Query
 from kvscope.collect.nsys.nesting import NONE, Nesting
-from kvscope.collect.nsys.nullable import NULL, Bools, Int64s, take, to_arrow, to_numpy
+from kvscope.collect.nsys.nullable import NULL, take, to_arrow, to_numpy
 from kvscope.collect.nsys.strings import cut, is_cut
 from kvscope.errors import BadInput
 from kvscope.ranges import DOMAIN

@@ -4,7 +4,8 @@ import numpy as np
 import pyarrow as pa
 
 from kvscope import limits
-from kvscope.collect.nsys.nullable import NULL, Int64s
+from kvscope.arraytypes import Int64s
+from kvscope.collect.nsys.nullable import NULL
 
 
 def cut(column: str) -> str:

@@ -8,11 +8,9 @@ from kvscope.collect.nsys.cuda_api import ApiCalls
 from kvscope.collect.nsys.export import NsysExport
 from kvscope.collect.nsys.gpu_work import GpuWork
 from kvscope.collect.nsys.nvtx import NvtxRanges
-from kvscope.collect.table_writer import table_path, write_batches
+from kvscope.collect.table_writer import write_batches
 from kvscope.files import sha256_of
-from kvscope.tables import CUDA_API, GPU_KERNELS, GPU_MEMCPYS, NVTX_RANGES
-
-NSYS_TABLES = (NVTX_RANGES, CUDA_API, GPU_KERNELS, GPU_MEMCPYS)
+from kvscope.tables import CUDA_API, GPU_KERNELS, GPU_MEMCPYS, NSYS_TABLES, NVTX_RANGES
 
 
 def write_nsys_tables(sqlite: Path, out_dir: Path) -> dict[str, Any]:
@@ -32,7 +30,7 @@ def write_nsys_tables(sqlite: Path, out_dir: Path) -> dict[str, Any]:
             (GPU_MEMCPYS, work.memcpys(), export.count(gpu_work.MEMCPYS)),
         )
         rows = {
-            table.name: write_batches(table, table_path(out_dir, table), batches, total)
+            table.name: write_batches(table, out_dir, batches, total)
             for table, batches, total in streams
         }
         return {
@@ -59,7 +57,7 @@ def write_nsys_tables(sqlite: Path, out_dir: Path) -> dict[str, Any]:
 def write_empty_tables(out_dir: Path) -> dict[str, Any]:
     """Write the four tables without rows, for a run that was not profiled; give the account."""
     for table in NSYS_TABLES:
-        write_batches(table, table_path(out_dir, table), ())
+        write_batches(table, out_dir, ())
     return {"source": None, "rows": {table.name: 0 for table in NSYS_TABLES}, "warnings": []}
 
 

@@ -4,9 +4,9 @@ from functools import cached_property
 
 import numpy as np
 
+from kvscope.arraytypes import Bools, Int64s
 from kvscope.collect.kv.demand import Owed
 from kvscope.collect.kv.flushes import Flush
-from kvscope.collect.nsys.nullable import Bools, Int64s
 from kvscope.collect.oracles.run_facts import Known
 from kvscope.events import ALL_HEADS, KINDS, V_READ
 

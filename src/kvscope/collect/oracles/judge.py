@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from kvscope.collect.host_times import HostRecords
+from kvscope.arraytypes import Int64s
 from kvscope.collect.kv.clock import Clock
 from kvscope.collect.kv.demand import Owed, owed_events
 from kvscope.collect.kv.flushes import Flush
-from kvscope.collect.nsys.nullable import Int64s
 from kvscope.collect.oracles.block_tables import Holdings
 from kvscope.collect.oracles.coverage import Arrivals
 from kvscope.collect.oracles.flush_counts import Evidence
@@ -19,6 +18,7 @@ from kvscope.collect.oracles.of_times import gaps
 from kvscope.collect.oracles.run_facts import Known
 from kvscope.events import ATTENTION, KINDS, V_READ, WRITE
 from kvscope.oracle import NONE, Oracle, Verdict, Violations, verdict
+from kvscope.results import Run
 
 ENOUGH_GAPS = 60
 MOST_GAP_PER_DURATION = 2.0
@@ -80,9 +80,9 @@ class Judge:
         self.holdings = None if known.preempted is None else Holdings(known.preempted)
 
     @classmethod
-    def of_run(cls, host: HostRecords) -> "Judge":
+    def of_run(cls, run: Run) -> "Judge":
         """For the events of a traced run; BadInput if its run.json has no clock for them."""
-        return cls(Known.of_run(host))
+        return cls(Known.of_run(run))
 
     @property
     def clock(self) -> Clock:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kvscope.collect.nsys.nullable import Bools, Int64s
+from kvscope.arraytypes import Bools, Int64s
 from kvscope.collect.oracles.flush_counts import Evidence, first_of, span
 from kvscope.collect.oracles.of_blocks import ORACLES_OF_BLOCKS
 from kvscope.collect.oracles.of_times import ORACLES_OF_TIME

@@ -7,8 +7,8 @@ order. An imported trace that does not tell heads apart has no such segments.
 import numpy as np
 import numpy.typing as npt
 
+from kvscope.arraytypes import Int64s
 from kvscope.collect.kv.flushes import Flush
-from kvscope.collect.nsys.nullable import Int64s
 from kvscope.collect.oracles.flush_counts import Evidence
 from kvscope.events import ATTENTION, K_READ, V_READ, WRITE
 from kvscope.oracle import NONE, Oracle, Violations

@@ -4,10 +4,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kvscope.collect.host_times import HostRecords, duration_ns
+from kvscope.collect.host_times import duration_ns, instants_ns, require_times
 from kvscope.collect.kv.clock import Clock
 from kvscope.collect.kv.flushes import Flush
 from kvscope.collect.oracles.schedule import Schedule
+from kvscope.results import Run
+from kvscope.runfile import RUN_FILE
 
 Place = tuple[int, int]  # repeat, step
 
@@ -19,10 +21,10 @@ class Layers:
     intervals: dict[tuple[int, int, int], tuple[int, int]] = field(default_factory=dict)
 
     @classmethod
-    def of_run(cls, host: HostRecords) -> "Layers":
+    def of_run(cls, run: Run) -> "Layers":
         """From layers.parquet; none where the run has not recorded them."""
-        frame = host.layers
-        start = host.ns(frame["repeat"], frame["start_s"])
+        frame = run.layers
+        start = instants_ns(run, frame["repeat"], frame["start_s"])
         end = start + duration_ns(frame["duration_s"])
         keys = zip(frame["repeat"], frame["step"], frame["layer"], strict=True)
         return cls(dict(zip(keys, zip(start.tolist(), end.tolist(), strict=True), strict=True)))
@@ -55,17 +57,18 @@ class Known:
     preempted: dict[tuple[int, str], list[int]] | None = None  # steps, by (repeat, request)
 
     @classmethod
-    def of_run(cls, host: HostRecords) -> "Known":
+    def of_run(cls, run: Run) -> "Known":
         """Of a traced run; BadInput if its run.json has no clock for the events.
 
         Of an imported trace it is not known which passes were to be traced, nor who was preempted.
         """
-        clock = Clock.of_run(host.run, host.run_json)
-        layers, schedule = Layers.of_run(host), Schedule(host.batch)
-        tracing, engine = host.run.get("tracing") or {}, host.run.get("engine") or {}
+        require_times(run)
+        clock = Clock.of_run(run.facts, run.directory / RUN_FILE)
+        layers, schedule = Layers.of_run(run), Schedule(run.batch)
+        tracing, engine = run.facts.get("tracing") or {}, run.facts.get("engine") or {}
         if "step_stride" not in tracing or "layers" not in tracing:
             return cls(clock, layers, schedule=schedule)
-        steps = host.steps[host.steps["step"] % tracing["step_stride"] == 0]
+        steps = run.steps[run.steps["step"] % tracing["step_stride"] == 0]
         places = zip(steps["repeat"].tolist(), steps["step"].tolist(), strict=True)
         exist = engine.get("layers")
         return cls(
@@ -75,13 +78,13 @@ class Known:
             frozenset(places),
             schedule,
             engine.get("kv_blocks_total"),
-            _preempted(host),
+            _preempted(run),
         )
 
 
-def _preempted(host: HostRecords) -> dict[tuple[int, str], list[int]]:
+def _preempted(run: Run) -> dict[tuple[int, str], list[int]]:
     """The steps before which each request lost its blocks."""
-    lost = host.preemptions[host.preemptions["event"] == "preempt"]
+    lost = run.preemptions[run.preemptions["event"] == "preempt"]
     found: dict[tuple[int, str], list[int]] = {}
     for repeat, step, request in lost[["repeat", "step", "request_id"]].itertuples(index=False):
         found.setdefault((repeat, request), []).append(step)

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 
 from kvscope.collect.kv.flushes import Flush
+from kvscope.passes import phase_of_requests
 
 Row = tuple[str, int, int]  # phase, tokens in the cache before the pass, tokens of the pass
 
@@ -38,6 +39,5 @@ class Schedule:
         for name in sorted({*due, *found}):
             if due.get(name) != found.get(name):
                 return f"request {name}: {found.get(name, 'absent')}, scheduled {due.get(name)}"
-        phases = {phase for phase, _, _ in due.values()}
-        phase = phases.pop() if len(phases) == 1 else "mixed"
+        phase = phase_of_requests(phase for phase, _, _ in due.values())
         return "" if phase == flush.phase else f"phase {flush.phase}, scheduled {phase}"

@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from kvscope.collect.host_times import HostRecords
-from kvscope.collect.nsys.nullable import Int64s
+from kvscope.arraytypes import Floats, Int64s
+from kvscope.collect.host_times import instants_ns
+from kvscope.results import Run
 
 DRIFT_WORTH_A_WARNING_NS = 100_000
 _THIRDS = 3
@@ -54,26 +54,25 @@ class Alignment:
         return []
 
 
-def align(
-    host: HostRecords, passes: pd.DataFrame, capture_start_utc_ns: int | None
-) -> Alignment | None:
+def align(run: Run, passes: pd.DataFrame, capture_start_utc_ns: int | None) -> Alignment | None:
     """Align by the forward passes, or else by UTC; None if there is neither.
 
     `passes` has repeat, step and start_ns (profiler's clock) of the NVTX ranges of the passes.
     """
-    pairs = _match(host, passes)
+    pairs = _match(run, passes)
     if len(pairs):
         return _from_pairs(pairs["profiler_ns"].to_numpy(), pairs["host_ns"].to_numpy())
-    if capture_start_utc_ns is None or host.start_utc_ns is None:
+    run_start_utc_ns = run.facts["clock"].get("run_start_utc_ns")
+    if capture_start_utc_ns is None or run_start_utc_ns is None:
         return None
-    return Alignment("utc", capture_start_utc_ns - host.start_utc_ns, passes=0)
+    return Alignment("utc", capture_start_utc_ns - run_start_utc_ns, passes=0)
 
 
-def _match(host: HostRecords, passes: pd.DataFrame) -> pd.DataFrame:
+def _match(run: Run, passes: pd.DataFrame) -> pd.DataFrame:
     """One row a pass that both have recorded, in order of time."""
-    steps = host.steps.dropna(subset=["schedule_s"]).drop_duplicates(["repeat", "step"])
+    steps = run.steps.dropna(subset=["schedule_s"]).drop_duplicates(["repeat", "step"])
     scheduled = steps[["repeat", "step"]].assign(
-        host_ns=host.ns(steps["repeat"], steps["start_s"] + steps["schedule_s"])
+        host_ns=instants_ns(run, steps["repeat"], steps["start_s"] + steps["schedule_s"])
     )
     ranges = passes.sort_values("start_ns").drop_duplicates(["repeat", "step"])
     ranges = ranges.rename(columns={"start_ns": "profiler_ns"})
@@ -99,7 +98,7 @@ def _from_pairs(profiler: Int64s, host: Int64s) -> Alignment:
     )
 
 
-def _drift(time: Int64s, residuals: npt.NDArray[np.float64]) -> tuple[float | None, float]:
+def _drift(time: Int64s, residuals: Floats) -> tuple[float | None, float]:
     """How far the residuals moved between the first and last third, and in what time.
 
     Medians of thirds, so that a few late readings do not look like a drift.

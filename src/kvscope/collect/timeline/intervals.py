@@ -14,9 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kvscope.collect.host_times import HostRecords, duration_ns
+from kvscope.collect.host_times import duration_ns, instants_ns, repeats_of
 from kvscope.collect.nsys.export import BATCH_ROWS
-from kvscope.collect.table_writer import table_path, write_batches
+from kvscope.collect.table_writer import write_batches
+from kvscope.results import Run
 from kvscope.tables import GPU_KERNELS, GPU_MEMCPYS, NVTX_RANGES, TIMELINE, Table
 
 # Strings stay encoded until they are written: millions of rows share few of them.
@@ -27,12 +28,12 @@ _SCHEMA = pa.schema(
 _ATTRIBUTION = ["repeat", "step", "layer"]
 
 
-def write_timeline(host: HostRecords, out_dir: Path, offset_ns: int | None) -> int:
+def write_timeline(run: Run, out_dir: Path, offset_ns: int | None) -> int:
     """Write the timeline of a run whose other tables lie in `out_dir`; give its row count.
 
     Without an offset the profiler's rows have no place on the host's clock and are left out.
     """
-    parts = [_repeats(host), _steps(host), _layers(host), _requests(host), _preemptions(host)]
+    parts = [_repeats(run), _steps(run), _layers(run), _requests(run), _preemptions(run)]
     if offset_ns is not None:
         parts += [
             _nvtx(out_dir, offset_ns),
@@ -41,8 +42,7 @@ def write_timeline(host: HostRecords, out_dir: Path, offset_ns: int | None) -> i
         ]
     merged = pa.concat_tables(parts).unify_dictionaries().combine_chunks()
     order = pc.sort_indices(merged, [("start_ns", "ascending"), ("end_ns", "descending")])
-    path = table_path(out_dir, TIMELINE)
-    return write_batches(TIMELINE, path, _slices(merged, order), merged.num_rows)
+    return write_batches(TIMELINE, out_dir, _slices(merged, order), merged.num_rows)
 
 
 def _slices(merged: pa.Table, order: pa.Array) -> Iterator[dict[str, Any]]:
@@ -54,8 +54,8 @@ def _slices(merged: pa.Table, order: pa.Array) -> Iterator[dict[str, Any]]:
 # --- what the host recorded
 
 
-def _repeats(host: HostRecords) -> pa.Table:
-    frame = pd.DataFrame(host.repeats, columns=["repeat", "start_ns", "duration_s"])
+def _repeats(run: Run) -> pa.Table:
+    frame = pd.DataFrame(repeats_of(run), columns=["repeat", "start_ns", "duration_s"])
     start = frame["start_ns"].to_numpy(np.int64)
     return _part(
         start, start + duration_ns(frame["duration_s"]), "host", "repeat",
@@ -63,18 +63,18 @@ def _repeats(host: HostRecords) -> pa.Table:
     )  # fmt: skip
 
 
-def _steps(host: HostRecords) -> pa.Table:
-    steps = host.steps
-    start = host.ns(steps["repeat"], steps["start_s"])
+def _steps(run: Run) -> pa.Table:
+    steps = run.steps
+    start = instants_ns(run, steps["repeat"], steps["start_s"])
     return _part(
         start, start + duration_ns(steps["duration_s"]), "host", "step",
         name=steps["phase"], track="forward passes", repeat=steps["repeat"], step=steps["step"],
     )  # fmt: skip
 
 
-def _layers(host: HostRecords) -> pa.Table:
-    layers = host.layers
-    start = host.ns(layers["repeat"], layers["start_s"])
+def _layers(run: Run) -> pa.Table:
+    layers = run.layers
+    start = instants_ns(run, layers["repeat"], layers["start_s"])
     return _part(
         start, start + duration_ns(layers["duration_s"]), "host", "layer",
         name="layer " + layers["layer"].astype(str), track="layers",
@@ -82,29 +82,30 @@ def _layers(host: HostRecords) -> pa.Table:
     )  # fmt: skip
 
 
-def _requests(host: HostRecords) -> pa.Table:
+def _requests(run: Run) -> pa.Table:
     """From arrival to the last token; one that never finished is not an interval."""
-    requests = host.requests.dropna(subset=["arrival_s", "finished_s"])
+    requests = run.requests.dropna(subset=["arrival_s", "finished_s"])
     name = "request " + requests["request_id"].astype(str)
     return _part(
-        host.ns(requests["repeat"], requests["arrival_s"]),
-        host.ns(requests["repeat"], requests["finished_s"]), "host", "request",
+        instants_ns(run, requests["repeat"], requests["arrival_s"]),
+        instants_ns(run, requests["repeat"], requests["finished_s"]), "host", "request",
         name=name, track=name, repeat=requests["repeat"], request_id=requests["request_id"],
     )  # fmt: skip
 
 
-def _preemptions(host: HostRecords) -> pa.Table:
+def _preemptions(run: Run) -> pa.Table:
     """From the pass that preempted a request to the pass that resumed it."""
     key = ["repeat", "request_id"]
-    steps = host.steps[["repeat", "step", "start_s"]]
-    events = host.preemptions.merge(steps, on=["repeat", "step"])
+    steps = run.steps[["repeat", "step", "start_s"]]
+    events = run.preemptions.merge(steps, on=["repeat", "step"])
     events = events.sort_values([*key, "step", "event"], kind="stable")
     after = events.groupby(key)[["event", "start_s"]].shift(-1)
     events = events.assign(next_event=after["event"], resumed_s=after["start_s"])
     gaps = events[(events["event"] == "preempt") & (events["next_event"] == "resume")]
+    start, end = (instants_ns(run, gaps["repeat"], gaps[at]) for at in ("start_s", "resumed_s"))
     return _part(
-        host.ns(gaps["repeat"], gaps["start_s"]), host.ns(gaps["repeat"], gaps["resumed_s"]),
-        "host", "preemption", name="preempted (" + gaps["policy"].astype(str) + ")",
+        start, end, "host", "preemption",
+        name="preempted (" + gaps["policy"].astype(str) + ")",
         track="request " + gaps["request_id"].astype(str),
         repeat=gaps["repeat"], step=gaps["step"], request_id=gaps["request_id"],
     )  # fmt: skip
@@ -127,8 +128,7 @@ def _gpu(table: Table, kind: str, name: str, out_dir: Path, offset_ns: int) -> p
 
 def _read(table: Table, out_dir: Path, columns: list[str]) -> pa.Table:
     columns = ["start_ns", "end_ns", *_ATTRIBUTION, *columns]
-    path = table_path(out_dir, table)
-    return pq.read_table(path, columns=columns, read_dictionary=columns)
+    return pq.read_table(out_dir / table.file, columns=columns, read_dictionary=columns)
 
 
 def _joined(*words: Any) -> pa.ChunkedArray:

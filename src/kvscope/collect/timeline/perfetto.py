@@ -14,9 +14,10 @@ import pyarrow.parquet as pq
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
 from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
 
-from kvscope.collect.host_times import HostRecords
+from kvscope.collect.host_times import instants_ns
 from kvscope.collect.timeline.access_slices import Accesses
 from kvscope.files import atomic_path
+from kvscope.results import Run
 
 PASSES, TRACK_OF_LAYERS = "forward passes", "layers"
 COUNTERS = {
@@ -28,9 +29,7 @@ _SEQUENCE = 1  # all packets come from one writer
 _COLUMNS = ["start_ns", "end_ns", "kind", "name", "track", "step"]
 
 
-def write_perfetto(
-    timeline: Path, host: HostRecords, path: Path, accesses: Accesses | None = None
-) -> None:
+def write_perfetto(timeline: Path, run: Run, path: Path, accesses: Accesses | None = None) -> None:
     """Write the trace of a timeline file, of the host's step table as counters, and of accesses.
 
     Perfetto has no negative times: where the profiler began before the run, all times are
@@ -50,7 +49,7 @@ def write_perfetto(
             for track, name, start, end in accesses.slices():
                 trace.slice(track, name, start, end, group)
         trace.finish()
-        _write_counters(trace, host)
+        _write_counters(trace, run)
 
 
 def _first_start(timeline: pq.ParquetFile) -> int:
@@ -59,9 +58,9 @@ def _first_start(timeline: pq.ParquetFile) -> int:
     return 0
 
 
-def _write_counters(trace: "_Trace", host: HostRecords) -> None:
-    steps = host.steps.dropna(subset=[*COUNTERS.values()])
-    times = host.ns(steps["repeat"], steps["start_s"])
+def _write_counters(trace: "_Trace", run: Run) -> None:
+    steps = run.steps.dropna(subset=[*COUNTERS.values()])
+    times = instants_ns(run, steps["repeat"], steps["start_s"])
     for name, column in COUNTERS.items():
         values: pd.Series = steps[column].astype(int)
         for time, value in zip(times.tolist(), values.tolist(), strict=True):

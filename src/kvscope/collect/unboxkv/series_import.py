@@ -5,18 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from kvscope import limits, tables
+from kvscope.arraytypes import Floats, Int64s
 from kvscope.collect.unboxkv.provenance import PUBLISHED, UNBOXKV_SERIES, provenance
 from kvscope.collect.unboxkv.series_csv import read_series
-from kvscope.due import Floats, decode_due_s
+from kvscope.due import decode_due_s
 from kvscope.errors import BadInput
 from kvscope.runfile import RUN_FILE, recorded_files, write_run
 from kvscope.stalls import stalled
-
-Ints = npt.NDArray[np.int64]
 
 UNKNOWN = "unknown"  # whose preemption it is
 # Usages were published in percent with one decimal: so many shares of a cache can be told apart.
@@ -66,7 +64,7 @@ def import_series(paths: Sequence[Path], out: Path, series: str | None) -> None:
         tables.PREEMPTIONS: preemptions_of(rows, steps),
     }
     for table, frame in frames.items():
-        tables.write(table, frame, out / f"{table.name}.parquet")
+        tables.write(table, frame, out / table.file)
     write_run(out, _record(paths, series, rows, out))
 
 
@@ -143,14 +141,14 @@ def moves_of(rows: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _recomputed(scheduled: Ints, moves: pd.DataFrame) -> Ints:
+def _recomputed(scheduled: Int64s, moves: pd.DataFrame) -> Int64s:
     """Tokens of a prefill pass that were lost before: its own but each request's newest.
 
     New requests in the same pass are taken to be as long, on average, as those that recompute.
     """
     again = moves["recomputed"].to_numpy()
     share = again / np.maximum(np.maximum(moves["admitted"].to_numpy(), again), 1)
-    tokens: Ints = np.maximum(np.rint(scheduled * share).astype(np.int64) - again, 0)
+    tokens: Int64s = np.maximum(np.rint(scheduled * share).astype(np.int64) - again, 0)
     return tokens
 
 
@@ -173,7 +171,7 @@ def preemptions_of(rows: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts).sort_values("step", kind="stable", ignore_index=True)
 
 
-def _events(counts: Ints, event: str, policy: str, **known: Any) -> pd.DataFrame:
+def _events(counts: Int64s, event: str, policy: str, **known: Any) -> pd.DataFrame:
     """The rows of one event and policy; `counts` says how many each pass has."""
     row = {
         "repeat": 0,
@@ -197,15 +195,15 @@ def _beyond_decode(steps: pd.DataFrame) -> Floats:
     return np.where(steps["phase"] == "decode", beyond, np.nan)
 
 
-def _parts(totals: Floats, counts: Ints) -> Floats:
+def _parts(totals: Floats, counts: Int64s) -> Floats:
     """Each pass's total in `counts` equal parts, all passes' parts in a row."""
     return np.repeat(totals / np.maximum(counts, 1), counts)
 
 
-def _whole_parts(totals: Ints, counts: Ints) -> Ints:
+def _whole_parts(totals: Int64s, counts: Int64s) -> Int64s:
     """As `_parts`, in whole numbers that differ by 1 at most and add up to the total."""
     total, count = np.repeat(totals, counts), np.repeat(counts, counts)
-    place: Ints = np.arange(len(count)) - np.repeat(np.cumsum(counts) - counts, counts)
+    place: Int64s = np.arange(len(count)) - np.repeat(np.cumsum(counts) - counts, counts)
     return total * (place + 1) // count - total * place // count
 
 

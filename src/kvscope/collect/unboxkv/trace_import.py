@@ -14,8 +14,6 @@ import zstandard
 
 from kvscope import accounts, tables
 from kvscope.accounts import COLLECTED
-from kvscope.collect.collector import FILES
-from kvscope.collect.host_times import HostRecords
 from kvscope.collect.kv.tables import write_kv_tables
 from kvscope.collect.oracles.judge import Judge
 from kvscope.collect.unboxkv.provenance import UNBOXKV_TRACE, provenance
@@ -28,6 +26,7 @@ from kvscope.collect.unboxkv.trace_flushes import (
 from kvscope.collect.unboxkv.trace_json import DURATION_KEY, Record, Trace, read_records
 from kvscope.events import ATTENTION, K_READ, KINDS, V_READ
 from kvscope.files import atomic_path
+from kvscope.results import Run
 from kvscope.runfile import KERNEL_EVENTS, RUN_FILE, TRACING, recorded_files, write_run
 
 FAULTS = (
@@ -123,11 +122,11 @@ def import_trace(paths: Sequence[Path], out: Path) -> str:
     (out / RUN_FILE).unlink(missing_ok=True)  # nothing vouches for tables while they change
     _write(flushes(trace), counts, out / KERNEL_EVENTS)
     for table in (tables.WORKLOAD, tables.REQUESTS, tables.STEPS, tables.BATCH, tables.PREEMPTIONS):
-        tables.write(table, table.empty(), out / f"{table.name}.parquet")
+        tables.write(table, table.empty(), out / table.file)
     facts["faults"] = [*counts.losses(), *facts["faults"]]
     facts[TRACING]["events"] = sum(counts.events.values())
     write_run(out, facts | {"files": recorded_files(out)})
-    account = write_kv_tables(out / KERNEL_EVENTS, out, Judge.of_run(HostRecords.read(out)))
+    account = write_kv_tables(out / KERNEL_EVENTS, out, Judge.of_run(Run(out)))
     collected: dict[str, Any] = {
         "source": None,
         "rows": {tables.KV_EVENTS.name: account["rows"]},
@@ -135,7 +134,7 @@ def import_trace(paths: Sequence[Path], out: Path) -> str:
         "alignment": None,
         "kv_events": account,
     }
-    accounts.write(out, COLLECTED, out, FILES, collected)
+    accounts.write(out, COLLECTED, out, collected)
     return str(counts)
 
 

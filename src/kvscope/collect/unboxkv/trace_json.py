@@ -16,8 +16,8 @@ import numpy as np
 import orjson
 
 from kvscope import limits
+from kvscope.arraytypes import Int64s
 from kvscope.collect.json_values import as_list, number, whole, whole_numbers
-from kvscope.collect.nsys.nullable import Int64s
 from kvscope.errors import BadInput
 from kvscope.reading import text_lines
 

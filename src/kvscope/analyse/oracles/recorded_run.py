@@ -5,20 +5,16 @@ next row, or until the request is preempted, finished or given up.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from kvscope.analyse.records import Records
+from kvscope.arraytypes import Bools, Ints
 from kvscope.oracle import NONE, Violations
 from kvscope.runfile import IMPORTED_FROM
-
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 OF_REQUEST = ["repeat", "request_id"]
 OF_PASS = ["repeat", "step"]
@@ -26,21 +22,16 @@ TOLERANCE_S = 1e-6
 """What seconds that were worked out in two ways may differ by."""
 
 
-@dataclass(frozen=True)
-class Run:
-    """A complete run: what its run.json says, its host tables, and what was asked for.
+class RecordedRun:
+    """A complete run's records, and what several oracles derive from them."""
 
-    `settings` are those of its experiment.yaml; empty where there is none.
-    """
-
-    facts: Mapping[str, Any]
-    records: Records
-    layers: pd.DataFrame
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    def __init__(self, records: Records) -> None:
+        self.records = records
+        self.facts = records.facts
 
     def section(self, name: str) -> Mapping[str, Any]:
-        """One part of the settings; empty where it is not told."""
-        found = self.settings.get(name)
+        """One part of the settings; empty where there is none."""
+        found = self.records.settings.get(name)
         return found if isinstance(found, Mapping) else {}
 
     @property
@@ -53,12 +44,6 @@ class Run:
         """What run.json says of the engine."""
         found: Mapping[str, Any] = self.facts.get("engine", {})
         return found
-
-    def setting(self, section: str, key: str) -> float | None:
-        """A number that the experiment sets; None where it sets none."""
-        group = self.settings.get(section)
-        value = group.get(key) if isinstance(group, Mapping) else None
-        return value if isinstance(value, int | float) else None
 
     @cached_property
     def steps(self) -> pd.DataFrame:
