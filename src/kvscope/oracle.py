@@ -5,9 +5,11 @@ answers None where the sentence says nothing of what it was shown: a run that ne
 nothing of copies.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+import numpy.typing as npt
 
 Subject = TypeVar("Subject")
 
@@ -26,6 +28,11 @@ class Violations:
 
 
 NONE = Violations()
+
+
+def violations(places: Sequence[Any] | npt.NDArray[Any], words: Callable[[Any], str]) -> Violations:
+    """One violation at each of these places, and what is wrong at the first in words."""
+    return Violations(len(places), words(places[0])) if len(places) else NONE
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ import pytest
 
 from kvscope.collect.kv.flushes import Flush, parse
 from kvscope.collect.kv.zstd_lines import lines
-from kvscope.collect.oracles.judge import Judge, judged, verdicts
+from kvscope.collect.oracles.judge import Judge, judged
+from kvscope.collect.oracles.registry import verdicts
 from kvscope.events import K_READ, K_WRITE, V_READ, V_WRITE
 from kvscope.oracle import HELD
 from kvscope.results import Run

@@ -21,8 +21,9 @@ from kvscope.collect.kv import tables as kv_tables
 from kvscope.collect.kv.clock import Clock
 from kvscope.collect.kv.flushes import lines, read_flushes
 from kvscope.collect.kv.tables import write_kv_tables
-from kvscope.collect.oracles.judge import NAMES, Judge
-from kvscope.collect.oracles.run_facts import Known
+from kvscope.collect.oracles.judge import Judge
+from kvscope.collect.oracles.registry import NAMES
+from kvscope.collect.oracles.run_facts import RunFacts
 from kvscope.errors import BadInput
 from kvscope.events import KINDS
 from kvscope.files import read_json
@@ -45,7 +46,7 @@ SAME = clock((0, 0), (SECOND, SECOND))  # a tick is a nanosecond
 
 def collected(flushes: list[Found], folder: Path, of: Clock = SAME) -> tuple[Any, Any, Found]:
     raw = write_flushes(folder / KERNEL_EVENTS, flushes)
-    account = write_kv_tables(raw, folder / "out", Judge(Known(of)))
+    account = write_kv_tables(raw, folder / "out", Judge(RunFacts(of)))
     events, kernels = (
         tables.read(table, folder / "out" / f"{table.name}.parquet")
         for table in (tables.KV_EVENTS, tables.KV_KERNELS)
@@ -290,7 +291,7 @@ def test_a_damaged_file_leaves_no_table(tmp_path: Path) -> None:
     raw = tmp_path / KERNEL_EVENTS
     raw.write_bytes(compressed(batches_of_a_run())[:-20])
     with pytest.raises(BadInput, match="cut"):
-        write_kv_tables(raw, tmp_path / "out", Judge(Known(SAME)))
+        write_kv_tables(raw, tmp_path / "out", Judge(RunFacts(SAME)))
     assert not list((tmp_path / "out").glob("*"))
 
 

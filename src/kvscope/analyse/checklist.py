@@ -10,8 +10,9 @@ from kvscope.analyse.oracles.of_engine import ORACLES_OF_ENGINE
 from kvscope.analyse.oracles.registry import ORACLES, ROWS, judge_tables
 from kvscope.analyse.records import Records
 from kvscope.collect.kv.flushes import read_flushes
-from kvscope.collect.oracles.judge import ALL_ORACLES, Judge, verdicts
+from kvscope.collect.oracles.judge import Judge
 from kvscope.collect.oracles.judge import judged as judged_events
+from kvscope.collect.oracles.registry import ALL_ORACLES, verdicts
 from kvscope.oracle import HELD, NOT_APPLICABLE, VIOLATED, Oracle, Verdict, judged
 from kvscope.results import Run
 from kvscope.runfile import COMPLETE, KERNEL_EVENTS, TRACING

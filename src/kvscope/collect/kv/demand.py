@@ -1,4 +1,4 @@
-"""What a batch owes: the accesses that its requests' lengths demand, whatever was recorded.
+"""What a batch demands: the accesses that follow from its requests' lengths alone.
 
 A request's scheduled tokens are computed as queries, in tiles of up to `tile_tokens`; a tile that
 ends with the request's token number e reads every block that begins before e, K and V, for every
@@ -11,17 +11,18 @@ import numpy as np
 
 from kvscope.arraytypes import Bools, Int64s
 from kvscope.collect.kv.flushes import Flush
-from kvscope.events import ATTENTION
+from kvscope.events import ATTENTION, V_READ
 
 
-class Owed:
-    """The reads that one flush owes, by *slot*: a slot is a (row, block position) in use.
+class Demand:
+    """The reads that one flush demands, by *slot*: a slot is a (row, block position) in use.
 
     Slots are numbered row after row, position after position; `first_slot[row]` is where a row's
     begin, and `slots` how many there are.
     """
 
     def __init__(self, flush: Flush) -> None:
+        self.flush = flush
         self.block_size = flush.block_size
         self.tile = flush.tile_tokens
         self.context = flush.context
@@ -86,16 +87,17 @@ class Owed:
         written = self.blocks - self.context // self.block_size
         return int(written[self.scheduled > 0].sum())
 
+    def events(self, kernel: str) -> int:
+        """How many events the kernel is to record.
 
-def owed_events(flush: Flush, kernel: str, owed: Owed) -> int:
-    """How many events the kernel owes.
-
-    A write is an event a block, or an event a token if that is how the kernel writes: its events
-    then have one token each, and are as many as tokens scheduled only if none is missing.
-    """
-    heads = 1 if flush.kv_heads is None else len(flush.kv_heads)
-    if kernel == ATTENTION:
-        return 2 * heads * int(owed.reads.sum())
-    writes = flush.tokens[flush.kind >= 2]
-    by_token = len(writes) and bool((writes == 1).all())
-    return 2 * int(flush.scheduled.sum()) if by_token else 2 * owed.blocks_written
+        A write is an event a block, or an event a token if that is how the kernel writes: its
+        events then have one token each, and are as many as tokens scheduled only if none is
+        missing.
+        """
+        flush = self.flush
+        heads = 1 if flush.kv_heads is None else len(flush.kv_heads)
+        if kernel == ATTENTION:
+            return 2 * heads * int(self.reads.sum())
+        writes = flush.tokens[flush.kind > V_READ]
+        by_token = len(writes) and bool((writes == 1).all())
+        return 2 * int(flush.scheduled.sum()) if by_token else 2 * self.blocks_written

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from kvscope.arraytypes import Int64s
 from kvscope.collect.kv.clock import Clock, along_segments
-from kvscope.collect.kv.demand import Owed, owed_events
+from kvscope.collect.kv.demand import Demand
 from kvscope.collect.kv.flushes import Flush, Kernel, ahead, read_flushes
 from kvscope.collect.kv.launches import Launches
 from kvscope.collect.oracles.judge import Judge
@@ -149,7 +149,7 @@ class KernelRows:
 
     def add(self, flush: Flush, start_ns: Int64s, end_ns: Int64s) -> None:
         """Take in a flush's kernels, whose events have these times."""
-        owed = Owed(flush)
+        demand = Demand(flush)
         for place, kernel in enumerate(flush.kernels):
             own = flush.segments.kernel == place
             dropped = flush.segments.dropped
@@ -158,7 +158,7 @@ class KernelRows:
                 (
                     *(flush.repeat, flush.step, flush.layer, flush.phase, kernel.name),
                     *(interval or (None, None)),
-                    owed_events(flush, kernel.name, owed),
+                    demand.events(kernel.name),
                     int(flush.segments.events[own].sum()),
                     None if dropped is None else int(dropped[own].sum()),
                     interval and _residual_ns(interval, own[flush.segment], start_ns, end_ns),

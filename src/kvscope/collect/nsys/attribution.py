@@ -39,7 +39,7 @@ class Names:
 
 
 @dataclass(frozen=True)
-class Marks:
+class RangeNumbers:
     """What kvscope's own ranges say of each range; NULL where it is no such range."""
 
     repeat: Int64s
@@ -48,8 +48,8 @@ class Marks:
     warm_up: Bools
 
     @classmethod
-    def of(cls, name: Names, own: Bools, payload: Int64s) -> "Marks":
-        """Read the marks from the names and payloads of ranges that are kvscope's `own`."""
+    def of(cls, name: Names, own: Bools, payload: Int64s) -> "RangeNumbers":
+        """Read the numbers from the names and payloads of ranges that are kvscope's `own`."""
 
         def number(wanted: str) -> Int64s:
             return np.where(own & name.are(wanted), payload, NULL)
@@ -71,17 +71,17 @@ class Tree:
     limits.MOST_PATH_BYTES; `cut` says whose do.
     """
 
-    def __init__(self, parent: Int64s, range_: Int64s, names: Names, marks: Marks) -> None:
+    def __init__(self, parent: Int64s, range_: Int64s, names: Names, numbers: RangeNumbers) -> None:
         self.depth = _depths(parent)
         paths = _Paths(parent, names.code[range_], names.values)
         for level in _levels(self.depth):
             paths.add(level)
         self.path_code, self.paths, self.cut = paths.code, pa.concat_arrays(paths.found), paths.cut
-        warm_up = np.where(marks.warm_up[range_], 1, NULL)
+        warm_up = np.where(numbers.warm_up[range_], 1, NULL)
         outside = _inherit(parent, warm_up) == NULL
         self.repeat, self.step, self.layer = (
             np.where(outside, _inherit(parent, own[range_]), NULL)
-            for own in (marks.repeat, marks.step, marks.layer)
+            for own in (numbers.repeat, numbers.step, numbers.layer)
         )
 
 

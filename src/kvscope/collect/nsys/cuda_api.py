@@ -7,12 +7,10 @@ import numpy as np
 import pyarrow as pa
 
 from kvscope.arraytypes import Bools, Int64s
+from kvscope.collect.nsys import schema
 from kvscope.collect.nsys.export import NsysExport, Query
 from kvscope.collect.nsys.nullable import NULL, to_arrow, to_numpy
-from kvscope.collect.nsys.nvtx import pid_of, tid_of
-
-TABLE = "CUPTI_ACTIVITY_KIND_RUNTIME"  # the runtime's and the driver's calls
-_COLUMNS = ("start", "end", "globalTid", "correlationId", "nameId", "returnValue")
+from kvscope.collect.nsys.schema import pid_of, tid_of
 
 
 class ApiCalls:
@@ -26,7 +24,7 @@ class ApiCalls:
 
     def __init__(self, export: NsysExport) -> None:
         self._export = export
-        self.total = export.count(TABLE)
+        self.total = export.count(schema.CALLS)
         self._processes: dict[int, int] = {}
         self.key = np.empty(self.total, np.int64)
         self.start = np.empty(self.total, np.int64)
@@ -38,7 +36,7 @@ class ApiCalls:
         if not self.total:
             return
         done = 0
-        for rows in self._export.stream(Query(TABLE, _COLUMNS)):
+        for rows in self._export.stream(Query(schema.CALLS, schema.CALL_COLUMNS)):
             thread, correlation = to_numpy(rows["globalTid"]), to_numpy(rows["correlationId"])
             part = slice(done, done + len(thread))
             self.start[part], self.end[part] = to_numpy(rows["start"]), to_numpy(rows["end"])

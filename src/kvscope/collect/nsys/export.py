@@ -1,9 +1,7 @@
-"""An Nsight Systems SQLite export, read by column name whatever version wrote it.
+"""An Nsight Systems SQLite export, read whatever version wrote it.
 
-Exports of schema 2.9 (2022) to 3.25 (2026) differ in the tables they have (one without rows is
-left out), in the columns of a table (new ones appear in the middle) and in the name of the
-metadata table. Row order is never promised, so every query that streams rows states its order.
-SQLite keeps any value in any column, so that what is read is held against what is due there.
+Row order is never promised, so every query that streams rows states its order. SQLite keeps any
+value in any column, so that what is read is held against what is due there.
 """
 
 import sqlite3
@@ -24,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kvscope import limits
+from kvscope.collect.nsys import schema
 from kvscope.collect.nsys.strings import Strings, as_utf8, cut, is_cut
 from kvscope.errors import BadInput
 from kvscope.reading import in_a_line, opened
@@ -31,29 +30,9 @@ from kvscope.reading import in_a_line, opened
 BATCH_ROWS = 1 << 17
 """Rows of one streamed batch, and so of one Parquet row group at most."""
 
-READ = (
-    *("NVTX_EVENTS", "StringIds", "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_KERNEL"),
-    *("CUPTI_ACTIVITY_KIND_MEMCPY", "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", "ANALYSIS_DETAILS"),
-    *("TARGET_INFO_SESSION_START_TIME", "DIAGNOSTIC_EVENT"),
-    *("META_DATA_EXPORT", "EXPORT_META_DATA"),
-)
-"""The tables that anything is read of."""
-
-_METADATA_TABLES = ("META_DATA_EXPORT", "EXPORT_META_DATA")  # from 3.4, up to 3.1
-# Columns that name ranges, kernels and calls by the id of a string.
-NAMES = {
-    "NVTX_EVENTS": ("textId",),
-    "CUPTI_ACTIVITY_KIND_KERNEL": ("demangledName", "shortName", "mangledName"),
-    "CUPTI_ACTIVITY_KIND_RUNTIME": ("nameId",),
-}
 _MAGIC = b"SQLite format 3\x00"
 _BESIDE = ("-journal", "-wal", "-shm")  # files that SQLite opens with a database
 _HINT = "make one with `nsys export --type sqlite`"
-_WITHIN = {
-    **dict.fromkeys(("start", "end"), limits.TIMES_NS),
-    **dict.fromkeys(("deviceId", "contextId", "streamId"), limits.INT32),
-    **dict.fromkeys((f"{of}{axis}" for of in ("grid", "block") for axis in "XYZ"), limits.INT32),
-}
 _T = TypeVar("_T")
 
 
@@ -97,7 +76,7 @@ class NsysExport:
             # A view or a virtual table is no data: it may go on for ever.
             real = "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0"
             self.tables = {name for (name,) in self.rows(real)}
-            if not self.tables & {*_METADATA_TABLES, "StringIds"}:
+            if not self.tables & {*schema.METADATA, schema.STRINGS}:
                 raise BadInput(f"{path}: not an Nsight Systems export; {_HINT}")
             self._check_pages()
         except BaseException:
@@ -121,7 +100,7 @@ class NsysExport:
         self.rows("PRAGMA ignore_check_constraints = ON")
         if self._damage() is None:
             return
-        for table in sorted(self.tables & {*READ}):
+        for table in sorted(self.tables & {*schema.READ}):
             if (damage := self._damage(f"'{table}'")) is not None:
                 raise BadInput(f"{self.path}: table {table} is damaged ({damage})")
         self.warnings.append("The export is damaged in tables that kvscope does not read.")
@@ -162,7 +141,7 @@ class NsysExport:
     def metadata(self) -> dict[str, str]:
         """What the exporter says of itself: EXPORT_PRODUCT_VERSION and so on."""
         found: dict[str, str] = {}
-        for table in _METADATA_TABLES:
+        for table in schema.METADATA:
             if table in self.tables:
                 found.update(self.rows(f"SELECT {cut('name')}, {cut('value')} FROM {table}"))
         return found
@@ -170,7 +149,7 @@ class NsysExport:
     @property
     def session_start_utc_ns(self) -> int | None:
         """UTC time of the instant 0 of the capture; null if the export does not have it."""
-        return self._time("TARGET_INFO_SESSION_START_TIME", "utcEpochNs")
+        return self._time(*schema.SESSION_START)
 
     @property
     def origin_ns(self) -> int:
@@ -181,7 +160,7 @@ class NsysExport:
     @property
     def capture_end_ns(self) -> int | None:
         """End of the capture on the clock of the events; null if the export does not have it."""
-        duration = self._time("ANALYSIS_DETAILS", "duration")
+        duration = self._time(*schema.CAPTURE_LENGTH)
         return duration + self.origin_ns if duration is not None else None
 
     def _time(self, table: str, column: str) -> int | None:
@@ -243,7 +222,7 @@ class NsysExport:
             if column.type != due and batch.num_rows:
                 self._check_all_types(query)
                 raise self._strange(query.table, name, f"{column.type}s", None)
-            within = _WITHIN.get(name)
+            within = schema.BOUNDS.get(name)
             if within is not None and len(column):
                 ends = pc.min_max(column)
                 for end in (ends["min"].as_py(), ends["max"].as_py()):
@@ -277,10 +256,10 @@ class NsysExport:
     @cached_property
     def strings(self) -> Strings:
         """The export's string table."""
-        if "StringIds" not in self.tables:
+        if schema.STRINGS not in self.tables:
             return Strings(np.empty(0, np.int64), pa.array([], pa.string()))
         query = Query(
-            "StringIds",
+            schema.STRINGS,
             whole=("id",),
             others=("value",),
             computed={"text": (cut("value"), pa.string()), "cut": (self._cut_name, pa.int64())},
@@ -299,7 +278,7 @@ class NsysExport:
         """SQL for whether a string is a name that is cut; what a process printed is none."""
         ids = [
             f'SELECT "{column}" FROM "{table}"'
-            for table, columns in NAMES.items()
+            for table, columns in schema.NAMES.items()
             for column in columns
             if column in self.columns(table)
         ]

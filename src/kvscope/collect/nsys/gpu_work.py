@@ -9,28 +9,16 @@ import pyarrow as pa
 from kvscope.collect.nsys.cuda_api import ApiCalls
 from kvscope.collect.nsys.export import NsysExport, Query
 from kvscope.collect.nsys.nullable import NULL, take, to_arrow, to_numpy
-from kvscope.collect.nsys.nvtx import NvtxRanges, pid_of, tid_of
-
-KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
-MEMCPYS = "CUPTI_ACTIVITY_KIND_MEMCPY"
-
-_PLACE = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid")
-_KERNEL = (
-    *_PLACE,
-    *("demangledName", "shortName", "graphNodeId"),
-    *("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"),
-)
-_MEMCPY = (*_PLACE, "bytes", "copyKind", "srcKind", "dstKind")
-
-# CUpti_ActivityMemcpyKind and CUpti_ActivityMemoryKind as Nsight Systems numbers them
-# (ENUM_CUDA_MEMCPY_OPER, ENUM_CUDA_MEM_KIND, the same from 2022 to 2026).
-_DIRECTIONS = (
-    *("unknown", "HtoD", "DtoH", "HtoA", "AtoH", "AtoA", "AtoD", "DtoA", "DtoD", "HtoH", "PtoP"),
-    *("unified HtoD", "unified DtoH", "unified DtoD"),
-)
-_MEMORIES = (
-    *("pageable", "pinned", "device", "array", "managed"),
-    *("device static", "managed static", "unknown"),
+from kvscope.collect.nsys.nvtx import NvtxRanges
+from kvscope.collect.nsys.schema import (
+    DIRECTIONS,
+    KERNEL_COLUMNS,
+    KERNELS,
+    MEMCPY_COLUMNS,
+    MEMCPYS,
+    MEMORIES,
+    pid_of,
+    tid_of,
 )
 
 
@@ -47,7 +35,7 @@ class GpuWork:
     def kernels(self) -> Iterator[dict[str, Any]]:
         """The rows of the gpu_kernels table."""
         names = self._export.strings
-        for rows in self._stream(KERNELS, _KERNEL):
+        for rows in self._stream(KERNELS, KERNEL_COLUMNS):
             yield self._row_columns(KERNELS, rows) | {
                 "name": names.lookup(rows["demangledName"]),
                 "short_name": names.lookup(rows["shortName"]),
@@ -58,11 +46,11 @@ class GpuWork:
 
     def memcpys(self) -> Iterator[dict[str, Any]]:
         """The rows of the gpu_memcpys table."""
-        for rows in self._stream(MEMCPYS, _MEMCPY):
+        for rows in self._stream(MEMCPYS, MEMCPY_COLUMNS):
             yield self._row_columns(MEMCPYS, rows) | {
-                "direction": _labels(rows["copyKind"], _DIRECTIONS),
-                "source_memory": _labels(rows["srcKind"], _MEMORIES),
-                "destination_memory": _labels(rows["dstKind"], _MEMORIES),
+                "direction": _labels(rows["copyKind"], DIRECTIONS),
+                "source_memory": _labels(rows["srcKind"], MEMORIES),
+                "destination_memory": _labels(rows["dstKind"], MEMORIES),
                 "bytes": rows["bytes"],
             }
 

@@ -3,15 +3,12 @@
 import re
 
 from kvscope import limits
-from kvscope.collect.nsys import gpu_work, nvtx
+from kvscope.collect.nsys import schema
 from kvscope.collect.nsys.export import NsysExport
+from kvscope.collect.nsys.nvtx import domain_names
 from kvscope.collect.nsys.strings import cut
 from kvscope.ranges import DOMAIN
 
-GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
-KNOWN_MAJOR_VERSIONS = ("2", "3")
-
-_SEVERE = (2, 3)  # ENUM_DIAGNOSTIC_SEVERITY_LEVEL: warning, error
 _LOSS = re.compile(r"\b(lost|losing|dropped|discarded|incomplete|not all)\b", re.IGNORECASE)
 
 
@@ -29,38 +26,38 @@ def warnings(export: NsysExport) -> list[str]:
 
 def silent_domains(export: NsysExport) -> list[str]:
     """Names of NVTX domains that were created but in which no range or mark was recorded."""
-    if nvtx.TABLE not in export.tables:
+    if schema.RANGES not in export.tables:
         return []
     used = set(
         export.rows(
-            f"SELECT DISTINCT globalTid >> 24, domainId FROM {nvtx.TABLE} "
-            f"WHERE eventType NOT IN ({nvtx.DOMAIN_CREATE}, {nvtx.DOMAIN_DESTROY})"
+            f"SELECT DISTINCT globalTid >> 24, domainId FROM {schema.RANGES} "
+            f"WHERE eventType NOT IN ({schema.DOMAIN_CREATE}, {schema.DOMAIN_DESTROY})"
         )
     )
-    return sorted({name for key, name in nvtx.domain_names(export).items() if key not in used})
+    return sorted({name for key, name in domain_names(export).items() if key not in used})
 
 
 def _version(export: NsysExport) -> list[str]:
     version = export.metadata.get("EXPORT_SCHEMA_VERSION")
-    if version and version.split(".")[0] not in KNOWN_MAJOR_VERSIONS:
+    if version and version.split(".")[0] not in schema.KNOWN_MAJOR_VERSIONS:
         return [f"Export schema {version} is of a major version that kvscope does not know."]
     return []
 
 
 def _hidden_kernels(export: NsysExport) -> list[str]:
-    if not (graphs := export.count(GRAPHS)):
+    if not (graphs := export.count(schema.GRAPHS)):
         return []
     return [
         f"{graphs} launches of CUDA graphs were traced whole, so that their kernels are not among "
-        f"the {export.count(gpu_work.KERNELS)} kernels here; profile with --cuda-graph-trace=node."
+        f"the {export.count(schema.KERNELS)} kernels here; profile with --cuda-graph-trace=node."
     ]
 
 
 def _silent_nvtx(export: NsysExport) -> list[str]:
-    if nvtx.TABLE not in export.tables:
+    if schema.RANGES not in export.tables:
         return []
-    kinds = {kind for (kind,) in export.rows(f"SELECT DISTINCT eventType FROM {nvtx.TABLE}")}
-    if kinds and kinds <= {nvtx.DOMAIN_CREATE, nvtx.DOMAIN_DESTROY}:
+    kinds = {kind for (kind,) in export.rows(f"SELECT DISTINCT eventType FROM {schema.RANGES}")}
+    if kinds and kinds <= {schema.DOMAIN_CREATE, schema.DOMAIN_DESTROY}:
         return [
             "NVTX domains were created but no range was recorded: the nvtx package is too new "
             "for this version of Nsight Systems (0.2.11 works with all)."
@@ -72,11 +69,12 @@ def _silent_nvtx(export: NsysExport) -> list[str]:
 
 def _diagnostics(export: NsysExport) -> list[str]:
     """Nsight Systems' own warnings and errors, and whatever else it says of lost events."""
-    if not export.columns("DIAGNOSTIC_EVENT") >= {"severity", "text", "timestamp"}:
+    if not export.columns(schema.DIAGNOSTICS) >= {"severity", "text", "timestamp"}:
         return []
     own = f"substr({cut('text')}, 1, {limits.LONGEST_MESSAGE})"
-    rows = export.rows(f"SELECT severity, {own} FROM DIAGNOSTIC_EVENT ORDER BY timestamp, rowid")
-    texts = (text.strip() for level, text in rows if level in _SEVERE or _LOSS.search(text))
+    table = schema.DIAGNOSTICS
+    rows = export.rows(f"SELECT severity, {own} FROM {table} ORDER BY timestamp, rowid")
+    texts = (text.strip() for level, text in rows if level in schema.SEVERE or _LOSS.search(text))
     said = [f"Nsight Systems: {text}" for text in dict.fromkeys(texts)]
     if (more := len(said) - limits.MOST_MESSAGES) > 0:
         return [*said[: limits.MOST_MESSAGES], f"Nsight Systems has {more:,} more such messages."]

@@ -12,22 +12,26 @@ import pyarrow as pa
 
 from kvscope import limits
 from kvscope.arraytypes import Bools, Int64s
-from kvscope.collect.nsys.attribution import MORE, Marks, Names, Tree
+from kvscope.collect.nsys.attribution import MORE, Names, RangeNumbers, Tree
 from kvscope.collect.nsys.export import BATCH_ROWS, NsysExport, Query
 from kvscope.collect.nsys.nesting import NONE, Nesting
 from kvscope.collect.nsys.nullable import NULL, take, to_arrow, to_numpy
+from kvscope.collect.nsys.schema import (
+    CALLS,
+    DOMAIN_CREATE,
+    FRACTION_PAYLOADS,
+    KERNELS,
+    PUSH_POP,
+    RANGE_COLUMNS,
+    RANGES,
+    START_END,
+    WHOLE_PAYLOADS,
+    pid_of,
+    tid_of,
+)
 from kvscope.collect.nsys.strings import cut, is_cut
 from kvscope.errors import BadInput
 from kvscope.ranges import DOMAIN
-
-TABLE = "NVTX_EVENTS"
-PUSH_POP = (59, 70)  # NvtxPushPopRange, NvtxtPushPopRange: nest on their thread
-START_END = (60, 71)  # NvtxStartEndRange, NvtxtStartEndRange: do not
-DOMAIN_CREATE, DOMAIN_DESTROY = 75, 76
-
-_WHOLE_PAYLOADS = ("int64Value", "uint64Value", "int32Value", "uint32Value")
-_FRACTIONS = ("doubleValue", "floatValue")
-_COLUMNS = ("start", "end", "eventType", "globalTid", "domainId", "textId")
 
 
 class NvtxRanges:
@@ -46,7 +50,7 @@ class NvtxRanges:
         try:
             self._nest()
         except ValueError as error:
-            raise BadInput(f"{export.path}: table {TABLE}: {error}") from None
+            raise BadInput(f"{export.path}: table {RANGES}: {error}") from None
 
     def __len__(self) -> int:
         return len(self.start)
@@ -58,10 +62,10 @@ class NvtxRanges:
         self._parent = np.full(len(self), NONE, np.int64)
         self._parent[nested] = np.append(nested, NONE)[self._nesting.range_parent]
         own = self.push_pop & self.domain.are(DOMAIN)
-        marks = Marks.of(self.name, own, _numbers(self.payload))
+        numbers = RangeNumbers.of(self.name, own, _numbers(self.payload))
         everything = np.arange(len(self))
-        self._ranges = Tree(self._parent, everything, self.name, marks)
-        self._frames = Tree(self._nesting.frame_parent, self._frame_range, self.name, marks)
+        self._ranges = Tree(self._parent, everything, self.name, numbers)
+        self._frames = Tree(self._nesting.frame_parent, self._frame_range, self.name, numbers)
 
     @property
     def warnings(self) -> list[str]:
@@ -124,28 +128,17 @@ class NvtxRanges:
             yield {key: column.slice(first, BATCH_ROWS) for key, column in columns.items()}
 
 
-def pid_of(global_id: Int64s) -> Int64s:
-    """The process in Nsight's globalTid or globalPid: vm << 48 | pid << 24 | tid."""
-    return (global_id >> 24) & 0xFFFFFF
-
-
-def tid_of(global_id: Int64s) -> Int64s:
-    """The thread in Nsight's globalTid."""
-    return global_id & 0xFFFFFF
-
-
 def _read(export: NsysExport) -> pa.Table:
     """The ranges by start, outer before inner; one chunk a column, texts encoded."""
-    whole = (*_COLUMNS, *_WHOLE_PAYLOADS)
+    whole = (*RANGE_COLUMNS, *WHOLE_PAYLOADS)
     # A text stays one: the driver then says so, where SQL would make a number of it.
-    strange = " OR ".join(f"typeof({name}) IN ('text', 'blob')" for name in _FRACTIONS)
-    fraction = (
-        f"CASE WHEN {strange} THEN '' ELSE CAST(COALESCE({', '.join(_FRACTIONS)}, 0) AS REAL)"
-    )
+    strange = " OR ".join(f"typeof({name}) IN ('text', 'blob')" for name in FRACTION_PAYLOADS)
+    payload = ", ".join(FRACTION_PAYLOADS)
+    fraction = f"CASE WHEN {strange} THEN '' ELSE CAST(COALESCE({payload}, 0) AS REAL) END"
     query = Query(
-        TABLE,
+        RANGES,
         whole,
-        _FRACTIONS,
+        FRACTION_PAYLOADS,
         ("text",),
         computed={
             "end": (f'COALESCE("end", {_open_until(export)})', pa.int64()),
@@ -153,8 +146,8 @@ def _read(export: NsysExport) -> pa.Table:
             "has_text": ("text IS NOT NULL", pa.int64()),
             "text": (cut("text"), pa.string()),
             "cut": (is_cut("text"), pa.int64()),
-            "has_fraction": (f"COALESCE({', '.join(_FRACTIONS)}) IS NOT NULL", pa.int64()),
-            "fraction": (f"{fraction} END", pa.float64()),
+            "has_fraction": (f"COALESCE({payload}) IS NOT NULL", pa.int64()),
+            "fraction": (fraction, pa.float64()),
         },
         where=f"eventType IN {PUSH_POP + START_END} "
         "OR typeof(eventType) NOT IN ('integer', 'null')",
@@ -166,7 +159,7 @@ def _read(export: NsysExport) -> pa.Table:
         place = schema.get_field_index(name)
         schema = schema.append(pa.field(name, type_)) if place < 0 else schema
     batches = []
-    if TABLE in export.tables:
+    if RANGES in export.tables:
         for batch in export.stream(query):
             texts = batch["text"].cast(pa.string()).dictionary_encode()
             export.count_texts(texts.dictionary, batch["cut"])
@@ -179,7 +172,7 @@ def _open_until(export: NsysExport) -> int:
     """The instant to which a range without an end is taken to last: the last one known."""
     if export.capture_end_ns is not None:
         return export.capture_end_ns
-    tables = {TABLE, "CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_KERNEL"}
+    tables = {RANGES, CALLS, KERNELS}
     ends = [export.rows(f'SELECT MAX("end") FROM {t}')[0][0] for t in tables & export.tables]
     return max((end for end in ends if isinstance(end, int)), default=0)
 
@@ -187,7 +180,7 @@ def _open_until(export: NsysExport) -> int:
 def _payload(rows: pa.Table) -> pa.Array:
     """A range's number, whichever column has it; null if none."""
     payload = np.where(to_numpy(rows["has_fraction"]) == 1, rows["fraction"].to_numpy(), np.nan)
-    for name in reversed(_WHOLE_PAYLOADS):
+    for name in reversed(WHOLE_PAYLOADS):
         values = to_numpy(rows[name])
         known = ~rows[name].is_null().to_numpy()
         number = values.astype(np.float64)
@@ -232,12 +225,12 @@ def _domains(export: NsysExport, thread: Int64s, domain: Int64s) -> Names:
 
 def domain_names(export: NsysExport) -> dict[tuple[int, int], str]:
     """Names of the domains by (process, domain id); a process is a globalTid without its tid."""
-    if TABLE not in export.tables:
+    if RANGES not in export.tables:
         return {}
-    columns = export.known(TABLE, ("globalTid", "domainId", "text", "textId", "eventType"))
+    columns = export.known(RANGES, ("globalTid", "domainId", "text", "textId", "eventType"))
     rows = export.rows(
         f"""SELECT globalTid >> 24, domainId, text IS NOT NULL, {cut("text")}, textId
-            FROM (SELECT {columns} FROM {TABLE} NOT INDEXED)
+            FROM (SELECT {columns} FROM {RANGES} NOT INDEXED)
             WHERE eventType = {DOMAIN_CREATE} AND typeof(globalTid) = 'integer'
             AND typeof(domainId) = 'integer' AND typeof(textId) IN ('integer', 'null')"""
     )

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from kvscope.collect.nsys import gpu_work, health
+from kvscope.collect.nsys import health, schema
 from kvscope.collect.nsys.cuda_api import ApiCalls
 from kvscope.collect.nsys.export import NsysExport
 from kvscope.collect.nsys.gpu_work import GpuWork
@@ -26,8 +26,8 @@ def write_nsys_tables(sqlite: Path, out_dir: Path) -> dict[str, Any]:
         streams = (
             (NVTX_RANGES, ranges.batches(), len(ranges)),
             (CUDA_API, calls.batches(), calls.total),  # fills the index that GPU work is joined on
-            (GPU_KERNELS, work.kernels(), export.count(gpu_work.KERNELS)),
-            (GPU_MEMCPYS, work.memcpys(), export.count(gpu_work.MEMCPYS)),
+            (GPU_KERNELS, work.kernels(), export.count(schema.KERNELS)),
+            (GPU_MEMCPYS, work.memcpys(), export.count(schema.MEMCPYS)),
         )
         rows = {
             table.name: write_batches(table, out_dir, batches, total)
@@ -43,12 +43,12 @@ def write_nsys_tables(sqlite: Path, out_dir: Path) -> dict[str, Any]:
             "export_schema_version": export.metadata.get("EXPORT_SCHEMA_VERSION"),
             "capture_start_utc_ns": _utc_of_zero(export),
             "rows": rows,
-            "kernels_without_api_record": work.without_api[gpu_work.KERNELS],
-            "kernels_without_nvtx_range": work.without_range[gpu_work.KERNELS],
-            "copies_without_api_record": work.without_api[gpu_work.MEMCPYS],
-            "copies_without_nvtx_range": work.without_range[gpu_work.MEMCPYS],
+            "kernels_without_api_record": work.without_api[schema.KERNELS],
+            "kernels_without_nvtx_range": work.without_range[schema.KERNELS],
+            "copies_without_api_record": work.without_api[schema.MEMCPYS],
+            "copies_without_nvtx_range": work.without_range[schema.MEMCPYS],
             "unclosed_ranges": int(ranges.unclosed.sum()),
-            "cuda_graphs_traced_whole": export.count(health.GRAPHS),
+            "cuda_graphs_traced_whole": export.count(schema.GRAPHS),
             "domains_without_ranges": health.silent_domains(export),
             "warnings": [*health.warnings(export), *ranges.warnings],
         }

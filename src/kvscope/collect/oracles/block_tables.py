@@ -12,7 +12,7 @@ Blocks = npt.NDArray[np.int32]
 Preempted = dict[tuple[int, str], list[int]]  # steps, by (repeat, request)
 
 
-class Holdings:
+class BlockTables:
     """The block tables of a run's requests, flush by flush."""
 
     def __init__(self, preempted: Preempted) -> None:

@@ -1,17 +1,17 @@
 """Which layers of each pass that was to be traced have come, and which came too often."""
 
 from kvscope.collect.kv.flushes import Flush
-from kvscope.collect.oracles.run_facts import Known
+from kvscope.collect.oracles.run_facts import RunFacts
 from kvscope.oracle import Violations
 
 
-class Arrivals:
+class Coverage:
     """Which layers of each pass that was to be traced have come."""
 
-    def __init__(self, known: Known) -> None:
-        self.layers = known.traced_layers or []
+    def __init__(self, run: RunFacts) -> None:
+        self.layers = run.traced_layers or []
         self.bit = {layer: 1 << place for place, layer in enumerate(self.layers)}
-        self.missing = dict.fromkeys(known.passes, (1 << len(self.layers)) - 1)
+        self.missing = dict.fromkeys(run.passes, (1 << len(self.layers)) - 1)
         self.strange, self.first = 0, ""
 
     def add(self, flush: Flush) -> None:
@@ -26,7 +26,7 @@ class Arrivals:
             self.missing[place] = missing - bit
 
     def wrong(self) -> Violations:
-        """Layers that have not come, and those that came too often."""
+        """LayerTimes that have not come, and those that came too often."""
         lost = [(place, bits) for place, bits in self.missing.items() if bits]
         words = self.first
         if lost:

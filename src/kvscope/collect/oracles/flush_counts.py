@@ -1,13 +1,13 @@
-"""What the oracles look at: a flush, what it owes and its reads counted, what is known of it."""
+"""What the oracles of a flush compare: its accesses counted, and those that its batch demands."""
 
 from functools import cached_property
 
 import numpy as np
 
 from kvscope.arraytypes import Bools, Int64s
-from kvscope.collect.kv.demand import Owed
+from kvscope.collect.kv.demand import Demand
 from kvscope.collect.kv.flushes import Flush
-from kvscope.collect.oracles.run_facts import Known
+from kvscope.collect.oracles.run_facts import RunFacts
 from kvscope.events import ALL_HEADS, KINDS, V_READ
 
 
@@ -42,13 +42,13 @@ class Reads:
         return begins
 
 
-class Evidence:
-    """A flush and what several oracles want to know of it; each worked out once."""
+class FlushCounts:
+    """A flush, with the counts that several oracles need; each is worked out once."""
 
-    def __init__(self, flush: Flush, known: Known, moved: list[str] | None = None) -> None:
-        self.flush, self.known = flush, known
-        self.moved = moved  # requests with other blocks than before; None if nobody can tell
-        self.owed = Owed(flush)
+    def __init__(self, flush: Flush, run: RunFacts, moved: list[str] | None = None) -> None:
+        self.flush, self.run = flush, run
+        self.moved = moved  # requests with other blocks than before, in words; None if not known
+        self.demand = Demand(flush)
         self.heads = [ALL_HEADS] if flush.kv_heads is None else flush.kv_heads
 
     @cached_property
@@ -71,20 +71,20 @@ class Evidence:
     def in_context(self) -> Bools:
         """Which events are of a row of the batch, and of a position that its tokens reach."""
         flush = self.flush
-        blocks = np.append(self.owed.blocks, 0)  # the last for rows that the batch has not
+        blocks = np.append(self.demand.blocks, 0)  # the last for rows that the batch has not
         reached: Bools = flush.block_position < blocks[flush.row_or_none]
         return reached & (flush.block_position >= 0)
 
     @cached_property
-    def due_reads(self) -> Int64s:
+    def known_reads(self) -> Int64s:
         """The places of the reads that are of a slot and of a traced head."""
         return np.flatnonzero(self.is_read & self.in_context & (self.head_column >= 0))
 
     @cached_property
     def cell(self) -> Int64s:
         """Of each such read, its cell among slot × head × (K, V)."""
-        flush, at = self.flush, span(self.due_reads)
-        slot = self.owed.first_slot[flush.row[at]] + flush.block_position[at]
+        flush, at = self.flush, span(self.known_reads)
+        slot = self.demand.first_slot[flush.row[at]] + flush.block_position[at]
         cell: Int64s = (slot * len(self.heads) + self.head_column[at]) * 2 + flush.kind[at]
         return cell
 
@@ -96,7 +96,7 @@ class Evidence:
     @property
     def shape(self) -> tuple[int, int, int]:
         """Slots, heads, and 2 for K and V."""
-        return self.owed.slots, len(self.heads), 2
+        return self.demand.slots, len(self.heads), 2
 
     @cached_property
     def found(self) -> Int64s:
@@ -106,14 +106,14 @@ class Evidence:
 
     @cached_property
     def surplus(self) -> Int64s:
-        """Reads found less reads due, of this shape."""
-        return self.found - self.owed.reads[:, None, None]
+        """Reads found less reads demanded, of this shape."""
+        return self.found - self.demand.reads[:, None, None]
 
     def cell_words(self, slot: int, head: int) -> str:
         """Slot and head in words."""
         of = "" if self.flush.kv_heads is None else f", head {self.heads[head]}"
-        request = self.flush.requests[self.owed.row[slot]]
-        return f"request {request}{of}, block position {self.owed.position[slot]}"
+        request = self.flush.requests[self.demand.row[slot]]
+        return f"request {request}{of}, block position {self.demand.position[slot]}"
 
     def event_words(self, event: int) -> str:
         """An event in words."""

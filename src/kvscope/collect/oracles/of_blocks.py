@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from kvscope.collect.oracles.flush_counts import Evidence
-from kvscope.oracle import NONE, Oracle, Violations
+from kvscope.collect.oracles.flush_counts import FlushCounts
+from kvscope.oracle import NONE, Violations, violations
 
 
-def block_not_in_table(evidence: Evidence) -> Violations | None:
+def block_not_in_table(counts: FlushCounts) -> Violations | None:
     """Every event touches the block that the scheduler gave to the request at that position."""
-    flush = evidence.flush
+    flush = counts.flush
     if flush.block_table is None:
         return None
     rows = [*flush.block_table, []]  # the last for rows that the batch has not
@@ -17,18 +17,21 @@ def block_not_in_table(evidence: Evidence) -> Violations | None:
     row = flush.row_or_none
     inside = (flush.block_position >= 0) & (flush.block_position < lengths[row])
     slot = np.where(inside, (np.cumsum(lengths) - lengths)[row] + flush.block_position, 0)
-    bad = np.flatnonzero(~inside | (table[slot] != flush.block))
-    if not len(bad):
-        return NONE
-    first = bad[0]
-    given = f"the scheduler gave {table[slot[first]]}" if inside[first] else "it has none there"
-    words = f"{evidence.event_words(first)}: block {flush.block[first]}, {given}"
-    return Violations(len(bad), words)
+
+    def words(event: int) -> str:
+        given = f"the scheduler gave {table[slot[event]]}" if inside[event] else "it has none there"
+        return f"{counts.event_words(event)}: block {flush.block[event]}, {given}"
+
+    return violations(np.flatnonzero(~inside | (table[slot] != flush.block)), words)
 
 
-def block_outside_cache(evidence: Evidence) -> Violations | None:
-    """Every block lies within the cache; block 0 is the engine's own and no request's."""
-    flush, most = evidence.flush, evidence.known.blocks
+def block_outside_cache(counts: FlushCounts) -> Violations | None:
+    """Every block lies within the cache; block 0 is the engine's own and no request's.
+
+    Blocks have the numbers 1 … `engine.kv_blocks_total` of `run.json`, those that requests were
+    given and those that events touch.
+    """
+    flush, most = counts.flush, counts.run.blocks
     if most is None:
         return None
     given = np.array([b for row in flush.block_table or [] for b in row], np.int64)
@@ -39,13 +42,13 @@ def block_outside_cache(evidence: Evidence) -> Violations | None:
     strange = given[(given < 1) | (given > most)]
     words = f"a request was given block {strange[0]}" if len(strange) else ""
     if len(bad):
-        words = f"{evidence.event_words(bad[0])}: block {events[bad[0]]}"
+        words = f"{counts.event_words(bad[0])}: block {events[bad[0]]}"
     return Violations(len(bad) + len(strange), f"{words}; the cache has blocks 1 to {most}")
 
 
-def block_owned_twice(evidence: Evidence) -> Violations | None:
+def block_owned_twice(counts: FlushCounts) -> Violations | None:
     """No block is given to two requests of a pass, nor twice to one."""
-    flush = evidence.flush
+    flush = counts.flush
     if flush.block_table is None or flush.kv_heads is None:
         return None  # published engines may share a prefix's blocks
     owner: dict[int, str] = {}
@@ -61,33 +64,19 @@ def block_owned_twice(evidence: Evidence) -> Violations | None:
     return Violations(count, clashes[0] if clashes else "a request has a block at two positions")
 
 
-def blocks_moved(evidence: Evidence) -> Violations | None:
+def blocks_moved(counts: FlushCounts) -> Violations | None:
     """A request has the same blocks in every layer, and keeps them until it is preempted."""
-    moved = evidence.moved
-    if moved is None:
-        return None
-    return Violations(len(moved), moved[0]) if moved else NONE
+    return None if counts.moved is None else violations(counts.moved, str)
 
 
-def tokens_outside_block(evidence: Evidence) -> Violations | None:
+def tokens_outside_block(counts: FlushCounts) -> Violations | None:
     """Every event is of one token or more of its block, and of none beyond the block's end."""
-    flush = evidence.flush
+    flush = counts.flush
     offset, tokens = flush.offset_tokens, flush.tokens
-    bad = np.flatnonzero((offset < 0) | (tokens < 1) | (offset + tokens > flush.block_size))
-    if not len(bad):
-        return NONE
-    first = bad[0]
-    found = f"tokens {offset[first]} + {tokens[first]} of a block of {flush.block_size}"
-    return Violations(len(bad), f"{evidence.event_words(first)}: {found}")
 
+    def words(event: int) -> str:
+        found = f"tokens {offset[event]} + {tokens[event]} of a block of {flush.block_size}"
+        return f"{counts.event_words(event)}: {found}"
 
-ORACLES_OF_BLOCKS: tuple[Oracle[Evidence], ...] = tuple(
-    Oracle(look, "KV events")
-    for look in (
-        block_not_in_table,
-        block_outside_cache,
-        block_owned_twice,
-        blocks_moved,
-        tokens_outside_block,
-    )
-)
+    outside = (offset < 0) | (tokens < 1) | (offset + tokens > flush.block_size)
+    return violations(np.flatnonzero(outside), words)

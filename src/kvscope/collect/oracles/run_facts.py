@@ -15,13 +15,13 @@ Place = tuple[int, int]  # repeat, step
 
 
 @dataclass(frozen=True)
-class Layers:
+class LayerTimes:
     """When each layer of each pass ran, on the host's clock, found by (repeat, step, layer)."""
 
     intervals: dict[tuple[int, int, int], tuple[int, int]] = field(default_factory=dict)
 
     @classmethod
-    def of_run(cls, run: Run) -> "Layers":
+    def of_run(cls, run: Run) -> "LayerTimes":
         """From layers.parquet; none where the run has not recorded them."""
         frame = run.layers
         start = instants_ns(run, frame["repeat"], frame["start_s"])
@@ -45,11 +45,11 @@ class Layers:
 
 
 @dataclass(frozen=True)
-class Known:
+class RunFacts:
     """A run's own records, as the oracles need them; None or empty where nobody wrote them down."""
 
     clock: Clock
-    layers: Layers = field(default_factory=Layers)
+    layers: LayerTimes = field(default_factory=LayerTimes)
     traced_layers: list[int] | None = None
     passes: frozenset[Place] = frozenset()  # those that were to be traced
     schedule: Schedule | None = None
@@ -57,14 +57,14 @@ class Known:
     preempted: dict[tuple[int, str], list[int]] | None = None  # steps, by (repeat, request)
 
     @classmethod
-    def of_run(cls, run: Run) -> "Known":
+    def of_run(cls, run: Run) -> "RunFacts":
         """Of a traced run; BadInput if its run.json has no clock for the events.
 
         Of an imported trace it is not known which passes were to be traced, nor who was preempted.
         """
         require_times(run)
         clock = Clock.of_run(run.facts, run.directory / RUN_FILE)
-        layers, schedule = Layers.of_run(run), Schedule(run.batch)
+        layers, schedule = LayerTimes.of_run(run), Schedule(run.batch)
         tracing, engine = run.facts.get("tracing") or {}, run.facts.get("engine") or {}
         if "step_stride" not in tracing or "layers" not in tracing:
             return cls(clock, layers, schedule=schedule)
