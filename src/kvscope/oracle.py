@@ -53,7 +53,16 @@ class Oracle(Generic[Subject]):
     @property
     def sentence(self) -> str:
         """What must hold: the first paragraph of the function's documentation, in one line."""
-        return " ".join((self.look.__doc__ or "").partition("\n\n")[0].split())
+        return self._paragraphs[0]
+
+    @property
+    def details(self) -> str:
+        """What else its documentation says, in one line."""
+        return " ".join(self._paragraphs[1:])
+
+    @property
+    def _paragraphs(self) -> list[str]:
+        return [" ".join(part.split()) for part in (self.look.__doc__ or "").split("\n\n")]
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvscope import tables
-from kvscope.analyse import validity
+from kvscope.analyse import metric, validity
 from kvscope.analyse.experiment import metrics_of
+from kvscope.analyse.metric import Metric
 from kvscope.analyse.metrics import BY_NAME
 from kvscope.analyse.records import Records
 from kvscope.analyse.statistics import coefficient_of_variation, estimate
+from kvscope.errors import BadInput
 from kvscope.oracle import HELD, VIOLATED, Verdict
 from kvscope.stalls import stalled
 
@@ -373,3 +376,31 @@ def test_one_value_has_no_interval_and_none_has_no_mean():
     assert math.isnan(estimate([3.0]).low)
     assert math.isnan(estimate([math.nan]).value)
     assert coefficient_of_variation([3.0]) == 0
+
+
+# ----------------------------------------------------------------- metrics of other packages
+
+LONGEST = Metric(
+    "longest_pass_s",
+    "s",
+    "Longest forward pass",
+    "max(S.duration_s)",
+    lambda repeat: float(repeat.steps["duration_s"].max()),
+)
+
+
+def plugged_in(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    point = EntryPoint(name="longest", value=f"{__name__}:{name}", group=metric.GROUP)
+    monkeypatch.setattr(metric, "entry_points", lambda group: [point])
+
+
+def test_a_metric_of_another_package_is_registered_by_its_entry_point(monkeypatch):
+    plugged_in(monkeypatch, "LONGEST")
+    assert metric.registered() == [LONGEST]
+    assert LONGEST.of(two_requests()) == 0.4
+
+
+def test_an_entry_point_that_is_no_metric_is_refused_by_name(monkeypatch):
+    plugged_in(monkeypatch, "BLOCK_SIZE")
+    with pytest.raises(BadInput, match=r"longest .* is not a Metric"):
+        metric.registered()

@@ -8,7 +8,7 @@ import pandas as pd
 
 from kvscope import accounts, tables
 from kvscope.accounts import ANALYSED
-from kvscope.analyse.access import ACCESS_METRICS
+from kvscope.analyse import access
 from kvscope.analyse.checklist import checklist
 from kvscope.analyse.metrics import METRICS, Metric
 from kvscope.analyse.precision import disturbed_repeats
@@ -17,8 +17,6 @@ from kvscope.analyse.records import Records, read_records
 from kvscope.analyse.statistics import Estimate, estimate, widened
 from kvscope.analyse.validity import reasons_against
 from kvscope.runfile import run_sha256
-
-ACCESS = [name for name, *_ in ACCESS_METRICS]
 
 
 def analyse(run: Path, out: Path) -> pd.DataFrame:
@@ -49,7 +47,7 @@ def metrics_of(records: Records, reasons: list[Reason], run_sha256: str) -> pd.D
     repeats = list(records.repeats())
     rows = []
     for metric in METRICS:
-        known = len(records.steps) or metric.name in ACCESS  # published kernels have no passes
+        known = len(records.steps) or metric in access.METRICS  # published kernels have no passes
         found = _estimated(metric, repeats if known else [])
         rows.append(
             (

@@ -1,35 +1,23 @@
-"""The metrics: name, unit, and a function from the records of one repeat to a number.
+"""The registry of metrics, and those of throughput, latency, cache and stalls.
 
-docs/METRICS.md gives each one's formula over table columns. A metric that a repeat does not
-define (decode throughput of a run that never decodes) is NaN.
+What resuming costs is in `overhead`, how kernels access the cache in `access`.
 """
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from kvscope.analyse import overhead
-from kvscope.analyse.access import ACCESS_METRICS
+from kvscope.analyse import access, overhead
+from kvscope.analyse.metric import Metric, registered
 from kvscope.analyse.records import Records
 from kvscope.arraytypes import Floats
-
-
-@dataclass(frozen=True)
-class Metric:
-    """A named number of one repeat; and how uncertain each is, where the method tells."""
-
-    name: str
-    unit: str
-    title: str
-    of: Callable[[Records], float]
-    uncertainty: Callable[[Records], float] | None = None
+from kvscope.passes import DECODE, MIXED, PREFILL
 
 
 def makespan_s(records: Records) -> float:
-    """From the first arrival to the last token, or to when the last request was given up.
+    """From the first arrival to the last token, or to when the last request was aborted.
 
     Published passes come without requests: there, to the end of the last pass.
     """
@@ -118,7 +106,7 @@ def _ratio(numerator: float, denominator: float) -> float:
 def served_tokens(records: Records, *columns: str) -> float:
     """Tokens of the requests served to their end; NaN where no requests were recorded.
 
-    A request that was given up got no answer: its tokens are work, not throughput.
+    An aborted request got no answer: its tokens are work, not throughput.
     """
     return float(records.served[list(columns)].sum().sum()) if len(records.requests) else math.nan
 
@@ -144,128 +132,176 @@ def _peak_blocks(records: Records) -> float:
     return float((records.steps["kv_blocks_used"] / blocks(records)).max())
 
 
-def _latencies(name: str, title: str, of: Callable[[Records], Floats]) -> Iterator[Metric]:
-    yield Metric(f"{name}_mean_s", "s", f"{title}, mean", mean(of))
-    for q in (50, 99):
-        yield Metric(f"{name}_p{q}_s", "s", f"{title}, {q}th percentile", percentile(of, q))
+def _host_blocks_peak(records: Records) -> float:
+    pool = records.steps[records.steps["host_blocks_total"] > 0]
+    return float((pool["host_blocks_used"] / pool["host_blocks_total"]).max())
 
 
-def _access(name: str) -> Callable[[Records], float]:
-    return lambda r: r.trace.metric(name, r.steps) if r.trace else math.nan
+def _latencies(
+    name: str, heading: str, formula: str, of: Callable[[Records], Floats]
+) -> Iterator[Metric]:
+    yield Metric(f"{name}_mean_s", "s", f"{heading}, mean", formula, mean(of))
+    for q, word in ((50, "median"), (99, "p99")):
+        yield Metric(f"{name}_p{q}_s", "s", f"{heading}, {word}", formula, percentile(of, q))
 
 
-METRICS: tuple[Metric, ...] = (
-    Metric("makespan_s", "s", "Makespan", makespan_s),
-    Metric("throughput_tokens_per_s", "tokens/s", "Throughput", _throughput),
+SERVED = "over served requests"
+
+OWN: tuple[Metric, ...] = (
+    Metric(
+        "makespan_s",
+        "s",
+        "Makespan",
+        "max(R.finished_s) − min(R.arrival_s), of all requests: the time of an aborted one is time "
+        "spent. Without requests (an import): max(S.end_s)",
+        makespan_s,
+    ),
+    Metric(
+        "throughput_tokens_per_s",
+        "tokens/s",
+        "Throughput",
+        f"Σ(R.prompt_tokens + R.output_tokens) / makespan_s, {SERVED}: an aborted one got no "
+        "answer, so its tokens are work and not throughput",
+        _throughput,
+    ),
     Metric(
         "throughput_without_stalls_tokens_per_s",
         "tokens/s",
         "Throughput without stalls",
+        "the same over makespan_s − stall_time_s",
         _throughput_without_stalls,
     ),
-    Metric("output_throughput_tokens_per_s", "tokens/s", "Output throughput", _output_throughput),
+    Metric(
+        "output_throughput_tokens_per_s",
+        "tokens/s",
+        "Output throughput",
+        f"ΣR.output_tokens / makespan_s, {SERVED}",
+        _output_throughput,
+    ),
     Metric(
         "prefill_throughput_tokens_per_s",
         "tokens/s",
         "Prefill throughput",
-        phase_throughput("prefill", "prefill_tokens"),
+        "ΣS.prefill_tokens / ΣS.duration_s, over passes of phase `prefill`",
+        phase_throughput(PREFILL, "prefill_tokens"),
     ),
     Metric(
         "decode_throughput_tokens_per_s",
         "tokens/s",
         "Decode throughput",
-        phase_throughput("decode", "decode_tokens"),
+        "ΣS.decode_tokens / ΣS.duration_s, over passes of phase `decode`",
+        phase_throughput(DECODE, "decode_tokens"),
     ),
     Metric(
         "mixed_throughput_tokens_per_s",
         "tokens/s",
         "Throughput of mixed passes",
-        phase_throughput("mixed", "scheduled_tokens"),
+        "ΣS.scheduled_tokens / ΣS.duration_s, over passes of phase `mixed`",
+        phase_throughput(MIXED, "scheduled_tokens"),
     ),
-    *_latencies("ttft", "Time to first token", time_to_first_token_s),
-    *_latencies("itl", "Inter-token latency", inter_token_latency_s),
-    *_latencies("latency", "Request latency", latency_s),
-    Metric("forward_passes", "passes", "Forward passes", lambda r: float(len(r.steps))),
+    *_latencies(
+        "ttft",
+        "TTFT",
+        "time to first token: R.first_token_s − R.arrival_s; mean and percentiles " + SERVED,
+        time_to_first_token_s,
+    ),
+    *_latencies(
+        "itl",
+        "ITL",
+        "inter-token latency: difference of the `end_s` of successive passes that gave a request a "
+        "token (B.sampled_tokens > 0); over all such pairs of all served requests. A preemption "
+        "between two tokens counts",
+        inter_token_latency_s,
+    ),
+    *_latencies("latency", "Latency", f"R.finished_s − R.arrival_s, {SERVED}", latency_s),
+    Metric(
+        "forward_passes",
+        "passes",
+        "Forward passes",
+        "rows of S",
+        lambda r: float(len(r.steps)),
+    ),
     Metric(
         "kv_block_utilization_mean",
         "share",
-        "KV utilization in blocks, mean",
+        "KV use in blocks, mean",
+        "Σ(S.kv_blocks_used / S.kv_blocks_total · S.duration_s) / ΣS.duration_s",
         time_weighted("kv_blocks_used", blocks),
     ),
-    Metric("kv_block_utilization_peak", "share", "KV utilization in blocks, peak", _peak_blocks),
+    Metric(
+        "kv_block_utilization_peak",
+        "share",
+        "KV use in blocks, peak",
+        "max(S.kv_blocks_used / S.kv_blocks_total)",
+        _peak_blocks,
+    ),
     Metric(
         "kv_token_utilization_mean",
         "share",
-        "KV utilization in tokens, mean",
+        "KV use in tokens, mean",
+        "Σ(S.kv_tokens_used / (S.kv_blocks_total · block size) · S.duration_s) / ΣS.duration_s",
         time_weighted("kv_tokens_used", block_tokens),
     ),
     Metric(
         "preemptions",
         "preemptions",
         "Preemptions",
+        "rows of P with event `preempt`",
         lambda r: float((r.preemptions["event"] == "preempt").sum()),
     ),
     Metric(
         "recomputed_tokens",
         "tokens",
         "Recomputed tokens",
+        "ΣS.recomputed_tokens: tokens whose K and V were computed, lost, and computed again",
         lambda r: float(r.steps["recomputed_tokens"].sum()),
     ),
     Metric(
         "preemption_wait_mean_s",
         "s",
-        "Wait from preemption to resumption, mean",
+        "Wait of a preempted request, mean",
+        "mean of P.wait_s: from a preemption to the schedule that resumes the request",
         lambda r: float(_resumptions(r)["wait_s"].mean()) if len(_resumptions(r)) else math.nan,
     ),
-    Metric(
-        "resume_overhead_paper_s",
-        "s",
-        "Resume overhead, the paper's",
-        overhead.resume_overhead_paper_s,
-    ),
-    Metric(
-        "resume_overhead_net_s",
-        "s",
-        "Resume overhead, net",
-        overhead.resume_overhead_net_s,
-        overhead.resume_overhead_net_uncertainty_s,
-    ),
-    Metric(
-        "resume_overhead_net_control_s",
-        "s",
-        "Resume overhead, net, where nothing resumes",
-        overhead.resume_overhead_net_control_s,
-    ),
-    Metric(
-        "resume_overhead_net_uncertainty_s",
-        "s",
-        "Resume overhead, net, uncertainty",
-        overhead.resume_overhead_net_uncertainty_s,
-    ),
-    Metric("swap_out_s", "s", "Swap out", overhead.swap_out_s),
-    Metric("swap_in_s", "s", "Swap in", overhead.swap_in_s),
-    Metric("swapped_bytes", "B", "Bytes swapped, out and in", overhead.swapped_bytes),
+    *overhead.METRICS,
     Metric(
         "host_block_utilization_peak",
         "share",
-        "Host pool utilization, peak",
-        overhead.host_block_utilization_peak,
+        "Host pool in use, peak",
+        "max(S.host_blocks_used / S.host_blocks_total); no value without a pool",
+        _host_blocks_peak,
     ),
     Metric(
         "recompute_fallbacks",
         "preemptions",
         "Preemptions recomputed for want of host room",
+        "rows of P with event `preempt` and `refused`: the host pool had no room for them",
         overhead.recompute_fallbacks,
     ),
     Metric(
         "aborted_requests",
         "requests",
         "Aborted requests",
+        "rows of R with `aborted`",
         lambda r: float(r.requests["aborted"].sum()),
     ),
-    Metric("stalled_passes", "passes", "Stalled passes", lambda r: float(r.steps["stalled"].sum())),
-    Metric("stall_time_s", "s", "Time lost in stalls", stall_time_s),
-    *(Metric(name, unit, title, _access(name)) for name, unit, title in ACCESS_METRICS),
+    Metric(
+        "stalled_passes",
+        "passes",
+        "Stalled passes",
+        "rows of S with `stalled`",
+        lambda r: float(r.steps["stalled"].sum()),
+    ),
+    Metric(
+        "stall_time_s",
+        "s",
+        "Time lost in stalls",
+        "Σ(S.duration_s − median duration of the pass's kind) over stalled passes; the median is "
+        "over all repeats, as for [the flag](#shape-classes-stalls-warm-up)",
+        stall_time_s,
+    ),
+    *access.METRICS,
 )
+METRICS = (*OWN, *registered())
 
 BY_NAME: dict[str, Metric] = {metric.name: metric for metric in METRICS}

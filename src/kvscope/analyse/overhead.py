@@ -1,6 +1,6 @@
 """What preemptions cost: the paper's measure, the net one, and the parts they are made of.
 
-docs/METRICS.md gives the formulas and says why the two measures differ. Each function takes the
+docs/METRICS.md says why the two measures differ. Each function takes the
 records of one repeat; seconds, unless it says otherwise.
 """
 
@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy.spatial import KDTree
 
+from kvscope.analyse.metric import Metric
 from kvscope.analyse.records import Records
 from kvscope.arraytypes import Floats
 from kvscope.due import plain_decode
@@ -102,12 +103,6 @@ def swapped_bytes(records: Records) -> float:
     return _total(records.preemptions, "bytes")
 
 
-def host_block_utilization_peak(records: Records) -> float:
-    """The largest share of the host pool in use; NaN without a pool."""
-    pool = records.steps[records.steps["host_blocks_total"] > 0]
-    return float((pool["host_blocks_used"] / pool["host_blocks_total"]).max())
-
-
 def recompute_fallbacks(records: Records) -> float:
     """Preemptions that a full host pool turned into recomputation."""
     rows = records.preemptions
@@ -147,3 +142,54 @@ def _copied_in(records: Records, steps: pd.Series) -> Floats:
     """Of each pass: seconds of the copies back in it, 0 without any."""
     copies = _swapped(records, "resume").groupby("step")["swap_in_s"].sum()
     return copies.reindex(steps, fill_value=0.0).to_numpy(np.float64)
+
+
+_SEE = "see [below](#resume-overhead-the-papers-and-net)"
+METRICS = (
+    Metric(
+        "resume_overhead_paper_s",
+        "s",
+        "Resume overhead, the paper's",
+        "Σ(S.duration_s over passes with resumed_requests > 0) + swap_out_s. Source: the "
+        "post-processing of logs in [the paper's](../README.md#the-paper) artifact",
+        resume_overhead_paper_s,
+    ),
+    Metric(
+        "resume_overhead_net_s",
+        "s",
+        "Resume overhead, net",
+        f"Σ(net over passes with resumed_requests > 0) + swap_out_s; {_SEE}. Source: kvscope",
+        resume_overhead_net_s,
+        uncertainty=resume_overhead_net_uncertainty_s,
+    ),
+    Metric(
+        "resume_overhead_net_control_s",
+        "s",
+        "Net, where nothing resumes",
+        f"what the net measure gives for passes that resume nothing: its error; {_SEE}",
+        resume_overhead_net_control_s,
+    ),
+    Metric(
+        "resume_overhead_net_uncertainty_s",
+        "s",
+        "Net, uncertainty",
+        r"max(\|resume_overhead_net_control_s\|, 1.96 · e · √Σ owed²), e the root mean square "
+        f"error of plain decode passes; {_SEE}",
+        resume_overhead_net_uncertainty_s,
+    ),
+    Metric(
+        "swap_out_s",
+        "s",
+        "Swap out",
+        "ΣP.swap_out_s over preemptions by `swap`: device time of the copies to the host",
+        swap_out_s,
+    ),
+    Metric(
+        "swap_in_s",
+        "s",
+        "Swap in",
+        "ΣP.swap_in_s over resumptions by `swap`: device time of the copies back",
+        swap_in_s,
+    ),
+    Metric("swapped_bytes", "B", "Bytes swapped", "ΣP.bytes: both directions", swapped_bytes),
+)

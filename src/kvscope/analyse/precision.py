@@ -5,11 +5,10 @@ from statistics import fmean
 from typing import Any
 
 from kvscope.analyse.metrics import BY_NAME
-from kvscope.analyse.reason import Reason
+from kvscope.analyse.reason import DISTURBED, MINIMUM_REPEATS, NOT_PRECISE, Reason
 from kvscope.analyse.records import Records
 from kvscope.interval import half_width, half_width_share
 
-MINIMUM_REPEATS = 3
 # As many disturbed repeats are described; of the others the number is told.
 MOST_DESCRIBED = 3
 
@@ -30,7 +29,7 @@ def imprecise(records: Records) -> list[Reason]:
     known = "throughput is not known" if math.isnan(share) else f"throughput ± {percent(share)}"
     times = f"{len(found)} repeat{'' if len(found) == 1 else 's'}"
     detail = f"{known}, ± {percent(until)} asked, after {times}"
-    return [Reason("not_precise", with_disturbance(detail, records.facts))]
+    return [NOT_PRECISE.with_detail(with_disturbance(detail, records.facts))]
 
 
 def misled(records: Records) -> list[Reason]:
@@ -51,7 +50,7 @@ def misled(records: Records) -> list[Reason]:
         detail = "the throughput of the undisturbed repeats lies outside of the interval of all"
     else:
         return []
-    return [Reason("disturbed", with_disturbance(detail, records.facts))]
+    return [DISTURBED.with_detail(with_disturbance(detail, records.facts))]
 
 
 def disturbed_repeats(facts: dict[str, Any]) -> list[dict[str, Any]]:

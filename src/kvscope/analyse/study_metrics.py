@@ -7,7 +7,7 @@ computes them from the `metrics` tables that its runs have.
 import json
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,23 +20,6 @@ from kvscope.analyse.statistics import Estimate
 from kvscope.interval import CONFIDENCE
 
 UNKNOWN = Estimate(math.nan, math.nan, math.nan, 0)
-
-
-@dataclass(frozen=True)
-class StudyMetric:
-    """A named number of an experiment among others."""
-
-    name: str
-    unit: str
-    title: str
-
-
-BEYOND_AMPLE = StudyMetric("makespan_beyond_ample_s", "s", "Makespan beyond that of an ample cache")
-COST_OF_ONE = StudyMetric(
-    "resume_overhead_net_per_preemption_s", "s", "Net resume overhead a preemption"
-)
-BANDWIDTH = StudyMetric("swap_bandwidth_bytes_per_s", "B/s", "Bandwidth of swapping")
-STUDY_METRICS = (BEYOND_AMPLE, COST_OF_ONE, BANDWIDTH)
 
 
 @dataclass(frozen=True)
@@ -68,9 +51,9 @@ def with_study_metrics(experiments: Sequence[Analysed]) -> list[pd.DataFrame]:
 def amples(experiments: Sequence[Analysed]) -> list[Analysed | None]:
     """For each experiment that preempts: the one that shows it with an ample cache, if any.
 
-    It differs in nothing but the cache's size and the overflow policy, never preempts, and
-    neither of the two aborted a request. Of
-    several, the one whose cache is emptiest at its peak: the largest.
+    It differs in nothing but the cache's size and the overflow policy, never preempts, and neither
+    of the two aborted a request. Of several, the one whose cache is emptiest at its peak: the
+    largest.
     """
     roomy: dict[str, list[Analysed]] = defaultdict(list)
     for one in experiments:
@@ -85,7 +68,7 @@ def amples(experiments: Sequence[Analysed]) -> list[Analysed | None]:
 
 
 def _served_all(one: Analysed) -> bool:
-    """Whether nobody gave up: otherwise it did other work than its partner."""
+    """Whether no request was aborted: otherwise it did other work than its partner."""
     return not one.estimate("aborted_requests").value > 0
 
 
@@ -107,6 +90,13 @@ def difference(one: Estimate, other: Estimate) -> Estimate:
     )
     half = float(stats.t.ppf(0.5 + CONFIDENCE / 2, freedom)) * math.sqrt(total)
     return Estimate(value, value - half, value + half, count)
+
+
+def beyond_ample(one: Analysed, ample: Analysed | None) -> Estimate:
+    """What preemptions cost in the end: the makespan, less that with an ample cache."""
+    if ample is None:
+        return UNKNOWN
+    return difference(one.estimate("makespan_s"), ample.estimate("makespan_s"))
 
 
 def cost_of_one(one: Analysed) -> Estimate:
@@ -138,24 +128,16 @@ def bandwidth(one: Analysed) -> Estimate:
 
 
 def _extended(one: Analysed, ample: Analysed | None) -> pd.DataFrame:
-    beyond = (
-        difference(one.estimate("makespan_s"), ample.estimate("makespan_s")) if ample else UNKNOWN
-    )
-    rows = [
-        _row(BEYOND_AMPLE, beyond, one, ample),
-        _row(COST_OF_ONE, cost_of_one(one), one),
-        _row(BANDWIDTH, bandwidth(one), one),
-    ]
+    rows = [_row(metric, one, ample) for metric in STUDY_METRICS]
     added = pd.DataFrame(rows, columns=tables.METRICS.names).astype(one.metrics.dtypes)
     return pd.concat([one.metrics, added.set_index("metric", drop=False)])
 
 
-def _row(
-    metric: StudyMetric, found: Estimate, one: Analysed, other: Analysed | None = None
-) -> dict[str, Any]:
+def _row(metric: "StudyMetric", one: Analysed, ample: Analysed | None) -> dict[str, Any]:
     """A row of the `metrics` table: to be believed if all experiments behind it are."""
+    found = metric.of(one, ample)
     first = one.metrics.iloc[0]
-    behind = [each.metrics.iloc[0] for each in (one, other) if each is not None]
+    behind = [first] if ample is None or not metric.compares else [first, ample.metrics.iloc[0]]
     reasons = [name for row in behind for name in str(row["reasons"]).split(";") if name]
     return {
         "experiment_id": first["experiment_id"],
@@ -192,3 +174,47 @@ def _alike(number: Estimate) -> bool:
 def _standard_error(number: Estimate) -> float:
     half = (number.high - number.low) / 2
     return half / float(stats.t.ppf(0.5 + CONFIDENCE / 2, number.count - 1))
+
+
+@dataclass(frozen=True)
+class StudyMetric:
+    """A number of an experiment among others; `of` is given it, and its twin with an ample cache.
+
+    It is valid if the experiment is, and where it `compares` the two, if the twin is, too.
+    """
+
+    name: str
+    unit: str
+    heading: str
+    formula: str
+    of: Callable[[Analysed, Analysed | None], Estimate]
+    compares: bool = False
+
+
+STUDY_METRICS = (
+    StudyMetric(
+        "makespan_beyond_ample_s",
+        "s",
+        "Makespan beyond ample",
+        "makespan_s − makespan_s of the same requests with room for all; see below",
+        beyond_ample,
+        compares=True,
+    ),
+    StudyMetric(
+        "resume_overhead_net_per_preemption_s",
+        "s",
+        "Net cost of a preemption",
+        "resume_overhead_net_s / preemptions, with an interval if every repeat preempts equally "
+        "often",
+        lambda one, _: cost_of_one(one),
+    ),
+    StudyMetric(
+        "swap_bandwidth_bytes_per_s",
+        "B/s",
+        "Swap bandwidth",
+        "swapped_bytes / (swap_out_s + swap_in_s), with an interval if every repeat swaps equally "
+        "much; the half widths of the two times add up, which is wider than the interval of their "
+        "sum",
+        lambda one, _: bandwidth(one),
+    ),
+)

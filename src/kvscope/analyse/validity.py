@@ -4,26 +4,33 @@ from collections.abc import Iterable
 from typing import Any
 
 from kvscope.analyse.metrics import makespan_s, stall_time_s
-from kvscope.analyse.precision import MINIMUM_REPEATS, imprecise, misled, with_disturbance
-from kvscope.analyse.reason import Reason
+from kvscope.analyse.precision import imprecise, misled, with_disturbance
+from kvscope.analyse.reason import (
+    FAILED,
+    MAXIMUM_STALL_SHARE,
+    MAXIMUM_VARIATION,
+    MINIMUM_REPEATS,
+    NO_WARM_UP,
+    PROFILER_LOST_EVENTS,
+    STALLED,
+    TOO_FEW_REPEATS,
+    UNSTABLE,
+    WARM_UP_INCOMPLETE,
+    Reason,
+)
 from kvscope.analyse.records import Records
 from kvscope.analyse.statistics import coefficient_of_variation
 from kvscope.oracle import VIOLATED, Verdict
 from kvscope.runfile import COMPLETE, IMPORTED_FROM
-
-# Makespans that vary more than this (standard deviation over mean) are unstable.
-MAXIMUM_VARIATION = 0.10
-# A repeat that lost more than this share of its makespan in stalls is stalled.
-MAXIMUM_STALL_SHARE = 0.05
 
 
 def warm_up(facts: dict[str, Any]) -> list[Reason]:
     """Warm-up met every shape class that was measured."""
     found = facts.get("warmup", {})
     if not found.get("passes"):
-        return [Reason("no_warm_up", "nothing ran before the measured part")]
+        return [NO_WARM_UP.with_detail("nothing ran before the measured part")]
     missed = found.get("uncovered_classes", [])
-    return [Reason("warm_up_incomplete", f"classes {', '.join(missed)}")] if missed else []
+    return [WARM_UP_INCOMPLETE.with_detail(f"classes {', '.join(missed)}")] if missed else []
 
 
 def repeats(records: Records) -> list[Reason]:
@@ -32,11 +39,11 @@ def repeats(records: Records) -> list[Reason]:
     reasons = []
     if len(makespans) < MINIMUM_REPEATS:
         detail = f"{len(makespans)}, at least {MINIMUM_REPEATS} are needed"
-        reasons.append(Reason("too_few_repeats", detail))
+        reasons.append(TOO_FEW_REPEATS.with_detail(detail))
     variation = coefficient_of_variation(makespans)
     if variation > MAXIMUM_VARIATION:
         detail = f"makespan varies by {variation:.0%}, at most {MAXIMUM_VARIATION:.0%}"
-        reasons.append(Reason("unstable", with_disturbance(detail, records.facts)))
+        reasons.append(UNSTABLE.with_detail(with_disturbance(detail, records.facts)))
     return [*reasons, *imprecise(records), *misled(records)]
 
 
@@ -47,7 +54,7 @@ def stalls(records: Records) -> list[Reason]:
         share = stall_time_s(repeat) / makespan_s(repeat)
         if share > MAXIMUM_STALL_SHARE:
             detail = f"repeat {number}: {share:.0%} of the makespan"
-            reasons.append(Reason("stalled", with_disturbance(detail, records.facts)))
+            reasons.append(STALLED.with_detail(with_disturbance(detail, records.facts)))
     return reasons
 
 
@@ -55,7 +62,7 @@ def lost_trace(facts: dict[str, Any]) -> list[Reason]:
     """A profiler that was used brought its trace home."""
     profiler = facts.get("profiler", {})
     if profiler.get("used") == "nsys" and profiler.get("reason"):
-        return [Reason("profiler_lost_events", profiler["reason"])]
+        return [PROFILER_LOST_EVENTS.with_detail(profiler["reason"])]
     return []
 
 
@@ -75,7 +82,7 @@ def reasons_against(records: Records, verdicts: Iterable[Verdict]) -> list[Reaso
     """
     facts = records.facts
     if facts["status"] != COMPLETE:
-        return [Reason("failed", facts.get("reason") or "unknown")]
+        return [FAILED.with_detail(facts.get("reason") or "unknown")]
     found = violated(verdicts)
     if len(records.steps):  # else a trace of kernels alone
         found += [*repeats(records), *stalls(records)]

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvscope.analyse.checklist import EVERY_ORACLE
 from kvscope.analyse.outputs import DIFFER
-from kvscope.analyse.precision import MINIMUM_REPEATS
-from kvscope.analyse.validity import MAXIMUM_STALL_SHARE, MAXIMUM_VARIATION
+from kvscope.analyse.reason import MAXIMUM_STALL_SHARE, MAXIMUM_VARIATION, MINIMUM_REPEATS
 
 if TYPE_CHECKING:  # whose studies are told in these words
     from kvscope.report.data import Number, Run

@@ -29,7 +29,10 @@ def events_dropped(counts: FlushCounts) -> Violations | None:
 
 
 def records_unreadable(counts: FlushCounts) -> Violations | None:
-    """Every record is an event."""
+    """Every record is an event.
+
+    One of no known kind was never written: what was in memory there shows through.
+    """
     count = counts.flush.unreadable
     return Violations(count, f"{count} records are no events") if count else NONE
 
@@ -101,7 +104,10 @@ def heads_missing(counts: FlushCounts) -> Violations | None:
 
 
 def tokens_misread(counts: FlushCounts) -> Violations | None:
-    """A read takes a block from its first token, up to its end or the tile's."""
+    """A read takes a block from its first token, up to its end or the tile's.
+
+    All tiles together read as many tokens of a block as their ends demand.
+    """
     flush, demand, at = counts.flush, counts.demand, counts.known_reads
     if not flush.traces(ATTENTION):
         return None

@@ -67,7 +67,10 @@ def _strays(flush: Flush, segments: npt.NDArray[np.intp]) -> Violations:
 
 
 def worker_repeated(counts: FlushCounts) -> Violations | None:
-    """No two segments of a kernel are of the same worker."""
+    """No two segments of a kernel are of the same worker.
+
+    Otherwise it is not known whose events follow one another.
+    """
     flush, segments = counts.flush, counts.flush.segments
     if flush.kv_heads is None:
         return None
@@ -116,7 +119,10 @@ def v_read_before_k(counts: FlushCounts) -> Violations | None:
 
 
 def kernel_outside_layer(counts: FlushCounts) -> Violations | None:
-    """On a CPU, every kernel lies within its layer on the host's clock."""
+    """On a CPU, every kernel lies within its layer on the host's clock.
+
+    It may lie outside by the clock's uncertainty and 1 µs.
+    """
     clock = counts.run.clock
     out_ns = counts.run.layers.sticking_out_ns(counts.flush, clock)
     if out_ns is None:
