@@ -6,8 +6,10 @@ A table stands in a document between `<!-- generated: NAME -->` and `<!-- end --
 import re
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from kvscope.analyse import access
 from kvscope.analyse.metric import Metric
@@ -28,7 +30,8 @@ Row = tuple[str, ...]
 
 def markdown(header: Row, rows: Iterable[Row]) -> str:
     """A table in Markdown."""
-    lines = (header, ("---",) * len(header), *rows)
+    escaped = ([cell.replace("|", r"\|") for cell in cells] for cells in rows)
+    lines = (header, ("---",) * len(header), *escaped)
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
@@ -50,13 +53,16 @@ def _of_accesses() -> str:
     return markdown(("metric", "unit", "formula", "needs all"), rows)
 
 
-def _of_oracles(oracles: Iterable[Oracle]) -> str:
+def _of_oracles(oracles: Iterable[Oracle[Any]]) -> str:
     rows = [(f"`{o.name}`", " ".join(filter(None, (o.sentence, o.details)))) for o in oracles]
     return markdown(("reason", "what must hold"), rows)
 
 
 def _of_table(table: Table) -> str:
-    rows = [(f"`{column.name}`", str(column.type), column.meaning) for column in table.columns]
+    rows = [
+        (f"`{column.name}`", str(column.type).replace("item: ", ""), column.meaning)
+        for column in table.columns
+    ]
     return f"One row: {table.row}.\n\n" + markdown(("column", "type", "meaning"), rows)
 
 
@@ -69,7 +75,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     ),
     "oracles": lambda: _of_oracles((*ROWS, *ORACLES, *ORACLES_OF_ENGINE)),
     "oracles of KV events": lambda: _of_oracles(ALL_ORACLES),
-    **{f"table {table.name}": lambda table=table: _of_table(table) for table in TABLES.values()},
+    **{f"table {table.name}": partial(_of_table, table) for table in TABLES.values()},
 }
 
 

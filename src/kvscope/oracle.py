@@ -35,15 +35,26 @@ def violations(places: Sequence[Any] | npt.NDArray[Any], words: Callable[[Any], 
     return Violations(len(places), words(places[0])) if len(places) else NONE
 
 
+def always(subject: Any) -> bool:
+    """A need that is met."""
+    return True
+
+
 @dataclass(frozen=True)
 class Oracle(Generic[Subject]):
     """A sentence about a subject, the function that looks for what contradicts it, and its needs.
 
-    `needs` says in words what must have been recorded for the sentence to say anything.
+    `needs` says in words what must have been recorded for the sentence to say anything, `applies`
+    whether it was. A function may also find that out, and answer None.
     """
 
     look: Callable[[Subject], Violations | None]
     needs: str = ""
+    applies: Callable[[Subject], bool] = always
+
+    def found(self, subject: Subject) -> Violations | None:
+        """What contradicts the sentence; None where it does not apply."""
+        return self.look(subject) if self.applies(subject) else None
 
     @property
     def name(self) -> str:
@@ -87,4 +98,4 @@ def verdict(oracle: Oracle[Subject], found: Violations | None) -> Verdict:
 
 def judged(oracles: Iterable[Oracle[Subject]], subject: Subject) -> list[Verdict]:
     """The verdict of each oracle on a subject."""
-    return [verdict(oracle, oracle.look(subject)) for oracle in oracles]
+    return [verdict(oracle, oracle.found(subject)) for oracle in oracles]

@@ -193,6 +193,7 @@ class Study:
             path = partial
         remedy = f"make it with `kvscope report {self.name} --results {self.results}`"
         if not path.exists():
+            _ = self.manifest  # names the studies that are planned, if this one is not
             raise BadInput(f"{path}: no such file; {remedy}")
         frame = tables.read(METRICS, path)
         for id_, sha256 in frame[["experiment_id", "run_sha256"]].drop_duplicates().to_numpy():

@@ -236,7 +236,7 @@ METRICS = (
         "kv_read_parallelism",
         "reads",
         "Reads at a time",
-        r"Σ duration of reads / \|∪ of reads\|",
+        "Σ duration of reads / |∪ of reads|",
         "heads",
     ),
     _metric(
@@ -278,7 +278,7 @@ METRICS = (
         ACCESS_FREE_SHARE,
         "share",
         "Pass time without access",
-        r"1 − \|∪ of E\| / ΣS.duration_s, over the passes that have events",
+        "1 − |∪ of E| / ΣS.duration_s, over the passes that have events",
         "layers, heads",
     ),
 )

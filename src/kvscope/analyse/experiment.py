@@ -10,7 +10,8 @@ from kvscope import accounts, tables
 from kvscope.accounts import ANALYSED
 from kvscope.analyse import access
 from kvscope.analyse.checklist import checklist
-from kvscope.analyse.metrics import METRICS, Metric
+from kvscope.analyse.metric import Metric
+from kvscope.analyse.metrics import METRICS
 from kvscope.analyse.precision import disturbed_repeats
 from kvscope.analyse.reason import Reason
 from kvscope.analyse.records import Records, read_records
@@ -45,26 +46,23 @@ def metrics_of(records: Records, reasons: list[Reason], run_sha256: str) -> pd.D
     """The `metrics` table of one run, whose run.json has this SHA-256."""
     facts = records.facts
     repeats = list(records.repeats())
-    rows = []
-    for metric in METRICS:
-        known = len(records.steps) or metric in access.METRICS  # published kernels have no passes
-        found = _estimated(metric, repeats if known else [])
-        rows.append(
-            (
-                facts["experiment_id"],
-                metric.name,
-                found.value,
-                found.low,
-                found.high,
-                metric.unit,
-                found.count,
-                not reasons,
-                ";".join(dict.fromkeys(reason.name for reason in reasons)),
-                facts["time_source"],
-                run_sha256,
-            )
-        )
-    return pd.DataFrame(rows, columns=tables.METRICS.names)
+    known = METRICS if len(records.steps) else access.METRICS  # published kernels have no passes
+    found = {m.name: _estimated(m, repeats if m in known else []) for m in METRICS}
+    values = pd.DataFrame([vars(one) for one in found.values()])
+    columns = {
+        "experiment_id": facts["experiment_id"],
+        "metric": [*found],
+        "value": values["value"],
+        "ci_low": values["low"],
+        "ci_high": values["high"],
+        "unit": [metric.unit for metric in METRICS],
+        "repeats_valid": values["count"],
+        "valid": not reasons,
+        "reasons": ";".join(dict.fromkeys(reason.name for reason in reasons)),
+        "time_source": facts["time_source"],
+        "run_sha256": run_sha256,
+    }
+    return pd.DataFrame(columns)[tables.METRICS.names]
 
 
 def _estimated(metric: Metric, repeats: list[Records]) -> Estimate:

@@ -35,6 +35,22 @@ class Metric:
     uncertainty: "Callable[[Records], float] | None" = None
     needs_all: str = ""
 
+    def __call__(self, records: "Records") -> float:
+        """The number of one repeat."""
+        return self.of(records)
+
+
+def metric(
+    unit: str, heading: str, uncertainty: "Callable[[Records], float] | None" = None
+) -> "Callable[[Callable[[Records], float]], Metric]":
+    """A function as the metric of its name; the first paragraph of its docstring is the formula."""
+
+    def declared(of: "Callable[[Records], float]") -> Metric:
+        formula = " ".join((of.__doc__ or "").partition("\n\n")[0].split())
+        return Metric(of.__name__, unit, heading, formula, of, uncertainty)
+
+    return declared
+
 
 def registered() -> list[Metric]:
     """The metrics of other packages; BadInput if an entry point gives something else."""

@@ -140,17 +140,11 @@ def _row(metric: "StudyMetric", one: Analysed, ample: Analysed | None) -> dict[s
     behind = [first] if ample is None or not metric.compares else [first, ample.metrics.iloc[0]]
     reasons = [name for row in behind for name in str(row["reasons"]).split(";") if name]
     return {
-        "experiment_id": first["experiment_id"],
-        "metric": metric.name,
-        "value": found.value,
-        "ci_low": found.low,
-        "ci_high": found.high,
-        "unit": metric.unit,
-        "repeats_valid": found.count,
+        **first,  # experiment, source of times and run are the same in all of its rows
+        **{"metric": metric.name, "unit": metric.unit, "repeats_valid": found.count},
+        **{"value": found.value, "ci_low": found.low, "ci_high": found.high},
         "valid": all(bool(row["valid"]) for row in behind),
         "reasons": ";".join(dict.fromkeys(reasons)),
-        "time_source": first["time_source"],
-        "run_sha256": first["run_sha256"],
     }
 
 

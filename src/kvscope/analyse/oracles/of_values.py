@@ -9,11 +9,11 @@ from kvscope import tables
 from kvscope.analyse.oracles.recorded_run import (
     OF_PASS,
     OF_REQUEST,
-    Bools,
     RecordedRun,
     both,
     where,
 )
+from kvscope.arraytypes import Bools
 from kvscope.oracle import Violations
 
 KEYS = {

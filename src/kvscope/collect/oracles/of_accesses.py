@@ -16,19 +16,17 @@ from kvscope.events import ALL_HEADS, ATTENTION, K_READ, K_WRITE, KINDS, V_READ,
 from kvscope.oracle import NONE, Violations, violations
 
 
-def events_dropped(counts: FlushCounts) -> Violations | None:
+def events_dropped(counts: FlushCounts) -> Violations:
     """No event was dropped for want of room."""
     segments = counts.flush.segments
-    if segments.dropped is None:
-        return None
-    if not segments.dropped.any():
+    if segments.dropped is None or not segments.dropped.any():
         return NONE
     worst = int(segments.dropped.argmax())
     words = f"worker {segments.worker[worst]} dropped {segments.dropped[worst]} events"
     return Violations(int(segments.dropped.sum()), words)
 
 
-def records_unreadable(counts: FlushCounts) -> Violations | None:
+def records_unreadable(counts: FlushCounts) -> Violations:
     """Every record is an event.
 
     One of no known kind was never written: what was in memory there shows through.
@@ -40,7 +38,7 @@ def records_unreadable(counts: FlushCounts) -> Violations | None:
 # ------------------------------------------------------------------ reads
 
 
-def k_reads_missing(counts: FlushCounts) -> Violations | None:
+def k_reads_missing(counts: FlushCounts) -> Violations:
     """Every tile reads K of every block up to its end, for every traced head.
 
     One violation a missing event.
@@ -48,7 +46,7 @@ def k_reads_missing(counts: FlushCounts) -> Violations | None:
     return _reads_missing(counts, K_READ)
 
 
-def v_reads_missing(counts: FlushCounts) -> Violations | None:
+def v_reads_missing(counts: FlushCounts) -> Violations:
     """Every tile reads V of every block up to its end, for every traced head.
 
     One violation a missing event.
@@ -56,9 +54,7 @@ def v_reads_missing(counts: FlushCounts) -> Violations | None:
     return _reads_missing(counts, V_READ)
 
 
-def _reads_missing(counts: FlushCounts, kind: int) -> Violations | None:
-    if not counts.flush.traces(ATTENTION):
-        return None
+def _reads_missing(counts: FlushCounts, kind: int) -> Violations:
     of_kind = np.arange(2) == kind
     return _reads_differ(counts, np.where(of_kind, -counts.surplus, 0))
 
@@ -89,28 +85,23 @@ def _reads_differ(counts: FlushCounts, by: Int64s) -> Violations:
     return Violations(int(by.sum()), words)
 
 
-def heads_missing(counts: FlushCounts) -> Violations | None:
+def heads_missing(counts: FlushCounts) -> Violations:
     """Each traced head is read, no other is."""
-    flush = counts.flush
-    if flush.kv_heads is None:
-        return None
     if not counts.demand.slots:
         return NONE
-    found = set(np.unique(flush.kv_head[counts.is_read]).tolist())
-    silent, strange = sorted({*flush.kv_heads} - found), sorted(found - {*flush.kv_heads})
+    found = set(np.unique(counts.flush.kv_head[counts.is_read]).tolist())
+    silent, strange = sorted({*counts.heads} - found), sorted(found - {*counts.heads})
     wrong = [f"head {head} has no read" for head in silent]
     wrong += [f"head {head} is not traced" for head in strange]
-    return violations(wrong, lambda first: f"{first}; traced are {flush.kv_heads}")
+    return violations(wrong, lambda first: f"{first}; traced are {counts.heads}")
 
 
-def tokens_misread(counts: FlushCounts) -> Violations | None:
+def tokens_misread(counts: FlushCounts) -> Violations:
     """A read takes a block from its first token, up to its end or the tile's.
 
     All tiles together read as many tokens of a block as their ends demand.
     """
     flush, demand, at = counts.flush, counts.demand, counts.known_reads
-    if not flush.traces(ATTENTION):
-        return None
     own = span(at)
     row, tokens = flush.row[own], flush.tokens[own]
     reach = flush.block_position[own] * flush.block_size + tokens
@@ -146,7 +137,7 @@ def _sums_differ(counts: FlushCounts) -> Violations:
 # ------------------------------------------------------------------ writes
 
 
-def tokens_not_written(counts: FlushCounts) -> Violations | None:
+def tokens_not_written(counts: FlushCounts) -> Violations:
     """Every scheduled token's K and V are written."""
     return _written(counts, lambda times: times == 0, "never")
 
@@ -155,16 +146,16 @@ def tokens_written_twice(counts: FlushCounts) -> Violations | None:
     """No token is written twice, and none that was not scheduled."""
     again = _written(counts, lambda times: times > 1, "more than once")
     strange = _strange_writes(counts)
-    if again is None:
-        return strange or None
+    if not (strange or counts.flush.traces(WRITE)):
+        return None
     return Violations(again.count + strange.count, again.first or strange.first)
 
 
-def _written(counts: FlushCounts, wrong: Callable[[Int64s], Bools], how: str) -> Violations | None:
-    """Scheduled tokens that K or V of was written a wrong number of times."""
+def _written(counts: FlushCounts, wrong: Callable[[Int64s], Bools], how: str) -> Violations:
+    """Scheduled tokens whose K or V was written a wrong number of times."""
     flush = counts.flush
     if not flush.traces(WRITE):
-        return None
+        return NONE
 
     tokens = int(flush.scheduled.sum())
 
@@ -211,11 +202,9 @@ def _strange_writes(counts: FlushCounts) -> Violations:
     return violations(bad, lambda event: f"{counts.event_words(event)} {held}")
 
 
-def write_malformed(counts: FlushCounts) -> Violations | None:
+def write_malformed(counts: FlushCounts) -> Violations:
     """A write is of all heads, and V of a piece is written after its K, by the same worker."""
     flush = counts.flush
-    if flush.kv_heads is None:
-        return None
     at = np.flatnonzero(~counts.is_read)
     of_a_head = at[flush.kv_head[at] != ALL_HEADS]
     if len(of_a_head):
@@ -243,24 +232,20 @@ def _piece(counts: FlushCounts, at: Int64s) -> tuple[Int64s, ...]:
 # ------------------------------------------------------------------ the head of a flush
 
 
-def layer_wrong(counts: FlushCounts) -> Violations | None:
+def layer_wrong(counts: FlushCounts) -> Violations:
     """Every event says that it is of the layer whose kernel wrote it."""
     count = counts.flush.other_layers
     return Violations(count, f"{count} events say they are of another layer") if count else NONE
 
 
-def layer_unknown(counts: FlushCounts) -> Violations | None:
+def layer_unknown(counts: FlushCounts) -> Violations:
     """Every flush is of a layer that the model has and that was traced."""
-    traced, layer = counts.run.traced_layers, counts.flush.layer
-    if traced is None:
-        return None
+    traced, layer = counts.run.traced_layers or [], counts.flush.layer
     return NONE if layer in traced else Violations(1, f"layer {layer}; traced are {traced}")
 
 
-def batch_differs(counts: FlushCounts) -> Violations | None:
+def batch_differs(counts: FlushCounts) -> Violations:
     """A flush has the requests, phases, contexts and tokens that the scheduler gave the pass."""
     schedule = counts.run.schedule
-    if schedule is None or not schedule:
-        return None
-    difference = schedule.difference(counts.flush)
+    difference = schedule.difference(counts.flush) if schedule else ""
     return Violations(1, difference) if difference else NONE

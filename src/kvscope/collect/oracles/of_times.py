@@ -17,12 +17,10 @@ from kvscope.oracle import NONE, Violations, violations
 LAYER_TOLERANCE_NS = 1_000
 
 
-def event_of_other_kernel(counts: FlushCounts) -> Violations | None:
+def event_of_other_kernel(counts: FlushCounts) -> Violations:
     """The write kernel writes and the attention kernel reads, the one before the other."""
     flush = counts.flush
     names = [kernel.name for kernel in flush.kernels]
-    if flush.kv_heads is None:
-        return None
     reads = np.array([name == ATTENTION for name in names])[flush.segments.kernel]
     bad = np.flatnonzero(reads[flush.segment] != counts.is_read)
     if len(bad):
@@ -66,14 +64,12 @@ def _strays(flush: Flush, segments: npt.NDArray[np.intp]) -> Violations:
     return violations(workers, "thread block {} ran outside of its kernel's interval".format)
 
 
-def worker_repeated(counts: FlushCounts) -> Violations | None:
+def worker_repeated(counts: FlushCounts) -> Violations:
     """No two segments of a kernel are of the same worker.
 
     Otherwise it is not known whose events follow one another.
     """
     flush, segments = counts.flush, counts.flush.segments
-    if flush.kv_heads is None:
-        return None
     owners = np.stack([segments.kernel, segments.worker])
     found, times = np.unique(owners, axis=1, return_counts=True)
 
@@ -85,11 +81,9 @@ def worker_repeated(counts: FlushCounts) -> Violations | None:
     return violations(np.flatnonzero(times > 1), words)
 
 
-def events_overlap(counts: FlushCounts) -> Violations | None:
+def events_overlap(counts: FlushCounts) -> Violations:
     """A worker's events are in order of time and do not overlap."""
     flush = counts.flush
-    if flush.kv_heads is None:
-        return None
     overlaps = flush.start_ticks[1:] < flush.end_ticks[:-1]
 
     def words(event: int) -> str:
@@ -102,11 +96,9 @@ def events_overlap(counts: FlushCounts) -> Violations | None:
     return violations(np.flatnonzero(overlaps & same_worker) + 1, words)
 
 
-def v_read_before_k(counts: FlushCounts) -> Violations | None:
+def v_read_before_k(counts: FlushCounts) -> Violations:
     """A worker reads V of a block after it has read K of it for the same tile and head."""
     flush = counts.flush
-    if flush.kv_heads is None:
-        return None
     if not counts.is_read.any():
         return NONE
     v, k = _paired(counts)
