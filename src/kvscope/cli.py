@@ -21,6 +21,7 @@ from kvscope.errors import (
     KvscopeError,
     reason_of,
 )
+from kvscope.layout import RESULTS, experiment_directory
 from kvscope.plan.layers import SHIPPED
 
 # Stages are imported when their command runs: `kvscope plan` must not wait for vLLM.
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
-RESULTS = Path("results")
 CONFIG = Path("config")
 HELP_WIDTH = 78
 OVERRIDES_HELP = "settings in Hydra's grammar; config/README.md explains every key"
@@ -252,7 +252,7 @@ def _measure(experiment: Experiment, given: argparse.Namespace) -> bool:
     from kvscope import runfile
     from kvscope.run import supervisor
 
-    directory = given.out or RESULTS / "experiments" / experiment.id
+    directory = given.out or experiment_directory(RESULTS, experiment.id)
     facts = supervisor.run(experiment, directory, force=given.force)
     if facts["status"] == runfile.COMPLETE:
         print(directory)
@@ -308,7 +308,7 @@ def _collect(given: argparse.Namespace) -> int:
     from kvscope.accounts import COLLECTED
     from kvscope.collect import collector
     from kvscope.files import read_json
-    from kvscope.runfile import tables_directory
+    from kvscope.layout import tables_directory
 
     if (given.run is None) == (given.nsys is None):
         raise BadInput("collect: give a run's directory, or --nsys FILE.sqlite with --out DIR")
@@ -352,9 +352,9 @@ def _add_import(commands: Commands) -> None:
 
 
 def _import(given: argparse.Namespace) -> int:
-    from kvscope.collect import artifact
+    from kvscope.collect.unboxkv import importer
 
-    summary = artifact.import_run(given.kind, given.paths, given.out, given.series)
+    summary = importer.import_run(given.kind, given.paths, given.out, given.series)
     if summary:
         print(summary)
     print(given.out)
@@ -385,7 +385,7 @@ def _add_analyse(commands: Commands) -> None:
 
 def _analyse(given: argparse.Namespace) -> int:
     from kvscope.analyse import experiment, show
-    from kvscope.runfile import tables_directory
+    from kvscope.layout import tables_directory
 
     if given.out and len(given.runs) > 1:
         raise BadInput("analyse: --out takes the tables of one run; leave it out for several")

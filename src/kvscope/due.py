@@ -13,15 +13,11 @@ no median, because what is due is added up, and durations are skewed.
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from scipy.optimize import nnls
 
+from kvscope.arraytypes import Bools, Floats
 from kvscope.stalls import MAD_TO_SIGMA
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
 
 # Plain decode passes around one that tell how fast the machine was there and then.
 NEAREST = 10

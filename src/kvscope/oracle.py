@@ -5,9 +5,11 @@ answers None where the sentence says nothing of what it was shown: a run that ne
 nothing of copies.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+import numpy.typing as npt
 
 Subject = TypeVar("Subject")
 
@@ -28,15 +30,31 @@ class Violations:
 NONE = Violations()
 
 
+def violations(places: Sequence[Any] | npt.NDArray[Any], words: Callable[[Any], str]) -> Violations:
+    """One violation at each of these places, and what is wrong at the first in words."""
+    return Violations(len(places), words(places[0])) if len(places) else NONE
+
+
+def always(subject: Any) -> bool:
+    """A need that is met."""
+    return True
+
+
 @dataclass(frozen=True)
 class Oracle(Generic[Subject]):
     """A sentence about a subject, the function that looks for what contradicts it, and its needs.
 
-    `needs` says in words what must have been recorded for the sentence to say anything.
+    `needs` says in words what must have been recorded for the sentence to say anything, `applies`
+    whether it was. A function may also find that out, and answer None.
     """
 
     look: Callable[[Subject], Violations | None]
     needs: str = ""
+    applies: Callable[[Subject], bool] = always
+
+    def found(self, subject: Subject) -> Violations | None:
+        """What contradicts the sentence; None where it does not apply."""
+        return self.look(subject) if self.applies(subject) else None
 
     @property
     def name(self) -> str:
@@ -46,7 +64,16 @@ class Oracle(Generic[Subject]):
     @property
     def sentence(self) -> str:
         """What must hold: the first paragraph of the function's documentation, in one line."""
-        return " ".join((self.look.__doc__ or "").partition("\n\n")[0].split())
+        return self._paragraphs[0]
+
+    @property
+    def details(self) -> str:
+        """What else its documentation says, in one line."""
+        return " ".join(self._paragraphs[1:])
+
+    @property
+    def _paragraphs(self) -> list[str]:
+        return [" ".join(part.split()) for part in (self.look.__doc__ or "").split("\n\n")]
 
 
 @dataclass(frozen=True)
@@ -71,4 +98,4 @@ def verdict(oracle: Oracle[Subject], found: Violations | None) -> Verdict:
 
 def judged(oracles: Iterable[Oracle[Subject]], subject: Subject) -> list[Verdict]:
     """The verdict of each oracle on a subject."""
-    return [verdict(oracle, oracle.look(subject)) for oracle in oracles]
+    return [verdict(oracle, oracle.found(subject)) for oracle in oracles]

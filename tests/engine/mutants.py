@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from kvscope import tables
 from kvscope.actions import RECOMPUTE
 from kvscope.analyse.oracles.registry import judge_tables
-from kvscope.analyse.oracles.run import Run
 from kvscope.analyse.records import Records
 from kvscope.engine.marks import Marks
 from kvscope.engine.recording import Recording
@@ -145,10 +144,18 @@ def violated(repeat: Repeat, facts: dict[str, Any], requests: Any, served: "Serv
     steps = repeat.steps.assign(stalled=stalled(repeat.steps))
     workload = tables.to_arrow(tables.WORKLOAD, to_frame(requests)).to_pandas()
     outcomes = tables.to_arrow(tables.REQUESTS, outcome(repeat, 0, requests, served)).to_pandas()
-    size = facts["engine"]["block_size"]
-    records = Records(workload, outcomes, steps, repeat.batch, repeat.preemptions, size)
-    run = Run(facts, records, repeat.layers)
-    return [found.name for found in judge_tables(run) if found.state == VIOLATED]
+    records = Records(
+        Path(),
+        facts=facts,
+        settings={},
+        workload=workload,
+        requests=outcomes,
+        steps=steps,
+        batch=repeat.batch,
+        preemptions=repeat.preemptions,
+        layers=repeat.layers,
+    )
+    return [found.name for found in judge_tables(records) if found.state == VIOLATED]
 
 
 def main(path: Path) -> dict[str, list[str]]:

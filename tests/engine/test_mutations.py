@@ -14,11 +14,11 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 
-from kvscope.collect.clock import Clock
-from kvscope.collect.flushes import parse
-from kvscope.collect.judge import Judge
-from kvscope.collect.known import Known, Layers
-from kvscope.collect.schedule import Schedule
+from kvscope.collect.kv.clock import Clock
+from kvscope.collect.kv.flushes import parse
+from kvscope.collect.oracles.judge import Judge
+from kvscope.collect.oracles.run_facts import LayerTimes, RunFacts
+from kvscope.collect.oracles.schedule import Schedule
 from kvscope.engine.attention.buffers import USED, Drain
 from kvscope.engine.attention.tracer import Tracer
 from kvscope.events import ATTENTION, WRITE
@@ -67,9 +67,9 @@ def traced(directory: Path, faults: tuple[Fault, ...] = (), buffer_events: int =
             intervals[0, step, layer] = (began, int(ticks()))
         tracer.end_pass()
     events = KernelEvents(chosen, tracer, directory)
-    known = Known(
+    known = RunFacts(
         Clock.of_run(clock_facts(), Path("run.json")),
-        Layers(intervals),
+        LayerTimes(intervals),
         traced_layers=list(range(LAYERS)),
         passes=frozenset((0, step) for step in range(len(PASSES))),
         schedule=Schedule(scheduled(cases)),

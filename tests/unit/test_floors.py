@@ -11,6 +11,7 @@ import kvscope
 
 SOURCE = Path(kvscope.__file__).parent
 GROUND = {
+    *("arraytypes", "layout", "passes", "results"),
     *("errors", "files", "tables", "events", "ranges", "stalls", "due", "limits", "reading"),
     *("actions", "runfile", "runschema", "accounts", "paper", "oracle", "interval"),
 }

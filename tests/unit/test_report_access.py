@@ -11,10 +11,9 @@ from matplotlib.collections import LineCollection
 
 from kvscope import tables
 from kvscope.analyse.events import traced_parts
-from kvscope.collect.access_slices import Accesses, read_accesses
-from kvscope.collect.host import HostRecords
-from kvscope.collect.merge import write_timeline
-from kvscope.collect.perfetto import write_perfetto
+from kvscope.collect.timeline.access_slices import Accesses, read_accesses
+from kvscope.collect.timeline.intervals import write_timeline
+from kvscope.collect.timeline.perfetto import write_perfetto
 from kvscope.events import KINDS
 from kvscope.report import style
 from kvscope.report.access import MOST_EVENTS_A_PAGE, accesses, of_run, within
@@ -24,6 +23,7 @@ from kvscope.report.figures.registry import figures_of
 from kvscope.report.findings import findings
 from kvscope.report.load import load
 from kvscope.report.study import report
+from kvscope.results import Run
 
 from .kv_access_fixture import Served, write_traced_run
 from .report_fixture import Fake, write_study
@@ -216,13 +216,13 @@ def test_the_page_shows_the_accesses_and_links_to_them(results, study, tmp_path)
 
 def test_the_perfetto_trace_has_each_access_within_its_stretch(results, events, tmp_path):
     directory = results / "experiments" / "traced"
-    host = HostRecords.read(directory)
-    write_timeline(host, tmp_path, None)
+    run = Run(directory)
+    write_timeline(run, tmp_path, None)
     found = read_accesses(results / "tables" / "traced" / "kv_events.parquet", len(events))
     assert (found.shown, found.passes) == (5, 15)
     assert "first 5 of 15 forward passes" in found.warning
     path = tmp_path / "t"
-    write_perfetto(tmp_path / "timeline.parquet", host, path, found)
+    write_perfetto(tmp_path / "timeline.parquet", run, path, found)
     packets = packets_of(path)
     tracks = tracks_of(packets)
     by_name = {track.name: track for track in tracks.values()}

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvscope.analyse.compare import STUDY_METRICS
 from kvscope.analyse.metrics import METRICS
+from kvscope.analyse.study_metrics import STUDY_METRICS
 from kvscope.report.arrangements import (
     MOST_SERIES,
     arrangements,

@@ -13,8 +13,8 @@ from PIL import Image
 
 from kvscope import runfile, tables
 from kvscope.analyse.check import check_run
-from kvscope.analyse.compare import STUDY_METRICS
 from kvscope.analyse.experiment import analyse
+from kvscope.analyse.study_metrics import STUDY_METRICS
 from kvscope.cli import main
 from kvscope.errors import BadInput
 from kvscope.plan.figures import FIGURES as FIGURE_NAMES

@@ -13,7 +13,9 @@ from typing import Any
 
 import pandas as pd
 
-DIFFER = "outputs_differ_between_experiments"
+from kvscope.analyse.reason import OUTPUTS_DIFFER
+
+DIFFER = OUTPUTS_DIFFER.name
 FLOAT32 = "float32"
 
 

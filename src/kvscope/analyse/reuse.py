@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from kvscope.analyse.events import Bools, Events, Int64s, Ints
+from kvscope.analyse.events import Events
+from kvscope.arraytypes import Bools, Int64s, Ints
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,9 @@ from typing import Any
 
 from kvscope import accounts, runfile, tables
 from kvscope.accounts import ANALYSED, COLLECTED
-from kvscope.analyse.compare import Analysed, with_study_metrics
+from kvscope.analyse.study_metrics import Analysed, with_study_metrics
 from kvscope.errors import BadInput
+from kvscope.layout import tables_directory
 from kvscope.oracle import Verdict
 from kvscope.plan import documents, manifest
 from kvscope.reading import opened
@@ -27,7 +28,7 @@ from kvscope.report.data import (
 from kvscope.report.differences import varied_settings
 from kvscope.report.proofs import doubted
 from kvscope.report.traits import in_tokens, traits
-from kvscope.runfile import COMPLETE, FAILED, RUN_FILE, TRACING, read_run, tables_directory
+from kvscope.runfile import COMPLETE, FAILED, RUN_FILE, TRACING, read_run
 
 MANIFEST = "manifest.json"
 SECTIONS = (

@@ -15,8 +15,8 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 import kvscope
-from kvscope.analyse.compare import STUDY_METRICS
 from kvscope.analyse.metrics import METRICS
+from kvscope.analyse.study_metrics import STUDY_METRICS
 from kvscope.files import write_text
 from kvscope.paper import PAPER
 from kvscope.report import style

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvscope.analyse.checklist import EVERY_ORACLE
 from kvscope.analyse.outputs import DIFFER
-from kvscope.analyse.validity import MAXIMUM_STALL_SHARE, MAXIMUM_VARIATION
+from kvscope.analyse.reason import MAXIMUM_STALL_SHARE, MAXIMUM_VARIATION
 from kvscope.plan import registry
 from kvscope.plan.repeats import MINIMUM_REPEATS
 

@@ -4,11 +4,18 @@ import numpy as np
 import pandas as pd
 
 from kvscope.actions import copies
-from kvscope.analyse.oracles.run import OF_REQUEST, Run, blocks_of, both, earliest_after, where
+from kvscope.analyse.oracles.recorded_run import (
+    OF_REQUEST,
+    RecordedRun,
+    blocks_of,
+    both,
+    earliest_after,
+    where,
+)
 from kvscope.oracle import Violations
 
 
-def tokens_differ(run: Run) -> Violations | None:
+def tokens_differ(run: RecordedRun) -> Violations | None:
     """The tokens in the cache after a pass are those that its requests have left there."""
     if run.imported or not run.numbered:
         return None
@@ -20,7 +27,7 @@ def tokens_differ(run: Run) -> Violations | None:
     )
 
 
-def blocks_differ(run: Run) -> Violations | None:
+def blocks_differ(run: RecordedRun) -> Violations | None:
     """The blocks in use are those that the tokens of each request fill; they fit into the cache."""
     if run.imported or not run.numbered:
         return None
@@ -41,7 +48,7 @@ def blocks_differ(run: Run) -> Violations | None:
     )
 
 
-def host_pool_differs(run: Run) -> Violations | None:
+def host_pool_differs(run: RecordedRun) -> Violations | None:
     """The host pool holds the blocks of the swapped-out requests, and has room for them."""
     if run.imported or not run.numbered or not run.steps["host_blocks_total"].any():
         return None
@@ -62,7 +69,7 @@ def host_pool_differs(run: Run) -> Violations | None:
     )
 
 
-def _swapped_out(run: Run) -> tuple[pd.DataFrame, pd.Series]:
+def _swapped_out(run: RecordedRun) -> tuple[pd.DataFrame, pd.Series]:
     """From when to when requests were swapped out, and the blocks of each."""
     rows = run.preemptions[copies(run.preemptions["policy"])]
     out = rows[rows["event"] == "preempt"].reset_index(drop=True)

@@ -3,7 +3,14 @@
 import pandas as pd
 
 from kvscope.actions import copies
-from kvscope.analyse.oracles.run import OF_PASS, TOLERANCE_S, Run, blocks_of, both, where
+from kvscope.analyse.oracles.recorded_run import (
+    OF_PASS,
+    TOLERANCE_S,
+    RecordedRun,
+    blocks_of,
+    both,
+    where,
+)
 from kvscope.oracle import Violations
 
 FASTEST_BYTES_PER_S = 2e12
@@ -15,7 +22,7 @@ MOST = 0.5
 COPIED = {"preempt": "swap_out_s", "resume": "swap_in_s"}
 
 
-def bytes_wrong(run: Run) -> Violations | None:
+def bytes_wrong(run: RecordedRun) -> Violations | None:
     """A swap copies the blocks of the tokens that are kept, and recomputation copies nothing."""
     if run.imported or run.preemptions.empty:
         return None
@@ -29,7 +36,7 @@ def bytes_wrong(run: Run) -> Violations | None:
     )
 
 
-def copy_missing(run: Run) -> Violations | None:
+def copy_missing(run: RecordedRun) -> Violations | None:
     """A swap was not refused, and has its copy's times: out at a preemption, in at a resumption."""
     if run.imported or run.preemptions.empty:
         return None
@@ -43,7 +50,7 @@ def copy_missing(run: Run) -> Violations | None:
     return where(rows, wrong, lambda r: f"times of a copy do not suit a {r['event']}")
 
 
-def copy_outside_pass(run: Run) -> Violations | None:
+def copy_outside_pass(run: RecordedRun) -> Violations | None:
     """A copy is made within the forward part of its pass, one copy after the other."""
     rows = _copies(run)
     if rows is None:
@@ -59,7 +66,7 @@ def copy_outside_pass(run: Run) -> Violations | None:
     )
 
 
-def copy_time_wrong(run: Run) -> Violations | None:
+def copy_time_wrong(run: RecordedRun) -> Violations | None:
     """A copy takes the time that its pass saw it take, and is no faster than memory.
 
     Where copies are not awaited, as on a GPU, the pass sees only that they were launched.
@@ -80,7 +87,7 @@ def copy_time_wrong(run: Run) -> Violations | None:
     return both(fast, where(rows, differ, lambda r: words.format(r["took"], r["seen"])))
 
 
-def _copies(run: Run) -> pd.DataFrame | None:
+def _copies(run: RecordedRun) -> pd.DataFrame | None:
     """The copies in order of time, with their pass; None if there is none."""
     rows = run.preemptions[run.preemptions["copy_start_s"].notna()]
     if run.imported or rows.empty:

@@ -2,11 +2,11 @@
 
 import pandas as pd
 
-from kvscope.analyse.oracles.run import OF_REQUEST, Run, both, where
+from kvscope.analyse.oracles.recorded_run import OF_REQUEST, RecordedRun, both, where
 from kvscope.oracle import NONE, Violations
 
 
-def tokens_missing(run: Run) -> Violations | None:
+def tokens_missing(run: RecordedRun) -> Violations | None:
     """A request got all output tokens that it asked for, or it was given up."""
     if run.requests.empty:
         return None
@@ -23,7 +23,7 @@ def tokens_missing(run: Run) -> Violations | None:
     )
 
 
-def request_differs(run: Run) -> Violations | None:
+def request_differs(run: RecordedRun) -> Violations | None:
     """A request arrives and is as long as the workload says, and got the tokens of its passes.
 
     One that was served has computed its prompt and all its output tokens but the last.
@@ -56,7 +56,7 @@ def request_differs(run: Run) -> Violations | None:
     )
 
 
-def outputs_differ(run: Run) -> Violations | None:
+def outputs_differ(run: RecordedRun) -> Violations | None:
     """Every repeat gave a request the same tokens, where it was not given up."""
     served = run.records.served
     if served["repeat"].nunique() < 2:
@@ -66,7 +66,7 @@ def outputs_differ(run: Run) -> Violations | None:
     return where(served, differ, lambda _: "other tokens than in an earlier repeat")
 
 
-def nothing_served(run: Run) -> Violations | None:
+def nothing_served(run: RecordedRun) -> Violations | None:
     """Every repeat served somebody to the end."""
     if run.requests.empty:
         return None
@@ -74,7 +74,7 @@ def nothing_served(run: Run) -> Violations | None:
     return where(empty, empty["aborted"], lambda _: "all requests were aborted")
 
 
-def blocks_leaked(run: Run) -> Violations | None:
+def blocks_leaked(run: RecordedRun) -> Violations | None:
     """Every repeat gave all its blocks back, the cache's and the host pool's."""
     if "leaked_blocks" not in run.engine:
         return None

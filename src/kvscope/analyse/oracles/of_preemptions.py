@@ -4,11 +4,11 @@ import numpy as np
 import pandas as pd
 
 from kvscope.actions import keeps
-from kvscope.analyse.oracles.run import (
+from kvscope.analyse.oracles.recorded_run import (
     OF_PASS,
     OF_REQUEST,
     TOLERANCE_S,
-    Run,
+    RecordedRun,
     blocks_of,
     both,
     where,
@@ -19,7 +19,7 @@ ALIKE = ("policy", "refused", "tokens")
 """What a resumption repeats of its preemption."""
 
 
-def preemptions_differ(run: Run) -> Violations | None:
+def preemptions_differ(run: RecordedRun) -> Violations | None:
     """The preemptions recorded are those that the scheduler counted, of each pass and request."""
     if run.imported:
         return None
@@ -29,7 +29,9 @@ def preemptions_differ(run: Run) -> Violations | None:
     )
 
 
-def _counts_differ(run: Run, frame: pd.DataFrame, key: list[str], column: str) -> Violations:
+def _counts_differ(
+    run: RecordedRun, frame: pd.DataFrame, key: list[str], column: str
+) -> Violations:
     lost = run.preemptions[run.preemptions["event"] == "preempt"]
     found = frame.join(lost.groupby(key).size().rename("rows"), on=key).fillna({"rows": 0})
     return where(
@@ -39,7 +41,7 @@ def _counts_differ(run: Run, frame: pd.DataFrame, key: list[str], column: str) -
     )
 
 
-def context_wrong(run: Run) -> Violations | None:
+def context_wrong(run: RecordedRun) -> Violations | None:
     """A request goes on where it was; after a preemption, with the tokens that were kept of it."""
     if run.imported:
         return None
@@ -52,7 +54,7 @@ def context_wrong(run: Run) -> Violations | None:
     )
 
 
-def resumed_wrong(run: Run) -> Violations | None:
+def resumed_wrong(run: RecordedRun) -> Violations | None:
     """A request counts as resumed from its preemption until it gives a token, and only then."""
     if run.imported:
         return None
@@ -68,7 +70,7 @@ def resumed_wrong(run: Run) -> Violations | None:
     )
 
 
-def resumption_wrong(run: Run) -> Violations | None:
+def resumption_wrong(run: RecordedRun) -> Violations | None:
     """Each preempted request that runs again has one resumption, which repeats its preemption.
 
     It is of the first pass after it, and says how long the request waited, and what it computes
@@ -96,7 +98,7 @@ def resumption_wrong(run: Run) -> Violations | None:
     )
 
 
-def preemption_misplaced(run: Run) -> Violations | None:
+def preemption_misplaced(run: RecordedRun) -> Violations | None:
     """A request is preempted while its pass is scheduled, with the tokens and blocks it had."""
     if run.imported:
         return None
@@ -126,7 +128,7 @@ def _had(row: object) -> str:
     return f"{found['tokens']} tokens in {found['blocks']} blocks taken, it had {found['had']:.0f}"
 
 
-def refused_wrong(run: Run) -> Violations | None:
+def refused_wrong(run: RecordedRun) -> Violations | None:
     """A copy is refused where the host pool has no room for it; swap recomputes nothing else.
 
     In use are at most the blocks of the pass before and those of the victims before it in its own.
@@ -154,7 +156,7 @@ def refused_wrong(run: Run) -> Violations | None:
     )
 
 
-def _with_preemption(run: Run) -> pd.DataFrame:
+def _with_preemption(run: RecordedRun) -> pd.DataFrame:
     """The rows of `batch`; of those that resume, with their preemption and what was `kept`."""
     rows = run.batch
     resumes = rows["preempted_step"] > rows["previous_step"]

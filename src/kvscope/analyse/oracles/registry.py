@@ -1,9 +1,5 @@
 """All oracles of a run's host tables, in the order of the checklist."""
 
-from pathlib import Path
-from typing import Any
-
-from kvscope import tables
 from kvscope.analyse.oracles import (
     of_batches,
     of_cache,
@@ -15,11 +11,9 @@ from kvscope.analyse.oracles import (
     of_times,
     of_values,
 )
-from kvscope.analyse.oracles.run import Run
+from kvscope.analyse.oracles.recorded_run import RecordedRun
 from kvscope.analyse.records import Records
 from kvscope.oracle import VIOLATED, Oracle, Verdict, judged, verdict
-from kvscope.plan.documents import load_mapping
-from kvscope.runfile import EXPERIMENT_FILE, require_unchanged
 
 _PASSES = "passes recorded by kvscope"
 _SETTINGS = "an experiment.yaml"
@@ -28,13 +22,13 @@ _PREEMPTIONS = "preemptions recorded by kvscope"
 _COPIES = "requests that were swapped"
 
 # What the others take for granted.
-ROWS: tuple[Oracle[Run], ...] = (
+ROWS: tuple[Oracle[RecordedRun], ...] = (
     Oracle(of_values.row_repeated, _PASSES),
     Oracle(of_values.value_missing),
     Oracle(of_values.value_negative, _PASSES),
     Oracle(of_values.row_without_owner, _PASSES),
 )
-ORACLES: tuple[Oracle[Run], ...] = (
+ORACLES: tuple[Oracle[RecordedRun], ...] = (
     Oracle(of_settings.settings_differ, _SETTINGS),
     Oracle(of_settings.limit_exceeded, _SETTINGS),
     Oracle(of_values.time_source_differs),
@@ -71,22 +65,15 @@ ORACLES: tuple[Oracle[Run], ...] = (
 )
 
 
-def judge_tables(run: Run) -> list[Verdict]:
+def judge_tables(records: Records) -> list[Verdict]:
     """The verdict of every oracle; where rows are wrong, those that build on them do not apply.
 
     A trace of kernels alone has neither passes nor requests, and nothing applies.
     """
+    run = RecordedRun(records)
     if run.records.steps.empty and run.requests.empty:
         return [verdict(oracle, None) for oracle in (*ROWS, *ORACLES)]
     rows = judged(ROWS, run)
     if any(found.state == VIOLATED for found in rows):
         return rows + [verdict(oracle, None) for oracle in ORACLES]
     return rows + judged(ORACLES, run)
-
-
-def run_of(directory: Path, facts: dict[str, Any], records: Records) -> Run:
-    """A run's tables for its oracles; BadInput names a file that is damaged or changed."""
-    path, asked = directory / f"{tables.LAYERS.name}.parquet", directory / EXPERIMENT_FILE
-    require_unchanged(directory, facts, path.name, asked.name)
-    layers = tables.read(tables.LAYERS, path) if path.exists() else tables.LAYERS.empty()
-    return Run(facts, records, layers, load_mapping(asked) if asked.exists() else {})
