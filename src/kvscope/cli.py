@@ -414,14 +414,15 @@ def _add_report(commands: Commands) -> None:
 
 
 def _report(given: argparse.Namespace) -> int:
-    from kvscope.report.figures.registry import figures_of, lacking
+    from kvscope.report.figures.registry import drawings, lacking
     from kvscope.report.load import load
     from kvscope.report.study import write_report
     from kvscope.report.summary import refusals, summary
 
     found = load(given.what, given.results)
-    print(write_report(found, given.results, given.out))
-    print("\n".join([*summary(found), *lacking(found, figures_of(found))]))
+    drawn = drawings(found)
+    print(write_report(found, drawn, given.results, given.out))
+    print("\n".join([*summary(found), *lacking(found, drawn)]))
     if refused := refusals(found):
         raise KvscopeError("not shown: " + ", ".join(refused))
     return EXIT_DONE

@@ -134,9 +134,20 @@ STUDIES = [
     ("title: T\nfigure: [a]\ngrids: [{name: a}]", ["figure", "did you mean 'figures'?"]),
     (
         "title: T\nfigures: [swapping, swaping]\ngrids: [{name: a}]",
-        ["figures.1 is 'swaping' (config/study/mine.yaml) but must be 'throughput'", "'swapping'"],
+        [
+            "figures.1.name is 'swaping' (config/study/mine.yaml) but must be 'throughput'",
+            "'swapping'",
+        ],
     ),
     ("title: T\nfigures: swapping\ngrids: [{name: a}]", ["figures is 'swapping'", "a list"]),
+    (
+        "title: T\nfigures: [{throughput: {y: seed}}]\ngrids: [{name: a}]",
+        ["figures.0.axes.0.y", "is not a key", "figures.0.axes.0.colour"],
+    ),
+    (
+        "title: T\nfigures: [{throughput: {x: sed}}]\ngrids: [{name: a}]",
+        ["sed (study mine, figure throughput) is not a key (did you mean 'seed'?)"],
+    ),
     (GRID + "prodcut: {seed: [1]}", ["grids.0.prodcut", "did you mean 'grids.0.product'?"]),
     (GRID + "product: {seed: 1}", ["grids.0.product.seed is 1", "must be a list"]),
     (GRID + "product: {seed: []}", ["grids.0.product.seed is []"]),

@@ -13,8 +13,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvscope.report.data import Number, Run, StudyData
-from kvscope.report.differences import differing_keys
-from kvscope.report.traits import Settings, following_limits, in_words, value_of, without
+from kvscope.report.settings import (
+    Settings,
+    differing_keys,
+    following_limits,
+    in_words,
+    value_of,
+    without,
+)
 from kvscope.report.words import NBSP, key_title, percent, value_words
 
 # Keys whose values ask for different work: what one costs says nothing of the other.

@@ -33,3 +33,9 @@ function filterTable(table, text) {
   }
   return words.length ? `${shown} of ${table.tBodies[0].rows.length}` : "";
 }
+
+const table = document.getElementById("table");
+[...table.tHead.rows[0].cells].forEach((heading, column) => heading.querySelector("button").addEventListener("click", () => sortTable(table, column)));
+document.getElementById("filter")?.addEventListener("input", (event) => {
+  document.getElementById("filtered").textContent = filterTable(table, event.target.value);
+});

@@ -1,33 +1,50 @@
 """How long blocks lie untouched between bursts of accesses, and how far apart reuses are."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
+import pandas as pd
 
 from kvscope.analyse.access import Trace
 from kvscope.analyse.events import read_events
 from kvscope.analyse.reuse import Reuses, reuses_of
-from kvscope.report import style
 from kvscope.report.data import Run, StudyData
-from kvscope.report.figures.access_pattern import traced
-from kvscope.report.figures.figure import Chart, StudyFigure
+from kvscope.report.figures.accesses import traced
+from kvscope.report.figures.figure import (
+    NUMBER,
+    PICKED,
+    Drawing,
+    Figure,
+    Spec,
+    View,
+    colours,
+    grid,
+    number,
+    plot_width,
+    text,
+)
+from kvscope.report.figures.scales import is_wide, log_ticks
 
 Floats = npt.NDArray[np.float64]
 
 MOST_LINES = 8
-POINTS = 500  # of a line
+POINTS = 400  # of a line
 MILLISECOND = 1e-6
 IDLE, DISTANCE = "time a block lies untouched (ms)", "other blocks used in between (layer by layer)"
 SHARE = "share of reuses at or below (%)"
 SHORTEST = 1e-6  # ms: a logarithmic axis has no 0
-DECADE = 10.0  # values that spread further stand on a logarithmic axis
+SWAPPED_IN = {
+    "data": {"name": "swaps"},
+    "mark": {"type": "rule", "strokeDash": [2, 3], "strokeWidth": 1.5},
+    "encoding": {
+        "tooltip": [text("experiment"), number("value", title="one block copied back (ms)")]
+    },
+}
+LABEL_PX = 50
 
 
 @dataclass(frozen=True)
@@ -36,11 +53,6 @@ class Distribution:
 
     value: Floats
     percent: Floats
-
-    @property
-    def ends(self) -> tuple[float, float]:
-        """The least and the greatest value."""
-        return float(self.value[0]), float(self.value[-1])
 
 
 @lru_cache(maxsize=MOST_LINES)
@@ -82,104 +94,72 @@ def swap_in_ms(run: Run) -> float:
     return 1e3 * seconds / blocks if blocks and seconds else math.nan
 
 
-def draw(study: StudyData) -> Figure:
+def draw(study: StudyData) -> Drawing | None:
     """Idle times at the left, reuse distances at the right; a line an experiment."""
-    figure, axes = style.grid_of(1, 2, 2.7)
-    _draw_swaps(axes[0], study)
-    for cell, of, title, unit in zip(
-        axes, (idle, distance), ("Idle time", "Reuse distance"), (IDLE, DISTANCE), strict=True
-    ):
-        found = [(n, run, of(trace)) for n, (run, trace) in enumerate(shown(study))]
-        lines = [(n, run, one) for n, run, one in found if one]
-        for number, run, one in lines:
-            _draw_line(cell, one, run.label, number)
-        cell.set_visible(bool(lines))
-        cell.set_title(title)
-        cell.set_xlabel(unit)
-        cell.set_ylim(0, 103)
-        if spread([one for _, _, one in lines]) > DECADE:
-            _stretch(cell)
-        else:
-            cell.set_xlim(left=0)
-    axes[0].set_ylabel(SHARE)
-    style.legend_below(figure, axes)
-    return figure
+    found = {IDLE: _table(study, idle), DISTANCE: _table(study, distance)}
+    parts = {title: frame for title, frame in found.items() if not frame.empty}
+    if not parts:
+        return None
+    names = list(dict.fromkeys(name for frame in parts.values() for name in frame["experiment"]))
+    data = {f"cell{n}": frame for n, frame in enumerate(parts.values())}
+    swaps = _swaps(study)
+    width = plot_width(len(parts), LABEL_PX)
+    cells = [
+        {"data": {"name": f"cell{n}"}, "width": width, "height": 210, **_lines(title, frame, names)}
+        for n, (title, frame) in enumerate(parts.items())
+    ]
+    if IDLE in parts and not swaps.empty:
+        data["swaps"] = swaps
+        cells[0]["layer"].append(SWAPPED_IN)
+    return Drawing((View(grid(cells, len(cells), "experiment"), data),), label_px=LABEL_PX)
 
 
-def spread(lines: Sequence[Distribution]) -> float:
-    """The greatest value over the least; 1 without any."""
-    ends = [max(end, SHORTEST) for line in lines for end in line.ends]
-    return max(ends) / min(ends) if ends else 1.0
+def _table(study: StudyData, of: Callable[[Trace], Distribution | None]) -> pd.DataFrame:
+    """The points of all experiments' distributions, each line from 0 % on."""
+    frames = [
+        pd.DataFrame(
+            {
+                "value": np.maximum([one.value[0], *one.value], SHORTEST).round(6),
+                "percent": np.array([0.0, *one.percent]).round(3),
+            }
+        ).assign(experiment=run.label)
+        for run, trace in shown(study)
+        if (one := of(trace)) is not None
+    ]
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
 
-def _stretch(axes: Axes) -> None:
-    axes.set_xscale("log")
-    low, high = axes.get_xlim()
-    axes.xaxis.set_major_locator(LogLocator(subs=(1,) if high / low > 1000 else (1, 2, 5)))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+def _swaps(study: StudyData) -> pd.DataFrame:
+    rows = [(run.label, swap_in_ms(run)) for run, _ in shown(study)]
+    return pd.DataFrame(rows, columns=["experiment", "value"]).dropna()
 
 
-def _draw_swaps(axes: Axes, study: StudyData) -> None:
-    for number, (run, _) in enumerate(shown(study)):
-        block_ms = swap_in_ms(run)
-        if not math.isnan(block_ms):
-            axes.axvline(block_ms, color=style.colour(number), linestyle="dotted")
-
-
-def _draw_line(axes: Axes, found: Distribution, name: str, number: int) -> None:
-    value = np.maximum(found.value, SHORTEST)
-    axes.step(
-        [value[0], *value],
-        [0.0, *found.percent],
-        where="post",
-        color=style.colour(number),
-        linestyle=style.LINES[style.cycle(number)],
-        label=name,
+def _lines(title: str, frame: pd.DataFrame, names: list[str]) -> Spec:
+    low, high = frame["value"].min(), frame["value"].max()
+    wide = is_wide([low, high], 10)
+    x = number(
+        "value",
+        title=title,
+        scale={"type": "log", "nice": False} if wide else {"zero": True},
+        axis={"values": log_ticks(low, high), "format": NUMBER} if wide else {"tickCount": 5},
     )
-
-
-def chart(study: StudyData) -> Chart:
-    """Idle times: a line an experiment, and when a block would be back from the host."""
-    lines = [(n, run, found) for n, (run, one) in enumerate(shown(study)) if (found := idle(one))]
-    wide = spread([found for _, _, found in lines]) > DECADE
-    return {
-        "data": [part for n, run, found in lines for part in _parts(run, found, n)],
-        "layout": {
-            "xaxis": {
-                "title": {"text": IDLE},
-                "type": "log" if wide else "linear",
-                "rangemode": "tozero",
-            },
-            "yaxis": {"title": {"text": SHARE}, "range": [0, 103]},
-            "height": 400,
-            "showlegend": True,
+    legend = {"columns": 1} if len(names) > 1 else None
+    line = {
+        "mark": {"type": "line", "interpolate": "step-after"},
+        "encoding": {
+            "y": number("percent", title=SHARE, scale={"domain": [0, 100]}),
+            "tooltip": [
+                text("experiment"),
+                number("value", title=title, format=".4~g"),
+                number("percent", title="at or below (%)", format=".1f"),
+            ],
         },
-        "note": "Reuse distances are in the figure for print.",
     }
+    colour = text("experiment", scale=colours(names), legend=legend)
+    return {"encoding": {"x": x, "color": colour, "opacity": PICKED}, "layer": [line]}
 
 
-def _parts(run: Run, found: Distribution, number: int) -> Iterator[dict[str, object]]:
-    line = {"color": style.colour(number), "width": 1.8}
-    common = {"type": "scatter", "mode": "lines", "name": run.label, "legendgroup": run.id}
-    yield common | {
-        "x": np.maximum(found.value, SHORTEST).round(6).tolist(),
-        "y": found.percent.round(3).tolist(),
-        "line": line | {"shape": "hv"},
-        "hovertemplate": "%{y:.1f} % up to %{x:.4g} ms",
-    }
-    block_ms = swap_in_ms(run)
-    if not math.isnan(block_ms):
-        yield common | {
-            "x": [block_ms, block_ms],
-            "y": [0, 100],
-            "showlegend": False,
-            "line": line | {"dash": "dot"},
-            "hovertemplate": "one block swapped in: %{x:.4g} ms",
-        }
-
-
-FIGURE = StudyFigure(
+FIGURE = Figure(
     "access_gaps",
     "How long blocks lie untouched",
     "A block of one layer lies untouched from the end of the last access of one forward pass to "
@@ -187,7 +167,5 @@ FIGURE = StudyFigure(
     "reuse distance is the number of other blocks, counted layer by layer, that were accessed in "
     f"between. First repeat of the first {MOST_LINES} experiments that trace every pass; dotted: "
     "the time to copy one block, all its layers, back from the host, where the experiment swaps.",
-    available=lambda study: any(idle(trace) or distance(trace) for _, trace in shown(study)),
-    draw=draw,
-    chart=chart,
+    draw,
 )

@@ -1,6 +1,6 @@
 """Time to first token and inter-token latency of each experiment."""
 
-from kvscope.report.figures.panels import Panel, over_experiments
+from kvscope.report.figures.over_experiments import Panel, over_experiments
 from kvscope.report.words import ITL_MEAN, ITL_P50, ITL_P99, TTFT_MEAN, TTFT_P50, TTFT_P99
 
 FIGURE = over_experiments(
