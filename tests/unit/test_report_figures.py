@@ -37,7 +37,7 @@ OVER_SIZE = Axes(x="cache.block_size", colour="overflow")
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     results = tmp_path_factory.mktemp("results")
-    write_study(results, list(overflow_study((8, 16, 64), requests=6)), "overflow")
+    write_study(results, list(overflow_study((16, 64))), "overflow")
     write_traced_run(results, "traced", Served(prompts=(16, 90), layers=2, heads=2, repeats=2))
     return write_study(results, list(batching_study(requests=6)), "batching")
 
@@ -98,18 +98,18 @@ def test_a_figure_is_printed_as_pdf_and_png(drawn):
     assert printed(drawn["batching"]["throughput"]) == one, "the same tables give the same bytes"
 
 
-@pytest.mark.parametrize("name", ["throughput", "step_timeline", "kv_timeline"])
-def test_what_altair_makes_is_valid_vega_lite(drawn, name):
-    for view in drawn["overflow"][name].views:
-        view.chart.to_dict(validate=True)
-        assert vl_convert.vegalite_to_vega(view.chart.to_dict(validate=False))
+def test_views_that_are_not_printed_are_charts_as_well(drawn):
+    for name in ("throughput", "step_timeline", "kv_accesses"):
+        of = "traced" if name == "kv_accesses" else "overflow"
+        for chart in {id(view.chart): view.chart for view in drawn[of][name].views}.values():
+            assert vl_convert.vegalite_to_vega(chart)["marks"]
 
 
 def test_a_study_declares_its_axes_and_the_first_hold_for_the_others(overflow, drawn):
     for name in ("resume_overhead", "throughput"):
         frames = cells(drawn["overflow"][name]).values()
         for frame in frames:
-            assert set(frame["x"]) <= {8, 16, 64}
+            assert set(frame["x"]) <= {16, 64}
     colours = {
         c for frame in cells(drawn["overflow"]["resume_overhead"]).values() for c in frame["colour"]
     }

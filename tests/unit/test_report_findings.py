@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvscope import tables
@@ -223,6 +223,7 @@ def test_a_line_that_crosses_twice_is_told_point_by_point():
     )
 
 
+@settings(max_examples=30)
 @given(st.lists(st.sampled_from([5, 10, 20]), min_size=2, max_size=6))
 def test_a_crossing_is_claimed_only_with_one_side_cheaper_below_and_the_other_above(costs):
     sizes = [2**n for n in range(len(costs))]

@@ -106,9 +106,7 @@ def read(name: str, config_dir: Path) -> Study:
     except ValidationError as error:
         raise complaint(StudyFile, error, lambda key: str(path)) from None
     grids = tuple(_grid(grid, path) for grid in file.grids)
-    figures: dict[str, tuple[Axes, ...]] = {
-        entry.name: tuple(entry.axes) for entry in file.figures
-    }
+    figures: dict[str, tuple[Axes, ...]] = {entry.name: tuple(entry.axes) for entry in file.figures}
     return Study(name, file.title, file.description, grids, figures)
 
 

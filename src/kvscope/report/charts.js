@@ -10,14 +10,19 @@ function rowsOf(columns) {
   return (columns[names[0]] ?? []).map((_, row) => Object.fromEntries(names.map((name) => [name, columns[name][row]])));
 }
 
-// The plots as wide as fit beside each other, in as many columns as leave them three quarters of their width on paper.
+// The plots as wide as the page allows: beside each other as on paper, twice as many where there is
+// room, fewer where they would be narrower than on paper. Legends have the columns that fit.
+const WIDE_ENOUGH = 180;
+
 function fitted(spec, room, label) {
   const cells = spec.concat ?? spec.vconcat ?? [spec.spec ?? spec];
-  const onPaper = cells[0].width + label;
-  const columns = Math.max(1, Math.min(spec.columns ?? 1, Math.floor(room / (0.75 * onPaper))));
-  const width = Math.max(140, Math.floor(room / columns) - label - 4);
-  const wider = room / (onPaper * (spec.columns ?? 1));
-  for (const cell of cells) cell.width = width;
+  const onPaper = spec.columns ?? 1;
+  const least = Math.min(WIDE_ENOUGH, cells[0].width);
+  const fits = (count) => room / count - label >= least;
+  const fewer = Array.from({ length: onPaper }, (_, i) => onPaper - i);
+  const columns = spec.columns ? [2 * onPaper, ...fewer].find(fits) ?? 1 : 1;
+  const wider = room / (onPaper * (cells[0].width + label));
+  for (const cell of cells) cell.width = Math.max(100, Math.floor(room / columns) - label - 4);
   if (spec.columns) spec.columns = columns;
   const legend = (value) => ({ ...value, columns: Math.max(1, Math.floor(value.columns * wider)) });
   return JSON.parse(JSON.stringify(spec), (key, value) => (key === "legend" && value?.columns ? legend(value) : value));
@@ -51,6 +56,8 @@ async function draw(figure) {
   figure.drawn?.finalize();
   element.classList.add("drawn");
   figure.drawn = await vegaEmbed(element.querySelector(".live"), spec, {
+    mode: "vega-lite",
+    logLevel: vega.Error,
     ast: true, // no code from text: the page's policy forbids it
     config: darkScreen.matches ? DARK : LIGHT,
     tooltip: { theme: darkScreen.matches ? "dark" : "light" },

@@ -254,6 +254,7 @@ def _bars(row: Row, values: Spec, names: Sequence[str]) -> Spec:
     order = [x_words(x) for x in row.values]
     lines = max(label.count("\n") + 1 for label in order)
     axis = {"grid": False, "domain": True, "labelExpr": "split(datum.label, '\\n')"}
+    axis |= {"labelLineHeight": 12, "labelOffset": -6 * (lines - 1)}
     several = len(names) > 1
     shared = {"y": text("x", sort=order, title=None, axis=axis), "opacity": PICKED}
     bars = {

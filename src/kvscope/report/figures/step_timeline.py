@@ -92,9 +92,12 @@ def _chart(x: str, pool: bool) -> Spec:
     title = TIME if x == "start_s" else "forward pass"
     scale = {"domain": {"param": "zoom"}, "nice": False, "zero": False}
     hidden = number(
-        x, title=None, scale=scale, axis={"labels": False, "ticks": False, "grid": True}
+        x,
+        title=None,
+        scale=scale,
+        axis={"labels": False, "ticks": False, "grid": True, "tickCount": 10},
     )
-    last = number(x, title=title, scale=scale, axis={"grid": True})
+    last = number(x, title=title, scale=scale, axis={"grid": True, "tickCount": 10})
     shares = dict(list(SHARES.items())[: 3 if pool else 2])
     percent = {"scale": {"domain": [0, 106]}, "axis": {"values": [0, 50, 100]}}
     details = _details(x)
