@@ -49,8 +49,8 @@ def median_ms(call: Callable[[], object], device: torch.device) -> float:
 
 def compared(workload: Workload) -> dict[str, Any]:
     """One row: times, differences, and what was recorded."""
-    from kvscope.engine.attention.events import EVENT
     from kvscope.engine.attention.gpu_buffers import HEADER
+    from kvscope.events import RECORD
 
     on_gpu = workload.device.type == "cuda"
     references = {"triton": workload.vllm_triton, "flash": workload.vllm_flash} if on_gpu else {}
@@ -60,7 +60,7 @@ def compared(workload: Workload) -> dict[str, Any]:
     expected = outputs.get("flash")
     expected = workload.plain().float() if expected is None else expected
     headers = workload.segments.headers.cpu().numpy().view(HEADER)[:, 0]
-    events = workload.segments.events.cpu().numpy().view(EVENT)[:, 0]
+    events = workload.segments.events.cpu().numpy().view(RECORD)[:, 0]
     recorded = int(headers["events"].sum())
     owed = 2 * workload.heads * int(tiles_blocks(workload).sum())
     return {

@@ -102,9 +102,9 @@ def remove(path: Path) -> None:
         raise CannotWrite(path, error) from None
 
 
-def remove_temporaries(directory: Path) -> None:
-    """Remove what a killed process left of files that it was writing into `directory`."""
-    for path in directory.glob(f".*{TEMPORARY}"):
+def remove_temporaries(directory: Path, of: str = "*") -> None:
+    """Remove what a killed process left of files (of this name) that it wrote into `directory`."""
+    for path in directory.glob(f".{of}.*{TEMPORARY}"):
         remove(path)
 
 

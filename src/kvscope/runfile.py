@@ -16,6 +16,7 @@ from kvscope.files import (
     make_directory,
     read_json,
     remove,
+    remove_temporaries,
     sha256_of,
     write_json,
     write_text_if_changed,
@@ -147,8 +148,9 @@ def settle(directory: Path) -> None:
 
     A failed attempt stays in attempt/ if it would replace a complete run. A process killed while
     files move leaves the rest to the next call: attempt/run.json goes last. run.done is there
-    if and only if the run is complete.
+    if and only if the run is complete. The caller holds the supervisor's lock.
     """
+    remove_temporaries(directory, RUN_DONE)
     attempt = directory / ATTEMPT
     ended = _status(attempt)
     if ended == COMPLETE or (ended == FAILED and not _complete_before(directory)):

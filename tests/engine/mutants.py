@@ -1,39 +1,30 @@
-"""Serves requests once with swap, then makes the tables of faulty recorders from what was noted.
+"""Serves requests, then makes the tables of faulty recorders from what was noted."""
 
-Prints, for each fault, the oracles that its tables violate. `python mutants.py EXPERIMENT.yaml`
-"""
-
-import json
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvscope import tables
 from kvscope.analyse.oracles.registry import judge_tables
 from kvscope.analyse.oracles.run import Run
 from kvscope.analyse.records import Records
-from kvscope.engine.build import running
 from kvscope.engine.marks import Marks
 from kvscope.engine.recording import Recording
 from kvscope.oracle import VIOLATED
 from kvscope.plan.experiment import load
 from kvscope.run import recorder
 from kvscope.run.recorder import Repeat, RepeatContext, Replay, RequestState
-from kvscope.run.serving import Served, outcome, serve
 from kvscope.stalls import stalled
 from kvscope.workload.requests import build, to_frame
 
+from .conftest import Silent
+
+if TYPE_CHECKING:
+    from kvscope.run.serving import Served
+
 RECOVERING, WAITING = "recovering is never reset", "one more request waits"
 Change = Callable[[Recording], Recording]
-
-
-class Silent:
-    """No progress is shown."""
-
-    def advance(self, tokens: int) -> None:
-        """Say nothing."""
 
 
 def of_passes(**change: Callable[[Any], Any]) -> Change:
@@ -146,8 +137,10 @@ REPLAYS: dict[str, type[Replay]] = {
 }
 
 
-def violated(repeat: Repeat, facts: dict[str, Any], requests: Any, served: Served) -> list[str]:
+def violated(repeat: Repeat, facts: dict[str, Any], requests: Any, served: "Served") -> list[str]:
     """The oracles that the tables of a repeat violate."""
+    from kvscope.run.serving import outcome
+
     steps = repeat.steps.assign(stalled=stalled(repeat.steps))
     workload = tables.to_arrow(tables.WORKLOAD, to_frame(requests)).to_pandas()
     outcomes = tables.to_arrow(tables.REQUESTS, outcome(repeat, 0, requests, served)).to_pandas()
@@ -159,6 +152,9 @@ def violated(repeat: Repeat, facts: dict[str, Any], requests: Any, served: Serve
 
 def main(path: Path) -> dict[str, list[str]]:
     """Every fault and the oracles that notice it."""
+    from kvscope.engine.build import running
+    from kvscope.run.serving import serve
+
     experiment = load(path)
     requests = build(experiment)
     with running(experiment) as engine:
@@ -190,7 +186,3 @@ def main(path: Path) -> dict[str, list[str]]:
         found[name] = violated(recorder.replay(recording, context), facts, requests, served)
         recorder.Replay = original
     return found
-
-
-if __name__ == "__main__":
-    print("RESULT", json.dumps(main(Path(sys.argv[1]))))

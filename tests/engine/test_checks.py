@@ -175,18 +175,26 @@ def exchanges(draw: st.DrawFn) -> tuple[tuple[int, ...], ...]:
     return tuple(old), tuple(new), tuple(draw(st.permutations(range(9)))[:count])
 
 
-def exchanged(way: Any, by_block: bool, places: tuple[tuple[int, ...], ...]) -> SwapChecks:
-    """The checks after one request was copied out and in again."""
-    (old, new, host_blocks), checks = places, SwapChecks()
-    caches = cache(by_block)
+def as_given(blocks: tuple[int, ...]) -> tuple[int, ...]:
+    return blocks
+
+
+def exchanged(
+    way: Any, by_block: bool, places: tuple[tuple[int, ...], ...], ordered: Any = as_given
+) -> SwapChecks:
+    """The checks after one request was copied out, of blocks in this order, and in again."""
+    old, new, host_blocks = places
+    caches, has = cache(by_block), {"7": (*old, 0)}
     layers, planes = {f"layer {n}": one for n, one in enumerate(caches)}, copies.planes(caches)
     host, _ = copies.host_planes(planes, 9, pinned=False)
-    checks.leaves(layers, "7", old)
-    way.out(planes, old, host, host_blocks)
+    checks = SwapChecks(layers, has.__getitem__)
+    checks.leaves("7", len(old))
+    way.out(planes, ordered(old), host, host_blocks)
     for layer in caches:
         layer.fill_(7)  # the blocks were others' meanwhile
+    has["7"] = (*new, 1)  # the last is for tokens that are still to come
     way.into(planes, new, host, host_blocks)
-    checks.returns(layers, "7", new)
+    checks.runs(["5", "7"])
     return checks
 
 
@@ -208,7 +216,21 @@ def test_a_copy_that_is_not_whole_is_noticed(way: Any, places: Any):
     assert checks.first.startswith("request 7: ")
 
 
-def test_a_request_that_left_unseen_is_not_compared():
-    checks = SwapChecks()
-    checks.returns({f"layer {n}": one for n, one in enumerate(cache(False))}, "7", (1, 2))
+@settings(max_examples=20)
+@given(exchanges())
+def test_blocks_that_are_copied_in_another_order_are_noticed(places: Any):
+    checks = exchanged(copies.PerBlock(), False, places, ordered=lambda blocks: blocks[::-1])
+    assert (checks.compared, checks.differing) == (1, 1)
+
+
+def test_only_who_was_away_is_compared_and_only_once():
+    caches = {f"layer {n}": one for n, one in enumerate(cache(False))}
+    checks = SwapChecks(caches, lambda _: (1, 2))
+    checks.runs(["7"])
     assert checks.compared == 0
+    checks.leaves("7", 2)
+    checks.runs(["8"])
+    assert checks.compared == 0
+    checks.runs(["7", "8"])
+    checks.runs(["7"])
+    assert checks.facts == {"compared": 1, "differing": 0, "first": ""}

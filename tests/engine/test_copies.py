@@ -1,5 +1,7 @@
 """Copies between cache and host pool, and the books of the pool, without an engine."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -81,6 +83,23 @@ def test_pinned_memory_without_a_gpu_is_locked_or_says_that_it_is_not():
     planes = copies.planes(cache(by_block=False))
     assert copies.host_planes(planes, 2, pinned=True)[1] in ("locked", "not lockable")
     assert copies.host_planes(planes, 2, pinned=False)[1] == "pageable"
+
+
+def locked_bytes() -> int:
+    """Memory of this process that the operating system may not take away."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    (line,) = (line for line in status.splitlines() if line.startswith("VmLck:"))
+    return int(line.split()[1]) * 1024
+
+
+def test_a_pool_is_locked_if_it_says_so_and_not_otherwise():
+    planes, blocks = copies.planes(cache(by_block=False)), 20_000
+    size = sum(plane.shape[1] for plane in planes) * blocks
+    for pinned in (False, True):
+        before = locked_bytes()
+        pool, word = copies.host_planes(planes, blocks, pinned)
+        assert (locked_bytes() - before >= size) == (word == "locked")
+        assert sum(plane.numel() for plane in pool) == size
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(1, 6)), max_size=40))

@@ -13,7 +13,7 @@ from kvscope.collect.flushes import Flush, parse
 from kvscope.collect.host import HostRecords
 from kvscope.collect.judge import Judge, judged, verdicts
 from kvscope.collect.zstd_lines import lines
-from kvscope.kinds import K_READ, K_WRITE, V_READ, V_WRITE
+from kvscope.events import K_READ, K_WRITE, V_READ, V_WRITE
 from kvscope.oracle import HELD
 from kvscope.runfile import KERNEL_EVENTS
 

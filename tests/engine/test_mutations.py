@@ -21,7 +21,7 @@ from kvscope.collect.known import Known, Layers
 from kvscope.collect.schedule import Schedule
 from kvscope.engine.attention.buffers import USED, Drain
 from kvscope.engine.attention.tracer import Tracer
-from kvscope.kinds import ATTENTION, WRITE
+from kvscope.events import ATTENTION, WRITE
 from kvscope.plan.grid import expand
 from kvscope.run.kernel_events import OPTIONS, KernelEvents
 from kvscope.run.kernel_events import orjson as writer
@@ -213,7 +213,7 @@ KERNEL_FAULTS: dict[str, tuple[str, list[Fault]]] = {
     ),
     "writes of one head": (
         "write_malformed",
-        [("row, ALL_HEADS, block", "row, 0, block")],
+        [("row, RECORD_ALL_HEADS, block", "row, 0, block")],
     ),
     "K stamped after it was read": (
         "clock_factor_wrong",

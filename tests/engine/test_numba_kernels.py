@@ -10,9 +10,8 @@ import torch
 pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 
 from kvscope.engine.attention.buffers import DROPPED, USED, Buffer
-from kvscope.engine.attention.events import ALL_HEADS, EVENT
 from kvscope.engine.attention.tracer import Segments
-from kvscope.kinds import K_READ, K_WRITE, V_READ, V_WRITE
+from kvscope.events import K_READ, K_WRITE, RECORD, RECORD_ALL_HEADS, V_READ, V_WRITE
 
 from .kernel_batches import THREADS, Case, Shape, by_vllm
 
@@ -34,7 +33,7 @@ def traced(
 
 
 def events_of(buffer: Buffer) -> np.ndarray:
-    return np.concatenate([part.reshape(-1).view(EVENT) for part in buffer.used()])
+    return np.concatenate([part.reshape(-1).view(RECORD) for part in buffer.used()])
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -84,7 +83,7 @@ def test_the_events_are_those_that_the_batch_owes(seed: int, head_stride: int):
             last = min(context + new, (position + 1) * s.block_size)
             place = (
                 row,
-                ALL_HEADS,
+                RECORD_ALL_HEADS,
                 case.table[row, position],
                 position,
                 first % s.block_size,
@@ -109,7 +108,7 @@ def test_the_events_are_those_that_the_batch_owes(seed: int, head_stride: int):
 def test_a_worker_does_one_thing_after_the_other():
     buffer, _ = traced(Case(PLAIN))
     for part in buffer.used():
-        events = part.reshape(-1).view(EVENT)
+        events = part.reshape(-1).view(RECORD)
         ends = events["start_ticks"] + events["duration_ticks"]
         assert (events["start_ticks"][1:] >= ends[:-1]).all()
 

@@ -1,20 +1,21 @@
 """What swap records, and that requests which give up leave nothing behind."""
 
-import json
-import os
-import subprocess
-import sys
 from hashlib import sha256
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from kvscope.analyse.check import check_run
+from kvscope.engine.marks import Marks
+from kvscope.engine.recording import Recording
 from kvscope.plan.experiment import load
-from kvscope.run.environment import measured_environment
+from kvscope.run.recorder import RepeatContext, external_id, replay
+from kvscope.workload.requests import build
 
-from .conftest import AMPLE, SCARCE, Runner, kvscope
+from . import warm
+from .conftest import AMPLE, SCARCE, Runner, Silent, kvscope
 
 pytestmark = pytest.mark.engine
 
@@ -88,57 +89,41 @@ def test_small_blocks_give_the_same_tokens(run: Runner, size: int):
         assert checks["differing"] == 0
 
 
-# Serves the requests, and aborts the first that is swapped out as soon as it is.
-PROGRAM = """
-import json, sys
-from pathlib import Path
-from kvscope.engine.build import running
-from kvscope.engine.marks import Marks
-from kvscope.engine.recording import Recording
-from kvscope.plan.experiment import load
-from kvscope.run.recorder import RepeatContext, external_id, replay
-from kvscope.run.serving import serve
-from kvscope.workload.requests import build
+def served_but_for_one(file: Path) -> dict[str, Any]:
+    """Serve the requests, and abort the first that is swapped out as soon as it is."""
+    from kvscope.engine.build import running
+    from kvscope.run.serving import serve
 
-class Silent:
-    def advance(self, tokens): pass
+    experiment = load(file)
+    with running(experiment) as engine:
+        recording, scheduler, step = Recording(), engine.scheduler, engine.vllm.step
+        aborted: list[str] = []
+        scheduler.begin(recording, Marks())
 
-experiment = load(Path(sys.argv[1]))
-with running(experiment) as engine:
-    recording, scheduler, step, aborted = Recording(), engine.scheduler, engine.vllm.step, []
-    scheduler.begin(recording, Marks())
-    def aborting_step():
-        outputs = step()
-        if recording.preemptions and not aborted:
-            assert recording.preemptions[0].swapped and scheduler.host_blocks_used > 0
-            aborted.append(external_id(recording.preemptions[0].request_id))
-            engine.vllm.abort_request(aborted)
-            assert scheduler.host_blocks_used == 0
-        return outputs
-    engine.vllm.step = aborting_step
-    outputs = serve(engine, build(experiment), Silent()).outputs
-    left = scheduler.kv_blocks_used + scheduler.host_blocks_used
+        def aborting_step():
+            outputs = step()
+            if recording.preemptions and not aborted:
+                assert recording.preemptions[0].swapped
+                assert scheduler.host_blocks_used > 0
+                aborted.append(external_id(recording.preemptions[0].request_id))
+                engine.vllm.abort_request(aborted)
+                assert scheduler.host_blocks_used == 0
+            return outputs
+
+        engine.vllm.step = aborting_step
+        outputs = serve(engine, build(experiment), Silent()).outputs
+        left = scheduler.kv_blocks_used + scheduler.host_blocks_used
     context = RepeatContext(0, 0, 13, 64, experiment.cache.block_size, "measured")
-    events = replay(recording, context).preemptions[["request_id", "event", "policy", "bytes"]]
-print("RESULT", json.dumps({"aborted": aborted, "outputs": outputs, "left": left,
-                            "events": events.to_dict("list")}))
-"""
+    events = replay(recording, context).preemptions
+    return {"aborted": aborted, "outputs": outputs, "left": left, "events": events}
 
 
 def test_a_request_aborted_while_swapped_out_leaves_nothing_behind(run: Runner):
     made = run(SCARCE, *SWAP)
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(made.directory / "experiment.yaml")],
-        capture_output=True,
-        text=True,
-        env=os.environ | measured_environment(load(made.directory / "experiment.yaml")),
-    )
-    lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT")]
-    assert lines, done.stderr[-3000:]
-    found = json.loads(lines[0].removeprefix("RESULT"))
+    found = warm.call(served_but_for_one, made.directory / "experiment.yaml")
     assert found["left"] == 0
     (gone,) = found["aborted"]
-    events = pd.DataFrame(found["events"])
+    events = found["events"]
     assert events["event"][events["request_id"] == gone].tolist() == ["preempt"]
     assert (events["policy"] == "swap").all()
     assert (events["bytes"] > 0).all()
@@ -159,7 +144,6 @@ def test_requests_that_give_up_leave_nothing_behind(run: Runner):
     assert requests["aborted"].any()
     assert (requests["finished_s"][requests["aborted"]] > TIMEOUT_S).all()
     assert made.facts["engine"]["leaked_blocks"] == []
-    assert check_run(made.directory) == []
 
 
 def test_a_request_that_gave_up_before_its_first_token_has_none(run: Runner):

@@ -99,6 +99,12 @@ def test_warm_up_met_every_class_that_is_measured(run: Runner, case):
     assert made.facts["warmup"]["classes"] == shape_classes(made.records.steps).nunique()
 
 
+def test_its_times_were_measured(run: Runner):
+    made = run(AMPLE)
+    assert made.facts["time_source"] == "measured"
+    assert set(made.records.steps["time_source"]) == {"measured"}
+
+
 def test_only_a_scarce_cache_preempts(run: Runner):
     assert run(AMPLE).records.preemptions.empty
     events = run(SCARCE).records.preemptions["event"].value_counts()

@@ -1,4 +1,4 @@
-"""Measured processes that are forked from one that has imported vLLM, which takes many seconds.
+"""Processes that are forked from one that has imported vLLM, which takes many seconds.
 
 All else is as in any run: a process of its own for each, below its supervisor.
 """
@@ -6,37 +6,65 @@ All else is as in any run: a process of its own for each, below its supervisor.
 import multiprocessing
 import os
 import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 from kvscope.plan.experiment import Experiment
+from kvscope.plan.grid import expand
 from kvscope.run import supervisor
 from kvscope.run.environment import measured_environment
 from kvscope.run.supervisor import Ending, Profiling, read_session
 from kvscope.runfile import LOG_FILE
 
+ROOT = Path(__file__).parents[2]
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["kvscope.run.session", "vllm.entrypoints.llm"])
-_environment: dict[str, str] = {}  # that vLLM was imported in
+
+
+@cache
+def environment() -> dict[str, str]:
+    """The environment that vLLM is imported in: that of an experiment by default."""
+    return measured_environment(expand(None, [], ROOT / "config").experiments[0].experiment)
+
+
+def start(function: Callable[..., Any], *given: Any) -> Any:
+    """A process that calls a function of a module."""
+    process = CONTEXT.Process(target=function, args=given)
+    with mock.patch.dict(os.environ, environment(), clear=True):
+        process.start()
+    return process
+
+
+def call(function: Callable[..., Any], *given: Any) -> Any:
+    """What a function of a module returns in a process of its own; EOFError if it fails."""
+    here, there = CONTEXT.Pipe(duplex=False)
+    process = start(answer, there, function, given)
+    there.close()
+    try:
+        return here.recv()
+    finally:
+        process.join()
+
+
+def answer(into: Any, function: Callable[..., Any], given: tuple[Any, ...]) -> None:
+    """The process of `call`."""
+    into.send(function(*given))
 
 
 def run(experiment: Experiment, directory: Path) -> dict[str, Any]:
-    """`supervisor.run`; the first experiment decides about the environment that all must have."""
-    environment = measured_environment(experiment)
-    _environment.update(_environment or environment)
-    if environment != _environment:
+    """`supervisor.run`."""
+    if measured_environment(experiment) != environment():
         return supervisor.run(experiment, directory)
     with mock.patch.object(supervisor, "watch", watch):
         return supervisor.run(experiment, directory)
 
 
-def watch(experiment: Experiment, directory: Path, profiling: Profiling) -> Ending:
+def watch(_experiment: Experiment, directory: Path, _profiling: Profiling) -> Ending:
     """`supervisor.watch` for a process that is neither profiled nor killed."""
-    with mock.patch.dict(os.environ, _environment, clear=True):
-        process = CONTEXT.Process(target=session, args=(directory,))
-        process.start()
-    process.join()
+    start(session, directory).join()
     return Ending(True, read_session(directory).get("finished", False), None)
 
 

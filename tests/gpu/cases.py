@@ -3,9 +3,8 @@
 from collections import Counter
 from dataclasses import dataclass
 
-from kvscope.engine.attention.events import ALL_HEADS
 from kvscope.engine.attention.gpu_batch import tile_tokens
-from kvscope.kinds import K_READ, K_WRITE, V_READ, V_WRITE
+from kvscope.events import K_READ, K_WRITE, RECORD_ALL_HEADS, V_READ, V_WRITE
 
 LAYER = 3
 
@@ -39,7 +38,9 @@ class Case:
                 first, last = max(start, before), min(end, before + new)
                 if first < last:
                     for kind in (K_WRITE, V_WRITE):
-                        owed[kind, row, ALL_HEADS, position, first - start, last - first] += 1
+                        owed[
+                            kind, row, RECORD_ALL_HEADS, position, first - start, last - first
+                        ] += 1
         return owed
 
     def reads(self) -> Counter:

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 from kvscope.engine.attention import gpu_clock, gpu_launch
-from kvscope.engine.attention.events import EVENT, WORDS
 from kvscope.engine.attention.gpu_batch import batch
 from kvscope.engine.attention.gpu_buffers import HEADER, HEADER_WORDS, Segments
+from kvscope.events import RECORD, RECORD_WORDS
 from tests.gpu.cases import LAYER, Case
 
 UNTOUCHED = -0x5555555555555556
@@ -25,7 +25,7 @@ class Outcome:
     table: np.ndarray
     writes: np.ndarray  # HEADER of each segment of the write kernel
     reads: np.ndarray
-    events: np.ndarray  # EVENT; the whole buffer and GUARD rows more
+    events: np.ndarray  # RECORD; the whole buffer and GUARD rows more
     words: np.ndarray  # the same, as (rows, 4) words
     splits: int
 
@@ -103,7 +103,7 @@ def attention(case: Case, instrument: bool = True, skip: int | None = None) -> O
     rooms += [(t.events(case.head_stride), t.segments(case.head_stride)) for t in kinds]
     needed, segments = sum(events for events, _ in rooms), sum(count for _, count in rooms)
     capacity = min(case.capacity, needed)
-    events = torch.full((capacity + GUARD, WORDS), UNTOUCHED)
+    events = torch.full((capacity + GUARD, RECORD_WORDS), UNTOUCHED)
     headers = torch.full((segments + GUARD, HEADER_WORDS), UNTOUCHED)
     counter = torch.zeros(1, dtype=torch.int64)
     places = np.cumsum([(0, 0), *rooms], axis=0)
@@ -133,7 +133,7 @@ def attention(case: Case, instrument: bool = True, skip: int | None = None) -> O
         model.table,
         found[: rooms[0][1]],
         found[rooms[0][1] : segments],
-        events.numpy().view(EVENT)[:, 0],
+        events.numpy().view(RECORD)[:, 0],
         events.numpy(),
         work.decode.splits,
     )

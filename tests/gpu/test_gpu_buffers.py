@@ -8,21 +8,20 @@ import numpy as np
 import pytest
 import torch
 
-from kvscope.engine.attention.events import EVENT
 from kvscope.engine.attention.gpu_buffers import HEADER, Buffers, Launch, Segments
 from kvscope.engine.attention.gpu_tracer import GpuTracer
-from kvscope.kinds import ATTENTION, WRITE
+from kvscope.events import ATTENTION, RECORD, WRITE
 
 
 def record(segments: Segments, counts: list[int], mark: int) -> np.ndarray:
     """Play the kernel: segments of `counts` events, each in room for the largest."""
     headers = segments.headers.numpy().view(HEADER)[:, 0]
-    events = segments.events.numpy().view(EVENT)[:, 0]
+    events = segments.events.numpy().view(RECORD)[:, 0]
     kept = []
     for n, count in enumerate(counts):
         place = segments.first_event + n * max(counts)
         used = max(0, min(count, segments.event_limit - place))
-        made = np.zeros(used, EVENT)
+        made = np.zeros(used, RECORD)
         made["block"], made["row"] = np.arange(used) + mark, n
         events[place : place + used] = made
         fields = {"events": used, "dropped": count - used, "place": place, "sm": n}

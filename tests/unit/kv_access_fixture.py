@@ -155,7 +155,7 @@ class Engine:
             dict.fromkeys(tables.STEPS.names, 0) | tokens | {
                 "repeat": self.repeat, "step": step, "phase": phase,
                 "start_s": (start - self.origin) * 1e-9, "duration_s": (self.now - start) * 1e-9,
-                "schedule_s": 1e-5, "forward_s": (self.now - start) * 1e-9 - 1e-5,
+                "schedule_s": 1e-5, "forward_s": (self.now - start) * 1e-9 - 2e-5,
                 "scheduled_tokens": sum(scheduled), "sampled_tokens": len(scheduled),
                 "requests": len(scheduled), "kv_blocks_total": self.served.blocks,
                 "kv_blocks_used": sum(map(len, self.tables)), "kv_tokens_used": sum(held),
@@ -191,12 +191,20 @@ def write_traced_run(results: Path, name: str = "traced", served: Served | None 
     for path in (directory, out):
         path.mkdir(parents=True, exist_ok=True)
     fake = Fake({"name": name}, blocks=done.blocks, block_size=done.block_size)
-    own = settings(fake)
+    own = settings(fake) | {"repeats": done.repeats}
+    own["model"]["layers"] = done.layers
+    own["workload"]["num_requests"] = len(done.prompts)
+    own["batching"] = {"name": "mixed"}  # prompts are computed whole
+    own["engine"]["max_num_batched_tokens"] = max(step["scheduled_tokens"] for step in done.steps)
     (directory / "experiment.yaml").write_text(yaml.safe_dump(own, sort_keys=False))
     for table, frame in _host_tables(done).items():
         tables.write(table, frame, directory / f"{table.name}.parquet")
     known = facts(replace(fake, repeats=done.repeats)) | {"experiment_id": name}
     known["engine"] |= {"block_bytes": done.block_bytes, "layers": done.layers}
+    steps = pd.DataFrame(done.steps)
+    ends = (steps["start_s"] + steps["duration_s"]).groupby(steps["repeat"]).max()
+    for repeat in known["clock"]["repeats"]:
+        repeat["duration_s"] = float(ends[repeat["repeat"]])
     runfile.write_run(directory, known)
     trace_run(directory, out, done)
     return directory
@@ -247,4 +255,19 @@ def _host_tables(done: Served) -> dict[tables.Table, pd.DataFrame]:
         tables.STEPS: steps,
         tables.BATCH: pd.DataFrame(done.batch, columns=tables.BATCH.names),
         tables.PREEMPTIONS: tables.PREEMPTIONS.empty(),
+        tables.LAYERS: _layers(steps, done.layers),
     }
+
+
+def _layers(steps: pd.DataFrame, count: int) -> pd.DataFrame:
+    """The layers of each pass, alike in length, within its forward part."""
+    each = steps["forward_s"] / count
+    parts = [
+        steps[["repeat", "step"]].assign(
+            layer=layer,
+            start_s=steps["start_s"] + steps["schedule_s"] + layer * each,
+            duration_s=0.9 * each,
+        )
+        for layer in range(count)
+    ]
+    return pd.concat(parts, ignore_index=True)

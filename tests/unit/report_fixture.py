@@ -16,7 +16,8 @@ from kvscope.analyse.experiment import analyse
 from kvscope.files import write_json
 from kvscope.stalls import stalled
 
-SCHEDULE_S = 1e-4
+SCHEDULE_S, TAKING_S = 1e-4, 5e-5  # before a pass's forward part, and after it
+LAYERS = 4
 UTC_NS = 1_790_000_000_000_000_000
 TOKEN_BYTES = 4096  # K and V of a token over all layers
 # Seconds a copy takes to be issued, and bytes a second, by kind of host memory.
@@ -240,11 +241,16 @@ class Simulation:
         held = sum(request.cached for request in self.running)
         used = sum(fake.blocks_of(request.cached) for request in self.running)
         time = (self.repeat, self.step, phase, self.now, duration)
-        parts = (SCHEDULE_S, duration - SCHEDULE_S)
+        parts = (SCHEDULE_S, duration - SCHEDULE_S - TAKING_S)
         tokens = (prefill + decode, prefill, decode, recomputed, sampled)
         counts = (len(rows), resumed, current.preempted, len(self.waiting))
         blocks = (used, fake.blocks, held, self.host_used, fake.pool)
         self.write("steps", (*time, *parts, *tokens, *counts, *blocks, False, "measured"))
+        start = self.now + SCHEDULE_S + current.copies_s
+        each = (end - TAKING_S - start) / LAYERS
+        for layer in range(LAYERS):
+            row = (self.repeat, self.step, layer, start + layer * each, 0.9 * each)
+            self.write("layers", row)
 
     def batch_row(self, request: Request, tokens: int, end: float) -> tuple[Any, ...]:
         before = request.cached - tokens
@@ -277,7 +283,7 @@ def write_experiment(fake: Fake, results: Path, seed: int = 0) -> Path:
     if fake.status is None:
         return directory
     (directory / "log.txt").write_text(fake.log)
-    fake.rows = {name: [] for name in ("requests", "steps", "batch", "preemptions")}
+    fake.rows = {name: [] for name in ("requests", "steps", "batch", "preemptions", "layers")}
     if fake.status == "complete":
         random = np.random.default_rng(seed)
         for repeat in range(fake.repeats):
@@ -313,7 +319,7 @@ def settings(fake: Fake) -> dict[str, Any]:
         overflow |= {"host_memory": fake.host_memory, "copies": fake.copies}
         overflow["host_blocks"] = fake.host_blocks
     return {
-        "model": {"name": model, "layers": 4, "hidden_size": 256, "dtype": "float32"},
+        "model": {"name": model, "layers": LAYERS, "hidden_size": 256, "dtype": "float32"},
         "device": {"name": "cpu", "threads": 1},
         "engine": {"max_model_len": 1024, "max_num_batched_tokens": 512},
         "workload": {
@@ -336,12 +342,17 @@ def facts(fake: Fake) -> dict[str, Any]:
             "run_start_monotonic_ns": 5,
             "run_start_utc_ns": UTC_NS,
             "repeats": [
-                {"repeat": n, "start_ns": n * 10**9, "duration_s": 1.0} for n in range(fake.repeats)
+                {"repeat": n, "start_ns": n * 10**12, "duration_s": _took_s(fake, n)}
+                for n in range(fake.repeats)
             ],
         },
         "warmup": {"passes": 50, "classes": 9, "uncovered_classes": []},
-        "engine": {"kv_blocks_total": fake.blocks, "device": "cpu"} | size,
-    }
+        "engine": {
+            "kv_blocks_total": fake.blocks, "host_blocks_total": fake.pool, "layers": LAYERS,
+            "device": "cpu", "leaked_blocks": [],
+        }
+        | size,
+    }  # fmt: skip
     return {
         "experiment_id": fake.id,
         "status": fake.status,
@@ -360,6 +371,13 @@ def facts(fake: Fake) -> dict[str, Any]:
         **(measured if fake.status == "complete" else {}),
         "files": {},
     }  # fmt: skip
+
+
+def _took_s(fake: Fake, repeat: int) -> float:
+    """How long a repeat took: until its last request was served."""
+    names = tables.REQUESTS.names
+    rows = [dict(zip(names, row, strict=True)) for row in fake.rows.get("requests", [])]
+    return max((row["finished_s"] for row in rows if row["repeat"] == repeat), default=1.0)
 
 
 def write_study(

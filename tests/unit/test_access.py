@@ -15,7 +15,7 @@ from kvscope.analyse.access import ACCESS_METRICS, Trace, covered_ns, trace_of
 from kvscope.analyse.events import Events, phases_of, read_events, traced_parts
 from kvscope.analyse.reuse import Reuses, bursts_of, distinct_between, keys, reuses_of
 from kvscope.errors import BadInput
-from kvscope.kinds import KINDS
+from kvscope.events import KINDS
 from kvscope.runfile import read_run, write_run
 
 from .kv_access_fixture import Served, events_frame, serve, write_traced_run

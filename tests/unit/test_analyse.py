@@ -15,6 +15,7 @@ from kvscope.analyse.experiment import metrics_of
 from kvscope.analyse.metrics import BY_NAME
 from kvscope.analyse.records import Records
 from kvscope.analyse.statistics import coefficient_of_variation, estimate
+from kvscope.oracle import HELD, VIOLATED, Verdict
 from kvscope.stalls import stalled
 
 BLOCK_SIZE = 16
@@ -322,6 +323,32 @@ def test_a_lost_trace_is_a_reason_and_an_absent_profiler_is_none():
     assert validity.lost_trace({"profiler": {"used": "none", "reason": "not here"}}) == []
     lost = {"profiler": {"used": "nsys", "reason": "nsys left no report"}}
     assert names(validity.lost_trace(lost)) == ["profiler_lost_events"]
+
+
+def test_everything_that_speaks_against_a_run_is_a_reason():
+    verdicts = [Verdict("a", "", "", HELD), Verdict("b", "", "", VIOLATED, 2, "first")]
+    facts = {"status": "complete", "warmup": {"passes": 0}, "repeats": {"until": 0.01}}
+    facts["profiler"] = {"used": "nsys", "reason": "no report"}
+    records = repeated(1, 3)
+    flagged = records.steps["duration_s"] > 1  # the second repeat's first pass
+    records = changed(records, steps=records.steps.assign(stalled=flagged, kv_tokens_used=1))
+    found = validity.reasons_against(facts, records, verdicts)
+    assert names(found) == [
+        "b",
+        "too_few_repeats",
+        "unstable",
+        "not_precise",
+        "stalled",
+        "no_warm_up",
+        "profiler_lost_events",
+    ]
+    assert found[0].detail == "2 (first)"
+    imported = facts | {"imported_from": {}}
+    assert names(validity.reasons_against(imported, records, verdicts)) == names(found)[:5]
+    failed = {"status": "failed", "reason": "no room"}
+    assert validity.reasons_against(failed, records, verdicts) == [
+        validity.Reason("failed", "no room")
+    ]
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20), st.floats(0.1, 10))

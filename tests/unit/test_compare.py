@@ -99,6 +99,14 @@ def test_nothing_else_may_differ_and_it_must_never_preempt(other):
     assert amples([SCARCE, other]) == [None, None]
 
 
+def test_experiments_that_gave_requests_up_did_other_work():
+    gave_up = {"aborted_requests": [0, 1]}
+    scarce = experiment(preemptions=[3, 3, 3], makespan_s=[5.0, 5.2, 5.1], **gave_up)
+    ample = experiment({"gib": 2.0}, preemptions=[0, 0, 0], makespan_s=[4.0, 4.1, 3.9], **gave_up)
+    assert amples([scarce, AMPLE]) == [None, None]
+    assert amples([SCARCE, ample]) == [None, None]
+
+
 def test_of_several_with_room_the_emptiest_is_the_one():
     fuller = experiment({"blocks": 99}, preemptions=[0], kv_block_utilization_peak=[0.9])
     emptier = experiment({"blocks": 999}, preemptions=[0], kv_block_utilization_peak=[0.1])

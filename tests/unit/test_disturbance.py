@@ -14,6 +14,7 @@ from kvscope.run.disturbance import (
     MAXIMUM_WAITING,
     NOISE_TICKS,
     Cpu,
+    Process,
     Sample,
     between,
     sample,
@@ -118,7 +119,7 @@ def after(
         (after(others=int(MAXIMUM_OTHERS * 2000), steal=int(MAXIMUM_STEAL * 2000)), ""),
         (after(waited_s=0.9 * MAXIMUM_WAITING * 10), ""),
         (after(others=905), "other processes used 0.9 of 2 CPUs"),
-        (after(steal=105), "the hypervisor took 5% of the CPU time"),
+        (after(steal=185), "the hypervisor took 9% of the CPU time"),
         (after(waited_s=1.2), "the run waited for a CPU for 12% of its time"),
         (after(other_run=True), "another run was measured at the same time"),
         (
@@ -169,5 +170,11 @@ def test_shares_are_shares(others: int, steal: int, waited_s: float) -> None:
 def test_the_thresholds_let_an_idle_machine_pass() -> None:
     """A machine's own services take about 1 % of it."""
     assert 0.01 < disturbance.MAXIMUM_OTHERS < 0.25
-    assert 0.005 < disturbance.MAXIMUM_STEAL < 0.05
+    assert 0.04 < disturbance.MAXIMUM_STEAL < 0.1
     assert 0.005 < disturbance.MAXIMUM_WAITING < 0.05
+
+
+def test_a_profiler_above_the_measured_process_is_no_other_run() -> None:
+    """Its command line has that of the process it starts, which it gives a session of its own."""
+    profiler, own, other = Process(7, 7, 0, 1), Process(9, 9, 0, 7), Process(20, 20, 0, 1)
+    assert disturbance.sessions_above(own, [profiler, own, other]) == {7, 9}

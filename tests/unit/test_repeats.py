@@ -14,7 +14,7 @@ from scipy import stats
 
 from kvscope import tables
 from kvscope.analyse.metrics import BY_NAME
-from kvscope.analyse.precision import MOST_DESCRIBED, disturbed, imprecise
+from kvscope.analyse.precision import MOST_DESCRIBED, disturbed, imprecise, misled
 from kvscope.analyse.records import Records
 from kvscope.analyse.statistics import estimate
 from kvscope.errors import BadInput
@@ -80,6 +80,14 @@ def test_it_ends_between_min_and_max_and_not_before_it_must(
     assert facts["measured"] == ended
     assert facts["reached"] == (facts["half_width_share"] <= until)
     assert facts["reached"] or ended == stopping.max
+
+
+@pytest.mark.parametrize(("disturbed", "repeats"), [(0, 3), (1, 4), (4, 7), (7, 10), (9, 10)])
+def test_it_goes_on_until_enough_repeats_were_undisturbed(disturbed: int, repeats: int) -> None:
+    """The first ones are disturbed; all are equally fast."""
+    stopping = Stopping(3, 10, 0.05)
+    ended = next(n for n in count(1) if stopping.ends([1.0] * n, min(n, disturbed)))
+    assert ended == repeats
 
 
 @given(st.lists(st.floats(1, 1e6), min_size=2, max_size=20))
@@ -223,6 +231,40 @@ def test_what_disturbed_a_run_is_told_with_what_it_may_have_caused() -> None:
     assert disturbed(run) == f"repeat 1: {BUSY}"
     (reason,) = imprecise(run, records(1, 2, 3))
     assert reason.detail.endswith(f"after 3 repeats; repeat 1: {BUSY}")
+
+
+@pytest.mark.parametrize(
+    ("makespans", "whys", "detail"),
+    [
+        ((2, 2, 2), ("", "", ""), None),
+        ((2, 2, 2), (BUSY, BUSY, BUSY), "0 of 3 repeats were undisturbed, at least 3 are needed"),
+        ((2, 2, 2), ("", "", BUSY), "2 of 3 repeats were undisturbed, at least 3 are needed"),
+        ((2, 2, 2, 2.01), ("", "", "", BUSY), None),
+        ((2, 2.01, 2, 4, 4, 4, 4, 4), ("", "", "", *5 * (BUSY,)), "lies outside of the interval"),
+    ],
+)
+def test_a_load_that_may_have_changed_the_throughput_makes_a_run_not_valid(
+    makespans: tuple[float, ...], whys: tuple[str, ...], detail: str | None
+) -> None:
+    run = facts(None, *(repeat(number, why) for number, why in enumerate(whys)))
+    found = [reason.detail for reason in misled(run, records(*makespans))]
+    assert (detail is None and not found) or (detail in found[0] and BUSY in found[0])
+
+
+@given(
+    st.lists(st.tuples(st.floats(0.99, 1.01), st.booleans()), min_size=3, max_size=10),
+    st.floats(1.1, 5),
+)
+def test_a_valid_throughput_holds_that_of_the_undisturbed(
+    repeats: list[tuple[float, bool]], slowdown: float
+) -> None:
+    makespans = [alone * (slowdown if loaded else 1) for alone, loaded in repeats]
+    run = facts(None, *(repeat(n, BUSY * loaded) for n, (_, loaded) in enumerate(repeats)))
+    if misled(run, records(*makespans)):
+        return
+    undisturbed = [60 / m for m, (_, loaded) in zip(makespans, repeats, strict=True) if not loaded]
+    found = estimate([60 / makespan for makespan in makespans])
+    assert found.low <= np.mean(undisturbed) <= found.high
 
 
 def test_of_many_disturbed_repeats_some_are_described_and_all_are_counted() -> None:

@@ -176,6 +176,14 @@ def test_the_tables_of_a_killed_process_are_cut_to_the_repeats_that_all_have(tmp
     assert not list(tmp_path.glob(".*.tmp"))
 
 
+def test_a_mark_that_was_being_written_when_its_process_was_killed_leaves_nothing(tmp_path):
+    runfile.settle(measured(tmp_path, "good"))
+    (tmp_path / RUN_DONE).rename(tmp_path / f".{RUN_DONE}.x1.tmp")
+    runfile.settle(tmp_path)
+    assert (tmp_path / RUN_DONE).exists()
+    assert not list(tmp_path.glob(".*.tmp"))
+
+
 # --- writing
 
 

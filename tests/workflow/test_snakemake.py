@@ -326,31 +326,40 @@ def interrupted(checkout: Checkout, number: int, when: str) -> int:
     return process.wait(timeout=600)
 
 
-STAGES = [
+MEASURING = (
     "results/experiments/*/attempt/.progress*",
     "results/experiments/*/attempt/session.json",
-    "results/experiments/*/run.json",
-    "results/tables/*/nvtx_ranges.parquet",
-    "results/tables/*/collect.json",
-    "results/tables/*/metrics.parquet",
-    "results/studies/two/experiments.csv",
-]
+)
+# A file that is there at the moment of each interruption, over all stages.
+MOMENTS = {
+    signal.SIGINT: (
+        MEASURING[0],
+        "results/experiments/*/run.json",
+        "results/tables/*/collect.json",
+        "results/studies/two/experiments.csv",
+    ),
+    signal.SIGKILL: (
+        MEASURING[1],
+        "results/tables/*/nvtx_ranges.parquet",
+        "results/tables/*/metrics.parquet",
+    ),
+}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["Ctrl-C", "kill -9"])
+@pytest.mark.parametrize("number", MOMENTS, ids=["Ctrl-C", "kill -9"])
 def test_an_interrupted_study_ends_as_one_that_was_not(finished, tmp_path, number):
     checkout = Checkout(tmp_path)
     study = STUDY.format(second=4).replace("[2, 4]", "[2]")
     (tmp_path / "config" / "study" / "two.yaml").write_text(study)
-    for when in STAGES:
-        assert interrupted(checkout, number, when) != 0
+    for moment in MOMENTS[number]:
+        assert interrupted(checkout, number, moment) != 0
         before = checkout.measurements()
         done = checkout.snakemake("--until", "run_experiment")
         assert done.returncode == 0, done.stdout
         after = checkout.measurements()
         assert {name: after[name] for name in before} == before, "something was measured twice"
         shutil.rmtree(checkout.path / "results" / "tables", ignore_errors=True)
-        if when in STAGES[:2]:
+        if moment in MEASURING:
             shutil.rmtree(checkout.path / "results" / "experiments")
     done = checkout.snakemake()
     assert done.returncode == 0, done.stdout

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from kvscope import tables
 from kvscope.analyse.events import Events, Int64s, read_events
 from kvscope.analyse.reuse import Bursts, Reuses, bursts_of, keys, reuses_of, starts_of
-from kvscope.kinds import K_READ
+from kvscope.events import K_READ
 from kvscope.runfile import COMPLETE, TRACING, tables_directory
 from kvscope.tables import KV_EVENTS
 

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from kvscope import tables
 from kvscope.errors import BadInput
-from kvscope.kinds import KINDS, V_READ
+from kvscope.events import KINDS, V_READ
 
 Ints = npt.NDArray[Any]
 Int64s = npt.NDArray[np.int64]

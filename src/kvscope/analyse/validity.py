@@ -4,14 +4,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from kvscope.analyse.metrics import makespan_s, stall_time_s
-from kvscope.analyse.precision import imprecise, with_disturbance
+from kvscope.analyse.precision import MINIMUM_REPEATS, imprecise, misled, with_disturbance
 from kvscope.analyse.reason import Reason
 from kvscope.analyse.records import Records
 from kvscope.analyse.statistics import coefficient_of_variation
 from kvscope.oracle import VIOLATED, Verdict
 from kvscope.runfile import COMPLETE, IMPORTED_FROM
 
-MINIMUM_REPEATS = 3
 # Makespans that vary more than this (standard deviation over mean) are unstable.
 MAXIMUM_VARIATION = 0.10
 # A repeat that lost more than this share of its makespan in stalls is stalled.
@@ -28,7 +27,7 @@ def warm_up(facts: dict[str, Any]) -> list[Reason]:
 
 
 def repeats(facts: dict[str, Any], records: Records) -> list[Reason]:
-    """Enough repeats, alike, and the throughput known as well as was asked for."""
+    """Enough repeats, alike, the throughput as precise as was asked for, and not that of a load."""
     makespans = [makespan_s(repeat) for repeat in records.repeats()]
     reasons = []
     if len(makespans) < MINIMUM_REPEATS:
@@ -38,7 +37,7 @@ def repeats(facts: dict[str, Any], records: Records) -> list[Reason]:
     if variation > MAXIMUM_VARIATION:
         detail = f"makespan varies by {variation:.0%}, at most {MAXIMUM_VARIATION:.0%}"
         reasons.append(Reason("unstable", with_disturbance(detail, facts)))
-    return reasons + imprecise(facts, records)
+    return [*reasons, *imprecise(facts, records), *misled(facts, records)]
 
 
 def stalls(facts: dict[str, Any], records: Records) -> list[Reason]:

@@ -5,10 +5,10 @@ from functools import cached_property
 import numpy as np
 
 from kvscope.collect.arrays import Bools, Int64s
-from kvscope.collect.flushes import ALL_HEADS, Flush
+from kvscope.collect.flushes import Flush
 from kvscope.collect.known import Known
 from kvscope.collect.owed import Owed
-from kvscope.kinds import KINDS, V_READ
+from kvscope.events import ALL_HEADS, KINDS, V_READ
 
 
 def span(at: Int64s) -> slice | Int64s:

@@ -16,19 +16,12 @@ from kvscope.collect.arrays import Int64s
 from kvscope.collect.values import all_within, as_list, integers, one_of, whole, whole_numbers
 from kvscope.collect.zstd_lines import lines
 from kvscope.errors import BadInput
-from kvscope.kinds import ATTENTION, KINDS, WRITE
+from kvscope.events import COLUMNS, FLUSH_VERSION, KERNELS, KINDS
 from kvscope.reading import shown
 
-FORMAT_VERSION = 1
-ALL_HEADS = -1
 PHASES = ("prefill", "decode")
 PASS_PHASES = (*PHASES, "mixed")
-KERNELS = (WRITE, ATTENTION)
 
-COLUMNS = (
-    *("kind", "row", "kv_head", "block", "block_position", "offset_tokens", "tokens"),
-    *("start_ticks", "duration_ticks"),
-)
 # Mostly below 256, and read three times as fast then.
 _MOSTLY_SMALL = frozenset({"kind", "row", "block_position", "offset_tokens", "tokens"})
 _TIMER_PAIRS = ("start_clock", "end_clock", "start_timer", "end_timer")
@@ -169,8 +162,8 @@ def parse(line: bytes, path: Path, number: int) -> Flush:
 
 def _flush(found: dict[str, Any]) -> Flush:
     version = found["version"]
-    if version != FORMAT_VERSION:
-        raise ValueError(f"its version is {shown(version)}, this kvscope reads {FORMAT_VERSION}")
+    if version != FLUSH_VERSION:
+        raise ValueError(f"its version is {shown(version)}, this kvscope reads {FLUSH_VERSION}")
     head: dict[str, Any] = {key: whole(found[key], key, within) for key, within in _HEAD.items()}
     kernels = _kernels(found["kernels"])
     batch = _batch(found, head["block_size"])

@@ -17,7 +17,7 @@ from kvscope.collect.known import Known
 from kvscope.collect.oracles import ORACLES
 from kvscope.collect.oracles_of_time import gaps
 from kvscope.collect.owed import Owed, owed_events
-from kvscope.kinds import ATTENTION, KINDS, V_READ, WRITE
+from kvscope.events import ATTENTION, KINDS, V_READ, WRITE
 from kvscope.oracle import NONE, Oracle, Verdict, Violations, verdict
 
 ENOUGH_GAPS = 60

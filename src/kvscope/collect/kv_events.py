@@ -14,12 +14,12 @@ import pyarrow as pa
 
 from kvscope.collect.arrays import Int64s
 from kvscope.collect.clock import Clock, along_segments
-from kvscope.collect.flushes import ALL_HEADS, PHASES, Flush, Kernel, ahead, read_flushes
+from kvscope.collect.flushes import PHASES, Flush, Kernel, ahead, read_flushes
 from kvscope.collect.judge import Judge
 from kvscope.collect.launches import Launches
 from kvscope.collect.owed import Owed, owed_events
 from kvscope.collect.writing import table_path, write_batches
-from kvscope.kinds import KINDS
+from kvscope.events import ALL_HEADS, KINDS
 from kvscope.tables import KV_EVENTS, KV_KERNELS, write
 
 RISING = ("start_ns", "end_ns")

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from kvscope.collect.writing import table_path
-from kvscope.kinds import ATTENTION, WRITE
+from kvscope.events import ATTENTION, WRITE
 from kvscope.tables import GPU_KERNELS
 
 NAMES = {WRITE: "kvscope_write", ATTENTION: "kvscope_attention"}

@@ -11,10 +11,9 @@ import numpy as np
 
 from kvscope.collect.arrays import Bools, Int64s
 from kvscope.collect.evidence import Evidence, first_of, span
-from kvscope.collect.flushes import ALL_HEADS
 from kvscope.collect.oracles_of_blocks import ORACLES_OF_BLOCKS
 from kvscope.collect.oracles_of_time import ORACLES_OF_TIME
-from kvscope.kinds import ATTENTION, K_READ, K_WRITE, KINDS, V_READ, V_WRITE, WRITE
+from kvscope.events import ALL_HEADS, ATTENTION, K_READ, K_WRITE, KINDS, V_READ, V_WRITE, WRITE
 from kvscope.oracle import NONE, Oracle, Violations
 
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from kvscope.collect.arrays import Int64s
 from kvscope.collect.evidence import Evidence
 from kvscope.collect.flushes import Flush
-from kvscope.kinds import ATTENTION, K_READ, V_READ, WRITE
+from kvscope.events import ATTENTION, K_READ, V_READ, WRITE
 from kvscope.oracle import NONE, Oracle, Violations
 
 # Two readings of the same clock, one by the engine's Python, one beside the kernel.
@@ -66,6 +66,21 @@ def _strays(flush: Flush, segments: npt.NDArray[np.intp]) -> Violations:
         return NONE
     worker = flush.segments.worker[segments[0]]
     return Violations(len(segments), f"thread block {worker} ran outside of its kernel's interval")
+
+
+def worker_repeated(evidence: Evidence) -> Violations | None:
+    """No two segments of a kernel are of the same worker."""
+    flush, segments = evidence.flush, evidence.flush.segments
+    if flush.kv_heads is None:
+        return None
+    owners = np.stack([segments.kernel, segments.worker])
+    found, counts = np.unique(owners, axis=1, return_counts=True)
+    again = np.flatnonzero(counts > 1)
+    if not len(again):
+        return NONE
+    kernel, worker = found[:, again[0]].tolist()
+    words = f"{counts[again[0]]} segments of kernel '{flush.kernels[kernel].name}'"
+    return Violations(len(again), f"{words} are of worker {worker}")
 
 
 def events_overlap(evidence: Evidence) -> Violations | None:
@@ -157,6 +172,7 @@ ORACLES_OF_TIME: tuple[Oracle[Evidence], ...] = tuple(
     for look in (
         event_of_other_kernel,
         event_outside_kernel,
+        worker_repeated,
         events_overlap,
         v_read_before_k,
         kernel_outside_layer,

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from kvscope.collect.arrays import Bools, Int64s
 from kvscope.collect.flushes import Flush
-from kvscope.kinds import ATTENTION
+from kvscope.events import ATTENTION
 
 
 class Owed:

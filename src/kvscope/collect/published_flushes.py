@@ -11,9 +11,18 @@ from typing import Any
 
 import numpy as np
 
-from kvscope.collect.flushes import ALL_HEADS, COLUMNS, FORMAT_VERSION
 from kvscope.collect.published_records import WARPS, WRITES_KEY, Record, Trace
-from kvscope.kinds import ATTENTION, K_READ, K_WRITE, V_READ, V_WRITE, WRITE
+from kvscope.events import (
+    ALL_HEADS,
+    ATTENTION,
+    COLUMNS,
+    FLUSH_VERSION,
+    K_READ,
+    K_WRITE,
+    V_READ,
+    V_WRITE,
+    WRITE,
+)
 
 # What the kernels divided clock64 by, and the fastest clock of the GPU they ran on.
 CYCLES_PER_TICK, FASTEST_MHZ = 210, 1410
@@ -78,7 +87,7 @@ def _flush(trace: Trace, step: int, layer: int, known: list[dict[int, int]]) -> 
     events = [event for _, own in parts for event in own]
     phase = "prefill" if step == trace.prefill else "decode"
     return {
-        **{"version": FORMAT_VERSION, "repeat": 0, "step": step - 1, "layer": layer},
+        **{"version": FLUSH_VERSION, "repeat": 0, "step": step - 1, "layer": layer},
         **{"phase": phase, "block_size": size, "tile_tokens": max(scheduled), "kv_heads": None},
         "requests": [str(row) for row in range(len(lengths))],
         "phases": [phase] * len(lengths),

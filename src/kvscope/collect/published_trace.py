@@ -26,8 +26,8 @@ from kvscope.collect.published_flushes import (
     flushes,
 )
 from kvscope.collect.published_records import DURATION_KEY, Record, Trace, read_records
+from kvscope.events import ATTENTION, K_READ, KINDS, V_READ
 from kvscope.files import atomic_path
-from kvscope.kinds import ATTENTION, K_READ, KINDS, V_READ
 from kvscope.runfile import KERNEL_EVENTS, RUN_FILE, TRACING, recorded_files, write_run
 
 UNBOXKV_TRACE = "unboxkv-trace"

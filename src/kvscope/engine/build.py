@@ -58,16 +58,22 @@ class Engine:
         from kvscope.engine.attention.reference import ReferenceChecks
         from kvscope.engine.overflow.contents import SwapChecks
 
-        outputs, copies = ReferenceChecks(), SwapChecks()
-        watched: list[tuple[Any, Comparisons]] = [(layer, outputs) for layer in self.attention]
+        outputs = ReferenceChecks()
+        caches: dict[str, Any] = {}
         if has_kv_transfer_group():
-            watched.append((get_kv_transfer_group(), copies))
-        for part, checks in watched:
-            part.checks = checks
+            caches = get_kv_transfer_group().layers
+        swaps = SwapChecks(caches, self.scheduler.blocks_of)
+        watched = [self.scheduler] if caches else []
+        hook = self.timer.before_layers(lambda: swaps.runs(self.scheduler.scheduled))
+        for layer in self.attention:
+            layer.checks = outputs
+        for scheduler in watched:
+            scheduler.checks = swaps
         try:
-            yield {"reference_checks": outputs, "swap_checks": copies}
+            yield {"reference_checks": outputs, "swap_checks": swaps}
         finally:
-            for part, _ in watched:
+            hook.remove()
+            for part in (*self.attention, *watched):
                 part.checks = None
 
     @property

@@ -4,6 +4,7 @@ On a GPU this is the time to launch the block's kernels; the kernels' own times 
 profiler, which finds them through the same ranges.
 """
 
+from collections.abc import Callable
 from time import perf_counter_ns
 from typing import Any
 
@@ -26,14 +27,24 @@ class LayerTimer:
         self._scheduler = scheduler
         self._start_ns = 0
         self._handles: list[Any] = []
+        self._first: torch.nn.Module | None = None
 
     def install(self, model: torch.nn.Module) -> int:
         """Hook all transformer blocks of `model`; returns their number."""
         blocks = transformer_blocks(model)
+        self._first = blocks[0]
         for layer, block in enumerate(blocks):
             self._handles.append(block.register_forward_pre_hook(self._before(layer)))
             self._handles.append(block.register_forward_hook(self._after(layer)))
         return len(blocks)
+
+    def before_layers(self, action: Callable[[], None]) -> Any:
+        """Have something done before the first block of each pass; `remove` it from what is given.
+
+        Copies of the pass have been ordered by then, and the cache has none of its new tokens.
+        """
+        assert self._first is not None
+        return self._first.register_forward_pre_hook(lambda _module, _args: action())
 
     def remove(self) -> None:
         """Take the hooks off again."""

@@ -5,6 +5,7 @@ The engine runs in this process and without asynchronous scheduling, so that one
 bracket the forward pass; the sampled tokens are on the host when the second one is made.
 """
 
+from collections.abc import Collection
 from time import perf_counter_ns
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
 from kvscope.engine.marks import Marks
+from kvscope.engine.overflow.contents import SwapChecks
 from kvscope.engine.overflow.policy import OverflowPolicy, Victim
 from kvscope.engine.overflow.recompute import Recompute
 from kvscope.engine.recording import PassRecord, PreemptionRecord, Recording
@@ -35,6 +37,7 @@ class RecordingScheduler(Scheduler):
         self.marks = Marks()
         self.overflow: OverflowPolicy = Recompute()
         self.tracer: Tracing | None = None
+        self.checks: SwapChecks | None = None  # while copies are checked
         self._finished: set[str] = set()  # reported by empty schedules
         self._preempted: set[str] = set()  # reported by empty schedules
         self._in_flight: SchedulerOutput | None = None
@@ -72,6 +75,18 @@ class RecordingScheduler(Scheduler):
     def swapped_out(self, request: Request) -> bool:
         """Whether a request's blocks lie in the host pool."""
         return self._pool is not None and request.request_id in self._pool
+
+    def blocks_of(self, request_id: str) -> list[int]:
+        """The blocks that a request has now, in order."""
+        blocks: list[int] = self.kv_cache_manager.get_block_ids(request_id)[0]
+        return blocks
+
+    @property
+    def scheduled(self) -> Collection[str]:
+        """The requests of the pass under way, by vLLM's internal ids."""
+        pass_ = self._in_flight
+        names: Collection[str] = () if pass_ is None else pass_.num_scheduled_tokens
+        return names
 
     def fill(self, throttle_prefills: bool = False) -> SchedulerOutput:
         """Choose the requests of the next forward pass, and their tokens: here, as vLLM does."""
@@ -134,7 +149,7 @@ class RecordingScheduler(Scheduler):
         return super()._free_request(request, *args, **kwargs)
 
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        blocks = self.kv_cache_manager.get_block_ids(request.request_id)[0]
+        blocks = self.blocks_of(request.request_id)
         tokens = request.num_computed_tokens
         victim = Victim(
             request_id=request.request_id,
@@ -145,6 +160,8 @@ class RecordingScheduler(Scheduler):
         )
         wanted = self._pool is not None and tokens > 0 and self.overflow.keeps(victim)
         kept = wanted and self.connector.swap_out(request.request_id, tokens, blocks)
+        if kept and self.checks is not None:
+            self.checks.leaves(request.request_id, -(-tokens // self.block_size))
         self.recording.preemptions.append(
             PreemptionRecord(
                 step=len(self.recording.passes),

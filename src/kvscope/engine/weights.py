@@ -55,6 +55,7 @@ class SeededLoader(BaseModelLoader):
                 parameter.data.fill_(1.0)
                 continue
             generator = torch.Generator(device=parameter.device)
-            generator.manual_seed(self.seed * 2**32 + zlib.crc32(name.encode()))
+            # A CPU's generator takes no more than 32 bits of what it is given.
+            generator.manual_seed(zlib.crc32(f"{self.seed} {name}".encode()))
             deviation = standard_deviation(name, parameter.shape)
             parameter.data.normal_(0.0, deviation, generator=generator)

@@ -38,9 +38,9 @@ Repeated = Annotated[
 class Stopping:
     """When the repeats of a run end.
 
-    After the first one from `min` on at which half the width of the throughput's 95 % confidence
-    interval is within `until` times its mean, and after `max` in any case. Without `until` there
-    are as many as were asked for (`min` = `max`).
+    After the first one at which `min` were undisturbed and half the width of the throughput's 95 %
+    confidence interval is within `until` times its mean, and after `max` in any case. Without
+    `until` there are as many as were asked for (`min` = `max`).
     """
 
     min: int
@@ -60,10 +60,11 @@ class Stopping:
             return None
         return half_width_share(throughputs) <= self.until
 
-    def ends(self, throughputs: Sequence[float]) -> bool:
-        """Whether no repeat follows those of these throughputs."""
-        measured = len(throughputs)
-        return measured >= self.max or (measured >= self.min and bool(self.reached(throughputs)))
+    def ends(self, throughputs: Sequence[float], disturbed: int = 0) -> bool:
+        """Whether no repeat follows those of these throughputs, of which so many were disturbed."""
+        undisturbed = len(throughputs) - disturbed
+        known = undisturbed >= self.min and bool(self.reached(throughputs))
+        return known or len(throughputs) >= self.max
 
     def facts(self, throughputs: Sequence[float]) -> dict[str, Any]:
         """What run.json says of the rule and of what came of it."""

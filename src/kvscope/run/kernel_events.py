@@ -11,9 +11,9 @@ from typing import Any
 import orjson
 import zstandard
 
-from kvscope.engine.attention.events import VERSION
 from kvscope.engine.attention.tracing import Tracing
 from kvscope.engine.recording import PassRecord, Recording
+from kvscope.events import FLUSH_VERSION
 from kvscope.plan.experiment import Experiment
 from kvscope.run.recorder import Repeat, external_id
 from kvscope.runfile import KERNEL_EVENTS
@@ -72,7 +72,7 @@ class KernelEvents:
             self.events += int(sum(recorded["segments"]["events"]))
             self.dropped += int(sum(recorded["segments"]["dropped"]))
             head = {
-                "version": VERSION,
+                "version": FLUSH_VERSION,
                 "layer": layer,
                 "tile_tokens": tracer.tile_tokens,
                 "kv_heads": tracer.kv_heads,

@@ -3,14 +3,16 @@
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
 from kvscope import tables
-from kvscope.engine.overflow.copies import Transfer
 from kvscope.engine.recording import PassRecord, PreemptionRecord, Recording
+
+if TYPE_CHECKING:
+    from kvscope.engine.overflow.copies import Transfer
 
 NANOSECONDS = 1e-9
 
@@ -77,7 +79,7 @@ class Replay:
         self.preemptions: list[dict[str, Any]] = []
         self._transfers: dict[tuple[str, str], deque[Transfer]] = defaultdict(deque)
 
-    def copied(self, transfers: Sequence[Transfer]) -> None:
+    def copied(self, transfers: "Sequence[Transfer]") -> None:
         """What the device copied, in order; each copy belongs to one preemption or resumption."""
         for transfer in transfers:
             self._transfers[external_id(transfer.request_id), transfer.direction].append(transfer)

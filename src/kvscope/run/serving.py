@@ -6,15 +6,18 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import perf_counter_ns
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from kvscope import tables
-from kvscope.engine.build import Engine
 from kvscope.run.progress import Progress
 from kvscope.run.recorder import NANOSECONDS, Repeat
 from kvscope.workload.requests import Request
+
+if TYPE_CHECKING:
+    from kvscope.engine.build import Engine
 
 
 @dataclass
@@ -22,6 +25,7 @@ class Served:
     """What became of a request list: output token ids, and when requests were given up."""
 
     origin_ns: int
+    duration_s: float = 0.0  # from there to the end of the last request
     outputs: dict[str, list[int]] = field(default_factory=dict)
     aborted_s: dict[str, float] = field(default_factory=dict)
 
@@ -31,7 +35,10 @@ class Served:
 
 
 def serve(
-    engine: Engine, requests: Sequence[Request], progress: Progress, timeout_s: float | None = None
+    engine: "Engine",
+    requests: Sequence[Request],
+    progress: Progress,
+    timeout_s: float | None = None,
 ) -> Served:
     """Serve the requests once.
 
@@ -58,10 +65,11 @@ def serve(
                 progress.advance(len(served.outputs[output.request_id]))
         if timeout_s is not None:
             give_up(engine, unfinished, served, timeout_s)
+    served.duration_s = served.now_s()
     return served
 
 
-def hand_over(engine: Engine, request: Request) -> None:
+def hand_over(engine: "Engine", request: Request) -> None:
     """Give vLLM a request, to be answered greedily with exactly its number of tokens."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
@@ -80,7 +88,7 @@ def hand_over(engine: Engine, request: Request) -> None:
 
 
 def give_up(
-    engine: Engine, unfinished: dict[str, Request], served: Served, timeout_s: float
+    engine: "Engine", unfinished: dict[str, Request], served: Served, timeout_s: float
 ) -> None:
     """Abort the requests whose time is over, wherever they are: running, waiting, swapped out."""
     now_s = served.now_s()

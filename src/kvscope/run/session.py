@@ -66,6 +66,11 @@ class Session:
         """Tokens a second of each finished repeat."""
         return [throughput_tokens_per_s(frame) for frame in self.outcomes]
 
+    @property
+    def disturbed(self) -> int:
+        """How many finished repeats other load disturbed."""
+        return sum(entry["disturbed"] for entry in self.disturbance)
+
     def context(self, engine: Engine, origin_ns: int) -> RepeatContext:
         """The context of the repeat that starts at `origin_ns`."""
         return RepeatContext(
@@ -114,7 +119,7 @@ def measure(session: Session, marks: Marks, progress: Progress) -> None:
         session.engine |= {name: found.facts for name, found in checks.items()}
         session.timings_s["warm_up"] = time.perf_counter() - began
         began = time.perf_counter()
-        while not stopping.ends(session.throughputs):
+        while not stopping.ends(session.throughputs, session.disturbed):
             number = len(session.repeats)
             progress.phase(f"repeat {number + 1}/{max(number + 1, stopping.min)}")
             if number >= stopping.min:
@@ -128,6 +133,7 @@ def measure(session: Session, marks: Marks, progress: Progress) -> None:
             found = disturbance.between(before, disturbance.sample())
             session.outcomes.append(outcome(repeat, number, session.requests, served))
             session.origins_ns.append(served.origin_ns)
+            session.durations_s.append(served.duration_s)
             session.leaks += leaked(engine, number)
             session.repeats.append(repeat)
             session.disturbance.append({"repeat": number} | found)
@@ -206,10 +212,10 @@ def summary(session: Session) -> dict[str, Any]:
                 {
                     "repeat": number,
                     "start_ns": origin_ns - session.start_ns,
-                    "duration_s": float(frame["finished_s"].max()),
+                    "duration_s": duration_s,
                 }
-                for number, (origin_ns, frame) in enumerate(
-                    zip(session.origins_ns, session.outcomes, strict=True)
+                for number, (origin_ns, duration_s) in enumerate(
+                    zip(session.origins_ns, session.durations_s, strict=True)
                 )
             ],
         },

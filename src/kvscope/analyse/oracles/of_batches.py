@@ -94,23 +94,12 @@ def waiting_wrong(run: Run) -> Violations | None:
     """
     if run.imported or not run.numbered:
         return None
-    steps, stays = run.steps, run.stays
-    running = run.over_passes(stays, 1)
-    ended = run.over_passes(
-        run.ended.reset_index().assign(step=run.ended["at"].to_numpy(), until=np.inf), 1
-    )
-    low, high = (_arrived(run, column) - running - ended for column in ("before_s", "start_s"))
-    wrong = (steps["waiting_requests"] < low) | (steps["waiting_requests"] > high)
-    found = steps.assign(low=low, high=high)
+    gone = run.over_passes(run.stays, 1) + run.ended_before
+    low, high = (run.arrived(column) - gone for column in ("before_s", "start_s"))
+    found = run.steps.assign(low=low, high=high)
+    waiting = found["waiting_requests"]
     return where(
-        found, wrong, lambda r: f"{r['waiting_requests']} wait, {r['low']} to {r['high']} can"
+        found,
+        (waiting < low) | (waiting > high),
+        lambda r: f"{r['waiting_requests']} wait, {r['low']} to {r['high']} can",
     )
-
-
-def _arrived(run: Run, column: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """At each pass: the requests that had arrived by a time of it."""
-    counts = np.zeros(len(run.steps), np.int64)
-    for repeat, steps in run.steps.groupby("repeat"):
-        arrivals = run.requests.loc[run.requests["repeat"] == repeat, "arrival_s"].sort_values()
-        counts[steps.index] = np.searchsorted(arrivals, steps[column], side="right")
-    return counts

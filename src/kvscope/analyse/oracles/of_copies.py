@@ -8,7 +8,9 @@ from kvscope.oracle import Violations
 FASTEST_BYTES_PER_S = 2e12
 """No link between a host and its device, and no host's memory, copies as fast as this."""
 STOPWATCH_S, STOPWATCH_SHARE = 20e-6, 0.10
-"""What starting and stopping the inner of two stopwatches takes, of each copy and at most."""
+"""What starting and stopping the inner of two stopwatches takes beside a copy, if nothing comes
+between: most copies are not interrupted there, also on a busy machine."""
+MOST = 0.5
 COPIED = {"preempt": "swap_out_s", "resume": "swap_in_s"}
 
 
@@ -71,15 +73,10 @@ def copy_time_wrong(run: Run) -> Violations | None:
     if run.engine.get("device") != "cpu":
         return fast
     longer = rows["took"] > rows["seen"] + TOLERANCE_S
+    shorter = rows["seen"] - rows["took"] > STOPWATCH_SHARE * rows["seen"] + STOPWATCH_S
     words = "took {0:.6f} s, {1:.6f} s by the clock of its pass"
-    sums = rows.groupby("repeat")[["took", "seen"]].sum().reset_index()
-    count = rows.groupby("repeat").size().to_numpy()
-    shorter = sums["seen"] - sums["took"] > STOPWATCH_SHARE * sums["seen"] + STOPWATCH_S * count
-    return both(
-        fast,
-        where(rows, longer, lambda r: words.format(r["took"], r["seen"])),
-        where(sums, shorter, lambda r: "copies " + words.format(r["took"], r["seen"])),
-    )
+    differ = longer | (shorter & (shorter.groupby(rows["event"]).transform("mean") > MOST))
+    return both(fast, where(rows, differ, lambda r: words.format(r["took"], r["seen"])))
 
 
 def _copies(run: Run) -> pd.DataFrame | None:

@@ -125,6 +125,34 @@ def _had(row: object) -> str:
     return f"{found['tokens']} tokens in {found['blocks']} blocks taken, it had {found['had']:.0f}"
 
 
+def refused_wrong(run: Run) -> Violations | None:
+    """A copy is refused where the host pool has no room for it; swap recomputes nothing else.
+
+    In use are at most the blocks of the pass before and those of the victims before it in its own.
+    """
+    if run.imported or run.preemptions.empty or not run.numbered:
+        return None
+    lost = run.preemptions[run.preemptions["event"] == "preempt"]
+    pool = run.steps[[*OF_PASS, "host_blocks_total"]].copy()
+    pool["held"] = run.steps.groupby("repeat")["host_blocks_used"].shift(fill_value=0)
+    lost = lost.merge(pool, on=OF_PASS, how="left").sort_values([*OF_PASS, "time_s"])
+    need = blocks_of(lost["tokens"], run.records.block_size)
+    kept = need.where(lost["policy"] == "swap", 0)
+    before = kept.groupby([lost[key] for key in OF_PASS]).cumsum() - kept
+    room = lost["host_blocks_total"] - lost["held"] - before
+    refused = lost["refused"].astype(bool)
+    wrong = refused & ((need <= room) | (lost["host_blocks_total"] == 0))
+    if run.section("overflow").get("name") == "swap":
+        wrong |= (lost["policy"] == "recompute") & (lost["tokens"] > 0) & ~refused
+    lost = lost.assign(need=need, room=room)
+    words = "{0} blocks {1}, there was room for {2}"
+    return where(
+        lost,
+        wrong,
+        lambda r: words.format(r["need"], "refused" if r["refused"] else "given up", r["room"]),
+    )
+
+
 def _with_preemption(run: Run) -> pd.DataFrame:
     """The rows of `batch`; of those that resume, with their preemption and what was `kept`."""
     rows = run.batch

@@ -1,26 +1,51 @@
 """Oracles of time: it runs forward, and what lies within something else does so."""
 
+import numpy as np
 import pandas as pd
 
 from kvscope.analyse.oracles.run import OF_PASS, OF_REQUEST, TOLERANCE_S, Run, both, where
-from kvscope.oracle import Violations
+from kvscope.oracle import NONE, Violations
 from kvscope.stalls import stalled
+
+LEAST_S = 1e-6
+"""No part of a pass is as short: each is more than a hundred lines of Python."""
+BETWEEN_SHARE, BETWEEN_S, BETWEEN_OF_REQUEST_S = 0.2, 1e-3, 5e-5
+"""What the engine may take between two passes: of their time, by pass, and by request in it."""
 
 
 def passes_overlap(run: Run) -> Violations | None:
-    """A pass begins after the one before has ended, and its parts fit into its duration."""
+    """A pass begins after the one before has ended, and its parts all take time and fit into it."""
     steps = run.steps
-    early = steps["start_s"] < steps["before_s"] - TOLERANCE_S
     if run.imported:
         return None  # durations and times were published apart, and rounded
-    parts = steps["schedule_s"] + steps["forward_s"]
+    early = steps["start_s"] < steps["before_s"] - TOLERANCE_S
+    rest = steps["duration_s"] - steps["schedule_s"] - steps["forward_s"]
+    least = np.minimum.reduce([steps["schedule_s"], steps["forward_s"], rest])
     return both(
         where(steps, early, lambda r: f"begins {r['before_s'] - r['start_s']:.6f} s too early"),
         where(
             steps,
-            parts > steps["duration_s"] + TOLERANCE_S,
-            lambda r: f"{r['schedule_s'] + r['forward_s']:.6f} s of {r['duration_s']:.6f} s",
+            least < LEAST_S,
+            lambda r: f"{r['schedule_s']:.6f} + {r['forward_s']:.6f} s of {r['duration_s']:.6f} s",
         ),
+    )
+
+
+def passes_apart(run: Run) -> Violations | None:
+    """While a request is there pass follows pass: little time is lost between them."""
+    if run.imported or not run.numbered:
+        return None
+    steps = run.steps
+    left = run.arrived("before_s") > run.ended_before
+    lost = (steps["start_s"] - steps["before_s"]).where(left & (steps["step"] > 0), 0.0)
+    most = BETWEEN_SHARE * steps["duration_s"] + BETWEEN_S
+    most += BETWEEN_OF_REQUEST_S * steps["requests"]
+    parts = pd.DataFrame({"lost": lost, "most": most, "took": steps["duration_s"]})
+    sums = parts.groupby(steps["repeat"]).sum().reset_index()
+    return where(
+        sums,
+        sums["lost"] > sums["most"],
+        lambda r: f"{r['lost']:.6f} s between passes that took {r['took']:.6f} s",
     )
 
 
@@ -35,9 +60,9 @@ def stalled_wrong(run: Run) -> Violations | None:
 
 
 def layers_outside_pass(run: Run) -> Violations | None:
-    """Every pass runs every layer once, in order, between its schedule and its sampled tokens."""
+    """Every pass runs every layer once, one after another, between its schedule and its tokens."""
     count = run.engine.get("layers")
-    if not count or run.layers.empty:
+    if run.imported or not count:
         return None
     layers = run.layers.sort_values([*OF_PASS, "start_s"], ignore_index=True)
     layers = layers.merge(
@@ -51,7 +76,9 @@ def layers_outside_pass(run: Run) -> Violations | None:
     before = layers.groupby(OF_PASS)["end_s"].shift(fill_value=0.0)
     outside = (layers["start_s"] < begins - TOLERANCE_S) | (layers["end_s"] > ends + TOLERANCE_S)
     overlap = layers["start_s"] < before - TOLERANCE_S
-    disorder = layers["layer"] != layers.groupby(OF_PASS).cumcount()
+    place = layers.groupby(OF_PASS).cumcount()
+    disorder = layers["layer"] != place
+    between = (layers["start_s"] - before)[place > 0]
     sizes = run.steps[OF_PASS].join(run.layers.groupby(OF_PASS).size().rename("layers"), on=OF_PASS)
     few = sizes["layers"].fillna(0) != count
     return both(
@@ -59,6 +86,9 @@ def layers_outside_pass(run: Run) -> Violations | None:
         where(layers, overlap, lambda _: "begins before the layer before has ended"),
         where(layers, disorder, lambda _: "out of order"),
         where(sizes, few, lambda r: f"{r['layers']:.0f} of {count} layers"),
+        Violations(1, "more time lies between layers than in them")
+        if between.median() > layers["duration_s"].median()
+        else NONE,
     )
 
 
@@ -85,6 +115,32 @@ def request_times_differ(run: Run) -> Violations | None:
         where(found, differ, lambda _: "its times are not those of its passes"),
         where(found, disorder, lambda _: "its times do not follow one another"),
     )
+
+
+def given_up_wrong(run: Run) -> Violations | None:
+    """A request is given up between two passes, at the first end of a pass after its time is over.
+
+    It counts from its arrival, and is looked at from the first pass on that begins after that.
+    """
+    timeout_s = run.section("workload").get("timeout_s")
+    gone = run.records.given_up
+    if run.imported or timeout_s is None or gone.empty:
+        return None
+    found = gone.assign(limit=gone["arrival_s"] + timeout_s)
+    wrong = found["finished_s"] < found["limit"] - TOLERANCE_S
+    for repeat, steps in run.steps.groupby("repeat"):
+        rows = found[found["repeat"] == repeat]
+        at = rows["finished_s"].to_numpy()
+        inside = steps["start_s"].searchsorted(at - TOLERANCE_S) > steps["end_s"].searchsorted(
+            at + TOLERANCE_S
+        )
+        earlier = steps["end_s"].searchsorted(at + TOLERANCE_S) - 2
+        known = steps.iloc[np.maximum(earlier, 0)]
+        looked = (earlier >= 0) & (known["before_s"].to_numpy() >= rows["arrival_s"].to_numpy())
+        late = looked & (known["end_s"].to_numpy() > rows["limit"].to_numpy() + TOLERANCE_S)
+        wrong[rows.index] |= inside | late
+    words = "given up at {0:.6f} s, its time was over at {1:.6f} s"
+    return where(found, wrong, lambda r: words.format(r["finished_s"], r["limit"]))
 
 
 def _times(run: Run) -> pd.DataFrame:

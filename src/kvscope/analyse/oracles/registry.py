@@ -10,15 +10,19 @@ from kvscope.analyse.oracles import (
     of_copies,
     of_outputs,
     of_preemptions,
+    of_repeats,
+    of_settings,
     of_times,
     of_values,
 )
 from kvscope.analyse.oracles.run import Run
 from kvscope.analyse.records import Records
 from kvscope.oracle import VIOLATED, Oracle, Verdict, judged, verdict
-from kvscope.runfile import require_unchanged
+from kvscope.plan.documents import load_mapping
+from kvscope.runfile import EXPERIMENT_FILE, require_unchanged
 
 _PASSES = "passes recorded by kvscope"
+_SETTINGS = "an experiment.yaml"
 _REQUESTS = "requests"
 _PREEMPTIONS = "preemptions recorded by kvscope"
 _COPIES = "requests that were swapped"
@@ -31,11 +35,16 @@ ROWS: tuple[Oracle[Run], ...] = (
     Oracle(of_values.row_without_owner, _PASSES),
 )
 ORACLES: tuple[Oracle[Run], ...] = (
+    Oracle(of_settings.settings_differ, _SETTINGS),
+    Oracle(of_settings.limit_exceeded, _SETTINGS),
     Oracle(of_values.time_source_differs),
+    Oracle(of_repeats.repeats_differ, _PASSES),
     Oracle(of_times.passes_overlap, _PASSES),
+    Oracle(of_times.passes_apart, _PASSES),
     Oracle(of_times.stalled_wrong, "passes"),
     Oracle(of_times.layers_outside_pass, "times of the layers"),
     Oracle(of_times.request_times_differ, _REQUESTS),
+    Oracle(of_times.given_up_wrong, "requests that were given up"),
     Oracle(of_batches.pass_differs_from_batch, _PASSES),
     Oracle(of_batches.phase_wrong, _PASSES),
     Oracle(of_batches.recomputed_wrong, _PASSES),
@@ -49,6 +58,7 @@ ORACLES: tuple[Oracle[Run], ...] = (
     Oracle(of_preemptions.context_wrong, _PASSES),
     Oracle(of_preemptions.resumed_wrong, _PASSES),
     Oracle(of_preemptions.resumption_wrong, _PREEMPTIONS),
+    Oracle(of_preemptions.refused_wrong, _PREEMPTIONS),
     Oracle(of_copies.bytes_wrong, _PREEMPTIONS),
     Oracle(of_copies.copy_missing, _PREEMPTIONS),
     Oracle(of_copies.copy_outside_pass, _COPIES),
@@ -75,8 +85,8 @@ def judge_tables(run: Run) -> list[Verdict]:
 
 
 def run_of(directory: Path, facts: dict[str, Any], records: Records) -> Run:
-    """A run's tables for its oracles; BadInput names a table that is damaged or changed."""
-    path = directory / f"{tables.LAYERS.name}.parquet"
-    require_unchanged(directory, facts, path.name)
+    """A run's tables for its oracles; BadInput names a file that is damaged or changed."""
+    path, asked = directory / f"{tables.LAYERS.name}.parquet", directory / EXPERIMENT_FILE
+    require_unchanged(directory, facts, path.name, asked.name)
     layers = tables.read(tables.LAYERS, path) if path.exists() else tables.LAYERS.empty()
-    return Run(facts, records, layers)
+    return Run(facts, records, layers, load_mapping(asked) if asked.exists() else {})

@@ -5,7 +5,7 @@ next row, or until the request is preempted, finished or given up.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -28,11 +28,20 @@ TOLERANCE_S = 1e-6
 
 @dataclass(frozen=True)
 class Run:
-    """A complete run: what its run.json says, and its host tables."""
+    """A complete run: what its run.json says, its host tables, and what was asked for.
+
+    `settings` are those of its experiment.yaml; empty where there is none.
+    """
 
     facts: Mapping[str, Any]
     records: Records
     layers: pd.DataFrame
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def section(self, name: str) -> Mapping[str, Any]:
+        """One part of the settings; empty where it is not told."""
+        found = self.settings.get(name)
+        return found if isinstance(found, Mapping) else {}
 
     @property
     def imported(self) -> bool:
@@ -44,6 +53,12 @@ class Run:
         """What run.json says of the engine."""
         found: Mapping[str, Any] = self.facts.get("engine", {})
         return found
+
+    def setting(self, section: str, key: str) -> float | None:
+        """A number that the experiment sets; None where it sets none."""
+        group = self.settings.get(section)
+        value = group.get(key) if isinstance(group, Mapping) else None
+        return value if isinstance(value, int | float) else None
 
     @cached_property
     def steps(self) -> pd.DataFrame:
@@ -95,7 +110,21 @@ class Run:
         ):
             if aborted:
                 ended.loc[at, "at"] = self._first_pass_from(repeat, time_s)
-        return ended.set_index(OF_REQUEST)[["at"]]
+        return ended.fillna({"at": np.inf}).set_index(OF_REQUEST)[["at"]]
+
+    @cached_property
+    def ended_before(self) -> Ints:
+        """At each pass: the requests of its repeat that had ended."""
+        ended = self.ended.reset_index()
+        return self.over_passes(ended.assign(step=ended["at"], until=np.inf), 1)
+
+    def arrived(self, column: str) -> Ints:
+        """At each pass: the requests that had arrived by a time of it."""
+        counts = np.zeros(len(self.steps), np.int64)
+        for repeat, steps in self.steps.groupby("repeat"):
+            of_repeat = self.requests.loc[self.requests["repeat"] == repeat, "arrival_s"]
+            counts[steps.index] = of_repeat.sort_values().searchsorted(steps[column], side="right")
+        return counts
 
     def _first_pass_from(self, repeat: int, time_s: float) -> int:
         starts = self.steps.loc[self.steps["repeat"] == repeat, "start_s"].to_numpy()

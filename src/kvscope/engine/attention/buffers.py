@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kvscope.engine.attention.events import EVENT, WORDS
+from kvscope.events import RECORD, RECORD_WORDS
 
 Words = npt.NDArray[np.uint64]
 Counts = npt.NDArray[np.int64]
@@ -32,10 +32,10 @@ class Buffer:
 
     def __init__(self, workers: int, most_events: int) -> None:
         self.counters: Counts = np.zeros((workers, COUNTER_WORDS), np.int64)
-        self.segments: Words = np.empty((workers, 0, WORDS), np.uint64)
+        self.segments: Words = np.empty((workers, 0, RECORD_WORDS), np.uint64)
         self._most = most_events // workers  # of a segment
         # Memory that no event is written to is never taken from the system.
-        self._words: Words = np.empty(workers * self._most * WORDS, np.uint64)
+        self._words: Words = np.empty(workers * self._most * RECORD_WORDS, np.uint64)
 
     def has_room(self, events: int) -> bool:
         """Whether one worker could write so many more."""
@@ -44,7 +44,9 @@ class Buffer:
     def empty_for(self, events: int) -> None:
         """Empty the segments and make each large enough for `events`, or as large as allowed."""
         workers, capacity = len(self.counters), min(max(events, SEGMENT_EVENTS), self._most)
-        self.segments = self._words[: workers * capacity * WORDS].reshape(workers, capacity, WORDS)
+        self.segments = self._words[: workers * capacity * RECORD_WORDS].reshape(
+            workers, capacity, RECORD_WORDS
+        )
         self.counters[:] = 0
 
     def used(self) -> list[Words]:
@@ -97,15 +99,15 @@ class Drain:
 
     def read(self, place: int, events: int) -> npt.NDArray[Any]:
         """Events of the file, as records."""
-        self._file.seek(place * EVENT.itemsize)
-        data = bytearray(events * EVENT.itemsize)
+        self._file.seek(place * RECORD.itemsize)
+        data = bytearray(events * RECORD.itemsize)
         view, got = memoryview(data), 0
         while got < len(data):
             count = self._file.readinto(view[got:])
             if not count:
                 raise RuntimeError(f"{self.path}: ends at {got} of {len(data)} bytes")
             got += count
-        return np.frombuffer(data, EVENT)
+        return np.frombuffer(data, RECORD)
 
     def restart(self) -> None:
         """Forget what is in the file."""

@@ -21,7 +21,7 @@ from kvscope.engine.attention.backend import AnyBlocks, CausalAttention
 from kvscope.engine.attention.gpu_batch import batch, tile_tokens
 from kvscope.engine.attention.gpu_buffers import Segments
 from kvscope.engine.attention.gpu_tracer import GpuTracer
-from kvscope.kinds import ATTENTION, WRITE
+from kvscope.events import ATTENTION, WRITE
 
 
 @dataclass

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kvscope.engine.attention.events import ALL_HEADS
+from kvscope.events import ALL_HEADS, RECORD_ALL_HEADS
 
 Events = npt.NDArray[Any]
 Counts = npt.NDArray[np.int64]
@@ -56,7 +56,7 @@ def columns(events: Events, origin: int = 0) -> dict[str, Events]:
     return {
         "kind": plain(events["kind"]),
         "row": plain(events["row"]),
-        "kv_head": np.where(heads == ALL_HEADS, -1, heads),
+        "kv_head": np.where(heads == RECORD_ALL_HEADS, ALL_HEADS, heads),
         "block": plain(events["block"]),
         "block_position": plain(events["block_position"]),
         "offset_tokens": plain(events["offset_tokens"]),

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from kvscope.engine.attention.events import EVENT, WORDS
+from kvscope.events import RECORD, RECORD_WORDS
 
 # What a kernel writes about each of its segments (triton_kernels: _open and _close).
 HEADER = np.dtype(
@@ -41,7 +41,7 @@ class Segments:
 
     kernel: str  # 'write' or 'attention'
     layer: int
-    events: torch.Tensor  # (event_limit, WORDS) int64
+    events: torch.Tensor  # (event_limit, RECORD_WORDS) int64
     headers: torch.Tensor  # (at least first + count, HEADER_WORDS) int64
     counter: torch.Tensor  # (1,) int64, the logical clock
     first_event: int
@@ -56,7 +56,7 @@ class Launch(NamedTuple):
     kernel: str
     layer: int
     segments: NDArray[np.void]  # HEADER
-    events: NDArray[np.void]  # EVENT, segment after segment
+    events: NDArray[np.void]  # RECORD, segment after segment
 
 
 @dataclass
@@ -114,7 +114,7 @@ class Buffers:
         self._current: _Buffer | None = None
         self._error: Exception | None = None
         for _ in range(count):
-            self._free.put(_Buffer(_Rows.make(capacity, WORDS, self.device)))
+            self._free.put(_Buffer(_Rows.make(capacity, RECORD_WORDS, self.device)))
         self._count = count
         self._thread = Thread(target=self._drain, name="kv-events", daemon=True)
         self._thread.start()
@@ -218,7 +218,7 @@ class Buffers:
 
 def _launches(buffer: _Buffer) -> list[Launch]:
     """What the pass's launches recorded, copied out of the buffer."""
-    everything = buffer.events.host.numpy().view(EVENT)[:, 0]
+    everything = buffer.events.host.numpy().view(RECORD)[:, 0]
     host = {id(rows.device): rows.host.numpy().view(HEADER)[:, 0] for rows in buffer.headers}
     launches = []
     for made in buffer.segments:

@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from kvscope.engine.attention.events import EVENT
 from kvscope.engine.attention.gpu_buffers import HEADER, Buffers, Launch, Segments
 from kvscope.engine.attention.gpu_flush import of_launches
 from kvscope.engine.attention.tracing import Clock, Selection
+from kvscope.events import RECORD
 from kvscope.plan.experiment import Experiment
 from kvscope.runfile import SPOOL
 
@@ -131,6 +131,6 @@ class GpuTracer(Selection):
         def records(kind: np.dtype[Any], count: int) -> Any:
             return np.frombuffer(self._file.read(count * kind.itemsize), kind)
 
-        segments, events = records(HEADER, stored.segments), records(EVENT, stored.events)
+        segments, events = records(HEADER, stored.segments), records(RECORD, stored.events)
         self._file.seek(end)
         return Launch(stored.kernel, stored.layer, segments, events)

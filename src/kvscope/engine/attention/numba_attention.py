@@ -21,7 +21,7 @@ from kvscope.engine.attention.batches import Batch, batch, tile_tokens
 from kvscope.engine.attention.clock import now
 from kvscope.engine.attention.reference import Asked
 from kvscope.engine.attention.tracer import Tracer
-from kvscope.kinds import ATTENTION, WRITE
+from kvscope.events import ATTENTION, WRITE
 
 EVENTS_OF_A_PIECE = EVENTS_OF_A_READ = 2  # K and V
 NOT_TRACED = (None, None, 0, 1)  # in place of segments

@@ -17,8 +17,7 @@ from numba.extending import intrinsic
 
 from kvscope.engine.attention.buffers import DROPPED, USED
 from kvscope.engine.attention.clock import ticks
-from kvscope.engine.attention.events import ALL_HEADS, LONGEST
-from kvscope.kinds import K_READ, K_WRITE, V_READ
+from kvscope.events import K_READ, K_WRITE, LONGEST_TICKS, RECORD_ALL_HEADS, V_READ
 
 # Sums may be taken in any order, but infinities stay what they are.
 FAST = {"reassoc", "contract", "nsz", "arcp"}
@@ -60,7 +59,7 @@ def widened(typingctx: Any, element: Any) -> Any:
 @njit(inline="always", cache=True)
 def log(events, counters, layer, kind, row, kv_head, block, position, offset, tokens, start):
     """Write one event to the thread's segment, or count it where the segment is full."""
-    duration = min(ticks() - start, np.uint64(LONGEST))
+    duration = min(ticks() - start, np.uint64(LONGEST_TICKS))
     thread = get_thread_id()
     place = counters[thread, USED]
     if place < events.shape[1]:
@@ -101,8 +100,8 @@ def write(key, value, kv, strides, block_size, pieces, events, counters, layer):
                         into[d] = new[d]
             if events is not None:
                 log(
-                    events, counters, layer, K_WRITE + is_value, row, ALL_HEADS, block, position,
-                    offset, count, start,
+                    events, counters, layer, K_WRITE + is_value, row, RECORD_ALL_HEADS, block,
+                    position, offset, count, start,
                 )  # fmt: skip
 
 

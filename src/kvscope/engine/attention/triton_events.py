@@ -18,10 +18,10 @@ which the tests use, has no clock.
 import triton
 import triton.language as tl
 
-from kvscope.engine.attention import events as record
+from kvscope import events
 
-EVENT_WORDS = tl.constexpr(record.WORDS)
-LONGEST = tl.constexpr(record.LONGEST)
+EVENT_WORDS = tl.constexpr(events.RECORD_WORDS)
+LONGEST = tl.constexpr(events.LONGEST_TICKS)
 
 
 @triton.jit

@@ -9,8 +9,7 @@ not, the arithmetic and its order are the same.
 import triton
 import triton.language as tl
 
-from kvscope import kinds
-from kvscope.engine.attention import events as record
+from kvscope import events
 from kvscope.engine.attention.gpu_buffers import HEADER_WORDS
 from kvscope.engine.attention.triton_events import (
     after,
@@ -22,9 +21,9 @@ from kvscope.engine.attention.triton_events import (
 )
 
 _HEADER = tl.constexpr(HEADER_WORDS)
-_ALL_HEADS = tl.constexpr(record.ALL_HEADS)
-_K_READ, _V_READ = tl.constexpr(kinds.K_READ), tl.constexpr(kinds.V_READ)
-_K_WRITE = tl.constexpr(kinds.K_WRITE)  # V's is the next
+_ALL_HEADS = tl.constexpr(events.RECORD_ALL_HEADS)
+_K_READ, _V_READ = tl.constexpr(events.K_READ), tl.constexpr(events.V_READ)
+_K_WRITE = tl.constexpr(events.K_WRITE)  # V's is the next
 
 
 @triton.jit(do_not_specialize=["layer", "first_event", "first_segment", "event_limit"])

@@ -20,7 +20,6 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 
 from kvscope.engine.overflow import copies
-from kvscope.engine.overflow.contents import SwapChecks
 from kvscope.engine.overflow.copies import Transfer
 from kvscope.engine.overflow.host_pool import HostPool
 
@@ -67,7 +66,6 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA):
         self.orders = SwapOrders()
         self.transfers: list[Transfer] = []  # the scheduler's half: all there were
         self.done: list[Transfer] = []  # the worker's half: those of the pass under way
-        self.checks: SwapChecks | None = None  # the worker's half: while copies are checked
 
     # ------------------------------------------------------------------ the scheduler's half
 
@@ -125,16 +123,12 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA):
     def handle_preemptions(self, kv_connector_metadata: SwapOrders) -> None:
         """Copy out, before anything of the pass can write to the victims' blocks."""
         for order in kv_connector_metadata.out:
-            if self.checks is not None:
-                self.checks.leaves(self.layers, *order[:2])
             self._carry_out(order, "out", self.copies.out)
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         """Copy in, before the forward pass reads the blocks."""
         for order in self._get_connector_metadata().into:
             self._carry_out(order, "in", self.copies.into)
-            if self.checks is not None:
-                self.checks.returns(self.layers, *order[:2])
 
     def _carry_out(self, order: Order, direction: str, copy: Callable[..., None]) -> None:
         request_id, blocks, host = order

@@ -1,9 +1,10 @@
-"""What a request's blocks hold, to compare what was copied out with what came back.
+"""What a request's blocks hold, to compare what was swapped out with what came back.
 
-Contents are read by indexing each layer's cache, and know nothing of how copies are made.
+Which blocks a request has is asked of vLLM's scheduler, and their contents are read by indexing
+each layer's cache: nothing is known of how blocks are chosen and copied.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from hashlib import sha256
 
 import torch
@@ -14,27 +15,32 @@ Content = dict[str, list[bytes]]  # of each layer, a digest of each block
 
 
 class SwapChecks(Comparisons):
-    """Remembers what requests had when they were copied out, until they are copied in."""
+    """Remembers what requests had when they were preempted, until they run again.
 
-    def __init__(self) -> None:
+    `layers` are the caches, a tensor (blocks, …) of each layer; `blocks_of` tells the blocks that a
+    request has now, in order.
+    """
+
+    def __init__(
+        self, layers: Mapping[str, torch.Tensor], blocks_of: Callable[[str], Sequence[int]]
+    ) -> None:
         super().__init__()
+        self._layers, self._blocks_of = layers, blocks_of
         self._away: dict[str, Content] = {}
 
-    def leaves(
-        self, layers: Mapping[str, torch.Tensor], request_id: str, blocks: Sequence[int]
-    ) -> None:
-        """A request's blocks are about to be copied out."""
-        self._away[request_id] = content(layers, blocks)
+    def leaves(self, request_id: str, count: int) -> None:
+        """A request is about to lose its blocks, of which the first `count` are kept."""
+        blocks = self._blocks_of(request_id)[:count]
+        self._away[request_id] = content(self._layers, blocks)
 
-    def returns(
-        self, layers: Mapping[str, torch.Tensor], request_id: str, blocks: Sequence[int]
-    ) -> None:
-        """A request's blocks have been copied in; nothing is said of one that left unseen."""
-        before = self._away.pop(request_id, None)
-        if before is None:
-            return
-        difference = different(before, content(layers, blocks))
-        self.add(not difference, f"request {request_id}: {difference}")
+    def runs(self, request_ids: Collection[str]) -> None:
+        """A forward pass begins: those of its requests that were away have to be as they were."""
+        for request_id in self._away.keys() & request_ids:
+            before = self._away.pop(request_id)
+            count = max(map(len, before.values()))
+            blocks = self._blocks_of(request_id)[:count]
+            difference = different(before, content(self._layers, blocks))
+            self.add(not difference, f"request {request_id}: {difference}")
 
 
 def content(layers: Mapping[str, torch.Tensor], blocks: Sequence[int]) -> Content:

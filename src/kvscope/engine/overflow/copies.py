@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
-from vllm._custom_ops import swap_blocks
 
 Planes = list[torch.Tensor]
 
@@ -93,6 +92,8 @@ class PerBlock:
         for here, there in zip(source, target, strict=True):
             width = here.shape[1]
             if here.is_cuda or there.is_cuda:
+                from vllm._custom_ops import swap_blocks
+
                 assert here.is_contiguous(), "vLLM's loop takes blocks that lie one after another"
                 swap_blocks(here, there, width, torch.tensor(mapping))
                 continue

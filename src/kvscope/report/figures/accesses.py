@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from kvscope.analyse.events import Events
-from kvscope.kinds import KINDS
+from kvscope.events import KINDS
 from kvscope.report.data import Run, StudyData
 from kvscope.report.figures.figure import Spec, colours, number, text
 from kvscope.report.words import plural

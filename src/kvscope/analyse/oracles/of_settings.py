@@ -1,0 +1,104 @@
+"""Oracles of what was asked for: a run has the cache, the requests and the repeats of its settings.
+
+The settings are those of the run's experiment.yaml.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kvscope.analyse.oracles.run import Run, where
+from kvscope.oracle import NONE, Violations
+from kvscope.plan.models import BYTES
+
+GIB = 2**30
+Pair = tuple[str, Any, Any]
+"""What it is, what the run has, and what was asked for; None: nothing was."""
+
+
+def settings_differ(run: Run) -> Violations | None:
+    """The engine, its memory, the requests and the repeats are as the experiment asks."""
+    if run.imported or not run.settings:
+        return None
+    wrong = [
+        f"{name} is {found}, asked for was {asked}"
+        for name, found, asked in (*_of_engine(run), *_of_requests(run), *_of_repeats(run))
+        if asked is not None and found != asked
+    ]
+    return Violations(len(wrong), wrong[0]) if wrong else NONE
+
+
+def _of_engine(run: Run) -> Iterator[Pair]:
+    made, cache, model = run.engine, run.section("cache"), run.section("model")
+    size = cache.get("block_size")
+    block_bytes = _block_bytes(size, model)
+    yield "block_size", made.get("block_size"), size
+    yield "block_bytes", made.get("block_bytes"), block_bytes
+    yield "layers", made.get("layers"), model.get("layers")
+    yield "device", made.get("device"), run.section("device").get("name")
+    yield "kv_blocks_total", made.get("kv_blocks_total"), _blocks(cache, "", block_bytes)
+    pool = _blocks(run.section("overflow"), "host_", block_bytes)
+    there = run.steps["host_blocks_total"].iloc[0]
+    yield "host_blocks_total", made.get("host_blocks_total", there), pool or 0
+
+
+def _block_bytes(block_size: Any, model: Mapping[str, Any]) -> int | None:
+    """Bytes of K and V of a block over all layers; None where the model is not told in full."""
+    parts = [block_size, *(model.get(key) for key in ("layers", "kv_heads", "head_size"))]
+    width = BYTES.get(str(model.get("dtype")))
+    if width is None or not all(isinstance(part, int) for part in parts):
+        return None
+    return 2 * width * math.prod(map(int, parts))
+
+
+def _blocks(section: Mapping[str, Any], prefix: str, block_bytes: int | None) -> Any:
+    """Blocks asked for: so many, or as many as fit into so many GiB."""
+    blocks, gib = section.get(f"{prefix}blocks"), section.get(f"{prefix}gib")
+    if blocks is None and isinstance(gib, int | float) and block_bytes:
+        return int(gib * GIB // block_bytes)
+    return blocks
+
+
+def _of_requests(run: Run) -> Iterator[Pair]:
+    asked = run.section("workload")
+    yield "the number of requests", len(run.records.workload), asked.get("num_requests")
+    arrival, at = asked.get("arrival"), run.records.workload["arrival_s"]
+    yield "the first arrival", at.min(), 0.0 if arrival in ("all_at_once", "poisson") else None
+    yield "the last arrival", at.max(), 0.0 if arrival == "all_at_once" else None
+    if "timeout_s" not in asked:
+        yield "the number of requests given up", len(run.records.given_up), 0
+
+
+def _of_repeats(run: Run) -> Iterator[Pair]:
+    asked, told = run.settings.get("repeats"), run.facts.get("repeats", {})
+    rule = asked if isinstance(asked, Mapping) else {"min": asked, "max": asked}
+    least, most = rule.get("min"), rule.get("max")
+    if not (isinstance(least, int) and isinstance(most, int)):
+        return
+    measured = int(run.requests["repeat"].nunique())
+    yield "the number of repeats", measured, min(max(measured, least), most)
+    for key, found in told.items():
+        if key in ("min", "max", "until"):
+            yield f"repeats.{key} of run.json", found, rule.get(key)
+    if "measured" in told:
+        yield "repeats.measured of run.json", told["measured"], measured
+
+
+def limit_exceeded(run: Run) -> Violations | None:
+    """No pass computes more tokens, or serves more requests, than the experiment lets it."""
+    engine, batching = run.section("engine"), run.section("batching")
+    tokens = _least(engine.get("max_num_batched_tokens"), batching.get("chunk_tokens"))
+    requests = _least(engine.get("max_num_seqs"))
+    if run.imported or tokens == requests == math.inf:
+        return None
+    steps = run.steps
+    words = f"{{}} tokens of {{}} requests, at most {tokens} of {requests}"
+    return where(
+        steps,
+        (steps["scheduled_tokens"] > tokens) | (steps["requests"] > requests),
+        lambda r: words.format(r["scheduled_tokens"], r["requests"]),
+    )
+
+
+def _least(*limits: Any) -> float:
+    return min((one for one in limits if isinstance(one, int)), default=math.inf)

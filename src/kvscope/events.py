@@ -1,0 +1,43 @@
+"""What a KV event is, to those who write it and those who read it.
+
+An event has a kind. Kernels on a CPU or a GPU write records of 32 bytes: four little-endian 64-bit words each, of which
+NumPy reads the fields. A *flush*, a line of `kernel_events.jsonl.zst`, holds the records of one
+layer of one forward pass as columns. `docs/TRACE_SPEC.md` has the meaning of every field.
+"""
+
+import numpy as np
+
+K_READ, V_READ, K_WRITE, V_WRITE = range(4)
+KINDS = ("k_read", "v_read", "k_write", "v_write")  # by code
+
+WRITE, ATTENTION = KERNELS = ("write", "attention")  # that record events
+
+RECORD = np.dtype(
+    [
+        # word 0
+        ("kind", "<u1"),  # place in KINDS
+        ("flags", "<u1"),  # reserved, 0
+        ("layer", "<u2"),
+        ("row", "<u2"),  # the request's row in the batch
+        ("kv_head", "<u2"),  # or RECORD_ALL_HEADS
+        # word 1
+        ("block", "<u4"),
+        ("block_position", "<u4"),  # in the request
+        # word 2
+        ("offset_tokens", "<u2"),
+        ("tokens", "<u2"),
+        ("duration_ticks", "<u4"),  # LONGEST_TICKS and whatever is longer
+        # word 3
+        ("start_ticks", "<u8"),
+    ]
+)
+RECORD_WORDS = RECORD.itemsize // 8
+RECORD_ALL_HEADS = 0xFFFF
+LONGEST_TICKS = 0xFFFFFFFF
+
+FLUSH_VERSION = 1
+COLUMNS = (
+    *("kind", "row", "kv_head", "block", "block_position", "offset_tokens", "tokens"),
+    *("start_ticks", "duration_ticks"),
+)
+ALL_HEADS = -1  # in a flush: the event touches all KV heads at once

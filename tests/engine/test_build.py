@@ -1,0 +1,100 @@
+"""vLLM is told what the experiment asks for, and the weights are those of its seed."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
+
+from kvscope.engine.batching.chunked import Chunked
+from kvscope.engine.batching.mixed import Mixed
+from kvscope.engine.build import engine_arguments
+from kvscope.engine.overflow import copies
+from kvscope.engine.overflow.connector import KVConnectorRole, SwapConnector
+from kvscope.engine.overflow.recompute import Recompute
+from kvscope.engine.overflow.swap import Swap
+from kvscope.engine.weights import SeededLoader
+from kvscope.plan.experiment import Experiment
+from kvscope.plan.grid import expand
+
+from .conftest import ROOT
+
+pytestmark = pytest.mark.engine
+
+
+def experiment(*words: str) -> Experiment:
+    return expand(None, [*words], ROOT / "config").experiments[0].experiment
+
+
+@pytest.mark.parametrize(
+    ("word", "key", "value"),
+    [
+        ("seed=41", "seed", 41),
+        ("seed=41", "model_loader_extra_config", {"seed": 41}),
+        ("model.dtype=bfloat16", "dtype", "bfloat16"),
+        ("engine.max_num_seqs=3", "max_num_seqs", 3),
+        ("engine.max_num_batched_tokens=777", "max_num_batched_tokens", 777),
+        ("engine.max_model_len=300", "max_model_len", 300),
+        ("cache.block_size=64", "block_size", 64),
+        ("cache.blocks=90", "num_gpu_blocks_override", 91),  # one is vLLM's own
+        ("cache.watermark=0.3", "watermark", 0.3),
+    ],
+)
+def test_an_experiment_s_setting_reaches_vllm(word: str, key: str, value: Any):
+    asked = ["engine.max_model_len=300"] if "max_model_len" not in word else []
+    made = experiment(word, *asked)
+    assert engine_arguments(made, Mixed(), Recompute(), Path("model"))[key] == value
+
+
+def test_nothing_is_cached_that_no_request_computed():
+    made = engine_arguments(experiment(), Mixed(), Recompute(), Path("model"))
+    assert made["enable_prefix_caching"] is False
+    assert made["async_scheduling"] is False
+
+
+@pytest.mark.parametrize(
+    ("batching", "expected"),
+    [
+        (Mixed(), {"enable_chunked_prefill": False}),
+        (Chunked(48), {"enable_chunked_prefill": True, "max_num_scheduled_tokens": 48}),
+    ],
+)
+def test_a_batching_policy_cuts_prompts_to_its_budget_or_not_at_all(batching: Any, expected: Any):
+    made = engine_arguments(experiment(), batching, Recompute(), Path("model"))
+    assert made.items() >= expected.items()
+
+
+def test_a_host_pool_is_as_it_was_asked_for():
+    made = experiment("overflow=swap", "overflow.host_blocks=7")
+    arguments = engine_arguments(made, Mixed(), Swap("pageable", "coalesced"), Path("model"))
+    given = arguments["kv_transfer_config"]["kv_connector_extra_config"]
+    assert given == {"host_blocks": 7, "pinned": False, "coalesced": True}
+
+
+@pytest.mark.parametrize(("coalesced", "way"), [(True, copies.Coalesced), (False, copies.PerBlock)])
+@pytest.mark.parametrize("pinned", [True, False])
+def test_blocks_are_copied_in_the_way_that_was_asked_for(coalesced: bool, way: Any, pinned: bool):
+    given = {"host_blocks": 7, "pinned": pinned, "coalesced": coalesced}
+    vllm = SimpleNamespace(kv_transfer_config=SimpleNamespace(kv_connector_extra_config=given))
+    group = SimpleNamespace(kv_cache_spec=SimpleNamespace(block_size=16))
+    cache = SimpleNamespace(kv_cache_groups=[group], needs_kv_cache_zeroing=False)
+    made = SwapConnector(vllm, KVConnectorRole.WORKER, cache)
+    assert isinstance(made.copies, way)
+    assert (made.pinned, made.pool.size, made.block_size) == (pinned, 7, 16)
+
+
+def weights(seed: int, *names: str) -> dict[str, torch.Tensor]:
+    model = torch.nn.ModuleDict({name: torch.nn.Linear(6, 6, bias=False) for name in names})
+    loader = SeededLoader(SimpleNamespace(model_loader_extra_config={"seed": seed}))  # type: ignore[arg-type]
+    loader.load_weights(model, None)  # type: ignore[arg-type]
+    return {name: model[name].weight.detach() for name in names}
+
+
+def test_weights_are_those_of_a_seed_and_a_name():
+    ones, same, others = weights(3, "a", "b"), weights(3, "b", "a"), weights(4, "a", "b")
+    assert all(torch.equal(ones[name], same[name]) for name in ones)
+    assert not any(torch.equal(ones[name], others[name]) for name in ones)
+    assert not torch.equal(ones["a"], ones["b"])

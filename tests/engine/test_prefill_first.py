@@ -1,0 +1,105 @@
+"""`prefill_first` shows vLLM's scheduler the waiting requests or the running ones, never both."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
+
+from kvscope.engine.batching.prefill_first import GatedQueue, PrefillFirstScheduler
+from kvscope.engine.scheduler import RecordingScheduler
+
+pytestmark = pytest.mark.engine
+LIMIT = 5
+
+
+def request(name: str) -> Any:
+    return SimpleNamespace(request_id=name)
+
+
+class Seen:
+    """What vLLM's scheduler was shown, and what it makes of it: so many tokens, time after time."""
+
+    def __init__(self, *tokens: int) -> None:
+        self.tokens, self.waits, self.runs, self.room = [*tokens], [], [], []
+
+    def __call__(self, scheduler: Any, _: bool) -> Any:
+        self.waits.append(bool(scheduler.waiting))
+        self.runs.append(([*scheduler.running], bool(scheduler.running)))
+        self.room.append(scheduler.max_num_active_reqs)
+        tokens = self.tokens.pop(0)
+        if scheduler.waiting and tokens:
+            scheduler.running.append(scheduler.waiting.popleft())
+        return SimpleNamespace(
+            total_num_scheduled_tokens=tokens, finished_req_ids={"x"}, preempted_req_ids={"y"}
+        )
+
+
+def scheduler(
+    seen: Seen, monkeypatch: pytest.MonkeyPatch, running: int, waiting: str, swapped: str = ""
+) -> Any:
+    """A scheduler with so many running requests, and waiting ones of one letter each."""
+    made: Any = object.__new__(PrefillFirstScheduler)
+    made.running = [request(f"r{n}") for n in range(running)]
+    made.waiting = GatedQueue(request(name) for name in waiting)
+    made.max_num_active_reqs, made._pool = LIMIT, [*swapped]
+    made.finished_req_ids, made.reset_preempted_req_ids = set(), set()
+    monkeypatch.setattr(RecordingScheduler, "fill", lambda self, throttle: seen(self, throttle))
+    return made
+
+
+@pytest.mark.parametrize("running", [0, 3])
+def test_waiting_prompts_make_a_pass_of_their_own(running: int, monkeypatch: pytest.MonkeyPatch):
+    seen = Seen(40)
+    made = scheduler(seen, monkeypatch, running, "ab")
+    before = [*made.running]
+    made.fill()
+    assert (seen.waits, seen.runs) == ([True], [([], running > 0)])
+    assert seen.room == [LIMIT - running]  # those that pause keep their places
+    assert [one.request_id for one in made.running[running:]] == ["a"]
+    assert made.running[:running] == before
+    assert made.max_num_active_reqs == LIMIT
+
+
+def test_the_running_requests_decode_where_no_prompt_fits(monkeypatch: pytest.MonkeyPatch):
+    seen = Seen(0, 3)
+    made = scheduler(seen, monkeypatch, 3, "ab")
+    made.fill()
+    assert seen.waits == [True, False]  # prompts that did not fit do not join
+    assert seen.runs[1] == (made.running, True)
+    assert seen.room == [LIMIT - 3, LIMIT]
+    # What the empty schedule said of requests that ended is said again by the next one.
+    assert (made.finished_req_ids, made.reset_preempted_req_ids) == ({"x"}, {"y"})
+
+
+def test_nothing_waits_and_the_running_requests_decode(monkeypatch: pytest.MonkeyPatch):
+    seen = Seen(3)
+    made = scheduler(seen, monkeypatch, 3, "")
+    made.fill()
+    assert (seen.waits, seen.runs) == ([False], [(made.running, True)])
+
+
+def test_a_swapped_out_request_joins_the_decoding_ones(monkeypatch: pytest.MonkeyPatch):
+    seen = Seen(3)
+    made = scheduler(seen, monkeypatch, 2, "sa", swapped="s")
+    made.fill()
+    assert seen.waits == [True]
+    assert seen.room == [LIMIT]
+    assert [one.request_id for one in made.running] == ["r0", "r1", "s"]
+
+
+def test_a_swapped_out_request_behind_a_prompt_does_not_join_its_pass(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    made = scheduler(Seen(40), monkeypatch, 1, "as", swapped="s")
+    shown: list[bool] = []
+
+    def fill(self: Any, _: bool) -> Any:
+        self.waiting.popleft()
+        shown.append(bool(self.waiting))
+        return SimpleNamespace(total_num_scheduled_tokens=40)
+
+    monkeypatch.setattr(RecordingScheduler, "fill", fill)
+    made.fill()
+    assert shown == [False]

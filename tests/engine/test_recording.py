@@ -1,0 +1,299 @@
+"""What the scheduler, the layer timer and the serving loop note, by a clock that the test sets."""
+
+from hashlib import sha256
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
+
+from vllm.v1.core.sched.scheduler import Scheduler
+
+from kvscope.engine import layers, scheduler
+from kvscope.engine.layers import LayerTimer
+from kvscope.engine.marks import Marks
+from kvscope.engine.overflow.policy import OverflowPolicy, Victim
+from kvscope.engine.recording import Recording
+from kvscope.engine.scheduler import RecordingScheduler
+from kvscope.run import serving
+from kvscope.run.recorder import RequestState
+from kvscope.run.serving import Served, outcome, serve
+from kvscope.run.session import leaked
+from kvscope.workload.requests import Request
+
+pytestmark = pytest.mark.engine
+MS = 1_000_000
+
+
+class Time:
+    """A clock that stands still until somebody takes his time."""
+
+    def __init__(self) -> None:
+        self.ns = 7 * MS
+
+    def take(self, ms: float, result: Any = None) -> Any:
+        """Let some time pass, and give a result."""
+        self.ns += round(ms * MS)
+        return result
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> Time:
+    """The clock of all modules that read one here."""
+    made = Time()
+    for module in (scheduler, layers, serving):
+        monkeypatch.setattr(module, "perf_counter_ns", lambda: made.ns)
+    sleep = SimpleNamespace(sleep=lambda seconds: made.take(1000 * seconds))
+    monkeypatch.setattr(serving, "time", sleep)
+    return made
+
+
+# --- the scheduler
+
+
+def scheduled(tokens: int, preempted: tuple[str, ...] = (), finished: tuple[str, ...] = ()) -> Any:
+    """A schedule, as far as it is looked at."""
+    return SimpleNamespace(
+        total_num_scheduled_tokens=tokens,
+        finished_req_ids={*finished},
+        preempted_req_ids={*preempted},
+    )
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch, time: Time) -> RecordingScheduler:
+    """A scheduler whose vLLM takes 5 ms to schedule and 3 ms to take in what a pass gave."""
+    made = object.__new__(RecordingScheduler)
+    made.recording, made.marks, made.tracer, made.checks = Recording(), Marks(), None, None
+    made.block_size = 4
+    made._finished, made._preempted, made._in_flight, made._pool = set(), set(), None, None
+    made.waiting, made._free = [], SimpleNamespace(num_free_blocks=9)  # type: ignore[assignment]
+    monkeypatch.setattr(Scheduler, "schedule", lambda self, _: time.take(5, self.planned.pop(0)))
+    monkeypatch.setattr(Scheduler, "update_from_output", lambda *_: time.take(3, "outputs"))
+    return made
+
+
+def test_a_pass_lasts_from_before_its_schedule_until_its_tokens_are_taken_in(
+    watched: Any, time: Time
+):
+    watched.planned, began = [scheduled(4)], time.ns
+    plan = watched.schedule()
+    time.take(100)
+    assert watched.update_from_output(plan, "tokens") == "outputs"
+    (record,) = watched.recording.passes
+    instants = record.schedule_start_ns, record.schedule_end_ns, record.output_ns, record.end_ns
+    assert [(instant - began) / MS for instant in instants] == [0, 5, 105, 108]
+    assert record.output == "tokens"
+
+
+def test_an_empty_schedule_is_no_pass_and_the_next_one_tells_of_it(watched: Any):
+    empty, full = scheduled(0, ("a",), ("x",)), scheduled(4, ("b",), ("y",))
+    watched.planned = [empty, full, scheduled(4)]
+    watched.update_from_output(watched.schedule(), None)
+    assert watched.recording.passes == []
+    watched.schedule()
+    watched.schedule()
+    one, other = watched.recording.passes
+    assert (one.preempted, one.finished_before) == (2, {"x", "y"})
+    assert (other.preempted, other.finished_before) == (0, set())
+
+
+def test_a_pass_notes_what_waits_and_what_is_free_once_it_is_scheduled(
+    watched: Any, monkeypatch: pytest.MonkeyPatch
+):
+    def schedule(self: Any, _: bool) -> Any:
+        self.waiting, self._free.num_free_blocks, self._pool.used = ["one"], 2, 6
+        return scheduled(4)
+
+    monkeypatch.setattr(Scheduler, "schedule", schedule)
+    watched.waiting, watched._pool = ["one", "two", "three"], SimpleNamespace(used=0)
+    watched.schedule()
+    (record,) = watched.recording.passes
+    assert (record.waiting, record.kv_blocks_free, record.host_blocks_used) == (1, 2, 6)
+
+
+class Choosy(OverflowPolicy):
+    """Keeps whom it is told to keep, and remembers whom it was asked about."""
+
+    def __init__(self, kept: bool) -> None:
+        self.kept, self.asked = kept, list[Victim]()
+
+    def keeps(self, victim: Victim) -> bool:
+        self.asked.append(victim)
+        return self.kept
+
+
+@pytest.mark.parametrize(
+    ("keeps", "room", "tokens", "swapped", "refused"),
+    [
+        (True, True, 9, True, False),
+        (True, False, 9, False, True),  # what the policy wants and the pool has no room for
+        (False, True, 9, False, False),  # what the policy gives up is not refused
+        (True, True, 0, False, False),  # there is nothing to keep
+    ],
+)
+def test_a_preemption_says_whether_it_was_swapped_or_refused(
+    watched: Any, monkeypatch: pytest.MonkeyPatch, keeps, room, tokens, swapped, refused
+):
+    monkeypatch.setattr(Scheduler, "_preempt_request", lambda *_: None)
+    watched.overflow, watched._pool = Choosy(keeps), SimpleNamespace(used=0)
+    watched.connector = SimpleNamespace(swap_out=lambda *_: room)
+    watched.kv_cache_manager = SimpleNamespace(get_block_ids=lambda _: ([4, 8, 2],))
+    left: list[Any] = []
+    watched.checks = SimpleNamespace(leaves=lambda *what: left.append(what))
+    request = SimpleNamespace(
+        **{"request_id": "7-ab", "num_computed_tokens": tokens, "num_prompt_tokens": 5},
+        **{"num_output_tokens": 4, "num_preemptions": 2},
+    )
+    watched._preempt_request(request)
+    (record,) = watched.recording.preemptions
+    assert (record.request_id, record.tokens, record.blocks) == ("7-ab", tokens, 3)
+    assert (record.swapped, record.refused) == (swapped, refused)
+    assert left == [("7-ab", 3)] * swapped  # 9 tokens are in 3 blocks of 4
+    assert watched.overflow.asked == [Victim("7-ab", 5, 4, tokens, 2)] * (tokens > 0)
+
+
+# --- the layer timer
+
+
+class Slow(torch.nn.Module):
+    """A transformer block that takes its time."""
+
+    def __init__(self, time: Time, ms: float) -> None:
+        super().__init__()
+        self.time, self.ms = time, ms
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.time.take(self.ms, hidden)
+
+
+def test_a_layer_takes_from_the_start_of_its_forward_to_its_end(watched: Any, time: Time):
+    model = torch.nn.Module()
+    model.blocks = torch.nn.ModuleList(Slow(time, ms) for ms in (2, 11, 4))
+    assert LayerTimer(watched).install(model) == 3
+    watched.recording.passes += [None, None]
+    began = time.ns
+    for block in model.blocks:
+        time.take(1)
+        block(torch.zeros(1))
+    found = np.array(watched.recording.layers).reshape(-1, 4)
+    assert found[:, :2].tolist() == [[1, 0], [1, 1], [1, 2]]
+    assert ((found[:, 2:] - began) / MS).tolist() == [[1, 3], [4, 15], [16, 20]]
+
+
+def test_what_is_due_before_the_layers_of_a_pass_is_done_once_and_then_no_more(
+    watched: Any, time: Time
+):
+    model, done = torch.nn.Module(), list[int]()
+    model.blocks = torch.nn.ModuleList(Slow(time, 1) for _ in range(2))
+    timer = LayerTimer(watched)
+    timer.install(model)
+    watched.recording.passes.append(None)
+    hook = timer.before_layers(lambda: done.append(time.ns))
+    began = time.ns
+    for block in model.blocks:
+        block(torch.zeros(1))
+    hook.remove()
+    model.blocks[0](torch.zeros(1))
+    assert done == [began]
+
+
+# --- serving
+
+
+class Server:
+    """An engine that serves one request at a time, a token in 10 ms."""
+
+    def __init__(self, time: Time) -> None:
+        self.time, self.vllm = time, self
+        self.due: dict[str, int] = {}  # tokens that a request is still to be given
+        self.given: dict[str, list[int]] = {}
+        self.handed_over_ms: dict[str, float] = {}
+
+    def add_request(self, name: str, prompt: dict[str, list[int]], sampling: Any) -> None:
+        self.due[name], self.given[name] = sampling.max_tokens, []
+        self.handed_over_ms[name] = self.time.ns / MS - 7
+
+    def has_unfinished_requests(self) -> bool:
+        return bool(self.due)
+
+    def abort_request(self, names: list[str]) -> None:
+        for name in names:
+            del self.due[name]
+
+    def step(self) -> list[Any]:
+        name = next(iter(self.due))
+        self.given[name].append(len(self.given[name]))
+        self.due[name] -= 1
+        self.time.take(10)
+        if self.due[name]:
+            return []
+        del self.due[name]
+        answer = SimpleNamespace(token_ids=self.given[name])
+        return [SimpleNamespace(request_id=name, finished=True, outputs=[answer])]
+
+
+def asked(*arrivals_ms: float, tokens: int = 3) -> list[Request]:
+    prompt = np.arange(5, dtype=np.int32)
+    return [Request(str(n), at / 1000, prompt, tokens) for n, at in enumerate(arrivals_ms)]
+
+
+class Silent:
+    def advance(self, tokens: int) -> None:
+        """Nothing to show."""
+
+
+def served_by(server: Server, requests: list[Request], timeout_s: float | None = None) -> Served:
+    return serve(server, requests, Silent(), timeout_s)  # type: ignore[arg-type]
+
+
+def test_a_request_is_handed_over_when_it_arrives_or_when_the_pass_under_way_ends(time: Time):
+    server = Server(time)
+    served = served_by(server, asked(200, 0, 12, 230))
+    # 12 falls into the pass from 10 to 20; 200 finds an idle engine; 230 the end of a pass.
+    assert server.handed_over_ms == {"1": 0, "2": 20, "0": 200, "3": 230}
+    assert served.outputs == {str(n): [0, 1, 2] for n in range(4)}
+
+
+def test_a_request_is_given_up_once_its_time_since_arrival_is_over(time: Time):
+    server = Server(time)
+    served = served_by(server, asked(0, 5, 8, 300), timeout_s=0.055)
+    # The third has its turn at 60, and its time was over at 63: the pass until 70 is its last.
+    assert served.aborted_s == {"2": pytest.approx(0.07)}
+    assert {*served.outputs} == {"0", "1", "3"}
+
+
+def test_without_a_timeout_nobody_is_given_up(time: Time):
+    assert served_by(Server(time), asked(*[0] * 50)).aborted_s == {}
+
+
+def test_the_outcome_has_the_hash_of_all_tokens_and_the_count_of_preemptions(time: Time):
+    request, *_ = asked(0)
+    repeat: Any = SimpleNamespace(
+        state=lambda _: RequestState(first_scheduled_s=1.0, first_token_s=2.0, finished_s=3.0),
+        counted={"0": 4},
+    )
+    tokens = [5, 70_000, 5]
+    served = Served(origin_ns=0, duration_s=3.0, outputs={"0": tokens})
+    (row,) = outcome(repeat, 2, [request], served).to_dict("records")
+    expected = sha256(np.array(tokens, "<i4").tobytes()).hexdigest()
+    assert row["output_sha256"] == expected
+    assert (row["output_tokens"], row["preemptions"], row["repeat"]) == (3, 4, 2)
+
+
+# --- the session
+
+
+@pytest.mark.parametrize(
+    ("kv", "host", "expected"),
+    [(0, 0, []), (3, 0, [(3, 0)]), (0, 2, [(0, 2)]), (1, 1, [(1, 1)])],
+)
+def test_blocks_that_are_left_in_use_are_told(kv: int, host: int, expected: list[Any]):
+    engine: Any = SimpleNamespace(
+        scheduler=SimpleNamespace(kv_blocks_used=kv, host_blocks_used=host)
+    )
+    told = [{"repeat": 6, "kv_blocks": a, "host_blocks": b} for a, b in expected]
+    assert leaked(engine, 6) == told

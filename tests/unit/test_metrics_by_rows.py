@@ -1,0 +1,161 @@
+"""Every metric of a run's passes and requests, against a walk over the rows of its tables.
+
+The formulas stand here a second time, as docs/METRICS.md has them: plain Python, row by row.
+"""
+
+import math
+from collections import defaultdict
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kvscope.analyse.access import ACCESS_METRICS
+from kvscope.analyse.metrics import METRICS
+from kvscope.analyse.records import Records, read_records
+from kvscope.stalls import stalled
+
+from .report_fixture import Fake, write_experiment
+
+KINDS = {
+    "small pool": Fake({"kind": "pool"}, blocks=16, overflow="swap", host_blocks=5),
+    "mixed": Fake({"kind": "mixed"}, blocks=14, batching="mixed", repeats=2),
+}
+# tests/unit/test_overhead.py has these.
+OVERHEAD = {f"resume_overhead_net{of}_s" for of in ("", "_control", "_uncertainty")}
+NAMES = [
+    m.name for m in METRICS if m.name not in {*OVERHEAD, *(name for name, *_ in ACCESS_METRICS)}
+]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Records:
+    """A run of several repeats; late arrivals, requests given up and stalls are put into it."""
+    directory: Path = write_experiment(KINDS[request.param], tmp_path_factory.mktemp("results"))
+    _, records = read_records(directory)
+    requests, steps = records.requests.copy(), records.steps.copy()
+    number = requests["request_id"].astype(int)
+    requests["arrival_s"] = 0.0005 + 0.003 * ((number * 5) % 12)
+    requests["aborted"] = number % 4 == 1
+    requests.loc[requests["aborted"], "output_tokens"] -= 3
+    requests.loc[number == 5, "first_token_s"] = None
+    steps.loc[steps["step"] % 50 == 7, "duration_s"] *= 8
+    steps["stalled"] = stalled(steps)
+    assert steps["stalled"].sum() > 2
+    return replace(records, requests=requests, steps=steps)
+
+
+def by_rows(run: Records, repeat: int) -> dict[str, float]:
+    """Every metric of one repeat."""
+    steps, requests, batch, preemptions = (
+        [row for row in frame.to_dict("records") if row["repeat"] == repeat]
+        for frame in (run.steps, run.requests, run.batch, run.preemptions)
+    )
+    served = [row for row in requests if not row["aborted"]]
+    lost = [row for row in preemptions if row["event"] == "preempt"]
+    back = [row for row in preemptions if row["event"] == "resume"]
+    time = sum(row["duration_s"] for row in steps)
+    makespan = max(r["finished_s"] for r in requests) - min(r["arrival_s"] for r in requests)
+    stall = _stall_s(run, repeat)
+    prompt, output = (sum(r[f"{of}_tokens"] for r in served) for of in ("prompt", "output"))
+
+    def weighted(column: str, capacity: int) -> float:
+        each = (r[column] / (r["kv_blocks_total"] * capacity) * r["duration_s"] for r in steps)
+        return sum(each) / time
+
+    def phase(name: str, column: str) -> float:
+        of_phase = [row for row in steps if row["phase"] == name]
+        seconds = sum(row["duration_s"] for row in of_phase)
+        return sum(row[column] for row in of_phase) / seconds if of_phase else math.nan
+
+    resuming = sum(r["duration_s"] for r in steps if r["resumed_requests"])
+    pool = [r["host_blocks_used"] / r["host_blocks_total"] for r in steps if r["host_blocks_total"]]
+    out, into = (_total(rows, f"swap_{of}_s") for of, rows in (("out", lost), ("in", back)))
+    return {
+        "makespan_s": makespan,
+        "throughput_tokens_per_s": (prompt + output) / makespan,
+        "throughput_without_stalls_tokens_per_s": (prompt + output) / (makespan - stall),
+        "output_throughput_tokens_per_s": output / makespan,
+        "prefill_throughput_tokens_per_s": phase("prefill", "prefill_tokens"),
+        "decode_throughput_tokens_per_s": phase("decode", "decode_tokens"),
+        "mixed_throughput_tokens_per_s": phase("mixed", "scheduled_tokens"),
+        **_spread("ttft", [r["first_token_s"] - r["arrival_s"] for r in served]),
+        **_spread("itl", _between_tokens(steps, batch, {r["request_id"] for r in served})),
+        **_spread("latency", [r["finished_s"] - r["arrival_s"] for r in served]),
+        "forward_passes": len(steps),
+        "kv_block_utilization_mean": weighted("kv_blocks_used", 1),
+        "kv_block_utilization_peak": max(r["kv_blocks_used"] / r["kv_blocks_total"] for r in steps),
+        "kv_token_utilization_mean": weighted("kv_tokens_used", run.block_size),
+        "preemptions": len(lost),
+        "recomputed_tokens": sum(row["recomputed_tokens"] for row in steps),
+        "preemption_wait_mean_s": fmean(row["wait_s"] for row in back),
+        "resume_overhead_paper_s": resuming + out,
+        "swap_out_s": out,
+        "swap_in_s": into,
+        "swapped_bytes": sum(row["bytes"] for row in preemptions),
+        "host_block_utilization_peak": max(pool, default=math.nan),
+        "recompute_fallbacks": sum(1 for row in lost if row["refused"]),
+        "aborted_requests": len(requests) - len(served),
+        "stalled_passes": sum(1 for row in steps if row["stalled"]),
+        "stall_time_s": stall,
+    }
+
+
+def _total(rows: list[dict[str, Any]], column: str) -> float:
+    return sum(row[column] for row in rows if row["policy"] == "swap")
+
+
+def _between_tokens(
+    steps: list[dict[str, Any]], batch: list[dict[str, Any]], served: set[str]
+) -> list[float]:
+    ends = {row["step"]: row["start_s"] + row["duration_s"] for row in steps}
+    times: dict[str, list[float]] = defaultdict(list)
+    for row in sorted(batch, key=lambda row: row["step"]):
+        if row["sampled_tokens"] and row["request_id"] in served:
+            times[row["request_id"]].append(ends[row["step"]])
+    return [b - a for of in times.values() for a, b in pairwise(of)]
+
+
+def _stall_s(run: Records, repeat: int) -> float:
+    """Beyond the median of the kind in all repeats."""
+
+    def kind(row: dict[str, Any]) -> tuple[Any, ...]:
+        sizes = (row["prefill_tokens"], row["decode_tokens"], row["kv_tokens_used"])
+        shape = tuple(int(size).bit_length() for size in sizes)
+        return *shape, row["preempted_requests"] > 0, row["resumed_requests"] > 0
+
+    rows = run.steps.to_dict("records")
+    durations: dict[tuple[Any, ...], list[float]] = defaultdict(list)
+    for row in rows:
+        durations[kind(row)].append(row["duration_s"])
+    return sum(
+        row["duration_s"] - median(durations[kind(row)])
+        for row in rows
+        if row["stalled"] and row["repeat"] == repeat
+    )
+
+
+def _spread(name: str, values: list[float]) -> dict[str, float]:
+    """Mean, median and 99th percentile, between the two values it lies between."""
+    ordered = sorted(values)
+
+    def percentile(q: float) -> float:
+        place = q * (len(ordered) - 1)
+        low = math.floor(place)
+        high = min(low + 1, len(ordered) - 1)
+        return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+
+    found = {"mean": fmean(values), "p50": percentile(0.5), "p99": percentile(0.99)}
+    return {f"{name}_{of}_s": value for of, value in found.items()}
+
+
+def test_every_metric_is_what_a_walk_over_the_rows_finds(run: Records) -> None:
+    numbers = sorted(set(run.steps["repeat"]))
+    for number, repeat in zip(numbers, run.repeats(), strict=True):
+        found = {metric.name: metric.of(repeat) for metric in METRICS if metric.name in NAMES}
+        assert found == pytest.approx(by_rows(run, number), rel=1e-9, nan_ok=True)
+        assert np.isfinite([*found.values()]).mean() > 0.8

@@ -1,0 +1,260 @@
+"""The recorder: from what an engine's scheduler notes to the tables that say what it did.
+
+A simulated engine, which writes its tables itself, is noted as vLLM would be. The recorder must
+find the same tables; nothing of it is used to say what they are.
+"""
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import count
+from struct import pack
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from kvscope import tables
+from kvscope.engine.recording import PassRecord, PreemptionRecord, Recording
+from kvscope.run.recorder import Repeat, RepeatContext, external_id, replay
+from kvscope.run.serving import Served, give_up, outcome
+from kvscope.workload.requests import Request
+
+from .report_fixture import Fake, Simulation
+
+ORIGIN_NS = 7_000_000_000_123
+REPEAT = 1
+KINDS = {
+    "recompute": Fake({"kind": "recompute"}, blocks=16),
+    "swap": Fake({"kind": "swap"}, blocks=16, overflow="swap", batching="prefill_first"),
+    "small pool": Fake({"kind": "pool"}, blocks=16, overflow="swap", host_blocks=5),
+    "mixed": Fake({"kind": "mixed"}, blocks=14, batching="mixed"),
+}
+Frames = dict[str, pd.DataFrame]
+
+
+@dataclass
+class Noted:
+    """What the simulated engine did, and what its scheduler noted of it."""
+
+    fake: Fake
+    tables: Frames
+    recording: Recording
+    given: dict[str, list[int]]  # token ids by request
+
+    def replayed(self) -> Repeat:
+        context = RepeatContext(
+            repeat=REPEAT,
+            origin_ns=ORIGIN_NS,
+            kv_blocks_total=self.fake.blocks,
+            host_blocks_total=self.fake.pool,
+            block_size=self.fake.block_size,
+            time_source="measured",
+        )
+        return replay(self.recording, context)
+
+
+def simulated(fake: Fake) -> Frames:
+    """The tables of one repeat, with the types that they have on disk."""
+    names = ("requests", "steps", "batch", "preemptions", "layers")
+    fake.rows = {name: [] for name in names}
+    Simulation(fake, REPEAT, np.random.default_rng(3)).run()
+    frames = {}
+    for name in names:
+        table = tables.TABLES[name]
+        frame = pd.DataFrame(fake.rows[name], columns=table.names)
+        if name == "preemptions":
+            frame["refused"] = frame["refused"].astype(bool)
+        frames[name] = tables.to_arrow(table, frame).to_pandas()
+    return frames
+
+
+def internal(request_id: str) -> str:
+    """A name as vLLM makes it of the workload's."""
+    return f"{request_id}-{int(request_id) + 3000:x}"
+
+
+def ns(seconds: float) -> int:
+    return ORIGIN_NS + round(seconds * 1e9)
+
+
+def noted(fake: Fake) -> Noted:
+    """The simulated engine's tables, and the recording that vLLM's scheduler would leave."""
+    found = simulated(fake)
+    ids, given = count(100), {name: [] for name in found["requests"]["request_id"]}
+    passes = list(_passes(fake, found, ids, given))
+    lost = found["preemptions"].query("event == 'preempt'")
+    layers = found["layers"]
+    starts = [ns(seconds) for seconds in layers["start_s"]]
+    ends = [ns(seconds) for seconds in layers["start_s"] + layers["duration_s"]]
+    four = zip(layers["step"], layers["layer"], starts, ends, strict=True)
+    requests = found["requests"].set_index("request_id")
+    recording = Recording(
+        passes=passes,
+        preemptions=[
+            PreemptionRecord(
+                step=row.step,
+                time_ns=ns(row.time_s),
+                request_id=internal(row.request_id),
+                tokens=row.tokens,
+                blocks=row.blocks,
+                swapped=row.policy == "swap",
+                refused=row.refused,
+            )
+            for row in lost.itertuples()
+        ],
+        transfers=list(_copies(found["preemptions"])),
+        layers=array("q", [int(number) for each in four for number in each]),
+        counted={internal(name): int(n) for name, n in requests["preemptions"].items()},
+    )
+    return Noted(fake, found, recording, given)
+
+
+def _passes(
+    fake: Fake, found: Frames, ids: Iterator[int], given: dict[str, list[int]]
+) -> Iterator[PassRecord]:
+    known: set[str] = set()
+    ended = found["requests"].set_index("request_id")["finished_s"].to_dict()
+    # What ended the repeat before is reported with the first pass, too.
+    before, previous_end = {"99-aaaa"}, 0.0
+    for step in found["steps"].itertuples():
+        rows = found["batch"][found["batch"]["step"] == step.step]
+        names = list(rows["request_id"])
+        end = step.start_s + step.duration_s
+        context = dict(zip(names, rows["context_tokens"], strict=True))
+        tokens = [[next(ids)] * n for n in rows["sampled_tokens"]]
+        for name, some in zip(names, tokens, strict=True):
+            given[name] += some
+        cached = [name for name in names if name in known]
+        gone = (n for n, at in ended.items() if previous_end - 1e-9 <= at < end - 1e-9)
+        finished = {internal(name) for name in gone}
+        order = {internal(name): place for place, name in enumerate(reversed(names))}
+        yield PassRecord(
+            schedule_start_ns=ns(step.start_s),
+            schedule_end_ns=ns(step.start_s + step.schedule_s),
+            scheduled=SimpleNamespace(
+                num_scheduled_tokens={
+                    internal(name): int(n)
+                    for name, n in zip(names, rows["scheduled_tokens"], strict=True)
+                },
+                scheduled_cached_reqs=SimpleNamespace(
+                    req_ids=[internal(name) for name in cached],
+                    num_computed_tokens=[int(context[name]) for name in cached],
+                ),
+                scheduled_new_reqs=[
+                    SimpleNamespace(req_id=internal(n), num_computed_tokens=int(context[n]))
+                    for n in names
+                    if n not in known
+                ],
+            ),
+            finished_before=finished | before,
+            preempted=step.preempted_requests,
+            waiting=step.waiting_requests,
+            kv_blocks_free=fake.blocks - step.kv_blocks_used,
+            host_blocks_used=step.host_blocks_used,
+            output_ns=ns(step.start_s + step.schedule_s + step.forward_s),
+            end_ns=ns(end),
+            # The batch's rows are in an order of their own.
+            output=SimpleNamespace(sampled_token_ids=tokens[::-1], req_id_to_index=order),
+        )
+        known |= set(names)
+        before, previous_end = set(), end
+
+
+def _copies(preemptions: pd.DataFrame) -> Iterator[Any]:
+    """The copies in the order of time, as the connector notes them."""
+    copied = preemptions[preemptions["copy_start_s"].notna()].sort_values("copy_start_s")
+    for row in copied.itertuples():
+        out = row.event == "preempt"
+        seconds = row.swap_out_s if out else row.swap_in_s
+        yield SimpleNamespace(
+            request_id=internal(row.request_id),
+            direction="out" if out else "in",
+            bytes=row.bytes,
+            start_ns=ns(row.copy_start_s),
+            end_ns=ns(row.copy_end_s),
+            seconds=lambda seconds=seconds: seconds,
+        )
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def each(request: pytest.FixtureRequest) -> Noted:
+    return noted(KINDS[request.param])
+
+
+@pytest.mark.parametrize("name", ["steps", "batch", "preemptions", "layers"])
+def test_the_tables_are_those_of_the_engine_that_was_noted(each: Noted, name: str) -> None:
+    expected, found = each.tables[name], getattr(each.replayed(), name)
+    assert len(expected) > 5
+    by = [column for column in ("step", "event", "request_id", "layer") if column in expected]
+    one, other = (frame.sort_values(by, ignore_index=True) for frame in (found, expected))
+    pd.testing.assert_frame_equal(one, other, rtol=0, atol=3e-9)
+
+
+def served_by(each: Noted) -> tuple[list[Request], Served]:
+    rows = each.tables["requests"].itertuples()
+    requests = [
+        Request(row.request_id, row.arrival_s, np.arange(row.prompt_tokens), row.output_tokens)
+        for row in rows
+    ]
+    return requests, Served(ORIGIN_NS, outputs=dict(each.given))
+
+
+def test_requests_have_their_own_times_tokens_and_preemptions(each: Noted) -> None:
+    found = outcome(each.replayed(), REPEAT, *served_by(each)).set_index("request_id")
+    expected = each.tables["requests"].set_index("request_id")
+    hashes = {name: sha256(pack(f"<{len(t)}i", *t)).hexdigest() for name, t in each.given.items()}
+    assert found["output_sha256"].to_dict() == hashes
+    assert len(set(hashes.values())) == len(hashes)
+    columns = [column for column in expected if column != "output_sha256"]
+    pd.testing.assert_frame_equal(
+        found[columns].loc[expected.index], expected[columns], atol=3e-9, rtol=0, check_dtype=False
+    )
+
+
+def test_a_request_that_was_given_up_has_the_tokens_of_its_passes_and_the_time_it_was_told(
+    each: Noted,
+) -> None:
+    requests, served = served_by(each)
+    gone = requests[4].request_id
+    del served.outputs[gone]
+    served.aborted_s[gone] = 3.25
+    found = outcome(each.replayed(), REPEAT, requests, served).set_index("request_id")
+    assert found["aborted"].sum() == 1
+    assert found.loc[gone, "finished_s"] == 3.25
+    given = each.given[gone]
+    assert found.loc[gone, "output_tokens"] == len(given)
+    assert found.loc[gone, "output_sha256"] == sha256(pack(f"<{len(given)}i", *given)).hexdigest()
+
+
+def test_one_that_was_never_scheduled_has_neither_times_nor_tokens(each: Noted) -> None:
+    never = Request("77", 0.5, np.arange(9), 4)
+    served = Served(ORIGIN_NS, aborted_s={"77": 2.0})
+    (row,) = outcome(each.replayed(), REPEAT, [never], served).to_dict("records")
+    assert (row["first_scheduled_s"], row["first_token_s"]) == (None, None)
+    assert (row["aborted"], row["output_tokens"], row["finished_s"]) == (True, 0, 2.0)
+    assert (row["arrival_s"], row["prompt_tokens"], row["preemptions"]) == (0.5, 9, 0)
+    assert row["output_sha256"] == sha256(b"").hexdigest()
+
+
+def test_a_request_is_given_up_when_its_own_time_is_over_and_no_other_is() -> None:
+    aborted: list[list[str]] = []
+    engine: Any = SimpleNamespace(vllm=SimpleNamespace(abort_request=aborted.append))
+    now = 10.0
+    served = Served(0)
+    served.now_s = lambda: now  # type: ignore[method-assign]
+    arrivals = {"early": 1.0, "just": 4.999, "not yet": 5.001, "late": 9.0}
+    unfinished = {name: Request(name, at, np.arange(3), 2) for name, at in arrivals.items()}
+    give_up(engine, unfinished, served, timeout_s=5.0)
+    assert aborted == [["early", "just"]]
+    assert set(unfinished) == {"not yet", "late"}
+    assert served.aborted_s == {"early": now, "just": now}
+    give_up(engine, unfinished, served, timeout_s=50.0)
+    assert len(aborted) == 1, "nobody is late"
+
+
+def test_a_name_of_the_workload_may_have_dashes_itself() -> None:
+    assert external_id("conversation-12-0-f3ab") == "conversation-12-0"
