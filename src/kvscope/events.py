@@ -1,6 +1,6 @@
 """What a KV event is, to those who write it and those who read it.
 
-An event has a kind. Kernels on a CPU or a GPU write records of 32 bytes: four little-endian 64-bit words each, of which
+Kernels on a CPU or a GPU write records of 32 bytes: four little-endian 64-bit words each, of which
 NumPy reads the fields. A *flush*, a line of `kernel_events.jsonl.zst`, holds the records of one
 layer of one forward pass as columns. `docs/TRACE_SPEC.md` has the meaning of every field.
 """

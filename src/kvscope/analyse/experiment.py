@@ -51,7 +51,7 @@ def metrics_of(
     time_source: str,
     run_sha256: str,
 ) -> pd.DataFrame:
-    """The `metrics` table of one run."""
+    """The `metrics` table of one run, of its repeats that count."""
     repeats = list(records.repeats())
     rows = []
     for metric in METRICS:

@@ -1,6 +1,6 @@
 """A run's host tables as analyse reads them: whole, or one repeat at a time."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from kvscope import tables
 from kvscope.analyse.access import Trace, trace_of
 from kvscope.analyse.baseline import Baseline
 from kvscope.errors import BadInput
+from kvscope.plan.repeats import counted
 from kvscope.runfile import FAILED, read_run, require_unchanged
 
 TABLES = (tables.WORKLOAD, tables.REQUESTS, tables.STEPS, tables.BATCH, tables.PREEMPTIONS)
@@ -28,6 +29,7 @@ class Records:
     block_size: int
     trace: Trace | None = None
     of_run: Baseline | None = None
+    disturbed: Collection[int] = ()
 
     @property
     def baseline(self) -> Baseline:
@@ -44,11 +46,19 @@ class Records:
         """The requests that were aborted before their last token."""
         return self.requests[self.requests["aborted"].astype(bool)]
 
-    def repeats(self) -> Iterator["Records"]:
-        """The records of each repeat, in order; the one of a trace of kernels alone."""
-        baseline = self.baseline
+    @property
+    def numbers(self) -> list[int]:
+        """The repeats, in order; the one of a trace of kernels alone."""
         numbers = {*self.requests["repeat"], *self.steps["repeat"]}
-        for number in sorted(numbers or ({0} if self.trace else ())):
+        return sorted(numbers or ({0} if self.trace else ()))
+
+    def repeats(self) -> Iterator["Records"]:
+        """The records of each repeat that metrics are made of (`plan.repeats.counted`)."""
+        return self._each(counted(self.numbers, self.disturbed))
+
+    def _each(self, numbers: Collection[int]) -> Iterator["Records"]:
+        baseline = self.baseline
+        for number in numbers:
             steps = self.steps[self.steps["repeat"] == number]
             yield Records(
                 self.workload,
@@ -78,4 +88,7 @@ def read_records(run: Path) -> tuple[dict[str, Any], Records]:
     workload, requests, steps, batch, preemptions = frames
     size = facts.get("engine", {}).get("block_size", 0)
     trace = trace_of(run, facts)
-    return facts, Records(workload, requests, steps, batch, preemptions, size, trace)
+    disturbed = {entry["repeat"] for entry in facts.get("disturbance", []) if entry["disturbed"]}
+    return facts, Records(
+        workload, requests, steps, batch, preemptions, size, trace, disturbed=disturbed
+    )

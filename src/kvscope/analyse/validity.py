@@ -4,11 +4,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from kvscope.analyse.metrics import makespan_s, stall_time_s
-from kvscope.analyse.precision import MINIMUM_REPEATS, imprecise, misled, with_disturbance
+from kvscope.analyse.precision import disturbed_too_often, imprecise, with_disturbance
 from kvscope.analyse.reason import Reason
 from kvscope.analyse.records import Records
 from kvscope.analyse.statistics import coefficient_of_variation
 from kvscope.oracle import VIOLATED, Verdict
+from kvscope.plan.repeats import MINIMUM_REPEATS
 from kvscope.runfile import COMPLETE, IMPORTED_FROM
 
 # Makespans that vary more than this (standard deviation over mean) are unstable.
@@ -27,7 +28,7 @@ def warm_up(facts: dict[str, Any]) -> list[Reason]:
 
 
 def repeats(facts: dict[str, Any], records: Records) -> list[Reason]:
-    """Enough repeats, alike, the throughput as precise as was asked for, and not that of a load."""
+    """Enough repeats, undisturbed, alike, and the throughput as precise as was asked for."""
     makespans = [makespan_s(repeat) for repeat in records.repeats()]
     reasons = []
     if len(makespans) < MINIMUM_REPEATS:
@@ -37,15 +38,16 @@ def repeats(facts: dict[str, Any], records: Records) -> list[Reason]:
     if variation > MAXIMUM_VARIATION:
         detail = f"makespan varies by {variation:.0%}, at most {MAXIMUM_VARIATION:.0%}"
         reasons.append(Reason("unstable", with_disturbance(detail, facts)))
-    return [*reasons, *imprecise(facts, records), *misled(facts, records)]
+    return [*reasons, *imprecise(facts, records), *disturbed_too_often(facts, records)]
 
 
 def stalls(facts: dict[str, Any], records: Records) -> list[Reason]:
     """No repeat lost much of its time in stalls."""
     reasons = []
-    for number, repeat in enumerate(records.repeats()):
+    for repeat in records.repeats():
         share = stall_time_s(repeat) / makespan_s(repeat)
         if share > MAXIMUM_STALL_SHARE:
+            number = repeat.numbers[0]
             detail = f"repeat {number}: {share:.0%} of the makespan"
             reasons.append(Reason("stalled", with_disturbance(detail, facts)))
     return reasons

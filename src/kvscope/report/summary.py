@@ -29,7 +29,7 @@ def summary(study: StudyData) -> Iterator[str]:
         elif not run.valid:
             yield f"  {run.label}: not valid, {'; '.join(run.doubts)}"
         elif text := disturbed(run.facts):
-            yield f"  {run.label}: valid, though disturbed, {text}"
+            yield f"  {run.label}: valid, without disturbed repeats, {text}"
         if run.again:
             yield f"  {run.label}: {run.again}"
     if study.planned:
