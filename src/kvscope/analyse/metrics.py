@@ -70,6 +70,14 @@ def inter_token_latency_s(records: Records) -> Floats:
     return times.groupby("request_id")["end_s"].diff().dropna().to_numpy(float)
 
 
+def time_per_output_token_s(records: Records) -> Floats:
+    """Of each request served with two output tokens or more: mean time from one to the next."""
+    requests = records.served
+    requests = requests[requests["output_tokens"] > 1]
+    decoding_s = (requests["finished_s"] - requests["first_token_s"]).to_numpy(float)
+    return decoding_s / (requests["output_tokens"].to_numpy(float) - 1)
+
+
 def phase_throughput(phase: str, column: str) -> Callable[[Records], float]:
     """Tokens of `column` over the time of the passes of one phase."""
 
@@ -186,6 +194,7 @@ METRICS: tuple[Metric, ...] = (
     ),
     *_latencies("ttft", "Time to first token", time_to_first_token_s),
     *_latencies("itl", "Inter-token latency", inter_token_latency_s),
+    *_latencies("tpot", "Time per output token", time_per_output_token_s),
     *_latencies("latency", "Request latency", latency_s),
     Metric("forward_passes", "passes", "Forward passes", lambda r: float(len(r.steps))),
     Metric(

@@ -32,9 +32,14 @@ class Place:
 class Row:
     """Places along one key; `ordered` if its values are numbers."""
 
-    title: str
+    key: str
     places: tuple[Place, ...]
     ordered: bool
+
+    @property
+    def title(self) -> str:
+        """What stands along the axis, with its unit."""
+        return key_title(self.key)
 
     @property
     def facets(self) -> list[str]:
@@ -66,7 +71,7 @@ def rows(study: StudyData, wanted: Wanted, asked: Sequence[Axes]) -> list[Row]:
 
 def by_experiment(runs: Sequence[Run]) -> Row:
     """Each experiment by its name."""
-    return Row("experiment", tuple(Place(run, run.label, "", "") for run in runs), False)
+    return Row(EXPERIMENT, tuple(Place(run, run.label, "", "") for run in runs), False)
 
 
 def _row(study: StudyData, runs: Sequence[Run], axes: Axes) -> Row:
@@ -82,7 +87,28 @@ def _row(study: StudyData, runs: Sequence[Run], axes: Axes) -> Row:
         for run, colour in zip(found, colours, strict=True)
     )
     ordered = all(is_number(place.x) for place in places)
-    return Row(key_title(x), _separate(places), ordered)
+    return Row(x, _separate(places), ordered)
+
+
+def series(row: Row, most: int) -> dict[str, list[tuple[str, Run]]]:
+    """Experiments by plot, each with the name of its line, where a line shows one experiment.
+
+    A plot is a facet, with lines for all colours and values of x; of more than `most` lines, each
+    value of x has a plot of its own.
+    """
+    found: dict[str, list[tuple[str, Run]]] = {}
+    for facet in row.facets:
+        places = [place for place in row.places if place.facet == facet]
+        apart = len(places) > most and len(row.colours) > 1
+        for place in sorted(places, key=lambda place: row.values.index(place.x)):
+            x = place.run.label if row.key == EXPERIMENT else setting_words(row.key, place.x)
+            plot, line = ((facet, x), (place.colour,)) if apart else ((facet,), (place.colour, x))
+            found.setdefault(_joined(plot), []).append((_joined(line), place.run))
+    return found
+
+
+def _joined(words: Sequence[str]) -> str:
+    return ", ".join(filter(None, words))
 
 
 def _matches(study: StudyData, run: Run, axes: Axes) -> bool:
@@ -158,7 +184,7 @@ def _separate(places: Sequence[Place]) -> tuple[Place, ...]:
         own = {p.x for p in places if (p.facet, p.colour, p.run.grid) == (facet, colour, grid)}
         known = taken.setdefault((facet, colour), set())
         if known & own:
-            renamed[facet, colour, grid] = ", ".join(filter(None, (colour, grid)))
+            renamed[facet, colour, grid] = _joined((colour, grid))
         known |= own
     return tuple(
         replace(p, colour=renamed.get((p.facet, p.colour, p.run.grid), p.colour)) for p in places

@@ -43,6 +43,9 @@ TTFT_P99 = Shown("ttft_p99_s", "TTFT, p99", "s")
 ITL_MEAN = Shown("itl_mean_s", "ITL, mean", "ms", 1e3)
 ITL_P50 = Shown("itl_p50_s", "ITL, median", "ms", 1e3)
 ITL_P99 = Shown("itl_p99_s", "ITL, p99", "ms", 1e3)
+TPOT_MEAN = Shown("tpot_mean_s", "TPOT, mean", "ms", 1e3, always=False)
+TPOT_P50 = Shown("tpot_p50_s", "TPOT, median", "ms", 1e3, always=False)
+TPOT_P99 = Shown("tpot_p99_s", "TPOT, p99", "ms", 1e3, always=False)
 KV_BLOCKS_MEAN = Shown("kv_block_utilization_mean", "KV use in blocks, mean", "%", 100.0)
 KV_BLOCKS_PEAK = Shown("kv_block_utilization_peak", "KV use in blocks, peak", "%", 100.0)
 KV_TOKENS_MEAN = Shown("kv_token_utilization_mean", "KV use in tokens, mean", "%", 100.0)
@@ -102,6 +105,7 @@ MAIN = (
     TTFT_P99,
     ITL_MEAN,
     ITL_P99,
+    TPOT_MEAN,
     KV_BLOCKS_MEAN,
     KV_TOKENS_MEAN,
     READ_PARALLELISM,

@@ -2,11 +2,8 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 
-import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from kvscope.analyse.access import Trace
@@ -14,45 +11,21 @@ from kvscope.analyse.events import read_events
 from kvscope.analyse.reuse import Reuses, reuses_of
 from kvscope.report.data import Run, StudyData
 from kvscope.report.figures.accesses import traced
-from kvscope.report.figures.figure import (
-    NUMBER,
-    PICKED,
-    Drawing,
-    Figure,
-    Spec,
-    View,
-    colours,
-    grid,
-    number,
-    plot_width,
-    text,
-)
-from kvscope.report.figures.scales import is_wide, log_ticks
-
-Floats = npt.NDArray[np.float64]
+from kvscope.report.figures.distribution import Distribution, distribution
+from kvscope.report.figures.figure import Drawing, Figure, number, text
+from kvscope.report.figures.lines import Lines, lines_drawing
 
 MOST_LINES = 8
-POINTS = 400  # of a line
 MILLISECOND = 1e-6
 IDLE, DISTANCE = "time a block lies untouched (ms)", "other blocks used in between (layer by layer)"
 SHARE = "share of reuses at or below (%)"
-SHORTEST = 1e-6  # ms: a logarithmic axis has no 0
 SWAPPED_IN = {
     "data": {"name": "swaps"},
     "mark": {"type": "rule", "strokeDash": [2, 3], "strokeWidth": 1.5},
     "encoding": {
-        "tooltip": [text("experiment"), number("value", title="one block copied back (ms)")]
+        "tooltip": [text("line"), number("x", title="one block copied back (ms)")],
     },
 }
-LABEL_PX = 50
-
-
-@dataclass(frozen=True)
-class Distribution:
-    """A cumulative distribution: `percent` of the values are at or below `value`."""
-
-    value: Floats
-    percent: Floats
 
 
 @lru_cache(maxsize=MOST_LINES)
@@ -77,15 +50,6 @@ def distance(trace: Trace) -> Distribution | None:
     return distribution(reuses(trace).distance_blocks) if trace.all_layers else None
 
 
-def distribution(values: npt.NDArray[np.generic]) -> Distribution | None:
-    """The values' cumulative distribution at no more than POINTS of them; None without any."""
-    if not len(values):
-        return None
-    ordered = np.sort(values).astype(np.float64)
-    places = np.unique(np.linspace(0, len(ordered) - 1, POINTS).round().astype(np.int64))
-    return Distribution(ordered[places], 100 * (places + 1) / len(ordered))
-
-
 def swap_in_ms(run: Run) -> float:
     """Device time to copy one block, all its layers, back from the host; NaN if none was."""
     rows = run.preemptions(run.repeats[0])
@@ -97,32 +61,21 @@ def swap_in_ms(run: Run) -> float:
 def draw(study: StudyData) -> Drawing | None:
     """Idle times at the left, reuse distances at the right; a line an experiment."""
     found = {IDLE: _table(study, idle), DISTANCE: _table(study, distance)}
-    parts = {title: frame for title, frame in found.items() if not frame.empty}
-    if not parts:
-        return None
-    names = list(dict.fromkeys(name for frame in parts.values() for name in frame["experiment"]))
-    data = {f"cell{n}": frame for n, frame in enumerate(parts.values())}
     swaps = _swaps(study)
-    width = plot_width(len(parts), LABEL_PX)
-    cells = [
-        {"data": {"name": f"cell{n}"}, "width": width, "height": 210, **_lines(title, frame, names)}
-        for n, (title, frame) in enumerate(parts.items())
+    more = {IDLE: (SWAPPED_IN,)} if not swaps.empty else {}
+    plots = [
+        Lines(frame, title, SHARE, more=more.get(title, ()))
+        for title, frame in found.items()
+        if not frame.empty
     ]
-    if IDLE in parts and not swaps.empty:
-        data["swaps"] = swaps
-        cells[0]["layer"].append(SWAPPED_IN)
-    return Drawing((View(grid(cells, len(cells), "experiment"), data),), label_px=LABEL_PX)
+    data = {"swaps": swaps} if any(plot.more for plot in plots) else {}
+    return lines_drawing(plots, data) if plots else None
 
 
 def _table(study: StudyData, of: Callable[[Trace], Distribution | None]) -> pd.DataFrame:
     """The points of all experiments' distributions, each line from 0 % on."""
     frames = [
-        pd.DataFrame(
-            {
-                "value": np.maximum([one.value[0], *one.value], SHORTEST).round(6),
-                "percent": np.array([0.0, *one.percent]).round(3),
-            }
-        ).assign(experiment=run.label)
+        one.frame().assign(line=run.label)
         for run, trace in shown(study)
         if (one := of(trace)) is not None
     ]
@@ -131,32 +84,7 @@ def _table(study: StudyData, of: Callable[[Trace], Distribution | None]) -> pd.D
 
 def _swaps(study: StudyData) -> pd.DataFrame:
     rows = [(run.label, swap_in_ms(run)) for run, _ in shown(study)]
-    return pd.DataFrame(rows, columns=["experiment", "value"]).dropna()
-
-
-def _lines(title: str, frame: pd.DataFrame, names: list[str]) -> Spec:
-    low, high = frame["value"].min(), frame["value"].max()
-    wide = is_wide([low, high], 10)
-    x = number(
-        "value",
-        title=title,
-        scale={"type": "log", "nice": False} if wide else {"zero": True},
-        axis={"values": log_ticks(low, high), "format": NUMBER} if wide else {"tickCount": 5},
-    )
-    legend = {"columns": 1} if len(names) > 1 else None
-    line = {
-        "mark": {"type": "line", "interpolate": "step-after"},
-        "encoding": {
-            "y": number("percent", title=SHARE, scale={"domain": [0, 100]}),
-            "tooltip": [
-                text("experiment"),
-                number("value", title=title, format=".4~g"),
-                number("percent", title="at or below (%)", format=".1f"),
-            ],
-        },
-    }
-    colour = text("experiment", scale=colours(names), legend=legend)
-    return {"encoding": {"x": x, "color": colour, "opacity": PICKED}, "layer": [line]}
+    return pd.DataFrame(rows, columns=["line", "x"]).dropna()
 
 
 FIGURE = Figure(

@@ -14,6 +14,7 @@ from kvscope.report.data import StudyData
 
 PAPER = 700  # pixels of 1/96 inch across: two columns of a paper
 NUMBER = ",.7~g"  # of a tick: 1,000; 0.05; no exponent where it can be read without
+TITLE_LETTERS = 44  # in a line above a plot
 FADED = 0.12  # opacity of what was not picked in the legend
 
 Spec = dict[str, Any]
