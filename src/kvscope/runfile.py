@@ -26,6 +26,7 @@ RUN_FILE = "run.json"
 SESSION_FILE = "session.json"  # from the measured process to its supervisor
 LOG_FILE = "log.txt"
 KERNEL_EVENTS = "kernel_events.jsonl.zst"
+PERFETTO = "trace.perfetto-trace"  # among the collected tables
 SPOOL = "kernel_events.tmp"  # a repeat's KV events as the kernels wrote them; gone after the run
 IMPORTED_FROM = "imported_from"  # key that only the record of a run made elsewhere has
 TRACING = "tracing"  # key that only the record of a run with KV events has

@@ -94,14 +94,13 @@ def test_idle_times_are_drawn_as_they_are_distributed(study, run, events):
     idle = (spans["start_ns"] - spans.groupby(block)["end_ns"].shift()).dropna() / 1e6
     data = access_gaps.FIGURE.draw(study).views[0].data
     line = data["cell0"]  # the sampled run does not tell
-    assert set(line["experiment"]) == {run.label}
-    assert line["value"].iloc[-1] == pytest.approx(idle.max(), abs=1e-6)
-    for x, y in list(zip(line["value"], line["percent"], strict=True))[1::50]:
+    assert set(line["line"]) == {run.label}
+    assert line["x"].iloc[-1] == pytest.approx(idle.max(), abs=1e-6)
+    for x, y in list(zip(line["x"], line["y"], strict=True))[1::50]:
         assert y <= 100 * (idle <= x + 1e-6).mean() + 1e-3
         assert y >= 100 * (idle < x - 1e-6).mean() - 1e-3
-    assert (
-        data["cell1"]["value"].iloc[-1] == 82 * 4 + 3
-    )  # all other blocks of all layers, and new ones
+    everything = 82 * 4 + 3  # all other blocks of all layers, and new ones
+    assert data["cell1"]["x"].iloc[-1] == everything
 
 
 def test_the_time_to_copy_a_block_back_is_that_of_the_swaps(tmp_path):
@@ -115,7 +114,7 @@ def test_the_time_to_copy_a_block_back_is_that_of_the_swaps(tmp_path):
 
 def test_metrics_of_accesses_are_drawn_where_they_are_known(study):
     view = access_metrics.FIGURE.draw(study).views[0]
-    titles = [cell["title"]["text"] for cell in specification(view.chart)["concat"]]
+    titles = [" ".join(cell["title"]["text"]) for cell in specification(view.chart)["concat"]]
     count = dict(zip(titles, map(len, view.data.values()), strict=True))
     assert count["Reads at a time (reads)"] == 1
     assert count["Tokens read per token held (ratio)"] == 2
@@ -123,7 +122,7 @@ def test_metrics_of_accesses_are_drawn_where_they_are_known(study):
 
 def test_it_is_told_how_long_blocks_lie_untouched(study, run):
     share, time = (run.number(f"kv_idle_{name}").value for name in ("share", "p50_s"))
-    found = " ".join(findings(study)).replace("\N{NO-BREAK SPACE}", " ")
+    found = " ".join(findings(study).sentences).replace("\N{NO-BREAK SPACE}", " ")
     assert f"untouched {100 * share:.1f} % of the time between its accesses" in found
     assert f"{1e3 * time:.2f} ms at a time" in found
 

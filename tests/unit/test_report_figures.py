@@ -71,7 +71,8 @@ def cells(drawing):
     data = {}
     for cell in spec["concat"]:
         name = re.search(r"'name': '(cell\d+)'", str(cell))[1]
-        data[cell["title"]["text"], tuple(cell["title"].get("subtitle", ()))] = view.data[name]
+        title = cell["title"]
+        data[" ".join(title["text"]), " ".join(title["subtitle"])] = view.data[name]
     return data
 
 
@@ -120,7 +121,7 @@ def test_the_two_measures_and_the_makespan_are_drawn_as_the_tables_have_them(ove
     found = cells(drawn["overflow"]["resume_overhead"])
     by_label = {run.label: run for run in overflow.runs}
     for shown in (OVERHEAD_PAPER, OVERHEAD_NET, BEYOND_AMPLE):
-        frame = found[f"{shown.heading} (s)", ()]
+        frame = found[f"{shown.heading} (s)", ""]
         for row in frame.itertuples():
             number = by_label[row.experiment].number(shown.metric)
             assert (row.value, row.high) == (number.value, number.high)
@@ -134,7 +135,7 @@ def test_a_facet_has_plots_of_its_own_and_picks_what_it_is_told(batching):
     axes = Axes(x="batching", facet="cache.blocks", where={"cache.blocks": 32})
     asked = replace(batching, figures=(Asked("throughput", (axes,)),))
     found = cells(throughput.FIGURE.draw(asked))
-    assert {facet for _, facet in found} == {("KV cache 32 blocks",)}
+    assert {facet for _, facet in found} == {"KV cache 32 blocks"}
     assert all(len(frame) == 4 for frame in found.values())
 
 

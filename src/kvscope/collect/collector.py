@@ -20,7 +20,7 @@ from kvscope.collect.perfetto import write_perfetto
 from kvscope.collect.writing import table_path
 from kvscope.errors import BadInput
 from kvscope.ranges import DOMAIN, FORWARD_PASS
-from kvscope.runfile import COMPLETE, KERNEL_EVENTS, TRACING, require_unchanged
+from kvscope.runfile import COMPLETE, KERNEL_EVENTS, PERFETTO, TRACING, require_unchanged
 from kvscope.tables import (
     CUDA_API,
     GPU_KERNELS,
@@ -32,7 +32,6 @@ from kvscope.tables import (
 )
 
 TRACE = "trace.sqlite"
-PERFETTO = "trace.perfetto-trace"
 TABLES = (NVTX_RANGES, CUDA_API, GPU_KERNELS, GPU_MEMCPYS, KV_EVENTS, KV_KERNELS, TIMELINE)
 # What collecting may write, beside its account.
 FILES = (*(f"{table.name}.parquet" for table in TABLES), PERFETTO)

@@ -8,9 +8,12 @@ from kvscope.plan.fields import Part
 
 FigureName = Literal[
     "throughput",
+    "pareto",
     "strategies",
     "window_fill",
     "latency",
+    "latency_distributions",
+    "goodput",
     "utilization",
     "preemptions",
     "resume_overhead",

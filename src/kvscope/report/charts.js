@@ -32,12 +32,17 @@ function selects(figure) {
   return [...figure.element.querySelectorAll("select")];
 }
 
+function keyOf(select) {
+  return `${select.closest(".chart").dataset.figure}.${select.dataset.heading}`;
+}
+
 // Offers in each list what goes with the choices before it, and gives the view that is chosen.
 function chosen({ element, views }) {
   let left = views;
   selects({ element }).forEach((select, place) => {
     const values = [...new Set(left.map(({ choice }) => choice[place]))];
-    const kept = values.includes(select.value) ? select.value : values[0];
+    const wanted = select.value || state.get(keyOf(select));
+    const kept = values.includes(wanted) ? wanted : values[0];
     select.replaceChildren(...values.map((value) => new Option(value, value)));
     select.value = kept;
     left = left.filter(({ choice }) => choice[place] === kept);
@@ -74,9 +79,10 @@ async function drawAll(wanted) {
 }
 
 function follow() {
-  const id = decodeURIComponent(location.hash.slice(1));
-  const unfinished = id.startsWith("unfinished-") && document.getElementById(id);
-  if (unfinished) unfinished.open = true;
+  const id = decodeURIComponent(part());
+  const target = document.getElementById(id);
+  if (target?.matches("details")) target.open = true;
+  target?.scrollIntoView();
   const label = document.querySelector(`[href="#${CSS.escape(id)}"]`)?.dataset.timeline;
   const timeline = figures.get("step_timeline");
   if (!label || !timeline) return;
@@ -87,7 +93,10 @@ function follow() {
 }
 
 for (const figure of figures.values()) {
-  selects(figure).forEach((select) => select.addEventListener("change", () => draw(figure)));
+  selects(figure).forEach((select) => select.addEventListener("change", () => {
+    draw(figure);
+    selects(figure).forEach((each) => remember(keyOf(each), each.value));
+  }));
 }
 darkScreen.addEventListener("change", () => drawAll(() => true));
 addEventListener("resize", () => drawAll((figure) => figure.width !== figure.element.clientWidth));

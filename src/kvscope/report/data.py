@@ -14,6 +14,7 @@ from kvscope import tables
 from kvscope.analyse.access import Trace, has_rows, trace_of
 from kvscope.oracle import Verdict
 from kvscope.plan.figures import Axes
+from kvscope.report.latencies import Latencies, latencies_of
 from kvscope.report.settings import flat, in_tokens, traits
 from kvscope.runfile import COMPLETE
 
@@ -139,6 +140,11 @@ class Run:
     def requests(self) -> pd.DataFrame:
         """Its `requests` table."""
         return tables.read(tables.REQUESTS, self.directory / "requests.parquet")
+
+    @cached_property
+    def latencies(self) -> Latencies:
+        """Latencies of its requests, of all repeats."""
+        return latencies_of(self.requests())
 
     @cached_property
     def _preemptions(self) -> pd.DataFrame:

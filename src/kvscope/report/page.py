@@ -1,9 +1,8 @@
 """The page of a study: one HTML file that needs nothing else, not even a network."""
 
-import math
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,26 +18,19 @@ from kvscope.report import theme
 from kvscope.report.checks import checklist
 from kvscope.report.circumstances import circumstances, dates, faults, shared
 from kvscope.report.data import Run, StudyData
+from kvscope.report.experiments_table import experiments_table
 from kvscope.report.figures.figure import Drawing, Figure
 from kvscope.report.figures.registry import FIGURES, lacking
 from kvscope.report.findings import findings
-from kvscope.report.render import Printed, for_page, scripts
-from kvscope.report.settings import Settings
+from kvscope.report.headline import Headline, headline
+from kvscope.report.render import Printed, for_page, printed, scripts
 from kvscope.report.summary import verdict
-from kvscope.report.tables import main_columns
-from kvscope.report.words import (
-    Shown,
-    estimate_text,
-    key_title,
-    plural,
-    reason_in_words,
-    value_words,
-)
-from kvscope.runfile import IMPORTED_FROM
+from kvscope.report.words import plural, reason_in_words
+from kvscope.runfile import IMPORTED_FROM, PERFETTO
 
 HERE = Path(__file__).parent
 TEMPLATE = "report.html.j2"
-SCRIPTS = ("charts.js", "table.js")
+SCRIPTS = ("address.js", "charts.js", "table.js")
 TIMELINES = "step_timeline"
 # So many experiments have their commands listed; the others' differ in the id only.
 COMMANDS = 3
@@ -63,26 +55,25 @@ def render(
     path: Path,
 ) -> str:
     """The page's HTML."""
-    columns = main_columns(study)
-    keys = list(dict.fromkeys(key for traits in study.traits.values() for key in traits))
     timelines = drawn.get(TIMELINES)
-    followed = {view.choice[0] for view in timelines.views} if timelines else set()
+    lead = headline(study)
     return _template().render(
         study=study,
         verdict=verdict(study),
         dates=dates(study),
         version=kvscope.__version__,
+        headline=lead.sentence,
+        lead=_lead(lead),
         findings=findings(study),
         circumstances=circumstances(study),
         faults=faults(study),
         shared=shared(study),
-        columns=columns,
-        key_titles=[key_title(key) for key in keys],
-        rows=[
-            _row(run, study.traits[run.id], keys, columns, run.label in followed)
-            for run in study.runs
-        ],
+        table=experiments_table(study),
+        followed={view.choice[0] for view in timelines.views} if timelines else set(),
+        traces=_traces(study, path.parent),
         unfinished=[run for run in study.runs if not run.complete],
+        failed=[run for run in study.runs if not run.complete and run.failure],
+        doubtful=[run for run in study.complete if not run.valid],
         again=[run for run in study.complete if run.again],
         reasons=_reasons(study),
         checklist=checklist(study.complete),
@@ -108,6 +99,14 @@ def _entry(figure: Figure, drawing: Drawing, printed: Printed) -> dict[str, Any]
     }
 
 
+def _lead(lead: Headline) -> dict[str, Any] | None:
+    """The chart beside the headline, if there is one."""
+    if lead.drawing is None:
+        return None
+    figure = Figure("lead", lead.title, "", lambda study: lead.drawing)
+    return _entry(figure, lead.drawing, printed(lead.drawing))
+
+
 @cache
 def _template() -> jinja2.Template:
     environment = jinja2.Environment(
@@ -119,26 +118,6 @@ def _template() -> jinja2.Template:
     )
     environment.filters |= {"plural": plural, "in_words": reason_in_words}
     return environment.get_template(TEMPLATE)
-
-
-def _row(
-    run: Run, traits: Settings, keys: Sequence[str], columns: Sequence[Shown], traced: bool
-) -> dict[str, Any]:
-    """One line of the table of experiments, as text, with what it is sorted by."""
-    cells = []
-    for shown in columns:
-        number = run.number(shown.metric)
-        value, half = estimate_text(number, shown)
-        cells.append({"value": value, "half": half, "sort": _finite(number.value)})
-    return {
-        "run": run,
-        "traced": traced,
-        "varied": [
-            {"text": value_words(value), "sort": value if _is_number(value) else None}
-            for value in map(traits.get, keys)
-        ],
-        "cells": cells,
-    }
 
 
 def _reasons(study: StudyData) -> list[str]:
@@ -196,6 +175,12 @@ def _places(study: StudyData, results: Path, path: Path) -> list[tuple[str, str,
     return [(what, str(place), _relative(place, below)) for what, place in places]
 
 
+def _traces(study: StudyData, start: Path) -> dict[str, str]:
+    """Where the traces for Perfetto lie, relative to the page, by the experiments' ids."""
+    paths = {run.id: run.tables_directory / PERFETTO for run in study.runs}
+    return {name: _relative(path, start) for name, path in paths.items() if path.is_file()}
+
+
 def _relative(place: Path, start: Path) -> str:
     return Path(os.path.relpath(place.resolve(), start.resolve())).as_posix()
 
@@ -203,11 +188,3 @@ def _relative(place: Path, start: Path) -> str:
 def _safe(json: str) -> Markup:
     """JSON that cannot end the script element it stands in."""
     return Markup(json.replace("<", "\\u003c").replace("\u2028", "\\u2028"))
-
-
-def _finite(value: float) -> float | None:
-    return None if math.isnan(value) else value
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

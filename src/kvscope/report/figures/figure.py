@@ -6,14 +6,17 @@ They name their tables; data and looks are added where they are drawn.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import Any
 
 import pandas as pd
 
 from kvscope.report.data import StudyData
+from kvscope.report.words import Shown
 
 PAPER = 700  # pixels of 1/96 inch across: two columns of a paper
 NUMBER = ",.7~g"  # of a tick: 1,000; 0.05; no exponent where it can be read without
+LETTER = 5.6  # pixels of a label's letter
 TITLE_LETTERS = 44  # in a line above a plot
 FADED = 0.12  # opacity of what was not picked in the legend
 
@@ -47,10 +50,18 @@ class Drawing:
 
 
 @dataclass(frozen=True)
+class Lead:
+    """What a figure shows above all: a metric, and the drawing that shows it alone."""
+
+    metric: Shown
+    draw: Callable[[StudyData], Drawing | None]
+
+
+@dataclass(frozen=True)
 class Figure:
     """A figure of a study. `draw` gives None where the study has no data for it.
 
-    `section` is the part of the page that it stands in.
+    `section` is the part of the page that it stands in. One with a `lead` can open the page.
     """
 
     name: str
@@ -58,6 +69,7 @@ class Figure:
     caption: str
     draw: Callable[[StudyData], Drawing | None]
     section: str = "charts"
+    lead: Lead | None = None
 
 
 def number(field: str, **more: Any) -> Spec:
@@ -78,6 +90,19 @@ def constant(name: str, **more: Any) -> Spec:
 def colours(names: Sequence[str], hues: Sequence[str] | None = None) -> Spec:
     """A scale of these names, with the palette's colours or their own."""
     return {"domain": list(names)} | ({"range": list(hues)} if hues else {})
+
+
+def colour_channel(names: Sequence[str], column: str = "colour") -> Spec:
+    """Colours by a column of texts, with a legend of as many columns as the names allow."""
+    columns = max(1, min(len(names), PAPER // (30 + round(LETTER * max(map(len, names))))))
+    legend = {"columns": columns} if len(names) > 1 else None
+    return text(column, scale=colours(names), legend=legend)
+
+
+def heading(title: str, subtitle: str = "") -> Spec:
+    """A plot's title, in lines that fit; nothing without words."""
+    above, below = (wrap(words, TITLE_LETTERS) for words in (title, subtitle))
+    return {"title": {"text": above, "subtitle": below}} if above or below else {}
 
 
 def plot_width(columns: int, label_px: int) -> int:

@@ -2,20 +2,22 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from textwrap import wrap
 
 import pandas as pd
 
 from kvscope.report import theme
+from kvscope.report.axes import rows, series
+from kvscope.report.data import Run, StudyData
 from kvscope.report.figures.figure import (
     NUMBER,
     PICKED,
-    TITLE_LETTERS,
     Drawing,
     Spec,
     View,
+    colour_channel,
     colours,
     grid,
+    heading,
     number,
     plot_width,
     text,
@@ -34,7 +36,8 @@ DOTTED: Spec = {"type": "line", "point": {"size": 26, "filled": True}}
 class Lines:
     """A plot of lines: a table with columns `line`, `x` and `y`, and what the axes show.
 
-    `more` are further layers, drawn over the lines with the same x and colours.
+    `more` are further layers, drawn over the lines with the same x and colours. x is logarithmic
+    where it spreads far, unless it `counts` something.
     """
 
     table: pd.DataFrame
@@ -43,6 +46,13 @@ class Lines:
     title: str = ""
     subtitle: str = ""
     more: tuple[Spec, ...] = ()
+    counts: bool = False
+
+
+def request_plots(study: StudyData, figure: str) -> dict[str, list[tuple[str, Run]]]:
+    """Experiments with served requests by plot, each with its line's name, along the first axes."""
+    row, *_ = rows(study, lambda run: not run.latencies.ttft_s.empty, study.axes_of(figure))
+    return series(row, MOST_TOGETHER)
 
 
 def lines_drawing(
@@ -70,22 +80,17 @@ def lines_drawing(
             "height": HEIGHT if together else HEIGHT_APART,
         }
         if together:
-            cells.append(base | _title(plot) | _together(plot, names, mark, tooltip))
+            title = heading(plot.title, plot.subtitle)
+            cells.append(base | title | _together(plot, names, mark, tooltip))
         else:
             cells += [base | cell for cell in _apart(plot, names, mark, tooltip)]
     view = View(grid(cells, columns, "line" if together else None), data, note=note)
     return Drawing((view,), label_px=LABEL_PX)
 
 
-def _title(plot: Lines, *lines: str) -> Spec:
-    parts = [part for line in (plot.title, *lines) if line for part in wrap(line, TITLE_LETTERS)]
-    below = {"subtitle": plot.subtitle} if plot.subtitle else {}
-    return {"title": {"text": parts, **below}} if parts or below else {}
-
-
 def _x(plot: Lines) -> Spec:
     low, high = plot.table["x"].min(), plot.table["x"].max()
-    wide = is_wide([low, high], 10)
+    wide = not plot.counts and is_wide([low, high], 10)
     scale = {"type": "log", "nice": False} if wide else {"zero": True}
     ticks = {"values": log_ticks(low, high)} if wide else {"tickCount": 5}
     return {"x": number("x", title=plot.x, scale=scale, axis={**ticks, "format": NUMBER})}
@@ -102,13 +107,10 @@ def _tooltip(plot: Lines, more: Sequence[Spec]) -> Spec:
 
 
 def _together(plot: Lines, names: list[str], mark: Spec, tooltip: Sequence[Spec]) -> Spec:
-    scale = colours(names)
-    longest = max(map(len, names))
-    legend = {"columns": 1 if longest > TITLE_LETTERS else 2} if len(names) > 1 else None
-    shape = {"shape": text("line", scale=scale)} if "point" in mark and len(names) > 1 else {}
-    colour = text("line", scale=scale, legend=legend)
+    pointed = "point" in mark and len(names) > 1
+    shape = {"shape": text("line", scale=colours(names))} if pointed else {}
     return {
-        "encoding": _x(plot) | {"color": colour, "opacity": PICKED},
+        "encoding": _x(plot) | {"color": colour_channel(names, "line"), "opacity": PICKED},
         "layer": [
             {"mark": mark, "encoding": _y(plot) | shape | _tooltip(plot, tooltip)},
             *plot.more,
@@ -116,15 +118,14 @@ def _together(plot: Lines, names: list[str], mark: Spec, tooltip: Sequence[Spec]
     }
 
 
-def _apart(
-    plot: Lines, names: list[str], mark: Spec, tooltip: Sequence[Spec]
-) -> Iterator[Spec]:
+def _apart(plot: Lines, names: list[str], mark: Spec, tooltip: Sequence[Spec]) -> Iterator[Spec]:
     others = {key: value for key, value in mark.items() if key != "point"}
     others |= {"color": theme.GREY, "strokeWidth": 0.8, "opacity": 0.5}
     for name in dict.fromkeys(plot.table["line"]):
         only = {"transform": [{"filter": {"field": "line", "equal": name}}]}
         colour = {"color": text("line", scale=colours(names), legend=None)}
-        yield _title(plot, name) | {
+        above = ", ".join(filter(None, (plot.title, name)))
+        yield heading(above, plot.subtitle) | {
             "encoding": _x(plot),
             "layer": [
                 {"mark": others, "encoding": _y(plot) | {"detail": text("line")}},

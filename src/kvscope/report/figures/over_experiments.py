@@ -3,23 +3,26 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from textwrap import wrap
 from typing import Any
 
 import pandas as pd
 
 from kvscope.plan.figures import Axes
-from kvscope.report.axes import Place, Row, Wanted, by_experiment, rows, x_words
+from kvscope.report.axes import Place, Row, Wanted, by_colour, by_experiment, rows, x_words
 from kvscope.report.data import Run, StudyData
 from kvscope.report.figures.figure import (
+    LETTER,
     NUMBER,
     PICKED,
     Drawing,
     Figure,
+    Lead,
     Spec,
     View,
+    colour_channel,
     colours,
     grid,
+    heading,
     number,
     plot_width,
     text,
@@ -28,11 +31,10 @@ from kvscope.report.figures.scales import is_wide, log_ticks
 from kvscope.report.words import Shown, estimate_text, of_interest, plural
 
 HEIGHT = 150
-LETTER = 5.6  # pixels of a label's letter
 LONGEST = 190  # pixels of a label
 SHORT = 100  # pixels: labels that leave room for three plots beside each other
-FACET_LETTERS = 44
 LINES_PX = 52  # beside a plot, for the numbers of its axis
+MOST_LINES = 6  # in a plot; more could not be told from each other
 ASIDE = 0.025  # of the axis: between the first and the last colour at one place
 DECADES = 30  # values that spread further stand on a logarithmic axis
 HOLLOW = "hollow: not valid"
@@ -55,23 +57,29 @@ def over_experiments(
     axes: Axes | None = None,
     wanted: Wanted = lambda run: True,
     suits: Callable[[StudyData], bool] = lambda study: True,
+    lead: Shown | None = None,
 ) -> Figure:
     """A figure that shows these panels over the wanted experiments of the studies it suits.
 
     It has the axes that the study declares for it, or else `axes`. Metrics that no experiment has
-    are left out, and so are experiments that have none of the metrics.
+    are left out, and so are experiments that have none of the metrics. `lead` is the metric that it
+    shows above all: the first one, if none is named.
     """
+    above_all = lead or panels[0].metrics[0]
 
     def has_any(run: Run) -> bool:
         metrics = (shown.metric for panel in panels for shown in panel.metrics)
         return wanted(run) and any(not math.isnan(run.number(name).value) for name in metrics)
 
-    def draw(study: StudyData) -> Drawing | None:
+    def draw(study: StudyData, panels: Sequence[Panel] = panels) -> Drawing | None:
         runs = [run for run in study.complete if has_any(run)]
         known = [one for panel in panels if (one := _known(panel, runs)).metrics]
         if not known or not suits(study):
             return None
-        declared = rows(study, has_any, study.axes_of(name, axes))
+        declared = [
+            by_colour(row) if row.ordered and len(row.colours) > MOST_LINES else row
+            for row in rows(study, has_any, study.axes_of(name, axes))
+        ]
         everything = by_experiment(runs)
         views = [_view(" and ".join(row.title for row in declared), declared, known, len(runs))]
         if declared != [everything]:
@@ -79,7 +87,10 @@ def over_experiments(
         remarks = (HOLLOW,) if any(not run.valid for run in runs) else ()
         return Drawing(tuple(views), ("Along",), _label_px(declared), remarks)
 
-    return Figure(name, title, caption, draw)
+    def draw_lead(study: StudyData) -> Drawing | None:
+        return draw(study, [Panel(title, (above_all,))])
+
+    return Figure(name, title, caption, draw, lead=Lead(above_all, draw_lead))
 
 
 def _known(panel: Panel, runs: Sequence[Run]) -> Panel:
@@ -101,11 +112,10 @@ def _view(title: str, shown: Sequence[Row], panels: Sequence[Panel], count: int)
             continue
         data[f"cell{len(cells)}"] = frame
         values = _values(row, panel.metrics if panel.shared else (metric,))
-        heading = {"text": f"{metric.heading} ({metric.unit})"}
         cells.append(
             {
                 "data": {"name": f"cell{len(cells)}"},
-                "title": heading | ({"subtitle": wrap(facet, FACET_LETTERS)} if facet else {}),
+                **heading(f"{metric.heading} ({metric.unit})", facet),
                 "width": width,
                 **(_lines if row.ordered else _bars)(row, values, names),
             }
@@ -199,12 +209,6 @@ def _values(row: Row, metrics: Sequence[Shown]) -> Spec:
     }
 
 
-def _colour(names: Sequence[str]) -> Spec:
-    longest = round(LETTER * max(map(len, names)))
-    legend = {"columns": max(1, min(len(names), 700 // (30 + longest)))}
-    return text("colour", scale=colours(names), legend=legend if len(names) > 1 else None)
-
-
 TOOLTIP = [
     text("experiment"),
     text("estimate", title="mean ± half the 95 % interval"),
@@ -237,7 +241,7 @@ def _lines(row: Row, values: Spec, names: Sequence[str]) -> Spec:
     } | ({"shape": text("colour", scale=scale)} if len(names) > 1 else {})
     return {
         "height": HEIGHT,
-        "encoding": {"x": x, "color": _colour(names), "opacity": PICKED},
+        "encoding": {"x": x, "color": colour_channel(names), "opacity": PICKED},
         "layer": [
             {
                 "mark": {"type": "rule", "strokeWidth": 1.2},
@@ -259,7 +263,7 @@ def _bars(row: Row, values: Spec, names: Sequence[str]) -> Spec:
     shared = {"y": text("x", sort=order, title=None, axis=axis), "opacity": PICKED}
     bars = {
         "x": number("value", **values),
-        "color": _colour(names),
+        "color": colour_channel(names),
         "stroke": text("colour", scale=colours(names), legend=None),
         "fillOpacity": {"condition": {"test": "datum.valid", "value": 0.85}, "value": 0},
         "tooltip": TOOLTIP,

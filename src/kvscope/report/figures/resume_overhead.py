@@ -23,4 +23,5 @@ FIGURE = over_experiments(
         Panel("Makespan beyond ample", (BEYOND_AMPLE,)),
     ],
     wanted=preempting,
+    lead=OVERHEAD_NET,
 )

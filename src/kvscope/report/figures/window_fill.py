@@ -5,27 +5,14 @@ import pandas as pd
 from kvscope.plan.figures import Axes
 from kvscope.report.axes import Place, rows
 from kvscope.report.data import Run, StudyData
-from kvscope.report.figures.figure import (
-    NUMBER,
-    PICKED,
-    Drawing,
-    Figure,
-    Spec,
-    View,
-    colours,
-    grid,
-    number,
-    plot_width,
-    text,
-)
+from kvscope.report.figures.figure import Drawing, Figure, number
+from kvscope.report.figures.lines import DOTTED, Lines, lines_drawing
 from kvscope.report.figures.strategies import strategy_key
 from kvscope.report.settings import names, without
 from kvscope.report.words import setting_words
 
 FIRST = 20
 MOST_GROUPS = 6
-LABEL_PX = 52
-COLUMNS = 2
 
 
 def window(run: Run) -> int | None:
@@ -58,33 +45,27 @@ def draw(study: StudyData) -> Drawing | None:
     found = groups(study)
     if not found:
         return None
-    shown = dict(list(found.items())[:MOST_GROUPS])
-    strategies = list(dict.fromkeys(name for group in shown.values() for name, _ in group))
-    data = {f"cell{n}": _table(group) for n, group in enumerate(shown.values())}
-    columns = min(COLUMNS, len(shown))
-    size = {"width": plot_width(columns, LABEL_PX), "height": 170}
-    cells = [
-        {"data": {"name": cell}, "title": _title(*group), **size, **_lines(strategies)}
-        for cell, group in zip(data, shown.items(), strict=True)
-    ]
+    shown = list(found.items())[:MOST_GROUPS]
     note = f"The first {MOST_GROUPS} of {len(found)} groups." if len(found) > MOST_GROUPS else ""
-    return Drawing((View(grid(cells, columns, "strategy"), data, note=note),), label_px=LABEL_PX)
+    percent = number("percent", title="of the window (%)", format=".1f")
+    plots = [_plot(name, group) for name, group in shown]
+    return lines_drawing(plots, {}, DOTTED, tooltip=[percent], note=note)
 
 
-def _title(name: str, group: list[tuple[str, Run]]) -> Spec:
+def _plot(name: str, group: list[tuple[str, Run]]) -> Lines:
     windows = {window(run) for _, run in group}
     room = windows.pop() if len(windows) == 1 else None
-    words = f"a window of {room:,} tokens" if room else "tokens in the pass"
-    return {"text": name, "subtitle": words} if name else {"text": words}
+    words = f"a window of {room:,} tokens" if room else ""
+    return Lines(_table(group), "forward pass", "tokens in the pass", name, words, counts=True)
 
 
 def _table(group: list[tuple[str, Run]]) -> pd.DataFrame:
     return pd.DataFrame(
         [
             {
-                "pass": number,
-                "tokens": tokens,
-                "strategy": strategy,
+                "line": strategy,
+                "x": number,
+                "y": tokens,
                 "percent": 100 * tokens / room if (room := window(run)) else None,
             }
             for strategy, run in group
@@ -96,28 +77,6 @@ def _table(group: list[tuple[str, Run]]) -> pd.DataFrame:
 def first_tokens(run: Run) -> list[int]:
     """Tokens of the first forward passes of the first repeat."""
     return [int(tokens) for tokens in run.steps(run.repeats[0])["scheduled_tokens"].head(FIRST)]
-
-
-def _lines(strategies: list[str]) -> Spec:
-    look = {"scale": colours(strategies)}
-    return {
-        "mark": {"type": "line", "point": {"size": 26, "filled": True}},
-        "encoding": {
-            "x": number("pass", title="forward pass", axis={"format": "d", "tickMinStep": 1}),
-            "y": number(
-                "tokens", title="tokens in the pass", axis={"format": NUMBER, "tickCount": 5}
-            ),
-            "color": text("strategy", **look),
-            "shape": text("strategy", **look),
-            "opacity": PICKED,
-            "tooltip": [
-                text("strategy"),
-                number("pass"),
-                number("tokens", format=","),
-                number("percent", title="of the window (%)", format=".1f"),
-            ],
-        },
-    }
 
 
 FIGURE = Figure(
