@@ -22,6 +22,7 @@ from kvscope.report.thin import MERGE
 from kvscope.report.words import BEYOND_AMPLE, OVERHEAD_NET, OVERHEAD_PAPER
 
 from .kv_access_fixture import Served, write_traced_run
+from .marks import marks_of
 from .report_fixture import batching_study, overflow_study, write_study
 
 SERIES = {
@@ -85,9 +86,7 @@ def test_together_the_studies_have_every_figure(drawn):
 @pytest.mark.parametrize("study", ["overflow", "batching", "traced"])
 def test_every_figure_draws_marks_in_each_of_its_plots(drawn, study):
     for name, drawing in drawn[study].items():
-        svg = printed(drawing).svg
-        groups = re.findall(r'<g class="mark-\w+ role-mark[^"]*"[^>]*>(.*?)</g>', svg, re.DOTALL)
-        assert sum("<path" in group and 'd="' in group for group in groups) > 0, name
+        assert marks_of(printed(drawing).svg), name
         for view in drawing.views:
             assert all(len(frame) for key, frame in view.data.items() if key != "events"), name
 

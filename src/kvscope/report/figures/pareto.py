@@ -1,7 +1,7 @@
 """Throughput against latency: what one costs of the other, and which experiments nothing beats."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
