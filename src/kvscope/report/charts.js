@@ -13,6 +13,7 @@ function rowsOf(columns) {
 // The plots as wide as the page allows: beside each other as on paper, twice as many where there is
 // room, fewer where they would be narrower than on paper. Legends have the columns that fit.
 const WIDE_ENOUGH = 180;
+const WIDEST = 640; // of plots beside each other
 
 function fitted(spec, room, label) {
   const cells = spec.concat ?? spec.vconcat ?? [spec.spec ?? spec];
@@ -20,9 +21,10 @@ function fitted(spec, room, label) {
   const least = Math.min(WIDE_ENOUGH, cells[0].width);
   const fits = (count) => room / count - label >= least;
   const fewer = Array.from({ length: onPaper }, (_, i) => onPaper - i);
-  const columns = spec.columns ? [2 * onPaper, ...fewer].find(fits) ?? 1 : 1;
+  const most = Math.min(2 * onPaper, spec.concat?.length ?? Infinity);
+  const columns = spec.columns ? [most, ...fewer].find(fits) ?? 1 : 1;
   const wider = room / (onPaper * (cells[0].width + label));
-  for (const cell of cells) cell.width = Math.max(100, Math.floor(room / columns) - label - 4);
+  for (const cell of cells) cell.width = Math.min(spec.columns ? WIDEST : room, Math.max(100, Math.floor(room / columns) - label - 4));
   if (spec.columns) spec.columns = columns;
   const legend = (value) => ({ ...value, columns: Math.max(1, Math.floor(value.columns * wider)) });
   return JSON.parse(JSON.stringify(spec), (key, value) => (key === "legend" && value?.columns ? legend(value) : value));
@@ -59,15 +61,15 @@ async function draw(figure) {
   spec.datasets = Object.fromEntries(Object.entries(view.data).map(([name, table]) => [name, rowsOf(figure.tables[table])]));
   element.querySelector(".view-note").textContent = view.note;
   figure.drawn?.finalize();
-  element.classList.add("drawn");
   figure.drawn = await vegaEmbed(element.querySelector(".live"), spec, {
     mode: "vega-lite",
-    logLevel: vega.Error,
+    logLevel: 1, // errors
     ast: true, // no code from text: the page's policy forbids it
     config: darkScreen.matches ? DARK : LIGHT,
     tooltip: { theme: darkScreen.matches ? "dark" : "light" },
     actions: { export: true, source: false, compiled: false, editor: false },
   });
+  element.classList.add("drawn"); // until then its image is there
 }
 
 // One after the other, so that the page stays responsive.

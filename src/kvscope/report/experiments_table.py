@@ -1,6 +1,7 @@
 """The page's table of experiments: its columns, which of them are folded, and its cells."""
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,6 @@ from kvscope.report.tables import main_columns
 from kvscope.report.words import (
     BEYOND_AMPLE,
     IDLE_SHARE,
-    ITL_MEAN,
     KV_BLOCKS_MEAN,
     OVERHEAD_NET,
     PREEMPTIONS,
@@ -27,10 +27,11 @@ from kvscope.report.words import (
 
 # Metrics that the table shows at first, where they vary; the others can be chosen.
 FIRST = (
-    *(THROUGHPUT, PREEMPTIONS, OVERHEAD_NET, BEYOND_AMPLE, TTFT_MEAN, ITL_MEAN, TPOT_MEAN),
+    *(THROUGHPUT, PREEMPTIONS, OVERHEAD_NET, BEYOND_AMPLE, TTFT_MEAN, TPOT_MEAN),
     *(KV_BLOCKS_MEAN, READ_PARALLELISM, IDLE_SHARE),
 )
-HARDLY = 0.02  # of the largest value: within it, a column hardly varies
+HARDLY = 0.02  # of the largest value: within it, a metric hardly varies
+MOST = 0.8  # of the experiments: if more have one value, a key hardly varies
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class ExperimentsTable:
-    """Columns, the cells of each experiment by its id, and what the folded columns have."""
+    """Columns, the cells of each experiment by its id, and metrics that hardly vary, in words."""
 
     columns: tuple[Column, ...]
     cells: dict[str, list[Cell]]
@@ -71,7 +72,7 @@ def experiments_table(study: StudyData) -> ExperimentsTable:
     limits = following_limits(list(study.traits.values()))
     metrics = main_columns(study)
     same = {shown for shown in metrics if _hardly_varies(study, shown)}
-    columns = [_of_key(study, key, key in limits) for key in keys]
+    columns = [_of_key(study, key, key in limits or _rarely_differs(study, key)) for key in keys]
     columns += [
         Column(shown.heading, shown.unit, shown.better, folded=shown not in FIRST or shown in same)
         for shown in metrics
@@ -92,6 +93,11 @@ def _of_key(study: StudyData, key: str, folded: bool) -> Column:
     values = [traits.get(key) for traits in study.traits.values()]
     number = all(value is None or is_number(value) for value in values)
     return Column(key_title(key), folded=folded, number=number)
+
+
+def _rarely_differs(study: StudyData, key: str) -> bool:
+    values = Counter(value_words(study.traits[run.id].get(key)) for run in study.runs)
+    return values.most_common(1)[0][1] > MOST * len(study.runs)
 
 
 def _setting(value: Any) -> Cell:

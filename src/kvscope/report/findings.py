@@ -18,9 +18,9 @@ from kvscope.report.words import (
     reason_in_words,
 )
 
-SENTENCES = 12
+SENTENCES = 8
 # Up to so many pairs of one change get a sentence each; more are summed up in one.
-SINGLE_PAIRS = 4
+SINGLE_PAIRS = 2
 
 
 @dataclass(frozen=True)

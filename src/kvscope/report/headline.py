@@ -1,7 +1,7 @@
 """The headline of a page: what the study shows above all, in one sentence with its number."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvscope.plan.figures import Axes
 from kvscope.report.comparisons import Pair, Ratio, capitalised, context_of, pairs
@@ -10,7 +10,7 @@ from kvscope.report.figures.figure import Drawing, Lead
 from kvscope.report.figures.registry import FIGURES
 from kvscope.report.findings import preemptions_of
 from kvscope.report.settings import is_number
-from kvscope.report.words import Shown, estimate_text, percent
+from kvscope.report.words import Shown, estimate_text, percent, plural
 
 CACHE = ("cache.blocks", "cache.tokens", "cache.gib")
 PARTS = {2: "half", 3: "a third", 4: "a quarter", 5: "a fifth", 8: "an eighth"}
@@ -36,7 +36,8 @@ def headline(study: StudyData) -> Headline:
         lead = FIGURES[name].lead if name in FIGURES else None
         if lead and (drawing := lead.draw(study)):
             sentence = _largest(study, study.axes_of(name), lead) or _single(study, lead.metric)
-            return Headline(sentence, lead.metric.heading, drawing)
+            one = replace(drawing, views=drawing.views[:1])
+            return Headline(sentence, lead.metric.heading, one)
     return Headline("")
 
 
@@ -51,7 +52,8 @@ def _largest(study: StudyData, axes: tuple[Axes, ...], lead: Lead) -> str:
         return ""
     differing = [(pair, ratio) for pair, ratio in found if ratio.sign]
     if not differing:
-        return f"No difference in {_noun(metric)} beyond the noise in {len(found)} comparisons."
+        count = plural(len(found), "comparison")
+        return f"No difference in {_noun(metric)} beyond the noise: {count}."
     first = axes[0] if axes else Axes()
     keys = [key for key in (first.x, first.colour) if key]
     along = next((own for key in keys if (own := _along(differing, key))), differing)
