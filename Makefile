@@ -18,8 +18,7 @@ export PYTHON DEVICE VLLM_WHEEL TORCH_INDEX
 unexport VENV   # the environment is .venv, whatever another tool calls so
 
 # What runs here keeps its caches here, too.
-IN_PLACE := XDG_CACHE_HOME='$(CURDIR)/.cache' MPLCONFIGDIR='$(CURDIR)/.cache/matplotlib' \
-            VLLM_CACHE_ROOT='$(CURDIR)/.cache/vllm' VLLM_NO_USAGE_STATS=1 \
+IN_PLACE := XDG_CACHE_HOME='$(CURDIR)/.cache' VLLM_CACHE_ROOT='$(CURDIR)/.cache/vllm' VLLM_NO_USAGE_STATS=1 \
             PATH='$(CURDIR)/.venv/bin':"$$PATH"
 
 CODE := src tests bench workflow

@@ -77,6 +77,7 @@ def build_parser() -> argparse.ArgumentParser:
     for add in (_add_plan, _add_run, _add_collect, _add_import, _add_analyse, _add_report):
         add(commands)
     _add_status(commands)
+    _add_compare(commands)
     _add_check(commands)
     _add_doctor(commands)
     _add_shipped(commands)
@@ -414,14 +415,15 @@ def _add_report(commands: Commands) -> None:
 
 
 def _report(given: argparse.Namespace) -> int:
-    from kvscope.report.figures.registry import figures_of, lacking
+    from kvscope.report.figures.registry import drawings, lacking
     from kvscope.report.load import load
     from kvscope.report.study import write_report
     from kvscope.report.summary import refusals, summary
 
     found = load(given.what, given.results)
-    print(write_report(found, given.results, given.out))
-    print("\n".join([*summary(found), *lacking(found, figures_of(found))]))
+    drawn = drawings(found)
+    print(write_report(found, drawn, given.results, given.out))
+    print("\n".join([*summary(found), *lacking(found, drawn)]))
     if refused := refusals(found):
         raise KvscopeError("not shown: " + ", ".join(refused))
     return EXIT_DONE
@@ -439,6 +441,33 @@ def _status(given: argparse.Namespace) -> int:
     from kvscope.report.summary import summary
 
     print("\n".join(summary(load(given.what, given.results))))
+    return EXIT_DONE
+
+
+def _add_compare(commands: Commands) -> None:
+    text = (
+        "Compare two studies, or one study in two results, or two runs: a verdict on each metric. "
+        "A difference is one of disjoint 95 % confidence intervals."
+    )
+    examples = ("results/studies/quickstart /other/results/studies/quickstart",)
+    parser = _command(commands, "compare", _compare, text, *examples)
+    for name, which in (("first", "A"), ("second", "B")):
+        parser.add_argument(
+            name, metavar=which, help="a study's name or directory, or a run's directory"
+        )
+    parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR")
+    parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
+
+
+def _compare(given: argparse.Namespace) -> int:
+    from kvscope.report import compare
+
+    sides = (compare.read(what, given.results) for what in (given.first, given.second))
+    found = compare.differences(*sides)
+    if given.json:
+        print(json.dumps(compare.as_json(found), indent=2, allow_nan=False))
+    else:
+        print("\n".join(compare.lines(found)))
     return EXIT_DONE
 
 

@@ -82,6 +82,14 @@ def by_rows(run: Records, repeat: int) -> dict[str, float]:
         "mixed_throughput_tokens_per_s": phase("mixed", "scheduled_tokens"),
         **_spread("ttft", [r["first_token_s"] - r["arrival_s"] for r in served]),
         **_spread("itl", _between_tokens(steps, batch, {r["request_id"] for r in served})),
+        **_spread(
+            "tpot",
+            [
+                (r["finished_s"] - r["first_token_s"]) / (r["output_tokens"] - 1)
+                for r in served
+                if r["output_tokens"] > 1
+            ],
+        ),
         **_spread("latency", [r["finished_s"] - r["arrival_s"] for r in served]),
         "forward_passes": len(steps),
         "kv_block_utilization_mean": weighted("kv_blocks_used", 1),

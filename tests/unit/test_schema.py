@@ -174,7 +174,7 @@ COMPOSER = Composer(CONFIG)
 
 def possible(chosen: dict[str, Any]) -> bool:
     """Whether the planner makes an experiment of these settings."""
-    point = Point(COMPOSER, Grid("here", CONFIG, (), ()), chosen, {})
+    point = Point(COMPOSER, Grid("here", "here", CONFIG, (), ()), chosen, {})
     try:
         point.experiment(point.config())
     except BadInput:

@@ -93,6 +93,16 @@ def inter_token_latency_s(records: Records) -> Floats:
     return times.groupby("request_id")["end_s"].diff().dropna().to_numpy(float)
 
 
+def time_per_output_token_s(records: Records) -> Floats:
+    """(R.finished_s − R.first_token_s) / (R.output_tokens − 1), over served requests with two
+    output tokens or more
+    """
+    requests = records.served
+    requests = requests[requests["output_tokens"] > 1]
+    decoding_s = requests["finished_s"] - requests["first_token_s"]
+    return (decoding_s / (requests["output_tokens"] - 1)).to_numpy(float)
+
+
 def latency_s(records: Records) -> Floats:
     """R.finished_s − R.arrival_s, over served requests"""
     requests = records.served
@@ -211,6 +221,7 @@ OWN: tuple[Metric, ...] = (
     _of_phase(MIXED, "scheduled_tokens", "Throughput of mixed passes"),
     *_distribution("ttft", "TTFT", time_to_first_token_s),
     *_distribution("itl", "ITL", inter_token_latency_s),
+    *_distribution("tpot", "TPOT", time_per_output_token_s),
     *_distribution("latency", "Latency", latency_s),
     forward_passes,
     kv_block_utilization_mean,

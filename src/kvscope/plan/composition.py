@@ -1,7 +1,6 @@
 """From choices of options to one plain configuration, by Hydra."""
 
 import copy
-import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from kvscope.errors import BadInput
 from kvscope.files import check_name
@@ -134,32 +132,3 @@ class Composer:
 
 def _without(config: Config, key: str) -> Config:
     return {k: value for k, value in config.items() if k != key}
-
-
-def resolve(config: Config) -> Config:
-    """Replace `${key}` by the value of that key.
-
-    `${resolver:…}` is refused: an experiment must mean the same everywhere and always.
-    """
-    texts = [(key, text) for key, text in _texts(config) if "${" in text]
-    if not texts:
-        return config
-    for key, text in texts:
-        if re.search(r"\$\{[^}]*:", text):
-            raise BadInput(f"{key} is {text!r} but must not call a resolver, only name a key")
-    try:
-        resolved = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
-    except (OmegaConfBaseException, RecursionError) as error:
-        key, text = texts[0]
-        reason = str(error).splitlines()[0]
-        raise BadInput(f"{key} is {text!r}, which cannot be resolved: {reason}") from None
-    assert isinstance(resolved, dict)
-    return resolved
-
-
-def _texts(value: Any, key: str = "") -> list[tuple[str, str]]:
-    """All texts in nested mappings, each with its dotted key."""
-    if isinstance(value, dict):
-        prefix = f"{key}." if key else ""
-        return [found for k, item in value.items() for found in _texts(item, f"{prefix}{k}")]
-    return [(key, value)] if isinstance(value, str) else []

@@ -9,8 +9,9 @@ from typing import Any, NoReturn
 
 from kvscope.errors import BadInput
 from kvscope.plan.complaints import all_keys, nearest, part_classes, shown
-from kvscope.plan.composition import Composer, Config, resolve
+from kvscope.plan.composition import Composer, Config
 from kvscope.plan.experiment import Experiment, parse
+from kvscope.plan.expressions import resolve
 from kvscope.plan.sources import Place, filled
 from kvscope.plan.study import Grid, Settings
 from kvscope.plan.workload import Workload
@@ -62,7 +63,7 @@ class Point:
             for key, value in layer.items():
                 if key not in groups:
                     self._set(config, key, value)
-        return resolve(config)
+        return resolve(config, self.origin)
 
     def experiment(self, config: Config) -> Experiment:
         """The experiment of this point's configuration; BadInput names key, value and place."""

@@ -18,6 +18,7 @@ from typing import Any
 from kvscope.plan import layers, registry
 from kvscope.plan.composition import groups
 from kvscope.plan.experiment import Experiment
+from kvscope.plan.figures import EXPERIMENT, FIGURES, GRID, Axes
 from kvscope.plan.repeats import Repeats
 from kvscope.plan.study import StudyFile
 
@@ -67,13 +68,35 @@ def study_schema() -> Schema:
             | {"minProperties": 1}
         ),
     }
+    for name in ("Entry", "Axes"):
+        study["$defs"].pop(name)
     study["properties"]["grids"]["items"] = _ref("grid")
+    study["properties"]["figures"] = _list(_figure())
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         **_untitled(study),
         "description": "A study of kvscope; README.md of its configuration explains every key.",
-        "$defs": {"grid": _untitled(grid), "row": row, **values},
+        "$defs": {"grid": _untitled(grid), "row": row, "axes": _axes(values), **values},
     }
+
+
+def _figure() -> Schema:
+    """A figure's name, or one with the axes of its rows."""
+    axes = _any_of([_ref("axes"), _list(_ref("axes"))])
+    named = {"properties": dict.fromkeys(FIGURES, axes), "additionalProperties": False}
+    return _any_of(
+        [
+            {"enum": list(FIGURES)},
+            {"type": "object", "minProperties": 1, "maxProperties": 1, **named},
+        ]
+    )
+
+
+def _axes(values: Schema) -> Schema:
+    """What a figure's axes name: keys, of which editors offer those that there are."""
+    key = _any_of([{"enum": [*values, EXPERIMENT, GRID]}, TEXT, NULL])
+    properties = dict.fromkeys(Axes.model_fields, key) | {"where": {"type": "object"}}
+    return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
 def _options() -> dict[str, Schema]:

@@ -22,7 +22,8 @@ class Shown:
     """A metric as the report shows it: `scale` turns the table's unit into `unit`.
 
     One that not `always` matters is no column of a table where it is 0 or undefined in every
-    experiment. One that is `signed` may be negative: its axis shows intervals below 0.
+    experiment. One that is `signed` may be negative: its axis shows intervals below 0. More of it
+    is better where `better` is 1, less where it is -1.
     """
 
     metric: str
@@ -31,32 +32,38 @@ class Shown:
     scale: float = 1.0
     always: bool = True
     signed: bool = False
+    better: int = 0
 
 
-THROUGHPUT = Shown("throughput_tokens_per_s", "Throughput", "tokens/s")
+THROUGHPUT = Shown("throughput_tokens_per_s", "Throughput", "tokens/s", better=1)
 WITHOUT_STALLS = Shown(
-    "throughput_without_stalls_tokens_per_s", "Throughput without stalls", "tokens/s"
+    "throughput_without_stalls_tokens_per_s", "Throughput without stalls", "tokens/s", better=1
 )
-MAKESPAN = Shown("makespan_s", "Makespan", "s")
-TTFT_MEAN = Shown("ttft_mean_s", "TTFT, mean", "s")
-TTFT_P50 = Shown("ttft_p50_s", "TTFT, median", "s")
-TTFT_P99 = Shown("ttft_p99_s", "TTFT, p99", "s")
-ITL_MEAN = Shown("itl_mean_s", "ITL, mean", "ms", 1e3)
-ITL_P50 = Shown("itl_p50_s", "ITL, median", "ms", 1e3)
-ITL_P99 = Shown("itl_p99_s", "ITL, p99", "ms", 1e3)
+MAKESPAN = Shown("makespan_s", "Makespan", "s", better=-1)
+TTFT_MEAN = Shown("ttft_mean_s", "TTFT, mean", "s", better=-1)
+TTFT_P50 = Shown("ttft_p50_s", "TTFT, median", "s", better=-1)
+TTFT_P99 = Shown("ttft_p99_s", "TTFT, p99", "s", better=-1)
+ITL_MEAN = Shown("itl_mean_s", "ITL, mean", "ms", 1e3, better=-1)
+ITL_P50 = Shown("itl_p50_s", "ITL, median", "ms", 1e3, better=-1)
+ITL_P99 = Shown("itl_p99_s", "ITL, p99", "ms", 1e3, better=-1)
+TPOT_MEAN = Shown("tpot_mean_s", "TPOT, mean", "ms", 1e3, always=False, better=-1)
+TPOT_P50 = Shown("tpot_p50_s", "TPOT, median", "ms", 1e3, always=False, better=-1)
+TPOT_P99 = Shown("tpot_p99_s", "TPOT, p99", "ms", 1e3, always=False, better=-1)
 KV_BLOCKS_MEAN = Shown("kv_block_utilization_mean", "KV use in blocks, mean", "%", 100.0)
 KV_BLOCKS_PEAK = Shown("kv_block_utilization_peak", "KV use in blocks, peak", "%", 100.0)
 KV_TOKENS_MEAN = Shown("kv_token_utilization_mean", "KV use in tokens, mean", "%", 100.0)
-PREEMPTIONS = Shown("preemptions", "Preemptions", "a repeat")
-RECOMPUTED = Shown("recomputed_tokens", "Recomputed tokens", "tokens a repeat")
-ABORTED = Shown("aborted_requests", "Aborted requests", "a repeat", always=False)
-PREFILL = Shown("prefill_throughput_tokens_per_s", "Prefill throughput", "tokens/s")
-DECODE = Shown("decode_throughput_tokens_per_s", "Decode throughput", "tokens/s")
-MIXED = Shown("mixed_throughput_tokens_per_s", "Throughput of mixed passes", "tokens/s")
+PREEMPTIONS = Shown("preemptions", "Preemptions", "a repeat", better=-1)
+RECOMPUTED = Shown("recomputed_tokens", "Recomputed tokens", "tokens a repeat", better=-1)
+ABORTED = Shown("aborted_requests", "Aborted requests", "a repeat", always=False, better=-1)
+PREFILL = Shown("prefill_throughput_tokens_per_s", "Prefill throughput", "tokens/s", better=1)
+DECODE = Shown("decode_throughput_tokens_per_s", "Decode throughput", "tokens/s", better=1)
+MIXED = Shown("mixed_throughput_tokens_per_s", "Throughput of mixed passes", "tokens/s", better=1)
 PASSES = Shown("forward_passes", "Forward passes", "a repeat")
-OVERHEAD_PAPER = Shown("resume_overhead_paper_s", "Resume overhead, the paper's", "s", always=False)
+OVERHEAD_PAPER = Shown(
+    "resume_overhead_paper_s", "Resume overhead, the paper's", "s", always=False, better=-1
+)
 OVERHEAD_NET = Shown(
-    "resume_overhead_net_s", "Resume overhead, net", "s", always=False, signed=True
+    "resume_overhead_net_s", "Resume overhead, net", "s", always=False, signed=True, better=-1
 )
 OVERHEAD_CONTROL = Shown(
     "resume_overhead_net_control_s",
@@ -70,12 +77,17 @@ OVERHEAD_UNCERTAINTY = Shown(
     "resume_overhead_net_uncertainty_s", "Net, uncertainty", "ms", 1e3, always=False
 )
 BEYOND_AMPLE = Shown(
-    "makespan_beyond_ample_s", "Makespan beyond ample", "s", always=False, signed=True
+    "makespan_beyond_ample_s", "Makespan beyond ample", "s", always=False, signed=True, better=-1
 )
 COST_OF_ONE = Shown(
-    "resume_overhead_net_per_preemption_s", "Net cost of a preemption", "ms", 1e3, signed=True
+    "resume_overhead_net_per_preemption_s",
+    "Net cost of a preemption",
+    "ms",
+    1e3,
+    signed=True,
+    better=-1,
 )
-SWAP_BANDWIDTH = Shown("swap_bandwidth_bytes_per_s", "Swap bandwidth", "GB/s", 1e-9)
+SWAP_BANDWIDTH = Shown("swap_bandwidth_bytes_per_s", "Swap bandwidth", "GB/s", 1e-9, better=1)
 HOST_PEAK = Shown("host_block_utilization_peak", "Host pool in use, peak", "%", 100.0)
 READ_PARALLELISM = Shown("kv_read_parallelism", "Reads at a time", "reads", always=False)
 READ_AMPLIFICATION = Shown("kv_read_amplification", "Tokens read per token held", "ratio")
@@ -103,6 +115,7 @@ MAIN = (
     TTFT_P99,
     ITL_MEAN,
     ITL_P99,
+    TPOT_MEAN,
     KV_BLOCKS_MEAN,
     KV_TOKENS_MEAN,
     READ_PARALLELISM,
