@@ -61,7 +61,7 @@ def test_times_may_be_ignored_or_absent(tmp_path: Path) -> None:
 
 def test_sources_name_the_file_and_its_checksum(tmp_path: Path) -> None:
     path = written(tmp_path / "t.csv", CSV)
-    assert requests.sources(experiment(path)) == {
+    assert experiment(path).workload.facts() == {
         "workload": "trace",
         "path": str(path),
         "sha256": sha256_of(path),

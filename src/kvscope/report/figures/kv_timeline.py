@@ -39,7 +39,7 @@ def draw(study: StudyData) -> Drawing | None:
     layers = [
         {
             "transform": [{"filter": f"isValid(datum.{column})"}],
-            "mark": {"type": "line", "strokeWidth": 1.3, **STEPS},
+            "mark": {"type": "line", "strokeWidth": 1.3} | STEPS,
             "encoding": {"y": number(column, **y), "color": constant(name, scale=scale)},
         }
         for name, (column, _) in lines.items()
