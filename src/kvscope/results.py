@@ -108,12 +108,15 @@ class Run:
         view.repeat, view._whole = number, self.whole
         return view
 
-    def repeats(self) -> Iterator[Self]:
-        """A view of each repeat, in order; of a published trace of kernels alone, of its one."""
+    @property
+    def numbers(self) -> list[int]:
+        """The repeats' numbers, in order; of a published trace of kernels alone, its one."""
         numbers = {*self.requests["repeat"], *self.steps["repeat"]}
-        if not numbers and runfile.TRACING in self.facts:
-            numbers = {0}
-        yield from map(self.of_repeat, sorted(numbers))
+        return sorted(numbers or ({0} if runfile.TRACING in self.facts else ()))
+
+    def repeats(self) -> Iterator[Self]:
+        """A view of each repeat, in order."""
+        yield from map(self.of_repeat, self.numbers)
 
     def variant(self, **known: Any) -> Self:
         """The same run with other facts, or other contents of some tables."""

@@ -54,6 +54,7 @@ class Disturbance(_Part):
     repeat: Annotated[Whole, Field(lt=2**31)]
     disturbed: bool
     why: str = ""
+    work_s: Annotated[Real, Field(gt=0)] | None = None
 
 
 class Clock(_Part):

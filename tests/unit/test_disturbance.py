@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from kvscope.run import disturbance
 from kvscope.run.disturbance import (
     MAXIMUM_OTHERS,
+    MAXIMUM_SLOWDOWN,
     MAXIMUM_STEAL,
     MAXIMUM_WAITING,
     NOISE_TICKS,
@@ -17,6 +18,7 @@ from kvscope.run.disturbance import (
     Process,
     Sample,
     between,
+    of_repeats,
     sample,
 )
 
@@ -82,7 +84,7 @@ def test_cpufreq_tells_the_rate_where_it_is(tmp_path: Path) -> None:
 def test_a_system_that_tells_nothing_disturbs_nothing(tmp_path: Path) -> None:
     found = sample(tmp_path / "proc", tmp_path / "sys")
     assert found == Sample(time_s=found.time_s)
-    told = between(found, replace(found, time_s=found.time_s + 1))
+    (told,) = of_repeats([(found, replace(found, time_s=found.time_s + 1))])
     assert not told["disturbed"]
     assert told["other_run"] is False
     assert {value for key, value in told.items() if key.endswith(("share", "mhz"))} == {None}
@@ -131,7 +133,7 @@ def after(
 def test_a_repeat_is_disturbed_beyond_a_share_and_it_says_by_what(
     sample_after: Sample, why: str
 ) -> None:
-    found = between(BEFORE, sample_after)
+    (found,) = of_repeats([(BEFORE, sample_after)])
     assert found["why"] == why
     assert found["disturbed"] == bool(why)
     assert found["involuntary_switches"] == 4
@@ -157,7 +159,8 @@ def test_ticks_that_are_counted_in_two_ways_do_not_disturb_a_short_repeat(
         cpu=Cpu(5000 + own + apart, 50, 90_020, 2),
         own_ticks=700 + own,
     )
-    assert not between(BEFORE, short)["disturbed"]
+    (found,) = of_repeats([(BEFORE, short)])
+    assert not found["disturbed"]
 
 
 @given(st.integers(0, 1000), st.integers(0, 200), st.floats(0, 10))
@@ -167,11 +170,41 @@ def test_shares_are_shares(others: int, steal: int, waited_s: float) -> None:
         assert 0 <= found[key] <= 1
 
 
+def works(*times_s: float | None) -> list[tuple[Sample, Sample]]:
+    """Repeats around which the same work took these times."""
+    return [(replace(BEFORE, work_s=t), replace(after(), work_s=t)) for t in times_s]
+
+
+def test_a_repeat_is_disturbed_if_the_machine_was_slower_than_around_another() -> None:
+    first = works(0.010, 0.010)
+    assert not any(entry["disturbed"] for entry in of_repeats(first))
+    found = of_repeats([*first, *works(0.006, 0.006 * (1 + 0.9 * MAXIMUM_SLOWDOWN), 0.0061)])
+    assert [entry["disturbed"] for entry in found] == [True, True, False, False, False]
+    assert found[0]["why"] == "the same work took 67% longer than around another repeat"
+    assert [entry["repeat"] for entry in found] == [0, 1, 2, 3, 4]
+
+
+def test_a_change_within_a_repeat_counts_by_half() -> None:
+    change = (replace(BEFORE, work_s=0.006), replace(after(), work_s=0.015))
+    (_, found) = of_repeats([*works(0.006), change])
+    assert found["work_s"] == pytest.approx(0.0105)
+    assert found["disturbed"]
+
+
+def test_where_the_speed_is_not_known_it_disturbs_nothing() -> None:
+    assert not any(entry["disturbed"] for entry in of_repeats(works(None, None)))
+
+
+def test_the_work_takes_time() -> None:
+    assert 0 < disturbance.work_s() < 10
+
+
 def test_the_thresholds_let_an_idle_machine_pass() -> None:
     """A machine's own services take about 1 % of it."""
     assert 0.01 < disturbance.MAXIMUM_OTHERS < 0.25
     assert 0.04 < disturbance.MAXIMUM_STEAL < 0.1
     assert 0.005 < disturbance.MAXIMUM_WAITING < 0.05
+    assert 0.3 < disturbance.MAXIMUM_SLOWDOWN < 1
 
 
 def test_a_profiler_above_the_measured_process_is_no_other_run() -> None:

@@ -412,7 +412,10 @@ def test_disturbed_repeats_are_shown_apart():
     assert told(one)["Other load"] == "disturbed no repeat"
     busy = {"repeat": 1, "disturbed": True, "why": "other processes used 0.9 of 2 CPUs"}
     one.facts["disturbance"] = [quiet, busy]
-    assert told(one)["Other load"] == "repeat 1: other processes used 0.9 of 2 CPUs"
+    apart = "repeat 1: other processes used 0.9 of 2 CPUs"
+    assert told(one)["Other load"] == f"{apart}; all in the metrics", "too few are undisturbed"
+    one.facts["disturbance"] = [quiet, busy, quiet, quiet]
+    assert told(one)["Other load"] == f"{apart}; not in the metrics"
 
 
 def test_the_console_names_the_disturbed_repeats_of_a_valid_run():
@@ -420,7 +423,7 @@ def test_the_console_names_the_disturbed_repeats_of_a_valid_run():
     one = replace(ran("a", 0), metrics=metrics)
     assert len(list(summary(study(one)))) == 1
     one.facts["disturbance"] = [{"repeat": 2, "disturbed": True, "why": "another run"}]
-    assert list(summary(study(one)))[1] == "  a: valid, though disturbed, repeat 2: another run"
+    assert list(summary(study(one)))[1] == "  a: valid, without disturbed repeat 2"
 
 
 def test_dates_are_a_minute_or_a_span():

@@ -1,13 +1,13 @@
 """Is a run's throughput known as well as was asked for, and what disturbed its repeats?"""
 
 import math
-from statistics import fmean
 from typing import Any
 
 from kvscope.analyse.metrics import BY_NAME
-from kvscope.analyse.reason import DISTURBED, MINIMUM_REPEATS, NOT_PRECISE, Reason
-from kvscope.analyse.records import Records
-from kvscope.interval import half_width, half_width_share
+from kvscope.analyse.reason import DISTURBED, NOT_PRECISE, Reason
+from kvscope.analyse.records import Records, disturbances
+from kvscope.interval import half_width_share
+from kvscope.plan.repeats import MINIMUM_REPEATS
 
 # As many disturbed repeats are described; of the others the number is told.
 MOST_DESCRIBED = 3
@@ -22,40 +22,29 @@ def imprecise(records: Records) -> list[Reason]:
     if until is None:
         return []
     throughput = BY_NAME["throughput_tokens_per_s"].of
-    found = [throughput(repeat) for repeat in records.repeats()]
+    found = [throughput(repeat) for repeat in records.valid_repeats()]
     share = half_width_share(found)
     if share <= until:
         return []
     known = "throughput is not known" if math.isnan(share) else f"throughput ± {percent(share)}"
-    times = f"{len(found)} repeat{'' if len(found) == 1 else 's'}"
+    which = "undisturbed " if len(found) < len(records.numbers) else ""
+    times = f"{len(found)} {which}repeat{'' if len(found) == 1 else 's'}"
     detail = f"{known}, ± {percent(until)} asked, after {times}"
     return [NOT_PRECISE.with_detail(with_disturbance(detail, records.facts))]
 
 
-def misled(records: Records) -> list[Reason]:
-    """Other load did not change the throughput: undisturbed repeats are enough, and agree with all.
+def disturbed_too_often(records: Records) -> list[Reason]:
+    """Enough repeats were undisturbed for the metrics to be made of them alone.
 
     A load that lasts slows all repeats, and their interval is narrow around the wrong value.
     """
-    marked = {entry["repeat"] for entry in disturbed_repeats(records.facts)}
-    if not marked:
+    numbers = records.numbers
+    undisturbed = [number for number in numbers if number not in records.disturbed]
+    if len(undisturbed) == len(numbers) or len(undisturbed) >= MINIMUM_REPEATS:
         return []
-    throughput = BY_NAME["throughput_tokens_per_s"].of
-    of_all = [throughput(repeat) for repeat in records.repeats()]
-    undisturbed = [one for number, one in enumerate(of_all) if number not in marked]
-    if len(undisturbed) < MINIMUM_REPEATS:
-        counts = f"{len(undisturbed)} of {len(of_all)} repeats were undisturbed"
-        detail = f"{counts}, at least {MINIMUM_REPEATS} are needed"
-    elif abs(fmean(undisturbed) - fmean(of_all)) > half_width(of_all):
-        detail = "the throughput of the undisturbed repeats lies outside of the interval of all"
-    else:
-        return []
+    counts = f"{len(undisturbed)} of {len(numbers)} repeats were undisturbed"
+    detail = f"{counts}, at least {MINIMUM_REPEATS} are needed"
     return [DISTURBED.with_detail(with_disturbance(detail, records.facts))]
-
-
-def disturbed_repeats(facts: dict[str, Any]) -> list[dict[str, Any]]:
-    """What run.json says of the repeats during which the machine did other work."""
-    return [entry for entry in facts.get("disturbance", []) if entry["disturbed"]]
 
 
 def disturbed(facts: dict[str, Any]) -> str:
@@ -63,7 +52,7 @@ def disturbed(facts: dict[str, Any]) -> str:
 
     'repeat 1: other processes used 0.9 of 2 CPUs'
     """
-    found = disturbed_repeats(facts)
+    found = disturbances(facts)
     described = [f"repeat {entry['repeat']}: {entry['why']}" for entry in found[:MOST_DESCRIBED]]
     if more := found[MOST_DESCRIBED:]:
         described.append(f"and {len(more)} more of {len(facts['disturbance'])} repeats")

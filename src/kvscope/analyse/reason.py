@@ -5,7 +5,8 @@ Oracles are reasons, too: a violated one speaks against a run under its own name
 
 from dataclasses import dataclass
 
-MINIMUM_REPEATS = 3
+from kvscope.plan.repeats import MINIMUM_REPEATS
+
 MAXIMUM_VARIATION = 0.10
 """Makespans that vary more than this (standard deviation over mean) are unstable."""
 MAXIMUM_STALL_SHARE = 0.05
@@ -50,8 +51,7 @@ NOT_PRECISE = ReasonKind(
 )
 DISTURBED = ReasonKind(
     "disturbed",
-    f"other load disturbed repeats, and fewer than {MINIMUM_REPEATS} were undisturbed, or the mean "
-    "of their throughputs lies outside of the 95 % interval of all",
+    f"fewer than {MINIMUM_REPEATS} repeats were undisturbed, and others were not",
 )
 STALLED = ReasonKind(
     "stalled",

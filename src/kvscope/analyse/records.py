@@ -1,13 +1,15 @@
 """A run as analyse reads it: its tables, its settings, its KV events, and what passes take."""
 
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from kvscope.analyse.access import Trace, trace_of
 from kvscope.analyse.baseline import Baseline
 from kvscope.errors import BadInput
 from kvscope.plan.documents import load_mapping
+from kvscope.plan.repeats import counted
 from kvscope.results import Run
 from kvscope.runfile import EXPERIMENT_FILE, FAILED, require_unchanged
 from kvscope.tables import HOST_TABLES, LAYERS
@@ -34,6 +36,25 @@ class Records(Run):
     def baseline(self) -> Baseline:
         """What passes take as a rule: in the whole run, of which this may be one repeat."""
         return Baseline(self.steps, self.batch) if self.repeat is None else self.whole.baseline
+
+    @property
+    def disturbed(self) -> list[int]:
+        """The numbers of the disturbed repeats."""
+        return disturbed_repeats(self.facts)
+
+    def valid_repeats(self) -> Iterator[Self]:
+        """A view of each repeat that metrics are made of (`plan.repeats.counted`)."""
+        yield from map(self.of_repeat, counted(self.numbers, self.disturbed))
+
+
+def disturbances(facts: dict[str, Any]) -> list[dict[str, Any]]:
+    """What run.json says of the disturbed repeats."""
+    return [entry for entry in facts.get("disturbance", []) if entry["disturbed"]]
+
+
+def disturbed_repeats(facts: dict[str, Any]) -> list[int]:
+    """The numbers of the disturbed repeats."""
+    return [entry["repeat"] for entry in disturbances(facts)]
 
 
 def read_records(directory: Path) -> Records:

@@ -4,12 +4,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from kvscope.analyse.metrics import makespan_s, stall_time_s
-from kvscope.analyse.precision import imprecise, misled, with_disturbance
+from kvscope.analyse.precision import disturbed_too_often, imprecise, with_disturbance
 from kvscope.analyse.reason import (
     FAILED,
     MAXIMUM_STALL_SHARE,
     MAXIMUM_VARIATION,
-    MINIMUM_REPEATS,
     NO_WARM_UP,
     PROFILER_LOST_EVENTS,
     STALLED,
@@ -21,6 +20,7 @@ from kvscope.analyse.reason import (
 from kvscope.analyse.records import Records
 from kvscope.analyse.statistics import coefficient_of_variation
 from kvscope.oracle import VIOLATED, Verdict
+from kvscope.plan.repeats import MINIMUM_REPEATS
 from kvscope.runfile import COMPLETE, IMPORTED_FROM
 
 
@@ -34,8 +34,8 @@ def warm_up(facts: dict[str, Any]) -> list[Reason]:
 
 
 def repeats(records: Records) -> list[Reason]:
-    """Enough repeats, alike, the throughput as precise as was asked for, and not that of a load."""
-    makespans = [makespan_s(repeat) for repeat in records.repeats()]
+    """Enough repeats, undisturbed, alike, and the throughput as precise as was requested."""
+    makespans = [makespan_s(repeat) for repeat in records.valid_repeats()]
     reasons = []
     if len(makespans) < MINIMUM_REPEATS:
         detail = f"{len(makespans)}, at least {MINIMUM_REPEATS} are needed"
@@ -44,16 +44,16 @@ def repeats(records: Records) -> list[Reason]:
     if variation > MAXIMUM_VARIATION:
         detail = f"makespan varies by {variation:.0%}, at most {MAXIMUM_VARIATION:.0%}"
         reasons.append(UNSTABLE.with_detail(with_disturbance(detail, records.facts)))
-    return [*reasons, *imprecise(records), *misled(records)]
+    return [*reasons, *imprecise(records), *disturbed_too_often(records)]
 
 
 def stalls(records: Records) -> list[Reason]:
     """No repeat lost much of its time in stalls."""
     reasons = []
-    for number, repeat in enumerate(records.repeats()):
+    for repeat in records.valid_repeats():
         share = stall_time_s(repeat) / makespan_s(repeat)
         if share > MAXIMUM_STALL_SHARE:
-            detail = f"repeat {number}: {share:.0%} of the makespan"
+            detail = f"repeat {repeat.repeat}: {share:.0%} of the makespan"
             reasons.append(STALLED.with_detail(with_disturbance(detail, records.facts)))
     return reasons
 

@@ -1,7 +1,7 @@
 """How often a run repeats its measurement: a number of times, or until its throughput is known."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -9,6 +9,19 @@ from pydantic import Discriminator, Field, Tag
 
 from kvscope.interval import half_width_share
 from kvscope.plan.fields import MAX_REPEATS, NUMBER, RULE, Part, Real, Whole
+
+# An interval of fewer says little, and a run of fewer is not valid.
+MINIMUM_REPEATS = 3
+
+
+def counted(repeats: Iterable[int], disturbed: Collection[int]) -> list[int]:
+    """The repeats that metrics are made of: the undisturbed ones if there are enough, or else all.
+
+    What decides is what else the machine did, never how long a repeat took.
+    """
+    everything = list(repeats)
+    undisturbed = [number for number in everything if number not in disturbed]
+    return undisturbed if len(undisturbed) >= MINIMUM_REPEATS else everything
 
 
 class Repeats(Part):
@@ -38,9 +51,9 @@ Repeated = Annotated[
 class Stopping:
     """When the repeats of a run end.
 
-    After the first one at which `min` were undisturbed and half the width of the throughput's 95 %
-    confidence interval is within `until` times its mean, and after `max` in any case. Without
-    `until` there are as many as were asked for (`min` = `max`).
+    After the first one at which `min` were undisturbed and half the width of the 95 % confidence
+    interval of their throughput is within `until` times its mean, and after `max` in any case.
+    Without `until` there are as many as were asked for (`min` = `max`).
     """
 
     min: int
@@ -55,25 +68,28 @@ class Stopping:
         return cls(repeats, repeats)
 
     def reached(self, throughputs: Sequence[float]) -> bool | None:
-        """Whether the throughputs are as alike as was asked for; None if nothing was asked."""
+        """Whether the mean throughput is known as well as was asked for; None if nothing was."""
         if self.until is None:
             return None
         return half_width_share(throughputs) <= self.until
 
-    def ends(self, throughputs: Sequence[float], disturbed: int = 0) -> bool:
-        """Whether no repeat follows those of these throughputs, of which so many were disturbed."""
-        undisturbed = len(throughputs) - disturbed
-        known = undisturbed >= self.min and bool(self.reached(throughputs))
+    def ends(self, throughputs: Sequence[float], disturbed: Collection[int] = ()) -> bool:
+        """Whether no repeat follows those of these throughputs; `disturbed` are their numbers."""
+        left = [one for number, one in enumerate(throughputs) if number not in disturbed]
+        known = len(left) >= self.min and bool(self.reached(left))
         return known or len(throughputs) >= self.max
 
-    def facts(self, throughputs: Sequence[float]) -> dict[str, Any]:
-        """What run.json says of the rule and of what came of it."""
-        share = half_width_share(throughputs)
+    def facts(
+        self, throughputs: Sequence[float], disturbed: Collection[int] = ()
+    ) -> dict[str, Any]:
+        """What run.json says of the rule and of what came of it, by the repeats that count."""
+        found = [throughputs[number] for number in counted(range(len(throughputs)), disturbed)]
+        share = half_width_share(found)
         return {
             "min": self.min,
             "max": self.max,
             "until": self.until,
             "measured": len(throughputs),
             "half_width_share": None if math.isnan(share) else share,
-            "reached": self.reached(throughputs),
+            "reached": self.reached(found),
         }

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from kvscope.analyse.precision import disturbed, percent
+from kvscope.plan.repeats import MINIMUM_REPEATS
 from kvscope.report.data import Run, StudyData
 from kvscope.report.differences import shared_settings
 from kvscope.report.words import number_text, plural, value_text
@@ -157,10 +158,14 @@ def _repeats(run: Run) -> str | None:
 
 
 def _other_load(run: Run) -> str | None:
-    """Which repeats other load disturbed."""
+    """Which repeats other load disturbed, and whether the metrics are made without them."""
     if "disturbance" not in run.facts:
         return None
-    return disturbed(run.facts) or "disturbed no repeat"
+    marked = [entry["disturbed"] for entry in run.facts["disturbance"]]
+    if not any(marked):
+        return "disturbed no repeat"
+    apart = marked.count(False) >= MINIMUM_REPEATS
+    return f"{disturbed(run.facts)}; {'not in' if apart else 'all in'} the metrics"
 
 
 def _warm_up(run: Run) -> str | None:

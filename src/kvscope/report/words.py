@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from kvscope.analyse.checklist import EVERY_ORACLE
 from kvscope.analyse.outputs import DIFFER
-from kvscope.analyse.reason import MAXIMUM_STALL_SHARE, MAXIMUM_VARIATION, MINIMUM_REPEATS
+from kvscope.analyse.reason import MAXIMUM_STALL_SHARE, MAXIMUM_VARIATION
+from kvscope.plan.repeats import MINIMUM_REPEATS
 
 if TYPE_CHECKING:  # whose studies are told in these words
     from kvscope.report.data import Number, Run
@@ -182,7 +183,7 @@ REASONS = {
     f"{100 * MAXIMUM_VARIATION:.0f}{NBSP}% (standard deviation over mean)",
     "stalled": f"a repeat lost more than {100 * MAXIMUM_STALL_SHARE:.0f}{NBSP}% of its makespan "
     "in stalls",
-    "disturbed": "other load may have changed the throughput",
+    "disturbed": f"fewer than {MINIMUM_REPEATS} repeats were undisturbed by other load",
     "not_precise": "the throughput's interval was not as narrow after the most repeats as was "
     "asked for",
     "no_warm_up": "nothing ran before the measured part",

@@ -1,7 +1,7 @@
-"""What else the machine did while a repeat ran: read from /proc before it and after it.
+"""What else the machine did while a repeat ran, and how fast it was before it and after it.
 
-Nothing is read while a repeat is timed. Linux tells it; elsewhere the figures are null, and no
-repeat is called disturbed. A disturbed repeat stays in the tables: this says why it may be slow.
+Nothing is read while a repeat is timed. Most of it is read from /proc; where there is none the
+figures are null. A disturbed repeat stays in the tables: this says why it may be slow.
 
 A process is a part of the run if it is of the measured process's session, which its supervisor
 begins and a profiler's processes share.
@@ -9,9 +9,11 @@ begins and a profiler's processes share.
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
 MEASURED_PROCESS = "kvscope.run.session"
@@ -27,6 +29,10 @@ MAXIMUM_STEAL = 0.05
 MAXIMUM_OTHERS = 0.10
 # Of the repeat's time: what the main thread, which every pass waits for, was ready and had no CPU.
 MAXIMUM_WAITING = 0.02
+# The time of a fixed piece of work around the repeat, beyond that around the run's fastest one. A
+# virtual machine's neighbours share its caches and its memory, which /proc does not show. Such
+# reads feel it several times more than the passes of an engine, which also compute.
+MAXIMUM_SLOWDOWN = 0.60
 # Ticks of the CPU clock (10 ms each) by which two counts of the same time may differ: less than
 # this says nothing of a short repeat.
 NOISE_TICKS = 5
@@ -54,6 +60,7 @@ class Sample:
     run_queue: float | None = None
     frequency_mhz: float | None = None
     other_run: bool = False
+    work_s: float | None = None  # what the fixed piece of work took
 
 
 @dataclass(frozen=True)
@@ -66,8 +73,12 @@ class Process:
     parent: int = 0
 
 
-def sample(proc: Path = Path("/proc"), cpus: Path = Path("/sys/devices/system/cpu")) -> Sample:
-    """Read what the machine has done so far."""
+def sample(
+    proc: Path = Path("/proc"),
+    cpus: Path = Path("/sys/devices/system/cpu"),
+    work: Callable[[], float] | None = None,
+) -> Sample:
+    """Read what the machine has done so far; `work` gives the time of a fixed piece of work."""
     own = process_of(_text(proc / "self/stat"))
     everyone = list(_processes(proc))
     above = sessions_above(own, everyone) if own else set()
@@ -87,7 +98,37 @@ def sample(proc: Path = Path("/proc"), cpus: Path = Path("/sys/devices/system/cp
             for p in everyone
             if own and p.session not in above
         ),
+        work_s=work() if work else None,
     )
+
+
+READS, TABLE_BYTES, ROUNDS = 200_000, 128 << 20, 15
+
+
+def work_s() -> float:
+    """Seconds that 200,000 reads at random places of 128 MiB take, the median of some rounds.
+
+    They wait for the memory, as the passes of a small model do, whose code and data do not fit the
+    caches: of several pieces of work this one slows down most nearly as they do.
+    """
+    table, places = _reads()
+
+    def round_s() -> float:
+        began = time.perf_counter()
+        table[places]
+        return time.perf_counter() - began
+
+    return median(round_s() for _ in range(ROUNDS))
+
+
+@cache
+def _reads() -> tuple[Any, Any]:
+    import torch
+
+    count = TABLE_BYTES // 4
+    generator = torch.Generator().manual_seed(0)
+    places = torch.randint(count, (READS,), generator=generator, device="cpu")
+    return torch.ones(count, dtype=torch.float32, device="cpu"), places
 
 
 def cpu_of(stat: str) -> Cpu | None:
@@ -150,8 +191,22 @@ def is_measured_process(cmdline: str) -> bool:
     return MEASURED_PROCESS in cmdline.split("\0")
 
 
+def of_repeats(samples: Sequence[tuple[Sample, Sample]]) -> list[dict[str, Any]]:
+    """What run.json says of each repeat, of the samples before and after it.
+
+    Whether the machine was slow in one is known by the others, so all are judged anew each time.
+    """
+    found = [between(before, after) for before, after in samples]
+    fastest = min((each["work_s"] for each in found if each["work_s"] is not None), default=None)
+    return [
+        {"repeat": number, **each, "disturbed": bool(why), "why": why}
+        for number, each in enumerate(found)
+        for why in [", ".join(_reasons(each, fastest))]
+    ]
+
+
 def between(before: Sample, after: Sample) -> dict[str, Any]:
-    """What run.json says of the time between two samples."""
+    """What the machine did between two samples, and the mean time of the fixed work in them."""
     duration_s = after.time_s - before.time_s
     steal, others, cores = None, None, 1
     if before.cpu and after.cpu and after.cpu.total > before.cpu.total:
@@ -161,33 +216,36 @@ def between(before: Sample, after: Sample) -> dict[str, Any]:
         steal = max(0, after.cpu.steal - before.cpu.steal - NOISE_TICKS) / total
         others = max(0, busy - own - NOISE_TICKS) / total
     waiting = _difference(after.waited_s, before.waited_s)
-    waiting = None if waiting is None or duration_s <= 0 else waiting / duration_s
-    other_run = before.other_run or after.other_run
-    why = list(_reasons(steal, others, cores, waiting, other_run))
+    works_s = [s.work_s for s in (before, after) if s.work_s is not None]
     return {
+        "cores": cores,
         "steal_share": steal,
         "other_cpu_share": others,
-        "waiting_share": waiting,
+        "waiting_share": None if waiting is None or duration_s <= 0 else waiting / duration_s,
         "involuntary_switches": _difference(after.switches, before.switches),
         "run_queue": after.run_queue,
         "frequency_mhz": after.frequency_mhz,
-        "other_run": other_run,
-        "disturbed": bool(why),
-        "why": ", ".join(why),
+        "other_run": before.other_run or after.other_run,
+        "work_s": fmean(works_s) if works_s else None,
     }
 
 
-def _reasons(
-    steal: float | None, others: float | None, cores: int, waiting: float | None, other_run: bool
-) -> Iterator[str]:
-    if others is not None and others > MAXIMUM_OTHERS:
-        yield f"other processes used {others * cores:.1f} of {cores} CPUs"
-    if other_run:
+def _reasons(found: dict[str, Any], fastest_s: float | None) -> Iterator[str]:
+    """Why a repeat is called disturbed, of what was found around it and the run's fastest work."""
+    others, steal, waiting = (
+        found[key] or 0.0 for key in ("other_cpu_share", "steal_share", "waiting_share")
+    )
+    if others > MAXIMUM_OTHERS:
+        yield f"other processes used {others * found['cores']:.1f} of {found['cores']} CPUs"
+    if found["other_run"]:
         yield "another run was measured at the same time"
-    if steal is not None and steal > MAXIMUM_STEAL:
+    if steal > MAXIMUM_STEAL:
         yield f"the hypervisor took {steal:.0%} of the CPU time"
-    if waiting is not None and waiting > MAXIMUM_WAITING:
+    if waiting > MAXIMUM_WAITING:
         yield f"the run waited for a CPU for {waiting:.0%} of its time"
+    slowdown = found["work_s"] / fastest_s - 1 if fastest_s else 0.0
+    if slowdown > MAXIMUM_SLOWDOWN:
+        yield f"the same work took {slowdown:.0%} longer than around another repeat"
 
 
 def _difference(after: float | None, before: float | None) -> float | None:

@@ -28,6 +28,7 @@ from kvscope.files import write_json
 from kvscope.plan.experiment import Experiment, load
 from kvscope.ranges import REPEAT, RUN, WARM_UP
 from kvscope.run import disturbance
+from kvscope.run.disturbance import Sample, work_s
 from kvscope.run.kernel_events import KernelEvents
 from kvscope.run.locks import SESSION_LOCK, locked
 from kvscope.run.progress import Progress
@@ -58,7 +59,7 @@ class Session:
     timings_s: dict[str, float] = field(default_factory=dict)
     engine: dict[str, Any] = field(default_factory=dict)
     leaks: list[dict[str, int]] = field(default_factory=list)
-    disturbance: list[dict[str, Any]] = field(default_factory=list)
+    samples: list[tuple[Sample, Sample]] = field(default_factory=list)
     kernel_events: KernelEvents | None = None
 
     @property
@@ -67,9 +68,10 @@ class Session:
         return [throughput_tokens_per_s(frame) for frame in self.outcomes]
 
     @property
-    def disturbed(self) -> int:
-        """How many finished repeats other load disturbed."""
-        return sum(entry["disturbed"] for entry in self.disturbance)
+    def disturbed(self) -> set[int]:
+        """The finished repeats that something else disturbed."""
+        found = disturbance.of_repeats(self.samples)
+        return {entry["repeat"] for entry in found if entry["disturbed"]}
 
     def context(self, engine: Engine, origin_ns: int) -> RepeatContext:
         """The context of the repeat that starts at `origin_ns`."""
@@ -124,19 +126,18 @@ def measure(session: Session, marks: Marks, progress: Progress) -> None:
             progress.phase(f"repeat {number + 1}/{max(number + 1, stopping.min)}")
             if number >= stopping.min:
                 progress.more(tokens)
-            before = disturbance.sample()
+            before = disturbance.sample(work=work_s)
             with marks.range(REPEAT, number):
                 timeout_s = experiment.workload.timeout_s
                 recording, repeat, served = one_pass(
                     session, engine, events, marks, progress, timeout_s
                 )
-            found = disturbance.between(before, disturbance.sample())
+            session.samples.append((before, disturbance.sample(work=work_s)))
             session.outcomes.append(outcome(repeat, number, session.requests, served))
             session.origins_ns.append(served.origin_ns)
             session.durations_s.append(served.duration_s)
             session.leaks += leaked(engine, number)
             session.repeats.append(repeat)
-            session.disturbance.append({"repeat": number} | found)
             events.write(number, recording, repeat)
             save(session)
         session.timings_s["repeats"] = time.perf_counter() - began
@@ -203,8 +204,8 @@ def summary(session: Session) -> dict[str, Any]:
     warm_up = _joined(tables.STEPS, session.warm_up)
     return {
         "time_source": TIME_SOURCE,
-        "repeats": session.experiment.stopping.facts(session.throughputs),
-        "disturbance": session.disturbance,
+        "repeats": session.experiment.stopping.facts(session.throughputs, session.disturbed),
+        "disturbance": disturbance.of_repeats(session.samples),
         "clock": {
             "run_start_monotonic_ns": session.start_ns,
             "run_start_utc_ns": session.start_utc_ns,
