@@ -110,11 +110,9 @@ class Run:
 
     @property
     def numbers(self) -> list[int]:
-        """The repeats, in order; of a published trace of kernels alone, its one."""
+        """The repeats' numbers, in order; of a published trace of kernels alone, its one."""
         numbers = {*self.requests["repeat"], *self.steps["repeat"]}
-        if not numbers and runfile.TRACING in self.facts:
-            numbers = {0}
-        return sorted(numbers)
+        return sorted(numbers or ({0} if runfile.TRACING in self.facts else ()))
 
     def repeats(self) -> Iterator[Self]:
         """A view of each repeat, in order."""

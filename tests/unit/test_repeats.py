@@ -176,7 +176,9 @@ def test_a_rule_that_cannot_be_is_refused(override: str, sentence: str) -> None:
     assert sentence in str(error.value)
 
 
-def records(*makespans: float, facts: dict[str, Any] | None = None) -> Records:
+def records(
+    *makespans: float, disturbed: Collection[int] = (), facts: dict[str, Any] | None = None
+) -> Records:
     """One request of 60 tokens in each repeat, served in this time."""
     empty = {table.name: table.empty() for table in tables.HOST_TABLES}
     requests = pd.DataFrame(
@@ -189,7 +191,8 @@ def records(*makespans: float, facts: dict[str, Any] | None = None) -> Records:
             "finished_s": [0.5 + makespan for makespan in makespans],
         }
     )
-    return Records(Path(), **empty | {"facts": facts or {}, "requests": requests})
+    known = facts or {"disturbance": [repeat(number, BUSY) for number in disturbed]}
+    return Records(Path(), **empty | {"facts": known, "requests": requests})
 
 
 def facts(until: float | None, *disturbance: dict[str, Any]) -> dict[str, Any]:
@@ -239,11 +242,6 @@ def test_what_disturbed_a_run_is_told_with_what_it_may_have_caused() -> None:
     assert reason.detail.endswith(f"after 3 repeats; repeat 1: {BUSY}")
 
 
-def loads(numbers: Collection[int]) -> dict[str, Any]:
-    """run.json of a run whose repeats of these numbers were disturbed."""
-    return facts(None, *(repeat(number, BUSY) for number in numbers))
-
-
 @pytest.mark.parametrize(
     ("disturbed", "repeats", "detail"),
     [
@@ -278,7 +276,7 @@ def test_metrics_are_those_of_the_undisturbed_repeats_alone(
     if len(repeats) - len(loaded) >= 3:
         expected = [one for number, one in enumerate(expected) if number not in loaded]
     of = BY_NAME["throughput_tokens_per_s"].of
-    found = [of(repeat) for repeat in records(*makespans, facts=loads(loaded)).counted()]
+    found = [of(repeat) for repeat in records(*makespans, disturbed=loaded).valid_repeats()]
     assert found == pytest.approx(expected)
 
 
@@ -289,9 +287,9 @@ def test_the_repeats_that_end_a_run_are_those_of_its_metrics(
     loaded = [number for number, each in enumerate(disturbed) if each]
     speeds = [speed * (0.5 if each else 1) for each in disturbed]
     found = Stopping(3, 12, 0.05).facts(speeds, loaded)["half_width_share"]
-    run = records(*(60 / each for each in speeds), facts=loads(loaded))
+    run = records(*(60 / each for each in speeds), disturbed=loaded)
     of = BY_NAME["throughput_tokens_per_s"].of
-    share = half_width_share([of(repeat) for repeat in run.counted()])
+    share = half_width_share([of(repeat) for repeat in run.valid_repeats()])
     assert (math.nan if found is None else found) == pytest.approx(share, nan_ok=True, abs=1e-9)
 
 

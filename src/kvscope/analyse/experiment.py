@@ -12,9 +12,8 @@ from kvscope.analyse import access
 from kvscope.analyse.checklist import checklist
 from kvscope.analyse.metric import Metric
 from kvscope.analyse.metrics import METRICS
-from kvscope.analyse.precision import disturbed_repeats
 from kvscope.analyse.reason import Reason
-from kvscope.analyse.records import Records, read_records
+from kvscope.analyse.records import Records, disturbances, read_records
 from kvscope.analyse.statistics import Estimate, estimate, widened
 from kvscope.analyse.validity import reasons_against
 from kvscope.runfile import run_sha256
@@ -36,7 +35,7 @@ def analyse(run: Path, out: Path) -> pd.DataFrame:
         "valid": not reasons,
         "reasons": [asdict(reason) for reason in reasons],
         "oracles": [asdict(each) for each in verdicts],
-        "disturbed": disturbed_repeats(records.facts),
+        "disturbed": disturbances(records.facts),
     }
     accounts.write(out, ANALYSED, run, verdict)
     return frame
@@ -45,7 +44,7 @@ def analyse(run: Path, out: Path) -> pd.DataFrame:
 def metrics_of(records: Records, reasons: list[Reason], run_sha256: str) -> pd.DataFrame:
     """The `metrics` table of one run, whose run.json has this SHA-256."""
     facts = records.facts
-    repeats = list(records.counted())
+    repeats = list(records.valid_repeats())
     known = METRICS if len(records.steps) else access.METRICS  # published kernels have no passes
     found = {m.name: _estimated(m, repeats if m in known else []) for m in METRICS}
     values = pd.DataFrame([vars(one) for one in found.values()])

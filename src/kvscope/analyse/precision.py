@@ -5,7 +5,7 @@ from typing import Any
 
 from kvscope.analyse.metrics import BY_NAME
 from kvscope.analyse.reason import DISTURBED, NOT_PRECISE, Reason
-from kvscope.analyse.records import Records
+from kvscope.analyse.records import Records, disturbances
 from kvscope.interval import half_width_share
 from kvscope.plan.repeats import MINIMUM_REPEATS
 
@@ -22,7 +22,7 @@ def imprecise(records: Records) -> list[Reason]:
     if until is None:
         return []
     throughput = BY_NAME["throughput_tokens_per_s"].of
-    found = [throughput(repeat) for repeat in records.counted()]
+    found = [throughput(repeat) for repeat in records.valid_repeats()]
     share = half_width_share(found)
     if share <= until:
         return []
@@ -38,8 +38,8 @@ def disturbed_too_often(records: Records) -> list[Reason]:
 
     A load that lasts slows all repeats, and their interval is narrow around the wrong value.
     """
-    numbers, disturbed = records.numbers, records.disturbed
-    undisturbed = [number for number in numbers if number not in disturbed]
+    numbers = records.numbers
+    undisturbed = [number for number in numbers if number not in records.disturbed]
     if len(undisturbed) == len(numbers) or len(undisturbed) >= MINIMUM_REPEATS:
         return []
     counts = f"{len(undisturbed)} of {len(numbers)} repeats were undisturbed"
@@ -47,17 +47,12 @@ def disturbed_too_often(records: Records) -> list[Reason]:
     return [DISTURBED.with_detail(with_disturbance(detail, records.facts))]
 
 
-def disturbed_repeats(facts: dict[str, Any]) -> list[dict[str, Any]]:
-    """What run.json says of the repeats during which something else slowed the machine down."""
-    return [entry for entry in facts.get("disturbance", []) if entry["disturbed"]]
-
-
 def disturbed(facts: dict[str, Any]) -> str:
     """Which repeats were disturbed and by what, in words; empty if none was.
 
     'repeat 1: other processes used 0.9 of 2 CPUs'
     """
-    found = disturbed_repeats(facts)
+    found = disturbances(facts)
     described = [f"repeat {entry['repeat']}: {entry['why']}" for entry in found[:MOST_DESCRIBED]]
     if more := found[MOST_DESCRIBED:]:
         described.append(f"and {len(more)} more of {len(facts['disturbance'])} repeats")

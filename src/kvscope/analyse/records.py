@@ -38,14 +38,23 @@ class Records(Run):
         return Baseline(self.steps, self.batch) if self.repeat is None else self.whole.baseline
 
     @property
-    def disturbed(self) -> set[int]:
-        """The repeats during which something else slowed the machine down."""
-        found = self.facts.get("disturbance", [])
-        return {entry["repeat"] for entry in found if entry["disturbed"]}
+    def disturbed(self) -> list[int]:
+        """The numbers of the disturbed repeats."""
+        return disturbed_repeats(self.facts)
 
-    def counted(self) -> Iterator[Self]:
+    def valid_repeats(self) -> Iterator[Self]:
         """A view of each repeat that metrics are made of (`plan.repeats.counted`)."""
         yield from map(self.of_repeat, counted(self.numbers, self.disturbed))
+
+
+def disturbances(facts: dict[str, Any]) -> list[dict[str, Any]]:
+    """What run.json says of the disturbed repeats."""
+    return [entry for entry in facts.get("disturbance", []) if entry["disturbed"]]
+
+
+def disturbed_repeats(facts: dict[str, Any]) -> list[int]:
+    """The numbers of the disturbed repeats."""
+    return [entry["repeat"] for entry in disturbances(facts)]
 
 
 def read_records(directory: Path) -> Records:

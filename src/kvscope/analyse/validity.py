@@ -34,8 +34,8 @@ def warm_up(facts: dict[str, Any]) -> list[Reason]:
 
 
 def repeats(records: Records) -> list[Reason]:
-    """Enough repeats, undisturbed, alike, and the throughput as precise as requested."""
-    makespans = [makespan_s(repeat) for repeat in records.counted()]
+    """Enough repeats, undisturbed, alike, and the throughput as precise as was requested."""
+    makespans = [makespan_s(repeat) for repeat in records.valid_repeats()]
     reasons = []
     if len(makespans) < MINIMUM_REPEATS:
         detail = f"{len(makespans)}, at least {MINIMUM_REPEATS} are needed"
@@ -50,11 +50,10 @@ def repeats(records: Records) -> list[Reason]:
 def stalls(records: Records) -> list[Reason]:
     """No repeat lost much of its time in stalls."""
     reasons = []
-    for repeat in records.counted():
+    for repeat in records.valid_repeats():
         share = stall_time_s(repeat) / makespan_s(repeat)
         if share > MAXIMUM_STALL_SHARE:
-            number = repeat.numbers[0]
-            detail = f"repeat {number}: {share:.0%} of the makespan"
+            detail = f"repeat {repeat.repeat}: {share:.0%} of the makespan"
             reasons.append(STALLED.with_detail(with_disturbance(detail, records.facts)))
     return reasons
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from kvscope.analyse.precision import disturbed_repeats
+from kvscope.analyse.records import disturbed_repeats
 from kvscope.report.data import DAMAGED, REFUSED, StudyData
 from kvscope.report.words import plural
 
@@ -29,8 +29,7 @@ def summary(study: StudyData) -> Iterator[str]:
         elif not run.valid:
             yield f"  {run.label}: not valid, {'; '.join(run.doubts)}"
         elif left_out := disturbed_repeats(run.facts):
-            numbers = [entry["repeat"] for entry in left_out]
-            yield f"  {run.label}: valid, without disturbed {_repeats(numbers)}"
+            yield f"  {run.label}: valid, without disturbed {_repeats(left_out)}"
         if run.again:
             yield f"  {run.label}: {run.again}"
     if study.planned:
