@@ -62,7 +62,7 @@ def engine_process(workload: str, attention: str, pipe: Connection) -> None:
 
 def serving(engine: Any, requests: Any, mode: str, phase: str) -> dict[str, Any]:
     """Serve the requests once; seconds of each pass of the phase, and events."""
-    from kvscope.engine.attention.buffers import DROPPED, USED
+    from kvscope.engine.attention.cpu.buffer import DROPPED, USED
     from kvscope.engine.marks import Marks
     from kvscope.engine.recording import Recording
     from kvscope.run.recorder import scheduled_rows

@@ -49,7 +49,7 @@ def median_ms(call: Callable[[], object], device: torch.device) -> float:
 
 def compared(workload: Workload) -> dict[str, Any]:
     """One row: times, differences, and what was recorded."""
-    from kvscope.engine.attention.gpu_buffers import HEADER
+    from kvscope.engine.attention.cuda.buffer import HEADER
     from kvscope.events import RECORD
 
     on_gpu = workload.device.type == "cuda"
@@ -145,7 +145,7 @@ def provenance() -> dict[str, Any]:
 
 def timer(device: str) -> dict[str, Any]:
     """The step of the GPU's timer, and how closely it is tied to the host's clock."""
-    from kvscope.engine.attention import gpu_clock
+    from kvscope.engine.attention.cuda import clock as gpu_clock
 
     first = gpu_clock.sample(device)
     return {

@@ -38,8 +38,8 @@ class Workload:
     @cached_property
     def tiles(self) -> Any:
         """The batch's tiles on the device."""
-        from kvscope.engine.attention import gpu_launch
-        from kvscope.engine.attention.gpu_batch import batch, tile_tokens
+        from kvscope.engine.attention.cuda import launch as gpu_launch
+        from kvscope.engine.attention.cuda.batch import batch, tile_tokens
 
         on_gpu = self.device.type == "cuda"
         properties = torch.cuda.get_device_properties(self.device) if on_gpu else None
@@ -52,7 +52,7 @@ class Workload:
     @cached_property
     def segments(self) -> Any:
         """Room for all events of one call, used by each call anew."""
-        from kvscope.engine.attention.gpu_buffers import HEADER_WORDS, Segments
+        from kvscope.engine.attention.cuda.buffer import HEADER_WORDS, Segments
         from kvscope.events import RECORD_WORDS
 
         events, count = self.tiles.host.events(1), self.tiles.host.segments(1)
@@ -62,7 +62,7 @@ class Workload:
 
     def ours(self, record: bool = False) -> torch.Tensor:
         """Our kernel."""
-        from kvscope.engine.attention import gpu_launch
+        from kvscope.engine.attention.cuda import launch as gpu_launch
 
         gpu_launch.attend(
             *(self.query, self.cache, self.output, self.table, self.tiles, self.scale),

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from kvscope.engine.attention import numba_kernels
-from kvscope.engine.attention.batches import Batch, batch
-from kvscope.engine.attention.numba_attention import elements, flat
-from kvscope.engine.attention.tracer import Segments
+from kvscope.engine.attention.cpu import kernels as numba_kernels
+from kvscope.engine.attention.cpu.backend import elements, flat
+from kvscope.engine.attention.cpu.batch import Batch, batch
+from kvscope.engine.attention.cpu.tracer import Segments
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 
-from kvscope.engine.attention import numba_kernels
-from kvscope.engine.attention.numba_attention import NumbaAttention, NumbaMetadata
-from kvscope.engine.attention.paged import PagedAttention, PagedMetadata, Row
+from kvscope.engine.attention.cpu import kernels as numba_kernels
+from kvscope.engine.attention.cpu.backend import NumbaAttention, NumbaMetadata
+from kvscope.engine.attention.cpu.paged import PagedAttention, PagedMetadata, Row
 from kvscope.engine.attention.reference import ReferenceChecks
 from kvscope.engine.checks import Passes
 from kvscope.engine.overflow import copies

@@ -19,8 +19,8 @@ from kvscope.collect.flushes import parse
 from kvscope.collect.judge import Judge
 from kvscope.collect.known import Known, Layers
 from kvscope.collect.schedule import Schedule
-from kvscope.engine.attention.buffers import USED, Drain
-from kvscope.engine.attention.tracer import Tracer
+from kvscope.engine.attention.cpu.buffer import USED, Drain
+from kvscope.engine.attention.cpu.tracer import Tracer
 from kvscope.events import ATTENTION, WRITE
 from kvscope.plan.grid import expand
 from kvscope.run.kernel_events import OPTIONS, KernelEvents

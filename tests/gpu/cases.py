@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass
 
-from kvscope.engine.attention.gpu_batch import tile_tokens
+from kvscope.engine.attention.cuda.batch import tile_tokens
 from kvscope.events import K_READ, K_WRITE, RECORD_ALL_HEADS, V_READ, V_WRITE
 
 LAYER = 3

@@ -12,8 +12,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from kvscope.engine.attention import gpu_launch, triton_kernels
-from kvscope.engine.attention.gpu_batch import MAX_SPLITS, tile_tokens
+from kvscope.engine.attention.cuda import kernels as triton_kernels
+from kvscope.engine.attention.cuda import launch as gpu_launch
+from kvscope.engine.attention.cuda.batch import MAX_SPLITS, tile_tokens
 from tests.gpu.cases import Variant
 
 POINTERS = {

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from kvscope.engine.attention import gpu_clock
-from kvscope.engine.attention.cuda import CudaBackend
-from kvscope.engine.attention.gpu_tracer import GpuTracer
+from kvscope.engine.attention.cuda import clock as gpu_clock
+from kvscope.engine.attention.cuda.backend import CudaBackend
+from kvscope.engine.attention.cuda.tracer import GpuTracer
 from kvscope.engine.build import running
 from kvscope.engine.devices.cpu import CpuPlatform
 from kvscope.engine.marks import Marks

@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from kvscope.engine.attention import gpu_clock, gpu_launch
-from kvscope.engine.attention.gpu_batch import batch
-from kvscope.engine.attention.gpu_buffers import HEADER, HEADER_WORDS, Segments
+from kvscope.engine.attention.cuda import clock as gpu_clock
+from kvscope.engine.attention.cuda import launch as gpu_launch
+from kvscope.engine.attention.cuda.batch import batch
+from kvscope.engine.attention.cuda.buffer import HEADER, HEADER_WORDS, Segments
 from kvscope.events import RECORD, RECORD_WORDS
 from tests.gpu.cases import LAYER, Case
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from kvscope.engine.attention.gpu_buffers import HEADER, Buffers, Launch, Segments
-from kvscope.engine.attention.gpu_tracer import GpuTracer
+from kvscope.engine.attention.cuda.buffer import HEADER, Buffers, Launch, Segments
+from kvscope.engine.attention.cuda.tracer import GpuTracer
 from kvscope.events import ATTENTION, RECORD, WRITE
 
 
@@ -73,7 +73,7 @@ def test_what_a_full_buffer_has_no_room_for_is_only_counted():
 
 
 def test_headers_have_room_however_many_there_are(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("kvscope.engine.attention.gpu_buffers.HEADERS_AT_ONCE", 10)
+    monkeypatch.setattr("kvscope.engine.attention.cuda.buffer.HEADERS_AT_ONCE", 10)
     passes = Passes()
     buffers = Buffers(10, passes, "cpu")
     counts = [3, 30, 5, 9]

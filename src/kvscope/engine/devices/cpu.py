@@ -15,8 +15,8 @@ class CpuPlatform(Platform):
 
     slot: ClassVar[str] = "CPU_ATTN"
     backends: ClassVar[Mapping[str, str]] = {
-        "paged": "kvscope.engine.attention.paged.PagedBackend",
-        "instrumented": "kvscope.engine.attention.numba_attention.NumbaBackend",
+        "paged": "kvscope.engine.attention.cpu.paged.PagedBackend",
+        "instrumented": "kvscope.engine.attention.cpu.backend.NumbaBackend",
     }
 
     def environment(self) -> dict[str, str]:
@@ -32,7 +32,7 @@ class CpuPlatform(Platform):
         """A segment for each thread."""
         import numba
 
-        from kvscope.engine.attention import clock
-        from kvscope.engine.attention.tracer import Tracer
+        from kvscope.engine.attention.cpu import clock
+        from kvscope.engine.attention.cpu.tracer import Tracer
 
         return Tracer(self.experiment, numba.get_num_threads(), directory, clock)

@@ -14,7 +14,7 @@ class CudaPlatform(Platform):
     """Copies and kernels are launched, and timed on the GPU."""
 
     backends: ClassVar[Mapping[str, str]] = {
-        "instrumented": "kvscope.engine.attention.cuda.CudaBackend"
+        "instrumented": "kvscope.engine.attention.cuda.backend.CudaBackend"
     }
     awaited: ClassVar[bool] = False
     # CUDA graphs are traced kernel by kernel; by default a whole graph is one row.
@@ -26,8 +26,8 @@ class CudaPlatform(Platform):
 
     def tracer(self, directory: Path) -> "Tracing":
         """Segments for each launch."""
-        from kvscope.engine.attention import gpu_clock
-        from kvscope.engine.attention.gpu_tracer import GpuTracer
+        from kvscope.engine.attention.cuda import clock as gpu_clock
+        from kvscope.engine.attention.cuda.tracer import GpuTracer
 
         return GpuTracer(self.experiment, directory, gpu_clock)
 

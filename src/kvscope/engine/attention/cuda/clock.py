@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from kvscope.engine.attention.gpu_launch import CLOCK as KIND
-from kvscope.engine.attention.triton_events import read_timer_often
+from kvscope.engine.attention.cuda.instrument import read_timer_often
+from kvscope.engine.attention.cuda.launch import CLOCK as KIND
 
 NAME = "globaltimer"
 TRIES = 20

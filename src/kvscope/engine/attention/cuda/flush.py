@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from kvscope.engine.attention.cuda.buffer import Launch
 from kvscope.engine.attention.flush import columns, plain
-from kvscope.engine.attention.gpu_buffers import Launch
 
 
 def of_launches(launches: list[Launch]) -> dict[str, Any]:

@@ -10,8 +10,8 @@ import triton
 import triton.language as tl
 
 from kvscope import events
-from kvscope.engine.attention.gpu_buffers import HEADER_WORDS
-from kvscope.engine.attention.triton_events import (
+from kvscope.engine.attention.cuda.buffer import HEADER_WORDS
+from kvscope.engine.attention.cuda.instrument import (
     after,
     close_segment,
     landed,

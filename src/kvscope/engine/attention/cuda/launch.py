@@ -8,9 +8,9 @@ import numpy as np
 import torch
 import triton
 
-from kvscope.engine.attention import triton_kernels as kernels
-from kvscope.engine.attention.gpu_batch import MAX_SPLITS, Batch, Tiles
-from kvscope.engine.attention.gpu_buffers import Segments
+from kvscope.engine.attention.cuda import kernels
+from kvscope.engine.attention.cuda.batch import MAX_SPLITS, Batch, Tiles
+from kvscope.engine.attention.cuda.buffer import Segments
 
 HARDWARE, LOGICAL = 0, 1  # clocks
 CLOCK = LOGICAL if os.environ.get("TRITON_INTERPRET") == "1" else HARDWARE

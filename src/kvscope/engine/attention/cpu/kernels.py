@@ -15,8 +15,8 @@ from llvmlite import ir
 from numba import get_thread_id, njit, prange, types
 from numba.extending import intrinsic
 
-from kvscope.engine.attention.buffers import DROPPED, USED
-from kvscope.engine.attention.clock import ticks
+from kvscope.engine.attention.cpu.buffer import DROPPED, USED
+from kvscope.engine.attention.cpu.clock import ticks
 from kvscope.events import K_READ, K_WRITE, LONGEST_TICKS, RECORD_ALL_HEADS, V_READ
 
 # Sums may be taken in any order, but infinities stay what they are.

@@ -15,12 +15,12 @@ from vllm.v1.attention.backend import (
 )
 from vllm.v1.kv_cache_interface import AttentionSpec
 
-from kvscope.engine.attention import numba_kernels
 from kvscope.engine.attention.backend import AnyBlocks, CausalAttention
-from kvscope.engine.attention.batches import Batch, batch, tile_tokens
-from kvscope.engine.attention.clock import now
+from kvscope.engine.attention.cpu import kernels as numba_kernels
+from kvscope.engine.attention.cpu.batch import Batch, batch, tile_tokens
+from kvscope.engine.attention.cpu.clock import now
+from kvscope.engine.attention.cpu.tracer import Tracer
 from kvscope.engine.attention.reference import Asked
-from kvscope.engine.attention.tracer import Tracer
 from kvscope.events import ATTENTION, WRITE
 
 EVENTS_OF_A_PIECE = EVENTS_OF_A_READ = 2  # K and V

@@ -16,11 +16,11 @@ from vllm.v1.attention.backend import (
 )
 from vllm.v1.kv_cache_interface import AttentionSpec
 
-from kvscope.engine.attention import gpu_launch
 from kvscope.engine.attention.backend import AnyBlocks, CausalAttention
-from kvscope.engine.attention.gpu_batch import batch, tile_tokens
-from kvscope.engine.attention.gpu_buffers import Segments
-from kvscope.engine.attention.gpu_tracer import GpuTracer
+from kvscope.engine.attention.cuda import launch as gpu_launch
+from kvscope.engine.attention.cuda.batch import batch, tile_tokens
+from kvscope.engine.attention.cuda.buffer import Segments
+from kvscope.engine.attention.cuda.tracer import GpuTracer
 from kvscope.events import ATTENTION, WRITE
 
 

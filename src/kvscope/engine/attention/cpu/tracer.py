@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kvscope.engine.attention.buffers import DROPPED, USED, Buffer, Counts, Drain
+from kvscope.engine.attention.cpu.buffer import DROPPED, USED, Buffer, Counts, Drain
 from kvscope.engine.attention.flush import Events, Part, cut, of_kernels
 from kvscope.engine.attention.tracing import Clock, Selection
 from kvscope.plan.experiment import Experiment

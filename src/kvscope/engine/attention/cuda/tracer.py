@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from kvscope.engine.attention.gpu_buffers import HEADER, Buffers, Launch, Segments
-from kvscope.engine.attention.gpu_flush import of_launches
+from kvscope.engine.attention.cuda.buffer import HEADER, Buffers, Launch, Segments
+from kvscope.engine.attention.cuda.flush import of_launches
 from kvscope.engine.attention.tracing import Clock, Selection
 from kvscope.events import RECORD
 from kvscope.plan.experiment import Experiment
