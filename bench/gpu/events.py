@@ -145,13 +145,11 @@ def provenance() -> dict[str, Any]:
 
 def timer(device: str) -> dict[str, Any]:
     """The step of the GPU's timer, and how closely it is tied to the host's clock."""
-    from kvscope.engine.attention.cuda import clock as gpu_clock
+    from kvscope.engine.attention.cuda.clock import CudaClock
 
-    first = gpu_clock.sample(device)
-    return {
-        "step_ns": gpu_clock.resolution_ns(device),
-        "calibration_uncertainty_ns": first.uncertainty_ns,
-    }
+    clock = CudaClock(device)
+    uncertainty_ns = clock.sample().uncertainty_ns
+    return {"step_ns": clock.resolution_ns(1), "calibration_uncertainty_ns": uncertainty_ns}
 
 
 def verdict(result: dict[str, Any]) -> list[str]:

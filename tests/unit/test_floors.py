@@ -11,7 +11,7 @@ import kvscope
 
 SOURCE = Path(kvscope.__file__).parent
 GROUND = {
-    *("errors", "files", "tables", "kinds", "ranges", "stalls", "due", "limits", "reading"),
+    *("errors", "files", "tables", "events", "ranges", "stalls", "due", "limits", "reading"),
     *("actions", "runfile", "runschema", "accounts", "paper", "oracle", "interval"),
 }
 # What each part may import beside itself and the ground floor.

@@ -1,4 +1,4 @@
-"""Whose attention kernels the engine uses, and how its KV cache is laid out."""
+"""Whose attention vLLM uses for an engine, and how it lays the KV cache out."""
 
 import os
 import sys
@@ -10,22 +10,19 @@ from kvscope.engine.devices.platform import Platform
 from kvscope.plan.experiment import Experiment
 
 if TYPE_CHECKING:
-    from kvscope.engine.attention.tracing import Tracing
+    from kvscope.engine.attention.backend import CausalAttention
 
-# vLLM keeps layers apart unless it is told otherwise.
-BY_BLOCK = "BLHNC"
+BY_BLOCK = "BLHNC"  # by default, vLLM keeps layers apart
 LAYOUT_VARIABLE = "VLLM_KV_CACHE_LAYOUT"
 
 
 @contextmanager
-def chosen(platform: Platform, tracer: "Tracing | None" = None) -> Iterator[None]:
-    """Make vLLM choose the experiment's attention and layout for engines built inside."""
+def select_attention(platform: Platform) -> Iterator[None]:
+    """Make vLLM take the experiment's attention and layout for engines built inside."""
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
     from vllm.v1.attention.selector import _cached_get_attn_backend
 
-    from kvscope.engine.attention.tracing import building_with
-
-    hide_from_vllm()
+    hide_llvmlite()
     replaced, own = AttentionBackendEnum[platform.slot], platform.backend
     by_block = platform.experiment.cache.layout == "by_block"
     before = os.environ.get(LAYOUT_VARIABLE)
@@ -35,8 +32,7 @@ def chosen(platform: Platform, tracer: "Tracing | None" = None) -> Iterator[None
         os.environ[LAYOUT_VARIABLE] = BY_BLOCK
     _cached_get_attn_backend.cache_clear()
     try:
-        with building_with(tracer):
-            yield
+        yield
     finally:
         if own:
             replaced.clear_override()
@@ -47,17 +43,19 @@ def chosen(platform: Platform, tracer: "Tracing | None" = None) -> Iterator[None
         _cached_get_attn_backend.cache_clear()
 
 
-def layers_with_checks(model: Any) -> list[Any]:
-    """The attention of each layer whose outputs can be checked: kvscope's own on a CPU."""
+def own_attention(model: Any) -> "list[CausalAttention]":
+    """kvscope's attention of each layer of a model; empty if it has vLLM's."""
+    from kvscope.engine.attention.backend import CausalAttention
+
     found = [getattr(module, "impl", None) for module in model.modules()]
-    return [attention for attention in found if hasattr(attention, "gathered")]
+    return [attention for attention in found if isinstance(attention, CausalAttention)]
 
 
-def hide_from_vllm() -> None:
+def hide_llvmlite() -> None:
     """Let vLLM start a worker although Numba is loaded.
 
-    Where it finds no Triton, its worker looks into every object of every module for kernels, by
-    `vars`. llvmlite's library answers that with a function, as it does any name, and vLLM stumbles.
+    Where vLLM finds no Triton, its worker searches every object of every module for kernels, by
+    `vars`. llvmlite's library answers that with a function, as it does any name, and vLLM fails.
     """
     if "llvmlite.binding.ffi" not in sys.modules:
         return
@@ -74,9 +72,9 @@ def hide_from_vllm() -> None:
 
 
 def check_layout(experiment: Experiment) -> None:
-    """Raise RuntimeError if vLLM laid the cache out in another way than the experiment asks.
+    """Raise RuntimeError if vLLM laid the cache out in another way than the experiment says.
 
-    Seen only where a host pool looks at the cache: elsewhere nothing depends on it.
+    Checked only with a host pool, which knows the pieces of a block: nothing else depends on it.
     """
     from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
 

@@ -1,4 +1,4 @@
-"""The clock that CPU kernels stamp events with, and how it relates to the host's clock.
+"""The clock that CPU kernels stamp events with.
 
 Where the processor's cycle counter ticks at one rate on all cores and in all power states, the
 clock is that counter: reading it takes some ten nanoseconds. Elsewhere it is the operating system's
@@ -6,9 +6,7 @@ monotonic clock.
 """
 
 import platform
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
@@ -16,8 +14,9 @@ from llvmlite import ir
 from numba import njit, types
 from numba.extending import intrinsic
 
+from kvscope.engine.attention.clock import TickClock
+
 CLOCK_MONOTONIC = 1  # what perf_counter_ns reads on Linux
-TRIES = 50
 
 
 def has_steady_counter(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
@@ -72,26 +71,6 @@ def now() -> Any:
     return ticks()
 
 
-@dataclass(frozen=True)
-class Sample:
-    """One instant on both clocks, and how far apart they may be read."""
-
-    ticks: int
-    host_ns: int  # host monotonic clock
-    uncertainty_ns: int
-
-
-def sample() -> Sample:
-    """One instant on both clocks: the closest of some tries."""
-    tries = []
-    for _ in range(TRIES):
-        before = perf_counter_ns()
-        seen = now()
-        after = perf_counter_ns()
-        tries.append(Sample(seen, (before + after) // 2, -(-(after - before) // 2)))
-    return min(tries, key=lambda one: one.uncertainty_ns)
-
-
 @njit(cache=True)
 def _readings() -> Any:
     seen = np.empty(10_000, np.uint64)
@@ -100,18 +79,15 @@ def _readings() -> Any:
     return seen
 
 
-def resolution_ticks() -> float:
-    """The usual step between two readings, one right after the other: the median."""
-    return float(np.median(np.diff(_readings().astype(np.int64))))
+class CpuClock(TickClock):
+    """`ticks`, as the host reads and calibrates it."""
 
+    name = NAME
 
-def described(samples: list[Sample], start_ns: int) -> dict[str, Any]:
-    """The clock as run.json has it; `start_ns` is the run's start on the host's clock."""
-    first, last = samples[0], samples[-1] if len(samples) > 1 else sample()
-    ns_per_tick = (last.host_ns - first.host_ns) / (last.ticks - first.ticks)
-    return {
-        "name": NAME,
-        "ns_per_tick": ns_per_tick,
-        "resolution_ns": resolution_ticks() * ns_per_tick,
-        "samples": [asdict(one) | {"host_ns": one.host_ns - start_ns} for one in samples],
-    }
+    def read(self) -> Any:
+        """The clock now: an int."""
+        return now()
+
+    def resolution_ns(self, ns_per_tick: float) -> float:
+        """The usual step between two readings, one right after the other: the median."""
+        return float(np.median(np.diff(_readings().astype(np.int64)))) * ns_per_tick

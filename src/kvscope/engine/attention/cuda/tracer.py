@@ -1,136 +1,70 @@
-"""Which passes, layers and heads are traced on a GPU, and what their kernels recorded.
+"""Tracing on a GPU: each CTA of a launch writes events to a segment of its own."""
 
-The counterpart of `tracer.Tracer`: the same passes, strides and life, but launches in place of
-workers. What was recorded goes from the device to a file while the engine runs, and is read back
-between repeats.
-"""
-
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
-from kvscope.engine.attention.cuda.buffer import HEADER, Buffers, Launch, Segments
-from kvscope.engine.attention.cuda.flush import of_launches
-from kvscope.engine.attention.tracing import Clock, Selection
+from kvscope.engine.attention.clock import TickClock
+from kvscope.engine.attention.cuda.buffer import HEADER, Buffer, Segments
+from kvscope.engine.attention.flush import Launch
+from kvscope.engine.attention.tracer import TracedPass, Tracer
 from kvscope.events import RECORD
 from kvscope.plan.experiment import Experiment
-from kvscope.runfile import SPOOL
+
+BUFFERS = 2
+# Of HEADER, in the order of a flush.
+CLOCKS = ("start_clock", "end_clock", "start_timer", "end_timer")
+SEGMENT_COLUMNS = ("events", "dropped", "sm", *CLOCKS)
 
 
-class Stored(NamedTuple):
-    """A launch, and how many headers and events of it are in the file, one after the other."""
-
-    kernel: str
-    layer: int
-    place: int  # bytes
-    segments: int
-    events: int
-
-
-@dataclass
-class TracedPass:
-    """The launches of one traced pass."""
-
-    step: int
-    launches: list[Stored] = field(default_factory=list)
-
-
-class GpuTracer(Selection):
-    """The tracing of one engine. `passes` holds what was traced since `clear`."""
+class CudaTracer(Tracer):
+    """The tracing of one engine on a GPU."""
 
     def __init__(
         self,
         experiment: Experiment,
+        clock: TickClock,
         directory: Path,
-        clock: Clock,
         device: torch.device | str = "cuda",
     ) -> None:
-        super().__init__(experiment)
-        self.clock = clock
-        self.workers = self.tile_tokens = 0  # told by the backend; workers are the GPU's SMs
-        self.passes: list[TracedPass] = []
-        self._path = directory / SPOOL
-        self._file = self._path.open("w+b")
-        self._buffers = Buffers(self.buffer_events, self._store, device)
-        self._step: int | None = None
+        device, most_events = torch.device(device), experiment.tracing.buffer_events
+        counter = torch.zeros(1, dtype=torch.int64, device=device)
+        buffers = [Buffer(most_events, device, counter) for _ in range(BUFFERS)]
+        super().__init__(experiment, clock, directory, buffers)
 
-    @property
-    def waited_s(self) -> float:
-        """Seconds that passes waited for a free buffer."""
-        return self._buffers.waited_s
-
-    def begin_pass(self, step: int) -> bool:
-        """A pass begins; whether it is traced."""
-        self._step = step if step % self.step_stride == 0 else None
-        if self._step is not None:
-            self._buffers.begin()
-        return self._step is not None
+    def open_pass(self, tile_tokens: int, processors: int) -> None:
+        """Record the pass under way, by tiles of so many queries on so many processors."""
+        self.tile_tokens, self.workers = tile_tokens, processors
+        if self._step is None:
+            return
+        self._buffer = self._buffer or self._spool.take()
+        self._pass = TracedPass(self._step)
+        self._buffer.open(self._pass)
 
     def segments(self, kernel: str, layer: int, events: int, count: int) -> Segments | None:
         """Where a launch of this layer writes its events; None if it is not traced."""
-        if self._step is None or layer % self.layer_stride:
+        if self._pass is None or layer % self.layer_stride:
             return None
-        return self._buffers.segments(kernel, layer, events, count)
+        made: Segments = self._buffer.add(kernel, layer, events, count)
+        return made
 
     def end_pass(self) -> None:
         """The pass's kernels are launched: their events leave while the next pass runs."""
-        if self._step is not None:
-            self._buffers.end(self._step)
-        self._step = None
+        if self._buffer is not None:
+            self._buffer.close()
+            self._hand_over()
+        super().end_pass()
 
-    def finish(self) -> None:
-        """Wait until everything that was recorded is in the file."""
-        self._buffers.flush()
+    def launches(self, traced: TracedPass) -> list[Launch]:
+        """What the launches of a pass recorded, in the order of their launch."""
+        return [
+            self._read(made, begin)
+            for made, begin in zip(traced.launches, traced.begins, strict=True)
+        ]
 
-    def recorded(self, traced: TracedPass) -> list[Launch]:
-        """What the launches of a pass recorded, in the order they were launched."""
-        self.finish()
-        return [self._read(stored) for stored in traced.launches]
-
-    def flushes(self, traced: TracedPass) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Each traced layer of a pass, and what its kernels recorded (`of_launches`)."""
-        launches = self.recorded(traced)
-        for layer, group in groupby(launches, key=lambda launch: launch.layer):
-            yield layer, of_launches(list(group))
-
-    def clear(self) -> None:
-        """Forget all traced passes."""
-        self.finish()
-        self._file.truncate(0)
-        self._file.seek(0)
-        self.passes = []
-
-    def close(self) -> None:
-        """Free the buffers, end their thread and remove the file."""
-        try:
-            self._buffers.close()
-        finally:
-            self._file.close()
-            self._path.unlink(missing_ok=True)
-
-    def _store(self, step: int, launches: list[Launch]) -> None:
-        """Append a pass to the file; in the buffers' thread."""
-        traced = TracedPass(step)
-        for kernel, layer, segments, events in launches:
-            place = self._file.tell()
-            self._file.write(segments.tobytes())
-            self._file.write(events.tobytes())
-            traced.launches.append(Stored(kernel, layer, place, len(segments), len(events)))
-        if launches:
-            self.passes.append(traced)
-
-    def _read(self, stored: Stored) -> Launch:
-        end = self._file.tell()
-        self._file.seek(stored.place)
-
-        def records(kind: np.dtype[Any], count: int) -> Any:
-            return np.frombuffer(self._file.read(count * kind.itemsize), kind)
-
-        segments, events = records(HEADER, stored.segments), records(RECORD, stored.events)
-        self._file.seek(end)
-        return Launch(stored.kernel, stored.layer, segments, events)
+    def _read(self, made: Segments, begin: int) -> Launch:
+        headers = self._spool.read(begin, HEADER, made.count)
+        events = self._spool.read(begin + headers.nbytes, RECORD, int(headers["events"].sum()))
+        segments = {name: headers[name] for name in SEGMENT_COLUMNS}
+        start, end = int(headers["start_timer"].min()), int(headers["end_timer"].max())
+        return Launch(made.kernel, made.layer, start, end, segments, events)

@@ -1,0 +1,102 @@
+"""Which forward passes, layers and KV heads are traced, and what their kernels recorded.
+
+The scheduler says when a pass begins and ends; the attention backend opens it with the batch's
+sizes and takes the segments that kernels write to. Events reach a file while the engine runs
+(`spool`) and are read between repeats (`kvscope.run.kernel_events`).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from kvscope.engine.attention.clock import TickClock
+from kvscope.engine.attention.flush import Launch, of_launches
+from kvscope.engine.attention.spool import Buffer, Spool
+from kvscope.plan.experiment import Experiment
+from kvscope.runfile import SPOOL
+
+
+@dataclass
+class TracedPass:
+    """The launches of one traced pass, and at which bytes of the spool their events begin."""
+
+    step: int
+    launches: list[Any] = field(default_factory=list)  # as the device's tracer notes them
+    begins: Any = ()  # set when its buffer is stored
+
+
+class Tracer(ABC):
+    """The tracing of one engine. `passes` holds what was traced since `clear`.
+
+    `workers` are the threads or processors that write events, `tile_tokens` the most queries that
+    read a block at once.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        clock: TickClock,
+        directory: Path,
+        buffers: Sequence[Buffer],
+        workers: int = 0,
+    ) -> None:
+        tracing, model = experiment.tracing, experiment.model
+        self.step_stride, self.layer_stride = tracing.step_stride, tracing.layer_stride
+        self.head_stride = tracing.head_stride
+        self.layers = list(range(0, model.layers, self.layer_stride))
+        self.kv_heads = list(range(0, model.kv_heads, self.head_stride))
+        self.clock, self.workers, self.tile_tokens = clock, workers, 0
+        self.passes: list[TracedPass] = []
+        self._spool = Spool(directory / SPOOL, buffers)
+        self._buffer: Any = None  # of the device, that the pass under way writes to
+        self._step: int | None = None  # of the pass under way, if it is traced
+        self._pass: TracedPass | None = None
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds that passes waited for a free buffer."""
+        return self._spool.waited_s
+
+    def begin_pass(self, step: int) -> bool:
+        """A pass begins; whether it is traced."""
+        self._step = step if step % self.step_stride == 0 else None
+        return self._step is not None
+
+    def end_pass(self) -> None:
+        """The pass is over; its events leave off the critical path."""
+        if self._pass is not None:
+            self.passes.append(self._pass)
+        self._step = self._pass = None
+
+    def finish(self) -> None:
+        """Wait until everything that was recorded can be read."""
+        self._hand_over()
+        self._spool.finish()
+
+    @abstractmethod
+    def launches(self, traced: TracedPass) -> list[Launch]:
+        """What the launches of a pass recorded, in the order of their launch."""
+
+    def flushes(self, traced: TracedPass) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Each traced layer of a pass, and what its kernels recorded (`flush.of_launches`)."""
+        for layer, group in groupby(self.launches(traced), key=lambda launch: launch.layer):
+            yield layer, of_launches(list(group))
+
+    def clear(self) -> None:
+        """Forget all traced passes."""
+        self.finish()
+        self._spool.restart()
+        self.passes = []
+
+    def close(self) -> None:
+        """Free what it holds."""
+        self._spool.close()
+
+    def _hand_over(self) -> None:
+        """Have the buffer stored by the background thread."""
+        if self._buffer is not None:
+            self._spool.give(self._buffer)
+        self._buffer = None
