@@ -86,14 +86,9 @@ class CpuTracer(Tracer):
 
     def events(self, traced: TracedPass) -> list[Column]:
         """The events of a traced pass, an array a thread, in the order they were written."""
-        first, last = (counts[:, USED] for counts in span(traced))
+        first, last = traced.launches[0].before[:, USED], traced.launches[-1].after[:, USED]
         begins = traced.begins + first * RECORD.itemsize
         return [
             self._spool.read(begin, RECORD, count)
             for begin, count in zip(begins.tolist(), (last - first).tolist(), strict=True)
         ]
-
-
-def span(traced: TracedPass) -> tuple[Counts, Counts]:
-    """The counts of each thread before a pass and after it."""
-    return traced.launches[0].before, traced.launches[-1].after
