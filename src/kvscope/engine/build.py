@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kvscope.engine import attention
+from kvscope.engine.attention.selection import check_layout, own_attention, select_attention
 from kvscope.engine.batching.policy import BatchingPolicy
 from kvscope.engine.checks import Comparisons
 from kvscope.engine.devices.platform import Platform, platform_of
@@ -22,7 +22,7 @@ from kvscope.plan.experiment import Experiment
 from kvscope.plan.option import Option
 
 if TYPE_CHECKING:
-    from kvscope.engine.attention.tracing import Tracing
+    from kvscope.engine.attention.tracer import Tracer
 
 Policy = TypeVar("Policy", BatchingPolicy, OverflowPolicy)
 
@@ -36,7 +36,7 @@ class Engine:
     scheduler: RecordingScheduler
     timer: LayerTimer
     layers: int
-    tracer: "Tracing | None" = None
+    tracer: "Tracer | None" = None
     attention: list[Any] = field(default_factory=list)  # kvscope's own, of every layer
 
     @property
@@ -69,7 +69,8 @@ class Engine:
         swaps = SwapChecks(caches, self.scheduler.blocks_of)
         watched = [self.scheduler] if caches else []
         hook = self.timer.before_layers(lambda: swaps.runs(self.scheduler.scheduled))
-        for layer in self.attention:
+        checkable = [layer for layer in self.attention if hasattr(layer, "gathered")]
+        for layer in checkable:
             layer.checks = outputs
         for scheduler in watched:
             scheduler.checks = swaps
@@ -77,7 +78,7 @@ class Engine:
             yield {"reference_checks": outputs, "swap_checks": swaps}
         finally:
             hook.remove()
-            for part in (*self.attention, *watched):
+            for part in (*checkable, *watched):
                 part.checks = None
 
     @property
@@ -129,7 +130,7 @@ def engine_arguments(
 
 
 @contextmanager
-def traced(platform: Platform, directory: Path) -> Iterator["Tracing | None"]:
+def traced(platform: Platform, directory: Path) -> Iterator["Tracer | None"]:
     """The tracer of the experiment's engine; None if no KV events are traced."""
     if platform.experiment.tracing.name == "none":
         yield None
@@ -159,7 +160,7 @@ def running(
     with (
         tempfile.TemporaryDirectory(prefix="kvscope-model-") as model,
         traced(platform, directory or Path(model)) as tracer,
-        attention.chosen(platform, tracer),
+        select_attention(platform),
     ):
         config = Path(model) / "config.json"
         config.write_text(json.dumps(experiment.model.hf_config()), encoding="utf-8")
@@ -168,11 +169,13 @@ def running(
         core.scheduler.attach(batching, overflow, platform.clock, tracer)
         if has_kv_transfer_group():
             get_kv_transfer_group().platform = platform
-        attention.check_layout(experiment)
+        check_layout(experiment)
         timer = LayerTimer(core.scheduler)
         layers = llm.apply_model(timer.install)[0]
         try:
-            own = llm.apply_model(attention.layers_with_checks)[0]
+            own = llm.apply_model(own_attention)[0]
+            for layer in own:
+                layer.tracer = tracer
             yield Engine(llm, platform, core.scheduler, timer, layers, tracer, own)
         finally:
             llm.llm_engine.engine_core.shutdown()

@@ -27,7 +27,7 @@ from kvscope.errors import BadInput
 from kvscope.ranges import FORWARD_PASS
 
 if TYPE_CHECKING:
-    from kvscope.engine.attention.tracing import Tracing
+    from kvscope.engine.attention.tracer import Tracer
 
 
 class GatedQueue(FCFSRequestQueue):
@@ -64,7 +64,7 @@ class RecordingScheduler(Scheduler):
         self.batching = BatchingPolicy(name="")
         self.overflow = OverflowPolicy(name="")
         self.clock: Clock = HostClock()
-        self.tracer: Tracing | None = None
+        self.tracer: Tracer | None = None
         self.checks: SwapChecks | None = None  # while copies are checked
         self._ranked = False
         self._finished: set[str] = set()  # reported by empty schedules
@@ -78,7 +78,7 @@ class RecordingScheduler(Scheduler):
         batching: BatchingPolicy,
         overflow: OverflowPolicy,
         clock: Clock,
-        tracer: "Tracing | None",
+        tracer: "Tracer | None",
     ) -> None:
         """Serve with these from now on."""
         self.batching, self.overflow, self.clock, self.tracer = batching, overflow, clock, tracer

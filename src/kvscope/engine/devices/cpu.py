@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from kvscope.engine.devices.platform import Platform
 
 if TYPE_CHECKING:
-    from kvscope.engine.attention.tracing import Tracing
+    from kvscope.engine.attention.cpu.tracer import CpuTracer
 
 
 class CpuPlatform(Platform):
@@ -15,8 +15,8 @@ class CpuPlatform(Platform):
 
     slot: ClassVar[str] = "CPU_ATTN"
     backends: ClassVar[Mapping[str, str]] = {
-        "paged": "kvscope.engine.attention.paged.PagedBackend",
-        "instrumented": "kvscope.engine.attention.numba_attention.NumbaBackend",
+        "paged": "kvscope.engine.attention.cpu.paged.PagedBackend",
+        "instrumented": "kvscope.engine.attention.cpu.backend.NumbaBackend",
     }
 
     def environment(self) -> dict[str, str]:
@@ -28,11 +28,11 @@ class CpuPlatform(Platform):
         blocks = self.experiment.cache_blocks + 1  # with vLLM's null block
         return {"kv_cache_memory_bytes": blocks * self.experiment.block_bytes}
 
-    def tracer(self, directory: Path) -> "Tracing":
+    def tracer(self, directory: Path) -> "CpuTracer":
         """A segment for each thread."""
         import numba
 
-        from kvscope.engine.attention import clock
-        from kvscope.engine.attention.tracer import Tracer
+        from kvscope.engine.attention.cpu.clock import CpuClock
+        from kvscope.engine.attention.cpu.tracer import CpuTracer
 
-        return Tracer(self.experiment, numba.get_num_threads(), directory, clock)
+        return CpuTracer(self.experiment, CpuClock(), directory, numba.get_num_threads())

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from kvscope.engine.devices.platform import Platform
 
 if TYPE_CHECKING:
-    from kvscope.engine.attention.tracing import Tracing
+    from kvscope.engine.attention.cuda.tracer import CudaTracer
 
 
 class CudaPlatform(Platform):
     """Copies and kernels are launched, and timed on the GPU."""
 
     backends: ClassVar[Mapping[str, str]] = {
-        "instrumented": "kvscope.engine.attention.cuda.CudaBackend"
+        "instrumented": "kvscope.engine.attention.cuda.backend.CudaBackend"
     }
     awaited: ClassVar[bool] = False
     # CUDA graphs are traced kernel by kernel; by default a whole graph is one row.
@@ -24,12 +24,12 @@ class CudaPlatform(Platform):
         """kvscope's attention is asked for by the name of its slot."""
         return {"attention_backend": self.slot} if self.backend else {}
 
-    def tracer(self, directory: Path) -> "Tracing":
+    def tracer(self, directory: Path) -> "CudaTracer":
         """Segments for each launch."""
-        from kvscope.engine.attention import gpu_clock
-        from kvscope.engine.attention.gpu_tracer import GpuTracer
+        from kvscope.engine.attention.cuda.clock import CudaClock
+        from kvscope.engine.attention.cuda.tracer import CudaTracer
 
-        return GpuTracer(self.experiment, directory, gpu_clock)
+        return CudaTracer(self.experiment, CudaClock(), directory)
 
     def timed(self, copy: Callable[[], None]) -> Callable[[], float]:
         """By CUDA events on the copy's stream."""

@@ -9,7 +9,7 @@ from kvscope.engine.clock import Clock, HostClock
 from kvscope.plan.experiment import Experiment
 
 if TYPE_CHECKING:
-    from kvscope.engine.attention.tracing import Tracing
+    from kvscope.engine.attention.tracer import Tracer
 
 
 class Platform:
@@ -42,7 +42,7 @@ class Platform:
         """What it adds to vLLM's `EngineArgs`."""
         return {}
 
-    def tracer(self, directory: Path) -> "Tracing":
+    def tracer(self, directory: Path) -> "Tracer":
         """The tracer of KV events; a file in `directory` takes them as they come."""
         raise NotImplementedError
 

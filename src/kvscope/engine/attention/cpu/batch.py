@@ -36,7 +36,7 @@ class Batch:
     reads: int
 
 
-def batch(starts: Any, lengths: Any, table: Any, block_size: int, tile: int) -> Batch:
+def cut_batch(starts: Any, lengths: Any, table: Any, block_size: int, tile: int) -> Batch:
     """Cut up a batch: `starts` (rows + 1) of each row's queries, `lengths` (rows) of its context
     after the pass, `table` (rows, blocks) of its blocks."""
     pieces, tiles, reads = _cut(starts, lengths, table, block_size, tile)

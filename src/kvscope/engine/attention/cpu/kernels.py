@@ -15,8 +15,8 @@ from llvmlite import ir
 from numba import get_thread_id, njit, prange, types
 from numba.extending import intrinsic
 
-from kvscope.engine.attention.buffers import DROPPED, USED
-from kvscope.engine.attention.clock import ticks
+from kvscope.engine.attention.cpu.buffer import DROPPED, USED
+from kvscope.engine.attention.cpu.clock import ticks
 from kvscope.events import K_READ, K_WRITE, LONGEST_TICKS, RECORD_ALL_HEADS, V_READ
 
 # Sums may be taken in any order, but infinities stay what they are.
@@ -81,7 +81,7 @@ def log(events, counters, layer, kind, row, kv_head, block, position, offset, to
 
 @njit(parallel=True, nogil=True, fastmath=FAST, cache=True)
 def write(key, value, kv, strides, block_size, pieces, events, counters, layer):
-    """Write the pieces (`batches.Batch`) of key and value, (tokens, KV heads, head size)."""
+    """Write the pieces (`batch.Batch`) of key and value, (tokens, KV heads, head size)."""
     heads, size = key.shape[1], key.shape[2]
     for p in prange(pieces.shape[0]):
         row, token, count = pieces[p, 0], pieces[p, 1], pieces[p, 2]
@@ -112,7 +112,7 @@ def attend(
 ):  # fmt: skip
     """Attend: query and out (tokens, attention heads, head size) float32; table (rows, blocks).
 
-    A work item is a tile (`batches.Batch`) and a KV head with the attention heads that share it:
+    A work item is a tile (`batch.Batch`) and a KV head with the attention heads that share it:
     scores of all blocks from K, their softmax, then the sum of V. `scratch` has a row a thread.
     """
     group, size = query.shape[1] // kv_heads, query.shape[2]

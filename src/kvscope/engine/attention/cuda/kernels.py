@@ -10,8 +10,8 @@ import triton
 import triton.language as tl
 
 from kvscope import events
-from kvscope.engine.attention.gpu_buffers import HEADER_WORDS
-from kvscope.engine.attention.triton_events import (
+from kvscope.engine.attention.cuda.buffer import HEADER_WORDS
+from kvscope.engine.attention.cuda.instrument import (
     after,
     close_segment,
     landed,
@@ -167,18 +167,18 @@ def kvscope_attention(
         word0 = (layer << 16) | (row << 32) | (kv_head.to(tl.int64) << 48)
 
     member = tl.arange(0, ROWS)
-    asked, head = member // GROUP, kv_head * GROUP + member % GROUP
+    nth, head = member // GROUP, kv_head * GROUP + member % GROUP
     at = tl.arange(0, WIDTH)
     slot = tl.arange(0, SLOTS)
-    real = (asked < queries)[:, None] & (at < HEAD_SIZE)[None, :]
-    token = first + asked
+    real = (nth < queries)[:, None] & (at < HEAD_SIZE)[None, :]
+    token = first + nth
     q = tl.load(
         query + token[:, None] * query_token + head[:, None] * query_head + at[None, :],
         mask=real,
         other=0.0,
     )
     # Rows past the tile's queries attend as its last query does, and are not stored.
-    reach = length - queries + tl.minimum(asked, queries - 1)
+    reach = length - queries + tl.minimum(nth, queries - 1)
     inside = slot[:, None] * cache_slot + at[None, :]
     lanes = cache + kv_head.to(tl.int64) * cache_head
 

@@ -1,10 +1,10 @@
-"""The work of a batch: each token written once, each query asked once, and room for each event."""
+"""The work of a batch: each token written once, each query once, and room for each event."""
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvscope.engine.attention.gpu_batch import MAX_SPLITS, batch, splits_for
+from kvscope.engine.attention.cuda.batch import MAX_SPLITS, cut_batch, splits_for
 
 requests = st.lists(st.tuples(st.integers(0, 200), st.integers(0, 90)), min_size=1, max_size=8)
 
@@ -12,7 +12,7 @@ requests = st.lists(st.tuples(st.integers(0, 200), st.integers(0, 90)), min_size
 def cut(requests, block_size=16, kv_heads=2, tile=16, processors=8):
     context, queries = np.array(requests).T
     starts = np.concatenate(([0], np.cumsum(queries)))
-    return batch(starts, context + queries, block_size, kv_heads, tile, processors)
+    return cut_batch(starts, context + queries, block_size, kv_heads, tile, processors)
 
 
 def tokens_of(requests):

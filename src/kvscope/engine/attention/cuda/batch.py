@@ -20,7 +20,7 @@ Table = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Tiles:
-    """Tiles of consecutive queries, all of requests that do alike: one launch of `attend`."""
+    """Tiles of consecutive queries, of requests of one kind: one launch of `attend`."""
 
     rows: Table  # (tiles, 4) row, first query in the batch, queries, tokens of the request before
     block_size: int
@@ -71,7 +71,7 @@ def splits_for(tiles: int, kv_heads: int, most_blocks: int, processors: int) -> 
     return max(1, min(wanted, MAX_SPLITS, most_blocks // LEAST_SHARE))
 
 
-def batch(
+def cut_batch(
     query_starts: Sequence[int] | NDArray[np.integer],
     lengths: Sequence[int] | NDArray[np.integer],
     block_size: int,

@@ -8,17 +8,17 @@ import numpy as np
 import torch
 import triton
 
-from kvscope.engine.attention import triton_kernels as kernels
-from kvscope.engine.attention.gpu_batch import MAX_SPLITS, Batch, Tiles
-from kvscope.engine.attention.gpu_buffers import Segments
+from kvscope.engine.attention.cuda import kernels
+from kvscope.engine.attention.cuda.batch import MAX_SPLITS, Batch, Tiles
+from kvscope.engine.attention.cuda.buffer import Segments
 
 HARDWARE, LOGICAL = 0, 1  # clocks
 CLOCK = LOGICAL if os.environ.get("TRITON_INTERPRET") == "1" else HARDWARE
 CHUNK = 4096  # elements that a program of `write` moves at once
 FEW_WARPS, MANY_WARPS = 4, 8
-# Of a block's loads, where nothing is recorded: the table's entry must be there before K and V are
-# asked for, and with five stages the next K and V are on their way while these are computed with.
-# Large blocks need no company, and have no room for it.
+# Pipeline stages of a block's loads, where nothing is recorded. K and V are loaded after their
+# entry of the block table; with five stages, the next K and V load while these are computed with.
+# Large blocks keep the memory busy by themselves, and leave no room for more stages.
 DEEP, SHALLOW = 5, 3
 # Largest sizes that few warps hold in registers: of what a program adds up, and of a block's K.
 FEW_WARPS_SUM, FEW_WARPS_BYTES = 64 * 128, 32 * 128 * 2
@@ -51,7 +51,7 @@ def stages(block_size: int, head_size: int, element_bytes: int, recorded: bool) 
     return DEEP if small else SHALLOW
 
 
-def moved(longest_piece: int, block_size: int, elements: int) -> tuple[int, int]:
+def chunk_of_write(longest_piece: int, block_size: int, elements: int) -> tuple[int, int]:
     """Tokens, and elements of each, that a program of `write` moves at once; powers of two."""
     tokens = 1 if longest_piece == 1 else triton.next_power_of_2(block_size)
     return tokens, min(triton.next_power_of_2(elements), max(64, CHUNK // tokens))
@@ -130,7 +130,7 @@ def write(
     """
     _, kv_heads, block_size, width = cache.shape
     head_size = width // 2
-    tokens, chunk = moved(batch.longest_piece, block_size, kv_heads * head_size)
+    tokens, chunk = chunk_of_write(batch.longest_piece, block_size, kv_heads * head_size)
     kernels.kvscope_write[(len(batch.pieces) // 4,)](
         key,
         value,
@@ -140,7 +140,7 @@ def write(
         *key.stride()[:2],
         *value.stride()[:2],
         *cache.stride()[:3],
-        *_recorded(segments, batch.pieces),
+        *_event_arguments(segments, batch.pieces),
         KV_HEADS=kv_heads,
         HEAD_SIZE=head_size,
         BLOCK_SIZE=block_size,
@@ -193,7 +193,7 @@ def attend(
             table.stride(0),
             splits,
             tiles.places,
-            *_recorded(recorder, tiles.rows),
+            *_event_arguments(recorder, tiles.rows),
             KV_HEADS=kv_heads,
             GROUP=group,
             TILE=tile,
@@ -222,7 +222,7 @@ def attend(
         )
 
 
-def _recorded(
+def _event_arguments(
     segments: Segments | None, unused: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int, int, int, int]:
     """A kernel's arguments about events; it touches none of them if there are no segments."""
