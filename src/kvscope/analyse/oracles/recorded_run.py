@@ -81,11 +81,6 @@ class RecordedRun:
         return rows
 
     @cached_property
-    def numbered(self) -> bool:
-        """Whether the passes of each repeat are numbered from 0 without a gap."""
-        return bool((self.steps["step"] == self.steps.groupby("repeat").cumcount()).all())
-
-    @cached_property
     def ended(self) -> pd.DataFrame:
         """By request: `at`, the first pass without it because it was served or given up."""
         last = self.batch.groupby(OF_REQUEST)["step"].max().rename("at") + 1.0
@@ -189,13 +184,9 @@ def where(
     return Violations(len(at), f"{place}: {words(row)}" if place else words(row))
 
 
-def both(*found: Violations | None) -> Violations | None:
-    """Several findings as one; None if none of them applies."""
-    known = [each for each in found if each is not None]
-    if not known:
-        return None
-    first = next((each.first for each in known if each), "")
-    return Violations(sum(each.count for each in known), first)
+def both(*found: Violations) -> Violations:
+    """Several findings as one."""
+    return sum(found, NONE)
 
 
 def blocks_of(tokens: pd.Series, block_size: int) -> pd.Series:

@@ -49,14 +49,13 @@ def event_outside_kernel(counts: FlushCounts) -> Violations | None:
         least, most = timers["start_clock"], timers["end_clock"]
     early = flush.start_ticks < np.repeat(least, flush.segments.events)
     late = flush.end_ticks > np.repeat(most, flush.segments.events)
-    bad = np.flatnonzero(early | late)
-    if not len(bad):
-        return strays
-    first = int(bad[0])
-    within = f"{least[flush.segment[first]]} … {most[flush.segment[first]]}"
-    interval = f"{flush.start_ticks[first]} … {flush.end_ticks[first]}"
-    words = f"{counts.event_words(first)}: ticks {interval}, its kernel's are {within}"
-    return Violations(len(bad) + strays.count, words)
+
+    def words(event: int) -> str:
+        within = f"{least[flush.segment[event]]} … {most[flush.segment[event]]}"
+        interval = f"{flush.start_ticks[event]} … {flush.end_ticks[event]}"
+        return f"{counts.event_words(event)}: ticks {interval}, its kernel's are {within}"
+
+    return violations(np.flatnonzero(early | late), words) + strays
 
 
 def _strays(flush: Flush, segments: npt.NDArray[np.intp]) -> Violations:

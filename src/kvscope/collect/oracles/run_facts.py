@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from kvscope.collect.host_times import duration_ns, instants_ns, require_times
 from kvscope.collect.kv.clock import Clock
 from kvscope.collect.kv.flushes import Flush
@@ -36,12 +34,12 @@ class LayerTimes:
         on: nothing is expected of it.
         """
         layer = self.intervals.get((flush.repeat, flush.step, flush.layer))
-        known = [k for k in flush.kernels if k.start_ticks is not None and k.end_ticks is not None]
-        ends = np.array([[k.start_ticks, k.end_ticks] for k in known], np.int64)
-        start, end = clock.ns(ends.ravel(), flush.origin_ticks).reshape(-1, 2).T
+        found = (clock.interval_ns(kernel, flush.origin_ticks) for kernel in flush.kernels)
+        known = [interval for interval in found if interval is not None]
         if layer is None or not known or flush.segments.timers is not None:
             return None
-        return max(0, layer[0] - int(start.min()), int(end.max()) - layer[1])
+        starts, ends = zip(*known, strict=True)
+        return max(0, layer[0] - min(starts), max(ends) - layer[1])
 
 
 @dataclass(frozen=True)
