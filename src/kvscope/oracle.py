@@ -1,8 +1,7 @@
 """What an oracle is: a sentence that must hold, held against what a run has recorded.
 
 An oracle has a name, a sentence and a function that looks for what contradicts it. The function
-answers None where the sentence says nothing of what it was shown: a run that never preempts tells
-nothing of copies.
+answers None where the sentence does not apply: a run that never preempts says nothing of copies.
 """
 
 from collections.abc import Callable, Iterable, Sequence

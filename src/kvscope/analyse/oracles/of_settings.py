@@ -41,7 +41,7 @@ def _of_engine(run: RecordedRun) -> Iterator[Pair]:
 
 
 def _block_bytes(block_size: Any, model: Mapping[str, Any]) -> int | None:
-    """Bytes of K and V of a block over all layers; None where the model is not told in full."""
+    """Bytes of K and V of a block over all layers; None where the model is not known in full."""
     parts = [block_size, *(model.get(key) for key in ("layers", "kv_heads", "head_size"))]
     width = BYTES.get(str(model.get("dtype")))
     if width is None or not all(isinstance(part, int) for part in parts):

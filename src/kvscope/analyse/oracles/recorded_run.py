@@ -1,7 +1,7 @@
 """What the oracles of a run look at: its host tables, and what several of them derive from those.
 
 A request's *stay* is what one row of `batch` leaves in the cache: from its pass until the request's
-next row, or until the request is preempted, finished or given up.
+next row, or until the request is preempted, finished or aborted.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,7 +36,7 @@ class RecordedRun:
 
     @property
     def imported(self) -> bool:
-        """Whether somebody else published it: of what kvscope records, much is missing."""
+        """Whether it was published by others: much of what kvscope records is missing."""
         return IMPORTED_FROM in self.facts
 
     @property
@@ -82,7 +82,7 @@ class RecordedRun:
 
     @cached_property
     def ended(self) -> pd.DataFrame:
-        """By request: `at`, the first pass without it because it was served or given up."""
+        """By request: `at`, the first pass without it because it was served or aborted."""
         last = self.batch.groupby(OF_REQUEST)["step"].max().rename("at") + 1.0
         ended = self.requests[[*OF_REQUEST, "finished_s", "aborted"]].join(last, on=OF_REQUEST)
         for at, repeat, time_s, aborted in zip(

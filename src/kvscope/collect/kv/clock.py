@@ -33,7 +33,7 @@ class Clock:
     host_ns: Int64s
     slopes: npt.NDArray[np.float64]
     uncertainty_ns: int
-    resolution_ns: float = 0.0  # the step between two readings; 0 if nobody looked
+    resolution_ns: float = 0.0  # the step between two readings; 0 if it was not measured
     source: Path = Path(RUN_FILE)  # where the readings are from
 
     @classmethod

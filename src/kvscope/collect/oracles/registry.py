@@ -11,7 +11,7 @@ from kvscope.oracle import Need, Oracle, Verdict, Violations, verdict
 _WORDS = "KV events"
 _EVENTS: Need[Any] = Need(_WORDS)
 _DROPS: Need[FlushCounts] = Need(_WORDS, lambda c: c.flush.segments.dropped is not None)
-# An imported trace tells neither heads nor workers apart, and may lack a kernel or block tables.
+# An imported trace has neither heads nor workers, and may lack a kernel or block tables.
 _HEADS: Need[FlushCounts] = Need(_WORDS, lambda c: c.flush.kv_heads is not None)
 _READS: Need[FlushCounts] = Need(_WORDS, lambda c: c.flush.traces(ATTENTION))
 _WRITES: Need[FlushCounts] = Need(_WORDS, lambda c: c.flush.traces(WRITE))

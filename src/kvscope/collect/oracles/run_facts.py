@@ -28,7 +28,7 @@ class LayerTimes:
         return cls(dict(zip(keys, zip(start.tolist(), end.tolist(), strict=True), strict=True)))
 
     def sticking_out_ns(self, flush: Flush, clock: Clock) -> int | None:
-        """How far the flush's kernels lie outside of their layer; None where nobody can tell.
+        """How far the flush's kernels lie outside of their layer; None if that is not known.
 
         BadInput if the clock does not reach them. A GPU runs its kernels after the host has gone
         on: nothing is expected of it.
@@ -44,7 +44,7 @@ class LayerTimes:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """A run's own records, as the oracles need them; None or empty where nobody wrote them down."""
+    """A run's own records, as the oracles need them; None or empty where they are not recorded."""
 
     clock: Clock
     layers: LayerTimes = field(default_factory=LayerTimes)

@@ -152,7 +152,7 @@ def _read_segments(
 ) -> Segments:
     """Each warp of a request's thread block read every fourth block.
 
-    A slot of K tells its position; that of V is where its block is in the request's table.
+    The slot of K gives its position; that of V is where its block is in the request's table.
     """
     parts: Segments = []
     for row, blocks in enumerate(table):
