@@ -38,8 +38,8 @@ class LayerTimes:
         known = [interval for interval in found if interval is not None]
         if layer is None or not known or flush.segments.timers is not None:
             return None
-        starts, ends = zip(*known, strict=True)
-        return max(0, layer[0] - min(starts), max(ends) - layer[1])
+        first, last = min(start for start, _ in known), max(end for _, end in known)
+        return max(0, layer[0] - first, last - layer[1])
 
 
 @dataclass(frozen=True)
