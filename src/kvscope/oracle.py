@@ -1,8 +1,7 @@
 """What an oracle is: a sentence that must hold, held against what a run has recorded.
 
 An oracle has a name, a sentence and a function that looks for what contradicts it. The function
-answers None where the sentence says nothing of what it was shown: a run that never preempts tells
-nothing of copies.
+answers None where the sentence does not apply: a run that never preempts says nothing of copies.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -26,6 +25,9 @@ class Violations:
     def __bool__(self) -> bool:
         return self.count > 0
 
+    def __add__(self, other: "Violations") -> "Violations":
+        return Violations(self.count + other.count, self.first or other.first)
+
 
 NONE = Violations()
 
@@ -35,26 +37,32 @@ def violations(places: Sequence[Any] | npt.NDArray[Any], words: Callable[[Any], 
     return Violations(len(places), words(places[0])) if len(places) else NONE
 
 
-def always(subject: Any) -> bool:
-    """A need that is met."""
-    return True
+@dataclass(frozen=True)
+class Need(Generic[Subject]):
+    """What must have been recorded for a sentence to say anything: in words, and whether it was."""
+
+    words: str = ""
+    met: Callable[[Subject], bool] = lambda _: True
 
 
 @dataclass(frozen=True)
 class Oracle(Generic[Subject]):
-    """A sentence about a subject, the function that looks for what contradicts it, and its needs.
+    """A sentence about a subject, the function that looks for what contradicts it, and its need.
 
-    `needs` says in words what must have been recorded for the sentence to say anything, `applies`
-    whether it was. A function may also find that out, and answer None.
+    A function may also find out itself that the sentence does not apply, and answer None.
     """
 
     look: Callable[[Subject], Violations | None]
-    needs: str = ""
-    applies: Callable[[Subject], bool] = always
+    need: Need[Subject] = Need()
+
+    @property
+    def needs(self) -> str:
+        """Its need in words."""
+        return self.need.words
 
     def found(self, subject: Subject) -> Violations | None:
         """What contradicts the sentence; None where it does not apply."""
-        return self.look(subject) if self.applies(subject) else None
+        return self.look(subject) if self.need.met(subject) else None
 
     @property
     def name(self) -> str:

@@ -67,7 +67,8 @@ def test_the_ground_floor_imports_nothing_above_it():
 
 
 @pytest.mark.parametrize(
-    "module", ["cli", "plan.grid", "collect.collector", "analyse.experiment", "report.study"]
+    "module",
+    ["cli", "plan.grid", "results", "collect.collector", "analyse.experiment", "report.study"],
 )
 def test_importing_the_reading_side_loads_no_vllm(module):
     program = f"import sys, kvscope.{module}; print({{'torch', 'vllm'}} & set(sys.modules))"

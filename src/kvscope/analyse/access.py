@@ -37,7 +37,7 @@ class Trace:
 
     Whether all layers, heads and passes were traced, or a sample of them; `block_bytes` is the
     size of a block in one layer, NaN if it is not known. `preemptions` is the file of that table;
-    None where nobody was preempted.
+    None where no request was preempted.
     """
 
     path: Path

@@ -23,7 +23,7 @@ class Metric:
 
     `heading` is what a table's column or an axis says; `formula` is over table columns, in the
     notation of docs/METRICS.md; `of` computes the number, in `unit`, from the records of a repeat,
-    and `uncertainty` how far it may be off, where the method tells. `needs_all` names what must be
+    and `uncertainty` how far it may be off, where that is known. `needs_all` names what must be
     traced in full for a metric of KV events.
     """
 

@@ -9,7 +9,7 @@ from kvscope.analyse.records import Records, disturbances
 from kvscope.interval import half_width_share
 from kvscope.plan.repeats import MINIMUM_REPEATS
 
-# As many disturbed repeats are described; of the others the number is told.
+# As many disturbed repeats are described; the others are counted.
 MOST_DESCRIBED = 3
 
 

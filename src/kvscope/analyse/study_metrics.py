@@ -104,7 +104,7 @@ def cost_of_one(one: Analysed) -> Estimate:
     overhead, preemptions = one.estimate("resume_overhead_net_s"), one.estimate("preemptions")
     if not preemptions.value > 0:
         return UNKNOWN
-    ends = (overhead.low, overhead.high) if _alike(preemptions) else (math.nan, math.nan)
+    ends = (overhead.low, overhead.high) if _is_exact(preemptions) else (math.nan, math.nan)
     value, low, high = (number / preemptions.value for number in (overhead.value, *ends))
     return Estimate(value, low, high, overhead.count)
 
@@ -122,7 +122,7 @@ def bandwidth(one: Analysed) -> Estimate:
     if not (swapped.value > 0 and time > 0):
         return UNKNOWN
     value, count = swapped.value / time, min(c.count for c in copies)
-    if not _alike(swapped) or not shortest > 0:
+    if not _is_exact(swapped) or not shortest > 0:
         return Estimate(value, math.nan, math.nan, count)
     return Estimate(value, swapped.value / longest, swapped.value / shortest, count)
 
@@ -160,7 +160,7 @@ def _fullness(one: Analysed) -> float:
     return one.estimate("kv_block_utilization_peak").value
 
 
-def _alike(number: Estimate) -> bool:
+def _is_exact(number: Estimate) -> bool:
     """Whether every repeat had this very number."""
     return number.count == 1 or number.low == number.high
 

@@ -34,7 +34,7 @@ def warm_up(facts: dict[str, Any]) -> list[Reason]:
 
 
 def repeats(records: Records) -> list[Reason]:
-    """Enough repeats, undisturbed, alike, and the throughput as precise as was requested."""
+    """Enough repeats, undisturbed, steady, and the throughput as precise as was requested."""
     makespans = [makespan_s(repeat) for repeat in records.valid_repeats()]
     reasons = []
     if len(makespans) < MINIMUM_REPEATS:

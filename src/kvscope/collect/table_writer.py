@@ -1,4 +1,4 @@
-"""Writing a table while its rows stream in, with a progress bar where somebody watches."""
+"""Writing a table while its rows stream in, with a progress bar on a terminal."""
 
 import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping

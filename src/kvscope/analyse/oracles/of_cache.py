@@ -15,10 +15,8 @@ from kvscope.analyse.oracles.recorded_run import (
 from kvscope.oracle import Violations
 
 
-def tokens_differ(run: RecordedRun) -> Violations | None:
+def tokens_differ(run: RecordedRun) -> Violations:
     """The tokens in the cache after a pass are those that its requests have left there."""
-    if run.imported or not run.numbered:
-        return None
     steps = run.steps.assign(expected=run.over_passes(run.stays, run.stays["tokens"]))
     return where(
         steps,
@@ -27,10 +25,8 @@ def tokens_differ(run: RecordedRun) -> Violations | None:
     )
 
 
-def blocks_differ(run: RecordedRun) -> Violations | None:
+def blocks_differ(run: RecordedRun) -> Violations:
     """The blocks in use are those that the tokens of each request fill; they fit into the cache."""
-    if run.imported or not run.numbered:
-        return None
     total = run.engine["kv_blocks_total"]
     needed = blocks_of(run.stays["tokens"], run.records.block_size)
     steps = run.steps.assign(expected=run.over_passes(run.stays, needed))
@@ -48,10 +44,8 @@ def blocks_differ(run: RecordedRun) -> Violations | None:
     )
 
 
-def host_pool_differs(run: RecordedRun) -> Violations | None:
+def host_pool_differs(run: RecordedRun) -> Violations:
     """The host pool holds the blocks of the swapped-out requests, and has room for them."""
-    if run.imported or not run.numbered or not run.steps["host_blocks_total"].any():
-        return None
     steps = run.steps.assign(expected=run.over_passes(*_swapped_out(run)))
     used, total = steps["host_blocks_used"], steps["host_blocks_total"]
     made = run.engine.get("host_blocks_total", total.iloc[0])

@@ -16,7 +16,7 @@ def repeats_differ(run: RecordedRun) -> Violations | None:
     There stand the times of the clock that was read around a repeat, whatever its passes say.
     """
     told = run.facts.get("clock", {}).get("repeats")
-    if run.imported or told is None:
+    if told is None:
         return None
     clock = pd.DataFrame(told, columns=["repeat", "start_ns", "duration_s"]).set_index("repeat")
     repeats = clock.join(_last_s(run), how="outer").reset_index()

@@ -16,10 +16,8 @@ Pair = tuple[str, Any, Any]
 """What it is, what the run has, and what was asked for; None: nothing was."""
 
 
-def settings_differ(run: RecordedRun) -> Violations | None:
+def settings_differ(run: RecordedRun) -> Violations:
     """The engine, its memory, the requests and the repeats are as the experiment asks."""
-    if run.imported or not run.records.settings:
-        return None
     wrong = [
         f"{name} is {found}, asked for was {asked}"
         for name, found, asked in (*_of_engine(run), *_of_requests(run), *_of_repeats(run))
@@ -43,7 +41,7 @@ def _of_engine(run: RecordedRun) -> Iterator[Pair]:
 
 
 def _block_bytes(block_size: Any, model: Mapping[str, Any]) -> int | None:
-    """Bytes of K and V of a block over all layers; None where the model is not told in full."""
+    """Bytes of K and V of a block over all layers; None where the model is not known in full."""
     parts = [block_size, *(model.get(key) for key in ("layers", "kv_heads", "head_size"))]
     width = BYTES.get(str(model.get("dtype")))
     if width is None or not all(isinstance(part, int) for part in parts):
@@ -89,7 +87,7 @@ def limit_exceeded(run: RecordedRun) -> Violations | None:
     engine, batching = run.section("engine"), run.section("batching")
     tokens = _least(engine.get("max_num_batched_tokens"), batching.get("chunk_tokens"))
     requests = _least(engine.get("max_num_seqs"))
-    if run.imported or tokens == requests == math.inf:
+    if tokens == requests == math.inf:
         return None
     steps = run.steps
     words = f"{{}} tokens of {{}} requests, at most {tokens} of {requests}"

@@ -20,11 +20,9 @@ BETWEEN_SHARE, BETWEEN_S, BETWEEN_OF_REQUEST_S = 0.2, 1e-3, 5e-5
 """What the engine may take between two passes: of their time, by pass, and by request in it."""
 
 
-def passes_overlap(run: RecordedRun) -> Violations | None:
+def passes_overlap(run: RecordedRun) -> Violations:
     """A pass begins after the one before has ended, and its parts all take time and fit into it."""
     steps = run.steps
-    if run.imported:
-        return None  # durations and times were published apart, and rounded
     early = steps["start_s"] < steps["before_s"] - TOLERANCE_S
     rest = steps["duration_s"] - steps["schedule_s"] - steps["forward_s"]
     least = np.minimum.reduce([steps["schedule_s"], steps["forward_s"], rest])
@@ -38,10 +36,8 @@ def passes_overlap(run: RecordedRun) -> Violations | None:
     )
 
 
-def passes_apart(run: RecordedRun) -> Violations | None:
+def passes_apart(run: RecordedRun) -> Violations:
     """While a request is there pass follows pass: little time is lost between them."""
-    if run.imported or not run.numbered:
-        return None
     steps = run.steps
     left = run.arrived("before_s") > run.ended_before
     lost = (steps["start_s"] - steps["before_s"]).where(left & (steps["step"] > 0), 0.0)
@@ -56,7 +52,7 @@ def passes_apart(run: RecordedRun) -> Violations | None:
     )
 
 
-def stalled_wrong(run: RecordedRun) -> Violations | None:
+def stalled_wrong(run: RecordedRun) -> Violations:
     """A pass counts as stalled where its duration, beside those of its kind, says so."""
     steps = run.records.steps
     return where(
@@ -66,11 +62,9 @@ def stalled_wrong(run: RecordedRun) -> Violations | None:
     )
 
 
-def layers_outside_pass(run: RecordedRun) -> Violations | None:
+def layers_outside_pass(run: RecordedRun) -> Violations:
     """Every pass runs every layer once, one after another, between its schedule and its tokens."""
-    count = run.engine.get("layers")
-    if run.imported or not count:
-        return None
+    count = run.engine["layers"]
     layers = run.records.layers.sort_values([*OF_PASS, "start_s"], ignore_index=True)
     layers = layers.merge(
         run.steps[[*OF_PASS, "start_s", "schedule_s", "forward_s"]],
@@ -101,14 +95,12 @@ def layers_outside_pass(run: RecordedRun) -> Violations | None:
     )
 
 
-def request_times_differ(run: RecordedRun) -> Violations | None:
+def request_times_differ(run: RecordedRun) -> Violations:
     """A request's times are those of its passes, and follow one another.
 
     It is first scheduled when its first pass begins; its first token comes when the first pass
     ends that gave it one, its last with the last; none of this is before its arrival.
     """
-    if run.requests.empty:
-        return None
     found = run.requests.join(_times(run), on=OF_REQUEST)
     served = ~found["aborted"].astype(bool)
     # A time that the passes know must be in `requests`, and no other.
@@ -133,7 +125,7 @@ def given_up_wrong(run: RecordedRun) -> Violations | None:
     """
     timeout_s = run.section("workload").get("timeout_s")
     gone = run.records.aborted
-    if run.imported or timeout_s is None or gone.empty:
+    if timeout_s is None or gone.empty:
         return None
     found = gone.assign(limit=gone["arrival_s"] + timeout_s)
     wrong = found["finished_s"] < found["limit"] - TOLERANCE_S

@@ -34,31 +34,27 @@ UNKNOWN_TO_OTHERS = {"schedule_s", "forward_s", "bytes", "time_s"}
 """Columns that published runs may leave without a value."""
 
 
-def row_repeated(run: RecordedRun) -> Violations | None:
+def row_repeated(run: RecordedRun) -> Violations:
     """No request, pass, row of a batch, preemption or layer is recorded twice."""
-    if run.imported:
-        return None  # published preemptions do not say whose they are
     return both(
         *(_bad(name, frame, frame.duplicated(KEYS[name]), "twice") for name, frame in _frames(run))
     )
 
 
-def value_missing(run: RecordedRun) -> Violations | None:
+def value_missing(run: RecordedRun) -> Violations:
     """Every row has a finite value in every column where one is due."""
     return both(*(_missing(run, name, frame) for name, frame in _frames(run)))
 
 
-def _missing(run: RecordedRun, name: str, frame: pd.DataFrame) -> Violations | None:
+def _missing(run: RecordedRun, name: str, frame: pd.DataFrame) -> Violations:
     optional = NULLABLE.get(name, set()) | (UNKNOWN_TO_OTHERS if run.imported else set())
     due = [column for column in tables.TABLES[name].names if column not in optional]
     absent = frame[due].isna() | frame[due].isin([np.inf, -np.inf])
     return _bad_cell(name, frame, absent, "has no finite value")
 
 
-def value_negative(run: RecordedRun) -> Violations | None:
+def value_negative(run: RecordedRun) -> Violations:
     """No time, duration, size or count is below zero."""
-    if run.imported:
-        return None
     return both(
         *(
             _bad_cell(name, frame, frame.select_dtypes("number") < 0, "is below zero")
@@ -81,16 +77,14 @@ def time_source_differs(run: RecordedRun) -> Violations | None:
     )
 
 
-def row_without_owner(run: RecordedRun) -> Violations | None:
+def row_without_owner(run: RecordedRun) -> Violations:
     """Every row names a request that was asked for, and a pass that there was.
 
     The passes of a repeat are numbered from 0, and every repeat has every request of the workload.
     """
-    if run.imported:
-        return None
     passes = pd.MultiIndex.from_frame(run.steps[OF_PASS])
     asked = set(run.records.workload["request_id"])
-    found: list[Violations | None] = [_gap(run)]
+    found: list[Violations] = [_gap(run)]
     for name, frame in _frames(run):
         if "step" in frame and name != "steps":
             strange = ~pd.MultiIndex.from_frame(frame[OF_PASS]).isin(passes)

@@ -1,7 +1,7 @@
 """What the oracles of a run look at: its host tables, and what several of them derive from those.
 
 A request's *stay* is what one row of `batch` leaves in the cache: from its pass until the request's
-next row, or until the request is preempted, finished or given up.
+next row, or until the request is preempted, finished or aborted.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,7 +36,7 @@ class RecordedRun:
 
     @property
     def imported(self) -> bool:
-        """Whether somebody else published it: of what kvscope records, much is missing."""
+        """Whether it was published by others: much of what kvscope records is missing."""
         return IMPORTED_FROM in self.facts
 
     @property
@@ -81,13 +81,8 @@ class RecordedRun:
         return rows
 
     @cached_property
-    def numbered(self) -> bool:
-        """Whether the passes of each repeat are numbered from 0 without a gap."""
-        return bool((self.steps["step"] == self.steps.groupby("repeat").cumcount()).all())
-
-    @cached_property
     def ended(self) -> pd.DataFrame:
-        """By request: `at`, the first pass without it because it was served or given up."""
+        """By request: `at`, the first pass without it because it was served or aborted."""
         last = self.batch.groupby(OF_REQUEST)["step"].max().rename("at") + 1.0
         ended = self.requests[[*OF_REQUEST, "finished_s", "aborted"]].join(last, on=OF_REQUEST)
         for at, repeat, time_s, aborted in zip(
@@ -189,13 +184,9 @@ def where(
     return Violations(len(at), f"{place}: {words(row)}" if place else words(row))
 
 
-def both(*found: Violations | None) -> Violations | None:
-    """Several findings as one; None if none of them applies."""
-    known = [each for each in found if each is not None]
-    if not known:
-        return None
-    first = next((each.first for each in known if each), "")
-    return Violations(sum(each.count for each in known), first)
+def both(*found: Violations) -> Violations:
+    """Several findings as one."""
+    return sum(found, NONE)
 
 
 def blocks_of(tokens: pd.Series, block_size: int) -> pd.Series:

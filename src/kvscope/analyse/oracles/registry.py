@@ -1,5 +1,7 @@
 """All oracles of a run's host tables, in the order of the checklist."""
 
+from collections.abc import Callable
+
 from kvscope.analyse.oracles import (
     of_batches,
     of_cache,
@@ -13,13 +15,31 @@ from kvscope.analyse.oracles import (
 )
 from kvscope.analyse.oracles.recorded_run import RecordedRun
 from kvscope.analyse.records import Records
-from kvscope.oracle import VIOLATED, Oracle, Verdict, judged, verdict
+from kvscope.oracle import VIOLATED, Need, Oracle, Verdict, judged, verdict
 
-_PASSES = "passes recorded by kvscope"
-_SETTINGS = "an experiment.yaml"
-_REQUESTS = "requests"
-_PREEMPTIONS = "preemptions recorded by kvscope"
-_COPIES = "requests that were swapped"
+RunNeed = Need[RecordedRun]
+
+
+def _recorded(words: str, also: Callable[[RecordedRun], bool] = lambda _: True) -> RunNeed:
+    """A need that no import meets: of what kvscope records, others publish little."""
+    return Need(words, lambda run: not run.imported and also(run))
+
+
+_PASSES = _recorded("passes recorded by kvscope")
+_SETTINGS = _recorded("an experiment.yaml", lambda run: bool(run.records.settings))
+_LAYERS = _recorded("times of the layers", lambda run: bool(run.engine.get("layers")))
+_POOL = _recorded("a host pool", lambda run: bool(run.steps["host_blocks_total"].any()))
+_ABORTED = _recorded("requests that were given up")
+_PREEMPTIONS = _recorded("preemptions recorded by kvscope")
+_ANY_PREEMPTION = _recorded(_PREEMPTIONS.words, lambda run: not run.preemptions.empty)
+_COPIES = _recorded(
+    "requests that were swapped", lambda run: bool(run.preemptions["copy_start_s"].notna().any())
+)
+_REQUESTS: RunNeed = Need("requests", lambda run: not run.requests.empty)
+_REPEATS: RunNeed = Need(
+    "two repeats or more", lambda run: run.records.served["repeat"].nunique() >= 2
+)
+_LEAKS: RunNeed = Need(_PASSES.words, lambda run: "leaked_blocks" in run.engine)
 
 # What the others take for granted.
 ROWS: tuple[Oracle[RecordedRun], ...] = (
@@ -35,10 +55,10 @@ ORACLES: tuple[Oracle[RecordedRun], ...] = (
     Oracle(of_repeats.repeats_differ, _PASSES),
     Oracle(of_times.passes_overlap, _PASSES),
     Oracle(of_times.passes_apart, _PASSES),
-    Oracle(of_times.stalled_wrong, "passes"),
-    Oracle(of_times.layers_outside_pass, "times of the layers"),
+    Oracle(of_times.stalled_wrong, Need("passes")),
+    Oracle(of_times.layers_outside_pass, _LAYERS),
     Oracle(of_times.request_times_differ, _REQUESTS),
-    Oracle(of_times.given_up_wrong, "requests that were given up"),
+    Oracle(of_times.given_up_wrong, _ABORTED),
     Oracle(of_batches.pass_differs_from_batch, _PASSES),
     Oracle(of_batches.phase_wrong, _PASSES),
     Oracle(of_batches.recomputed_wrong, _PASSES),
@@ -46,22 +66,22 @@ ORACLES: tuple[Oracle[RecordedRun], ...] = (
     Oracle(of_batches.waiting_wrong, _PASSES),
     Oracle(of_cache.tokens_differ, _PASSES),
     Oracle(of_cache.blocks_differ, _PASSES),
-    Oracle(of_cache.host_pool_differs, "a host pool"),
+    Oracle(of_cache.host_pool_differs, _POOL),
     Oracle(of_preemptions.preemptions_differ, _PASSES),
     Oracle(of_preemptions.preemption_misplaced, _PREEMPTIONS),
     Oracle(of_preemptions.context_wrong, _PASSES),
     Oracle(of_preemptions.resumed_wrong, _PASSES),
     Oracle(of_preemptions.resumption_wrong, _PREEMPTIONS),
-    Oracle(of_preemptions.refused_wrong, _PREEMPTIONS),
-    Oracle(of_copies.bytes_wrong, _PREEMPTIONS),
-    Oracle(of_copies.copy_missing, _PREEMPTIONS),
+    Oracle(of_preemptions.refused_wrong, _ANY_PREEMPTION),
+    Oracle(of_copies.bytes_wrong, _ANY_PREEMPTION),
+    Oracle(of_copies.copy_missing, _ANY_PREEMPTION),
     Oracle(of_copies.copy_outside_pass, _COPIES),
     Oracle(of_copies.copy_time_wrong, _COPIES),
     Oracle(of_outputs.tokens_missing, _REQUESTS),
     Oracle(of_outputs.request_differs, _REQUESTS),
-    Oracle(of_outputs.outputs_differ, "two repeats or more"),
+    Oracle(of_outputs.outputs_differ, _REPEATS),
     Oracle(of_outputs.nothing_served, _REQUESTS),
-    Oracle(of_outputs.blocks_leaked, _PASSES),
+    Oracle(of_outputs.blocks_leaked, _LEAKS),
 )
 
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from kvscope import limits
 from kvscope.arraytypes import Int64s
+from kvscope.collect.kv.flushes import Kernel
 from kvscope.errors import BadInput
 from kvscope.reading import shown
 from kvscope.runfile import KERNEL_EVENTS, RUN_FILE
@@ -32,7 +33,7 @@ class Clock:
     host_ns: Int64s
     slopes: npt.NDArray[np.float64]
     uncertainty_ns: int
-    resolution_ns: float = 0.0  # the step between two readings; 0 if nobody looked
+    resolution_ns: float = 0.0  # the step between two readings; 0 if it was not measured
     source: Path = Path(RUN_FILE)  # where the readings are from
 
     @classmethod
@@ -90,6 +91,14 @@ class Clock:
         piece = self._piece(relative, first, last)
         into = (relative - self.ticks[piece]) * self.slopes[piece]
         return self.host_ns[piece] + np.rint(into).astype(np.int64)
+
+    def interval_ns(self, kernel: Kernel, since: int) -> tuple[int, int] | None:
+        """When a kernel began and ended, of ticks since the instant `since`; None if unknown."""
+        if kernel.start_ticks is None or kernel.end_ticks is None:
+            return None
+        ticks = np.array([kernel.start_ticks, kernel.end_ticks], np.int64)
+        start, end = self.ns(ticks, since).tolist()
+        return start, end
 
     def _piece(self, relative: Int64s, first: int, last: int) -> npt.NDArray[np.intp] | np.intp:
         """The piece each instant lies in; as one number if all share it, as they mostly do."""

@@ -53,7 +53,7 @@ class Segment:
     kernel: Int64s  # place in Flush.kernels
     worker: Int64s
     events: Int64s
-    dropped: Int64s | None  # None where nobody counted
+    dropped: Int64s | None  # None if they were not counted
     sm: Int64s | None
     timers: dict[str, Int64s] | None  # a GPU's pairs of clock and timer
 
@@ -62,8 +62,8 @@ class Segment:
 class Flush:
     """The KV events of one layer of one forward pass, as arrays of one value an event.
 
-    Requests are told by their row in the batch; `kv_heads` are the traced ones, None where an
-    imported trace does not tell heads apart, and then a kernel that is absent was not traced.
+    A request is a row of the batch; `kv_heads` are the traced heads, None in an imported trace that
+    does not distinguish heads, and then a kernel that is absent was not traced.
     `docs/TRACE_SPEC.md` has the meaning of every field.
     """
 
@@ -242,7 +242,7 @@ def _table(found: list[Any] | None) -> list[list[int]] | None:
 
 
 def _check_size(context: Int64s, scheduled: Int64s, block_size: int, heads: int) -> None:
-    """ValueError if the batch owes more than any; oracles have room for each read and token."""
+    """ValueError if the batch is too large; oracles have room for each read and token."""
     reads = 2 * heads * int((-(-(context + scheduled) // block_size)).sum())
     tokens = int(scheduled.sum())
     if max(reads, tokens) > limits.MOST_CELLS:

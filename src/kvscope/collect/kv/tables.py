@@ -15,7 +15,7 @@ import pyarrow as pa
 from kvscope.arraytypes import Int64s
 from kvscope.collect.kv.clock import Clock, along_segments
 from kvscope.collect.kv.demand import Demand
-from kvscope.collect.kv.flushes import Flush, Kernel, ahead, read_flushes
+from kvscope.collect.kv.flushes import Flush, ahead, read_flushes
 from kvscope.collect.kv.launches import Launches
 from kvscope.collect.oracles.judge import Judge
 from kvscope.collect.table_writer import write_batches
@@ -153,7 +153,7 @@ class KernelRows:
         for place, kernel in enumerate(flush.kernels):
             own = flush.segments.kernel == place
             dropped = flush.segments.dropped
-            interval = self._interval(kernel, flush)
+            interval = self.clock.interval_ns(kernel, flush.origin_ticks)
             self.rows.append(
                 (
                     *(flush.repeat, flush.step, flush.layer, flush.phase, kernel.name),
@@ -164,13 +164,6 @@ class KernelRows:
                     interval and _residual_ns(interval, own[flush.segment], start_ns, end_ns),
                 )
             )
-
-    def _interval(self, kernel: Kernel, flush: Flush) -> tuple[int, int] | None:
-        if kernel.start_ticks is None or kernel.end_ticks is None:
-            return None
-        ticks = np.array([kernel.start_ticks, kernel.end_ticks], np.int64)
-        start, end = self.clock.ns(ticks, flush.origin_ticks).tolist()
-        return start, end
 
     def frame(self) -> pd.DataFrame:
         """The table."""

@@ -1,4 +1,4 @@
-"""What an export fails to tell: lost events, hidden kernels, domains that recorded nothing."""
+"""What is missing in an export: lost events, hidden kernels, domains that recorded nothing."""
 
 import re
 

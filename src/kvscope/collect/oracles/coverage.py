@@ -15,7 +15,7 @@ class Coverage:
         self.strange, self.first = 0, ""
 
     def add(self, flush: Flush) -> None:
-        """Take in that a flush came; of layers that were not traced, `layer_unknown` tells."""
+        """Take in a flush; one of a layer that was not traced is a case of `layer_unknown`."""
         place, bit = (flush.repeat, flush.step), self.bit.get(flush.layer, 0)
         missing = self.missing.get(place, 0)
         if bit and not missing & bit:

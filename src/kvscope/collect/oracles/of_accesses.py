@@ -71,7 +71,7 @@ def reads_repeated(counts: FlushCounts) -> Violations | None:
     repeated = _reads_differ(counts, counts.surplus)
     if not (of_strangers or repeated or counts.flush.traces(ATTENTION)):
         return None
-    return Violations(of_strangers.count + repeated.count, of_strangers.first or repeated.first)
+    return of_strangers + repeated
 
 
 def _reads_differ(counts: FlushCounts, by: Int64s) -> Violations:
@@ -148,7 +148,7 @@ def tokens_written_twice(counts: FlushCounts) -> Violations | None:
     strange = _strange_writes(counts)
     if not (strange or counts.flush.traces(WRITE)):
         return None
-    return Violations(again.count + strange.count, again.first or strange.first)
+    return again + strange
 
 
 def _written(counts: FlushCounts, wrong: Callable[[Int64s], Bools], how: str) -> Violations:

@@ -1,4 +1,4 @@
-"""Oracles of a run as a whole: what no single flush tells."""
+"""Oracles of a run as a whole, which no single flush can contradict."""
 
 from collections import defaultdict
 from typing import Protocol

@@ -1,7 +1,7 @@
 """Oracles of times: events lie in their kernel, one after the other, and K before V.
 
 Events of one segment come from one worker, which does one thing at a time and writes it down in
-order. An imported trace that does not tell heads apart has no such segments.
+order. An imported trace without heads has no such segments.
 """
 
 import numpy as np
@@ -49,14 +49,13 @@ def event_outside_kernel(counts: FlushCounts) -> Violations | None:
         least, most = timers["start_clock"], timers["end_clock"]
     early = flush.start_ticks < np.repeat(least, flush.segments.events)
     late = flush.end_ticks > np.repeat(most, flush.segments.events)
-    bad = np.flatnonzero(early | late)
-    if not len(bad):
-        return strays
-    first = int(bad[0])
-    within = f"{least[flush.segment[first]]} … {most[flush.segment[first]]}"
-    interval = f"{flush.start_ticks[first]} … {flush.end_ticks[first]}"
-    words = f"{counts.event_words(first)}: ticks {interval}, its kernel's are {within}"
-    return Violations(len(bad) + strays.count, words)
+
+    def words(event: int) -> str:
+        within = f"{least[flush.segment[event]]} … {most[flush.segment[event]]}"
+        interval = f"{flush.start_ticks[event]} … {flush.end_ticks[event]}"
+        return f"{counts.event_words(event)}: ticks {interval}, its kernel's are {within}"
+
+    return violations(np.flatnonzero(early | late), words) + strays
 
 
 def _strays(flush: Flush, segments: npt.NDArray[np.intp]) -> Violations:
@@ -137,17 +136,17 @@ def _paired(counts: FlushCounts) -> tuple[Int64s, Int64s]:
     if 2 * len(v) != len(run) or k.min() < 0:
         return _paired_by_sorting(counts)
     v, k = reads.at[v], reads.at[k]
-    alike = flush.kind[k] == K_READ
+    same = flush.kind[k] == K_READ
     for column in (flush.segment, flush.row, flush.kv_head, flush.block_position):
-        alike &= column[v] == column[k]
-    return (v, k) if alike.all() else _paired_by_sorting(counts)
+        same &= column[v] == column[k]
+    return (v, k) if same.all() else _paired_by_sorting(counts)
 
 
 def _paired_by_sorting(counts: FlushCounts) -> tuple[Int64s, Int64s]:
     """The same for any order: the n-th V read of a (segment, row, head, position) and its n-th K.
 
-    Where there are not as many of the one as of the other, tiles cannot be told: reads_missing or
-    reads_repeated has the case, and no pair is made of it.
+    Where there are not as many of the one as of the other, tiles are not known: that is a case of
+    reads_missing or reads_repeated, and no pair is made of it.
     """
     flush, at = counts.flush, counts.reads.at
     owner = np.stack(

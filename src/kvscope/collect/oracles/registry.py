@@ -6,57 +6,52 @@ from kvscope.collect.oracles import of_accesses, of_blocks, of_runs, of_times
 from kvscope.collect.oracles.flush_counts import FlushCounts
 from kvscope.collect.oracles.of_runs import RunCounts
 from kvscope.events import ATTENTION, WRITE
-from kvscope.oracle import Oracle, Verdict, Violations, verdict
+from kvscope.oracle import Need, Oracle, Verdict, Violations, verdict
 
-_NEEDS = "KV events"
-
-
-def _has_heads(counts: FlushCounts) -> bool:
-    """Whether heads are told apart, and workers: an imported trace does neither."""
-    return counts.flush.kv_heads is not None
-
-
-def _reads(counts: FlushCounts) -> bool:
-    return counts.flush.traces(ATTENTION)
-
-
-def _writes(counts: FlushCounts) -> bool:
-    return counts.flush.traces(WRITE)
-
-
-def _has_table(counts: FlushCounts) -> bool:
-    return counts.flush.block_table is not None
-
+_WORDS = "KV events"
+_EVENTS: Need[Any] = Need(_WORDS)
+_DROPS: Need[FlushCounts] = Need(_WORDS, lambda c: c.flush.segments.dropped is not None)
+# An imported trace has neither heads nor workers, and may lack a kernel or block tables.
+_HEADS: Need[FlushCounts] = Need(_WORDS, lambda c: c.flush.kv_heads is not None)
+_READS: Need[FlushCounts] = Need(_WORDS, lambda c: c.flush.traces(ATTENTION))
+_WRITES: Need[FlushCounts] = Need(_WORDS, lambda c: c.flush.traces(WRITE))
+_TABLE: Need[FlushCounts] = Need(_WORDS, lambda c: c.flush.block_table is not None)
+_OWN_TABLE: Need[FlushCounts] = Need(_WORDS, lambda c: _TABLE.met(c) and _HEADS.met(c))
+_MOVES: Need[FlushCounts] = Need(_WORDS, lambda c: c.moved is not None)
+_LAYERS: Need[FlushCounts] = Need(_WORDS, lambda c: c.run.traced_layers is not None)
+_BLOCKS: Need[FlushCounts] = Need(_WORDS, lambda c: c.run.blocks is not None)
+_SCHEDULE: Need[FlushCounts] = Need(_WORDS, lambda c: bool(c.run.schedule))
+_PASSES: Need[RunCounts] = Need(_WORDS, lambda c: bool(c.run.passes))
 
 OF_FLUSHES: tuple[Oracle[FlushCounts], ...] = (
-    Oracle(of_accesses.events_dropped, _NEEDS, lambda c: c.flush.segments.dropped is not None),
-    Oracle(of_accesses.records_unreadable, _NEEDS),
-    Oracle(of_accesses.k_reads_missing, _NEEDS, _reads),
-    Oracle(of_accesses.v_reads_missing, _NEEDS, _reads),
-    Oracle(of_accesses.reads_repeated, _NEEDS),
-    Oracle(of_accesses.heads_missing, _NEEDS, _has_heads),
-    Oracle(of_accesses.tokens_not_written, _NEEDS, _writes),
-    Oracle(of_accesses.tokens_written_twice, _NEEDS),
-    Oracle(of_accesses.write_malformed, _NEEDS, _has_heads),
-    Oracle(of_accesses.tokens_misread, _NEEDS, _reads),
-    Oracle(of_accesses.layer_wrong, _NEEDS),
-    Oracle(of_accesses.layer_unknown, _NEEDS, lambda c: c.run.traced_layers is not None),
-    Oracle(of_accesses.batch_differs, _NEEDS, lambda c: bool(c.run.schedule)),
-    Oracle(of_blocks.block_not_in_table, _NEEDS, _has_table),
-    Oracle(of_blocks.block_outside_cache, _NEEDS, lambda c: c.run.blocks is not None),
-    Oracle(of_blocks.block_owned_twice, _NEEDS, lambda c: _has_table(c) and _has_heads(c)),
-    Oracle(of_blocks.blocks_moved, _NEEDS, lambda c: c.moved is not None),
-    Oracle(of_blocks.tokens_outside_block, _NEEDS),
-    Oracle(of_times.event_of_other_kernel, _NEEDS, _has_heads),
-    Oracle(of_times.event_outside_kernel, _NEEDS),
-    Oracle(of_times.worker_repeated, _NEEDS, _has_heads),
-    Oracle(of_times.events_overlap, _NEEDS, _has_heads),
-    Oracle(of_times.v_read_before_k, _NEEDS, _has_heads),
-    Oracle(of_times.kernel_outside_layer, _NEEDS),
+    Oracle(of_accesses.events_dropped, _DROPS),
+    Oracle(of_accesses.records_unreadable, _EVENTS),
+    Oracle(of_accesses.k_reads_missing, _READS),
+    Oracle(of_accesses.v_reads_missing, _READS),
+    Oracle(of_accesses.reads_repeated, _EVENTS),
+    Oracle(of_accesses.heads_missing, _HEADS),
+    Oracle(of_accesses.tokens_not_written, _WRITES),
+    Oracle(of_accesses.tokens_written_twice, _EVENTS),
+    Oracle(of_accesses.write_malformed, _HEADS),
+    Oracle(of_accesses.tokens_misread, _READS),
+    Oracle(of_accesses.layer_wrong, _EVENTS),
+    Oracle(of_accesses.layer_unknown, _LAYERS),
+    Oracle(of_accesses.batch_differs, _SCHEDULE),
+    Oracle(of_blocks.block_not_in_table, _TABLE),
+    Oracle(of_blocks.block_outside_cache, _BLOCKS),
+    Oracle(of_blocks.block_owned_twice, _OWN_TABLE),
+    Oracle(of_blocks.blocks_moved, _MOVES),
+    Oracle(of_blocks.tokens_outside_block, _EVENTS),
+    Oracle(of_times.event_of_other_kernel, _HEADS),
+    Oracle(of_times.event_outside_kernel, _EVENTS),
+    Oracle(of_times.worker_repeated, _HEADS),
+    Oracle(of_times.events_overlap, _HEADS),
+    Oracle(of_times.v_read_before_k, _HEADS),
+    Oracle(of_times.kernel_outside_layer, _EVENTS),
 )
 OF_RUNS: tuple[Oracle[RunCounts], ...] = (
-    Oracle(of_runs.passes_missing, _NEEDS, lambda c: bool(c.run.passes)),
-    Oracle(of_runs.clock_factor_wrong, _NEEDS),
+    Oracle(of_runs.passes_missing, _PASSES),
+    Oracle(of_runs.clock_factor_wrong, _EVENTS),
 )
 ALL_ORACLES: tuple[Oracle[Any], ...] = (*OF_FLUSHES, *OF_RUNS)
 NAMES = tuple(oracle.name for oracle in ALL_ORACLES)

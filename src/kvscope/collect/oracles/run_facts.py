@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from kvscope.collect.host_times import duration_ns, instants_ns, require_times
 from kvscope.collect.kv.clock import Clock
 from kvscope.collect.kv.flushes import Flush
@@ -30,23 +28,23 @@ class LayerTimes:
         return cls(dict(zip(keys, zip(start.tolist(), end.tolist(), strict=True), strict=True)))
 
     def sticking_out_ns(self, flush: Flush, clock: Clock) -> int | None:
-        """How far the flush's kernels lie outside of their layer; None where nobody can tell.
+        """How far the flush's kernels lie outside of their layer; None if that is not known.
 
         BadInput if the clock does not reach them. A GPU runs its kernels after the host has gone
         on: nothing is expected of it.
         """
         layer = self.intervals.get((flush.repeat, flush.step, flush.layer))
-        known = [k for k in flush.kernels if k.start_ticks is not None and k.end_ticks is not None]
-        ends = np.array([[k.start_ticks, k.end_ticks] for k in known], np.int64)
-        start, end = clock.ns(ends.ravel(), flush.origin_ticks).reshape(-1, 2).T
+        found = (clock.interval_ns(kernel, flush.origin_ticks) for kernel in flush.kernels)
+        known = [interval for interval in found if interval is not None]
         if layer is None or not known or flush.segments.timers is not None:
             return None
-        return max(0, layer[0] - int(start.min()), int(end.max()) - layer[1])
+        first, last = min(start for start, _ in known), max(end for _, end in known)
+        return max(0, layer[0] - first, last - layer[1])
 
 
 @dataclass(frozen=True)
 class RunFacts:
-    """A run's own records, as the oracles need them; None or empty where nobody wrote them down."""
+    """A run's own records, as the oracles need them; None or empty where they are not recorded."""
 
     clock: Clock
     layers: LayerTimes = field(default_factory=LayerTimes)

@@ -77,12 +77,12 @@ def read_accesses(path: Path, most_events: int = MOST_EVENTS) -> Accesses:
 
 def _first_of_stretches(rows: pa.Table) -> Any:
     """Where another worker, pass, layer, request, head or kind begins."""
-    alike = np.ones(rows.num_rows - 1, bool)
+    same = np.ones(rows.num_rows - 1, bool)
     for name in _STRETCH:
         codes = pc.dictionary_encode(rows[name].combine_chunks(), null_encoding="encode")
         values = codes.indices.to_numpy(zero_copy_only=False)
-        alike &= values[1:] == values[:-1]
-    return np.flatnonzero(np.concatenate([[True], ~alike]))
+        same &= values[1:] == values[:-1]
+    return np.flatnonzero(np.concatenate([[True], ~same]))
 
 
 def _name(columns: dict[str, list[Any]], row: int) -> str:

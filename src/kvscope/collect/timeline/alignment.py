@@ -2,7 +2,7 @@
 
 The host records when each forward pass was scheduled; the NVTX range of the pass is pushed right
 then. Their differences scatter by the microseconds between the two readings, so that the median
-over all passes gives the offset, and what is left over tells how good it is.
+over all passes gives the offset, and the residuals are its error.
 """
 
 from dataclasses import asdict, dataclass

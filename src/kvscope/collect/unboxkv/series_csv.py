@@ -42,7 +42,7 @@ LONG_STATS = {
     "gpu_kv_usage_percent": "kv_percent",
     "cpu_kv_usage_percent": "host_percent",
 }
-SERIES = "series"  # the long form's column that tells its runs apart
+SERIES = "series"  # the long form's column that names the run
 FORMS = {
     "a step series": STEP_SERIES,
     "a stats series": STATS_SERIES,

@@ -18,7 +18,7 @@ from kvscope.runfile import RUN_FILE, recorded_files, write_run
 from kvscope.stalls import stalled
 
 UNKNOWN = "unknown"  # whose preemption it is
-# Usages were published in percent with one decimal: so many shares of a cache can be told apart.
+# Usages were published in percent with one decimal: a cache has so many distinct shares.
 SHARES = 1000
 
 FAULTS = (

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from kvscope.collect.unboxkv.trace_json import WARPS, WRITES_KEY, Record, Trace
+from kvscope.collect.unboxkv.trace_json import WARPS, WRITES_KEY, KernelTraces, Record
 from kvscope.events import (
     ALL_HEADS,
     ATTENTION,
@@ -32,7 +32,7 @@ Segments = list[tuple[tuple[int, int], list[tuple[int, ...]]]]
 """((kernel, worker), events) of each."""
 
 
-def flushes(trace: Trace) -> Iterator[Record]:
+def flushes(trace: KernelTraces) -> Iterator[Record]:
     """A flush for each layer of each pass, in order."""
     known: list[dict[int, int]] = []  # by row: the block of each position, as it was written
     for step, passes in groupby(trace.passes, key=itemgetter(0)):
@@ -43,7 +43,7 @@ def flushes(trace: Trace) -> Iterator[Record]:
             yield _flush(trace, step, layer, known)
 
 
-def _learn(trace: Trace, step: int, layer: int, known: list[dict[int, int]]) -> None:
+def _learn(trace: KernelTraces, step: int, layer: int, known: list[dict[int, int]]) -> None:
     """Take in which blocks a layer's writes went to; all layers share one table."""
     contexts, scheduled = trace.lengths(step, layer)
     known.extend({} for _ in range(len(contexts) - len(known)))
@@ -64,7 +64,7 @@ def _tokens(contexts: list[int], scheduled: list[int]) -> list[tuple[int, int]]:
     ]
 
 
-def _flush(trace: Trace, step: int, layer: int, known: list[dict[int, int]]) -> Record:
+def _flush(trace: KernelTraces, step: int, layer: int, known: list[dict[int, int]]) -> Record:
     contexts, scheduled = trace.lengths(step, layer)
     size = trace.layout.block_size
     lengths = [-(-(c + q) // size) for c, q in zip(contexts, scheduled, strict=True)]
@@ -105,14 +105,14 @@ def _flush(trace: Trace, step: int, layer: int, known: list[dict[int, int]]) -> 
     }
 
 
-def _ticks(trace: Trace, record: Record) -> int:
+def _ticks(trace: KernelTraces, record: Record) -> int:
     """When the host launched it, in ticks since the first record."""
     since_s = float(record["start_time"]) - trace.began
     return round(since_s * 1e9 / NS_PER_TICK)
 
 
 def _write_segments(
-    trace: Trace,
+    trace: KernelTraces,
     record: Record,
     contexts: list[int],
     scheduled: list[int],
@@ -152,7 +152,7 @@ def _read_segments(
 ) -> Segments:
     """Each warp of a request's thread block read every fourth block.
 
-    A slot of K tells its position; that of V is where its block is in the request's table.
+    The slot of K gives its position; that of V is where its block is in the request's table.
     """
     parts: Segments = []
     for row, blocks in enumerate(table):

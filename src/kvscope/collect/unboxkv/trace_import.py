@@ -23,7 +23,7 @@ from kvscope.collect.unboxkv.trace_flushes import (
     NS_PER_TICK,
     flushes,
 )
-from kvscope.collect.unboxkv.trace_json import DURATION_KEY, Record, Trace, read_records
+from kvscope.collect.unboxkv.trace_json import DURATION_KEY, KernelTraces, Record, read_records
 from kvscope.events import ATTENTION, K_READ, KINDS, V_READ
 from kvscope.files import atomic_path
 from kvscope.results import Run
@@ -116,7 +116,7 @@ def import_trace(paths: Sequence[Path], out: Path) -> str:
 
     BadInput if the files are no such traces.
     """
-    trace = Trace.of(*read_records(paths))
+    trace = KernelTraces.of(*read_records(paths))
     counts = Counts()
     facts = _facts(paths, trace)
     (out / RUN_FILE).unlink(missing_ok=True)  # nothing vouches for tables while they change
@@ -150,7 +150,7 @@ def _write(found: Iterator[Record], counts: Counts, path: Path) -> None:
             stream.write(orjson.dumps(flush) + b"\n")
 
 
-def _facts(paths: Sequence[Path], trace: Trace) -> dict[str, Any]:
+def _facts(paths: Sequence[Path], trace: KernelTraces) -> dict[str, Any]:
     """What run.json says of the import, but for what is counted while it is written."""
     records = [*trace.writes.values(), *trace.reads.values()]
     span_s = max(record["start_time"] for record in records) - trace.began
@@ -184,7 +184,7 @@ def _facts(paths: Sequence[Path], trace: Trace) -> dict[str, Any]:
     }
 
 
-def _faults(trace: Trace) -> list[str]:
+def _faults(trace: KernelTraces) -> list[str]:
     found = list(FAULTS)
     if trace.prompts is None:
         found.append(FAULT_OF_LENGTHS)

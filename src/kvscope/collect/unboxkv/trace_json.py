@@ -157,7 +157,7 @@ def _by_place(records: list[Record], key: str) -> dict[tuple[int, int], Record]:
 
 
 @dataclass
-class Trace:
+class KernelTraces:
     """Both files together: what each forward pass wrote and read, layer by layer."""
 
     writes: dict[tuple[int, int], Record]
@@ -168,7 +168,7 @@ class Trace:
     prefill: int  # the step that did it
 
     @classmethod
-    def of(cls, writes: list[Record], reads: list[Record]) -> "Trace":
+    def of(cls, writes: list[Record], reads: list[Record]) -> "KernelTraces":
         """BadInput if requests join on the way: rows would not stay the same requests'."""
         prefills = {r["step"]: r["seq_lens"] for r in writes if max(r["seq_lens"]) > 1}
         if len(prefills) > 1:
