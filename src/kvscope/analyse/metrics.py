@@ -74,8 +74,8 @@ def time_per_output_token_s(records: Records) -> Floats:
     """Of each request served with two output tokens or more: mean time from one to the next."""
     requests = records.served
     requests = requests[requests["output_tokens"] > 1]
-    decoding_s = (requests["finished_s"] - requests["first_token_s"]).to_numpy(float)
-    return decoding_s / (requests["output_tokens"].to_numpy(float) - 1)
+    decoding_s = requests["finished_s"] - requests["first_token_s"]
+    return (decoding_s / (requests["output_tokens"] - 1)).to_numpy(float)
 
 
 def phase_throughput(phase: str, column: str) -> Callable[[Records], float]:
