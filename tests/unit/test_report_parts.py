@@ -219,10 +219,7 @@ def test_the_console_names_the_disturbed_repeats_of_a_valid_run():
     one = replace(ran("a", 0), metrics=metrics)
     assert len(list(summary(study(one)))) == 1
     one.facts["disturbance"] = [{"repeat": 2, "disturbed": True, "why": "another run"}]
-    assert (
-        list(summary(study(one)))[1]
-        == "  a: valid, without disturbed repeats, repeat 2: another run"
-    )
+    assert list(summary(study(one)))[1] == "  a: valid, without disturbed repeat 2"
 
 
 def test_dates_are_a_minute_or_a_span():

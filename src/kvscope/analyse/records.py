@@ -72,6 +72,11 @@ class Records:
             )
 
 
+def disturbed_repeats(facts: dict[str, Any]) -> list[int]:
+    """The numbers of the disturbed repeats."""
+    return [entry["repeat"] for entry in facts.get("disturbance", []) if entry["disturbed"]]
+
+
 def read_records(run: Path) -> tuple[dict[str, Any], Records]:
     """run.json and the host tables of a run.
 
@@ -88,7 +93,7 @@ def read_records(run: Path) -> tuple[dict[str, Any], Records]:
     workload, requests, steps, batch, preemptions = frames
     size = facts.get("engine", {}).get("block_size", 0)
     trace = trace_of(run, facts)
-    disturbed = {entry["repeat"] for entry in facts.get("disturbance", []) if entry["disturbed"]}
+    disturbed = disturbed_repeats(facts)
     return facts, Records(
         workload, requests, steps, batch, preemptions, size, trace, disturbed=disturbed
     )
