@@ -17,12 +17,12 @@ from kvscope.report.figures import kv_timeline, resume_overhead, strategies, thr
 from kvscope.report.figures.registry import FIGURES, drawings
 from kvscope.report.figures.scales import is_wide, log_ticks
 from kvscope.report.load import load
-from kvscope.report.render import printed, specification
+from kvscope.report.render import printed, specification, svg
 from kvscope.report.thin import MERGE
 from kvscope.report.words import BEYOND_AMPLE, OVERHEAD_NET, OVERHEAD_PAPER
 
 from .kv_access_fixture import Served, write_traced_run
-from .marks import marks_of
+from .marks import marks_of, streams
 from .report_fixture import batching_study, overflow_study, write_study
 
 SERIES = {
@@ -86,16 +86,17 @@ def test_together_the_studies_have_every_figure(drawn):
 @pytest.mark.parametrize("study", ["overflow", "batching", "traced"])
 def test_every_figure_draws_marks_in_each_of_its_plots(drawn, study):
     for name, drawing in drawn[study].items():
-        assert marks_of(printed(drawing).svg), name
+        assert marks_of(svg(drawing)), name
         for view in drawing.views:
             assert all(len(frame) for key, frame in view.data.items() if key != "events"), name
 
 
-def test_a_figure_is_printed_as_pdf_and_png(drawn):
-    one = printed(drawn["batching"]["throughput"])
+def test_the_same_tables_are_printed_as_the_same_pdf_and_png(drawn):
+    one, again = (printed(drawn["batching"]["throughput"]) for _ in range(2))
     assert one.pdf.startswith(b"%PDF")
     assert one.png.startswith(b"\x89PNG")
-    assert printed(drawn["batching"]["throughput"]) == one, "the same tables give the same bytes"
+    assert (one.svg, one.png) == (again.svg, again.png)
+    assert streams(one.pdf) == streams(again.pdf)
 
 
 def test_views_that_are_not_printed_are_charts_as_well(drawn):

@@ -88,6 +88,33 @@ def test_it_tells_the_browser_to_load_nothing(page):
     assert "eval" not in policy
 
 
+def test_it_opens_with_what_is_wrong_then_the_headline_then_the_chart_that_shows_it(html, page):
+    places = [html.index(f'class="{part}"') for part in ("banner", "headline")]
+    places += [html.index('data-figure="lead"'), html.index("What was found")]
+    assert places == sorted(places)
+    banner = html[places[0] : places[1]]
+    assert "2 experiments\n    without results" in banner
+    assert "failed; a request needs 6 blocks" in banner
+    assert "Not valid, and not compared: 1 experiment (too_few_repeats)" in banner
+    assert re.search(r'class="headline">A quarter of the KV cache costs \d\d\xa0% of the', html)
+    lead = page.data["data-lead"]
+    assert len(lead["views"]) == 1
+    assert {
+        title
+        for spec in lead["specs"]
+        for cell in spec["concat"]
+        for title in cell["title"]["text"]
+    } == {"Throughput (tokens/s)"}
+
+
+def test_every_column_can_be_chosen_and_those_shown_are_checked(page):
+    headings = [a for tag, a in page.elements if tag == "th" and "data-better" in a]
+    boxes = [a for tag, a in page.elements if tag == "input" and "data-column" in a]
+    assert [int(a["data-column"]) for a in boxes] == list(range(2, 2 + len(headings)))
+    assert ["checked" in a for a in boxes] == ["hidden" not in a for a in headings]
+    assert any("checked" in a for a in boxes)
+
+
 def test_its_links_lead_to_what_is_there(results, page):
     here = results / "studies" / "fake" / "unfinished"
     links = {a["href"] for tag, a in page.elements if tag == "a"}

@@ -26,6 +26,7 @@ from kvscope.report.tables import study_metrics
 from kvscope.report.words import MAIN
 
 from .kv_access_fixture import serve, trace_run
+from .marks import streams
 from .report_fixture import Fake, write_experiment, write_study
 
 ROOMY = Fake({"cache.blocks": 96, "batching": "mixed"}, blocks=96, batching="mixed", stall=False)
@@ -125,7 +126,8 @@ def test_every_figure_is_drawn_as_pdf_and_png(out, name):
 def test_the_same_tables_give_the_same_figures(results, out, tmp_path):
     again = report(["fake"], results, tmp_path).parent
     for path in (out / "figures").iterdir():
-        assert (again / "figures" / path.name).read_bytes() == path.read_bytes()
+        one, other = path.read_bytes(), (again / "figures" / path.name).read_bytes()
+        assert other == one if path.suffix == ".png" else streams(other) == streams(one)
 
 
 def test_an_unknown_study_is_named_together_with_those_there_are(results):

@@ -76,14 +76,14 @@ def study_schema() -> Schema:
         "$schema": "http://json-schema.org/draft-07/schema#",
         **_untitled(study),
         "description": "A study of kvscope; README.md of its configuration explains every key.",
-        "$defs": {"grid": _untitled(grid), "row": row, "axes": _axes(values), **values},
+        "$defs": {"grid": _untitled(grid), "row": row, **_axes(values), **values},
     }
 
 
 def _figure() -> Schema:
     """A figure's name, or one with the axes of its rows."""
-    axes = _any_of([_ref("axes"), _list(_ref("axes"))])
-    named = {"properties": dict.fromkeys(FIGURES, axes), "additionalProperties": False}
+    rows = dict.fromkeys(FIGURES, _ref("axes_of_rows"))
+    named = {"properties": rows, "additionalProperties": False}
     return _any_of(
         [
             {"enum": list(FIGURES)},
@@ -94,9 +94,12 @@ def _figure() -> Schema:
 
 def _axes(values: Schema) -> Schema:
     """What a figure's axes name: keys, of which editors offer those that there are."""
-    key = _any_of([{"enum": [*values, EXPERIMENT, GRID]}, TEXT, NULL])
-    properties = dict.fromkeys(Axes.model_fields, key) | {"where": {"type": "object"}}
-    return {"type": "object", "properties": properties, "additionalProperties": False}
+    properties = dict.fromkeys(Axes.model_fields, _ref("axis")) | {"where": {"type": "object"}}
+    return {
+        "axis": _any_of([{"enum": [*values, EXPERIMENT, GRID]}, TEXT, NULL]),
+        "axes": {"type": "object", "properties": properties, "additionalProperties": False},
+        "axes_of_rows": _any_of([_ref("axes"), _list(_ref("axes"))]),
+    }
 
 
 def _options() -> dict[str, Schema]:

@@ -46,13 +46,19 @@ class Printed:
 
 
 def printed(drawing: Drawing) -> Printed:
-    """The first view on white paper; the same bytes for the same data."""
+    """The first view on white paper."""
+    image = svg(drawing)
+    return Printed(image, vl_convert.svg_to_pdf(image), vl_convert.svg_to_png(image, PNG_SCALE))
+
+
+def svg(drawing: Drawing) -> str:
+    """The first view on white paper as SVG; the same bytes for the same data."""
     view = drawing.views[0]
     spec = specification(view.chart, drawing.remarks)
     spec["datasets"] = {name: frame.to_dict("records") for name, frame in view.data.items()}
     spec["config"] = theme.config(background="white")
-    svg = vl_convert.vegalite_to_svg(_json(spec))
-    return Printed(svg, vl_convert.svg_to_pdf(svg), vl_convert.svg_to_png(svg, scale=PNG_SCALE))
+    image: str = vl_convert.vegalite_to_svg(_json(spec))
+    return image
 
 
 def for_page(drawing: Drawing) -> str:
@@ -97,7 +103,7 @@ def scripts() -> str:
     path = home / "kvscope" / f"vega-{version('vl-convert-python')}.js"
     if path.is_file():
         return path.read_text(encoding="utf-8")
-    bundle: str = vl_convert.javascript_bundle()  # type: ignore[call-arg]
+    bundle: str = vl_convert.javascript_bundle(None)
     with suppress(OSError, KvscopeError):
         write_text(path, bundle)
     return bundle

@@ -36,14 +36,15 @@ def draw(study: StudyData) -> Drawing | None:
         "scale": {"domain": [0, 120 if shown else 105]},
         "axis": {"values": [0, 25, 50, 75, 100]},
     }
-    layers = [
+    layers: list[Spec] = [
         {
             "transform": [{"filter": f"isValid(datum.{column})"}],
             "mark": {"type": "line", "strokeWidth": 1.3} | STEPS,
             "encoding": {"y": number(column, **y), "color": constant(name, scale=scale)},
         }
         for name, (column, _) in lines.items()
-    ] + [
+    ]
+    layers += [
         {
             "transform": [{"filter": f"datum.event == '{name}'"}],
             "mark": {"type": "point", "filled": True, "size": 22, "shape": shape, "opacity": 0.85},

@@ -16,6 +16,6 @@ def log_ticks(low: float, high: float) -> list[float]:
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     decades = last - first
     steps = (1, 2, 5) if decades <= 2 else (1,)
-    every = max(1, decades // 6)
+    every = -(-decades // 8)
     ticks = [step * DECADE**power for power in range(first, last + 1, every) for step in steps]
     return [tick for tick in ticks if low <= tick <= high]
