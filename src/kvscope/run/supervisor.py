@@ -34,6 +34,7 @@ from kvscope.run.progress import PROGRESS_FILE, read_progress
 from kvscope.run.provenance import hardware, option_origins, versions
 from kvscope.run.requirements import require_vllm
 from kvscope.runfile import ATTEMPT, EXPERIMENT_FILE, KERNEL_EVENTS, LOG_FILE
+from kvscope.runschema import MEASURED
 from kvscope.workload import requests
 
 SECONDS_BETWEEN_LOOKS = 0.2
@@ -161,7 +162,7 @@ def measure(experiment: Experiment, directory: Path, profiling: Profiling) -> di
         "experiment_id": experiment.id,
         "status": runfile.FAILED if reason else runfile.COMPLETE,
         "reason": reason,
-        "time_source": session.pop("time_source", "measured"),
+        "time_source": session.pop("time_source", MEASURED),
         "profiler": profiling.described(),
         "versions": versions() | option_origins(experiment),
         "hardware": hardware() | {"gpus": gpus},

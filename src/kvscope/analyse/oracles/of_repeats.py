@@ -3,7 +3,7 @@
 import pandas as pd
 
 from kvscope.analyse.oracles.recorded_run import OF_PASS, TOLERANCE_S, RecordedRun, both, where
-from kvscope.oracle import Violations
+from kvscope.oracle import NONE, Violations
 
 NANOSECONDS = 1e-9
 ENDING_S, ENDING_SHARE = 0.050, 0.02
@@ -28,7 +28,7 @@ def repeats_differ(run: RecordedRun) -> Violations | None:
         where(repeats, took.isna() | last.isna(), lambda _: "not in run.json, or not in a table"),
         where(repeats, long, lambda r: f"{r['last_s']:.6f} s, by the clock {r['duration_s']:.6f}"),
         where(repeats, overlap, lambda _: "begins before the one before has ended"),
-        _copied(run),
+        _copied(run) if run.measured else NONE,
     )
 
 

@@ -15,6 +15,7 @@ from kvscope.analyse.records import Records
 from kvscope.arraytypes import Bools, Ints
 from kvscope.oracle import NONE, Violations
 from kvscope.runfile import IMPORTED_FROM
+from kvscope.runschema import MEASURED
 
 OF_REQUEST = ["repeat", "request_id"]
 OF_PASS = ["repeat", "step"]
@@ -38,6 +39,11 @@ class RecordedRun:
     def imported(self) -> bool:
         """Whether it was published by others: much of what kvscope records is missing."""
         return IMPORTED_FROM in self.facts
+
+    @property
+    def measured(self) -> bool:
+        """Whether its times are of a real clock, whose readings never repeat and take time."""
+        return bool(self.facts.get("time_source", MEASURED) == MEASURED)
 
     @property
     def engine(self) -> Mapping[str, Any]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from kvscope.engine.clock import Clock, HostClock
 from kvscope.plan.experiment import Experiment
+from kvscope.runschema import MEASURED
 
 if TYPE_CHECKING:
     from kvscope.engine.attention.tracer import Tracer
@@ -19,7 +20,7 @@ class Platform:
     its backend `slot`. Of copies that are `awaited` the host sees how long they take.
     """
 
-    time_source: ClassVar[str] = "measured"
+    time_source: ClassVar[str] = MEASURED
     slot: ClassVar[str] = "CUSTOM"
     backends: ClassVar[Mapping[str, str]] = {}
     awaited: ClassVar[bool] = True
