@@ -11,6 +11,7 @@ from kvscope.analyse.oracles.of_times import given_up_wrong
 from kvscope.analyse.oracles.recorded_run import RecordedRun
 from kvscope.analyse.oracles.registry import judge_tables
 from kvscope.analyse.records import Records, read_records
+from kvscope.errors import BadInput
 from kvscope.oracle import HELD, NONE, NOT_APPLICABLE, VIOLATED
 
 from .report_fixture import Fake, write_experiment
@@ -89,7 +90,11 @@ def test_any_other_value_in_any_cell_violates_an_oracle(
             values = frame[column].astype(object)
             values.iloc[row] = forged(values.iloc[row], random)
             other = frame.assign(**{column: values.infer_objects()})
-            if not violated(run.variant(**{table: other})):
+            try:
+                noticed = bool(violated(run.variant(**{table: other})))
+            except BadInput:  # an action of a package that is not installed
+                noticed = True
+            if not noticed:
                 unnoticed.append((column, row, values.iloc[row]))
     assert unnoticed == []
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from kvscope.analyse.compare import Analysed, with_study_metrics
 
 from kvscope import tables
 from kvscope.analyse.metrics import METRICS
+from kvscope.analyse.study_metrics import Analysed, with_study_metrics
 from kvscope.plan import documents, layers
 from kvscope.plan.experiment import dump
 from kvscope.plan.grid import Planned, expand

@@ -92,6 +92,7 @@ def test_what_is_not_there_is_named_with_its_remedy(results: Path, directory: Pa
         _ = kvscope.study("smal", results).experiments
     with pytest.raises(BadInput, match="must be a name"):
         kvscope.study("../small", results)
+    collect_run(directory, layout.tables_directory(directory))
     with pytest.raises(BadInput, match=r"kv_events\.parquet: not in the account"):
         _ = kvscope.load(directory).kv_events
 

@@ -85,12 +85,13 @@ def _known(schema: type[Part], key: str, holder: type[Part] | None, value: Any) 
     """' of workload=zipf (did you mean …?); the keys there are …'."""
     if holder is None:
         return ""
-    group = key.rpartition(".")[0]
+    option = issubclass(holder, Option)  # whose section is never in another
+    group = key.partition(".")[0] if option else key.rpartition(".")[0]
     keys = [f"{group}.{name}" if group else name for name in holder.model_fields]
-    tags = {value[group]["name"]} if issubclass(holder, Option) else _tags(holder)
-    option = "".join(f" of {group}={tag}" for tag in tags)
+    tags = {value[group]["name"]} if option else _tags(holder)
+    of = "".join(f" of {group}={tag}" for tag in tags)
     hint = "" if key in all_keys(schema) else nearest(key, keys)
-    return f"{option}{hint}; the keys there are {', '.join(keys)}"
+    return f"{of}{hint}; the keys there are {', '.join(keys)}"
 
 
 def all_keys(schema: type[Part], prefix: str = "") -> list[str]:
