@@ -16,6 +16,7 @@ from kvscope.reading import shown
 from kvscope.runfile import (
     COMPLETE,
     IMPORTED_FROM,
+    PERFETTO,
     RUN_FILE,
     TRACING,
     changed,
@@ -27,7 +28,6 @@ from kvscope.runschema import ABSENT, File, FileName, Whole
 from kvscope.tables import KV_TABLES, METRICS, NSYS_TABLES, SCHEMA_VERSION, TIMELINE, Table
 
 COLLECTED, ANALYSED = "collect.json", "analyse.json"
-PERFETTO = "trace.perfetto-trace"
 # The files that a stage may make beside its account, and the command that makes them.
 FILES = {
     COLLECTED: (*(table.file for table in (*NSYS_TABLES, *KV_TABLES, TIMELINE)), PERFETTO),

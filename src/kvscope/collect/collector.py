@@ -7,7 +7,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from kvscope import accounts
-from kvscope.accounts import COLLECTED, PERFETTO
+from kvscope.accounts import COLLECTED
 from kvscope.collect.host_times import require_times
 from kvscope.collect.kv.launches import Launches
 from kvscope.collect.kv.tables import write_kv_tables
@@ -20,7 +20,14 @@ from kvscope.collect.timeline.perfetto import write_perfetto
 from kvscope.errors import BadInput
 from kvscope.ranges import DOMAIN, FORWARD_PASS
 from kvscope.results import Run
-from kvscope.runfile import COMPLETE, KERNEL_EVENTS, NSYS_EXPORT, TRACING, require_unchanged
+from kvscope.runfile import (
+    COMPLETE,
+    KERNEL_EVENTS,
+    NSYS_EXPORT,
+    PERFETTO,
+    TRACING,
+    require_unchanged,
+)
 from kvscope.tables import KV_EVENTS, NVTX_RANGES, TIMELINE
 
 
