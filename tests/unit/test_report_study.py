@@ -288,7 +288,7 @@ def test_the_planner_knows_every_figure_in_the_order_of_the_page():
     ("name", "why"),
     [
         ("swapping", "no experiment has the data it needs"),
-        ("nonsense", "there are only throughput, strategies"),
+        ("nonsense", "there are only throughput, pareto"),
     ],
 )
 @pytest.mark.parametrize("runs", [[ROOMY], [ROOMY, WAITING]], ids=["finished", "unfinished"])
