@@ -13,6 +13,7 @@ function rowsOf(columns) {
 // The plots as wide as the page allows: beside each other as on paper, twice as many where there is
 // room, fewer where they would be narrower than on paper. Legends have the columns that fit.
 const WIDE_ENOUGH = 180;
+const MENU = 40; // beside a chart, for what it can be saved as
 const WIDEST = 640; // of plots beside each other
 
 function fitted(spec, room, label) {
@@ -57,7 +58,7 @@ async function draw(figure) {
   if (!figure.views) Object.assign(figure, JSON.parse(element.querySelector("script").textContent));
   const view = chosen(figure);
   figure.width = element.clientWidth;
-  const spec = fitted(structuredClone(figure.specs[view.spec]), figure.width, figure.label_px);
+  const spec = fitted(structuredClone(figure.specs[view.spec]), figure.width - MENU, figure.label_px);
   spec.datasets = Object.fromEntries(Object.entries(view.data).map(([name, table]) => [name, rowsOf(figure.tables[table])]));
   element.querySelector(".view-note").textContent = view.note;
   figure.drawn?.finalize();

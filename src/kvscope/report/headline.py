@@ -4,12 +4,12 @@ import math
 from dataclasses import dataclass, replace
 
 from kvscope.plan.figures import Axes
-from kvscope.report.comparisons import Pair, Ratio, capitalised, context_of, pairs
+from kvscope.report.comparisons import Pair, Ratio, capitalised, pairs
 from kvscope.report.data import StudyData
 from kvscope.report.figures.figure import Drawing, Lead
 from kvscope.report.figures.registry import FIGURES
 from kvscope.report.findings import preemptions_of
-from kvscope.report.settings import is_number
+from kvscope.report.settings import in_words, is_number
 from kvscope.report.words import Shown, estimate_text, percent, plural
 
 CACHE = ("cache.blocks", "cache.tokens", "cache.gib")
@@ -57,7 +57,8 @@ def _largest(study: StudyData, axes: tuple[Axes, ...], lead: Lead) -> str:
     first = axes[0] if axes else Axes()
     keys = [key for key in (first.x, first.colour) if key]
     along = next((own for key in keys if (own := _along(differing, key))), differing)
-    return _sentence(*max(along, key=lambda one: abs(math.log(one[1].value))), metric)
+    pair, ratio = max(along, key=lambda one: abs(math.log(one[1].value)))
+    return _sentence(pair, ratio, metric, first)
 
 
 def _along(found: list[tuple[Pair, Ratio]], key: str) -> list[tuple[Pair, Ratio]]:
@@ -66,8 +67,10 @@ def _along(found: list[tuple[Pair, Ratio]], key: str) -> list[tuple[Pair, Ratio]
     return [one for one in found if one[0].key in keys or one[0].key.startswith(f"{key}.")]
 
 
-def _sentence(pair: Pair, ratio: Ratio, metric: Shown) -> str:
-    where = context_of(pair)
+def _sentence(pair: Pair, ratio: Ratio, metric: Shown, axes: Axes) -> str:
+    """'A quarter of the KV cache costs 39 % of the throughput (zipf): 11 preemptions a repeat.'"""
+    shown = {key: value for key, value in pair.context.items() if not axes.x or key in axes.keys}
+    where = in_words(shown)
     parts = [_what(pair, ratio, metric) + (f" ({where})" if where else ""), *preemptions_of(pair)]
     return f"{': '.join(parts)}."
 

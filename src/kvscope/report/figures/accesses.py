@@ -20,6 +20,7 @@ GAP = 0.03  # between requests, of all blocks
 APART = 0.05  # of the axis: requests named along it
 PALE = 0.45  # V beside K
 MOST_NAMES = 12  # requests in a legend
+OUTLINE_PX = 1.3  # without it, a thin lane could not be seen
 LANE = 0.9  # of a block's height
 KIND_WORDS = [f"{name[0].upper()} {name[2:]}" for name in KINDS]
 
@@ -136,13 +137,14 @@ def access_chart(
     shown = legend if len(requests) <= MOST_NAMES else None
     return {
         "transform": [{"calculate": how, "as": name} for name, how in calculated.items()],
-        "mark": {"type": "rect", "clip": True},
+        "mark": {"type": "rect", "clip": True, "strokeWidth": OUTLINE_PX},
         "encoding": {
             "x": number("start", **x),
             "x2": {"field": "end"},
             "y": number("bottom", scale=span, **y),
             "y2": {"field": "top"},
             "color": text("request", scale=colours(requests), legend=shown),
+            "stroke": text("request", scale=colours(requests), legend=None),
             "opacity": {"condition": {"test": "datum.kind % 2 == 0", "value": 1}, "value": PALE},
             "tooltip": TOOLTIP,
         },

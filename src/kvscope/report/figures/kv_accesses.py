@@ -80,7 +80,6 @@ def _views(run: Run, most_events: int) -> Iterator[View]:
 
 def _chart(chart: Spec) -> Spec:
     """The chart in full width: a drag moves it, the wheel with Ctrl or Cmd zooms."""
-    outline = {"stroke": chart["encoding"]["color"] | {"legend": None}}
     picked = {"type": "point", "fields": ["request"]}
     moved = {"type": "interval", "zoom": "wheel![event.ctrlKey || event.metaKey]"}
     return {
@@ -93,8 +92,6 @@ def _chart(chart: Spec) -> Spec:
             {"name": "zoom", "select": moved, "bind": "scales"},
         ],
         "transform": [*chart["transform"], {"filter": {"param": "picked"}}],
-        "mark": chart["mark"] | {"strokeWidth": 1},
-        "encoding": chart["encoding"] | outline,
     }
 
 
