@@ -1,6 +1,7 @@
 # make demo    install what is needed here and run the quickstart study
 # make test    install what is needed here and run the tests
 #
+# make test-quick  the tests that need neither vLLM nor Snakemake, a minute's worth
 # make env     the Python environment only      PYTHON=python3.12  DEVICE=cuda
 #                                               VLLM_WHEEL=…  TORCH_INDEX=…  (README.md)
 # make nsys    NVIDIA Nsight Systems only
@@ -12,7 +13,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := demo
-.PHONY: demo test env env-dev nsys try-nsys lint docs clean
+.PHONY: demo test test-quick env env-dev nsys try-nsys lint docs clean
 
 export PYTHON DEVICE VLLM_WHEEL TORCH_INDEX
 unexport VENV   # the environment is .venv, whatever another tool calls so
@@ -30,6 +31,9 @@ demo: env try-nsys
 
 test: env-dev try-nsys
 	$(IN_PLACE) pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+test-quick: env-dev
+	$(IN_PLACE) pytest -n 2 --dist loadfile -m 'not slow' tests/unit
 
 env:
 	@workflow/scripts/install-env.sh

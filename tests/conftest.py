@@ -1,12 +1,14 @@
 """What all tests share: components that may be absent on a user's machine, never on CI's."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from kvscope.run.profiler import Nsys, find_nsys
+from tests.warm import Warm
 
 # A property holds or it does not, however long an example takes on a machine with other work.
 settings.register_profile("kvscope", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -40,6 +42,23 @@ def nsys(require: Require) -> Nsys:
     require("Nsight Systems", found is not None, "run `make nsys`")
     assert found is not None
     return found
+
+
+@pytest.fixture(scope="session")
+def warm(require: Require) -> Iterator[Warm]:
+    """A process that has imported vLLM, to be forked."""
+    require("vLLM", find_spec("vllm") is not None, "run `make env`")
+    with Warm() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def forked(warm: Warm) -> Iterator[None]:
+    """Measured processes that this module starts are forks of the warm one."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in warm.variables.items():
+            patch.setenv(name, value)
+        yield
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

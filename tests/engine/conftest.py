@@ -1,6 +1,5 @@
 """Real runs of real vLLM on the CPU, each made once and shared by the tests that look at it."""
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -14,8 +13,7 @@ import pytest
 from kvscope.analyse.check import check_run
 from kvscope.analyse.records import Records, read_records
 from kvscope.plan.grid import expand
-
-from . import warm
+from tests.warm import Warm
 
 ROOT = Path(__file__).parents[2]
 SMALL = (
@@ -61,10 +59,8 @@ Runner = Callable[..., Run]
 
 
 @pytest.fixture(scope="session")
-def run(tmp_path_factory: pytest.TempPathFactory, require) -> Runner:
+def run(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Runner:
     """`run(*overrides)`: the run of SMALL with these settings changed; made on first demand."""
-    present = importlib.util.find_spec("vllm") is not None
-    require("vLLM", present, "run `make env`")
     made: dict[tuple[str, ...], Run] = {}
 
     def run(*overrides: str) -> Run:

@@ -1,14 +1,9 @@
 """Serve random workloads under every policy; compare the tokens with a run that never overflows.
 
-    python -m tests.engine.equal_tokens MODEL FIRST_SEED LAST_SEED
-
-Prints a line of JSON for each case: for every seed the requests whose tokens differ, the
-preemptions there were, and the blocks that were left in use. Faults damage the copies.
+Faults damage the copies.
 """
 
-import json
 import random
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import product
@@ -25,7 +20,7 @@ from kvscope.run.serving import serve
 from kvscope.workload.requests import build
 
 from .cases import AMPLE, BASE, BATCHING, FAULTS, OVERFLOW
-from .conftest import ROOT
+from .conftest import ROOT, Silent
 
 
 def no_copy(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -48,13 +43,6 @@ METHODS: dict[str, dict[str, Callable[..., None]]] = {
     "no copy in": {"start_load_kv": no_copy},
     "late copy out": {"handle_preemptions": postpone, "wait_for_save": copy_late},
 }
-
-
-class Silent:
-    """Progress that nobody watches."""
-
-    def advance(self, tokens: int) -> None:
-        """Nothing to show."""
 
 
 def experiment(*overrides: str) -> Experiment:
@@ -91,11 +79,13 @@ def faulty(fault: str | None) -> Iterator[None]:
 def tokens(engine: Engine, like: Experiment, seed: int) -> tuple[dict[str, list[int]], Recording]:
     recording = Recording()
     engine.scheduler.begin(recording, Marks())
-    return serve(engine, random_workload(like, seed), Silent()).outputs, recording  # type: ignore[arg-type]
+    return serve(engine, random_workload(like, seed), Silent()).outputs, recording
 
 
-def main(model: str, first: int, last: int) -> None:
-    seeds = range(first, last + 1)
+def compared(model: str, seeds: range) -> Iterator[dict[str, Any]]:
+    """Of each case, for every seed: the requests whose tokens differ from those of an engine that
+    never overflows, the preemptions and swaps there were, and the blocks left in use.
+    """
     ample = experiment(f"model={model}", *AMPLE)
     with running(ample) as engine:
         expected = {seed: tokens(engine, ample, seed)[0] for seed in seeds}
@@ -103,7 +93,6 @@ def main(model: str, first: int, last: int) -> None:
     cases += [("mixed", "swap-pinned-per_block", fault) for fault in FAULTS]
     for batching, overflow, fault in cases:
         scarce = experiment(f"model={model}", *BATCHING[batching], *OVERFLOW[overflow])
-        found: dict[str, Any] = {"case": fault or f"{batching} {overflow}"}
         differing, preempted, swapped, left = [], [], [], []
         with faulty(fault), running(scarce) as engine:
             for seed in seeds:
@@ -112,14 +101,10 @@ def main(model: str, first: int, last: int) -> None:
                 preempted.append([p.request_id for p in recording.preemptions])
                 swapped.append(sum(p.action.copies for p in recording.preemptions))
                 left.append(engine.scheduler.kv_blocks_used + engine.scheduler.host_blocks_used)
-        found |= {
+        yield {
+            "case": fault or f"{batching} {overflow}",
             "differing": differing,
             "preempted": preempted,
             "swapped": swapped,
             "left": left,
         }
-        print(json.dumps(found), flush=True)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

@@ -11,6 +11,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from tests.warm import Warm
+
 from .conftest import ROOT, kvscope
 
 pytestmark = pytest.mark.engine
@@ -26,7 +28,7 @@ def block(after: str, language: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def example(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Path:
     """The example's directory after its commands; its package is kept out of this environment."""
     directory = tmp_path_factory.mktemp("long-swap")
     (directory / "pyproject.toml").write_text(block("`pyproject.toml`:", "toml"))
@@ -39,8 +41,7 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
             words = [sys.executable, "-m", "pip", "-q", *words[1:], "--target", str(installed)]
         elif words[0] == "kvscope":
             words = [sys.executable, "-m", "kvscope.cli", *words[1:]]
-        paths = [str(installed), *filter(None, [os.environ.get("PYTHONPATH")])]
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+        environment = os.environ | {"PYTHONPATH": f"{installed}:{warm.variables['PYTHONPATH']}"}
         done = subprocess.run(words, capture_output=True, text=True, cwd=directory, env=environment)
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
     return directory

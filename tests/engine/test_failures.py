@@ -1,4 +1,7 @@
-"""What goes wrong costs no more than itself, and is said."""
+"""What goes wrong costs no more than itself, and is said.
+
+Measured processes that are killed here, or whose supervisor is, are real ones: no forks.
+"""
 
 import os
 import shutil
@@ -17,6 +20,7 @@ from kvscope.files import read_json
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
 from kvscope.run import supervisor
+from tests.warm import Warm
 
 from .conftest import AMPLE, ROOT, SMALL, Runner, kvscope
 
@@ -91,7 +95,7 @@ def test_a_killed_measurement_keeps_its_finished_repeats_and_says_so(run: Runner
 
 @pytest.mark.parametrize("profiler", ["none", "auto"])
 def test_a_supervisor_that_is_killed_takes_its_measured_process_with_it(
-    run: Runner, tmp_path, profiler
+    run: Runner, warm: Warm, tmp_path, profiler
 ):
     run(AMPLE)
     out = tmp_path / "run"
@@ -112,7 +116,7 @@ def test_a_supervisor_that_is_killed_takes_its_measured_process_with_it(
     _, alive = psutil.wait_procs(measured, timeout=600)
     assert not alive
     assert not (out / "run.json").exists()
-    facts = supervisor.run(experiment(f"profiler={profiler}"), out)
+    facts = warm.run(experiment(f"profiler={profiler}"), out)
     assert facts["status"] == "complete"
     assert check_run(out) == []
     assert not (out / "attempt").exists()
@@ -137,31 +141,28 @@ def fake_nsys(directory: Path, monkeypatch, profile: str) -> None:
     monkeypatch.setenv("KVSCOPE_NSYS", str(script))
 
 
-def test_an_nsys_that_does_not_start_costs_the_trace_only(run: Runner, tmp_path, monkeypatch):
-    run(AMPLE)
+def test_an_nsys_that_does_not_start_costs_the_trace_only(warm: Warm, tmp_path, monkeypatch):
     fake_nsys(tmp_path, monkeypatch, "echo cannot start >&2; exit 1")
-    facts = supervisor.run(experiment("profiler=auto"), tmp_path / "run")
+    facts = warm.run(experiment("profiler=auto"), tmp_path / "run")
     assert (facts["status"], facts["profiler"]["used"]) == ("complete", "none")
     assert "nsys failed" in facts["profiler"]["reason"]
     assert check_run(tmp_path / "run") == []
 
 
-def test_an_nsys_that_hangs_costs_the_trace_only(run: Runner, tmp_path, monkeypatch):
-    run(AMPLE)
+def test_an_nsys_that_hangs_costs_the_trace_only(warm: Warm, tmp_path, monkeypatch):
     fake_nsys(tmp_path, monkeypatch, '"$@"; sleep 1000')
     monkeypatch.setattr(supervisor, "PROFILER_GRACE_S", 2.0)
-    facts = supervisor.run(experiment("profiler=auto"), tmp_path / "run")
+    facts = warm.run(experiment("profiler=auto"), tmp_path / "run")
     assert facts["status"] == "complete"
     assert "did not finish" in facts["profiler"]["reason"]
     assert check_run(tmp_path / "run") == []
 
 
 def test_an_nsys_that_leaves_no_report_is_found_out_in_spite_of_its_exit_code(
-    run: Runner, tmp_path, monkeypatch
+    warm: Warm, tmp_path, monkeypatch
 ):
-    run(AMPLE)
     fake_nsys(tmp_path, monkeypatch, '"$@"; exit 0')
-    facts = supervisor.run(experiment("profiler=auto"), tmp_path / "run")
+    facts = warm.run(experiment("profiler=auto"), tmp_path / "run")
     assert facts["status"] == "complete"
     assert facts["profiler"]["reason"] == "nsys left no report"
 

@@ -2,7 +2,9 @@
 
 import pytest
 
-from . import mutants, warm
+from tests.warm import Warm
+
+from . import mutants
 from .conftest import SCARCE, Runner
 
 pytestmark = pytest.mark.engine
@@ -12,7 +14,7 @@ SWAP = ("overflow=swap", "overflow.host_blocks=64")
 RECOMPUTE = ("overflow=recompute", "batching=chunked", "batching.chunk_tokens=48")
 
 
-def test_a_faulty_recorder_of_swaps_violates_an_oracle(run: Runner) -> None:
+def test_a_faulty_recorder_of_swaps_violates_an_oracle(run: Runner, warm: Warm) -> None:
     found = warm.call(mutants.main, run(SCARCE, *SWAP).directory / "experiment.yaml")
     assert found.pop("nothing") == []
     # A swapped request recomputes nothing, and its first pass gives it a token.
@@ -20,7 +22,7 @@ def test_a_faulty_recorder_of_swaps_violates_an_oracle(run: Runner) -> None:
     assert {name for name, oracles in found.items() if not oracles} <= of_recomputing
 
 
-def test_a_faulty_recorder_of_recomputation_violates_an_oracle(run: Runner) -> None:
+def test_a_faulty_recorder_of_recomputation_violates_an_oracle(run: Runner, warm: Warm) -> None:
     found = warm.call(mutants.main, run(SCARCE, *RECOMPUTE).directory / "experiment.yaml")
     assert found.pop("nothing") == []
     of_swaps = {name for name in found if "cop" in name or "host pool" in name}

@@ -4,41 +4,28 @@ Other experiments than these: pytest tests/engine/test_kv_events.py --event-seed
 --event-models tiny-opt
 """
 
-import importlib.util
-import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
-from kvscope.run.environment import measured_environment
-
-from .conftest import ROOT
+from tests.warm import Warm
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1500)]
 MOST_THREADS = 3  # of the random experiments
 
 
 @pytest.fixture(scope="module")
-def traced(request: pytest.FixtureRequest, require) -> list[dict[str, Any]]:
+def traced(request: pytest.FixtureRequest, warm: Warm) -> list[dict[str, Any]]:
     """What came of the random experiments."""
-    require("vLLM", importlib.util.find_spec("vllm") is not None, "run `make env`")
-    from kvscope.plan.grid import expand
+    first, last = map(int, request.config.getoption("--event-seeds").split("-"))
+    models = request.config.getoption("--event-models").split(",")
+    return warm.call(trace_all, range(first, last + 1), models, threads=MOST_THREADS)
 
-    first, last = request.config.getoption("--event-seeds").split("-")
-    models = request.config.getoption("--event-models")
-    one = expand(None, [f"device.threads={MOST_THREADS}"], ROOT / "config").experiments[0]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.engine.traced_runs", first, last, models],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=os.environ | measured_environment(one.experiment),
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+
+def trace_all(seeds: range, models: list[str]) -> list[dict[str, Any]]:
+    from .traced_runs import compared
+
+    return [compared(seed, models) for seed in seeds]
 
 
 def test_events_are_recorded_and_none_is_dropped(traced):

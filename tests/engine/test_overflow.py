@@ -13,8 +13,8 @@ from kvscope.engine.recording import Recording
 from kvscope.plan.experiment import load
 from kvscope.run.recorder import RepeatContext, external_id, replay
 from kvscope.workload.requests import build
+from tests.warm import Warm
 
-from . import warm
 from .conftest import AMPLE, SCARCE, Runner, Silent, kvscope
 
 pytestmark = pytest.mark.engine
@@ -118,7 +118,7 @@ def served_but_for_one(file: Path) -> dict[str, Any]:
     return {"aborted": aborted, "outputs": outputs, "left": left, "events": events}
 
 
-def test_a_request_aborted_while_swapped_out_leaves_nothing_behind(run: Runner):
+def test_a_request_aborted_while_swapped_out_leaves_nothing_behind(run: Runner, warm: Warm):
     made = run(SCARCE, *SWAP)
     found = warm.call(served_but_for_one, made.directory / "experiment.yaml")
     assert found["left"] == 0

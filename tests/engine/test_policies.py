@@ -4,19 +4,14 @@ Other workloads and models than these: pytest tests/engine/test_policies.py
 --policy-seeds 100-119 --policy-models tiny-opt
 """
 
-import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from typing import Any
 
 import pytest
 
-from kvscope.run.environment import measured_environment
+from tests.warm import Warm
 
 from .cases import BATCHING, FAULTS, OVERFLOW
-from .conftest import ROOT
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1500)]
 
@@ -30,25 +25,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="module")
-def served(request: pytest.FixtureRequest, require) -> Cases:
+def served(request: pytest.FixtureRequest, warm: Warm) -> Cases:
     """What came of serving the random workloads with this model under every policy."""
-    import importlib.util
+    first, last = map(int, request.config.getoption("--policy-seeds").split("-"))
+    return warm.call(serve_all, request.param, range(first, last + 1))
 
-    require("vLLM", importlib.util.find_spec("vllm") is not None, "run `make env`")
-    from kvscope.plan.grid import expand
 
-    first, last = request.config.getoption("--policy-seeds").split("-")
-    one = expand(None, [], ROOT / "config").experiments[0].experiment
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.engine.equal_tokens", request.param, first, last],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=os.environ | measured_environment(one),
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    return {case["case"]: case for case in found}
+def serve_all(model: str, seeds: range) -> Cases:
+    from .equal_tokens import compared
+
+    return {case["case"]: case for case in compared(model, seeds)}
 
 
 every_combination = pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from kvscope.plan.experiment import dump, load
 from kvscope.plan.grid import expand
 from kvscope.workload.requests import build
 
-from . import warm
 from .conftest import AMPLE, ROOT, SMALL, Silent
 
 pytestmark = pytest.mark.engine
@@ -42,7 +41,7 @@ def served_thrice(file: Path) -> tuple[bool, int, int]:
 
 
 @pytest.mark.parametrize("model", ["tiny-llama", "tiny-gqa", "tiny-opt"])
-def test_a_damaged_cache_changes_the_tokens(model, tmp_path, run):
+def test_a_damaged_cache_changes_the_tokens(model, tmp_path, warm):
     experiment = expand(None, [*SMALL, AMPLE, f"model={model}"], ROOT / "config").experiments[0]
     file = tmp_path / "experiment.yaml"
     file.write_text(dump(experiment.experiment), encoding="utf-8")

@@ -1,16 +1,7 @@
-"""Run random experiments with KV events traced and not; tell what the oracles and outputs say.
-
-    python -m tests.engine.traced_runs FIRST_SEED LAST_SEED [MODEL,...]
-
-One process, several engines in a row. Prints a line of JSON for each seed: the experiment, its
-events, the oracles that are violated, whether every transformer block gave the same bits with
-tracing and without, and whether the tokens are those of a plain attention.
-"""
+"""Random experiments with KV events traced and not, several engines in a row in one process."""
 
 import hashlib
-import json
 import random
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -112,7 +103,11 @@ def run(chosen: Experiment, directory: Path) -> tuple[str, pd.Series]:
 
 
 def compared(seed: int, models: list[str]) -> dict[str, Any]:
-    """One random experiment: traced, untraced, and with plain attention."""
+    """One random experiment: traced, untraced, and with plain attention.
+
+    Its events, the oracles that are violated, whether every transformer block gave the same bits
+    with tracing and without, and the share of requests with the tokens of plain attention.
+    """
     settings = drawn(seed, models)
     kinds = {
         "traced": ["tracing=full"],
@@ -140,13 +135,3 @@ def compared(seed: int, models: list[str]) -> dict[str, Any]:
         "same_tokens": bool((found["traced"][1] == found["untraced"][1]).all()),
         "plain_tokens": float((found["traced"][1] == found["plain"][1]).mean()),
     }
-
-
-def main(first: int, last: int, models: list[str]) -> None:
-    for seed in range(first, last + 1):
-        print(json.dumps(compared(seed, models)), flush=True)
-
-
-if __name__ == "__main__":
-    given = sys.argv[3:] or ["tiny-llama,tiny-gqa,tiny-opt"]
-    main(int(sys.argv[1]), int(sys.argv[2]), given[0].split(","))

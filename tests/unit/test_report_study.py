@@ -105,6 +105,7 @@ def test_a_failed_experiment_has_its_reason_and_no_numbers_in_the_csv(out):
     assert all(math.isnan(found[shown.metric]) for shown in MAIN if shown.always)
 
 
+@pytest.mark.usefixtures("one_figure")
 def test_what_preemptions_cost_is_a_column_only_where_there_are_any(results, out, tmp_path):
     cost = ["resume_overhead_paper_s", "resume_overhead_net_s", "makespan_beyond_ample_s"]
     assert set(cost) <= set(pd.read_csv(out / "experiments.csv").columns)

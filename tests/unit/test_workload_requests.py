@@ -1,10 +1,11 @@
 """Request lists: the same for the same experiment, and one thing changed shifts no other."""
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvscope import tables
@@ -154,7 +155,11 @@ def test_a_split_keeps_the_total_and_gives_both_sides_something(total: int, rati
         assert found.output - 1 < total / (1 + ratio) <= found.output
 
 
-@settings(max_examples=25)
+@cache
+def defaults(workload: str) -> Experiment:
+    return experiment(f"workload={workload}")
+
+
 @given(
     workload=st.sampled_from(["uniform", "zipf"]),
     bounds=st.tuples(st.integers(2, 512), st.integers(2, 512)).map(sorted),
@@ -162,9 +167,10 @@ def test_a_split_keeps_the_total_and_gives_both_sides_something(total: int, rati
 )
 def test_drawn_lengths_keep_to_their_bounds(workload: str, bounds: list[int], seed: int) -> None:
     low, high = bounds
-    overrides = [f"workload={workload}", "workload.num_requests=50", f"seed={seed}"]
-    bounded = [f"workload.min_tokens={low}", f"workload.max_tokens={high}"]
-    totals = [p + o for p, o in lengths(build(experiment(*overrides, *bounded)))]
+    default = defaults(workload)
+    bounded = {"num_requests": 50, "min_tokens": low, "max_tokens": high}
+    changed = {"workload": default.workload.model_copy(update=bounded), "seed": seed}
+    totals = [p + o for p, o in lengths(build(default.model_copy(update=changed)))]
     assert low <= min(totals)
     assert max(totals) <= high
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -188,8 +188,9 @@ class Checkout:
                 shutil.copy(source, path)
         (path / "results").mkdir()
         (path / ".venv").symlink_to(sys.prefix)
+        self.run = cache(self._run)  # a command that is printed twice is run once
 
-    def run(self, command: str) -> subprocess.CompletedProcess[str]:
+    def _run(self, command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             ["bash", "-c", command],
             cwd=self.path,
@@ -219,9 +220,8 @@ def shrink(config: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def checkout(tmp_path_factory: pytest.TempPathFactory, require) -> Checkout:
+def checkout(tmp_path_factory: pytest.TempPathFactory, require, forked) -> Checkout:
     """Where the commands are run, one after the other, by short studies."""
-    require("vLLM", find_spec("vllm") is not None, "run `make env`")
     require("kvscope's command", (Path(sys.prefix) / "bin" / "kvscope").exists(), "run `make env`")
     made = Checkout(tmp_path_factory.mktemp("documented") / "kvscope")
     shrink(made.path / "config")

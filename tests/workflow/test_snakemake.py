@@ -122,9 +122,8 @@ class Checkout:
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory, require) -> Checkout:
+def finished(tmp_path_factory, require, forked) -> Checkout:
     """The study, run once."""
-    require("vLLM", find_spec("vllm") is not None, "run `make env`")
     require("Snakemake", find_spec("snakemake") is not None, "run `make env`")
     checkout = Checkout(tmp_path_factory.mktemp("checkout"))
     done = checkout.snakemake()

@@ -1,0 +1,105 @@
+"""Measured processes without the 15 s that importing vLLM takes: forks of one warm process.
+
+With `Warm.variables` in its environment, a supervisor starts `python -m kvscope.run.session …` as
+ever, and `sitecustomize.py` makes a stand-in of it (`stand_in.py`), which passes its arguments,
+environment, directory and streams to the warm process (`server.py`). That forks, and the fork is
+the measured process. The stand-in ends as the fork ends; the fork is killed when the stand-in is.
+Supervisor, locks, files and engine are the real ones.
+
+A process with other variables than the warm one's (those of a profiler), or with another kvscope
+(an installed wheel), is no stand-in: it imports vLLM itself.
+"""
+
+import json
+import os
+import pickle
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import kvscope
+from kvscope.plan.experiment import Experiment
+from kvscope.plan.grid import expand
+from kvscope.run import supervisor
+from kvscope.run.environment import measured_environment
+
+ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+# What may differ between the warm process and a fork: read when used, or applied by the fork.
+FREE = (
+    *("PATH", "PYTHONPATH", "VIRTUAL_ENV", "TMPDIR", "PWD", "OLDPWD", "SHLVL", "_"),
+    *("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"),
+)
+
+
+class Warm:
+    """A warm process, from the start of the block to its end."""
+
+    def __enter__(self) -> "Warm":
+        (planned,) = expand(None, [], ROOT / "config").experiments
+        self.environment = measured_environment(planned.experiment)
+        self.directory = Path(tempfile.mkdtemp(prefix="kvscope-warm-"))
+        self.address = self.directory / "socket"
+        (self.directory / "sitecustomize.py").symlink_to(HERE / "sitecustomize.py")
+        fits = {
+            "kvscope": os.path.realpath(kvscope.__file__),
+            "environment": self.environment,
+            "free": FREE,
+            "stand_in": str(HERE / "stand_in.py"),
+        }
+        (self.directory / "fits.json").write_text(json.dumps(fits), encoding="utf-8")
+        ready, there = os.pipe()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.warm.server", str(self.address), str(there)],
+            cwd=ROOT,
+            env=self.environment,
+            stdin=subprocess.PIPE,  # its end is the server's
+            pass_fds=[there],
+            start_new_session=True,
+        )
+        os.close(there)
+        os.read(ready, 1)  # it listens, and imports vLLM meanwhile
+        os.close(ready)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.communicate()
+        shutil.rmtree(self.directory)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """Of the environment: they make a measured process a stand-in."""
+        path = os.environ.get("PYTHONPATH")
+        return {"PYTHONPATH": f"{self.directory}:{path}" if path else str(self.directory)}
+
+    def run(self, experiment: Experiment, directory: Path) -> dict[str, Any]:
+        """`supervisor.run`, whose measured process is a fork."""
+        with mock.patch.dict(os.environ, self.variables):
+            return supervisor.run(experiment, directory)
+
+    def call(self, function: Callable[..., Any], *given: Any, threads: int = 1) -> Any:
+        """What a function of a module returns in a fork; EOFError if it fails."""
+        count = {"OMP_NUM_THREADS": str(threads), "NUMBA_NUM_THREADS": str(threads)}
+        request = {
+            "module": "tests.warm.call",
+            "arguments": [],
+            "path": sys.path,
+            "directory": str(ROOT),
+            "environment": self.environment | count,
+        }
+        with tempfile.TemporaryFile() as question, tempfile.TemporaryFile() as answer:
+            pickle.dump((function, given), question)
+            question.seek(0)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
+                connection.connect(str(self.address))
+                streams = [question.fileno(), answer.fileno(), sys.__stderr__.fileno()]
+                socket.send_fds(connection, [json.dumps(request).encode()], streams)
+                connection.recv(16)
+            answer.seek(0)
+            return pickle.load(answer)

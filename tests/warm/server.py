@@ -1,0 +1,171 @@
+"""The warm process: `python -m tests.warm.server SOCKET READY`; ends with its standard input.
+
+It listens, says so on the file descriptor READY, imports vLLM, and forks for each request.
+A request is JSON with the three standard streams; the answer is the fork's exit code, below zero
+for a signal. Whose connection closes before has been killed: then its fork is, too.
+"""
+
+import gc
+import importlib
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from selectors import EVENT_READ, DefaultSelector
+from typing import Any
+
+from kvscope.run.processes import end_with_parent
+
+IMPORTED = (
+    *("kvscope.run.session", "kvscope.plan.grid", "vllm.entrypoints.llm"),
+    *("vllm.v1.engine.core", "vllm.v1.worker.cpu_worker"),
+    *("vllm.model_executor.models.llama", "vllm.model_executor.models.opt"),
+    "vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors",
+    "vllm.model_executor.layers.quantization.online.base",
+)
+MOST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Fork:
+    """A fork, by its process id and its file descriptor, and who waits for it."""
+
+    pid: int
+    pidfd: int
+    connection: socket.socket
+
+
+def warm_up() -> None:
+    """Do once what every engine would do again: import, look through all modules and objects."""
+    for module in IMPORTED:
+        importlib.import_module(module)
+    from vllm.platforms import current_platform
+    from vllm.triton_utils import dispatcher
+
+    current_platform.register_triton_kernel_overrides()
+    dispatcher.register_kernels = lambda overrides: None
+    gc.collect()
+    gc.freeze()
+    gc.unfreeze = lambda: None  # what all forks share is no fork's garbage
+
+
+def set_threads(torchs: int, numbas: int) -> None:
+    """What their variables do when they are imported."""
+    import numba
+    import torch
+
+    torch.set_num_threads(torchs)
+    numba.config.NUMBA_NUM_THREADS = numbas
+
+
+def become(request: dict[str, Any], streams: list[int]) -> int:
+    """Do, in a fork, what the requested process does; its exit code."""
+    os.setsid()
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    os.chdir(request["directory"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    set_threads(int(os.environ["OMP_NUM_THREADS"]), int(os.environ["NUMBA_NUM_THREADS"]))
+    sys.path[:] = request["path"]
+    sys.argv = [request["module"], *request["arguments"]]
+    sys.modules.pop(request["module"], None)  # it is to run as __main__
+    tempfile.tempdir = None  # of the environment
+    importlib.invalidate_caches()
+    try:
+        runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
+class Server:
+    """The warm process's requests and forks."""
+
+    def __init__(self, address: str) -> None:
+        self.ready = DefaultSelector()
+        self.end_with_this = end_with_parent()
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.listener.bind(address)
+        self.listener.listen(64)
+        self.ready.register(self.listener, EVENT_READ, self.accept)
+
+    def accept(self) -> None:
+        """Fork for a request."""
+        connection, _ = self.listener.accept()
+        message, streams, _, _ = socket.recv_fds(connection, MOST_BYTES, 3)
+        if not message:  # who asks was killed
+            connection.close()
+            return
+        pid = os.fork()
+        if not pid:
+            code = 1
+            try:
+                self.end_with_this()
+                self.ready.close()
+                self.listener.close()
+                connection.close()
+                code = become(json.loads(message), streams)
+            finally:
+                for stream in (sys.stdout, sys.stderr):
+                    stream.flush()
+                os._exit(code)
+        for stream in streams:
+            os.close(stream)
+        fork = Fork(pid, os.pidfd_open(pid), connection)
+        self.ready.register(fork.pidfd, EVENT_READ, lambda: self.ended(fork))
+        self.ready.register(connection, EVENT_READ, lambda: self.abandoned(fork))
+
+    def ended(self, fork: Fork) -> None:
+        """Answer who waits for a fork."""
+        code = os.waitstatus_to_exitcode(os.waitpid(fork.pid, 0)[1])
+        with suppress(OSError):  # it was abandoned
+            fork.connection.send(str(code).encode())
+        self.ready.unregister(fork.pidfd)
+        with suppress(KeyError):  # likewise
+            self.ready.unregister(fork.connection)
+        os.close(fork.pidfd)
+        fork.connection.close()
+
+    def abandoned(self, fork: Fork) -> None:
+        """Kill a fork for which nothing waits."""
+        self.ready.unregister(fork.connection)
+        os.kill(fork.pid, signal.SIGKILL)
+
+    def serve(self) -> None:
+        """Serve until standard input ends."""
+        over = False
+
+        def end() -> None:
+            nonlocal over
+            over = True
+
+        self.ready.register(sys.stdin, EVENT_READ, end)
+        while not over:
+            for key, _ in self.ready.select():
+                if self.ready.get_map().get(key.fd) is key:  # nothing before it closed it
+                    act: Callable[[], None] = key.data
+                    act()
+
+
+def main(address: str, ready: int) -> None:
+    server = Server(address)
+    os.write(ready, b".")
+    os.close(ready)
+    warm_up()
+    server.serve()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
