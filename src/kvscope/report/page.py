@@ -12,7 +12,6 @@ import orjson
 from markupsafe import Markup
 
 import kvscope
-from kvscope.accounts import PERFETTO
 from kvscope.files import write_text
 from kvscope.paper import PAPER
 from kvscope.report import theme
@@ -27,7 +26,7 @@ from kvscope.report.headline import Headline, headline
 from kvscope.report.render import Printed, for_page, printed, scripts
 from kvscope.report.summary import verdict
 from kvscope.report.words import plural, reason_in_words
-from kvscope.runfile import IMPORTED_FROM
+from kvscope.runfile import IMPORTED_FROM, PERFETTO
 
 HERE = Path(__file__).parent
 TEMPLATE = "report.html.j2"
