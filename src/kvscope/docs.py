@@ -11,7 +11,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from kvscope.analyse import access
+from kvscope.analyse import access_metrics
 from kvscope.analyse.metric import Metric
 from kvscope.analyse.metrics import OWN
 from kvscope.analyse.oracles.of_engine import ORACLES_OF_ENGINE
@@ -48,8 +48,8 @@ def _of_metrics(metrics: Iterable[Metric | StudyMetric]) -> str:
 
 
 def _of_accesses() -> str:
-    needs = {metric.formula: metric.needs_all or "–" for metric in access.METRICS}
-    rows = [(*row, needs[row[-1]]) for row in _rows_of_metrics(access.METRICS)]
+    needs = {metric.formula: metric.needs_all or "–" for metric in access_metrics.METRICS}
+    rows = [(*row, needs[row[-1]]) for row in _rows_of_metrics(access_metrics.METRICS)]
     return markdown(("metric", "unit", "formula", "needs all"), rows)
 
 
@@ -67,7 +67,7 @@ def _of_table(table: Table) -> str:
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
-    "metrics": lambda: _of_metrics(m for m in OWN if m not in access.METRICS),
+    "metrics": lambda: _of_metrics(m for m in OWN if m not in access_metrics.METRICS),
     "metrics of accesses": _of_accesses,
     "metrics of studies": lambda: _of_metrics(STUDY_METRICS),
     "reasons": lambda: markdown(

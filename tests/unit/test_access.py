@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvscope import tables
-from kvscope.analyse.access import METRICS, Trace, covered_ns, trace_of
+from kvscope.analyse.access import Trace, covered_ns, trace_of
+from kvscope.analyse.access_metrics import METRICS
 from kvscope.analyse.events import Events, phases_of, read_events, traced_parts
 from kvscope.analyse.reuse import Reuses, bursts_of, distinct_between, keys, reuses_of
 from kvscope.errors import BadInput

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvscope.analyse import access
+from kvscope.analyse import access_metrics
 from kvscope.analyse.metrics import METRICS
 from kvscope.analyse.records import Records, read_records
 from kvscope.stalls import stalled
@@ -26,7 +26,7 @@ KINDS = {
 }
 # tests/unit/test_overhead.py has these.
 OVERHEAD = {f"resume_overhead_net{of}_s" for of in ("", "_control", "_uncertainty")}
-NAMES = [m.name for m in METRICS if m not in access.METRICS and m.name not in OVERHEAD]
+NAMES = [m.name for m in METRICS if m not in access_metrics.METRICS and m.name not in OVERHEAD]
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -8,7 +8,7 @@ import pandas as pd
 
 from kvscope import accounts, tables
 from kvscope.accounts import ANALYSED
-from kvscope.analyse import access
+from kvscope.analyse import access_metrics
 from kvscope.analyse.checklist import checklist
 from kvscope.analyse.metric import Metric
 from kvscope.analyse.metrics import METRICS
@@ -45,7 +45,9 @@ def metrics_of(records: Records, reasons: list[Reason], run_sha256: str) -> pd.D
     """The `metrics` table of one run, whose run.json has this SHA-256."""
     facts = records.facts
     repeats = list(records.valid_repeats())
-    known = METRICS if len(records.steps) else access.METRICS  # published kernels have no passes
+    known = (
+        METRICS if len(records.steps) else access_metrics.METRICS
+    )  # published kernels have no passes
     found = {m.name: _estimated(m, repeats if m in known else []) for m in METRICS}
     values = pd.DataFrame([vars(one) for one in found.values()])
     columns = {

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kvscope.analyse import access, overhead
+from kvscope.analyse import access_metrics, overhead
 from kvscope.analyse.metric import Metric, metric, registered
 from kvscope.analyse.records import Records
 from kvscope.arraytypes import Floats
@@ -242,7 +242,7 @@ OWN: tuple[Metric, ...] = (
     aborted_requests,
     stalled_passes,
     stall_time_s,
-    *access.METRICS,
+    *access_metrics.METRICS,
 )
 METRICS = (*OWN, *registered())
 

@@ -2,15 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
 from kvscope.plan.fields import MAX_THREADS, Label, Whole, impossible
 from kvscope.plan.option import Option
-
-if TYPE_CHECKING:
-    from kvscope.plan.experiment import Experiment
+from kvscope.plan.parts import Conditions
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,7 @@ class Kernels:
     dtypes: tuple[str, ...] | None = None
     layouts: tuple[str, ...] | None = None
 
-    def refusals(self, experiment: "Experiment") -> dict[str, tuple[object, str]]:
+    def refusals(self, experiment: Conditions) -> dict[str, tuple[object, str]]:
         """The keys whose value these kernels do not take: the value, and what it must be."""
         model, cache = experiment.model, experiment.cache
         limits = {
@@ -79,16 +77,16 @@ class Device(Option):
         """Floating-point operations a second with all its threads."""
         return self.speed.flops_per_s
 
-    def memory_bytes(self, experiment: "Experiment") -> int:
+    def memory_bytes(self, experiment: Conditions) -> int:
         """Bytes of host memory that hold weights and cache while requests are served."""
         cache = experiment.cache_blocks * experiment.block_bytes
         return cache + 2 * experiment.model.weight_bytes  # as loaded, and packed for its product
 
-    def loading_bytes(self, experiment: "Experiment") -> int:
+    def loading_bytes(self, experiment: Conditions) -> int:
         """Bytes of host memory that weights take only while they are loaded."""
         return 0
 
-    def check(self, experiment: "Experiment") -> None:
+    def check(self, experiment: Conditions) -> None:
         """Refuse attention that the device does not have, and what its kernels do not take."""
         attention = experiment.engine.attention
         if attention not in self.attentions:

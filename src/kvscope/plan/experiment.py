@@ -3,67 +3,22 @@
 import hashlib
 import json
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, model_validator
 
 from kvscope.plan import documents, rules
 from kvscope.plan.complaints import Origin, complaint
 from kvscope.plan.device import Device
-from kvscope.plan.fields import GIB, MAX_REPEATS, Count, Gib, Part, Real, Tokens, Whole
+from kvscope.plan.fields import GIB, MAX_REPEATS, Part, Whole
 from kvscope.plan.models import Model
+from kvscope.plan.parts import Cache, Engine, Profiler, Tracing
 from kvscope.plan.policy import Batching, Overflow
 from kvscope.plan.registry import OneOf
 from kvscope.plan.repeats import Repeated, Stopping
 from kvscope.plan.workload import Workload
 
 ID_DIGITS = 10
-
-
-class Engine(Part):
-    """Limits of the engine, named as vLLM names them, and whose attention kernels it uses."""
-
-    max_model_len: Tokens
-    max_num_batched_tokens: Tokens
-    max_num_seqs: Tokens
-    attention: str = "vllm"
-
-
-class Cache(Part):
-    """The KV cache: tokens per block, and how many blocks, or how many GiB, requests can use.
-
-    `layout` tells what is contiguous: a block's part of one layer, or a block with all layers.
-    `watermark` is the share of blocks that stays free when a waiting request is let in.
-    """
-
-    one_of: ClassVar[tuple[str, ...]] = ("blocks", "gib")
-
-    block_size: Tokens
-    blocks: Count | None = None
-    gib: Gib | None = None
-    layout: Literal["by_layer", "by_block"] = "by_layer"
-    watermark: Annotated[Real, Field(ge=0, lt=1)] = 0.0
-    prefix_caching: bool = False
-
-
-class Tracing(Part):
-    """Which KV events the attention kernels record.
-
-    Of the forward passes, layers and KV heads, those whose number is a multiple of a stride.
-    `buffer_events` bounds the events that a buffer, and so one pass, can hold in memory.
-    """
-
-    name: Literal["none", "sampled", "full"]
-    step_stride: Count = 1
-    layer_stride: Count = 1
-    head_stride: Count = 1
-    buffer_events: Count = 4_194_304
-
-
-class Profiler(Part):
-    """Which profiler runs around the engine; 'auto' is nsys where there is one."""
-
-    name: Literal["auto", "nsys", "none"]
 
 
 class Experiment(Part):

@@ -14,9 +14,8 @@ from kvscope.plan.complaints import shown
 from kvscope.plan.composition import Composer, Config
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.figures import EXPERIMENT, GRID, Axes
-from kvscope.plan.manifest import AD_HOC
 from kvscope.plan.point import Point, check_keys, label
-from kvscope.plan.study import Grid, Settings, Study
+from kvscope.plan.study import AD_HOC, Grid, Settings, Study
 
 MAX_EXPERIMENTS = 10_000
 

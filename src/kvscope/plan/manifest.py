@@ -15,12 +15,12 @@ from kvscope.errors import BadInput
 from kvscope.files import check_name, read_json, sha256_of, write_text, write_text_if_changed
 from kvscope.plan import layers
 from kvscope.plan.sources import named, unchanged
+from kvscope.plan.study import AD_HOC
 
 if TYPE_CHECKING:
     from kvscope.plan.experiment import Experiment
     from kvscope.plan.grid import Plan, Planned
 
-AD_HOC = "adhoc"  # the plan of the command line alone
 # A walltime that was expected before stays unless what is expected now differs by more than this:
 # every run that is finished changes the estimates a little, and must not change the manifest.
 STEADY = 1.5

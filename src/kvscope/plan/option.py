@@ -4,14 +4,12 @@ The fields of such a class are the keys of its configuration. `registry` finds i
 module must not import torch or vllm, because planning imports it.
 """
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import Field
 
 from kvscope.plan.fields import Part
-
-if TYPE_CHECKING:
-    from kvscope.plan.experiment import Experiment
+from kvscope.plan.parts import Conditions
 
 
 class Option(Part):
@@ -27,5 +25,5 @@ class Option(Part):
         """Its part of an experiment's slug."""
         return self.name
 
-    def check(self, experiment: "Experiment") -> None:
+    def check(self, experiment: Conditions) -> None:
         """Raise `impossible` if the option cannot work in this experiment."""

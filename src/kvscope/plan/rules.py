@@ -1,23 +1,43 @@
 """Combinations of values that cannot work, found before anything runs."""
 
 import json
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 from kvscope.plan import registry
+from kvscope.plan.device import Device
 from kvscope.plan.fields import impossible
+from kvscope.plan.parts import Conditions
+from kvscope.plan.policy import Overflow
+from kvscope.plan.repeats import Stopping
 
-if TYPE_CHECKING:
-    from kvscope.plan.experiment import Experiment
+
+class Whole(Conditions, Protocol):
+    """An experiment, as rules see it."""
+
+    @property
+    def device(self) -> Device:
+        """The device."""
+
+    @property
+    def overflow(self) -> Overflow:
+        """The overflow policy."""
+
+    @property
+    def stopping(self) -> Stopping:
+        """When its repeats end."""
+
+    def __iter__(self) -> Iterator[tuple[str, Any]]:
+        """Its parts by name."""
 
 
-def check(experiment: "Experiment") -> None:
+def check(experiment: Whole) -> None:
     """Raise pydantic's error for the first rule that is broken."""
     for rule in RULES:
         rule(experiment)
 
 
-def _options_are_plain(experiment: "Experiment") -> None:
+def _options_are_plain(experiment: Whole) -> None:
     """The id is made of what JSON holds, whatever types a package gives to its settings."""
     for kind in registry.KINDS:
         for key, value in getattr(experiment, kind):
@@ -31,7 +51,7 @@ def _options_are_plain(experiment: "Experiment") -> None:
                 ) from None
 
 
-def _exactly_one_is_set(experiment: "Experiment") -> None:
+def _exactly_one_is_set(experiment: Whole) -> None:
     for name, part in experiment:
         keys = getattr(part, "one_of", ())
         if keys and sum(getattr(part, key) is not None for key in keys) != 1:
@@ -41,12 +61,12 @@ def _exactly_one_is_set(experiment: "Experiment") -> None:
             )
 
 
-def _options_work(experiment: "Experiment") -> None:
+def _options_work(experiment: Whole) -> None:
     for kind in registry.KINDS:
         getattr(experiment, kind).check(experiment)
 
 
-def _no_prefix_caching(experiment: "Experiment") -> None:
+def _no_prefix_caching(experiment: Whole) -> None:
     if experiment.cache.prefix_caching:
         raise impossible(
             "cache.prefix_caching (true) must be false: with it, what a preempted request computes "
@@ -56,7 +76,7 @@ def _no_prefix_caching(experiment: "Experiment") -> None:
         )
 
 
-def _tracing_has_kernels(experiment: "Experiment") -> None:
+def _tracing_has_kernels(experiment: Whole) -> None:
     tracing, attention = experiment.tracing, experiment.engine.attention
     if tracing.name != "none" and attention != "instrumented":
         raise impossible(
@@ -67,7 +87,7 @@ def _tracing_has_kernels(experiment: "Experiment") -> None:
         )
 
 
-def _strides_suit_tracing(experiment: "Experiment") -> None:
+def _strides_suit_tracing(experiment: Whole) -> None:
     tracing = experiment.tracing
     if tracing.name == "sampled":
         return
@@ -82,7 +102,7 @@ def _strides_suit_tracing(experiment: "Experiment") -> None:
             )
 
 
-def _buffer_has_a_part_for_each(experiment: "Experiment") -> None:
+def _buffer_has_a_part_for_each(experiment: Whole) -> None:
     events, threads = experiment.tracing.buffer_events, experiment.device.threads
     if experiment.tracing.name != "none" and events < threads:
         raise impossible(
@@ -93,7 +113,7 @@ def _buffer_has_a_part_for_each(experiment: "Experiment") -> None:
         )
 
 
-def _context_within_model(experiment: "Experiment") -> None:
+def _context_within_model(experiment: Whole) -> None:
     length, most = experiment.engine.max_model_len, experiment.model.max_position_embeddings
     if length > most:
         raise impossible(
@@ -103,7 +123,7 @@ def _context_within_model(experiment: "Experiment") -> None:
         )
 
 
-def _one_request_fits_cache(experiment: "Experiment") -> None:
+def _one_request_fits_cache(experiment: Whole) -> None:
     length, room = experiment.engine.max_model_len, experiment.cache_tokens
     if room < length:
         raise impossible(
@@ -115,7 +135,7 @@ def _one_request_fits_cache(experiment: "Experiment") -> None:
         )
 
 
-def _sequences_within_batch(experiment: "Experiment") -> None:
+def _sequences_within_batch(experiment: Whole) -> None:
     engine = experiment.engine
     if engine.max_num_seqs > engine.max_num_batched_tokens:
         raise impossible(
@@ -126,7 +146,7 @@ def _sequences_within_batch(experiment: "Experiment") -> None:
         )
 
 
-def _repeats_in_order(experiment: "Experiment") -> None:
+def _repeats_in_order(experiment: Whole) -> None:
     stopping = experiment.stopping
     if stopping.min > stopping.max:
         raise impossible(
@@ -140,7 +160,7 @@ def _shown(value: object) -> object:
     return "null" if value is None else value
 
 
-RULES: tuple[Callable[["Experiment"], None], ...] = (
+RULES: tuple[Callable[[Whole], None], ...] = (
     _options_are_plain,
     _exactly_one_is_set,
     _no_prefix_caching,

@@ -14,8 +14,9 @@ from kvscope.plan import documents, layers
 from kvscope.plan.complaints import complaint, nearest, shown
 from kvscope.plan.fields import Part
 from kvscope.plan.figures import Axes, Entry
-from kvscope.plan.manifest import AD_HOC
 from kvscope.plan.repeats import Repeats
+
+AD_HOC = "adhoc"  # the study of the command line alone
 
 # Values of dotted configuration keys, set together.
 Settings = dict[str, Any]

@@ -2,13 +2,11 @@
 
 from dataclasses import dataclass
 from math import ceil
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from kvscope.plan.fields import MAX_TOKENS, Label, Rate, Seconds, impossible
 from kvscope.plan.option import Option
-
-if TYPE_CHECKING:
-    from kvscope.plan.experiment import Experiment
+from kvscope.plan.parts import Conditions
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +73,7 @@ class Workload(Option):
         values = {key: getattr(self, key) for pair in named for key in pair}
         return {"workload": self.name} | values
 
-    def check(self, experiment: "Experiment") -> None:
+    def check(self, experiment: Conditions) -> None:
         """Refuse arrivals without times or rate, and requests that the engine cannot take."""
         self._check_arrival()
         if self.length_keys:

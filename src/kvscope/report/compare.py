@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from kvscope.errors import BadInput
-from kvscope.report.data import Number, Run, StudyData
+from kvscope.report.data import Run, StudyData, of_interest
 from kvscope.report.load import MANIFEST, load
-from kvscope.report.words import MAIN, Shown, estimate_text, of_interest, percent
+from kvscope.report.number import Number
+from kvscope.report.words import MAIN, Shown, estimate_text, percent
 
 NOT_VALID, NOT_COMPARED, SAME = "not valid", "not compared", "no difference"
 

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
-from kvscope.report.data import Number, Run, StudyData
+from kvscope.report.data import Run, StudyData
+from kvscope.report.number import Number
 from kvscope.report.settings import (
     Settings,
     differing_keys,

@@ -2,7 +2,7 @@
 
 import math
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +15,9 @@ from kvscope.analyse.access import Trace, has_rows, trace_of
 from kvscope.oracle import Verdict
 from kvscope.plan.figures import Axes
 from kvscope.report.latencies import Latencies, latencies_of
+from kvscope.report.number import Number
 from kvscope.report.settings import flat, in_tokens, traits
+from kvscope.report.words import Shown
 from kvscope.runfile import COMPLETE
 
 MODELED = "modeled"
@@ -28,25 +30,6 @@ STALE = "stale"
 DAMAGED = "damaged"
 # Those whose records are there and cannot be shown: the report refuses them by name.
 REFUSED = (NOT_ANALYSED, STALE, DAMAGED)
-
-
-@dataclass(frozen=True)
-class Number:
-    """A metric's value with its 95 % interval (null: NaN), in the table's unit."""
-
-    value: float
-    low: float
-    high: float
-
-    @property
-    def has_interval(self) -> bool:
-        """Whether there were repeats enough for an interval."""
-        return not math.isnan(self.low) and not math.isnan(self.high)
-
-    @property
-    def half(self) -> float:
-        """Half the interval's width; NaN without one."""
-        return (self.high - self.low) / 2
 
 
 UNKNOWN = Number(math.nan, math.nan, math.nan)
@@ -246,3 +229,9 @@ class StudyData:
 
 def _names(joined: str) -> list[str]:
     return [name for name in joined.split(";") if name]
+
+
+def of_interest(shown: Shown, runs: Iterable[Run]) -> bool:
+    """Whether one of the runs has the metric, and if it does not always matter, not as 0."""
+    values = (run.number(shown.metric).value for run in runs)
+    return any(not math.isnan(value) and (shown.always or value != 0) for value in values)

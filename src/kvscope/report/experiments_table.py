@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kvscope.report.data import Number, Run, StudyData
+from kvscope.report.data import Run, StudyData
+from kvscope.report.number import Number
 from kvscope.report.settings import following_limits, is_number
 from kvscope.report.tables import main_columns
 from kvscope.report.words import (

@@ -1,18 +1,15 @@
 """How the report says things: metrics, settings and numbers as people read them."""
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kvscope.analyse.checklist import EVERY_ORACLE
 from kvscope.analyse.outputs import DIFFER
 from kvscope.analyse.reason import MAXIMUM_STALL_SHARE, MAXIMUM_VARIATION
 from kvscope.plan import registry
 from kvscope.plan.repeats import MINIMUM_REPEATS
-
-if TYPE_CHECKING:  # whose studies are told in these words
-    from kvscope.report.data import Number, Run
+from kvscope.report.number import Number
 
 NBSP = "\N{NO-BREAK SPACE}"
 
@@ -185,12 +182,6 @@ REASONS = {
 }
 
 
-def of_interest(shown: Shown, runs: Iterable["Run"]) -> bool:
-    """Whether one of the runs has the metric, and if it does not always matter, not as 0."""
-    values = (run.number(shown.metric).value for run in runs)
-    return any(not math.isnan(value) and (shown.always or value != 0) for value in values)
-
-
 SENTENCES = {oracle.name: oracle.sentence for oracle in EVERY_ORACLE}
 
 
@@ -247,7 +238,7 @@ def number_text(value: float, digits: int = 3) -> str:
     return text.rstrip("0").rstrip(".") if "." in text and value == round(value) else text
 
 
-def estimate_text(number: "Number", shown: Shown) -> tuple[str, str]:
+def estimate_text(number: Number, shown: Shown) -> tuple[str, str]:
     """A value and its '± half' (empty without an interval) in the unit shown.
 
     The half width has two significant digits, the value ends at the same decimal place.

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import cache, lru_cache
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import orjson
 from pydantic import Field
@@ -20,11 +20,9 @@ from kvscope import limits
 from kvscope.errors import BadInput
 from kvscope.plan import sources
 from kvscope.plan.fields import Label, Requests, Sha256, Tokens, impossible
+from kvscope.plan.parts import Conditions
 from kvscope.plan.workload import Lengths, Workload
 from kvscope.reading import in_a_line, read_bytes
-
-if TYPE_CHECKING:
-    from kvscope.plan.experiment import Experiment
 
 MIN_PROMPT_TOKENS = 4
 # A rule of thumb for English text; used where no tokenizer is given.
@@ -73,7 +71,7 @@ class ShareGPT(Workload):
         estimate = f"estimated, {CHARACTERS_PER_TOKEN} characters a token"
         return super().facts() | {"lengths": "tokenizer" if self.tokenizer else estimate}
 
-    def check(self, experiment: "Experiment") -> None:
+    def check(self, experiment: Conditions) -> None:
         """Refuse a tokenizer without its hash, too."""
         if (self.tokenizer is None) != (self.tokenizer_sha256 is None):
             raise impossible(

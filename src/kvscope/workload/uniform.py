@@ -1,15 +1,13 @@
 """`uniform`: every total length in [min_tokens, max_tokens] is equally likely."""
 
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
 from kvscope.plan.fields import Label, Real, Requests, Tokens, impossible
+from kvscope.plan.parts import Conditions
 from kvscope.plan.workload import Lengths, Workload, split
 from kvscope.workload.streams import Purpose, stream
-
-if TYPE_CHECKING:
-    from kvscope.plan.experiment import Experiment
 
 
 class Uniform(Workload):
@@ -40,7 +38,7 @@ class Uniform(Workload):
         share, mean = 1 / (1 + self.prompt_to_output_ratio), self.mean_tokens
         return mean * (1 - share), max(1.0, mean * share), max(1.0, self.max_tokens * share)
 
-    def check(self, experiment: "Experiment") -> None:
+    def check(self, experiment: Conditions) -> None:
         """Refuse bounds in the wrong order, too."""
         if self.min_tokens > self.max_tokens:
             raise impossible(

@@ -1,12 +1,10 @@
 """`chunked`: prefill and decode share a forward pass, prompts are cut to a token budget."""
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from kvscope.engine.batching.policy import BatchingPolicy
 from kvscope.plan.fields import Label, Tokens, impossible
-
-if TYPE_CHECKING:
-    from kvscope.plan.experiment import Experiment
+from kvscope.plan.parts import Conditions
 
 
 class Chunked(BatchingPolicy):
@@ -28,7 +26,7 @@ class Chunked(BatchingPolicy):
         """The budget is of scheduled tokens: vLLM's batch may be larger, requests stay free."""
         return {"enable_chunked_prefill": True, "max_num_scheduled_tokens": self.chunk_tokens}
 
-    def check(self, experiment: "Experiment") -> None:
+    def check(self, experiment: Conditions) -> None:
         """Refuse a budget that the engine's passes do not have."""
         most = experiment.engine.max_num_batched_tokens
         if self.chunk_tokens > most:

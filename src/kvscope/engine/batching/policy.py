@@ -1,14 +1,34 @@
 """What a batching policy is."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
 from kvscope.plan.fields import impossible
+from kvscope.plan.parts import Conditions
 from kvscope.plan.policy import Batching
 
-if TYPE_CHECKING:
-    from kvscope.engine.scheduler import RecordingScheduler
-    from kvscope.plan.experiment import Experiment
+
+class Requests(Protocol):
+    """The scheduler as a batching policy sees it: its requests, and which of them vLLM is shown.
+
+    A request is vLLM's own (`vllm.v1.request.Request`).
+    """
+
+    waiting: Any
+    """Waiting requests, in order."""
+
+    def swapped_out(self, request: Any) -> bool:
+        """Whether a request's blocks lie in the host pool."""
+
+    def admitting(self, admits: Callable[[Any], bool]) -> AbstractContextManager[None]:
+        """Inside, vLLM sees waiting requests only while their first one is admitted."""
+
+    def running_hidden(self) -> AbstractContextManager[None]:
+        """Inside, vLLM does not see the running requests; they keep their places."""
+
+    def take_back(self, empty: Any) -> None:
+        """Undo the bookkeeping of an empty schedule that is not the answer."""
 
 
 class BatchingPolicy(Batching):
@@ -22,7 +42,7 @@ class BatchingPolicy(Batching):
         """What it adds to vLLM's `EngineArgs`."""
         return {"enable_chunked_prefill": False}
 
-    def fill(self, scheduler: "RecordingScheduler", schedule: Callable[[], Any]) -> Any:
+    def fill(self, scheduler: Requests, schedule: Callable[[], Any]) -> Any:
         """Choose the requests of the next forward pass, and their tokens.
 
         `schedule()` has vLLM choose among the requests that the scheduler shows it, and returns
@@ -30,7 +50,7 @@ class BatchingPolicy(Batching):
         """
         return schedule()
 
-    def check(self, experiment: "Experiment") -> None:
+    def check(self, experiment: Conditions) -> None:
         """Refuse passes in which a prompt may not fit."""
         engine = experiment.engine
         if engine.max_num_batched_tokens < engine.max_model_len:

@@ -6,18 +6,15 @@ nothing to prefill: it joins a decode pass, and while it waits at the head no pr
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from kvscope.engine.batching.policy import BatchingPolicy
-
-if TYPE_CHECKING:
-    from kvscope.engine.scheduler import RecordingScheduler
+from kvscope.engine.batching.policy import BatchingPolicy, Requests
 
 
 class PrefillFirst(BatchingPolicy):
     """vLLM 0.4.2's order, by vLLM's present scheduler, shown a part of the requests."""
 
-    def fill(self, scheduler: "RecordingScheduler", schedule: Callable[[], Any]) -> Any:
+    def fill(self, scheduler: Requests, schedule: Callable[[], Any]) -> Any:
         """Prefill waiting prompts if any fits, else decode."""
         swapped_out = scheduler.swapped_out
         if len(scheduler.waiting) and not swapped_out(scheduler.waiting[0]):

@@ -1,13 +1,11 @@
 """`swap`: a preempted request's blocks are copied to a host pool, and back when it resumes."""
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from kvscope.actions import SWAP, Action
 from kvscope.engine.overflow.policy import OverflowPolicy, Victim
 from kvscope.plan.fields import GIB, Count, Gib, Label, impossible
-
-if TYPE_CHECKING:
-    from kvscope.plan.experiment import Experiment
+from kvscope.plan.parts import Conditions
 
 
 class Swap(OverflowPolicy):
@@ -52,7 +50,7 @@ class Swap(OverflowPolicy):
         """Every victim is swapped."""
         return SWAP
 
-    def check(self, experiment: "Experiment") -> None:
+    def check(self, experiment: Conditions) -> None:
         """Refuse a pool without a block."""
         if not self.pool_blocks(experiment.block_bytes):
             raise impossible(

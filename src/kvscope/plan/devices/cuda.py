@@ -1,11 +1,9 @@
 """`cuda`: vLLM on one NVIDIA GPU."""
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from kvscope.plan.device import Device, Kernels, Speed
-
-if TYPE_CHECKING:
-    from kvscope.plan.experiment import Experiment
+from kvscope.plan.parts import Conditions
 
 
 class Cuda(Device):
@@ -17,10 +15,10 @@ class Cuda(Device):
     speed: ClassVar[Speed] = Speed(90, 1e9, 60, 0.02, 1e-4, 1e14, 1e12)
     gpus: ClassVar[int] = 1
 
-    def memory_bytes(self, experiment: "Experiment") -> int:
+    def memory_bytes(self, experiment: Conditions) -> int:
         """None of the host's."""
         return 0
 
-    def loading_bytes(self, experiment: "Experiment") -> int:
+    def loading_bytes(self, experiment: Conditions) -> int:
         """The weights, on their way to the GPU."""
         return experiment.model.weight_bytes

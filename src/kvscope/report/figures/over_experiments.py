@@ -9,7 +9,7 @@ import pandas as pd
 
 from kvscope.plan.figures import Axes
 from kvscope.report.axes import Place, Row, Wanted, by_colour, by_experiment, rows, x_words
-from kvscope.report.data import Run, StudyData
+from kvscope.report.data import Run, StudyData, of_interest
 from kvscope.report.figures.figure import (
     LETTER,
     NUMBER,
@@ -28,7 +28,7 @@ from kvscope.report.figures.figure import (
     text,
 )
 from kvscope.report.figures.scales import is_wide, log_ticks
-from kvscope.report.words import Shown, estimate_text, of_interest, plural
+from kvscope.report.words import Shown, estimate_text, plural
 
 HEIGHT = 150
 LONGEST = 190  # pixels of a label
