@@ -5,21 +5,21 @@
 # make env     the Python environment only      PYTHON=python3.12  DEVICE=cuda
 #                                               VLLM_WHEEL=…  TORCH_INDEX=…  (README.md)
 # make nsys    NVIDIA Nsight Systems only
-# make lint    formats, types, and the checks of the workflow
+# make lint    formats, types, the checks of the workflow, and the documents' links
+# make docs    the documents as a site, in .cache/site
 # make clean   what a run leaves behind, but not results/, .venv/ or .nsys/
 #
 # Everything is installed into this directory, without root.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := demo
-.PHONY: demo test test-quick env env-dev nsys try-nsys lint clean
+.PHONY: demo test test-quick env env-dev nsys try-nsys lint docs clean
 
 export PYTHON DEVICE VLLM_WHEEL TORCH_INDEX
 unexport VENV   # the environment is .venv, whatever another tool calls so
 
 # What runs here keeps its caches here, too.
-IN_PLACE := XDG_CACHE_HOME='$(CURDIR)/.cache' MPLCONFIGDIR='$(CURDIR)/.cache/matplotlib' \
-            VLLM_CACHE_ROOT='$(CURDIR)/.cache/vllm' VLLM_NO_USAGE_STATS=1 \
+IN_PLACE := XDG_CACHE_HOME='$(CURDIR)/.cache' VLLM_CACHE_ROOT='$(CURDIR)/.cache/vllm' VLLM_NO_USAGE_STATS=1 \
             PATH='$(CURDIR)/.venv/bin':"$$PATH"
 
 CODE := src tests bench workflow
@@ -36,24 +36,27 @@ test-quick: env-dev
 	$(IN_PLACE) pytest -n 2 --dist loadfile -m 'not slow' tests/unit
 
 env:
-	@scripts/install-env.sh
+	@workflow/scripts/install-env.sh
 
 env-dev:
-	@scripts/install-env.sh dev
+	@workflow/scripts/install-env.sh dev
 
 nsys:
-	@scripts/install-nsys.sh .nsys
+	@workflow/scripts/install-nsys.sh .nsys
 
 # Without Nsight Systems there is one view less, and everything else runs.
 try-nsys: env
-	@scripts/install-nsys.sh .nsys || echo "Going on without it: runs record no NVTX ranges."
+	@workflow/scripts/install-nsys.sh .nsys || echo "Going on without it: runs record no NVTX ranges."
 
-lint: env-dev
+lint: env-dev docs
 	$(IN_PLACE) ruff check $(CODE)
 	$(IN_PLACE) ruff format --check $(CODE)
 	$(IN_PLACE) mypy
 	$(IN_PLACE) snakefmt --check Snakefile workflow
 	$(IN_PLACE) snakemake --lint
+
+docs: env-dev
+	$(IN_PLACE) mkdocs build --strict --quiet
 
 clean:
 	rm -rf .cache .snakemake .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,6 +1,6 @@
 # One study, end to end: plan → run → collect → analyse → report.
 #
-#   snakemake --profile profiles/local                        the quickstart study
+#   snakemake                                                 the quickstart study, here
 #   snakemake --profile profiles/local --config study=NAME    config/study/NAME.yaml
 #     … overrides="model=tiny-gqa seed=1,2"                   the study, or the defaults, with these
 #     … remeasure=invalid                                     measure again what is not valid
@@ -36,6 +36,12 @@ EXPERIMENTS = {entry["id"]: entry["resources"] for entry in PLAN["experiments"]}
 
 wildcard_constraints:
     id="[^/]+",
+
+
+# Of each machine, not of a whole cluster.
+resource_scopes:
+    engine="local",
+    gpu="local",
 
 
 localrules:

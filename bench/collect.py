@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from kvscope import ranges
-from kvscope.collect import collect_nsys
+from kvscope.collect.collector import collect_nsys
 from kvscope.files import write_json
 
 RESULTS = Path(__file__).parent / "results" / "collect.json"

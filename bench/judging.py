@@ -25,17 +25,17 @@ def judging(run: Path) -> dict[str, Any]:
     """Seconds and bytes of one run's checklist."""
     seconds = []
     for _ in range(TIMES):
-        facts, records = read_records(run)
+        records = read_records(run)
         began = time.process_time()
-        verdicts = checklist(run, facts, records)
+        verdicts = checklist(records)
         seconds.append(time.process_time() - began)
     tracemalloc.start()
-    checklist(run, facts, records)
+    checklist(records)
     peak_bytes = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    took_s = facts["timings_s"]["total"]
+    took_s = records.facts["timings_s"]["total"]
     return {
-        "experiment_id": facts["experiment_id"],
+        "experiment_id": records.facts["experiment_id"],
         "passes": len(records.steps),
         "rows": len(records.batch),
         "oracles": len(verdicts),

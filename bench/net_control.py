@@ -36,10 +36,10 @@ def main() -> None:
 
 def of_run(run: Path) -> dict[str, object]:
     """The mean errors of a pass over the repeats, and the metrics, in milliseconds."""
-    _, records = read_records(run)
-    repeats = list(records.repeats())
+    records = read_records(run)
+    repeats = list(records.valid_repeats())
     errors = [overhead.control_errors_s(repeat) for repeat in repeats]
-    found = metrics_of(records, [], "", "measured", "").set_index("metric")
+    found = metrics_of(records, [], "").set_index("metric")
     return {
         "repeats": len(repeats),
         "preemptions": found.at["preemptions", "value"],

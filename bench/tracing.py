@@ -62,7 +62,6 @@ def engine_process(workload: str, attention: str, pipe: Connection) -> None:
 
 def serving(engine: Any, requests: Any, mode: str, phase: str) -> dict[str, Any]:
     """Serve the requests once; seconds of each pass of the phase, and events."""
-    from kvscope.engine.attention.buffers import DROPPED, USED
     from kvscope.engine.marks import Marks
     from kvscope.engine.recording import Recording
     from kvscope.run.recorder import scheduled_rows
@@ -84,9 +83,11 @@ def serving(engine: Any, requests: Any, mode: str, phase: str) -> dict[str, Any]
         if all((tokens == 1) == (phase == "decode") for _, tokens, _, _ in scheduled_rows(p))
     ]
     events = dropped = 0
-    for traced in tracer.passes if mode in STRIDES else ():
-        counts = (traced.kernels[-1].counters - traced.first).sum(axis=0)
-        events, dropped = events + int(counts[USED]), dropped + int(counts[DROPPED])
+    if mode in STRIDES:
+        tracer.finish()
+        counts = [launch.segments for one in tracer.passes for launch in tracer.launches(one)]
+        events = sum(int(segments["events"].sum()) for segments in counts)
+        dropped = sum(int(segments["dropped"].sum()) for segments in counts)
     return {
         "seconds": wanted,
         "events": events,

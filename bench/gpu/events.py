@@ -49,7 +49,7 @@ def median_ms(call: Callable[[], object], device: torch.device) -> float:
 
 def compared(workload: Workload) -> dict[str, Any]:
     """One row: times, differences, and what was recorded."""
-    from kvscope.engine.attention.gpu_buffers import HEADER
+    from kvscope.engine.attention.cuda.buffer import HEADER
     from kvscope.events import RECORD
 
     on_gpu = workload.device.type == "cuda"
@@ -145,13 +145,11 @@ def provenance() -> dict[str, Any]:
 
 def timer(device: str) -> dict[str, Any]:
     """The step of the GPU's timer, and how closely it is tied to the host's clock."""
-    from kvscope.engine.attention import gpu_clock
+    from kvscope.engine.attention.cuda.clock import CudaClock
 
-    first = gpu_clock.sample(device)
-    return {
-        "step_ns": gpu_clock.resolution_ns(device),
-        "calibration_uncertainty_ns": first.uncertainty_ns,
-    }
+    clock = CudaClock(device)
+    uncertainty_ns = clock.sample().uncertainty_ns
+    return {"step_ns": clock.resolution_ns(1), "calibration_uncertainty_ns": uncertainty_ns}
 
 
 def verdict(result: dict[str, Any]) -> list[str]:

@@ -38,21 +38,21 @@ class Workload:
     @cached_property
     def tiles(self) -> Any:
         """The batch's tiles on the device."""
-        from kvscope.engine.attention import gpu_launch
-        from kvscope.engine.attention.gpu_batch import batch, tile_tokens
+        from kvscope.engine.attention.cuda import launch
+        from kvscope.engine.attention.cuda.batch import cut_batch, tile_tokens
 
         on_gpu = self.device.type == "cuda"
         properties = torch.cuda.get_device_properties(self.device) if on_gpu else None
         processors = properties.multi_processor_count if properties else 2
         starts, lengths = self.starts.cpu().numpy(), self.lengths.cpu().numpy()
-        work = batch(starts, lengths, BLOCK, self.heads, tile_tokens(1, 2), processors)
-        [tiles] = gpu_launch.to_device(work, self.heads, self.head_size, 1, self.device).tiles
+        work = cut_batch(starts, lengths, BLOCK, self.heads, tile_tokens(1, 2), processors)
+        [tiles] = launch.to_device(work, self.heads, self.head_size, 1, self.device).tiles
         return tiles
 
     @cached_property
     def segments(self) -> Any:
         """Room for all events of one call, used by each call anew."""
-        from kvscope.engine.attention.gpu_buffers import HEADER_WORDS, Segments
+        from kvscope.engine.attention.cuda.buffer import HEADER_WORDS, Segments
         from kvscope.events import RECORD_WORDS
 
         events, count = self.tiles.host.events(1), self.tiles.host.segments(1)
@@ -62,9 +62,9 @@ class Workload:
 
     def ours(self, record: bool = False) -> torch.Tensor:
         """Our kernel."""
-        from kvscope.engine.attention import gpu_launch
+        from kvscope.engine.attention.cuda import launch
 
-        gpu_launch.attend(
+        launch.attend(
             *(self.query, self.cache, self.output, self.table, self.tiles, self.scale),
             self.segments if record else None,
         )

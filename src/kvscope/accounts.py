@@ -5,7 +5,6 @@ every file that the stage wrote with its size and SHA-256, so that a later stage
 another measurement and a table that was changed.
 """
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,6 +16,7 @@ from kvscope.reading import shown
 from kvscope.runfile import (
     COMPLETE,
     IMPORTED_FROM,
+    PERFETTO,
     RUN_FILE,
     TRACING,
     changed,
@@ -25,21 +25,14 @@ from kvscope.runfile import (
     run_sha256,
 )
 from kvscope.runschema import ABSENT, File, FileName, Whole
-from kvscope.tables import (
-    CUDA_API,
-    GPU_KERNELS,
-    GPU_MEMCPYS,
-    KV_EVENTS,
-    KV_KERNELS,
-    METRICS,
-    NVTX_RANGES,
-    SCHEMA_VERSION,
-    TIMELINE,
-    Table,
-)
+from kvscope.tables import KV_TABLES, METRICS, NSYS_TABLES, SCHEMA_VERSION, TIMELINE, Table
 
 COLLECTED, ANALYSED = "collect.json", "analyse.json"
-# The command that makes an account and its files.
+# The files that a stage may make beside its account, and the command that makes them.
+FILES = {
+    COLLECTED: (*(table.file for table in (*NSYS_TABLES, *KV_TABLES, TIMELINE)), PERFETTO),
+    ANALYSED: (METRICS.file,),
+}
 COMMANDS = {COLLECTED: "kvscope collect", ANALYSED: "kvscope analyse"}
 
 
@@ -115,22 +108,20 @@ class _Analysed(_Account):
 _SCHEMAS: dict[str, type[_Account]] = {COLLECTED: _Collected, ANALYSED: _Analysed}
 
 
-def begin(out: Path, account: str, files: Iterable[str]) -> None:
-    """Make `out` ready for a stage's `files`: remove the account and files of an earlier run.
+def begin(out: Path, account: str) -> None:
+    """Make `out` ready for a stage's files: remove the account and files of an earlier run.
 
     Nothing vouches for files while they change, and none is left that is not made again.
     """
     make_directory(out)
-    for name in (account, *files):
+    for name in (account, *FILES[account]):
         remove(out / name)
     remove_temporaries(out)
 
 
-def write(
-    out: Path, account: str, run: Path | None, files: Iterable[str], facts: dict[str, Any]
-) -> None:
-    """Write an account of the `files` in `out`, made of the measurement in `run`, if of any."""
-    made = {name: recorded(out / name) for name in files if (out / name).exists()}
+def write(out: Path, account: str, run: Path | None, facts: dict[str, Any]) -> None:
+    """Write an account of a stage's files in `out`, made of the measurement in `run`, if any."""
+    made = {name: recorded(out / name) for name in FILES[account] if (out / name).exists()}
     of = run_sha256(run) if run else None
     write_json(out / account, {"schema": SCHEMA_VERSION, "run_sha256": of, **facts, "files": made})
 
@@ -168,20 +159,16 @@ def read(out: Path, account: str, run: Path) -> dict[str, Any]:
 def _files_due(account: str, record: dict[str, Any]) -> set[str]:
     """The files that a stage makes of a run with this run.json; it may make more."""
     if account == ANALYSED:
-        return _files(METRICS)
-    due = _files(KV_EVENTS, KV_KERNELS) if _has_kv_events(record) else set()
-    if IMPORTED_FROM in record:
-        return due  # others published no more
-    return due | _files(NVTX_RANGES, CUDA_API, GPU_KERNELS, GPU_MEMCPYS, TIMELINE)
+        return {METRICS.file}
+    due: tuple[Table, ...] = KV_TABLES if _has_kv_events(record) else ()
+    if IMPORTED_FROM not in record:  # others published no more
+        due += (*NSYS_TABLES, TIMELINE)
+    return {table.file for table in due}
 
 
 def _has_kv_events(record: dict[str, Any]) -> bool:
     """Whether a run was traced to its end; one that failed may have left no events."""
     return TRACING in record and record["status"] == COMPLETE
-
-
-def _files(*made: Table) -> set[str]:
-    return {f"{table.name}.parquet" for table in made}
 
 
 def is_current(out: Path, account: str, run: Path) -> bool:

@@ -21,6 +21,7 @@ from kvscope.errors import (
     KvscopeError,
     reason_of,
 )
+from kvscope.layout import RESULTS, experiment_directory
 from kvscope.plan.layers import SHIPPED
 
 # Stages are imported when their command runs: `kvscope plan` must not wait for vLLM.
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
-RESULTS = Path("results")
 CONFIG = Path("config")
 HELP_WIDTH = 78
 OVERRIDES_HELP = "settings in Hydra's grammar; config/README.md explains every key"
@@ -77,6 +77,7 @@ def build_parser() -> argparse.ArgumentParser:
     for add in (_add_plan, _add_run, _add_collect, _add_import, _add_analyse, _add_report):
         add(commands)
     _add_status(commands)
+    _add_compare(commands)
     _add_check(commands)
     _add_doctor(commands)
     _add_shipped(commands)
@@ -252,7 +253,7 @@ def _measure(experiment: Experiment, given: argparse.Namespace) -> bool:
     from kvscope import runfile
     from kvscope.run import supervisor
 
-    directory = given.out or RESULTS / "experiments" / experiment.id
+    directory = given.out or experiment_directory(RESULTS, experiment.id)
     facts = supervisor.run(experiment, directory, force=given.force)
     if facts["status"] == runfile.COMPLETE:
         print(directory)
@@ -308,7 +309,7 @@ def _collect(given: argparse.Namespace) -> int:
     from kvscope.accounts import COLLECTED
     from kvscope.collect import collector
     from kvscope.files import read_json
-    from kvscope.runfile import tables_directory
+    from kvscope.layout import tables_directory
 
     if (given.run is None) == (given.nsys is None):
         raise BadInput("collect: give a run's directory, or --nsys FILE.sqlite with --out DIR")
@@ -352,9 +353,9 @@ def _add_import(commands: Commands) -> None:
 
 
 def _import(given: argparse.Namespace) -> int:
-    from kvscope.collect import artifact
+    from kvscope.collect.unboxkv import importer
 
-    summary = artifact.import_run(given.kind, given.paths, given.out, given.series)
+    summary = importer.import_run(given.kind, given.paths, given.out, given.series)
     if summary:
         print(summary)
     print(given.out)
@@ -385,7 +386,7 @@ def _add_analyse(commands: Commands) -> None:
 
 def _analyse(given: argparse.Namespace) -> int:
     from kvscope.analyse import experiment, show
-    from kvscope.runfile import tables_directory
+    from kvscope.layout import tables_directory
 
     if given.out and len(given.runs) > 1:
         raise BadInput("analyse: --out takes the tables of one run; leave it out for several")
@@ -414,14 +415,15 @@ def _add_report(commands: Commands) -> None:
 
 
 def _report(given: argparse.Namespace) -> int:
-    from kvscope.report.figures.registry import figures_of, lacking
+    from kvscope.report.figures.registry import drawings, lacking
     from kvscope.report.load import load
     from kvscope.report.study import write_report
     from kvscope.report.summary import refusals, summary
 
     found = load(given.what, given.results)
-    print(write_report(found, given.results, given.out))
-    print("\n".join([*summary(found), *lacking(found, figures_of(found))]))
+    drawn = drawings(found)
+    print(write_report(found, drawn, given.results, given.out))
+    print("\n".join([*summary(found), *lacking(found, drawn)]))
     if refused := refusals(found):
         raise KvscopeError("not shown: " + ", ".join(refused))
     return EXIT_DONE
@@ -439,6 +441,33 @@ def _status(given: argparse.Namespace) -> int:
     from kvscope.report.summary import summary
 
     print("\n".join(summary(load(given.what, given.results))))
+    return EXIT_DONE
+
+
+def _add_compare(commands: Commands) -> None:
+    text = (
+        "Compare two studies, or one study in two results, or two runs: a verdict on each metric. "
+        "A difference is one of disjoint 95 % confidence intervals."
+    )
+    examples = ("results/studies/quickstart /other/results/studies/quickstart",)
+    parser = _command(commands, "compare", _compare, text, *examples)
+    for name, which in (("first", "A"), ("second", "B")):
+        parser.add_argument(
+            name, metavar=which, help="a study's name or directory, or a run's directory"
+        )
+    parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR")
+    parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
+
+
+def _compare(given: argparse.Namespace) -> int:
+    from kvscope.report import compare
+
+    sides = (compare.read(what, given.results) for what in (given.first, given.second))
+    found = compare.differences(*sides)
+    if given.json:
+        print(json.dumps(compare.as_json(found), indent=2, allow_nan=False))
+    else:
+        print("\n".join(compare.lines(found)))
     return EXIT_DONE
 
 

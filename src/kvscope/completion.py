@@ -15,6 +15,7 @@ from typing import Any
 import argcomplete
 from argcomplete.completers import DirectoriesCompleter, FilesCompleter
 
+from kvscope import layout
 from kvscope.plan import layers
 
 Completer = Callable[..., Iterable[str]]
@@ -80,22 +81,22 @@ def _enumerated(value: dict[str, Any]) -> Iterator[str]:
 
 def runs(prefix: str, **_: Any) -> list[str]:
     """Directories of runs, in results/ or here; where none begins so, any directories."""
-    places = (Path().glob(f"{place}/{RUN_FILE}") for place in ("results/experiments/*", "*"))
-    found = [str(path.parent) for place in places for path in place]
+    places = (layout.RESULTS / layout.EXPERIMENTS, Path())
+    found = [str(path.parent) for place in places for path in place.glob(f"*/{RUN_FILE}")]
     return [run for run in found if run.startswith(prefix)] or list(directories(prefix))
 
 
 def studies_and_runs(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
     """What `kvscope report` takes: a planned study, or directories of runs."""
-    planned = parsed_args.results.glob("studies/*/manifest.json")
+    planned = parsed_args.results.glob(f"{layout.STUDIES}/*/{layout.MANIFEST}")
     return [*(path.parent.name for path in planned), *runs(prefix)]
 
 
 def kinds(prefix: str, **_: Any) -> tuple[str, ...]:
     """What `kvscope import` takes."""
-    from kvscope.collect.artifact import KINDS  # pandas comes with it
+    from kvscope.collect.unboxkv.provenance import IMPORT_KINDS
 
-    return KINDS
+    return IMPORT_KINDS
 
 
 # By the name of an argument in the parsers, which means one thing in all commands.

@@ -13,17 +13,13 @@ no median, because what is due is added up, and durations are skewed.
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from scipy.optimize import nnls
 
+from kvscope.arraytypes import Bools, Floats
 from kvscope.stalls import MAD_TO_SIGMA
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
-
-# Plain decode passes around one that tell how fast the machine was there and then.
+# Plain decode passes around one that show how fast the machine was there and then.
 NEAREST = 10
 TERMS = ("decodes", "context")
 # A coefficient is fitted only to so many passes, or more.
@@ -88,9 +84,9 @@ def decode_due_s(steps: pd.DataFrame, batch: pd.DataFrame) -> pd.Series:
 
 
 def held_out_due_s(steps: pd.DataFrame, batch: pd.DataFrame) -> pd.Series:
-    """The same of plain decode passes only, each as other ones tell.
+    """The same of plain decode passes only, each by a fit to others.
 
-    Every FOLDS-th pass is held out together; NaN where no pass is left to tell.
+    Every FOLDS-th pass is held out together; NaN where no other pass is left.
     """
     plain = decode_passes(steps, batch)[plain_decode(steps)]
     due, fold = np.empty(len(plain)), np.arange(len(plain)) % FOLDS
@@ -103,7 +99,7 @@ def held_out_due_s(steps: pd.DataFrame, batch: pd.DataFrame) -> pd.Series:
 def decode_cost(plain: pd.DataFrame) -> DecodeCost:
     """The cost fitted to these of `decode_passes`; NaN of no pass.
 
-    A term that is the same in all passes tells nothing, nor do few passes tell several: they are
+    A term that is the same in all passes cannot be fitted, nor can several to few passes: they are
     left out, the context first, and in the end what is due is a mean.
     """
     if plain.empty:
@@ -121,25 +117,25 @@ def decode_cost(plain: pd.DataFrame) -> DecodeCost:
     return cost
 
 
-def _due_s(plain: pd.DataFrame, asked: pd.DataFrame) -> Floats:
-    """What the plain passes tell to be due in those asked."""
+def _due_s(plain: pd.DataFrame, passes: pd.DataFrame) -> Floats:
+    """What is due in some passes, by the plain ones."""
     cost = decode_cost(plain)
-    due = np.full(len(asked), np.nan)
-    for number in asked["repeat"].unique():
-        of_repeat = (asked["repeat"] == number).to_numpy()
-        near, there = plain[plain["repeat"] == number].sort_values("step"), asked[of_repeat]
+    due = np.full(len(passes), np.nan)
+    for number in passes["repeat"].unique():
+        of_repeat = (passes["repeat"] == number).to_numpy()
+        near, there = plain[plain["repeat"] == number].sort_values("step"), passes[of_repeat]
         due[of_repeat] = cost.fitted_s(there) * _level(near, cost.fitted_s(near), there)
-    return np.where(asked["decodes"] > 0, due, 0.0)
+    return np.where(passes["decodes"] > 0, due, 0.0)
 
 
-def _level(plain: pd.DataFrame, fitted_s: Floats, asked: pd.DataFrame) -> Floats:
-    """Around each pass asked: what the NEAREST plain passes took over what was fitted to them.
+def _level(plain: pd.DataFrame, fitted_s: Floats, passes: pd.DataFrame) -> Floats:
+    """Around each of `passes`: what the NEAREST plain passes took over what was fitted to them.
 
     Of two equally near the earlier one counts. `plain` are of the same repeat and ascend.
     """
     if plain.empty:
-        return np.full(len(asked), np.nan)
-    at, wanted = (passes["step"].to_numpy(np.int64) for passes in (plain, asked))
+        return np.full(len(passes), np.nan)
+    at, wanted = (frame["step"].to_numpy(np.int64) for frame in (plain, passes))
     # The nearest are among the NEAREST before and the NEAREST after.
     window = np.searchsorted(at, wanted)[:, None] + np.arange(-NEAREST, NEAREST)
     index = window.clip(0, len(at) - 1)
@@ -159,7 +155,7 @@ def _huber(columns: Floats, values: Floats) -> Floats:
     Least squares again and again, with less weight for what lies far off.
     """
     matrix = np.column_stack([np.ones(len(values)), columns])
-    scale = np.abs(matrix).max(axis=0)  # columns alike in size, for nnls
+    scale = np.abs(matrix).max(axis=0)  # columns of one size, for nnls
     matrix /= scale
     weight = np.ones(len(values))
     found = np.zeros(matrix.shape[1])

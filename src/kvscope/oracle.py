@@ -1,13 +1,14 @@
 """What an oracle is: a sentence that must hold, held against what a run has recorded.
 
 An oracle has a name, a sentence and a function that looks for what contradicts it. The function
-answers None where the sentence says nothing of what it was shown: a run that never preempts tells
-nothing of copies.
+answers None where the sentence does not apply: a run that never preempts says nothing of copies.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+import numpy.typing as npt
 
 Subject = TypeVar("Subject")
 
@@ -24,19 +25,44 @@ class Violations:
     def __bool__(self) -> bool:
         return self.count > 0
 
+    def __add__(self, other: "Violations") -> "Violations":
+        return Violations(self.count + other.count, self.first or other.first)
+
 
 NONE = Violations()
 
 
+def violations(places: Sequence[Any] | npt.NDArray[Any], words: Callable[[Any], str]) -> Violations:
+    """One violation at each of these places, and what is wrong at the first in words."""
+    return Violations(len(places), words(places[0])) if len(places) else NONE
+
+
+@dataclass(frozen=True)
+class Need(Generic[Subject]):
+    """What must have been recorded for a sentence to say anything: in words, and whether it was."""
+
+    words: str = ""
+    met: Callable[[Subject], bool] = lambda _: True
+
+
 @dataclass(frozen=True)
 class Oracle(Generic[Subject]):
-    """A sentence about a subject, the function that looks for what contradicts it, and its needs.
+    """A sentence about a subject, the function that looks for what contradicts it, and its need.
 
-    `needs` says in words what must have been recorded for the sentence to say anything.
+    A function may also find out itself that the sentence does not apply, and answer None.
     """
 
     look: Callable[[Subject], Violations | None]
-    needs: str = ""
+    need: Need[Subject] = Need()
+
+    @property
+    def needs(self) -> str:
+        """Its need in words."""
+        return self.need.words
+
+    def found(self, subject: Subject) -> Violations | None:
+        """What contradicts the sentence; None where it does not apply."""
+        return self.look(subject) if self.need.met(subject) else None
 
     @property
     def name(self) -> str:
@@ -46,7 +72,16 @@ class Oracle(Generic[Subject]):
     @property
     def sentence(self) -> str:
         """What must hold: the first paragraph of the function's documentation, in one line."""
-        return " ".join((self.look.__doc__ or "").partition("\n\n")[0].split())
+        return self._paragraphs[0]
+
+    @property
+    def details(self) -> str:
+        """What else its documentation says, in one line."""
+        return " ".join(self._paragraphs[1:])
+
+    @property
+    def _paragraphs(self) -> list[str]:
+        return [" ".join(part.split()) for part in (self.look.__doc__ or "").split("\n\n")]
 
 
 @dataclass(frozen=True)
@@ -71,4 +106,4 @@ def verdict(oracle: Oracle[Subject], found: Violations | None) -> Verdict:
 
 def judged(oracles: Iterable[Oracle[Subject]], subject: Subject) -> list[Verdict]:
     """The verdict of each oracle on a subject."""
-    return [verdict(oracle, oracle.look(subject)) for oracle in oracles]
+    return [verdict(oracle, oracle.found(subject)) for oracle in oracles]

@@ -1,7 +1,7 @@
 """The Python packages that kvscope needs, and whether they are installed whole.
 
-`kvscope doctor` asks here, and so does scripts/install-env.sh, which runs this file by its path in
-environments where little else may work. So it imports the standard library only.
+`kvscope doctor` asks here, and so does workflow/scripts/install-env.sh, which runs this file by its
+path in environments where little else may work. So it imports the standard library only.
 
     python -I src/kvscope/packages.py [--forget] WHEEL PART…
 
@@ -262,7 +262,7 @@ def in_checkout() -> bool:
 def variant() -> tuple[str, str]:
     """The device that this Python's environment is for, and the wheel of vLLM, if one was given.
 
-    scripts/install-env.sh notes them; in an environment made by hand, vLLM's name tells.
+    workflow/scripts/install-env.sh notes them; in an environment made by hand, vLLM's name tells.
     """
     with suppress(OSError):
         first, *_ = (Path(sys.prefix) / "variant").read_text("utf-8").split("\n")

@@ -26,7 +26,9 @@ RUN_FILE = "run.json"
 SESSION_FILE = "session.json"  # from the measured process to its supervisor
 LOG_FILE = "log.txt"
 KERNEL_EVENTS = "kernel_events.jsonl.zst"
+PERFETTO = "trace.perfetto-trace"  # among the collected tables
 SPOOL = "kernel_events.tmp"  # a repeat's KV events as the kernels wrote them; gone after the run
+NSYS_REPORT, NSYS_EXPORT = "trace.nsys-rep", "trace.sqlite"
 IMPORTED_FROM = "imported_from"  # key that only the record of a run made elsewhere has
 TRACING = "tracing"  # key that only the record of a run with KV events has
 COMPLETE, FAILED = "complete", "failed"
@@ -40,15 +42,11 @@ EXPERIMENT_FILE = "experiment.yaml"
 # Every file a run may leave and that run.json vouches for, in the order of results' layout.
 RECORDED_FILES = (
     EXPERIMENT_FILE,
-    "workload.parquet",
-    "requests.parquet",
-    "steps.parquet",
-    "batch.parquet",
-    "preemptions.parquet",
-    "layers.parquet",
+    *("workload.parquet", "requests.parquet", "steps.parquet"),
+    *("batch.parquet", "preemptions.parquet", "layers.parquet"),
     KERNEL_EVENTS,
-    "trace.nsys-rep",
-    "trace.sqlite",
+    NSYS_REPORT,
+    NSYS_EXPORT,
 )
 
 
@@ -228,10 +226,3 @@ def withdraw_request(directory: Path) -> None:
 def is_requested(directory: Path) -> bool:
     """Whether a new measurement is asked for."""
     return (directory / MEASURE_AGAIN).exists()
-
-
-def tables_directory(run: Path) -> Path:
-    """Where a run's tables go: results/tables/<id> of results/experiments/<id>, or in the run."""
-    if run.parent.name != "experiments":
-        run = run.resolve()  # it may be given as '.', or through a link
-    return run.parent.parent / "tables" / run.name if run.parent.name == "experiments" else run

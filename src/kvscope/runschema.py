@@ -16,6 +16,10 @@ FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._+-]*$", max_l
 ABSENT: Any = None  # the default of a key that may be absent, but not null
 
 
+MEASURED = "measured"
+"""The time_source of times by a real clock."""
+
+
 class _Part(BaseModel):
     """Known keys have these types; more keys may come with later versions."""
 
@@ -122,6 +126,7 @@ class Engine(_Part):
     block_bytes: Annotated[Real, Field(ge=0)] | None = None
     layers: Annotated[Whole, Field(lt=2**31)] | None = None
     device: str | None = None
+    copies_awaited: bool = False
     leaked_blocks: list[Leak] = []
     reference_checks: Compared = ABSENT
     swap_checks: Compared = ABSENT
@@ -170,7 +175,7 @@ class RunRecord(_Part):
     status: Literal["complete", "failed"]
     files: dict[FileName, File]
     reason: str | None = None
-    time_source: str = "measured"
+    time_source: str = MEASURED
     profiler: Profiler = ABSENT
     versions: dict[str, str | None] = {}
     hardware: Hardware = ABSENT

@@ -8,8 +8,9 @@ blocks), so a stall is looked for among their own kind.
 """
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
+
+from kvscope.arraytypes import Bools, Int64s
 
 # A pass is stalled if it exceeds both: this many times the median of its class …
 STALL_RATIO = 3.0
@@ -21,7 +22,7 @@ MINIMUM_CLASS = 5
 MAD_TO_SIGMA = 1.4826
 
 
-def power_class(count: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def power_class(count: Int64s) -> Int64s:
     """0 for 0, otherwise 1 + ⌊log2(count)⌋: counts within a factor of two share a class."""
     return np.where(count > 0, 1 + np.floor(np.log2(np.maximum(count, 1))), 0).astype(np.int64)
 
@@ -63,7 +64,7 @@ def usual_s(steps: pd.DataFrame) -> pd.Series:
     return usual
 
 
-def stalled(steps: pd.DataFrame) -> npt.NDArray[np.bool_]:
+def stalled(steps: pd.DataFrame) -> Bools:
     """Which passes of a `steps` table (all repeats together) are stalls."""
     if steps.empty:
         return np.zeros(0, dtype=bool)
@@ -71,5 +72,5 @@ def stalled(steps: pd.DataFrame) -> npt.NDArray[np.bool_]:
     sigma = MAD_TO_SIGMA * (duration - usual).abs().groupby(kind).transform("median")
     large_enough = duration.groupby(kind).transform("size") >= MINIMUM_CLASS
     beyond = (duration > STALL_RATIO * usual) & (duration > usual + STALL_DEVIATIONS * sigma)
-    flags: npt.NDArray[np.bool_] = (large_enough & beyond).to_numpy(dtype=bool)
+    flags: Bools = (large_enough & beyond).to_numpy(dtype=bool)
     return flags

@@ -52,6 +52,11 @@ class Table:
         )
 
     @property
+    def file(self) -> str:
+        """The name of its file."""
+        return f"{self.name}.parquet"
+
+    @property
     def names(self) -> list[str]:
         """Column names in order."""
         return [c.name for c in self.columns]
@@ -166,7 +171,7 @@ PREEMPTIONS = Table(
         Column(
             "policy",
             TEXT,
-            "what was done: 'swap', or 'recompute' (also where the host pool had no room)",
+            "the action, by name: 'swap', 'recompute' (also where the host pool had no room), …",
         ),
         Column("refused", BOOL, "the policy wanted to keep it, and the host pool had no room"),
         Column("blocks", I32, "blocks taken from it (preempt) or given to it (resume)"),
@@ -357,24 +362,12 @@ METRICS = Table(
     ),
 )
 
+# What a run records of itself, and what is collected of its traces.
+HOST_TABLES = (WORKLOAD, REQUESTS, STEPS, BATCH, PREEMPTIONS, LAYERS)
+NSYS_TABLES = (NVTX_RANGES, CUDA_API, GPU_KERNELS, GPU_MEMCPYS)
+KV_TABLES = (KV_EVENTS, KV_KERNELS)
 TABLES: dict[str, Table] = {
-    table.name: table
-    for table in (
-        WORKLOAD,
-        REQUESTS,
-        STEPS,
-        BATCH,
-        PREEMPTIONS,
-        LAYERS,
-        KV_EVENTS,
-        KV_KERNELS,
-        NVTX_RANGES,
-        GPU_KERNELS,
-        GPU_MEMCPYS,
-        CUDA_API,
-        TIMELINE,
-        METRICS,
-    )
+    table.name: table for table in (*HOST_TABLES, *KV_TABLES, *NSYS_TABLES, TIMELINE, METRICS)
 }
 
 

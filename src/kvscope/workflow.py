@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvscope import accounts, runfile
+from kvscope import accounts, layout, runfile
 from kvscope.accounts import ANALYSED, COLLECTED
 from kvscope.errors import BadInput
 from kvscope.plan import manifest
@@ -102,13 +102,13 @@ def settings_of(experiment_id: str, given: Options, results: Path, dag: Any) -> 
         with locked_if_free(path.parent, SUPERVISOR_LOCK) as free:
             if free:
                 runfile.withdraw_request(path.parent)
-    dag.forcefiles.update(forced(path.parent, given.remeasure, results))
+    dag.forcefiles.update(forced(path.parent, given.remeasure))
     return str(path)
 
 
-def forced(directory: Path, remeasure: str | None, results: Path) -> set[str]:
+def forced(directory: Path, remeasure: str | None) -> set[str]:
     """The outputs of one experiment that are to be made again."""
-    outdated = _outdated(directory, results)
+    outdated = _outdated(directory)
     again = [directory / RUN_DONE] if _again(directory, remeasure) else []
     return {str(path) for path in (outdated, *again) if path}
 
@@ -126,13 +126,13 @@ def _again(directory: Path, remeasure: str | None) -> bool:
     return remeasure == INVALID and is_invalid(directory)
 
 
-def _outdated(directory: Path, results: Path) -> Path | None:
+def _outdated(directory: Path) -> Path | None:
     """The first product of an experiment that is not of its last measurement; None if all are.
 
     Snakemake does not look for files that are missing between files that are there: when a job
     failed, its outputs are gone and those that were made from them before are still there.
     """
-    tables = results / "tables" / directory.name
+    tables = layout.tables_directory(directory)
     if not (directory / RUN_DONE).exists():
         return directory / RUN_DONE if (tables / ANALYSED).exists() else None
     for account in (COLLECTED, ANALYSED):
@@ -151,7 +151,7 @@ def is_invalid(directory: Path) -> bool:
     except BadInput:
         return True
     try:
-        account = accounts.read(runfile.tables_directory(directory), ANALYSED, directory)
+        account = accounts.read(layout.tables_directory(directory), ANALYSED, directory)
     except BadInput:
         return False  # without an account of this measurement it is analysed anyway
     return account.get("valid") is False
@@ -166,7 +166,7 @@ def request_forced(dag: Any, given: Options, results: Path) -> None:
     named = {*settings.forcerun, *(settings.targets if settings.forcetargets else ())}
     for job in dag.needrun_jobs():
         if job.rule.name == RULE:
-            directory = results / "experiments" / job.wildcards.id
+            directory = layout.experiment_directory(results, job.wildcards.id)
             forced_here = settings.forceall or RULE in named or str(job.output[0]) in named
             if forced_here or _again(directory, given.remeasure):
                 runfile.request_again(directory)

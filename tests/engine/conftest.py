@@ -72,8 +72,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Runner:
             assert facts["status"] == "complete", (directory / "log.txt").read_text()[-3000:]
             # Every run is held against itself. Under load all of its requests may time out.
             assert [c for c in check_run(directory) if "nothing_served" not in c] == []
-            facts, records = read_records(directory)
-            made[overrides] = Run(directory, facts, records)
+            made[overrides] = Run(directory, facts, read_records(directory))
         return made[overrides]
 
     return run

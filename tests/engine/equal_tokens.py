@@ -99,7 +99,7 @@ def compared(model: str, seeds: range) -> Iterator[dict[str, Any]]:
                 given, recording = tokens(engine, scarce, seed)
                 differing.append([i for i in given if given[i] != expected[seed][i]])
                 preempted.append([p.request_id for p in recording.preemptions])
-                swapped.append(sum(p.swapped for p in recording.preemptions))
+                swapped.append(sum(p.action.copies for p in recording.preemptions))
                 left.append(engine.scheduler.kv_blocks_used + engine.scheduler.host_blocks_used)
         yield {
             "case": fault or f"{batching} {overflow}",

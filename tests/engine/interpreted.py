@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from kvscope.engine.attention import numba_kernels
+from kvscope.engine.attention.cpu import kernels as compiled
 
-SOURCE = Path(numba_kernels.__file__).read_text(encoding="utf-8")
+SOURCE = Path(compiled.__file__).read_text(encoding="utf-8")
 Fault = tuple[str, str]
 
 
@@ -47,7 +47,7 @@ def kernels(*faults: Fault) -> Any:
         "get_thread_id": lambda: 0,
         "ticks": ticks,
     }
-    replaced = ("from numba", "from kvscope.engine.attention.clock")
+    replaced = ("from numba", "from kvscope.engine.attention.cpu.clock")
     lines = [line for line in source.splitlines() if not line.startswith(replaced)]
-    exec(compile("\n".join(lines), "numba_kernels", "exec"), space)
+    exec(compile("\n".join(lines), "kernels", "exec"), space)
     return SimpleNamespace(**space)

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from kvscope.engine.attention import numba_kernels
-from kvscope.engine.attention.batches import Batch, batch
-from kvscope.engine.attention.numba_attention import elements, flat
-from kvscope.engine.attention.tracer import Segments
+from kvscope.engine.attention.cpu import kernels as compiled
+from kvscope.engine.attention.cpu.backend import elements, flat
+from kvscope.engine.attention.cpu.batch import Batch, cut_batch
+from kvscope.engine.attention.cpu.buffer import Segments
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class Case:
         self.shape = shape
         torch.manual_seed(seed)
         s, generator = shape, np.random.default_rng(seed)
-        lengths = [context + new for context, new in s.rows]
-        needed = [-(-length // s.block_size) for length in lengths]
+        self.lengths = np.array([context + new for context, new in s.rows], np.int32)
+        needed = [-(-length // s.block_size) for length in self.lengths.tolist()]
         blocks = generator.permutation(sum(needed)) + 1
         self.table = np.zeros((len(s.rows), max(needed) + 1), np.int32)
         for row, (first, count) in enumerate(zip(np.cumsum([0, *needed]), needed, strict=False)):
@@ -69,9 +69,7 @@ class Case:
         self.key = torch.randn(tokens, s.kv_heads, s.head_size).to(s.dtype)
         self.value = torch.randn(tokens, s.kv_heads, s.head_size).to(s.dtype)
         self.starts = np.cumsum([0, *(new for _, new in s.rows)]).astype(np.int32)
-        self.cut: Batch = batch(
-            self.starts, np.array(lengths, np.int32), self.table, s.block_size, s.tile
-        )
+        self.cut: Batch = cut_batch(self.starts, self.lengths, self.table, s.block_size, s.tile)
 
     def expected_events(self, head_stride: int = 1) -> int:
         return 2 * len(self.cut.pieces) + 2 * self.cut.reads * len(
@@ -97,8 +95,8 @@ class Case:
     def attend(self, cache: torch.Tensor, into: Segments | None, kernels: Any) -> torch.Tensor:
         """Run the attention kernel; its result."""
         s = self.shape
-        longest = max(context + new for context, new in s.rows)
-        words = numba_kernels.scratch_words(s.block_size, s.head_size, s.tile * s.group, longest)
+        longest = int(self.lengths.max())
+        words = compiled.scratch_words(s.block_size, s.head_size, s.tile * s.group, longest)
         scratch = np.full((THREADS, words), np.nan, np.float32)
         out = torch.empty(self.query.shape)
         kernels.attend(
@@ -109,7 +107,7 @@ class Case:
         return out
 
     def run(
-        self, into: Segments | None = None, kernels: Any = numba_kernels
+        self, into: Segments | None = None, kernels: Any = compiled
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The attention's result and the cache after it; events go into `into`."""
         cache = self.fresh_cache()
@@ -166,7 +164,7 @@ def by_vllm(case: Case) -> torch.Tensor:
     slots, *new = zip(*rows, strict=True)
     ops.cpu_attn_reshape_and_cache(*map(torch.stack, new), keys, values, torch.tensor(slots), "vec")
     starts = torch.from_numpy(case.starts)
-    lengths = torch.tensor([context + new for context, new in s.rows], dtype=torch.int32)
+    lengths = torch.from_numpy(case.lengths)
     plan = ops.cpu_attn_get_scheduler_metadata(
         num_reqs=len(s.rows),
         num_heads=s.kv_heads * s.group,

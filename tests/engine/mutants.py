@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvscope import tables
+from kvscope.actions import RECOMPUTE
 from kvscope.analyse.oracles.registry import judge_tables
-from kvscope.analyse.oracles.run import Run
 from kvscope.analyse.records import Records
 from kvscope.engine.marks import Marks
 from kvscope.engine.recording import Recording
@@ -110,7 +110,7 @@ RECORDINGS: dict[str, Change] = {
     "preemptions are 50 ms early": of_preemptions(time_ns=lambda p: p.time_ns - 50 * MS),
     "preempted tokens lack one": of_preemptions(tokens=lambda p: p.tokens - 1),
     "preempted blocks lack one": of_preemptions(blocks=lambda p: p.blocks - 1),
-    "a refused copy": of_preemptions(refused=lambda p: True, swapped=lambda p: False),
+    "a refused copy": of_preemptions(refused=lambda p: True, action=lambda p: RECOMPUTE),
     WAITING: of_passes(waiting=lambda p: p.waiting + 1),
     "one block fewer is in use": of_passes(kv_blocks_free=lambda p: p.kv_blocks_free + 1),
     "the host pool is empty": of_passes(host_blocks_used=lambda p: 0),
@@ -144,10 +144,18 @@ def violated(repeat: Repeat, facts: dict[str, Any], requests: Any, served: "Serv
     steps = repeat.steps.assign(stalled=stalled(repeat.steps))
     workload = tables.to_arrow(tables.WORKLOAD, to_frame(requests)).to_pandas()
     outcomes = tables.to_arrow(tables.REQUESTS, outcome(repeat, 0, requests, served)).to_pandas()
-    size = facts["engine"]["block_size"]
-    records = Records(workload, outcomes, steps, repeat.batch, repeat.preemptions, size)
-    run = Run(facts, records, repeat.layers)
-    return [found.name for found in judge_tables(run) if found.state == VIOLATED]
+    records = Records(
+        Path(),
+        facts=facts,
+        settings={},
+        workload=workload,
+        requests=outcomes,
+        steps=steps,
+        batch=repeat.batch,
+        preemptions=repeat.preemptions,
+        layers=repeat.layers,
+    )
+    return [found.name for found in judge_tables(records) if found.state == VIOLATED]
 
 
 def main(path: Path) -> dict[str, list[str]]:
@@ -174,7 +182,7 @@ def main(path: Path) -> dict[str, list[str]]:
             "block_size": experiment.cache.block_size,
             "block_bytes": experiment.block_bytes,
             "layers": engine.layers,
-            "device": experiment.device.name,
+            "copies_awaited": engine.platform.awaited,
             "leaked_blocks": [],
         }
     facts, found = {"engine": made}, {}

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 
-from kvscope.engine.attention import numba_kernels
-from kvscope.engine.attention.numba_attention import NumbaAttention, NumbaMetadata
-from kvscope.engine.attention.paged import PagedAttention, PagedMetadata, Row
+from kvscope.engine.attention.batch import batch_rows
+from kvscope.engine.attention.cpu import kernels as compiled
+from kvscope.engine.attention.cpu.backend import NumbaAttention, NumbaMetadata
+from kvscope.engine.attention.cpu.paged import PagedAttention, PagedMetadata
 from kvscope.engine.attention.reference import ReferenceChecks
 from kvscope.engine.checks import Passes
 from kvscope.engine.overflow import copies
@@ -47,32 +48,34 @@ def test_the_passes_looked_at_are_ever_further_apart():
 def by_kernels(checks: ReferenceChecks, case: Case, *faults: Fault) -> None:
     """A layer's turn with the kernels of `instrumented`, or with parts of their source replaced."""
     s, cached = case.shape, case.fresh_cache()
-    mutant = kernels(*faults) if faults else numba_kernels
+    mutant = kernels(*faults) if faults else compiled
     attention = NumbaAttention(s.kv_heads * s.group, s.head_size, s.head_size**-0.5, s.kv_heads)
     case.write(cached, None, mutant)
     output = case.attend(cached, None, mutant).to(s.dtype)
-    lengths = [context + new for context, new in s.rows]
-    batch = NumbaMetadata(case.cut, len(output), None, case.starts, lengths, s.block_size)
-    checks.look(0, attention, (case.query, case.key, case.value), cached, batch, output)
+    batch = NumbaMetadata(case.cut, len(output), None, case.starts, case.lengths, s.block_size)
+    checks.compare(0, attention, (case.query, case.key, case.value), cached, batch.rows, output)
 
 
 def by_paged(checks: ReferenceChecks, case: Case, mask_off_by: int = 0) -> None:
     """A layer's turn with `paged`, through the whole of its forward pass."""
-    s, cached, rows, slots = case.shape, case.fresh_cache(), [], []
+    s, cached = case.shape, case.fresh_cache()
     attention = PagedAttention(s.kv_heads * s.group, s.head_size, s.head_size**-0.5, s.kv_heads)
     attention.checks = checks
-    for number, (context, new) in enumerate(s.rows):
-        first, length = int(case.starts[number]), context + new
-        blocks = torch.from_numpy(case.table[number, : -(-length // s.block_size)]).long()
-        mask = torch.ones(new, length, dtype=torch.bool).tril(context + mask_off_by)
-        rows.append(Row(slice(first, first + new), length, blocks, mask, causal=False))
-        slots += [
-            blocks[token // s.block_size] * s.block_size + token % s.block_size
-            for token in range(context, length)
-        ]
-    output = torch.empty_like(case.query)
-    attention.do_kv_cache_update(LAYER, case.key, case.value, cached, torch.stack(slots))
-    attention.forward(LAYER, case.query, case.key, case.value, cached, PagedMetadata(rows), output)
+    table = torch.from_numpy(case.table)
+    rows = batch_rows(case.starts.tolist(), case.lengths.tolist(), table, s.block_size)
+    masks = [
+        torch.ones(row.queries, row.length, dtype=torch.bool).tril(
+            row.length - row.queries + mask_off_by
+        )
+        for row in rows
+    ]
+    slots = [
+        row.blocks[token // s.block_size] * s.block_size + token % s.block_size
+        for row in rows
+        for token in range(row.length - row.queries, row.length)
+    ]
+    batch, output = PagedMetadata(rows, masks, torch.stack(slots)), torch.empty_like(case.query)
+    attention.forward(LAYER, case.query, case.key, case.value, cached, batch, output)
 
 
 @pytest.mark.parametrize("way", [by_kernels, by_paged])

@@ -1,5 +1,6 @@
-"""docs/EXTENDING.md, followed to the letter in an empty directory."""
+"""docs/EXTENDING.md, followed to the letter, and the package of tests/toys in a real run."""
 
+import json
 import os
 import re
 import shlex
@@ -12,7 +13,7 @@ import pytest
 
 from tests.warm import Warm
 
-from .conftest import ROOT
+from .conftest import ROOT, kvscope
 
 pytestmark = pytest.mark.engine
 TEXT = (ROOT / "docs" / "EXTENDING.md").read_text(encoding="utf-8")
@@ -55,3 +56,51 @@ def test_long_victims_are_swapped_and_short_ones_recomputed(example: Path):
 
 def test_the_example_is_thirty_lines_at_most():
     assert len(block("`long_swap.py`:", "python").splitlines()) <= 30
+
+
+TOYS = os.pathsep.join(
+    [str(ROOT / "tests" / "toys"), *filter(None, [os.environ.get("PYTHONPATH")])]
+)
+WORDS = (
+    *("device=toy", "workload=pairs", "overflow=stash", "overflow.host_blocks=64"),
+    *("cache.block_size=32", "cache.blocks=9", "profiler=none", "repeats=2", "warmup=1"),
+    *("engine.max_model_len=192", "engine.max_num_batched_tokens=256", "engine.max_num_seqs=8"),
+)
+
+
+@pytest.fixture(scope="module")
+def toys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on a device, of a workload, under a policy and with an action of another package."""
+    directory = tmp_path_factory.mktemp("toys")
+    done = kvscope("run", *WORDS, "--out", str(directory), env={"PYTHONPATH": TOYS})
+    assert done.returncode == 0, done.stderr
+    return directory
+
+
+def test_all_times_are_by_the_clock_of_the_device(toys: Path):
+    """Each reading of it takes a microsecond, and nothing else does."""
+    steps, layers = (pd.read_parquet(toys / f"{name}.parquet") for name in ("steps", "layers"))
+    assert set(steps["time_source"]) == {"modeled"}
+    times = pd.concat([steps["start_s"], steps["duration_s"], layers["start_s"]]) * 1e6
+    assert (times - times.round()).abs().max() < 1e-3
+    assert layers["duration_s"].round(9).eq(1e-6).all()
+    requests = pd.read_parquet(toys / "requests.parquet")
+    assert requests["finished_s"].max() < 0.1
+
+
+def test_the_victim_is_that_of_the_policy_and_its_action_is_recorded(toys: Path):
+    events = pd.read_parquet(toys / "preemptions.parquet")
+    victims = events[events["event"] == "preempt"]
+    assert victims["request_id"].astype(int).mod(2).eq(1).all(), "a short request holds few tokens"
+    first = victims.groupby(["repeat", "request_id"]).cumcount() == 0
+    assert set(victims["policy"]) == {"stash", "recompute"}
+    assert ((victims["policy"] == "stash") == first).all()
+    assert ((victims["bytes"] > 0) == first).all()
+
+
+def test_the_run_keeps_all_oracles_and_names_the_package(toys: Path):
+    done = kvscope("check", str(toys), env={"PYTHONPATH": TOYS})
+    assert done.returncode == 0, done.stdout + done.stderr
+    versions = json.loads((toys / "run.json").read_text())["versions"]
+    assert versions["overflow"] == "toys 0.1, toy_overflow:Stash"
+    assert versions["device"] == "toys 0.1, toy_device:Toy"

@@ -9,12 +9,13 @@ import numpy as np
 import orjson
 import pytest
 
-from kvscope.collect.flushes import Flush, parse
-from kvscope.collect.host import HostRecords
-from kvscope.collect.judge import Judge, judged, verdicts
-from kvscope.collect.zstd_lines import lines
+from kvscope.collect.kv.flushes import Flush, parse
+from kvscope.collect.kv.zstd_lines import lines
+from kvscope.collect.oracles.judge import Judge, judged
+from kvscope.collect.oracles.registry import verdicts
 from kvscope.events import K_READ, K_WRITE, V_READ, V_WRITE
 from kvscope.oracle import HELD
+from kvscope.results import Run
 from kvscope.runfile import KERNEL_EVENTS
 
 from .conftest import SCARCE, Runner
@@ -28,7 +29,7 @@ class Trace:
     """The raw flushes of a run, and the verdict on them with some replaced."""
 
     def __init__(self, directory: Path) -> None:
-        self.host = HostRecords.read(directory)
+        self.run = Run(directory)
         self.raw = [orjson.loads(line) for line in lines(directory / KERNEL_EVENTS)]
         self.flushes = [parsed(found) for found in self.raw]
 
@@ -40,7 +41,7 @@ class Trace:
         """The oracles that the run violates with these flushes in place of its own; None: lost."""
         instead = {place: found and parsed(found) for place, found in forged.items()}
         flushes = [instead.get(place, flush) for place, flush in enumerate(self.flushes)]
-        verdict = judged([flush for flush in flushes if flush], Judge.of_run(self.host))
+        verdict = judged([flush for flush in flushes if flush], Judge.of_run(self.run))
         return {name for name, found in verdict.items() if found["violations"]}
 
 
@@ -54,7 +55,7 @@ def trace(run: Runner) -> Trace:
 
 
 def test_every_oracle_applies_to_a_traced_run_and_holds(trace: Trace):
-    verdict = judged(trace.flushes, Judge.of_run(trace.host))
+    verdict = judged(trace.flushes, Judge.of_run(trace.run))
     assert {found.name: found.first for found in verdicts(verdict) if found.state != HELD} == {}
     assert verdict["blocks_moved"]["looked"] == len(trace.flushes)
 

@@ -14,14 +14,16 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 
-from kvscope.collect.clock import Clock
-from kvscope.collect.flushes import parse
-from kvscope.collect.judge import Judge
-from kvscope.collect.known import Known, Layers
-from kvscope.collect.schedule import Schedule
-from kvscope.engine.attention.buffers import USED, Drain
-from kvscope.engine.attention.tracer import Tracer
-from kvscope.events import ATTENTION, WRITE
+from kvscope.collect.kv.clock import Clock
+from kvscope.collect.kv.flushes import parse
+from kvscope.collect.oracles.judge import Judge
+from kvscope.collect.oracles.run_facts import LayerTimes, RunFacts
+from kvscope.collect.oracles.schedule import Schedule
+from kvscope.engine.attention.cpu.buffer import USED
+from kvscope.engine.attention.cpu.tracer import CpuTracer
+from kvscope.engine.attention.spool import Spool
+from kvscope.engine.attention.tracer import TracedPass
+from kvscope.events import ATTENTION, RECORD, WRITE
 from kvscope.plan.grid import expand
 from kvscope.run.kernel_events import OPTIONS, KernelEvents
 from kvscope.run.kernel_events import orjson as writer
@@ -42,34 +44,27 @@ SHAPE = Shape([], block_size=8, kv_heads=2, group=1, head_size=8, tile=16)
 LAYERS = 2
 
 
-class HostClock:
-    """Host time in ns, as the interpreted kernels read it."""
-
-    sample = described = None
-
-
 def traced(directory: Path, faults: tuple[Fault, ...] = (), buffer_events: int = 1 << 16) -> Judge:
     """Run some passes of two layers with faulty kernels, and hold the oracles against them."""
     settings = ["tracing=full", f"tracing.buffer_events={buffer_events}", "model=tiny-llama"]
     chosen = expand(None, settings, ROOT / "config").experiments[0].experiment
     small = {"layers": LAYERS, "kv_heads": SHAPE.kv_heads, "attention_heads": SHAPE.kv_heads}
     chosen = chosen.model_copy(update={"model": chosen.model.model_copy(update=small)})
-    tracer = Tracer(chosen, 1, directory, HostClock())  # type: ignore[arg-type]
-    tracer.tile_tokens = SHAPE.tile
+    tracer = CpuTracer(chosen, None, directory, 1)  # type: ignore[arg-type]
     mutant, intervals = kernels(*faults), {}
     cases = [Case(replace(SHAPE, rows=rows), seed) for seed, rows in enumerate(PASSES)]
     for step, case in enumerate(cases):
         tracer.begin_pass(step)
-        tracer.size_for(2 * len(case.cut.pieces), 2 * case.cut.reads)
+        tracer.open_pass(SHAPE.tile, len(case.cut.pieces), case.cut.reads)
         for layer in range(LAYERS):
             began = int(ticks())
             one_layer(case, mutant, tracer, layer)
             intervals[0, step, layer] = (began, int(ticks()))
         tracer.end_pass()
     events = KernelEvents(chosen, tracer, directory)
-    known = Known(
+    known = RunFacts(
         Clock.of_run(clock_facts(), Path("run.json")),
-        Layers(intervals),
+        LayerTimes(intervals),
         traced_layers=list(range(LAYERS)),
         passes=frozenset((0, step) for step in range(len(PASSES))),
         schedule=Schedule(scheduled(cases)),
@@ -84,13 +79,13 @@ def traced(directory: Path, faults: tuple[Fault, ...] = (), buffer_events: int =
     return judge
 
 
-def one_layer(case: Case, mutant: Any, tracer: Tracer, layer: int) -> None:
+def one_layer(case: Case, mutant: Any, tracer: CpuTracer, layer: int) -> None:
     """Write and attend, as the backend does."""
     cache, into = case.fresh_cache(), tracer.segments(layer)
     for kernel, run in ((WRITE, case.write), (ATTENTION, case.attend)):
         start = int(ticks())
         run(cache, into, mutant)
-        tracer.ran(layer, kernel, start, int(ticks()))
+        tracer.note(layer, kernel, start, int(ticks()))
 
 
 def clock_facts() -> dict[str, Any]:
@@ -258,36 +253,38 @@ def test_a_fault_in_a_kernel_is_caught(name: str, tmp_path: Path):
 @contextmanager
 def stale_slots() -> Iterator[None]:
     """A reader that takes what earlier passes left in the buffer for a pass's own."""
-    original = Tracer.finish
+    original = CpuTracer.events
 
-    def finish(self: Tracer) -> None:
-        original(self)
-        for traced_pass in self.passes:
-            traced_pass.places = traced_pass.places - traced_pass.first[:, USED]
-            traced_pass.first = np.zeros_like(traced_pass.first)
+    def events(self: CpuTracer, traced: TracedPass) -> Any:
+        earlier = traced.launches[0].before[:, USED] * RECORD.itemsize
+        return original(self, replace(traced, begins=traced.begins - earlier))
 
-    with mock.patch.object(Tracer, "finish", finish):
+    with mock.patch.object(CpuTracer, "events", events):
         yield
 
 
 @contextmanager
 def wrong_place() -> Iterator[None]:
     """The file read one record beside where the pass begins."""
-    original = Drain.read
-    with mock.patch.object(Drain, "read", lambda self, at, n: original(self, max(at - 1, 0), n)):
+    original = Spool.read
+
+    def read(self: Spool, begin: int, kind: Any, count: int) -> Any:
+        return original(self, max(begin - kind.itemsize, 0), kind, count)
+
+    with mock.patch.object(Spool, "read", read):
         yield
 
 
 @contextmanager
 def half_a_record() -> Iterator[None]:
     """A reader that takes records for 16 bytes longer than they are."""
-    original = Drain.read
+    original = Spool.read
 
-    def read(self: Drain, place: int, events: int) -> Any:
-        found = original(self, place, events).copy()
+    def read(*given: Any) -> Any:
+        found = original(*given)
         return np.roll(found.view(np.uint64), 2).view(found.dtype)
 
-    with mock.patch.object(Drain, "read", read):
+    with mock.patch.object(Spool, "read", read):
         yield
 
 
@@ -309,14 +306,14 @@ def wrong_rate() -> Iterator[None]:
 @contextmanager
 def lost_pass() -> Iterator[None]:
     """A pass whose buffer is given away before it is noted."""
-    original = Tracer.end_pass
+    original = CpuTracer.end_pass
 
-    def end_pass(self: Tracer) -> None:
+    def end_pass(self: CpuTracer) -> None:
         original(self)
         if len(self.passes) == 2:
             del self.passes[1]
 
-    with mock.patch.object(Tracer, "end_pass", end_pass):
+    with mock.patch.object(CpuTracer, "end_pass", end_pass):
         yield
 
 
@@ -336,12 +333,12 @@ def requests_permuted() -> Iterator[None]:
 @contextmanager
 def kernels_mixed_up() -> Iterator[None]:
     """A writer that takes the one kernel for the other."""
-    original = Tracer.ran
+    original = CpuTracer.note
 
-    def ran(self: Tracer, layer: int, kernel: str, *instants: int) -> None:
+    def note(self: CpuTracer, layer: int, kernel: str, *instants: int) -> None:
         original(self, layer, ATTENTION if kernel == WRITE else WRITE, *instants)
 
-    with mock.patch.object(Tracer, "ran", ran):
+    with mock.patch.object(CpuTracer, "note", note):
         yield
 
 
@@ -367,7 +364,7 @@ def test_a_buffer_that_is_too_small_drops_and_says_so(tmp_path: Path):
 
 
 def test_a_segment_that_is_lost_is_missed(tmp_path: Path):
-    original = Tracer.events
-    lose = mock.patch.object(Tracer, "events", lambda *given: [original(*given)[0][:0]])
+    original = CpuTracer.events
+    lose = mock.patch.object(CpuTracer, "events", lambda *given: [original(*given)[0][:0]])
     with lose:
         assert {"k_reads_missing", "tokens_not_written"} <= violated(traced(tmp_path))

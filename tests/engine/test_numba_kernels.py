@@ -9,8 +9,7 @@ import torch
 
 pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 
-from kvscope.engine.attention.buffers import DROPPED, USED, Buffer
-from kvscope.engine.attention.tracer import Segments
+from kvscope.engine.attention.cpu.buffer import DROPPED, USED, Buffer, Segments
 from kvscope.events import K_READ, K_WRITE, RECORD, RECORD_ALL_HEADS, V_READ, V_WRITE
 
 from .kernel_batches import THREADS, Case, Shape, by_vllm

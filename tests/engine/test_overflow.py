@@ -103,7 +103,7 @@ def served_but_for_one(file: Path) -> dict[str, Any]:
         def aborting_step():
             outputs = step()
             if recording.preemptions and not aborted:
-                assert recording.preemptions[0].swapped
+                assert recording.preemptions[0].action.copies
                 assert scheduler.host_blocks_used > 0
                 aborted.append(external_id(recording.preemptions[0].request_id))
                 engine.vllm.abort_request(aborted)

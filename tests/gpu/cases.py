@@ -1,9 +1,9 @@
-"""Batches to attend to, and the events that the contract asks of each: written down plainly."""
+"""Batches to attend to, and the events that the contract demands of each."""
 
 from collections import Counter
 from dataclasses import dataclass
 
-from kvscope.engine.attention.gpu_batch import tile_tokens
+from kvscope.engine.attention.cuda.batch import tile_tokens
 from kvscope.events import K_READ, K_WRITE, RECORD_ALL_HEADS, V_READ, V_WRITE
 
 LAYER = 3
@@ -30,22 +30,22 @@ class Case:
         return tile_tokens(self.heads // self.kv_heads, 2 if self.dtype == "float16" else 4)
 
     def writes(self) -> Counter:
-        """(kind, row, KV head, block position, offset, tokens) of each write owed."""
-        owed: Counter = Counter()
+        """(kind, row, KV head, block position, offset, tokens) of each write that is due."""
+        expected: Counter = Counter()
         for row, (before, new) in enumerate(zip(self.context, self.queries, strict=True)):
             for position in range(before + new):
                 start, end = position * self.block_size, (position + 1) * self.block_size
                 first, last = max(start, before), min(end, before + new)
                 if first < last:
                     for kind in (K_WRITE, V_WRITE):
-                        owed[
+                        expected[
                             kind, row, RECORD_ALL_HEADS, position, first - start, last - first
                         ] += 1
-        return owed
+        return expected
 
     def reads(self) -> Counter:
-        """As `writes`, of each read owed: one for each tile of queries that reaches the block."""
-        owed: Counter = Counter()
+        """As `writes`, of each read that is due: one a tile of queries that reaches the block."""
+        expected: Counter = Counter()
         for row, (before, new) in enumerate(zip(self.context, self.queries, strict=True)):
             for tile in range(0, new, self.tile):
                 end = before + min(tile + self.tile, new)
@@ -53,8 +53,8 @@ class Case:
                     tokens = min(self.block_size, end - position * self.block_size)
                     for kind in (K_READ, V_READ):
                         for head in range(0, self.kv_heads, self.head_stride):
-                            owed[kind, row, head, position, 0, tokens] += 1
-        return owed
+                            expected[kind, row, head, position, 0, tokens] += 1
+        return expected
 
 
 CASES = {

@@ -12,8 +12,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from kvscope.engine.attention import gpu_launch, triton_kernels
-from kvscope.engine.attention.gpu_batch import MAX_SPLITS, tile_tokens
+from kvscope.engine.attention.cuda import kernels, launch
+from kvscope.engine.attention.cuda.batch import MAX_SPLITS, tile_tokens
 from tests.gpu.cases import Variant
 
 POINTERS = {
@@ -40,16 +40,16 @@ class Compiled:
 
 @cache
 def compiled(variant: Variant) -> Compiled:
-    """Compile a variant, launched as `gpu_launch` launches it."""
+    """Compile a variant, launched as `launch` launches it."""
     writes = variant.kernel.startswith("write")
-    kernel = triton_kernels.kvscope_write if writes else triton_kernels.kvscope_attention
+    kernel = kernels.kvscope_write if writes else kernels.kvscope_attention
     constants, warps, stages = (_write if writes else _attend)(variant)
     constants |= {
         "KV_HEADS": variant.kv_heads,
         "HEAD_SIZE": variant.head_size,
         "BLOCK_SIZE": variant.block_size,
         "INSTRUMENT": variant.instrument,
-        "CLOCK": gpu_launch.HARDWARE,
+        "CLOCK": launch.HARDWARE,
     }
     signature, hints = {}, {}
     for n, name in enumerate(kernel.arg_names):
@@ -65,34 +65,34 @@ def compiled(variant: Variant) -> Compiled:
 
 def _write(variant: Variant) -> tuple[dict[str, Any], int, int]:
     longest = 1 if variant.kernel == "write one" else variant.block_size
-    tokens, chunk = gpu_launch.moved(
+    tokens, chunk = launch.chunk_of_write(
         longest, variant.block_size, variant.kv_heads * variant.head_size
     )
     constants = {"TOKENS": tokens, "CHUNK": chunk}
-    return constants, gpu_launch.FEW_WARPS, 1
+    return constants, launch.FEW_WARPS, 1
 
 
 def _attend(variant: Variant) -> tuple[dict[str, Any], int, int]:
     size = BYTES[variant.dtype]
     tile = tile_tokens(variant.group, size) if variant.kernel == "prefill" else 1
-    rows = gpu_launch.padded(tile * variant.group)
+    rows = launch.padded(tile * variant.group)
     constants = {
         "GROUP": variant.group,
         "TILE": tile,
         "ROWS": rows,
-        "WIDTH": gpu_launch.padded(variant.head_size),
-        "SLOTS": gpu_launch.padded(variant.block_size),
+        "WIDTH": launch.padded(variant.head_size),
+        "SLOTS": launch.padded(variant.block_size),
         "SPLIT": variant.kernel == "split",
     }
-    warps = gpu_launch.warps(rows, variant.block_size, variant.head_size, size)
+    warps = launch.warps(rows, variant.block_size, variant.head_size, size)
     sizes = (variant.block_size, variant.head_size, size)
-    return constants, warps, gpu_launch.stages(*sizes, variant.instrument)
+    return constants, warps, launch.stages(*sizes, variant.instrument)
 
 
 @cache
 def reduce_compiled(capability: int) -> Compiled:
     """The kernel that joins the parts of a sequence; it records nothing."""
-    kernel = triton_kernels.kvscope_reduce
+    kernel = kernels.kvscope_reduce
     constants = {"HEAD_SIZE": 128, "WIDTH": 128, "PARTS": MAX_SPLITS}
     types = TYPES | {"output": "*fp16"} | dict.fromkeys(constants, "constexpr")
     signature = {name: types.get(name, "i64") for name in kernel.arg_names}

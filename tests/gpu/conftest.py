@@ -44,7 +44,7 @@ def compiler(triton) -> ModuleType:
 def interpreter(triton) -> Iterator[Interpreter]:
     """`interpreter(name, *arguments)`: that function of `interpreted`, in Triton's interpreter.
 
-    A call is made once, however often it is asked for.
+    A call is made once, and its result shared.
     """
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, spawn, initializer=interpret) as process:

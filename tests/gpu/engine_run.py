@@ -3,7 +3,7 @@
     TRITON_INTERPRET=1 python -m tests.gpu.engine_run    (in the environment of a measured process)
 
 Prints a JSON object: the output tokens with PyTorch's attention and with ours, and for each pass
-what the scheduler asked for (`context` and `new` tokens and `blocks` of each request, by row) and
+what was scheduled (`context` and `new` tokens and `blocks` of each request, by row) and
 what the kernels of each layer recorded.
 """
 
@@ -13,14 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from kvscope.engine import attention
-from kvscope.engine.attention import gpu_clock
-from kvscope.engine.attention.cuda import CudaBackend
-from kvscope.engine.attention.gpu_tracer import GpuTracer
+from kvscope.engine.attention.cuda.backend import CudaBackend
+from kvscope.engine.attention.cuda.clock import CudaClock
+from kvscope.engine.attention.cuda.tracer import CudaTracer
 from kvscope.engine.build import running
+from kvscope.engine.devices.cpu import CpuPlatform
 from kvscope.engine.marks import Marks
 from kvscope.engine.recording import PassRecord, Recording
-from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
 from kvscope.run.serving import serve
 from kvscope.workload.requests import build
@@ -44,17 +43,17 @@ class InterpretedBackend(CudaBackend):
 
 
 class Silent:
-    """Progress that nobody watches."""
+    """Progress that is not shown."""
 
     def advance(self, tokens: int) -> None:
         """Nothing to show."""
 
 
-def on_cpu(experiment: Experiment, directory: Path) -> GpuTracer:
-    return GpuTracer(experiment, directory, gpu_clock, device="cpu")
+def on_cpu(platform: CpuPlatform, directory: Path) -> CudaTracer:
+    return CudaTracer(platform.experiment, CudaClock("cpu"), directory, device="cpu")
 
 
-def asked(record: PassRecord, context: dict[str, int]) -> list[dict[str, Any]]:
+def scheduled_rows(record: PassRecord, context: dict[str, int]) -> list[dict[str, Any]]:
     """A pass as the scheduler has it, by row; `context` is brought up to date."""
     rows = []
     for name in record.output.req_ids:
@@ -79,7 +78,7 @@ def served(*overrides: str) -> tuple[dict[str, list[int]], list[Any], int]:
             return tokens, [], 0
         tracer.finish()
         context: dict[str, int] = {}
-        rows = [asked(record, context) for record in recording.passes]
+        rows = [scheduled_rows(record, context) for record in recording.passes]
         passes = [
             {"rows": rows[traced.step], "layers": dict(tracer.flushes(traced))}
             for traced in tracer.passes
@@ -88,8 +87,9 @@ def served(*overrides: str) -> tuple[dict[str, list[int]], list[Any], int]:
 
 
 def main() -> None:
-    attention.BACKENDS["cpu", "instrumented"] = f"{__name__}.{InterpretedBackend.__name__}"
-    attention.tracer_for = on_cpu
+    backend = f"{__name__}.{InterpretedBackend.__name__}"
+    CpuPlatform.backends = {**CpuPlatform.backends, "instrumented": backend}
+    CpuPlatform.tracer = on_cpu
     expected, _, _ = served(*PLAIN)
     tokens, passes, tile = served(*TRACED)
     found = {"expected": expected, "tokens": tokens, "passes": passes, "tile_tokens": tile}

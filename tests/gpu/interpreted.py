@@ -5,9 +5,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from kvscope.engine.attention import gpu_clock, gpu_launch
-from kvscope.engine.attention.gpu_batch import batch
-from kvscope.engine.attention.gpu_buffers import HEADER, HEADER_WORDS, Segments
+from kvscope.engine.attention.clock import Sample
+from kvscope.engine.attention.cuda import launch
+from kvscope.engine.attention.cuda.batch import cut_batch
+from kvscope.engine.attention.cuda.buffer import HEADER, HEADER_WORDS, Segments
+from kvscope.engine.attention.cuda.clock import CudaClock
 from kvscope.events import RECORD, RECORD_WORDS
 from tests.gpu.cases import LAYER, Case
 
@@ -93,11 +95,11 @@ def attention(case: Case, instrument: bool = True, skip: int | None = None) -> O
     model = Model(case)
     if skip is not None:
         model.slots[skip] = -1
-    work = batch(
+    work = cut_batch(
         model.starts, model.lengths, case.block_size, case.kv_heads, case.tile, case.processors
     )
     cpu = torch.device("cpu")
-    device = gpu_launch.to_device(work, case.heads, case.head_size, case.head_stride, cpu)
+    device = launch.to_device(work, case.heads, case.head_size, case.head_stride, cpu)
     kinds = [tiles.host for tiles in device.tiles]
     rooms = [(2 * len(work.pieces), len(work.pieces))]
     rooms += [(t.events(case.head_stride), t.segments(case.head_stride)) for t in kinds]
@@ -108,19 +110,19 @@ def attention(case: Case, instrument: bool = True, skip: int | None = None) -> O
     counter = torch.zeros(1, dtype=torch.int64)
     places = np.cumsum([(0, 0), *rooms], axis=0)
 
-    def recording(launch: int) -> Segments | None:
-        first_event, first = (int(x) for x in places[launch])
+    def recording(n: int) -> Segments | None:
+        first_event, first = (int(x) for x in places[n])
         made = Segments(
             *("", LAYER, events, headers, counter),
-            *(first_event, capacity, first, rooms[launch][1]),
+            *(first_event, capacity, first, rooms[n][1]),
         )
         return made if instrument else None
 
     output = torch.full_like(model.query, torch.nan)
-    gpu_launch.write(model.key, model.value, model.cache, model.slots, device, recording(0))
+    launch.write(model.key, model.value, model.cache, model.slots, device, recording(0))
     table, scale = torch.from_numpy(model.table), case.head_size**-0.5
     for n, tiles in enumerate(device.tiles):
-        gpu_launch.attend(
+        launch.attend(
             *(model.query, model.cache, output, table, tiles, scale),
             recording(n + 1),
         )
@@ -149,6 +151,7 @@ def overflowing(case: Case, capacity: int) -> Outcome:
     return attention(replace(case, capacity=capacity))
 
 
-def timer() -> tuple[int, gpu_clock.Sample]:
+def timer() -> tuple[float, Sample]:
     """The step of the timer, here one that counts its readings, and a sample of it."""
-    return gpu_clock.resolution_ns("cpu"), gpu_clock.sample("cpu")
+    clock = CudaClock("cpu")
+    return clock.resolution_ns(1), clock.sample()

@@ -14,7 +14,7 @@ from kvscope.errors import BadInput
 from kvscope.run import profiler
 from kvscope.run.profiler import Nsys, find_nsys, verify_capture
 
-INSTALL = Path(__file__).parents[2] / "scripts" / "install-nsys.sh"
+INSTALL = Path(__file__).parents[2] / "workflow" / "scripts" / "install-nsys.sh"
 
 
 def program(path: Path, text: str) -> Path:

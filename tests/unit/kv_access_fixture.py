@@ -15,8 +15,6 @@ import yaml
 
 from kvscope import accounts, runfile, tables
 from kvscope.analyse.experiment import analyse
-from kvscope.collect.collector import FILES
-from kvscope.collect.nsys import NSYS_TABLES
 
 from .report_fixture import Fake, facts, settings
 
@@ -216,12 +214,12 @@ def trace_run(directory: Path, out: Path, done: Served) -> None:
     tables.write(tables.KV_EVENTS, events_frame(done), out / "kv_events.parquet")
     tables.write(tables.KV_KERNELS, kernels, out / "kv_kernels.parquet")
     runfile.write_run(directory, runfile.read_run(directory) | {"tracing": tracing(done)})
-    for table in (*NSYS_TABLES, tables.TIMELINE):
+    for table in (*tables.NSYS_TABLES, tables.TIMELINE):
         tables.write(table, table.empty(), out / f"{table.name}.parquet")
     held = {"events_dropped": {"violations": 0, "first": ""}}
     kv_events = {"rows": len(done.events), "oracles": held}
     account = {"rows": {}, "warnings": [], "kv_events": kv_events}
-    accounts.write(out, accounts.COLLECTED, directory, FILES, account)
+    accounts.write(out, accounts.COLLECTED, directory, account)
     analyse(directory, out)
 
 

@@ -349,7 +349,7 @@ def facts(fake: Fake) -> dict[str, Any]:
         "warmup": {"passes": 50, "classes": 9, "uncovered_classes": []},
         "engine": {
             "kv_blocks_total": fake.blocks, "host_blocks_total": fake.pool, "layers": LAYERS,
-            "device": "cpu", "leaked_blocks": [],
+            "device": "cpu", "copies_awaited": True, "leaked_blocks": [],
         }
         | size,
     }  # fmt: skip
@@ -381,7 +381,7 @@ def _took_s(fake: Fake, repeat: int) -> float:
 
 
 def write_study(
-    results: Path, fakes: Sequence[Fake], name: str = "fake", figures: Sequence[str] = ()
+    results: Path, fakes: Sequence[Fake], name: str = "fake", figures: Sequence[dict[str, Any]] = ()
 ) -> Path:
     """Write a study's manifest and its experiments; gives `results`."""
     keys = list(dict.fromkeys(key for fake in fakes for key in fake.varied))
@@ -401,6 +401,7 @@ def write_study(
             {
                 "id": fake.id,
                 "label": fake.label,
+                "grid": "fake",
                 "varied": {key: fake.varied.get(key) for key in keys},
                 "resources": {"threads": 1, "memory_mib": 1, "gpus": 0, "walltime_s": 1},
             }

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvscope import tables
-from kvscope.analyse.access import ACCESS_METRICS, Trace, covered_ns, trace_of
+from kvscope.analyse.access import Trace, covered_ns, trace_of
+from kvscope.analyse.access_metrics import METRICS
 from kvscope.analyse.events import Events, phases_of, read_events, traced_parts
 from kvscope.analyse.reuse import Reuses, bursts_of, distinct_between, keys, reuses_of
 from kvscope.errors import BadInput
@@ -223,7 +224,7 @@ def test_idle_times_are_those_between_passes_counted_block_by_block(trace, frame
 
 def test_neither_the_order_of_rows_nor_the_size_of_batches_matters(trace, frame, tmp_path):
     shuffled = write(tmp_path, frame.sample(frac=1, random_state=1))
-    for name, *_ in ACCESS_METRICS:
+    for name in (metric.name for metric in METRICS):
         expected = trace.metric(name, PASSES)
         assert shuffled.metric(name, PASSES) == pytest.approx(expected, nan_ok=True)
     events = read_events(trace.path, 0)
@@ -264,7 +265,7 @@ def test_keys_are_alike_and_ordered_as_the_rows_are(rows):
             assert (key < against) == (one < other)
 
 
-WHOLE = {name for name, *_ in ACCESS_METRICS}
+WHOLE = {metric.name for metric in METRICS}
 OF_A_BLOCK = {"kv_idle_p50_s", "kv_idle_p95_s", "kv_idle_share"}
 OF_ALL_HEADS = {"kv_read_parallelism", "kv_burst_p50_s", "kv_burst_p95_s", *OF_A_BLOCK}
 OF_ALL_LAYERS = {"kv_reuse_distance_p50_blocks", "kv_reuse_distance_p50_bytes"}

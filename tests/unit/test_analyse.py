@@ -2,6 +2,8 @@
 
 import math
 import statistics
+from importlib.metadata import EntryPoint
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -10,15 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvscope import tables
-from kvscope.analyse import validity
+from kvscope.analyse import metric, validity
 from kvscope.analyse.experiment import metrics_of
+from kvscope.analyse.metric import Metric
 from kvscope.analyse.metrics import BY_NAME
 from kvscope.analyse.records import Records
 from kvscope.analyse.statistics import coefficient_of_variation, estimate
+from kvscope.errors import BadInput
 from kvscope.oracle import HELD, VIOLATED, Verdict
 from kvscope.stalls import stalled
 
 BLOCK_SIZE = 16
+FACTS = {"experiment_id": "x", "time_source": "measured", "engine": {"block_size": BLOCK_SIZE}}
 
 
 def frame(table: tables.Table, rows: list[dict]) -> pd.DataFrame:
@@ -71,12 +76,13 @@ def two_requests(repeat: int = 0, stretch: float = 1.0) -> Records:
     ]
     workload = [{"request_id": "a", "output_tokens": 3}, {"request_id": "b", "output_tokens": 2}]
     return Records(
-        frame(tables.WORKLOAD, workload),
-        frame(tables.REQUESTS, requests),
-        frame(tables.STEPS, steps),
-        frame(tables.BATCH, batch),
-        frame(tables.PREEMPTIONS, preemptions),
-        BLOCK_SIZE,
+        Path(),
+        facts=FACTS,
+        workload=frame(tables.WORKLOAD, workload),
+        requests=frame(tables.REQUESTS, requests),
+        steps=frame(tables.STEPS, steps),
+        batch=frame(tables.BATCH, batch),
+        preemptions=frame(tables.PREEMPTIONS, preemptions),
     )
 
 
@@ -86,7 +92,7 @@ def repeated(*stretches: float) -> Records:
         name: pd.concat([getattr(p, name) for p in parts], ignore_index=True)
         for name in ("requests", "steps", "batch", "preemptions")
     }
-    return Records(parts[0].workload, **joined, block_size=BLOCK_SIZE)
+    return parts[0].variant(**joined)
 
 
 BY_HAND = {
@@ -131,15 +137,11 @@ def test_a_metric_that_is_not_defined_has_no_value():
     assert math.isnan(BY_NAME["mixed_throughput_tokens_per_s"].of(two_requests()))
 
 
-def changed(records: Records, **frames: pd.DataFrame) -> Records:
-    return Records(**(vars(records) | frames))
-
-
 def requests_of(**columns) -> Records:
     """Requests with these columns, served to their end; 10 tokens asked and 5 given, by default."""
     rows = pd.DataFrame({"prompt_tokens": 10, "output_tokens": 5, "aborted": False} | columns)
     rows = rows.reindex(columns=tables.REQUESTS.names)
-    return changed(two_requests(), requests=rows)
+    return two_requests().variant(requests=rows)
 
 
 @pytest.mark.parametrize(("name", "times"), [("ttft", 1), ("latency", 2)])
@@ -159,7 +161,7 @@ def test_percentiles_of_the_time_between_tokens_are_those_of_a_hundred_and_one_g
     ends = 1000 + np.concatenate([[0.0], np.cumsum(gaps)])
     steps = pd.DataFrame({"step": range(102), "start_s": ends - 0.5, "duration_s": 0.5})
     batch = pd.DataFrame({"step": range(102), "request_id": "a", "sampled_tokens": 1})
-    records = changed(two_requests(), steps=steps, batch=batch)
+    records = two_requests().variant(steps=steps, batch=batch)
     found = {of: BY_NAME[f"itl_{of}_s"].of(records) for of in ("mean", "p50", "p99")}
     assert found == pytest.approx({"mean": 100 * 201 / 6, "p50": 50**2, "p99": 99**2})
 
@@ -189,7 +191,7 @@ def test_mixed_throughput_counts_prefill_and_decode_and_other_passes_count_not()
     rows += [("decode", 0, 9, 2.0)]
     steps = pd.DataFrame(rows, columns=["phase", "prefill_tokens", "decode_tokens", "duration_s"])
     steps["scheduled_tokens"] = steps["prefill_tokens"] + steps["decode_tokens"]
-    records = changed(two_requests(), steps=steps)
+    records = two_requests().variant(steps=steps)
     assert BY_NAME["mixed_throughput_tokens_per_s"].of(records) == pytest.approx(52 / 0.75)
     assert BY_NAME["prefill_throughput_tokens_per_s"].of(records) == 99
     assert BY_NAME["decode_throughput_tokens_per_s"].of(records) == 4.5
@@ -199,7 +201,7 @@ def test_the_wait_of_a_preemption_is_the_mean_of_all_until_they_resume():
     waits = [None, 0.1, None, 0.2, None, 0.9, None]  # the last one never resumed
     event = ["preempt" if wait is None else "resume" for wait in waits]
     rows = pd.DataFrame({"event": event, "wait_s": pd.Series(waits, dtype=float)})
-    records = changed(two_requests(), preemptions=rows)
+    records = two_requests().variant(preemptions=rows)
     assert BY_NAME["preemption_wait_mean_s"].of(records) == pytest.approx(0.4)
     assert BY_NAME["preemptions"].of(records) == 4
 
@@ -220,7 +222,7 @@ def of_one_kind(*repeats: list[float]) -> Records:
         {"repeat": steps["repeat"], "arrival_s": 0.0, "finished_s": ends, "aborted": False}
     )
     served = served.assign(prompt_tokens=1, output_tokens=1)
-    return changed(two_requests(), steps=steps, requests=served)
+    return two_requests().variant(steps=steps, requests=served)
 
 
 def lost_s(records: Records) -> list[float]:
@@ -239,7 +241,7 @@ def test_a_repeat_that_is_slow_as_a_whole_lost_time_against_the_others():
     records = of_one_kind(*[[0.01] * 24] * 3, [0.05] * 24)
     assert BY_NAME["stalled_passes"].of(list(records.repeats())[3]) == 24
     assert lost_s(records) == pytest.approx([0, 0, 0, 24 * 0.04])
-    assert [reason.detail for reason in validity.stalls({}, records)] == [
+    assert [reason.detail for reason in validity.stalls(records)] == [
         "repeat 3: 80% of the makespan"
     ]
 
@@ -261,17 +263,17 @@ def test_a_repeat_may_lose_a_twentieth_in_stalls(lost, found):
     # 100 passes of 10 ms, one of them longer: `lost` is its share of the whole.
     stall = 0.01 + lost / (1 - lost)
     records = of_one_kind([0.01] * 100, [0.01] * 99 + [stall], [0.01] * 100)
-    assert names(validity.stalls({}, records)) == found
+    assert names(validity.stalls(records)) == found
 
 
 @pytest.mark.parametrize(("spread", "found"), [(0.15, ["unstable"]), (0.07, [])])
 def test_makespans_may_vary_by_a_tenth(spread, found):
     # Of 1 - x, 1 and 1 + x the standard deviation is x and the mean 1.
-    assert names(validity.repeats({}, repeated(1 - spread, 1, 1 + spread))) == found
+    assert names(validity.repeats(repeated(1 - spread, 1, 1 + spread))) == found
 
 
 def test_a_metric_of_repeats_is_their_mean_with_its_interval():
-    found = metrics_of(repeated(1.0, 1.1, 1.2), [], "x", "measured", "0" * 64).set_index("metric")
+    found = metrics_of(repeated(1.0, 1.1, 1.2), [], "0" * 64).set_index("metric")
     assert found.loc["makespan_s", "value"] == pytest.approx(1.1)
     # t(0.975, 2) = 4.3027, s = 0.1
     half = 4.3027 * 0.1 / math.sqrt(3)
@@ -292,13 +294,13 @@ def given_up_after_two_tokens(records: Records) -> Records:
     requests.loc[is_a, "output_sha256"] = "of two tokens"
     steps.loc[steps["step"] == 2, ["scheduled_tokens", "decode_tokens"]] = 0
     batch = batch[(batch["request_id"] != "a") | (batch["step"] != 2)]
-    return Records(**(vars(records) | {"requests": requests, "steps": steps, "batch": batch}))
+    return records.variant(requests=requests, steps=steps, batch=batch)
 
 
 def test_what_was_given_up_is_in_the_makespan_and_in_neither_throughput_nor_latency():
     records = given_up_after_two_tokens(repeated(1))
     late = records.requests.assign(finished_s=[2.0, 1.0])
-    records = Records(**(vars(records) | {"requests": late}))
+    records = records.variant(requests=late)
     assert BY_NAME["makespan_s"].of(records) == 2.0
     assert BY_NAME["throughput_tokens_per_s"].of(records) == (20 + 2) / 2.0
     assert BY_NAME["output_throughput_tokens_per_s"].of(records) == 2 / 2.0
@@ -307,9 +309,9 @@ def test_what_was_given_up_is_in_the_makespan_and_in_neither_throughput_nor_late
 
 
 def test_few_or_unsteady_repeats_are_not_believed():
-    assert names(validity.repeats({}, repeated(1, 1, 1))) == []
-    assert names(validity.repeats({}, repeated(1, 1))) == ["too_few_repeats"]
-    assert names(validity.repeats({}, repeated(1, 1, 1.5))) == ["unstable"]
+    assert names(validity.repeats(repeated(1, 1, 1))) == []
+    assert names(validity.repeats(repeated(1, 1))) == ["too_few_repeats"]
+    assert names(validity.repeats(repeated(1, 1, 1.5))) == ["unstable"]
 
 
 def test_warm_up_must_have_met_everything():
@@ -331,8 +333,8 @@ def test_everything_that_speaks_against_a_run_is_a_reason():
     facts["profiler"] = {"used": "nsys", "reason": "no report"}
     records = repeated(1, 3)
     flagged = records.steps["duration_s"] > 1  # the second repeat's first pass
-    records = changed(records, steps=records.steps.assign(stalled=flagged, kv_tokens_used=1))
-    found = validity.reasons_against(facts, records, verdicts)
+    records = records.variant(steps=records.steps.assign(stalled=flagged, kv_tokens_used=1))
+    found = validity.reasons_against(records.variant(facts=facts), verdicts)
     assert names(found) == [
         "b",
         "too_few_repeats",
@@ -344,9 +346,12 @@ def test_everything_that_speaks_against_a_run_is_a_reason():
     ]
     assert found[0].detail == "2 (first)"
     imported = facts | {"imported_from": {}}
-    assert names(validity.reasons_against(imported, records, verdicts)) == names(found)[:5]
+    assert (
+        names(validity.reasons_against(records.variant(facts=imported), verdicts))
+        == names(found)[:5]
+    )
     failed = {"status": "failed", "reason": "no room"}
-    assert validity.reasons_against(failed, records, verdicts) == [
+    assert validity.reasons_against(records.variant(facts=failed), verdicts) == [
         validity.Reason("failed", "no room")
     ]
 
@@ -371,3 +376,31 @@ def test_one_value_has_no_interval_and_none_has_no_mean():
     assert math.isnan(estimate([3.0]).low)
     assert math.isnan(estimate([math.nan]).value)
     assert coefficient_of_variation([3.0]) == 0
+
+
+# ----------------------------------------------------------------- metrics of other packages
+
+LONGEST = Metric(
+    "longest_pass_s",
+    "s",
+    "Longest forward pass",
+    "max(S.duration_s)",
+    lambda repeat: float(repeat.steps["duration_s"].max()),
+)
+
+
+def plugged_in(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    point = EntryPoint(name="longest", value=f"{__name__}:{name}", group=metric.GROUP)
+    monkeypatch.setattr(metric, "entry_points", lambda group: [point])
+
+
+def test_a_metric_of_another_package_is_registered_by_its_entry_point(monkeypatch):
+    plugged_in(monkeypatch, "LONGEST")
+    assert metric.registered() == [LONGEST]
+    assert LONGEST.of(two_requests()) == 0.4
+
+
+def test_an_entry_point_that_is_no_metric_is_refused_by_name(monkeypatch):
+    plugged_in(monkeypatch, "BLOCK_SIZE")
+    with pytest.raises(BadInput, match=r"longest .* is not a Metric"):
+        metric.registered()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kvscope import cli, tables
 from kvscope.analyse.metrics import METRICS
 from kvscope.analyse.show import OF_THE_HOST_POOL, print_table
-from kvscope.runfile import tables_directory
+from kvscope.layout import tables_directory
 from tests.unit.report_fixture import Fake, write_experiment
 
 SIZES = {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9, "GB": 1e9, "MB": 1e6, "kB": 1e3, "%": 0.01}

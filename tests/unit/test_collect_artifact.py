@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from kvscope import cli, tables
 from kvscope.analyse.check import check_run
 from kvscope.analyse.experiment import analyse
-from kvscope.collect.artifact import faults_of, import_run, preemptions_of, steps_of
-from kvscope.collect.series import LONG_STATS, LONG_STEPS, STATS_SERIES, STEP_SERIES
+from kvscope.collect.unboxkv.importer import import_run
+from kvscope.collect.unboxkv.series_csv import LONG_STATS, LONG_STEPS, STATS_SERIES, STEP_SERIES
+from kvscope.collect.unboxkv.series_import import faults_of, preemptions_of, steps_of
 from kvscope.errors import BadInput
 from kvscope.files import sha256_of
 from kvscope.runfile import write_run

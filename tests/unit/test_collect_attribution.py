@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvscope import tables
-from kvscope.collect import collect_nsys
+from kvscope.collect.collector import collect_nsys
 
 from .nsys_fixture import (
     CAPTURE_END,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvscope.collect import collect_nsys
+from kvscope.collect.collector import collect_nsys
 from kvscope.errors import BadInput
 
 from .nsys_fixture import NsysFile, global_id

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kvscope.collect.nesting import NONE, Nesting
+from kvscope.collect.nsys.nesting import NONE, Nesting
 
 Interval = tuple[int, int]
 

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kvscope import tables
-from kvscope.collect import collect_nsys
+from kvscope.collect.collector import collect_nsys
 
 from . import nsys_fixture as fixture
 from .nsys_fixture import CAPTURE_END, VERSIONS, NsysFile, global_id

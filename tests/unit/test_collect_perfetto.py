@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackEvent
 
-from kvscope.collect import collect_run
-from kvscope.collect.perfetto import _Trace
+from kvscope.collect.collector import collect_run
+from kvscope.collect.timeline.perfetto import _Trace
 
 from .nsys_fixture import NsysFile, RunDirectory, global_id
 

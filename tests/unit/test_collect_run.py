@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvscope import tables
-from kvscope.collect import collect_run
-from kvscope.collect.align import Alignment, align
-from kvscope.collect.host import HostRecords
+from kvscope.collect.collector import collect_run
+from kvscope.collect.timeline.alignment import Alignment, align
 from kvscope.errors import BadInput
 from kvscope.files import read_json
+from kvscope.results import Run
 
 from .nsys_fixture import NsysFile, RunDirectory, global_id
 
@@ -166,14 +166,10 @@ def aligned(late_ns: list[int], offset_ns: int, ppm: float = 0.0) -> Alignment:
     """Align passes a millisecond apart, whose ranges were pushed `late_ns` after scheduling."""
     times = np.arange(len(late_ns)) * 1_000_000
     frame = pd.DataFrame({"repeat": 0, "step": range(len(late_ns)), "start_s": times / 1e9})
-    host = HostRecords(
-        run_json=Path("run.json"),
-        run={"clock": {"repeats": [{"repeat": 0, "start_ns": 0, "duration_s": 1.0}]}},
-        steps=frame.assign(schedule_s=0.0),
-        **dict.fromkeys(("requests", "batch", "preemptions", "layers"), pd.DataFrame()),
-    )
+    clock = {"repeats": [{"repeat": 0, "start_ns": 0, "duration_s": 1.0}]}
+    run = Run(Path(), facts={"clock": clock}, steps=frame.assign(schedule_s=0.0))
     profiler = times - offset_ns + np.array(late_ns) - (times * ppm * 1e-6).astype(np.int64)
-    found = align(host, frame[["repeat", "step"]].assign(start_ns=profiler), None)
+    found = align(run, frame[["repeat", "step"]].assign(start_ns=profiler), None)
     assert found is not None
     return found
 

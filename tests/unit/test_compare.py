@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from kvscope import tables
-from kvscope.analyse.compare import (
+from kvscope.analyse.statistics import Estimate, estimate
+from kvscope.analyse.study_metrics import (
     STUDY_METRICS,
     Analysed,
     amples,
@@ -19,7 +20,6 @@ from kvscope.analyse.compare import (
     difference,
     with_study_metrics,
 )
-from kvscope.analyse.statistics import Estimate, estimate
 
 NUMBERS = st.lists(st.floats(min_value=-100, max_value=100), min_size=2, max_size=12)
 

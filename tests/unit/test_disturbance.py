@@ -178,16 +178,16 @@ def works(*times_s: float | None) -> list[tuple[Sample, Sample]]:
 def test_a_repeat_is_disturbed_if_the_machine_was_slower_than_around_another() -> None:
     first = works(0.010, 0.010)
     assert not any(entry["disturbed"] for entry in of_repeats(first))
-    found = of_repeats([*first, *works(0.006, 0.006 * (1 + MAXIMUM_SLOWDOWN), 0.0061)])
+    found = of_repeats([*first, *works(0.006, 0.006 * (1 + 0.9 * MAXIMUM_SLOWDOWN), 0.0061)])
     assert [entry["disturbed"] for entry in found] == [True, True, False, False, False]
     assert found[0]["why"] == "the same work took 67% longer than around another repeat"
     assert [entry["repeat"] for entry in found] == [0, 1, 2, 3, 4]
 
 
 def test_a_change_within_a_repeat_counts_by_half() -> None:
-    change = (replace(BEFORE, work_s=0.006), replace(after(), work_s=0.012))
+    change = (replace(BEFORE, work_s=0.006), replace(after(), work_s=0.015))
     (_, found) = of_repeats([*works(0.006), change])
-    assert found["work_s"] == pytest.approx(0.009)
+    assert found["work_s"] == pytest.approx(0.0105)
     assert found["disturbed"]
 
 
@@ -204,7 +204,7 @@ def test_the_thresholds_let_an_idle_machine_pass() -> None:
     assert 0.01 < disturbance.MAXIMUM_OTHERS < 0.25
     assert 0.04 < disturbance.MAXIMUM_STEAL < 0.1
     assert 0.005 < disturbance.MAXIMUM_WAITING < 0.05
-    assert 0.1 < disturbance.MAXIMUM_SLOWDOWN < 0.5
+    assert 0.3 < disturbance.MAXIMUM_SLOWDOWN < 1
 
 
 def test_a_profiler_above_the_measured_process_is_no_other_run() -> None:

@@ -11,8 +11,9 @@ import kvscope
 
 SOURCE = Path(kvscope.__file__).parent
 GROUND = {
+    *("arraytypes", "layout", "passes", "results"),
     *("errors", "files", "tables", "events", "ranges", "stalls", "due", "limits", "reading"),
-    *("runfile", "runschema", "accounts", "paper", "oracle", "interval"),
+    *("actions", "runfile", "runschema", "accounts", "paper", "oracle", "interval"),
 }
 # What each part may import beside itself and the ground floor.
 ALLOWED = {
@@ -66,7 +67,8 @@ def test_the_ground_floor_imports_nothing_above_it():
 
 
 @pytest.mark.parametrize(
-    "module", ["cli", "plan.grid", "collect.collector", "analyse.experiment", "report.study"]
+    "module",
+    ["cli", "plan.grid", "results", "collect.collector", "analyse.experiment", "report.study"],
 )
 def test_importing_the_reading_side_loads_no_vllm(module):
     program = f"import sys, kvscope.{module}; print({{'torch', 'vllm'}} & set(sys.modules))"

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvscope import limits, tables
-from kvscope.collect import collect_nsys
+from kvscope.collect.collector import collect_nsys
 from kvscope.errors import BadInput
 
 from .mutations import damaged, is_a_sentence

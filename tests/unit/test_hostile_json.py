@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 
 from kvscope import limits, tables
-from kvscope.collect import zstd_lines
-from kvscope.collect.export import NsysExport
+from kvscope.collect.kv import zstd_lines
+from kvscope.collect.nsys.export import NsysExport
 from kvscope.errors import BadInput, CannotWrite
 from kvscope.files import read_json
 from kvscope.plan import documents

@@ -1,4 +1,4 @@
-"""scripts/install-env.sh with the real pip, in a checkout whose pins are wheels of a few lines."""
+"""install-env.sh with the real pip, in a checkout whose pins are wheels of a few lines."""
 
 import os
 import random
@@ -127,7 +127,7 @@ class Checkout:
 
     def __init__(self, root: Path, indexes: dict[str, Index]):
         self.root, self.indexes = root, indexes
-        for file in ("scripts/install-env.sh", "src/kvscope/packages.py"):
+        for file in ("workflow/scripts/install-env.sh", "src/kvscope/packages.py"):
             (root / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / file, root / file)
         (root / "src/kvscope/__init__.py").write_text("VERSION = '0.1'\ndef main(): pass\n")
@@ -157,7 +157,7 @@ class Checkout:
             "PYTORCH_INDEX": self.indexes["pytorch"].url,
         }
         return subprocess.Popen(
-            ["/bin/bash", "scripts/install-env.sh", *arguments],
+            ["/bin/bash", "workflow/scripts/install-env.sh", *arguments],
             cwd=self.root,
             env=clean | settings | variables,
             stdout=subprocess.PIPE,

@@ -16,12 +16,14 @@ from hypothesis import strategies as st
 from kvscope import tables
 from kvscope.analyse.check import check_run
 from kvscope.analyse.experiment import analyse
-from kvscope.collect import collect_run, kv_events
-from kvscope.collect.clock import Clock
-from kvscope.collect.flushes import lines, read_flushes
-from kvscope.collect.judge import NAMES, Judge
-from kvscope.collect.known import Known
-from kvscope.collect.kv_events import write_kv_tables
+from kvscope.collect.collector import collect_run
+from kvscope.collect.kv import tables as kv_tables
+from kvscope.collect.kv.clock import Clock
+from kvscope.collect.kv.flushes import lines, read_flushes
+from kvscope.collect.kv.tables import write_kv_tables
+from kvscope.collect.oracles.judge import Judge
+from kvscope.collect.oracles.registry import NAMES
+from kvscope.collect.oracles.run_facts import RunFacts
 from kvscope.errors import BadInput
 from kvscope.events import KINDS
 from kvscope.files import read_json
@@ -44,7 +46,7 @@ SAME = clock((0, 0), (SECOND, SECOND))  # a tick is a nanosecond
 
 def collected(flushes: list[Found], folder: Path, of: Clock = SAME) -> tuple[Any, Any, Found]:
     raw = write_flushes(folder / KERNEL_EVENTS, flushes)
-    account = write_kv_tables(raw, folder / "out", Judge(Known(of)))
+    account = write_kv_tables(raw, folder / "out", Judge(RunFacts(of)))
     events, kernels = (
         tables.read(table, folder / "out" / f"{table.name}.parquet")
         for table in (tables.KV_EVENTS, tables.KV_KERNELS)
@@ -105,7 +107,7 @@ def rows_of(found: Found) -> list[dict[str, Any]]:
 def test_every_event_is_a_row_as_it_was_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch_rows: int
 ) -> None:
-    monkeypatch.setattr(kv_events, "BATCH_ROWS", batch_rows)
+    monkeypatch.setattr(kv_tables, "BATCH_ROWS", batch_rows)
     flushes = batches_of_a_run()
     events, _, account = collected(flushes, tmp_path)
     expected = pd.DataFrame([row for found in flushes for row in rows_of(found)])
@@ -289,7 +291,7 @@ def test_a_damaged_file_leaves_no_table(tmp_path: Path) -> None:
     raw = tmp_path / KERNEL_EVENTS
     raw.write_bytes(compressed(batches_of_a_run())[:-20])
     with pytest.raises(BadInput, match="cut"):
-        write_kv_tables(raw, tmp_path / "out", Judge(Known(SAME)))
+        write_kv_tables(raw, tmp_path / "out", Judge(RunFacts(SAME)))
     assert not list((tmp_path / "out").glob("*"))
 
 

@@ -137,7 +137,7 @@ def test_messages_name_the_file_that_was_read() -> None:
     both = f"the files in {HERE / 'model'} and {shipped / 'model'}"
     assert "one of bad, llama-3.1-8b" in refusal("model=x")
     assert both in refusal("model=x")
-    assert f"(the files in {shipped / 'device'})" in refusal("device=x")
+    assert f"(the files in {shipped / 'device'}, and" in refusal("device=x")
     assert f"{HERE / 'study'} and {shipped / 'study'}" in refusal(study="x")
     write("config.yaml", "defaults: [{model: bad}, {model: nope}]\n")
     assert f"({HERE / 'config.yaml'}, defaults)" in refusal()

@@ -5,7 +5,6 @@ The formulas stand here a second time, as docs/METRICS.md has them: plain Python
 
 import math
 from collections import defaultdict
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kvscope.analyse.access import ACCESS_METRICS
+from kvscope.analyse import access_metrics
 from kvscope.analyse.metrics import METRICS
 from kvscope.analyse.records import Records, read_records
 from kvscope.stalls import stalled
@@ -27,16 +26,14 @@ KINDS = {
 }
 # tests/unit/test_overhead.py has these.
 OVERHEAD = {f"resume_overhead_net{of}_s" for of in ("", "_control", "_uncertainty")}
-NAMES = [
-    m.name for m in METRICS if m.name not in {*OVERHEAD, *(name for name, *_ in ACCESS_METRICS)}
-]
+NAMES = [m.name for m in METRICS if m not in access_metrics.METRICS and m.name not in OVERHEAD]
 
 
 @pytest.fixture(scope="module", params=KINDS)
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Records:
     """A run of several repeats; late arrivals, requests given up and stalls are put into it."""
     directory: Path = write_experiment(KINDS[request.param], tmp_path_factory.mktemp("results"))
-    _, records = read_records(directory)
+    records = read_records(directory)
     requests, steps = records.requests.copy(), records.steps.copy()
     number = requests["request_id"].astype(int)
     requests["arrival_s"] = 0.0005 + 0.003 * ((number * 5) % 12)
@@ -46,7 +43,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     steps.loc[steps["step"] % 50 == 7, "duration_s"] *= 8
     steps["stalled"] = stalled(steps)
     assert steps["stalled"].sum() > 2
-    return replace(records, requests=requests, steps=steps)
+    return records.variant(requests=requests, steps=steps)
 
 
 def by_rows(run: Records, repeat: int) -> dict[str, float]:
@@ -85,6 +82,14 @@ def by_rows(run: Records, repeat: int) -> dict[str, float]:
         "mixed_throughput_tokens_per_s": phase("mixed", "scheduled_tokens"),
         **_spread("ttft", [r["first_token_s"] - r["arrival_s"] for r in served]),
         **_spread("itl", _between_tokens(steps, batch, {r["request_id"] for r in served})),
+        **_spread(
+            "tpot",
+            [
+                (r["finished_s"] - r["first_token_s"]) / (r["output_tokens"] - 1)
+                for r in served
+                if r["output_tokens"] > 1
+            ],
+        ),
         **_spread("latency", [r["finished_s"] - r["arrival_s"] for r in served]),
         "forward_passes": len(steps),
         "kv_block_utilization_mean": weighted("kv_blocks_used", 1),

@@ -5,18 +5,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import orjson
 import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvscope.collect.clock import Clock
-from kvscope.collect.flushes import Flush, parse
-from kvscope.collect.judge import ALL_ORACLES, ENOUGH_GAPS, NAMES, Judge, Median, verdicts
-from kvscope.collect.known import Known, Layers
-from kvscope.collect.schedule import Schedule
+from kvscope.collect.kv.clock import Clock
+from kvscope.collect.kv.flushes import Flush, parse
+from kvscope.collect.oracles.judge import Judge
+from kvscope.collect.oracles.registry import ALL_ORACLES, NAMES, verdicts
+from kvscope.collect.oracles.run_facts import LayerTimes, RunFacts
+from kvscope.collect.oracles.schedule import Schedule
 from kvscope.oracle import HELD, NOT_APPLICABLE, VIOLATED
 from kvscope.report.words import reason_in_words
 
@@ -36,7 +36,7 @@ def flush_of(found: Found) -> Flush:
 
 
 def violations(*flushes: Found, **known: Any) -> dict[str, int]:
-    judge = Judge(Known(CLOCK, **known))
+    judge = Judge(RunFacts(CLOCK, **known))
     for found in flushes:
         judge.look(flush_of(found))
     return {n: v["violations"] for n, v in judge.verdict().items() if v["violations"]}
@@ -67,7 +67,7 @@ def test_what_a_correct_engine_records_violates_nothing(batch: Batch) -> None:
 
 
 def test_every_oracle_is_told_of_even_if_it_has_seen_nothing() -> None:
-    verdict = Judge(Known(CLOCK)).verdict()
+    verdict = Judge(RunFacts(CLOCK)).verdict()
     assert tuple(verdict) == NAMES
     assert all(found == {"violations": 0, "first": "", "looked": 0} for found in verdict.values())
     assert {found.state for found in verdicts(verdict)} == {NOT_APPLICABLE}
@@ -80,14 +80,14 @@ def test_every_oracle_says_in_a_sentence_what_must_hold() -> None:
 
 
 def test_a_verdict_may_be_asked_for_again() -> None:
-    judge = Judge(Known(CLOCK, **DUE))
+    judge = Judge(RunFacts(CLOCK, **DUE))
     judge.look(flush_of(traced_in((0, 0))[0]))
     assert judge.verdict()["passes_missing"]["violations"] == 3
     assert judge.verdict() == judge.verdict()
 
 
 def test_a_verdict_tells_what_held_from_what_did_not_apply() -> None:
-    judge = Judge(Known(CLOCK))
+    judge = Judge(RunFacts(CLOCK))
     judge.look(flush_of(lose(lambda r: r[0] != V_READ)(MIXED.flush())))
     states = {found.name: found.state for found in verdicts(judge.verdict())}
     assert states["v_reads_missing"] == VIOLATED
@@ -326,7 +326,7 @@ def test_a_corruption_is_caught_under_its_name(name: str) -> None:
 
 def test_counts_are_of_events_and_the_first_says_where() -> None:
     found = Batch([(63, 1), (31, 1)], block_size=16, kv_heads=[0, 4], step=12, layer=3).flush()
-    judge = Judge(Known(CLOCK))
+    judge = Judge(RunFacts(CLOCK))
     judge.look(flush_of(lose(lambda r: r[0] != V_READ or r[POSITION] < 3)(found)))
     assert judge.verdict()["v_reads_missing"] == {
         "violations": 2,
@@ -536,35 +536,30 @@ def test_phase_and_lengths_are_those_that_were_scheduled(wrong: Found) -> None:
 # --- what needs more than one flush
 
 
-def pairs(judge: Judge) -> int:
-    """Most pairs of neighbouring events of one kind."""
-    return max(gap.count for gap, _ in judge.gaps.values())
-
-
 @pytest.mark.parametrize("gpu", [False, True])
 @pytest.mark.parametrize(("factor", "caught"), [(1, False), (6.7, True), (210, True)])
 def test_durations_in_another_unit_than_starts_are_caught(
     gpu: bool, factor: float, caught: bool
 ) -> None:
-    judge = Judge(Known(CLOCK))
+    judge = Judge(RunFacts(CLOCK))
     for step in range(4):
         found = Batch([(600, 1)], step=step, seed=step, gpu=gpu).flush()
         judge.look(
             flush_of(change(lambda r: True, duration_ticks=lambda d: int(d / factor))(found))
         )
-    assert pairs(judge) >= ENOUGH_GAPS
     verdict = judge.verdict()
+    assert verdict["clock_factor_wrong"]["looked"] == 1
     assert {name for name in NAMES if verdict[name]["violations"]} == (
         {"clock_factor_wrong"} if caught else set()
     )
 
 
 def test_too_few_gaps_say_nothing_about_the_unit() -> None:
-    judge = Judge(Known(CLOCK))
+    judge = Judge(RunFacts(CLOCK))
     found = Batch([(64, 1)]).flush()
     judge.look(flush_of(change(lambda r: True, duration_ticks=lambda d: d // 20)(found)))
-    assert 0 < pairs(judge) < ENOUGH_GAPS
-    assert judge.verdict()["clock_factor_wrong"]["violations"] == 0
+    verdict = judge.verdict()["clock_factor_wrong"]
+    assert (verdict["violations"], verdict["looked"]) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -576,13 +571,13 @@ def test_a_kernel_lies_within_its_layer_on_the_host_s_clock(
 ) -> None:
     found = Batch([(40, 1)], origin_ticks=500_000, step=3, layer=2).flush()
     start, end = found["kernels"][0]["start_ticks"], found["kernels"][-1]["end_ticks"]
-    layers = Layers({(0, 3, 2): (500_000 + start + early, 500_000 + end - late)})
+    layers = LayerTimes({(0, 3, 2): (500_000 + start + early, 500_000 + end - late)})
     assert violations(found, layers=layers) == ({"kernel_outside_layer": 1} if caught else {})
 
 
 def test_a_gpu_s_kernel_may_run_after_its_layer_was_launched() -> None:
     found = Batch([(40, 1)], gpu=True).flush()
-    assert violations(found, layers=Layers({(0, 0, 0): (0, 1)})) == {}
+    assert violations(found, layers=LayerTimes({(0, 0, 0): (0, 1)})) == {}
 
 
 def test_what_an_import_does_not_know_is_not_held_against_it() -> None:
@@ -604,15 +599,6 @@ def overlap_all(rows: list[list[int]], found: Found) -> None:
 
 def of_reads(rows: list[list[int]]) -> list[list[int]]:
     return [row for row in rows if row[0] <= V_READ]
-
-
-@given(st.lists(st.integers(0, 2**40), min_size=1))
-def test_a_median_in_bins_is_near_the_median(values: list[int]) -> None:
-    median = Median()
-    median.add(np.array(values, np.int64))
-    lower = sorted(values)[(len(values) - 1) // 2]
-    assert median.count == len(values)
-    assert lower / 1.05 - 1 <= median.value <= lower * 1.05 + 1
 
 
 def test_the_report_says_what_every_oracle_means() -> None:

@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -58,12 +59,13 @@ def dropped(step: int, refused: bool = False) -> dict:
 
 def records_of(passes: list[dict], preemptions: list[dict] | None = None) -> Records:
     return Records(
-        tables.WORKLOAD.empty(),
-        tables.REQUESTS.empty(),
-        steps_of(passes),
-        tables.BATCH.empty(),
-        pd.DataFrame(preemptions or [], columns=tables.PREEMPTIONS.names),
-        block_size=16,
+        Path(),
+        facts={"experiment_id": "x", "time_source": "measured", "engine": {"block_size": 16}},
+        workload=tables.WORKLOAD.empty(),
+        requests=tables.REQUESTS.empty(),
+        steps=steps_of(passes),
+        batch=tables.BATCH.empty(),
+        preemptions=pd.DataFrame(preemptions or [], columns=tables.PREEMPTIONS.names),
     )
 
 
@@ -190,7 +192,7 @@ def test_a_few_slow_passes_far_away_change_nothing():
 
 
 def of_steps(steps: pd.DataFrame) -> Records:
-    return Records(**(vars(records_of([decode()])) | {"steps": steps}))
+    return records_of([decode()]).variant(steps=steps)
 
 
 def test_each_plain_pass_is_judged_by_a_fit_that_has_not_seen_it():
@@ -280,7 +282,7 @@ def test_the_interval_of_the_net_cost_holds_the_uncertainty():
         for seed in (0, 1)
     )
     records = of_steps(pd.concat([one, two], ignore_index=True))
-    found = metrics_of(records, [], "x", "measured", "0" * 64).set_index("metric")
+    found = metrics_of(records, [], "0" * 64).set_index("metric")
     row = found.loc["resume_overhead_net_s"]
     alone = estimate([of("resume_overhead_net_s", repeat) for repeat in records.repeats()])
     uncertainty = found.loc["resume_overhead_net_uncertainty_s", "value"]

@@ -13,10 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from kvscope.engine.overflow.swap import Swap
 from kvscope.errors import BadInput
-from kvscope.plan import policies
+from kvscope.plan import registry
 from kvscope.plan.experiment import Experiment, dump, load, parse
 from kvscope.plan.grid import expand
+
+from .plugged_in import plug_in
 
 CONFIG = Path(__file__).parents[2] / "config"
 ASKED = [
@@ -268,33 +271,24 @@ def test_a_policy_that_does_not_exist_is_refused_with_those_that_do(tmp_path: Pa
     with pytest.raises(BadInput) as error:
         load(path)
     assert str(error.value) == (
-        "batching.name is 'decode_first' but must be one of chunked, mixed, prefill_first, or the "
-        "name of a policy that an installed package registers under 'kvscope.batching'; change "
+        "batching.name is 'decode_first' but must be one of chunked, mixed, prefill_first, or one "
+        "that an installed package registers under 'kvscope.batching'; change "
         f"batching ({path})"
     )
 
 
-@pytest.fixture
-def plugged_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A policy of another package: an entry point, as its installation makes one."""
-    own = {kind: policies.registered(kind) for kind in policies.KINDS}
-    mine = EntryPoint("long_swap", "long_swap:LongSwap", policies.group("overflow"))
-    found = own | {"overflow": own["overflow"] | {"long_swap": mine}}
-    monkeypatch.setattr(policies, "registered", found.__getitem__)
+class LongSwap(Swap):
+    threshold_tokens: int | None = 256
 
 
-def test_a_plugins_settings_are_kept_as_they_are_null_too(plugged_in: None, tmp_path: Path) -> None:
-    def planned(*words: str) -> Experiment:
-        words = ("overflow=long_swap", "overflow.host_blocks=9", *words)
-        (found,) = expand(None, list(words), CONFIG).experiments
-        return found.experiment
-
-    null = planned("overflow.threshold_tokens=null")
-    assert planned().id != null.id
+def test_a_null_that_is_no_default_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    plug_in(monkeypatch, "overflow", {"long_swap": LongSwap})
+    words = ("overflow=long_swap", "overflow.host_blocks=9")
+    default, null = experiment(*words), experiment(*words, "overflow.threshold_tokens=null")
+    assert experiment(*words, "overflow.threshold_tokens=256").id == default.id != null.id
     path = tmp_path / "experiment.yaml"
     path.write_text(dump(null))
     assert load(path) == null
-    assert load(path).overflow.settings == {"host_blocks": 9, "threshold_tokens": None}
     assert null.host_blocks == 9
 
 
@@ -302,10 +296,10 @@ def test_two_packages_with_a_policy_of_one_name_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     points = [EntryPoint("mine", value, "kvscope.overflow") for value in ("a:A", "b:B")]
-    monkeypatch.setattr(policies, "entry_points", lambda group: points)
-    policies.registered.cache_clear()
+    monkeypatch.setattr(registry, "entry_points", lambda group: points)
+    registry.registered.cache_clear()
     try:
         with pytest.raises(BadInput, match="overflow=mine is registered twice, as a:A and as b:B"):
-            policies.registered("overflow")
+            registry.registered("overflow")
     finally:
-        policies.registered.cache_clear()
+        registry.registered.cache_clear()

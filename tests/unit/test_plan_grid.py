@@ -263,7 +263,7 @@ def test_a_thousand_experiments_are_planned_without_torch_or_vllm() -> None:
     code = (
         "import sys; from pathlib import Path; from kvscope.plan.grid import expand;"
         "plan = expand(None, sys.argv[2:], Path(sys.argv[1]));"
-        "heavy = {'torch', 'vllm', 'pandas', 'matplotlib'} & set(sys.modules);"
+        "heavy = {'torch', 'vllm', 'pandas', 'vl_convert'} & set(sys.modules);"
         "ids = {planned.experiment.id for planned in plan.experiments};"
         "print(len(ids), sorted(heavy))"
     )

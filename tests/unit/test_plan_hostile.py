@@ -3,7 +3,6 @@
 import copy
 import shutil
 from collections.abc import Callable
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,12 @@ from hypothesis import strategies as st
 
 from kvscope import cli
 from kvscope.errors import EXIT_BAD_INPUT, BadInput
-from kvscope.plan import documents, overrides, policies, study
+from kvscope.plan import documents, overrides, study
 from kvscope.plan.experiment import Experiment, dump, load
 from kvscope.plan.grid import expand
+from kvscope.plan.policy import Overflow
+
+from .plugged_in import plug_in
 
 CONFIG = Path(__file__).parents[2] / "config"
 
@@ -221,24 +223,25 @@ def test_any_words_of_the_command_line_are_read_or_refused(text: str) -> None:
     read_or_refused(lambda: overrides.parse([text], CONFIG))
 
 
+class Levels(Overflow):
+    level: Any = None
+    levels: list[int] | None = None
+
+
 @pytest.fixture
 def two_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two overflow policies of other packages: entry points, as their installation makes them."""
-    own = {kind: policies.registered(kind) for kind in policies.KINDS}
-    group = policies.group("overflow")
-    mine = {name: EntryPoint(name, f"{name}:Policy", group) for name in ("one", "two")}
-    found = own | {"overflow": own["overflow"] | mine}
-    monkeypatch.setattr(policies, "registered", found.__getitem__)
+    """Two overflow policies of other packages."""
+    plug_in(monkeypatch, "overflow", {"one": Levels, "two": Levels})
 
 
 @pytest.mark.parametrize("value", ["nan", "[1,nan]", "{a:inf}"])
 def test_settings_of_another_package_are_plain(value: str, two_packages: None) -> None:
     with pytest.raises(BadInput, match=r"overflow\.level \(.*\) must be text, a finite number"):
-        expand(None, ["overflow=one", "overflow.host_blocks=9", f"overflow.level={value}"], CONFIG)
+        expand(None, ["overflow=one", f"overflow.level={value}"], CONFIG)
 
 
 def test_settings_of_another_package_may_be_lists(two_packages: None) -> None:
-    words = ["overflow=one,two", "overflow.host_blocks=9", "overflow.levels=[1,2],[3]"]
+    words = ["overflow=one,two", "overflow.levels=[1,2],[3]"]
     varied = [planned.varied for planned in expand(None, words, CONFIG).experiments]
     assert varied == [
         {"overflow": name, "overflow.levels": levels}

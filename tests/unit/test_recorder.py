@@ -18,6 +18,8 @@ import pandas as pd
 import pytest
 
 from kvscope import tables
+from kvscope.actions import action
+from kvscope.engine.clock import HostClock
 from kvscope.engine.recording import PassRecord, PreemptionRecord, Recording
 from kvscope.run.recorder import Repeat, RepeatContext, external_id, replay
 from kvscope.run.serving import Served, give_up, outcome
@@ -101,7 +103,7 @@ def noted(fake: Fake) -> Noted:
                 request_id=internal(row.request_id),
                 tokens=row.tokens,
                 blocks=row.blocks,
-                swapped=row.policy == "swap",
+                action=action(row.policy),
                 refused=row.refused,
             )
             for row in lost.itertuples()
@@ -200,7 +202,7 @@ def served_by(each: Noted) -> tuple[list[Request], Served]:
         Request(row.request_id, row.arrival_s, np.arange(row.prompt_tokens), row.output_tokens)
         for row in rows
     ]
-    return requests, Served(ORIGIN_NS, outputs=dict(each.given))
+    return requests, Served(HostClock(), ORIGIN_NS, outputs=dict(each.given))
 
 
 def test_requests_have_their_own_times_tokens_and_preemptions(each: Noted) -> None:
@@ -232,7 +234,7 @@ def test_a_request_that_was_given_up_has_the_tokens_of_its_passes_and_the_time_i
 
 def test_one_that_was_never_scheduled_has_neither_times_nor_tokens(each: Noted) -> None:
     never = Request("77", 0.5, np.arange(9), 4)
-    served = Served(ORIGIN_NS, aborted_s={"77": 2.0})
+    served = Served(HostClock(), ORIGIN_NS, aborted_s={"77": 2.0})
     (row,) = outcome(each.replayed(), REPEAT, [never], served).to_dict("records")
     assert (row["first_scheduled_s"], row["first_token_s"]) == (None, None)
     assert (row["aborted"], row["output_tokens"], row["finished_s"]) == (True, 0, 2.0)
@@ -244,7 +246,7 @@ def test_a_request_is_given_up_when_its_own_time_is_over_and_no_other_is() -> No
     aborted: list[list[str]] = []
     engine: Any = SimpleNamespace(vllm=SimpleNamespace(abort_request=aborted.append))
     now = 10.0
-    served = Served(0)
+    served = Served(HostClock(), 0)
     served.now_s = lambda: now  # type: ignore[method-assign]
     arrivals = {"early": 1.0, "just": 4.999, "not yet": 5.001, "late": 9.0}
     unfinished = {name: Request(name, at, np.arange(3), 2) for name, at in arrivals.items()}

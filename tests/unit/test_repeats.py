@@ -176,9 +176,11 @@ def test_a_rule_that_cannot_be_is_refused(override: str, sentence: str) -> None:
     assert sentence in str(error.value)
 
 
-def records(*makespans: float, disturbed: Collection[int] = ()) -> Records:
+def records(
+    *makespans: float, disturbed: Collection[int] = (), facts: dict[str, Any] | None = None
+) -> Records:
     """One request of 60 tokens in each repeat, served in this time."""
-    empty = {t.name: t.empty() for t in (tables.STEPS, tables.BATCH, tables.PREEMPTIONS)}
+    empty = {table.name: table.empty() for table in tables.HOST_TABLES}
     requests = pd.DataFrame(
         {
             "repeat": range(len(makespans)),
@@ -189,7 +191,8 @@ def records(*makespans: float, disturbed: Collection[int] = ()) -> Records:
             "finished_s": [0.5 + makespan for makespan in makespans],
         }
     )
-    return Records(tables.WORKLOAD.empty(), requests, **empty, block_size=16, disturbed=disturbed)
+    known = facts or {"disturbance": [repeat(number, BUSY) for number in disturbed]}
+    return Records(Path(), **empty | {"facts": known, "requests": requests})
 
 
 def facts(until: float | None, *disturbance: dict[str, Any]) -> dict[str, Any]:
@@ -216,12 +219,12 @@ def test_the_throughput_that_ends_the_repeats_is_the_metric(makespans: list[floa
 def test_a_run_that_is_less_precise_than_asked_for_is_not_valid(
     makespans: tuple[float, ...], until: float | None, detail: str | None
 ) -> None:
-    found = [reason.detail for reason in imprecise(facts(until), records(*makespans))]
+    found = [reason.detail for reason in imprecise(records(*makespans, facts=facts(until)))]
     assert found == ([] if detail is None else [detail])
 
 
 def test_a_run_of_before_the_rule_asked_for_nothing() -> None:
-    assert imprecise({}, records(1, 2, 3)) == []
+    assert imprecise(records(1, 2, 3)) == []
     assert disturbed({}) == ""
 
 
@@ -235,7 +238,7 @@ def repeat(number: int, why: str = "") -> dict[str, Any]:
 def test_what_disturbed_a_run_is_told_with_what_it_may_have_caused() -> None:
     run = facts(0.05, repeat(0), repeat(1, BUSY), repeat(2))
     assert disturbed(run) == f"repeat 1: {BUSY}"
-    (reason,) = imprecise(run, records(1, 2, 3))
+    (reason,) = imprecise(records(1, 2, 3, facts=run))
     assert reason.detail.endswith(f"after 3 repeats; repeat 1: {BUSY}")
 
 
@@ -255,7 +258,7 @@ def test_a_run_with_too_few_undisturbed_repeats_is_not_valid(
     disturbed: tuple[int, ...], repeats: int, detail: str | None
 ) -> None:
     run = facts(None, *(repeat(n, BUSY * (n in disturbed)) for n in range(repeats)))
-    found = disturbed_too_often(run, records(*[2] * repeats, disturbed=disturbed))
+    found = disturbed_too_often(records(*[2] * repeats, facts=run))
     assert [r.detail.partition(";")[0] for r in found] == ([] if detail is None else [detail])
 
 
@@ -273,7 +276,7 @@ def test_metrics_are_those_of_the_undisturbed_repeats_alone(
     if len(repeats) - len(loaded) >= 3:
         expected = [one for number, one in enumerate(expected) if number not in loaded]
     of = BY_NAME["throughput_tokens_per_s"].of
-    found = [of(repeat) for repeat in records(*makespans, disturbed=loaded).repeats()]
+    found = [of(repeat) for repeat in records(*makespans, disturbed=loaded).valid_repeats()]
     assert found == pytest.approx(expected)
 
 
@@ -286,7 +289,7 @@ def test_the_repeats_that_end_a_run_are_those_of_its_metrics(
     found = Stopping(3, 12, 0.05).facts(speeds, loaded)["half_width_share"]
     run = records(*(60 / each for each in speeds), disturbed=loaded)
     of = BY_NAME["throughput_tokens_per_s"].of
-    share = half_width_share([of(repeat) for repeat in run.repeats()])
+    share = half_width_share([of(repeat) for repeat in run.valid_repeats()])
     assert (math.nan if found is None else found) == pytest.approx(share, nan_ok=True, abs=1e-9)
 
 

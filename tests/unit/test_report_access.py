@@ -1,36 +1,31 @@
 """Figures, page and Perfetto trace of KV events: what is shown is what the tables hold."""
 
-import json
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 
-import numpy as np
 import pytest
-from matplotlib.collections import LineCollection
 
 from kvscope import tables
-from kvscope.analyse.events import traced_parts
-from kvscope.collect.access_slices import Accesses, read_accesses
-from kvscope.collect.host import HostRecords
-from kvscope.collect.merge import write_timeline
-from kvscope.collect.perfetto import write_perfetto
-from kvscope.events import KINDS
-from kvscope.report import style
-from kvscope.report.access import MOST_EVENTS_A_PAGE, accesses, of_run, within
+from kvscope.analyse.events import read_events, traced_parts
+from kvscope.collect.timeline.access_slices import Accesses, read_accesses
+from kvscope.collect.timeline.intervals import write_timeline
+from kvscope.collect.timeline.perfetto import write_perfetto
 from kvscope.report.circumstances import circumstances
-from kvscope.report.figures import access_gaps, access_metrics, access_pattern
-from kvscope.report.figures.registry import figures_of
+from kvscope.report.figures import access_gaps, access_metrics, access_pattern, kv_accesses
+from kvscope.report.figures.accesses import stack_of
+from kvscope.report.figures.kv_accesses import within
+from kvscope.report.figures.registry import FIGURES
 from kvscope.report.findings import findings
 from kvscope.report.load import load
-from kvscope.report.study import report
+from kvscope.report.render import specification
+from kvscope.results import Run
 
 from .kv_access_fixture import Served, write_traced_run
 from .report_fixture import Fake, write_study
 from .test_collect_perfetto import packets_of, slices_of, tracks_of
-from .test_report_page import Elements
 
-FIGURES = {"access_pattern", "access_gaps", "access_metrics"}
+OF_EVENTS = ("access_pattern", "access_gaps", "access_metrics", "kv_accesses")
 
 
 @pytest.fixture(scope="module")
@@ -57,54 +52,38 @@ def events(results):
     return frame[frame["repeat"] == 0]
 
 
-def drawn(figure, study):
-    with style.style():
-        return figure.draw(study)
-
-
 def test_only_a_study_with_events_has_the_figures(study, tmp_path):
-    assert {figure.name for figure in figures_of(study)} >= FIGURES
+    assert all(FIGURES[name].draw(study) for name in OF_EVENTS)
     untraced = load(["fake"], write_study(tmp_path, [Fake({"cache.blocks": 64})]))
-    assert not {figure.name for figure in figures_of(untraced)} & FIGURES
+    assert not any(FIGURES[name].draw(untraced) for name in OF_EVENTS)
 
 
-def test_every_access_of_the_first_passes_is_a_line_from_its_start_to_its_end(study, run, events):
-    alone = replace(study, runs=(run,))
-    cells = [cell for cell in drawn(access_pattern.FIGURE, alone).axes if cell.collections]
+def test_every_access_of_the_first_passes_is_drawn_from_its_start_to_its_end(study, run, events):
+    drawing = access_pattern.FIGURE.draw(replace(study, runs=(run,)))
+    frames = list(drawing.views[0].data.values())
     rows = [(layer, write) for layer in (0, 3) for write in (True, False)]
-    origin = events["start_ns"].min()
-    for number, cell in enumerate(cells):
+    assert len(frames) == 4 * 5
+    for number, frame in enumerate(frames):
         (layer, write), step = rows[number // 5], number % 5
         own = events[(events["layer"] == layer) & (events["step"] == step)]
         own = own[own["kind"].str.endswith("write") == write]
-        (lines,) = (c for c in cell.collections if isinstance(c, LineCollection))
-        ends = np.array(lines.get_segments())
-        start, end = ((own[name] - origin) / 1e6 for name in ("start_ns", "end_ns"))
-        seen = np.maximum(end, start + access_pattern.NARROWEST * (end.max() - start.min()))
-        assert sorted(ends[:, 0, 0]) == pytest.approx(sorted(start))
-        assert sorted(ends[:, 1, 0]) == pytest.approx(sorted(seen))
-    assert len(cells) == 4 * 5
+        every = max(1, -(-len(own) // access_pattern.MOST_EVENTS))
+        assert len(frame) == -(-len(own) // every)
+        starts = (own["start_ns"] - own["start_ns"].min()) / 1e3
+        assert set(frame["start"]) <= set(starts.round(3))
+        assert set(frame["ns"]) <= set(own["end_ns"] - own["start_ns"])
+        assert set(frame["kind"]) <= ({2, 3} if write else {0, 1})
+    assert any("accesses are drawn as one" in remark for remark in drawing.remarks)
 
 
-def test_blocks_of_different_requests_never_stand_at_the_same_height(run):
-    stack = access_pattern.pattern(run, 2).stack
-    blocks = {
-        name: (first, count)
-        for name, first, count in zip(stack.names, stack.first, stack.blocks, strict=True)
-    }
-    assert [int(blocks[name][1]) for name in ("0", "1", "2", "3")] == [2, 22, 2, 57]
-    ordered = [blocks[name] for name in ("0", "1", "2", "3")]
-    for (first, count), (after, _) in pairwise(ordered):
-        assert first + count < after
-
-
-def test_a_pattern_of_too_many_accesses_is_a_sample_and_says_so(study, run, monkeypatch):
-    monkeypatch.setattr(access_pattern, "MOST_EVENTS", 500)
-    figure = drawn(access_pattern.FIGURE, replace(study, runs=(run,)))
-    assert figure.get_suptitle() == "up to 17 events are drawn as one"  # 8,064 reads in one axes
-    for cell in figure.axes:
-        for lines in cell.collections:
-            assert len(lines.get_segments()) <= 500
+def test_blocks_of_different_requests_never_stand_at_the_same_height(run, events):
+    stack = stack_of(read_events(run.trace.path, 0))
+    blocks = {name: int(count) for name, count in zip(stack.names, stack.blocks, strict=True)}
+    assert [blocks[name] for name in ("0", "1", "2", "3")] == [2, 22, 2, 57]
+    ends = [(stack.first[n], stack.first[n] + stack.blocks[n]) for n in stack.order]
+    for (_, end), (after, _) in pairwise(ends):
+        assert end < after
+    assert list(stack.labels().values())[-1] == "request 3: 57 blocks"
 
 
 def test_idle_times_are_drawn_as_they_are_distributed(study, run, events):
@@ -113,12 +92,15 @@ def test_idle_times_are_drawn_as_they_are_distributed(study, run, events):
         {"start_ns": "min", "end_ns": "max"}
     )
     idle = (spans["start_ns"] - spans.groupby(block)["end_ns"].shift()).dropna() / 1e6
-    (line,) = access_gaps.chart(study)["data"]  # the sampled run does not tell
-    assert line["name"] == run.label
-    assert line["x"][-1] == pytest.approx(idle.max(), abs=1e-6)
-    for x, y in list(zip(line["x"], line["y"], strict=True))[::50]:
+    data = access_gaps.FIGURE.draw(study).views[0].data
+    line = data["cell0"]  # the sampled run does not tell
+    assert set(line["line"]) == {run.label}
+    assert line["x"].iloc[-1] == pytest.approx(idle.max(), abs=1e-6)
+    for x, y in list(zip(line["x"], line["y"], strict=True))[1::50]:
         assert y <= 100 * (idle <= x + 1e-6).mean() + 1e-3
         assert y >= 100 * (idle < x - 1e-6).mean() - 1e-3
+    everything = 82 * 4 + 3  # all other blocks of all layers, and new ones
+    assert data["cell1"]["x"].iloc[-1] == everything
 
 
 def test_the_time_to_copy_a_block_back_is_that_of_the_swaps(tmp_path):
@@ -130,22 +112,17 @@ def test_the_time_to_copy_a_block_back_is_that_of_the_swaps(tmp_path):
     assert expected > 0
 
 
-def test_distances_are_drawn_in_print_for_the_runs_that_tell(study):
-    _, cell = drawn(access_gaps.FIGURE, study).axes
-    (line,) = cell.lines
-    assert line.get_xdata()[-1] == 82 * 4 + 3  # all other blocks of all layers, and new ones
-
-
 def test_metrics_of_accesses_are_drawn_where_they_are_known(study):
-    axes = [cell for cell in drawn(access_metrics.FIGURE, study).axes if cell.get_visible()]
-    shown = {cell.get_title("left"): len(cell.patches) for cell in axes}
-    assert shown["Reads at a time"] == 1
-    assert shown["Tokens read per token held"] == 2
+    view = access_metrics.FIGURE.draw(study).views[0]
+    titles = [" ".join(cell["title"]["text"]) for cell in specification(view.chart)["concat"]]
+    count = dict(zip(titles, map(len, view.data.values()), strict=True))
+    assert count["Reads at a time (reads)"] == 1
+    assert count["Tokens read per token held (ratio)"] == 2
 
 
 def test_it_is_told_how_long_blocks_lie_untouched(study, run):
     share, time = (run.number(f"kv_idle_{name}").value for name in ("share", "p50_s"))
-    found = " ".join(findings(study)).replace("\N{NO-BREAK SPACE}", " ")
+    found = " ".join(findings(study).sentences).replace("\N{NO-BREAK SPACE}", " ")
     assert f"untouched {100 * share:.1f} % of the time between its accesses" in found
     assert f"{1e3 * time:.2f} ms at a time" in found
 
@@ -155,46 +132,22 @@ def test_it_is_told_what_was_traced(study):
     assert told["KV events"] == ["full", "sampled, 1 of 2 forward passes, 1 of 4 KV heads"]
 
 
-@pytest.fixture(scope="module")
-def access(run):
-    return of_run(run, MOST_EVENTS_A_PAGE)
-
-
-def test_the_page_has_every_event_of_the_passes_it_shows(access, events):
-    found = Counter()
-    for part in access["parts"]:
-        starts = part["start_ns"] + np.cumsum(part["after_ns"]) + events["start_ns"].min()
-        for i, start in enumerate(starts):
-            kind, request = KINDS[part["kind"][i]], access["requests"][part["request"][i]]
-            head = part["kv_head"][i]
-            place = (part["step"], part["layer"], request, kind, head, part["block_position"][i])
-            slots = (part["block"][i], part["offset_tokens"][i], part["tokens"][i])
-            times = (start, start + part["duration_ns"][i], part["worker"][i])
-            found[(*place, *slots, *times)] += 1
-    columns = ["step", "layer", "request_id", "kind", "kv_head", "block_position", "block"]
-    columns += ["offset_tokens", "tokens", "start_ns", "end_ns", "worker"]
-    rows = events[columns].fillna({"kv_head": -1}).itertuples(index=False, name=None)
-    assert found == Counter(rows)
-    assert access["passes"][0] == {"step": 0, "phase": "prefill"}
-    assert access["heads"] == list(range(8))
-
-
-def test_of_more_events_than_a_page_takes_there_are_whole_passes_of_fewer_layers(run):
-    some = of_run(run, 20_000)
-    assert (some["layers"], some["layers_traced"]) == ([0], 4)
-    assert [one["step"] for one in some["passes"]] == [0, 1, 2, 3, 4]
-    assert not some["cut"]
-    least = of_run(run, 1000)
-    assert [part["step"] for part in least["parts"]] == [0]
-    assert sum(len(part["kind"]) for part in least["parts"]) == 1000
-    assert least["cut"]
-
-
-def test_a_page_shares_its_room_among_the_experiments(study):
-    both = accesses(list(study.runs))
-    for run_id, one in both.items():
-        assert run_id in {run.id for run in study.runs}
-        assert sum(len(part["kind"]) for part in one["parts"]) <= MOST_EVENTS_A_PAGE // 2
+def test_the_page_has_every_event_of_the_passes_it_shows(study, run, events):
+    drawing = kv_accesses.FIGURE.draw(replace(study, runs=(run,)))
+    shown = {view.choice[1:3]: view.data["accesses"] for view in drawing.views}
+    assert shown
+    for (layer, words), frame in shown.items():
+        step = int(words.split()[0])
+        own = events[(events["step"] == step) & (events["layer"] == int(layer))]
+        own = own.sort_values("start_ns", kind="stable").head(kv_accesses.MOST_EVENTS)
+        columns = ["block", "block_position", "offset_tokens", "tokens", "worker"]
+        drawn = Counter(
+            frame[["block", "position", "offset", "tokens", "worker"]].itertuples(
+                index=False, name=None
+            )
+        )
+        assert drawn == Counter(own[columns].itertuples(index=False, name=None))
+        assert sorted(frame["ns"]) == sorted(own["end_ns"] - own["start_ns"])
 
 
 def test_passes_are_kept_whole_as_long_as_they_fit(run):
@@ -202,27 +155,25 @@ def test_passes_are_kept_whole_as_long_as_they_fit(run):
     everything = int(parts["events"].sum())
     assert within(parts, everything) == ([0, 1, 2, 3, 4], [0, 1, 2, 3])
     assert within(parts, everything - 1) == ([0, 1, 2, 3, 4], [0, 3])
+    assert within(parts, 1000) == ([0], [0])
 
 
-def test_the_page_shows_the_accesses_and_links_to_them(results, study, tmp_path):
-    dirs = [str(run.directory) for run in study.runs]
-    html = report(dirs, results, tmp_path).read_text(encoding="utf-8")
-    page = Elements(html)
-    data = [a for tag, a in page.elements if a.get("class") == "access-data"]
-    assert [a["data-id"] for a in data] == ["traced", "sampled"]
-    assert json.loads(json.dumps(page.data["traced"]))["layers_traced"] == 4
-    assert 'href="#accesses"' in html
+def test_experiments_share_the_room_of_a_page(study):
+    views = kv_accesses.FIGURE.draw(study).views
+    tables_of = {id(frame): len(frame) for view in views for frame in view.data.values()}
+    assert sum(tables_of.values()) <= kv_accesses.MOST_EVENTS_A_PAGE
+    assert {view.choice[0] for view in views} == {run.label for run in study.runs}
 
 
 def test_the_perfetto_trace_has_each_access_within_its_stretch(results, events, tmp_path):
     directory = results / "experiments" / "traced"
-    host = HostRecords.read(directory)
-    write_timeline(host, tmp_path, None)
+    run = Run(directory)
+    write_timeline(run, tmp_path, None)
     found = read_accesses(results / "tables" / "traced" / "kv_events.parquet", len(events))
     assert (found.shown, found.passes) == (5, 15)
     assert "first 5 of 15 forward passes" in found.warning
     path = tmp_path / "t"
-    write_perfetto(tmp_path / "timeline.parquet", host, path, found)
+    write_perfetto(tmp_path / "timeline.parquet", run, path, found)
     packets = packets_of(path)
     tracks = tracks_of(packets)
     by_name = {track.name: track for track in tracks.values()}

@@ -1,40 +1,52 @@
-"""Figures and charts of policies: what is drawn is what the tables hold."""
+"""Figures: every one draws marks, and what is drawn is what the tables hold."""
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import vl_convert
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvscope import tables
-from kvscope.report import style
-from kvscope.report.arrangements import arrangements, leading
-from kvscope.report.figures import kv_timeline, resume_overhead, strategies, window_fill
-from kvscope.report.figures.registry import figures_of
+from kvscope.plan.figures import Axes
+from kvscope.report.data import Asked
+from kvscope.report.figures import kv_timeline, resume_overhead, strategies, throughput, window_fill
+from kvscope.report.figures.registry import FIGURES, drawings
+from kvscope.report.figures.scales import is_wide, log_ticks
 from kvscope.report.load import load
+from kvscope.report.render import printed, specification, svg
+from kvscope.report.thin import MERGE
 from kvscope.report.words import BEYOND_AMPLE, OVERHEAD_NET, OVERHEAD_PAPER
 
+from .kv_access_fixture import Served, write_traced_run
+from .marks import marks_of, streams
 from .report_fixture import batching_study, overflow_study, write_study
 
-SERIES = (
+SERIES = {
     "recompute",
     "swap (pinned, per block)",
     "swap (pinned, coalesced)",
     "swap (pageable, per block)",
     "swap (pageable, coalesced)",
-)
+}
+OVER_SIZE = Axes(x="cache.block_size", colour="overflow")
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     results = tmp_path_factory.mktemp("results")
-    write_study(results, list(overflow_study((8, 16, 64))), "overflow")
-    return write_study(results, list(batching_study()), "batching")
+    write_study(results, list(overflow_study((16, 64))), "overflow")
+    write_traced_run(results, "traced", Served(prompts=(16, 90), layers=2, heads=2, repeats=2))
+    return write_study(results, list(batching_study(requests=6)), "batching")
 
 
 @pytest.fixture(scope="module")
 def overflow(results):
-    return load(["overflow"], results)
+    study = load(["overflow"], results)
+    return replace(study, figures=(Asked("resume_overhead", (OVER_SIZE,)),))
 
 
 @pytest.fixture(scope="module")
@@ -42,109 +54,198 @@ def batching(results):
     return load(["batching"], results)
 
 
-def drawn(figure, study):
-    with style.style():
-        return figure.draw(study)
+@pytest.fixture(scope="module")
+def studies(results, overflow, batching):
+    traced = load([str(results / "experiments" / "traced")], results)
+    return {"overflow": overflow, "batching": batching, "traced": traced}
 
 
-def test_all_policies_of_the_fixture_are_valid(overflow, batching):
-    assert all(run.valid for study in (overflow, batching) for run in study.runs)
+@pytest.fixture(scope="module")
+def drawn(studies):
+    return {name: drawings(study) for name, study in studies.items()}
 
 
-def test_a_study_has_the_figures_that_it_has_something_for(overflow, batching):
-    names = [{figure.name for figure in figures_of(study)} for study in (overflow, batching)]
-    assert names[0] >= {"resume_overhead", "swapping", "kv_timeline"}
-    assert not names[0] & {"strategies", "window_fill"}
-    assert names[1] >= {"strategies", "window_fill"}
+def cells(drawing):
+    """Title and table of each plot of what is printed."""
+    view = drawing.views[0]
+    spec = specification(view.chart)
+    data = {}
+    for cell in spec["concat"]:
+        name = re.search(r"'name': '(cell\d+)'", str(cell))[1]
+        title = cell["title"]
+        data[" ".join(title["text"]), " ".join(title["subtitle"])] = view.data[name]
+    return data
 
 
-def test_overhead_stands_over_block_size_with_a_line_a_policy(overflow):
-    (found,) = leading(arrangements(overflow, resume_overhead.preempting))
-    assert found.ticks == ("8", "16", "64")
-    assert found.positions == pytest.approx((0, 2 / 3, 2))  # log₂, 1 apart on average
-    assert tuple(series.name for series in found.series) == SERIES
-    assert found.fixed == "KV cache 768 tokens"
+def test_together_the_studies_have_every_figure(drawn):
+    assert {name for found in drawn.values() for name in found} == set(FIGURES)
+    assert not set(drawn["overflow"]) & {"strategies", "window_fill", "kv_accesses"}
+    assert not set(drawn["traced"]) & {"resume_overhead", "strategies", "swapping"}
 
 
-def test_the_two_measures_and_the_makespan_are_drawn_as_the_tables_have_them(overflow):
-    axes = drawn(resume_overhead.FIGURE, overflow).axes
-    (found,) = leading(arrangements(overflow, resume_overhead.preempting))
-    for cell, shown in zip(axes, (OVERHEAD_PAPER, OVERHEAD_NET, BEYOND_AMPLE), strict=True):
-        assert cell.get_title("left") == shown.heading
-        assert cell.get_ylabel() == "s"
-        for container, series in zip(cell.containers, found.series, strict=True):
-            heights = [overflow.runs[n].number(shown.metric).value for _, n in series.points]
-            line, _, (arms,) = container
-            assert list(line.get_ydata()) == pytest.approx(heights)
-            numbers = [overflow.runs[n].number(shown.metric) for _, n in series.points]
-            ends = [segment[:, 1] for segment in arms.get_segments()]
-            assert np.array(ends) == pytest.approx(np.array([(x.low, x.high) for x in numbers]))
-    assert axes[0].get_ylim() == axes[1].get_ylim()
+@pytest.mark.parametrize("study", ["overflow", "batching", "traced"])
+def test_every_figure_draws_marks_in_each_of_its_plots(drawn, study):
+    for name, drawing in drawn[study].items():
+        assert marks_of(svg(drawing)), name
+        for view in drawing.views:
+            assert all(len(frame) for key, frame in view.data.items() if key != "events"), name
+
+
+def test_the_same_tables_are_printed_as_the_same_pdf_and_png(drawn):
+    one, again = (printed(drawn["batching"]["throughput"]) for _ in range(2))
+    assert one.pdf.startswith(b"%PDF")
+    assert one.png.startswith(b"\x89PNG")
+    assert (one.svg, one.png) == (again.svg, again.png)
+    assert streams(one.pdf) == streams(again.pdf)
+
+
+def test_views_that_are_not_printed_are_charts_as_well(drawn):
+    for name in ("throughput", "step_timeline", "kv_accesses"):
+        of = "traced" if name == "kv_accesses" else "overflow"
+        for chart in {id(view.chart): view.chart for view in drawn[of][name].views}.values():
+            assert vl_convert.vegalite_to_vega(chart)["marks"]
+
+
+def test_a_study_declares_its_axes_and_the_first_hold_for_the_others(overflow, drawn):
+    for name in ("resume_overhead", "throughput"):
+        frames = cells(drawn["overflow"][name]).values()
+        for frame in frames:
+            assert set(frame["x"]) <= {16, 64}
+    colours = {
+        c for frame in cells(drawn["overflow"]["resume_overhead"]).values() for c in frame["colour"]
+    }
+    assert colours == SERIES
+
+
+def test_the_two_measures_and_the_makespan_are_drawn_as_the_tables_have_them(overflow, drawn):
+    found = cells(drawn["overflow"]["resume_overhead"])
+    by_label = {run.label: run for run in overflow.runs}
+    for shown in (OVERHEAD_PAPER, OVERHEAD_NET, BEYOND_AMPLE):
+        frame = found[f"{shown.heading} (s)", ""]
+        for row in frame.itertuples():
+            number = by_label[row.experiment].number(shown.metric)
+            assert (row.value, row.high) == (number.value, number.high)
+            assert row.low == (number.low if shown.signed else max(0.0, number.low))
+        preempting = [run for run in overflow.runs if resume_overhead.preempting(run)]
+        known = [r for r in preempting if not math.isnan(r.number(shown.metric).value)]
+        assert sorted(frame["experiment"]) == sorted(run.label for run in known)
+
+
+def test_a_facet_has_plots_of_its_own_and_picks_what_it_is_told(batching):
+    axes = Axes(x="batching", facet="cache.blocks", where={"cache.blocks": 32})
+    asked = replace(batching, figures=(Asked("throughput", (axes,)),))
+    found = cells(throughput.FIGURE.draw(asked))
+    assert {facet for _, facet in found} == {"KV cache 32 blocks"}
+    assert all(len(frame) == 4 for frame in found.values())
+
+
+def test_without_a_declaration_the_first_number_is_x_and_the_policy_the_colour(batching):
+    frame = next(iter(cells(throughput.FIGURE.draw(batching)).values()))
+    assert set(frame["x"]) == {32, 128}
+    assert set(frame["colour"]) == {
+        "prefill first", "mixed", "chunked (128 tokens)", "chunked (64 tokens)",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("x", ["workload.prompt_tokens", "seed"])
+def test_where_experiments_have_no_two_values_of_x_each_has_a_bar(batching, x):
+    asked = replace(batching, figures=(Asked("throughput", (Axes(x=x),)),))
+    drawing = throughput.FIGURE.draw(asked)
+    assert drawing.views[0].choice == ("experiment",)
+    frame = next(iter(cells(drawing).values()))
+    assert list(frame["experiment"]) == [run.label for run in batching.runs]
+
+
+def test_points_of_one_colour_at_one_place_are_named_by_their_grids(overflow):
+    roomy = {"recompute": "scarce"}
+    runs = [
+        replace(run, grid="ample" if "4096" in run.label else "scarce") for run in overflow.runs
+    ]
+    frame = next(iter(cells(throughput.FIGURE.draw(replace(overflow, runs=tuple(runs)))).values()))
+    assert {"recompute", "recompute, ample"} <= set(frame["colour"]) | set(roomy)
+    assert not frame.duplicated(["x", "colour"]).any()
 
 
 def test_a_measure_that_no_experiment_has_is_not_drawn(results, overflow):
     alone = load([str(run.directory) for run in overflow.runs[:5]], results)
-    assert all(math.isnan(run.number(BEYOND_AMPLE.metric).value) for run in alone.runs)
-    titles = [cell.get_title("left") for cell in drawn(resume_overhead.FIGURE, alone).axes]
-    assert titles == [OVERHEAD_PAPER.heading, OVERHEAD_NET.heading]
+    titles = {title for title, _ in cells(resume_overhead.FIGURE.draw(alone))}
+    assert titles == {f"{shown.heading} (s)" for shown in (OVERHEAD_PAPER, OVERHEAD_NET)}
 
 
-def test_strategies_stand_over_the_policy_with_chunks_in_order(batching):
-    axes = drawn(strategies.FIGURE, batching).axes
-    ticks = [label.get_text() for label in axes[0].get_yticklabels()]
-    assert ticks == ["prefill first", "mixed", "chunked (64 tokens)", "chunked (128 tokens)"]
-    assert [cell.get_title("left") for cell in axes if cell.get_visible()] == [
-        "Throughput",
-        "Prefill throughput",
-        "Decode throughput",
-        "Throughput of mixed passes",
-        "Forward passes",
-    ]
+def test_what_is_not_valid_is_hollow_and_says_why(overflow, results):
+    run = overflow.runs[0]
+    metrics = run.metrics.assign(valid=False, reasons="unstable")
+    study = replace(overflow, runs=(replace(run, metrics=metrics), *overflow.runs[1:]))
+    drawing = throughput.FIGURE.draw(study)
+    assert drawing.remarks == ("hollow: not valid",)
+    frame = next(iter(cells(drawing).values()))
+    assert list(frame.loc[~frame["valid"], "reasons"]) == ["not valid: unstable"]
+
+
+def test_strategies_stand_by_policy_with_chunks_in_order(batching, drawn):
+    spec = str(specification(drawn["batching"]["strategies"].views[0].chart))
+    order = "['prefill first', 'mixed', 'chunked (64 tokens)', 'chunked (128 tokens)']"
+    assert order in spec
+    assert strategies.strategy_key(batching) == "batching"
 
 
 def test_the_first_passes_are_compared_where_nothing_but_the_strategy_differs(batching):
-    assert [(group.name, len(group.strategies)) for group in window_fill.groups(batching)] == [
-        ("KV cache 128 blocks", 4),
-        ("KV cache 32 blocks", 4),
-    ]
-
-
-def test_the_first_passes_have_the_tokens_of_the_table_and_their_share_of_the_window(batching):
-    lines = window_fill.chart(batching)["data"]
-    group = window_fill.groups(batching)[0]
-    assert group.window == 512  # max_num_batched_tokens; the longest request has 1024
-    for line, (strategy, run) in zip(lines, group.strategies, strict=False):
+    groups = window_fill.groups(batching)
+    assert {name: len(group) for name, group in groups.items()} == {
+        "KV cache 128 blocks": 4,
+        "KV cache 32 blocks": 4,
+    }
+    for strategy, run in groups["KV cache 32 blocks"]:
         steps = tables.read(tables.STEPS, run.directory / "steps.parquet")
         first = steps[(steps["repeat"] == 0) & (steps["step"] < 20)]
-        assert line["name"] == f"{strategy}, KV cache 128 blocks"
-        assert line["y"] == list(first["scheduled_tokens"])
-        assert line["customdata"][0] == f"{100 * line['y'][0] / 512:.1f} % of 512"
+        assert window_fill.first_tokens(run) == list(first["scheduled_tokens"]), strategy
 
 
 def test_the_window_is_the_longest_request_where_a_pass_may_have_more(batching):
     engine = {"max_num_batched_tokens": 4096, "max_model_len": 1024}
     assert window_fill.window(replace(batching.runs[0], settings={"engine": engine})) == 1024
+    assert window_fill.window(batching.runs[0]) == 512
 
 
-def test_the_host_pool_and_the_events_are_drawn_over_time(overflow):
-    data = kv_timeline.chart(overflow)["data"]
+def test_the_host_pool_and_the_events_are_drawn_over_time(overflow, drawn):
+    frame = drawn["overflow"]["kv_timeline"].views[0].data["passes"]
     for run in overflow.runs[:6]:
-        own = [trace for trace in data if trace["legendgroup"] == run.id]
-        lines = [trace for trace in own if trace["mode"] == "lines"]
+        own = frame[frame["experiment"] == run.label]
         steps = run.steps(0)
-        assert len(lines) == (2 if "swap" in run.label else 1)
-        if len(lines) == 2:
-            share = 100 * steps["host_blocks_used"] / steps["host_blocks_total"]
-            assert max(lines[1]["y"]) == pytest.approx(share.max(), abs=1e-3)
+        assert own["blocks"].max() == pytest.approx(
+            100 * (steps["kv_blocks_used"] / steps["kv_blocks_total"]).max(), abs=0.01
+        )
+        assert own["host"].notna().any() == ("swap" in run.label)
         starts = steps.set_index("step")["start_s"]
         events = run.preemptions(0)
-        for marks, event in zip(own[len(lines) :], ("preempt", "resume"), strict=True):
+        for event, name in kv_timeline.EVENTS.items():
             passes = sorted(set(events.loc[events["event"] == event, "step"]))
-            expected = [starts[step] for step in passes]
-            assert marks["x"] == pytest.approx(expected, abs=1e-6)
+            marked = own.loc[own["event"] == name, "start_s"] if "event" in own else []
+            assert list(marked) == pytest.approx([starts[step] for step in passes], abs=1e-5)
 
 
-def test_nothing_is_marked_over_time_where_nothing_is_preempted(results, overflow):
-    (cell,) = drawn(kv_timeline.FIGURE, load([str(overflow.runs[5].directory)], results)).axes
-    labels = cell.get_legend_handles_labels()[1]
-    assert labels == ["blocks in use", "tokens held"]
+def test_the_step_timeline_has_every_pass_and_event_of_every_repeat(overflow, drawn):
+    views = {view.choice: view for view in drawn["overflow"]["step_timeline"].views}
+    for run in overflow.runs:
+        for repeat in run.repeats:
+            view = views[run.label, str(repeat), "time"]
+            steps = run.steps(repeat)
+            first = view.data["passes"].drop_duplicates("step")
+            assert list(first["step"]) == list(steps["step"])
+            assert list(first["kv_blocks_used"]) == list(steps["kv_blocks_used"])
+            assert list(first["tokens"]) == list(steps["scheduled_tokens"])
+            assert len(view.data["events"]) == len(run.preemptions(repeat)) + steps["stalled"].sum()
+
+
+@given(st.floats(min_value=1e-6, max_value=1e6), st.floats(min_value=7.5, max_value=1e9))
+def test_a_logarithmic_axis_has_a_few_ticks_within_its_ends(low, ratio):
+    high = low * ratio
+    assert is_wide([low, high])
+    ticks = log_ticks(low, high)
+    assert 1 <= len(ticks) <= 9
+    assert all(low <= tick <= high for tick in ticks)
+    assert np.all(np.diff(ticks) > 0)
+
+
+def test_thinned_columns_are_those_that_timelines_draw():
+    assert {"start_s", "prefill_tokens", "kv_blocks_used", "host_blocks_used"} <= set(MERGE)

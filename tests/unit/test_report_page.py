@@ -5,13 +5,12 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from plotly.offline import get_plotlyjs
 
-from kvscope import tables
 from kvscope.analyse.experiment import analyse
 from kvscope.report.circumstances import circumstances, faults
 from kvscope.report.data import Run, StudyData
 from kvscope.report.page import _origin
+from kvscope.report.render import scripts
 from kvscope.report.study import report
 from kvscope.runfile import read_run, write_run
 
@@ -49,7 +48,7 @@ class Elements(HTMLParser):
 
     def handle_data(self, data):
         if self.open is not None:
-            self.data[self.open.get("id") or self.open["data-id"]] = json.loads(data)
+            self.data[self.open["id"]] = json.loads(data)
 
     def handle_endtag(self, tag):
         self.open = None
@@ -72,13 +71,13 @@ def page(html):
 
 def test_it_loads_nothing(page):
     for tag, attributes in page.elements:
-        assert "src" not in attributes, tag
-        assert tag not in ("link", "iframe", "img", "object", "embed", "base")
+        assert attributes.get("src", "data:").startswith("data:"), tag
+        assert tag not in ("link", "iframe", "object", "embed", "base")
 
 
-def test_it_has_no_address_of_the_network_beside_those_inside_plotly(html):
-    own = html.replace(get_plotlyjs(), "")
-    assert len(html) - len(own) > 1_000_000
+def test_it_has_no_address_of_the_network_beside_those_inside_vega(html):
+    own = html.replace(scripts(), "")
+    assert len(html) - len(own) > 500_000
     assert not re.search(r"https?://|@import|url\(", own)
 
 
@@ -86,13 +85,41 @@ def test_it_tells_the_browser_to_load_nothing(page):
     policy = next(a["content"] for _, a in page.elements if "http-equiv" in a)
     assert policy.startswith("default-src 'none'; script-src 'unsafe-inline'")
     assert "http" not in policy
+    assert "eval" not in policy
+
+
+def test_it_opens_with_what_is_wrong_then_the_headline_then_the_chart_that_shows_it(html, page):
+    places = [html.index(f'class="{part}"') for part in ("banner", "headline")]
+    places += [html.index('data-figure="lead"'), html.index("What was found")]
+    assert places == sorted(places)
+    banner = html[places[0] : places[1]]
+    assert "2 experiments\n    without results" in banner
+    assert "failed; a request needs 6 blocks" in banner
+    assert "Not valid, and not compared: 1 experiment (too_few_repeats)" in banner
+    assert re.search(r'class="headline">A quarter of the KV cache costs \d\d\xa0% of the', html)
+    lead = page.data["data-lead"]
+    assert len(lead["views"]) == 1
+    assert {
+        title
+        for spec in lead["specs"]
+        for cell in spec["concat"]
+        for title in cell["title"]["text"]
+    } == {"Throughput (tokens/s)"}
+
+
+def test_every_column_can_be_chosen_and_those_shown_are_checked(page):
+    headings = [a for tag, a in page.elements if tag == "th" and "data-better" in a]
+    boxes = [a for tag, a in page.elements if tag == "input" and "data-column" in a]
+    assert [int(a["data-column"]) for a in boxes] == list(range(2, 2 + len(headings)))
+    assert ["checked" in a for a in boxes] == ["hidden" not in a for a in headings]
+    assert any("checked" in a for a in boxes)
 
 
 def test_its_links_lead_to_what_is_there(results, page):
     here = results / "studies" / "fake" / "unfinished"
     links = {a["href"] for tag, a in page.elements if tag == "a"}
     ids = {a["id"] for _, a in page.elements if "id" in a}
-    timelines = {f"timeline-{name}" for name in page.data}
+    timelines = {f"timeline-{fake.id}" for fake in FAKES[:3]}
     for link in links:
         if link.startswith("#"):
             assert link[1:] in ids | timelines
@@ -118,67 +145,41 @@ def test_an_experiment_that_has_not_run_is_shown_as_such(html):
 
 
 def test_nothing_in_the_data_can_end_a_script(html, page):
-    own = html.replace(get_plotlyjs(), "")
+    own = html.replace(scripts(), "")
     opened = sum(tag == "script" for tag, _ in page.elements)
     assert own.count("</script>") == opened
-    assert page.data["study-data"]["experiments"][2]["label"].endswith(HOSTILE)
+    assert HOSTILE.strip() in json.dumps(page.data["data-throughput"])
 
 
-def test_the_data_of_the_charts_are_the_numbers_of_the_tables(results, page):
-    data = page.data["study-data"]
-    for place, fake in enumerate(FAKES[:3]):
-        metrics = tables.read(tables.METRICS, results / "tables" / fake.id / "metrics.parquet")
-        for row in metrics.itertuples():
-            shown = data["metrics"][row.metric]
-            for key, value in (("value", row.value), ("low", row.ci_low), ("high", row.ci_high)):
-                assert shown[key][place] == (None if value != value else value)
-    assert data["metrics"]["makespan_s"]["value"][3:] == [None, None]
+def test_every_chart_refers_to_its_tables_and_specifications(page):
+    figures = {name: one for name, one in page.data.items() if name.startswith("data-")}
+    assert {"data-throughput", "data-step_timeline"} <= set(figures)
+    for one in figures.values():
+        for view in one["views"]:
+            assert one["specs"][view["spec"]]
+            named = set(
+                re.findall(r'"data": ?{"name": ?"(\w+)"}', json.dumps(one["specs"][view["spec"]]))
+            )
+            assert named == set(view["data"]) or view["data"].keys() <= named
+            for table in view["data"].values():
+                assert len({len(column) for column in one["tables"][table].values()}) == 1
 
 
-def test_a_view_shows_an_experiment_at_most_once_an_axis_and_counts_the_others(page):
-    data = page.data["study-data"]
-    views = [view for chart in data["charts"].values() if chart for view in chart.get("views", [])]
-    assert views
-    for view in views:
-        shown = set()
-        for place in view["places"]:
-            series = data["arrangements"][place]["series"]
-            runs = [run for one in series for _, run in one["points"]]
-            assert len(runs) == len(set(runs))
-            shown |= set(runs)
-        wanted = {1, 2} if view["left_out"] + len(shown) == 2 else {0, 1, 2}
-        assert shown <= wanted
-        assert view["left_out"] == len(wanted - shown)
+def test_every_chart_is_there_without_scripts_and_on_paper(page):
+    images = {a["alt"]: a["src"] for tag, a in page.elements if tag == "img"}
+    assert {"Throughput", "Step timelines"} <= set(images)
+    assert all(re.match(r"data:image/(png|svg\+xml);base64,", url) for url in images.values())
 
 
-def test_every_chart_can_show_all_its_experiments_side_by_side(page):
-    data = page.data["study-data"]
-    for name, wanted in (("throughput", [0, 1, 2]), ("resume_overhead", [1, 2])):
-        (place,) = data["charts"][name]["views"][-1]["places"]
-        (series,) = data["arrangements"][place]["series"]
-        assert [run for _, run in series["points"]] == wanted
-
-
-def test_the_timelines_are_the_steps(results, page):
-    for fake in FAKES[:3]:
-        steps = tables.read(tables.STEPS, results / "experiments" / fake.id / "steps.parquet")
-        timeline = page.data[fake.id]
-        assert [repeat["repeat"] for repeat in timeline["repeats"]] == list(range(fake.repeats))
-        for repeat in timeline["repeats"]:
-            own = steps[steps["repeat"] == repeat["repeat"]]
-            assert repeat["merged"] == 1
-            assert repeat["step"] == list(own["step"])
-            assert repeat["prefill"] == list(own["prefill_tokens"])
-            assert repeat["decode"] == list(own["decode_tokens"])
-            assert repeat["blocks"] == list(own["kv_blocks_used"])
-            assert repeat["tokens"] == list(own["kv_tokens_used"])
-            pool = own["host_blocks_total"].max()
-            assert repeat["host_total"] == pool
-            assert repeat["host"] == (list(own["host_blocks_used"]) if pool else [])
-            assert repeat["waiting"] == list(own["waiting_requests"])
-            assert repeat["start_us"] == [round(s * 1e6) for s in own["start_s"]]
-            assert repeat["stalled_passes"] == own["stalled"].sum()
-            assert repeat["preemptions"] == len(repeat["preempted"])
+def test_every_complete_experiment_stands_in_a_chart(page):
+    tables_of = page.data["data-throughput"]
+    (everything,) = [v for v in tables_of["views"] if v["choice"] == ["experiment"]]
+    shown = {
+        name
+        for table in everything["data"].values()
+        for name in tables_of["tables"][table]["experiment"]
+    }
+    assert len(shown) == 3
 
 
 def test_the_doubtful_experiment_has_its_reason_and_what_it_means(html):
@@ -195,7 +196,7 @@ def test_measured_times_are_called_measured_and_modeled_ones_modeled(html, tmp_p
     analyse(run, tmp_path / "tables" / fake.id)
     modeled = report(["fake"], tmp_path, None).read_text(encoding="utf-8")
     assert '<span class="badge modeled">MODELED</span>' in modeled
-    assert Elements(modeled).data["study-data"]["modeled"] is True
+    assert "modeled, not measured" in json.dumps(Elements(modeled).data["data-throughput"])
 
 
 def test_an_import_is_shown_with_its_faults_and_how_it_was_made(tmp_path):

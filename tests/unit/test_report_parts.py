@@ -1,8 +1,7 @@
-"""The smaller parts of the report: numbers in words, thinning, what varies, where points stand."""
+"""The smaller parts of the report: numbers in words, thinning, what varies."""
 
 import math
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import pandas as pd
@@ -10,22 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvscope.analyse.compare import STUDY_METRICS
 from kvscope.analyse.metrics import METRICS
-from kvscope.report.arrangements import (
-    MOST_SERIES,
-    arrangements,
-    leading,
-    views,
-)
+from kvscope.analyse.study_metrics import STUDY_METRICS
 from kvscope.report.circumstances import circumstances, dates, shared
 from kvscope.report.data import Number, Run, StudyData
-from kvscope.report.differences import shared_settings, varied_settings
 from kvscope.report.load import names
+from kvscope.report.settings import (
+    in_tokens,
+    in_words,
+    shared_settings,
+    traits,
+    value_of,
+    varied_settings,
+    without,
+)
 from kvscope.report.summary import summary
 from kvscope.report.thin import MERGE, thin, with_idle
-from kvscope.report.ticks import LETTER, positions
-from kvscope.report.traits import in_tokens, in_words, traits, value_of, without
 from kvscope.report.words import MAIN, THROUGHPUT, estimate_text, number_text, plural
 
 
@@ -131,209 +130,6 @@ def study(*runs):
     return StudyData("s", "S", "", tuple(dict.fromkeys(k for r in runs for k in r.varied)), runs)
 
 
-def test_numbers_are_arranged_by_size_whatever_the_order_of_the_plan():
-    first = arrangements(study(complete(n=64), complete(n=8), complete(n=128)))[0]
-    assert (first.key, first.ticks, first.ordered) == ("n", ("8", "64", "128"), True)
-    assert first.series[0].points == ((0, 1), (1, 0), (2, 2))
-
-
-def test_the_other_settings_make_the_series():
-    runs = [complete(n=n, policy=policy) for policy in ("a", "b") for n in (1, 2)]
-    by_number = next(a for a in arrangements(study(*runs)) if a.key == "n")
-    assert [series.name for series in by_number.series] == ["policy a", "policy b"]
-
-
-def test_a_key_over_which_experiments_would_hide_each_other_is_not_offered():
-    runs = [complete(n=1), complete(n=1), complete(n=2)]
-    assert [a.key for a in arrangements(study(*runs))] == [""]
-
-
-def test_more_series_than_can_be_told_apart_are_not_offered():
-    runs = [complete(n=n, m=m) for n in (1, 2) for m in range(MOST_SERIES + 1)]
-    assert [a.key for a in arrangements(study(*runs))] == ["m", ""]
-
-
-def shown_on(arrangement):
-    """Its lines: name, and the labels of their runs by tick."""
-    return {
-        series.name: [arrangement.ticks[place] for place, _ in series.points]
-        for series in arrangement.series
-    }
-
-
-def policies(**more):
-    yield complete(**more, overflow="recompute")
-    for memory in ("pinned", "pageable"):
-        yield complete(**more, overflow="swap", **{"overflow.host_memory": memory})
-
-
-def padded(*runs):
-    """The study of these runs, each with all keys, as a plan writes them."""
-    keys = dict.fromkeys(key for one in runs for key in one.varied)
-    return study(*(replace(one, varied={key: one.varied.get(key) for key in keys}) for one in runs))
-
-
-def test_an_option_and_what_comes_with_it_name_a_series_together():
-    by_size = arrangements(padded(*(run for n in (1, 2, 4) for run in policies(size=n))))[0]
-    assert shown_on(by_size) == {
-        "recompute": ["1", "2", "4"],
-        "swap (pinned)": ["1", "2", "4"],
-        "swap (pageable)": ["1", "2", "4"],
-    }
-
-
-def test_variants_of_an_option_are_ticks_in_the_order_of_their_numbers():
-    runs = [complete(batching="chunked", **{"batching.chunk_tokens": n}) for n in (512, 64)]
-    found = arrangements(padded(complete(batching="mixed"), *runs))
-    by_policy = next(one for one in found if one.key == "batching")
-    assert by_policy.ticks == ("mixed", "chunked (64 tokens)", "chunked (512 tokens)")
-    by_chunk = next(one for one in found if one.key == "batching.chunk_tokens")
-    assert shown_on(by_chunk) == {"": ["64", "512"]}
-    assert leading(found) == [by_policy]
-
-
-def test_grids_over_two_keys_are_two_charts_that_share_no_line():
-    sizes = [run for n in (8, 16, 32) for run in policies(size=n, prompt=64)]
-    prompts = [run for n in (32, 128) for run in policies(size=16, prompt=n)]
-    both = padded(*sizes, *prompts)
-    first, second = leading(arrangements(both))
-    assert (first.key, first.fixed) == ("size", "prompt 64")
-    assert (second.key, second.fixed) == ("prompt", "size 16")
-    for one in (first, second):
-        assert list(shown_on(one)) == ["recompute", "swap (pinned)", "swap (pageable)"]
-    assert first.runs | second.runs == set(range(len(both.runs)))
-    assert views(arrangements(both))[0].left_out == 0
-
-
-def test_an_experiment_on_no_line_is_left_out_and_counted():
-    alone = complete(size=7, other=1)
-    both = padded(*(complete(size=n, other=0) for n in (1, 2, 4)), alone)
-    (view, *_, everyone) = views(arrangements(both))
-    assert [one.key for one in view.arrangements] == ["size"]
-    assert (view.left_out, everyone.left_out) == (1, 0)
-
-
-def linked(prompt, gib, *rest):
-    return {"workload.prompt_tokens": prompt, "cache.gib": gib} | dict(rest)
-
-
-def test_a_cache_that_grows_with_the_prompts_is_no_difference_of_its_own():
-    runs = [run for n in (1, 2, 4) for run in policies(**linked(n, 3 * n))]
-    (first,) = leading(arrangements(padded(*runs)))
-    assert (first.key, first.fixed) == ("workload.prompt_tokens", "KV cache 3 to 12 GiB")
-    assert list(shown_on(first)) == ["recompute", "swap (pinned)", "swap (pageable)"]
-    assert all(ticks == ["1", "2", "4"] for ticks in shown_on(first).values())
-
-
-@pytest.mark.parametrize("largest_has_ample", [True, False])
-def test_twice_that_cache_is_a_line_beside_it_also_if_the_largest_lacks_it(largest_has_ample):
-    scarce = [run for n in (1, 2, 4) for run in policies(**linked(n, n))]
-    sizes = (1, 2, 4) if largest_has_ample else (1, 2)
-    ample = [complete(**linked(n, 2 * n), overflow="recompute") for n in sizes]
-    (first,) = leading(arrangements(padded(*scarce, *ample)))
-    assert first.key == "workload.prompt_tokens"
-    assert shown_on(first) == {
-        "KV cache 1 to 4 GiB, recompute": ["1", "2", "4"],
-        "KV cache 1 to 4 GiB, swap (pinned)": ["1", "2", "4"],
-        "KV cache 1 to 4 GiB, swap (pageable)": ["1", "2", "4"],
-        f"KV cache 2 to {2 * sizes[-1]} GiB, recompute": [str(n) for n in sizes],
-    }
-
-
-def test_other_values_at_one_place_alone_are_not_taken_for_linked_ones():
-    lines = [complete(**{"workload.prompt_tokens": n, "cache.block_size": 16}) for n in (1, 2, 4)]
-    beside = [complete(**{"workload.prompt_tokens": 2, "cache.block_size": n}) for n in (8, 32, 64)]
-    prompts, sizes = leading(arrangements(study(*lines, *beside)))
-    found = {one.key: (shown_on(one), one.fixed) for one in (prompts, sizes)}
-    assert found == {
-        "workload.prompt_tokens": ({"": ["1", "2", "4"]}, "block size 16"),
-        "cache.block_size": ({"": ["8", "16", "32", "64"]}, "2 prompt tokens"),
-    }
-
-
-@given(
-    st.sets(st.integers(1, 50), min_size=2, max_size=4),
-    st.sets(st.integers(1, 50), min_size=2, max_size=3),
-    st.sampled_from(["cache.gib", "engine.max_num_seqs", "workload.output_tokens"]),
-)
-def test_a_product_is_read_as_a_product(prompts, others, key):
-    runs = [complete(**{"workload.prompt_tokens": n, key: m}) for n in prompts for m in others]
-    along = next(a for a in arrangements(study(*runs)) if a.key == "workload.prompt_tokens")
-    assert len(along.series) == len(others)
-    for one in along.series:
-        assert len({runs[number].varied[key] for _, number in one.points}) == 1
-        assert len(one.points) == len(prompts)
-
-
-def test_a_name_has_no_number_that_others_tell_as_well():
-    runs = [
-        complete(**{"workload.num_requests": n, "workload.max_tokens": 9 * n, "batching": policy})
-        for n in (8, 9)
-        for policy in ("mixed", "chunked")
-    ]
-    by_policy = next(a for a in arrangements(study(*runs)) if a.key == "batching")
-    assert list(shown_on(by_policy)) == ["8 requests", "9 requests"]
-    assert names(runs)[0] == "8 requests, mixed"
-
-
-def test_a_cache_of_other_blocks_and_as_many_tokens_is_one_line():
-    runs = [complete(**{"cache.block_size": n, "cache.blocks": 64 // n}) for n in (2, 4, 8)]
-    assert shown_on(arrangements(study(*runs))[0]) == {"": ["2", "4", "8"]}
-
-
-def test_a_line_of_which_one_failed_keeps_its_others():
-    runs = [complete(n=n, policy=policy) for policy in ("a", "b") for n in (1, 2)]
-    failed = replace(runs[1], status="failed")
-    first = arrangements(study(runs[0], failed, *runs[2:]))[0]
-    assert shown_on(first) == {"policy a": ["1"], "policy b": ["1", "2"]}
-
-
-def test_of_some_experiments_others_are_shown_where_they_continue_a_line():
-    runs = [complete(gib=gib, policy=policy) for policy in ("a", "b") for gib in (1, 2, 4)]
-    roomy = [complete(gib=9, policy="c")]
-
-    def wanted(run):
-        return run.varied["gib"] < 4 and run not in roomy
-
-    first = arrangements(study(*runs, *roomy), wanted)[0]
-    assert shown_on(first) == {"policy a": ["1", "2", "4"], "policy b": ["1", "2", "4"]}
-
-
-@given(st.sets(st.integers(0, 20), min_size=2, max_size=6))
-def test_powers_of_two_stand_by_their_logarithm(exponents):
-    powers = sorted(exponents)
-    values = [2**n for n in powers]
-    found = positions(values, [""] * len(values))
-    scale = (len(powers) - 1) / (powers[-1] - powers[0])
-    assert found == pytest.approx([scale * (n - powers[0]) for n in powers])
-
-
-@given(st.sets(st.floats(min_value=-1e6, max_value=1e6), min_size=2, max_size=20))
-def test_positions_rise_from_the_first_place_to_the_last_and_leave_room_for_labels(found):
-    values = sorted(found)
-    ticks = [str(value) for value in values]
-    at = positions(values, ticks)
-    gaps = [b - a for a, b in pairwise(at)]
-    last = len(values) - 1
-    assert (at[0], at[-1]) == pytest.approx((0, last))
-    assert min(gaps) > 0
-    needed = LETTER * (max(map(len, ticks)) + 1) * last
-    assert at == tuple(range(len(values))) or min(gaps) > needed
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        ((6, 10, 14, 18, 22, 24), [(n - 6) / 18 * 5 for n in (6, 10, 14, 18, 22, 24)]),
-        ((30, 60, 120, 240, 480), [0, 1, 2, 3, 4]),
-        ((1000, 1001, 2000), [0, 1, 2]),
-    ],
-    ids=["to scale", "by their logarithm", "too close to each other"],
-)
-def test_other_numbers_stand_where_they_can_be_told_apart(values, expected):
-    assert positions(values, [str(n) for n in values]) == pytest.approx(expected)
-
-
 def test_traits_tell_an_option_with_its_own_settings_and_give_them_back():
     (recompute, swap) = traits(
         [
@@ -423,10 +219,7 @@ def test_the_console_names_the_disturbed_repeats_of_a_valid_run():
     one = replace(ran("a", 0), metrics=metrics)
     assert len(list(summary(study(one)))) == 1
     one.facts["disturbance"] = [{"repeat": 2, "disturbed": True, "why": "another run"}]
-    assert (
-        list(summary(study(one)))[1]
-        == "  a: valid, without disturbed repeats, repeat 2: another run"
-    )
+    assert list(summary(study(one)))[1] == "  a: valid, without disturbed repeat 2"
 
 
 def test_dates_are_a_minute_or_a_span():

@@ -13,8 +13,8 @@ from PIL import Image
 
 from kvscope import runfile, tables
 from kvscope.analyse.check import check_run
-from kvscope.analyse.compare import STUDY_METRICS
 from kvscope.analyse.experiment import analyse
+from kvscope.analyse.study_metrics import STUDY_METRICS
 from kvscope.cli import main
 from kvscope.errors import BadInput
 from kvscope.plan.figures import FIGURES as FIGURE_NAMES
@@ -26,6 +26,7 @@ from kvscope.report.tables import study_metrics
 from kvscope.report.words import MAIN
 
 from .kv_access_fixture import serve, trace_run
+from .marks import streams
 from .report_fixture import Fake, write_experiment, write_study
 
 ROOMY = Fake({"cache.blocks": 96, "batching": "mixed"}, blocks=96, batching="mixed", stall=False)
@@ -119,14 +120,15 @@ def test_every_figure_is_drawn_as_pdf_and_png(out, name):
     assert pdf.startswith(b"%PDF")
     assert len(pdf) > 5000
     with Image.open(out / "figures" / f"{name}.png") as image:
-        assert image.width >= 1000
+        assert image.width >= 800
         assert len(image.convert("L").getcolors()) > 10
 
 
 def test_the_same_tables_give_the_same_figures(results, out, tmp_path):
     again = report(["fake"], results, tmp_path).parent
     for path in (out / "figures").iterdir():
-        assert (again / "figures" / path.name).read_bytes() == path.read_bytes()
+        one, other = path.read_bytes(), (again / "figures" / path.name).read_bytes()
+        assert other == one if path.suffix == ".png" else streams(other) == streams(one)
 
 
 def test_an_unknown_study_is_named_together_with_those_there_are(results):
@@ -287,14 +289,14 @@ def test_the_planner_knows_every_figure_in_the_order_of_the_page():
     ("name", "why"),
     [
         ("swapping", "no experiment has the data it needs"),
-        ("nonsense", "there are only throughput, strategies"),
+        ("nonsense", "there are only throughput, "),
     ],
 )
 @pytest.mark.parametrize("runs", [[ROOMY], [ROOMY, WAITING]], ids=["finished", "unfinished"])
 def test_a_figure_that_cannot_be_drawn_is_a_sentence_and_the_page_is_there(
     name, why, runs, tmp_path, capsys
 ):
-    write_study(tmp_path, runs, figures=["throughput", name])
+    write_study(tmp_path, runs, figures=[{"name": one, "axes": []} for one in ("throughput", name)])
     code, said = reported(capsys, tmp_path)
     assert code == 0
     assert f"Figure '{name}' is not drawn: {why}" in said

@@ -11,13 +11,16 @@ from jsonschema import Draft7Validator
 from kvscope.errors import BadInput
 from kvscope.files import read_json
 from kvscope.plan import documents, layers, new, schema
+from kvscope.plan.complaints import all_keys
 from kvscope.plan.composition import Composer
+from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
 from kvscope.plan.point import Point
-from kvscope.plan.policies import KINDS
+from kvscope.plan.registry import KINDS
 from kvscope.plan.study import Grid
 
 CONFIG = Path(__file__).parents[2] / "config"
+README = (CONFIG / "README.md").read_text(encoding="utf-8")
 STUDIES = layers.options(CONFIG, "study")
 SCHEMA = schema.study_schema()
 VALIDATOR = Draft7Validator(SCHEMA)
@@ -89,10 +92,11 @@ def test_what_a_study_may_hold_is_valid(grid: dict[str, Any]) -> None:
     assert sound(study(**grid))
 
 
-def test_of_policies_it_offers_the_keys_that_kvscopes_own_have() -> None:
+def test_of_options_it_offers_the_keys_that_kvscopes_own_have() -> None:
     offered = {key for key in KEYS if key.partition(".")[0] in KINDS and "." in key}
     own = {"host_memory", "copies", "host_gib", "host_blocks"}
-    assert offered == {"batching.chunk_tokens", *(f"overflow.{key}" for key in own)}
+    assert {"batching.chunk_tokens", "device.threads", "workload.theta"} < offered
+    assert {key for key in offered if key.startswith("overflow.")} == {f"overflow.{k}" for k in own}
 
 
 BAD = [
@@ -170,7 +174,7 @@ COMPOSER = Composer(CONFIG)
 
 def possible(chosen: dict[str, Any]) -> bool:
     """Whether the planner makes an experiment of these settings."""
-    point = Point(COMPOSER, Grid("here", CONFIG, (), ()), chosen, {})
+    point = Point(COMPOSER, Grid("here", "here", CONFIG, (), ()), chosen, {})
     try:
         point.experiment(point.config())
     except BadInput:
@@ -188,3 +192,12 @@ def test_what_the_planner_takes_is_valid(
     taken = possible({group: option, key: value})
     event(f"taken: {taken}")
     assert not taken or sound(study(set={group: option}, product={key: [value]}))
+
+
+def test_the_readme_has_a_row_for_every_key_of_an_option() -> None:
+    rows = [line.split("|")[1] for line in README.splitlines() if line.startswith("| `")]
+    documented = {word for row in rows for word in row.split("`")[1::2]}
+    known = set(all_keys(Experiment))
+    assert {key for key in documented if "." in key} <= known
+    own = {key for key in known if key.partition(".")[0] in KINDS and not key.endswith(".name")}
+    assert own - documented == set()

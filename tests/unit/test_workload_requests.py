@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from kvscope import tables
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
+from kvscope.plan.workload import split
 from kvscope.workload import requests
-from kvscope.workload.lengths import split
 from kvscope.workload.requests import Request, build
 
 CONFIG = Path(__file__).parents[2] / "config"
@@ -142,7 +142,7 @@ def test_the_frame_is_the_workload_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize("workload", SYNTHETIC)
 def test_a_synthetic_workload_has_no_file(workload: str) -> None:
     found = experiment(f"workload={workload}")
-    assert requests.sources(found) == {"workload": workload}
+    assert found.workload.facts() == {"workload": workload}
     requests.check(found)
 
 

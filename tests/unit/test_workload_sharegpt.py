@@ -78,11 +78,11 @@ def test_more_requests_than_fit_are_refused(path: Path, seed: int) -> None:
 
 
 def test_sources_tell_an_estimate_from_a_tokenizer(path: Path, tmp_path: Path) -> None:
-    estimated = requests.sources(experiment(path))
+    estimated = experiment(path).workload.facts()
     assert estimated["sha256"] == sha256_of(path)
     assert estimated["lengths"] == "estimated, 4 characters a token"
     tokenizer = word_tokenizer(tmp_path / "tokenizer.json")
-    counted = requests.sources(experiment(path, f"workload.tokenizer='{tokenizer}'"))
+    counted = experiment(path, f"workload.tokenizer='{tokenizer}'").workload.facts()
     assert counted["lengths"] == "tokenizer"
     assert counted["tokenizer_sha256"] == sha256_of(tokenizer)
 

@@ -7,10 +7,10 @@ import pytest
 
 from kvscope.errors import BadInput
 from kvscope.files import sha256_of
-from kvscope.plan import traces
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
 from kvscope.workload import requests
+from kvscope.workload import trace as traces
 
 CONFIG = Path(__file__).parents[2] / "config"
 
@@ -61,7 +61,7 @@ def test_times_may_be_ignored_or_absent(tmp_path: Path) -> None:
 
 def test_sources_name_the_file_and_its_checksum(tmp_path: Path) -> None:
     path = written(tmp_path / "t.csv", CSV)
-    assert requests.sources(experiment(path)) == {
+    assert experiment(path).workload.facts() == {
         "workload": "trace",
         "path": str(path),
         "sha256": sha256_of(path),

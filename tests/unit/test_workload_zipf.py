@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kvscope.plan.experiment import Zipf
+from kvscope.plan.workload import Lengths
 from kvscope.workload import zipf
-from kvscope.workload.lengths import Lengths
+from kvscope.workload.zipf import Zipf
 
 
 def published(low: int, high: int, count: int, ratio: float) -> list[Lengths]:
@@ -24,7 +24,7 @@ def published(low: int, high: int, count: int, ratio: float) -> list[Lengths]:
         prompt_to_output_ratio=ratio,
         theta=0.6,
     )
-    return zipf.lengths(workload, seed=1234)
+    return workload.lengths(seed=1234)
 
 
 def pairs(found: list[Lengths]) -> list[tuple[int, int]]:

@@ -208,9 +208,10 @@ from kvscope.engine.overflow.recompute import Recompute
 
 
 class Fickle(Recompute):
-    def __init__(self):
+    def engine_arguments(self, host_blocks):
         if Path("{flag}").exists():
             raise RuntimeError("the policy is broken")
+        return super().engine_arguments(host_blocks)
 """
 
 

@@ -1,4 +1,4 @@
 #!/usr/bin/env bash
 # Run by Snakemake in the checkout, once the conda environment of kvscope.yaml is there.
 set -euo pipefail
-PYTHON='' VENV="$CONDA_PREFIX" scripts/install-env.sh
+PYTHON='' VENV="$CONDA_PREFIX" workflow/scripts/install-env.sh

@@ -1,7 +1,7 @@
 """How attention kernels access the KV cache: metrics of the KV events of one repeat.
 
-docs/METRICS.md gives the formulas, and says which of them hold where only some layers, heads or
-passes were traced; the others are NaN then, and all are NaN for a run without events.
+Where only some layers, heads or passes were traced, a metric that needs all of them is NaN; all are
+NaN for a run without events. docs/METRICS.md defines bursts and reuses.
 """
 
 import math
@@ -15,30 +15,16 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from kvscope import tables
-from kvscope.analyse.events import Events, Int64s, read_events
+from kvscope.analyse.events import Events, read_events
 from kvscope.analyse.reuse import Bursts, Reuses, bursts_of, keys, reuses_of, starts_of
+from kvscope.arraytypes import Int64s
 from kvscope.events import K_READ
-from kvscope.runfile import COMPLETE, TRACING, tables_directory
+from kvscope.layout import tables_directory
+from kvscope.runfile import COMPLETE, TRACING
 from kvscope.tables import KV_EVENTS
 
 NANOSECOND = 1e-9
 ACCESS_FREE_SHARE = "kv_access_free_share"
-
-# Name, unit and title of each metric.
-ACCESS_METRICS = (
-    ("kv_lag_p50_s", "s", "From K read to V read of a block, median"),
-    ("kv_lag_p95_s", "s", "From K read to V read of a block, 95th percentile"),
-    ("kv_read_parallelism", "reads", "Reads at a time"),
-    ("kv_read_amplification", "ratio", "Tokens read over tokens in the context"),
-    ("kv_burst_p50_s", "s", "Burst of accesses to a block, median"),
-    ("kv_burst_p95_s", "s", "Burst of accesses to a block, 95th percentile"),
-    ("kv_idle_p50_s", "s", "Idle time of a block between bursts, median"),
-    ("kv_idle_p95_s", "s", "Idle time of a block between bursts, 95th percentile"),
-    ("kv_idle_share", "share", "Idle share of a block's time between first and last access"),
-    ("kv_reuse_distance_p50_blocks", "blocks", "Reuse distance, median"),
-    ("kv_reuse_distance_p50_bytes", "B", "Reuse distance in bytes, median"),
-    (ACCESS_FREE_SHARE, "share", "Share of the passes' time without an access"),
-)
 
 
 @dataclass(frozen=True)
@@ -47,7 +33,7 @@ class Trace:
 
     Whether all layers, heads and passes were traced, or a sample of them; `block_bytes` is the
     size of a block in one layer, NaN if it is not known. `preemptions` is the file of that table;
-    None where nobody was preempted.
+    None where no request was preempted.
     """
 
     path: Path
@@ -63,7 +49,7 @@ class Trace:
         return replace(self, repeat=number)
 
     def metric(self, name: str, steps: pd.DataFrame) -> float:
-        """One of ACCESS_METRICS of the repeat, whose passes are `steps`; NaN if not defined."""
+        """A metric of `access_metrics` of the repeat, whose passes are `steps`; else NaN."""
         if name == ACCESS_FREE_SHARE:
             return self._access_free_share(steps)
         return self._summary.metrics.get(name, math.nan)
@@ -96,7 +82,7 @@ def trace_of(run: Path, facts: dict[str, Any]) -> Trace | None:
 
     A run that was traced has a trace, collected or not: to read it may fail.
     """
-    path = tables_directory(run) / f"{KV_EVENTS.name}.parquet"
+    path = tables_directory(run) / KV_EVENTS.file
     tracing: dict[str, Any] = facts.get(TRACING) or {}
     if facts.get("status") != COMPLETE or not (tracing or has_rows(path)):
         return None
@@ -104,7 +90,7 @@ def trace_of(run: Path, facts: dict[str, Any]) -> Trace | None:
     layers = engine.get("layers") or math.nan
     layer, head, step = (tracing.get(f"{of}_stride", 1) == 1 for of in ("layer", "head", "step"))
     block_bytes = engine.get("block_bytes", math.nan) / layers
-    preemptions = run / f"{tables.PREEMPTIONS.name}.parquet"
+    preemptions = run / tables.PREEMPTIONS.file
     return Trace(path, layer, head, step, block_bytes, preemptions=preemptions)
 
 

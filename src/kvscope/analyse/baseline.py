@@ -25,7 +25,7 @@ class Baseline:
 
     @cached_property
     def due_s(self) -> pd.Series:
-        """Seconds that decoding was due to take in each pass; NaN if no plain decode tells."""
+        """Seconds that decoding was due to take in each pass; NaN without plain decode passes."""
         return due.decode_due_s(self.steps, self.batch)
 
     @cached_property

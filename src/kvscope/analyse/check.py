@@ -11,8 +11,9 @@ from kvscope import accounts, tables
 from kvscope.analyse.checklist import checklist
 from kvscope.analyse.records import read_records
 from kvscope.errors import BadInput
+from kvscope.layout import tables_directory
 from kvscope.oracle import VIOLATED, Verdict
-from kvscope.runfile import COMPLETE, RUN_FILE, changed, read_run, tables_directory
+from kvscope.runfile import COMPLETE, RUN_FILE, changed, read_run
 
 ACCOUNTS = (accounts.COLLECTED, accounts.ANALYSED)
 
@@ -54,7 +55,7 @@ def checked(run: Path) -> Checked:
     made = tables_directory(run)
     complaints = [c for name in ACCOUNTS for c in accounts.complaints(made, name, run)]
     try:
-        verdicts = checklist(run, *read_records(run))
+        verdicts = checklist(read_records(run))
     except BadInput as error:
         return Checked([*complaints, str(error)], [])
     violated = [

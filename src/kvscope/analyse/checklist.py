@@ -2,47 +2,45 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from kvscope import accounts, tables
+from kvscope import accounts
 from kvscope.accounts import COLLECTED
 from kvscope.analyse.oracles.of_engine import ORACLES_OF_ENGINE
-from kvscope.analyse.oracles.registry import ORACLES, ROWS, judge_tables, run_of
+from kvscope.analyse.oracles.registry import ORACLES, ROWS, judge_tables
 from kvscope.analyse.records import Records
-from kvscope.collect.flushes import read_flushes
-from kvscope.collect.host import HostRecords
-from kvscope.collect.judge import ALL_ORACLES, Judge, verdicts
-from kvscope.collect.judge import judged as judged_events
+from kvscope.collect.kv.flushes import read_flushes
+from kvscope.collect.oracles.judge import Judge
+from kvscope.collect.oracles.judge import judged as judged_events
+from kvscope.collect.oracles.registry import ALL_ORACLES, verdicts
 from kvscope.oracle import HELD, NOT_APPLICABLE, VIOLATED, Oracle, Verdict, judged
+from kvscope.results import Run
 from kvscope.runfile import COMPLETE, KERNEL_EVENTS, TRACING
+from kvscope.tables import KV_EVENTS
 
 EVERY_ORACLE: tuple[Oracle[Any], ...] = (*ROWS, *ORACLES, *ORACLES_OF_ENGINE, *ALL_ORACLES)
 
 
-def checklist(
-    run: Path, facts: dict[str, Any], records: Records, collected: Path | None = None
-) -> list[Verdict]:
+def checklist(records: Records, collected: bool = False) -> list[Verdict]:
     """The verdicts on a complete run; none on one that failed.
 
-    Those on its KV events are as collect.json in `collected` has them, or found again in the raw
-    file. Raises BadInput if that is not there, damaged, or made from another measurement.
+    Those on its KV events are as collect.json has them if it is `collected`, or found again in the
+    raw file. Raises BadInput if that is not there, damaged, or made from another measurement.
     """
-    if facts["status"] != COMPLETE:
+    if records.facts["status"] != COMPLETE:
         return []
-    found = judge_tables(run_of(run, facts, records))
-    found += judged(ORACLES_OF_ENGINE, facts)
-    return found + verdicts(_of_events(run, facts, collected))
+    found = judge_tables(records) + judged(ORACLES_OF_ENGINE, records.facts)
+    return found + verdicts(_of_events(records, collected))
 
 
-def _of_events(run: Path, facts: dict[str, Any], collected: Path | None) -> dict[str, Any]:
+def _of_events(run: Run, collected: bool) -> dict[str, Any]:
     """What the oracles of KV events found; empty where there are no events."""
-    if TRACING not in facts:
+    if TRACING not in run.facts:
         return {}
-    if collected is None:
-        return judged_events(read_flushes(run / KERNEL_EVENTS), Judge.of_run(HostRecords.read(run)))
-    account = accounts.read(collected, COLLECTED, run)
-    accounts.require_unchanged(collected, account, f"{tables.KV_EVENTS.name}.parquet")
+    if not collected:
+        return judged_events(read_flushes(run.directory / KERNEL_EVENTS), Judge.of_run(run))
+    account = run.account(COLLECTED)
+    accounts.require_unchanged(run.tables_directory, account, KV_EVENTS.file)
     found: dict[str, Any] = account["kv_events"]["oracles"]
     return found
 

@@ -6,18 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kvscope import tables
+from kvscope.arraytypes import Bools, Int64s, Ints
 from kvscope.errors import BadInput
 from kvscope.events import KINDS, V_READ
-
-Ints = npt.NDArray[Any]
-Int64s = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+from kvscope.passes import phase_of_requests
 
 NONE = -1  # stands for null: no request of the batch, all heads at once
 BATCH_EVENTS = 2_000_000
@@ -112,7 +109,7 @@ def phases_of(parts: pd.DataFrame) -> dict[int, str]:
     found: dict[int, set[str]] = {}
     for step, phase in zip(parts["step"].tolist(), parts["phase"].tolist(), strict=True):
         found.setdefault(step, set()).add(phase)
-    return {step: min(names) if len(names) == 1 else "mixed" for step, names in found.items()}
+    return {step: phase_of_requests(phases) for step, phases in found.items()}
 
 
 def _read(path: Path, **how: Any) -> pa.Table:

@@ -8,17 +8,15 @@ import pandas as pd
 
 from kvscope import accounts, tables
 from kvscope.accounts import ANALYSED
-from kvscope.analyse.access import ACCESS_METRICS
+from kvscope.analyse import access_metrics
 from kvscope.analyse.checklist import checklist
-from kvscope.analyse.metrics import METRICS, Metric
+from kvscope.analyse.metric import Metric
+from kvscope.analyse.metrics import METRICS
 from kvscope.analyse.reason import Reason
-from kvscope.analyse.records import Records, read_records
+from kvscope.analyse.records import Records, disturbances, read_records
 from kvscope.analyse.statistics import Estimate, estimate, widened
 from kvscope.analyse.validity import reasons_against
-from kvscope.runfile import run_sha256, tables_directory
-
-METRICS_FILE = "metrics.parquet"
-ACCESS = [name for name, *_ in ACCESS_METRICS]
+from kvscope.runfile import run_sha256
 
 
 def analyse(run: Path, out: Path) -> pd.DataFrame:
@@ -27,52 +25,45 @@ def analyse(run: Path, out: Path) -> pd.DataFrame:
     `out`/analyse.json says of which measurement, what every oracle found, and why the run is not
     valid if it is not.
     """
-    facts, records = read_records(run)
-    verdicts = checklist(run, facts, records, tables_directory(run))
-    reasons = reasons_against(facts, records, verdicts)
-    of = facts["experiment_id"], facts["time_source"], run_sha256(run)
-    frame = metrics_of(records, reasons, *of)
-    accounts.begin(out, ANALYSED, [METRICS_FILE])
-    tables.write(tables.METRICS, frame, out / METRICS_FILE)
+    records = read_records(run)
+    verdicts = checklist(records, collected=True)
+    reasons = reasons_against(records, verdicts)
+    frame = metrics_of(records, reasons, run_sha256(run))
+    accounts.begin(out, ANALYSED)
+    tables.write(tables.METRICS, frame, out / tables.METRICS.file)
     verdict = {
         "valid": not reasons,
         "reasons": [asdict(reason) for reason in reasons],
         "oracles": [asdict(each) for each in verdicts],
-        "disturbed": [entry for entry in facts.get("disturbance", []) if entry["disturbed"]],
+        "disturbed": disturbances(records.facts),
     }
-    accounts.write(out, ANALYSED, run, [METRICS_FILE], verdict)
+    accounts.write(out, ANALYSED, run, verdict)
     return frame
 
 
-def metrics_of(
-    records: Records,
-    reasons: list[Reason],
-    experiment_id: str,
-    time_source: str,
-    run_sha256: str,
-) -> pd.DataFrame:
-    """The `metrics` table of one run, of its repeats that count."""
-    repeats = list(records.repeats())
-    rows = []
-    for metric in METRICS:
-        known = len(records.steps) or metric.name in ACCESS  # published kernels have no passes
-        found = _estimated(metric, repeats if known else [])
-        rows.append(
-            (
-                experiment_id,
-                metric.name,
-                found.value,
-                found.low,
-                found.high,
-                metric.unit,
-                found.count,
-                not reasons,
-                ";".join(dict.fromkeys(reason.name for reason in reasons)),
-                time_source,
-                run_sha256,
-            )
-        )
-    return pd.DataFrame(rows, columns=tables.METRICS.names)
+def metrics_of(records: Records, reasons: list[Reason], run_sha256: str) -> pd.DataFrame:
+    """The `metrics` table of one run, whose run.json has this SHA-256."""
+    facts = records.facts
+    repeats = list(records.valid_repeats())
+    known = (
+        METRICS if len(records.steps) else access_metrics.METRICS
+    )  # published kernels have no passes
+    found = {m.name: _estimated(m, repeats if m in known else []) for m in METRICS}
+    values = pd.DataFrame([vars(one) for one in found.values()])
+    columns = {
+        "experiment_id": facts["experiment_id"],
+        "metric": [*found],
+        "value": values["value"],
+        "ci_low": values["low"],
+        "ci_high": values["high"],
+        "unit": [metric.unit for metric in METRICS],
+        "repeats_valid": values["count"],
+        "valid": not reasons,
+        "reasons": ";".join(dict.fromkeys(reason.name for reason in reasons)),
+        "time_source": facts["time_source"],
+        "run_sha256": run_sha256,
+    }
+    return pd.DataFrame(columns)[tables.METRICS.names]
 
 
 def _estimated(metric: Metric, repeats: list[Records]) -> Estimate:

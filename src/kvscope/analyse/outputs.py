@@ -1,8 +1,8 @@
 """Do experiments that must give the same tokens do so? The proof that an overflow loses nothing.
 
 Greedy decoding in float32 of the same requests by the same weights gives the same tokens, whatever
-the batching, the cache's size and what overflow did. The repeats of one run err alike; another
-run, which had room, does not.
+the batching, the cache's size and what overflow did. The repeats of one run may share an
+error; another run, which had room, does not.
 """
 
 import json
@@ -13,7 +13,9 @@ from typing import Any
 
 import pandas as pd
 
-DIFFER = "outputs_differ_between_experiments"
+from kvscope.analyse.reason import OUTPUTS_DIFFER
+
+DIFFER = OUTPUTS_DIFFER.name
 FLOAT32 = "float32"
 
 
@@ -69,9 +71,11 @@ def output_hashes(requests: pd.DataFrame) -> pd.Series:
 def _same_tokens(settings: Mapping[str, Any]) -> str:
     """The settings that tokens depend on, as text: not when requests arrive or give up."""
     workload = settings.get("workload", {})
-    asked = {key: value for key, value in workload.items() if key not in UNSEEN}
+    requests = {key: value for key, value in workload.items() if key not in UNSEEN}
     device = settings.get("device", {}).get("name")
-    return json.dumps([settings.get("model"), settings.get("seed"), asked, device], sort_keys=True)
+    return json.dumps(
+        [settings.get("model"), settings.get("seed"), requests, device], sort_keys=True
+    )
 
 
 UNSEEN = ("arrival", "rate_per_s", "timeout_s", "path", "tokenizer")

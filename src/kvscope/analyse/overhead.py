@@ -1,20 +1,20 @@
 """What preemptions cost: the paper's measure, the net one, and the parts they are made of.
 
-docs/METRICS.md gives the formulas and says why the two measures differ. Each function takes the
+docs/METRICS.md says why the two measures differ. Each function takes the
 records of one repeat; seconds, unless it says otherwise.
 """
 
 import math
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from scipy.spatial import KDTree
 
+from kvscope.actions import copies
+from kvscope.analyse.metric import metric
 from kvscope.analyse.records import Records
+from kvscope.arraytypes import Floats
 from kvscope.due import plain_decode
-
-Floats = npt.NDArray[np.float64]
 
 # Plain decode passes that stand for one that resumes.
 TWINS = 10
@@ -22,14 +22,12 @@ TWINS = 10
 NORMAL_95 = 1.96
 
 
+@metric("s", "Resume overhead, the paper's")
 def resume_overhead_paper_s(records: Records) -> float:
-    """Whole duration of the passes that resume a request, plus the copies to the host."""
+    """Σ(S.duration_s over passes with resumed_requests > 0) + swap_out_s. Source: the
+    post-processing of logs in the paper's artifact
+    """
     return float(_resuming(records)["duration_s"].sum()) + swap_out_s(records)
-
-
-def resume_overhead_net_s(records: Records) -> float:
-    """What preemptions added: the copies, and what resuming took beyond the work that was due."""
-    return float(net_of_resuming(records).sum()) + swap_out_s(records)
 
 
 def net_of_resuming(records: Records) -> Floats:
@@ -47,8 +45,9 @@ def net_of_resuming(records: Records) -> Floats:
     return net
 
 
+@metric("s", "Net, where nothing resumes")
 def resume_overhead_net_control_s(records: Records) -> float:
-    """What the net measure gives for passes that resume nothing: 0 but for its error.
+    """what the net measure gives for passes that resume nothing: its error; see below
 
     In the place of every resuming pass stand the TWINS plain decode passes of its repeat that are
     nearest in requests and context, each over its standard deviation; their mean is what counts.
@@ -68,11 +67,13 @@ def resume_overhead_net_control_s(records: Records) -> float:
     return float((errors.to_numpy()[nearest].mean(axis=1) * _owed(passes)).sum())
 
 
+@metric("s", "Net, uncertainty")
 def resume_overhead_net_uncertainty_s(records: Records) -> float:
-    """How far the net cost may be off, at 95 %: as the control is, or as chance may have it.
+    """max(|resume_overhead_net_control_s|, 1.96 · e · √Σ owed²), e the root mean square error of
+    plain decode passes; see below
 
     By chance errors add up as those of independent passes do, each as large as those of the
-    repeat's plain decode passes (root mean square).
+    repeat's plain decode passes.
     """
     passes = _decoding(_resuming(records))
     if passes.empty:
@@ -82,6 +83,12 @@ def resume_overhead_net_uncertainty_s(records: Records) -> float:
     return max(chance, abs(resume_overhead_net_control_s(records)))
 
 
+@metric("s", "Resume overhead, net", uncertainty=resume_overhead_net_uncertainty_s)
+def resume_overhead_net_s(records: Records) -> float:
+    """Σ(net over passes with resumed_requests > 0) + swap_out_s; see below. Source: kvscope"""
+    return float(net_of_resuming(records).sum()) + swap_out_s(records)
+
+
 def control_errors_s(records: Records) -> pd.Series:
     """Of each plain decode pass: seconds beyond what others tell was due in it."""
     plain = records.steps[plain_decode(records.steps)]
@@ -89,29 +96,27 @@ def control_errors_s(records: Records) -> pd.Series:
     return (plain["duration_s"] - due).astype(float).dropna()
 
 
+@metric("s", "Swap out")
 def swap_out_s(records: Records) -> float:
-    """Device time of the copies to the host."""
+    """ΣP.swap_out_s over preemptions by `swap`: device time of the copies to the host"""
     return _total(_swapped(records, "preempt"), "swap_out_s")
 
 
+@metric("s", "Swap in")
 def swap_in_s(records: Records) -> float:
-    """Device time of the copies back."""
+    """ΣP.swap_in_s over resumptions by `swap`: device time of the copies back"""
     return _total(_swapped(records, "resume"), "swap_in_s")
 
 
+@metric("B", "Bytes swapped")
 def swapped_bytes(records: Records) -> float:
-    """Bytes copied to the host and back."""
+    """ΣP.bytes: both directions"""
     return _total(records.preemptions, "bytes")
 
 
-def host_block_utilization_peak(records: Records) -> float:
-    """The largest share of the host pool in use; NaN without a pool."""
-    pool = records.steps[records.steps["host_blocks_total"] > 0]
-    return float((pool["host_blocks_used"] / pool["host_blocks_total"]).max())
-
-
+@metric("preemptions", "Preemptions recomputed for want of host room")
 def recompute_fallbacks(records: Records) -> float:
-    """Preemptions that a full host pool turned into recomputation."""
+    """rows of P with event `preempt` and `refused`: the host pool had no room for them"""
     rows = records.preemptions
     return float(((rows["event"] == "preempt") & rows["refused"].astype(bool)).sum())
 
@@ -137,7 +142,7 @@ def _decoding(passes: pd.DataFrame) -> pd.DataFrame:
 
 def _swapped(records: Records, event: str) -> pd.DataFrame:
     rows = records.preemptions
-    return rows[(rows["event"] == event) & (rows["policy"] == "swap")]
+    return rows[(rows["event"] == event) & (copies(rows["policy"]))]
 
 
 def _total(rows: pd.DataFrame, column: str) -> float:
@@ -147,5 +152,5 @@ def _total(rows: pd.DataFrame, column: str) -> float:
 
 def _copied_in(records: Records, steps: pd.Series) -> Floats:
     """Of each pass: seconds of the copies back in it, 0 without any."""
-    copies = _swapped(records, "resume").groupby("step")["swap_in_s"].sum()
-    return copies.reindex(steps, fill_value=0.0).to_numpy(np.float64)
+    copied = _swapped(records, "resume").groupby("step")["swap_in_s"].sum()
+    return copied.reindex(steps, fill_value=0.0).to_numpy(np.float64)

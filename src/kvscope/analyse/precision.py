@@ -4,25 +4,25 @@ import math
 from typing import Any
 
 from kvscope.analyse.metrics import BY_NAME
-from kvscope.analyse.reason import Reason
-from kvscope.analyse.records import Records
+from kvscope.analyse.reason import DISTURBED, NOT_PRECISE, Reason
+from kvscope.analyse.records import Records, disturbances
 from kvscope.interval import half_width_share
 from kvscope.plan.repeats import MINIMUM_REPEATS
 
-# As many disturbed repeats are described; of the others the number is told.
+# As many disturbed repeats are described; the others are counted.
 MOST_DESCRIBED = 3
 
 
-def imprecise(facts: dict[str, Any], records: Records) -> list[Reason]:
+def imprecise(records: Records) -> list[Reason]:
     """The throughput's interval is as narrow as `repeats.until` asks, if it asks.
 
     It is computed anew from the tables: what run.json says of it is not taken on trust.
     """
-    until = facts.get("repeats", {}).get("until")
+    until = records.facts.get("repeats", {}).get("until")
     if until is None:
         return []
     throughput = BY_NAME["throughput_tokens_per_s"].of
-    found = [throughput(repeat) for repeat in records.repeats()]
+    found = [throughput(repeat) for repeat in records.valid_repeats()]
     share = half_width_share(found)
     if share <= until:
         return []
@@ -30,10 +30,10 @@ def imprecise(facts: dict[str, Any], records: Records) -> list[Reason]:
     which = "undisturbed " if len(found) < len(records.numbers) else ""
     times = f"{len(found)} {which}repeat{'' if len(found) == 1 else 's'}"
     detail = f"{known}, ± {percent(until)} asked, after {times}"
-    return [Reason("not_precise", with_disturbance(detail, facts))]
+    return [NOT_PRECISE.with_detail(with_disturbance(detail, records.facts))]
 
 
-def disturbed_too_often(facts: dict[str, Any], records: Records) -> list[Reason]:
+def disturbed_too_often(records: Records) -> list[Reason]:
     """Enough repeats were undisturbed for the metrics to be made of them alone.
 
     A load that lasts slows all repeats, and their interval is narrow around the wrong value.
@@ -44,7 +44,7 @@ def disturbed_too_often(facts: dict[str, Any], records: Records) -> list[Reason]
         return []
     counts = f"{len(undisturbed)} of {len(numbers)} repeats were undisturbed"
     detail = f"{counts}, at least {MINIMUM_REPEATS} are needed"
-    return [Reason("disturbed", with_disturbance(detail, facts))]
+    return [DISTURBED.with_detail(with_disturbance(detail, records.facts))]
 
 
 def disturbed(facts: dict[str, Any]) -> str:
@@ -52,7 +52,7 @@ def disturbed(facts: dict[str, Any]) -> str:
 
     'repeat 1: other processes used 0.9 of 2 CPUs'
     """
-    found = [entry for entry in facts.get("disturbance", []) if entry["disturbed"]]
+    found = disturbances(facts)
     described = [f"repeat {entry['repeat']}: {entry['why']}" for entry in found[:MOST_DESCRIBED]]
     if more := found[MOST_DESCRIBED:]:
         described.append(f"and {len(more)} more of {len(facts['disturbance'])} repeats")

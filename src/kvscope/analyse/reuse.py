@@ -12,14 +12,15 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from kvscope.analyse.events import Bools, Events, Int64s, Ints
+from kvscope.analyse.events import Events
+from kvscope.arraytypes import Bools, Int64s, Ints
 
 
 @dataclass(frozen=True)
 class Bursts:
     """One row a (pass, layer, block, request), ordered by start; `fresh` ones fill the block.
 
-    `life` tells what one request holds before a preemption from what it holds after it.
+    `life` distinguishes what a request holds before a preemption from what it holds after it.
     """
 
     layer: Int64s
@@ -86,7 +87,7 @@ def _lives(
 ) -> Int64s:
     """How many preemptions of all requests, in their order and in time, each place comes after.
 
-    Of two places of one request the numbers are alike if it was not preempted between them.
+    Two places of one request have the same number if it was not preempted between them.
     """
     number = {name: place for place, name in enumerate(requests)}
     of_request = preempted["request_id"].map(number)
@@ -113,8 +114,8 @@ def _predecessors(bursts: Bursts) -> Int64s:
     before = np.full(len(group), -1, np.int64)
     earlier, later = order[:-1], order[1:]
     kept = [of[later] == of[earlier] for of in (group, bursts.request, bursts.life)]
-    alike = np.logical_and.reduce(kept)
-    before[later[alike]] = earlier[alike]
+    same = np.logical_and.reduce(kept)
+    before[later[same]] = earlier[same]
     before[bursts.fresh] = -1
     return before
 
@@ -138,7 +139,7 @@ def distinct_between(previous: Int64s) -> Int64s:
 def _smaller_before(permutation: Int64s) -> Int64s:
     """Of each number of a permutation of 0 … n-1: how many smaller ones stand before it.
 
-    Numbers are sorted by ever more of their leading bits. Among those alike so far, one whose next
+    Numbers are sorted by ever more of their leading bits. Among those same so far, one whose next
     bit is 1 has the earlier ones with a 0 before it.
     """
     count = np.zeros(len(permutation), np.int64)  # by number
@@ -146,7 +147,7 @@ def _smaller_before(permutation: Int64s) -> Int64s:
     for bit in range(len(permutation).bit_length() - 1, -1, -1):
         one = (numbers >> bit) & 1 == 1
         zeros = np.concatenate([[0], np.cumsum(~one)])
-        group = (numbers >> (bit + 1)) << (bit + 1)  # where those alike begin
+        group = (numbers >> (bit + 1)) << (bit + 1)  # where those same begin
         zeros_before = zeros[:-1] - zeros[group]
         count[numbers[one]] += zeros_before[one]
         place = np.arange(len(numbers))
@@ -159,7 +160,7 @@ def _smaller_before(permutation: Int64s) -> Int64s:
 
 
 def keys(*columns: Ints) -> Int64s:
-    """One number a row: alike where all columns are, and ordered like them."""
+    """One number a row: same where all columns are, and ordered like them."""
     key = np.zeros(len(columns[0]), np.int64)
     bound = 1
     for column in columns:

@@ -7,21 +7,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from kvscope.engine import attention
+from kvscope.engine.attention.selection import check_layout, own_attention, select_attention
 from kvscope.engine.batching.policy import BatchingPolicy
 from kvscope.engine.checks import Comparisons
+from kvscope.engine.devices.platform import Platform, platform_of
 from kvscope.engine.layers import LayerTimer
 from kvscope.engine.overflow.policy import OverflowPolicy
 from kvscope.engine.scheduler import RecordingScheduler
 from kvscope.engine.weights import LOAD_FORMAT
 from kvscope.errors import BadInput
-from kvscope.plan import policies
 from kvscope.plan.experiment import Experiment
+from kvscope.plan.option import Option
 
 if TYPE_CHECKING:
-    from kvscope.engine.attention.tracing import Tracing
+    from kvscope.engine.attention.tracer import Tracer
+
+Policy = TypeVar("Policy", BatchingPolicy, OverflowPolicy)
 
 
 @dataclass
@@ -29,10 +32,11 @@ class Engine:
     """A running vLLM engine and the parts of it that a run observes."""
 
     llm: Any
+    platform: Platform
     scheduler: RecordingScheduler
     timer: LayerTimer
     layers: int
-    tracer: "Tracing | None" = None
+    tracer: "Tracer | None" = None
     attention: list[Any] = field(default_factory=list)  # kvscope's own, of every layer
 
     @property
@@ -65,7 +69,8 @@ class Engine:
         swaps = SwapChecks(caches, self.scheduler.blocks_of)
         watched = [self.scheduler] if caches else []
         hook = self.timer.before_layers(lambda: swaps.runs(self.scheduler.scheduled))
-        for layer in self.attention:
+        checkable = [layer for layer in self.attention if hasattr(layer, "gathered")]
+        for layer in checkable:
             layer.checks = outputs
         for scheduler in watched:
             scheduler.checks = swaps
@@ -73,7 +78,7 @@ class Engine:
             yield {"reference_checks": outputs, "swap_checks": swaps}
         finally:
             hook.remove()
-            for part in (*self.attention, *watched):
+            for part in (*checkable, *watched):
                 part.checks = None
 
     @property
@@ -82,29 +87,24 @@ class Engine:
         return self.llm.llm_engine
 
 
-def policy(experiment: Experiment, kind: str) -> Any:
-    """The experiment's policy of one kind, made with its settings.
-
-    BadInput if no package registers it, or if it does not take these settings.
-    """
-    chosen = getattr(experiment, kind)
-    is_plugin = isinstance(chosen, policies.Plugin)
-    settings = chosen.settings if is_plugin else chosen.model_dump(exclude={"name"})
-    try:
-        return policies.load(kind, chosen.name)(**settings)
-    except TypeError as error:
-        raise BadInput(f"{kind}={chosen.name} does not take {settings}: {error}") from error
+def fresh(option: Option, base: type[Policy]) -> Policy:
+    """A policy of the experiment's settings for one engine; BadInput if it is no such policy."""
+    if not isinstance(option, base):
+        raise BadInput(
+            f"policy {option.name!r} is a {type(option).__name__}, which must be a subclass of "
+            f"{base.__module__}.{base.__name__}"
+        )
+    return type(option).model_validate(option.model_dump())
 
 
 def engine_arguments(
-    experiment: Experiment,
+    platform: Platform,
     batching: BatchingPolicy,
     overflow: OverflowPolicy,
     model_directory: Path,
 ) -> dict[str, Any]:
     """vLLM's `EngineArgs` for an experiment."""
-    engine = experiment.engine
-    blocks = experiment.cache_blocks + 1  # vLLM keeps one block, the null block, for itself
+    experiment, engine = platform.experiment, platform.experiment.engine
     arguments: dict[str, Any] = {
         "model": str(model_directory),
         "load_format": LOAD_FORMAT,
@@ -117,30 +117,25 @@ def engine_arguments(
         "max_num_batched_tokens": engine.max_num_batched_tokens,
         "max_num_seqs": engine.max_num_seqs,
         "block_size": experiment.cache.block_size,
-        "num_gpu_blocks_override": blocks,
+        "num_gpu_blocks_override": experiment.cache_blocks + 1,  # vLLM keeps one, the null block
         "enable_prefix_caching": False,
         "watermark": experiment.cache.watermark,
         "async_scheduling": False,
         "disable_log_stats": True,
-        "scheduler_cls": batching.scheduler,
+        "scheduler_cls": RecordingScheduler,
     }
     arguments |= batching.engine_arguments()
     arguments |= overflow.engine_arguments(experiment.host_blocks)
-    if experiment.engine.attention != "vllm" and experiment.device.name == "cuda":
-        arguments["attention_backend"] = "CUSTOM"
-    if experiment.device.name == "cpu":
-        # An explicit size spares vLLM a profiling pass that only sizes the cache.
-        arguments["kv_cache_memory_bytes"] = blocks * experiment.block_bytes
-    return arguments
+    return arguments | platform.engine_arguments()
 
 
 @contextmanager
-def traced(experiment: Experiment, directory: Path) -> Iterator["Tracing | None"]:
-    """The tracer of the experiment's engine; None if no KV events are asked for."""
-    if experiment.tracing.name == "none":
+def traced(platform: Platform, directory: Path) -> Iterator["Tracer | None"]:
+    """The tracer of the experiment's engine; None if no KV events are traced."""
+    if platform.experiment.tracing.name == "none":
         yield None
         return
-    tracer = attention.tracer_for(experiment, directory)
+    tracer = platform.tracer(directory)
     try:
         yield tracer
     finally:
@@ -148,31 +143,40 @@ def traced(experiment: Experiment, directory: Path) -> Iterator["Tracing | None"
 
 
 @contextmanager
-def running(experiment: Experiment, directory: Path | None = None) -> Iterator[Engine]:
+def running(
+    experiment: Experiment, directory: Path | None = None, platform: Platform | None = None
+) -> Iterator[Engine]:
     """Build the experiment's engine; shut it down and free its memory at the end.
 
     KV events, where they are traced, are kept in a file in `directory` until they are read.
+    `platform` is the experiment's device if something else uses its clock, too.
     """
     from vllm import LLM
+    from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
 
-    batching, overflow = policy(experiment, "batching"), policy(experiment, "overflow")
+    platform = platform or platform_of(experiment)
+    batching = fresh(experiment.batching, BatchingPolicy)
+    overflow = fresh(experiment.overflow, OverflowPolicy)
     with (
         tempfile.TemporaryDirectory(prefix="kvscope-model-") as model,
-        traced(experiment, directory or Path(model)) as tracer,
-        attention.chosen(experiment, tracer),
+        traced(platform, directory or Path(model)) as tracer,
+        select_attention(platform),
     ):
         config = Path(model) / "config.json"
         config.write_text(json.dumps(experiment.model.hf_config()), encoding="utf-8")
-        llm = LLM(**engine_arguments(experiment, batching, overflow, Path(model)))
+        llm = LLM(**engine_arguments(platform, batching, overflow, Path(model)))
         core = llm.llm_engine.engine_core.engine_core
-        core.scheduler.overflow = overflow
-        core.scheduler.tracer = tracer
-        attention.check_layout(experiment)
+        core.scheduler.attach(batching, overflow, platform.clock, tracer)
+        if has_kv_transfer_group():
+            get_kv_transfer_group().platform = platform
+        check_layout(experiment)
         timer = LayerTimer(core.scheduler)
         layers = llm.apply_model(timer.install)[0]
         try:
-            own = llm.apply_model(attention.layers_with_checks)[0]
-            yield Engine(llm, core.scheduler, timer, layers, tracer, own)
+            own = llm.apply_model(own_attention)[0]
+            for layer in own:
+                layer.tracer = tracer
+            yield Engine(llm, platform, core.scheduler, timer, layers, tracer, own)
         finally:
             llm.llm_engine.engine_core.shutdown()
             del llm, core

@@ -5,7 +5,6 @@ profiler, which finds them through the same ranges.
 """
 
 from collections.abc import Callable
-from time import perf_counter_ns
 from typing import Any
 
 import torch
@@ -55,14 +54,14 @@ class LayerTimer:
     def _before(self, layer: int) -> Any:
         def hook(_module: torch.nn.Module, _args: Any) -> None:
             self._scheduler.marks.push(LAYER, layer)
-            self._start_ns = perf_counter_ns()
+            self._start_ns = self._scheduler.clock.now_ns()
 
         return hook
 
     def _after(self, layer: int) -> Any:
         def hook(_module: torch.nn.Module, _args: Any, _output: Any) -> None:
-            end_ns = perf_counter_ns()
             scheduler = self._scheduler
+            end_ns = scheduler.clock.now_ns()
             scheduler.marks.pop()
             recording = scheduler.recording
             recording.layers.extend((len(recording.passes) - 1, layer, self._start_ns, end_ns))

@@ -10,13 +10,15 @@ from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from kvscope.actions import RECOMPUTE, Action
+
 if TYPE_CHECKING:
     from kvscope.engine.overflow.copies import Transfer
 
 
 @dataclass(slots=True)
 class PassRecord:
-    """One forward pass. Times are ns of the host's monotonic clock (`perf_counter_ns`)."""
+    """One forward pass. Times are ns of the platform's clock (`engine.clock`)."""
 
     schedule_start_ns: int
     schedule_end_ns: int
@@ -42,8 +44,8 @@ class PreemptionRecord:
     request_id: str  # vLLM's internal id
     tokens: int  # tokens whose K and V were in the cache
     blocks: int
-    swapped: bool = False  # its blocks are copied to the host pool
-    refused: bool = False  # they were to be, and the pool had no room
+    action: Action = RECOMPUTE  # what became of its blocks
+    refused: bool = False  # they were to be copied, and the pool had no room
 
 
 @dataclass

@@ -5,44 +5,86 @@ The engine runs in this process and without asynchronous scheduling, so that one
 bracket the forward pass; the sampled tokens are on the host when the second one is made.
 """
 
-from collections.abc import Collection
-from time import perf_counter_ns
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.request_queue import FCFSRequestQueue, SchedulingPolicy
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
+from kvscope.actions import RECOMPUTE
+from kvscope.engine.batching.policy import BatchingPolicy
+from kvscope.engine.clock import Clock, HostClock
 from kvscope.engine.marks import Marks
 from kvscope.engine.overflow.contents import SwapChecks
 from kvscope.engine.overflow.policy import OverflowPolicy, Victim
-from kvscope.engine.overflow.recompute import Recompute
 from kvscope.engine.recording import PassRecord, PreemptionRecord, Recording
+from kvscope.errors import BadInput
 from kvscope.ranges import FORWARD_PASS
 
 if TYPE_CHECKING:
-    from kvscope.engine.attention.tracing import Tracing
+    from kvscope.engine.attention.tracer import Tracer
+
+
+class GatedQueue(FCFSRequestQueue):
+    """A queue that looks empty while `admits` refuses its head."""
+
+    admits: Callable[[Request], bool] | None = None
+
+    def __bool__(self) -> bool:
+        return len(self) > 0 and (self.admits is None or self.admits(self[0]))
+
+
+class Paused(list[Request]):
+    """No running requests to schedule, although some run: vLLM keeps its watermark then."""
+
+    def __bool__(self) -> bool:
+        return True
 
 
 class RecordingScheduler(Scheduler):
     """The scheduler of every kvscope run; `recording` holds what it has seen.
 
-    Batching policies override `fill`. `overflow` is asked what to keep of a preempted request.
+    The batching policy fills its passes, and may hide requests from vLLM meanwhile. The overflow
+    policy ranks the running requests and answers what becomes of a preempted one's blocks.
     """
+
+    running: list[Request]
+    max_num_active_reqs: int
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.recording = Recording()
         self.marks = Marks()
-        self.overflow: OverflowPolicy = Recompute()
-        self.tracer: Tracing | None = None
+        self.waiting = GatedQueue()
+        self.batching = BatchingPolicy(name="")
+        self.overflow = OverflowPolicy(name="")
+        self.clock: Clock = HostClock()
+        self.tracer: Tracer | None = None
         self.checks: SwapChecks | None = None  # while copies are checked
+        self._ranked = False
         self._finished: set[str] = set()  # reported by empty schedules
         self._preempted: set[str] = set()  # reported by empty schedules
         self._in_flight: SchedulerOutput | None = None
         self._free = self.kv_cache_manager.block_pool.free_block_queue
         self._pool = self.connector.pool if self.connector is not None else None
+
+    def attach(
+        self,
+        batching: BatchingPolicy,
+        overflow: OverflowPolicy,
+        clock: Clock,
+        tracer: "Tracer | None",
+    ) -> None:
+        """Serve with these from now on."""
+        self.batching, self.overflow, self.clock, self.tracer = batching, overflow, clock, tracer
+        self._ranked = type(overflow).rank is not OverflowPolicy.rank
+        if self._ranked:  # vLLM then preempts the running request of the highest `priority`
+            self.policy = SchedulingPolicy.PRIORITY
 
     def begin(self, recording: Recording, marks: Marks) -> None:
         """Note into `recording` from now on; its passes are numbered from 0."""
@@ -88,14 +130,39 @@ class RecordingScheduler(Scheduler):
         names: Collection[str] = () if pass_ is None else pass_.num_scheduled_tokens
         return names
 
-    def fill(self, throttle_prefills: bool = False) -> SchedulerOutput:
-        """Choose the requests of the next forward pass, and their tokens: here, as vLLM does."""
-        return super().schedule(throttle_prefills)
+    @contextmanager
+    def admitting(self, admits: Callable[[Request], bool]) -> Iterator[None]:
+        """Inside, vLLM sees waiting requests only while their first one is admitted."""
+        self.waiting.admits = admits
+        try:
+            yield
+        finally:
+            self.waiting.admits = None
+
+    @contextmanager
+    def running_hidden(self) -> Iterator[None]:
+        """Inside, vLLM does not see the running requests; they keep their places."""
+        paused, limit = self.running, self.max_num_active_reqs
+        self.running = Paused() if paused else []
+        self.max_num_active_reqs = limit - len(paused)
+        try:
+            yield
+        finally:
+            self.running = [*paused, *self.running]
+            self.max_num_active_reqs = limit
+
+    def take_back(self, empty: SchedulerOutput) -> None:
+        """What an empty schedule took from the scheduler's books is for the next one."""
+        self.finished_req_ids |= empty.finished_req_ids
+        self.reset_preempted_req_ids |= empty.preempted_req_ids or set()
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         """Fill the next pass, and note with what; empty schedules are no passes."""
-        start_ns = perf_counter_ns()
-        scheduled = self.fill(throttle_prefills)
+        start_ns = self.clock.now_ns()
+        if self._ranked:
+            for request in self.running:
+                request.priority = self.overflow.rank(victim_of(request))
+        scheduled = self.batching.fill(self, partial(super().schedule, throttle_prefills))
         if not scheduled.total_num_scheduled_tokens:
             self._finished |= scheduled.finished_req_ids
             self._preempted |= scheduled.preempted_req_ids or set()
@@ -115,7 +182,7 @@ class RecordingScheduler(Scheduler):
             self._pool.used if self._pool is not None else 0,
         )
         self.recording.passes.append(record)
-        record.schedule_end_ns = perf_counter_ns()
+        record.schedule_end_ns = self.clock.now_ns()
         step = len(self.recording.passes) - 1
         if self.tracer is not None and self.tracer.begin_pass(step):
             record.block_tables = self._block_tables(scheduled)
@@ -135,13 +202,13 @@ class RecordingScheduler(Scheduler):
             return super().update_from_output(scheduler_output, model_runner_output)
         self._in_flight = None
         record = self.recording.passes[-1]
-        record.output_ns = perf_counter_ns()
+        record.output_ns = self.clock.now_ns()
         if self.tracer is not None:
             self.tracer.end_pass()
         self.marks.pop()
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         record.output = model_runner_output
-        record.end_ns = perf_counter_ns()
+        record.end_ns = self.clock.now_ns()
         return outputs
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
@@ -149,28 +216,38 @@ class RecordingScheduler(Scheduler):
         return super()._free_request(request, *args, **kwargs)
 
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        victim = victim_of(request)
         blocks = self.blocks_of(request.request_id)
-        tokens = request.num_computed_tokens
-        victim = Victim(
-            request_id=request.request_id,
-            prompt_tokens=request.num_prompt_tokens,
-            output_tokens=request.num_output_tokens,
-            tokens=tokens,
-            preemptions=request.num_preemptions,
-        )
-        wanted = self._pool is not None and tokens > 0 and self.overflow.keeps(victim)
-        kept = wanted and self.connector.swap_out(request.request_id, tokens, blocks)
+        action = self.overflow.action(victim) if victim.tokens else RECOMPUTE
+        if action.copies and self._pool is None:
+            raise BadInput(
+                f"overflow={self.overflow.name} answers with {action.name!r}, which copies blocks, "
+                "but it has no host pool; make its class a subclass of Swap"
+            )
+        kept = action.copies and self.connector.swap_out(victim.request_id, victim.tokens, blocks)
+        refused = action.copies and not kept
         if kept and self.checks is not None:
-            self.checks.leaves(request.request_id, -(-tokens // self.block_size))
+            self.checks.leaves(victim.request_id, -(-victim.tokens // self.block_size))
         self.recording.preemptions.append(
             PreemptionRecord(
                 step=len(self.recording.passes),
-                time_ns=perf_counter_ns(),
-                request_id=request.request_id,
-                tokens=tokens,
+                time_ns=self.clock.now_ns(),
+                request_id=victim.request_id,
+                tokens=victim.tokens,
                 blocks=len(blocks),
-                swapped=kept,
-                refused=wanted and not kept,
+                action=RECOMPUTE if refused else action,
+                refused=refused,
             )
         )
         super()._preempt_request(request, *args, **kwargs)
+
+
+def victim_of(request: Request) -> Victim:
+    """A running request as overflow policies see it."""
+    return Victim(
+        request_id=request.request_id,
+        prompt_tokens=request.num_prompt_tokens,
+        output_tokens=request.num_output_tokens,
+        tokens=request.num_computed_tokens,
+        preemptions=request.num_preemptions,
+    )

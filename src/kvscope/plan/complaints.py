@@ -1,13 +1,16 @@
 """From a validation error to one sentence: the key, the value, what is allowed, where to fix it."""
 
 import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 
 from kvscope.errors import BadInput
-from kvscope.plan.fields import FORMS, IMPOSSIBLE
+from kvscope.plan import registry
+from kvscope.plan.fields import FORMS, IMPOSSIBLE, Part
+from kvscope.plan.option import Option
 
 # Tells which layer of the configuration a dotted key's value comes from.
 Origin = Callable[[str], str]
@@ -34,25 +37,27 @@ ALLOWED = {
 }
 
 
-def complaint(schema: type[BaseModel], error: ValidationError, origin: Origin) -> BadInput:
-    """One sentence for the user, on the first thing that pydantic found wrong."""
+def complaint(
+    schema: type[Part], error: ValidationError, origin: Origin, value: Any = None
+) -> BadInput:
+    """One sentence for the user, on the first thing that pydantic found wrong with a value."""
     found = error.errors(include_url=False)
     # An unknown key comes first: a key misspelt is reported as a key missing, too.
     first = next((e for e in found if e["type"] == "extra_forbidden"), found[0])
     kind, context = first["type"], first.get("ctx", {})
     if kind == IMPOSSIBLE:
         return BadInput(f"{context['sentence']}; {_places(context['keys'], origin)}")
-    key, holder, members = _locate(schema, first["loc"])
+    key, holder, members = _locate(schema, first["loc"], value)
     if kind == "extra_forbidden":
-        return BadInput(f"{key} ({origin(key)}) is not a key{_known(schema, key, holder)}")
+        return BadInput(f"{key} ({origin(key)}) is not a key{_known(schema, key, holder, value)}")
     if kind == "missing":
         return BadInput(f"{key} is missing ({origin(key)})")
     if kind.startswith("union_tag"):
         discriminator = context["discriminator"].strip("'")
         key = f"{key}.{discriminator}"
         tags = ", ".join(tag for member in members for tag in _tags(member))
-        value = shown(context.get("tag"))
-        return BadInput(f"{key} is {value} ({origin(key)}) but must be one of {tags}")
+        tag = shown(context.get("tag"))
+        return BadInput(f"{key} is {tag} ({origin(key)}) but must be one of {tags}")
     allowed = ALLOWED[kind].format(**context) if kind in ALLOWED else first["msg"]
     return BadInput(f"{key} is {shown(first['input'])} ({origin(key)}) but must be {allowed}")
 
@@ -76,37 +81,39 @@ def _places(keys: Iterable[str], origin: Origin) -> str:
     return "change " + " or ".join(f"{key} ({origin(key)})" for key in keys)
 
 
-def _known(schema: type[BaseModel], key: str, holder: type[BaseModel] | None) -> str:
+def _known(schema: type[Part], key: str, holder: type[Part] | None, value: Any) -> str:
     """' of workload=zipf (did you mean …?); the keys there are …'."""
     if holder is None:
         return ""
-    group = key.rpartition(".")[0]
+    option = issubclass(holder, Option)  # whose section is never in another
+    group = key.partition(".")[0] if option else key.rpartition(".")[0]
     keys = [f"{group}.{name}" if group else name for name in holder.model_fields]
-    option = "".join(f" of {group}={tag}" for tag in _tags(holder))
+    tags = {value[group]["name"]} if option else _tags(holder)
+    of = "".join(f" of {group}={tag}" for tag in tags)
     hint = "" if key in all_keys(schema) else nearest(key, keys)
-    return f"{option}{hint}; the keys there are {', '.join(keys)}"
+    return f"{of}{hint}; the keys there are {', '.join(keys)}"
 
 
-def all_keys(schema: type[BaseModel], prefix: str = "") -> list[str]:
+def all_keys(schema: type[Part], prefix: str = "") -> list[str]:
     """Every dotted key that a schema knows, in any of its unions."""
     keys: list[str] = []
     for name, field in schema.model_fields.items():
         keys.append(prefix + name)
-        for member in _members(field.annotation):
+        for member in part_classes(field):
             keys += all_keys(member, f"{prefix}{name}.")
     return list(dict.fromkeys(keys))
 
 
 def _locate(
-    schema: type[BaseModel], location: tuple[int | str, ...]
-) -> tuple[str, type[BaseModel] | None, list[type[BaseModel]]]:
+    schema: type[Part], location: tuple[int | str, ...], value: Any
+) -> tuple[str, type[Part] | None, Sequence[type[Part]]]:
     """The dotted key of pydantic's location, the class that holds it, the classes it may have.
 
     A location names the member of a union, too, which is no part of the key.
     """
     names: list[str] = []
-    classes: list[type[BaseModel]] = [schema]
-    holder: type[BaseModel] | None = None
+    classes: Sequence[type[Part]] = [schema]
+    holder: type[Part] | None = None
     for step in location:
         if step in FORMS:
             continue
@@ -119,25 +126,31 @@ def _locate(
             continue  # an item of a list is of the list's class
         holder = classes[0] if classes else None
         field = holder.model_fields.get(str(step)) if holder else None
-        classes = _members(field.annotation) if field else []
+        value = value.get(step) if isinstance(value, dict) else None
+        classes = part_classes(field, value) if field else []
     return ".".join(names), holder, classes
 
 
-def _members(annotation: Any) -> list[type[BaseModel]]:
+def part_classes(field: FieldInfo, value: Any = None) -> Sequence[type[Part]]:
+    """The classes that a field's groups of keys may have, by a value's name where it has one."""
+    return registry.classes(field, value) or _members(field.annotation)
+
+
+def _members(annotation: Any) -> list[type[Part]]:
     """The pydantic classes that a field's annotation allows."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+    if isinstance(annotation, type) and issubclass(annotation, Part):
         return [annotation]
     if get_origin(annotation) is Literal:
         return []
     return [member for part in get_args(annotation) for member in _members(part)]
 
 
-def _tag(model: type[BaseModel]) -> str:
+def _tag(model: type[Part]) -> str:
     """The tag of a class that has no constant to tell it by: its name."""
     return model.__name__.lower()
 
 
-def _tags(model: type[BaseModel]) -> set[Any]:
+def _tags(model: type[Part]) -> set[Any]:
     """The constants among a class's fields, by which a union tells its members apart."""
     fields = model.model_fields.values()
     literals = (get_args(f.annotation) for f in fields if get_origin(f.annotation) is Literal)

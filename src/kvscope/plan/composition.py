@@ -1,7 +1,6 @@
 """From choices of options to one plain configuration, by Hydra."""
 
 import copy
-import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,11 +11,10 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from kvscope.errors import BadInput
 from kvscope.files import check_name
-from kvscope.plan import documents, layers, policies
+from kvscope.plan import documents, layers, registry
 from kvscope.plan.complaints import nearest, shown
 from kvscope.plan.experiment import Experiment
 
@@ -53,16 +51,16 @@ class Composer:
         self.dir = config_dir
         self.files = layers.files(config_dir)
         self.groups = groups(config_dir)
-        self._add_policies()
+        self._add_registered()
         self._hydra = cache(self._compose)
         self._read = cache(documents.load_mapping)
         self.default_options = self._read_defaults()
 
-    def _add_policies(self) -> None:
-        """Policies of other packages are options, too; a file of that name may hold settings."""
-        for kind in policies.KINDS:
+    def _add_registered(self) -> None:
+        """What packages register are options; a file of that name may hold settings."""
+        for kind in registry.KINDS:
             known = self.groups.get(kind, [])
-            for name in policies.registered(kind):
+            for name in registry.registered(kind):
                 if name not in known:
                     ConfigStore.instance().store(name, {"name": name}, group=kind)
                     self.groups[kind] = known = sorted([*known, name])
@@ -92,8 +90,8 @@ class Composer:
                 f"one of {', '.join(known)} ({self._where(group)})"
             )
         path = self.path(f"{group}/{option}.yaml")
-        if not path.exists() and group in policies.KINDS:
-            return  # of another package
+        if not path.exists() and group in registry.KINDS:
+            return  # its class has the defaults
         if "defaults" in self._read(path):  # Hydra reads other files for it
             for other in self.files.values():
                 self._read(other)
@@ -101,7 +99,7 @@ class Composer:
     def _where(self, group: str) -> str:
         """Where a group's options are."""
         files = layers.places(self.dir, group)
-        return f"{files}, and installed policies" if group in policies.KINDS else files
+        return f"{files}, and those of installed packages" if group in registry.KINDS else files
 
     def compose(self, choices: Choices) -> Config:
         """The configuration of these choices, the default options elsewhere; a copy to change.
@@ -134,32 +132,3 @@ class Composer:
 
 def _without(config: Config, key: str) -> Config:
     return {k: value for k, value in config.items() if k != key}
-
-
-def resolve(config: Config) -> Config:
-    """Replace `${key}` by the value of that key.
-
-    `${resolver:…}` is refused: an experiment must mean the same everywhere and always.
-    """
-    texts = [(key, text) for key, text in _texts(config) if "${" in text]
-    if not texts:
-        return config
-    for key, text in texts:
-        if re.search(r"\$\{[^}]*:", text):
-            raise BadInput(f"{key} is {text!r} but must not call a resolver, only name a key")
-    try:
-        resolved = OmegaConf.to_container(OmegaConf.create(config), resolve=True)
-    except (OmegaConfBaseException, RecursionError) as error:
-        key, text = texts[0]
-        reason = str(error).splitlines()[0]
-        raise BadInput(f"{key} is {text!r}, which cannot be resolved: {reason}") from None
-    assert isinstance(resolved, dict)
-    return resolved
-
-
-def _texts(value: Any, key: str = "") -> list[tuple[str, str]]:
-    """All texts in nested mappings, each with its dotted key."""
-    if isinstance(value, dict):
-        prefix = f"{key}." if key else ""
-        return [found for k, item in value.items() for found in _texts(item, f"{prefix}{k}")]
-    return [(key, value)] if isinstance(value, str) else []

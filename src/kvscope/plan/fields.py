@@ -1,15 +1,26 @@
 """The strict building blocks of everything that a configuration may hold."""
 
 import re
-from typing import Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+)
 from pydantic_core import PydanticCustomError
 
 IMPOSSIBLE = "impossible"
 # The forms of a value that is a number or a group of keys. They stand in pydantic's locations and
 # in no dotted key, since no key has such a name.
 NUMBER, RULE = FORMS = ("<number>", "<rule>")
+
+GIB = 2**30
 
 # Beyond these no experiment can be run anywhere: they catch a slip before it takes memory or hours.
 MAX_NUMBER = 10**9
@@ -46,10 +57,32 @@ def _sha256(value: str) -> str:
 Sha256 = Annotated[str, AfterValidator(_sha256)]
 
 
+@dataclass(frozen=True)
+class Label:
+    """A key as axes and tables head it, and with its value ({}) in running text."""
+
+    title: str
+    phrase: str = ""
+
+
 class Part(BaseModel):
-    """A part of an experiment: immutable, no unknown keys, no silent conversion."""
+    """A part of an experiment: immutable, no unknown keys, no silent conversion.
+
+    Exactly one of the keys `one_of` must be set; to set one drops another one's default.
+    The keys `in_id` are in an experiment's id at their default, too.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    one_of: ClassVar[tuple[str, ...]] = ()
+    in_id: ClassVar[tuple[str, ...]] = ()
+
+    @model_serializer(mode="wrap")
+    def _without_nulls(self, plain: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without the keys that are null by default and as set."""
+        fields = type(self).model_fields
+        values: dict[str, Any] = plain(self)
+        return {k: v for k, v in values.items() if v is not None or fields[k].default is not None}
 
 
 def impossible(sentence: str, *keys: str) -> PydanticCustomError:

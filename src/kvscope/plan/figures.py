@@ -1,12 +1,19 @@
-"""The names of the figures that a study may ask for, in the order of the page."""
+"""Which figures a study may ask for, and what it may say of them."""
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
+
+from pydantic import Field, model_validator
+
+from kvscope.plan.fields import Part
 
 FigureName = Literal[
     "throughput",
+    "pareto",
     "strategies",
     "window_fill",
     "latency",
+    "latency_distributions",
+    "goodput",
     "utilization",
     "preemptions",
     "resume_overhead",
@@ -16,5 +23,42 @@ FigureName = Literal[
     "access_pattern",
     "access_gaps",
     "access_metrics",
+    "step_timeline",
+    "kv_accesses",
 ]
 FIGURES: tuple[str, ...] = get_args(FigureName)
+EXPERIMENT, GRID = "experiment", "grid"  # beside configuration keys
+
+
+class Axes(Part):
+    """What a figure shows of the experiments.
+
+    `x`, `colour` and `facet` are configuration keys (or `experiment`, `grid`); `where` picks the
+    experiments that have these values. What is null follows from what the study varies.
+    """
+
+    x: str | None = None
+    colour: str | None = None
+    facet: str | None = None
+    where: dict[str, str | bool | int | float | None] = Field(default_factory=dict)
+
+    @property
+    def keys(self) -> list[str]:
+        """All keys it names."""
+        return [key for key in (self.x, self.colour, self.facet, *self.where) if key]
+
+
+class Entry(Part):
+    """A figure that a study asks for: a name, or a name with the axes of each row of charts."""
+
+    name: FigureName
+    axes: list[Axes] = Field(default_factory=list)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        """NAME and {NAME: axes} and {NAME: [axes, …]}, as a study writes them."""
+        if not isinstance(value, dict) or len(value) != 1:
+            return {"name": value}
+        ((name, axes),) = value.items()
+        return {"name": name, "axes": axes if isinstance(axes, list) else [axes]}

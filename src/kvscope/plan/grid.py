@@ -1,6 +1,6 @@
 """From a study and the command line to the list of experiments."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
@@ -13,9 +13,9 @@ from kvscope.plan import study as studies
 from kvscope.plan.complaints import shown
 from kvscope.plan.composition import Composer, Config
 from kvscope.plan.experiment import Experiment
-from kvscope.plan.manifest import AD_HOC
+from kvscope.plan.figures import EXPERIMENT, GRID, Axes
 from kvscope.plan.point import Point, check_keys, label
-from kvscope.plan.study import Grid, Settings, Study
+from kvscope.plan.study import AD_HOC, Grid, Settings, Study
 
 MAX_EXPERIMENTS = 10_000
 
@@ -24,11 +24,12 @@ Given = dict[str, list[Any]]
 
 @dataclass(frozen=True)
 class Planned:
-    """An experiment in a study: the values that set it apart, and a label made of them."""
+    """An experiment in a study: the values that set it apart, a label made of them, its grid."""
 
     experiment: Experiment
     varied: dict[str, Any]
     label: str
+    grid: str
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Plan:
     overrides: tuple[str, ...]
     experiments: tuple[Planned, ...]
     varied_keys: tuple[str, ...]
-    figures: tuple[str, ...]
+    figures: Mapping[str, tuple[Axes, ...]]
 
 
 def expand(study: str | None, overrides: list[str], config_dir: Path) -> Plan:
@@ -59,6 +60,7 @@ def expand(study: str | None, overrides: list[str], config_dir: Path) -> Plan:
     given = command_line.parse(overrides, config_dir)
     found = _ad_hoc() if study is None else studies.read(study, config_dir)
     grids = [_with_command_line(grid, given) for grid in found.grids]
+    _check_axes(found)
     _refuse_too_many(found.name, grids)
     rows: dict[str, tuple[Experiment, Point, Config]] = {}
     for grid in grids:
@@ -69,8 +71,10 @@ def expand(study: str | None, overrides: list[str], config_dir: Path) -> Plan:
         raise BadInput(f"study {found.name!r} has no experiments left after its exclusions")
     varied = _varied([(point, config) for _, point, config in rows.values()], composer)
     planned = tuple(
-        Planned(experiment, values, label(values, composer.groups) or experiment.slug)
-        for (experiment, _, _), values in zip(rows.values(), varied, strict=True)
+        Planned(
+            experiment, values, label(values, composer.groups) or experiment.slug, point.grid.name
+        )
+        for (experiment, point, _), values in zip(rows.values(), varied, strict=True)
     )
     return Plan(
         study=study,
@@ -95,7 +99,7 @@ def split_study(words: list[str]) -> tuple[str | None, list[str]]:
 
 def _ad_hoc() -> Study:
     """The study of the command line alone: one grid that sets nothing."""
-    return Study(AD_HOC, "Experiments of the command line", "", (Grid("", Path(), (), ()),), ())
+    return Study(AD_HOC, "Experiments of the command line", "", (Grid("", "", Path(), (), ()),), {})
 
 
 def _with_command_line(grid: Grid, given: Given) -> Grid:
@@ -110,6 +114,14 @@ def _with_command_line(grid: Grid, given: Given) -> Grid:
 
 def _without(row: Settings, given: Given) -> Settings:
     return {key: value for key, value in row.items() if key not in given}
+
+
+def _check_axes(study: Study) -> None:
+    """Refuse a figure whose axes name what is no key."""
+    for name, rows in study.figures.items():
+        for axes in rows:
+            keys = {key: None for key in axes.keys if key not in (EXPERIMENT, GRID)}
+            check_keys(keys, f"study {study.name}, figure {name}")
 
 
 def _refuse_too_many(study: str, grids: list[Grid]) -> None:

@@ -15,12 +15,12 @@ from kvscope.errors import BadInput
 from kvscope.files import check_name, read_json, sha256_of, write_text, write_text_if_changed
 from kvscope.plan import layers
 from kvscope.plan.sources import named, unchanged
+from kvscope.plan.study import AD_HOC
 
 if TYPE_CHECKING:
     from kvscope.plan.experiment import Experiment
     from kvscope.plan.grid import Plan, Planned
 
-AD_HOC = "adhoc"  # the plan of the command line alone
 # A walltime that was expected before stays unless what is expected now differs by more than this:
 # every run that is finished changes the estimates a little, and must not change the manifest.
 STEADY = 1.5
@@ -39,7 +39,7 @@ SHAPE: dict[str, Any] = {
     "title": str,
     "description": str,
     "varied_keys": [str],
-    "figures": [str],
+    "figures": [{"name": str, "axes": [dict]}],
     "overrides": [str],
     "config_sha256": str,
     "files": [{"path": str, "sha256": str}],
@@ -47,6 +47,7 @@ SHAPE: dict[str, Any] = {
         {
             "id": str,
             "label": str,
+            "grid": str,
             "varied": dict,
             "resources": {"threads": int, "memory_mib": int, "gpus": int, "walltime_s": int},
         }
@@ -155,7 +156,10 @@ def write(plan: "Plan", results: Path) -> Path:
         "title": plan.title,
         "description": plan.description,
         "varied_keys": list(plan.varied_keys),
-        "figures": list(plan.figures),
+        "figures": [
+            {"name": name, "axes": [one.model_dump(exclude_defaults=True) for one in axes]}
+            for name, axes in plan.figures.items()
+        ],
         "overrides": list(plan.overrides),
         "config_sha256": config_sha256(plan.study, plan.config_dir),
         "files": _files(experiments),
@@ -223,6 +227,7 @@ def _entry(planned: "Planned", needs: dict[str, dict[str, int]]) -> dict[str, An
     return {
         "id": planned.experiment.id,
         "label": planned.label,
+        "grid": planned.grid,
         "varied": planned.varied,
         "resources": needs[planned.experiment.id],
     }

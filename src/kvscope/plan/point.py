@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from kvscope.errors import BadInput
-from kvscope.plan.complaints import all_keys, nearest, shown
-from kvscope.plan.composition import Composer, Config, resolve
+from kvscope.plan.complaints import all_keys, nearest, part_classes, shown
+from kvscope.plan.composition import Composer, Config
 from kvscope.plan.experiment import Experiment, parse
-from kvscope.plan.policies import KINDS
+from kvscope.plan.expressions import resolve
 from kvscope.plan.sources import Place, filled
 from kvscope.plan.study import Grid, Settings
-
-# A memory has one size, in blocks or in GiB: who sets one of them means it instead of the other.
-SIZES = (("cache", "blocks", "gib"), ("overflow", "host_blocks", "host_gib"))
+from kvscope.plan.workload import Workload
 
 
 @dataclass(frozen=True)
@@ -61,17 +59,19 @@ class Point:
             self.composer.check_option(group, option, self.origin(group))
         config = self.composer.compose(tuple(sorted(choices.items())))
         for layer in (self.chosen, self.given):
-            self._drop_other_size(config, layer)
+            self._drop_others(config, layer)
             for key, value in layer.items():
                 if key not in groups:
                     self._set(config, key, value)
-        return resolve(config)
+        return resolve(config, self.origin)
 
     def experiment(self, config: Config) -> Experiment:
         """The experiment of this point's configuration; BadInput names key, value and place."""
         workload = config.get("workload")
         if isinstance(workload, dict):
-            config = config | {"workload": filled(workload, self.place)}
+            found = part_classes(Experiment.model_fields["workload"], workload)
+            if len(found) == 1 and issubclass(kind := found[0], Workload):
+                config = config | {"workload": filled(workload, kind, self.place)}
         return parse(config, self.origin)
 
     def value(self, config: Config, key: str) -> Any:
@@ -105,11 +105,14 @@ class Point:
             why = f"is not a key{nearest(key, known)}"
         raise BadInput(f"{key} ({self.origin(key)}) {why}")
 
-    def _drop_other_size(self, config: Config, layer: Settings) -> None:
-        """A memory's size in blocks or in GiB replaces the other one of the layers below."""
-        for group, *names in SIZES:
+    def _drop_others(self, config: Config, layer: Settings) -> None:
+        """Of keys of which one must be set, one that a layer sets replaces those of layers below.
+
+        So the cache's size in blocks replaces that in GiB.
+        """
+        for group in dict.fromkeys(key.partition(".")[0] for key in layer):
+            held, names = config.get(group), _one_of(group, config.get(group))
             given = [name for name in names if layer.get(f"{group}.{name}") is not None]
-            held = config.get(group)
             if len(given) == 1 and isinstance(held, dict):
                 held |= {name: None for name in names if name in held and name not in given}
 
@@ -117,8 +120,6 @@ class Point:
 def check_keys(settings: Settings, origin: str) -> None:
     """Raise BadInput for a key that no experiment has."""
     for key in settings:
-        if key.partition(".")[0] in KINDS:
-            continue  # another package's policy has keys of its own
         if key not in _experiment_keys():
             raise BadInput(f"{key} ({origin}) is not a key{nearest(key, _experiment_keys())}")
 
@@ -135,6 +136,13 @@ def label(varied: Mapping[str, Any], groups: Mapping[str, Any]) -> str:
 
 def _item(holder: Any, name: str) -> Any:
     return holder.get(name) if isinstance(holder, dict) else None
+
+
+def _one_of(group: str, value: Any) -> tuple[str, ...]:
+    """The keys of a group of which exactly one must be set."""
+    field = Experiment.model_fields.get(group)
+    found = part_classes(field, value) if field else []
+    return found[0].one_of if len(found) == 1 else ()
 
 
 @cache

@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvscope.errors import BadInput
+from kvscope.plan.fields import GIB
 from kvscope.plan.work import work
 
 if TYPE_CHECKING:
     from kvscope.plan.experiment import Experiment
 
-MIB, GIB = 2**20, 2**30
+MIB = 2**20
 # Memory of the engine's process beside what it holds for the experiment: Python, PyTorch and vLLM.
 # The first is rounded up generously, since a batch system kills what exceeds its request. The
 # second is the least that was seen, so that no run is refused for want of memory that would do.
@@ -27,21 +28,19 @@ def resources(experiment: "Experiment") -> dict[str, int]:
 
     BadInput if the workload's trace cannot be used.
     """
-    gpus = 1 if experiment.device.name == "cuda" else 0
-    passing = gpus * -(-experiment.model.weight_bytes // MIB)  # weights on their way to the GPU
+    device = experiment.device
+    loading_mib = -(-device.loading_bytes(experiment) // MIB)
     return {
-        "threads": experiment.device.threads,
-        "memory_mib": PROCESS_MIB + held_mib(experiment) + passing,
-        "gpus": gpus,
+        "threads": device.threads,
+        "memory_mib": PROCESS_MIB + held_mib(experiment) + loading_mib,
+        "gpus": device.gpus,
     }
 
 
 def held_mib(experiment: "Experiment") -> int:
     """MiB of host memory that a run holds: weights, cache, host pool, requests, records."""
     held = experiment.host_blocks * experiment.block_bytes
-    if experiment.device.name == "cpu":
-        held += experiment.cache_blocks * experiment.block_bytes
-        held += 2 * experiment.model.weight_bytes  # as loaded, and as packed for its matrix product
+    held += experiment.device.memory_bytes(experiment)
     expected = work(experiment)
     held += int(expected.prompt_tokens * TOKEN_ID_BYTES + expected.output_tokens * RECORD_BYTES)
     if experiment.tracing.name != "none":

@@ -6,8 +6,8 @@ It is generated from the classes that the planner validates with, and kept in th
 
 A study that the planner accepts is valid, unless it excludes a value that its key can never have.
 The planner refuses more: keys that the chosen options do not have, and combinations that cannot
-work. The options of a group are open, since a user adds one as a file; so are the keys of
-`batching` and `overflow`, since policies of other packages have their own.
+work. The options of a group are open, since a user adds one as a file; so are the keys of devices,
+workloads and policies, since those of other packages have their own.
 """
 
 import json
@@ -15,10 +15,10 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from kvscope.plan import layers
+from kvscope.plan import layers, registry
 from kvscope.plan.composition import groups
 from kvscope.plan.experiment import Experiment
-from kvscope.plan.policies import KINDS, Plugin
+from kvscope.plan.figures import EXPERIMENT, FIGURES, GRID, Axes
 from kvscope.plan.repeats import Repeats
 from kvscope.plan.study import StudyFile
 
@@ -31,7 +31,7 @@ NULL: Schema = {"type": "null"}
 TEXT: Schema = {"type": "string"}
 REFERENCE: Schema = {"type": "string", "pattern": r"\$\{"}  # ${key}, the value of another key
 SINGLE: Schema = {"type": ["string", "number", "boolean", "null"]}
-POLICY_KEY = rf"^({'|'.join(KINDS)})\.(?!name$)"
+OPTION_KEY = rf"^({'|'.join(registry.KINDS)})\.(?!name$)"
 
 # Pydantic leaves these names in the schema of a number that it converts before it checks it.
 BOUNDS = {
@@ -68,12 +68,37 @@ def study_schema() -> Schema:
             | {"minProperties": 1}
         ),
     }
+    for name in ("Entry", "Axes"):
+        study["$defs"].pop(name)
     study["properties"]["grids"]["items"] = _ref("grid")
+    study["properties"]["figures"] = _list(_figure())
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         **_untitled(study),
         "description": "A study of kvscope; README.md of its configuration explains every key.",
-        "$defs": {"grid": _untitled(grid), "row": row, **values},
+        "$defs": {"grid": _untitled(grid), "row": row, **_axes(values), **values},
+    }
+
+
+def _figure() -> Schema:
+    """A figure's name, or one with the axes of its rows."""
+    rows = dict.fromkeys(FIGURES, _ref("axes_of_rows"))
+    named = {"properties": rows, "additionalProperties": False}
+    return _any_of(
+        [
+            {"enum": list(FIGURES)},
+            {"type": "object", "minProperties": 1, "maxProperties": 1, **named},
+        ]
+    )
+
+
+def _axes(values: Schema) -> Schema:
+    """What a figure's axes name: keys, of which editors offer those that there are."""
+    properties = dict.fromkeys(Axes.model_fields, _ref("axis")) | {"where": {"type": "object"}}
+    return {
+        "axis": _any_of([{"enum": [*values, EXPERIMENT, GRID]}, TEXT, NULL]),
+        "axes": {"type": "object", "properties": properties, "additionalProperties": False},
+        "axes_of_rows": _any_of([_ref("axes"), _list(_ref("axes"))]),
     }
 
 
@@ -86,8 +111,14 @@ def _options() -> dict[str, Schema]:
 def _leaves() -> dict[str, Schema]:
     """The value of each dotted key that is no group: of any type that some option gives it."""
     experiment = Experiment.model_json_schema()
+    leaves = list(_walk(experiment, experiment, ""))
+    for kind in registry.KINDS:
+        for name, option in registry.loadable(kind).items():
+            if registry.origin(kind, name) is None:
+                own = option.model_json_schema()
+                leaves += _walk(own, own, kind)
     found: dict[str, list[Schema]] = {}
-    for key, value in _walk(experiment, experiment, ""):
+    for key, value in leaves:
         known = found.setdefault(key, [])
         if value not in known:
             known.append(value)
@@ -110,8 +141,6 @@ def _walk(root: Schema, node: Schema, key: str) -> Iterator[tuple[str, Schema]]:
     """All single values below a node, each with its dotted key."""
     if "$ref" in node:
         node = root["$defs"][node["$ref"].rpartition("/")[2]]
-    if node.get("title") == Plugin.__name__:
-        return  # its keys are open
     for variant in node.get("anyOf") or node.get("oneOf") or ():
         yield from _walk(root, variant, key)
     for name, child in node.get("properties", {}).items():
@@ -127,11 +156,11 @@ def _names_the_option(key: str) -> bool:
     return name == "name" and group != "model"
 
 
-def _mapping(properties: Schema, policy_value: Schema) -> Schema:
+def _mapping(properties: Schema, of_a_package: Schema) -> Schema:
     return {
         "type": "object",
         "properties": properties,
-        "patternProperties": {POLICY_KEY: policy_value},
+        "patternProperties": {OPTION_KEY: of_a_package},
         "additionalProperties": False,
     }
 

@@ -9,26 +9,14 @@ from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from stat import S_ISREG
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kvscope.errors import BadInput
 from kvscope.files import sha256_of
 
-# Of each workload that has files: the keys that name them, and what the first one must be.
-FILES = {
-    "sharegpt": (
-        ("path", "tokenizer"),
-        "your copy of ShareGPT_V3_unfiltered_cleaned_split.json, a file of the Hugging Face "
-        "dataset anon8231489123/ShareGPT_Vicuna_unfiltered",
-    ),
-    "trace": (
-        ("path",),
-        "a trace, a .jsonl as those of github.com/kvcache-ai/Mooncake or a .csv with "
-        "prompt_tokens and output_tokens",
-    ),
-}
-# The key that holds the SHA-256 of the file that another key names.
-HASHES = {"path": "sha256", "tokenizer": "tokenizer_sha256"}
+if TYPE_CHECKING:
+    from kvscope.plan.workload import Workload
+
 # A copy of ShareGPT has 0.6 GiB. Readers hold such files in memory.
 MAX_BYTES = 4 * 2**30
 
@@ -48,45 +36,44 @@ class Named(NamedTuple):
     sha256: str
 
 
-def named(workload: Any) -> list[Named]:
+def named(workload: "Workload") -> list[Named]:
     """The files of an experiment's workload."""
-    keys, _ = FILES.get(workload.name, ((), ""))
-    files = ((k, getattr(workload, k), getattr(workload, HASHES[k])) for k in keys)
+    files = ((k, getattr(workload, k), getattr(workload, h)) for k, h in workload.files.items())
     return [Named(f"workload.{k}", path, sha256) for k, path, sha256 in files if path is not None]
 
 
-def filled(workload: dict[str, Any], place: Callable[[str], Place]) -> dict[str, Any]:
+def filled(
+    workload: dict[str, Any], kind: "type[Workload]", place: Callable[[str], Place]
+) -> dict[str, Any]:
     """The workload's values with paths as an experiment stores them, and hashes of the content.
 
-    `place` tells where a key's value is written. BadInput if a file is missing, or if its content
-    is not what a hash that was given says.
+    `kind` is its class, and `place` tells where a key's value is written. BadInput if a file is
+    missing, or if its content is not what a hash that was given says.
     """
-    name = workload.get("name")
-    keys, wanted = FILES.get(name, ((), "")) if isinstance(name, str) else ((), "")
-    for key in keys:
+    for number, (key, digest) in enumerate(kind.files.items()):
         value, where = workload.get(key), place(f"workload.{key}")
-        if value is None and key == "path":
+        if value is None and number == 0:
             raise BadInput(
-                f"workload.path is null ({where.words}) but must name {wanted}; set "
-                "workload.path=FILE"
+                f"workload.{key} is null ({where.words}) but must name {kind.wanted}; set "
+                f"workload.{key}=FILE"
             )
         if not isinstance(value, str):
             continue  # null, or for the schema to refuse
         path = _located(value, where)
-        remedy = f"; it must name {wanted}" if key == "path" else ""
+        remedy = "" if number else f"; it must name {kind.wanted}"
         sha256 = _sha256(path, f"workload.{key} is {value!r:.500} ({where.words})", remedy)
-        given = workload.get(HASHES[key])
+        given = workload.get(digest)
         if given is not None and given != sha256:
-            where = place(f"workload.{HASHES[key]}")
+            where = place(f"workload.{digest}")
             raise BadInput(
-                f"workload.{HASHES[key]} is {given!r:.80} ({where.words}) but {path!r:.500} has "
+                f"workload.{digest} is {given!r:.80} ({where.words}) but {path!r:.500} has "
                 f"{sha256}; leave it out, or bring back the file it was taken of"
             )
-        workload = workload | {key: path, HASHES[key]: sha256}
+        workload = workload | {key: path, digest: sha256}
     return workload
 
 
-def verify(workload: Any) -> None:
+def verify(workload: "Workload") -> None:
     """Raise BadInput unless every file of a planned workload is there and is what was planned."""
     for key, path, sha256 in named(workload):
         found = _sha256(path, f"{key} is {path!r}, as planned,")

@@ -1,5 +1,6 @@
 """The study file: a title and grids of experiments, each a product of axes less exclusions."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,9 +13,10 @@ from kvscope.files import check_name
 from kvscope.plan import documents, layers
 from kvscope.plan.complaints import complaint, nearest, shown
 from kvscope.plan.fields import Part
-from kvscope.plan.figures import FigureName
-from kvscope.plan.manifest import AD_HOC
+from kvscope.plan.figures import Axes, Entry
 from kvscope.plan.repeats import Repeats
+
+AD_HOC = "adhoc"  # the study of the command line alone
 
 # Values of dotted configuration keys, set together.
 Settings = dict[str, Any]
@@ -56,7 +58,7 @@ class StudyFile(Part):
     title: str
     description: str = ""
     grids: Annotated[list[GridFile], Field(min_length=1)]
-    figures: list[FigureName] = Field(default_factory=list)
+    figures: list[Entry] = Field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ class Grid:
     `origin` and `directory` tell where it is written.
     """
 
+    name: str
     origin: str
     directory: Path
     axes: tuple[list[Settings], ...]
@@ -74,13 +77,13 @@ class Grid:
 
 @dataclass(frozen=True)
 class Study:
-    """A named list of grids and the figures they feed."""
+    """A named list of grids and the figures they feed, with the axes declared for each."""
 
     name: str
     title: str
     description: str
     grids: tuple[Grid, ...]
-    figures: tuple[str, ...]
+    figures: Mapping[str, tuple[Axes, ...]]
 
 
 def read(name: str, config_dir: Path) -> Study:
@@ -104,7 +107,8 @@ def read(name: str, config_dir: Path) -> Study:
     except ValidationError as error:
         raise complaint(StudyFile, error, lambda key: str(path)) from None
     grids = tuple(_grid(grid, path) for grid in file.grids)
-    return Study(name, file.title, file.description, grids, tuple(file.figures))
+    figures: dict[str, tuple[Axes, ...]] = {entry.name: tuple(entry.axes) for entry in file.figures}
+    return Study(name, file.title, file.description, grids, figures)
 
 
 def _grid(file: GridFile, path: Path) -> Grid:
@@ -113,7 +117,7 @@ def _grid(file: GridFile, path: Path) -> Grid:
     product = [[{key: value} for value in values] for key, values in file.product.items()]
     axes = (*fixed, *file.linked, *product)
     _refuse_repeated_keys(axes, origin)
-    return Grid(origin, path.parent, axes, tuple(file.exclude))
+    return Grid(file.name, origin, path.parent, axes, tuple(file.exclude))
 
 
 def _refuse_repeated_keys(axes: tuple[list[Settings], ...], origin: str) -> None:

@@ -7,43 +7,26 @@ The model is a sum: the engine's start, then each serving of the request list. A
 
 but at least until its last request arrives. There are as many passes as the longest output has
 tokens, or as all outputs have for each request that the cache has room for beside others, and those
-that prompts fill. The constants are round numbers for one thread of a server's CPU and for one GPU
-of a data centre; where runs were finished, the median of measured / expected corrects them.
+that prompts fill. The constants are round numbers (`Device.speed`); where runs were finished,
+the median of measured / expected corrects them.
 """
 
 import platform
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
 from kvscope import runfile
 from kvscope.errors import BadInput
+from kvscope.plan.device import Speed
 from kvscope.plan.work import Work, work
 
 if TYPE_CHECKING:
     from kvscope.plan.experiment import Experiment
 
 
-@dataclass(frozen=True)
-class Speed:
-    """What a device does in a second, and what takes its time in any case."""
-
-    start_s: float  # of Python, PyTorch, vLLM and the profiler
-    load_bytes_per_s: float  # of random weights, drawn
-    compile_s: float  # of kvscope's own kernels
-    pass_s: float  # of a forward pass beside its arithmetic
-    token_s: float  # of a token: scheduling, sampling, records
-    flops_per_s: float
-    bytes_per_s: float
-
-
-SPEEDS = {
-    "cpu": Speed(20, 2e8, 30, 0.01, 1e-4, 2e10, 1e10),
-    "cuda": Speed(90, 1e9, 60, 0.02, 1e-4, 1e14, 1e12),
-}
 # Finished runs that are looked at, the newest ones.
 MOST_RUNS = 200
 LONGEST_S = 10**9
@@ -57,7 +40,7 @@ def expected_s(experiment: "Experiment", repeats: float | None = None) -> float:
     """
     if repeats is None:
         repeats = (experiment.stopping.min + experiment.stopping.max) / 2
-    speed, model = SPEEDS[experiment.device.name], experiment.model
+    speed, model = experiment.device.speed, experiment.model
     start_s = speed.start_s + model.weight_bytes / speed.load_bytes_per_s
     if experiment.engine.attention == "instrumented":
         start_s += speed.compile_s
@@ -66,11 +49,10 @@ def expected_s(experiment: "Experiment", repeats: float | None = None) -> float:
 
 
 def _serving_s(experiment: "Experiment", once: Work, speed: Speed) -> float:
-    threads = experiment.device.threads if experiment.device.name == "cpu" else 1
     pass_s = speed.pass_s + experiment.model.weight_bytes / speed.bytes_per_s
     seconds = (
         _passes(experiment, once) * pass_s
-        + _flops(experiment, once) / (speed.flops_per_s * threads)
+        + _flops(experiment, once) / experiment.device.flops_per_s
         + once.tokens * speed.token_s
     )
     return max(seconds, once.last_arrival_s)
@@ -80,7 +62,7 @@ def _passes(experiment: "Experiment", once: Work) -> float:
     """Forward passes of one serving."""
     room = max(1.0, experiment.cache_tokens / once.mean_tokens)
     together = min(once.requests, experiment.engine.max_num_seqs, room)
-    budget = experiment.chunk_tokens or experiment.engine.max_num_batched_tokens
+    budget = experiment.batching.pass_tokens or experiment.engine.max_num_batched_tokens
     decode = max(once.longest_output, once.output_tokens / together)
     return decode + once.prompt_tokens / budget
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from kvscope.collect.judge import NAMES
+from kvscope.collect.oracles.registry import NAMES
 from kvscope.report.data import Run, StudyData
 from kvscope.report.words import IDLE_P50, IDLE_SHARE, NBSP, Shown, number_text, plural
 

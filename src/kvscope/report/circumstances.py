@@ -8,7 +8,7 @@ from typing import Any
 from kvscope.analyse.precision import disturbed, percent
 from kvscope.plan.repeats import MINIMUM_REPEATS
 from kvscope.report.data import Run, StudyData
-from kvscope.report.differences import shared_settings
+from kvscope.report.settings import shared_settings
 from kvscope.report.words import number_text, plural, value_text
 from kvscope.runfile import IMPORTED_FROM, TRACING
 

@@ -12,10 +12,17 @@ from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
-from kvscope.report.data import Number, Run, StudyData
-from kvscope.report.differences import differing_keys
-from kvscope.report.traits import Settings, following_limits, in_words, value_of, without
-from kvscope.report.words import NBSP, key_title, percent, value_words
+from kvscope.report.data import Run, StudyData
+from kvscope.report.number import Number
+from kvscope.report.settings import (
+    Settings,
+    differing_keys,
+    following_limits,
+    in_words,
+    value_of,
+    without,
+)
+from kvscope.report.words import key_title, percent, value_words
 
 # Keys whose values ask for different work: what one costs says nothing of the other.
 DIFFERENT_WORK = ("workload", "model", "seed")
@@ -70,12 +77,13 @@ class Ratio:
 
     @property
     def range(self) -> str:
-        """What the ends of the intervals allow for a difference: '95 % intervals: 3 % to 9 %'."""
+        """What the ends of the intervals allow for a difference: '3 % to 9 %'."""
         low, high = (
             (self.low - 1, self.high - 1) if self.sign > 0 else (1 - self.high, 1 - self.low)
         )
-        ends = f"{percent(low)} to {percent(high)}" if math.isfinite(high) else None
-        return f"95{NBSP}% intervals: {ends or f'at least {percent(low)}'}"
+        if not math.isfinite(high):
+            return f"at least {percent(low)}"
+        return f"{percent(low)} to {percent(high)}"
 
 
 def ratio(other: Number, base: Number) -> Ratio | None:
@@ -175,6 +183,14 @@ def _independent(study: StudyData, run: Run, key: str) -> str:
     return repr(sorted(rest.items()))
 
 
-def context_of(pair: Pair) -> str:
-    """What both have, where the study varies it: 'block size 32, KV cache 64 blocks'."""
-    return in_words(pair.context)
+def context_of(pair: Pair, known: Settings | None = None) -> str:
+    """What both have, where the study varies it and `known` does not say it: 'block size 32'."""
+    return in_words({k: v for k, v in pair.context.items() if k not in (known or {})})
+
+
+def common_context(found: Sequence[Pair]) -> Settings:
+    """What all of several pairs have in their contexts; nothing for one pair."""
+    first, *others = [pair.context for pair in found] or [{}]
+    if not others:
+        return {}
+    return {k: v for k, v in first.items() if all(context.get(k) == v for context in others)}

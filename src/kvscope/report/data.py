@@ -2,7 +2,7 @@
 
 import math
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,11 @@ import pandas as pd
 from kvscope import tables
 from kvscope.analyse.access import Trace, has_rows, trace_of
 from kvscope.oracle import Verdict
-from kvscope.report import traits
+from kvscope.plan.figures import Axes
+from kvscope.report.latencies import Latencies, latencies_of
+from kvscope.report.number import Number
+from kvscope.report.settings import flat, in_tokens, traits
+from kvscope.report.words import Shown
 from kvscope.runfile import COMPLETE
 
 MODELED = "modeled"
@@ -26,25 +30,6 @@ STALE = "stale"
 DAMAGED = "damaged"
 # Those whose records are there and cannot be shown: the report refuses them by name.
 REFUSED = (NOT_ANALYSED, STALE, DAMAGED)
-
-
-@dataclass(frozen=True)
-class Number:
-    """A metric's value with its 95 % interval (null: NaN), in the table's unit."""
-
-    value: float
-    low: float
-    high: float
-
-    @property
-    def has_interval(self) -> bool:
-        """Whether there were repeats enough for an interval."""
-        return not math.isnan(self.low) and not math.isnan(self.high)
-
-    @property
-    def half(self) -> float:
-        """Half the interval's width; NaN without one."""
-        return (self.high - self.low) / 2
 
 
 UNKNOWN = Number(math.nan, math.nan, math.nan)
@@ -69,6 +54,7 @@ class Run:
     tables_directory: Path
     facts: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
+    grid: str = ""
     metrics: pd.DataFrame | None = None
     status: str = COMPLETE
     failure: str = ""
@@ -139,6 +125,11 @@ class Run:
         return tables.read(tables.REQUESTS, self.directory / "requests.parquet")
 
     @cached_property
+    def latencies(self) -> Latencies:
+        """Latencies of its requests, of all repeats."""
+        return latencies_of(self.requests())
+
+    @cached_property
     def _preemptions(self) -> pd.DataFrame:
         return tables.read(tables.PREEMPTIONS, self.directory / "preemptions.parquet")
 
@@ -146,6 +137,11 @@ class Run:
         """The forward passes of one repeat, in order."""
         steps = self._steps
         return steps[steps["repeat"] == repeat].sort_values("step", ignore_index=True)
+
+    @cached_property
+    def flat(self) -> dict[str, Any]:
+        """All its settings as dotted keys; a group has the name of its option."""
+        return {key.removesuffix(".name"): value for key, value in flat(self.settings)}
 
     @property
     def has_passes(self) -> bool:
@@ -159,6 +155,14 @@ class Run:
 
 
 @dataclass(frozen=True)
+class Asked:
+    """A figure that a study asks for, with the axes that it declares for it, if any."""
+
+    name: str
+    axes: tuple[Axes, ...] = ()
+
+
+@dataclass(frozen=True)
 class StudyData:
     """A study: its words, the keys that vary, its experiments in the plan's order."""
 
@@ -167,7 +171,7 @@ class StudyData:
     description: str
     keys: tuple[str, ...]
     runs: tuple[Run, ...]
-    figures: tuple[str, ...] = ()
+    figures: tuple[Asked, ...] = ()
     planned: bool = True  # False for runs that were given by their directories
     base: str | None = None  # the study that `overrides` vary; None for the defaults
     overrides: tuple[str, ...] = ()
@@ -175,14 +179,20 @@ class StudyData:
     @cached_property
     def compared(self) -> dict[str, dict[str, Any]]:
         """What each run is compared by, by its id: its varied keys, the cache in one unit."""
-        rows = traits.in_tokens([run.varied for run in self.runs])
+        rows = in_tokens([run.varied for run in self.runs])
         return {run.id: row for run, row in zip(self.runs, rows, strict=True)}
 
     @cached_property
     def traits(self) -> dict[str, dict[str, Any]]:
         """What sets each run apart, by its id: see `traits`."""
-        rows = traits.traits(list(self.compared.values()))
+        rows = traits(list(self.compared.values()))
         return dict(zip(self.compared, rows, strict=True))
+
+    def axes_of(self, figure: str, default: Axes | None = None) -> tuple[Axes, ...]:
+        """The axes declared for a figure, else its own ones, else the first that are declared."""
+        declared = {asked.name: asked.axes for asked in self.figures if asked.axes}
+        own = (default,) if default else next(iter(declared.values()), ())
+        return declared.get(figure, own)
 
     @cached_property
     def complete(self) -> list[Run]:
@@ -219,3 +229,9 @@ class StudyData:
 
 def _names(joined: str) -> list[str]:
     return [name for name in joined.split(";") if name]
+
+
+def of_interest(shown: Shown, runs: Iterable[Run]) -> bool:
+    """Whether one of the runs has the metric, and if it does not always matter, not as 0."""
+    values = (run.number(shown.metric).value for run in runs)
+    return any(not math.isnan(value) and (shown.always or value != 0) for value in values)

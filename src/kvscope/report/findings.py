@@ -1,12 +1,14 @@
 """What was found, in sentences, claimed only where 95 % confidence intervals are disjoint."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from kvscope.report import overhead_findings as overhead
 from kvscope.report.access_findings import events_recorded, idle_blocks
-from kvscope.report.comparisons import Pair, context_of, grouped, pairs, several
+from kvscope.report.comparisons import Pair, common_context, context_of, grouped, pairs, several
 from kvscope.report.data import StudyData
 from kvscope.report.proofs import same_tokens
+from kvscope.report.settings import Settings, in_words
 from kvscope.report.words import (
     OVERHEAD_NET,
     PREEMPTIONS,
@@ -16,34 +18,64 @@ from kvscope.report.words import (
     reason_in_words,
 )
 
-SENTENCES = 12
+SENTENCES = 8
 # Up to so many pairs of one change get a sentence each; more are summed up in one.
-SINGLE_PAIRS = 4
+SINGLE_PAIRS = 2
 
 
-def findings(study: StudyData) -> list[str]:
-    """A few sentences: where policies overtake each other, comparisons, and caveats last."""
+@dataclass(frozen=True)
+class Findings:
+    """What a study shows, in sentences.
+
+    `common` are the settings that all `differences` of single pairs have, in words. `unchanged` are
+    comparisons that show no difference, `checks` what was verified beside them, `caveats` what
+    is not compared.
+    """
+
+    common: str = ""
+    differences: tuple[str, ...] = ()
+    unchanged: tuple[str, ...] = ()
+    checks: tuple[str, ...] = ()
+    caveats: tuple[str, ...] = ()
+
+    @property
+    def sentences(self) -> list[str]:
+        """All of them."""
+        return [*self.differences, *self.unchanged, *self.checks, *self.caveats]
+
+
+def findings(study: StudyData) -> Findings:
+    """Where policies overtake each other, comparisons, checks and caveats."""
     groups = grouped(pairs(study))
+    single = [pair for group in groups if len(group) <= SINGLE_PAIRS for pair in group]
+    common = common_context([pair for pair in single if _differ(pair)])
     found = [(True, sentence) for group in groups for sentence in overhead.crossings(group)]
     for group in groups:
         if len(group) > SINGLE_PAIRS:
             found.append((any(map(_differ, group)), _many(group)))
         else:
-            found += [(_differ(pair), _one(pair)) for pair in group]
-    left = len(found) - SENTENCES
-    if left > 0:  # differences are what is listed
-        found = sorted(found, key=lambda one: not one[0])[:SENTENCES]
-    sentences = [sentence for _, sentence in found]
-    sentences += [f"{plural(left, 'more comparison')} not listed here."] if left > 0 else []
-    traced = [*events_recorded(study), *idle_blocks(study)]
-    held = [*overhead.control(study.complete), *same_tokens(study)]
-    return [*(sentences or _nothing_compared(study)), *held, *traced, *_caveats(study)]
+            found += [(_differ(pair), _one(pair, common)) for pair in group]
+    differences = [sentence for differs, sentence in found if differs]
+    left = len(differences) - SENTENCES
+    rest = [f"{plural(left, 'more difference')} not listed here."] if left > 0 else []
+    return Findings(
+        in_words(common),
+        (*differences[:SENTENCES], *rest),
+        tuple(sentence for differs, sentence in found if not differs),
+        (
+            *overhead.control(study.complete),
+            *same_tokens(study),
+            *events_recorded(study),
+            *idle_blocks(study),
+        ),
+        (*([] if found else _nothing_compared(study)), *_caveats(study)),
+    )
 
 
-def _one(pair: Pair) -> str:
-    where = context_of(pair)
+def _one(pair: Pair, common: Settings) -> str:
+    where = context_of(pair, common if _differ(pair) else None)
     parts = [overhead.of_one(pair)] if overhead.costs(pair) else []
-    parts += [_throughput(pair), *_preemptions(pair)]
+    parts += [_throughput(pair), *preemptions_of(pair)]
     return f"{pair.change}{f' ({where})' if where else ''}: {'; '.join(parts)}."
 
 
@@ -55,7 +87,7 @@ def _many(group: Sequence[Pair]) -> str:
 
 
 def _differ(pair: Pair) -> bool:
-    """Whether anything that is told of the pair is a difference beyond the noise."""
+    """Whether the pair differs beyond the noise in anything that its sentence says."""
     metrics = [THROUGHPUT, OVERHEAD_NET] if overhead.costs(pair) else [THROUGHPUT]
     ratios = [pair.compared(shown.metric) for shown in metrics]
     return any(one is not None and one.sign for one in ratios)
@@ -70,7 +102,8 @@ def _throughput(pair: Pair) -> str:
     return f"{compared.change} throughput ({compared.range})"
 
 
-def _preemptions(pair: Pair) -> list[str]:
+def preemptions_of(pair: Pair) -> list[str]:
+    """'11 preemptions a repeat instead of 0', if there are any."""
     base, other = (run.number(PREEMPTIONS.metric).value for run in (pair.base, pair.other))
     if not base > 0 and not other > 0:
         return []

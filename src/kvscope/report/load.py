@@ -9,25 +9,26 @@ from typing import Any
 
 from kvscope import accounts, runfile, tables
 from kvscope.accounts import ANALYSED, COLLECTED
-from kvscope.analyse.compare import Analysed, with_study_metrics
+from kvscope.analyse.study_metrics import Analysed, with_study_metrics
 from kvscope.errors import BadInput
+from kvscope.layout import tables_directory
 from kvscope.oracle import Verdict
 from kvscope.plan import documents, manifest
+from kvscope.plan.figures import Axes
 from kvscope.reading import opened
-from kvscope.report import lines
+from kvscope.report import settings
 from kvscope.report.data import (
     DAMAGED,
     INTERRUPTED,
     NOT_ANALYSED,
     NOT_RUN,
     STALE,
+    Asked,
     Run,
     StudyData,
 )
-from kvscope.report.differences import varied_settings
 from kvscope.report.proofs import doubted
-from kvscope.report.traits import in_tokens, traits
-from kvscope.runfile import COMPLETE, FAILED, RUN_FILE, TRACING, read_run, tables_directory
+from kvscope.runfile import COMPLETE, FAILED, RUN_FILE, TRACING, read_run
 
 MANIFEST = "manifest.json"
 SECTIONS = (
@@ -72,8 +73,11 @@ def load_study(name: str, results: Path) -> StudyData:
     """A planned study and whatever was run of it."""
     found = manifest.read(name, results)
     runs = [
-        read_one(
-            results / "experiments" / entry["id"], entry["id"], entry["label"], entry["varied"]
+        replace(
+            read_one(
+                results / "experiments" / entry["id"], entry["id"], entry["label"], entry["varied"]
+            ),
+            grid=entry["grid"],
         )
         for entry in found["experiments"]
     ]
@@ -82,7 +86,10 @@ def load_study(name: str, results: Path) -> StudyData:
         title=found["title"],
         description=found["description"],
         keys=tuple(found["varied_keys"]),
-        figures=tuple(found["figures"]),
+        figures=tuple(
+            Asked(one["name"], tuple(Axes(**axes) for axes in one["axes"]))
+            for one in found["figures"]
+        ),
         runs=together(runs),
         base=found["base"],
         overrides=tuple(found["overrides"]),
@@ -100,7 +107,7 @@ def load_directories(directories: list[Path]) -> StudyData:
     unique = {directory.resolve(): directory for directory in directories}
     ids = [id_of(directory) for directory in unique.values()]
     found = [read_one(*each, each[1], {}) for each in zip(unique.values(), ids, strict=True)]
-    varied = varied_settings([run.settings for run in found])
+    varied = settings.varied_settings([run.settings for run in found])
     runs = [replace(run, varied=row) for run, row in zip(found, varied, strict=True)]
     digest = hashlib.sha256("\n".join(sorted(map(str, unique))).encode()).hexdigest()[:8]
     return StudyData(
@@ -137,11 +144,11 @@ def together(runs: Sequence[Run]) -> tuple[Run, ...]:
 
 def names(runs: Sequence[Run]) -> list[str]:
     """A short name for each run: its traits, or the label it has where others have the same."""
-    told, _ = lines.names(traits(in_tokens([run.varied for run in runs])))
-    count = Counter(told)
+    found = settings.names(settings.traits(settings.in_tokens([run.varied for run in runs])))
+    count = Counter(found)
     return [
         name if name and count[name] == 1 else run.label
-        for run, name in zip(runs, told, strict=True)
+        for run, name in zip(runs, found, strict=True)
     ]
 
 

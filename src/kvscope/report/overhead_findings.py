@@ -6,7 +6,7 @@ from typing import Any
 
 from kvscope.report.comparisons import Pair, capitalised, several
 from kvscope.report.data import Run
-from kvscope.report.traits import in_words
+from kvscope.report.settings import in_words
 from kvscope.report.words import (
     OVERHEAD_CONTROL,
     OVERHEAD_NET,

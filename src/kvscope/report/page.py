@@ -1,103 +1,110 @@
 """The page of a study: one HTML file that needs nothing else, not even a network."""
 
-import json
-import math
 import os
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import jinja2
+import orjson
 from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
 import kvscope
-from kvscope.analyse.compare import STUDY_METRICS
-from kvscope.analyse.metrics import METRICS
 from kvscope.files import write_text
 from kvscope.paper import PAPER
-from kvscope.report import style
-from kvscope.report.access import accesses
-from kvscope.report.arrangements import Arrangement, View
+from kvscope.report import theme
 from kvscope.report.checks import checklist
 from kvscope.report.circumstances import circumstances, dates, faults, shared
 from kvscope.report.data import Run, StudyData
-from kvscope.report.figures.access_pattern import traced as with_events
-from kvscope.report.figures.figure import Chart, StudyFigure
-from kvscope.report.figures.registry import lacking
+from kvscope.report.experiments_table import experiments_table
+from kvscope.report.figures.figure import Drawing, Figure
+from kvscope.report.figures.registry import FIGURES, lacking
 from kvscope.report.findings import findings
+from kvscope.report.headline import Headline, headline
+from kvscope.report.render import Printed, for_page, printed, scripts
 from kvscope.report.summary import verdict
-from kvscope.report.tables import main_columns
-from kvscope.report.timelines import MOST_PASSES_A_REPEAT, timelines
-from kvscope.report.traits import Settings
-from kvscope.report.words import (
-    Shown,
-    estimate_text,
-    key_title,
-    plural,
-    reason_in_words,
-    value_words,
-)
-from kvscope.runfile import IMPORTED_FROM
+from kvscope.report.words import plural, reason_in_words
+from kvscope.runfile import IMPORTED_FROM, PERFETTO
 
 HERE = Path(__file__).parent
 TEMPLATE = "report.html.j2"
-SCRIPTS = ("charts.js", "timeline.js", "access.js", "table.js", "page.js")
-NAMES = [*(metric.name for metric in METRICS), *(metric.name for metric in STUDY_METRICS)]
+SCRIPTS = ("address.js", "charts.js", "table.js")
+TIMELINES = "step_timeline"
 # So many experiments have their commands listed; the others' differ in the id only.
 COMMANDS = 3
 
 
-def write_page(study: StudyData, figures: Sequence[StudyFigure], results: Path, path: Path) -> None:
+def write_page(
+    study: StudyData,
+    drawn: Mapping[str, Drawing],
+    prints: Mapping[str, Printed],
+    results: Path,
+    path: Path,
+) -> None:
     """Write the page to `path`; links to other results are relative to it."""
-    write_text(path, render(study, figures, results, path))
+    write_text(path, render(study, drawn, prints, results, path))
 
 
-def render(study: StudyData, figures: Sequence[StudyFigure], results: Path, path: Path) -> str:
+def render(
+    study: StudyData,
+    drawn: Mapping[str, Drawing],
+    prints: Mapping[str, Printed],
+    results: Path,
+    path: Path,
+) -> str:
     """The page's HTML."""
-    traced, columns = timelines(study), main_columns(study)
-    keys = list(dict.fromkeys(key for traits in study.traits.values() for key in traits))
-    charts = {figure.name: figure.chart(study) for figure in figures}
-    accessed = accesses(with_events(study))
+    timelines = drawn.get(TIMELINES)
+    lead = headline(study)
     return _template().render(
         study=study,
         verdict=verdict(study),
         dates=dates(study),
         version=kvscope.__version__,
+        headline=lead.sentence,
+        lead=_lead(lead),
         findings=findings(study),
         circumstances=circumstances(study),
         faults=faults(study),
         shared=shared(study),
-        columns=columns,
-        key_titles=[key_title(key) for key in keys],
-        rows=[
-            _row(run, study.traits[run.id], keys, columns, run.id in traced) for run in study.runs
-        ],
+        table=experiments_table(study),
+        followed={view.choice[0] for view in timelines.views} if timelines else set(),
+        traces=_traces(study, path.parent),
         unfinished=[run for run in study.runs if not run.complete],
+        failed=[run for run in study.runs if not run.complete and run.failure],
+        doubtful=[run for run in study.complete if not run.valid],
         again=[run for run in study.complete if run.again],
         reasons=_reasons(study),
         checklist=checklist(study.complete),
-        figures=[
-            {"figure": figure, "shown": charts[figure.name] is not None} for figure in figures
-        ],
-        lacking=lacking(study, figures),
-        timelines={run_id: _json(one) for run_id, one in traced.items()},
-        untraced=len(study.complete) - len(traced),
-        merged=any(repeat["merged"] > 1 for one in traced.values() for repeat in one["repeats"]),
-        most_passes=MOST_PASSES_A_REPEAT,
-        accesses={run_id: _json(one) for run_id, one in accessed.items()},
-        unshown=len(with_events(study)) - len(accessed),
-        data=_json(page_data(study, charts)),
+        figures=[_entry(FIGURES[name], drawing, prints[name]) for name, drawing in drawn.items()],
+        lacking=lacking(study, drawn),
+        configs=_safe(orjson.dumps([theme.config(), theme.config(dark=True)]).decode()),
         commands=_commands(study, results),
         paper=PAPER.citation,
         places=_places(study, results, path),
-        plotly=Markup(get_plotlyjs()),
         styles=Markup((HERE / "report.css").read_text(encoding="utf-8")),
-        scripts=[Markup((HERE / name).read_text(encoding="utf-8")) for name in SCRIPTS],
+        scripts=[Markup(scripts())]
+        + [Markup((HERE / name).read_text(encoding="utf-8")) for name in SCRIPTS],
     )
+
+
+def _entry(figure: Figure, drawing: Drawing, printed: Printed) -> dict[str, Any]:
+    """What the template needs of a figure."""
+    return {
+        "figure": figure,
+        "headings": drawing.headings if len(drawing.views) > 1 else (),
+        "data": _safe(for_page(drawing)),
+        "image": printed.url,
+    }
+
+
+def _lead(lead: Headline) -> dict[str, Any] | None:
+    """The chart beside the headline, if there is one."""
+    if lead.drawing is None:
+        return None
+    figure = Figure("lead", lead.title, "", lambda study: lead.drawing)
+    return _entry(figure, lead.drawing, printed(lead.drawing))
 
 
 @cache
@@ -111,71 +118,6 @@ def _template() -> jinja2.Template:
     )
     environment.filters |= {"plural": plural, "in_words": reason_in_words}
     return environment.get_template(TEMPLATE)
-
-
-def page_data(study: StudyData, charts: Mapping[str, Chart]) -> dict[str, Any]:
-    """What the page's charts are drawn from; numbers in the units of the tables.
-
-    Arrangements are listed once, and charts name them by their place in the list.
-    """
-    pool: dict[Arrangement, int] = {}
-    drawn = {name: _with_places(chart, pool) for name, chart in charts.items()}
-    return {
-        "experiments": [
-            {"id": run.id, "label": run.label, "valid": run.valid, "reasons": run.reasons}
-            for run in study.runs
-        ],
-        "metrics": {
-            name: {
-                "value": [_finite(run.number(name).value) for run in study.runs],
-                "low": [_finite(run.number(name).low) for run in study.runs],
-                "high": [_finite(run.number(name).high) for run in study.runs],
-                "believed": [run.believed(name) for run in study.runs],
-            }
-            for name in NAMES
-        },
-        "arrangements": [asdict(one) | {"across": one.across} for one in pool],
-        "charts": drawn,
-        "modeled": study.modeled,
-        "palette": style.PALETTE,
-        "colours": style.NAMED,
-    }
-
-
-def _with_places(chart: Chart, pool: dict[Arrangement, int]) -> Chart:
-    """The chart with its views' arrangements as places in the pool, which takes up new ones."""
-    if chart is None or "views" not in chart:
-        return chart
-    found: list[View] = chart["views"]
-    views = [
-        {
-            "title": view.title,
-            "places": [pool.setdefault(one, len(pool)) for one in view.arrangements],
-            "left_out": view.left_out,
-        }
-        for view in found
-    ]
-    return chart | {"views": views}
-
-
-def _row(
-    run: Run, traits: Settings, keys: Sequence[str], columns: Sequence[Shown], traced: bool
-) -> dict[str, Any]:
-    """One line of the table of experiments, as text, with what it is sorted by."""
-    cells = []
-    for shown in columns:
-        number = run.number(shown.metric)
-        value, half = estimate_text(number, shown)
-        cells.append({"value": value, "half": half, "sort": _finite(number.value)})
-    return {
-        "run": run,
-        "traced": traced,
-        "varied": [
-            {"text": value_words(value), "sort": value if _is_number(value) else None}
-            for value in map(traits.get, keys)
-        ],
-        "cells": cells,
-    }
 
 
 def _reasons(study: StudyData) -> list[str]:
@@ -233,19 +175,16 @@ def _places(study: StudyData, results: Path, path: Path) -> list[tuple[str, str,
     return [(what, str(place), _relative(place, below)) for what, place in places]
 
 
+def _traces(study: StudyData, start: Path) -> dict[str, str]:
+    """Where the traces for Perfetto lie, relative to the page, by the experiments' ids."""
+    paths = {run.id: run.tables_directory / PERFETTO for run in study.runs}
+    return {name: _relative(path, start) for name, path in paths.items() if path.is_file()}
+
+
 def _relative(place: Path, start: Path) -> str:
     return Path(os.path.relpath(place.resolve(), start.resolve())).as_posix()
 
 
-def _json(value: Any) -> Markup:
-    """Compact JSON that is safe inside a script element."""
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
-    return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028"))
-
-
-def _finite(value: float) -> float | None:
-    return None if math.isnan(value) else value
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def _safe(json: str) -> Markup:
+    """JSON that cannot end the script element it stands in."""
+    return Markup(json.replace("<", "\\u003c").replace("\u2028", "\\u2028"))

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from kvscope.analyse.precision import disturbed
+from kvscope.analyse.records import disturbed_repeats
 from kvscope.report.data import DAMAGED, REFUSED, StudyData
 from kvscope.report.words import plural
 
@@ -28,12 +28,17 @@ def summary(study: StudyData) -> Iterator[str]:
             yield f"  {run.label}: {run.status}{f', {run.failure}' if run.failure else ''}"
         elif not run.valid:
             yield f"  {run.label}: not valid, {'; '.join(run.doubts)}"
-        elif text := disturbed(run.facts):
-            yield f"  {run.label}: valid, without disturbed repeats, {text}"
+        elif left_out := disturbed_repeats(run.facts):
+            yield f"  {run.label}: valid, without disturbed {_repeats(left_out)}"
         if run.again:
             yield f"  {run.label}: {run.again}"
     if study.planned:
         yield from _remedies(study)
+
+
+def _repeats(numbers: list[int]) -> str:
+    """'repeat 2', 'repeats 0, 2'."""
+    return f"repeat{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 
 def _remedies(study: StudyData) -> Iterator[str]:

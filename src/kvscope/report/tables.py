@@ -9,8 +9,8 @@ import pandas as pd
 
 from kvscope import tables
 from kvscope.files import write_text
-from kvscope.report.data import Run, StudyData
-from kvscope.report.words import MAIN, Shown, of_interest, value_text
+from kvscope.report.data import Run, StudyData, of_interest
+from kvscope.report.words import MAIN, Shown, value_text
 
 METRICS_FILE = "metrics.parquet"
 EXPERIMENTS_FILE = "experiments.csv"

@@ -1,6 +1,5 @@
 """Forward passes as a plot needs them: not more than it can draw, and nothing where none ran."""
 
-import numpy as np
 import pandas as pd
 
 # Between passes the host needs far less; a longer gap means that no request was there.
@@ -63,6 +62,8 @@ def with_idle(passes: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([passes, empty]).sort_values("start_s", ignore_index=True)
 
 
-def edges(passes: pd.DataFrame) -> np.ndarray:
-    """Edges of a step plot over `thin`'s rows: their starts, and the last one's end."""
-    return np.append(passes["start_s"].to_numpy(float), float(passes["end_s"].iloc[-1]))
+def passes(thinned: pd.DataFrame) -> pd.DataFrame:
+    """`with_idle`'s rows, and the last one again at its end: a step plot reaches until there."""
+    shown = with_idle(thinned)
+    last = shown.iloc[[-1]].assign(start_s=shown["end_s"].iloc[-1])
+    return pd.concat([shown, last], ignore_index=True)

@@ -1,17 +1,15 @@
 """How the report says things: metrics, settings and numbers as people read them."""
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kvscope.analyse.checklist import EVERY_ORACLE
 from kvscope.analyse.outputs import DIFFER
-from kvscope.analyse.validity import MAXIMUM_STALL_SHARE, MAXIMUM_VARIATION
+from kvscope.analyse.reason import MAXIMUM_STALL_SHARE, MAXIMUM_VARIATION
+from kvscope.plan import registry
 from kvscope.plan.repeats import MINIMUM_REPEATS
-
-if TYPE_CHECKING:  # whose studies are told in these words
-    from kvscope.report.data import Number, Run
+from kvscope.report.number import Number
 
 NBSP = "\N{NO-BREAK SPACE}"
 
@@ -21,7 +19,8 @@ class Shown:
     """A metric as the report shows it: `scale` turns the table's unit into `unit`.
 
     One that not `always` matters is no column of a table where it is 0 or undefined in every
-    experiment. One that is `signed` may be negative: its axis shows intervals below 0.
+    experiment. One that is `signed` may be negative: its axis shows intervals below 0. More of it
+    is better where `better` is 1, less where it is -1.
     """
 
     metric: str
@@ -30,32 +29,38 @@ class Shown:
     scale: float = 1.0
     always: bool = True
     signed: bool = False
+    better: int = 0
 
 
-THROUGHPUT = Shown("throughput_tokens_per_s", "Throughput", "tokens/s")
+THROUGHPUT = Shown("throughput_tokens_per_s", "Throughput", "tokens/s", better=1)
 WITHOUT_STALLS = Shown(
-    "throughput_without_stalls_tokens_per_s", "Throughput without stalls", "tokens/s"
+    "throughput_without_stalls_tokens_per_s", "Throughput without stalls", "tokens/s", better=1
 )
-MAKESPAN = Shown("makespan_s", "Makespan", "s")
-TTFT_MEAN = Shown("ttft_mean_s", "TTFT, mean", "s")
-TTFT_P50 = Shown("ttft_p50_s", "TTFT, median", "s")
-TTFT_P99 = Shown("ttft_p99_s", "TTFT, p99", "s")
-ITL_MEAN = Shown("itl_mean_s", "ITL, mean", "ms", 1e3)
-ITL_P50 = Shown("itl_p50_s", "ITL, median", "ms", 1e3)
-ITL_P99 = Shown("itl_p99_s", "ITL, p99", "ms", 1e3)
+MAKESPAN = Shown("makespan_s", "Makespan", "s", better=-1)
+TTFT_MEAN = Shown("ttft_mean_s", "TTFT, mean", "s", better=-1)
+TTFT_P50 = Shown("ttft_p50_s", "TTFT, median", "s", better=-1)
+TTFT_P99 = Shown("ttft_p99_s", "TTFT, p99", "s", better=-1)
+ITL_MEAN = Shown("itl_mean_s", "ITL, mean", "ms", 1e3, better=-1)
+ITL_P50 = Shown("itl_p50_s", "ITL, median", "ms", 1e3, better=-1)
+ITL_P99 = Shown("itl_p99_s", "ITL, p99", "ms", 1e3, better=-1)
+TPOT_MEAN = Shown("tpot_mean_s", "TPOT, mean", "ms", 1e3, always=False, better=-1)
+TPOT_P50 = Shown("tpot_p50_s", "TPOT, median", "ms", 1e3, always=False, better=-1)
+TPOT_P99 = Shown("tpot_p99_s", "TPOT, p99", "ms", 1e3, always=False, better=-1)
 KV_BLOCKS_MEAN = Shown("kv_block_utilization_mean", "KV use in blocks, mean", "%", 100.0)
 KV_BLOCKS_PEAK = Shown("kv_block_utilization_peak", "KV use in blocks, peak", "%", 100.0)
 KV_TOKENS_MEAN = Shown("kv_token_utilization_mean", "KV use in tokens, mean", "%", 100.0)
-PREEMPTIONS = Shown("preemptions", "Preemptions", "a repeat")
-RECOMPUTED = Shown("recomputed_tokens", "Recomputed tokens", "tokens a repeat")
-ABORTED = Shown("aborted_requests", "Aborted requests", "a repeat", always=False)
-PREFILL = Shown("prefill_throughput_tokens_per_s", "Prefill throughput", "tokens/s")
-DECODE = Shown("decode_throughput_tokens_per_s", "Decode throughput", "tokens/s")
-MIXED = Shown("mixed_throughput_tokens_per_s", "Throughput of mixed passes", "tokens/s")
+PREEMPTIONS = Shown("preemptions", "Preemptions", "a repeat", better=-1)
+RECOMPUTED = Shown("recomputed_tokens", "Recomputed tokens", "tokens a repeat", better=-1)
+ABORTED = Shown("aborted_requests", "Aborted requests", "a repeat", always=False, better=-1)
+PREFILL = Shown("prefill_throughput_tokens_per_s", "Prefill throughput", "tokens/s", better=1)
+DECODE = Shown("decode_throughput_tokens_per_s", "Decode throughput", "tokens/s", better=1)
+MIXED = Shown("mixed_throughput_tokens_per_s", "Throughput of mixed passes", "tokens/s", better=1)
 PASSES = Shown("forward_passes", "Forward passes", "a repeat")
-OVERHEAD_PAPER = Shown("resume_overhead_paper_s", "Resume overhead, the paper's", "s", always=False)
+OVERHEAD_PAPER = Shown(
+    "resume_overhead_paper_s", "Resume overhead, the paper's", "s", always=False, better=-1
+)
 OVERHEAD_NET = Shown(
-    "resume_overhead_net_s", "Resume overhead, net", "s", always=False, signed=True
+    "resume_overhead_net_s", "Resume overhead, net", "s", always=False, signed=True, better=-1
 )
 OVERHEAD_CONTROL = Shown(
     "resume_overhead_net_control_s",
@@ -69,12 +74,17 @@ OVERHEAD_UNCERTAINTY = Shown(
     "resume_overhead_net_uncertainty_s", "Net, uncertainty", "ms", 1e3, always=False
 )
 BEYOND_AMPLE = Shown(
-    "makespan_beyond_ample_s", "Makespan beyond ample", "s", always=False, signed=True
+    "makespan_beyond_ample_s", "Makespan beyond ample", "s", always=False, signed=True, better=-1
 )
 COST_OF_ONE = Shown(
-    "resume_overhead_net_per_preemption_s", "Net cost of a preemption", "ms", 1e3, signed=True
+    "resume_overhead_net_per_preemption_s",
+    "Net cost of a preemption",
+    "ms",
+    1e3,
+    signed=True,
+    better=-1,
 )
-SWAP_BANDWIDTH = Shown("swap_bandwidth_bytes_per_s", "Swap bandwidth", "GB/s", 1e-9)
+SWAP_BANDWIDTH = Shown("swap_bandwidth_bytes_per_s", "Swap bandwidth", "GB/s", 1e-9, better=1)
 HOST_PEAK = Shown("host_block_utilization_peak", "Host pool in use, peak", "%", 100.0)
 READ_PARALLELISM = Shown("kv_read_parallelism", "Reads at a time", "reads", always=False)
 READ_AMPLIFICATION = Shown("kv_read_amplification", "Tokens read per token held", "ratio")
@@ -102,6 +112,7 @@ MAIN = (
     TTFT_P99,
     ITL_MEAN,
     ITL_P99,
+    TPOT_MEAN,
     KV_BLOCKS_MEAN,
     KV_TOKENS_MEAN,
     READ_PARALLELISM,
@@ -112,27 +123,13 @@ KEYS = {
     "model": "model",
     "model.dtype": "number type",
     "device": "device",
-    "device.threads": "CPU threads",
     "engine.attention": "attention kernels",
     "engine.max_model_len": "longest request (tokens)",
     "engine.max_num_batched_tokens": "most tokens in a pass",
     "engine.max_num_seqs": "most requests in a batch",
     "workload": "workload",
-    "workload.num_requests": "requests",
-    "workload.prompt_tokens": "prompt tokens",
-    "workload.output_tokens": "output tokens",
-    "workload.min_tokens": "shortest request (tokens)",
-    "workload.max_tokens": "longest request (tokens)",
-    "workload.prompt_to_output_ratio": "prompt tokens per output token",
-    "workload.rate_per_s": "arrival rate (requests/s)",
-    "workload.theta": "Zipf exponent",
     "batching": "batching policy",
-    "batching.chunk_tokens": "chunk (tokens)",
     "overflow": "overflow policy",
-    "overflow.host_memory": "host memory",
-    "overflow.copies": "copies",
-    "overflow.host_gib": "host pool (GiB)",
-    "overflow.host_blocks": "host pool (blocks)",
     "cache.block_size": "block size (tokens)",
     "cache.blocks": "KV cache (blocks)",
     "cache.tokens": "KV cache (tokens)",
@@ -150,17 +147,8 @@ PHRASES = {
     "engine.max_num_seqs": "batches of {} requests at most",
     "engine.max_model_len": "requests of {} tokens at most",
     "workload": "{}",
-    "workload.num_requests": "{} requests",
-    "workload.prompt_tokens": "{} prompt tokens",
-    "workload.output_tokens": "{} output tokens",
-    "workload.rate_per_s": "{} requests/s",
     "batching": "{}",
-    "batching.chunk_tokens": "{} tokens",
     "overflow": "{}",
-    "overflow.host_memory": "{}",
-    "overflow.copies": "{}",
-    "overflow.host_gib": "host pool {} GiB",
-    "overflow.host_blocks": "host pool {} blocks",
     "cache.block_size": "block size {}",
     "cache.blocks": "KV cache {} blocks",
     "cache.tokens": "KV cache {} tokens",
@@ -170,7 +158,6 @@ PHRASES = {
 
 # Values of ours that are not words as they stand; a user's own values are left as they are.
 VALUES = {
-    "prefill_first": "prefill first",
     "per_block": "per block",
     "by_layer": "by layer",
     "by_block": "by block",
@@ -195,12 +182,6 @@ REASONS = {
 }
 
 
-def of_interest(shown: Shown, runs: Iterable["Run"]) -> bool:
-    """Whether one of the runs has the metric, and if it does not always matter, not as 0."""
-    values = (run.number(shown.metric).value for run in runs)
-    return any(not math.isnan(value) and (shown.always or value != 0) for value in values)
-
-
 SENTENCES = {oracle.name: oracle.sentence for oracle in EVERY_ORACLE}
 
 
@@ -213,7 +194,8 @@ def reason_in_words(name: str) -> str:
 
 def key_title(key: str) -> str:
     """A configuration key as a column or axis is headed."""
-    return KEYS.get(key, key)
+    label = registry.label(key)
+    return label.title if label else KEYS.get(key, key)
 
 
 def value_text(value: Any) -> str:
@@ -227,13 +209,18 @@ def value_text(value: Any) -> str:
 
 def value_words(value: Any) -> str:
     """A configuration value in words: 'prefill first'."""
-    return VALUES.get(value, value) if isinstance(value, str) else value_text(value)
+    if not isinstance(value, str):
+        return value_text(value)
+    if any(value in registry.registered(kind) for kind in registry.KINDS):
+        return value.replace("_", " ")
+    return VALUES.get(value, value)
 
 
 def setting_words(key: str, value: Any) -> str:
     """A key with its value: 'block size 32', 'KV cache 64 blocks', 'pinned'."""
-    words = value_words(value)
-    return PHRASES[key].format(words) if key in PHRASES else f"{key_title(key)} {words}"
+    words, label = value_words(value), registry.label(key)
+    phrase = label.phrase if label else PHRASES.get(key)
+    return phrase.format(words) if phrase else f"{key_title(key)} {words}"
 
 
 def decimals_for(value: float, digits: int) -> int:
@@ -251,7 +238,7 @@ def number_text(value: float, digits: int = 3) -> str:
     return text.rstrip("0").rstrip(".") if "." in text and value == round(value) else text
 
 
-def estimate_text(number: "Number", shown: Shown) -> tuple[str, str]:
+def estimate_text(number: Number, shown: Shown) -> tuple[str, str]:
     """A value and its '± half' (empty without an interval) in the unit shown.
 
     The half width has two significant digits, the value ends at the same decimal place.

@@ -9,6 +9,7 @@ taken out of the export.
 import shutil
 import sqlite3
 import subprocess
+from collections.abc import Sequence
 from contextlib import closing
 from functools import cache
 from pathlib import Path
@@ -19,8 +20,6 @@ REPORT = "trace.nsys-rep"
 SQLITE = "trace.sqlite"
 EXPORT_LIMIT_S = 900.0
 ANSWER_LIMIT_S = 30.0
-
-TRACED = {"cpu": "nvtx", "cuda": "cuda,nvtx"}
 
 
 @cache
@@ -35,19 +34,14 @@ def private_namespace() -> tuple[str, ...]:
     return prefix if tried.returncode == 0 else ()
 
 
-def profile_command(nsys: Nsys, device: str, trace: Path, command: list[str]) -> list[str]:
+def profile_command(
+    nsys: Nsys, traced: Sequence[str], trace: Path, command: list[str]
+) -> list[str]:
     """The command that runs `command` under nsys and writes `trace`.nsys-rep.
 
-    CUDA graphs are traced kernel by kernel; by default a whole graph is one row.
+    `traced` are the options that say what is traced (`Platform.profiler_options`).
     """
-    options = [
-        f"--trace={TRACED[device]}",
-        *NO_PERF_EVENTS,
-        "--force-overwrite=true",
-        f"--output={trace}",
-    ]
-    if device == "cuda":
-        options.append("--cuda-graph-trace=node")
+    options = [*traced, *NO_PERF_EVENTS, "--force-overwrite=true", f"--output={trace}"]
     return [*private_namespace(), str(nsys.path), "profile", *options, *command]
 
 

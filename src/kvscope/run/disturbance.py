@@ -30,9 +30,9 @@ MAXIMUM_OTHERS = 0.10
 # Of the repeat's time: what the main thread, which every pass waits for, was ready and had no CPU.
 MAXIMUM_WAITING = 0.02
 # The time of a fixed piece of work around the repeat, beyond that around the run's fastest one. A
-# virtual machine's neighbours share its caches, its memory's bandwidth and its clock rate, which
-# /proc does not show. Where nothing changes, two such times differ by 5 to 10 %.
-MAXIMUM_SLOWDOWN = 0.25
+# virtual machine's neighbours share its caches and its memory, which /proc does not show. Such
+# reads feel it several times more than the passes of an engine, which also compute.
+MAXIMUM_SLOWDOWN = 0.60
 # Ticks of the CPU clock (10 ms each) by which two counts of the same time may differ: less than
 # this says nothing of a short repeat.
 NOISE_TICKS = 5
@@ -102,34 +102,33 @@ def sample(
     )
 
 
-WORK_ROUNDS = 9
-WORK_ROWS, WORK_BYTES = 384, 32 << 20
+READS, TABLE_BYTES, ROUNDS = 200_000, 128 << 20, 15
 
 
 def work_s() -> float:
-    """Seconds that a product of two matrices and a copy in memory take, the median of some.
+    """Seconds that 200,000 reads at random places of 128 MiB take, the median of some rounds.
 
-    About 5 ms each, with as many threads as the engine has: what the passes of a small model do.
+    They wait for the memory, as the passes of a small model do, whose code and data do not fit the
+    caches: of several pieces of work this one slows down most nearly as they do.
     """
-    import torch
-
-    matrix, source, target = _operands()
+    table, places = _reads()
 
     def round_s() -> float:
         began = time.perf_counter()
-        torch.mm(matrix, matrix)
-        target.copy_(source)
+        table[places]
         return time.perf_counter() - began
 
-    return median(round_s() for _ in range(WORK_ROUNDS))
+    return median(round_s() for _ in range(ROUNDS))
 
 
 @cache
-def _operands() -> tuple[Any, Any, Any]:
+def _reads() -> tuple[Any, Any]:
     import torch
 
-    source = torch.zeros(WORK_BYTES, dtype=torch.uint8, device="cpu")
-    return torch.ones(WORK_ROWS, WORK_ROWS, device="cpu"), source, source.clone()
+    count = TABLE_BYTES // 4
+    generator = torch.Generator().manual_seed(0)
+    places = torch.randint(count, (READS,), generator=generator, device="cpu")
+    return torch.ones(count, dtype=torch.float32, device="cpu"), places
 
 
 def cpu_of(stat: str) -> Cpu | None:

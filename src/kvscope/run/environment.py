@@ -6,6 +6,7 @@ Nsight Systems stores the whole environment of what it profiles, and results are
 import os
 from collections.abc import Mapping
 
+from kvscope.engine.devices.platform import platform_of
 from kvscope.plan.experiment import Experiment
 
 # Variables passed on if set: what programs need to be found, run and placed.
@@ -48,14 +49,11 @@ def measured_environment(
 ) -> dict[str, str]:
     """The environment of the process that runs the engine.
 
-    OMP_NUM_THREADS and Numba's are the experiment's number of CPU threads; a
-    process for the CPU sees no GPU.
+    OMP_NUM_THREADS and Numba's are the experiment's number of CPU threads.
     """
     source = os.environ if source is None else source
     environment = {name: value for name, value in source.items() if name in ALLOWED}
     environment.update(REQUIRED)
     environment["OMP_NUM_THREADS"] = str(experiment.device.threads)
     environment["NUMBA_NUM_THREADS"] = str(experiment.device.threads)
-    if experiment.device.name == "cpu":
-        environment["CUDA_VISIBLE_DEVICES"] = ""
-    return environment
+    return environment | platform_of(experiment).environment()

@@ -11,7 +11,8 @@ from typing import Any
 import orjson
 import zstandard
 
-from kvscope.engine.attention.tracing import Tracing
+from kvscope.engine.attention.clock import Sample
+from kvscope.engine.attention.tracer import TracedPass, Tracer
 from kvscope.engine.recording import PassRecord, Recording
 from kvscope.events import FLUSH_VERSION
 from kvscope.plan.experiment import Experiment
@@ -26,11 +27,11 @@ OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
 class KernelEvents:
     """A run's KV events: writes those of each repeat and counts them; none without a tracer."""
 
-    def __init__(self, experiment: Experiment, tracer: Tracing | None, directory: Path) -> None:
+    def __init__(self, experiment: Experiment, tracer: Tracer | None, directory: Path) -> None:
         self.tracing, self.block_size = experiment.tracing, experiment.cache.block_size
         self.tracer = tracer
         self.path = directory / KERNEL_EVENTS
-        self.samples: list[Any] = []  # of the tracer's clock
+        self.samples: list[Sample] = []  # of the tracer's clock
         self.events = self.dropped = self.passes = 0
 
     @contextmanager
@@ -65,7 +66,7 @@ class KernelEvents:
         self.passes += len(self.tracer.passes)
 
     def flushes(
-        self, tracer: Tracing, traced: Any, batch: dict[str, Any]
+        self, tracer: Tracer, traced: TracedPass, batch: dict[str, Any]
     ) -> Iterator[dict[str, Any]]:
         """The objects of one traced pass, layer by layer."""
         for layer, recorded in tracer.flushes(traced):
@@ -90,7 +91,7 @@ class KernelEvents:
                 "kv_heads": self.tracer.kv_heads,
                 "workers": self.tracer.workers,
                 "tile_tokens": self.tracer.tile_tokens,
-                "clock": self.tracer.clock.described(self.samples, start_ns),
+                "clock": self.tracer.clock.facts(self.samples, start_ns),
                 "passes": self.passes,
                 "events": self.events,
                 "dropped_events": self.dropped,

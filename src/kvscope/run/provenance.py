@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 
 import kvscope
-from kvscope.plan import policies
+from kvscope.plan import registry
 from kvscope.plan.experiment import Experiment
 
 PACKAGES = (
@@ -38,12 +38,12 @@ def versions() -> dict[str, str | None]:
     return found | {name: _version(name) for name in PACKAGES}
 
 
-def policy_origins(experiment: Experiment) -> dict[str, str]:
-    """Package, version and class of the policies that are not kvscope's own."""
+def option_origins(experiment: Experiment) -> dict[str, str]:
+    """Package, version and class of the device, workload and policies that are not kvscope's."""
     origins = {
-        kind: policies.origin(kind, getattr(experiment, kind).name) for kind in policies.KINDS
+        kind: registry.origin(kind, getattr(experiment, kind).name) for kind in registry.KINDS
     }
-    return {f"{kind}_policy": text for kind, text in origins.items() if text}
+    return {kind: text for kind, text in origins.items() if text}
 
 
 def _version(distribution: str) -> str | None:
@@ -90,13 +90,3 @@ def cpu_model() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.machine()
-
-
-def accelerators(device: str) -> list[dict[str, Any]]:
-    """GPUs the measured process saw; empty for runs on the CPU."""
-    if device != "cuda":
-        return []
-    import torch
-
-    properties = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
-    return [{"name": p.name, "memory_bytes": p.total_memory} for p in properties]

@@ -206,7 +206,9 @@ class Replay:
         **more: Any,
     ) -> None:
         direction = "out" if event == "preempt" else "in"
-        transfer = self._transfers[request_id, direction].popleft() if record.swapped else None
+        transfer = (
+            self._transfers[request_id, direction].popleft() if record.action.copies else None
+        )
         took_s = transfer.seconds() if transfer else None
         seconds = self.context.seconds
         self.preemptions.append(
@@ -216,7 +218,7 @@ class Replay:
                 "request_id": request_id,
                 "event": event,
                 "time_s": seconds(time_ns),
-                "policy": "swap" if record.swapped else "recompute",
+                "policy": record.action.name,
                 "refused": record.refused,
                 "blocks": blocks,
                 "tokens": record.tokens,

@@ -1,17 +1,16 @@
 """Serving a request list once: requests arrive, wait, are served, or are given up."""
 
 import hashlib
-import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from time import perf_counter_ns
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from kvscope import tables
+from kvscope.engine.clock import Clock
 from kvscope.run.progress import Progress
 from kvscope.run.recorder import NANOSECONDS, Repeat
 from kvscope.workload.requests import Request
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 class Served:
     """What became of a request list: output token ids, and when requests were given up."""
 
+    clock: Clock
     origin_ns: int
     duration_s: float = 0.0  # from there to the end of the last request
     outputs: dict[str, list[int]] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class Served:
 
     def now_s(self) -> float:
         """Seconds since the start."""
-        return (perf_counter_ns() - self.origin_ns) * NANOSECONDS
+        return (self.clock.now_ns() - self.origin_ns) * NANOSECONDS
 
 
 def serve(
@@ -47,7 +47,8 @@ def serve(
     so long after its arrival is aborted as soon as the pass under way ends.
     """
     upcoming = deque(sorted(requests, key=lambda r: r.arrival_s))
-    served = Served(perf_counter_ns())
+    clock = engine.platform.clock
+    served = Served(clock, clock.now_ns())
     unfinished: dict[str, Request] = {}
     while upcoming or engine.vllm.has_unfinished_requests():
         now_s = served.now_s()
@@ -56,7 +57,7 @@ def serve(
             unfinished[request.request_id] = request
             hand_over(engine, request)
         if not engine.vllm.has_unfinished_requests():
-            time.sleep(max(0.0, upcoming[0].arrival_s - now_s))
+            clock.wait(max(0.0, upcoming[0].arrival_s - now_s))
             continue
         for output in engine.vllm.step():
             if output.finished:

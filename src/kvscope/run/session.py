@@ -14,13 +14,13 @@ import traceback
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import perf_counter_ns
 from typing import Any
 
 import pandas as pd
 
 from kvscope import stalls, tables
 from kvscope.engine.build import Engine, running
+from kvscope.engine.devices.platform import Platform, platform_of
 from kvscope.engine.marks import Marks, NvtxMarks
 from kvscope.engine.recording import Recording
 from kvscope.errors import BadInput, CannotWrite, KvscopeError
@@ -32,14 +32,11 @@ from kvscope.run.disturbance import Sample, work_s
 from kvscope.run.kernel_events import KernelEvents
 from kvscope.run.locks import SESSION_LOCK, locked
 from kvscope.run.progress import Progress
-from kvscope.run.provenance import accelerators
 from kvscope.run.recorder import Repeat, RepeatContext, replay
 from kvscope.run.serving import Served, outcome, serve
 from kvscope.run.throughput import throughput_tokens_per_s
 from kvscope.runfile import KERNEL_EVENTS, SESSION_FILE
-from kvscope.workload.requests import Request, build, sources, to_frame
-
-TIME_SOURCE = "measured"
+from kvscope.workload.requests import Request, build, to_frame
 
 
 @dataclass
@@ -48,6 +45,7 @@ class Session:
 
     experiment: Experiment
     directory: Path
+    platform: Platform
     requests: list[Request]
     start_ns: int
     start_utc_ns: int
@@ -81,7 +79,7 @@ class Session:
             kv_blocks_total=engine.scheduler.kv_blocks_total,
             host_blocks_total=engine.scheduler.host_blocks_total,
             block_size=self.experiment.cache.block_size,
-            time_source=TIME_SOURCE,
+            time_source=self.platform.time_source,
         )
 
 
@@ -100,7 +98,7 @@ def measure(session: Session, marks: Marks, progress: Progress) -> None:
     began = time.perf_counter()
     with marks.range(RUN), ExitStack() as stack:
         with progress.watching():
-            engine = stack.enter_context(running(experiment, session.directory))
+            engine = stack.enter_context(running(experiment, session.directory, session.platform))
         session.timings_s["start_engine"] = time.perf_counter() - began
         session.engine = {
             "kv_blocks_total": engine.scheduler.kv_blocks_total,
@@ -108,6 +106,7 @@ def measure(session: Session, marks: Marks, progress: Progress) -> None:
             "block_bytes": experiment.block_bytes,
             "layers": engine.layers,
             "device": experiment.device.name,
+            "copies_awaited": session.platform.awaited,
         } | engine.host
         events = KernelEvents(experiment, engine.tracer, session.directory)
         session.kernel_events = events
@@ -203,7 +202,7 @@ def summary(session: Session) -> dict[str, Any]:
     measured = _joined(tables.STEPS, [repeat.steps for repeat in session.repeats])
     warm_up = _joined(tables.STEPS, session.warm_up)
     return {
-        "time_source": TIME_SOURCE,
+        "time_source": session.platform.time_source,
         "repeats": session.experiment.stopping.facts(session.throughputs, session.disturbed),
         "disturbance": disturbance.of_repeats(session.samples),
         "clock": {
@@ -225,9 +224,9 @@ def summary(session: Session) -> dict[str, Any]:
             "classes": len(set(stalls.shape_classes(warm_up))) if len(warm_up) else 0,
             "uncovered_classes": stalls.uncovered(measured, warm_up) if len(measured) else [],
         },
-        "workload": sources(session.experiment),
+        "workload": session.experiment.workload.facts(),
         "engine": session.engine | {"leaked_blocks": session.leaks},
-        "accelerators": accelerators(session.experiment.device.name),
+        "accelerators": session.platform.accelerators(),
         "timings_s": session.timings_s,
         "kernel_events_bytes": size_of(session.directory / KERNEL_EVENTS),
     } | (session.kernel_events.facts(session.start_ns) if session.kernel_events else {})
@@ -240,9 +239,11 @@ def size_of(path: Path) -> int:
 
 def main(directory: Path, annotate: bool) -> int:
     """Measure the experiment in `directory`; 0 if every repeat was finished."""
-    start_ns, start_utc_ns = perf_counter_ns(), time.time_ns()
     experiment = load(directory / "experiment.yaml")
-    session = Session(experiment, directory, build(experiment), start_ns, start_utc_ns)
+    platform = platform_of(experiment)
+    start_ns, start_utc_ns = platform.clock.now_ns(), time.time_ns()
+    requests = build(experiment)
+    session = Session(experiment, directory, platform, requests, start_ns, start_utc_ns)
     reason, bad_input = None, False
     try:
         measure(session, NvtxMarks() if annotate else Marks(), Progress(directory))

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from kvscope import runfile, tables
+from kvscope.engine.devices.platform import platform_of
 from kvscope.errors import BadInput
 from kvscope.files import follow_umask, make_directory, read_json, remove_temporaries, write_text
 from kvscope.plan.experiment import Experiment, dump
@@ -30,9 +31,10 @@ from kvscope.run.locks import SESSION_LOCK, SUPERVISOR_LOCK, locked
 from kvscope.run.processes import end_with_parent, kill
 from kvscope.run.profiler import Nsys, find_nsys
 from kvscope.run.progress import PROGRESS_FILE, read_progress
-from kvscope.run.provenance import hardware, policy_origins, versions
+from kvscope.run.provenance import hardware, option_origins, versions
 from kvscope.run.requirements import require_vllm
 from kvscope.runfile import ATTEMPT, EXPERIMENT_FILE, KERNEL_EVENTS, LOG_FILE
+from kvscope.runschema import MEASURED
 from kvscope.workload import requests
 
 SECONDS_BETWEEN_LOOKS = 0.2
@@ -124,7 +126,7 @@ def refused(experiment: Experiment, reason: str) -> dict[str, Any]:
         "experiment_id": experiment.id,
         "status": runfile.FAILED,
         "reason": reason,
-        "versions": versions() | policy_origins(experiment),
+        "versions": versions() | option_origins(experiment),
         "hardware": hardware(),
         "files": {},
     }
@@ -160,9 +162,9 @@ def measure(experiment: Experiment, directory: Path, profiling: Profiling) -> di
         "experiment_id": experiment.id,
         "status": runfile.FAILED if reason else runfile.COMPLETE,
         "reason": reason,
-        "time_source": session.pop("time_source", "measured"),
+        "time_source": session.pop("time_source", MEASURED),
         "profiler": profiling.described(),
-        "versions": versions() | policy_origins(experiment),
+        "versions": versions() | option_origins(experiment),
         "hardware": hardware() | {"gpus": gpus},
         "command": sys.argv,
         "timings_s": timings_s,
@@ -220,9 +222,8 @@ def watch(experiment: Experiment, directory: Path, profiling: Profiling) -> Endi
     command = [sys.executable, "-m", "kvscope.run.session", str(directory)]
     if profiling.nsys:
         trace = directory / "trace"
-        command = profile_command(
-            profiling.nsys, experiment.device.name, trace, [*command, "--annotate"]
-        )
+        traced = platform_of(experiment).profiler_options
+        command = profile_command(profiling.nsys, traced, trace, [*command, "--annotate"])
     with (
         (directory / LOG_FILE).open("wb") as log,
         # nsys keeps files of a fixed name in TMPDIR, which belong to whoever came first.

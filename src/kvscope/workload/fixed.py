@@ -1,9 +1,20 @@
-"""Fixed: requests of one length."""
+"""`fixed`: requests of one length."""
 
-from kvscope.plan.experiment import Fixed
-from kvscope.workload.lengths import Lengths
+from typing import Annotated, ClassVar
+
+from kvscope.plan.fields import Label, Requests, Tokens
+from kvscope.plan.workload import Lengths, Workload
 
 
-def lengths(workload: Fixed) -> list[Lengths]:
+class Fixed(Workload):
     """The same prompt and output lengths for every request."""
-    return [Lengths(workload.prompt_tokens, workload.output_tokens)] * workload.num_requests
+
+    length_keys: ClassVar[tuple[str, ...]] = ("prompt_tokens", "output_tokens")
+
+    num_requests: Annotated[Requests, Label("requests", "{} requests")]
+    prompt_tokens: Annotated[Tokens, Label("prompt tokens", "{} prompt tokens")]
+    output_tokens: Annotated[Tokens, Label("output tokens", "{} output tokens")]
+
+    def lengths(self, seed: int) -> list[Lengths]:
+        """Nothing is drawn."""
+        return [Lengths(self.prompt_tokens, self.output_tokens)] * self.num_requests

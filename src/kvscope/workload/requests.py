@@ -2,16 +2,14 @@
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kvscope.errors import BadInput
-from kvscope.plan import traces
-from kvscope.plan.experiment import Experiment, ShareGPT, Trace, Workload
+from kvscope.plan.experiment import Experiment
 from kvscope.plan.sources import verify
-from kvscope.workload import fixed, sharegpt, trace, uniform, zipf
-from kvscope.workload.lengths import Lengths
+from kvscope.plan.workload import Lengths, Workload
 from kvscope.workload.streams import Purpose, stream
 
 if TYPE_CHECKING:
@@ -40,7 +38,7 @@ def build(experiment: Experiment) -> list[Request]:
     file the workload is made of cannot be used.
     """
     workload, seed = experiment.workload, experiment.seed
-    lengths = _lengths(workload, seed)
+    lengths = workload.lengths(seed)
     _refuse_too_long(workload, lengths, experiment.engine.max_model_len)
     arrivals = _arrivals(workload, lengths, seed)
     return [
@@ -50,29 +48,18 @@ def build(experiment: Experiment) -> list[Request]:
 
 
 def check(experiment: Experiment) -> None:
-    """Raise BadInput now for what `build` would find wrong in a workload's file, if it has one."""
+    """Raise BadInput now for what `build` would find wrong with lengths that are not settings."""
     workload = experiment.workload
-    if isinstance(workload, ShareGPT | Trace):
+    if workload.files or not workload.length_keys:
         verify(workload)
-        _check_file(workload, experiment.engine.max_model_len)
+        _check_lengths(workload, experiment.engine.max_model_len)
 
 
 @lru_cache(maxsize=1024)
-def _check_file(workload: ShareGPT | Trace, max_model_len: int) -> None:
-    lengths = _lengths(workload, seed=0)  # the seed orders the requests; it adds and drops none
+def _check_lengths(workload: Workload, max_model_len: int) -> None:
+    lengths = workload.lengths(seed=0)  # the seed orders those of a file; it adds and drops none
     _refuse_too_long(workload, lengths, max_model_len)
     _arrivals(workload, lengths, seed=0)
-
-
-def sources(experiment: Experiment) -> dict[str, Any]:
-    """Where the lengths come from: generator, and file with its SHA-256 where there is one."""
-    workload = experiment.workload
-    found: dict[str, Any] = {"workload": workload.name}
-    if isinstance(workload, ShareGPT | Trace):
-        found |= {"path": workload.path, "sha256": workload.sha256}
-    if isinstance(workload, ShareGPT):
-        found |= sharegpt.length_source(workload)
-    return found
 
 
 def to_frame(requests: list[Request]) -> "pd.DataFrame":
@@ -90,20 +77,6 @@ def to_frame(requests: list[Request]) -> "pd.DataFrame":
     )
 
 
-def _lengths(workload: Workload, seed: int) -> list[Lengths]:
-    match workload.name:
-        case "fixed":
-            return fixed.lengths(workload)
-        case "uniform":
-            return uniform.lengths(workload, seed)
-        case "zipf":
-            return zipf.lengths(workload, seed)
-        case "sharegpt":
-            return sharegpt.lengths(workload, seed)
-        case "trace":
-            return trace.lengths(workload)
-
-
 def _token_ids(experiment: Experiment, index: int, count: int) -> np.ndarray:
     draw = stream(experiment.seed, Purpose.TOKENS, index)
     return draw.integers(FIRST_PLAIN_ID, experiment.model.vocab_size, size=count, dtype=np.int32)
@@ -116,15 +89,14 @@ def _arrivals(workload: Workload, lengths: list[Lengths], seed: int) -> list[flo
         gaps = stream(seed, Purpose.ARRIVALS).exponential(size=count)
         gaps[0] = 0.0
         return [float(t) for t in np.cumsum(gaps) / workload.rate_per_s]
-    if workload.arrival == "trace" and isinstance(workload, Trace):
-        return traces.arrivals(workload)
-    return [0.0] * count
+    return workload.times() if workload.arrival == "trace" else [0.0] * count
 
 
 def _refuse_too_long(workload: Workload, lengths: list[Lengths], max_model_len: int) -> None:
     index, longest = max(enumerate(lengths), key=lambda item: item[1].total)
     if longest.total > max_model_len:
-        place = f" of {workload.path}" if isinstance(workload, ShareGPT | Trace) else ""
+        path = next((getattr(workload, key) for key in workload.files), None)
+        place = f" of {path}" if path else ""
         raise BadInput(
             f"request {index}{place} has {longest.prompt} prompt and {longest.output} output "
             f"tokens, but engine.max_model_len is {max_model_len}"

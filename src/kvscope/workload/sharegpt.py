@@ -1,4 +1,4 @@
-"""ShareGPT: the lengths of real conversations.
+"""`sharegpt`: the lengths of real conversations.
 
 From the user's own copy of ShareGPT_V3_unfiltered_cleaned_split.json: the first two turns of each
 conversation are a prompt and its output; conversations are shuffled by the seed, and those that
@@ -11,43 +11,74 @@ from contextlib import contextmanager
 from functools import cache, lru_cache
 from math import ceil
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 import orjson
+from pydantic import Field
 
 from kvscope import limits
 from kvscope.errors import BadInput
 from kvscope.plan import sources
-from kvscope.plan.experiment import ShareGPT
+from kvscope.plan.fields import Label, Requests, Sha256, Tokens, impossible
+from kvscope.plan.parts import Conditions
+from kvscope.plan.workload import Lengths, Workload
 from kvscope.reading import in_a_line, read_bytes
-from kvscope.workload.lengths import Lengths
 
 MIN_PROMPT_TOKENS = 4
 # A rule of thumb for English text; used where no tokenizer is given.
 CHARACTERS_PER_TOKEN = 4
+# Tokens of a conversation's prompt and output, in the mean, as vLLM's benchmark of ShareGPT counts
+# them.
+CONVERSATION = (215, 198)
 
 Counter = Callable[[str], int]
 Conversation = tuple[str, str]
 
 
-def lengths(workload: ShareGPT, seed: int) -> list[Lengths]:
-    """The lengths of num_requests conversations that fit into max_tokens, in shuffled order.
+class ShareGPT(Workload):
+    """The lengths of conversations of at most max_tokens, in shuffled order.
 
-    BadInput if a file is not the one that was planned with, is malformed, or holds too few.
+    The hashes are of the files' content (plan.sources); the planner fills them in.
     """
-    sources.verify(workload)
-    return list(_select(workload, seed))
 
+    files: ClassVar[dict[str, str]] = {"path": "sha256", "tokenizer": "tokenizer_sha256"}
+    wanted: ClassVar[str] = (
+        "your copy of ShareGPT_V3_unfiltered_cleaned_split.json, a file of the Hugging Face "
+        "dataset anon8231489123/ShareGPT_Vicuna_unfiltered"
+    )
+    length_keys: ClassVar[tuple[str, ...]] = ("max_tokens",)
 
-def length_source(workload: ShareGPT) -> dict[str, str]:
-    """How text became lengths: by which tokenizer, or by the estimate."""
-    if workload.tokenizer is None or workload.tokenizer_sha256 is None:
-        return {"lengths": f"estimated, {CHARACTERS_PER_TOKEN} characters a token"}
-    return {
-        "lengths": "tokenizer",
-        "tokenizer": workload.tokenizer,
-        "tokenizer_sha256": workload.tokenizer_sha256,
-    }
+    num_requests: Annotated[Requests, Label("requests", "{} requests")]
+    path: str
+    sha256: Sha256
+    tokenizer: str | None = None
+    tokenizer_sha256: Sha256 | None = None
+    max_tokens: Annotated[Tokens, Field(ge=5), Label("longest request (tokens)")]
+
+    def lengths(self, seed: int) -> list[Lengths]:
+        """BadInput if a file is not the one that was planned with, is malformed, or too short."""
+        sources.verify(self)
+        return list(_select(self, seed))
+
+    def expected(self) -> tuple[float, float, float]:
+        """Those of CONVERSATION, less what is left out: the file is not read."""
+        prompt, output = CONVERSATION
+        shorter = min(1.0, self.max_tokens / 2 / (prompt + output))
+        return prompt * shorter, output * shorter, self.max_tokens / 2
+
+    def facts(self) -> dict[str, Any]:
+        """Also by which tokenizer text became lengths, or by the estimate."""
+        estimate = f"estimated, {CHARACTERS_PER_TOKEN} characters a token"
+        return super().facts() | {"lengths": "tokenizer" if self.tokenizer else estimate}
+
+    def check(self, experiment: Conditions) -> None:
+        """Refuse a tokenizer without its hash, too."""
+        if (self.tokenizer is None) != (self.tokenizer_sha256 is None):
+            raise impossible(
+                "workload.tokenizer and workload.tokenizer_sha256 must both be set, or neither",
+                "workload.tokenizer_sha256",
+            )
+        super().check(experiment)
 
 
 @lru_cache(maxsize=64)

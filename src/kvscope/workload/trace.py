@@ -1,10 +1,166 @@
-"""Trace: the lengths of requests that were recorded somewhere."""
+"""`trace`: lengths, and arrival times, of requests that were served somewhere.
 
-from kvscope.plan import traces
-from kvscope.plan.experiment import Trace
-from kvscope.workload.lengths import Lengths
+Two formats, told apart by the file's suffix. `.jsonl`, as the Mooncake traces: one object a line
+with `timestamp` (milliseconds, optional), `input_length` and `output_length`; other keys are
+ignored. `.csv`: a header with `prompt_tokens`, `output_tokens` and, optionally, `arrival_s`.
+"""
+
+import csv
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import islice
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from kvscope import limits
+from kvscope.errors import BadInput
+from kvscope.plan import sources
+from kvscope.plan.fields import MAX_LENGTH, MAX_REQUESTS, MAX_TOKENS, Label, Requests, Sha256
+from kvscope.plan.workload import Lengths, Workload
+from kvscope.reading import shown, text_lines
+
+MILLISECONDS = 1000
+CSV_COLUMNS = ("prompt_tokens", "output_tokens", "arrival_s")
 
 
-def lengths(workload: Trace) -> list[Lengths]:
-    """The lengths of the file's first num_requests requests (all if null), in its order."""
-    return [Lengths(r.prompt, r.output) for r in traces.requests(workload)]
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One request of a trace: tokens of its prompt and its output, and its time if it has one."""
+
+    prompt: int
+    output: int
+    arrival_s: float | None
+
+
+class Trace(Workload):
+    """Lengths, and arrival times if wanted, from a recorded trace.
+
+    `sha256` is of the file's content; the planner fills it in.
+    """
+
+    files: ClassVar[dict[str, str]] = {"path": "sha256"}
+    wanted: ClassVar[str] = (
+        "a trace, a .jsonl as those of github.com/kvcache-ai/Mooncake or a .csv with "
+        "prompt_tokens and output_tokens"
+    )
+    has_times: ClassVar[bool] = True
+
+    num_requests: Annotated[Requests | None, Label("requests", "{} requests")] = None
+    path: str
+    sha256: Sha256
+
+    def lengths(self, seed: int) -> list[Lengths]:
+        """Those of the file's first num_requests requests (all if null), in its order."""
+        return [Lengths(one.prompt, one.output) for one in self.requests()]
+
+    def requests(self) -> tuple[Recorded, ...]:
+        """The first num_requests requests of the file (all if null), in its order.
+
+        BadInput if the file is not the one that was planned with, is malformed, or holds too few
+        or too many.
+        """
+        sources.verify(self)
+        found = _read(Path(self.path), self.sha256)
+        wanted = self.num_requests or len(found)
+        if wanted > MAX_REQUESTS:
+            raise BadInput(
+                f"{self.path}: holds more than {MAX_REQUESTS:,} requests; take the first ones with "
+                "workload.num_requests"
+            )
+        if wanted > len(found):
+            raise BadInput(
+                f"workload.num_requests is {wanted}, but {self.path} holds {len(found)} requests"
+            )
+        tokens = sum(one.prompt + one.output for one in found[:wanted])
+        if tokens > MAX_TOKENS:
+            raise BadInput(
+                f"{self.path}: its first {wanted:,} requests have {tokens:,} tokens, but at most "
+                f"{MAX_TOKENS:,} can be served; take fewer with workload.num_requests"
+            )
+        return found[:wanted]
+
+    def times(self) -> list[float]:
+        """In seconds since the first; BadInput if a request has none."""
+        times = [one.arrival_s for one in self.requests()]
+        given = [time for time in times if time is not None]
+        if len(given) < len(times):
+            raise BadInput(
+                f"workload.arrival is 'trace', but not every request of {self.path} has a time; "
+                "choose all_at_once or poisson"
+            )
+        return [time - given[0] for time in given]
+
+
+@lru_cache(maxsize=8)
+def _read(path: Path, sha256: str) -> tuple[Recorded, ...]:
+    """Parse a file once for as long as its content stays; at most one more than MAX_REQUESTS."""
+    rows = {".jsonl": _json_lines, ".csv": _csv_lines}.get(path.suffix)
+    if rows is None:
+        raise BadInput(f"workload.path is {str(path)!r} but must end in .jsonl or .csv")
+    found: list[Recorded] = []
+    try:
+        for place, item in islice(rows(path), MAX_REQUESTS + 1):
+            if found and (item.arrival_s or 0) < (found[-1].arrival_s or 0):
+                raise BadInput(f"{place}: arrives before the request above it")
+            found.append(item)
+    except csv.Error as error:
+        raise BadInput(f"{path}: cannot be read as text ({error})") from None
+    if not found:
+        raise BadInput(f"{path}: holds no requests")
+    return tuple(found)
+
+
+def _json_lines(path: Path) -> Iterator[tuple[str, Recorded]]:
+    for number, line in enumerate(text_lines(path, limits.LONGEST_REQUEST_BYTES), start=1):
+        place = f"{path}:{number}"
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            raise BadInput(f"{place}: not a JSON object") from None
+        if not isinstance(row, dict):
+            raise BadInput(f"{place}: not a JSON object")
+        milliseconds = _time(row.get("timestamp"), "timestamp", place, MILLISECONDS)
+        arrival = None if milliseconds is None else milliseconds / MILLISECONDS
+        prompt, output = (_count(row.get(k), k, place) for k in ("input_length", "output_length"))
+        yield place, Recorded(prompt, output, arrival)
+
+
+def _csv_lines(path: Path) -> Iterator[tuple[str, Recorded]]:
+    reader = csv.reader(text_lines(path, limits.LONGEST_REQUEST_BYTES))
+    columns = {name: at for at, name in enumerate(next(reader, [])) if name in CSV_COLUMNS}
+    for row in reader:
+        if not row:
+            continue
+        place = f"{path}:{reader.line_num}"
+        found = {name: row[at] for name, at in columns.items() if at < len(row)}
+        prompt, output = (_count(found.get(key), key, place) for key in CSV_COLUMNS[:2])
+        yield place, Recorded(prompt, output, _time(found.get("arrival_s"), "arrival_s", place))
+
+
+def _count(value: Any, key: str, place: str) -> int:
+    """A whole number of at least 1, from JSON or from the text of a CSV field."""
+    digits = value.strip() if isinstance(value, str) else ""
+    count = int(digits) if digits.isdecimal() and len(digits) < 20 else value
+    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MAX_LENGTH:
+        raise BadInput(
+            f"{place}: {key} is {shown(value)} but must be a whole number of 1 to {MAX_LENGTH}"
+        )
+    return count
+
+
+def _time(value: Any, key: str, place: str, per_second: int = 1) -> float | None:
+    """A time from 0 on, in so many parts of a second, from JSON or from text; None if absent."""
+    if value is None:
+        return None
+    most = limits.LATEST_EPOCH_S * per_second
+    try:
+        time = float("nan" if isinstance(value, bool) else value)
+    except (TypeError, ValueError, OverflowError):
+        time = float("nan")
+    if not 0 <= time <= most:
+        raise BadInput(f"{place}: {key} is {shown(value)} but must be a number of 0 to {most}")
+    return time

@@ -1,14 +1,50 @@
-"""Uniform: every total length in [min_tokens, max_tokens] is alike likely."""
+"""`uniform`: every total length in [min_tokens, max_tokens] is equally likely."""
 
-from kvscope.plan.experiment import Uniform
-from kvscope.workload.lengths import Lengths, split
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from kvscope.plan.fields import Label, Real, Requests, Tokens, impossible
+from kvscope.plan.parts import Conditions
+from kvscope.plan.workload import Lengths, Workload, split
 from kvscope.workload.streams import Purpose, stream
 
 
-def lengths(workload: Uniform, seed: int) -> list[Lengths]:
-    """Draw total lengths, both ends included, and split each by the ratio."""
-    draw = stream(seed, Purpose.LENGTHS)
-    totals = draw.integers(
-        workload.min_tokens, workload.max_tokens, size=workload.num_requests, endpoint=True
-    )
-    return [split(int(total), workload.prompt_to_output_ratio) for total in totals]
+class Uniform(Workload):
+    """Total lengths are drawn, both ends included, and split by the ratio."""
+
+    length_keys: ClassVar[tuple[str, ...]] = ("max_tokens",)
+
+    num_requests: Annotated[Requests, Label("requests", "{} requests")]
+    min_tokens: Annotated[Tokens, Field(ge=2), Label("shortest request (tokens)")]
+    max_tokens: Annotated[Tokens, Field(ge=2), Label("longest request (tokens)")]
+    prompt_to_output_ratio: Annotated[Real, Field(gt=0), Label("prompt tokens per output token")]
+
+    def lengths(self, seed: int) -> list[Lengths]:
+        """Drawn from a stream of their own."""
+        draw = stream(seed, Purpose.LENGTHS)
+        totals = draw.integers(
+            self.min_tokens, self.max_tokens, size=self.num_requests, endpoint=True
+        )
+        return [split(int(total), self.prompt_to_output_ratio) for total in totals]
+
+    @property
+    def mean_tokens(self) -> float:
+        """The expected total length."""
+        return (self.min_tokens + self.max_tokens) / 2
+
+    def expected(self) -> tuple[float, float, float]:
+        """By the distribution: nothing is drawn."""
+        share, mean = 1 / (1 + self.prompt_to_output_ratio), self.mean_tokens
+        return mean * (1 - share), max(1.0, mean * share), max(1.0, self.max_tokens * share)
+
+    def check(self, experiment: Conditions) -> None:
+        """Refuse bounds in the wrong order, too."""
+        if self.min_tokens > self.max_tokens:
+            raise impossible(
+                f"workload.min_tokens ({self.min_tokens}) must not exceed workload.max_tokens "
+                f"({self.max_tokens})",
+                "workload.min_tokens",
+                "workload.max_tokens",
+            )
+        super().check(experiment)

@@ -1,4 +1,4 @@
-"""Zipf: short requests are likelier than long ones.
+"""`zipf`: short requests are likelier than long ones.
 
 The generator of Gray et al., "Quickly Generating Billion-Record Synthetic Databases" (SIGMOD
 1994), as the published study of KV caches under concurrency used it (its request_generator.py):
@@ -6,18 +6,35 @@ with its seed 1234 and θ 0.6 this gives the very request lists in its logs. Two
 kept for that: sums run to n - 1 (so ζ(2) = 1), and numbers come from NumPy's legacy stream.
 """
 
+from typing import Annotated
+
 import numpy as np
+from pydantic import Field
 
-from kvscope.plan.experiment import Zipf
-from kvscope.workload.lengths import Lengths, split
+from kvscope.plan.fields import Label, Real
+from kvscope.plan.workload import Lengths, split
+from kvscope.workload.uniform import Uniform
 
 
-def lengths(workload: Zipf, seed: int) -> list[Lengths]:
-    """Draw total lengths in [min_tokens, max_tokens] and split each by the ratio."""
-    draws = np.random.RandomState(seed).random_sample(workload.num_requests)
-    items = workload.max_tokens - workload.min_tokens + 1
-    ranks = zipf_ranks(draws, items, workload.theta)
-    return [split(workload.min_tokens + r, workload.prompt_to_output_ratio) for r in ranks]
+class Zipf(Uniform):
+    """Total lengths by Zipf's law with exponent `theta`, split by the ratio."""
+
+    theta: Annotated[Real, Field(gt=0, lt=1), Label("Zipf exponent")]
+
+    def lengths(self, seed: int) -> list[Lengths]:
+        """Drawn from the legacy stream."""
+        draws = np.random.RandomState(seed).random_sample(self.num_requests)
+        ranks = zipf_ranks(draws, self.max_tokens - self.min_tokens + 1, self.theta)
+        return [split(self.min_tokens + rank, self.prompt_to_output_ratio) for rank in ranks]
+
+    @property
+    def mean_tokens(self) -> float:
+        """The mean of ranks of a density x^-θ.
+
+        The generator's own mean is up to a third higher where θ is near 1.
+        """
+        share = (1 - self.theta) / (2 - self.theta)
+        return self.min_tokens + share * (self.max_tokens - self.min_tokens)
 
 
 def zipf_ranks(draws: np.ndarray, items: int, theta: float) -> list[int]:

@@ -3,22 +3,21 @@
 import numpy as np
 import pandas as pd
 
-from kvscope.analyse.oracles.run import OF_PASS, OF_REQUEST, Run, both, where
+from kvscope.analyse.oracles.recorded_run import OF_PASS, OF_REQUEST, RecordedRun, both, where
 from kvscope.oracle import Violations
+from kvscope.passes import DECODE, PREFILL, phase_of_tokens
 
 
-def pass_differs_from_batch(run: Run) -> Violations | None:
+def pass_differs_from_batch(run: RecordedRun) -> Violations:
     """A pass's counts and phase are those of the requests in its batch."""
-    if run.imported:
-        return None
     found = _sums(run)
     steps = run.steps.join(found.add_suffix("_found"), on=OF_PASS)
     return both(*(_differs(steps, str(column)) for column in found))
 
 
-def _sums(run: Run) -> pd.DataFrame:
+def _sums(run: RecordedRun) -> pd.DataFrame:
     rows = run.batch
-    decodes = rows["phase"] == "decode"
+    decodes = rows["phase"] == DECODE
     parts = pd.DataFrame(
         {
             "scheduled_tokens": rows["scheduled_tokens"],
@@ -31,9 +30,8 @@ def _sums(run: Run) -> pd.DataFrame:
         }
     )
     sums = parts.groupby([rows["repeat"], rows["step"]]).sum()
-    one = np.where(sums["decode_tokens"] == 0, "prefill", "decode")
-    both_phases = (sums["decode_tokens"] > 0) & (sums["prefill_tokens"] > 0)
-    return sums.assign(phase=np.where(both_phases, "mixed", one))
+    tokens = zip(sums["prefill_tokens"], sums["decode_tokens"], strict=True)
+    return sums.assign(phase=[phase_of_tokens(*of_pass) for of_pass in tokens])
 
 
 def _differs(steps: pd.DataFrame, column: str) -> Violations:
@@ -45,21 +43,17 @@ def _differs(steps: pd.DataFrame, column: str) -> Violations:
     )
 
 
-def phase_wrong(run: Run) -> Violations | None:
+def phase_wrong(run: RecordedRun) -> Violations:
     """A request decodes where it computes its newest token and nothing else."""
-    if run.imported:
-        return None
     rows = run.batch
     given = rows.groupby(OF_REQUEST)["sampled_tokens"].cumsum() - rows["sampled_tokens"]
     newest = (rows["scheduled_tokens"] == 1) & (rows["recomputed_tokens"] == 0) & (given > 0)
-    expected = pd.Series(np.where(newest, "decode", "prefill"), rows.index)
+    expected = pd.Series(np.where(newest, DECODE, PREFILL), rows.index)
     return where(rows, rows["phase"] != expected, lambda r: f"phase is '{r['phase']}'")
 
 
-def recomputed_wrong(run: Run) -> Violations | None:
+def recomputed_wrong(run: RecordedRun) -> Violations:
     """What a request computes below its highest token so far is recomputed, the rest is not."""
-    if run.imported:
-        return None
     rows = run.batch
     highest = rows.groupby(OF_REQUEST)["end_tokens"].cummax()
     before = highest.groupby([rows[key] for key in OF_REQUEST]).shift(fill_value=0)
@@ -72,10 +66,8 @@ def recomputed_wrong(run: Run) -> Violations | None:
     )
 
 
-def sampled_wrong(run: Run) -> Violations | None:
+def sampled_wrong(run: RecordedRun) -> Violations:
     """A pass gives a request one token where it computes all that the request has, else none."""
-    if run.imported:
-        return None
     rows = run.batch.merge(run.requests[[*OF_REQUEST, "prompt_tokens"]], on=OF_REQUEST, how="left")
     given = rows.groupby(OF_REQUEST)["sampled_tokens"].cumsum() - rows["sampled_tokens"]
     complete = rows["end_tokens"] == rows["prompt_tokens"] + given
@@ -86,14 +78,12 @@ def sampled_wrong(run: Run) -> Violations | None:
     )
 
 
-def waiting_wrong(run: Run) -> Violations | None:
+def waiting_wrong(run: RecordedRun) -> Violations:
     """Those wait that have arrived, are not in the cache, and have not ended.
 
     A request is handed over between two passes once its arrival is past: of those that arrive in
     between, any number may be.
     """
-    if run.imported or not run.numbered:
-        return None
     gone = run.over_passes(run.stays, 1) + run.ended_before
     low, high = (run.arrived(column) - gone for column in ("before_s", "start_s"))
     found = run.steps.assign(low=low, high=high)

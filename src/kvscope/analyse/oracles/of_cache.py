@@ -3,14 +3,20 @@
 import numpy as np
 import pandas as pd
 
-from kvscope.analyse.oracles.run import OF_REQUEST, Run, blocks_of, both, earliest_after, where
+from kvscope.actions import copies
+from kvscope.analyse.oracles.recorded_run import (
+    OF_REQUEST,
+    RecordedRun,
+    blocks_of,
+    both,
+    earliest_after,
+    where,
+)
 from kvscope.oracle import Violations
 
 
-def tokens_differ(run: Run) -> Violations | None:
+def tokens_differ(run: RecordedRun) -> Violations:
     """The tokens in the cache after a pass are those that its requests have left there."""
-    if run.imported or not run.numbered:
-        return None
     steps = run.steps.assign(expected=run.over_passes(run.stays, run.stays["tokens"]))
     return where(
         steps,
@@ -19,10 +25,8 @@ def tokens_differ(run: Run) -> Violations | None:
     )
 
 
-def blocks_differ(run: Run) -> Violations | None:
+def blocks_differ(run: RecordedRun) -> Violations:
     """The blocks in use are those that the tokens of each request fill; they fit into the cache."""
-    if run.imported or not run.numbered:
-        return None
     total = run.engine["kv_blocks_total"]
     needed = blocks_of(run.stays["tokens"], run.records.block_size)
     steps = run.steps.assign(expected=run.over_passes(run.stays, needed))
@@ -40,10 +44,8 @@ def blocks_differ(run: Run) -> Violations | None:
     )
 
 
-def host_pool_differs(run: Run) -> Violations | None:
+def host_pool_differs(run: RecordedRun) -> Violations:
     """The host pool holds the blocks of the swapped-out requests, and has room for them."""
-    if run.imported or not run.numbered or not run.steps["host_blocks_total"].any():
-        return None
     steps = run.steps.assign(expected=run.over_passes(*_swapped_out(run)))
     used, total = steps["host_blocks_used"], steps["host_blocks_total"]
     made = run.engine.get("host_blocks_total", total.iloc[0])
@@ -61,9 +63,9 @@ def host_pool_differs(run: Run) -> Violations | None:
     )
 
 
-def _swapped_out(run: Run) -> tuple[pd.DataFrame, pd.Series]:
+def _swapped_out(run: RecordedRun) -> tuple[pd.DataFrame, pd.Series]:
     """From when to when requests were swapped out, and the blocks of each."""
-    rows = run.preemptions[run.preemptions["policy"] == "swap"]
+    rows = run.preemptions[copies(run.preemptions["policy"])]
     out = rows[rows["event"] == "preempt"].reset_index(drop=True)
     back = rows[rows["event"] == "resume"].rename(columns={"step": "at"})[[*OF_REQUEST, "at"]]
     ended = out.join(run.ended, on=OF_REQUEST)["at"].fillna(np.inf)

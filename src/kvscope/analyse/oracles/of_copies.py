@@ -2,7 +2,15 @@
 
 import pandas as pd
 
-from kvscope.analyse.oracles.run import OF_PASS, TOLERANCE_S, Run, blocks_of, both, where
+from kvscope.actions import copies
+from kvscope.analyse.oracles.recorded_run import (
+    OF_PASS,
+    TOLERANCE_S,
+    RecordedRun,
+    blocks_of,
+    both,
+    where,
+)
 from kvscope.oracle import Violations
 
 FASTEST_BYTES_PER_S = 2e12
@@ -14,12 +22,10 @@ MOST = 0.5
 COPIED = {"preempt": "swap_out_s", "resume": "swap_in_s"}
 
 
-def bytes_wrong(run: Run) -> Violations | None:
+def bytes_wrong(run: RecordedRun) -> Violations:
     """A swap copies the blocks of the tokens that are kept, and recomputation copies nothing."""
-    if run.imported or run.preemptions.empty:
-        return None
     rows = run.preemptions
-    kept = blocks_of(rows["tokens"], run.records.block_size).where(rows["policy"] == "swap", 0)
+    kept = blocks_of(rows["tokens"], run.records.block_size).where(copies(rows["policy"]), 0)
     rows = rows.assign(expected=kept * run.engine["block_bytes"])
     return where(
         rows,
@@ -28,12 +34,10 @@ def bytes_wrong(run: Run) -> Violations | None:
     )
 
 
-def copy_missing(run: Run) -> Violations | None:
+def copy_missing(run: RecordedRun) -> Violations:
     """A swap was not refused, and has its copy's times: out at a preemption, in at a resumption."""
-    if run.imported or run.preemptions.empty:
-        return None
     rows = run.preemptions
-    swaps = rows["policy"] == "swap"
+    swaps = copies(rows["policy"])
     wrong = swaps & rows["refused"].astype(bool)
     for event, column in COPIED.items():
         wrong |= rows[column].notna() != (swaps & (rows["event"] == event))
@@ -42,11 +46,9 @@ def copy_missing(run: Run) -> Violations | None:
     return where(rows, wrong, lambda r: f"times of a copy do not suit a {r['event']}")
 
 
-def copy_outside_pass(run: Run) -> Violations | None:
+def copy_outside_pass(run: RecordedRun) -> Violations:
     """A copy is made within the forward part of its pass, one copy after the other."""
     rows = _copies(run)
-    if rows is None:
-        return None
     begin = rows["start_s"] + rows["schedule_s"]
     outside = rows["copy_start_s"] < begin - TOLERANCE_S
     outside |= rows["copy_end_s"] > begin + rows["forward_s"] + TOLERANCE_S
@@ -58,19 +60,17 @@ def copy_outside_pass(run: Run) -> Violations | None:
     )
 
 
-def copy_time_wrong(run: Run) -> Violations | None:
+def copy_time_wrong(run: RecordedRun) -> Violations:
     """A copy takes the time that its pass saw it take, and is no faster than memory.
 
-    On a GPU the pass sees only that it was launched.
+    Where copies are not awaited, as on a GPU, the pass sees only that they were launched.
     """
     rows = _copies(run)
-    if rows is None:
-        return None
     took = rows["swap_out_s"].fillna(rows["swap_in_s"])
     seen = rows["copy_end_s"] - rows["copy_start_s"]
     rows = rows.assign(took=took, seen=seen, wrong=took * FASTEST_BYTES_PER_S < rows["bytes"])
     fast = where(rows, rows["wrong"], lambda r: f"{r['bytes']} bytes in {r['took']:.9f} s")
-    if run.engine.get("device") != "cpu":
+    if not run.engine.get("copies_awaited"):
         return fast
     longer = rows["took"] > rows["seen"] + TOLERANCE_S
     shorter = rows["seen"] - rows["took"] > STOPWATCH_SHARE * rows["seen"] + STOPWATCH_S
@@ -79,10 +79,8 @@ def copy_time_wrong(run: Run) -> Violations | None:
     return both(fast, where(rows, differ, lambda r: words.format(r["took"], r["seen"])))
 
 
-def _copies(run: Run) -> pd.DataFrame | None:
-    """The copies in order of time, with their pass; None if there is none."""
+def _copies(run: RecordedRun) -> pd.DataFrame:
+    """The copies in order of time, with their pass."""
     rows = run.preemptions[run.preemptions["copy_start_s"].notna()]
-    if run.imported or rows.empty:
-        return None
     rows = rows.merge(run.steps[[*OF_PASS, "start_s", "schedule_s", "forward_s"]], on=OF_PASS)
     return rows.sort_values([*OF_PASS, "copy_start_s"], ignore_index=True)

@@ -6,7 +6,7 @@ nothing is said.
 
 from typing import Any
 
-from kvscope.oracle import NONE, Oracle, Violations
+from kvscope.oracle import NONE, Need, Oracle, Violations
 
 Facts = dict[str, Any]
 
@@ -30,6 +30,6 @@ def _differing(facts: Facts, key: str) -> Violations | None:
 
 
 ORACLES_OF_ENGINE: tuple[Oracle[Facts], ...] = (
-    Oracle(attention_differs, "kvscope's own attention on the CPU, and a warm-up"),
-    Oracle(swap_differs, "a request that was swapped in warm-up"),
+    Oracle(attention_differs, Need("kvscope's own attention on the CPU, and a warm-up")),
+    Oracle(swap_differs, Need("a request that was swapped in warm-up")),
 )

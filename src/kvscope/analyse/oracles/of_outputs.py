@@ -2,14 +2,12 @@
 
 import pandas as pd
 
-from kvscope.analyse.oracles.run import OF_REQUEST, Run, both, where
+from kvscope.analyse.oracles.recorded_run import OF_REQUEST, RecordedRun, both, where
 from kvscope.oracle import NONE, Violations
 
 
-def tokens_missing(run: Run) -> Violations | None:
+def tokens_missing(run: RecordedRun) -> Violations:
     """A request got all output tokens that it asked for, or it was given up."""
-    if run.requests.empty:
-        return None
     asked = run.records.workload.set_index("request_id")["output_tokens"].rename("asked")
     found = run.requests.join(asked, on="request_id")
     wrong = (found["output_tokens"] == found["asked"]) == found["aborted"].astype(bool)
@@ -23,13 +21,11 @@ def tokens_missing(run: Run) -> Violations | None:
     )
 
 
-def request_differs(run: Run) -> Violations | None:
+def request_differs(run: RecordedRun) -> Violations:
     """A request arrives and is as long as the workload says, and got the tokens of its passes.
 
     One that was served has computed its prompt and all its output tokens but the last.
     """
-    if run.requests.empty:
-        return None
     asked = run.records.workload.set_index("request_id")[["arrival_s", "prompt_tokens"]]
     rows = run.batch.groupby(OF_REQUEST)
     found = run.requests.join(asked.add_suffix("_asked"), on="request_id")
@@ -56,28 +52,22 @@ def request_differs(run: Run) -> Violations | None:
     )
 
 
-def outputs_differ(run: Run) -> Violations | None:
+def outputs_differ(run: RecordedRun) -> Violations:
     """Every repeat gave a request the same tokens, where it was not given up."""
     served = run.records.served
-    if served["repeat"].nunique() < 2:
-        return None
     first = served.groupby("request_id")["output_sha256"].transform("first")
     differ = served["output_sha256"] != first
     return where(served, differ, lambda _: "other tokens than in an earlier repeat")
 
 
-def nothing_served(run: Run) -> Violations | None:
+def nothing_served(run: RecordedRun) -> Violations:
     """Every repeat served somebody to the end."""
-    if run.requests.empty:
-        return None
     empty = run.requests.groupby("repeat")["aborted"].all().reset_index()
     return where(empty, empty["aborted"], lambda _: "all requests were aborted")
 
 
-def blocks_leaked(run: Run) -> Violations | None:
+def blocks_leaked(run: RecordedRun) -> Violations:
     """Every repeat gave all its blocks back, the cache's and the host pool's."""
-    if "leaked_blocks" not in run.engine:
-        return None
     leaks = run.engine["leaked_blocks"]
     if not leaks:
         return NONE

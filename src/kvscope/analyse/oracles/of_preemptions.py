@@ -3,11 +3,12 @@
 import numpy as np
 import pandas as pd
 
-from kvscope.analyse.oracles.run import (
+from kvscope.actions import keeps
+from kvscope.analyse.oracles.recorded_run import (
     OF_PASS,
     OF_REQUEST,
     TOLERANCE_S,
-    Run,
+    RecordedRun,
     blocks_of,
     both,
     where,
@@ -18,17 +19,17 @@ ALIKE = ("policy", "refused", "tokens")
 """What a resumption repeats of its preemption."""
 
 
-def preemptions_differ(run: Run) -> Violations | None:
+def preemptions_differ(run: RecordedRun) -> Violations:
     """The preemptions recorded are those that the scheduler counted, of each pass and request."""
-    if run.imported:
-        return None
     return both(
         _counts_differ(run, run.steps, OF_PASS, "preempted_requests"),
         _counts_differ(run, run.requests, OF_REQUEST, "preemptions"),
     )
 
 
-def _counts_differ(run: Run, frame: pd.DataFrame, key: list[str], column: str) -> Violations:
+def _counts_differ(
+    run: RecordedRun, frame: pd.DataFrame, key: list[str], column: str
+) -> Violations:
     lost = run.preemptions[run.preemptions["event"] == "preempt"]
     found = frame.join(lost.groupby(key).size().rename("rows"), on=key).fillna({"rows": 0})
     return where(
@@ -38,10 +39,8 @@ def _counts_differ(run: Run, frame: pd.DataFrame, key: list[str], column: str) -
     )
 
 
-def context_wrong(run: Run) -> Violations | None:
+def context_wrong(run: RecordedRun) -> Violations:
     """A request goes on where it was; after a preemption, with the tokens that were kept of it."""
-    if run.imported:
-        return None
     rows = _with_preemption(run)
     rows["expected"] = np.where(rows["resumes"], rows["kept"], rows["previous_tokens"])
     return where(
@@ -51,10 +50,8 @@ def context_wrong(run: Run) -> Violations | None:
     )
 
 
-def resumed_wrong(run: Run) -> Violations | None:
+def resumed_wrong(run: RecordedRun) -> Violations:
     """A request counts as resumed from its preemption until it gives a token, and only then."""
-    if run.imported:
-        return None
     rows = run.batch
     given = rows["step"].where(rows["sampled_tokens"] > 0)
     own = [rows[key] for key in OF_REQUEST]
@@ -67,14 +64,12 @@ def resumed_wrong(run: Run) -> Violations | None:
     )
 
 
-def resumption_wrong(run: Run) -> Violations | None:
+def resumption_wrong(run: RecordedRun) -> Violations:
     """Each preempted request that runs again has one resumption, which repeats its preemption.
 
     It is of the first pass after it, and says how long the request waited, and what it computes
     again.
     """
-    if run.imported:
-        return None
     due = _with_preemption(run)
     due = due[due["resumes"]]
     back = run.preemptions[run.preemptions["event"] == "resume"]
@@ -95,10 +90,8 @@ def resumption_wrong(run: Run) -> Violations | None:
     )
 
 
-def preemption_misplaced(run: Run) -> Violations | None:
+def preemption_misplaced(run: RecordedRun) -> Violations:
     """A request is preempted while its pass is scheduled, with the tokens and blocks it had."""
-    if run.imported:
-        return None
     lost = run.preemptions[run.preemptions["event"] == "preempt"]
     found = lost.merge(run.steps[[*OF_PASS, "start_s", "schedule_s", "before_s"]], on=OF_PASS)
     early = found["time_s"] < found["before_s"] - TOLERANCE_S
@@ -125,13 +118,11 @@ def _had(row: object) -> str:
     return f"{found['tokens']} tokens in {found['blocks']} blocks taken, it had {found['had']:.0f}"
 
 
-def refused_wrong(run: Run) -> Violations | None:
+def refused_wrong(run: RecordedRun) -> Violations:
     """A copy is refused where the host pool has no room for it; swap recomputes nothing else.
 
     In use are at most the blocks of the pass before and those of the victims before it in its own.
     """
-    if run.imported or run.preemptions.empty or not run.numbered:
-        return None
     lost = run.preemptions[run.preemptions["event"] == "preempt"]
     pool = run.steps[[*OF_PASS, "host_blocks_total"]].copy()
     pool["held"] = run.steps.groupby("repeat")["host_blocks_used"].shift(fill_value=0)
@@ -153,7 +144,7 @@ def refused_wrong(run: Run) -> Violations | None:
     )
 
 
-def _with_preemption(run: Run) -> pd.DataFrame:
+def _with_preemption(run: RecordedRun) -> pd.DataFrame:
     """The rows of `batch`; of those that resume, with their preemption and what was `kept`."""
     rows = run.batch
     resumes = rows["preempted_step"] > rows["previous_step"]
@@ -162,5 +153,5 @@ def _with_preemption(run: Run) -> pd.DataFrame:
     lost = lost.rename(columns={"step": "preempted_step", "recomputed_tokens": "_"})
     rows = rows.merge(lost.drop(columns="_"), on=[*OF_REQUEST, "preempted_step"], how="left")
     rows = rows.merge(run.steps[[*OF_PASS, "start_s"]], on=OF_PASS, how="left")
-    rows["kept"] = rows["tokens"].where(rows["policy"] == "swap", 0)
+    rows["kept"] = rows["tokens"].where(keeps(rows["policy"]), 0)
     return rows

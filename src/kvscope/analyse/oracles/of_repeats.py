@@ -2,21 +2,21 @@
 
 import pandas as pd
 
-from kvscope.analyse.oracles.run import OF_PASS, TOLERANCE_S, Run, both, where
-from kvscope.oracle import Violations
+from kvscope.analyse.oracles.recorded_run import OF_PASS, TOLERANCE_S, RecordedRun, both, where
+from kvscope.oracle import NONE, Violations
 
 NANOSECONDS = 1e-9
 ENDING_S, ENDING_SHARE = 0.050, 0.02
 """What may lie between a repeat's last token and its end: so long, and such a share of it."""
 
 
-def repeats_differ(run: Run) -> Violations | None:
+def repeats_differ(run: RecordedRun) -> Violations | None:
     """The repeats are those of run.json, one after the other, none twice, each as long as there.
 
     There stand the times of the clock that was read around a repeat, whatever its passes say.
     """
     told = run.facts.get("clock", {}).get("repeats")
-    if run.imported or told is None:
+    if told is None:
         return None
     clock = pd.DataFrame(told, columns=["repeat", "start_ns", "duration_s"]).set_index("repeat")
     repeats = clock.join(_last_s(run), how="outer").reset_index()
@@ -28,11 +28,11 @@ def repeats_differ(run: Run) -> Violations | None:
         where(repeats, took.isna() | last.isna(), lambda _: "not in run.json, or not in a table"),
         where(repeats, long, lambda r: f"{r['last_s']:.6f} s, by the clock {r['duration_s']:.6f}"),
         where(repeats, overlap, lambda _: "begins before the one before has ended"),
-        _copied(run),
+        _copied(run) if run.measured else NONE,
     )
 
 
-def _last_s(run: Run) -> pd.Series:
+def _last_s(run: RecordedRun) -> pd.Series:
     """By repeat: when its last pass or request ended."""
     of_passes = run.steps.groupby("repeat")["end_s"].max()
     of_requests = run.requests.groupby("repeat")["finished_s"].max()
@@ -40,7 +40,7 @@ def _last_s(run: Run) -> pd.Series:
     return last.rename("last_s")
 
 
-def _copied(run: Run) -> Violations:
+def _copied(run: RecordedRun) -> Violations:
     """Repeats whose passes took to the nanosecond what those of an earlier one took."""
     took = run.steps.sort_values(OF_PASS).groupby("repeat")["duration_s"].agg(tuple).reset_index()
     return where(took, took["duration_s"].duplicated(), lambda _: "a copy of an earlier repeat")

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kvscope.analyse.oracles.run import Run, where
+from kvscope.analyse.oracles.recorded_run import RecordedRun, where
 from kvscope.oracle import NONE, Violations
 from kvscope.plan.models import BYTES
 
@@ -16,10 +16,8 @@ Pair = tuple[str, Any, Any]
 """What it is, what the run has, and what was asked for; None: nothing was."""
 
 
-def settings_differ(run: Run) -> Violations | None:
+def settings_differ(run: RecordedRun) -> Violations:
     """The engine, its memory, the requests and the repeats are as the experiment asks."""
-    if run.imported or not run.settings:
-        return None
     wrong = [
         f"{name} is {found}, asked for was {asked}"
         for name, found, asked in (*_of_engine(run), *_of_requests(run), *_of_repeats(run))
@@ -28,7 +26,7 @@ def settings_differ(run: Run) -> Violations | None:
     return Violations(len(wrong), wrong[0]) if wrong else NONE
 
 
-def _of_engine(run: Run) -> Iterator[Pair]:
+def _of_engine(run: RecordedRun) -> Iterator[Pair]:
     made, cache, model = run.engine, run.section("cache"), run.section("model")
     size = cache.get("block_size")
     block_bytes = _block_bytes(size, model)
@@ -43,7 +41,7 @@ def _of_engine(run: Run) -> Iterator[Pair]:
 
 
 def _block_bytes(block_size: Any, model: Mapping[str, Any]) -> int | None:
-    """Bytes of K and V of a block over all layers; None where the model is not told in full."""
+    """Bytes of K and V of a block over all layers; None where the model is not known in full."""
     parts = [block_size, *(model.get(key) for key in ("layers", "kv_heads", "head_size"))]
     width = BYTES.get(str(model.get("dtype")))
     if width is None or not all(isinstance(part, int) for part in parts):
@@ -59,18 +57,18 @@ def _blocks(section: Mapping[str, Any], prefix: str, block_bytes: int | None) ->
     return blocks
 
 
-def _of_requests(run: Run) -> Iterator[Pair]:
+def _of_requests(run: RecordedRun) -> Iterator[Pair]:
     asked = run.section("workload")
     yield "the number of requests", len(run.records.workload), asked.get("num_requests")
     arrival, at = asked.get("arrival"), run.records.workload["arrival_s"]
     yield "the first arrival", at.min(), 0.0 if arrival in ("all_at_once", "poisson") else None
     yield "the last arrival", at.max(), 0.0 if arrival == "all_at_once" else None
     if "timeout_s" not in asked:
-        yield "the number of requests given up", len(run.records.given_up), 0
+        yield "the number of requests given up", len(run.records.aborted), 0
 
 
-def _of_repeats(run: Run) -> Iterator[Pair]:
-    asked, told = run.settings.get("repeats"), run.facts.get("repeats", {})
+def _of_repeats(run: RecordedRun) -> Iterator[Pair]:
+    asked, told = run.records.settings.get("repeats"), run.facts.get("repeats", {})
     rule = asked if isinstance(asked, Mapping) else {"min": asked, "max": asked}
     least, most = rule.get("min"), rule.get("max")
     if not (isinstance(least, int) and isinstance(most, int)):
@@ -84,12 +82,12 @@ def _of_repeats(run: Run) -> Iterator[Pair]:
         yield "repeats.measured of run.json", told["measured"], measured
 
 
-def limit_exceeded(run: Run) -> Violations | None:
+def limit_exceeded(run: RecordedRun) -> Violations | None:
     """No pass computes more tokens, or serves more requests, than the experiment lets it."""
     engine, batching = run.section("engine"), run.section("batching")
     tokens = _least(engine.get("max_num_batched_tokens"), batching.get("chunk_tokens"))
     requests = _least(engine.get("max_num_seqs"))
-    if run.imported or tokens == requests == math.inf:
+    if tokens == requests == math.inf:
         return None
     steps = run.steps
     words = f"{{}} tokens of {{}} requests, at most {tokens} of {requests}"

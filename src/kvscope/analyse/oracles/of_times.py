@@ -3,7 +3,14 @@
 import numpy as np
 import pandas as pd
 
-from kvscope.analyse.oracles.run import OF_PASS, OF_REQUEST, TOLERANCE_S, Run, both, where
+from kvscope.analyse.oracles.recorded_run import (
+    OF_PASS,
+    OF_REQUEST,
+    TOLERANCE_S,
+    RecordedRun,
+    both,
+    where,
+)
 from kvscope.oracle import NONE, Violations
 from kvscope.stalls import stalled
 
@@ -13,11 +20,9 @@ BETWEEN_SHARE, BETWEEN_S, BETWEEN_OF_REQUEST_S = 0.2, 1e-3, 5e-5
 """What the engine may take between two passes: of their time, by pass, and by request in it."""
 
 
-def passes_overlap(run: Run) -> Violations | None:
+def passes_overlap(run: RecordedRun) -> Violations:
     """A pass begins after the one before has ended, and its parts all take time and fit into it."""
     steps = run.steps
-    if run.imported:
-        return None  # durations and times were published apart, and rounded
     early = steps["start_s"] < steps["before_s"] - TOLERANCE_S
     rest = steps["duration_s"] - steps["schedule_s"] - steps["forward_s"]
     least = np.minimum.reduce([steps["schedule_s"], steps["forward_s"], rest])
@@ -25,16 +30,14 @@ def passes_overlap(run: Run) -> Violations | None:
         where(steps, early, lambda r: f"begins {r['before_s'] - r['start_s']:.6f} s too early"),
         where(
             steps,
-            least < LEAST_S,
+            run.measured & (least < LEAST_S),
             lambda r: f"{r['schedule_s']:.6f} + {r['forward_s']:.6f} s of {r['duration_s']:.6f} s",
         ),
     )
 
 
-def passes_apart(run: Run) -> Violations | None:
+def passes_apart(run: RecordedRun) -> Violations:
     """While a request is there pass follows pass: little time is lost between them."""
-    if run.imported or not run.numbered:
-        return None
     steps = run.steps
     left = run.arrived("before_s") > run.ended_before
     lost = (steps["start_s"] - steps["before_s"]).where(left & (steps["step"] > 0), 0.0)
@@ -49,7 +52,7 @@ def passes_apart(run: Run) -> Violations | None:
     )
 
 
-def stalled_wrong(run: Run) -> Violations | None:
+def stalled_wrong(run: RecordedRun) -> Violations:
     """A pass counts as stalled where its duration, beside those of its kind, says so."""
     steps = run.records.steps
     return where(
@@ -59,12 +62,10 @@ def stalled_wrong(run: Run) -> Violations | None:
     )
 
 
-def layers_outside_pass(run: Run) -> Violations | None:
+def layers_outside_pass(run: RecordedRun) -> Violations:
     """Every pass runs every layer once, one after another, between its schedule and its tokens."""
-    count = run.engine.get("layers")
-    if run.imported or not count:
-        return None
-    layers = run.layers.sort_values([*OF_PASS, "start_s"], ignore_index=True)
+    count = run.engine["layers"]
+    layers = run.records.layers.sort_values([*OF_PASS, "start_s"], ignore_index=True)
     layers = layers.merge(
         run.steps[[*OF_PASS, "start_s", "schedule_s", "forward_s"]],
         on=OF_PASS,
@@ -79,7 +80,9 @@ def layers_outside_pass(run: Run) -> Violations | None:
     place = layers.groupby(OF_PASS).cumcount()
     disorder = layers["layer"] != place
     between = (layers["start_s"] - before)[place > 0]
-    sizes = run.steps[OF_PASS].join(run.layers.groupby(OF_PASS).size().rename("layers"), on=OF_PASS)
+    sizes = run.steps[OF_PASS].join(
+        run.records.layers.groupby(OF_PASS).size().rename("layers"), on=OF_PASS
+    )
     few = sizes["layers"].fillna(0) != count
     return both(
         where(layers, outside, lambda _: "outside of the pass's forward part"),
@@ -87,19 +90,17 @@ def layers_outside_pass(run: Run) -> Violations | None:
         where(layers, disorder, lambda _: "out of order"),
         where(sizes, few, lambda r: f"{r['layers']:.0f} of {count} layers"),
         Violations(1, "more time lies between layers than in them")
-        if between.median() > layers["duration_s"].median()
+        if run.measured and between.median() > layers["duration_s"].median()
         else NONE,
     )
 
 
-def request_times_differ(run: Run) -> Violations | None:
+def request_times_differ(run: RecordedRun) -> Violations:
     """A request's times are those of its passes, and follow one another.
 
     It is first scheduled when its first pass begins; its first token comes when the first pass
     ends that gave it one, its last with the last; none of this is before its arrival.
     """
-    if run.requests.empty:
-        return None
     found = run.requests.join(_times(run), on=OF_REQUEST)
     served = ~found["aborted"].astype(bool)
     # A time that the passes know must be in `requests`, and no other.
@@ -117,14 +118,14 @@ def request_times_differ(run: Run) -> Violations | None:
     )
 
 
-def given_up_wrong(run: Run) -> Violations | None:
+def given_up_wrong(run: RecordedRun) -> Violations | None:
     """A request is given up between two passes, at the first end of a pass after its time is over.
 
     It counts from its arrival, and is looked at from the first pass on that begins after that.
     """
     timeout_s = run.section("workload").get("timeout_s")
-    gone = run.records.given_up
-    if run.imported or timeout_s is None or gone.empty:
+    gone = run.records.aborted
+    if timeout_s is None or gone.empty:
         return None
     found = gone.assign(limit=gone["arrival_s"] + timeout_s)
     wrong = found["finished_s"] < found["limit"] - TOLERANCE_S
@@ -143,7 +144,7 @@ def given_up_wrong(run: Run) -> Violations | None:
     return where(found, wrong, lambda r: words.format(r["finished_s"], r["limit"]))
 
 
-def _times(run: Run) -> pd.DataFrame:
+def _times(run: RecordedRun) -> pd.DataFrame:
     """By request: when its first pass began, and when its first and last token were there."""
     rows = run.batch.merge(run.steps[[*OF_PASS, "start_s", "end_s"]], on=OF_PASS)
     given = rows[rows["sampled_tokens"] > 0].groupby(OF_REQUEST)["end_s"]

@@ -6,7 +6,14 @@ import numpy as np
 import pandas as pd
 
 from kvscope import tables
-from kvscope.analyse.oracles.run import OF_PASS, OF_REQUEST, Bools, Run, both, where
+from kvscope.analyse.oracles.recorded_run import (
+    OF_PASS,
+    OF_REQUEST,
+    RecordedRun,
+    both,
+    where,
+)
+from kvscope.arraytypes import Bools
 from kvscope.oracle import Violations
 
 KEYS = {
@@ -27,31 +34,27 @@ UNKNOWN_TO_OTHERS = {"schedule_s", "forward_s", "bytes", "time_s"}
 """Columns that published runs may leave without a value."""
 
 
-def row_repeated(run: Run) -> Violations | None:
+def row_repeated(run: RecordedRun) -> Violations:
     """No request, pass, row of a batch, preemption or layer is recorded twice."""
-    if run.imported:
-        return None  # published preemptions do not say whose they are
     return both(
         *(_bad(name, frame, frame.duplicated(KEYS[name]), "twice") for name, frame in _frames(run))
     )
 
 
-def value_missing(run: Run) -> Violations | None:
+def value_missing(run: RecordedRun) -> Violations:
     """Every row has a finite value in every column where one is due."""
     return both(*(_missing(run, name, frame) for name, frame in _frames(run)))
 
 
-def _missing(run: Run, name: str, frame: pd.DataFrame) -> Violations | None:
+def _missing(run: RecordedRun, name: str, frame: pd.DataFrame) -> Violations:
     optional = NULLABLE.get(name, set()) | (UNKNOWN_TO_OTHERS if run.imported else set())
     due = [column for column in tables.TABLES[name].names if column not in optional]
     absent = frame[due].isna() | frame[due].isin([np.inf, -np.inf])
     return _bad_cell(name, frame, absent, "has no finite value")
 
 
-def value_negative(run: Run) -> Violations | None:
+def value_negative(run: RecordedRun) -> Violations:
     """No time, duration, size or count is below zero."""
-    if run.imported:
-        return None
     return both(
         *(
             _bad_cell(name, frame, frame.select_dtypes("number") < 0, "is below zero")
@@ -60,7 +63,7 @@ def value_negative(run: Run) -> Violations | None:
     )
 
 
-def time_source_differs(run: Run) -> Violations | None:
+def time_source_differs(run: RecordedRun) -> Violations | None:
     """Every time comes from where run.json says."""
     source = run.facts.get("time_source")
     if source is None:
@@ -74,16 +77,14 @@ def time_source_differs(run: Run) -> Violations | None:
     )
 
 
-def row_without_owner(run: Run) -> Violations | None:
+def row_without_owner(run: RecordedRun) -> Violations:
     """Every row names a request that was asked for, and a pass that there was.
 
     The passes of a repeat are numbered from 0, and every repeat has every request of the workload.
     """
-    if run.imported:
-        return None
     passes = pd.MultiIndex.from_frame(run.steps[OF_PASS])
     asked = set(run.records.workload["request_id"])
-    found: list[Violations | None] = [_gap(run)]
+    found: list[Violations] = [_gap(run)]
     for name, frame in _frames(run):
         if "step" in frame and name != "steps":
             strange = ~pd.MultiIndex.from_frame(frame[OF_PASS]).isin(passes)
@@ -108,16 +109,11 @@ def _bad_cell(name: str, frame: pd.DataFrame, bad: pd.DataFrame, why: str) -> Vi
     return _bad(name, frame, rows, f"{column} {why}")
 
 
-def _gap(run: Run) -> Violations:
+def _gap(run: RecordedRun) -> Violations:
     wrong = run.steps["step"] != run.steps.groupby("repeat").cumcount()
     return where(run.steps, wrong, lambda _: "passes are not numbered from 0 without a gap")
 
 
-def _frames(run: Run) -> Iterator[tuple[str, pd.DataFrame]]:
-    records = run.records
-    yield "workload", records.workload
-    yield "requests", records.requests
-    yield "steps", records.steps
-    yield "batch", records.batch
-    yield "preemptions", records.preemptions
-    yield "layers", run.layers
+def _frames(run: RecordedRun) -> Iterator[tuple[str, pd.DataFrame]]:
+    for table in tables.HOST_TABLES:
+        yield table.name, getattr(run.records, table.name)

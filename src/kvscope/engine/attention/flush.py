@@ -1,71 +1,77 @@
-"""What the kernels of one layer recorded on a CPU, as `kernel_events.jsonl.zst` has it."""
+"""What the kernels of one layer recorded, as a line of `kernel_events.jsonl.zst` has it."""
 
+from collections.abc import Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from kvscope.events import ALL_HEADS, RECORD_ALL_HEADS
+from kvscope.events import ALL_HEADS, COLUMNS, RECORD_ALL_HEADS
 
-Events = npt.NDArray[Any]
-Counts = npt.NDArray[np.int64]
-
-
-class Part(NamedTuple):
-    """One kernel's events by worker, and how many each worker dropped."""
-
-    kernel: Any  # tracer.TracedKernel
-    events: list[Events]
-    dropped: Counts
+Column = npt.NDArray[Any]
 
 
-def cut(segments: list[Events], first: Counts, last: Counts) -> list[Events]:
-    """The events of each segment from `first` on, before `last`."""
-    return [events[a:b] for events, a, b in zip(segments, first, last, strict=True)]
+class Launch(NamedTuple):
+    """What one launch of a kernel recorded; instants in ticks of the tracer's clock.
+
+    `segments` has columns with a row a segment: `events` and `dropped`, their numbers; on a GPU
+    also the processor, and start and end by its clock (`…_clock`) and the timer (`…_timer`).
+    """
+
+    kernel: str  # of events.KERNELS
+    layer: int
+    start_ticks: int
+    end_ticks: int
+    segments: dict[str, Column]
+    events: Column  # events.RECORD, segment after segment
 
 
-def of_kernels(parts: list[Part]) -> dict[str, Any]:
-    """What the kernels of one layer recorded; instants count from the first kernel's start."""
-    origin = parts[0].kernel.start_ticks
-    workers = range(len(parts[0].events))
-    events = np.concatenate([events for part in parts for events in part.events])
+def of_launches(launches: Sequence[Launch]) -> dict[str, Any]:
+    """The kernels, segments and events of a layer's launches (docs/TRACE_SPEC.md).
+
+    Launches of one kernel in a row, for decoding and for prefilling requests, are one kernel.
+    Instants of the clock count from `origin_ticks`, the first kernel's start. So do events, unless
+    processors have clocks of their own, with which they stamp events.
+    """
+    kernels = [list(group) for _, group in groupby(launches, key=lambda launch: launch.kernel)]
+    origin = min(launch.start_ticks for launch in launches)
+    segments = {
+        name: np.concatenate([launch.segments[name] for launch in launches])
+        for name in launches[0].segments
+    }
+    counts = [sum(len(launch.segments["events"]) for launch in group) for group in kernels]
+    events = np.concatenate([launch.events for launch in launches])
     return {
-        "other_layers": int((events["layer"] != parts[0].kernel.layer).sum()),
+        "other_layers": int((events["layer"] != launches[0].layer).sum()),
         "origin_ticks": origin,
         "kernels": [
             {
-                "kernel": part.kernel.kernel,
-                "start_ticks": part.kernel.start_ticks - origin,
-                "end_ticks": part.kernel.end_ticks - origin,
+                "kernel": group[0].kernel,
+                "start_ticks": min(launch.start_ticks for launch in group) - origin,
+                "end_ticks": max(launch.end_ticks for launch in group) - origin,
             }
-            for part in parts
+            for group in kernels
         ],
         "segments": {
-            "kernel": [number for number in range(len(parts)) for _ in workers],
-            "worker": [worker for _ in parts for worker in workers],
-            "events": [len(events) for part in parts for events in part.events],
-            "dropped": [int(count) for part in parts for count in part.dropped],
+            "kernel": np.repeat(np.arange(len(kernels)), counts),
+            "worker": np.concatenate([np.arange(count) for count in counts]),
+            **{
+                name: column - origin if name.endswith("_timer") else column
+                for name, column in segments.items()
+            },
         },
-        "events": columns(events, origin),
+        "events": columns(events, 0 if "start_clock" in segments else origin),
     }
 
 
-def columns(events: Events, origin: int = 0) -> dict[str, Events]:
-    """The records' fields as arrays, starts counted from `origin`."""
-    heads = events["kv_head"].astype(np.int32)
-    return {
-        "kind": plain(events["kind"]),
-        "row": plain(events["row"]),
-        "kv_head": np.where(heads == RECORD_ALL_HEADS, ALL_HEADS, heads),
-        "block": plain(events["block"]),
-        "block_position": plain(events["block_position"]),
-        "offset_tokens": plain(events["offset_tokens"]),
-        "tokens": plain(events["tokens"]),
-        "start_ticks": events["start_ticks"].astype(np.int64) - origin,
-        "duration_ticks": plain(events["duration_ticks"]),
-    }
+def columns(events: Column, origin: int) -> dict[str, Column]:
+    """The fields of records as arrays by themselves, which orjson can write; starts after `origin`.
 
-
-def plain(column: Events) -> Events:
-    """A field of records as an array by itself, which orjson can write."""
-    return np.ascontiguousarray(column)
+    What touches all KV heads has the head ALL_HEADS.
+    """
+    found = {name: np.ascontiguousarray(events[name]) for name in COLUMNS}
+    heads = found["kv_head"].astype(np.int32)
+    found["kv_head"] = np.where(heads == RECORD_ALL_HEADS, ALL_HEADS, heads)
+    found["start_ticks"] = found["start_ticks"].astype(np.int64) - origin
+    return found

@@ -5,10 +5,12 @@ and V are gathered by its block table; those of the tokens of the pass are what 
 given to write, so that what it wrote elsewhere, or not at all, shows.
 """
 
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
+from kvscope.engine.attention.batch import BatchRow
 from kvscope.engine.checks import Comparisons, Passes
 
 # Of the largest value: rounding of the output, and of sums over the context.
@@ -17,63 +19,47 @@ LARGEST = 1e9  # an error that is no number counts as this one
 MOST_QUERIES = 32  # of a request
 
 
-class Asked(NamedTuple):
-    """One request of a batch."""
-
-    first: int  # of its queries, among the batch's tokens
-    queries: int
-    length: int  # tokens in the cache after this pass
-    blocks: torch.Tensor  # in use, in order
-
-
-class Asking(Protocol):
-    """A batch, as a backend's metadata has it."""
-
-    def asked(self) -> list[Asked]:
-        """Its requests."""
-
-
 class ReferenceChecks(Comparisons):
-    """Holds attention's outputs against the reference; `look` is called with every layer's."""
+    """Compares attention's outputs with the reference; `compare` is called by every layer."""
 
     def __init__(self) -> None:
         super().__init__()
         self.largest, self.tolerance = 0.0, 0.0
         self.passes = Passes()
-        self._request: int | None = None
+        self._row: int | None = None
 
-    def look(
+    def compare(
         self,
         layer: int,
         attention: Any,
         given: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
         kv_cache: torch.Tensor,
-        batch: Asking,
+        batch: Callable[[], list[BatchRow]],
         output: torch.Tensor,
     ) -> None:
-        """A layer has attended: `given` are the query, key and value of its tokens."""
+        """A layer has attended: `given` are the query, key and value of its tokens, (tokens, heads
+        or KV heads, head size); `attention.gathered` reads `kv_cache`."""
         looks = self.passes.looks
         if not self.passes.reach(layer):
             return
-        asked = batch.asked()
-        if self.passes.looks > looks or self._request is None:
-            self._request = chosen(asked, self.passes.looks)
-        request = asked[self._request]
-        rows = sampled(request)
-        own = slice(request.first, request.first + request.queries)
-        query, key, value = (tensor[own] for tensor in given)
-        before = request.length - request.queries
+        rows = batch()
+        if self.passes.looks > looks or self._row is None:
+            self._row = request_of_turn(rows, self.passes.looks)
+        row = rows[self._row]
+        queries = sample_queries(row)
+        query, key, value = (tensor[row.own] for tensor in given)
+        before = row.length - row.queries
         keys, values = (
             torch.cat((cached[:before], new))
             for cached, new in zip(
-                attention.gathered(kv_cache, request.blocks), (key, value), strict=True
+                attention.gathered(kv_cache, row.blocks), (key, value), strict=True
             )
         )
-        expected = attend(query[rows], keys, values, before + rows, attention.scale)
-        found = output[own].view(query.shape)[rows].double()
-        self._compare(found, expected, TOLERANCES[output.dtype], f"layer {layer}")
+        expected = attend(query[queries], keys, values, before + queries, attention.scale)
+        found = output[row.own].view(query.shape)[queries].double()
+        self._judge(found, expected, TOLERANCES[output.dtype], f"layer {layer}")
 
-    def _compare(
+    def _judge(
         self, found: torch.Tensor, expected: torch.Tensor, tolerance: float, where: str
     ) -> None:
         """`found` and `expected`: (queries, heads, head size)."""
@@ -94,20 +80,20 @@ class ReferenceChecks(Comparisons):
         return super().facts | {"largest_error": self.largest, "tolerance": self.tolerance}
 
 
-def chosen(asked: list[Asked], turn: int) -> int:
-    """The request to look at: in turns the longest, the one with most queries, and each."""
-    rows = range(len(asked))
+def request_of_turn(rows: list[BatchRow], turn: int) -> int:
+    """The request to recompute: in turns the one with most queries, the longest, and any."""
+    numbers = range(len(rows))
     if turn % 3 == 1:
-        return max(rows, key=lambda row: (asked[row].queries, asked[row].length))
+        return max(numbers, key=lambda n: (rows[n].queries, rows[n].length))
     if turn % 3 == 2:
-        return max(rows, key=lambda row: asked[row].length)
-    return turn % len(asked)
+        return max(numbers, key=lambda n: rows[n].length)
+    return turn % len(rows)
 
 
-def sampled(request: Asked) -> torch.Tensor:
-    """The queries to look at, spread evenly from the first to the last."""
-    count = min(request.queries, MOST_QUERIES)
-    return torch.linspace(0, request.queries - 1, count).round().long()
+def sample_queries(row: BatchRow) -> torch.Tensor:
+    """Queries of a request, spread evenly from the first to the last: MOST_QUERIES at most."""
+    count = min(row.queries, MOST_QUERIES)
+    return torch.linspace(0, row.queries - 1, count).round().long()
 
 
 def attend(
@@ -119,8 +105,8 @@ def attend(
 ) -> torch.Tensor:
     """softmax(scale · Q Kᵀ) V, where a query at position p sees the tokens 0 … p.
 
-    query (queries, heads, head size), keys and values (tokens, KV heads, head size); as many heads
-    after one another share a KV head as there are of the ones for each of the others.
+    query (queries, heads, head size), keys and values (tokens, KV heads, head size); `heads / KV
+    heads` heads in a row share a KV head. Returns (queries, heads, head size) in float64.
     """
     group = query.shape[1] // keys.shape[1]
     hidden = torch.arange(len(keys))[None, :] > positions[:, None]

@@ -8,7 +8,6 @@ the forward pass.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from time import perf_counter_ns
 from typing import Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
@@ -19,6 +18,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     SupportsHMA,
 )
 
+from kvscope.engine.devices.platform import Platform
 from kvscope.engine.overflow import copies
 from kvscope.engine.overflow.copies import Transfer
 from kvscope.engine.overflow.host_pool import HostPool
@@ -66,6 +66,7 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA):
         self.orders = SwapOrders()
         self.transfers: list[Transfer] = []  # the scheduler's half: all there were
         self.done: list[Transfer] = []  # the worker's half: those of the pass under way
+        self.platform: Platform  # the worker's half: set before anything is copied
 
     # ------------------------------------------------------------------ the scheduler's half
 
@@ -132,11 +133,9 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA):
 
     def _carry_out(self, order: Order, direction: str, copy: Callable[..., None]) -> None:
         request_id, blocks, host = order
-        start_ns = perf_counter_ns()
-        seconds = copies.timed(
-            lambda: copy(self.cache, blocks, self.host, host), on_gpu=self.cache[0].is_cuda
-        )
-        end_ns = perf_counter_ns()
+        start_ns = self.platform.clock.now_ns()
+        seconds = self.platform.timed(lambda: copy(self.cache, blocks, self.host, host))
+        end_ns = self.platform.clock.now_ns()
         moved = len(blocks) * self.block_bytes
         self.done.append(
             Transfer(request_id, direction, len(blocks), moved, start_ns, end_ns, seconds)

@@ -1,11 +1,10 @@
-"""Copies of blocks between the KV cache and the host pool, and the time they take.
+"""Copies of blocks between the KV cache and the host pool.
 
 Both memories are seen as planes: two-dimensional views of bytes, a row a block. A cache laid out
 layer by layer has a plane a layer; one that keeps all layers of a block together has one plane.
 """
 
 import ctypes
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -151,29 +150,6 @@ class Transfer:
     direction: str  # 'out' of the cache or 'in'
     blocks: int
     bytes: int
-    start_ns: int  # of the host's monotonic clock; on a GPU the copy is launched then
+    start_ns: int  # of the platform's clock; on a GPU the copy is launched then
     end_ns: int
     seconds: Callable[[], float]  # on the device that copied; once the pass is over
-
-
-def timed(copy: Callable[[], None], on_gpu: bool) -> Callable[[], float]:
-    """Run a copy; returns what tells its duration in seconds.
-
-    On a GPU the copy is only launched here, and CUDA events time it on its stream. The duration
-    may be asked for when the pass has ended.
-    """
-    if on_gpu:
-        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        before.record()
-        copy()
-        after.record()
-
-        def elapsed() -> float:
-            after.synchronize()
-            return float(before.elapsed_time(after)) * 1e-3
-
-        return elapsed
-    start = time.perf_counter()
-    copy()
-    duration = time.perf_counter() - start
-    return lambda: duration

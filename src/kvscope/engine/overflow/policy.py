@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 from typing import Any
 
-from kvscope.errors import BadInput
+from kvscope.actions import RECOMPUTE, Action
+from kvscope.plan.policy import Overflow
 
 
 @dataclass(frozen=True)
 class Victim:
-    """A request about to be preempted: what its blocks hold."""
+    """A request that may be preempted: what its blocks hold."""
 
     request_id: str  # vLLM's internal id
     prompt_tokens: int
@@ -17,24 +18,24 @@ class Victim:
     preemptions: int  # times it was preempted before
 
 
-class OverflowPolicy:
-    """What becomes of the blocks of a request that is preempted: kept on the host, or given up.
+class OverflowPolicy(Overflow):
+    """Which request is preempted when the cache is full, and what becomes of its blocks.
 
-    A policy is made with its settings, the keys of its configuration beside `name`.
+    Its fields are the keys of its configuration. Private attributes (`_seen: int = 0`) may hold
+    what it learns: an engine has a policy of its own.
     """
 
     def engine_arguments(self, host_blocks: int) -> dict[str, Any]:
-        """What it adds to vLLM's `EngineArgs`; `host_blocks` is the size of its pool in blocks.
-
-        BadInput here: what keeps nothing has no pool. `Swap` has one.
-        """
-        if host_blocks:
-            raise BadInput(
-                f"{type(self).__name__} keeps nothing on the host, so it takes no "
-                "overflow.host_blocks or .host_gib; a policy that does is a subclass of Swap"
-            )
+        """What it adds to vLLM's `EngineArgs`; `host_blocks` is the size of its pool in blocks."""
         return {}
 
-    def keeps(self, victim: Victim) -> bool:
-        """Whether to copy the victim's blocks to the host pool, if there is one with room."""
-        return False
+    def rank(self, request: Victim) -> float:
+        """Of the running requests that of the highest rank is preempted, of equals the last one.
+
+        A policy without this method of its own leaves the choice to vLLM: the one that came last.
+        """
+        return 0.0
+
+    def action(self, victim: Victim) -> Action:
+        """What becomes of the victim's blocks; one that copies them needs a connector (`Swap`)."""
+        return RECOMPUTE

@@ -1,40 +1,36 @@
 """`swap`: a preempted request's blocks are copied to a host pool, and back when it resumes."""
 
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
+from kvscope.actions import SWAP, Action
 from kvscope.engine.overflow.policy import OverflowPolicy, Victim
-from kvscope.errors import BadInput
+from kvscope.plan.fields import GIB, Count, Gib, Label, impossible
+from kvscope.plan.parts import Conditions
 
 
 class Swap(OverflowPolicy):
-    """Keep every victim's blocks while the host pool has room; recompute the others.
+    """Swap every victim while the host pool has room; recompute the others.
 
-    host_memory: 'pinned' (page-locked) or 'pageable'. copies: 'per_block' (as vLLM 0.4.2 issued
-    them) or 'coalesced' (as few as the pool's holes allow). BadInput for others. The pool's size
-    is settled by the experiment, from `host_gib` or `host_blocks`.
+    `host_memory` is page-locked or pageable. `copies` are issued block by block, as vLLM 0.4.2
+    did, or as few as the pool's holes allow. The pool has `host_blocks` blocks, or as many as fit
+    into `host_gib`. `connector` is the KV connector that copies, 'module:Class'.
     """
 
     connector: ClassVar[str] = "kvscope.engine.overflow.connector:SwapConnector"
+    one_of: ClassVar[tuple[str, ...]] = ("host_blocks", "host_gib")
+    in_id: ClassVar[tuple[str, ...]] = ("host_memory", "copies")
 
-    def __init__(
-        self,
-        host_memory: str = "pinned",
-        copies: str = "per_block",
-        host_gib: float | None = None,
-        host_blocks: int | None = None,
-    ) -> None:
-        for key, value, allowed in (
-            ("host_memory", host_memory, ("pinned", "pageable")),
-            ("copies", copies, ("per_block", "coalesced")),
-        ):
-            if value not in allowed:
-                raise BadInput(f"overflow.{key} is {value!r} but must be one of {allowed}")
-        self.host_memory, self.copies = host_memory, copies
+    host_memory: Annotated[Literal["pinned", "pageable"], Label("host memory", "{}")] = "pinned"
+    copies: Annotated[Literal["per_block", "coalesced"], Label("copies", "{}")] = "per_block"
+    host_gib: Annotated[Gib | None, Label("host pool (GiB)", "host pool {} GiB")] = None
+    host_blocks: Annotated[Count | None, Label("host pool (blocks)", "host pool {} blocks")] = None
+
+    def pool_blocks(self, block_bytes: int) -> int:
+        """Blocks of the host pool; of host_gib, as many as fit."""
+        return self.host_blocks or int((self.host_gib or 0) * GIB // block_bytes)
 
     def engine_arguments(self, host_blocks: int) -> dict[str, Any]:
-        """vLLM moves blocks through a KV connector; ours is one. BadInput without a pool."""
-        if not host_blocks:
-            raise BadInput("the host pool has no size: set overflow.host_blocks or .host_gib")
+        """vLLM moves blocks through a KV connector; this one is kvscope's."""
         module, _, name = self.connector.partition(":")
         settings = {
             "host_blocks": host_blocks,
@@ -50,6 +46,15 @@ class Swap(OverflowPolicy):
             }
         }
 
-    def keeps(self, victim: Victim) -> bool:
-        """Every one."""
-        return True
+    def action(self, victim: Victim) -> Action:
+        """Every victim is swapped."""
+        return SWAP
+
+    def check(self, experiment: Conditions) -> None:
+        """Refuse a pool without a block."""
+        if not self.pool_blocks(experiment.block_bytes):
+            raise impossible(
+                f"overflow.host_gib ({self.host_gib}) must hold at least one block of "
+                f"{experiment.block_bytes:,} bytes",
+                "overflow.host_gib",
+            )

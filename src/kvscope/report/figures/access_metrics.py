@@ -1,6 +1,6 @@
 """How attention reads the KV cache, in one number an experiment each."""
 
-from kvscope.report.figures.panels import Panel, over_experiments
+from kvscope.report.figures.over_experiments import Panel, over_experiments
 from kvscope.report.words import (
     ACCESS_FREE,
     IDLE_P50,

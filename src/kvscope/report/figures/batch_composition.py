@@ -1,40 +1,45 @@
 """What each forward pass computes: tokens of prefill and of decode."""
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from typing import Any
 
-from kvscope.report import style
+import pandas as pd
+
+from kvscope.report import theme
 from kvscope.report.data import Run, StudyData
-from kvscope.report.figures.figure import StudyFigure, no_chart
-from kvscope.report.figures.multiples import passes_of, recorded, small_multiples
-from kvscope.report.thin import edges
+from kvscope.report.figures.figure import NUMBER, Drawing, Figure, Spec, colours, constant, number
+from kvscope.report.figures.passes import STEPS, multiples
+
+PREFILL, DECODE = "prefill (prompts and recomputation)", "decode"
+SCALE = colours([DECODE, PREFILL], [theme.DECODE, theme.PREFILL])
 
 
-def draw(study: StudyData) -> Figure:
-    """Stacked tokens of every pass over time, an axes an experiment."""
-    return small_multiples(study, _draw_one, "tokens in the pass")
+def draw(study: StudyData) -> Drawing | None:
+    """Stacked tokens of every pass over time, an experiment a facet."""
+    return multiples(study, _tokens, token_areas("tokens in the pass", "bottom"))
 
 
-def _draw_one(axes: Axes, run: Run) -> None:
-    steps = passes_of(run)
-    decode, prefill = steps["decode_tokens"], steps["prefill_tokens"]
-    axes.stairs(decode, edges(steps), fill=True, color=style.DECODE, label="decode")
-    axes.stairs(
-        decode + prefill,
-        edges(steps),
-        baseline=decode,
-        fill=True,
-        color=style.PREFILL,
-        label="prefill (prompts and recomputation)",
-    )
-    axes.set_ylim(bottom=0)
+def token_areas(title: str, legend: str) -> list[Spec]:
+    """Tokens of decode, and of prefill above them, from columns `decode` and `tokens`."""
+    y = {"title": title, "axis": {"tickCount": 4, "format": NUMBER}}
+    look = {"scale": SCALE, "legend": {"orient": legend}}
+    return [
+        {"mark": {"type": "area", **STEPS}, "encoding": encoding}
+        for encoding in (
+            {"y": number("decode", **y), "color": constant(DECODE, **look)},
+            {
+                "y": number("tokens", **y),
+                "y2": {"field": "decode"},
+                "color": constant(PREFILL, **look),
+            },
+        )
+    ]
 
 
-FIGURE = StudyFigure(
-    "batch_composition",
-    "Tokens in each forward pass",
-    "The first repeat of each experiment.",
-    available=lambda study: bool(recorded(study)),
-    draw=draw,
-    chart=no_chart,  # the page's step timelines show it for every experiment and repeat
+def _tokens(run: Run, steps: pd.DataFrame) -> dict[str, Any]:
+    both = steps["decode_tokens"] + steps["prefill_tokens"]
+    return {"decode": steps["decode_tokens"].round(1), "tokens": both.round(1)}
+
+
+FIGURE = Figure(
+    "batch_composition", "Tokens in each forward pass", "The first repeat of each experiment.", draw
 )

@@ -1,34 +1,126 @@
-"""What a figure is: how to draw it on paper, and as a chart on the page."""
+"""What a figure is: one declaration that gives the chart on the page, the PDF and the PNG.
 
-from collections.abc import Callable
+Charts are Vega-Lite specifications (https://vega.github.io/vega-lite/docs/) as Python mappings.
+They name their tables; data and looks are added where they are drawn.
+"""
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import Any
 
-from matplotlib.figure import Figure
+import pandas as pd
 
 from kvscope.report.data import StudyData
+from kvscope.report.words import Shown
 
-# What the page's script draws: {"panels": […], "views": […]} over experiments (see `panels.py`),
-# or a Plotly figure {"data": […], "layout": {…}}. None: the page shows it in another section.
-Chart = dict[str, Any] | None
+PAPER = 700  # pixels of 1/96 inch across: two columns of a paper
+NUMBER = ",.7~g"  # of a tick: 1,000; 0.05; no exponent where it can be read without
+LETTER = 5.6  # pixels of a label's letter
+TITLE_LETTERS = 44  # in a line above a plot
+FADED = 0.12  # opacity of what was not picked in the legend
+
+Spec = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class StudyFigure:
-    """A figure of a study; it is made if the study has data for it (`available`).
+class View:
+    """One state of a figure: a chart, and the tables it draws by the names it gives them.
 
-    `section` is the page's section that shows what has no chart.
+    `choice` says which state it is, a text for each heading of the drawing.
+    """
+
+    chart: Spec
+    data: dict[str, pd.DataFrame]
+    choice: tuple[str, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """The views of a figure: the first is printed, and the page offers the others.
+
+    `label_px` is the room beside each plot that its axis labels take.
+    """
+
+    views: tuple[View, ...]
+    headings: tuple[str, ...] = ()
+    label_px: int = 60
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Lead:
+    """What a figure shows above all: a metric, and the drawing that shows it alone."""
+
+    metric: Shown
+    draw: Callable[[StudyData], Drawing | None]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of a study. `draw` gives None where the study has no data for it.
+
+    `section` is the part of the page that it stands in. One with a `lead` can open the page.
     """
 
     name: str
     title: str
     caption: str
-    available: Callable[[StudyData], bool]
-    draw: Callable[[StudyData], Figure]
-    chart: Callable[[StudyData], Chart]
-    section: str = "timeline"
+    draw: Callable[[StudyData], Drawing | None]
+    section: str = "charts"
+    lead: Lead | None = None
 
 
-def no_chart(study: StudyData) -> Chart:
-    """For a figure that the page shows in another way."""
-    return None
+def number(field: str, **more: Any) -> Spec:
+    """A channel that shows a column of numbers."""
+    return {"field": field, "type": "quantitative", **more}
+
+
+def text(field: str, **more: Any) -> Spec:
+    """A channel that shows a column of texts."""
+    return {"field": field, "type": "nominal", **more}
+
+
+def constant(name: str, **more: Any) -> Spec:
+    """A channel that shows one text for all rows, which the legend explains."""
+    return {"datum": name, "type": "nominal", **more}
+
+
+def colours(names: Sequence[str], hues: Sequence[str] | None = None) -> Spec:
+    """A scale of these names, with the palette's colours or their own."""
+    return {"domain": list(names)} | ({"range": list(hues)} if hues else {})
+
+
+def colour_channel(names: Sequence[str], column: str = "colour") -> Spec:
+    """Colours by a column of texts, with a legend of as many columns as the names allow."""
+    columns = max(1, min(len(names), PAPER // (30 + round(LETTER * max(map(len, names))))))
+    legend = {"columns": columns} if len(names) > 1 else None
+    return text(column, scale=colours(names), legend=legend)
+
+
+def heading(title: str, subtitle: str = "") -> Spec:
+    """A plot's title, in lines that fit; nothing without words."""
+    above, below = (wrap(words, TITLE_LETTERS) for words in (title, subtitle))
+    return {"title": {"text": above, "subtitle": below}} if above or below else {}
+
+
+def plot_width(columns: int, label_px: int) -> int:
+    """Width of a plot's inner part where `columns` plots stand beside each other on paper."""
+    return PAPER // columns - label_px
+
+
+def grid(cells: Sequence[Spec], columns: int, picked: str | None = None) -> Spec:
+    """Cells row by row, with one legend; a click in it picks values of the column `picked`."""
+    if picked:  # one mark has to own what all of them follow
+        owner = cells[0]["layer"][0] if "layer" in cells[0] else cells[0]
+        select = {"type": "point", "fields": [picked]}
+        owner["params"] = [{"name": "picked", "select": select, "bind": "legend"}]
+    return {
+        "concat": list(cells),
+        "columns": columns,
+        "resolve": {"scale": {"color": "shared", "shape": "shared"}},
+    }
+
+
+PICKED = {"condition": {"param": "picked", "value": 1}, "value": FADED}

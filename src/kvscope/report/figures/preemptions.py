@@ -1,6 +1,6 @@
 """How often each experiment preempts, and what it computes again."""
 
-from kvscope.report.figures.panels import Panel, over_experiments
+from kvscope.report.figures.over_experiments import Panel, over_experiments
 from kvscope.report.words import PREEMPTIONS, RECOMPUTED
 
 FIGURE = over_experiments(

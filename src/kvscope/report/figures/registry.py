@@ -1,6 +1,7 @@
 """All figures, in the order of the page."""
 
-from collections.abc import Iterable
+from collections.abc import Mapping
+from dataclasses import replace
 
 from kvscope.plan import figures as names
 from kvscope.report.data import StudyData
@@ -9,25 +10,35 @@ from kvscope.report.figures import (
     access_metrics,
     access_pattern,
     batch_composition,
+    goodput,
+    kv_accesses,
     kv_timeline,
     latency,
+    latency_distributions,
+    pareto,
     preemptions,
     resume_overhead,
+    step_timeline,
     strategies,
     swapping,
     throughput,
     utilization,
     window_fill,
 )
-from kvscope.report.figures.figure import StudyFigure
+from kvscope.report.figures.figure import Drawing, Figure
 
-FIGURES: dict[str, StudyFigure] = {
+MODELED = "modeled, not measured"
+
+FIGURES: dict[str, Figure] = {
     module.FIGURE.name: module.FIGURE
     for module in (
         throughput,
+        pareto,
         strategies,
         window_fill,
         latency,
+        latency_distributions,
+        goodput,
         utilization,
         preemptions,
         resume_overhead,
@@ -37,22 +48,29 @@ FIGURES: dict[str, StudyFigure] = {
         access_pattern,
         access_gaps,
         access_metrics,
+        step_timeline,
+        kv_accesses,
     )
 }
 
 
-def figures_of(study: StudyData) -> list[StudyFigure]:
-    """The figures that the study has data for."""
-    return [figure for figure in FIGURES.values() if figure.available(study)]
+def drawings(study: StudyData) -> dict[str, Drawing]:
+    """The figures that the study has data for, by name."""
+    found = {name: figure.draw(study) for name, figure in FIGURES.items()}
+    marks = (MODELED,) if study.modeled else ()
+    return {
+        name: replace(drawing, remarks=(*marks, *drawing.remarks))
+        for name, drawing in found.items()
+        if drawing
+    }
 
 
-def lacking(study: StudyData, figures: Iterable[StudyFigure]) -> list[str]:
+def lacking(study: StudyData, drawn: Mapping[str, Drawing]) -> list[str]:
     """Why figures that the study asks for are not among these, a sentence each."""
-    drawn = {figure.name for figure in figures}
     return [
-        f"Figure '{name}' is not drawn: no experiment has the data it needs."
-        if name in names.FIGURES
-        else f"Figure '{name}' is not drawn: there are only {', '.join(names.FIGURES)}."
-        for name in study.figures
-        if name not in drawn
+        f"Figure '{asked.name}' is not drawn: no experiment has the data it needs."
+        if asked.name in names.FIGURES
+        else f"Figure '{asked.name}' is not drawn: there are only {', '.join(names.FIGURES)}."
+        for asked in study.figures
+        if asked.name not in drawn
     ]

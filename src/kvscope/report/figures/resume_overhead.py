@@ -1,7 +1,7 @@
 """What preemptions cost: by the paper's measure, net, and beside a cache with room enough."""
 
 from kvscope.report.data import Run
-from kvscope.report.figures.panels import Panel, over_experiments
+from kvscope.report.figures.over_experiments import Panel, over_experiments
 from kvscope.report.words import BEYOND_AMPLE, OVERHEAD_NET, OVERHEAD_PAPER, PREEMPTIONS
 
 
@@ -23,4 +23,5 @@ FIGURE = over_experiments(
         Panel("Makespan beyond ample", (BEYOND_AMPLE,)),
     ],
     wanted=preempting,
+    lead=OVERHEAD_NET,
 )

@@ -1,7 +1,8 @@
 """How batching policies compare: throughput, of which passes, in how many of them."""
 
+from kvscope.plan.figures import Axes
 from kvscope.report.data import StudyData
-from kvscope.report.figures.panels import Panel, over_experiments
+from kvscope.report.figures.over_experiments import Panel, over_experiments
 from kvscope.report.words import DECODE, MIXED, PASSES, PREFILL, THROUGHPUT
 
 BATCHING, CHUNK = "batching", "batching.chunk_tokens"
@@ -30,6 +31,6 @@ FIGURE = over_experiments(
         Panel("Throughput of mixed passes", (MIXED,)),
         Panel("Forward passes", (PASSES,)),
     ],
-    along=BATCHING,
-    available=varies,
+    axes=Axes(x=BATCHING),
+    suits=varies,
 )

@@ -1,6 +1,6 @@
 """What one preemption costs, and how fast blocks are copied where it swaps."""
 
-from kvscope.report.figures.panels import Panel, over_experiments
+from kvscope.report.figures.over_experiments import Panel, over_experiments
 from kvscope.report.figures.resume_overhead import preempting
 from kvscope.report.words import COST_OF_ONE, HOST_PEAK, SWAP_BANDWIDTH
 

@@ -1,6 +1,6 @@
 """Throughput of each experiment, with and without stalls."""
 
-from kvscope.report.figures.panels import Panel, over_experiments
+from kvscope.report.figures.over_experiments import Panel, over_experiments
 from kvscope.report.words import THROUGHPUT, WITHOUT_STALLS
 
 FIGURE = over_experiments(

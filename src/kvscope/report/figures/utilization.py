@@ -1,6 +1,6 @@
 """How full each experiment's KV cache is."""
 
-from kvscope.report.figures.panels import Panel, over_experiments
+from kvscope.report.figures.over_experiments import Panel, over_experiments
 from kvscope.report.words import KV_BLOCKS_MEAN, KV_BLOCKS_PEAK, KV_TOKENS_MEAN
 
 FIGURE = over_experiments(

@@ -1,0 +1,200 @@
+"""What the oracles of a run look at: its host tables, and what several of them derive from those.
+
+A request's *stay* is what one row of `batch` leaves in the cache: from its pass until the request's
+next row, or until the request is preempted, finished or aborted.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from kvscope.analyse.records import Records
+from kvscope.arraytypes import Bools, Ints
+from kvscope.oracle import NONE, Violations
+from kvscope.runfile import IMPORTED_FROM
+from kvscope.runschema import MEASURED
+
+OF_REQUEST = ["repeat", "request_id"]
+OF_PASS = ["repeat", "step"]
+TOLERANCE_S = 1e-6
+"""What seconds that were worked out in two ways may differ by."""
+
+
+class RecordedRun:
+    """A complete run's records, and what several oracles derive from them."""
+
+    def __init__(self, records: Records) -> None:
+        self.records = records
+        self.facts = records.facts
+
+    def section(self, name: str) -> Mapping[str, Any]:
+        """One part of the settings; empty where there is none."""
+        found = self.records.settings.get(name)
+        return found if isinstance(found, Mapping) else {}
+
+    @property
+    def imported(self) -> bool:
+        """Whether it was published by others: much of what kvscope records is missing."""
+        return IMPORTED_FROM in self.facts
+
+    @property
+    def measured(self) -> bool:
+        """Whether its times are of a real clock, whose readings never repeat and take time."""
+        return bool(self.facts.get("time_source", MEASURED) == MEASURED)
+
+    @property
+    def engine(self) -> Mapping[str, Any]:
+        """What run.json says of the engine."""
+        found: Mapping[str, Any] = self.facts.get("engine", {})
+        return found
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """The passes in order, with `end_s`, and `before_s`: when the pass before ended."""
+        steps = self.records.steps.sort_values(OF_PASS, ignore_index=True)
+        steps["end_s"] = steps["start_s"] + steps["duration_s"]
+        steps["before_s"] = steps.groupby("repeat")["end_s"].shift(fill_value=0.0)
+        return steps
+
+    @property
+    def preemptions(self) -> pd.DataFrame:
+        """The preemptions and resumptions of all repeats."""
+        return self.records.preemptions
+
+    @property
+    def requests(self) -> pd.DataFrame:
+        """The requests of all repeats."""
+        return self.records.requests
+
+    @cached_property
+    def batch(self) -> pd.DataFrame:
+        """The rows of `batch` by request and pass, with what was there before.
+
+        `end_tokens` are in the cache after the pass; `previous_step` and `previous_tokens` are of
+        the request's row before (-1 and 0 of its first one); `preempted_step` is the pass whose
+        scheduling last preempted it (-1 if none).
+        """
+        rows = self.records.batch.sort_values([*OF_REQUEST, "step"], ignore_index=True)
+        rows["end_tokens"] = rows["context_tokens"] + rows["scheduled_tokens"]
+        own = rows.groupby(OF_REQUEST)
+        rows["previous_step"] = own["step"].shift(fill_value=-1)
+        rows["previous_tokens"] = own["end_tokens"].shift(fill_value=0)
+        lost = self.preemptions.loc[self.preemptions["event"] == "preempt", [*OF_REQUEST, "step"]]
+        rows["preempted_step"] = latest(rows, lost.rename(columns={"step": "at"}))
+        return rows
+
+    @cached_property
+    def ended(self) -> pd.DataFrame:
+        """By request: `at`, the first pass without it because it was served or aborted."""
+        last = self.batch.groupby(OF_REQUEST)["step"].max().rename("at") + 1.0
+        ended = self.requests[[*OF_REQUEST, "finished_s", "aborted"]].join(last, on=OF_REQUEST)
+        for at, repeat, time_s, aborted in zip(
+            ended.index, ended["repeat"], ended["finished_s"], ended["aborted"], strict=True
+        ):
+            if aborted:
+                ended.loc[at, "at"] = self._first_pass_from(repeat, time_s)
+        return ended.fillna({"at": np.inf}).set_index(OF_REQUEST)[["at"]]
+
+    @cached_property
+    def ended_before(self) -> Ints:
+        """At each pass: the requests of its repeat that had ended."""
+        ended = self.ended.reset_index()
+        return self.over_passes(ended.assign(step=ended["at"], until=np.inf), 1)
+
+    def arrived(self, column: str) -> Ints:
+        """At each pass: the requests that had arrived by a time of it."""
+        counts = np.zeros(len(self.steps), np.int64)
+        for repeat, steps in self.steps.groupby("repeat"):
+            of_repeat = self.requests.loc[self.requests["repeat"] == repeat, "arrival_s"]
+            counts[steps.index] = of_repeat.sort_values().searchsorted(steps[column], side="right")
+        return counts
+
+    def _first_pass_from(self, repeat: int, time_s: float) -> int:
+        starts = self.steps.loc[self.steps["repeat"] == repeat, "start_s"].to_numpy()
+        return int(np.searchsorted(starts, time_s - TOLERANCE_S))
+
+    @cached_property
+    def stays(self) -> pd.DataFrame:
+        """One row a stay: `repeat`, `step` it begins with, `until` (exclusive), `tokens`."""
+        rows = self.batch
+        following = rows.groupby(OF_REQUEST)["step"].shift(-1)
+        lost = self.preemptions.loc[self.preemptions["event"] == "preempt", [*OF_REQUEST, "step"]]
+        lost_at = earliest_after(rows, lost.rename(columns={"step": "at"}))
+        ended = rows.join(self.ended, on=OF_REQUEST)["at"]
+        until = pd.concat([following, lost_at, ended], axis=1).min(axis=1)
+        return pd.DataFrame(
+            {
+                "repeat": rows["repeat"],
+                "step": rows["step"],
+                "until": until,
+                "tokens": rows["end_tokens"],
+            }
+        )
+
+    def over_passes(self, spans: pd.DataFrame, values: pd.Series | int) -> Ints:
+        """At each pass: the sum of the values of the spans (`step` to `until`) it lies in."""
+        sizes = self.steps.groupby("repeat").size()
+        first = (sizes.cumsum() - sizes).reindex(spans["repeat"]).to_numpy()
+        length = sizes.reindex(spans["repeat"]).to_numpy()
+        begin = first + np.clip(spans["step"].to_numpy(float), 0, length)
+        end = first + np.clip(spans["until"].fillna(np.inf).to_numpy(float), 0, length)
+        weights = np.broadcast_to(np.asarray(values, float), begin.shape)
+        count = len(self.steps) + 1
+        begins, ends = (
+            np.bincount(edge.astype(np.int64), weights, count)
+            for edge in (begin, np.maximum(begin, end))
+        )
+        total: Ints = np.rint(np.cumsum(begins - ends)[:-1]).astype(np.int64)
+        return total
+
+
+def latest(rows: pd.DataFrame, events: pd.DataFrame) -> pd.Series:
+    """For each row the last `at` of its request's events up to its step; -1 if there is none."""
+    return _nearest(rows, events, "backward").fillna(-1).astype(np.int64)
+
+
+def earliest_after(rows: pd.DataFrame, events: pd.DataFrame) -> pd.Series:
+    """For each row the first `at` of its request's events after its step; NaN if there is none."""
+    return _nearest(rows.assign(step=rows["step"] + 1), events, "forward")
+
+
+def _nearest(rows: pd.DataFrame, events: pd.DataFrame, direction: Any) -> pd.Series:
+    if events.empty:
+        return pd.Series(np.nan, rows.index)
+    wanted = rows[[*OF_REQUEST, "step"]].astype({"step": np.int64, "repeat": np.int64})
+    known = events.astype({"at": np.int64, "repeat": np.int64})
+    found = pd.merge_asof(
+        wanted.reset_index().sort_values("step", kind="stable"),
+        known.sort_values("at").assign(found=known["at"].astype(float)),
+        left_on="step",
+        right_on="at",
+        by=OF_REQUEST,
+        direction=direction,
+    )
+    return found.set_index("index")["found"].reindex(rows.index)
+
+
+def where(
+    frame: pd.DataFrame, bad: pd.Series | Bools, words: Callable[[Mapping[str, Any]], str]
+) -> Violations:
+    """How many rows are bad, and the first of them in words after its repeat, pass and request."""
+    at = np.flatnonzero(np.asarray(bad, dtype=bool))
+    if not len(at):
+        return NONE
+    row = {str(name): value for name, value in frame.iloc[int(at[0])].items()}
+    names = {"repeat": "repeat", "step": "step", "request_id": "request", "layer": "layer"}
+    place = ", ".join(f"{name} {row[key]}" for key, name in names.items() if key in row)
+    return Violations(len(at), f"{place}: {words(row)}" if place else words(row))
+
+
+def both(*found: Violations) -> Violations:
+    """Several findings as one."""
+    return sum(found, NONE)
+
+
+def blocks_of(tokens: pd.Series, block_size: int) -> pd.Series:
+    """Blocks that so many tokens of one request fill, the last one perhaps in part."""
+    return -(-tokens.astype(np.int64) // block_size)

@@ -1,0 +1,214 @@
+"""Metrics of a study's experiments that are made of their metrics, not of their records.
+
+docs/METRICS.md defines them under 'Study level'. They need no records, so a study's report
+computes them from the `metrics` tables that its runs have.
+"""
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import pandas as pd
+from scipy import stats
+
+from kvscope import tables
+from kvscope.analyse.statistics import Estimate
+from kvscope.interval import CONFIDENCE
+
+UNKNOWN = Estimate(math.nan, math.nan, math.nan, 0)
+
+
+@dataclass(frozen=True)
+class Analysed:
+    """A complete experiment: its settings and its `metrics` table, indexed by metric."""
+
+    settings: Mapping[str, Any]
+    metrics: pd.DataFrame
+
+    def estimate(self, metric: str) -> Estimate:
+        """A metric's estimate; NaN where the table has none."""
+        row = self._rows.get(metric)
+        if row is None:
+            return UNKNOWN
+        return Estimate(row["value"], row["ci_low"], row["ci_high"], row["repeats_valid"])
+
+    @cached_property
+    def _rows(self) -> dict[str, dict[str, Any]]:
+        return dict(zip(self.metrics.index, self.metrics.to_dict("records"), strict=True))
+
+
+def with_study_metrics(experiments: Sequence[Analysed]) -> list[pd.DataFrame]:
+    """The `metrics` table of each experiment of one study with the STUDY_METRICS added."""
+    return [
+        _extended(one, ample) for one, ample in zip(experiments, amples(experiments), strict=True)
+    ]
+
+
+def amples(experiments: Sequence[Analysed]) -> list[Analysed | None]:
+    """For each experiment that preempts: the one that shows it with an ample cache, if any.
+
+    It differs in nothing but the cache's size and the overflow policy, never preempts, and neither
+    of the two aborted a request. Of several, the one whose cache is emptiest at its peak: the
+    largest.
+    """
+    roomy: dict[str, list[Analysed]] = defaultdict(list)
+    for one in experiments:
+        if one.settings and one.estimate("preemptions").value == 0 and _served_all(one):
+            roomy[_same_work(one.settings)].append(one)
+    return [
+        min(roomy[_same_work(one.settings)], key=_fullness, default=None)
+        if one.estimate("preemptions").value > 0 and _served_all(one)
+        else None
+        for one in experiments
+    ]
+
+
+def _served_all(one: Analysed) -> bool:
+    """Whether no request was aborted: otherwise it did other work than its partner."""
+    return not one.estimate("aborted_requests").value > 0
+
+
+def difference(one: Estimate, other: Estimate) -> Estimate:
+    """one - other of two independent means, with Welch's interval.
+
+    The standard errors are those of the given intervals; the degrees of freedom are Welch's and
+    Satterthwaite's. An interval needs two repeats on both sides.
+    """
+    value, count = one.value - other.value, min(one.count, other.count)
+    if count < 2 or math.isnan(value):
+        return Estimate(value, math.nan, math.nan, count)
+    squared = [_standard_error(each) ** 2 for each in (one, other)]
+    total = sum(squared)
+    if total == 0:
+        return Estimate(value, value, value, count)
+    freedom = total**2 / sum(
+        square**2 / (each.count - 1) for square, each in zip(squared, (one, other), strict=True)
+    )
+    half = float(stats.t.ppf(0.5 + CONFIDENCE / 2, freedom)) * math.sqrt(total)
+    return Estimate(value, value - half, value + half, count)
+
+
+def beyond_ample(one: Analysed, ample: Analysed | None) -> Estimate:
+    """What preemptions cost in the end: the makespan, less that with an ample cache."""
+    if ample is None:
+        return UNKNOWN
+    return difference(one.estimate("makespan_s"), ample.estimate("makespan_s"))
+
+
+def cost_of_one(one: Analysed) -> Estimate:
+    """Net resume overhead over preemptions; an interval if every repeat preempts as often."""
+    overhead, preemptions = one.estimate("resume_overhead_net_s"), one.estimate("preemptions")
+    if not preemptions.value > 0:
+        return UNKNOWN
+    ends = (overhead.low, overhead.high) if _is_exact(preemptions) else (math.nan, math.nan)
+    value, low, high = (number / preemptions.value for number in (overhead.value, *ends))
+    return Estimate(value, low, high, overhead.count)
+
+
+def bandwidth(one: Analysed) -> Estimate:
+    """Swapped bytes over the time of the copies; an interval if every repeat copies as much.
+
+    The halves of the two times' intervals add up, which is wider than the interval of their sum.
+    """
+    swapped = one.estimate("swapped_bytes")
+    copies = [one.estimate(name) for name in ("swap_out_s", "swap_in_s")]
+    shortest, time, longest = (
+        sum(ends) for ends in zip(*((c.low, c.value, c.high) for c in copies), strict=True)
+    )
+    if not (swapped.value > 0 and time > 0):
+        return UNKNOWN
+    value, count = swapped.value / time, min(c.count for c in copies)
+    if not _is_exact(swapped) or not shortest > 0:
+        return Estimate(value, math.nan, math.nan, count)
+    return Estimate(value, swapped.value / longest, swapped.value / shortest, count)
+
+
+def _extended(one: Analysed, ample: Analysed | None) -> pd.DataFrame:
+    rows = [_row(metric, one, ample) for metric in STUDY_METRICS]
+    added = pd.DataFrame(rows, columns=tables.METRICS.names).astype(one.metrics.dtypes)
+    return pd.concat([one.metrics, added.set_index("metric", drop=False)])
+
+
+def _row(metric: "StudyMetric", one: Analysed, ample: Analysed | None) -> dict[str, Any]:
+    """A row of the `metrics` table: to be believed if all experiments behind it are."""
+    found = metric.of(one, ample)
+    first = one.metrics.iloc[0]
+    behind = [first] if ample is None or not metric.compares else [first, ample.metrics.iloc[0]]
+    reasons = [name for row in behind for name in str(row["reasons"]).split(";") if name]
+    return {
+        **first,  # experiment, source of times and run are the same in all of its rows
+        **{"metric": metric.name, "unit": metric.unit, "repeats_valid": found.count},
+        **{"value": found.value, "ci_low": found.low, "ci_high": found.high},
+        "valid": all(bool(row["valid"]) for row in behind),
+        "reasons": ";".join(dict.fromkeys(reasons)),
+    }
+
+
+def _same_work(settings: Mapping[str, Any]) -> str:
+    """All settings but the cache's size and the overflow policy, as text."""
+    rest = {section: value for section, value in settings.items() if section != "overflow"}
+    cache = settings.get("cache", {})
+    rest["cache"] = {key: v for key, v in cache.items() if key not in ("blocks", "gib")}
+    return json.dumps(rest, sort_keys=True)
+
+
+def _fullness(one: Analysed) -> float:
+    return one.estimate("kv_block_utilization_peak").value
+
+
+def _is_exact(number: Estimate) -> bool:
+    """Whether every repeat had this very number."""
+    return number.count == 1 or number.low == number.high
+
+
+def _standard_error(number: Estimate) -> float:
+    half = (number.high - number.low) / 2
+    return half / float(stats.t.ppf(0.5 + CONFIDENCE / 2, number.count - 1))
+
+
+@dataclass(frozen=True)
+class StudyMetric:
+    """A number of an experiment among others; `of` is given it, and its twin with an ample cache.
+
+    It is valid if the experiment is, and where it `compares` the two, if the twin is, too.
+    """
+
+    name: str
+    unit: str
+    heading: str
+    formula: str
+    of: Callable[[Analysed, Analysed | None], Estimate]
+    compares: bool = False
+
+
+STUDY_METRICS = (
+    StudyMetric(
+        "makespan_beyond_ample_s",
+        "s",
+        "Makespan beyond ample",
+        "makespan_s − makespan_s of the same requests with room for all; see below",
+        beyond_ample,
+        compares=True,
+    ),
+    StudyMetric(
+        "resume_overhead_net_per_preemption_s",
+        "s",
+        "Net cost of a preemption",
+        "resume_overhead_net_s / preemptions, with an interval if every repeat preempts equally "
+        "often",
+        lambda one, _: cost_of_one(one),
+    ),
+    StudyMetric(
+        "swap_bandwidth_bytes_per_s",
+        "B/s",
+        "Swap bandwidth",
+        "swapped_bytes / (swap_out_s + swap_in_s), with an interval if every repeat swaps equally "
+        "much; the half widths of the two times add up, which is wider than the interval of their "
+        "sum",
+        lambda one, _: bandwidth(one),
+    ),
+)

@@ -1,0 +1,297 @@
+"""Reading `kernel_events.jsonl.zst`: one flush, the events of one layer of one pass, at a time."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from kvscope import limits
+from kvscope.arraytypes import Int64s
+from kvscope.collect.json_values import all_within, as_list, integers, one_of, whole, whole_numbers
+from kvscope.collect.kv.zstd_lines import lines
+from kvscope.errors import BadInput
+from kvscope.events import COLUMNS, FLUSH_VERSION, KERNELS, KINDS
+from kvscope.passes import PASS_PHASES, REQUEST_PHASES
+from kvscope.reading import shown
+
+# Mostly below 256, and read three times as fast then.
+_MOSTLY_SMALL = frozenset({"kind", "row", "block_position", "offset_tokens", "tokens"})
+_TIMER_PAIRS = ("start_clock", "end_clock", "start_timer", "end_timer")
+# From … to: the numbers of a flush, and of a record that is an event.
+_HEAD = {
+    **dict.fromkeys(("repeat", "step", "layer"), limits.COUNT),
+    **dict.fromkeys(("block_size", "tile_tokens"), (1, limits.COUNT[1])),
+    "origin_ticks": (0, 2**63 - 1),
+}
+_RECORD = {
+    **dict.fromkeys(COLUMNS, limits.INT32),
+    "kind": (0, len(KINDS) - 1),
+    **dict.fromkeys(("start_ticks", "duration_ticks"), limits.TICKS),
+}
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A traced kernel's name and interval, in ticks since the flush's origin; None if unknown."""
+
+    name: str
+    start_ticks: int | None
+    end_ticks: int | None
+
+
+@dataclass(frozen=True)
+class Segment:
+    """What was recorded by each worker of each kernel: arrays of one value a segment."""
+
+    kernel: Int64s  # place in Flush.kernels
+    worker: Int64s
+    events: Int64s
+    dropped: Int64s | None  # None if they were not counted
+    sm: Int64s | None
+    timers: dict[str, Int64s] | None  # a GPU's pairs of clock and timer
+
+
+@dataclass(frozen=True)
+class Flush:
+    """The KV events of one layer of one forward pass, as arrays of one value an event.
+
+    A request is a row of the batch; `kv_heads` are the traced heads, None in an imported trace that
+    does not distinguish heads, and then a kernel that is absent was not traced.
+    `docs/TRACE_SPEC.md` has the meaning of every field.
+    """
+
+    repeat: int
+    step: int
+    layer: int
+    phase: str
+    block_size: int
+    tile_tokens: int
+    kv_heads: list[int] | None
+    requests: list[str]
+    phases: list[str]
+    context: Int64s
+    scheduled: Int64s
+    block_table: list[list[int]] | None
+    other_layers: int  # events that say they are of another layer
+    unreadable: int  # records that are no events, left out here
+    origin_ticks: int
+    kernels: list[Kernel]
+    segments: Segment
+    kind: Int64s
+    row: Int64s
+    kv_head: Int64s
+    block: Int64s
+    block_position: Int64s
+    offset_tokens: Int64s
+    tokens: Int64s
+    start_ticks: Int64s
+    duration_ticks: Int64s
+
+    def __len__(self) -> int:
+        return len(self.kind)
+
+    @cached_property
+    def segment(self) -> Int64s:
+        """Of each event, the segment it lies in."""
+        return np.repeat(np.arange(len(self.segments.events)), self.segments.events)
+
+    @cached_property
+    def end_ticks(self) -> Int64s:
+        """When each event ended, on the clock of start_ticks."""
+        return self.start_ticks + self.duration_ticks
+
+    @cached_property
+    def known_row(self) -> npt.NDArray[np.bool_]:
+        """Which events name a row that the batch has."""
+        return (self.row >= 0) & (self.row < self.rows)
+
+    @cached_property
+    def row_or_none(self) -> Int64s:
+        """Each event's row, or the place after the last where it names one that is not there."""
+        return self.row if self.known_row.all() else np.where(self.known_row, self.row, self.rows)
+
+    @property
+    def rows(self) -> int:
+        """Requests in the batch."""
+        return len(self.requests)
+
+    @property
+    def where(self) -> str:
+        """The flush in words."""
+        return f"repeat {self.repeat}, step {self.step}, layer {self.layer}"
+
+    def traces(self, kernel: str) -> bool:
+        """Whether events of this kernel are due."""
+        return self.kv_heads is not None or any(k.name == kernel for k in self.kernels)
+
+
+def read_flushes(path: Path) -> Iterator[Flush]:
+    """Each flush of a file, in its order; BadInput names the file, the line and what is wrong."""
+    for number, line in enumerate(ahead(lines(path)), start=1):
+        yield parse(line, path, number)
+
+
+def ahead(items: Iterator[T]) -> Iterator[T]:
+    """The same items, the next one made by another thread while this one is used."""
+    with ThreadPoolExecutor(1) as thread:
+        due = thread.submit(next, items, None)
+        while (item := due.result()) is not None:
+            due = thread.submit(next, items, None)
+            yield item
+
+
+def parse(line: bytes, path: Path, number: int) -> Flush:
+    """One line as a flush; BadInput names file, line and what is wrong with it."""
+    try:
+        return _flush(orjson.loads(line))
+    except KeyError as key:
+        wrong = f"key {key} is missing"
+    except (TypeError, ValueError) as error:
+        wrong = str(error)
+    raise BadInput(f"{path}: line {number} is not a flush of KV events: {wrong}")
+
+
+def _flush(found: dict[str, Any]) -> Flush:
+    version = found["version"]
+    if version != FLUSH_VERSION:
+        raise ValueError(f"its version is {shown(version)}, this kvscope reads {FLUSH_VERSION}")
+    head: dict[str, Any] = {key: whole(found[key], key, within) for key, within in _HEAD.items()}
+    kernels = _kernels(found["kernels"])
+    batch = _batch(found, head["block_size"])
+    segments = _segments(found["segments"], len(kernels))
+    events = _events(found["events"])
+    due = int(segments.events.sum())
+    for name, column in events.items():
+        if len(column) != due:
+            raise ValueError(f"events.{name} has {len(column)} values, the segments hold {due}")
+    segments, readable = _readable(segments, events)
+    return Flush(
+        phase=one_of(PASS_PHASES, found["phase"], "phase"),
+        other_layers=whole(found.get("other_layers", 0), "other_layers", limits.COUNT),
+        unreadable=due - len(readable["kind"]),
+        kernels=kernels,
+        segments=segments,
+        **head,
+        **batch,
+        **readable,
+    )
+
+
+def _kernels(found: Any) -> list[Kernel]:
+    if len(as_list(found, "kernels")) > len(KERNELS):
+        raise ValueError(f"kernels has {len(found)}, {len(KERNELS)} at most are due")
+    kernels = []
+    for kernel in found:
+        name = one_of(KERNELS, kernel["kernel"], "kernel")
+        start, end = (
+            None if kernel[key] is None else whole(kernel[key], f"{key} of {name}", limits.TICKS)
+            for key in ("start_ticks", "end_ticks")
+        )
+        kernels.append(Kernel(name, start, end))
+    return kernels
+
+
+def _batch(found: dict[str, Any], block_size: int) -> dict[str, Any]:
+    """What the scheduler gave the pass, in as many rows as it has requests."""
+    requests = as_list(found["requests"], "requests")
+    for name in ("phases", "context_tokens", "scheduled_tokens", "block_table"):
+        if found[name] is not None and len(as_list(found[name], name)) != len(requests):
+            raise ValueError(f"{name} has {len(found[name])} rows, the batch {len(requests)}")
+    for request, phase in zip(requests, found["phases"], strict=True):
+        if not isinstance(request, str) or len(request) > limits.LONGEST_ID:
+            raise ValueError(f"requests holds {shown(request)}, where an id is due")
+        one_of(REQUEST_PHASES, phase, "a request's phase")
+    if len({*requests}) < len(requests):
+        raise ValueError("requests has one twice")
+    context, scheduled = (
+        whole_numbers(found[name], name, limits.COUNT)
+        for name in ("context_tokens", "scheduled_tokens")
+    )
+    heads = _heads(found["kv_heads"])
+    _check_size(context, scheduled, block_size, 1 if heads is None else len(heads))
+    return {
+        "kv_heads": heads,
+        "requests": requests,
+        "phases": found["phases"],
+        "context": context,
+        "scheduled": scheduled,
+        "block_table": _table(found["block_table"]),
+    }
+
+
+def _heads(found: Any) -> list[int] | None:
+    if found is None:
+        return None
+    heads: list[int] = whole_numbers(found, "kv_heads", (0, limits.MOST_HEADS - 1)).tolist()
+    if len({*heads}) < len(heads):
+        raise ValueError("kv_heads has one twice")
+    return heads
+
+
+def _table(found: list[Any] | None) -> list[list[int]] | None:
+    blocks = [block for row in found or [] for block in as_list(row, "block_table")]
+    whole_numbers(blocks, "block_table", limits.COUNT)
+    return found
+
+
+def _check_size(context: Int64s, scheduled: Int64s, block_size: int, heads: int) -> None:
+    """ValueError if the batch is too large; oracles have room for each read and token."""
+    reads = 2 * heads * int((-(-(context + scheduled) // block_size)).sum())
+    tokens = int(scheduled.sum())
+    if max(reads, tokens) > limits.MOST_CELLS:
+        raise ValueError(
+            f"its batch owes {reads:,} reads at least and schedules {tokens:,} tokens, "
+            f"{limits.MOST_CELLS:,} of either at most are read"
+        )
+
+
+def _segments(found: dict[str, Any], kernels: int) -> Segment:
+    due = dict.fromkeys(("kernel", "worker", "events"), limits.COUNT)
+    if found["dropped"] is not None:
+        due["dropped"] = limits.COUNT
+    if found.get("sm") is not None:
+        due["sm"] = limits.COUNT
+    if "start_clock" in found:
+        due |= dict.fromkeys(_TIMER_PAIRS, limits.TICKS)
+    columns: dict[str, Any] = {
+        name: whole_numbers(found[name], f"segments.{name}", due[name]) for name in due
+    }
+    count = len(columns["events"])
+    for name, column in columns.items():
+        if len(column) != count:
+            raise ValueError(f"segments.{name} has {len(column)} values, {count} are due")
+    if count and columns["kernel"].max() >= kernels:
+        raise ValueError(f"segments.kernel names a kernel beyond the {kernels} given")
+    timers = {name: columns[name] for name in _TIMER_PAIRS} if "start_clock" in found else None
+    needed = {name: columns[name] for name in ("kernel", "worker", "events")}
+    return Segment(**needed, dropped=columns.get("dropped"), sm=columns.get("sm"), timers=timers)
+
+
+def _events(found: dict[str, Any]) -> dict[str, Any]:
+    columns = {
+        name: integers(found[name], f"events.{name}", name in _MOSTLY_SMALL) for name in COLUMNS
+    }
+    if len(columns["kind"]) and columns["duration_ticks"].min() < 0:
+        raise ValueError("events.duration_ticks has negative values")
+    return columns
+
+
+def _readable(segments: Segment, events: dict[str, Any]) -> tuple[Segment, dict[str, Any]]:
+    """Without the records that no event has: whatever was in memory where none was written."""
+    wild = [name for name, within in _RECORD.items() if not all_within(events[name], within)]
+    if not wild:
+        return segments, events
+    good = np.ones(len(events["kind"]), np.bool_)
+    for name in wild:
+        least, most = _RECORD[name]
+        good &= (least <= events[name]) & (events[name] <= most)
+    own = np.repeat(np.arange(len(segments.events)), segments.events)
+    counts = np.bincount(own[good], minlength=len(segments.events))
+    return replace(segments, events=counts), {name: c[good] for name, c in events.items()}

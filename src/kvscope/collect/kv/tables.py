@@ -1,0 +1,180 @@
+"""KV events of a run, streamed from its raw file into tables, and judged on the way.
+
+A flush goes through as a whole; what is held at any time is about two batches of rows.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from kvscope.arraytypes import Int64s
+from kvscope.collect.kv.clock import Clock, along_segments
+from kvscope.collect.kv.demand import Demand
+from kvscope.collect.kv.flushes import Flush, ahead, read_flushes
+from kvscope.collect.kv.launches import Launches
+from kvscope.collect.oracles.judge import Judge
+from kvscope.collect.table_writer import write_batches
+from kvscope.events import ALL_HEADS, KINDS
+from kvscope.passes import REQUEST_PHASES
+from kvscope.tables import KV_EVENTS, KV_KERNELS, write
+
+RISING = ("start_ns", "end_ns")
+BATCH_ROWS = 1 << 20
+_FLUSH_COLUMNS = ("repeat", "step", "layer")
+# Narrow while they wait for their batch to fill.
+_EVENT_COLUMNS = ("kv_head", "block", "block_position", "offset_tokens", "tokens")
+
+
+def write_kv_tables(
+    events: Path, out_dir: Path, judge: Judge, launches: Launches | None = None, total: int = 0
+) -> dict[str, Any]:
+    """Write kv_events and kv_kernels of a raw file; give what collect.json says of them.
+
+    `launches` are the profiler's records of the same kernels. `total` is the number of events to
+    expect, for the progress bar. BadInput if the file is damaged.
+    """
+    kernels = KernelRows(judge.clock)
+    batches = ahead(_batches(events, judge, kernels))
+    rows = write_batches(KV_EVENTS, out_dir, batches, total, RISING)
+    frame = kernels.frame()
+    meaning = "the farthest that an event lies outside of its kernel, in ns"
+    if launches is not None:
+        frame = launches.with_residuals(frame)
+        meaning = (
+            "the farthest that the thread blocks' stamps of a kernel lie outside of the kernel in "
+            "the profiler's record, in ns, both clocks aligned with the host's"
+        )
+    write(KV_KERNELS, frame, out_dir / KV_KERNELS.file)
+    residual = frame["residual_ns"].max()
+    return {
+        "rows": rows,
+        "residual_ns": None if pd.isna(residual) else int(residual),
+        "residual_meaning": meaning,
+        "oracles": judge.verdict(),
+    }
+
+
+def _batches(events: Path, judge: Judge, kernels: "KernelRows") -> Iterator[dict[str, pa.Array]]:
+    """The rows of kv_events, many flushes at a time."""
+    batch = EventRows()
+    for flush in read_flushes(events):
+        judge.look(flush)
+        start_ns, end_ns = times_ns(flush, judge.clock)
+        kernels.add(flush, start_ns, end_ns)
+        batch.add(flush, start_ns, end_ns)
+        if batch.rows >= BATCH_ROWS:
+            yield batch.columns()
+            batch = EventRows()
+    if batch.rows:
+        yield batch.columns()
+
+
+def times_ns(flush: Flush, clock: Clock) -> tuple[Int64s, Int64s]:
+    """Each event's start and end in ns since the run's start."""
+    starts, ends = flush.start_ticks, flush.end_ticks
+    if (timers := flush.segments.timers) is not None:
+        starts, ends = (along_segments(t, flush.segment, timers) for t in (starts, ends))
+    return clock.ns(starts, flush.origin_ticks), clock.ns(ends, flush.origin_ticks)
+
+
+@dataclass
+class EventRows:
+    """Rows of kv_events, collected flush by flush."""
+
+    rows: int = 0
+    flushes: list[tuple[int, ...]] = field(default_factory=list)  # _FLUSH_COLUMNS and events
+    parts: dict[str, list[np.ndarray[Any, Any]]] = field(default_factory=dict)
+    requests: dict[str, int] = field(default_factory=dict)  # ids in the order they were met
+
+    def add(self, flush: Flush, start_ns: Int64s, end_ns: Int64s) -> None:
+        """Take in a flush's events."""
+        ids = [self.requests.setdefault(r, len(self.requests)) for r in flush.requests]
+        phases = [REQUEST_PHASES.index(phase) for phase in flush.phases]
+        segments, segment = flush.segments, flush.segment
+        sm = np.full(len(segments.worker), -1) if segments.sm is None else segments.sm
+        found = {
+            "request_id": np.array([*ids, -1], np.int32)[flush.row_or_none],
+            "phase": np.array([*phases, -1], np.int8)[flush.row_or_none],
+            "kind": flush.kind.astype(np.int8),
+            **{name: getattr(flush, name).astype(np.int32) for name in _EVENT_COLUMNS},
+            "start_ns": start_ns,
+            "end_ns": end_ns,
+            "worker": segments.worker.astype(np.int32)[segment],
+            "sm": sm.astype(np.int32)[segment],
+        }
+        for name, values in found.items():
+            self.parts.setdefault(name, []).append(values)
+        self.flushes.append((flush.repeat, flush.step, flush.layer, len(flush)))
+        self.rows += len(flush)
+
+    def columns(self) -> dict[str, pa.Array]:
+        """The table's columns."""
+        *keys, events = np.array(self.flushes, np.int32).T
+        found = {
+            **dict(zip(_FLUSH_COLUMNS, (np.repeat(key, events) for key in keys), strict=True)),
+            **{name: np.concatenate(parts) for name, parts in self.parts.items()},
+        }
+        names = {"request_id": list(self.requests), "phase": REQUEST_PHASES, "kind": KINDS}
+        return {
+            name: _encoded(values, names[name])
+            if name in names
+            else _nullable(values)
+            if name in ("kv_head", "sm")
+            else pa.array(values)
+            for name, values in found.items()
+        }
+
+
+def _encoded(places: np.ndarray[Any, Any], words: Any) -> pa.Array:
+    return pa.DictionaryArray.from_arrays(_nullable(places), pa.array(words, pa.string()))
+
+
+def _nullable(values: np.ndarray[Any, Any]) -> pa.Array:
+    """-1 as null; ALL_HEADS is such a one."""
+    absent = values == ALL_HEADS
+    return pa.array(values, mask=absent) if absent.any() else pa.array(values)
+
+
+class KernelRows:
+    """Rows of kv_kernels, collected flush by flush."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.rows: list[tuple[Any, ...]] = []
+
+    def add(self, flush: Flush, start_ns: Int64s, end_ns: Int64s) -> None:
+        """Take in a flush's kernels, whose events have these times."""
+        demand = Demand(flush)
+        for place, kernel in enumerate(flush.kernels):
+            own = flush.segments.kernel == place
+            dropped = flush.segments.dropped
+            interval = self.clock.interval_ns(kernel, flush.origin_ticks)
+            self.rows.append(
+                (
+                    *(flush.repeat, flush.step, flush.layer, flush.phase, kernel.name),
+                    *(interval or (None, None)),
+                    demand.events(kernel.name),
+                    int(flush.segments.events[own].sum()),
+                    None if dropped is None else int(dropped[own].sum()),
+                    interval and _residual_ns(interval, own[flush.segment], start_ns, end_ns),
+                )
+            )
+
+    def frame(self) -> pd.DataFrame:
+        """The table."""
+        frame = pd.DataFrame(self.rows, columns=KV_KERNELS.names)
+        whole = {c: "Int64" for c in frame.columns if c not in ("phase", "kernel")}
+        return frame.astype(whole)
+
+
+def _residual_ns(interval: tuple[int, int], own: Any, start_ns: Int64s, end_ns: Int64s) -> int:
+    """Farthest that a kernel's own events lie outside of its interval."""
+    if not own.any():
+        return 0
+    early, late = interval[0] - start_ns[own].min(), end_ns[own].max() - interval[1]
+    return max(0, int(early), int(late))

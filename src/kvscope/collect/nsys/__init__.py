@@ -1,0 +1,1 @@
+"""An Nsight Systems export as kvscope's tables."""

@@ -1,0 +1,322 @@
+"""An Nsight Systems SQLite export, read whatever version wrote it.
+
+Row order is never promised, so every query that streams rows states its order. SQLite keeps any
+value in any column, so that what is read is held against what is due there.
+"""
+
+import sqlite3
+import struct
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+import adbc_driver_manager
+import adbc_driver_sqlite
+import adbc_driver_sqlite.dbapi
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kvscope import limits
+from kvscope.collect.nsys import schema
+from kvscope.collect.nsys.strings import Strings, as_utf8, cut, is_cut
+from kvscope.errors import BadInput
+from kvscope.reading import in_a_line, opened
+
+BATCH_ROWS = 1 << 17
+"""Rows of one streamed batch, and so of one Parquet row group at most."""
+
+_MAGIC = b"SQLite format 3\x00"
+_BESIDE = ("-journal", "-wal", "-shm")  # files that SQLite opens with a database
+_HINT = "make one with `nsys export --type sqlite`"
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Query:
+    """What is streamed of a table: columns of `whole` numbers, null where a version has none, and
+    what SQL makes of any columns, by name: an expression, and its type.
+
+    `fractions` and `others` are columns that only `computed` and `where` speak of.
+    """
+
+    table: str
+    whole: tuple[str, ...]
+    fractions: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+    computed: Mapping[str, tuple[str, pa.DataType]] = field(default_factory=dict)
+    where: str = "1"
+    order: str = 'start, "end" DESC, row'
+
+
+class NsysExport:
+    """One export, open for reading; use it as a context manager.
+
+    Raises BadInput, in one sentence that names the file, if it is missing, not SQLite, not an
+    export, truncated, or found damaged while it is read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        _check_header(path)
+        self.path = path
+        self.warnings: list[str] = []
+        """What of the export is damaged, as sentences."""
+        self.texts_cut = 0
+        """Texts of which only the first limits.LONGEST_NAME characters are read, so far."""
+        self._text_bytes = 0
+        self._uri = f"file:{quote(str(path.resolve()))}?mode=ro"
+        self._small = sqlite3.connect(self._uri, uri=True)
+        self._small.text_factory = lambda text: text.decode("utf-8", "replace")
+        self._large = adbc_driver_sqlite.dbapi.connect(self._uri)
+        try:
+            # A view or a virtual table is no data: it may go on for ever.
+            real = "SELECT name FROM sqlite_master WHERE type = 'table' AND rootpage > 0"
+            self.tables = {name for (name,) in self.rows(real)}
+            if not self.tables & {*schema.METADATA, schema.STRINGS}:
+                raise BadInput(f"{path}: not an Nsight Systems export; {_HINT}")
+            self._check_pages()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file."""
+        self._small.close()
+        self._large.close()
+
+    def __enter__(self) -> "NsysExport":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _check_pages(self) -> None:
+        """BadInput if SQLite finds a table damaged that is read; a warning if it is another."""
+        self.rows("PRAGMA trusted_schema = OFF")
+        self.rows("PRAGMA ignore_check_constraints = ON")
+        if self._damage() is None:
+            return
+        for table in sorted(self.tables & {*schema.READ}):
+            if (damage := self._damage(f"'{table}'")) is not None:
+                raise BadInput(f"{self.path}: table {table} is damaged ({damage})")
+        self.warnings.append("The export is damaged in tables that kvscope does not read.")
+
+    def _damage(self, of: str = "1") -> str | None:
+        """The first thing that SQLite finds wrong with the pages of a table, or of all."""
+        try:
+            found = str(self._small.execute(f"PRAGMA quick_check({of})").fetchone()[0])
+        except sqlite3.DatabaseError as error:
+            found = str(error)
+        return None if found == "ok" else in_a_line(found)
+
+    # --- small questions, answered with Python objects
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        """All rows of a query whose result is small."""
+        try:
+            return self._small.execute(sql).fetchall()
+        except sqlite3.DatabaseError as error:
+            raise self._damaged(error) from None
+
+    def columns(self, table: str) -> set[str]:
+        """Names of a table's columns; none if the export does not have the table."""
+        return {row[1] for row in self.rows(f'PRAGMA table_info("{table}")')}
+
+    def known(self, table: str, columns: Collection[str]) -> str:
+        """SQL that selects the columns of a table, with NULL for one that this version lacks."""
+        present = self.columns(table)
+        return ", ".join(f'"{c}"' if c in present else f'NULL AS "{c}"' for c in columns)
+
+    def count(self, table: str) -> int:
+        """Rows of a table; 0 if the export does not have it."""
+        if table not in self.tables:
+            return 0
+        return int(self.rows(f'SELECT COUNT(*) FROM "{table}" NOT INDEXED')[0][0])
+
+    @cached_property
+    def metadata(self) -> dict[str, str]:
+        """What the exporter says of itself: EXPORT_PRODUCT_VERSION and so on."""
+        found: dict[str, str] = {}
+        for table in schema.METADATA:
+            if table in self.tables:
+                found.update(self.rows(f"SELECT {cut('name')}, {cut('value')} FROM {table}"))
+        return found
+
+    @property
+    def session_start_utc_ns(self) -> int | None:
+        """UTC time of the instant 0 of the capture; null if the export does not have it."""
+        return self._time(*schema.SESSION_START)
+
+    @property
+    def origin_ns(self) -> int:
+        """What event times add to the capture's clock: 0, or UTC if exported so."""
+        normalised = self.metadata.get("EXPORT_PARAM_TIME_NORMALIZE") == "true"
+        return (self.session_start_utc_ns or 0) if normalised else 0
+
+    @property
+    def capture_end_ns(self) -> int | None:
+        """End of the capture on the clock of the events; null if the export does not have it."""
+        duration = self._time(*schema.CAPTURE_LENGTH)
+        return duration + self.origin_ns if duration is not None else None
+
+    def _time(self, table: str, column: str) -> int | None:
+        """The time that a table's first row has."""
+        if column not in self.columns(table):
+            return None
+        self._check_types(table, [column])
+        rows = self.rows(f"SELECT {column} FROM {table} LIMIT 1")
+        time: int | None = rows[0][0] if rows else None
+        least, most = limits.TIMES_NS
+        if time is not None and not least <= time <= most:
+            raise self._strange(table, column, str(time), limits.TIMES_NS)
+        return time
+
+    # --- large tables, streamed as Arrow
+
+    def stream(self, query: Query) -> Iterator[pa.RecordBatch]:
+        """The rows of a query as record batches of at most BATCH_ROWS rows.
+
+        BadInput names table and column of a value that is no whole number where one is due, or
+        none that kvscope's tables hold. The driver takes a column's type from its first batch (all
+        null reads as integer), so that a computed one must not begin with nulls if it is no
+        integer.
+        """
+        with closing(self._large.cursor()) as cursor:
+            batch_rows = adbc_driver_sqlite.StatementOptions.BATCH_ROWS.value
+            cursor.adbc_statement.set_options(**{batch_rows: str(BATCH_ROWS)})
+            # Only reading is guarded: what the consumer raises (a full disk) is its own.
+            self._guarded(query, lambda: cursor.execute(self._sql(query)))
+            reader = self._guarded(query, cursor.fetch_record_batch)
+            while (batch := self._guarded(query, lambda: next(reader, None))) is not None:
+                yield self._checked(query, batch)
+
+    def _sql(self, query: Query) -> str:
+        """BadInput if the table has no start or end, without which no row means anything."""
+        missing = {"start", "end"} - self.columns(query.table)
+        if "start" in query.whole and missing:
+            raise BadInput(f"{self.path}: table {query.table} has no column '{min(missing)}'")
+        known = self.known(query.table, (*query.whole, *query.fractions, *query.others))
+        selected = {name: f'"{name}"' for name in query.whole}
+        selected |= {name: sql for name, (sql, _) in query.computed.items()}
+        return f"""
+            SELECT {", ".join(f'{sql} AS "{name}"' for name, sql in selected.items())}
+            FROM (SELECT rowid AS row, {known} FROM {query.table} NOT INDEXED)
+            WHERE {query.where} ORDER BY {query.order}"""
+
+    def _guarded(self, query: Query, read: Callable[[], _T]) -> _T:
+        try:
+            return read()
+        except (adbc_driver_manager.Error, pa.ArrowException, OSError) as error:
+            self._check_all_types(query)
+            raise self._damaged(error) from None
+
+    def _checked(self, query: Query, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch, if every column is of the type and the range that is due."""
+        columns = []
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            _, due = query.computed.get(name, (None, pa.int64()))
+            if column.type != due and batch.num_rows:
+                self._check_all_types(query)
+                raise self._strange(query.table, name, f"{column.type}s", None)
+            within = schema.BOUNDS.get(name)
+            if within is not None and len(column):
+                ends = pc.min_max(column)
+                for end in (ends["min"].as_py(), ends["max"].as_py()):
+                    if end is not None and not within[0] <= end <= within[1]:
+                        raise self._strange(query.table, name, str(end), within)
+            if name in ("start", "end") and column.null_count:
+                raise self._strange(query.table, name, "no value", within)
+            columns.append(as_utf8(column) if due == pa.string() and batch.num_rows else column)
+        return pa.record_batch(columns, names=batch.schema.names)
+
+    def _check_all_types(self, query: Query) -> None:
+        self._check_types(query.table, query.whole)
+        self._check_types(query.table, query.fractions, "'real', ")
+
+    def _check_types(self, table: str, columns: Collection[str], others: str = "") -> None:
+        """BadInput names the first value in one of the columns that is no number."""
+        for column in columns:
+            if column in self.columns(table):
+                strange = f"typeof(\"{column}\") NOT IN ({others}'integer', 'null')"
+                kind = f'SELECT typeof("{column}") FROM {table} NOT INDEXED WHERE {strange} LIMIT 1'
+                for (found,) in self.rows(kind):
+                    raise self._strange(table, column, f"a value of type {found}", None)
+
+    def _strange(
+        self, table: str, column: str, found: str, within: tuple[int, int] | None
+    ) -> BadInput:
+        due = f" from {within[0]} to {within[1]}" if within else ""
+        holds = f"{self.path}: table {table}: column '{column}' holds {found}"
+        return BadInput(f"{holds}, where a whole number{due} is due")
+
+    @cached_property
+    def strings(self) -> Strings:
+        """The export's string table."""
+        if schema.STRINGS not in self.tables:
+            return Strings(np.empty(0, np.int64), pa.array([], pa.string()))
+        query = Query(
+            schema.STRINGS,
+            whole=("id",),
+            others=("value",),
+            computed={"text": (cut("value"), pa.string()), "cut": (self._cut_name, pa.int64())},
+            where="id IS NOT NULL",
+            order="id",
+        )
+        ids, values = [np.empty(0, np.int64)], [pa.array([], pa.string())]
+        for batch in self.stream(query):
+            self.count_texts(batch["text"], batch["cut"])
+            ids.append(batch["id"].to_numpy())
+            values.append(batch["text"])
+        return Strings(np.concatenate(ids), pa.concat_arrays(values))
+
+    @property
+    def _cut_name(self) -> str:
+        """SQL for whether a string is a name that is cut; what a process printed is none."""
+        ids = [
+            f'SELECT "{column}" FROM "{table}"'
+            for table, columns in schema.NAMES.items()
+            for column in columns
+            if column in self.columns(table)
+        ]
+        return f"{is_cut('value')} AND id IN ({' UNION ALL '.join(ids) or 'NULL'})"
+
+    def count_texts(self, texts: pa.Array, cut: pa.Array) -> None:
+        """Take note of texts that are kept, and of how many were cut; BadInput if too many are."""
+        self.texts_cut += pc.sum(cut).as_py() or 0
+        self._text_bytes += texts.nbytes
+        if self._text_bytes > limits.MOST_NAMES_BYTES:
+            most = f"{limits.MOST_NAMES_BYTES:,} bytes"
+            raise BadInput(f"{self.path}: its names take more than {most} (StringIds, NVTX_EVENTS)")
+
+    def _damaged(self, error: Exception) -> BadInput:
+        return BadInput(f"{self.path}: damaged, or cannot be read to its end ({in_a_line(error)})")
+
+
+def _check_header(path: Path) -> None:
+    """Refuse what is visibly not a whole SQLite file.
+
+    SQLite itself reads a truncated file without complaint until it needs a page that is gone.
+    """
+    try:
+        with opened(path) as file:
+            header = file.read(100)
+        size = path.stat().st_size
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read ({error.strerror})") from None
+    for suffix in _BESIDE:
+        beside = path.with_name(path.name + suffix)
+        if beside.exists() and not beside.is_file():
+            raise BadInput(f"{beside}: not a regular file, and SQLite would read it; remove it")
+    if not header.startswith(_MAGIC) or len(header) < 100:
+        raise BadInput(f"{path}: not an SQLite file; {_HINT}")
+    page_size, changes, pages, valid_for = (
+        struct.unpack(">H", header[16:18])[0],
+        *(struct.unpack(">I", header[at : at + 4])[0] for at in (24, 28, 92)),
+    )
+    expected = pages * (65536 if page_size == 1 else page_size)
+    if changes == valid_for and size < expected:
+        raise BadInput(f"{path}: truncated, {size} of {expected} bytes are there")

@@ -1,0 +1,99 @@
+"""GPU work: kernels and copies, each joined to its API call and to the NVTX ranges around it."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from kvscope.collect.nsys.cuda_api import ApiCalls
+from kvscope.collect.nsys.export import NsysExport, Query
+from kvscope.collect.nsys.nullable import NULL, take, to_arrow, to_numpy
+from kvscope.collect.nsys.nvtx import NvtxRanges
+from kvscope.collect.nsys.schema import (
+    DIRECTIONS,
+    KERNEL_COLUMNS,
+    KERNELS,
+    MEMCPY_COLUMNS,
+    MEMCPYS,
+    MEMORIES,
+    pid_of,
+    tid_of,
+)
+
+
+class GpuWork:
+    """Streams the kernels and the copies of an export, by start; counts what has no origin."""
+
+    def __init__(self, export: NsysExport, calls: ApiCalls, nvtx: NvtxRanges) -> None:
+        self._export = export
+        self._calls = calls
+        self._nvtx = nvtx
+        self.without_api = {KERNELS: 0, MEMCPYS: 0}
+        self.without_range = {KERNELS: 0, MEMCPYS: 0}
+
+    def kernels(self) -> Iterator[dict[str, Any]]:
+        """The rows of the gpu_kernels table."""
+        names = self._export.strings
+        for rows in self._stream(KERNELS, KERNEL_COLUMNS):
+            yield self._row_columns(KERNELS, rows) | {
+                "name": names.lookup(rows["demangledName"]),
+                "short_name": names.lookup(rows["shortName"]),
+                "grid": _dim3(rows, "grid"),
+                "block_dim": _dim3(rows, "block"),
+                "graph_node_id": rows["graphNodeId"],
+            }
+
+    def memcpys(self) -> Iterator[dict[str, Any]]:
+        """The rows of the gpu_memcpys table."""
+        for rows in self._stream(MEMCPYS, MEMCPY_COLUMNS):
+            yield self._row_columns(MEMCPYS, rows) | {
+                "direction": _labels(rows["copyKind"], DIRECTIONS),
+                "source_memory": _labels(rows["srcKind"], MEMORIES),
+                "destination_memory": _labels(rows["dstKind"], MEMORIES),
+                "bytes": rows["bytes"],
+            }
+
+    def _stream(self, table: str, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
+        if table not in self._export.tables:
+            return iter(())
+        return self._export.stream(Query(table, columns, order='start, "end", row'))
+
+    def _row_columns(self, table: str, rows: pa.RecordBatch) -> dict[str, Any]:
+        """Where and when the work ran, and what launched it."""
+        process = to_numpy(rows["globalPid"])
+        call = self._calls.launching(process, to_numpy(rows["correlationId"]))
+        thread = take(self._calls.thread, call)
+        start, end = take(self._calls.start, call), take(self._calls.end, call)
+        around = self._nvtx.around(thread, start, end)
+        self.without_api[table] += int(np.count_nonzero(call < 0))
+        self.without_range[table] += around["nvtx_id"].null_count
+        return {
+            "start_ns": rows["start"],
+            "end_ns": rows["end"],
+            "device": rows["deviceId"],
+            "context": rows["contextId"],
+            "stream": rows["streamId"],
+            "correlation_id": rows["correlationId"],
+            "pid": to_arrow(np.where(process == NULL, NULL, pid_of(process)), pa.int64()),
+            "tid": to_arrow(np.where(thread == NULL, NULL, tid_of(thread)), pa.int64()),
+            "api_start_ns": to_arrow(start, pa.int64()),
+            "api_end_ns": to_arrow(end, pa.int64()),
+            **around,
+        }
+
+
+def _dim3(rows: pa.RecordBatch, prefix: str) -> pa.FixedSizeListArray:
+    xyz = [rows[prefix + axis].fill_null(0).to_numpy() for axis in "XYZ"]
+    flat = np.stack(xyz, axis=1).astype(np.int32).ravel()
+    return pa.FixedSizeListArray.from_arrays(pa.array(flat), 3)
+
+
+def _labels(codes: pa.Array, labels: tuple[str, ...]) -> pa.Array:
+    """The label of each code, or the code's own digits where it has none."""
+    distinct = codes.dictionary_encode()
+    texts = [
+        labels[code] if 0 <= code < len(labels) else str(code)
+        for code in distinct.dictionary.to_pylist()
+    ]
+    return pa.DictionaryArray.from_arrays(distinct.indices, pa.array(texts, pa.string()))

@@ -1,0 +1,90 @@
+"""What is missing in an export: lost events, hidden kernels, domains that recorded nothing."""
+
+import re
+
+from kvscope import limits
+from kvscope.collect.nsys import schema
+from kvscope.collect.nsys.export import NsysExport
+from kvscope.collect.nsys.nvtx import domain_names
+from kvscope.collect.nsys.strings import cut
+from kvscope.ranges import DOMAIN
+
+_LOSS = re.compile(r"\b(lost|losing|dropped|discarded|incomplete|not all)\b", re.IGNORECASE)
+
+
+def warnings(export: NsysExport) -> list[str]:
+    """Each reason to doubt that the export holds all that happened, as one sentence."""
+    return [
+        *_version(export),
+        *_hidden_kernels(export),
+        *_silent_nvtx(export),
+        *_diagnostics(export),
+        *export.warnings,
+        *_left_out(export),
+    ]
+
+
+def silent_domains(export: NsysExport) -> list[str]:
+    """Names of NVTX domains that were created but in which no range or mark was recorded."""
+    if schema.RANGES not in export.tables:
+        return []
+    used = set(
+        export.rows(
+            f"SELECT DISTINCT globalTid >> 24, domainId FROM {schema.RANGES} "
+            f"WHERE eventType NOT IN ({schema.DOMAIN_CREATE}, {schema.DOMAIN_DESTROY})"
+        )
+    )
+    return sorted({name for key, name in domain_names(export).items() if key not in used})
+
+
+def _version(export: NsysExport) -> list[str]:
+    version = export.metadata.get("EXPORT_SCHEMA_VERSION")
+    if version and version.split(".")[0] not in schema.KNOWN_MAJOR_VERSIONS:
+        return [f"Export schema {version} is of a major version that kvscope does not know."]
+    return []
+
+
+def _hidden_kernels(export: NsysExport) -> list[str]:
+    if not (graphs := export.count(schema.GRAPHS)):
+        return []
+    return [
+        f"{graphs} launches of CUDA graphs were traced whole, so that their kernels are not among "
+        f"the {export.count(schema.KERNELS)} kernels here; profile with --cuda-graph-trace=node."
+    ]
+
+
+def _silent_nvtx(export: NsysExport) -> list[str]:
+    if schema.RANGES not in export.tables:
+        return []
+    kinds = {kind for (kind,) in export.rows(f"SELECT DISTINCT eventType FROM {schema.RANGES}")}
+    if kinds and kinds <= {schema.DOMAIN_CREATE, schema.DOMAIN_DESTROY}:
+        return [
+            "NVTX domains were created but no range was recorded: the nvtx package is too new "
+            "for this version of Nsight Systems (0.2.11 works with all)."
+        ]
+    if DOMAIN in silent_domains(export):
+        return [f"The NVTX domain '{DOMAIN}' was created but no range was recorded in it."]
+    return []
+
+
+def _diagnostics(export: NsysExport) -> list[str]:
+    """Nsight Systems' own warnings and errors, and whatever else it says of lost events."""
+    if not export.columns(schema.DIAGNOSTICS) >= {"severity", "text", "timestamp"}:
+        return []
+    own = f"substr({cut('text')}, 1, {limits.LONGEST_MESSAGE})"
+    table = schema.DIAGNOSTICS
+    rows = export.rows(f"SELECT severity, {own} FROM {table} ORDER BY timestamp, rowid")
+    texts = (text.strip() for level, text in rows if level in schema.SEVERE or _LOSS.search(text))
+    said = [f"Nsight Systems: {text}" for text in dict.fromkeys(texts)]
+    if (more := len(said) - limits.MOST_MESSAGES) > 0:
+        return [*said[: limits.MOST_MESSAGES], f"Nsight Systems has {more:,} more such messages."]
+    return said
+
+
+def _left_out(export: NsysExport) -> list[str]:
+    if not export.texts_cut:
+        return []
+    return [
+        f"{export.texts_cut:,} texts of the export are longer than {limits.LONGEST_NAME:,} "
+        "characters; where they are names, these are cut."
+    ]

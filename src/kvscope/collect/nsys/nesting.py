@@ -1,0 +1,153 @@
+"""Which ranges of a thread are open at an instant: a stack, known for every instant at once.
+
+Push/pop ranges of one thread nest, except that each NVTX domain has a stack of its own, so that
+ranges of two domains may cross. Replaying the pushes and pops of a thread gives its stack between
+any two of them. Equal stacks share their lower part: they are the nodes of a tree of *frames*,
+each a range on top of its parent frame. Without crossings a range has exactly one frame; where a
+range is popped from beneath others, those others get new frames without it.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvscope import limits
+from kvscope.arraytypes import Int64s
+from kvscope.collect.nsys.nullable import NULL, by_value
+
+NONE = -1
+"""Stands for no frame or no range."""
+
+
+@dataclass(frozen=True)
+class _Thread:
+    """`top[k]` is the frame on top of the stack after the first k boundaries."""
+
+    boundary_ns: Int64s
+    top: Int64s
+
+
+class Nesting:
+    """The stacks of all threads, from the ranges' thread, start and end in ns.
+
+    Of ranges with the same interval the first one given is the outermost. A range *contains* an
+    interval of its thread if it starts no later and ends no earlier; the *innermost* one that
+    does so starts last and, of those, ends first.
+
+    A stack is followed limits.DEEPEST_STACK ranges deep; further ones contain nothing, and `buried`
+    is how many they are. ValueError if ranges cross more often than limits.MOST_CROSSINGS says.
+    """
+
+    def __init__(self, thread: Int64s, start: Int64s, end: Int64s) -> None:
+        end = np.maximum(start, end)
+        replay = _Replay()
+        lasting = np.flatnonzero(end > start)
+        self._threads = {
+            t: replay.thread(lasting[places], start, end) for t, places in by_value(thread[lasting])
+        }
+        self.buried = len(replay.buried)
+        # The last element of each array is found by index NONE: the bottom of every stack.
+        self._start = np.append(start, NULL)
+        self._end = np.append(end, np.iinfo(np.int64).max)
+        self._range = np.array([*replay.ranges, NONE], np.int64)
+        self._parent = np.array([*replay.parents, NONE], np.int64)
+        self.range_parent = self._range_parents(thread)
+        """For each range the innermost other range that contains it, or NONE."""
+
+    @property
+    def frame_range(self) -> Int64s:
+        """The range of each frame."""
+        return self._range[:-1]
+
+    @property
+    def frame_parent(self) -> Int64s:
+        """The frame beneath each frame, or NONE; parents come before their children."""
+        return self._parent[:-1]
+
+    def innermost(self, thread: Int64s, start: Int64s, end: Int64s) -> Int64s:
+        """For each interval the frame of the innermost range that contains it, or NONE."""
+        frames = np.full(len(thread), NONE, np.int64)
+        for t, here in by_value(thread):
+            if t in self._threads:
+                frames[here] = self._innermost_on(self._threads[t], start[here], end[here])
+        return frames
+
+    def _innermost_on(self, thread: _Thread, start: Int64s, end: Int64s) -> Int64s:
+        frames = thread.top[np.searchsorted(thread.boundary_ns, start, side="right")]
+        instants = np.flatnonzero(start == end)
+        if len(instants):  # a range that ends at the very instant contains it, too
+            before = np.searchsorted(thread.boundary_ns, start[instants], side="left")
+            frames[instants] = self._later(frames[instants], thread.top[before])
+        return self._climb(frames, end)
+
+    def _later(self, open_: Int64s, ending: Int64s) -> Int64s:
+        """Of two frames per element, the one whose range starts later."""
+        starts_later = self._start[self._range[ending]] >= self._start[self._range[open_]]
+        return np.where(starts_later, ending, open_)
+
+    def _climb(self, frames: Int64s, end: Int64s) -> Int64s:
+        """The first frame from each one downwards whose range lasts until `end`."""
+        found = frames.copy()
+        short = np.flatnonzero(self._end[self._range[found]] < end)
+        while len(short):
+            found[short] = self._parent[found[short]]
+            short = short[self._end[self._range[found[short]]] < end[short]]
+        return found
+
+    def _range_parents(self, thread: Int64s) -> Int64s:
+        start, end = self._start[:-1], self._end[:-1]
+        first_frame = np.full(len(start), NONE, np.int64)
+        first_frame[self.frame_range[::-1]] = np.arange(len(self.frame_range))[::-1]
+        beneath = self._climb(self._parent[first_frame], end)
+        bare = np.flatnonzero(first_frame == NONE)  # of no length, or buried
+        beneath[bare] = self.innermost(thread[bare], start[bare], end[bare])
+        return self._range[beneath]
+
+
+class _Replay:
+    """Pushes and pops ranges in order of time and keeps every frame that comes up."""
+
+    def __init__(self) -> None:
+        self.ranges: list[int] = []
+        self.parents: list[int] = []
+        self.depths: list[int] = [0]  # of no frame, then of each: ranges on the stack
+        self.buried: set[int] = set()  # ranges that were pushed on a full stack
+        self.crossings = 0
+
+    def thread(self, ranges: Int64s, start: Int64s, end: Int64s) -> _Thread:
+        ranges = ranges[np.lexsort((-end[ranges], start[ranges]))]
+        rank = np.arange(len(ranges))
+        time = np.concatenate([end[ranges], start[ranges]])
+        is_push = np.repeat([False, True], len(ranges))
+        # At one instant: pops before pushes, of pops the inner first, of pushes the outer first.
+        order = np.lexsort((np.concatenate([-rank, rank]), is_push, time))
+        tops = [NONE]
+        for event in np.concatenate([~ranges, ranges])[order].tolist():
+            tops.append(self._push(event, tops[-1]) if event >= 0 else self._pop(~event, tops[-1]))
+        return _Thread(time[order], np.array(tops, np.int64))
+
+    def _push(self, range_: int, top: int) -> int:
+        depth = self.depths[top + 1]
+        if depth == limits.DEEPEST_STACK:
+            self.buried.add(range_)
+            return top
+        self.ranges.append(range_)
+        self.parents.append(top)
+        self.depths.append(depth + 1)
+        return len(self.ranges) - 1
+
+    def _pop(self, range_: int, top: int) -> int:
+        if range_ in self.buried:
+            return top
+        crossing = []
+        while self.ranges[top] != range_:
+            crossing.append(self.ranges[top])
+            top = self.parents[top]
+        self.crossings += len(crossing)
+        if self.crossings > limits.MOST_CROSSINGS:
+            most = f"{limits.MOST_CROSSINGS:,} times"
+            raise ValueError(f"push/pop ranges of a thread cross each other more than {most}")
+        top = self.parents[top]
+        for above in reversed(crossing):
+            top = self._push(above, top)
+        return top

@@ -1,0 +1,241 @@
+"""NVTX ranges: their names, domains and nesting, and which of them surround an API call.
+
+A range that was never closed is exported without an end, or with the capture's end for one; it
+counts as open until then and is marked as not closed.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from kvscope import limits
+from kvscope.arraytypes import Bools, Int64s
+from kvscope.collect.nsys.attribution import MORE, Names, RangeNumbers, Tree
+from kvscope.collect.nsys.export import BATCH_ROWS, NsysExport, Query
+from kvscope.collect.nsys.nesting import NONE, Nesting
+from kvscope.collect.nsys.nullable import NULL, take, to_arrow, to_numpy
+from kvscope.collect.nsys.schema import (
+    CALLS,
+    DOMAIN_CREATE,
+    FRACTION_PAYLOADS,
+    KERNELS,
+    PUSH_POP,
+    RANGE_COLUMNS,
+    RANGES,
+    START_END,
+    WHOLE_PAYLOADS,
+    pid_of,
+    tid_of,
+)
+from kvscope.collect.nsys.strings import cut, is_cut
+from kvscope.errors import BadInput
+from kvscope.ranges import DOMAIN
+
+
+class NvtxRanges:
+    """All ranges of an export in order of their start; a range's id is its place in it."""
+
+    def __init__(self, export: NsysExport) -> None:
+        rows = _read(export)
+        self.start, self.end = to_numpy(rows["start"]), to_numpy(rows["end"])
+        self.thread = to_numpy(rows["globalTid"])
+        self.push_pop: Bools = np.isin(to_numpy(rows["eventType"]), PUSH_POP)
+        self.payload = _payload(rows)
+        self.name = _names(export, rows)
+        self.domain = _domains(export, self.thread, to_numpy(rows["domainId"]))
+        at_end = self.end == export.capture_end_ns
+        self.unclosed: Bools = (to_numpy(rows["open"]) == 1) | at_end
+        try:
+            self._nest()
+        except ValueError as error:
+            raise BadInput(f"{export.path}: table {RANGES}: {error}") from None
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def _nest(self) -> None:
+        nested = np.flatnonzero(self.push_pop & (self.thread != NULL))
+        self._nesting = Nesting(self.thread[nested], self.start[nested], self.end[nested])
+        self._frame_range = nested[self._nesting.frame_range]
+        self._parent = np.full(len(self), NONE, np.int64)
+        self._parent[nested] = np.append(nested, NONE)[self._nesting.range_parent]
+        own = self.push_pop & self.domain.are(DOMAIN)
+        numbers = RangeNumbers.of(self.name, own, _numbers(self.payload))
+        everything = np.arange(len(self))
+        self._ranges = Tree(self._parent, everything, self.name, numbers)
+        self._frames = Tree(self._nesting.frame_parent, self._frame_range, self.name, numbers)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What of the ranges is left out, as sentences."""
+        buried, cut = self._nesting.buried, int(self._ranges.cut.sum())
+        found = []
+        if buried:
+            found.append(
+                f"{buried:,} NVTX ranges are nested more than {limits.DEEPEST_STACK:,} deep; what "
+                "lies in them counts as lying in the last one of these."
+            )
+        if cut:
+            found.append(
+                f"The paths of {cut:,} NVTX ranges are too long; they end with '{MORE}' where "
+                "names are left out."
+            )
+        return found
+
+    def around(self, thread: Int64s, start: Int64s, end: Int64s) -> dict[str, pa.Array]:
+        """What surrounds each interval on its thread: the innermost range, the path, its pass.
+
+        Gives the columns nvtx_id, nvtx_path, repeat, step and layer; null where no range does.
+        """
+        frame = self._nesting.innermost(thread, start, end)
+        path = pa.array(take(self._frames.path_code, frame), mask=frame == NONE)
+        return {
+            "nvtx_id": to_arrow(take(self._frame_range, frame), pa.int64()),
+            "nvtx_path": pa.DictionaryArray.from_arrays(path, self._frames.paths),
+            **{
+                key: to_arrow(take(getattr(self._frames, key), frame), pa.int32())
+                for key in ("repeat", "step", "layer")
+            },
+        }
+
+    def batches(self) -> Iterator[dict[str, Any]]:
+        """The rows of the nvtx_ranges table, in order of their start."""
+        names, domains = self.name.to_arrow(), self.domain.to_arrow()
+        paths = Names(self._ranges.path_code, self._ranges.paths).to_arrow()
+        kinds = Names(self.push_pop.astype(np.int64), pa.array(["start_end", "push_pop"]))
+        known = self.thread != NULL
+        columns = {
+            "id": pa.array(np.arange(len(self))),
+            "start_ns": pa.array(self.start),
+            "end_ns": pa.array(self.end),
+            "name": names,
+            "domain": domains,
+            "kind": kinds.to_arrow(),
+            "pid": to_arrow(np.where(known, pid_of(self.thread), NULL), pa.int64()),
+            "tid": to_arrow(np.where(known, tid_of(self.thread), NULL), pa.int64()),
+            "payload": self.payload,
+            "parent_id": to_arrow(np.where(self._parent == NONE, NULL, self._parent), pa.int64()),
+            "depth": pa.array(self._ranges.depth.astype(np.int32)),
+            "path": paths,
+            "repeat": to_arrow(self._ranges.repeat, pa.int32()),
+            "step": to_arrow(self._ranges.step, pa.int32()),
+            "layer": to_arrow(self._ranges.layer, pa.int32()),
+            "closed": pa.array(~self.unclosed),
+        }
+        for first in range(0, len(self), BATCH_ROWS):
+            yield {key: column.slice(first, BATCH_ROWS) for key, column in columns.items()}
+
+
+def _read(export: NsysExport) -> pa.Table:
+    """The ranges by start, outer before inner; one chunk a column, texts encoded."""
+    whole = (*RANGE_COLUMNS, *WHOLE_PAYLOADS)
+    # A text stays one: the driver then says so, where SQL would make a number of it.
+    strange = " OR ".join(f"typeof({name}) IN ('text', 'blob')" for name in FRACTION_PAYLOADS)
+    payload = ", ".join(FRACTION_PAYLOADS)
+    fraction = f"CASE WHEN {strange} THEN '' ELSE CAST(COALESCE({payload}, 0) AS REAL) END"
+    query = Query(
+        RANGES,
+        whole,
+        FRACTION_PAYLOADS,
+        ("text",),
+        computed={
+            "end": (f'COALESCE("end", {_open_until(export)})', pa.int64()),
+            "open": ('"end" IS NULL', pa.int64()),
+            "has_text": ("text IS NOT NULL", pa.int64()),
+            "text": (cut("text"), pa.string()),
+            "cut": (is_cut("text"), pa.int64()),
+            "has_fraction": (f"COALESCE({payload}) IS NOT NULL", pa.int64()),
+            "fraction": (fraction, pa.float64()),
+        },
+        where=f"eventType IN {PUSH_POP + START_END} "
+        "OR typeof(eventType) NOT IN ('integer', 'null')",
+    )
+    encoded = pa.dictionary(pa.int32(), pa.string())
+    schema = pa.schema(dict.fromkeys(whole, pa.int64()))
+    for name, (_, type_) in query.computed.items():
+        type_ = encoded if name == "text" else type_
+        place = schema.get_field_index(name)
+        schema = schema.append(pa.field(name, type_)) if place < 0 else schema
+    batches = []
+    if RANGES in export.tables:
+        for batch in export.stream(query):
+            texts = batch["text"].cast(pa.string()).dictionary_encode()
+            export.count_texts(texts.dictionary, batch["cut"])
+            place = batch.schema.get_field_index("text")
+            batches.append(batch.set_column(place, "text", texts).cast(schema))
+    return pa.Table.from_batches(batches, schema).unify_dictionaries().combine_chunks()
+
+
+def _open_until(export: NsysExport) -> int:
+    """The instant to which a range without an end is taken to last: the last one known."""
+    if export.capture_end_ns is not None:
+        return export.capture_end_ns
+    tables = {RANGES, CALLS, KERNELS}
+    ends = [export.rows(f'SELECT MAX("end") FROM {t}')[0][0] for t in tables & export.tables]
+    return max((end for end in ends if isinstance(end, int)), default=0)
+
+
+def _payload(rows: pa.Table) -> pa.Array:
+    """A range's number, whichever column has it; null if none."""
+    payload = np.where(to_numpy(rows["has_fraction"]) == 1, rows["fraction"].to_numpy(), np.nan)
+    for name in reversed(WHOLE_PAYLOADS):
+        values = to_numpy(rows[name])
+        known = ~rows[name].is_null().to_numpy()
+        number = values.astype(np.float64)
+        if name == "uint64Value":  # SQLite has no unsigned integers: beyond 2^63 they are negative
+            number += (values < 0) * 2.0**64
+        payload = np.where(known, number, payload)
+    return pa.array(payload, from_pandas=True)
+
+
+def _names(export: NsysExport, rows: pa.Table) -> Names:
+    """A range's own text or else, for a registered string, the one its id stands for."""
+    texts, strings = rows["text"].combine_chunks(), export.strings
+    own, registered = to_numpy(texts.indices), strings.places(to_numpy(rows["textId"]))
+    values = pa.concat_arrays([pa.array([""]), texts.dictionary, strings.values])
+    registered = np.where(registered == NULL, 0, registered + 1 + len(texts.dictionary))
+    code = np.where(to_numpy(rows["has_text"]) == 1, own + 1, registered)
+    distinct = values.dictionary_encode()
+    return Names(to_numpy(distinct.indices)[code], distinct.dictionary)
+
+
+def _numbers(payload: pa.Array) -> Int64s:
+    """Payloads that can number a repeat, pass or layer; NULL for all others."""
+    values = payload.fill_null(-1).to_numpy()
+    usable = (values >= 0) & (values <= np.iinfo(np.int32).max) & (values == np.floor(values))
+    return np.where(usable, np.where(usable, values, 0).astype(np.int64), NULL)
+
+
+def _domains(export: NsysExport, thread: Int64s, domain: Int64s) -> Names:
+    """The name of each range's domain; ids are a process's own, and id 0 has no name."""
+    processes, process = np.unique(
+        np.where(thread == NULL, NULL, thread >> 24), return_inverse=True
+    )
+    ids, id_ = np.unique(np.where(domain == NULL, 0, domain), return_inverse=True)
+    pairs, code = np.unique(process * len(ids) + id_, return_inverse=True)
+    known = domain_names(export)
+    values = [
+        known.get((int(processes[p // len(ids)]), i), f"domain {i}" if i else "")
+        for p, i in ((int(p), int(ids[p % len(ids)])) for p in pairs)
+    ]
+    return Names(code, pa.array(values, pa.string()))
+
+
+def domain_names(export: NsysExport) -> dict[tuple[int, int], str]:
+    """Names of the domains by (process, domain id); a process is a globalTid without its tid."""
+    if RANGES not in export.tables:
+        return {}
+    columns = export.known(RANGES, ("globalTid", "domainId", "text", "textId", "eventType"))
+    rows = export.rows(
+        f"""SELECT globalTid >> 24, domainId, text IS NOT NULL, {cut("text")}, textId
+            FROM (SELECT {columns} FROM {RANGES} NOT INDEXED)
+            WHERE eventType = {DOMAIN_CREATE} AND typeof(globalTid) = 'integer'
+            AND typeof(domainId) = 'integer' AND typeof(textId) IN ('integer', 'null')"""
+    )
+    texts = export.strings.lookup(pa.array([row[4] for row in rows], pa.int64())).to_pylist()
+    return {
+        (process, domain): (own if has_own else registered) or f"domain {domain}"
+        for (process, domain, has_own, own, _), registered in zip(rows, texts, strict=True)
+    }

@@ -1,0 +1,67 @@
+"""An Nsight Systems export as kvscope's tables."""
+
+from pathlib import Path
+from typing import Any
+
+from kvscope.collect.nsys import health, schema
+from kvscope.collect.nsys.cuda_api import ApiCalls
+from kvscope.collect.nsys.export import NsysExport
+from kvscope.collect.nsys.gpu_work import GpuWork
+from kvscope.collect.nsys.nvtx import NvtxRanges
+from kvscope.collect.table_writer import write_batches
+from kvscope.files import sha256_of
+from kvscope.tables import CUDA_API, GPU_KERNELS, GPU_MEMCPYS, NSYS_TABLES, NVTX_RANGES
+
+
+def write_nsys_tables(sqlite: Path, out_dir: Path) -> dict[str, Any]:
+    """Write the four tables of an export, all in order of start; give the account of it.
+
+    The account says what was read, how many rows each table has, and what the export lacks;
+    `docs/TRACE_SPEC.md` lists its keys. Raises BadInput if the file is no readable export.
+    """
+    with NsysExport(sqlite) as export:
+        ranges = NvtxRanges(export)
+        calls = ApiCalls(export)
+        work = GpuWork(export, calls, ranges)
+        streams = (
+            (NVTX_RANGES, ranges.batches(), len(ranges)),
+            (CUDA_API, calls.batches(), calls.total),  # fills the index that GPU work is joined on
+            (GPU_KERNELS, work.kernels(), export.count(schema.KERNELS)),
+            (GPU_MEMCPYS, work.memcpys(), export.count(schema.MEMCPYS)),
+        )
+        rows = {
+            table.name: write_batches(table, out_dir, batches, total)
+            for table, batches, total in streams
+        }
+        return {
+            "source": {
+                "file": sqlite.name,
+                "bytes": sqlite.stat().st_size,
+                "sha256": sha256_of(sqlite),
+            },
+            "nsys_version": export.metadata.get("EXPORT_PRODUCT_VERSION"),
+            "export_schema_version": export.metadata.get("EXPORT_SCHEMA_VERSION"),
+            "capture_start_utc_ns": _utc_of_zero(export),
+            "rows": rows,
+            "kernels_without_api_record": work.without_api[schema.KERNELS],
+            "kernels_without_nvtx_range": work.without_range[schema.KERNELS],
+            "copies_without_api_record": work.without_api[schema.MEMCPYS],
+            "copies_without_nvtx_range": work.without_range[schema.MEMCPYS],
+            "unclosed_ranges": int(ranges.unclosed.sum()),
+            "cuda_graphs_traced_whole": export.count(schema.GRAPHS),
+            "domains_without_ranges": health.silent_domains(export),
+            "warnings": [*health.warnings(export), *ranges.warnings],
+        }
+
+
+def write_empty_tables(out_dir: Path) -> dict[str, Any]:
+    """Write the four tables without rows, for a run that was not profiled; give the account."""
+    for table in NSYS_TABLES:
+        write_batches(table, out_dir, ())
+    return {"source": None, "rows": {table.name: 0 for table in NSYS_TABLES}, "warnings": []}
+
+
+def _utc_of_zero(export: NsysExport) -> int | None:
+    """UTC time of the instant 0 of the tables' clock, null if the export does not say."""
+    start = export.session_start_utc_ns
+    return None if start is None else start - export.origin_ns

@@ -1,0 +1,1 @@
+"""The oracles of KV events: what must hold of every traced run."""

@@ -1,0 +1,72 @@
+"""All oracles of KV events, in the order of the checklist."""
+
+from typing import Any
+
+from kvscope.collect.oracles import of_accesses, of_blocks, of_runs, of_times
+from kvscope.collect.oracles.flush_counts import FlushCounts
+from kvscope.collect.oracles.of_runs import RunCounts
+from kvscope.events import ATTENTION, WRITE
+from kvscope.oracle import Need, Oracle, Verdict, Violations, verdict
+
+_WORDS = "KV events"
+_EVENTS: Need[Any] = Need(_WORDS)
+_DROPS: Need[FlushCounts] = Need(_WORDS, lambda c: c.flush.segments.dropped is not None)
+# An imported trace has neither heads nor workers, and may lack a kernel or block tables.
+_HEADS: Need[FlushCounts] = Need(_WORDS, lambda c: c.flush.kv_heads is not None)
+_READS: Need[FlushCounts] = Need(_WORDS, lambda c: c.flush.traces(ATTENTION))
+_WRITES: Need[FlushCounts] = Need(_WORDS, lambda c: c.flush.traces(WRITE))
+_TABLE: Need[FlushCounts] = Need(_WORDS, lambda c: c.flush.block_table is not None)
+_OWN_TABLE: Need[FlushCounts] = Need(_WORDS, lambda c: _TABLE.met(c) and _HEADS.met(c))
+_MOVES: Need[FlushCounts] = Need(_WORDS, lambda c: c.moved is not None)
+_LAYERS: Need[FlushCounts] = Need(_WORDS, lambda c: c.run.traced_layers is not None)
+_BLOCKS: Need[FlushCounts] = Need(_WORDS, lambda c: c.run.blocks is not None)
+_SCHEDULE: Need[FlushCounts] = Need(_WORDS, lambda c: bool(c.run.schedule))
+_PASSES: Need[RunCounts] = Need(_WORDS, lambda c: bool(c.run.passes))
+
+OF_FLUSHES: tuple[Oracle[FlushCounts], ...] = (
+    Oracle(of_accesses.events_dropped, _DROPS),
+    Oracle(of_accesses.records_unreadable, _EVENTS),
+    Oracle(of_accesses.k_reads_missing, _READS),
+    Oracle(of_accesses.v_reads_missing, _READS),
+    Oracle(of_accesses.reads_repeated, _EVENTS),
+    Oracle(of_accesses.heads_missing, _HEADS),
+    Oracle(of_accesses.tokens_not_written, _WRITES),
+    Oracle(of_accesses.tokens_written_twice, _EVENTS),
+    Oracle(of_accesses.write_malformed, _HEADS),
+    Oracle(of_accesses.tokens_misread, _READS),
+    Oracle(of_accesses.layer_wrong, _EVENTS),
+    Oracle(of_accesses.layer_unknown, _LAYERS),
+    Oracle(of_accesses.batch_differs, _SCHEDULE),
+    Oracle(of_blocks.block_not_in_table, _TABLE),
+    Oracle(of_blocks.block_outside_cache, _BLOCKS),
+    Oracle(of_blocks.block_owned_twice, _OWN_TABLE),
+    Oracle(of_blocks.blocks_moved, _MOVES),
+    Oracle(of_blocks.tokens_outside_block, _EVENTS),
+    Oracle(of_times.event_of_other_kernel, _HEADS),
+    Oracle(of_times.event_outside_kernel, _EVENTS),
+    Oracle(of_times.worker_repeated, _HEADS),
+    Oracle(of_times.events_overlap, _HEADS),
+    Oracle(of_times.v_read_before_k, _HEADS),
+    Oracle(of_times.kernel_outside_layer, _EVENTS),
+)
+OF_RUNS: tuple[Oracle[RunCounts], ...] = (
+    Oracle(of_runs.passes_missing, _PASSES),
+    Oracle(of_runs.clock_factor_wrong, _EVENTS),
+)
+ALL_ORACLES: tuple[Oracle[Any], ...] = (*OF_FLUSHES, *OF_RUNS)
+NAMES = tuple(oracle.name for oracle in ALL_ORACLES)
+
+
+def verdicts(account: dict[str, dict[str, Any]]) -> list[Verdict]:
+    """Every oracle's verdict, from what `Judge.verdict` gave and collect.json has kept.
+
+    An oracle that the account does not know of did not apply when it was written.
+    """
+    made = []
+    for oracle in ALL_ORACLES:
+        kept = account.get(oracle.name)
+        found = None
+        if kept is not None and (kept.get("looked", 1) or kept["violations"]):
+            found = Violations(kept["violations"], kept["first"])
+        made.append(verdict(oracle, found))
+    return made

@@ -1,0 +1,89 @@
+"""What is known of a run beside its KV events: what they are held against."""
+
+from dataclasses import dataclass, field
+
+from kvscope.collect.host_times import duration_ns, instants_ns, require_times
+from kvscope.collect.kv.clock import Clock
+from kvscope.collect.kv.flushes import Flush
+from kvscope.collect.oracles.schedule import Schedule
+from kvscope.results import Run
+from kvscope.runfile import RUN_FILE
+
+Place = tuple[int, int]  # repeat, step
+
+
+@dataclass(frozen=True)
+class LayerTimes:
+    """When each layer of each pass ran, on the host's clock, found by (repeat, step, layer)."""
+
+    intervals: dict[tuple[int, int, int], tuple[int, int]] = field(default_factory=dict)
+
+    @classmethod
+    def of_run(cls, run: Run) -> "LayerTimes":
+        """From layers.parquet; none where the run has not recorded them."""
+        frame = run.layers
+        start = instants_ns(run, frame["repeat"], frame["start_s"])
+        end = start + duration_ns(frame["duration_s"])
+        keys = zip(frame["repeat"], frame["step"], frame["layer"], strict=True)
+        return cls(dict(zip(keys, zip(start.tolist(), end.tolist(), strict=True), strict=True)))
+
+    def sticking_out_ns(self, flush: Flush, clock: Clock) -> int | None:
+        """How far the flush's kernels lie outside of their layer; None if that is not known.
+
+        BadInput if the clock does not reach them. A GPU runs its kernels after the host has gone
+        on: nothing is expected of it.
+        """
+        layer = self.intervals.get((flush.repeat, flush.step, flush.layer))
+        found = (clock.interval_ns(kernel, flush.origin_ticks) for kernel in flush.kernels)
+        known = [interval for interval in found if interval is not None]
+        if layer is None or not known or flush.segments.timers is not None:
+            return None
+        first, last = min(start for start, _ in known), max(end for _, end in known)
+        return max(0, layer[0] - first, last - layer[1])
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """A run's own records, as the oracles need them; None or empty where they are not recorded."""
+
+    clock: Clock
+    layers: LayerTimes = field(default_factory=LayerTimes)
+    traced_layers: list[int] | None = None
+    passes: frozenset[Place] = frozenset()  # those that were to be traced
+    schedule: Schedule | None = None
+    blocks: int | None = None  # of the cache: requests have numbers 1 … blocks
+    preempted: dict[tuple[int, str], list[int]] | None = None  # steps, by (repeat, request)
+
+    @classmethod
+    def of_run(cls, run: Run) -> "RunFacts":
+        """Of a traced run; BadInput if its run.json has no clock for the events.
+
+        Of an imported trace it is not known which passes were to be traced, nor who was preempted.
+        """
+        require_times(run)
+        clock = Clock.of_run(run.facts, run.directory / RUN_FILE)
+        layers, schedule = LayerTimes.of_run(run), Schedule(run.batch)
+        tracing, engine = run.facts.get("tracing") or {}, run.facts.get("engine") or {}
+        if "step_stride" not in tracing or "layers" not in tracing:
+            return cls(clock, layers, schedule=schedule)
+        steps = run.steps[run.steps["step"] % tracing["step_stride"] == 0]
+        places = zip(steps["repeat"].tolist(), steps["step"].tolist(), strict=True)
+        exist = engine.get("layers")
+        return cls(
+            clock,
+            layers,
+            [layer for layer in tracing["layers"] if exist is None or layer < exist],
+            frozenset(places),
+            schedule,
+            engine.get("kv_blocks_total"),
+            _preempted(run),
+        )
+
+
+def _preempted(run: Run) -> dict[tuple[int, str], list[int]]:
+    """The steps before which each request lost its blocks."""
+    lost = run.preemptions[run.preemptions["event"] == "preempt"]
+    found: dict[tuple[int, str], list[int]] = {}
+    for repeat, step, request in lost[["repeat", "step", "request_id"]].itertuples(index=False):
+        found.setdefault((repeat, request), []).append(step)
+    return found

@@ -1,0 +1,43 @@
+"""What the scheduler gave each forward pass, to hold the head of a flush against."""
+
+import numpy as np
+import pandas as pd
+
+from kvscope.collect.kv.flushes import Flush
+from kvscope.passes import phase_of_requests
+
+Row = tuple[str, int, int]  # phase, tokens in the cache before the pass, tokens of the pass
+
+
+class Schedule:
+    """The rows of a run's `batch` table, found by pass; of imports there are none."""
+
+    def __init__(self, batch: pd.DataFrame) -> None:
+        rows = batch.sort_values(["repeat", "step"], kind="stable", ignore_index=True)
+        self._rows = rows[["request_id", "phase", "context_tokens", "scheduled_tokens"]]
+        places = rows[["repeat", "step"]].to_numpy()
+        first = np.flatnonzero(np.append(True, (places[1:] != places[:-1]).any(axis=1)))
+        ends = np.append(first[1:], len(rows))
+        keys = [tuple(place) for place in places[first].tolist()] if len(rows) else []
+        self._spans = dict(zip(keys, zip(first.tolist(), ends.tolist(), strict=True), strict=False))
+
+    def __bool__(self) -> bool:
+        """Whether anything was scheduled."""
+        return bool(self._spans)
+
+    def of(self, repeat: int, step: int) -> dict[str, Row]:
+        """The requests of a pass."""
+        first, end = self._spans.get((repeat, step), (0, 0))
+        rows = self._rows.iloc[first:end]
+        return {name: tuple(row) for name, *row in rows.itertuples(index=False, name=None)}  # type: ignore[misc]
+
+    def difference(self, flush: Flush) -> str:
+        """In what a flush differs from the schedule, in words; empty if in nothing."""
+        due = self.of(flush.repeat, flush.step)
+        heads = zip(flush.phases, flush.context.tolist(), flush.scheduled.tolist(), strict=True)
+        found: dict[str, Row] = dict(zip(flush.requests, heads, strict=True))
+        for name in sorted({*due, *found}):
+            if due.get(name) != found.get(name):
+                return f"request {name}: {found.get(name, 'absent')}, scheduled {due.get(name)}"
+        phase = phase_of_requests(phase for phase, _, _ in due.values())
+        return "" if phase == flush.phase else f"phase {flush.phase}, scheduled {phase}"

@@ -1,0 +1,1 @@
+"""The timeline of a run: clocks aligned, intervals merged, and a Perfetto trace of it."""

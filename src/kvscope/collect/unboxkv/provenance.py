@@ -1,0 +1,30 @@
+"""What run.json says of a run that others published: where it came from."""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import kvscope
+from kvscope.files import sha256_of
+from kvscope.runfile import COMPLETE, IMPORTED_FROM
+
+UNBOXKV_SERIES, UNBOXKV_TRACE = IMPORT_KINDS = ("unboxkv-series", "unboxkv-trace")
+PUBLISHED = "published"  # the time_source of imported runs
+
+
+def provenance(kind: str, paths: Sequence[Path], series: str | None = None) -> dict[str, Any]:
+    """Where it came from; the id depends on the files' content, not on their order."""
+    files = [{"file": path.name, "sha256": sha256_of(path)} for path in paths]
+    contents = " ".join(sorted(file["sha256"] for file in files))
+    digest = hashlib.sha256(f"{contents} {series}".encode()).hexdigest()[:10]
+    # A stats series is named after its run, the step series adds to that name.
+    stem = min((path.stem for path in paths), key=len)
+    return {
+        "experiment_id": "-".join(filter(None, (stem, series, digest))),
+        "status": COMPLETE,
+        "reason": None,
+        "time_source": PUBLISHED,
+        IMPORTED_FROM: {"kind": kind, "series": series, "files": files},
+        "versions": {"kvscope": kvscope.__version__},
+    }

@@ -1,0 +1,102 @@
+"""Makes the tables of docs/ that are declared in the code: `python -m kvscope.docs [DIRECTORY]`.
+
+A table stands in a document between `<!-- generated: NAME -->` and `<!-- end -->`, and is replaced.
+"""
+
+import re
+import sys
+from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from kvscope.analyse import access_metrics
+from kvscope.analyse.metric import Metric
+from kvscope.analyse.metrics import OWN
+from kvscope.analyse.oracles.of_engine import ORACLES_OF_ENGINE
+from kvscope.analyse.oracles.registry import ORACLES, ROWS
+from kvscope.analyse.reason import REASONS
+from kvscope.analyse.study_metrics import STUDY_METRICS, StudyMetric
+from kvscope.collect.oracles.registry import ALL_ORACLES
+from kvscope.errors import BadInput
+from kvscope.files import write_text_if_changed
+from kvscope.oracle import Oracle
+from kvscope.tables import TABLES, Table
+
+_BLOCK = re.compile(r"<!-- generated: ([\w ]+) -->\n.*?<!-- end -->", re.DOTALL)
+Row = tuple[str, ...]
+
+
+def markdown(header: Row, rows: Iterable[Row]) -> str:
+    """A table in Markdown."""
+    escaped = ([cell.replace("|", r"\|") for cell in cells] for cells in rows)
+    lines = (header, ("---",) * len(header), *escaped)
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def _rows_of_metrics(metrics: Iterable[Metric | StudyMetric]) -> list[Row]:
+    """Names, unit and formula; metrics that share a formula (mean, percentiles) share a row."""
+    return [
+        (", ".join(f"`{metric.name}`" for metric in same), unit, formula)
+        for (unit, formula), same in groupby(metrics, key=lambda m: (m.unit, m.formula))
+    ]
+
+
+def _of_metrics(metrics: Iterable[Metric | StudyMetric]) -> str:
+    return markdown(("metric", "unit", "formula"), _rows_of_metrics(metrics))
+
+
+def _of_accesses() -> str:
+    needs = {metric.formula: metric.needs_all or "–" for metric in access_metrics.METRICS}
+    rows = [(*row, needs[row[-1]]) for row in _rows_of_metrics(access_metrics.METRICS)]
+    return markdown(("metric", "unit", "formula", "needs all"), rows)
+
+
+def _of_oracles(oracles: Iterable[Oracle[Any]]) -> str:
+    rows = [(f"`{o.name}`", " ".join(filter(None, (o.sentence, o.details)))) for o in oracles]
+    return markdown(("reason", "what must hold"), rows)
+
+
+def _of_table(table: Table) -> str:
+    rows = [
+        (f"`{column.name}`", str(column.type).replace("item: ", ""), column.meaning)
+        for column in table.columns
+    ]
+    return f"One row: {table.row}.\n\n" + markdown(("column", "type", "meaning"), rows)
+
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "metrics": lambda: _of_metrics(m for m in OWN if m not in access_metrics.METRICS),
+    "metrics of accesses": _of_accesses,
+    "metrics of studies": lambda: _of_metrics(STUDY_METRICS),
+    "reasons": lambda: markdown(
+        ("reason", "meaning"), [(f"`{kind.name}`", kind.meaning) for kind in REASONS]
+    ),
+    "oracles": lambda: _of_oracles((*ROWS, *ORACLES, *ORACLES_OF_ENGINE)),
+    "oracles of KV events": lambda: _of_oracles(ALL_ORACLES),
+    **{f"table {table.name}": partial(_of_table, table) for table in TABLES.values()},
+}
+
+
+def generated(text: str) -> str:
+    """A document with its generated blocks made anew; BadInput if one has an unknown name."""
+
+    def block(found: re.Match[str]) -> str:
+        name = found[1]
+        if name not in BLOCKS:
+            raise BadInput(f"generated: {name}: unknown, known are {', '.join(BLOCKS)}")
+        return f"<!-- generated: {name} -->\n{BLOCKS[name]()}<!-- end -->"
+
+    return _BLOCK.sub(block, text)
+
+
+def main(directory: Path = Path("docs")) -> None:
+    """Make the tables of all documents in a directory; print the paths of those that changed."""
+    for path in sorted(directory.glob("*.md")):
+        if write_text_if_changed(path, generated(path.read_text(encoding="utf-8"))):
+            print(path)
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))

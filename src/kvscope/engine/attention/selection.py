@@ -1,0 +1,86 @@
+"""Whose attention vLLM uses for an engine, and how it lays the KV cache out."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from kvscope.engine.devices.platform import Platform
+from kvscope.plan.experiment import Experiment
+
+if TYPE_CHECKING:
+    from kvscope.engine.attention.backend import CausalAttention
+
+BY_BLOCK = "BLHNC"  # by default, vLLM keeps layers apart
+LAYOUT_VARIABLE = "VLLM_KV_CACHE_LAYOUT"
+
+
+@contextmanager
+def select_attention(platform: Platform) -> Iterator[None]:
+    """Make vLLM take the experiment's attention and layout for engines built inside."""
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
+    from vllm.v1.attention.selector import _cached_get_attn_backend
+
+    hide_llvmlite()
+    replaced, own = AttentionBackendEnum[platform.slot], platform.backend
+    by_block = platform.experiment.cache.layout == "by_block"
+    before = os.environ.get(LAYOUT_VARIABLE)
+    if own:
+        register_backend(replaced, own)
+    if by_block:
+        os.environ[LAYOUT_VARIABLE] = BY_BLOCK
+    _cached_get_attn_backend.cache_clear()
+    try:
+        yield
+    finally:
+        if own:
+            replaced.clear_override()
+        if by_block:
+            os.environ.pop(LAYOUT_VARIABLE)
+            if before is not None:
+                os.environ[LAYOUT_VARIABLE] = before
+        _cached_get_attn_backend.cache_clear()
+
+
+def own_attention(model: Any) -> "list[CausalAttention]":
+    """kvscope's attention of each layer of a model; empty if it has vLLM's."""
+    from kvscope.engine.attention.backend import CausalAttention
+
+    found = [getattr(module, "impl", None) for module in model.modules()]
+    return [attention for attention in found if isinstance(attention, CausalAttention)]
+
+
+def hide_llvmlite() -> None:
+    """Let vLLM start a worker although Numba is loaded.
+
+    Where vLLM finds no Triton, its worker searches every object of every module for kernels, by
+    `vars`. llvmlite's library answers that with a function, as it does any name, and vLLM fails.
+    """
+    if "llvmlite.binding.ffi" not in sys.modules:
+        return
+    wrapper = type(sys.modules["llvmlite.binding.ffi"].lib)
+    found = wrapper.__getattr__
+    if found.__name__ != "_ordinary":
+
+        def _ordinary(self: Any, name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            return found(self, name)
+
+        wrapper.__getattr__ = _ordinary
+
+
+def check_layout(experiment: Experiment) -> None:
+    """Raise RuntimeError if vLLM laid the cache out in another way than the experiment says.
+
+    Checked only with a host pool, which knows the pieces of a block: nothing else depends on it.
+    """
+    from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
+
+    pieces = get_kv_transfer_group().pieces if has_kv_transfer_group() else None
+    whole = experiment.cache.layout == "by_block" or experiment.model.layers == 1
+    if pieces is not None and whole != (pieces == 1):
+        raise RuntimeError(
+            f"cache.layout is {experiment.cache.layout}, but a block lies in {pieces} pieces"
+        )

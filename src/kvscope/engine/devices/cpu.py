@@ -1,0 +1,38 @@
+"""`cpu`: vLLM's CPU build, kvscope's attention in Numba or plain PyTorch."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from kvscope.engine.devices.platform import Platform
+
+if TYPE_CHECKING:
+    from kvscope.engine.attention.cpu.tracer import CpuTracer
+
+
+class CpuPlatform(Platform):
+    """vLLM takes its CPU backend whatever is asked for, so kvscope's is put in its place."""
+
+    slot: ClassVar[str] = "CPU_ATTN"
+    backends: ClassVar[Mapping[str, str]] = {
+        "paged": "kvscope.engine.attention.cpu.paged.PagedBackend",
+        "instrumented": "kvscope.engine.attention.cpu.backend.NumbaBackend",
+    }
+
+    def environment(self) -> dict[str, str]:
+        """No GPU is seen."""
+        return {"CUDA_VISIBLE_DEVICES": ""}
+
+    def engine_arguments(self) -> dict[str, Any]:
+        """An explicit size spares vLLM a profiling pass that only sizes the cache."""
+        blocks = self.experiment.cache_blocks + 1  # with vLLM's null block
+        return {"kv_cache_memory_bytes": blocks * self.experiment.block_bytes}
+
+    def tracer(self, directory: Path) -> "CpuTracer":
+        """A segment for each thread."""
+        import numba
+
+        from kvscope.engine.attention.cpu.clock import CpuClock
+        from kvscope.engine.attention.cpu.tracer import CpuTracer
+
+        return CpuTracer(self.experiment, CpuClock(), directory, numba.get_num_threads())

@@ -1,0 +1,55 @@
+"""`cuda`: vLLM's GPU build on one NVIDIA GPU, kvscope's attention in Triton."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from kvscope.engine.devices.platform import Platform
+
+if TYPE_CHECKING:
+    from kvscope.engine.attention.cuda.tracer import CudaTracer
+
+
+class CudaPlatform(Platform):
+    """Copies and kernels are launched, and timed on the GPU."""
+
+    backends: ClassVar[Mapping[str, str]] = {
+        "instrumented": "kvscope.engine.attention.cuda.backend.CudaBackend"
+    }
+    awaited: ClassVar[bool] = False
+    # CUDA graphs are traced kernel by kernel; by default a whole graph is one row.
+    profiler_options: ClassVar[tuple[str, ...]] = ("--trace=cuda,nvtx", "--cuda-graph-trace=node")
+
+    def engine_arguments(self) -> dict[str, Any]:
+        """kvscope's attention is asked for by the name of its slot."""
+        return {"attention_backend": self.slot} if self.backend else {}
+
+    def tracer(self, directory: Path) -> "CudaTracer":
+        """Segments for each launch."""
+        from kvscope.engine.attention.cuda.clock import CudaClock
+        from kvscope.engine.attention.cuda.tracer import CudaTracer
+
+        return CudaTracer(self.experiment, CudaClock(), directory)
+
+    def timed(self, copy: Callable[[], None]) -> Callable[[], float]:
+        """By CUDA events on the copy's stream."""
+        import torch
+
+        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        before.record()
+        copy()
+        after.record()
+
+        def elapsed_s() -> float:
+            after.synchronize()
+            return float(before.elapsed_time(after)) * 1e-3
+
+        return elapsed_s
+
+    def accelerators(self) -> list[dict[str, Any]]:
+        """The GPUs that this process sees."""
+        import torch
+
+        count = torch.cuda.device_count()
+        properties = [torch.cuda.get_device_properties(i) for i in range(count)]
+        return [{"name": p.name, "memory_bytes": p.total_memory} for p in properties]

@@ -1,0 +1,112 @@
+"""What the planner asks of a device: its limits, the memory it needs, how fast it is."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from kvscope.plan.fields import MAX_THREADS, Label, Whole, impossible
+from kvscope.plan.option import Option
+from kvscope.plan.parts import Conditions
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What a device does in a second, and what takes its time in any case."""
+
+    start_s: float  # of Python, PyTorch, vLLM and the profiler
+    load_bytes_per_s: float  # of random weights, drawn
+    compile_s: float  # of kvscope's own kernels
+    pass_s: float  # of a forward pass beside its arithmetic
+    token_s: float  # of a token: scheduling, sampling, records
+    flops_per_s: float
+    bytes_per_s: float
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """What the attention kernels of a device take; None is anything."""
+
+    block_multiple: int = 1  # of tokens
+    head_sizes: tuple[int, ...] | None = None
+    dtypes: tuple[str, ...] | None = None
+    layouts: tuple[str, ...] | None = None
+
+    def refusals(self, experiment: Conditions) -> dict[str, tuple[object, str]]:
+        """The keys whose value these kernels do not take: the value, and what it must be."""
+        model, cache = experiment.model, experiment.cache
+        limits = {
+            "cache.layout": (cache.layout, self.layouts),
+            "model.head_size": (model.head_size, self.head_sizes),
+            "model.dtype": (model.dtype, self.dtypes),
+        }
+        found: dict[str, tuple[object, str]] = {
+            key: (value, f"one of {', '.join(map(str, allowed))}")
+            for key, (value, allowed) in limits.items()
+            if allowed is not None and value not in allowed
+        }
+        if cache.block_size % self.block_multiple:
+            wanted = f"a multiple of {self.block_multiple}"
+            found["cache.block_size"] = (cache.block_size, wanted)
+        return found
+
+
+class Device(Option):
+    """Where the engine runs; `threads` are the CPU threads it may use.
+
+    `platform` names its class on the engine's floor, 'module:Class'. `attentions` has what each
+    engine.attention takes here. Host memory is that of weights and cache, here both in it.
+    """
+
+    platform: ClassVar[str]
+    attentions: ClassVar[dict[str, Kernels]] = {"vllm": Kernels()}
+    speed: ClassVar[Speed]
+    gpus: ClassVar[int] = 0
+    in_id: ClassVar[tuple[str, ...]] = ("threads",)
+
+    threads: Annotated[Whole, Field(ge=1, le=MAX_THREADS), Label("CPU threads")] = 1
+
+    @property
+    def slug(self) -> str:
+        """Behind the model's name."""
+        return f"-{self.name}"
+
+    @property
+    def flops_per_s(self) -> float:
+        """Floating-point operations a second with all its threads."""
+        return self.speed.flops_per_s
+
+    def memory_bytes(self, experiment: Conditions) -> int:
+        """Bytes of host memory that hold weights and cache while requests are served."""
+        cache = experiment.cache_blocks * experiment.block_bytes
+        return cache + 2 * experiment.model.weight_bytes  # as loaded, and packed for its product
+
+    def loading_bytes(self, experiment: Conditions) -> int:
+        """Bytes of host memory that weights take only while they are loaded."""
+        return 0
+
+    def check(self, experiment: Conditions) -> None:
+        """Refuse attention that the device does not have, and what its kernels do not take."""
+        attention = experiment.engine.attention
+        if attention not in self.attentions:
+            raise impossible(
+                f"engine.attention ({attention}) must be {_one_of(self.attentions)} on device "
+                f"{self.name}",
+                "engine.attention",
+                "device",
+            )
+        refused = self.attentions[attention].refusals(experiment)
+        for key, (value, wanted) in refused.items():
+            others = [n for n, k in self.attentions.items() if key not in k.refusals(experiment)]
+            remedy = f", or engine.attention {_one_of(others)}" if others else ""
+            raise impossible(
+                f"{key} ({value}) must be {wanted} with engine.attention={attention} on device "
+                f"{self.name}{remedy}",
+                key,
+                "engine.attention",
+            )
+
+
+def _one_of(names: Iterable[str]) -> str:
+    return " or ".join(names)

@@ -1,0 +1,1 @@
+"""Devices as the planner sees them: settings, limits, resources. One device a file."""

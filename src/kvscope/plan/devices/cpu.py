@@ -1,0 +1,31 @@
+"""`cpu`: vLLM on the CPU."""
+
+from typing import ClassVar
+
+from kvscope.plan.device import Device, Kernels, Speed
+
+# CPUAttentionBackend.get_supported_head_sizes of vLLM.
+HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+
+
+class Cpu(Device):
+    """The CPU's memory holds everything."""
+
+    platform: ClassVar[str] = "kvscope.engine.devices.cpu:CpuPlatform"
+    attentions: ClassVar[dict[str, Kernels]] = {
+        "vllm": Kernels(32, head_sizes=HEAD_SIZES, layouts=("by_layer",)),
+        "paged": Kernels(),
+        "instrumented": Kernels(dtypes=("float32", "bfloat16")),
+    }
+    # One thread of a server.
+    speed: ClassVar[Speed] = Speed(20, 2e8, 30, 0.01, 1e-4, 2e10, 1e10)
+
+    @property
+    def slug(self) -> str:
+        """Nothing: the default device is not named."""
+        return ""
+
+    @property
+    def flops_per_s(self) -> float:
+        """As many times those of a thread."""
+        return self.speed.flops_per_s * self.threads

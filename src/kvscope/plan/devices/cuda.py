@@ -1,0 +1,24 @@
+"""`cuda`: vLLM on one NVIDIA GPU."""
+
+from typing import ClassVar
+
+from kvscope.plan.device import Device, Kernels, Speed
+from kvscope.plan.parts import Conditions
+
+
+class Cuda(Device):
+    """The GPU's memory, of which the plan knows nothing, holds weights and cache."""
+
+    platform: ClassVar[str] = "kvscope.engine.devices.cuda:CudaPlatform"
+    attentions: ClassVar[dict[str, Kernels]] = {"vllm": Kernels(16), "instrumented": Kernels()}
+    # A GPU of a data centre.
+    speed: ClassVar[Speed] = Speed(90, 1e9, 60, 0.02, 1e-4, 1e14, 1e12)
+    gpus: ClassVar[int] = 1
+
+    def memory_bytes(self, experiment: Conditions) -> int:
+        """None of the host's."""
+        return 0
+
+    def loading_bytes(self, experiment: Conditions) -> int:
+        """The weights, on their way to the GPU."""
+        return experiment.model.weight_bytes

@@ -1,0 +1,117 @@
+"""What the planner asks of a workload: lengths, arrivals, and the files they come from."""
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Annotated, Any, ClassVar, Literal
+
+from kvscope.plan.fields import MAX_TOKENS, Label, Rate, Seconds, impossible
+from kvscope.plan.option import Option
+from kvscope.plan.parts import Conditions
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Tokens of a request's prompt and of its output."""
+
+    prompt: int
+    output: int
+
+    @property
+    def total(self) -> int:
+        """Prompt and output tokens together."""
+        return self.prompt + self.output
+
+
+def split(total: int, prompt_to_output_ratio: float) -> Lengths:
+    """Split a total as ⌈total / (1 + ratio)⌉ output tokens and the rest, both at least one."""
+    output = ceil(total / (1 + prompt_to_output_ratio))
+    output = min(max(output, 1), total - 1)
+    return Lengths(total - output, output)
+
+
+class Workload(Option):
+    """A workload: how long requests are, when they arrive and how long they wait.
+
+    `files` has the keys that name files, each with the key of the file's SHA-256 (plan.sources);
+    `wanted` says what the first one must be. A request has at most as many tokens as the keys
+    `length_keys` add up to; without such keys all lengths are known from `lengths` only.
+    """
+
+    files: ClassVar[dict[str, str]] = {}
+    wanted: ClassVar[str] = "a file"
+    length_keys: ClassVar[tuple[str, ...]] = ()
+    has_times: ClassVar[bool] = False
+
+    arrival: Literal["all_at_once", "poisson", "trace"] = "all_at_once"
+    rate_per_s: Annotated[Rate | None, Label("arrival rate (requests/s)", "{} requests/s")] = None
+    timeout_s: Seconds | None = None
+
+    in_id: ClassVar[tuple[str, ...]] = ("arrival",)
+
+    def lengths(self, seed: int) -> list[Lengths]:
+        """The lengths of each request, in order; BadInput if a file cannot be used."""
+        raise NotImplementedError
+
+    def times(self) -> list[float]:
+        """Seconds from the first request to each, with arrival=trace; needs `has_times`."""
+        raise NotImplementedError
+
+    def expected(self) -> tuple[float, float, float]:
+        """Of a request the expected tokens of prompt and output, and the most of the output."""
+        found = self.lengths(seed=0)
+        prompt, output = sum(one.prompt for one in found), sum(one.output for one in found)
+        return prompt / len(found), output / len(found), max(one.output for one in found)
+
+    @property
+    def count(self) -> int:
+        """The number of requests."""
+        return getattr(self, "num_requests", None) or len(self.lengths(seed=0))
+
+    def facts(self) -> dict[str, Any]:
+        """Where the lengths come from, as run.json has it: name, and files with their SHA-256."""
+        named = [(key, digest) for key, digest in self.files.items() if getattr(self, key)]
+        values = {key: getattr(self, key) for pair in named for key in pair}
+        return {"workload": self.name} | values
+
+    def check(self, experiment: Conditions) -> None:
+        """Refuse arrivals without times or rate, and requests that the engine cannot take."""
+        self._check_arrival()
+        if self.length_keys:
+            self._check_lengths(experiment.engine.max_model_len)
+
+    def _check_arrival(self) -> None:
+        if self.arrival == "trace" and not self.has_times:
+            raise impossible(
+                f"workload.arrival 'trace' needs workload=trace, since workload={self.name} has "
+                "no times of its own (choose all_at_once or poisson)",
+                "workload.arrival",
+            )
+        keys = ("workload.rate_per_s", "workload.arrival")
+        if self.arrival == "poisson" and self.rate_per_s is None:
+            raise impossible(
+                "workload.rate_per_s must be set (requests a second) with workload.arrival=poisson",
+                *keys,
+            )
+        if self.arrival != "poisson" and self.rate_per_s is not None:
+            raise impossible(
+                f"workload.rate_per_s ({self.rate_per_s}) has no meaning with workload.arrival="
+                f"{self.arrival}, only with poisson",
+                *keys,
+            )
+
+    def _check_lengths(self, most: int) -> None:
+        longest = sum(getattr(self, key) for key in self.length_keys)
+        keys = [f"workload.{key}" for key in self.length_keys]
+        if longest > most:
+            raise impossible(
+                f"{' + '.join(keys)} ({longest}) must not exceed engine.max_model_len ({most})",
+                *keys,
+                "engine.max_model_len",
+            )
+        tokens = self.count * longest
+        if tokens > MAX_TOKENS:
+            raise impossible(
+                f"workload.num_requests ({self.count:,}) of up to {longest:,} tokens are "
+                f"{tokens:,} tokens but must be at most {MAX_TOKENS:,} together",
+                "workload.num_requests",
+            )

@@ -1,0 +1,213 @@
+"""Where experiments stand in a figure: along x, in a colour, in a facet, as the study says."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from textwrap import fill
+from typing import Any
+
+from kvscope.plan.figures import EXPERIMENT, GRID, Axes
+from kvscope.report.data import Run, StudyData
+from kvscope.report.settings import Option, Settings, is_number, names, value_of
+from kvscope.report.words import key_title, setting_words, value_words
+
+POLICIES = ("overflow", "batching")
+LETTERS = 30  # of a line of a label
+MOST_FACETS = 6  # of a key that the study did not choose
+
+Wanted = Callable[[Run], bool]
+
+
+@dataclass(frozen=True)
+class Place:
+    """An experiment in a figure."""
+
+    run: Run
+    x: Any
+    colour: str
+    facet: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """Places along one key; `ordered` if its values are numbers."""
+
+    key: str
+    places: tuple[Place, ...]
+    ordered: bool
+
+    @property
+    def title(self) -> str:
+        """What stands along the axis, with its unit."""
+        return key_title(self.key)
+
+    @property
+    def facets(self) -> list[str]:
+        """The facets, in order."""
+        return list(dict.fromkeys(place.facet for place in self.places))
+
+    @property
+    def colours(self) -> list[str]:
+        """The names of the colours, in order."""
+        return list(dict.fromkeys(place.colour for place in self.places))
+
+    @property
+    def values(self) -> list[Any]:
+        """The values of x in order; numbers by size."""
+        found = list(dict.fromkeys(place.x for place in self.places))
+        return sorted(found) if self.ordered else sorted(found, key=_rank(found))
+
+
+def rows(study: StudyData, wanted: Wanted, asked: Sequence[Axes]) -> list[Row]:
+    """The rows of a figure over the wanted experiments; by experiment where no axis suits.
+
+    An axis suits if the experiments have two of its values or more.
+    """
+    runs = [run for run in study.complete if wanted(run)]
+    made = (_row(study, runs, axes) for axes in asked or (Axes(),))
+    suitable = [row for row in made if len(row.values) > 1]
+    return suitable or [by_experiment(runs)]
+
+
+def by_experiment(runs: Sequence[Run]) -> Row:
+    """Each experiment by its name."""
+    return Row(EXPERIMENT, tuple(Place(run, run.label, "", "") for run in runs), False)
+
+
+def _row(study: StudyData, runs: Sequence[Run], axes: Axes) -> Row:
+    chosen = [run for run in runs if _matches(study, run, axes)]
+    x = axes.x or _first_number(study, chosen)
+    if x is None or x == EXPERIMENT:
+        return by_experiment(chosen)
+    found = [run for run in chosen if _value(study, run, x) is not None]
+    facet = axes.facet or (None if axes.colour else _first_other(study, found, x))
+    colours = _colours(study, found, x, axes.colour, facet)
+    places = tuple(
+        Place(run, _value(study, run, x), colour, _words(study, run, facet))
+        for run, colour in zip(found, colours, strict=True)
+    )
+    ordered = all(is_number(place.x) for place in places)
+    return Row(x, _separate(places), ordered)
+
+
+def series(row: Row, most: int) -> dict[str, list[tuple[str, Run]]]:
+    """Experiments by plot, each with the name of its line, where a line shows one experiment.
+
+    A plot is a facet, with lines for all colours and values of x; of more than `most` lines, each
+    value of x has a plot of its own.
+    """
+    found: dict[str, list[tuple[str, Run]]] = {}
+    for facet in row.facets:
+        places = [place for place in row.places if place.facet == facet]
+        apart = len(places) > most and len(row.colours) > 1
+        for place in sorted(places, key=lambda place: row.values.index(place.x)):
+            x = place.run.label if row.key == EXPERIMENT else setting_words(row.key, place.x)
+            plot, line = ((facet, x), (place.colour,)) if apart else ((facet,), (place.colour, x))
+            found.setdefault(_joined(plot), []).append((_joined(line), place.run))
+    return found
+
+
+def by_colour(row: Row) -> Row:
+    """The row with a plot for each colour of each facet."""
+    places = (replace(place, facet=_joined((place.facet, place.colour))) for place in row.places)
+    return replace(row, places=tuple(places))
+
+
+def _joined(words: Sequence[str]) -> str:
+    return ", ".join(filter(None, words))
+
+
+def _matches(study: StudyData, run: Run, axes: Axes) -> bool:
+    return all(_value(study, run, key) == value for key, value in axes.where.items())
+
+
+def _value(study: StudyData, run: Run, key: str) -> Any:
+    """A key's value: of what varies, or of the settings."""
+    if key == GRID:
+        return run.grid
+    for settings in (study.traits[run.id], study.compared[run.id], run.varied):
+        if (value := value_of(settings, key)) is not None:
+            return value
+    return value_of(dict(run.flat), key)
+
+
+def _words(study: StudyData, run: Run, key: str | None) -> str:
+    if key is None:
+        return ""
+    value = _value(study, run, key)
+    return "" if value is None else value if key == GRID else setting_words(key, value)
+
+
+def _first_number(study: StudyData, runs: Sequence[Run]) -> str | None:
+    """The first varied number that all these experiments have, limits of the engine last.
+
+    Without one, the first thing that varies.
+    """
+    keys = sorted(_varied(study, runs), key=lambda key: key.startswith("engine."))
+    numbers = [key for key in keys if all(is_number(_value(study, run, key)) for run in runs)]
+    return next(iter([*numbers, *keys]), None)
+
+
+def _first_other(study: StudyData, runs: Sequence[Run], x: str) -> str | None:
+    """The first thing that varies beside x and the policies, if it has few values."""
+    for key in _varied(study, runs):
+        if key not in (x, *POLICIES) and not key.startswith("engine."):
+            values = {str(_value(study, run, key)) for run in runs}
+            return key if len(values) <= MOST_FACETS else None
+    return None
+
+
+def _varied(study: StudyData, runs: Sequence[Run]) -> list[str]:
+    keys = dict.fromkeys(chain.from_iterable(study.traits[run.id] for run in runs))
+    return [key for key in keys if len({_value(study, run, key) for run in runs}) > 1]
+
+
+def _colours(
+    study: StudyData, runs: Sequence[Run], x: str, colour: str | None, facet: str | None
+) -> list[str]:
+    """What colours stand for: the values of the key, or all that varies beside x and facet."""
+    if colour:
+        return [_words(study, run, colour) for run in runs]
+    whole = names([_without(study.traits[run.id], x, facet) for run in runs])
+    found = {run.id: name for run, name in zip(runs, whole, strict=True)}
+    for words in dict.fromkeys(_words(study, run, facet) for run in runs):
+        own = [run for run in runs if _words(study, run, facet) == words]
+        rest = names([_without(study.traits[run.id], x, facet) for run in own])
+        found |= {run.id: name for run, name in zip(own, rest, strict=True) if name}
+    return [found[run.id] for run in runs]
+
+
+def _without(traits: Settings, *keys: str | None) -> Settings:
+    return {key: value for key, value in traits.items() if key not in keys}
+
+
+def _separate(places: Sequence[Place]) -> tuple[Place, ...]:
+    """The places; a grid with points where its colour has one already is named in the colour."""
+    taken: dict[tuple[str, str], set[Any]] = {}
+    renamed: dict[tuple[str, str, str], str] = {}
+    grids = dict.fromkeys((p.facet, p.colour, p.run.grid) for p in places)
+    for facet, colour, grid in grids:
+        own = {p.x for p in places if (p.facet, p.colour, p.run.grid) == (facet, colour, grid)}
+        known = taken.setdefault((facet, colour), set())
+        if known & own:
+            renamed[facet, colour, grid] = _joined((colour, grid))
+        known |= own
+    return tuple(
+        replace(p, colour=renamed.get((p.facet, p.colour, p.run.grid), p.colour)) for p in places
+    )
+
+
+def _rank(values: Sequence[Any]) -> Callable[[Any], tuple[int, list[float]]]:
+    """Options in the order of the plan, variants of one by their own numbers."""
+    order = {name: place for place, name in reversed(list(enumerate(map(_name, values))))}
+    return lambda value: (order[_name(value)], value.numbers if isinstance(value, Option) else [])
+
+
+def _name(value: Any) -> str:
+    return value.name if isinstance(value, Option) else str(value)
+
+
+def x_words(value: Any) -> str:
+    """A value of x as the label of a tick, in lines of no more than LETTERS where words allow."""
+    words = value_words(value) if isinstance(value, str) else str(value)
+    return fill(words, LETTERS, break_long_words=False)

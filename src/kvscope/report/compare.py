@@ -1,0 +1,133 @@
+"""Two studies, result sets or runs compared: a verdict on each metric of each experiment."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvscope.errors import BadInput
+from kvscope.report.data import Run, StudyData, of_interest
+from kvscope.report.load import MANIFEST, load
+from kvscope.report.number import Number
+from kvscope.report.words import MAIN, Shown, estimate_text, percent
+
+NOT_VALID, NOT_COMPARED, SAME = "not valid", "not compared", "no difference"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One metric of one experiment, in the first results and in the second."""
+
+    experiment: str
+    metric: Shown
+    first: Number
+    second: Number
+    believed: bool
+
+    @property
+    def sign(self) -> int:
+        """1 if the second is larger beyond the 95 % intervals, -1 if smaller, 0 otherwise."""
+        return (self.second.low > self.first.high) - (self.second.high < self.first.low)
+
+    @property
+    def verdict(self) -> str:
+        """'better' or 'worse', 'higher' or 'lower', or why there is neither."""
+        if not self.believed:
+            return NOT_VALID
+        if not (self.first.has_interval and self.second.has_interval):
+            return NOT_COMPARED
+        if not self.sign:
+            return SAME
+        words = ("higher", "lower") if not self.metric.better else ("better", "worse")
+        return words[0] if self.sign * (self.metric.better or 1) > 0 else words[1]
+
+    @property
+    def change(self) -> str:
+        """'+12 %' of the first value; empty where that is not above 0."""
+        if not self.first.value > 0:
+            return ""
+        ratio = self.second.value / self.first.value - 1
+        return f"{'+' if ratio >= 0 else '-'}{percent(abs(ratio))}"
+
+
+def read(what: str, results: Path) -> StudyData:
+    """A study by its name or its directory in any results, or a run by its directory."""
+    path = Path(what)
+    if (path / MANIFEST).is_file():
+        return load([path.resolve().name], path.resolve().parent.parent)
+    return load([what], results)
+
+
+def differences(first: StudyData, second: StudyData) -> list[Difference]:
+    """The main metrics that both have, of every experiment that both have.
+
+    The same experiment has the same id, else the same label; two single runs are compared whatever
+    they are. BadInput if there is nothing to compare.
+    """
+    found = [
+        Difference(
+            run.label,
+            shown,
+            run.number(shown.metric),
+            other.number(shown.metric),
+            run.believed(shown.metric) and other.believed(shown.metric),
+        )
+        for run, other in _matched(first.complete, second.complete)
+        for shown in MAIN
+        if of_interest(shown, (run,)) and of_interest(shown, (other,))
+    ]
+    if not found:
+        raise BadInput(
+            f"{first.name} and {second.name} have no experiment with results in common, by id or "
+            "by label"
+        )
+    return found
+
+
+def _matched(first: Sequence[Run], second: Sequence[Run]) -> Iterator[tuple[Run, Run]]:
+    if len(first) == len(second) == 1:
+        yield first[0], second[0]
+        return
+    by_id, by_label = ({getattr(run, key): run for run in second} for key in ("id", "label"))
+    same = [(run, by_id[run.id]) for run in first if run.id in by_id]
+    yield from same or ((run, by_label[run.label]) for run in first if run.label in by_label)
+
+
+def lines(found: Sequence[Difference]) -> Iterator[str]:
+    """A table an experiment, and how many verdicts of each kind there are."""
+    rows = [_cells(one) for one in found]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    experiment = None
+    for one, (name, first, second, change, verdict) in zip(found, rows, strict=True):
+        if one.experiment != experiment:
+            experiment = one.experiment
+            yield experiment or "one experiment"
+        numbers = f"{first:>{widths[1]}} -> {second:>{widths[2]}}  {change:>{widths[3]}}"
+        yield f"  {name:<{widths[0]}}  {numbers}  {verdict}"
+    counts = Counter(one.verdict for one in found)
+    yield ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
+
+
+def _cells(one: Difference) -> tuple[str, str, str, str, str]:
+    first, second = (" ".join(estimate_text(n, one.metric)) for n in (one.first, one.second))
+    return f"{one.metric.heading} ({one.metric.unit})", first, second, one.change, one.verdict
+
+
+def as_json(found: Sequence[Difference]) -> list[dict[str, Any]]:
+    """The differences as objects, in the units of the `metrics` table; null for what is missing."""
+
+    def number(one: Number) -> dict[str, float | None]:
+        values = {"value": one.value, "ci_low": one.low, "ci_high": one.high}
+        return {key: None if value != value else value for key, value in values.items()}
+
+    return [
+        {
+            "experiment": one.experiment,
+            "metric": one.metric.metric,
+            "first": number(one.first),
+            "second": number(one.second),
+            "verdict": one.verdict,
+        }
+        for one in found
+    ]

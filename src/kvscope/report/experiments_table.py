@@ -1,0 +1,142 @@
+"""The page's table of experiments: its columns, which of them are folded, and its cells."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kvscope.report.data import Run, StudyData
+from kvscope.report.number import Number
+from kvscope.report.settings import following_limits, is_number
+from kvscope.report.tables import main_columns
+from kvscope.report.words import (
+    BEYOND_AMPLE,
+    IDLE_SHARE,
+    KV_BLOCKS_MEAN,
+    OVERHEAD_NET,
+    PREEMPTIONS,
+    READ_PARALLELISM,
+    THROUGHPUT,
+    TPOT_MEAN,
+    TTFT_MEAN,
+    Shown,
+    estimate_text,
+    key_title,
+    value_words,
+)
+
+# Metrics that the table shows at first, where they vary; the others can be chosen.
+FIRST = (
+    *(THROUGHPUT, PREEMPTIONS, OVERHEAD_NET, BEYOND_AMPLE, TTFT_MEAN, TPOT_MEAN),
+    *(KV_BLOCKS_MEAN, READ_PARALLELISM, IDLE_SHARE),
+)
+HARDLY = 0.02  # of the largest value: within it, a metric hardly varies
+MOST = 0.8  # of the experiments: if more have one value, a key hardly varies
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: a key or a metric. One that is `folded` is shown if it is chosen."""
+
+    heading: str
+    unit: str = ""
+    better: int = 0
+    folded: bool = False
+    number: bool = True
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A value as text, and as what it is sorted and compared by; `best` of its column."""
+
+    text: str
+    half: str = ""
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    best: bool = False
+
+
+@dataclass(frozen=True)
+class ExperimentsTable:
+    """Columns, the cells of each experiment by its id, and metrics that hardly vary, in words."""
+
+    columns: tuple[Column, ...]
+    cells: dict[str, list[Cell]]
+    hardly_vary: tuple[str, ...]
+
+
+def experiments_table(study: StudyData) -> ExperimentsTable:
+    """The table of a study: the keys that vary, then the main metrics."""
+    keys = list(dict.fromkeys(key for traits in study.traits.values() for key in traits))
+    limits = following_limits(list(study.traits.values()))
+    metrics = main_columns(study)
+    same = {shown for shown in metrics if _hardly_varies(study, shown)}
+    columns = [_of_key(study, key, key in limits or _rarely_differs(study, key)) for key in keys]
+    columns += [
+        Column(shown.heading, shown.unit, shown.better, folded=shown not in FIRST or shown in same)
+        for shown in metrics
+    ]
+    best = {shown: _best(study, shown) for shown in metrics if shown not in same}
+    return ExperimentsTable(
+        tuple(columns),
+        {
+            run.id: [_setting(study.traits[run.id].get(key)) for key in keys]
+            + [_metric(run, shown, best.get(shown)) for shown in metrics]
+            for run in study.runs
+        },
+        tuple(f"{shown.heading} {_range(study, shown)}" for shown in metrics if shown in same),
+    )
+
+
+def _of_key(study: StudyData, key: str, folded: bool) -> Column:
+    values = [traits.get(key) for traits in study.traits.values()]
+    number = all(value is None or is_number(value) for value in values)
+    return Column(key_title(key), folded=folded, number=number)
+
+
+def _rarely_differs(study: StudyData, key: str) -> bool:
+    values = Counter(value_words(study.traits[run.id].get(key)) for run in study.runs)
+    return values.most_common(1)[0][1] > MOST * len(study.runs)
+
+
+def _setting(value: Any) -> Cell:
+    return Cell(value_words(value), value=float(value) if is_number(value) else None)
+
+
+def _metric(run: Run, shown: Shown, best: float | None) -> Cell:
+    number = run.number(shown.metric)
+    text, half = estimate_text(number, shown)
+    value, low, high = (_finite(one) for one in (number.value, number.low, number.high))
+    return Cell(text, half, value, low, high, best is not None and value == best and run.valid)
+
+
+def _numbers(study: StudyData, shown: Shown) -> list[Number]:
+    found = (run.number(shown.metric) for run in study.complete)
+    return [number for number in found if not math.isnan(number.value)]
+
+
+def _hardly_varies(study: StudyData, shown: Shown) -> bool:
+    """Whether several experiments have the metric, all of them nearly the same value."""
+    values = [number.value for number in _numbers(study, shown)]
+    spread = max(values, default=0.0) - min(values, default=0.0)
+    return len(values) > 1 and spread <= HARDLY * max(map(abs, values))
+
+
+def _best(study: StudyData, shown: Shown) -> float | None:
+    """The best value of the valid experiments; None if neither more nor less is better."""
+    values = [run.number(shown.metric).value for run in study.runs if run.valid]
+    known = [shown.better * value for value in values if not math.isnan(value)]
+    return shown.better * max(known) if shown.better and len(known) > 1 else None
+
+
+def _range(study: StudyData, shown: Shown) -> str:
+    """The lowest and the highest value: '0.41 to 0.42 s'."""
+    numbers = sorted(_numbers(study, shown), key=lambda number: number.value)
+    ends: Sequence[str] = [estimate_text(number, shown)[0] for number in (numbers[0], numbers[-1])]
+    return f"{' to '.join(dict.fromkeys(ends))} {shown.unit}"
+
+
+def _finite(value: float) -> float | None:
+    return None if math.isnan(value) else value

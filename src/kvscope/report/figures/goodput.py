@@ -1,0 +1,80 @@
+"""How many requests a second are served within bounds on their latency."""
+
+import math
+
+import numpy as np
+import pandas as pd
+
+from kvscope.report.data import Run, StudyData
+from kvscope.report.figures.distribution import POINTS
+from kvscope.report.figures.figure import Drawing, Figure
+from kvscope.report.figures.lines import COLUMNS, Lines, lines_drawing, request_plots
+from kvscope.report.words import number_text
+
+BOUND, GOODPUT = "time to first token at most (s)", "goodput (requests/s)"
+PERCENTILES = (25, 75)  # of TPOT over all requests: the bounds are the next round numbers
+
+
+def draw(study: StudyData) -> Drawing | None:
+    """Goodput over the bound on TTFT: for any TPOT, and for two bounds on it."""
+    plots = request_plots(study, FIGURE.name)
+    bounds_s = (math.inf, *_bounds_s([run for named in plots.values() for _, run in named]))
+    found = [
+        Lines(_table(named, tpot_s), BOUND, GOODPUT, plot, _words(tpot_s))
+        for plot, named in plots.items()
+        for tpot_s in bounds_s
+    ]
+    return lines_drawing(found, {}, columns=COLUMNS) if found else None
+
+
+def _words(tpot_s: float) -> str:
+    if math.isinf(tpot_s):
+        return "whatever the time per output token"
+    return f"time per output token at most {number_text(1e3 * tpot_s, 1)} ms"
+
+
+def _bounds_s(runs: list[Run]) -> list[float]:
+    """Round bounds on TPOT that some of the requests keep, the largest first."""
+    known = [found for run in runs if len(found := run.latencies.tpot_s.dropna())]
+    if not known:
+        return []
+    tpot_s = pd.concat(known)
+    bounds = (_round_up(float(np.percentile(tpot_s, q))) for q in reversed(PERCENTILES))
+    return list(dict.fromkeys(bounds))
+
+
+def _round_up(value: float) -> float:
+    """The next of …, 0.1, 0.2, 0.5, 1, 2, 5, …"""
+    decade = 10 ** math.floor(math.log10(value)) if value > 0 else 1.0
+    return next(step * decade for step in (1, 2, 5, 10) if step * decade >= value * (1 - 1e-9))
+
+
+def goodput(run: Run, tpot_s: float, end_s: float) -> pd.DataFrame:
+    """Requests a second (`y`) with TTFT of at most `x` seconds and TPOT of at most `tpot_s`.
+
+    For x from 0 to `end_s`. Over all repeats: requests over the sum of the makespans. A request
+    with one output token has no TPOT, and keeps any bound on it.
+    """
+    found = run.latencies
+    kept = np.sort(found.ttft_s[~(found.tpot_s > tpot_s)].to_numpy(float))
+    places = np.unique(np.linspace(0, len(kept) - 1, min(POINTS, len(kept))).astype(np.int64))
+    x = np.array([0.0, *kept[places], end_s])
+    y = np.array([0, *(places + 1), len(kept)]) / found.makespan_s
+    return pd.DataFrame({"x": x.round(6), "y": y.round(6)})
+
+
+def _table(named: list[tuple[str, Run]], tpot_s: float) -> pd.DataFrame:
+    end_s = max(float(run.latencies.ttft_s.max()) for _, run in named)
+    return pd.concat(
+        [goodput(run, tpot_s, end_s).assign(line=name) for name, run in named], ignore_index=True
+    )
+
+
+FIGURE = Figure(
+    "goodput",
+    "Goodput under a latency objective",
+    "Requests served a second whose time to first token is at most the bound along the axis, and "
+    "whose time per output token is at most the bound above the plot. Requests of all repeats, "
+    "over the sum of their makespans; one that was aborted is not served.",
+    draw,
+)

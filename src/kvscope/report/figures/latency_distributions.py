@@ -1,0 +1,43 @@
+"""How latencies are distributed over the requests of an experiment."""
+
+from collections.abc import Callable
+
+import pandas as pd
+
+from kvscope.report.data import Run, StudyData
+from kvscope.report.figures.distribution import distribution
+from kvscope.report.figures.figure import Drawing, Figure
+from kvscope.report.figures.lines import COLUMNS, Lines, lines_drawing, request_plots
+from kvscope.report.latencies import Latencies
+
+SHARE = "share of requests at or below (%)"
+MEASURES: dict[str, Callable[[Latencies], pd.Series]] = {
+    "time to first token (s)": lambda found: found.ttft_s,
+    "time per output token (ms)": lambda found: 1e3 * found.tpot_s.dropna(),
+    "time from arrival to last token (s)": lambda found: found.latency_s,
+}
+
+
+def draw(study: StudyData) -> Drawing | None:
+    """For each measure the distributions of all experiments, a line an experiment."""
+    plots = [
+        Lines(table, measure, SHARE, plot)
+        for plot, runs in request_plots(study, FIGURE.name).items()
+        for measure, of in MEASURES.items()
+        if not (table := _table(runs, of)).empty
+    ]
+    return lines_drawing(plots, {}, columns=COLUMNS) if plots else None
+
+
+def _table(runs: list[tuple[str, Run]], of: Callable[[Latencies], pd.Series]) -> pd.DataFrame:
+    found = [(name, distribution(of(run.latencies).to_numpy(float))) for name, run in runs]
+    frames = [one.frame().assign(line=name) for name, one in found if one is not None]
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+
+FIGURE = Figure(
+    "latency_distributions",
+    "Latency distributions",
+    "Share of the served requests, of all repeats, whose latency is at or below a bound.",
+    draw,
+)

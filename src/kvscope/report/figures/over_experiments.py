@@ -1,0 +1,284 @@
+"""Figures of metrics over experiments: a panel has a title and metrics of one unit."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from kvscope.plan.figures import Axes
+from kvscope.report.axes import Place, Row, Wanted, by_colour, by_experiment, rows, x_words
+from kvscope.report.data import Run, StudyData, of_interest
+from kvscope.report.figures.figure import (
+    LETTER,
+    NUMBER,
+    PICKED,
+    Drawing,
+    Figure,
+    Lead,
+    Spec,
+    View,
+    colour_channel,
+    colours,
+    grid,
+    heading,
+    number,
+    plot_width,
+    text,
+)
+from kvscope.report.figures.scales import is_wide, log_ticks
+from kvscope.report.words import Shown, estimate_text, plural
+
+HEIGHT = 150
+LONGEST = 190  # pixels of a label
+SHORT = 100  # pixels: labels that leave room for three plots beside each other
+LINES_PX = 52  # beside a plot, for the numbers of its axis
+MOST_LINES = 6  # in a plot; more could not be told from each other
+ASIDE = 0.025  # of the axis: between the first and the last colour at one place
+DECADES = 30  # values that spread further stand on a logarithmic axis
+HOLLOW = "hollow: not valid"
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Metrics of one unit that belong together."""
+
+    title: str
+    metrics: tuple[Shown, ...]
+    shared: bool = True  # one scale for all of them; not where one would dwarf the others
+
+
+def over_experiments(
+    name: str,
+    title: str,
+    caption: str,
+    panels: Sequence[Panel],
+    axes: Axes | None = None,
+    wanted: Wanted = lambda run: True,
+    suits: Callable[[StudyData], bool] = lambda study: True,
+    lead: Shown | None = None,
+) -> Figure:
+    """A figure that shows these panels over the wanted experiments of the studies it suits.
+
+    It has the axes that the study declares for it, or else `axes`. Metrics that no experiment has
+    are left out, and so are experiments that have none of the metrics. `lead` is the metric that it
+    shows above all: the first one, if none is named.
+    """
+    above_all = lead or panels[0].metrics[0]
+
+    def has_any(run: Run) -> bool:
+        metrics = (shown.metric for panel in panels for shown in panel.metrics)
+        return wanted(run) and any(not math.isnan(run.number(name).value) for name in metrics)
+
+    def draw(study: StudyData, panels: Sequence[Panel] = panels) -> Drawing | None:
+        runs = [run for run in study.complete if has_any(run)]
+        known = [one for panel in panels if (one := _known(panel, runs)).metrics]
+        if not known or not suits(study):
+            return None
+        declared = [
+            by_colour(row) if row.ordered and len(row.colours) > MOST_LINES else row
+            for row in rows(study, has_any, study.axes_of(name, axes))
+        ]
+        everything = by_experiment(runs)
+        views = [_view(" and ".join(row.title for row in declared), declared, known, len(runs))]
+        if declared != [everything]:
+            views.append(_view(everything.title, [everything], known, len(runs)))
+        remarks = (HOLLOW,) if any(not run.valid for run in runs) else ()
+        return Drawing(tuple(views), ("Along",), _label_px(declared), remarks)
+
+    def draw_lead(study: StudyData) -> Drawing | None:
+        return draw(study, [Panel(title, (above_all,))])
+
+    return Figure(name, title, caption, draw, lead=Lead(above_all, draw_lead))
+
+
+def _known(panel: Panel, runs: Sequence[Run]) -> Panel:
+    """The panel with the metrics that are of interest among these experiments."""
+    known = tuple(shown for shown in panel.metrics if of_interest(shown, runs))
+    return Panel(panel.title, known, panel.shared)
+
+
+def _view(title: str, shown: Sequence[Row], panels: Sequence[Panel], count: int) -> View:
+    """A plot for each row, metric and facet."""
+    names = list(dict.fromkeys(colour for row in shown for colour in row.colours))
+    columns = _columns(shown, panels)
+    width = plot_width(columns, _label_px(shown))
+    cells: list[Spec] = []
+    data: dict[str, pd.DataFrame] = {}
+    for row, panel, metric, facet in _cells(shown, panels):
+        frame = _frame(row, facet, metric, names)
+        if frame.empty:
+            continue
+        data[f"cell{len(cells)}"] = frame
+        values = _values(row, panel.metrics if panel.shared else (metric,))
+        cells.append(
+            {
+                "data": {"name": f"cell{len(cells)}"},
+                **heading(f"{metric.heading} ({metric.unit})", facet),
+                "width": width,
+                **(_lines if row.ordered else _bars)(row, values, names),
+            }
+        )
+    left = count - len({place.run.id for row in shown for place in row.places})
+    note = f"{plural(left, 'more experiment')} not along these axes." if left else ""
+    return View(grid(cells, columns, "colour"), data, (title,), note)
+
+
+def _cells(
+    shown: Sequence[Row], panels: Sequence[Panel]
+) -> Iterator[tuple[Row, Panel, Shown, str]]:
+    for row in shown:
+        for panel in panels:
+            for metric in panel.metrics:
+                for facet in row.facets:
+                    yield row, panel, metric, facet
+
+
+def _columns(shown: Sequence[Row], panels: Sequence[Panel]) -> int:
+    """How many plots stand beside each other on paper."""
+    count = sum(len(panel.metrics) for panel in panels)
+    most = 3 if _label_px(shown) <= SHORT else 2
+    if (facets := max(len(row.facets) for row in shown)) > 1:
+        return min(most, facets)
+    return count if count <= most else 2 if count in (2, 4) else most
+
+
+def _label_px(shown: Sequence[Row]) -> int:
+    """Room beside a plot: for the labels of bars, or the numbers of a line's axis."""
+    labels = [x_words(x) for row in shown if not row.ordered for x in row.values]
+    longest = max((len(line) for label in labels for line in label.split("\n")), default=0)
+    return max(LINES_PX, min(LONGEST, round(LETTER * longest)) + 26 if longest else 0)
+
+
+def _frame(row: Row, facet: str, shown: Shown, names: Sequence[str]) -> pd.DataFrame:
+    """The values of one metric in one facet, those that are defined; in the unit shown."""
+    places = [place for place in row.places if place.facet == facet]
+    known = [p for p in places if not math.isnan(p.run.number(shown.metric).value)]
+    return pd.DataFrame([_point(place, row, shown, names) for place in known])
+
+
+def _point(place: Place, row: Row, shown: Shown, names: Sequence[str]) -> dict[str, Any]:
+    found = place.run.number(shown.metric)
+    value = found.value * shown.scale
+    ends = (found.low, found.high) if found.has_interval else (found.value, found.value)
+    low, high = (end * shown.scale for end in ends)
+    valid = place.run.believed(shown.metric)
+    return {
+        "x": place.x if row.ordered else x_words(place.x),
+        "at": _aside(place, row, names) if row.ordered else 0,
+        "colour": place.colour,
+        "value": value,
+        "low": low if shown.signed else max(0.0, low),
+        "high": high,
+        "valid": valid,
+        "experiment": place.run.label,
+        "estimate": " ".join((*estimate_text(found, shown), shown.unit)),
+        "reasons": "" if valid else f"not valid: {', '.join(place.run.reasons)}",
+    }
+
+
+def _aside(place: Place, row: Row, names: Sequence[str]) -> float:
+    """x, a little aside, so that the intervals of several colours do not hide each other."""
+    part = names.index(place.colour) / (len(names) - 1) - 0.5 if len(names) > 1 else 0.0
+    least, greatest = row.values[0], row.values[-1]
+    if is_wide(row.values):
+        return float(place.x * (greatest / least) ** (ASIDE * part))
+    return float(place.x + ASIDE * part * (greatest - least))
+
+
+def _values(row: Row, metrics: Sequence[Shown]) -> Spec:
+    """Scale and ticks of the values of metrics that share them, over all facets of a row."""
+    numbers = [(place.run.number(s.metric), s) for s in metrics for place in row.places]
+    known = [(n, s) for n, s in numbers if not math.isnan(n.value)]
+    values = [n.value * s.scale for n, s in known]
+    ends = [end * s.scale for n, s in known if n.has_interval for end in (n.low, n.high)]
+    high = max([*values, *ends], default=1.0) or 1.0
+    if row.ordered and is_wide(values, DECADES):
+        low = min(values) / 1.5
+        return {
+            "title": None,
+            "scale": {"type": "log", "domain": [low, high * 1.1], "clamp": True, "nice": False},
+            "axis": {"values": log_ticks(low, high * 1.1), "format": NUMBER},
+        }
+    low = min([0.0, *values, *ends]) if any(s.signed for s in metrics) else 0.0
+    return {
+        "title": None,
+        "scale": {"domain": [low, high], "nice": True},
+        "axis": {"tickCount": 4, "format": NUMBER, "grid": True},
+    }
+
+
+TOOLTIP = [
+    text("experiment"),
+    text("estimate", title="mean ± half the 95 % interval"),
+    number("low", format=".4~g"),
+    number("high", format=".4~g"),
+    text("reasons"),
+]
+
+
+def _lines(row: Row, values: Spec, names: Sequence[str]) -> Spec:
+    """A line for each colour over numbers, with intervals; hollow points are not valid."""
+    log = is_wide(row.values)
+    x = number(
+        "at",
+        title=row.title,
+        scale={
+            "type": "log" if log else "linear",
+            "domain": [row.values[0], row.values[-1]],
+            "padding": 12,
+            "zero": False,
+        },
+        axis={"values": row.values, "format": NUMBER, "labelOverlap": "greedy"},
+    )
+    scale = colours(names)
+    points = {
+        "y": number("value", **values),
+        "fill": text("colour", scale=scale, legend=None),
+        "fillOpacity": {"condition": {"test": "datum.valid", "value": 1}, "value": 0},
+        "tooltip": TOOLTIP,
+    } | ({"shape": text("colour", scale=scale)} if len(names) > 1 else {})
+    return {
+        "height": HEIGHT,
+        "encoding": {"x": x, "color": colour_channel(names), "opacity": PICKED},
+        "layer": [
+            {
+                "mark": {"type": "rule", "strokeWidth": 1.2},
+                "encoding": {"y": number("low", **values), "y2": {"field": "high"}},
+            },
+            {"mark": "line", "encoding": {"y": number("value", **values)}},
+            {"mark": {"type": "point", "size": 42, "strokeWidth": 1.5}, "encoding": points},
+        ],
+    }
+
+
+def _bars(row: Row, values: Spec, names: Sequence[str]) -> Spec:
+    """Lying bars with intervals, grouped by colour; hollow ones are not valid."""
+    order = [x_words(x) for x in row.values]
+    lines = max(label.count("\n") + 1 for label in order)
+    axis = {"grid": False, "domain": True, "labelExpr": "split(datum.label, '\\n')"}
+    axis |= {"labelLineHeight": 12, "labelOffset": -6 * (lines - 1)}
+    several = len(names) > 1
+    shared = {"y": text("x", sort=order, title=None, axis=axis), "opacity": PICKED}
+    bars = {
+        "x": number("value", **values),
+        "color": colour_channel(names),
+        "stroke": text("colour", scale=colours(names), legend=None),
+        "fillOpacity": {"condition": {"test": "datum.valid", "value": 0.85}, "value": 0},
+        "tooltip": TOOLTIP,
+    }
+    return {
+        "height": {"step": 14 if several else max(18, 13 * lines + 4)},
+        "encoding": shared | ({"yOffset": text("colour", sort=list(names))} if several else {}),
+        "layer": [
+            {
+                "mark": {"type": "bar", "strokeWidth": 1.2, "height": {"band": 0.8}},
+                "encoding": bars,
+            },
+            {
+                "mark": {"type": "rule", "strokeWidth": 1.3},
+                "encoding": {"x": number("low", **values), "x2": {"field": "high"}},
+            },
+        ],
+    }

@@ -1,0 +1,145 @@
+"""Throughput against latency: what one costs of the other, and which experiments nothing beats."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from kvscope.report import theme
+from kvscope.report.axes import Place, Row, rows, x_words
+from kvscope.report.data import Run, StudyData
+from kvscope.report.figures.figure import (
+    NUMBER,
+    PICKED,
+    Drawing,
+    Figure,
+    Spec,
+    View,
+    colour_channel,
+    colours,
+    grid,
+    heading,
+    number,
+    plot_width,
+    text,
+)
+from kvscope.report.words import ITL_MEAN, THROUGHPUT, TTFT_MEAN, Shown, estimate_text
+
+LATENCIES = (TTFT_MEAN, ITL_MEAN)
+HEIGHT, LABEL_PX = 190, 62
+MOST_NAMED = 14  # points in a plot with their x beside them
+
+
+def draw(study: StudyData) -> Drawing | None:
+    """A plot for each facet and latency; a point an experiment, a line a colour."""
+    row, *_ = rows(study, _known, study.axes_of(FIGURE.name))
+    if len(row.places) < 2:
+        return None
+    cells: list[Spec] = []
+    data: dict[str, pd.DataFrame] = {}
+    for facet in row.facets:
+        for latency in LATENCIES:
+            table = pd.DataFrame(_points(row, facet, latency))
+            name = f"cell{len(cells)}"
+            data |= {name: table, f"front{len(cells)}": front(table)}
+            cells.append(_cell(row, facet, latency, name, f"front{len(cells)}", len(table)))
+    return Drawing((View(grid(cells, 2, "colour"), data),), label_px=LABEL_PX)
+
+
+def _known(run: Run) -> bool:
+    return not any(math.isnan(run.number(m.metric).value) for m in (THROUGHPUT, *LATENCIES))
+
+
+def _points(row: Row, facet: str, latency: Shown) -> Iterator[dict[str, Any]]:
+    """The experiments of a facet in the order of their x."""
+    places = [place for place in row.places if place.facet == facet]
+    for place in sorted(places, key=lambda place: row.values.index(place.x)):
+        yield {
+            "experiment": place.run.label,
+            "order": row.values.index(place.x),
+            "colour": place.colour,
+            "name": _name(place, row),
+            "valid": all(place.run.believed(shown.metric) for shown in (latency, THROUGHPUT)),
+        } | {
+            key: value
+            for axis, shown in (("x", latency), ("y", THROUGHPUT))
+            for key, value in _ends(axis, place.run, shown)
+        }
+
+
+def _name(place: Place, row: Row) -> str:
+    return "" if place.x == place.run.label else x_words(place.x)
+
+
+def _ends(axis: str, run: Run, shown: Shown) -> Iterator[tuple[str, Any]]:
+    found = run.number(shown.metric)
+    low, high = (found.low, found.high) if found.has_interval else (found.value, found.value)
+    yield axis, found.value * shown.scale
+    yield f"{axis}_low", max(0.0, low) * shown.scale
+    yield f"{axis}_high", high * shown.scale
+    yield f"{axis}_words", " ".join((*estimate_text(found, shown), shown.unit))
+
+
+def front(points: pd.DataFrame) -> pd.DataFrame:
+    """The points that no other beats: none has more throughput (`y`) at no more latency (`x`)."""
+    ordered = points.sort_values(["x", "y"], ascending=[True, False])
+    best = ordered["y"].cummax().shift(fill_value=-math.inf)
+    return ordered.loc[ordered["y"] > best, ["x", "y"]]
+
+
+def _cell(row: Row, facet: str, latency: Shown, points: str, beyond: str, count: int) -> Spec:
+    names = row.colours
+    axis = {"tickCount": 5, "format": NUMBER, "grid": True}
+    x = {"title": f"{latency.heading} ({latency.unit})", "axis": axis}
+    y = {"title": f"{THROUGHPUT.heading} ({THROUGHPUT.unit})", "axis": axis}
+    colour = {"color": colour_channel(names), "opacity": PICKED}
+    place = {"x": number("x", **x), "y": number("y", **y)}
+    intervals = [
+        {"x": number("x_low", **x), "x2": {"field": "x_high"}, "y": number("y", **y)},
+        {"x": number("x", **x), "y": number("y_low", **y), "y2": {"field": "y_high"}},
+    ]
+    shape = {"shape": text("colour", scale=colours(names))} if len(names) > 1 else {}
+    marks = (
+        place
+        | shape
+        | {
+            "fill": text("colour", scale=colours(names), legend=None),
+            "fillOpacity": {"condition": {"test": "datum.valid", "value": 1}, "value": 0},
+            "tooltip": [
+                text("experiment"),
+                text("y_words", title=THROUGHPUT.heading),
+                text("x_words", title=latency.heading),
+            ],
+        }
+    )
+    layers: list[Spec] = [
+        {"mark": {"type": "rule", "strokeWidth": 1.1}, "encoding": ends | colour}
+        for ends in intervals
+    ]
+    if row.ordered:
+        line = {"type": "line", "strokeWidth": 1.2, "opacity": 0.6}
+        layers.append({"mark": line, "encoding": place | colour | {"order": number("order")}})
+    layers.append({"mark": {"type": "point", "size": 48}, "encoding": marks | colour})
+    if count <= MOST_NAMED:
+        mark = {"type": "text", "align": "left", "dx": 6, "dy": -6, "fontSize": 9.5}
+        layers.append({"mark": mark, "encoding": place | {"text": text("name")}})
+    dashed = {"type": "line", "strokeDash": [4, 3], "strokeWidth": 1, "color": theme.GREY}
+    layers.append({"data": {"name": beyond}, "mark": dashed, "encoding": place})
+    return {
+        "data": {"name": points},
+        "width": plot_width(2, LABEL_PX),
+        "height": HEIGHT,
+        "layer": layers,
+        **heading(facet),
+    }
+
+
+FIGURE = Figure(
+    "pareto",
+    "Throughput against latency",
+    "Each point is an experiment, with the value that sets it apart along its line; up and to the "
+    "left is better. Nothing beats the points on the dashed line: more throughput costs latency "
+    "there. Mean over repeats, with 95 % confidence intervals.",
+    draw,
+)

@@ -1,0 +1,258 @@
+"""Every forward pass of one repeat: what it computed, who waited, how full the cache was."""
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import pandas as pd
+
+from kvscope.report import theme
+from kvscope.report.data import Run, StudyData
+from kvscope.report.figures.batch_composition import token_areas
+from kvscope.report.figures.figure import (
+    PAPER,
+    Drawing,
+    Figure,
+    Spec,
+    View,
+    colours,
+    constant,
+    number,
+    text,
+)
+from kvscope.report.figures.passes import STEPS, TIME, recorded
+from kvscope.report.thin import merged_passes, passes, thin
+from kvscope.report.words import plural
+
+# A page of more than this opens and scrolls slowly; what is left out is said on the page.
+MOST_EXPERIMENTS = 60
+MOST_PASSES_A_REPEAT = 4000
+MOST_PASSES_A_PAGE = 160_000
+MOST_EVENTS_A_REPEAT = 4000
+LABEL_PX = 96
+WIDTH = PAPER - LABEL_PX
+
+ALONG = {"time": "start_s", "forward pass": "step"}
+EVENTS = {
+    "preempted": (theme.PREEMPTED, "triangle-down"),
+    "resumed": (theme.RESUMED, "triangle-up"),
+    "stalled": (theme.STALLED, "cross"),
+}
+SHARES = {
+    "blocks in use": ("blocks_percent", theme.KV_BLOCKS),
+    "tokens held": ("tokens_percent", theme.KV_TOKENS),
+    "host pool in use": ("host_percent", theme.HOST_BLOCKS),
+}
+REQUESTS = {
+    "running": ("requests", theme.RUNNING),
+    "waiting": ("waiting_requests", theme.WAITING),
+}
+DETAILS = {
+    "name": "forward pass",
+    "ms": "duration (ms)",
+    "prefill_tokens": "prefill tokens",
+    "decode_tokens": "decode tokens",
+    "requests": "running requests",
+    "waiting_requests": "waiting requests",
+    "kv_blocks_used": "blocks in use",
+    "kv_tokens_used": "tokens held",
+    "host_blocks_used": "host blocks in use",
+}
+
+
+def draw(study: StudyData) -> Drawing | None:
+    """A view for each experiment and repeat, by time and by pass."""
+    views = tuple(_views(study))
+    if not views:
+        return None
+    shown = len({view.choice[0] for view in views})
+    left = len(recorded(study)) - shown
+    remark = f"Timelines of {plural(left, 'experiment')} are left out." if left else ""
+    return Drawing(views, ("Experiment", "Repeat", "Along"), LABEL_PX, (remark,) if remark else ())
+
+
+def _views(study: StudyData) -> Iterator[View]:
+    drawn = 0
+    charts = {key: _chart(*key) for key in product(ALONG.values(), (False, True))}
+    for run in recorded(study)[:MOST_EXPERIMENTS]:
+        if drawn >= MOST_PASSES_A_PAGE:
+            return
+        for repeat in run.repeats:
+            steps = run.steps(repeat)
+            data = {"passes": pass_table(run, steps), "events": event_table(run, repeat)}
+            drawn += len(data["passes"])
+            note = _note(run, repeat, steps)
+            pool = bool(steps["host_blocks_total"].any())
+            for along, x in ALONG.items():
+                yield View(charts[x, pool], data, (run.label, str(repeat), along), note)
+
+
+def _chart(x: str, pool: bool) -> Spec:
+    """Tokens, events, requests and shares over one axis, and a strip to choose a part of it."""
+    title = TIME if x == "start_s" else "forward pass"
+    scale = {"domain": {"param": "zoom"}, "nice": False, "zero": False}
+    hidden = number(
+        x,
+        title=None,
+        scale=scale,
+        axis={"labels": False, "ticks": False, "grid": True, "tickCount": 10},
+    )
+    last = number(x, title=title, scale=scale, axis={"grid": True, "tickCount": 10})
+    shares = dict(list(SHARES.items())[: 3 if pool else 2])
+    percent = {"scale": {"domain": [0, 106]}, "axis": {"values": [0, 50, 100]}}
+    details = _details(x)
+    rows = [
+        _row(170, hidden, [*token_areas("tokens a pass", "top"), details]),
+        _row(54, hidden, [_events()]),
+        _row(90, hidden, [*_steps(REQUESTS, "requests", {}), details]),
+        _row(110, last, [*_steps(shares, "share in use (%)", percent), details]),
+        _strip(x),
+    ]
+    return {
+        "data": {"name": "passes"},
+        "vconcat": rows,
+        "spacing": 8,
+        "resolve": {"scale": {"color": "independent", "shape": "independent"}},
+    }
+
+
+def _row(height: int, x: Spec, layers: list[Spec]) -> Spec:
+    return {"width": WIDTH, "height": height, "encoding": {"x": x}, "layer": layers}
+
+
+def _steps(lines: dict[str, tuple[str, str]], title: str, y: Spec) -> list[Spec]:
+    scale = colours(list(lines), [hue for _, hue in lines.values()])
+    look = {"scale": scale, "legend": {"orient": "top", "offset": 0}}
+    return [
+        {
+            "mark": {"type": "line", "strokeWidth": 1.4, **STEPS},
+            "encoding": {"y": number(column, title=title, **y), "color": constant(name, **look)},
+        }
+        for name, (column, _) in lines.items()
+    ]
+
+
+def _details(x: str) -> Spec:
+    """What the pointer shows of a pass, over the whole height."""
+    tooltip = [
+        text(name, title=title) if name == "name" else number(name, title=title, format=",.4~g")
+        for name, title in DETAILS.items()
+    ]
+    end = {"field": "end_s" if x == "start_s" else "step_end"}
+    mark = {"type": "rect", "opacity": 0, "clip": True}
+    return {"mark": mark, "encoding": {"x2": end, "tooltip": tooltip}}
+
+
+def _events() -> Spec:
+    names = list(EVENTS)
+    hues, shapes = zip(*EVENTS.values(), strict=True)
+    scale = {"domain": names}
+    return {
+        "data": {"name": "events"},
+        "mark": {"type": "point", "filled": True, "size": 38, "clip": True, "opacity": 0.85},
+        "encoding": {
+            "y": text("event", title=None, scale=scale, axis={"grid": True}),
+            "shape": text("event", scale={**scale, "range": shapes}, legend=None),
+            "color": text("event", scale=colours(names, hues), legend=None),
+            "tooltip": [text("text", title="event"), number("step", title="pass")],
+        },
+    }
+
+
+def _strip(x: str) -> Spec:
+    return {
+        "width": WIDTH,
+        "height": 34,
+        "params": [{"name": "zoom", "select": {"type": "interval", "encodings": ["x"]}}],
+        "mark": {"type": "area", "color": theme.KV_BLOCKS, "opacity": 0.5, **STEPS},
+        "encoding": {
+            "x": number(x, title=None, scale={"nice": False, "zero": False}, axis=None),
+            "y": number("blocks_percent", title=None, axis=None),
+        },
+    }
+
+
+def pass_table(run: Run, steps: pd.DataFrame) -> pd.DataFrame:
+    """A row a pass (or several merged ones), and one wherever nothing ran."""
+    merged = merged_passes(len(steps), MOST_PASSES_A_REPEAT)
+    shown = passes(thin(steps, MOST_PASSES_A_REPEAT))
+    total, pool = int(steps["kv_blocks_total"].max()), int(steps["host_blocks_total"].max())
+    first = shown["step"].astype(int)
+    last = first + merged - 1
+    names = first.astype(str) + (" to " + last.astype(str) if merged > 1 else "")
+    share = {
+        "blocks_percent": shown["kv_blocks_used"] / total,
+        "tokens_percent": shown["kv_tokens_used"] / (total * run.block_size),
+    }
+    share |= {"host_percent": shown["host_blocks_used"] / pool} if pool else {}
+    counts = [
+        "requests",
+        "waiting_requests",
+        "kv_blocks_used",
+        "kv_tokens_used",
+        "host_blocks_used",
+    ]
+    tokens = {name: shown[f"{name}_tokens"].round(1) for name in ("prefill", "decode")}
+    return pd.DataFrame(
+        {
+            "start_s": shown["start_s"].round(6),
+            "end_s": shown["end_s"].round(6),
+            "step": first,
+            "step_end": last + 1,
+            "name": names,
+            "ms": (1e3 * (shown["end_s"] - shown["start_s"])).round(3),
+            "decode": tokens["decode"],
+            "tokens": tokens["decode"] + tokens["prefill"],
+            **{f"{name}_tokens": found for name, found in tokens.items()},
+            **{name: shown[name].astype(int) for name in counts},
+            **{name: (100 * found).round(2) for name, found in share.items()},
+        }
+    )
+
+
+def event_table(run: Run, repeat: int) -> pd.DataFrame:
+    """A row a preemption, a resumption or a stalled pass, with what happened in words."""
+    steps = run.steps(repeat)
+    start = steps.set_index("step")["start_s"].round(6)
+    kept = run.preemptions(repeat).head(MOST_EVENTS_A_REPEAT).to_dict("records")
+    rows = [(row["step"], *_words(row)) for row in kept]
+    rows += [(step, "stalled", "stalled pass") for step in steps.loc[steps["stalled"], "step"]]
+    found = pd.DataFrame(rows, columns=["step", "event", "text"])
+    return found.assign(start_s=found["step"].map(start))
+
+
+def _words(row: dict[Any, Any]) -> tuple[str, str]:
+    """What happened to a request, in a word and in a phrase."""
+    what = {"preempt": "preempted", "resume": "resumed"}[row["event"]]
+    tokens = plural(int(row["tokens"]), "token")
+    return what, f"request {row['request_id']} {what}: {row['policy']} of {tokens}"
+
+
+def _note(run: Run, repeat: int, steps: pd.DataFrame) -> str:
+    events = run.preemptions(repeat)["event"]
+    end = (steps["start_s"] + steps["duration_s"]).max()
+    total = int(steps["kv_blocks_total"].max())
+    parts = [
+        f"{plural(len(steps), 'pass')} in {end:.2f} s",
+        plural(int((events == "preempt").sum()), "preemption"),
+        plural(int((events == "resume").sum()), "resumption"),
+        plural(int(steps["stalled"].sum()), "stalled pass"),
+        f"capacity {plural(total, 'block')}, {plural(total * run.block_size, 'token')}",
+    ]
+    if (merged := merged_passes(len(steps), MOST_PASSES_A_REPEAT)) > 1:
+        parts.append(
+            f"{merged} passes are drawn as one: the mean of their tokens, the largest of the rest"
+        )
+    if len(events) > MOST_EVENTS_A_REPEAT:
+        parts.append(f"events shown: the first {MOST_EVENTS_A_REPEAT:,}")
+    return f"{'; '.join(parts)}."
+
+
+FIGURE = Figure(
+    "step_timeline",
+    "Step timelines",
+    "Every forward pass of one repeat: what it computed, who waited, how full the cache was. All "
+    "rows move together: drag in the strip below them to zoom, double-click to go back.",
+    draw,
+    section="timeline",
+)

@@ -1,0 +1,109 @@
+"""The headline of a page: what the study shows above all, in one sentence with its number."""
+
+import math
+from dataclasses import dataclass, replace
+
+from kvscope.plan.figures import Axes
+from kvscope.report.comparisons import Pair, Ratio, capitalised, pairs
+from kvscope.report.data import StudyData
+from kvscope.report.figures.figure import Drawing, Lead
+from kvscope.report.figures.registry import FIGURES
+from kvscope.report.findings import preemptions_of
+from kvscope.report.settings import in_words, is_number
+from kvscope.report.words import Shown, estimate_text, percent, plural
+
+CACHE = ("cache.blocks", "cache.tokens", "cache.gib")
+PARTS = {2: "half", 3: "a third", 4: "a quarter", 5: "a fifth", 8: "an eighth"}
+DEFAULT = "throughput"
+
+
+@dataclass(frozen=True)
+class Headline:
+    """The sentence, empty without numbers; and the chart beside it, if there is one."""
+
+    sentence: str
+    title: str = ""
+    drawing: Drawing | None = None
+
+
+def headline(study: StudyData) -> Headline:
+    """The largest difference in the metric of the study's first figure, along its axes.
+
+    A difference is one of disjoint 95 % intervals. Along x, or else among the colours, or else in
+    anything the study varies.
+    """
+    for name in (*(one.name for one in study.figures), DEFAULT):
+        lead = FIGURES[name].lead if name in FIGURES else None
+        if lead and (drawing := lead.draw(study)):
+            sentence = _largest(study, study.axes_of(name), lead) or _single(study, lead.metric)
+            one = replace(drawing, views=drawing.views[:1])
+            return Headline(sentence, lead.metric.heading, one)
+    return Headline("")
+
+
+def _largest(study: StudyData, axes: tuple[Axes, ...], lead: Lead) -> str:
+    metric = lead.metric
+    found = [
+        (pair, ratio)
+        for pair in pairs(study)
+        if (ratio := pair.compared(metric.metric)) is not None and ratio.value > 0
+    ]
+    if not found:
+        return ""
+    differing = [(pair, ratio) for pair, ratio in found if ratio.sign]
+    if not differing:
+        count = plural(len(found), "comparison")
+        return f"No difference in {_noun(metric)} beyond the noise: {count}."
+    first = axes[0] if axes else Axes()
+    keys = [key for key in (first.x, first.colour) if key]
+    along = next((own for key in keys if (own := _along(differing, key))), differing)
+    pair, ratio = max(along, key=lambda one: abs(math.log(one[1].value)))
+    return _sentence(pair, ratio, metric, first)
+
+
+def _along(found: list[tuple[Pair, Ratio]], key: str) -> list[tuple[Pair, Ratio]]:
+    """The pairs that differ in a key, in one that comes with it, or in the cache's size."""
+    keys = CACHE if key in CACHE else (key,)
+    return [one for one in found if one[0].key in keys or one[0].key.startswith(f"{key}.")]
+
+
+def _sentence(pair: Pair, ratio: Ratio, metric: Shown, axes: Axes) -> str:
+    """'A quarter of the KV cache costs 39 % of the throughput (zipf): 11 preemptions a repeat.'"""
+    shown = {key: value for key, value in pair.context.items() if not axes.x or key in axes.keys}
+    where = in_words(shown)
+    parts = [_what(pair, ratio, metric) + (f" ({where})" if where else ""), *preemptions_of(pair)]
+    return f"{': '.join(parts)}."
+
+
+def _what(pair: Pair, ratio: Ratio, metric: Shown) -> str:
+    part = _part(pair)
+    if part and metric.better > 0 and ratio.sign < 0:
+        lost = percent(1 - ratio.value)
+        return f"{capitalised(part)} of the KV cache costs {lost} of the {_noun(metric)}"
+    return f"{pair.change}: {ratio.change} {_noun(metric)}"
+
+
+def _part(pair: Pair) -> str | None:
+    """How much of the base's cache the other one has: 'a quarter'; None if that has no word."""
+    base, other = (
+        next((run.varied[key] for key in CACHE if is_number(run.varied.get(key))), None)
+        for run in (pair.base, pair.other)
+    )
+    if pair.key not in CACHE or not base or not other:
+        return None
+    return PARTS.get(base / other)
+
+
+def _noun(metric: Shown) -> str:
+    """'net resume overhead' of the heading 'Resume overhead, net'."""
+    name, _, kind = metric.heading.partition(", ")
+    return f"{kind} {name if name[:2].isupper() else name.lower()}".strip()
+
+
+def _single(study: StudyData, metric: Shown) -> str:
+    """The number of a study with one experiment; nothing of several that cannot be compared."""
+    runs = study.complete
+    if len(runs) != 1 or math.isnan(runs[0].number(metric.metric).value):
+        return ""
+    words = " ".join(filter(None, estimate_text(runs[0].number(metric.metric), metric)))
+    return f"{metric.heading}: {words} {metric.unit}."

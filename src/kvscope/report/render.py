@@ -1,0 +1,114 @@
+"""Figures as files and as parts of a page, all from the same declarations."""
+
+import base64
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import orjson
+import vl_convert
+
+from kvscope.errors import KvscopeError
+from kvscope.files import atomic_path, write_text
+from kvscope.report import theme
+from kvscope.report.figures.figure import Drawing, Spec
+
+PNG_SCALE = 2.0  # 192 dots an inch
+MOST_SVG = 300_000  # bytes in a page; of more marks it has pixels
+PAGE_SCALE = 1.3
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A figure as printed: the bytes of the PDF and of the PNG, and the SVG they are made of."""
+
+    svg: str
+    pdf: bytes
+    png: bytes
+
+    def write(self, directory: Path, name: str) -> None:
+        """Write NAME.pdf and NAME.png."""
+        for suffix, content in (("pdf", self.pdf), ("png", self.png)):
+            with atomic_path(directory / f"{name}.{suffix}") as temporary:
+                temporary.write_bytes(content)
+
+    @property
+    def url(self) -> str:
+        """A data URL: of the SVG, or of pixels where that is too large for a page."""
+        kind, content = "svg+xml", self.svg.encode()
+        if len(content) > MOST_SVG:
+            kind, content = "png", vl_convert.svg_to_png(self.svg, scale=PAGE_SCALE)
+        return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def printed(drawing: Drawing) -> Printed:
+    """The first view on white paper."""
+    image = svg(drawing)
+    return Printed(image, vl_convert.svg_to_pdf(image), vl_convert.svg_to_png(image, PNG_SCALE))
+
+
+def svg(drawing: Drawing) -> str:
+    """The first view on white paper as SVG; the same bytes for the same data."""
+    view = drawing.views[0]
+    spec = specification(view.chart, drawing.remarks)
+    spec["datasets"] = {name: frame.to_dict("records") for name, frame in view.data.items()}
+    spec["config"] = theme.config(background="white")
+    image: str = vl_convert.vegalite_to_svg(_json(spec))
+    return image
+
+
+def for_page(drawing: Drawing) -> str:
+    """What the page's script draws, as JSON: `specs`, `tables` (columns) and `views` of them.
+
+    Views that share a specification or a table refer to the same one.
+    """
+    charts = list({id(view.chart): view.chart for view in drawing.views}.values())
+    frames = {id(frame): frame for view in drawing.views for frame in view.data.values()}
+    chart_place = {id(chart): place for place, chart in enumerate(charts)}
+    table_place = {key: place for place, key in enumerate(frames)}
+    content = {
+        "label_px": drawing.label_px,
+        "views": [
+            {
+                "choice": view.choice,
+                "spec": chart_place[id(view.chart)],
+                "data": {name: table_place[id(frame)] for name, frame in view.data.items()},
+                "note": view.note,
+            }
+            for view in drawing.views
+        ],
+        "specs": [specification(chart, drawing.remarks) for chart in charts],
+        "tables": [frame.to_dict("list") for frame in frames.values()],
+    }
+    return _json(content)
+
+
+def specification(chart: Spec, remarks: tuple[str, ...] = ()) -> Spec:
+    """The chart with the remarks above it, in Vega-Lite, without data or configuration."""
+    note = {"fontSize": 10.5, "fontWeight": "normal", "color": theme.NOTE, "offset": 10}
+    return chart | ({"title": {"text": list(remarks), **note}} if remarks else {})
+
+
+@cache
+def scripts() -> str:
+    """Vega, Vega-Lite and Vega-Embed, which the page needs beside its own script.
+
+    To bundle them takes seconds, so they are kept in the user's cache, by vl-convert's version.
+    """
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    path = home / "kvscope" / f"vega-{version('vl-convert-python')}.js"
+    if path.is_file():
+        return path.read_text(encoding="utf-8")
+    bundle: str = vl_convert.javascript_bundle(None)  # type: ignore[arg-type]
+    with suppress(OSError, KvscopeError):
+        write_text(path, bundle)
+    return bundle
+
+
+def _json(value: Any) -> str:
+    """Compact JSON; NaN is null."""
+    return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY).decode()

@@ -1,0 +1,207 @@
+"""Which settings set experiments apart, and which they share: flat keys and their values.
+
+A study varies flat keys: `overflow`, `overflow.host_memory`, `overflow.copies`. Those that come
+with an option only are part of it: `overflow` has the value 'swap (pinned, per block)'.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+from kvscope.report.words import setting_words, value_words
+
+Settings = dict[str, Any]
+
+MINOR = ("tracing", "profiler")  # in a name only where nothing else tells
+BLOCKS, BLOCK_SIZE, TOKENS = "cache.blocks", "cache.block_size", "cache.tokens"
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option of a group, with those of its own settings that the study varies."""
+
+    name: str
+    settings: tuple[tuple[str, Any], ...] = ()
+
+    def __str__(self) -> str:
+        own = ", ".join(setting_words(key, value) for key, value in self.settings)
+        return f"{value_words(self.name)}{f' ({own})' if own else ''}"
+
+    @property
+    def numbers(self) -> list[float]:
+        """Its own numbers, by which variants of an option are ordered."""
+        return [float(value) for _, value in self.settings if is_number(value)]
+
+    def without(self, key: str) -> "Option":
+        """The option as it is but for one of its settings."""
+        return Option(self.name, tuple(own for own in self.settings if own[0] != key))
+
+
+def flat(settings: Settings, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested settings as dotted keys and values, in order."""
+    for key, value in settings.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def varied_settings(settings: Sequence[Settings]) -> list[Settings]:
+    """Of each run, the settings in which the runs differ; None where a run has no such key.
+
+    Where a section's option differs (`batching.name`) the section stands for it (`batching:
+    chunked`), and a key that comes with the option counts only if it differs beside it.
+    """
+    rows = [dict(flat(one)) for one in settings]
+    keys = dict.fromkeys(key for row in rows for key in row)
+    differ = [key for key in keys if any(row.get(key) != rows[0].get(key) for row in rows)]
+    options = {key.removesuffix(".name") for key in differ if key.endswith(".name")}
+    kept = [key for key in differ if not _follows(key, rows, options)]
+    return [{key.removesuffix(".name"): row.get(key) for key in kept} for row in rows]
+
+
+def _follows(key: str, rows: Sequence[Settings], options: set[str]) -> bool:
+    """Whether a key's value follows from the option its section takes."""
+    section = key.rpartition(".")[0]
+    if key.endswith(".name") or section not in options:
+        return False
+    pairs = {(row.get(f"{section}.name"), str(row.get(key))) for row in rows}
+    return len(pairs) == len({option for option, _ in pairs})
+
+
+def shared_settings(settings: Sequence[Settings]) -> Settings:
+    """The flat settings that all runs have alike."""
+    rows = [dict(flat(one)) for one in settings if one]
+    return {
+        key: value
+        for key, value in (rows[0] if rows else {}).items()
+        if all(key in row and row[key] == value for row in rows)
+    }
+
+
+def differing_keys(one: Settings, other: Settings) -> list[str]:
+    """The keys in which two experiments differ.
+
+    A key that only one of them has is no difference of its own where the option it comes with
+    differs, too: `batching.chunk_tokens` of chunked beside mixed batching.
+    """
+    keys = list(dict.fromkeys((*one, *other)))
+    differ = [key for key in keys if one.get(key) != other.get(key)]
+    return [
+        key
+        for key in differ
+        if (group := key.partition(".")[0]) == key
+        or group not in differ
+        or (one.get(key) is not None and other.get(key) is not None)
+    ]
+
+
+def in_tokens(rows: Sequence[Settings]) -> list[Settings]:
+    """The rows with the cache's size in tokens where the size of its blocks varies, too.
+
+    A number of blocks is no size of its own then: 64 of 32 tokens are as much as 128 of 16.
+    """
+    if not any(row.get(BLOCKS) and row.get(BLOCK_SIZE) for row in rows):
+        return [dict(row) for row in rows]
+    return [
+        {
+            (TOKENS if key == BLOCKS else key): (
+                value * row[BLOCK_SIZE] if key == BLOCKS and value is not None else value
+            )
+            for key, value in row.items()
+        }
+        for row in rows
+    ]
+
+
+def traits(rows: Sequence[Settings]) -> list[Settings]:
+    """The rows with each option and the settings that only some options have made one value."""
+    own = _companions(rows)
+    return [_merged(row, own) for row in rows]
+
+
+def _companions(rows: Sequence[Settings]) -> dict[str, str]:
+    """Keys that come with an option, by key their group: some option has no such key."""
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    return {
+        key: group
+        for key in keys
+        if (group := key.partition(".")[0]) != key
+        and group in keys
+        and any(row.get(key) is None for row in rows)
+    }
+
+
+def _merged(row: Settings, own: Mapping[str, str]) -> Settings:
+    merged: Settings = {key: value for key, value in row.items() if key not in own}
+    for group in dict.fromkeys(own.values()):
+        if merged.get(group) is not None:
+            there = ((key, row.get(key)) for key, its in own.items() if its == group)
+            merged[group] = Option(merged[group], tuple(own for own in there if own[1] is not None))
+    return merged
+
+
+def following_limits(rows: Sequence[Settings]) -> set[str]:
+    """Limits of the engine that another key settles: what follows is not repeated with it."""
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    return {
+        limit
+        for limit in keys
+        if limit.startswith("engine.max_")
+        and any(_settles(key, limit, rows) for key in keys if not key.startswith("engine."))
+    }
+
+
+def _settles(key: str, other: str, rows: Sequence[Settings]) -> bool:
+    pairs = {(row.get(key), row.get(other)) for row in rows}
+    return len(pairs) == len({value for value, _ in pairs})
+
+
+def value_of(traits: Settings, key: str) -> Any:
+    """A key's value, also of a key that is part of an option; None where there is no such key."""
+    option = traits.get(key.partition(".")[0])
+    if isinstance(option, Option) and key not in traits:
+        return dict(option.settings).get(key)
+    return traits.get(key)
+
+
+def without(traits: Settings, key: str) -> Settings:
+    """The traits but for one key, also one that is part of an option."""
+    group = key.partition(".")[0]
+    if key in traits:
+        return {k: v for k, v in traits.items() if k != key}
+    option = traits.get(group)
+    return traits | {group: option.without(key)} if isinstance(option, Option) else traits
+
+
+def names(rows: Sequence[Settings]) -> list[str]:
+    """A name for each row of traits: what varies, but for numbers that the rest settles.
+
+    So for how it is traced; limits of the engine go first.
+    """
+    keys = list(dict.fromkeys(key for row in rows for key in row))
+    kept = [key for key in keys if any(row.get(key) != rows[0].get(key) for row in rows)]
+    for key in sorted(reversed(kept), key=lambda key: not key.startswith("engine.")):
+        fewer = [other for other in kept if other != key]
+        minor = key in MINOR or all(is_number(row.get(key)) for row in rows)
+        if minor and _count(rows, fewer) == _count(rows, kept):
+            kept = fewer
+    return [in_words({key: row.get(key) for key in kept}) for row in rows]
+
+
+def _count(rows: Sequence[Settings], keys: Sequence[str]) -> int:
+    """How many of the rows these keys tell apart."""
+    return len({repr([row.get(key) for key in keys]) for row in rows})
+
+
+def in_words(traits: Settings) -> str:
+    """'swap (pinned, per block), block size 32'."""
+    return ", ".join(
+        setting_words(key, value) for key, value in traits.items() if value is not None
+    )
+
+
+def is_number(value: Any) -> bool:
+    """Whether a setting's value is a number; yes and no are none."""
+    return isinstance(value, Real) and not isinstance(value, bool)

@@ -1,0 +1,214 @@
+"""Results, read: the records and tables of a run, and the metrics of a study.
+
+Everything is read when it is first used, as pandas DataFrames whose columns docs/TRACE_SPEC.md
+describes. A file that is damaged, that changed since it was recorded, or that was made from another
+measurement than the run's directory holds now is refused with BadInput. docs/LIBRARY.md shows how
+to use this in a notebook.
+"""
+
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+import pandas as pd
+
+from kvscope import accounts, runfile, tables
+from kvscope.accounts import ANALYSED, COLLECTED
+from kvscope.errors import BadInput
+from kvscope.files import read_json
+from kvscope.layout import (
+    MANIFEST,
+    RESULTS,
+    STUDIES,
+    UNFINISHED,
+    experiment_directory,
+    study_directory,
+    tables_directory,
+)
+from kvscope.tables import HOST_TABLES, METRICS, Table
+
+
+def _table(table: Table) -> cached_property[pd.DataFrame]:
+    """An attribute of a run: the table, or of a view of one repeat the rows of that repeat."""
+
+    def rows(run: "Run") -> pd.DataFrame:
+        if run.repeat is None:
+            return run.read(table)
+        whole: pd.DataFrame = getattr(run.whole, table.name)
+        return whole[whole["repeat"] == run.repeat] if "repeat" in whole else whole
+
+    return cached_property(rows)
+
+
+class Run:
+    """One run: its run.json as `facts`, and each of its tables by name.
+
+    `known` are facts and tables that need not be read. BadInput, naming the file, is raised where
+    something is used that is missing, damaged, changed or stale.
+    """
+
+    workload = _table(tables.WORKLOAD)
+    requests = _table(tables.REQUESTS)
+    steps = _table(tables.STEPS)
+    batch = _table(tables.BATCH)
+    preemptions = _table(tables.PREEMPTIONS)
+    layers = _table(tables.LAYERS)
+    kv_events = _table(tables.KV_EVENTS)
+    kv_kernels = _table(tables.KV_KERNELS)
+    nvtx_ranges = _table(tables.NVTX_RANGES)
+    cuda_api = _table(tables.CUDA_API)
+    gpu_kernels = _table(tables.GPU_KERNELS)
+    gpu_memcpys = _table(tables.GPU_MEMCPYS)
+    timeline = _table(tables.TIMELINE)
+    metrics = _table(tables.METRICS)
+
+    def __init__(self, directory: Path, **known: Any) -> None:
+        self.directory = directory
+        self.repeat: int | None = None
+        self._whole: Self | None = None
+        self._known = known
+        vars(self).update(known)
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """What run.json says."""
+        return runfile.read_run(self.directory)
+
+    @property
+    def tables_directory(self) -> Path:
+        """Where what was collected and analysed of the run lies."""
+        return tables_directory(self.directory)
+
+    @property
+    def block_size(self) -> int:
+        """Tokens of a block of the KV cache; 0 where it is not known."""
+        return int(self.facts.get("engine", {}).get("block_size", 0))
+
+    @property
+    def served(self) -> pd.DataFrame:
+        """The requests that got all their tokens."""
+        return self.requests[~self.requests["aborted"].astype(bool)]
+
+    @property
+    def aborted(self) -> pd.DataFrame:
+        """The requests that were aborted before their last token."""
+        return self.requests[self.requests["aborted"].astype(bool)]
+
+    # ------------------------------------------------------------------ repeats
+
+    @property
+    def whole(self) -> Self:
+        """The run of which this is a view of one repeat; otherwise the run itself."""
+        return self._whole or self
+
+    def of_repeat(self, number: int) -> Self:
+        """A view of one repeat: its tables have the rows of that repeat."""
+        view = type(self)(self.directory, facts=self.facts)
+        view.repeat, view._whole = number, self.whole
+        return view
+
+    @property
+    def numbers(self) -> list[int]:
+        """The repeats' numbers, in order; of a published trace of kernels alone, its one."""
+        numbers = {*self.requests["repeat"], *self.steps["repeat"]}
+        return sorted(numbers or ({0} if runfile.TRACING in self.facts else ()))
+
+    def repeats(self) -> Iterator[Self]:
+        """A view of each repeat, in order."""
+        yield from map(self.of_repeat, self.numbers)
+
+    def variant(self, **known: Any) -> Self:
+        """The same run with other facts, or other contents of some tables."""
+        read = {name: frame for name, frame in vars(self).items() if name in tables.TABLES}
+        return type(self)(self.directory, **{"facts": self.facts, **self._known, **read, **known})
+
+    # ------------------------------------------------------------------ reading
+
+    def path(self, table: Table) -> Path:
+        """Where a table's file lies."""
+        return (self.directory if table in HOST_TABLES else self.tables_directory) / table.file
+
+    def read(self, table: Table, columns: list[str] | None = None) -> pd.DataFrame:
+        """A table of all repeats, or some columns of it, from its file.
+
+        A table that a run neither recorded nor has (of a run that failed, or without layers) has no
+        rows.
+        """
+        path = self.path(table)
+        if table in HOST_TABLES:
+            runfile.require_unchanged(self.directory, self.facts, path.name)
+            if not path.exists():
+                return table.empty()
+        else:
+            account = self.account(ANALYSED if table is METRICS else COLLECTED)
+            accounts.require_unchanged(self.tables_directory, account, path.name)
+        return tables.read(table, path, columns)
+
+    def account(self, name: str) -> dict[str, Any]:
+        """collect.json or analyse.json; accounts.Stale if it is of another measurement."""
+        return accounts.read(self.tables_directory, name, self.directory)
+
+
+class Study:
+    """One study of a results directory, as its manifest and its report have left it."""
+
+    def __init__(self, name: str, results: Path = RESULTS) -> None:
+        self.name = name
+        self.results = results
+        self.directory = study_directory(results, name)
+
+    @cached_property
+    def manifest(self) -> dict[str, Any]:
+        """The study's plan: title, description, varied keys, and its experiments in order."""
+        path = self.directory / MANIFEST
+        if not path.exists():
+            planned = ", ".join(studies(self.results)) or "none"
+            raise BadInput(
+                f"{path}: no such file; planned studies are {planned}, and `kvscope plan "
+                f"study={self.name} --write {self.results}` plans one"
+            )
+        manifest: dict[str, Any] = read_json(path)
+        return manifest
+
+    @property
+    def experiments(self) -> pd.DataFrame:
+        """One row an experiment, indexed by its id: its label, and the value of each varied key."""
+        entries = self.manifest["experiments"]
+        rows = [{"label": entry["label"], **entry["varied"]} for entry in entries]
+        ids = pd.Index([entry["id"] for entry in entries], name="experiment_id")
+        return pd.DataFrame(rows, ids)
+
+    @cached_property
+    def runs(self) -> dict[str, Run]:
+        """A run for each experiment, by its id; one that has not run says so when it is used."""
+        ids = [entry["id"] for entry in self.manifest["experiments"]]
+        return {id_: Run(experiment_directory(self.results, id_)) for id_ in ids}
+
+    @cached_property
+    def metrics(self) -> pd.DataFrame:
+        """The metrics of all complete experiments, varied keys included, one row a metric.
+
+        BadInput if they are not there, or a run was measured again since.
+        """
+        path = self.directory / METRICS.file
+        if not path.exists() and (partial := self.directory / UNFINISHED / METRICS.file).exists():
+            path = partial
+        remedy = f"make it with `kvscope report {self.name} --results {self.results}`"
+        if not path.exists():
+            _ = self.manifest  # names the studies that are planned, if this one is not
+            raise BadInput(f"{path}: no such file; {remedy}")
+        frame = tables.read(METRICS, path)
+        for id_, sha256 in frame[["experiment_id", "run_sha256"]].drop_duplicates().to_numpy():
+            run = experiment_directory(self.results, id_)
+            if runfile.run_sha256(run) != sha256:
+                raise accounts.Stale(
+                    f"{path} was made from another measurement of {id_} than {run} holds now; "
+                    f"{remedy}"
+                )
+        return frame
+
+
+def studies(results: Path = RESULTS) -> list[str]:
+    """Names of the studies that have a manifest, sorted."""
+    return sorted(path.parent.name for path in results.glob(f"{STUDIES}/*/{MANIFEST}"))

@@ -1,0 +1,30 @@
+"""A workload: short and long requests by turns."""
+
+from typing import Annotated, ClassVar
+
+from kvscope.plan.experiment import Experiment
+from kvscope.plan.fields import Label, Requests, Tokens, impossible
+from kvscope.plan.workload import Lengths, Workload, split
+
+
+class Pairs(Workload):
+    """A long request after each short one."""
+
+    length_keys: ClassVar[tuple[str, ...]] = ("long_tokens",)
+
+    num_requests: Requests = 8
+    short_tokens: Annotated[Tokens, Label("short requests (tokens)")] = 40
+    long_tokens: Annotated[Tokens, Label("long requests (tokens)", "up to {} tokens")] = 160
+
+    def lengths(self, seed: int) -> list[Lengths]:
+        totals = (self.short_tokens, self.long_tokens)
+        return [split(totals[number % 2], 2.0) for number in range(self.num_requests)]
+
+    def check(self, experiment: Experiment) -> None:
+        if self.short_tokens > self.long_tokens:
+            raise impossible(
+                f"workload.short_tokens ({self.short_tokens}) must not exceed "
+                f"workload.long_tokens ({self.long_tokens})",
+                "workload.short_tokens",
+            )
+        super().check(experiment)

@@ -1,0 +1,15 @@
+"""What a chart is made of that was drawn as SVG or PDF."""
+
+import re
+
+MARKS = re.compile(r'<g class="mark-(\w+) role-mark[^"]*"[^>]*>(.*?)</g>', re.DOTALL)
+
+
+def marks_of(svg: str) -> int:
+    """How many marks there are: not axes, legends, titles."""
+    return sum(content.count("<path") for kind, content in MARKS.findall(svg) if kind != "group")
+
+
+def streams(pdf: bytes) -> list[bytes]:
+    """What a PDF draws and its fonts; the objects that hold them come in any order."""
+    return sorted(re.findall(rb"stream\n(.*?)endstream", pdf, re.DOTALL))
