@@ -12,6 +12,7 @@ from kvscope.files import check_name
 RESULTS = Path("results")
 EXPERIMENTS, TABLES, STUDIES = "experiments", "tables", "studies"
 MANIFEST = "manifest.json"
+AD_HOC = "adhoc"  # the study of the command line alone
 UNFINISHED = "unfinished"  # where the report of a study goes that is not complete
 
 

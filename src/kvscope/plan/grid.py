@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kvscope.errors import BadInput
+from kvscope.layout import AD_HOC
 from kvscope.plan import overrides as command_line
 from kvscope.plan import study as studies
 from kvscope.plan.complaints import shown
@@ -15,7 +16,7 @@ from kvscope.plan.composition import Composer, Config
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.figures import EXPERIMENT, GRID, Axes
 from kvscope.plan.point import Point, check_keys, label
-from kvscope.plan.study import AD_HOC, Grid, Settings, Study
+from kvscope.plan.study import Grid, Settings, Study
 
 MAX_EXPERIMENTS = 10_000
 

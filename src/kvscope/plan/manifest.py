@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import kvscope
 from kvscope.errors import BadInput
 from kvscope.files import check_name, read_json, sha256_of, write_text, write_text_if_changed
+from kvscope.layout import AD_HOC
 from kvscope.plan import layers
 from kvscope.plan.sources import named, unchanged
-from kvscope.plan.study import AD_HOC
 
 if TYPE_CHECKING:
     from kvscope.plan.experiment import Experiment

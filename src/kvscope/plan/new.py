@@ -5,8 +5,8 @@ from pathlib import Path
 
 from kvscope.errors import BadInput
 from kvscope.files import write_text, write_text_if_changed
+from kvscope.layout import AD_HOC
 from kvscope.plan import layers, schema
-from kvscope.plan.study import AD_HOC
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,59}")
 

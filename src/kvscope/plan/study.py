@@ -10,13 +10,12 @@ from pydantic_core import PydanticCustomError
 
 from kvscope.errors import BadInput
 from kvscope.files import check_name
+from kvscope.layout import AD_HOC
 from kvscope.plan import documents, layers
 from kvscope.plan.complaints import complaint, nearest, shown
 from kvscope.plan.fields import Part
 from kvscope.plan.figures import Axes, Entry
 from kvscope.plan.repeats import Repeats
-
-AD_HOC = "adhoc"  # the study of the command line alone
 
 # Values of dotted configuration keys, set together.
 Settings = dict[str, Any]
