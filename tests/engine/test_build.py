@@ -9,15 +9,11 @@ import torch
 
 pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 
-from kvscope.engine.batching.chunked import Chunked
-from kvscope.engine.batching.mixed import Mixed
 from kvscope.engine.build import engine_arguments
+from kvscope.engine.devices.platform import platform_of
 from kvscope.engine.overflow import copies
 from kvscope.engine.overflow.connector import KVConnectorRole, SwapConnector
-from kvscope.engine.overflow.recompute import Recompute
-from kvscope.engine.overflow.swap import Swap
 from kvscope.engine.weights import SeededLoader
-from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
 
 from .conftest import ROOT
@@ -25,8 +21,10 @@ from .conftest import ROOT
 pytestmark = pytest.mark.engine
 
 
-def experiment(*words: str) -> Experiment:
-    return expand(None, [*words], ROOT / "config").experiments[0].experiment
+def arguments(*words: str) -> dict[str, Any]:
+    """What vLLM is given for an experiment of these settings."""
+    made: Any = expand(None, [*words], ROOT / "config").experiments[0].experiment
+    return engine_arguments(platform_of(made), made.batching, made.overflow, Path("model"))
 
 
 @pytest.mark.parametrize(
@@ -45,32 +43,33 @@ def experiment(*words: str) -> Experiment:
 )
 def test_an_experiment_s_setting_reaches_vllm(word: str, key: str, value: Any):
     asked = ["engine.max_model_len=300"] if "max_model_len" not in word else []
-    made = experiment(word, *asked)
-    assert engine_arguments(made, Mixed(), Recompute(), Path("model"))[key] == value
+    assert arguments(word, *asked)[key] == value
 
 
 def test_nothing_is_cached_that_no_request_computed():
-    made = engine_arguments(experiment(), Mixed(), Recompute(), Path("model"))
+    made = arguments()
     assert made["enable_prefix_caching"] is False
     assert made["async_scheduling"] is False
 
 
 @pytest.mark.parametrize(
-    ("batching", "expected"),
+    ("words", "expected"),
     [
-        (Mixed(), {"enable_chunked_prefill": False}),
-        (Chunked(48), {"enable_chunked_prefill": True, "max_num_scheduled_tokens": 48}),
+        (["batching=mixed"], {"enable_chunked_prefill": False}),
+        (
+            ["batching=chunked", "batching.chunk_tokens=48"],
+            {"enable_chunked_prefill": True, "max_num_scheduled_tokens": 48},
+        ),
     ],
 )
-def test_a_batching_policy_cuts_prompts_to_its_budget_or_not_at_all(batching: Any, expected: Any):
-    made = engine_arguments(experiment(), batching, Recompute(), Path("model"))
-    assert made.items() >= expected.items()
+def test_a_batching_policy_cuts_prompts_to_its_budget_or_not_at_all(words: Any, expected: Any):
+    assert arguments(*words).items() >= expected.items()
 
 
 def test_a_host_pool_is_as_it_was_asked_for():
-    made = experiment("overflow=swap", "overflow.host_blocks=7")
-    arguments = engine_arguments(made, Mixed(), Swap("pageable", "coalesced"), Path("model"))
-    given = arguments["kv_transfer_config"]["kv_connector_extra_config"]
+    words = ("overflow.host_memory=pageable", "overflow.copies=coalesced")
+    made = arguments("overflow=swap", "overflow.host_blocks=7", *words)
+    given = made["kv_transfer_config"]["kv_connector_extra_config"]
     assert given == {"host_blocks": 7, "pinned": False, "coalesced": True}
 
 

@@ -7,8 +7,8 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 
-from kvscope.engine.batching.prefill_first import GatedQueue, PrefillFirstScheduler
-from kvscope.engine.scheduler import RecordingScheduler
+from kvscope.engine.batching.prefill_first import PrefillFirst
+from kvscope.engine.scheduler import GatedQueue, RecordingScheduler
 
 pytestmark = pytest.mark.engine
 LIMIT = 5
@@ -24,7 +24,7 @@ class Seen:
     def __init__(self, *tokens: int) -> None:
         self.tokens, self.waits, self.runs, self.room = [*tokens], [], [], []
 
-    def __call__(self, scheduler: Any, _: bool) -> Any:
+    def __call__(self, scheduler: Any) -> Any:
         self.waits.append(bool(scheduler.waiting))
         self.runs.append(([*scheduler.running], bool(scheduler.running)))
         self.room.append(scheduler.max_num_active_reqs)
@@ -36,25 +36,27 @@ class Seen:
         )
 
 
-def scheduler(
-    seen: Seen, monkeypatch: pytest.MonkeyPatch, running: int, waiting: str, swapped: str = ""
-) -> Any:
+def scheduler(running: int, waiting: str, swapped: str = "") -> Any:
     """A scheduler with so many running requests, and waiting ones of one letter each."""
-    made: Any = object.__new__(PrefillFirstScheduler)
+    made: Any = object.__new__(RecordingScheduler)
     made.running = [request(f"r{n}") for n in range(running)]
     made.waiting = GatedQueue(request(name) for name in waiting)
     made.max_num_active_reqs, made._pool = LIMIT, [*swapped]
     made.finished_req_ids, made.reset_preempted_req_ids = set(), set()
-    monkeypatch.setattr(RecordingScheduler, "fill", lambda self, throttle: seen(self, throttle))
     return made
 
 
+def fill(scheduler: Any, seen: Any) -> None:
+    """Fill a pass; `seen` stands for vLLM."""
+    PrefillFirst(name="prefill_first").fill(scheduler, lambda: seen(scheduler))
+
+
 @pytest.mark.parametrize("running", [0, 3])
-def test_waiting_prompts_make_a_pass_of_their_own(running: int, monkeypatch: pytest.MonkeyPatch):
+def test_waiting_prompts_make_a_pass_of_their_own(running: int):
     seen = Seen(40)
-    made = scheduler(seen, monkeypatch, running, "ab")
+    made = scheduler(running, "ab")
     before = [*made.running]
-    made.fill()
+    fill(made, seen)
     assert (seen.waits, seen.runs) == ([True], [([], running > 0)])
     assert seen.room == [LIMIT - running]  # those that pause keep their places
     assert [one.request_id for one in made.running[running:]] == ["a"]
@@ -62,10 +64,10 @@ def test_waiting_prompts_make_a_pass_of_their_own(running: int, monkeypatch: pyt
     assert made.max_num_active_reqs == LIMIT
 
 
-def test_the_running_requests_decode_where_no_prompt_fits(monkeypatch: pytest.MonkeyPatch):
+def test_the_running_requests_decode_where_no_prompt_fits():
     seen = Seen(0, 3)
-    made = scheduler(seen, monkeypatch, 3, "ab")
-    made.fill()
+    made = scheduler(3, "ab")
+    fill(made, seen)
     assert seen.waits == [True, False]  # prompts that did not fit do not join
     assert seen.runs[1] == (made.running, True)
     assert seen.room == [LIMIT - 3, LIMIT]
@@ -73,33 +75,30 @@ def test_the_running_requests_decode_where_no_prompt_fits(monkeypatch: pytest.Mo
     assert (made.finished_req_ids, made.reset_preempted_req_ids) == ({"x"}, {"y"})
 
 
-def test_nothing_waits_and_the_running_requests_decode(monkeypatch: pytest.MonkeyPatch):
+def test_nothing_waits_and_the_running_requests_decode():
     seen = Seen(3)
-    made = scheduler(seen, monkeypatch, 3, "")
-    made.fill()
+    made = scheduler(3, "")
+    fill(made, seen)
     assert (seen.waits, seen.runs) == ([False], [(made.running, True)])
 
 
-def test_a_swapped_out_request_joins_the_decoding_ones(monkeypatch: pytest.MonkeyPatch):
+def test_a_swapped_out_request_joins_the_decoding_ones():
     seen = Seen(3)
-    made = scheduler(seen, monkeypatch, 2, "sa", swapped="s")
-    made.fill()
+    made = scheduler(2, "sa", swapped="s")
+    fill(made, seen)
     assert seen.waits == [True]
     assert seen.room == [LIMIT]
     assert [one.request_id for one in made.running] == ["r0", "r1", "s"]
 
 
-def test_a_swapped_out_request_behind_a_prompt_does_not_join_its_pass(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    made = scheduler(Seen(40), monkeypatch, 1, "as", swapped="s")
+def test_a_swapped_out_request_behind_a_prompt_does_not_join_its_pass():
+    made = scheduler(1, "as", swapped="s")
     shown: list[bool] = []
 
-    def fill(self: Any, _: bool) -> Any:
-        self.waiting.popleft()
-        shown.append(bool(self.waiting))
+    def schedule(scheduler: Any) -> Any:
+        scheduler.waiting.popleft()
+        shown.append(bool(scheduler.waiting))
         return SimpleNamespace(total_num_scheduled_tokens=40)
 
-    monkeypatch.setattr(RecordingScheduler, "fill", fill)
-    made.fill()
+    fill(made, schedule)
     assert shown == [False]
