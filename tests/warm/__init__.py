@@ -37,7 +37,7 @@ HERE = Path(__file__).parent
 # What may differ between the warm process and a fork: read when used, or applied by the fork.
 FREE = (
     *("PATH", "PYTHONPATH", "VIRTUAL_ENV", "TMPDIR", "PWD", "OLDPWD", "SHLVL", "_"),
-    *("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"),
+    *("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "TOY"),
 )
 
 
