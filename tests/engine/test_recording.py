@@ -7,18 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pydantic import PrivateAttr
 
 pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from kvscope.engine import layers, scheduler
+from kvscope.actions import RECOMPUTE, SWAP, Action
+from kvscope.engine.batching.policy import BatchingPolicy
 from kvscope.engine.layers import LayerTimer
 from kvscope.engine.marks import Marks
 from kvscope.engine.overflow.policy import OverflowPolicy, Victim
 from kvscope.engine.recording import Recording
 from kvscope.engine.scheduler import RecordingScheduler
-from kvscope.run import serving
 from kvscope.run.recorder import RequestState
 from kvscope.run.serving import Served, outcome, serve
 from kvscope.run.session import leaked
@@ -39,16 +40,17 @@ class Time:
         self.ns += round(ms * MS)
         return result
 
+    def now_ns(self) -> int:
+        return self.ns
+
+    def wait(self, seconds: float) -> None:
+        self.take(1000 * seconds)
+
 
 @pytest.fixture
-def time(monkeypatch: pytest.MonkeyPatch) -> Time:
-    """The clock of all modules that read one here."""
-    made = Time()
-    for module in (scheduler, layers, serving):
-        monkeypatch.setattr(module, "perf_counter_ns", lambda: made.ns)
-    sleep = SimpleNamespace(sleep=lambda seconds: made.take(1000 * seconds))
-    monkeypatch.setattr(serving, "time", sleep)
-    return made
+def time() -> Time:
+    """The clock of the device."""
+    return Time()
 
 
 # --- the scheduler
@@ -68,7 +70,8 @@ def watched(monkeypatch: pytest.MonkeyPatch, time: Time) -> RecordingScheduler:
     """A scheduler whose vLLM takes 5 ms to schedule and 3 ms to take in what a pass gave."""
     made = object.__new__(RecordingScheduler)
     made.recording, made.marks, made.tracer, made.checks = Recording(), Marks(), None, None
-    made.block_size = 4
+    made.block_size, made.clock, made._ranked = 4, time, False
+    made.batching, made.overflow = BatchingPolicy(name="b"), OverflowPolicy(name="o")
     made._finished, made._preempted, made._in_flight, made._pool = set(), set(), None, None
     made.waiting, made._free = [], SimpleNamespace(num_free_blocks=9)  # type: ignore[assignment]
     monkeypatch.setattr(Scheduler, "schedule", lambda self, _: time.take(5, self.planned.pop(0)))
@@ -116,14 +119,14 @@ def test_a_pass_notes_what_waits_and_what_is_free_once_it_is_scheduled(
 
 
 class Choosy(OverflowPolicy):
-    """Keeps whom it is told to keep, and remembers whom it was asked about."""
+    """Answers with one action, and remembers the victims it was given."""
 
-    def __init__(self, kept: bool) -> None:
-        self.kept, self.asked = kept, list[Victim]()
+    kept: bool
+    _victims: list[Victim] = PrivateAttr(default_factory=list)
 
-    def keeps(self, victim: Victim) -> bool:
-        self.asked.append(victim)
-        return self.kept
+    def action(self, victim: Victim) -> Action:
+        self._victims.append(victim)
+        return SWAP if self.kept else RECOMPUTE
 
 
 @pytest.mark.parametrize(
@@ -139,7 +142,8 @@ def test_a_preemption_says_whether_it_was_swapped_or_refused(
     watched: Any, monkeypatch: pytest.MonkeyPatch, keeps, room, tokens, swapped, refused
 ):
     monkeypatch.setattr(Scheduler, "_preempt_request", lambda *_: None)
-    watched.overflow, watched._pool = Choosy(keeps), SimpleNamespace(used=0)
+    watched.overflow = Choosy(name="choosy", kept=keeps)
+    watched._pool = SimpleNamespace(used=0)
     watched.connector = SimpleNamespace(swap_out=lambda *_: room)
     watched.kv_cache_manager = SimpleNamespace(get_block_ids=lambda _: ([4, 8, 2],))
     left: list[Any] = []
@@ -151,9 +155,9 @@ def test_a_preemption_says_whether_it_was_swapped_or_refused(
     watched._preempt_request(request)
     (record,) = watched.recording.preemptions
     assert (record.request_id, record.tokens, record.blocks) == ("7-ab", tokens, 3)
-    assert (record.swapped, record.refused) == (swapped, refused)
+    assert (record.action == SWAP, record.refused) == (swapped, refused)
     assert left == [("7-ab", 3)] * swapped  # 9 tokens are in 3 blocks of 4
-    assert watched.overflow.asked == [Victim("7-ab", 5, 4, tokens, 2)] * (tokens > 0)
+    assert watched.overflow._victims == [Victim("7-ab", 5, 4, tokens, 2)] * (tokens > 0)
 
 
 # --- the layer timer
@@ -209,6 +213,7 @@ class Server:
 
     def __init__(self, time: Time) -> None:
         self.time, self.vllm = time, self
+        self.platform = SimpleNamespace(clock=time)
         self.due: dict[str, int] = {}  # tokens that a request is still to be given
         self.given: dict[str, list[int]] = {}
         self.handed_over_ms: dict[str, float] = {}
@@ -277,7 +282,7 @@ def test_the_outcome_has_the_hash_of_all_tokens_and_the_count_of_preemptions(tim
         counted={"0": 4},
     )
     tokens = [5, 70_000, 5]
-    served = Served(origin_ns=0, duration_s=3.0, outputs={"0": tokens})
+    served = Served(time, origin_ns=0, duration_s=3.0, outputs={"0": tokens})
     (row,) = outcome(repeat, 2, [request], served).to_dict("records")
     expected = sha256(np.array(tokens, "<i4").tobytes()).hexdigest()
     assert row["output_sha256"] == expected

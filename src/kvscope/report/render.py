@@ -103,7 +103,7 @@ def scripts() -> str:
     path = home / "kvscope" / f"vega-{version('vl-convert-python')}.js"
     if path.is_file():
         return path.read_text(encoding="utf-8")
-    bundle: str = vl_convert.javascript_bundle(None)  # type: ignore[arg-type]
+    bundle: str = vl_convert.javascript_bundle(None)  # type: ignore[arg-type]  # its stub is wrong
     with suppress(OSError, KvscopeError):
         write_text(path, bundle)
     return bundle
