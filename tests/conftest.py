@@ -45,11 +45,13 @@ def nsys(require: Require) -> Nsys:
 
 
 @pytest.fixture(scope="session")
-def warm(require: Require) -> Iterator[Warm]:
-    """A process that has imported vLLM, to be forked."""
+def warm(tmp_path_factory: pytest.TempPathFactory, require: Require) -> Warm:
+    """A process that has imported vLLM, to be forked; one for all workers of a parallel run."""
     require("vLLM", find_spec("vllm") is not None, "run `make env`")
-    with Warm() as made:
-        yield made
+    directory = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return Warm(directory.parent / "warm", of=os.getppid())
+    return Warm(directory / "warm", of=os.getpid())
 
 
 @pytest.fixture(scope="module")

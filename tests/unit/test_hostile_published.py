@@ -119,13 +119,13 @@ def test_damaged_reads(content: bytes) -> None:
 
 
 @given(altered(WRITES))
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 def test_writes_of_other_values(records: Any) -> None:
     trace(json_lines(records), json_lines(READS))
 
 
 @given(altered(READS))
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 def test_reads_of_other_values(records: Any) -> None:
     trace(json_lines(WRITES), json_lines(records))
 

@@ -195,7 +195,7 @@ MUTATIONS: dict[str, Callable[[bytes], st.SearchStrategy[bytes]]] = {
 @pytest.mark.parametrize("how", MUTATIONS)
 def test_a_tokenizer_of_anything(how: str, tokenizer: bytes, conversations: Path) -> None:
     @given(MUTATIONS[how](tokenizer))
-    @settings(deadline=None, max_examples=25)
+    @settings(deadline=None, max_examples=10)
     def holds(content: bytes) -> None:
         try:
             built = tokenized(content, conversations)

@@ -1,6 +1,6 @@
-"""The warm process: `python -m tests.warm.server SOCKET READY`; ends with its standard input.
+"""The warm process: `python -m tests.warm.server SOCKET PROCESS`; ends when that process has ended.
 
-It listens, says so on the file descriptor READY, imports vLLM, and forks for each request.
+It listens, imports vLLM, and forks for each request.
 A request is JSON with the three standard streams; the answer is the fork's exit code, below zero
 for a signal. Whose connection closes before has been killed: then its fork is, too.
 """
@@ -115,8 +115,9 @@ class Server:
         self.ready = DefaultSelector()
         self.end_with_this = end_with_parent()
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.listener.bind(address)
+        self.listener.bind(f"{address}.new")
         self.listener.listen(64)
+        os.rename(f"{address}.new", address)  # where it is, it listens
         self.ready.register(self.listener, EVENT_READ, self.accept)
 
     def accept(self) -> None:
@@ -161,15 +162,15 @@ class Server:
         self.ready.unregister(fork.connection)
         os.kill(fork.pid, signal.SIGKILL)
 
-    def serve(self) -> None:
-        """Serve until standard input ends."""
+    def serve(self, process: int) -> None:
+        """Serve until a process has ended."""
         over = False
 
         def end() -> None:
             nonlocal over
             over = True
 
-        self.ready.register(sys.stdin, EVENT_READ, end)
+        self.ready.register(os.pidfd_open(process), EVENT_READ, end)
         while not over:
             for key, _ in self.ready.select():
                 if self.ready.get_map().get(key.fd) is key:  # nothing before it closed it
@@ -177,12 +178,10 @@ class Server:
                     act()
 
 
-def main(address: str, ready: int) -> None:
+def main(address: str, process: int) -> None:
     server = Server(address)
-    os.write(ready, b".")
-    os.close(ready)
     warm_up()
-    server.serve()
+    server.serve(process)
 
 
 if __name__ == "__main__":
