@@ -71,7 +71,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="models whose tokens are compared under all policies",
     )
     group.addoption(
-        "--policy-seeds", default="0-3", metavar="FIRST-LAST", help="their random workloads"
+        "--policy-seeds", default="0-11", metavar="FIRST-LAST", help="their random workloads"
     )
     group.addoption(
         "--event-models",

@@ -25,7 +25,7 @@ ANSWER_LIMIT_S = 20.0
 NAMED_FLAWS = 5  # the others are counted
 MAKE = "make" if packages.in_checkout() else "in a checkout of kvscope, make"
 
-# Asked of a child process: importing vLLM takes seconds and memory, and a broken build may crash.
+# A child process runs it: importing vLLM takes seconds and memory, and a broken build may crash.
 # Where its kernels do not load, for lack of a library or so, vLLM only says so and goes on.
 ENGINE_QUESTION = """
 import io, json, logging
@@ -71,7 +71,7 @@ def report(results: Path = Path("results")) -> list[Check]:
 
 
 def checks(results: Path = Path("results")) -> Iterator[Check]:
-    """The checks one after the other, each made when it is asked for."""
+    """The checks one after the other, each made when it is needed."""
     yield python_check()
     yield packages_check()
     yield from engine_checks()
@@ -227,7 +227,7 @@ def disk_check(results: Path) -> Check:
 def threads_check() -> Check:
     """The cores there are for a run, and whether other work keeps them busy.
 
-    OMP_NUM_THREADS and OMP_WAIT_POLICY are not asked: every run sets its own.
+    OMP_NUM_THREADS and OMP_WAIT_POLICY are not looked at: every run sets its own.
     """
     cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
     advice = "other work keeps them busy, and times measured now would be long and scattered: wait"

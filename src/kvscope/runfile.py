@@ -160,7 +160,7 @@ def settle(directory: Path) -> None:
 
 
 def is_settled(directory: Path) -> bool:
-    """Whether `settle` would change nothing, told without a look at the recorded files."""
+    """Whether `settle` would change nothing, without a look at the recorded files."""
     if (directory / ATTEMPT / RUN_FILE).exists():
         return False
     done = directory / RUN_DONE
@@ -224,5 +224,5 @@ def withdraw_request(directory: Path) -> None:
 
 
 def is_requested(directory: Path) -> bool:
-    """Whether a new measurement is asked for."""
+    """Whether a new measurement is requested."""
     return (directory / MEASURE_AGAIN).exists()

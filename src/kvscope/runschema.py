@@ -42,7 +42,7 @@ class Repeat(_Part):
 
 
 class Stopping(_Part):
-    """How many repeats were asked for, and how well they tell the throughput."""
+    """How many repeats were requested, and how well the throughput is known by them."""
 
     min: Whole
     max: Whole

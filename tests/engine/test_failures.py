@@ -168,5 +168,5 @@ def test_an_nsys_that_leaves_no_report_is_found_out_in_spite_of_its_exit_code(
 
 def test_nsys_that_is_demanded_and_absent_is_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(supervisor, "find_nsys", lambda: None)
-    with pytest.raises(supervisor.BadInput, match="profiler: 'nsys' is asked for"):
+    with pytest.raises(supervisor.BadInput, match="profiler: 'nsys' is requested"):
         supervisor.run(experiment("profiler=nsys"), tmp_path / "run")

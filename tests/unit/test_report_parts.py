@@ -176,7 +176,7 @@ def test_a_fact_that_differs_is_told_with_whom_it_holds_for():
     }
     assert found["Machine"] == (("h", ""),)
     assert found["Operating system"] == (("x", "a"), ("y", "b; c"))
-    assert found["Profiler"] == (("none: not asked for", ""),)
+    assert found["Profiler"] == (("none: not requested", ""),)
 
 
 def told(run):

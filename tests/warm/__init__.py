@@ -8,9 +8,6 @@ Supervisor, locks, files and engine are the real ones.
 
 A process with other variables than the warm one's (those of a profiler), or with another kvscope
 (an installed wheel), is no stand-in: it imports vLLM itself.
-
-With KVSCOPE_WARM_COMMANDS in the environment, `kvscope` and `snakemake` are forks, too. Signals
-are not passed on, except SIGKILL.
 """
 
 import json
@@ -95,7 +92,8 @@ class Warm:
         """What a function of a module returns in a fork; EOFError if it fails."""
         count = {"OMP_NUM_THREADS": str(threads), "NUMBA_NUM_THREADS": str(threads)}
         request = {
-            "words": ["-m", "tests.warm.call"],
+            "module": "tests.warm.call",
+            "arguments": [],
             "path": sys.path,
             "directory": str(ROOT),
             "environment": self.environment | count,

@@ -69,7 +69,7 @@ def output_hashes(requests: pd.DataFrame) -> pd.Series:
 
 
 def _same_tokens(settings: Mapping[str, Any]) -> str:
-    """The settings that tokens depend on, as text: not when requests arrive or give up."""
+    """The settings that tokens depend on, as text: not when requests arrive or time out."""
     workload = settings.get("workload", {})
     requests = {key: value for key, value in workload.items() if key not in UNSEEN}
     device = settings.get("device", {}).get("name")

@@ -1,4 +1,4 @@
-"""Is a run's throughput known as well as was asked for, and what disturbed its repeats?"""
+"""Is a run's throughput known as well as requested, and what disturbed its repeats?"""
 
 import math
 from typing import Any

@@ -29,7 +29,7 @@ class Comparisons:
 class Passes:
     """Which forward passes are looked at: the first, and each that is twice the last one's number.
 
-    Passes are told by their first layer. `looks` is how many were looked at, this one included.
+    A pass begins with its first layer. `looks` counts the passes, this one included.
     """
 
     first_layer: int | None = None

@@ -32,7 +32,7 @@ MAX_THREADS = 4096
 
 
 def _whole(value: Any) -> Any:
-    """4.0 is 4, so that both hash alike; 1.5, true and '4' are left to be refused."""
+    """4.0 is 4, so that both have the same hash; 1.5, true and '4' are left to be refused."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

@@ -21,7 +21,7 @@ class Cache(Part):
     """The KV cache: tokens per block, and how many blocks, or how many GiB, requests can use.
 
     `layout` tells what is contiguous: a block's part of one layer, or a block with all layers.
-    `watermark` is the share of blocks that stays free when a waiting request is let in.
+    `watermark` is the share of blocks that stays free when a waiting request is admitted.
     """
 
     one_of: ClassVar[tuple[str, ...]] = ("blocks", "gib")

@@ -81,7 +81,7 @@ class Point:
         return reduce(_item, key.split("."), config)
 
     def _option(self, group: str) -> str | None:
-        """The option chosen of a group; None if it is no group, or nobody chose."""
+        """The option chosen of a group; None if it is no group, or none was chosen."""
         if group not in self.composer.groups:
             return None
         option: str | None = self.settings.get(group, self.composer.default_options.get(group))

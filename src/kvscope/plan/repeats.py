@@ -53,7 +53,7 @@ class Stopping:
 
     After the first one at which `min` were undisturbed and half the width of the 95 % confidence
     interval of their throughput is within `until` times its mean, and after `max` in any case.
-    Without `until` there are as many as were asked for (`min` = `max`).
+    Without `until` there are as many as requested (`min` = `max`).
     """
 
     min: int
@@ -68,7 +68,7 @@ class Stopping:
         return cls(repeats, repeats)
 
     def reached(self, throughputs: Sequence[float]) -> bool | None:
-        """Whether the mean throughput is known as well as was asked for; None if nothing was."""
+        """Whether the mean throughput is known as well as requested; None without a request."""
         if self.until is None:
             return None
         return half_width_share(throughputs) <= self.until

@@ -10,7 +10,7 @@ from kvscope.report.words import IDLE_P50, IDLE_SHARE, NBSP, Shown, number_text,
 def events_recorded(study: StudyData) -> list[str]:
     """How many events were recorded and dropped, and whether the oracles hold; none untraced.
 
-    Not of imports: nobody counted what those dropped.
+    Not of imports: what those dropped was not counted.
     """
     tracing = {run.id: run.facts.get("tracing", {}) for run in study.complete}
     runs = [run for run in study.complete if tracing[run.id].get("dropped_events") is not None]

@@ -46,7 +46,7 @@ def faults(study: StudyData) -> list[tuple[str, str]]:
 
 
 def shared(study: StudyData) -> list[tuple[str, str]]:
-    """The settings that all experiments have alike, as flat keys and text."""
+    """The settings that all experiments share, as flat keys and text."""
     settings = shared_settings([run.settings for run in study.runs])
     return [(key, value_text(value)) for key, value in settings.items()]
 
@@ -183,7 +183,7 @@ def _profiler(run: Run) -> str | None:
     if not profiler:
         return None
     if profiler["used"] == "none":
-        reason = profiler.get("reason") or "not asked for"
+        reason = profiler.get("reason") or "not requested"
         return f"none: {reason}"
     complaint = f"; {profiler['reason']}" if profiler.get("reason") else ""
     return f"{profiler['used']} {profiler.get('version') or ''}{complaint}".strip()

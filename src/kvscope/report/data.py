@@ -1,4 +1,4 @@
-"""A study's experiments as the report reads them: what was asked, what happened, its numbers."""
+"""A study's experiments as the report reads them: its settings, what happened, its numbers."""
 
 import math
 import shlex

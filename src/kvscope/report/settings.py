@@ -71,7 +71,7 @@ def _follows(key: str, rows: Sequence[Settings], options: set[str]) -> bool:
 
 
 def shared_settings(settings: Sequence[Settings]) -> Settings:
-    """The flat settings that all runs have alike."""
+    """The flat settings that all runs share."""
     rows = [dict(flat(one)) for one in settings if one]
     return {
         key: value

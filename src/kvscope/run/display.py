@@ -1,4 +1,4 @@
-"""A run's progress for a person: a bar with the time left, or lines where nobody watches."""
+"""A run's progress for a person: a bar with the time left, or lines where there is no terminal."""
 
 import sys
 import time

@@ -50,7 +50,7 @@ class Cpu:
 
 @dataclass(frozen=True)
 class Sample:
-    """What the machine and the run had done at an instant; None: not told here."""
+    """What the machine and the run had done at an instant; None: not known here."""
 
     time_s: float
     cpu: Cpu | None = None

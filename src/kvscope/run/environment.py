@@ -27,7 +27,7 @@ ALLOWED = frozenset(
     )
 )
 
-# What vLLM and its libraries must be told; overrides the caller's variables.
+# What vLLM and its libraries need; overrides the caller's variables.
 REQUIRED = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine in one process: records need no transport
     "VLLM_NO_USAGE_STATS": "1",

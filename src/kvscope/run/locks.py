@@ -46,7 +46,7 @@ def locked(directory: Path, name: str) -> Iterator[Lock]:
 
 @contextmanager
 def locked_if_free(directory: Path, name: str) -> Iterator[bool]:
-    """Hold a lock of the directory if nobody has it; gives whether it is held."""
+    """Hold a lock of the directory if it is free; gives whether it is held."""
     with _opened(directory / name) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -57,7 +57,7 @@ def locked_if_free(directory: Path, name: str) -> Iterator[bool]:
 
 
 def is_free(directory: Path, name: str) -> bool:
-    """Whether nobody holds a lock of the directory."""
+    """Whether a lock of the directory is free."""
     with locked_if_free(directory, name) as free:
         return free
 

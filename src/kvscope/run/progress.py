@@ -1,4 +1,4 @@
-"""How far a run is: told by the measured process through a small file, shown by its parent.
+"""How far a run is: written by the measured process to a small file, shown by its parent.
 
 A file reaches the parent through whatever stands between the two (a profiler), and writing it
 a few times a second costs the measurement nothing.
@@ -23,7 +23,7 @@ class Progress:
     """The measured process's side: counts output tokens, warm-up included.
 
     Ends the process if its supervisor is gone (its lock is free, which tells across process
-    namespaces): nobody would take the results.
+    namespaces): the results would be lost.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -85,7 +85,7 @@ class Progress:
 
 
 def read_progress(directory: Path) -> tuple[int, int, str]:
-    """(tokens done, tokens in all, phase) as the measured process last told; zeros before."""
+    """(tokens done, tokens in all, phase) as the measured process last wrote it; zeros before."""
     path = directory / PROGRESS_FILE
     if not path.exists():
         return 0, 0, "starting"

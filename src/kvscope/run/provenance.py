@@ -71,7 +71,7 @@ def source_commit() -> str | None:
 
 
 def hardware() -> dict[str, Any]:
-    """The machine: processor, cores, memory, operating system, name and load when asked."""
+    """The machine: processor, cores, memory, operating system, name and load."""
     return {
         "hostname": platform.node(),
         "cpu": cpu_model(),

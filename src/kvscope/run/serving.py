@@ -1,4 +1,4 @@
-"""Serving a request list once: requests arrive, wait, are served, or are given up."""
+"""Serving a request list once: requests arrive, wait, are served, or are aborted."""
 
 import hashlib
 from collections import deque
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Served:
-    """What became of a request list: output token ids, and when requests were given up."""
+    """What became of a request list: output token ids, and when requests were aborted."""
 
     clock: Clock
     origin_ns: int

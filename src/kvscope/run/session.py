@@ -84,7 +84,7 @@ class Session:
 
 
 def measure(session: Session, marks: Marks, progress: Progress) -> None:
-    """Warm up, and repeat until the throughput is known as well as was asked for.
+    """Warm up, and repeat until the throughput is known as well as requested.
 
     The session holds whatever was finished, also after an exception.
 

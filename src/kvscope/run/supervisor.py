@@ -1,7 +1,7 @@
 """One run from outside: starts the measured process, watches it, and writes `run.json`.
 
 The measured process may crash or hang, and so may the profiler around it; whatever was measured
-before is kept, the reason is written down, and the other experiments are none the wiser.
+before is kept, the reason is written down, and the other experiments are not affected.
 """
 
 import errno
@@ -38,9 +38,9 @@ from kvscope.runschema import MEASURED
 from kvscope.workload import requests
 
 SECONDS_BETWEEN_LOOKS = 0.2
-# The profiler may take this long after the measurement before it is given up.
+# The profiler may take this long after the measurement before it is killed.
 PROFILER_GRACE_S = 120.0
-# Without a sign of life from the measured process for this long, the run is given up.
+# Without a sign of life from the measured process for this long, the run is ended.
 SILENCE_LIMIT_S = 1800.0
 # Less free room than this is named as the cause when records cannot be written.
 LITTLE_ROOM_BYTES = 1 << 20
@@ -48,7 +48,7 @@ LITTLE_ROOM_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Profiling:
-    """The profiler of a run: what was asked for, what is used, and why they differ."""
+    """The profiler of a run: what was requested, what is used, and why they differ."""
 
     requested: str
     nsys: Nsys | None
@@ -65,14 +65,14 @@ class Profiling:
 
 
 def choose_profiler(experiment: Experiment) -> Profiling:
-    """nsys if it is asked for or may be used ('auto') and is here."""
+    """nsys if it is requested or may be used ('auto') and is here."""
     requested = experiment.profiler.name
     if requested == "none":
         return Profiling(requested, None)
     nsys = find_nsys()
     if nsys is None and requested == "nsys":
         raise BadInput(
-            "profiler: 'nsys' is asked for but Nsight Systems is not here; run `make nsys`, set "
+            "profiler: 'nsys' is requested but Nsight Systems is not here; run `make nsys`, set "
             "KVSCOPE_NSYS to its path, or take profiler=auto or profiler=none"
         )
     return Profiling(requested, nsys, None if nsys else "Nsight Systems is not here")
@@ -249,7 +249,7 @@ def watch(experiment: Experiment, directory: Path, profiling: Profiling) -> Endi
 
 
 def read_session(directory: Path) -> dict[str, Any]:
-    """What the measured process last told; empty before it tells anything."""
+    """What the measured process last wrote; empty before it writes anything."""
     path = directory / runfile.SESSION_FILE
     return read_json(path) if path.exists() else {}
 

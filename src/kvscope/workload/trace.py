@@ -1,6 +1,6 @@
 """`trace`: lengths, and arrival times, of requests that were served somewhere.
 
-Two formats, told apart by the file's suffix. `.jsonl`, as the Mooncake traces: one object a line
+Two formats; the file's suffix says which. `.jsonl`, as the Mooncake traces: one object a line
 with `timestamp` (milliseconds, optional), `input_length` and `output_length`; other keys are
 ignored. `.csv`: a header with `prompt_tokens`, `output_tokens` and, optionally, `arrival_s`.
 """

@@ -1,4 +1,4 @@
-"""Oracles of what requests got: all tokens asked for, the same in every repeat, nothing kept."""
+"""Oracles of what requests got: all tokens requested, the same in every repeat, nothing kept."""
 
 import pandas as pd
 

@@ -1,4 +1,4 @@
-"""Oracles of what was asked for: a run has the cache, the requests and the repeats of its settings.
+"""Oracles of the settings: a run has the cache, the requests and the repeats of its settings.
 
 The settings are those of the run's experiment.yaml.
 """
@@ -13,7 +13,7 @@ from kvscope.plan.models import BYTES
 
 GIB = 2**30
 Pair = tuple[str, Any, Any]
-"""What it is, what the run has, and what was asked for; None: nothing was."""
+"""What it is, what the run has, and what the settings say; None: nothing."""
 
 
 def settings_differ(run: RecordedRun) -> Violations:
@@ -50,7 +50,7 @@ def _block_bytes(block_size: Any, model: Mapping[str, Any]) -> int | None:
 
 
 def _blocks(section: Mapping[str, Any], prefix: str, block_bytes: int | None) -> Any:
-    """Blocks asked for: so many, or as many as fit into so many GiB."""
+    """Blocks that the settings say: so many, or as many as fit into so many GiB."""
     blocks, gib = section.get(f"{prefix}blocks"), section.get(f"{prefix}gib")
     if blocks is None and isinstance(gib, int | float) and block_bytes:
         return int(gib * GIB // block_bytes)

@@ -2,7 +2,7 @@
 
 vLLM 0.4.2's default. Waiting prompts that fit make a pass of their own while the running requests
 pause; if none fits, the running requests decode. A request whose blocks lie in the host pool has
-nothing to prefill: it joins a decode pass, and while it waits at the head no prompt is let in.
+nothing to prefill: it joins a decode pass, and while it waits at the head no prompt is admitted.
 """
 
 from collections.abc import Callable

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class CpuPlatform(Platform):
-    """vLLM takes its CPU backend whatever is asked for, so kvscope's is put in its place."""
+    """vLLM takes its CPU backend whatever is requested, so kvscope's is put in its place."""
 
     slot: ClassVar[str] = "CPU_ATTN"
     backends: ClassVar[Mapping[str, str]] = {

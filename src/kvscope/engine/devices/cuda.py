@@ -21,7 +21,7 @@ class CudaPlatform(Platform):
     profiler_options: ClassVar[tuple[str, ...]] = ("--trace=cuda,nvtx", "--cuda-graph-trace=node")
 
     def engine_arguments(self) -> dict[str, Any]:
-        """kvscope's attention is asked for by the name of its slot."""
+        """kvscope's attention is requested by the name of its slot."""
         return {"attention_backend": self.slot} if self.backend else {}
 
     def tracer(self, directory: Path) -> "CudaTracer":

@@ -99,7 +99,7 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA):
         return orders
 
     def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, None]:
-        """A request that ends or is given up while swapped out leaves the pool."""
+        """A request that ends or is aborted while swapped out leaves the pool."""
         self.pool.release(request.request_id)
         return False, None
 

@@ -45,7 +45,7 @@ class HostPool:
         """Take a request's blocks back; returns what it held.
 
         The data stay in place until the blocks are held again. That is in a later schedule, and
-        its copies follow those of this one: vLLM lets nobody in while it preempts.
+        its copies follow those of this one: vLLM admits no request while it preempts.
         """
         held = self._held.pop(request_id, None)
         for block in held.blocks if held else ():

@@ -1,4 +1,4 @@
-"""`recompute`: a preempted request gives up its blocks and is computed again."""
+"""`recompute`: a preempted request loses its blocks and is computed again."""
 
 from kvscope.engine.overflow.policy import OverflowPolicy
 
