@@ -18,6 +18,8 @@ from kvscope.runfile import RUN_FILE
 from .mutations import VALUES, altered, damaged, is_a_sentence, nested, shuffled
 from .test_published_trace import Artifact
 
+pytestmark = pytest.mark.slow
+
 STEPS = """\
 step_id,dur(ms),running_reqs,resumed_reqs,raw_running
 1,100.5,2,0,2

@@ -20,6 +20,8 @@ from kvscope.workload import requests
 from .mutations import altered, damaged, is_a_sentence, nested, shuffled
 from .test_workload_sharegpt import FITTING, TOO_LONG, word_tokenizer
 
+pytestmark = pytest.mark.slow
+
 CONFIG = Path(__file__).parents[2] / "config"
 JSON_ROWS = [
     {"timestamp": 27_000, "input_length": 600, "output_length": 52, "hash_ids": [46, 47]},

@@ -19,6 +19,8 @@ from kvscope.plan.policy import Overflow
 
 from .plugged_in import plug_in
 
+pytestmark = pytest.mark.slow
+
 CONFIG = Path(__file__).parents[2] / "config"
 
 

@@ -8,6 +8,9 @@ Supervisor, locks, files and engine are the real ones.
 
 A process with other variables than the warm one's (those of a profiler), or with another kvscope
 (an installed wheel), is no stand-in: it imports vLLM itself.
+
+With KVSCOPE_WARM_COMMANDS in the environment, `kvscope` and `snakemake` are forks, too. Signals
+are not passed on, except SIGKILL.
 """
 
 import json
@@ -92,8 +95,7 @@ class Warm:
         """What a function of a module returns in a fork; EOFError if it fails."""
         count = {"OMP_NUM_THREADS": str(threads), "NUMBA_NUM_THREADS": str(threads)}
         request = {
-            "module": "tests.warm.call",
-            "arguments": [],
+            "words": ["-m", "tests.warm.call"],
             "path": sys.path,
             "directory": str(ROOT),
             "environment": self.environment | count,
