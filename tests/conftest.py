@@ -45,11 +45,25 @@ def nsys(require: Require) -> Nsys:
 
 
 @pytest.fixture(scope="session")
-def warm(require: Require) -> Iterator[Warm]:
-    """A process that has imported vLLM, to be forked."""
+def warm(tmp_path_factory: pytest.TempPathFactory, require: Require) -> Warm:
+    """A process that has imported vLLM, to be forked; one for all workers of a parallel run."""
     require("vLLM", find_spec("vllm") is not None, "run `make env`")
-    with Warm() as made:
-        yield made
+    return start_warm(tmp_path_factory)
+
+
+def start_warm(tmp_path_factory: pytest.TempPathFactory) -> Warm:
+    directory = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return Warm(directory.parent / "warm", of=os.getppid())
+    return Warm(directory / "warm", of=os.getpid())
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warming(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """It imports vLLM from the start, beside the first tests, if any test needs it."""
+    wanted = any("warm" in getattr(item, "fixturenames", ()) for item in request.session.items)
+    if wanted and find_spec("vllm") is not None:
+        start_warm(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +83,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="models whose tokens are compared under all policies",
     )
     group.addoption(
-        "--policy-seeds", default="0-11", metavar="FIRST-LAST", help="their random workloads"
+        "--policy-seeds", default="0-2", metavar="FIRST-LAST", help="their random workloads"
     )
     group.addoption(
         "--event-models",

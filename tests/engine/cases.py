@@ -8,6 +8,7 @@ BASE = (
         "engine.max_num_batched_tokens=256",
     ),
     *("engine.max_num_seqs=8", "profiler=none", "seed=7", "model.dtype=float32"),
+    "model.layers=2",
 )
 AMPLE, SCARCE = ("cache.blocks=64",), ("cache.blocks=9",)
 SMALL_BLOCKS = ("engine.attention=paged", "cache.block_size=5", "cache.blocks=58")

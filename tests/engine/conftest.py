@@ -59,15 +59,18 @@ Runner = Callable[..., Run]
 
 
 @pytest.fixture(scope="session")
-def run(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Runner:
-    """`run(*overrides)`: the run of SMALL with these settings changed; made on first demand."""
+def run(warm: Warm) -> Runner:
+    """`run(*overrides)`: the run of SMALL with these settings changed; made on first demand.
+
+    All workers of a parallel run share them: of two that want one, the second finds it finished.
+    """
     made: dict[tuple[str, ...], Run] = {}
 
     def run(*overrides: str) -> Run:
         if overrides not in made:
-            directory = tmp_path_factory.mktemp("run")
             words = last_of_each_key([*SMALL, "profiler=none", *overrides])
             (planned,) = expand(None, words, ROOT / "config").experiments
+            directory = warm.directory / "runs" / planned.experiment.id
             facts = warm.run(planned.experiment, directory)
             assert facts["status"] == "complete", (directory / "log.txt").read_text()[-3000:]
             # Every run is held against itself. Under load all of its requests may time out.

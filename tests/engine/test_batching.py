@@ -13,7 +13,7 @@ FIGURE_5 = (
     *("workload=zipf", "workload.num_requests=20", "workload.min_tokens=128"),
     *("workload.max_tokens=2048", "workload.prompt_to_output_ratio=20", "seed=1234"),
     *("engine.max_model_len=4096", "engine.max_num_batched_tokens=4096"),
-    *("engine.max_num_seqs=256", "cache.blocks=1024", "repeats=1", "warmup=0"),
+    *("engine.max_num_seqs=256", "cache.blocks=1024", "repeats=1", "warmup=0", "model.layers=1"),
 )
 # Tokens in each of its first 20 forward passes, from the logs in the paper's artifact
 # (github.com/Jye-525/UnBoxKV-IO, context_4k, zipf min 128 max 2048, ratio 20; vLLM 0.4.2).

@@ -40,7 +40,8 @@ def example(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Path:
         if words[0] == "pip":
             words = [sys.executable, "-m", "pip", "-q", *words[1:], "--target", str(installed)]
         elif words[0] == "kvscope":
-            words = [sys.executable, "-m", "kvscope.cli", *words[1:]]
+            not_profiled = ["profiler=none"] if words[1] == "run" else []
+            words = [sys.executable, "-m", "kvscope.cli", *words[1:], *not_profiled]
         environment = os.environ | {"PYTHONPATH": f"{installed}:{warm.variables['PYTHONPATH']}"}
         done = subprocess.run(words, capture_output=True, text=True, cwd=directory, env=environment)
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
@@ -58,9 +59,7 @@ def test_the_example_is_thirty_lines_at_most():
     assert len(block("`long_swap.py`:", "python").splitlines()) <= 30
 
 
-TOYS = os.pathsep.join(
-    [str(ROOT / "tests" / "toys"), *filter(None, [os.environ.get("PYTHONPATH")])]
-)
+TOYS = ROOT / "tests" / "toys"
 WORDS = (
     *("device=toy", "workload=pairs", "overflow=stash", "overflow.host_blocks=64"),
     *("cache.block_size=32", "cache.blocks=9", "profiler=none", "repeats=2", "warmup=1"),
@@ -69,12 +68,16 @@ WORDS = (
 
 
 @pytest.fixture(scope="module")
-def toys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def toys(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Path:
     """A run on a device, of a workload, under a policy and with an action of another package."""
     directory = tmp_path_factory.mktemp("toys")
-    done = kvscope("run", *WORDS, "--out", str(directory), env={"PYTHONPATH": TOYS})
+    done = kvscope("run", *WORDS, "--out", str(directory), env=with_toys(warm))
     assert done.returncode == 0, done.stderr
     return directory
+
+
+def with_toys(warm: Warm) -> dict[str, str]:
+    return {"PYTHONPATH": f"{TOYS}:{warm.variables['PYTHONPATH']}"}
 
 
 def test_all_times_are_by_the_clock_of_the_device(toys: Path):
@@ -98,8 +101,8 @@ def test_the_victim_is_that_of_the_policy_and_its_action_is_recorded(toys: Path)
     assert ((victims["bytes"] > 0) == first).all()
 
 
-def test_the_run_keeps_all_oracles_and_names_the_package(toys: Path):
-    done = kvscope("check", str(toys), env={"PYTHONPATH": TOYS})
+def test_the_run_keeps_all_oracles_and_names_the_package(toys: Path, warm: Warm):
+    done = kvscope("check", str(toys), env=with_toys(warm))
     assert done.returncode == 0, done.stdout + done.stderr
     versions = json.loads((toys / "run.json").read_text())["versions"]
     assert versions["overflow"] == "toys 0.1, toy_overflow:Stash"

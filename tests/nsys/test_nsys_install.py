@@ -105,7 +105,7 @@ class TestRealCapture:
     def test_a_profiler_that_hangs_is_killed_with_its_children(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ):
-        monkeypatch.setattr(profiler, "PROBE_LIMIT_S", 5.0)
+        monkeypatch.setattr(profiler, "PROBE_LIMIT_S", 2.0)
         pid_file = tmp_path / "agent.pid"
         hanging = program(tmp_path / "nsys", f"setsid sleep 3000 & echo $! > {pid_file}; wait")
         complaint = verify_capture(Nsys(hanging, "0"))

@@ -246,6 +246,7 @@ def test_a_repeat_that_is_slow_as_a_whole_lost_time_against_the_others():
     ]
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(st.floats(0.01, 1), min_size=1, max_size=30), min_size=1, max_size=4))
 def test_the_time_lost_is_what_a_walk_over_the_stalled_passes_adds_up(repeats):
     records = of_one_kind(*repeats)

@@ -193,6 +193,7 @@ def test_what_the_engine_did_is_read_back(lengths, capacity, swaps):
     assert steps["scheduled_tokens"].sum() == due + truth["recomputed_tokens"].sum()
 
 
+@pytest.mark.slow
 @given(LENGTHS, st.integers(101, 300), st.booleans())
 def test_every_preemption_and_resumption_has_its_row(lengths, capacity, swaps):
     served = engine(swaps, lengths, capacity)

@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pandas as pd
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -100,6 +101,7 @@ def renumbered(file: NsysFile) -> dict[int, int]:
     return {row: place for place, (row,) in enumerate(rows)}
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(PROGRAMS)
 def test_kernels_and_ranges_are_where_sql_finds_them(

@@ -21,6 +21,8 @@ from kvscope.errors import BadInput
 from .mutations import damaged, is_a_sentence
 from .nsys_fixture import NsysFile, global_id
 
+pytestmark = pytest.mark.slow
+
 PROCESS, THREAD = global_id(7), global_id(7, 70)
 TABLES = (tables.NVTX_RANGES, tables.CUDA_API, tables.GPU_KERNELS, tables.GPU_MEMCPYS)
 
@@ -149,7 +151,7 @@ def altered_export(changes: list[tuple[tuple[str, str, int], Any]]) -> bytes:
 
 
 @given(st.lists(st.tuples(st.sampled_from(cells()), CELL_VALUES), min_size=1, max_size=3))
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 def test_other_values(changes: list[tuple[tuple[str, str, int], Any]]) -> None:
     sound_or_refused(altered_export(changes))
 

@@ -18,6 +18,8 @@ from kvscope.runfile import RUN_FILE
 from .mutations import VALUES, altered, damaged, is_a_sentence, nested, shuffled
 from .test_published_trace import Artifact
 
+pytestmark = pytest.mark.slow
+
 STEPS = """\
 step_id,dur(ms),running_reqs,resumed_reqs,raw_running
 1,100.5,2,0,2
@@ -119,13 +121,13 @@ def test_damaged_reads(content: bytes) -> None:
 
 
 @given(altered(WRITES))
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 def test_writes_of_other_values(records: Any) -> None:
     trace(json_lines(records), json_lines(READS))
 
 
 @given(altered(READS))
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 def test_reads_of_other_values(records: Any) -> None:
     trace(json_lines(WRITES), json_lines(records))
 

@@ -20,6 +20,8 @@ from kvscope.workload import requests
 from .mutations import altered, damaged, is_a_sentence, nested, shuffled
 from .test_workload_sharegpt import FITTING, TOO_LONG, word_tokenizer
 
+pytestmark = pytest.mark.slow
+
 CONFIG = Path(__file__).parents[2] / "config"
 JSON_ROWS = [
     {"timestamp": 27_000, "input_length": 600, "output_length": 52, "hash_ids": [46, 47]},
@@ -195,7 +197,7 @@ MUTATIONS: dict[str, Callable[[bytes], st.SearchStrategy[bytes]]] = {
 @pytest.mark.parametrize("how", MUTATIONS)
 def test_a_tokenizer_of_anything(how: str, tokenizer: bytes, conversations: Path) -> None:
     @given(MUTATIONS[how](tokenizer))
-    @settings(deadline=None, max_examples=25)
+    @settings(deadline=None, max_examples=10)
     def holds(content: bytes) -> None:
         try:
             built = tokenized(content, conversations)

@@ -88,6 +88,7 @@ def whole() -> tuple[list[str], str]:
     return ids(expand(None, CHOICES, CONFIG)), manifest.config_sha256("quickstart", CONFIG)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=6)
 @given(st.data())
 def test_it_does_not_matter_which_layer_has_a_file(

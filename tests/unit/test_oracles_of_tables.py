@@ -16,6 +16,8 @@ from kvscope.oracle import HELD, NONE, NOT_APPLICABLE, VIOLATED
 
 from .report_fixture import Fake, write_experiment
 
+pytestmark = pytest.mark.slow
+
 KINDS = {
     "ample": Fake({"kind": "ample"}),
     "recompute": Fake({"kind": "recompute"}, blocks=16),

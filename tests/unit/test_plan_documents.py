@@ -140,6 +140,7 @@ def test_hostile_documents_are_refused(name: str, tmp_path: Path) -> None:
     assert part in refusal(content, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

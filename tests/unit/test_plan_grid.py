@@ -49,6 +49,7 @@ def test_every_shipped_study_can_be_planned(study: str) -> None:
     assert len({planned.label for planned in plan.experiments}) == len(plan.experiments)
 
 
+@pytest.mark.slow
 def test_every_option_of_every_group_can_be_planned(tmp_path: Path) -> None:
     (tmp_path / "x.csv").touch()
     needed = {name: [f"workload.path='{tmp_path}/x.csv'"] for name in ("trace", "sharegpt")}
@@ -115,6 +116,7 @@ def test_several_linked_blocks_are_axes_of_their_own(config: Path) -> None:
     assert rows == [(1, 1, 0), (1, 1, 1), (2, 2, 0), (2, 2, 1)]
 
 
+@pytest.mark.slow
 @settings(max_examples=15)  # Hydra's composition takes its time
 @given(
     counts=st.lists(st.integers(1, 4), min_size=1, max_size=3),

@@ -19,6 +19,8 @@ from kvscope.plan.policy import Overflow
 
 from .plugged_in import plug_in
 
+pytestmark = pytest.mark.slow
+
 CONFIG = Path(__file__).parents[2] / "config"
 
 
@@ -119,7 +121,7 @@ EXPERIMENTS = [
 ]
 
 
-@settings(deadline=None, max_examples=600)
+@settings(deadline=None, max_examples=300)
 @given(text=spoilt([e.given() for e in EXPERIMENTS]))
 def test_any_experiment_file_is_read_or_refused(text: str, tmp_path_factory: Any) -> None:
     path = tmp_path_factory.getbasetemp() / "experiment.yaml"
@@ -159,14 +161,14 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(shutil.copytree(CONFIG, tmp_path_factory.mktemp("hostile") / "config"))
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=200)
 @given(text=spoilt(STUDIES))
 def test_any_study_file_is_read_or_refused(text: str, config: Path) -> None:
     (config / "study" / "mine.yaml").write_text(text, encoding="utf-8")
     read_or_refused(lambda: study.read("mine", config))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=15)
 @given(text=spoilt(STUDIES[-1:]))
 def test_any_study_is_planned_or_refused(text: str, config: Path) -> None:
     (config / "study" / "mine.yaml").write_text(text, encoding="utf-8")
@@ -177,7 +179,7 @@ def test_any_study_is_planned_or_refused(text: str, config: Path) -> None:
 OPTIONS = ["config.yaml", "workload/zipf.yaml", "overflow/swap.yaml", "tracing/sampled.yaml"]
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=12)
 @given(data=st.data(), name=st.sampled_from(OPTIONS))
 def test_any_option_is_planned_or_refused(data: st.DataObject, name: str, config: Path) -> None:
     path = config / name

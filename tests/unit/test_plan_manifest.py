@@ -318,6 +318,7 @@ def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [path, *(p for key, item in items for p in _places(item, (*path, key)))]
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=300)
 @given(data=st.data(), junk=JSON)
 def test_any_manifest_is_read_or_refused(

@@ -25,6 +25,8 @@ from .kv_access_fixture import Served, write_traced_run
 from .marks import marks_of, streams
 from .report_fixture import batching_study, overflow_study, write_study
 
+pytestmark = pytest.mark.slow
+
 SERIES = {
     "recompute",
     "swap (pinned, per block)",

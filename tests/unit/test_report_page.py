@@ -16,6 +16,8 @@ from kvscope.runfile import read_run, write_run
 
 from .report_fixture import Fake, write_study
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = "</script><script>document.title = 'broken'</script><!-- $x$ "
 FAKES = [
     Fake({"cache.blocks": 96, "batching": "mixed"}, blocks=96, stall=False),

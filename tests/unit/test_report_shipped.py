@@ -20,6 +20,8 @@ from kvscope.report.render import svg
 
 from .marks import marks_of
 
+pytestmark = pytest.mark.slow
+
 STUDIES = sorted(layers.options(layers.SHIPPED_CONFIG, "study"))
 OVER_EXPERIMENTS = [name for name, figure in FIGURES.items() if figure.lead]
 

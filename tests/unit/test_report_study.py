@@ -29,6 +29,8 @@ from .kv_access_fixture import serve, trace_run
 from .marks import streams
 from .report_fixture import Fake, write_experiment, write_study
 
+pytestmark = pytest.mark.slow
+
 ROOMY = Fake({"cache.blocks": 96, "batching": "mixed"}, blocks=96, batching="mixed", stall=False)
 SCARCE = Fake({"cache.blocks": 24, "batching": "mixed"}, blocks=24, batching="mixed", stall=False)
 CHUNKED = Fake({"cache.blocks": 24, "batching": "chunked"}, blocks=24, chunk=64, stall=False)

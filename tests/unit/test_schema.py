@@ -182,6 +182,7 @@ def possible(chosen: dict[str, Any]) -> bool:
     return True
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=300)
 @given(st.sampled_from(SET), st.data())
 def test_what_the_planner_takes_is_valid(

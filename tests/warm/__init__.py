@@ -8,16 +8,19 @@ Supervisor, locks, files and engine are the real ones.
 
 A process with other variables than the warm one's (those of a profiler), or with another kvscope
 (an installed wheel), is no stand-in: it imports vLLM itself.
+
+With KVSCOPE_WARM_COMMANDS in the environment, `kvscope` and `snakemake` are forks, too. Signals
+are not passed on, except SIGKILL.
 """
 
 import json
 import os
 import pickle
-import shutil
 import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,24 +31,33 @@ from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
 from kvscope.run import supervisor
 from kvscope.run.environment import measured_environment
+from kvscope.run.locks import locked
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 # What may differ between the warm process and a fork: read when used, or applied by the fork.
 FREE = (
     *("PATH", "PYTHONPATH", "VIRTUAL_ENV", "TMPDIR", "PWD", "OLDPWD", "SHLVL", "_"),
-    *("OMP_NUM_THREADS", "NUMBA_NUM_THREADS"),
+    *("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "TOY"),
 )
 
 
 class Warm:
-    """A warm process, from the start of the block to its end."""
+    """The warm process of a test run: started by whichever of its processes asks first.
 
-    def __enter__(self) -> "Warm":
+    It ends when the process `of` ends.
+    """
+
+    def __init__(self, directory: Path, of: int) -> None:
         (planned,) = expand(None, [], ROOT / "config").experiments
         self.environment = measured_environment(planned.experiment)
-        self.directory = Path(tempfile.mkdtemp(prefix="kvscope-warm-"))
-        self.address = self.directory / "socket"
+        self.directory, self.address = directory, directory / "socket"
+        directory.mkdir(exist_ok=True)
+        with locked(directory, "starting"):
+            if not self.address.exists():
+                self._start(of)
+
+    def _start(self, of: int) -> None:
         (self.directory / "sitecustomize.py").symlink_to(HERE / "sitecustomize.py")
         fits = {
             "kvscope": os.path.realpath(kvscope.__file__),
@@ -54,23 +66,19 @@ class Warm:
             "stand_in": str(HERE / "stand_in.py"),
         }
         (self.directory / "fits.json").write_text(json.dumps(fits), encoding="utf-8")
-        ready, there = os.pipe()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.warm.server", str(self.address), str(there)],
-            cwd=ROOT,
-            env=self.environment,
-            stdin=subprocess.PIPE,  # its end is the server's
-            pass_fds=[there],
-            start_new_session=True,
-        )
-        os.close(there)
-        os.read(ready, 1)  # it listens, and imports vLLM meanwhile
-        os.close(ready)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.communicate()
-        shutil.rmtree(self.directory)
+        with (self.directory / "log").open("wb") as log:
+            server = subprocess.Popen(
+                [sys.executable, "-m", "tests.warm.server", str(self.address), str(of)],
+                cwd=ROOT,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        while not self.address.exists():  # then it listens, and imports vLLM meanwhile
+            assert server.poll() is None, (self.directory / "log").read_text()
+            time.sleep(0.01)
 
     @property
     def variables(self) -> dict[str, str]:
@@ -87,8 +95,7 @@ class Warm:
         """What a function of a module returns in a fork; EOFError if it fails."""
         count = {"OMP_NUM_THREADS": str(threads), "NUMBA_NUM_THREADS": str(threads)}
         request = {
-            "module": "tests.warm.call",
-            "arguments": [],
+            "words": ["-m", "tests.warm.call"],
             "path": sys.path,
             "directory": str(ROOT),
             "environment": self.environment | count,

@@ -1,6 +1,6 @@
-"""The warm process: `python -m tests.warm.server SOCKET READY`; ends with its standard input.
+"""The warm process: `python -m tests.warm.server SOCKET PROCESS`; ends when that process has ended.
 
-It listens, says so on the file descriptor READY, imports vLLM, and forks for each request.
+It listens, imports vLLM, and forks for each request.
 A request is JSON with the three standard streams; the answer is the fork's exit code, below zero
 for a signal. Whose connection closes before has been killed: then its fork is, too.
 """
@@ -9,6 +9,7 @@ import gc
 import importlib
 import json
 import os
+import pkgutil
 import runpy
 import signal
 import socket
@@ -21,14 +22,15 @@ from dataclasses import dataclass
 from selectors import EVENT_READ, DefaultSelector
 from typing import Any
 
+import kvscope
 from kvscope.run.processes import end_with_parent
 
 IMPORTED = (
-    *("kvscope.run.session", "kvscope.plan.grid", "vllm.entrypoints.llm"),
-    *("vllm.v1.engine.core", "vllm.v1.worker.cpu_worker"),
+    *("vllm.entrypoints.llm", "vllm.v1.engine.core", "vllm.v1.worker.cpu_worker"),
     *("vllm.model_executor.models.llama", "vllm.model_executor.models.opt"),
     "vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors",
     "vllm.model_executor.layers.quantization.online.base",
+    "snakemake.cli",
 )
 MOST_BYTES = 1 << 20
 
@@ -44,8 +46,10 @@ class Fork:
 
 def warm_up() -> None:
     """Do once what every engine would do again: import, look through all modules and objects."""
-    for module in IMPORTED:
-        importlib.import_module(module)
+    own = (found.name for found in pkgutil.walk_packages(kvscope.__path__, "kvscope."))
+    for module in (*IMPORTED, *own):
+        with suppress(ImportError):  # what is for a GPU
+            importlib.import_module(module)
     from vllm.platforms import current_platform
     from vllm.triton_utils import dispatcher
 
@@ -56,13 +60,26 @@ def warm_up() -> None:
     gc.unfreeze = lambda: None  # what all forks share is no fork's garbage
 
 
-def set_threads(torchs: int, numbas: int) -> None:
-    """What their variables do when they are imported."""
+def set_threads() -> None:
+    """Do what the numbers of threads in the environment do when torch and numba are imported."""
     import numba
     import torch
 
-    torch.set_num_threads(torchs)
-    numba.config.NUMBA_NUM_THREADS = numbas
+    if "OMP_NUM_THREADS" in os.environ:
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    if "NUMBA_NUM_THREADS" in os.environ:
+        numba.config.NUMBA_NUM_THREADS = int(os.environ["NUMBA_NUM_THREADS"])
+
+
+def run(words: list[str]) -> None:
+    """What Python does when it is called with these words."""
+    if words[0] == "-m":
+        sys.argv = words[1:]
+        sys.modules.pop(words[1], None)  # it is to run as __main__
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = words
+        runpy.run_path(words[0], run_name="__main__")
 
 
 def become(request: dict[str, Any], streams: list[int]) -> int:
@@ -74,16 +91,17 @@ def become(request: dict[str, Any], streams: list[int]) -> int:
     os.chdir(request["directory"])
     os.environ.clear()
     os.environ.update(request["environment"])
-    set_threads(int(os.environ["OMP_NUM_THREADS"]), int(os.environ["NUMBA_NUM_THREADS"]))
+    set_threads()
     sys.path[:] = request["path"]
-    sys.argv = [request["module"], *request["arguments"]]
-    sys.modules.pop(request["module"], None)  # it is to run as __main__
     tempfile.tempdir = None  # of the environment
     importlib.invalidate_caches()
     try:
-        runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+        run(request["words"])
     except SystemExit as end:
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
     except BaseException:
         traceback.print_exc()
         return 1
@@ -97,8 +115,9 @@ class Server:
         self.ready = DefaultSelector()
         self.end_with_this = end_with_parent()
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.listener.bind(address)
+        self.listener.bind(f"{address}.new")
         self.listener.listen(64)
+        os.rename(f"{address}.new", address)  # where it is, it listens
         self.ready.register(self.listener, EVENT_READ, self.accept)
 
     def accept(self) -> None:
@@ -143,15 +162,15 @@ class Server:
         self.ready.unregister(fork.connection)
         os.kill(fork.pid, signal.SIGKILL)
 
-    def serve(self) -> None:
-        """Serve until standard input ends."""
+    def serve(self, process: int) -> None:
+        """Serve until a process has ended."""
         over = False
 
         def end() -> None:
             nonlocal over
             over = True
 
-        self.ready.register(sys.stdin, EVENT_READ, end)
+        self.ready.register(os.pidfd_open(process), EVENT_READ, end)
         while not over:
             for key, _ in self.ready.select():
                 if self.ready.get_map().get(key.fd) is key:  # nothing before it closed it
@@ -159,12 +178,10 @@ class Server:
                     act()
 
 
-def main(address: str, ready: int) -> None:
+def main(address: str, process: int) -> None:
     server = Server(address)
-    os.write(ready, b".")
-    os.close(ready)
     warm_up()
-    server.serve()
+    server.serve(process)
 
 
 if __name__ == "__main__":

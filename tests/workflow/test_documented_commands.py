@@ -216,6 +216,7 @@ def shrink(config: Path) -> None:
         for block in grid.get("linked", [])[:1]:
             varied |= block if isinstance(block, dict) else block[0]
         experiment = grid["set"] | varied | {"repeats": 2, "workload.num_requests": 2}
+        study["figures"] = study["figures"][:1] or ["throughput"]
         study["grids"] = [{"name": grid["name"], "set": experiment}]
         path.write_text(yaml.safe_dump(study), encoding="utf-8")
 

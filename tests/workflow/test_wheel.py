@@ -83,17 +83,21 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-@pytest.fixture
-def installed(wheel: Path, tmp_path: Path) -> Installation:
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel in an environment whose other packages are those of this one."""
-    made = tmp_path / "venv"
+    made = tmp_path_factory.mktemp("installed") / "venv"
     venv.create(made, symlinks=True)
-    pip("--python", str(made / "bin" / "python"), "install", "--no-deps", str(wheel), cwd=tmp_path)
+    python = str(made / "bin" / "python")
+    pip("--python", python, "install", "--no-deps", str(wheel), cwd=made.parent)
     (packages,) = made.glob("lib/python*/site-packages")
     (packages / "others.pth").write_text("\n".join(p for p in sys.path if "-packages" in p))
-    directory = tmp_path / "empty"
-    directory.mkdir()
-    return Installation(made, directory)
+    return made
+
+
+@pytest.fixture
+def installed(environment: Path, tmp_path: Path) -> Installation:
+    return Installation(environment, tmp_path)
 
 
 def test_it_is_the_wheels_code_that_runs(installed: Installation) -> None:

@@ -1,0 +1,33 @@
+"""What all unit tests share."""
+
+from collections.abc import Iterator
+from hashlib import sha256
+from typing import Any
+
+import pytest
+
+from kvscope.plan import registry
+from kvscope.plan.composition import Composer
+
+
+@pytest.fixture(scope="session", autouse=True)
+def composed_once() -> Iterator[None]:
+    """Hydra composes the same choices of the same files once: that is much of these tests' time."""
+    compose, known = Composer._compose, {}
+
+    def composed(self: Composer, choices: Any) -> Any:
+        content = sha256()
+        for name, path in self.files.items():
+            if not name.startswith("study/"):
+                content.update(
+                    b"%d %s %b" % (path.stat().st_size, name.encode(), path.read_bytes())
+                )
+        names = tuple(tuple(registry.registered(kind)) for kind in registry.KINDS)
+        key = (choices, content.digest(), names)
+        if key not in known:
+            known[key] = compose(self, choices)
+        return known[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Composer, "_compose", composed)
+        yield
