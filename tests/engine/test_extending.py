@@ -41,7 +41,7 @@ def example(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Path:
             words = [sys.executable, "-m", "pip", "-q", *words[1:], "--target", str(installed)]
         elif words[0] == "kvscope":
             not_profiled = ["profiler=none"] if words[1] == "run" else []
-            words = [sys.executable, "-m", "kvscope.cli", *words[1:], *not_profiled]
+            words = [sys.executable, "-m", "kvscope.cli", words[1], *not_profiled, *words[2:]]
         environment = os.environ | {"PYTHONPATH": f"{installed}:{warm.variables['PYTHONPATH']}"}
         done = subprocess.run(words, capture_output=True, text=True, cwd=directory, env=environment)
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"

@@ -16,7 +16,7 @@ import socket
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from selectors import EVENT_READ, DefaultSelector
@@ -46,18 +46,22 @@ class Fork:
 
 def warm_up() -> None:
     """Do once what every engine would do again: import, look through all modules and objects."""
-    own = (found.name for found in pkgutil.walk_packages(kvscope.__path__, "kvscope."))
-    for module in (*IMPORTED, *own):
-        with suppress(ImportError):  # what is for a GPU
-            importlib.import_module(module)
+    import_all(IMPORTED)
     from vllm.platforms import current_platform
     from vllm.triton_utils import dispatcher
 
-    current_platform.register_triton_kernel_overrides()
+    current_platform.register_triton_kernel_overrides()  # fails after llvmlite's import
     dispatcher.register_kernels = lambda overrides: None
+    import_all(found.name for found in pkgutil.walk_packages(kvscope.__path__, "kvscope."))
     gc.collect()
     gc.freeze()
     gc.unfreeze = lambda: None  # what all forks share is no fork's garbage
+
+
+def import_all(modules: Iterable[str]) -> None:
+    for module in modules:
+        with suppress(ImportError):  # what is for a GPU
+            importlib.import_module(module)
 
 
 def set_threads() -> None:
