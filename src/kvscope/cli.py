@@ -227,12 +227,20 @@ def _add_run(commands: Commands) -> None:
         "-m",
         "--multirun",
         action="store_true",
-        help="run every experiment of a grid, one after the other (snakemake does it all)",
+        help="run every experiment of a grid, one after the other, modeled ones in one process "
+        "(snakemake does it all)",
+    )
+    parser.add_argument(
+        "--tables",
+        action="store_true",
+        help="with --multirun of modeled experiments: collect and analyse each as well",
     )
     _add_config(parser)
 
 
 def _run(given: argparse.Namespace) -> int:
+    from kvscope import batch
+
     experiments = _experiments(given.experiment, given.config_dir)
     if len(experiments) != 1 and not given.multirun:
         raise BadInput(
@@ -242,6 +250,12 @@ def _run(given: argparse.Namespace) -> int:
         )
     if given.multirun and given.out:
         raise BadInput("run --multirun: --out takes one run; leave it out, each has its own place")
+    if batch.fits(experiments):
+        places = [experiment_directory(RESULTS, e.id) for e in experiments]
+        pairs = zip(experiments, places, strict=True)
+        return batch.run_together([batch.Job(*pair, given.force, given.tables) for pair in pairs])
+    if given.tables:
+        raise BadInput("run --tables: takes several experiments of device=modeled, and --multirun")
     failed = [e.id for e in experiments if not _measure(e, given)]
     if failed:
         raise KvscopeError(f"{len(failed)} of {len(experiments)} failed: {', '.join(failed)}")
@@ -266,8 +280,8 @@ def _measure(experiment: Experiment, given: argparse.Namespace) -> bool:
 def _experiments(words: list[str], config_dir: Path) -> list[Experiment]:
     from kvscope.plan import experiment, grid
 
-    if len(words) == 1 and words[0].endswith((".yaml", ".yml")):
-        return [experiment.load(Path(words[0]))]
+    if all(word.endswith((".yaml", ".yml")) and "=" not in word for word in words):
+        return [experiment.load(Path(word)) for word in words]
     study, overrides = grid.split_study(words)
     return [planned.experiment for planned in grid.expand(study, overrides, config_dir).experiments]
 

@@ -19,6 +19,9 @@ ABSENT: Any = None  # the default of a key that may be absent, but not null
 MEASURED = "measured"
 """The time_source of times by a real clock."""
 
+MODELED = "modeled"
+"""The time_source of times by a cost model."""
+
 
 class _Part(BaseModel):
     """Known keys have these types; more keys may come with later versions."""
@@ -127,6 +130,7 @@ class Engine(_Part):
     layers: Annotated[Whole, Field(lt=2**31)] | None = None
     device: str | None = None
     copies_awaited: bool = False
+    computes: bool = True
     leaked_blocks: list[Leak] = []
     reference_checks: Compared = ABSENT
     swap_checks: Compared = ABSENT

@@ -22,6 +22,7 @@ from kvscope.analyse.statistics import coefficient_of_variation
 from kvscope.oracle import VIOLATED, Verdict
 from kvscope.plan.repeats import MINIMUM_REPEATS
 from kvscope.runfile import COMPLETE, IMPORTED_FROM
+from kvscope.runschema import MODELED
 
 
 def warm_up(facts: dict[str, Any]) -> list[Reason]:
@@ -79,11 +80,14 @@ def reasons_against(records: Records, verdicts: Iterable[Verdict]) -> list[Reaso
     """Everything that speaks against a run; empty if it is valid.
 
     An imported run is judged by what it holds, its passes: it has neither requests nor warm-up.
+    Modeled times are the same in every repeat and need no warm-up.
     """
     facts = records.facts
     if facts["status"] != COMPLETE:
         return [FAILED.with_detail(facts.get("reason") or "unknown")]
     found = violated(verdicts)
+    if facts.get("time_source") == MODELED:
+        return found
     if len(records.steps):  # else a trace of kernels alone
         found += [*repeats(records), *stalls(records)]
     if IMPORTED_FROM not in facts:

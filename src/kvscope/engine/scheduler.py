@@ -66,6 +66,7 @@ class RecordingScheduler(Scheduler):
         self.clock: Clock = HostClock()
         self.tracer: Tracer | None = None
         self.checks: SwapChecks | None = None  # while copies are checked
+        self.watermark_when_idle = False  # vLLM has no watermark while nothing runs
         self._ranked = False
         self._finished: set[str] = set()  # reported by empty schedules
         self._preempted: set[str] = set()  # reported by empty schedules
@@ -117,6 +118,16 @@ class RecordingScheduler(Scheduler):
     def swapped_out(self, request: Request) -> bool:
         """Whether a request's blocks lie in the host pool."""
         return self._pool is not None and request.request_id in self._pool
+
+    def has_room(self, request: Request) -> bool:
+        """Whether a waiting request that is computed from its start may be admitted.
+
+        False if vLLM would refuse it for want of blocks, as it does in most passes of a full cache.
+        """
+        manager = self.kv_cache_manager
+        kept = manager.watermark_blocks if self.running or self.watermark_when_idle else 0
+        needed = -(-request.num_tokens // self.block_size) + kept
+        return needed <= int(self._free.num_free_blocks)
 
     def blocks_of(self, request_id: str) -> list[int]:
         """The blocks that a request has now, in order."""

@@ -31,7 +31,7 @@ class Kernels:
     block_multiple: int = 1  # of tokens
     head_sizes: tuple[int, ...] | None = None
     dtypes: tuple[str, ...] | None = None
-    layouts: tuple[str, ...] | None = None
+    layouts: tuple[str, ...] | None = ("by_layer", "by_block")
 
     def refusals(self, experiment: Conditions) -> dict[str, tuple[object, str]]:
         """The keys whose value these kernels do not take: the value, and what it must be."""
@@ -63,6 +63,7 @@ class Device(Option):
     attentions: ClassVar[dict[str, Kernels]] = {"vllm": Kernels()}
     speed: ClassVar[Speed]
     gpus: ClassVar[int] = 0
+    allocates: ClassVar[bool] = True  # False: neither weights nor cache nor host pool take memory
     in_id: ClassVar[tuple[str, ...]] = ("threads",)
 
     threads: Annotated[Whole, Field(ge=1, le=MAX_THREADS), Label("CPU threads")] = 1

@@ -20,8 +20,9 @@ class Engine(Part):
 class Cache(Part):
     """The KV cache: tokens per block, and how many blocks, or how many GiB, requests can use.
 
-    `layout` tells what is contiguous: a block's part of one layer, or a block with all layers.
-    `watermark` is the share of blocks that stays free when a waiting request is admitted.
+    `layout` tells what is contiguous: a block's part of one layer, of its K and of its V apart, or
+    a block with all layers. `watermark` is the share of blocks that stays free when a waiting
+    request is admitted; `admission` says by whose rules requests are admitted and go on.
     """
 
     one_of: ClassVar[tuple[str, ...]] = ("blocks", "gib")
@@ -29,9 +30,14 @@ class Cache(Part):
     block_size: Tokens
     blocks: Count | None = None
     gib: Gib | None = None
-    layout: Literal["by_layer", "by_block"] = "by_layer"
+    layout: Literal["by_layer", "by_k_and_v", "by_block"] = "by_layer"
     watermark: Annotated[Real, Field(ge=0, lt=1)] = 0.0
+    admission: Literal["vllm", "vllm-0.4.2"] = "vllm"
     prefix_caching: bool = False
+
+    def pieces(self, layers: int) -> int:
+        """Contiguous pieces of a block of so many layers."""
+        return {"by_block": 1, "by_layer": layers, "by_k_and_v": 2 * layers}[self.layout]
 
 
 class Tracing(Part):

@@ -19,8 +19,7 @@ from kvscope.report.number import Number
 from kvscope.report.settings import flat, in_tokens, traits
 from kvscope.report.words import Shown
 from kvscope.runfile import COMPLETE
-
-MODELED = "modeled"
+from kvscope.runschema import MODELED
 
 # States of an experiment without results, beside 'failed'.
 NOT_RUN = "not run"

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,15 +78,21 @@ def choose_profiler(experiment: Experiment) -> Profiling:
     return Profiling(requested, nsys, None if nsys else "Nsight Systems is not here")
 
 
-def run(experiment: Experiment, directory: Path, force: bool = False) -> dict[str, Any]:
+Measure = Callable[[Experiment, Path, Profiling], dict[str, Any]]
+
+
+def run(
+    experiment: Experiment, directory: Path, force: bool = False, measure: Measure | None = None
+) -> dict[str, Any]:
     """Run an experiment into `directory` and return what run.json says of the measurement.
 
     A finished run of the same experiment is kept as it is unless `force` is given or a new
     measurement is requested (`runfile.request_again`). The new one is made in attempt/ and takes
     the old one's place when it is complete; a failed one does not replace a complete one. Two
     processes never run into one directory at once: the second waits and then finds the run
-    finished.
+    finished. `measure` takes the place of a measured process (`measure_apart`).
     """
+    measure = measure or measure_apart
     make_directory(directory)
     with locked(directory, SUPERVISOR_LOCK):
         wait_for_orphan(directory / ATTEMPT)
@@ -132,7 +138,7 @@ def refused(experiment: Experiment, reason: str) -> dict[str, Any]:
     }
 
 
-def measure(experiment: Experiment, directory: Path, profiling: Profiling) -> dict[str, Any]:
+def measure_apart(experiment: Experiment, directory: Path, profiling: Profiling) -> dict[str, Any]:
     """Run the measured process, under the profiler if there is one; the contents of run.json.
 
     `directory` is the attempt's and holds its experiment.yaml.
@@ -153,6 +159,18 @@ def measure(experiment: Experiment, directory: Path, profiling: Profiling) -> di
             profiling.nsys, directory, measured_environment(experiment)
         )
         profiling = Profiling(profiling.requested, profiling.nsys, complaint)
+    return described(experiment, directory, session, reason, profiling, began)
+
+
+def described(
+    experiment: Experiment,
+    directory: Path,
+    session: dict[str, Any],
+    reason: str | None,
+    profiling: Profiling,
+    began: float,
+) -> dict[str, Any]:
+    """The contents of run.json of a measurement that began then, and has ended."""
     (directory / runfile.SESSION_FILE).unlink(missing_ok=True)
     (directory / PROGRESS_FILE).unlink(missing_ok=True)
     follow_umask(directory)

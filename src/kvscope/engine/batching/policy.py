@@ -21,6 +21,9 @@ class Requests(Protocol):
     def swapped_out(self, request: Any) -> bool:
         """Whether a request's blocks lie in the host pool."""
 
+    def has_room(self, request: Any) -> bool:
+        """Whether a waiting request that is computed from its start may be admitted."""
+
     def admitting(self, admits: Callable[[Any], bool]) -> AbstractContextManager[None]:
         """Inside, vLLM sees waiting requests only while their first one is admitted."""
 

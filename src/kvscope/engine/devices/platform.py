@@ -17,13 +17,15 @@ class Platform:
     """A device of one engine. Its module is imported where vLLM is not: vLLM only in methods.
 
     `backends` has kvscope's own attention by engine.attention, registered with vLLM in place of
-    its backend `slot`. Of copies that are `awaited` the host sees how long they take.
+    its backend `slot`. Of copies that are `awaited` the host sees how long they take. One that
+    does not compute has no worker: no weights, no cache, no attention.
     """
 
     time_source: ClassVar[str] = MEASURED
     slot: ClassVar[str] = "CUSTOM"
     backends: ClassVar[Mapping[str, str]] = {}
     awaited: ClassVar[bool] = True
+    computes: ClassVar[bool] = True
     profiler_options: ClassVar[tuple[str, ...]] = ("--trace=nvtx",)
 
     def __init__(self, experiment: Experiment) -> None:
@@ -46,6 +48,17 @@ class Platform:
     def tracer(self, directory: Path) -> "Tracer":
         """The tracer of KV events; a file in `directory` takes them as they come."""
         raise NotImplementedError
+
+    def host_pool(self) -> dict[str, Any]:
+        """Of a device that does not compute: what memory its pool is, and a block's pieces."""
+        return {"host_memory": None, "pieces_per_block": None}
+
+    def after_pass(self) -> None:
+        """Something that the device does once vLLM has taken in a pass."""
+
+    def shut_down(self, llm: Any) -> None:
+        """End an engine and free what it holds."""
+        llm.llm_engine.engine_core.shutdown()
 
     def timed(self, copy: Callable[[], None]) -> Callable[[], float]:
         """Run a copy; returns what tells its seconds once the pass is over."""
