@@ -103,7 +103,11 @@ class RecordingScheduler(Scheduler):
     @property
     def kv_blocks_used(self) -> int:
         """Blocks that requests hold now."""
-        return self.kv_blocks_total - int(self._free.num_free_blocks)
+        return self.kv_blocks_total - self._free_blocks
+
+    @property
+    def _free_blocks(self) -> int:
+        return int(self._free.num_free_blocks)
 
     @property
     def host_blocks_used(self) -> int:
@@ -126,8 +130,8 @@ class RecordingScheduler(Scheduler):
         """
         manager = self.kv_cache_manager
         kept = manager.watermark_blocks if self.running or self.watermark_when_idle else 0
-        needed = -(-request.num_tokens // self.block_size) + kept
-        return needed <= int(self._free.num_free_blocks)
+        needed: int = -(-request.num_tokens // self.block_size) + kept
+        return needed <= self._free_blocks
 
     def blocks_of(self, request_id: str) -> list[int]:
         """The blocks that a request has now, in order."""

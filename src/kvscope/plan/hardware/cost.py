@@ -114,8 +114,8 @@ class PassCost:
         """
         hardware, model = self.hardware, self.model
         width = 2 * model.head_size * BYTES[model.dtype]
-        memory_s = context * model.kv_heads * width
-        memory_s /= hardware.memory_bytes_per_s * hardware.read_share
+        reads_bytes_per_s = hardware.memory_bytes_per_s * hardware.read_share
+        memory_s = context * model.kv_heads * width / reads_bytes_per_s
         cache_s = context * model.attention_heads * width / hardware.l2_bytes_per_s
         if self.split_decode:
             return max(memory_s, cache_s)

@@ -6,6 +6,7 @@ answered with the same token.
 
 from collections.abc import Iterator
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, ClassVar
 
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -127,7 +128,7 @@ class ModeledExecutor(Executor):
                     len(blocks) * self.cost.block_bytes,
                     start_ns,
                     start_ns + round(issue_s * 1e9),
-                    lambda seconds=device_s: seconds,
+                    partial(float, device_s),
                 )
 
 
