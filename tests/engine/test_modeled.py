@@ -22,7 +22,13 @@ WORKLOAD = (
     *("workload.prompt_to_output_ratio=0.5", "engine.max_model_len=8192", "seed=1234"),
 )
 PUBLISHED = {"recompute": (6064, 167), "swap": (6001, 167)}
-SMALL = ("device=modeled", "engine.max_num_seqs=8", "workload=uniform", "engine.max_model_len=192", "cache.blocks=14")
+SMALL = (
+    "device=modeled",
+    "engine.max_num_seqs=8",
+    "workload=uniform",
+    "engine.max_model_len=192",
+    "cache.blocks=14",
+)
 TABLES = ("requests", "steps", "batch", "preemptions", "layers", "workload")
 
 

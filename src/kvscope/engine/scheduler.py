@@ -103,10 +103,11 @@ class RecordingScheduler(Scheduler):
     @property
     def kv_blocks_used(self) -> int:
         """Blocks that requests hold now."""
-        return self.kv_blocks_total - self._free_blocks
+        return self.kv_blocks_total - self.kv_blocks_free
 
     @property
-    def _free_blocks(self) -> int:
+    def kv_blocks_free(self) -> int:
+        """Blocks that are free now."""
         return int(self._free.num_free_blocks)
 
     @property
@@ -131,7 +132,7 @@ class RecordingScheduler(Scheduler):
         manager = self.kv_cache_manager
         kept = manager.watermark_blocks if self.running or self.watermark_when_idle else 0
         needed: int = -(-request.num_tokens // self.block_size) + kept
-        return needed <= self._free_blocks
+        return needed <= self.kv_blocks_free
 
     def blocks_of(self, request_id: str) -> list[int]:
         """The blocks that a request has now, in order."""
