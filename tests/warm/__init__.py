@@ -70,7 +70,7 @@ class Warm:
             server = subprocess.Popen(
                 [sys.executable, "-m", "tests.warm.server", str(self.address), str(of)],
                 cwd=ROOT,
-                env=self.environment,
+                env=self.environment | {"NUMBA_NUM_THREADS": "8"},  # more than any test sets
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
