@@ -23,7 +23,7 @@ from kvscope.errors import BadInput, KvscopeError
 from kvscope.plan.experiment import Experiment, parse
 from kvscope.run import supervisor
 from kvscope.run.environment import measured_environment
-from kvscope.run.locks import SESSION_LOCK, SUPERVISOR_LOCK, locked
+from kvscope.run.locks import SESSION_LOCK, SUPERVISOR_LOCK, hold_lock
 from kvscope.run.supervisor import Profiling
 
 FAILED = 1
@@ -42,7 +42,7 @@ class Job:
         """One line."""
         return json.dumps(
             {
-                "experiment": self.experiment.given(),
+                "experiment": self.experiment.to_dict(),
                 "directory": str(self.directory),
                 "force": self.force,
                 "tables": self.tables,
@@ -91,7 +91,7 @@ def run_one(job: Job) -> str | None:
     try:
         facts = supervisor.run(job.experiment, job.directory, job.force, measure_here)
         if facts["status"] != runfile.COMPLETE:
-            return f"{facts['reason']} (log: {runfile.log_of(job.directory)})"
+            return f"{facts['reason']} (log: {runfile.log_path(job.directory)})"
         if job.tables:
             make_tables(job.directory)
     except KvscopeError as error:
@@ -121,8 +121,8 @@ def measure_here(experiment: Experiment, directory: Path, profiling: Profiling) 
 
     began = time.perf_counter()
     with (
-        locked(directory, SUPERVISOR_LOCK),
-        locked(directory, SESSION_LOCK),
+        hold_lock(directory, SUPERVISOR_LOCK),
+        hold_lock(directory, SESSION_LOCK),
         (directory / runfile.LOG_FILE).open("w", encoding="utf-8") as log,
         redirect_stdout(log),
         redirect_stderr(log),
@@ -135,7 +135,7 @@ def measure_here(experiment: Experiment, directory: Path, profiling: Profiling) 
     found.pop("kernel_events_bytes", None)
     if not finished:
         reason = reason or "the run did not end"
-    return supervisor.described(experiment, directory, found, reason, profiling, began)
+    return supervisor.run_facts(experiment, directory, found, reason, profiling, began)
 
 
 def main() -> int:

@@ -8,7 +8,7 @@ from kvscope.plan.fields import Count, Gib, Part, Real, Tokens
 from kvscope.plan.models import Model
 
 
-class Engine(Part):
+class EngineSettings(Part):
     """Limits of the engine, named as vLLM names them, and whose attention kernels it uses."""
 
     max_model_len: Tokens
@@ -17,7 +17,7 @@ class Engine(Part):
     attention: str = "vllm"
 
 
-class Cache(Part):
+class CacheSettings(Part):
     """The KV cache: tokens per block, and how many blocks, or how many GiB, requests can use.
 
     `layout` tells what is contiguous: a block's part of one layer, of its K and of its V apart, or
@@ -40,7 +40,7 @@ class Cache(Part):
         return {"by_block": 1, "by_layer": layers, "by_k_and_v": 2 * layers}[self.layout]
 
 
-class Tracing(Part):
+class TracingSettings(Part):
     """Which KV events the attention kernels record.
 
     Of the forward passes, layers and KV heads, those whose number is a multiple of a stride.
@@ -54,7 +54,7 @@ class Tracing(Part):
     buffer_events: Count = 4_194_304
 
 
-class Profiler(Part):
+class ProfilerSettings(Part):
     """Which profiler runs around the engine; 'auto' is nsys where there is one."""
 
     name: Literal["auto", "nsys", "none"]
@@ -68,15 +68,15 @@ class Conditions(Protocol):
         """The model."""
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> EngineSettings:
         """The engine's limits."""
 
     @property
-    def cache(self) -> Cache:
+    def cache(self) -> CacheSettings:
         """The KV cache as configured."""
 
     @property
-    def tracing(self) -> Tracing:
+    def tracing(self) -> TracingSettings:
         """Which KV events are recorded."""
 
     @property

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from kvscope.actions import keeps
+from kvscope.actions import keeps_tokens
 from kvscope.analyse.oracles.recorded_run import (
     OF_PASS,
     OF_REQUEST,
@@ -96,7 +96,8 @@ def preemption_misplaced(run: RecordedRun) -> Violations:
     found = lost.merge(run.steps[[*OF_PASS, "start_s", "schedule_s", "before_s"]], on=OF_PASS)
     early = found["time_s"] < found["before_s"] - TOLERANCE_S
     late = found["time_s"] > found["start_s"] + found["schedule_s"] + TOLERANCE_S
-    rows = run.batch[[*OF_REQUEST, "step", "end_tokens"]].rename(columns={"step": "at"})
+    columns = [*OF_REQUEST, "step", "end_tokens", "slot_tokens"]
+    rows = run.batch[columns].rename(columns={"step": "at"})
     before = pd.merge_asof(
         found.assign(step=found["step"].astype(np.int64) - 1).reset_index().sort_values("step"),
         rows.astype({"at": np.int64}).sort_values("at"),
@@ -105,8 +106,9 @@ def preemption_misplaced(run: RecordedRun) -> Violations:
         by=OF_REQUEST,
     ).set_index("index")
     had = before["end_tokens"].reindex(found.index)
+    slots = before["slot_tokens"].reindex(found.index).fillna(0)
     size = run.records.block_size
-    differ = (found["tokens"] != had) | (found["blocks"] != blocks_of(had.fillna(0), size))
+    differ = (found["tokens"] != had) | (found["blocks"] != blocks_of(slots, size))
     return both(
         where(found, early | late, lambda _: "preempted outside of its pass's schedule"),
         where(found.assign(had=had), differ, _had),
@@ -153,5 +155,5 @@ def _with_preemption(run: RecordedRun) -> pd.DataFrame:
     lost = lost.rename(columns={"step": "preempted_step", "recomputed_tokens": "_"})
     rows = rows.merge(lost.drop(columns="_"), on=[*OF_REQUEST, "preempted_step"], how="left")
     rows = rows.merge(run.steps[[*OF_PASS, "start_s"]], on=OF_PASS, how="left")
-    rows["kept"] = rows["tokens"].where(keeps(rows["policy"]), 0)
+    rows["kept"] = rows["tokens"].where(keeps_tokens(rows["policy"]), 0)
     return rows

@@ -73,7 +73,8 @@ class RecordedRun:
     def batch(self) -> pd.DataFrame:
         """The rows of `batch` by request and pass, with what was there before.
 
-        `end_tokens` are in the cache after the pass; `previous_step` and `previous_tokens` are of
+        `end_tokens` are in the cache after the pass, and its blocks are of `slot_tokens`: of a
+        prompt that is computed in chunks, vLLM 0.4.2 gave all of them at once. `previous_step` and `previous_tokens` are of
         the request's row before (-1 and 0 of its first one); `preempted_step` is the pass whose
         scheduling last preempted it (-1 if none).
         """
@@ -83,8 +84,21 @@ class RecordedRun:
         rows["previous_step"] = own["step"].shift(fill_value=-1)
         rows["previous_tokens"] = own["end_tokens"].shift(fill_value=0)
         lost = self.preemptions.loc[self.preemptions["event"] == "preempt", [*OF_REQUEST, "step"]]
+        rows["slot_tokens"] = rows["end_tokens"]
+        if self.section("cache").get("admission") == VLLM_0_4_2:
+            rows["slot_tokens"] = np.maximum(rows["end_tokens"], self._whole_prompts(rows))
         rows["preempted_step"] = latest(rows, lost.rename(columns={"step": "at"}))
         return rows
+
+    def _whole_prompts(self, rows: pd.DataFrame) -> pd.Series:
+        """Of each row the tokens of its prompt, output to be computed again included.
+
+        0 of rows that decode.
+        """
+        prompts = self.requests[[*OF_REQUEST, "prompt_tokens"]]
+        prompt = rows[OF_REQUEST].merge(prompts, how="left", on=OF_REQUEST)["prompt_tokens"]
+        given = rows.groupby(OF_REQUEST)["sampled_tokens"].cumsum() - rows["sampled_tokens"]
+        return (prompt.fillna(0) + given).where(rows["phase"] == "prefill", 0).astype(np.int64)
 
     @cached_property
     def ended(self) -> pd.DataFrame:
@@ -118,7 +132,10 @@ class RecordedRun:
 
     @cached_property
     def stays(self) -> pd.DataFrame:
-        """One row a stay: `repeat`, `step` it begins with, `until` (exclusive), `tokens`."""
+        """One row a stay: `repeat`, `step` it begins with, `until` (exclusive), `tokens`.
+
+        `slot_tokens` are those that its blocks are of.
+        """
         rows = self.batch
         following = rows.groupby(OF_REQUEST)["step"].shift(-1)
         lost = self.preemptions.loc[self.preemptions["event"] == "preempt", [*OF_REQUEST, "step"]]
@@ -131,6 +148,7 @@ class RecordedRun:
                 "step": rows["step"],
                 "until": until,
                 "tokens": rows["end_tokens"],
+                "slot_tokens": rows["slot_tokens"],
             }
         )
 

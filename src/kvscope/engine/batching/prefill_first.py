@@ -20,10 +20,10 @@ class PrefillFirst(BatchingPolicy):
         first = scheduler.waiting[0] if len(scheduler.waiting) else None
         # With a full cache most passes would have vLLM refuse it.
         if first is not None and not swapped_out(first) and scheduler.has_room(first):
-            with scheduler.running_hidden(), scheduler.admitting(lambda r: not swapped_out(r)):
+            with scheduler.hide_running(), scheduler.admit_only(lambda r: not swapped_out(r)):
                 scheduled = schedule()
             if scheduled.total_num_scheduled_tokens:
                 return scheduled
-            scheduler.take_back(scheduled)
-        with scheduler.admitting(swapped_out):
+            scheduler.undo_empty_schedule(scheduled)
+        with scheduler.admit_only(swapped_out):
             return schedule()

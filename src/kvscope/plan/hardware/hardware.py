@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError
 from kvscope.errors import BadInput
 from kvscope.files import sha256_of
 from kvscope.plan import documents
-from kvscope.plan.complaints import nearest
+from kvscope.plan.complaints import suggestion
 from kvscope.plan.fields import Count, Part, Real
 
 DIRECTORY = Path(__file__).parent
@@ -70,7 +70,7 @@ def data_file(name: str) -> Path:
     """The data file of a name; BadInput if there is none."""
     if name not in names():
         raise BadInput(
-            f"device.hardware is {name!r:.60}{nearest(name, names())} but must be one of "
+            f"device.hardware is {name!r:.60}{suggestion(name, names())} but must be one of "
             f"{', '.join(names())}"
         )
     return DIRECTORY / f"{name}.yaml"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from kvscope.engine.overflow.copies import stretches
+from kvscope.engine.overflow.copies import contiguous_runs
 from kvscope.plan.devices.modeled import Modeled
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.hardware.cost import PassCost, copy_s
@@ -47,7 +47,7 @@ class Cost:
             piece_bytes = self.block_bytes / self.pieces
             return copy_s(self.hardware, copies, piece_bytes, self.memory, direction)
         moved = len(host_blocks) * self.block_bytes
-        copies = sum(1 for _ in stretches(host_blocks)) * self.pieces
+        copies = sum(1 for _ in contiguous_runs(host_blocks)) * self.pieces
         device_s, issue_s = copy_s(self.hardware, copies, moved / copies, self.memory, direction)
         # The device gathers or scatters the cache's blocks: it reads and writes each byte once.
         reads = self.hardware.memory_bytes_per_s * self.hardware.read_share
