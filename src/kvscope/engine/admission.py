@@ -10,8 +10,6 @@ from vllm.v1.request import Request, RequestStatus
 
 from kvscope.engine.scheduler import RecordingScheduler
 
-VLLM_0_4_2 = "vllm-0.4.2"
-
 
 def admit_as_0_4_2(scheduler: RecordingScheduler) -> None:
     """Have the scheduler admit and continue requests by the rules of vLLM 0.4.2.

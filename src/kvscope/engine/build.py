@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kvscope.engine.admission import VLLM_0_4_2, admit_as_0_4_2
+from kvscope.engine.admission import admit_as_0_4_2
 from kvscope.engine.attention.selection import check_layout, find_own_attention, select_attention
 from kvscope.engine.batching.policy import BatchingPolicy
 from kvscope.engine.checks import Comparisons
@@ -21,6 +21,7 @@ from kvscope.engine.weights import LOAD_FORMAT
 from kvscope.errors import BadInput
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.option import Option
+from kvscope.plan.parts import VLLM_0_4_2
 
 if TYPE_CHECKING:
     from kvscope.engine.attention.tracer import Tracer

@@ -7,6 +7,8 @@ from pydantic import Field
 from kvscope.plan.fields import Count, Gib, Part, Real, Tokens
 from kvscope.plan.models import Model
 
+VLLM_0_4_2 = "vllm-0.4.2"  # the release that the paper ran
+
 
 class EngineSettings(Part):
     """Limits of the engine, named as vLLM names them, and whose attention kernels it uses."""

@@ -14,6 +14,7 @@ import pandas as pd
 from kvscope.analyse.records import Records
 from kvscope.arraytypes import Bools, Ints
 from kvscope.oracle import NONE, Violations
+from kvscope.plan.parts import VLLM_0_4_2
 from kvscope.runfile import IMPORTED_FROM
 from kvscope.runschema import MEASURED
 
@@ -74,9 +75,9 @@ class RecordedRun:
         """The rows of `batch` by request and pass, with what was there before.
 
         `end_tokens` are in the cache after the pass, and its blocks are of `slot_tokens`: of a
-        prompt that is computed in chunks, vLLM 0.4.2 gave all of them at once. `previous_step` and `previous_tokens` are of
-        the request's row before (-1 and 0 of its first one); `preempted_step` is the pass whose
-        scheduling last preempted it (-1 if none).
+        prompt that is computed in chunks, vLLM 0.4.2 gave all of them at once. `previous_step` and
+        `previous_tokens` are of the request's row before (-1 and 0 of its first one);
+        `preempted_step` is the pass whose scheduling last preempted it (-1 if none).
         """
         rows = self.records.batch.sort_values([*OF_REQUEST, "step"], ignore_index=True)
         rows["end_tokens"] = rows["context_tokens"] + rows["scheduled_tokens"]
