@@ -35,7 +35,7 @@ FOLDS = 5
 
 @dataclass(frozen=True)
 class DecodeCost:
-    """The cost of decoding: seconds per pass, and per unit of each term (request, context token)."""
+    """The cost of decoding: seconds per pass, and per unit of each of TERMS."""
 
     constant_s: float
     of_term_s: dict[str, float]

@@ -26,7 +26,7 @@ LATEST_EPOCH_S = 2**33
 # ------------------------------------------------------------ tables
 
 MOST_ROWS_PER_BYTE, FREE_ROWS = 200, 1 << 20
-"""Most rows of a table for each byte of its file, beyond FREE_ROWS (pyarrow packs 50 equal rows)."""
+"""Most rows of a table per byte of its file, beyond FREE_ROWS (pyarrow packs 50 equal rows)."""
 
 # ------------------------------------------------------------ kernel_events.jsonl.zst
 

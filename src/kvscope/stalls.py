@@ -49,7 +49,7 @@ def uncovered_classes(measured: pd.DataFrame, warm_up: pd.DataFrame) -> list[str
 
 
 def comparison_keys(steps: pd.DataFrame) -> list[pd.Series]:
-    """The keys by which passes are grouped: shape class, whether it preempts, whether it resumes."""
+    """The keys that passes are grouped by: shape class, whether it preempts or resumes."""
     return [shape_classes(steps), steps["preempted_requests"] > 0, steps["resumed_requests"] > 0]
 
 

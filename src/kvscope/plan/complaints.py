@@ -1,4 +1,4 @@
-"""Converts validation errors to one sentence: the key, its value, what is allowed, where to fix it."""
+"""Converts validation errors to one sentence: key, value, what is allowed, where to fix it."""
 
 import difflib
 from collections.abc import Callable, Iterable, Sequence

@@ -76,7 +76,7 @@ class Composer:
         return chosen
 
     def path(self, name: str) -> Path:
-        """The file of this name in the first layer that has it, else its path in the first layer."""
+        """The file of this name in the first layer that has it, else its path in `config_dir`."""
         return self.files.get(name, self.dir / name)
 
     def check_option(self, group: str, option: Any, origin: str) -> None:

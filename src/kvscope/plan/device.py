@@ -88,7 +88,7 @@ class Device(Option):
         return 0
 
     def check(self, experiment: Conditions) -> None:
-        """Refuse an engine.attention that the device lacks, and values its kernels do not support."""
+        """Refuse an engine.attention that the device lacks, and values it does not support."""
         attention = experiment.engine.attention
         if attention not in self.attentions:
             raise impossible(

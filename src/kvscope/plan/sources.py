@@ -95,7 +95,7 @@ def is_unchanged(path: str, sha256: str) -> bool:
 
 
 def _stored_path(value: str, where: Location) -> str:
-    """The path that an experiment stores: relative if below the working directory, else absolute."""
+    """The stored path: relative if it is below the working directory, else absolute."""
     given = where.directory.absolute() / os.path.expanduser(value)
     try:
         path = given.parent.resolve() / given.name

@@ -68,7 +68,7 @@ def _passes(experiment: "Experiment", once: Work) -> float:
 
 
 def _flops(experiment: "Experiment", once: Work) -> float:
-    """Floating-point operations: 2 · weights per token, and 4 · width · layers per context token."""
+    """Floating-point operations: 2 · weights per token, 4 · width · layers per context token."""
     model = experiment.model
     weights = 2.0 * model.parameters * once.tokens
     return weights + 4.0 * model.hidden_size * model.layers * once.tokens * once.mean_tokens / 2
