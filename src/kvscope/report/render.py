@@ -59,7 +59,7 @@ def _tenth(number: re.Match[str]) -> str:
     return f"{float(number[0]):.1f}".removesuffix(".0")
 
 
-def printed(drawing: Drawing) -> Printed:
+def print_figure(drawing: Drawing) -> Printed:
     """The first view on white paper."""
     image = svg(drawing)
     return Printed(image, vl_convert.svg_to_pdf(image), vl_convert.svg_to_png(image, PNG_SCALE))
@@ -75,7 +75,7 @@ def svg(drawing: Drawing) -> str:
     return image
 
 
-def packed(text: str) -> str:
+def pack(text: str) -> str:
     """Text for a script element of the page: compressed (zlib), then base64."""
     return _base64(zlib.compress(text.encode(), 9))
 

@@ -11,7 +11,7 @@ from kvscope.analyse.access import Trace
 from kvscope.analyse.events import read_events
 from kvscope.analyse.reuse import Reuses, reuses_of
 from kvscope.report.data import Run, StudyData
-from kvscope.report.figures.accesses import traced
+from kvscope.report.figures.accesses import traced_runs
 from kvscope.report.figures.distribution import Distribution, distribution
 from kvscope.report.figures.figure import Drawing, Figure, number, text
 from kvscope.report.figures.lines import Lines, lines_drawing
@@ -37,7 +37,7 @@ def reuses(trace: Trace) -> Reuses:
 
 def shown(study: StudyData) -> list[tuple[Run, Trace]]:
     """The first experiments whose every pass was traced, each with its first repeat's trace."""
-    runs = [(run, run.trace.of_repeat(run.repeats[0])) for run in traced(study) if run.trace]
+    runs = [(run, run.trace.of_repeat(run.repeats[0])) for run in traced_runs(study) if run.trace]
     return [(run, trace) for run, trace in runs if trace.all_passes][:MOST_LINES]
 
 

@@ -11,7 +11,7 @@ from kvscope.report.figures.accesses import (
     clock_note,
     lane_height,
     stack_of,
-    traced,
+    traced_runs,
 )
 from kvscope.report.figures.figure import NUMBER, Drawing, Figure, Spec, View, grid, plot_width
 
@@ -28,7 +28,7 @@ X_AXIS = {"tickCount": 2, "format": NUMBER, "labelFlush": True}
 
 def draw(study: StudyData) -> Drawing | None:
     """For each experiment and layer a row of its writes and one of its reads, a column a pass."""
-    runs = traced(study)[:MOST_RUNS]
+    runs = traced_runs(study)[:MOST_RUNS]
     parts = [(run, *part) for run in runs for part in _parts(run, 2 if len(runs) == 1 else 1)]
     if not parts:
         return None

@@ -14,7 +14,7 @@ from kvscope.report.figures.accesses import (
     lane_height,
     request_axis,
     stack_of,
-    traced,
+    traced_runs,
 )
 from kvscope.report.figures.figure import NUMBER, PAPER, Drawing, Figure, Spec, View
 from kvscope.report.words import plural
@@ -29,7 +29,7 @@ LABEL_PX = 150
 
 def draw(study: StudyData) -> Drawing | None:
     """A view for each experiment, layer and forward pass, by request and by block number."""
-    runs = traced(study)
+    runs = traced_runs(study)
     shown = runs[:MOST_EXPERIMENTS]
     views = [view for run in shown for view in _views(run, MOST_EVENTS_A_PAGE // len(shown))]
     if not views:
@@ -46,7 +46,7 @@ def _views(run: Run, most_events: int) -> Iterator[View]:
     assert run.trace
     path, repeat = run.trace.path, run.repeats[0]
     parts = traced_parts(path, repeat)
-    passes, layers = within(parts, most_events)
+    passes, layers = passes_and_layers(parts, most_events)
     phases = phases_of(parts)
     events = read_events(path, repeat, passes, layers)
     events = events.take(np.argsort(events.start_ns, kind="stable"))
@@ -95,7 +95,7 @@ def _chart(chart: Spec) -> Spec:
     }
 
 
-def within(parts: pd.DataFrame, most_events: int) -> tuple[list[int], list[int]]:
+def passes_and_layers(parts: pd.DataFrame, most_events: int) -> tuple[list[int], list[int]]:
     """The passes and layers to show: whole passes from the first on, at least one.
 
     All layers if FEWEST_PASSES fit so; otherwise the first and the last, or the first alone.

@@ -18,7 +18,7 @@ TIME = "time since the start of the repeat (s)"
 STEPS: dict[str, Any] = {"interpolate": "step-after", "clip": True}
 
 
-def recorded(study: StudyData) -> list[Run]:
+def runs_with_passes(study: StudyData) -> list[Run]:
     """The complete experiments that have a repeat to show."""
     return [run for run in study.complete if run.has_passes]
 
@@ -34,7 +34,7 @@ def multiples(
     `columns_of` gives what is drawn of the passes, with those of `thin.passes`; `more` gives
     further rows, with their `start_s`.
     """
-    runs = recorded(study)[:MOST]
+    runs = runs_with_passes(study)[:MOST]
     if not runs:
         return None
     frames = []
@@ -58,7 +58,7 @@ def multiples(
         },
         "resolve": {"axis": {"x": "independent"}},
     }
-    count = len(recorded(study))
+    count = len(runs_with_passes(study))
     note = f"The first {MOST} of {plural(count, 'experiment')}." if count > MOST else ""
     view = View(chart, {"passes": pd.concat(frames, ignore_index=True)}, note=note)
     return Drawing((view,), label_px=LABEL_PX)

@@ -5,7 +5,7 @@ from kvscope.report.figures.over_experiments import Panel, over_experiments
 from kvscope.report.words import BEYOND_AMPLE, OVERHEAD_NET, OVERHEAD_PAPER, PREEMPTIONS
 
 
-def preempting(run: Run) -> bool:
+def preempts(run: Run) -> bool:
     """Whether it preempts, or may once it has run."""
     return not run.complete or run.number(PREEMPTIONS.metric).value > 0
 
@@ -22,6 +22,6 @@ FIGURE = over_experiments(
         Panel("Resume overhead", (OVERHEAD_PAPER, OVERHEAD_NET)),
         Panel("Makespan beyond ample", (BEYOND_AMPLE,)),
     ],
-    wanted=preempting,
+    wanted=preempts,
     lead=OVERHEAD_NET,
 )

@@ -1,7 +1,7 @@
 """What one preemption costs, and how fast blocks are copied where it swaps."""
 
 from kvscope.report.figures.over_experiments import Panel, over_experiments
-from kvscope.report.figures.resume_overhead import preempting
+from kvscope.report.figures.resume_overhead import preempts
 from kvscope.report.words import COST_OF_ONE, HOST_PEAK, SWAP_BANDWIDTH
 
 FIGURE = over_experiments(
@@ -14,5 +14,5 @@ FIGURE = over_experiments(
         Panel("Swap bandwidth", (SWAP_BANDWIDTH,)),
         Panel("Host pool", (HOST_PEAK,)),
     ],
-    wanted=preempting,
+    wanted=preempts,
 )
