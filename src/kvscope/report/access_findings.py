@@ -38,8 +38,8 @@ def idle_blocks(study: StudyData) -> list[str]:
     subject = f"In {plural(len(runs), 'traced experiment')} a block of a layer is idle"
     share, time = (_range(runs, shown) for shown in (IDLE_SHARE, IDLE_P50))
     return [
-        f"{subject} for {share} of the time from its first to its last access; the median idle time "
-        f"between two accesses is {time}."
+        f"{subject} for {share} of the time from its first to its last access; the median idle "
+        f"time between two accesses is {time}."
     ]
 
 

@@ -15,7 +15,7 @@ from kvscope.layout import experiment_directory
 from kvscope.oracle import Verdict
 from kvscope.plan import documents, manifest
 from kvscope.plan.figures import Axes
-from kvscope.reading import opened
+from kvscope.reading import open_file
 from kvscope.report import settings
 from kvscope.report.data import (
     DAMAGED,
@@ -171,7 +171,7 @@ def load_run(directory: Path, run_id: str, label: str, varied: dict[str, Any]) -
             raise BadInput(f"{directory / RUN_FILE}: is the record of another experiment, {other}")
         if run.facts["status"] != COMPLETE:
             return _without_results(run, FAILED, run.facts.get("reason") or "no reason recorded")
-        if found := runfile.changes(directory, run.facts):
+        if found := runfile.file_problems(directory, run.facts):
             raise BadInput(found[0])
     except BadInput as error:
         return _without_results(run, DAMAGED, str(error))
@@ -186,7 +186,7 @@ def with_metrics(run: Run) -> Run:
             collected = run.records.account(COLLECTED)
             accounts.require_unchanged(below, collected, tables.KV_EVENTS.file)
         metrics, analysed = run.records.metrics, run.records.account(ANALYSED)
-    except accounts.Stale as error:
+    except accounts.StaleResult as error:
         return _without_results(run, STALE, str(error))
     except BadInput as error:
         stage = COLLECTED if TRACING in run.facts else ANALYSED
@@ -234,7 +234,7 @@ def log_of(run: Run, status: str) -> Path:
             log = run.records.tables_directory / name
             if log.exists() and log.stat().st_size:
                 return log
-    return runfile.log_of(run.directory)
+    return runfile.log_path(run.directory)
 
 
 def read_settings(directory: Path) -> dict[str, Any]:
@@ -252,7 +252,7 @@ def read_settings(directory: Path) -> dict[str, Any]:
 def tail(path: Path) -> str:
     """The last lines of a log, empty if there is none that can be read."""
     try:
-        with opened(path) as file:
+        with open_file(path) as file:
             file.seek(max(0, path.stat().st_size - LOG_BYTES))
             text = file.read(LOG_BYTES).decode(errors="replace")
     except BadInput:
