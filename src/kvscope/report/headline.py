@@ -1,4 +1,4 @@
-"""The headline of a page: what the study shows above all, in one sentence with its number."""
+"""The headline of a page: the main result of the study, in one sentence with its number."""
 
 import math
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""The page of a study: one HTML file that needs nothing else, not even a network."""
+"""The page of a study: one self-contained HTML file."""
 
 import os
 import shlex

@@ -87,9 +87,9 @@ FIGURE = Figure(
     "access_pattern",
     "Accesses to the KV cache",
     f"The first {MOST_PASSES} traced forward passes of the first repeat: each bar is one access "
-    "of an attention kernel to one block, from its start to its end; short ones are drawn longer, "
-    "to be seen. Blocks stand above each other in the order of their place in the request, "
-    "requests by their number, each in its colour. Each plot has a scale of its own. Of more than "
-    f"{MOST_EVENTS:,} accesses in one plot an even sample is drawn, and the figure says so.",
+    "of an attention kernel to one block, from its start to its end; short accesses are drawn "
+    "longer, so that they are visible. Blocks are stacked in the order of their position in the "
+    "request, requests by their number, each in its colour. Each plot has its own scale. Of more "
+    f"than {MOST_EVENTS:,} accesses in one plot, an even sample is drawn.",
     draw,
 )

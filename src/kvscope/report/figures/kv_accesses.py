@@ -1,4 +1,4 @@
-"""Every access to the KV cache of one forward pass and layer, to look at closely."""
+"""Every access to the KV cache in one forward pass and layer."""
 
 from collections.abc import Iterator
 
@@ -19,7 +19,7 @@ from kvscope.report.figures.accesses import (
 from kvscope.report.figures.figure import NUMBER, PAPER, Drawing, Figure, Spec, View
 from kvscope.report.words import plural
 
-# More make a page slow; what is left out is said on it.
+# Above these limits a page is slow; it says what it leaves out.
 MOST_EVENTS_A_PAGE = 120_000
 MOST_EVENTS = 20_000  # of a pass and layer
 MOST_EXPERIMENTS = 6
@@ -115,8 +115,8 @@ FIGURE = Figure(
     "KV accesses",
     "Single accesses of attention kernels to blocks of the KV cache, from their start to their "
     "end: K in the upper half of a block's height, V (paler) in the lower half, each KV head on a "
-    "line of its own. Drag to move, turn the wheel with Ctrl to zoom, double-click to go back; "
-    "select a request below to see it alone.",
+    "line of its own. Drag to move, Ctrl and wheel to zoom, double-click to reset; click a request "
+    "in the legend to show it alone.",
     draw,
     section="accesses",
 )

@@ -1,4 +1,4 @@
-"""How full the KV cache and the host pool are while a repeat runs, and who is preempted when."""
+"""KV cache and host pool in use during a repeat, with preemptions and resumptions."""
 
 from typing import Any
 

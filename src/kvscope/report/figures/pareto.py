@@ -1,4 +1,4 @@
-"""Throughput against latency: what one costs of the other, and which experiments nothing beats."""
+"""Throughput against latency, and the experiments on the Pareto front."""
 
 import math
 from collections.abc import Iterator
@@ -123,7 +123,7 @@ def _overlap(one: Box, other: Box) -> bool:
 
 
 def front(points: pd.DataFrame) -> pd.DataFrame:
-    """The points that no other beats: none has more throughput (`y`) at no more latency (`x`)."""
+    """The points for which no other has more throughput (`y`) at no more latency (`x`)."""
     ordered = points.sort_values(["x", "y"], ascending=[True, False])
     best = ordered["y"].cummax().shift(fill_value=-math.inf)
     return ordered.loc[ordered["y"] > best, ["x", "y"]]

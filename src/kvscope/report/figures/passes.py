@@ -7,11 +7,11 @@ import pandas as pd
 
 from kvscope.report.data import Run, StudyData
 from kvscope.report.figures.figure import Drawing, Spec, View, number, plot_width, text
-from kvscope.report.thin import passes, thin
+from kvscope.report.thin import merged_passes, passes, thin
 from kvscope.report.words import plural
 
 MOST = 8  # experiments; the step timelines show them all
-MOST_PASSES = 500  # of a repeat: more than a plot has pixels
+MOST_PASSES = 300  # of a repeat: as many as a plot on paper has pixels
 COLUMNS = 2
 LABEL_PX = 56
 TIME = "time since the start of the repeat (s)"
@@ -59,6 +59,9 @@ def multiples(
         "resolve": {"axis": {"x": "independent"}},
     }
     count = len(runs_with_passes(study))
-    note = f"The first {MOST} of {plural(count, 'experiment')}." if count > MOST else ""
-    view = View(chart, {"passes": pd.concat(frames, ignore_index=True)}, note=note)
+    notes = [f"The first {MOST} of {plural(count, 'experiment')}."] if count > MOST else []
+    most = max(len(run.steps(run.repeats[0])) for run in runs)
+    if (merged := merged_passes(most, MOST_PASSES)) > 1:
+        notes.append(f"Up to {merged} consecutive passes are drawn as one.")
+    view = View(chart, {"passes": pd.concat(frames, ignore_index=True)}, note=" ".join(notes))
     return Drawing((view,), label_px=LABEL_PX)

@@ -1,4 +1,4 @@
-"""Every forward pass of one repeat: what it computed, who waited, how full the cache was."""
+"""Every forward pass of one repeat: its tokens, requests, events and the cache in use."""
 
 from collections.abc import Iterator
 from itertools import product
@@ -24,7 +24,7 @@ from kvscope.report.figures.passes import STEPS, TIME, runs_with_passes
 from kvscope.report.thin import merged_passes, passes, thin
 from kvscope.report.words import plural
 
-# A page of more than this opens and scrolls slowly; what is left out is said on the page.
+# Above these limits a page opens and scrolls slowly; the page says what it leaves out.
 MOST_EXPERIMENTS = 60
 MOST_PASSES_A_REPEAT = 4000
 MOST_PASSES_A_PAGE = 160_000
@@ -251,8 +251,8 @@ def _note(run: Run, repeat: int, steps: pd.DataFrame) -> str:
 FIGURE = Figure(
     "step_timeline",
     "Step timelines",
-    "Every forward pass of one repeat: what it computed, who waited, how full the cache was. All "
-    "rows move together: drag in the strip below them to zoom, double-click to go back.",
+    "Every forward pass of one repeat: its tokens, preemptions and resumptions, requests, and the "
+    "cache in use. Drag in the strip below to zoom all rows, double-click to reset.",
     draw,
     section="timeline",
 )
