@@ -205,7 +205,7 @@ def _values(row: Row, metrics: Sequence[Display]) -> Spec:
     return {
         "title": None,
         "scale": {"domain": [low, high], "nice": True},
-        "axis": {"tickCount": 4, "format": NUMBER, "grid": True},
+        "axis": {"tickCount": 4, "format": NUMBER, "grid": True, "labelOverlap": "greedy"},
     }
 
 
