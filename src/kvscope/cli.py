@@ -419,7 +419,7 @@ def _add_report(commands: Commands) -> None:
 
 
 def _report(given: argparse.Namespace) -> int:
-    from kvscope.report.figures.registry import drawings, lacking
+    from kvscope.report.figures.registry import drawings, missing_figures
     from kvscope.report.load import load
     from kvscope.report.study import write_report
     from kvscope.report.summary import refusals, summary
@@ -427,7 +427,7 @@ def _report(given: argparse.Namespace) -> int:
     found = load(given.what, given.results)
     drawn = drawings(found)
     print(write_report(found, drawn, given.results, given.out))
-    print("\n".join([*summary(found), *lacking(found, drawn)]))
+    print("\n".join([*summary(found), *missing_figures(found, drawn)]))
     if refused := refusals(found):
         raise KvscopeError("not shown: " + ", ".join(refused))
     return EXIT_DONE
