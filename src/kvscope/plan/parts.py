@@ -1,4 +1,4 @@
-"""The parts of an experiment that are not options, and what options may look at of it."""
+"""The parts of an experiment that are not options, and the view of it that options get."""
 
 from typing import Annotated, ClassVar, Literal, Protocol
 
@@ -11,7 +11,7 @@ VLLM_0_4_2 = "vllm-0.4.2"  # the release that the paper ran
 
 
 class EngineSettings(Part):
-    """Limits of the engine, named as vLLM names them, and whose attention kernels it uses."""
+    """Limits of the engine, with vLLM's names, and the attention kernels that it uses."""
 
     max_model_len: Tokens
     max_num_batched_tokens: Tokens
@@ -20,11 +20,11 @@ class EngineSettings(Part):
 
 
 class CacheSettings(Part):
-    """The KV cache: tokens per block, and how many blocks, or how many GiB, requests can use.
+    """The KV cache: tokens per block, and its size in blocks or GiB that requests can use.
 
-    `layout` tells what is contiguous: a block's part of one layer, of its K and of its V apart, or
-    a block with all layers. `watermark` is the share of blocks that stays free when a waiting
-    request is admitted; `admission` says by whose rules requests are admitted and go on.
+    `layout` is what is contiguous in memory: a block's part of one layer, its K and its V apart, or
+    a block with all its layers. `watermark` is the share of blocks that stays free when a waiting
+    request is admitted; `admission` names the vLLM whose rules admit and continue requests.
     """
 
     one_of: ClassVar[tuple[str, ...]] = ("blocks", "gib")
@@ -45,8 +45,8 @@ class CacheSettings(Part):
 class TracingSettings(Part):
     """Which KV events the attention kernels record.
 
-    Of the forward passes, layers and KV heads, those whose number is a multiple of a stride.
-    `buffer_events` bounds the events that a buffer, and so one pass, can hold in memory.
+    Forward passes, layers and KV heads are recorded if their number is a multiple of the stride.
+    `buffer_events` is the capacity of a buffer, and so the most events of one pass.
     """
 
     name: Literal["none", "sampled", "full"]
@@ -63,7 +63,7 @@ class ProfilerSettings(Part):
 
 
 class Conditions(Protocol):
-    """What an option works with: an `Experiment`, as devices, workloads and policies see it."""
+    """The view of an `Experiment` that devices, workloads and policies get."""
 
     @property
     def model(self) -> Model:
