@@ -483,7 +483,7 @@ def _add_check(commands: Commands) -> None:
 
 def _check(given: argparse.Namespace) -> int:
     from kvscope.analyse.check import checked
-    from kvscope.analyse.checklist import counted, lines
+    from kvscope.analyse.checklist import format_lines, summary
 
     complaints = 0
     for run in given.runs:
@@ -492,9 +492,9 @@ def _check(given: argparse.Namespace) -> int:
         for complaint in found.complaints:
             print(f"kvscope: {complaint}", file=sys.stderr)
         if found.verdicts:
-            print(f"{run}: {counted(found.verdicts)}")
+            print(f"{run}: {summary(found.verdicts)}")
             if not given.brief:
-                print("\n".join(lines(found.verdicts)))
+                print("\n".join(format_lines(found.verdicts)))
     return EXIT_FAILED if complaints else EXIT_DONE
 
 

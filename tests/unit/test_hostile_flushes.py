@@ -47,8 +47,8 @@ def sound_or_refused(content: bytes) -> int | None:
         events.validate(full=True)
         assert len(events) == account["rows"]
         assert all(verdict["violations"] >= 0 for verdict in account["oracles"].values())
-        rising = np.all(np.less_equal(events["start_ns"], events["end_ns"]))
-        assert rising or account["oracles"]["event_outside_kernel"]["violations"]
+        delta_encoded = np.all(np.less_equal(events["start_ns"], events["end_ns"]))
+        assert delta_encoded or account["oracles"]["event_outside_kernel"]["violations"]
         tables.read(tables.KV_KERNELS, path.parent / "out" / "kv_kernels.parquet")
         return account["rows"]
 

@@ -28,7 +28,7 @@ ACCESS_FREE_SHARE = "kv_access_free_share"
 
 
 @dataclass(frozen=True)
-class Trace:
+class KvTrace:
     """The KV events of a run, or of one of its repeats, which are read when they are needed.
 
     Whether all layers, heads and passes were traced, or a sample of them; `block_bytes` is the
@@ -44,7 +44,7 @@ class Trace:
     repeat: int = 0
     preemptions: Path | None = None
 
-    def of_repeat(self, number: int) -> "Trace":
+    def of_repeat(self, number: int) -> "KvTrace":
         """The events of one repeat."""
         return replace(self, repeat=number)
 
@@ -77,7 +77,7 @@ class Trace:
         return 1 - self._summary.covered_ns / duration_ns
 
 
-def trace_of(run: Path, facts: dict[str, Any]) -> Trace | None:
+def find_trace(run: Path, facts: dict[str, Any]) -> KvTrace | None:
     """The trace of a run's directory; None if no KV event was traced, or the run failed.
 
     A run that was traced has a trace, collected or not: to read it may fail.
@@ -91,7 +91,7 @@ def trace_of(run: Path, facts: dict[str, Any]) -> Trace | None:
     layer, head, step = (tracing.get(f"{of}_stride", 1) == 1 for of in ("layer", "head", "step"))
     block_bytes = engine.get("block_bytes", math.nan) / layers
     preemptions = run / tables.PREEMPTIONS.file
-    return Trace(path, layer, head, step, block_bytes, preemptions=preemptions)
+    return KvTrace(path, layer, head, step, block_bytes, preemptions=preemptions)
 
 
 def has_rows(path: Path) -> bool:
@@ -108,7 +108,7 @@ class _Summary:
     covered_ns: int
 
 
-def _summary(trace: Trace) -> _Summary:
+def _summary(trace: KvTrace) -> _Summary:
     events = read_events(trace.path, trace.repeat)
     totals = _Totals()
     for batch in events.batches():
@@ -171,7 +171,7 @@ class _Totals:
         self.tokens += int(reads.tokens.sum())
         self.tokens_once += int(np.maximum.reduceat(reads.tokens, of_kind).sum())
 
-    def metrics(self, trace: Trace) -> dict[str, float]:
+    def metrics(self, trace: KvTrace) -> dict[str, float]:
         """What the sums amount to."""
         lags = np.concatenate(self.lags) if self.lags else np.empty(0, np.int64)
         found = _percentiles("kv_lag", lags)
@@ -182,7 +182,7 @@ class _Totals:
         return found
 
 
-def _reuse_metrics(trace: Trace, bursts: Bursts) -> dict[str, float]:
+def _reuse_metrics(trace: KvTrace, bursts: Bursts) -> dict[str, float]:
     found = _percentiles("kv_burst", bursts.duration_ns) if trace.all_heads else {}
     if not trace.all_passes:
         return found

@@ -14,8 +14,8 @@ from kvscope.analyse.metric import Metric
 from kvscope.analyse.metrics import METRICS
 from kvscope.analyse.reason import Reason
 from kvscope.analyse.records import Records, disturbances, read_records
-from kvscope.analyse.statistics import Estimate, estimate, widened
-from kvscope.analyse.validity import reasons_against
+from kvscope.analyse.statistics import Estimate, estimate, widen
+from kvscope.analyse.validity import find_reasons
 from kvscope.runfile import run_sha256
 
 
@@ -27,7 +27,7 @@ def analyse(run: Path, out: Path) -> pd.DataFrame:
     """
     records = read_records(run)
     verdicts = checklist(records, collected=True)
-    reasons = reasons_against(records, verdicts)
+    reasons = find_reasons(records, verdicts)
     frame = metrics_of(records, reasons, run_sha256(run))
     accounts.begin(out, ANALYSED)
     tables.write(tables.METRICS, frame, out / tables.METRICS.file)
@@ -48,7 +48,7 @@ def metrics_of(records: Records, reasons: list[Reason], run_sha256: str) -> pd.D
     known = (
         METRICS if len(records.steps) else access_metrics.METRICS
     )  # published kernels have no passes
-    found = {m.name: _estimated(m, repeats if m in known else []) for m in METRICS}
+    found = {m.name: _estimate_over_repeats(m, repeats if m in known else []) for m in METRICS}
     values = pd.DataFrame([vars(one) for one in found.values()])
     columns = {
         "experiment_id": facts["experiment_id"],
@@ -66,9 +66,9 @@ def metrics_of(records: Records, reasons: list[Reason], run_sha256: str) -> pd.D
     return pd.DataFrame(columns)[tables.METRICS.names]
 
 
-def _estimated(metric: Metric, repeats: list[Records]) -> Estimate:
+def _estimate_over_repeats(metric: Metric, repeats: list[Records]) -> Estimate:
     """A metric over the repeats, its interval widened by the mean uncertainty of its method."""
     found = estimate([metric.of(repeat) for repeat in repeats])
     if metric.uncertainty is None or found.count < 2:
         return found
-    return widened(found, float(np.mean([metric.uncertainty(repeat) for repeat in repeats])))
+    return widen(found, float(np.mean([metric.uncertainty(repeat) for repeat in repeats])))

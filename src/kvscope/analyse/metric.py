@@ -52,7 +52,7 @@ def metric(
     return declared
 
 
-def registered() -> list[Metric]:
+def plugin_metrics() -> list[Metric]:
     """The metrics of other packages; BadInput if an entry point gives something else."""
     found = []
     for point in entry_points(group=GROUP):

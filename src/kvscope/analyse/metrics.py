@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from kvscope.analyse import access_metrics, overhead
-from kvscope.analyse.metric import Metric, metric, registered
+from kvscope.analyse.metric import Metric, metric, plugin_metrics
 from kvscope.analyse.records import Records
 from kvscope.arraytypes import Floats
 from kvscope.passes import DECODE, MIXED, PREFILL
@@ -208,7 +208,7 @@ def stall_time_s(records: Records) -> float:
     all repeats, as for the flag, see below
     """
     stalled = records.steps.loc[records.steps["stalled"].astype(bool), "duration_s"]
-    return float((stalled - records.baseline.usual_s.loc[stalled.index]).sum())
+    return float((stalled - records.pass_durations.usual_s.loc[stalled.index]).sum())
 
 
 OWN: tuple[Metric, ...] = (
@@ -244,6 +244,6 @@ OWN: tuple[Metric, ...] = (
     stall_time_s,
     *access_metrics.METRICS,
 )
-METRICS = (*OWN, *registered())
+METRICS = (*OWN, *plugin_metrics())
 
 BY_NAME: dict[str, Metric] = {metric.name: metric for metric in METRICS}

@@ -29,7 +29,7 @@ class Outputs:
 
 
 @dataclass(frozen=True)
-class Compared:
+class OutputGroup:
     """Experiments that must agree, by name, those of them that preempted, and what came of it.
 
     `requests` were served by two of them or more, `differing` of these not with the same tokens.
@@ -41,19 +41,19 @@ class Compared:
     differing: int
 
 
-def compared(experiments: Mapping[str, Outputs]) -> list[Compared]:
+def compare_outputs(experiments: Mapping[str, Outputs]) -> list[OutputGroup]:
     """Every group of two experiments or more that must give the same tokens."""
     groups: dict[str, dict[str, Outputs]] = defaultdict(dict)
     for name, one in experiments.items():
         if one.settings.get("model", {}).get("dtype") == FLOAT32:
             groups[_same_tokens(one.settings)][name] = one
-    return [_compared(group) for group in groups.values() if len(group) > 1]
+    return [_compare_group(group) for group in groups.values() if len(group) > 1]
 
 
-def _compared(group: Mapping[str, Outputs]) -> Compared:
+def _compare_group(group: Mapping[str, Outputs]) -> OutputGroup:
     hashes = pd.concat([one.sha256 for one in group.values()])
     found = hashes.groupby(level=0).agg(["size", "nunique"])
-    return Compared(
+    return OutputGroup(
         names=tuple(group),
         preempted=tuple(name for name, one in group.items() if one.preempted),
         requests=int((found["size"] > 1).sum()),
@@ -71,12 +71,12 @@ def output_hashes(requests: pd.DataFrame) -> pd.Series:
 def _same_tokens(settings: Mapping[str, Any]) -> str:
     """The settings that tokens depend on, as text: not when requests arrive or time out."""
     workload = settings.get("workload", {})
-    requests = {key: value for key, value in workload.items() if key not in UNSEEN}
+    requests = {key: value for key, value in workload.items() if key not in IRRELEVANT_TO_TOKENS}
     device = settings.get("device", {}).get("name")
     return json.dumps(
         [settings.get("model"), settings.get("seed"), requests, device], sort_keys=True
     )
 
 
-UNSEEN = ("arrival", "rate_per_s", "timeout_s", "path", "tokenizer")
+IRRELEVANT_TO_TOKENS = ("arrival", "rate_per_s", "timeout_s", "path", "tokenizer")
 """Settings of a workload that tokens do not depend on; what is in its files is by their hash."""

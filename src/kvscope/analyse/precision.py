@@ -13,7 +13,7 @@ from kvscope.plan.repeats import MINIMUM_REPEATS
 MOST_DESCRIBED = 3
 
 
-def imprecise(records: Records) -> list[Reason]:
+def check_precision(records: Records) -> list[Reason]:
     """The throughput's interval is as narrow as `repeats.until` asks, if it asks.
 
     It is computed anew from the tables: what run.json says of it is not taken on trust.
@@ -30,10 +30,10 @@ def imprecise(records: Records) -> list[Reason]:
     which = "undisturbed " if len(found) < len(records.numbers) else ""
     times = f"{len(found)} {which}repeat{'' if len(found) == 1 else 's'}"
     detail = f"{known}, ± {percent(until)} asked, after {times}"
-    return [NOT_PRECISE.with_detail(with_disturbance(detail, records.facts))]
+    return [NOT_PRECISE.with_detail(add_disturbance(detail, records.facts))]
 
 
-def disturbed_too_often(records: Records) -> list[Reason]:
+def check_disturbance(records: Records) -> list[Reason]:
     """Enough repeats were undisturbed for the metrics to be made of them alone.
 
     A load that lasts slows all repeats, and their interval is narrow around the wrong value.
@@ -44,10 +44,10 @@ def disturbed_too_often(records: Records) -> list[Reason]:
         return []
     counts = f"{len(undisturbed)} of {len(numbers)} repeats were undisturbed"
     detail = f"{counts}, at least {MINIMUM_REPEATS} are needed"
-    return [DISTURBED.with_detail(with_disturbance(detail, records.facts))]
+    return [DISTURBED.with_detail(add_disturbance(detail, records.facts))]
 
 
-def disturbed(facts: dict[str, Any]) -> str:
+def describe_disturbance(facts: dict[str, Any]) -> str:
     """Which repeats were disturbed and by what, in words; empty if none was.
 
     'repeat 1: other processes used 0.9 of 2 CPUs'
@@ -59,9 +59,9 @@ def disturbed(facts: dict[str, Any]) -> str:
     return "; ".join(described)
 
 
-def with_disturbance(detail: str, facts: dict[str, Any]) -> str:
+def add_disturbance(detail: str, facts: dict[str, Any]) -> str:
     """A reason's detail, and what disturbed the run, which may be its cause."""
-    return "; ".join(filter(None, (detail, disturbed(facts))))
+    return "; ".join(filter(None, (detail, describe_disturbance(facts))))
 
 
 def percent(share: float) -> str:

@@ -5,8 +5,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from kvscope.analyse.access import Trace, trace_of
-from kvscope.analyse.baseline import Baseline
+from kvscope.analyse.access import KvTrace, find_trace
+from kvscope.analyse.pass_durations import PassDurations
 from kvscope.errors import BadInput
 from kvscope.plan.documents import load_mapping
 from kvscope.plan.repeats import counted
@@ -26,16 +26,20 @@ class Records(Run):
         return load_mapping(path) if path.exists() else {}
 
     @cached_property
-    def trace(self) -> Trace | None:
+    def trace(self) -> KvTrace | None:
         """The KV events; None if there are none."""
         if self.repeat is None:
-            return trace_of(self.directory, self.facts)
+            return find_trace(self.directory, self.facts)
         return self.whole.trace and self.whole.trace.of_repeat(self.repeat)
 
     @cached_property
-    def baseline(self) -> Baseline:
+    def pass_durations(self) -> PassDurations:
         """What passes take as a rule: in the whole run, of which this may be one repeat."""
-        return Baseline(self.steps, self.batch) if self.repeat is None else self.whole.baseline
+        return (
+            PassDurations(self.steps, self.batch)
+            if self.repeat is None
+            else self.whole.pass_durations
+        )
 
     @property
     def disturbed(self) -> list[int]:

@@ -27,7 +27,7 @@ class Bursts:
     block: Int64s
     request: Int64s
     life: Int64s
-    fresh: Bools
+    fills_block: Bools
     start_ns: Int64s
     end_ns: Int64s
 
@@ -116,7 +116,7 @@ def _predecessors(bursts: Bursts) -> Int64s:
     kept = [of[later] == of[earlier] for of in (group, bursts.request, bursts.life)]
     same = np.logical_and.reduce(kept)
     before[later[same]] = earlier[same]
-    before[bursts.fresh] = -1
+    before[bursts.fills_block] = -1
     return before
 
 

@@ -49,9 +49,9 @@ def print_table(frame: pd.DataFrame) -> None:
     repeats = int(frame["repeats_valid"].max())
     verdict = "valid" if first["valid"] else f"not valid: {', '.join(_reasons(frame))}"
     print(first["experiment_id"])
-    print(textwrap.fill(f"{first['time_source']}, {_counted(repeats)}, {verdict}", WIDTH))
+    print(textwrap.fill(f"{first['time_source']}, {_repeats_text(repeats)}, {verdict}", WIDTH))
     rows = [("metric", "mean", "95 %", "")]
-    rows += [_cells(row, repeats) for row in _that_apply(frame).to_dict("records")]
+    rows += [_cells(row, repeats) for row in _drop_inapplicable(frame).to_dict("records")]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for name, value, half, unit in rows:
         sign = "±" if half else " "
@@ -60,7 +60,7 @@ def print_table(frame: pd.DataFrame) -> None:
         )
 
 
-def _that_apply(frame: pd.DataFrame) -> pd.DataFrame:
+def _drop_inapplicable(frame: pd.DataFrame) -> pd.DataFrame:
     pool = frame.loc[frame["metric"] == "host_block_utilization_peak", "value"].notna().any()
     absent = ~frame["value"].map(math.isfinite)
     if not pool:
@@ -78,7 +78,7 @@ def _cells(row: dict[Hashable, Any], repeats: int) -> tuple[str, str, str, str]:
         row["metric"],
         f"{value:,.{decimals}f}",
         "" if math.isnan(half) else f"{half:,.{decimals}f}",
-        unit if count == repeats else f"{unit} ({_counted(count)})",
+        unit if count == repeats else f"{unit} ({_repeats_text(count)})",
     )
 
 
@@ -101,7 +101,7 @@ def _decimals(value: float, half: float) -> int:
     return max(0, SIGNIFICANT_DIGITS - digits_before)
 
 
-def _counted(repeats: int) -> str:
+def _repeats_text(repeats: int) -> str:
     return f"{repeats} repeat{'' if repeats == 1 else 's'}"
 
 

@@ -31,7 +31,7 @@ def estimate(values: Sequence[float]) -> Estimate:
     return Estimate(mean, mean - half, mean + half, len(sample))
 
 
-def widened(found: Estimate, uncertainty: float) -> Estimate:
+def widen(found: Estimate, uncertainty: float) -> Estimate:
     """The estimate with the uncertainty of its method in its interval, too: √(half² + its²).
 
     The interval is never narrower than the uncertainty on either side.

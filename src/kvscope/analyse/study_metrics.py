@@ -23,7 +23,7 @@ UNKNOWN = Estimate(math.nan, math.nan, math.nan, 0)
 
 
 @dataclass(frozen=True)
-class Analysed:
+class ExperimentMetrics:
     """A complete experiment: its settings and its `metrics` table, indexed by metric."""
 
     settings: Mapping[str, Any]
@@ -41,21 +41,22 @@ class Analysed:
         return dict(zip(self.metrics.index, self.metrics.to_dict("records"), strict=True))
 
 
-def with_study_metrics(experiments: Sequence[Analysed]) -> list[pd.DataFrame]:
+def add_study_metrics(experiments: Sequence[ExperimentMetrics]) -> list[pd.DataFrame]:
     """The `metrics` table of each experiment of one study with the STUDY_METRICS added."""
     return [
-        _extended(one, ample) for one, ample in zip(experiments, amples(experiments), strict=True)
+        _add_rows(one, ample)
+        for one, ample in zip(experiments, find_ample_partners(experiments), strict=True)
     ]
 
 
-def amples(experiments: Sequence[Analysed]) -> list[Analysed | None]:
+def find_ample_partners(experiments: Sequence[ExperimentMetrics]) -> list[ExperimentMetrics | None]:
     """For each experiment that preempts: the one that shows it with an ample cache, if any.
 
     It differs in nothing but the cache's size and the overflow policy, never preempts, and neither
     of the two aborted a request. Of several, the one whose cache is emptiest at its peak: the
     largest.
     """
-    roomy: dict[str, list[Analysed]] = defaultdict(list)
+    roomy: dict[str, list[ExperimentMetrics]] = defaultdict(list)
     for one in experiments:
         if one.settings and one.estimate("preemptions").value == 0 and _served_all(one):
             roomy[_same_work(one.settings)].append(one)
@@ -67,7 +68,7 @@ def amples(experiments: Sequence[Analysed]) -> list[Analysed | None]:
     ]
 
 
-def _served_all(one: Analysed) -> bool:
+def _served_all(one: ExperimentMetrics) -> bool:
     """Whether no request was aborted: otherwise it did other work than its partner."""
     return not one.estimate("aborted_requests").value > 0
 
@@ -92,14 +93,14 @@ def difference(one: Estimate, other: Estimate) -> Estimate:
     return Estimate(value, value - half, value + half, count)
 
 
-def beyond_ample(one: Analysed, ample: Analysed | None) -> Estimate:
+def makespan_beyond_ample(one: ExperimentMetrics, ample: ExperimentMetrics | None) -> Estimate:
     """What preemptions cost in the end: the makespan, less that with an ample cache."""
     if ample is None:
         return UNKNOWN
     return difference(one.estimate("makespan_s"), ample.estimate("makespan_s"))
 
 
-def cost_of_one(one: Analysed) -> Estimate:
+def cost_per_preemption(one: ExperimentMetrics) -> Estimate:
     """Net resume overhead over preemptions; an interval if every repeat preempts as often."""
     overhead, preemptions = one.estimate("resume_overhead_net_s"), one.estimate("preemptions")
     if not preemptions.value > 0:
@@ -109,7 +110,7 @@ def cost_of_one(one: Analysed) -> Estimate:
     return Estimate(value, low, high, overhead.count)
 
 
-def bandwidth(one: Analysed) -> Estimate:
+def swap_bandwidth(one: ExperimentMetrics) -> Estimate:
     """Swapped bytes over the time of the copies; an interval if every repeat copies as much.
 
     The halves of the two times' intervals add up, which is wider than the interval of their sum.
@@ -127,13 +128,15 @@ def bandwidth(one: Analysed) -> Estimate:
     return Estimate(value, swapped.value / longest, swapped.value / shortest, count)
 
 
-def _extended(one: Analysed, ample: Analysed | None) -> pd.DataFrame:
+def _add_rows(one: ExperimentMetrics, ample: ExperimentMetrics | None) -> pd.DataFrame:
     rows = [_row(metric, one, ample) for metric in STUDY_METRICS]
     added = pd.DataFrame(rows, columns=tables.METRICS.names).astype(one.metrics.dtypes)
     return pd.concat([one.metrics, added.set_index("metric", drop=False)])
 
 
-def _row(metric: "StudyMetric", one: Analysed, ample: Analysed | None) -> dict[str, Any]:
+def _row(
+    metric: "StudyMetric", one: ExperimentMetrics, ample: ExperimentMetrics | None
+) -> dict[str, Any]:
     """A row of the `metrics` table: to be believed if all experiments behind it are."""
     found = metric.of(one, ample)
     first = one.metrics.iloc[0]
@@ -156,7 +159,7 @@ def _same_work(settings: Mapping[str, Any]) -> str:
     return json.dumps(rest, sort_keys=True)
 
 
-def _fullness(one: Analysed) -> float:
+def _fullness(one: ExperimentMetrics) -> float:
     return one.estimate("kv_block_utilization_peak").value
 
 
@@ -181,7 +184,7 @@ class StudyMetric:
     unit: str
     heading: str
     formula: str
-    of: Callable[[Analysed, Analysed | None], Estimate]
+    of: Callable[[ExperimentMetrics, ExperimentMetrics | None], Estimate]
     compares: bool = False
 
 
@@ -191,7 +194,7 @@ STUDY_METRICS = (
         "s",
         "Makespan beyond ample",
         "makespan_s − makespan_s of the same requests with room for all; see below",
-        beyond_ample,
+        makespan_beyond_ample,
         compares=True,
     ),
     StudyMetric(
@@ -200,7 +203,7 @@ STUDY_METRICS = (
         "Net cost of a preemption",
         "resume_overhead_net_s / preemptions, with an interval if every repeat preempts equally "
         "often",
-        lambda one, _: cost_of_one(one),
+        lambda one, _: cost_per_preemption(one),
     ),
     StudyMetric(
         "swap_bandwidth_bytes_per_s",
@@ -209,6 +212,6 @@ STUDY_METRICS = (
         "swapped_bytes / (swap_out_s + swap_in_s), with an interval if every repeat swaps equally "
         "much; the half widths of the two times add up, which is wider than the interval of their "
         "sum",
-        lambda one, _: bandwidth(one),
+        lambda one, _: swap_bandwidth(one),
     ),
 )

@@ -16,28 +16,28 @@ from kvscope.reading import shown
 Range = tuple[int, int]
 
 
-def one_of(known: tuple[str, ...], value: Any, name: str) -> str:
+def require_choice(known: tuple[str, ...], value: Any, name: str) -> str:
     """One of the known words."""
     if value not in known:
         raise ValueError(f"{name} is {shown(value)}, known are {', '.join(known)}")
     return str(value)
 
 
-def as_list(value: Any, name: str) -> list[Any]:
+def require_list(value: Any, name: str) -> list[Any]:
     """A list of anything."""
     if not isinstance(value, list):
         raise ValueError(f"{name} is {shown(value)}, where a list is due")
     return value
 
 
-def whole(value: Any, name: str, within: Range) -> int:
+def require_integer(value: Any, name: str, within: Range) -> int:
     """A whole number."""
     if type(value) is not int or not within[0] <= value <= within[1]:
         raise ValueError(f"{name} is {shown(value)}, where {_due(within)}")
     return value
 
 
-def number(value: Any, name: str, within: tuple[float, float]) -> float:
+def require_number(value: Any, name: str, within: tuple[float, float]) -> float:
     """A number that need not be whole."""
     if type(value) not in (int, float) or not within[0] <= value <= within[1]:
         due = f"a number from {within[0]:g} to {within[1]:g} is due"
@@ -45,22 +45,22 @@ def number(value: Any, name: str, within: tuple[float, float]) -> float:
     return float(value)
 
 
-def whole_numbers(values: Any, name: str, within: Range) -> Int64s:
+def require_integers(values: Any, name: str, within: Range) -> Int64s:
     """A list of whole numbers as an array."""
-    found = integers(values, name)
+    found = to_int64(values, name)
     if not all_within(found, within):
         strange = found[(found < within[0]) | (found > within[1])][0]
         raise ValueError(f"{name} holds {strange}, where {_due(within)}")
     return found
 
 
-def integers(values: Any, name: str, small: bool = False) -> Int64s:
+def to_int64(values: Any, name: str, small: bool = False) -> Int64s:
     """A list of any whole numbers as an array; most take a byte each if they are `small`."""
     if small:
         with suppress(TypeError, ValueError):
-            return np.frombuffer(bytes(as_list(values, name)), np.uint8).astype(np.int64)
+            return np.frombuffer(bytes(require_list(values, name)), np.uint8).astype(np.int64)
     try:
-        return np.frombuffer(array("q", as_list(values, name)), np.int64)
+        return np.frombuffer(array("q", require_list(values, name)), np.int64)
     except (TypeError, OverflowError):
         raise ValueError(f"{name} holds something else than whole numbers of 64 bits") from None
 

@@ -122,7 +122,7 @@ def _check_readings(run_json: Path, ticks: list[int], host_ns: list[int], uncert
             )
 
 
-def along_segments(values: Int64s, segment: Int64s, pairs: dict[str, Int64s]) -> Int64s:
+def timer_ns(values: Int64s, segment: Int64s, pairs: dict[str, Int64s]) -> Int64s:
     """A GPU's `clock64` readings as ns of its global timer, by each thread block's own line.
 
     An SM's clock and the timer are read together at a thread block's start and end; `pairs` has

@@ -13,8 +13,15 @@ import orjson
 
 from kvscope import limits
 from kvscope.arraytypes import Int64s
-from kvscope.collect.json_values import all_within, as_list, integers, one_of, whole, whole_numbers
-from kvscope.collect.kv.zstd_lines import lines
+from kvscope.collect.json_values import (
+    all_within,
+    require_choice,
+    require_integer,
+    require_integers,
+    require_list,
+    to_int64,
+)
+from kvscope.collect.kv.zstd_lines import read_lines
 from kvscope.errors import BadInput
 from kvscope.events import COLUMNS, FLUSH_VERSION, KERNELS, KINDS
 from kvscope.passes import PASS_PHASES, REQUEST_PHASES
@@ -47,7 +54,7 @@ class Kernel:
 
 
 @dataclass(frozen=True)
-class Segment:
+class Segments:
     """What was recorded by each worker of each kernel: arrays of one value a segment."""
 
     kernel: Int64s  # place in Flush.kernels
@@ -83,7 +90,7 @@ class Flush:
     unreadable: int  # records that are no events, left out here
     origin_ticks: int
     kernels: list[Kernel]
-    segments: Segment
+    segments: Segments
     kind: Int64s
     row: Int64s
     kv_head: Int64s
@@ -113,7 +120,7 @@ class Flush:
         return (self.row >= 0) & (self.row < self.rows)
 
     @cached_property
-    def row_or_none(self) -> Int64s:
+    def row_or_last(self) -> Int64s:
         """Each event's row, or the place after the last where it names one that is not there."""
         return self.row if self.known_row.all() else np.where(self.known_row, self.row, self.rows)
 
@@ -134,11 +141,11 @@ class Flush:
 
 def read_flushes(path: Path) -> Iterator[Flush]:
     """Each flush of a file, in its order; BadInput names the file, the line and what is wrong."""
-    for number, line in enumerate(ahead(lines(path)), start=1):
-        yield parse(line, path, number)
+    for number, line in enumerate(prefetch(read_lines(path)), start=1):
+        yield parse_flush(line, path, number)
 
 
-def ahead(items: Iterator[T]) -> Iterator[T]:
+def prefetch(items: Iterator[T]) -> Iterator[T]:
     """The same items, the next one made by another thread while this one is used."""
     with ThreadPoolExecutor(1) as thread:
         due = thread.submit(next, items, None)
@@ -147,7 +154,7 @@ def ahead(items: Iterator[T]) -> Iterator[T]:
             yield item
 
 
-def parse(line: bytes, path: Path, number: int) -> Flush:
+def parse_flush(line: bytes, path: Path, number: int) -> Flush:
     """One line as a flush; BadInput names file, line and what is wrong with it."""
     try:
         return _flush(orjson.loads(line))
@@ -162,7 +169,9 @@ def _flush(found: dict[str, Any]) -> Flush:
     version = found["version"]
     if version != FLUSH_VERSION:
         raise ValueError(f"its version is {shown(version)}, this kvscope reads {FLUSH_VERSION}")
-    head: dict[str, Any] = {key: whole(found[key], key, within) for key, within in _HEAD.items()}
+    head: dict[str, Any] = {
+        key: require_integer(found[key], key, within) for key, within in _HEAD.items()
+    }
     kernels = _kernels(found["kernels"])
     batch = _batch(found, head["block_size"])
     segments = _segments(found["segments"], len(kernels))
@@ -173,8 +182,8 @@ def _flush(found: dict[str, Any]) -> Flush:
             raise ValueError(f"events.{name} has {len(column)} values, the segments hold {due}")
     segments, readable = _readable(segments, events)
     return Flush(
-        phase=one_of(PASS_PHASES, found["phase"], "phase"),
-        other_layers=whole(found.get("other_layers", 0), "other_layers", limits.COUNT),
+        phase=require_choice(PASS_PHASES, found["phase"], "phase"),
+        other_layers=require_integer(found.get("other_layers", 0), "other_layers", limits.COUNT),
         unreadable=due - len(readable["kind"]),
         kernels=kernels,
         segments=segments,
@@ -185,13 +194,15 @@ def _flush(found: dict[str, Any]) -> Flush:
 
 
 def _kernels(found: Any) -> list[Kernel]:
-    if len(as_list(found, "kernels")) > len(KERNELS):
+    if len(require_list(found, "kernels")) > len(KERNELS):
         raise ValueError(f"kernels has {len(found)}, {len(KERNELS)} at most are due")
     kernels = []
     for kernel in found:
-        name = one_of(KERNELS, kernel["kernel"], "kernel")
+        name = require_choice(KERNELS, kernel["kernel"], "kernel")
         start, end = (
-            None if kernel[key] is None else whole(kernel[key], f"{key} of {name}", limits.TICKS)
+            None
+            if kernel[key] is None
+            else require_integer(kernel[key], f"{key} of {name}", limits.TICKS)
             for key in ("start_ticks", "end_ticks")
         )
         kernels.append(Kernel(name, start, end))
@@ -200,18 +211,18 @@ def _kernels(found: Any) -> list[Kernel]:
 
 def _batch(found: dict[str, Any], block_size: int) -> dict[str, Any]:
     """What the scheduler gave the pass, in as many rows as it has requests."""
-    requests = as_list(found["requests"], "requests")
+    requests = require_list(found["requests"], "requests")
     for name in ("phases", "context_tokens", "scheduled_tokens", "block_table"):
-        if found[name] is not None and len(as_list(found[name], name)) != len(requests):
+        if found[name] is not None and len(require_list(found[name], name)) != len(requests):
             raise ValueError(f"{name} has {len(found[name])} rows, the batch {len(requests)}")
     for request, phase in zip(requests, found["phases"], strict=True):
         if not isinstance(request, str) or len(request) > limits.LONGEST_ID:
             raise ValueError(f"requests holds {shown(request)}, where an id is due")
-        one_of(REQUEST_PHASES, phase, "a request's phase")
+        require_choice(REQUEST_PHASES, phase, "a request's phase")
     if len({*requests}) < len(requests):
         raise ValueError("requests has one twice")
     context, scheduled = (
-        whole_numbers(found[name], name, limits.COUNT)
+        require_integers(found[name], name, limits.COUNT)
         for name in ("context_tokens", "scheduled_tokens")
     )
     heads = _heads(found["kv_heads"])
@@ -229,15 +240,15 @@ def _batch(found: dict[str, Any], block_size: int) -> dict[str, Any]:
 def _heads(found: Any) -> list[int] | None:
     if found is None:
         return None
-    heads: list[int] = whole_numbers(found, "kv_heads", (0, limits.MOST_HEADS - 1)).tolist()
+    heads: list[int] = require_integers(found, "kv_heads", (0, limits.MOST_HEADS - 1)).tolist()
     if len({*heads}) < len(heads):
         raise ValueError("kv_heads has one twice")
     return heads
 
 
 def _table(found: list[Any] | None) -> list[list[int]] | None:
-    blocks = [block for row in found or [] for block in as_list(row, "block_table")]
-    whole_numbers(blocks, "block_table", limits.COUNT)
+    blocks = [block for row in found or [] for block in require_list(row, "block_table")]
+    require_integers(blocks, "block_table", limits.COUNT)
     return found
 
 
@@ -252,7 +263,7 @@ def _check_size(context: Int64s, scheduled: Int64s, block_size: int, heads: int)
         )
 
 
-def _segments(found: dict[str, Any], kernels: int) -> Segment:
+def _segments(found: dict[str, Any], kernels: int) -> Segments:
     due = dict.fromkeys(("kernel", "worker", "events"), limits.COUNT)
     if found["dropped"] is not None:
         due["dropped"] = limits.COUNT
@@ -261,7 +272,7 @@ def _segments(found: dict[str, Any], kernels: int) -> Segment:
     if "start_clock" in found:
         due |= dict.fromkeys(_TIMER_PAIRS, limits.TICKS)
     columns: dict[str, Any] = {
-        name: whole_numbers(found[name], f"segments.{name}", due[name]) for name in due
+        name: require_integers(found[name], f"segments.{name}", due[name]) for name in due
     }
     count = len(columns["events"])
     for name, column in columns.items():
@@ -271,19 +282,19 @@ def _segments(found: dict[str, Any], kernels: int) -> Segment:
         raise ValueError(f"segments.kernel names a kernel beyond the {kernels} given")
     timers = {name: columns[name] for name in _TIMER_PAIRS} if "start_clock" in found else None
     needed = {name: columns[name] for name in ("kernel", "worker", "events")}
-    return Segment(**needed, dropped=columns.get("dropped"), sm=columns.get("sm"), timers=timers)
+    return Segments(**needed, dropped=columns.get("dropped"), sm=columns.get("sm"), timers=timers)
 
 
 def _events(found: dict[str, Any]) -> dict[str, Any]:
     columns = {
-        name: integers(found[name], f"events.{name}", name in _MOSTLY_SMALL) for name in COLUMNS
+        name: to_int64(found[name], f"events.{name}", name in _MOSTLY_SMALL) for name in COLUMNS
     }
     if len(columns["kind"]) and columns["duration_ticks"].min() < 0:
         raise ValueError("events.duration_ticks has negative values")
     return columns
 
 
-def _readable(segments: Segment, events: dict[str, Any]) -> tuple[Segment, dict[str, Any]]:
+def _readable(segments: Segments, events: dict[str, Any]) -> tuple[Segments, dict[str, Any]]:
     """Without the records that no event has: whatever was in memory where none was written."""
     wild = [name for name, within in _RECORD.items() if not all_within(events[name], within)]
     if not wild:

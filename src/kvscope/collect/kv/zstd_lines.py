@@ -13,7 +13,7 @@ from kvscope.reading import opened
 _CHUNK_BYTES = 1 << 12
 
 
-def lines(path: Path) -> Iterator[bytes]:
+def read_lines(path: Path) -> Iterator[bytes]:
     """The lines of a file, without the newline.
 
     BadInput if the file was cut, has a line of more than limits.LONGEST_FLUSH_BYTES, or expands

@@ -16,11 +16,11 @@ def warnings(export: NsysExport) -> list[str]:
     """Each reason to doubt that the export holds all that happened, as one sentence."""
     return [
         *_version(export),
-        *_hidden_kernels(export),
+        *_graph_launches(export),
         *_silent_nvtx(export),
         *_diagnostics(export),
         *export.warnings,
-        *_left_out(export),
+        *_truncated_texts(export),
     ]
 
 
@@ -44,7 +44,7 @@ def _version(export: NsysExport) -> list[str]:
     return []
 
 
-def _hidden_kernels(export: NsysExport) -> list[str]:
+def _graph_launches(export: NsysExport) -> list[str]:
     if not (graphs := export.count(schema.GRAPHS)):
         return []
     return [
@@ -81,7 +81,7 @@ def _diagnostics(export: NsysExport) -> list[str]:
     return said
 
 
-def _left_out(export: NsysExport) -> list[str]:
+def _truncated_texts(export: NsysExport) -> list[str]:
     if not export.texts_cut:
         return []
     return [

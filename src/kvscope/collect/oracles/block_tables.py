@@ -21,14 +21,14 @@ class BlockTables:
         self._of_pass: dict[str, list[int]] = {}
         self._before: dict[str, tuple[int, Blocks]] = {}  # the step last seen in, and its blocks
 
-    def moved(self, flush: Flush) -> list[str] | None:
+    def find_moves(self, flush: Flush) -> list[str] | None:
         """Take in a flush; which of its requests hold other blocks than they did, in words.
 
         None if the flush has no block table.
         """
         if flush.block_table is None:
             return None
-        self._turn_to(flush.repeat, flush.step)
+        self._begin_pass(flush.repeat, flush.step)
         words = []
         for request, blocks in zip(flush.requests, flush.block_table, strict=True):
             if request in self._of_pass:
@@ -37,13 +37,13 @@ class BlockTables:
                 continue
             self._of_pass[request] = blocks
             step, held = self._before.get(request, (flush.step, None))
-            if held is None or self._lost(request, *sorted((step, flush.step))):
+            if held is None or self._was_preempted(request, *sorted((step, flush.step))):
                 continue
             if not np.array_equal(np.array(blocks[: len(held)], np.int32), held):
                 words.append(f"request {request} has other blocks than in step {step}")
         return words
 
-    def _turn_to(self, repeat: int, step: int) -> None:
+    def _begin_pass(self, repeat: int, step: int) -> None:
         if (repeat, step) == self._place:
             return
         if repeat == self._place[0]:
@@ -53,7 +53,7 @@ class BlockTables:
             self._before = {}
         self._place, self._of_pass = (repeat, step), {}
 
-    def _lost(self, request: str, after: int, until: int) -> bool:
+    def _was_preempted(self, request: str, after: int, until: int) -> bool:
         """Whether a request was preempted in between."""
         lost = self.preempted.get((self._place[0], request), ())
         return any(after < step <= until for step in lost)

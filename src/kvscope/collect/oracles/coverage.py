@@ -25,7 +25,7 @@ class Coverage:
         elif bit:
             self.missing[place] = missing - bit
 
-    def wrong(self) -> Violations:
+    def violations(self) -> Violations:
         """LayerTimes that have not come, and those that came too often."""
         lost = [(place, bits) for place, bits in self.missing.items() if bits]
         words = self.first

@@ -11,7 +11,7 @@ from kvscope.collect.oracles.run_facts import RunFacts
 from kvscope.events import ALL_HEADS, KINDS, V_READ
 
 
-def span(at: Int64s) -> slice | Int64s:
+def as_slice(at: Int64s) -> slice | Int64s:
     """The same places, as a slice if they lie together: what it takes is not copied then."""
     together = len(at) > 0 and at[-1] - at[0] + 1 == len(at)
     return slice(int(at[0]), int(at[-1]) + 1) if together else at
@@ -22,23 +22,25 @@ class Reads:
 
     Of each read but the last, `onward` is how many block positions the next one lies further, and
     `together` whether both are of one segment, row and head. A *run* is a sequence of reads
-    together, of one kind, at rising positions.
+    together, of one kind, at delta_encoded positions.
     """
 
     def __init__(self, flush: Flush, at: Int64s) -> None:
-        self.at, own = at, span(at)
+        self.at, own = at, as_slice(at)
         self.kind = flush.kind[own]
-        self.onward: Int64s = np.diff(flush.block_position[own])
-        self.together: Bools = np.ones(max(len(at) - 1, 0), np.bool_)
+        self.position_step: Int64s = np.diff(flush.block_position[own])
+        self.same_owner: Bools = np.ones(max(len(at) - 1, 0), np.bool_)
         for column in (flush.row, flush.kv_head, flush.segment):
             values = column[own]
-            self.together &= values[1:] == values[:-1]
+            self.same_owner &= values[1:] == values[:-1]
 
     @cached_property
-    def run_begins(self) -> Bools:
+    def run_starts(self) -> Bools:
         """Which reads begin a run."""
         begins = np.ones(len(self.at), np.bool_)
-        begins[1:] = ~self.together | (self.onward <= 0) | (self.kind[1:] != self.kind[:-1])
+        begins[1:] = (
+            ~self.same_owner | (self.position_step <= 0) | (self.kind[1:] != self.kind[:-1])
+        )
         return begins
 
 
@@ -72,7 +74,7 @@ class FlushCounts:
         """Which events are of a row of the batch, and of a position that its tokens reach."""
         flush = self.flush
         blocks = np.append(self.demand.blocks, 0)  # the last for rows that the batch has not
-        reached: Bools = flush.block_position < blocks[flush.row_or_none]
+        reached: Bools = flush.block_position < blocks[flush.row_or_last]
         return reached & (flush.block_position >= 0)
 
     @cached_property
@@ -83,7 +85,7 @@ class FlushCounts:
     @cached_property
     def cell(self) -> Int64s:
         """Of each such read, its cell among slot × head × (K, V)."""
-        flush, at = self.flush, span(self.known_reads)
+        flush, at = self.flush, as_slice(self.known_reads)
         slot = self.demand.first_slot[flush.row[at]] + flush.block_position[at]
         cell: Int64s = (slot * len(self.heads) + self.head_column[at]) * 2 + flush.kind[at]
         return cell
@@ -109,13 +111,13 @@ class FlushCounts:
         """Reads found less reads demanded, of this shape."""
         return self.found - self.demand.reads[:, None, None]
 
-    def cell_words(self, slot: int, head: int) -> str:
+    def describe_cell(self, slot: int, head: int) -> str:
         """Slot and head in words."""
         of = "" if self.flush.kv_heads is None else f", head {self.heads[head]}"
         request = self.flush.requests[self.demand.row[slot]]
         return f"request {request}{of}, block position {self.demand.position[slot]}"
 
-    def event_words(self, event: int) -> str:
+    def describe_event(self, event: int) -> str:
         """An event in words."""
         flush = self.flush
         row, head = int(flush.row[event]), int(flush.kv_head[event])
@@ -124,6 +126,6 @@ class FlushCounts:
         return f"{KINDS[flush.kind[event]]} of {of}, block position {flush.block_position[event]}"
 
 
-def first_of(wrong: Bools) -> tuple[int, ...]:
+def first_index(wrong: Bools) -> tuple[int, ...]:
     """The indices of the first that is wrong."""
     return tuple(int(i) for i in np.unravel_index(int(wrong.argmax()), wrong.shape))

@@ -9,9 +9,9 @@ from kvscope.collect.kv.flushes import Flush
 from kvscope.collect.oracles.block_tables import BlockTables
 from kvscope.collect.oracles.coverage import Coverage
 from kvscope.collect.oracles.flush_counts import FlushCounts
-from kvscope.collect.oracles.of_runs import Gaps
 from kvscope.collect.oracles.registry import OF_FLUSHES, OF_RUNS
 from kvscope.collect.oracles.run_facts import RunFacts
+from kvscope.collect.oracles.whole_run import Gaps
 from kvscope.events import KERNELS
 from kvscope.results import Run
 
@@ -41,15 +41,15 @@ class Judge:
         """The clock of the events."""
         return self.run.clock
 
-    def look(self, flush: Flush) -> None:
+    def add(self, flush: Flush) -> None:
         """Hold every oracle against a flush."""
-        moved = None if self._block_tables is None else self._block_tables.moved(flush)
+        moved = None if self._block_tables is None else self._block_tables.find_moves(flush)
         counts = FlushCounts(flush, self.run, moved)
         self.coverage.add(flush)
         self.gaps.add(counts)
         explained = DUE_TO_DROPS if _drops_explain_gaps(counts) else ()
         for oracle in OF_FLUSHES:
-            found = oracle.found(counts)
+            found = oracle.violations_in(counts)
             if found is None:
                 continue
             self._looked[oracle.name] += 1
@@ -57,7 +57,7 @@ class Judge:
                 self._counts[oracle.name] += found.count
                 self._first.setdefault(oracle.name, f"{flush.where}: {found.first}")
 
-    def verdict(self) -> dict[str, dict[str, Any]]:
+    def account(self) -> dict[str, dict[str, Any]]:
         """Of every oracle: `violations`, the `first` in words, and what it was `looked` for in.
 
         That is flushes, or 1 for an oracle of the run as a whole; 0 if it did not apply.
@@ -67,7 +67,7 @@ class Judge:
             for name in (oracle.name for oracle in OF_FLUSHES)
         }
         for oracle in OF_RUNS:
-            found = oracle.found(self)
+            found = oracle.violations_in(self)
             kept[oracle.name] = (0, "", 0) if found is None else (found.count, found.first, 1)
         keys = ("violations", "first", "looked")
         return {name: dict(zip(keys, values, strict=True)) for name, values in kept.items()}
@@ -82,8 +82,8 @@ def _drops_explain_gaps(counts: FlushCounts) -> bool:
     return bool(len(counts.flush) + dropped.sum() == due)
 
 
-def judged(flushes: Iterable[Flush], judge: Judge) -> dict[str, dict[str, Any]]:
+def judge_flushes(flushes: Iterable[Flush], judge: Judge) -> dict[str, dict[str, Any]]:
     """The verdict on flushes that are not kept."""
     for flush in flushes:
-        judge.look(flush)
-    return judge.verdict()
+        judge.add(flush)
+    return judge.account()

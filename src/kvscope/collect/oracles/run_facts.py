@@ -27,7 +27,7 @@ class LayerTimes:
         keys = zip(frame["repeat"], frame["step"], frame["layer"], strict=True)
         return cls(dict(zip(keys, zip(start.tolist(), end.tolist(), strict=True), strict=True)))
 
-    def sticking_out_ns(self, flush: Flush, clock: Clock) -> int | None:
+    def overhang_ns(self, flush: Flush, clock: Clock) -> int | None:
         """How far the flush's kernels lie outside of their layer; None if that is not known.
 
         BadInput if the clock does not reach them. A GPU runs its kernels after the host has gone

@@ -21,7 +21,7 @@ from kvscope.collect.unboxkv.trace_flushes import (
     CYCLES_PER_TICK,
     FASTEST_MHZ,
     NS_PER_TICK,
-    flushes,
+    make_flushes,
 )
 from kvscope.collect.unboxkv.trace_json import DURATION_KEY, KernelTraces, Record, read_records
 from kvscope.events import ATTENTION, K_READ, KINDS, V_READ
@@ -120,7 +120,7 @@ def import_trace(paths: Sequence[Path], out: Path) -> str:
     counts = Counts()
     facts = _facts(paths, trace)
     (out / RUN_FILE).unlink(missing_ok=True)  # nothing vouches for tables while they change
-    _write(flushes(trace), counts, out / KERNEL_EVENTS)
+    _write(make_flushes(trace), counts, out / KERNEL_EVENTS)
     for table in (tables.WORKLOAD, tables.REQUESTS, tables.STEPS, tables.BATCH, tables.PREEMPTIONS):
         tables.write(table, table.empty(), out / table.file)
     facts["faults"] = [*counts.losses(), *facts["faults"]]

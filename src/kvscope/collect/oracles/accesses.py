@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from kvscope.arraytypes import Bools, Int64s
-from kvscope.collect.oracles.flush_counts import FlushCounts, first_of, span
+from kvscope.collect.oracles.flush_counts import FlushCounts, as_slice, first_index
 from kvscope.events import ALL_HEADS, ATTENTION, K_READ, K_WRITE, KINDS, V_READ, V_WRITE, WRITE
 from kvscope.oracle import NONE, Violations, violations
 
@@ -66,7 +66,7 @@ def reads_repeated(counts: FlushCounts) -> Violations | None:
     """
     strangers = np.flatnonzero(counts.is_read & ~counts.in_context)
     of_strangers = violations(
-        strangers, lambda event: f"{counts.event_words(event)}, which the batch has not"
+        strangers, lambda event: f"{counts.describe_event(event)}, which the batch has not"
     )
     repeated = _reads_differ(counts, counts.surplus)
     if not (of_strangers or repeated or counts.flush.traces(ATTENTION)):
@@ -79,9 +79,9 @@ def _reads_differ(counts: FlushCounts, by: Int64s) -> Violations:
     by = by.clip(min=0)
     if not by.any():
         return NONE
-    slot, head, kind = first_of(by > 0)
+    slot, head, kind = first_index(by > 0)
     found, due = counts.found[slot, head, kind], counts.demand.reads[slot]
-    words = f"{counts.cell_words(slot, head)}: {found} {KINDS[kind]} events, {due} expected"
+    words = f"{counts.describe_cell(slot, head)}: {found} {KINDS[kind]} events, {due} expected"
     return Violations(int(by.sum()), words)
 
 
@@ -102,7 +102,7 @@ def tokens_misread(counts: FlushCounts) -> Violations:
     All tiles together read as many tokens of a block as their ends demand.
     """
     flush, demand, at = counts.flush, counts.demand, counts.known_reads
-    own = span(at)
+    own = as_slice(at)
     row, tokens = flush.row[own], flush.tokens[own]
     reach = flush.block_position[own] * flush.block_size + tokens
     whole = tokens == flush.block_size
@@ -115,22 +115,22 @@ def tokens_misread(counts: FlushCounts) -> Violations:
 
     def words(event: int) -> str:
         found = f"tokens {flush.offset_tokens[event]} + {flush.tokens[event]}"
-        return f"{counts.event_words(event)}: {found}, where no tile ends"
+        return f"{counts.describe_event(event)}: {found}, where no tile ends"
 
     return violations(at[~good], words) or _sums_differ(counts)
 
 
 def _sums_differ(counts: FlushCounts) -> Violations:
     """Where each read is one that some tile does, but the tiles together would read otherwise."""
-    tokens = counts.flush.tokens[span(counts.known_reads)].astype(np.float64)
+    tokens = counts.flush.tokens[as_slice(counts.known_reads)].astype(np.float64)
     sums = np.bincount(counts.cell, tokens, counts.found.size).reshape(counts.shape)
     due = counts.demand.tokens_read[:, None, None]
     wrong = (counts.surplus == 0) & (sums != due)
     if not wrong.any():
         return NONE
-    slot, head, kind = first_of(wrong)
+    slot, head, kind = first_index(wrong)
     found = f"{sums[slot, head, kind]:.0f} tokens in all {KINDS[kind]} events"
-    words = f"{counts.cell_words(slot, head)}: {found}, {due[slot, 0, 0]} due"
+    words = f"{counts.describe_cell(slot, head)}: {found}, {due[slot, 0, 0]} due"
     return Violations(int(wrong.sum()), words)
 
 
@@ -199,7 +199,7 @@ def _strange_writes(counts: FlushCounts) -> Violations:
     bad = at[(begin < 0) | (end > flush.scheduled[flush.row[at]])]
     bad = np.union1d(bad, np.flatnonzero(~counts.is_read & ~flush.known_row))
     held = "holds tokens that were not scheduled"
-    return violations(bad, lambda event: f"{counts.event_words(event)} {held}")
+    return violations(bad, lambda event: f"{counts.describe_event(event)} {held}")
 
 
 def write_malformed(counts: FlushCounts) -> Violations:
@@ -209,7 +209,7 @@ def write_malformed(counts: FlushCounts) -> Violations:
     of_a_head = at[flush.kv_head[at] != ALL_HEADS]
     if len(of_a_head):
         head = f"is of head {flush.kv_head[of_a_head[0]]}"
-        return violations(of_a_head, lambda event: f"{counts.event_words(event)} {head}")
+        return violations(of_a_head, lambda event: f"{counts.describe_event(event)} {head}")
     k, v = (at[flush.kind[at] == kind] for kind in (K_WRITE, V_WRITE))
     if len(k) != len(v):
         return NONE  # tokens_not_written or tokens_written_twice has the case
@@ -218,7 +218,7 @@ def write_malformed(counts: FlushCounts) -> Violations:
     for of_k, of_v in zip(_piece(counts, k), _piece(counts, v), strict=True):
         same &= of_k == of_v
     early = v[same & (flush.start_ticks[v] < flush.start_ticks[k])]
-    return violations(early, lambda e: f"{counts.event_words(e)} begins before its K is written")
+    return violations(early, lambda e: f"{counts.describe_event(e)} begins before its K is written")
 
 
 def _piece(counts: FlushCounts, at: Int64s) -> tuple[Int64s, ...]:

@@ -25,7 +25,7 @@ def event_of_other_kernel(counts: FlushCounts) -> Violations:
     bad = np.flatnonzero(reads[flush.segment] != counts.is_read)
     if len(bad):
         owner = names[flush.segments.kernel[flush.segment[bad[0]]]]
-        return Violations(len(bad), f"{counts.event_words(bad[0])} is of kernel '{owner}'")
+        return Violations(len(bad), f"{counts.describe_event(bad[0])} is of kernel '{owner}'")
     bounds = {kernel.name: (kernel.start_ticks, kernel.end_ticks) for kernel in flush.kernels}
     written, begun = bounds.get(WRITE, (None, None))[1], bounds.get(ATTENTION, (None, None))[0]
     if written is not None and begun is not None and begun < written:
@@ -53,7 +53,7 @@ def event_outside_kernel(counts: FlushCounts) -> Violations | None:
     def words(event: int) -> str:
         within = f"{least[flush.segment[event]]} … {most[flush.segment[event]]}"
         interval = f"{flush.start_ticks[event]} … {flush.end_ticks[event]}"
-        return f"{counts.event_words(event)}: ticks {interval}, its kernel's are {within}"
+        return f"{counts.describe_event(event)}: ticks {interval}, its kernel's are {within}"
 
     return violations(np.flatnonzero(early | late), words) + strays
 
@@ -87,7 +87,7 @@ def events_overlap(counts: FlushCounts) -> Violations:
 
     def words(event: int) -> str:
         worker = flush.segments.worker[flush.segment[event]]
-        begins = f"{counts.event_words(event)} by worker {worker} begins"
+        begins = f"{counts.describe_event(event)} by worker {worker} begins"
         before = f"the event before it ends at {flush.end_ticks[event - 1]}"
         return f"{begins} at tick {flush.start_ticks[event]}, {before}"
 
@@ -104,7 +104,7 @@ def v_read_before_k(counts: FlushCounts) -> Violations:
 
     def words(pair: int) -> str:
         begin, end = flush.start_ticks[v[pair]], flush.end_ticks[k[pair]]
-        return f"{counts.event_words(v[pair])} begins at tick {begin}, its K read ends at {end}"
+        return f"{counts.describe_event(v[pair])} begins at tick {begin}, its K read ends at {end}"
 
     return violations(np.flatnonzero(flush.start_ticks[v] < flush.end_ticks[k]), words)
 
@@ -115,7 +115,7 @@ def kernel_outside_layer(counts: FlushCounts) -> Violations | None:
     It may lie outside by the clock's uncertainty and 1 µs.
     """
     clock = counts.run.clock
-    out_ns = counts.run.layers.sticking_out_ns(counts.flush, clock)
+    out_ns = counts.run.layers.overhang_ns(counts.flush, clock)
     if out_ns is None:
         return None
     if out_ns <= clock.uncertainty_ns + LAYER_TOLERANCE_NS:
@@ -129,8 +129,8 @@ def _paired(counts: FlushCounts) -> tuple[Int64s, Int64s]:
     Mostly each run of V reads follows its K reads, block for block: then there is nothing to sort.
     """
     flush, reads = counts.flush, counts.reads
-    first = np.flatnonzero(reads.run_begins)
-    run = np.cumsum(reads.run_begins) - 1
+    first = np.flatnonzero(reads.run_starts)
+    run = np.cumsum(reads.run_starts) - 1
     v = np.flatnonzero(reads.kind == V_READ)
     k = v - np.diff(first, append=len(run))[run[v]]
     if 2 * len(v) != len(run) or k.min() < 0:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kvscope.analyse.oracles.recorded_run import RecordedRun, where
+from kvscope.analyse.oracles.run_tables import RunTables, bad_rows
 from kvscope.oracle import NONE, Violations
 from kvscope.plan.models import BYTES
 
@@ -16,7 +16,7 @@ Pair = tuple[str, Any, Any]
 """What it is, what the run has, and what the settings say; None: nothing."""
 
 
-def settings_differ(run: RecordedRun) -> Violations:
+def settings_differ(run: RunTables) -> Violations:
     """The engine, its memory, the requests and the repeats are as the experiment asks."""
     wrong = [
         f"{name} is {found}, asked for was {asked}"
@@ -26,7 +26,7 @@ def settings_differ(run: RecordedRun) -> Violations:
     return Violations(len(wrong), wrong[0]) if wrong else NONE
 
 
-def _of_engine(run: RecordedRun) -> Iterator[Pair]:
+def _of_engine(run: RunTables) -> Iterator[Pair]:
     made, cache, model = run.engine, run.section("cache"), run.section("model")
     size = cache.get("block_size")
     block_bytes = _block_bytes(size, model)
@@ -57,7 +57,7 @@ def _blocks(section: Mapping[str, Any], prefix: str, block_bytes: int | None) ->
     return blocks
 
 
-def _of_requests(run: RecordedRun) -> Iterator[Pair]:
+def _of_requests(run: RunTables) -> Iterator[Pair]:
     asked = run.section("workload")
     yield "the number of requests", len(run.records.workload), asked.get("num_requests")
     arrival, at = asked.get("arrival"), run.records.workload["arrival_s"]
@@ -67,7 +67,7 @@ def _of_requests(run: RecordedRun) -> Iterator[Pair]:
         yield "the number of requests given up", len(run.records.aborted), 0
 
 
-def _of_repeats(run: RecordedRun) -> Iterator[Pair]:
+def _of_repeats(run: RunTables) -> Iterator[Pair]:
     asked, told = run.records.settings.get("repeats"), run.facts.get("repeats", {})
     rule = asked if isinstance(asked, Mapping) else {"min": asked, "max": asked}
     least, most = rule.get("min"), rule.get("max")
@@ -82,7 +82,7 @@ def _of_repeats(run: RecordedRun) -> Iterator[Pair]:
         yield "repeats.measured of run.json", told["measured"], measured
 
 
-def limit_exceeded(run: RecordedRun) -> Violations | None:
+def limit_exceeded(run: RunTables) -> Violations | None:
     """No pass computes more tokens, or serves more requests, than the experiment lets it."""
     engine, batching = run.section("engine"), run.section("batching")
     tokens = _least(engine.get("max_num_batched_tokens"), batching.get("chunk_tokens"))
@@ -91,7 +91,7 @@ def limit_exceeded(run: RecordedRun) -> Violations | None:
         return None
     steps = run.steps
     words = f"{{}} tokens of {{}} requests, at most {tokens} of {requests}"
-    return where(
+    return bad_rows(
         steps,
         (steps["scheduled_tokens"] > tokens) | (steps["requests"] > requests),
         lambda r: words.format(r["scheduled_tokens"], r["requests"]),

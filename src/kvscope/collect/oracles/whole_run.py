@@ -60,7 +60,7 @@ class RunCounts(Protocol):
 
 def passes_missing(counts: RunCounts) -> Violations:
     """Of every pass that was to be traced each traced layer comes once, and no other pass comes."""
-    return counts.coverage.wrong()
+    return counts.coverage.violations()
 
 
 def clock_factor_wrong(counts: RunCounts) -> Violations | None:
@@ -113,7 +113,7 @@ def gaps(counts: FlushCounts) -> dict[int, tuple[Int64s, Int64s]]:
     flush, reads = counts.flush, counts.reads
     if flush.kv_heads is None or len(flush) < 2:
         return {}
-    onward = reads.together & (reads.onward == 1) & (reads.kind[1:] <= reads.kind[:-1])
+    onward = reads.same_owner & (reads.position_step == 1) & (reads.kind[1:] <= reads.kind[:-1])
     one, other = reads.at[:-1][onward], reads.at[1:][onward]
     writes = np.flatnonzero(~counts.is_read)
     neighbours = (np.diff(writes) == 1) & (np.diff(flush.segment[writes]) == 0)

@@ -29,7 +29,7 @@ def _differing(facts: Facts, key: str) -> Violations | None:
     return Violations(count, found["first"]) if count else NONE
 
 
-ORACLES_OF_ENGINE: tuple[Oracle[Facts], ...] = (
+ENGINE_ORACLES: tuple[Oracle[Facts], ...] = (
     Oracle(attention_differs, Need("kvscope's own attention on the CPU, and a warm-up")),
     Oracle(swap_differs, Need("a request that was swapped in warm-up")),
 )

@@ -12,13 +12,13 @@ def block_not_in_table(counts: FlushCounts) -> Violations:
     rows = [*(flush.block_table or []), []]  # the last for rows that the batch has not
     lengths = np.array([len(row) for row in rows], np.int64)
     table = np.array([block for row in rows for block in row] or [0], np.int64)
-    row = flush.row_or_none
+    row = flush.row_or_last
     inside = (flush.block_position >= 0) & (flush.block_position < lengths[row])
     slot = np.where(inside, (np.cumsum(lengths) - lengths)[row] + flush.block_position, 0)
 
     def words(event: int) -> str:
         given = f"the scheduler gave {table[slot[event]]}" if inside[event] else "it has none there"
-        return f"{counts.event_words(event)}: block {flush.block[event]}, {given}"
+        return f"{counts.describe_event(event)}: block {flush.block[event]}, {given}"
 
     return violations(np.flatnonzero(~inside | (table[slot] != flush.block)), words)
 
@@ -38,7 +38,7 @@ def block_outside_cache(counts: FlushCounts) -> Violations:
     strange = given[(given < 1) | (given > most)]
     words = f"a request was given block {strange[0]}" if len(strange) else ""
     if len(bad):
-        words = f"{counts.event_words(bad[0])}: block {events[bad[0]]}"
+        words = f"{counts.describe_event(bad[0])}: block {events[bad[0]]}"
     return Violations(len(bad) + len(strange), f"{words}; the cache has blocks 1 to {most}")
 
 
@@ -73,7 +73,7 @@ def tokens_outside_block(counts: FlushCounts) -> Violations:
 
     def words(event: int) -> str:
         found = f"tokens {offset[event]} + {tokens[event]} of a block of {flush.block_size}"
-        return f"{counts.event_words(event)}: {found}"
+        return f"{counts.describe_event(event)}: {found}"
 
     outside = (offset < 0) | (tokens < 1) | (offset + tokens > flush.block_size)
     return violations(np.flatnonzero(outside), words)

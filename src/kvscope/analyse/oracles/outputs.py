@@ -2,17 +2,17 @@
 
 import pandas as pd
 
-from kvscope.analyse.oracles.recorded_run import OF_REQUEST, RecordedRun, both, where
+from kvscope.analyse.oracles.run_tables import OF_REQUEST, RunTables, bad_rows, combine
 from kvscope.oracle import NONE, Violations
 
 
-def tokens_missing(run: RecordedRun) -> Violations:
+def tokens_missing(run: RunTables) -> Violations:
     """A request got all output tokens that it asked for, or it was given up."""
     asked = run.records.workload.set_index("request_id")["output_tokens"].rename("asked")
     found = run.requests.join(asked, on="request_id")
     wrong = (found["output_tokens"] == found["asked"]) == found["aborted"].astype(bool)
     words = "{} tokens, asked for {}, {}"
-    return where(
+    return bad_rows(
         found,
         wrong,
         lambda r: words.format(
@@ -21,7 +21,7 @@ def tokens_missing(run: RecordedRun) -> Violations:
     )
 
 
-def request_differs(run: RecordedRun) -> Violations:
+def request_differs(run: RunTables) -> Violations:
     """A request arrives and is as long as the workload says, and got the tokens of its passes.
 
     One that was served has computed its prompt and all its output tokens but the last.
@@ -37,14 +37,14 @@ def request_differs(run: RecordedRun) -> Violations:
         wrong |= found[column] != found[f"{column}_asked"]
     due = found["prompt_tokens"] + found["output_tokens"] - 1
     served = ~found["aborted"].astype(bool)
-    return both(
-        where(found, wrong, lambda _: "not as the workload has it"),
-        where(
+    return combine(
+        bad_rows(found, wrong, lambda _: "not as the workload has it"),
+        bad_rows(
             found,
             found["output_tokens"] != found["given"],
             lambda r: f"{r['output_tokens']} tokens, its passes gave {r['given']:.0f}",
         ),
-        where(
+        bad_rows(
             found,
             served & (found["highest"] != due),
             lambda r: f"{r['highest']:.0f} tokens computed, the others were never",
@@ -52,21 +52,21 @@ def request_differs(run: RecordedRun) -> Violations:
     )
 
 
-def outputs_differ(run: RecordedRun) -> Violations:
+def outputs_differ(run: RunTables) -> Violations:
     """Every repeat gave a request the same tokens, where it was not given up."""
     served = run.records.served
     first = served.groupby("request_id")["output_sha256"].transform("first")
     differ = served["output_sha256"] != first
-    return where(served, differ, lambda _: "other tokens than in an earlier repeat")
+    return bad_rows(served, differ, lambda _: "other tokens than in an earlier repeat")
 
 
-def nothing_served(run: RecordedRun) -> Violations:
+def nothing_served(run: RunTables) -> Violations:
     """Every repeat served somebody to the end."""
     empty = run.requests.groupby("repeat")["aborted"].all().reset_index()
-    return where(empty, empty["aborted"], lambda _: "all requests were aborted")
+    return bad_rows(empty, empty["aborted"], lambda _: "all requests were aborted")
 
 
-def blocks_leaked(run: RecordedRun) -> Violations:
+def blocks_leaked(run: RunTables) -> Violations:
     """Every repeat gave all its blocks back, the cache's and the host pool's."""
     leaks = run.engine["leaked_blocks"]
     if not leaks:

@@ -6,12 +6,12 @@ import numpy as np
 import pandas as pd
 
 from kvscope import tables
-from kvscope.analyse.oracles.recorded_run import (
+from kvscope.analyse.oracles.run_tables import (
     OF_PASS,
     OF_REQUEST,
-    RecordedRun,
-    both,
-    where,
+    RunTables,
+    bad_rows,
+    combine,
 )
 from kvscope.arraytypes import Bools
 from kvscope.oracle import Violations
@@ -34,28 +34,28 @@ UNKNOWN_TO_OTHERS = {"schedule_s", "forward_s", "bytes", "time_s"}
 """Columns that published runs may leave without a value."""
 
 
-def row_repeated(run: RecordedRun) -> Violations:
+def row_repeated(run: RunTables) -> Violations:
     """No request, pass, row of a batch, preemption or layer is recorded twice."""
-    return both(
+    return combine(
         *(_bad(name, frame, frame.duplicated(KEYS[name]), "twice") for name, frame in _frames(run))
     )
 
 
-def value_missing(run: RecordedRun) -> Violations:
+def value_missing(run: RunTables) -> Violations:
     """Every row has a finite value in every column where one is due."""
-    return both(*(_missing(run, name, frame) for name, frame in _frames(run)))
+    return combine(*(_missing(run, name, frame) for name, frame in _frames(run)))
 
 
-def _missing(run: RecordedRun, name: str, frame: pd.DataFrame) -> Violations:
+def _missing(run: RunTables, name: str, frame: pd.DataFrame) -> Violations:
     optional = NULLABLE.get(name, set()) | (UNKNOWN_TO_OTHERS if run.imported else set())
     due = [column for column in tables.TABLES[name].names if column not in optional]
     absent = frame[due].isna() | frame[due].isin([np.inf, -np.inf])
     return _bad_cell(name, frame, absent, "has no finite value")
 
 
-def value_negative(run: RecordedRun) -> Violations:
+def value_negative(run: RunTables) -> Violations:
     """No time, duration, size or count is below zero."""
-    return both(
+    return combine(
         *(
             _bad_cell(name, frame, frame.select_dtypes("number") < 0, "is below zero")
             for name, frame in _frames(run)
@@ -63,12 +63,12 @@ def value_negative(run: RecordedRun) -> Violations:
     )
 
 
-def time_source_differs(run: RecordedRun) -> Violations | None:
+def time_source_differs(run: RunTables) -> Violations | None:
     """Every time comes from where run.json says."""
     source = run.facts.get("time_source")
     if source is None:
         return None
-    return both(
+    return combine(
         *(
             _bad(name, frame, frame["time_source"] != source, f"not of {source} times")
             for name, frame in _frames(run)
@@ -77,7 +77,7 @@ def time_source_differs(run: RecordedRun) -> Violations | None:
     )
 
 
-def row_without_owner(run: RecordedRun) -> Violations:
+def row_without_owner(run: RunTables) -> Violations:
     """Every row names a request that was asked for, and a pass that there was.
 
     The passes of a repeat are numbered from 0, and every repeat has every request of the workload.
@@ -94,12 +94,12 @@ def row_without_owner(run: RecordedRun) -> Violations:
             found.append(_bad(name, frame, strange, "nobody asked for it"))
     counts = run.requests.groupby("repeat").size().rename("requests").reset_index()
     few = counts["requests"] != len(asked)
-    found.append(where(counts, few, lambda row: f"{row['requests']} of {len(asked)} requests"))
-    return both(*found)
+    found.append(bad_rows(counts, few, lambda row: f"{row['requests']} of {len(asked)} requests"))
+    return combine(*found)
 
 
 def _bad(name: str, frame: pd.DataFrame, bad: Bools | pd.Series, why: str) -> Violations:
-    return where(frame, bad, lambda _: f"{name}: {why}")
+    return bad_rows(frame, bad, lambda _: f"{name}: {why}")
 
 
 def _bad_cell(name: str, frame: pd.DataFrame, bad: pd.DataFrame, why: str) -> Violations:
@@ -109,11 +109,11 @@ def _bad_cell(name: str, frame: pd.DataFrame, bad: pd.DataFrame, why: str) -> Vi
     return _bad(name, frame, rows, f"{column} {why}")
 
 
-def _gap(run: RecordedRun) -> Violations:
+def _gap(run: RunTables) -> Violations:
     wrong = run.steps["step"] != run.steps.groupby("repeat").cumcount()
-    return where(run.steps, wrong, lambda _: "passes are not numbered from 0 without a gap")
+    return bad_rows(run.steps, wrong, lambda _: "passes are not numbered from 0 without a gap")
 
 
-def _frames(run: RecordedRun) -> Iterator[tuple[str, pd.DataFrame]]:
+def _frames(run: RunTables) -> Iterator[tuple[str, pd.DataFrame]]:
     for table in tables.HOST_TABLES:
         yield table.name, getattr(run.records, table.name)

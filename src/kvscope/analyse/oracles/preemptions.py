@@ -4,14 +4,14 @@ import numpy as np
 import pandas as pd
 
 from kvscope.actions import keeps
-from kvscope.analyse.oracles.recorded_run import (
+from kvscope.analyse.oracles.run_tables import (
     OF_PASS,
     OF_REQUEST,
     TOLERANCE_S,
-    RecordedRun,
+    RunTables,
+    bad_rows,
     blocks_of,
-    both,
-    where,
+    combine,
 )
 from kvscope.oracle import Violations
 
@@ -19,52 +19,50 @@ ALIKE = ("policy", "refused", "tokens")
 """What a resumption repeats of its preemption."""
 
 
-def preemptions_differ(run: RecordedRun) -> Violations:
+def preemptions_differ(run: RunTables) -> Violations:
     """The preemptions recorded are those that the scheduler counted, of each pass and request."""
-    return both(
+    return combine(
         _counts_differ(run, run.steps, OF_PASS, "preempted_requests"),
         _counts_differ(run, run.requests, OF_REQUEST, "preemptions"),
     )
 
 
-def _counts_differ(
-    run: RecordedRun, frame: pd.DataFrame, key: list[str], column: str
-) -> Violations:
+def _counts_differ(run: RunTables, frame: pd.DataFrame, key: list[str], column: str) -> Violations:
     lost = run.preemptions[run.preemptions["event"] == "preempt"]
     found = frame.join(lost.groupby(key).size().rename("rows"), on=key).fillna({"rows": 0})
-    return where(
+    return bad_rows(
         found,
         found[column] != found["rows"],
         lambda r: f"the scheduler counted {r[column]} preemptions, recorded are {r['rows']:.0f}",
     )
 
 
-def context_wrong(run: RecordedRun) -> Violations:
+def context_wrong(run: RunTables) -> Violations:
     """A request goes on where it was; after a preemption, with the tokens that were kept of it."""
     rows = _with_preemption(run)
     rows["expected"] = np.where(rows["resumes"], rows["kept"], rows["previous_tokens"])
-    return where(
+    return bad_rows(
         rows,
         rows["context_tokens"] != rows["expected"],
         lambda r: f"{r['context_tokens']} tokens in its context, it had {r['expected']:.0f}",
     )
 
 
-def resumed_wrong(run: RecordedRun) -> Violations:
+def resumed_wrong(run: RunTables) -> Violations:
     """A request counts as resumed from its preemption until it gives a token, and only then."""
     rows = run.batch
     given = rows["step"].where(rows["sampled_tokens"] > 0)
     own = [rows[key] for key in OF_REQUEST]
     before = given.groupby(own).ffill().groupby(own).shift()
     expected = (rows["preempted_step"] >= 0) & ~(before >= rows["preempted_step"])
-    return where(
+    return bad_rows(
         rows,
         rows["resumed"].astype(bool) != expected,
         lambda r: "counts as resumed" if r["resumed"] else "does not count as resumed",
     )
 
 
-def resumption_wrong(run: RecordedRun) -> Violations:
+def resumption_wrong(run: RunTables) -> Violations:
     """Each preempted request that runs again has one resumption, which repeats its preemption.
 
     It is of the first pass after it, and says how long the request waited, and what it computes
@@ -84,13 +82,13 @@ def resumption_wrong(run: RecordedRun) -> Violations:
     differ |= found["recomputed_tokens_back"] != found["tokens"] - found["context_tokens"]
     given = blocks_of(found["end_tokens"].fillna(0), run.records.block_size)
     differ |= found["blocks_back"] != given
-    return both(
-        where(found, lost, lambda _: "a resumption without preemption, or the reverse"),
-        where(found, differ & ~lost, lambda _: "its resumption does not fit its preemption"),
+    return combine(
+        bad_rows(found, lost, lambda _: "a resumption without preemption, or the reverse"),
+        bad_rows(found, differ & ~lost, lambda _: "its resumption does not fit its preemption"),
     )
 
 
-def preemption_misplaced(run: RecordedRun) -> Violations:
+def preemption_misplaced(run: RunTables) -> Violations:
     """A request is preempted while its pass is scheduled, with the tokens and blocks it had."""
     lost = run.preemptions[run.preemptions["event"] == "preempt"]
     found = lost.merge(run.steps[[*OF_PASS, "start_s", "schedule_s", "before_s"]], on=OF_PASS)
@@ -107,9 +105,9 @@ def preemption_misplaced(run: RecordedRun) -> Violations:
     had = before["end_tokens"].reindex(found.index)
     size = run.records.block_size
     differ = (found["tokens"] != had) | (found["blocks"] != blocks_of(had.fillna(0), size))
-    return both(
-        where(found, early | late, lambda _: "preempted outside of its pass's schedule"),
-        where(found.assign(had=had), differ, _had),
+    return combine(
+        bad_rows(found, early | late, lambda _: "preempted outside of its pass's schedule"),
+        bad_rows(found.assign(had=had), differ, _had),
     )
 
 
@@ -118,7 +116,7 @@ def _had(row: object) -> str:
     return f"{found['tokens']} tokens in {found['blocks']} blocks taken, it had {found['had']:.0f}"
 
 
-def refused_wrong(run: RecordedRun) -> Violations:
+def refused_wrong(run: RunTables) -> Violations:
     """A copy is refused where the host pool has no room for it; swap recomputes nothing else.
 
     In use are at most the blocks of the pass before and those of the victims before it in its own.
@@ -137,14 +135,14 @@ def refused_wrong(run: RecordedRun) -> Violations:
         wrong |= (lost["policy"] == "recompute") & (lost["tokens"] > 0) & ~refused
     lost = lost.assign(need=need, room=room)
     words = "{0} blocks {1}, there was room for {2}"
-    return where(
+    return bad_rows(
         lost,
         wrong,
         lambda r: words.format(r["need"], "refused" if r["refused"] else "given up", r["room"]),
     )
 
 
-def _with_preemption(run: RecordedRun) -> pd.DataFrame:
+def _with_preemption(run: RunTables) -> pd.DataFrame:
     """The rows of `batch`; of those that resume, with their preemption and what was `kept`."""
     rows = run.batch
     resumes = rows["preempted_step"] > rows["previous_step"]

@@ -3,13 +3,13 @@
 import pandas as pd
 
 from kvscope.actions import copies
-from kvscope.analyse.oracles.recorded_run import (
+from kvscope.analyse.oracles.run_tables import (
     OF_PASS,
     TOLERANCE_S,
-    RecordedRun,
+    RunTables,
+    bad_rows,
     blocks_of,
-    both,
-    where,
+    combine,
 )
 from kvscope.oracle import Violations
 
@@ -22,19 +22,19 @@ MOST = 0.5
 COPIED = {"preempt": "swap_out_s", "resume": "swap_in_s"}
 
 
-def bytes_wrong(run: RecordedRun) -> Violations:
+def bytes_wrong(run: RunTables) -> Violations:
     """A swap copies the blocks of the tokens that are kept, and recomputation copies nothing."""
     rows = run.preemptions
     kept = blocks_of(rows["tokens"], run.records.block_size).where(copies(rows["policy"]), 0)
     rows = rows.assign(expected=kept * run.engine["block_bytes"])
-    return where(
+    return bad_rows(
         rows,
         rows["bytes"] != rows["expected"],
         lambda r: f"{r['bytes']} bytes copied, its blocks have {r['expected']}",
     )
 
 
-def copy_missing(run: RecordedRun) -> Violations:
+def copy_missing(run: RunTables) -> Violations:
     """A swap was not refused, and has its copy's times: out at a preemption, in at a resumption."""
     rows = run.preemptions
     swaps = copies(rows["policy"])
@@ -43,10 +43,10 @@ def copy_missing(run: RecordedRun) -> Violations:
         wrong |= rows[column].notna() != (swaps & (rows["event"] == event))
     for column in ("copy_start_s", "copy_end_s"):
         wrong |= rows[column].notna() != swaps
-    return where(rows, wrong, lambda r: f"times of a copy do not suit a {r['event']}")
+    return bad_rows(rows, wrong, lambda r: f"times of a copy do not suit a {r['event']}")
 
 
-def copy_outside_pass(run: RecordedRun) -> Violations:
+def copy_outside_pass(run: RunTables) -> Violations:
     """A copy is made within the forward part of its pass, one copy after the other."""
     rows = _copies(run)
     begin = rows["start_s"] + rows["schedule_s"]
@@ -54,13 +54,13 @@ def copy_outside_pass(run: RecordedRun) -> Violations:
     outside |= rows["copy_end_s"] > begin + rows["forward_s"] + TOLERANCE_S
     before = rows.groupby(OF_PASS)["copy_end_s"].shift(fill_value=0.0)
     overlap = rows["copy_start_s"] < before - TOLERANCE_S
-    return both(
-        where(rows, outside, lambda _: "copied outside of its pass's forward part"),
-        where(rows, overlap, lambda _: "copied while another copy was"),
+    return combine(
+        bad_rows(rows, outside, lambda _: "copied outside of its pass's forward part"),
+        bad_rows(rows, overlap, lambda _: "copied while another copy was"),
     )
 
 
-def copy_time_wrong(run: RecordedRun) -> Violations:
+def copy_time_wrong(run: RunTables) -> Violations:
     """A copy takes the time that its pass saw it take, and is no faster than memory.
 
     Where copies are not awaited, as on a GPU, the pass sees only that they were launched.
@@ -69,17 +69,17 @@ def copy_time_wrong(run: RecordedRun) -> Violations:
     took = rows["swap_out_s"].fillna(rows["swap_in_s"])
     seen = rows["copy_end_s"] - rows["copy_start_s"]
     rows = rows.assign(took=took, seen=seen, wrong=took * FASTEST_BYTES_PER_S < rows["bytes"])
-    fast = where(rows, rows["wrong"], lambda r: f"{r['bytes']} bytes in {r['took']:.9f} s")
+    fast = bad_rows(rows, rows["wrong"], lambda r: f"{r['bytes']} bytes in {r['took']:.9f} s")
     if not run.engine.get("copies_awaited"):
         return fast
     longer = rows["took"] > rows["seen"] + TOLERANCE_S
     shorter = rows["seen"] - rows["took"] > STOPWATCH_SHARE * rows["seen"] + STOPWATCH_S
     words = "took {0:.6f} s, {1:.6f} s by the clock of its pass"
     differ = longer | (shorter & (shorter.groupby(rows["event"]).transform("mean") > MOST))
-    return both(fast, where(rows, differ, lambda r: words.format(r["took"], r["seen"])))
+    return combine(fast, bad_rows(rows, differ, lambda r: words.format(r["took"], r["seen"])))
 
 
-def _copies(run: RecordedRun) -> pd.DataFrame:
+def _copies(run: RunTables) -> pd.DataFrame:
     """The copies in order of time, with their pass."""
     rows = run.preemptions[run.preemptions["copy_start_s"].notna()]
     rows = rows.merge(run.steps[[*OF_PASS, "start_s", "schedule_s", "forward_s"]], on=OF_PASS)

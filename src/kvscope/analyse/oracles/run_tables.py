@@ -23,7 +23,7 @@ TOLERANCE_S = 1e-6
 """What seconds that were worked out in two ways may differ by."""
 
 
-class RecordedRun:
+class RunTables:
     """A complete run's records, and what several oracles derive from them."""
 
     def __init__(self, records: Records) -> None:
@@ -83,7 +83,7 @@ class RecordedRun:
         rows["previous_step"] = own["step"].shift(fill_value=-1)
         rows["previous_tokens"] = own["end_tokens"].shift(fill_value=0)
         lost = self.preemptions.loc[self.preemptions["event"] == "preempt", [*OF_REQUEST, "step"]]
-        rows["preempted_step"] = latest(rows, lost.rename(columns={"step": "at"}))
+        rows["preempted_step"] = last_until(rows, lost.rename(columns={"step": "at"}))
         return rows
 
     @cached_property
@@ -99,12 +99,12 @@ class RecordedRun:
         return ended.fillna({"at": np.inf}).set_index(OF_REQUEST)[["at"]]
 
     @cached_property
-    def ended_before(self) -> Ints:
+    def count_ended(self) -> Ints:
         """At each pass: the requests of its repeat that had ended."""
         ended = self.ended.reset_index()
-        return self.over_passes(ended.assign(step=ended["at"], until=np.inf), 1)
+        return self.sum_over_passes(ended.assign(step=ended["at"], until=np.inf), 1)
 
-    def arrived(self, column: str) -> Ints:
+    def count_arrived(self, column: str) -> Ints:
         """At each pass: the requests that had arrived by a time of it."""
         counts = np.zeros(len(self.steps), np.int64)
         for repeat, steps in self.steps.groupby("repeat"):
@@ -122,7 +122,7 @@ class RecordedRun:
         rows = self.batch
         following = rows.groupby(OF_REQUEST)["step"].shift(-1)
         lost = self.preemptions.loc[self.preemptions["event"] == "preempt", [*OF_REQUEST, "step"]]
-        lost_at = earliest_after(rows, lost.rename(columns={"step": "at"}))
+        lost_at = first_after(rows, lost.rename(columns={"step": "at"}))
         ended = rows.join(self.ended, on=OF_REQUEST)["at"]
         until = pd.concat([following, lost_at, ended], axis=1).min(axis=1)
         return pd.DataFrame(
@@ -134,7 +134,7 @@ class RecordedRun:
             }
         )
 
-    def over_passes(self, spans: pd.DataFrame, values: pd.Series | int) -> Ints:
+    def sum_over_passes(self, spans: pd.DataFrame, values: pd.Series | int) -> Ints:
         """At each pass: the sum of the values of the spans (`step` to `until`) it lies in."""
         sizes = self.steps.groupby("repeat").size()
         first = (sizes.cumsum() - sizes).reindex(spans["repeat"]).to_numpy()
@@ -151,12 +151,12 @@ class RecordedRun:
         return total
 
 
-def latest(rows: pd.DataFrame, events: pd.DataFrame) -> pd.Series:
+def last_until(rows: pd.DataFrame, events: pd.DataFrame) -> pd.Series:
     """For each row the last `at` of its request's events up to its step; -1 if there is none."""
     return _nearest(rows, events, "backward").fillna(-1).astype(np.int64)
 
 
-def earliest_after(rows: pd.DataFrame, events: pd.DataFrame) -> pd.Series:
+def first_after(rows: pd.DataFrame, events: pd.DataFrame) -> pd.Series:
     """For each row the first `at` of its request's events after its step; NaN if there is none."""
     return _nearest(rows.assign(step=rows["step"] + 1), events, "forward")
 
@@ -177,7 +177,7 @@ def _nearest(rows: pd.DataFrame, events: pd.DataFrame, direction: Any) -> pd.Ser
     return found.set_index("index")["found"].reindex(rows.index)
 
 
-def where(
+def bad_rows(
     frame: pd.DataFrame, bad: pd.Series | Bools, words: Callable[[Mapping[str, Any]], str]
 ) -> Violations:
     """How many rows are bad, and the first of them in words after its repeat, pass and request."""
@@ -190,7 +190,7 @@ def where(
     return Violations(len(at), f"{place}: {words(row)}" if place else words(row))
 
 
-def both(*found: Violations) -> Violations:
+def combine(*found: Violations) -> Violations:
     """Several findings as one."""
     return sum(found, NONE)
 

@@ -2,7 +2,13 @@
 
 import pandas as pd
 
-from kvscope.analyse.oracles.recorded_run import OF_PASS, TOLERANCE_S, RecordedRun, both, where
+from kvscope.analyse.oracles.run_tables import (
+    OF_PASS,
+    TOLERANCE_S,
+    RunTables,
+    bad_rows,
+    combine,
+)
 from kvscope.oracle import NONE, Violations
 
 NANOSECONDS = 1e-9
@@ -10,7 +16,7 @@ ENDING_S, ENDING_SHARE = 0.050, 0.02
 """What may lie between a repeat's last token and its end: so long, and such a share of it."""
 
 
-def repeats_differ(run: RecordedRun) -> Violations | None:
+def repeats_differ(run: RunTables) -> Violations | None:
     """The repeats are those of run.json, one after the other, none twice, each as long as there.
 
     There stand the times of the clock that was read around a repeat, whatever its passes say.
@@ -24,15 +30,19 @@ def repeats_differ(run: RecordedRun) -> Violations | None:
     long = (last > took + TOLERANCE_S) | (took - last > ENDING_S + ENDING_SHARE * took)
     begin = repeats["start_ns"] * NANOSECONDS
     overlap = begin < (begin + took).shift() - TOLERANCE_S
-    return both(
-        where(repeats, took.isna() | last.isna(), lambda _: "not in run.json, or not in a table"),
-        where(repeats, long, lambda r: f"{r['last_s']:.6f} s, by the clock {r['duration_s']:.6f}"),
-        where(repeats, overlap, lambda _: "begins before the one before has ended"),
+    return combine(
+        bad_rows(
+            repeats, took.isna() | last.isna(), lambda _: "not in run.json, or not in a table"
+        ),
+        bad_rows(
+            repeats, long, lambda r: f"{r['last_s']:.6f} s, by the clock {r['duration_s']:.6f}"
+        ),
+        bad_rows(repeats, overlap, lambda _: "begins before the one before has ended"),
         _copied(run) if run.measured else NONE,
     )
 
 
-def _last_s(run: RecordedRun) -> pd.Series:
+def _last_s(run: RunTables) -> pd.Series:
     """By repeat: when its last pass or request ended."""
     of_passes = run.steps.groupby("repeat")["end_s"].max()
     of_requests = run.requests.groupby("repeat")["finished_s"].max()
@@ -40,7 +50,7 @@ def _last_s(run: RecordedRun) -> pd.Series:
     return last.rename("last_s")
 
 
-def _copied(run: RecordedRun) -> Violations:
+def _copied(run: RunTables) -> Violations:
     """Repeats whose passes took to the nanosecond what those of an earlier one took."""
     took = run.steps.sort_values(OF_PASS).groupby("repeat")["duration_s"].agg(tuple).reset_index()
-    return where(took, took["duration_s"].duplicated(), lambda _: "a copy of an earlier repeat")
+    return bad_rows(took, took["duration_s"].duplicated(), lambda _: "a copy of an earlier repeat")

@@ -12,7 +12,7 @@ from kvscope import due, stalls
 
 
 @dataclass(frozen=True)
-class Baseline:
+class PassDurations:
     """The passes of a whole run; every series has the index of `steps`."""
 
     steps: pd.DataFrame
@@ -34,6 +34,6 @@ class Baseline:
         return due.held_out_due_s(self.steps, self.batch)
 
     @cached_property
-    def decoding(self) -> pd.DataFrame:
+    def decode_load(self) -> pd.DataFrame:
         """What each pass decodes: requests, and their context."""
         return due.decode_passes(self.steps, self.batch)[[*due.TERMS]]

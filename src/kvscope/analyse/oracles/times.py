@@ -3,13 +3,13 @@
 import numpy as np
 import pandas as pd
 
-from kvscope.analyse.oracles.recorded_run import (
+from kvscope.analyse.oracles.run_tables import (
     OF_PASS,
     OF_REQUEST,
     TOLERANCE_S,
-    RecordedRun,
-    both,
-    where,
+    RunTables,
+    bad_rows,
+    combine,
 )
 from kvscope.oracle import NONE, Violations
 from kvscope.stalls import stalled
@@ -20,15 +20,15 @@ BETWEEN_SHARE, BETWEEN_S, BETWEEN_OF_REQUEST_S = 0.2, 1e-3, 5e-5
 """What the engine may take between two passes: of their time, by pass, and by request in it."""
 
 
-def passes_overlap(run: RecordedRun) -> Violations:
+def passes_overlap(run: RunTables) -> Violations:
     """A pass begins after the one before has ended, and its parts all take time and fit into it."""
     steps = run.steps
     early = steps["start_s"] < steps["before_s"] - TOLERANCE_S
     rest = steps["duration_s"] - steps["schedule_s"] - steps["forward_s"]
     least = np.minimum.reduce([steps["schedule_s"], steps["forward_s"], rest])
-    return both(
-        where(steps, early, lambda r: f"begins {r['before_s'] - r['start_s']:.6f} s too early"),
-        where(
+    return combine(
+        bad_rows(steps, early, lambda r: f"begins {r['before_s'] - r['start_s']:.6f} s too early"),
+        bad_rows(
             steps,
             run.measured & (least < LEAST_S),
             lambda r: f"{r['schedule_s']:.6f} + {r['forward_s']:.6f} s of {r['duration_s']:.6f} s",
@@ -36,33 +36,33 @@ def passes_overlap(run: RecordedRun) -> Violations:
     )
 
 
-def passes_apart(run: RecordedRun) -> Violations:
+def passes_apart(run: RunTables) -> Violations:
     """While a request is there pass follows pass: little time is lost between them."""
     steps = run.steps
-    left = run.arrived("before_s") > run.ended_before
+    left = run.count_arrived("before_s") > run.count_ended
     lost = (steps["start_s"] - steps["before_s"]).where(left & (steps["step"] > 0), 0.0)
     most = BETWEEN_SHARE * steps["duration_s"] + BETWEEN_S
     most += BETWEEN_OF_REQUEST_S * steps["requests"]
     parts = pd.DataFrame({"lost": lost, "most": most, "took": steps["duration_s"]})
     sums = parts.groupby(steps["repeat"]).sum().reset_index()
-    return where(
+    return bad_rows(
         sums,
         sums["lost"] > sums["most"],
         lambda r: f"{r['lost']:.6f} s between passes that took {r['took']:.6f} s",
     )
 
 
-def stalled_wrong(run: RecordedRun) -> Violations:
+def stalled_wrong(run: RunTables) -> Violations:
     """A pass counts as stalled where its duration, beside those of its kind, says so."""
     steps = run.records.steps
-    return where(
+    return bad_rows(
         steps,
         steps["stalled"].astype(bool).to_numpy() != stalled(steps),
         lambda r: f"{r['duration_s']:.6f} s, {'stalled' if r['stalled'] else 'not stalled'}",
     )
 
 
-def layers_outside_pass(run: RecordedRun) -> Violations:
+def layers_outside_pass(run: RunTables) -> Violations:
     """Every pass runs every layer once, one after another, between its schedule and its tokens."""
     count = run.engine["layers"]
     layers = run.records.layers.sort_values([*OF_PASS, "start_s"], ignore_index=True)
@@ -84,18 +84,18 @@ def layers_outside_pass(run: RecordedRun) -> Violations:
         run.records.layers.groupby(OF_PASS).size().rename("layers"), on=OF_PASS
     )
     few = sizes["layers"].fillna(0) != count
-    return both(
-        where(layers, outside, lambda _: "outside of the pass's forward part"),
-        where(layers, overlap, lambda _: "begins before the layer before has ended"),
-        where(layers, disorder, lambda _: "out of order"),
-        where(sizes, few, lambda r: f"{r['layers']:.0f} of {count} layers"),
+    return combine(
+        bad_rows(layers, outside, lambda _: "outside of the pass's forward part"),
+        bad_rows(layers, overlap, lambda _: "begins before the layer before has ended"),
+        bad_rows(layers, disorder, lambda _: "out of order"),
+        bad_rows(sizes, few, lambda r: f"{r['layers']:.0f} of {count} layers"),
         Violations(1, "more time lies between layers than in them")
         if run.measured and between.median() > layers["duration_s"].median()
         else NONE,
     )
 
 
-def request_times_differ(run: RecordedRun) -> Violations:
+def request_times_differ(run: RunTables) -> Violations:
     """A request's times are those of its passes, and follow one another.
 
     It is first scheduled when its first pass begins; its first token comes when the first pass
@@ -112,13 +112,13 @@ def request_times_differ(run: RecordedRun) -> Violations:
     for place, later in enumerate(order):
         for earlier in order[:place]:
             disorder |= later < earlier - TOLERANCE_S
-    return both(
-        where(found, differ, lambda _: "its times are not those of its passes"),
-        where(found, disorder, lambda _: "its times do not follow one another"),
+    return combine(
+        bad_rows(found, differ, lambda _: "its times are not those of its passes"),
+        bad_rows(found, disorder, lambda _: "its times do not follow one another"),
     )
 
 
-def given_up_wrong(run: RecordedRun) -> Violations | None:
+def given_up_wrong(run: RunTables) -> Violations | None:
     """A request is given up between two passes, at the first end of a pass after its time is over.
 
     It counts from its arrival, and is looked at from the first pass on that begins after that.
@@ -141,10 +141,10 @@ def given_up_wrong(run: RecordedRun) -> Violations | None:
         late = looked & (known["end_s"].to_numpy() > rows["limit"].to_numpy() + TOLERANCE_S)
         wrong[rows.index] |= inside | late
     words = "given up at {0:.6f} s, its time was over at {1:.6f} s"
-    return where(found, wrong, lambda r: words.format(r["finished_s"], r["limit"]))
+    return bad_rows(found, wrong, lambda r: words.format(r["finished_s"], r["limit"]))
 
 
-def _times(run: RecordedRun) -> pd.DataFrame:
+def _times(run: RunTables) -> pd.DataFrame:
     """By request: when its first pass began, and when its first and last token were there."""
     rows = run.batch.merge(run.steps[[*OF_PASS, "start_s", "end_s"]], on=OF_PASS)
     given = rows[rows["sampled_tokens"] > 0].groupby(OF_REQUEST)["end_s"]

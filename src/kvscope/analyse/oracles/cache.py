@@ -4,39 +4,39 @@ import numpy as np
 import pandas as pd
 
 from kvscope.actions import copies
-from kvscope.analyse.oracles.recorded_run import (
+from kvscope.analyse.oracles.run_tables import (
     OF_REQUEST,
-    RecordedRun,
+    RunTables,
+    bad_rows,
     blocks_of,
-    both,
-    earliest_after,
-    where,
+    combine,
+    first_after,
 )
 from kvscope.oracle import Violations
 
 
-def tokens_differ(run: RecordedRun) -> Violations:
+def tokens_differ(run: RunTables) -> Violations:
     """The tokens in the cache after a pass are those that its requests have left there."""
-    steps = run.steps.assign(expected=run.over_passes(run.stays, run.stays["tokens"]))
-    return where(
+    steps = run.steps.assign(expected=run.sum_over_passes(run.stays, run.stays["tokens"]))
+    return bad_rows(
         steps,
         steps["kv_tokens_used"] != steps["expected"],
         lambda r: f"{r['kv_tokens_used']} tokens in the cache, its requests have {r['expected']}",
     )
 
 
-def blocks_differ(run: RecordedRun) -> Violations:
+def blocks_differ(run: RunTables) -> Violations:
     """The blocks in use are those that the tokens of each request fill; they fit into the cache."""
     total = run.engine["kv_blocks_total"]
     needed = blocks_of(run.stays["tokens"], run.records.block_size)
-    steps = run.steps.assign(expected=run.over_passes(run.stays, needed))
-    return both(
-        where(
+    steps = run.steps.assign(expected=run.sum_over_passes(run.stays, needed))
+    return combine(
+        bad_rows(
             steps,
             steps["kv_blocks_used"] != steps["expected"],
             lambda r: f"{r['kv_blocks_used']} blocks in use, its tokens fill {r['expected']}",
         ),
-        where(
+        bad_rows(
             steps,
             (steps["kv_blocks_total"] != total) | (steps["kv_blocks_used"] > total),
             lambda r: f"{r['kv_blocks_used']} of {r['kv_blocks_total']} blocks, there are {total}",
@@ -44,18 +44,18 @@ def blocks_differ(run: RecordedRun) -> Violations:
     )
 
 
-def host_pool_differs(run: RecordedRun) -> Violations:
+def host_pool_differs(run: RunTables) -> Violations:
     """The host pool holds the blocks of the swapped-out requests, and has room for them."""
-    steps = run.steps.assign(expected=run.over_passes(*_swapped_out(run)))
+    steps = run.steps.assign(expected=run.sum_over_passes(*_swapped_out(run)))
     used, total = steps["host_blocks_used"], steps["host_blocks_total"]
     made = run.engine.get("host_blocks_total", total.iloc[0])
-    return both(
-        where(
+    return combine(
+        bad_rows(
             steps,
             used != steps["expected"],
             lambda r: f"{r['host_blocks_used']} host blocks, swapped out are {r['expected']}",
         ),
-        where(
+        bad_rows(
             steps,
             (used > total) | (total != made),
             lambda r: f"{r['host_blocks_used']} of {r['host_blocks_total']} host blocks of {made}",
@@ -63,11 +63,11 @@ def host_pool_differs(run: RecordedRun) -> Violations:
     )
 
 
-def _swapped_out(run: RecordedRun) -> tuple[pd.DataFrame, pd.Series]:
+def _swapped_out(run: RunTables) -> tuple[pd.DataFrame, pd.Series]:
     """From when to when requests were swapped out, and the blocks of each."""
     rows = run.preemptions[copies(run.preemptions["policy"])]
     out = rows[rows["event"] == "preempt"].reset_index(drop=True)
     back = rows[rows["event"] == "resume"].rename(columns={"step": "at"})[[*OF_REQUEST, "at"]]
     ended = out.join(run.ended, on=OF_REQUEST)["at"].fillna(np.inf)
-    until = np.minimum(earliest_after(out, back).fillna(np.inf), ended)
+    until = np.minimum(first_after(out, back).fillna(np.inf), ended)
     return out.assign(until=until), blocks_of(out["tokens"], run.records.block_size)
