@@ -46,7 +46,7 @@ def test_it_says_that_the_throughput_is_not_known_after_the_most_repeats(run: Ru
     assert made.facts["repeats"]["reached"] is False
     (reason,) = check_precision(made.records)
     assert reason.name == "not_precise"
-    assert "asked, after 3 repeats" in reason.detail
+    assert "requested, after 3 repeats" in reason.detail
 
 
 @pytest.mark.parametrize("case", [EASY, IMPOSSIBLE], ids=["easy", "never"])

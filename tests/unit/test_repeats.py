@@ -212,8 +212,8 @@ def test_the_throughput_that_ends_the_repeats_is_the_metric(makespans: list[floa
         ((1, 1, 1), 0.05, None),
         ((1, 2, 3), None, None),
         ((1, 2, 3), 3, None),
-        ((1, 1.1, 1), 0.05, "throughput ± 13 %, ± 5 % asked, after 3 repeats"),
-        ((1,), 0.05, "throughput is not known, ± 5 % asked, after 1 repeat"),
+        ((1, 1.1, 1), 0.05, "throughput ± 13 %, ± 5 % requested, after 3 repeats"),
+        ((1,), 0.05, "throughput is not known, ± 5 % requested, after 1 repeat"),
     ],
 )
 def test_a_run_that_is_less_precise_than_asked_for_is_not_valid(

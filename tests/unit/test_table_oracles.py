@@ -261,7 +261,7 @@ def test_settings_in_gib_ask_for_as_many_blocks_as_fit(runs: dict[str, Records])
     assert violated(run.variant(settings=settings)) == {}
     larger = settings | {"cache": {"block_size": 16, "gib": 17 * block}}
     first = violated(run.variant(settings=larger))["settings_differ"]
-    assert first == "kv_blocks_total is 16, asked for was 17"
+    assert first == "kv_blocks_total is 16, the settings have 17"
 
 
 def test_a_rule_for_repeats_allows_from_min_to_max(runs: dict[str, Records]) -> None:

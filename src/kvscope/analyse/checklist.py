@@ -1,4 +1,4 @@
-"""The checklist of a run: the verdict of every oracle on what it recorded."""
+"""The checklist of a run: the verdicts of all oracles."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -21,10 +21,10 @@ EVERY_ORACLE: tuple[Oracle[Any], ...] = (*ROWS, *ORACLES, *ENGINE_ORACLES, *ALL_
 
 
 def checklist(records: Records, collected: bool = False) -> list[Verdict]:
-    """The verdicts on a complete run; none on one that failed.
+    """The verdicts of all oracles on a complete run; empty for a failed run.
 
-    Those on its KV events are as collect.json has them if it is `collected`, or found again in the
-    raw file. Raises BadInput if that is not there, damaged, or made from another measurement.
+    If `collected`, the verdicts on KV events are read from collect.json; otherwise the raw file is
+    judged again. Raises BadInput if that file is missing, damaged, or of another measurement.
     """
     if records.facts["status"] != COMPLETE:
         return []
@@ -33,7 +33,7 @@ def checklist(records: Records, collected: bool = False) -> list[Verdict]:
 
 
 def _of_events(run: Run, collected: bool) -> dict[str, Any]:
-    """What the oracles of KV events found; empty where there are no events."""
+    """The account of the oracles of KV events; empty without events."""
     if TRACING not in run.facts:
         return {}
     if not collected:
@@ -45,13 +45,13 @@ def _of_events(run: Run, collected: bool) -> dict[str, Any]:
 
 
 def summary(found: Sequence[Verdict]) -> str:
-    """How many oracles held, were violated, and did not apply."""
+    """The number of oracles in each state: '40 held, 0 violated, 21 not applicable'."""
     states = Counter(verdict.state for verdict in found)
     return ", ".join(f"{states[state]} {state}" for state in (HELD, VIOLATED, NOT_APPLICABLE))
 
 
 def format_lines(found: Sequence[Verdict]) -> list[str]:
-    """Every verdict as a line: the state, the oracle and its sentence, or what it would need."""
+    """One line a verdict: state, oracle, and its sentence, first violation or need."""
     width = max(len(verdict.name) for verdict in found)
     return [
         f"  {verdict.state:<{len(NOT_APPLICABLE)}}  {verdict.name:<{width}}  {_detail(verdict)}"

@@ -1,4 +1,4 @@
-"""One run's metrics: point estimates with intervals, and whether they may be believed."""
+"""The metrics of one run: estimates with confidence intervals, and the run's validity."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -20,10 +20,10 @@ from kvscope.runfile import run_sha256
 
 
 def analyse(run: Path, out: Path) -> pd.DataFrame:
-    """Compute a run's metrics and write them to `out`/metrics.parquet; the `metrics` table.
+    """Compute a run's metrics, write `out`/metrics.parquet, and return the `metrics` table.
 
-    `out`/analyse.json says of which measurement, what every oracle found, and why the run is not
-    valid if it is not.
+    Also writes `out`/analyse.json with the measurement's hash, the verdicts of all oracles, and the
+    reasons if the run is not valid. Raises BadInput if records are missing or damaged.
     """
     records = read_records(run)
     verdicts = checklist(records, collected=True)
@@ -42,7 +42,7 @@ def analyse(run: Path, out: Path) -> pd.DataFrame:
 
 
 def metrics_of(records: Records, reasons: list[Reason], run_sha256: str) -> pd.DataFrame:
-    """The `metrics` table of one run, whose run.json has this SHA-256."""
+    """The `metrics` table of one run; `run_sha256` is the hash of its run.json."""
     facts = records.facts
     repeats = list(records.valid_repeats())
     known = (
@@ -67,7 +67,7 @@ def metrics_of(records: Records, reasons: list[Reason], run_sha256: str) -> pd.D
 
 
 def _estimate_over_repeats(metric: Metric, repeats: list[Records]) -> Estimate:
-    """A metric over the repeats, its interval widened by the mean uncertainty of its method."""
+    """Estimate a metric over repeats; the interval includes the method's mean uncertainty."""
     found = estimate([metric.of(repeat) for repeat in repeats])
     if metric.uncertainty is None or found.count < 2:
         return found

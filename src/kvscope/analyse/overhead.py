@@ -1,7 +1,7 @@
-"""What preemptions cost: the paper's measure, the net one, and the parts they are made of.
+"""Resume overhead: the paper's measure, the net measure, and their parts.
 
-docs/METRICS.md says why the two measures differ. Each function takes the
-records of one repeat; seconds, unless it says otherwise.
+docs/METRICS.md explains the difference. Every function takes the records of one repeat and returns
+seconds unless it states another unit.
 """
 
 import math
@@ -16,7 +16,7 @@ from kvscope.analyse.records import Records
 from kvscope.arraytypes import Floats
 from kvscope.due import plain_decode
 
-# Plain decode passes that stand for one that resumes.
+# Plain decode passes that stand in for one resuming pass.
 TWINS = 10
 # 95 % of normal errors lie within so many standard deviations.
 NORMAL_95 = 1.96
@@ -31,9 +31,10 @@ def resume_overhead_paper_s(records: Records) -> float:
 
 
 def net_of_resuming(records: Records) -> Floats:
-    """Of each pass that resumes a request: seconds that it took because of that.
+    """Seconds of each resuming pass that the resumption caused, one value a pass.
 
-    What is neither copy nor due decode is owed in parts: see `_resumption_share`.
+    These are its swap-in copies, and `_resumption_share` of the time beyond copies and expected
+    decoding.
     """
     passes = _resuming_passes(records)
     if passes.empty:
@@ -47,11 +48,11 @@ def net_of_resuming(records: Records) -> Floats:
 
 @metric("s", "Net, where nothing resumes")
 def resume_overhead_net_control_s(records: Records) -> float:
-    """what the net measure gives for passes that resume nothing: its error; see below
+    """the net measure of passes that resume nothing, which is its error; see below
 
-    In the place of every resuming pass stand the TWINS plain decode passes of its repeat that are
-    nearest in requests and context, each over its standard deviation; their mean is what counts.
-    What was due in them is told by others, and they owe the same part.
+    Each resuming pass is replaced by the mean of the TWINS plain decode passes of its repeat that
+    are nearest in requests and context, both in units of their standard deviation. Their expected
+    decoding comes from a fit that leaves them out, and the resumption share is that of the pass.
     """
     passes = _decoding_passes(_resuming_passes(records))
     if passes.empty:
@@ -69,11 +70,11 @@ def resume_overhead_net_control_s(records: Records) -> float:
 
 @metric("s", "Net, uncertainty")
 def resume_overhead_net_uncertainty_s(records: Records) -> float:
-    """max(|resume_overhead_net_control_s|, 1.96 · e · √Σ owed²), e the root mean square error of
-    plain decode passes; see below
+    """max(|resume_overhead_net_control_s|, 1.96 · e · √Σ share²), e the root mean square error of
+    plain decode passes, share that of resumption in each pass; see below
 
-    By chance errors add up as those of independent passes do, each as large as those of the
-    repeat's plain decode passes.
+    Errors of passes are taken to be independent, with the size of those of the repeat's plain
+    decode passes.
     """
     passes = _decoding_passes(_resuming_passes(records))
     if passes.empty:
@@ -90,7 +91,7 @@ def resume_overhead_net_s(records: Records) -> float:
 
 
 def control_errors_s(records: Records) -> pd.Series:
-    """Of each plain decode pass: seconds beyond what others tell was due in it."""
+    """Seconds of each plain decode pass beyond those expected by a fit that leaves it out."""
     plain = records.steps[plain_decode(records.steps)]
     due = records.pass_durations.held_out_due_s.loc[plain.index]
     return (plain["duration_s"] - due).astype(float).dropna()
@@ -122,10 +123,10 @@ def recompute_fallbacks(records: Records) -> float:
 
 
 def _resumption_share(passes: pd.DataFrame) -> Floats:
-    """The part of what is neither copy nor due decode that resuming passes owe to resumption.
+    """The share of the time beyond copies and expected decoding that is due to resumption.
 
-    A pass that prefills shares it by tokens: recomputed ones against new prompts and newest tokens,
-    which were due anyway. One that only decodes owes all.
+    In a pass with prefill it is the share of recomputed tokens among prefill tokens, as the others
+    would have been computed anyway. In a pass that only decodes it is 1.
     """
     prefill = passes["prefill_tokens"].to_numpy(np.float64)
     recomputed = passes["recomputed_tokens"].to_numpy(np.float64)
@@ -146,11 +147,11 @@ def _swap_rows(records: Records, event: str) -> pd.DataFrame:
 
 
 def _total(rows: pd.DataFrame, column: str) -> float:
-    """The sum, NaN if a row does not know its part: an unknown copy is not one of no cost."""
+    """The sum of a column; NaN if a row has no value, as an unknown copy still has a cost."""
     return math.fsum(rows[column].astype(float))
 
 
 def _swap_in_s_by_pass(records: Records, steps: pd.Series) -> Floats:
-    """Of each pass: seconds of the copies back in it, 0 without any."""
+    """Seconds of swap-in copies in each of these steps, 0 without any."""
     copied = _swap_rows(records, "resume").groupby("step")["swap_in_s"].sum()
     return copied.reindex(steps, fill_value=0.0).to_numpy(np.float64)

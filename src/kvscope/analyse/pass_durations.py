@@ -1,6 +1,6 @@
-"""What the forward passes of a run take as a rule: what single passes and repeats are held against.
+"""Expected durations of a run's forward passes, to which passes and repeats are compared.
 
-It is judged over all repeats together: a repeat that is slow as a whole must not look as usual.
+They are estimated over all repeats, so that a repeat that is slow as a whole stands out.
 """
 
 from dataclasses import dataclass
@@ -13,27 +13,27 @@ from kvscope import due, stalls
 
 @dataclass(frozen=True)
 class PassDurations:
-    """The passes of a whole run; every series has the index of `steps`."""
+    """Expected durations of all passes of a run; every series has the index of `steps`."""
 
     steps: pd.DataFrame
     batch: pd.DataFrame
 
     @cached_property
     def usual_s(self) -> pd.Series:
-        """What each pass usually takes: the median of its kind, in seconds."""
+        """Usual seconds of each pass: the median of its shape class."""
         return stalls.usual_s(self.steps)
 
     @cached_property
     def due_s(self) -> pd.Series:
-        """Seconds that decoding was due to take in each pass; NaN without plain decode passes."""
+        """Seconds expected for the decoding in each pass; NaN without plain decode passes."""
         return due.decode_due_s(self.steps, self.batch)
 
     @cached_property
     def held_out_due_s(self) -> pd.Series:
-        """The same of plain decode passes only, by a fit to others."""
+        """The same for each plain decode pass, by a fit that leaves it out."""
         return due.held_out_due_s(self.steps, self.batch)
 
     @cached_property
     def decode_load(self) -> pd.DataFrame:
-        """What each pass decodes: requests, and their context."""
+        """The decode load of each pass: the columns `due.TERMS`."""
         return due.decode_passes(self.steps, self.batch)[[*due.TERMS]]

@@ -1,7 +1,6 @@
-"""Metrics of a study's experiments that are made of their metrics, not of their records.
+"""Metrics of a study, computed from the `metrics` tables of its experiments.
 
-docs/METRICS.md defines them under 'Study level'. They need no records, so a study's report
-computes them from the `metrics` tables that its runs have.
+docs/METRICS.md defines them under 'Study level'. The report computes them.
 """
 
 import json
@@ -42,7 +41,7 @@ class ExperimentMetrics:
 
 
 def add_study_metrics(experiments: Sequence[ExperimentMetrics]) -> list[pd.DataFrame]:
-    """The `metrics` table of each experiment of one study with the STUDY_METRICS added."""
+    """The `metrics` tables of a study's experiments, each with the rows of STUDY_METRICS added."""
     return [
         _add_rows(one, ample)
         for one, ample in zip(experiments, find_ample_partners(experiments), strict=True)
@@ -50,11 +49,10 @@ def add_study_metrics(experiments: Sequence[ExperimentMetrics]) -> list[pd.DataF
 
 
 def find_ample_partners(experiments: Sequence[ExperimentMetrics]) -> list[ExperimentMetrics | None]:
-    """For each experiment that preempts: the one that shows it with an ample cache, if any.
+    """For each experiment that preempts, the same work with an ample cache; None if there is none.
 
-    It differs in nothing but the cache's size and the overflow policy, never preempts, and neither
-    of the two aborted a request. Of several, the one whose cache is emptiest at its peak: the
-    largest.
+    The partner differs in cache size and overflow policy only and never preempts; neither aborted a
+    request. Of several, the one with the lowest peak use, which has the largest cache.
     """
     roomy: dict[str, list[ExperimentMetrics]] = defaultdict(list)
     for one in experiments:
@@ -69,15 +67,15 @@ def find_ample_partners(experiments: Sequence[ExperimentMetrics]) -> list[Experi
 
 
 def _served_all(one: ExperimentMetrics) -> bool:
-    """Whether no request was aborted: otherwise it did other work than its partner."""
+    """Whether no request was aborted, so that partners did the same work."""
     return not one.estimate("aborted_requests").value > 0
 
 
 def difference(one: Estimate, other: Estimate) -> Estimate:
-    """one - other of two independent means, with Welch's interval.
+    """The difference of two independent means, with Welch's interval.
 
-    The standard errors are those of the given intervals; the degrees of freedom are Welch's and
-    Satterthwaite's. An interval needs two repeats on both sides.
+    Standard errors follow from the given intervals, degrees of freedom from the Welch–Satterthwaite
+    equation. The interval is NaN if either side has fewer than two repeats.
     """
     value, count = one.value - other.value, min(one.count, other.count)
     if count < 2 or math.isnan(value):
@@ -94,14 +92,14 @@ def difference(one: Estimate, other: Estimate) -> Estimate:
 
 
 def makespan_beyond_ample(one: ExperimentMetrics, ample: ExperimentMetrics | None) -> Estimate:
-    """What preemptions cost in the end: the makespan, less that with an ample cache."""
+    """The makespan minus that with an ample cache, in seconds."""
     if ample is None:
         return UNKNOWN
     return difference(one.estimate("makespan_s"), ample.estimate("makespan_s"))
 
 
 def cost_per_preemption(one: ExperimentMetrics) -> Estimate:
-    """Net resume overhead over preemptions; an interval if every repeat preempts as often."""
+    """Net resume overhead a preemption, in s; an interval if all repeats preempt equally often."""
     overhead, preemptions = one.estimate("resume_overhead_net_s"), one.estimate("preemptions")
     if not preemptions.value > 0:
         return UNKNOWN
@@ -111,9 +109,9 @@ def cost_per_preemption(one: ExperimentMetrics) -> Estimate:
 
 
 def swap_bandwidth(one: ExperimentMetrics) -> Estimate:
-    """Swapped bytes over the time of the copies; an interval if every repeat copies as much.
+    """Swapped bytes over seconds of copies; an interval if all repeats swap equally many bytes.
 
-    The halves of the two times' intervals add up, which is wider than the interval of their sum.
+    The half widths of the two times are added, a bound on the half width of their sum.
     """
     swapped = one.estimate("swapped_bytes")
     copies = [one.estimate(name) for name in ("swap_out_s", "swap_in_s")]
@@ -137,13 +135,13 @@ def _add_rows(one: ExperimentMetrics, ample: ExperimentMetrics | None) -> pd.Dat
 def _row(
     metric: "StudyMetric", one: ExperimentMetrics, ample: ExperimentMetrics | None
 ) -> dict[str, Any]:
-    """A row of the `metrics` table: to be believed if all experiments behind it are."""
+    """A row of the `metrics` table; valid if all experiments that it is computed from are."""
     found = metric.of(one, ample)
     first = one.metrics.iloc[0]
     behind = [first] if ample is None or not metric.compares else [first, ample.metrics.iloc[0]]
     reasons = [name for row in behind for name in str(row["reasons"]).split(";") if name]
     return {
-        **first,  # experiment, source of times and run are the same in all of its rows
+        **first,  # experiment, time source and run are the same in all rows
         **{"metric": metric.name, "unit": metric.unit, "repeats_valid": found.count},
         **{"value": found.value, "ci_low": found.low, "ci_high": found.high},
         "valid": all(bool(row["valid"]) for row in behind),
@@ -152,7 +150,7 @@ def _row(
 
 
 def _same_work(settings: Mapping[str, Any]) -> str:
-    """All settings but the cache's size and the overflow policy, as text."""
+    """All settings except cache size and overflow policy, as text."""
     rest = {section: value for section, value in settings.items() if section != "overflow"}
     cache = settings.get("cache", {})
     rest["cache"] = {key: v for key, v in cache.items() if key not in ("blocks", "gib")}
@@ -164,7 +162,7 @@ def _fullness(one: ExperimentMetrics) -> float:
 
 
 def _is_exact(number: Estimate) -> bool:
-    """Whether every repeat had this very number."""
+    """Whether all repeats have the same value."""
     return number.count == 1 or number.low == number.high
 
 
@@ -175,9 +173,9 @@ def _standard_error(number: Estimate) -> float:
 
 @dataclass(frozen=True)
 class StudyMetric:
-    """A number of an experiment among others; `of` is given it, and its twin with an ample cache.
+    """A metric of an experiment in a study; `of` takes it and its partner with an ample cache.
 
-    It is valid if the experiment is, and where it `compares` the two, if the twin is, too.
+    If it `compares` the two, it is valid only if both are.
     """
 
     name: str

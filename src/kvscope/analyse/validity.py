@@ -1,4 +1,4 @@
-"""May a run be believed? If not, why: reasons by name, each with the figures behind it."""
+"""The validity of a run: the reasons why it is not valid, each with the figures behind it."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -25,7 +25,7 @@ from kvscope.runfile import COMPLETE, IMPORTED_FROM
 
 
 def check_warm_up(facts: dict[str, Any]) -> list[Reason]:
-    """Warm-up met every shape class that was measured."""
+    """NO_WARM_UP, or WARM_UP_INCOMPLETE if warm-up missed a measured shape class."""
     found = facts.get("warmup", {})
     if not found.get("passes"):
         return [NO_WARM_UP.with_detail("nothing ran before the measured part")]
@@ -34,7 +34,7 @@ def check_warm_up(facts: dict[str, Any]) -> list[Reason]:
 
 
 def check_repeats(records: Records) -> list[Reason]:
-    """Enough repeats, undisturbed, steady, and the throughput as precise as was requested."""
+    """Reasons if repeats are too few, unstable, disturbed, or less precise than requested."""
     makespans = [makespan_s(repeat) for repeat in records.valid_repeats()]
     reasons = []
     if len(makespans) < MINIMUM_REPEATS:
@@ -48,7 +48,7 @@ def check_repeats(records: Records) -> list[Reason]:
 
 
 def check_stalls(records: Records) -> list[Reason]:
-    """No repeat lost much of its time in stalls."""
+    """STALLED for each repeat that lost more than MAXIMUM_STALL_SHARE of its makespan."""
     reasons = []
     for repeat in records.valid_repeats():
         share = stall_time_s(repeat) / makespan_s(repeat)
@@ -59,7 +59,7 @@ def check_stalls(records: Records) -> list[Reason]:
 
 
 def check_profiler(facts: dict[str, Any]) -> list[Reason]:
-    """A profiler that was used brought its trace home."""
+    """PROFILER_LOST_EVENTS if a profiled run has no complete trace."""
     profiler = facts.get("profiler", {})
     if profiler.get("used") == "nsys" and profiler.get("reason"):
         return [PROFILER_LOST_EVENTS.with_detail(profiler["reason"])]
@@ -67,7 +67,7 @@ def check_profiler(facts: dict[str, Any]) -> list[Reason]:
 
 
 def check_oracles(verdicts: Iterable[Verdict]) -> list[Reason]:
-    """No oracle is violated."""
+    """One reason for each violated oracle."""
     return [
         Reason(found.name, f"{found.violations} ({found.first})")
         for found in verdicts
@@ -76,9 +76,9 @@ def check_oracles(verdicts: Iterable[Verdict]) -> list[Reason]:
 
 
 def find_reasons(records: Records, verdicts: Iterable[Verdict]) -> list[Reason]:
-    """Everything that speaks against a run; empty if it is valid.
+    """All reasons why a run is not valid; empty if it is valid.
 
-    An imported run is judged by what it holds, its passes: it has neither requests nor warm-up.
+    Imported runs have neither requests nor warm-up, and are judged by their passes.
     """
     facts = records.facts
     if facts["status"] != COMPLETE:

@@ -1,4 +1,4 @@
-"""Oracles of what a pass computes: the sums over its batch, and each request's place in it."""
+"""Oracles of batches: a pass's totals, and the phase and tokens of each request in it."""
 
 import numpy as np
 import pandas as pd
@@ -15,7 +15,7 @@ from kvscope.passes import DECODE, PREFILL, phase_of_tokens
 
 
 def pass_differs_from_batch(run: RunTables) -> Violations:
-    """A pass's counts and phase are those of the requests in its batch."""
+    """The token counts, request counts and phase of a pass match the requests of its batch."""
     found = _sums(run)
     steps = run.steps.join(found.add_suffix("_found"), on=OF_PASS)
     return combine(*(_differs(steps, str(column)) for column in found))
@@ -45,21 +45,21 @@ def _differs(steps: pd.DataFrame, column: str) -> Violations:
     return bad_rows(
         steps,
         steps[column] != steps[other],
-        lambda r: f"{column} is {r[column]}, of its batch {r[other]}",
+        lambda r: f"{column} is {r[column]}, its batch gives {r[other]}",
     )
 
 
 def phase_wrong(run: RunTables) -> Violations:
-    """A request decodes where it computes its newest token and nothing else."""
+    """A request is in decode exactly where it computes its newest output token and nothing else."""
     rows = run.batch
-    given = rows.groupby(OF_REQUEST)["sampled_tokens"].cumsum() - rows["sampled_tokens"]
-    newest = (rows["scheduled_tokens"] == 1) & (rows["recomputed_tokens"] == 0) & (given > 0)
+    one_token = (rows["scheduled_tokens"] == 1) & (rows["recomputed_tokens"] == 0)
+    newest = one_token & (rows["sampled_before"] > 0)
     expected = pd.Series(np.where(newest, DECODE, PREFILL), rows.index)
     return bad_rows(rows, rows["phase"] != expected, lambda r: f"phase is '{r['phase']}'")
 
 
 def recomputed_wrong(run: RunTables) -> Violations:
-    """What a request computes below its highest token so far is recomputed, the rest is not."""
+    """Tokens of a request count as recomputed exactly where an earlier pass computed them."""
     rows = run.batch
     highest = rows.groupby(OF_REQUEST)["end_tokens"].cummax()
     before = highest.groupby([rows[key] for key in OF_REQUEST]).shift(fill_value=0)
@@ -68,27 +68,26 @@ def recomputed_wrong(run: RunTables) -> Violations:
     return bad_rows(
         rows,
         rows["recomputed_tokens"] != rows["expected"],
-        lambda r: f"{r['recomputed_tokens']} tokens recomputed, {r['expected']} were lost",
+        lambda r: f"{r['recomputed_tokens']} tokens recomputed, expected {r['expected']}",
     )
 
 
 def sampled_wrong(run: RunTables) -> Violations:
-    """A pass gives a request one token where it computes all that the request has, else none."""
+    """A pass samples one token for a request whose tokens are all computed, and none otherwise."""
     rows = run.batch.merge(run.requests[[*OF_REQUEST, "prompt_tokens"]], on=OF_REQUEST, how="left")
-    given = rows.groupby(OF_REQUEST)["sampled_tokens"].cumsum() - rows["sampled_tokens"]
-    complete = rows["end_tokens"] == rows["prompt_tokens"] + given
+    complete = rows["end_tokens"] == rows["prompt_tokens"] + rows["sampled_before"]
     return bad_rows(
         rows,
         rows["sampled_tokens"] != complete.astype(int),
-        lambda r: f"{r['sampled_tokens']} tokens given after {r['end_tokens']} were computed",
+        lambda r: f"{r['sampled_tokens']} tokens sampled with {r['end_tokens']} tokens computed",
     )
 
 
 def waiting_wrong(run: RunTables) -> Violations:
-    """Those wait that have arrived, are not in the cache, and have not ended.
+    """The waiting requests are those that have arrived, hold no cache, and have not finished.
 
-    A request is handed over between two passes once its arrival is past: of those that arrive in
-    between, any number may be.
+    Requests are submitted between two passes, so requests that arrive between the end of the
+    previous pass and the start of this one may or may not be counted.
     """
     gone = run.sum_over_passes(run.stays, 1) + run.count_ended
     low, high = (run.count_arrived(column) - gone for column in ("before_s", "start_s"))
@@ -97,5 +96,5 @@ def waiting_wrong(run: RunTables) -> Violations:
     return bad_rows(
         found,
         (waiting < low) | (waiting > high),
-        lambda r: f"{r['waiting_requests']} wait, {r['low']} to {r['high']} can",
+        lambda r: f"{r['waiting_requests']} waiting, expected {r['low']} to {r['high']}",
     )

@@ -21,7 +21,7 @@ RunNeed = Need[RunTables]
 
 
 def _recorded(words: str, also: Callable[[RunTables], bool] = lambda _: True) -> RunNeed:
-    """A need that no import meets: of what kvscope records, others publish little."""
+    """A need that imported runs never meet, as they lack kvscope's own records."""
     return Need(words, lambda run: not run.imported and also(run))
 
 
@@ -29,7 +29,7 @@ _PASSES = _recorded("passes recorded by kvscope")
 _SETTINGS = _recorded("an experiment.yaml", lambda run: bool(run.records.settings))
 _LAYERS = _recorded("times of the layers", lambda run: bool(run.engine.get("layers")))
 _POOL = _recorded("a host pool", lambda run: bool(run.steps["host_blocks_total"].any()))
-_ABORTED = _recorded("requests that were given up")
+_ABORTED = _recorded("requests that were aborted")
 _PREEMPTIONS = _recorded("preemptions recorded by kvscope")
 _ANY_PREEMPTION = _recorded(_PREEMPTIONS.words, lambda run: not run.preemptions.empty)
 _COPIES = _recorded(
@@ -41,7 +41,7 @@ _REPEATS: RunNeed = Need(
 )
 _LEAKS: RunNeed = Need(_PASSES.words, lambda run: "leaked_blocks" in run.engine)
 
-# What the others take for granted.
+# The other oracles rely on these.
 ROWS: tuple[Oracle[RunTables], ...] = (
     Oracle(values.row_repeated, _PASSES),
     Oracle(values.value_missing),
@@ -86,9 +86,10 @@ ORACLES: tuple[Oracle[RunTables], ...] = (
 
 
 def judge_tables(records: Records) -> list[Verdict]:
-    """The verdict of every oracle; where rows are wrong, those that build on them do not apply.
+    """The verdict of every oracle of host tables, in the order of the checklist.
 
-    A trace of kernels alone has neither passes nor requests, and nothing applies.
+    If one of ROWS is violated, ORACLES are not applicable. Neither are in a run without passes and
+    requests, such as an imported kernel trace.
     """
     run = RunTables(records)
     if run.records.steps.empty and run.requests.empty:

@@ -1,6 +1,6 @@
-"""Which blocks each request held when it was last seen: requests keep their blocks.
+"""The blocks that each request held in its last pass, to check that requests keep their blocks.
 
-Takes four bytes for each block that a request of the repeat at hand has been seen with.
+Memory: four bytes for each block of each request of the current repeat.
 """
 
 import numpy as np
@@ -17,14 +17,14 @@ class BlockTables:
 
     def __init__(self, preempted: Preempted) -> None:
         self.preempted = preempted
-        self._place = (-1, -1)  # repeat and step of the pass at hand
+        self._place = (-1, -1)  # repeat and step of the current pass
         self._of_pass: dict[str, list[int]] = {}
-        self._before: dict[str, tuple[int, Blocks]] = {}  # the step last seen in, and its blocks
+        self._before: dict[str, tuple[int, Blocks]] = {}  # step of the last pass, and blocks in it
 
     def find_moves(self, flush: Flush) -> list[str] | None:
-        """Take in a flush; which of its requests hold other blocks than they did, in words.
+        """Add a flush; return a description of each request whose blocks changed.
 
-        None if the flush has no block table.
+        None if the flush has no block table. Flushes must come in the order of passes.
         """
         if flush.block_table is None:
             return None
@@ -54,6 +54,6 @@ class BlockTables:
         self._place, self._of_pass = (repeat, step), {}
 
     def _was_preempted(self, request: str, after: int, until: int) -> bool:
-        """Whether a request was preempted in between."""
+        """Whether a request was preempted after one step and until another."""
         lost = self.preempted.get((self._place[0], request), ())
         return any(after < step <= until for step in lost)

@@ -58,9 +58,9 @@ NAMES = tuple(oracle.name for oracle in ALL_ORACLES)
 
 
 def verdicts(account: dict[str, dict[str, Any]]) -> list[Verdict]:
-    """Every oracle's verdict, from what `Judge.verdict` gave and collect.json has kept.
+    """The verdict of every oracle, from the account of `Judge.account` that collect.json stores.
 
-    An oracle that the account does not know of did not apply when it was written.
+    An oracle that is not in the account is not applicable.
     """
     made = []
     for oracle in ALL_ORACLES:
