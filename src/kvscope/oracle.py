@@ -53,7 +53,7 @@ class Oracle(Generic[Subject]):
     The function returns None if it finds that the property does not apply.
     """
 
-    check: Callable[[Subject], Violations | None]
+    function: Callable[[Subject], Violations | None]
     need: Need[Subject] = Need()
 
     @property
@@ -61,14 +61,14 @@ class Oracle(Generic[Subject]):
         """What the oracle needs, as a phrase."""
         return self.need.words
 
-    def violations_in(self, subject: Subject) -> Violations | None:
+    def check(self, subject: Subject) -> Violations | None:
         """The violations in a subject; None if the oracle does not apply."""
-        return self.check(subject) if self.need.met(subject) else None
+        return self.function(subject) if self.need.met(subject) else None
 
     @property
     def name(self) -> str:
         """The function's name, which names a violation in `reasons`."""
-        return self.check.__name__
+        return self.function.__name__
 
     @property
     def sentence(self) -> str:
@@ -82,7 +82,7 @@ class Oracle(Generic[Subject]):
 
     @property
     def _paragraphs(self) -> list[str]:
-        return [" ".join(part.split()) for part in (self.check.__doc__ or "").split("\n\n")]
+        return [" ".join(part.split()) for part in (self.function.__doc__ or "").split("\n\n")]
 
 
 @dataclass(frozen=True)
@@ -107,4 +107,4 @@ def verdict(oracle: Oracle[Subject], found: Violations | None) -> Verdict:
 
 def judge(oracles: Iterable[Oracle[Subject]], subject: Subject) -> list[Verdict]:
     """The verdict of each oracle on a subject."""
-    return [verdict(oracle, oracle.violations_in(subject)) for oracle in oracles]
+    return [verdict(oracle, oracle.check(subject)) for oracle in oracles]

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy.spatial import KDTree
 
-from kvscope.actions import copies
+from kvscope.actions import copies_blocks
 from kvscope.analyse.metric import metric
 from kvscope.analyse.records import Records
 from kvscope.arraytypes import Floats
@@ -143,7 +143,7 @@ def _decoding_passes(passes: pd.DataFrame) -> pd.DataFrame:
 
 def _swap_rows(records: Records, event: str) -> pd.DataFrame:
     rows = records.preemptions
-    return rows[(rows["event"] == event) & (copies(rows["policy"]))]
+    return rows[(rows["event"] == event) & (copies_blocks(rows["policy"]))]
 
 
 def _total(rows: pd.DataFrame, column: str) -> float:

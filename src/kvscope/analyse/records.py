@@ -9,7 +9,7 @@ from kvscope.analyse.access import KvTrace, find_trace
 from kvscope.analyse.pass_durations import PassDurations
 from kvscope.errors import BadInput
 from kvscope.plan.documents import load_mapping
-from kvscope.plan.repeats import counted
+from kvscope.plan.repeats import repeats_for_metrics
 from kvscope.results import Run
 from kvscope.runfile import EXPERIMENT_FILE, FAILED, require_unchanged
 from kvscope.tables import HOST_TABLES, LAYERS
@@ -47,8 +47,8 @@ class Records(Run):
         return disturbed_repeats(self.facts)
 
     def valid_repeats(self) -> Iterator[Self]:
-        """The repeats that metrics are computed from (`plan.repeats.counted`)."""
-        yield from map(self.of_repeat, counted(self.numbers, self.disturbed))
+        """The repeats that metrics are computed from (`plan.repeats.repeats_for_metrics`)."""
+        yield from map(self.of_repeat, repeats_for_metrics(self.numbers, self.disturbed))
 
 
 def disturbances(facts: dict[str, Any]) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from kvscope.actions import copies
+from kvscope.actions import copies_blocks
 from kvscope.analyse.oracles.run_tables import (
     OF_REQUEST,
     RunTables,
@@ -70,8 +70,10 @@ def host_pool_differs(run: RunTables) -> Violations:
 def _swapped_out(run: RunTables) -> tuple[pd.DataFrame, pd.Series]:
     """The swapped-out spans of requests (`step` to `until`), and the host blocks of each."""
     victims, resumed = run.victims, run.resumptions
-    out = victims[copies(victims["policy"])].reset_index(drop=True)
-    back = resumed[copies(resumed["policy"])].rename(columns={"step": "at"})[[*OF_REQUEST, "at"]]
+    out = victims[copies_blocks(victims["policy"])].reset_index(drop=True)
+    back = resumed[copies_blocks(resumed["policy"])].rename(columns={"step": "at"})[
+        [*OF_REQUEST, "at"]
+    ]
     ended = out.join(run.ended, on=OF_REQUEST)["at"].fillna(np.inf)
     until = np.minimum(first_after(out, back).fillna(np.inf), ended)
     return out.assign(until=until), blocks_of(out["tokens"], run.records.block_size)

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from kvscope.actions import copies
+from kvscope.actions import copies_blocks
 from kvscope.analyse.oracles.run_tables import (
     OF_PASS,
     TOLERANCE_S,
@@ -25,7 +25,7 @@ COPIED = {"preempt": "swap_out_s", "resume": "swap_in_s"}
 def bytes_wrong(run: RunTables) -> Violations:
     """A swap copies all blocks of the tokens it keeps, and recompute copies nothing."""
     rows = run.preemptions
-    kept = blocks_of(rows["tokens"], run.records.block_size).where(copies(rows["policy"]), 0)
+    kept = blocks_of(rows["tokens"], run.records.block_size).where(copies_blocks(rows["policy"]), 0)
     rows = rows.assign(expected=kept * run.engine["block_bytes"])
     return bad_rows(
         rows,
@@ -37,7 +37,7 @@ def bytes_wrong(run: RunTables) -> Violations:
 def copy_missing(run: RunTables) -> Violations:
     """Each swap was accepted and has copy times: swap out at preemption, swap in at resumption."""
     rows = run.preemptions
-    swaps = copies(rows["policy"])
+    swaps = copies_blocks(rows["policy"])
     wrong = swaps & rows["refused"].astype(bool)
     for event, column in COPIED.items():
         wrong |= rows[column].notna() != (swaps & (rows["event"] == event))
