@@ -1,4 +1,4 @@
-"""Reading `kernel_events.jsonl.zst`: one flush, the events of one layer of one pass, at a time."""
+"""Reader of `kernel_events.jsonl.zst`: one flush a line, the events of one layer of one pass."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -55,7 +55,7 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Segments:
-    """What was recorded by each worker of each kernel: arrays of one value a segment."""
+    """The segments of a flush, one a worker of a kernel: arrays with one value a segment."""
 
     kernel: Int64s  # place in Flush.kernels
     worker: Int64s
@@ -106,7 +106,7 @@ class Flush:
 
     @cached_property
     def segment(self) -> Int64s:
-        """Of each event, the segment it lies in."""
+        """The segment of each event."""
         return np.repeat(np.arange(len(self.segments.events)), self.segments.events)
 
     @cached_property
@@ -116,12 +116,12 @@ class Flush:
 
     @cached_property
     def known_row(self) -> npt.NDArray[np.bool_]:
-        """Which events name a row that the batch has."""
+        """Which events name a row of the batch."""
         return (self.row >= 0) & (self.row < self.rows)
 
     @cached_property
     def row_or_last(self) -> Int64s:
-        """Each event's row, or the place after the last where it names one that is not there."""
+        """The row of each event, or the number of rows where the event names an unknown row."""
         return self.row if self.known_row.all() else np.where(self.known_row, self.row, self.rows)
 
     @property
@@ -131,22 +131,22 @@ class Flush:
 
     @property
     def where(self) -> str:
-        """The flush in words."""
+        """A phrase that identifies the flush: repeat, step, layer."""
         return f"repeat {self.repeat}, step {self.step}, layer {self.layer}"
 
     def traces(self, kernel: str) -> bool:
-        """Whether events of this kernel are due."""
+        """Whether the flush should have events of this kernel."""
         return self.kv_heads is not None or any(k.name == kernel for k in self.kernels)
 
 
 def read_flushes(path: Path) -> Iterator[Flush]:
-    """Each flush of a file, in its order; BadInput names the file, the line and what is wrong."""
+    """Read the flushes of a file in order. Raises BadInput with file, line and fault."""
     for number, line in enumerate(prefetch(read_lines(path)), start=1):
         yield parse_flush(line, path, number)
 
 
 def prefetch(items: Iterator[T]) -> Iterator[T]:
-    """The same items, the next one made by another thread while this one is used."""
+    """Yield the items while another thread already produces the next one."""
     with ThreadPoolExecutor(1) as thread:
         due = thread.submit(next, items, None)
         while (item := due.result()) is not None:
@@ -155,7 +155,7 @@ def prefetch(items: Iterator[T]) -> Iterator[T]:
 
 
 def parse_flush(line: bytes, path: Path, number: int) -> Flush:
-    """One line as a flush; BadInput names file, line and what is wrong with it."""
+    """Parse one line. Raises BadInput with file, line number and fault."""
     try:
         return _flush(orjson.loads(line))
     except KeyError as key:
@@ -260,7 +260,7 @@ def _check_size(context: Int64s, scheduled: Int64s, block_size: int, heads: int)
     tokens = int(scheduled.sum())
     if max(reads, tokens) > limits.MOST_CELLS:
         raise ValueError(
-            f"its batch owes {reads:,} reads at least and schedules {tokens:,} tokens, "
+            f"its batch demands at least {reads:,} reads and schedules {tokens:,} tokens, "
             f"{limits.MOST_CELLS:,} of either at most are read"
         )
 

@@ -1,6 +1,6 @@
-"""KV events of a run, streamed from its raw file into tables, and judged on the way.
+"""Convert the raw KV events of a run to tables, and judge them in the same pass.
 
-A flush goes through as a whole; what is held at any time is about two batches of rows.
+Flushes are streamed; memory holds about two batches of rows.
 """
 
 from collections.abc import Iterator
@@ -33,10 +33,10 @@ _EVENT_COLUMNS = ("kv_head", "block", "block_position", "offset_tokens", "tokens
 def write_kv_tables(
     events: Path, out_dir: Path, judge: Judge, launches: Launches | None = None, total: int = 0
 ) -> dict[str, Any]:
-    """Write kv_events and kv_kernels of a raw file; give what collect.json says of them.
+    """Write kv_events and kv_kernels of a raw file; return their account for collect.json.
 
-    `launches` are the profiler's records of the same kernels. `total` is the number of events to
-    expect, for the progress bar. BadInput if the file is damaged.
+    `launches` are the profiler's records of the same kernels. `total` is the expected number of
+    events, for the progress bar. Raises BadInput if the file is damaged.
     """
     kernels = KernelRows(judge.clock)
     batches = prefetch(_batches(events, judge, kernels))
@@ -75,7 +75,7 @@ def _batches(events: Path, judge: Judge, kernels: "KernelRows") -> Iterator[dict
 
 
 def times_ns(flush: Flush, clock: Clock) -> tuple[Int64s, Int64s]:
-    """Each event's start and end in ns since the run's start."""
+    """Start and end of each event in ns since the run's start."""
     starts, ends = flush.start_ticks, flush.end_ticks
     if (timers := flush.segments.timers) is not None:
         starts, ends = (timer_ns(t, flush.segment, timers) for t in (starts, ends))
@@ -92,7 +92,7 @@ class EventRows:
     requests: dict[str, int] = field(default_factory=dict)  # ids in the order they were met
 
     def add(self, flush: Flush, start_ns: Int64s, end_ns: Int64s) -> None:
-        """Take in a flush's events."""
+        """Add the events of a flush and their times in ns."""
         ids = [self.requests.setdefault(r, len(self.requests)) for r in flush.requests]
         phases = [REQUEST_PHASES.index(phase) for phase in flush.phases]
         segments, segment = flush.segments, flush.segment
@@ -148,7 +148,7 @@ class KernelRows:
         self.rows: list[tuple[Any, ...]] = []
 
     def add(self, flush: Flush, start_ns: Int64s, end_ns: Int64s) -> None:
-        """Take in a flush's kernels, whose events have these times."""
+        """Add the kernels of a flush, whose events have these times in ns."""
         demand = Demand(flush)
         for place, kernel in enumerate(flush.kernels):
             own = flush.segments.kernel == place

@@ -1,4 +1,4 @@
-"""What a stack of ranges says: its path, and the repeat, step and layer it belongs to."""
+"""Attribution of stacks of NVTX ranges: their path, repeat, step and layer."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from kvscope.collect.nsys.nullable import NULL, to_numpy
 
 SEPARATOR = "/"
 MORE = "…"
-"""In a path: names that are left out."""
+"""Stands in a path for names that are left out."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Names:
 
 @dataclass(frozen=True)
 class RangeNumbers:
-    """What kvscope's own ranges say of each range; NULL where it is no such range."""
+    """Repeat, step and layer numbers of kvscope's own ranges; NULL for other ranges."""
 
     repeat: Int64s
     step: Int64s

@@ -1,4 +1,4 @@
-"""What is missing in an export: lost events, hidden kernels, domains that recorded nothing."""
+"""Warnings about an incomplete export: lost events, CUDA graphs, domains without ranges."""
 
 import re
 
@@ -13,7 +13,7 @@ _LOSS = re.compile(r"\b(lost|losing|dropped|discarded|incomplete|not all)\b", re
 
 
 def warnings(export: NsysExport) -> list[str]:
-    """Each reason to doubt that the export holds all that happened, as one sentence."""
+    """The reasons why the export may be incomplete, one sentence each."""
     return [
         *_version(export),
         *_graph_launches(export),

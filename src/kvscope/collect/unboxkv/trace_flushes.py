@@ -1,7 +1,7 @@
 """The artifact's kernel traces as flushes of KV events.
 
-Where the records leave something out it is derived from the requests' lengths, or stays unknown;
-published_trace.py lists it all.
+What the records lack is derived from the requests' lengths, or stays unknown; the faults in
+`trace_import` list it.
 """
 
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ def make_flushes(trace: KernelTraces) -> Iterator[Record]:
 def _note_written_blocks(
     trace: KernelTraces, step: int, layer: int, known: list[dict[int, int]]
 ) -> None:
-    """Take in which blocks a layer's writes went to; all layers share one table."""
+    """Record the blocks that a layer's writes went to; all layers share one block table."""
     contexts, scheduled = trace.lengths(step, layer)
     known.extend({} for _ in range(len(contexts) - len(known)))
     record = trace.writes.get((step, layer))

@@ -3,7 +3,7 @@
 Both files are JSON lines, a record a layer of a forward pass. A write record has a row a token:
 K's first and last byte in the layer's K tensor, V's in the V tensor, and a duration. A read record
 has a row a request of slots (start, duration, block), K's at warp · stride + n for the n-th block
-of that warp. What they leave out is said in published_trace.py.
+of that warp. The faults in `trace_import` list what they lack.
 """
 
 from collections.abc import Sequence
