@@ -1,8 +1,7 @@
-"""Oracles: properties that hold of every correct run, each checked on what the run recorded.
+"""Oracles: statements that must hold for every run, checked against its records.
 
-An oracle is a function that returns the violations of one property in a subject, or None if the
-property does not apply: a run that never preempts has no copies to check. The function's name is
-the oracle's name, and its docstring states the property.
+An oracle has a name, a sentence and a function that finds violations of the sentence. The function
+returns None if the sentence does not apply: a run without preemptions has no copies to check.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -18,7 +17,7 @@ HELD, VIOLATED, NOT_APPLICABLE = "held", "violated", "not applicable"
 
 @dataclass(frozen=True)
 class Violations:
-    """The number of violations and a description of the first; 0 and '' if there is none."""
+    """The number of violations, and a description of the first; 0 and '' if there is none."""
 
     count: int = 0
     first: str = ""
@@ -34,13 +33,13 @@ NONE = Violations()
 
 
 def violations(places: Sequence[Any] | npt.NDArray[Any], words: Callable[[Any], str]) -> Violations:
-    """One violation a place; `words` describes the first."""
+    """One violation for each of `places`; `words` describes the first."""
     return Violations(len(places), words(places[0])) if len(places) else NONE
 
 
 @dataclass(frozen=True)
 class Need(Generic[Subject]):
-    """What a run must have recorded for an oracle to apply: a phrase, and the test for it."""
+    """What a run must have recorded for an oracle to apply: a description and a predicate."""
 
     words: str = ""
     met: Callable[[Subject], bool] = lambda _: True
@@ -48,9 +47,9 @@ class Need(Generic[Subject]):
 
 @dataclass(frozen=True)
 class Oracle(Generic[Subject]):
-    """A property of a subject: the function that checks it, and what it needs.
+    """A function that finds violations of its docstring's sentence in a subject, and its need.
 
-    The function returns None if it finds that the property does not apply.
+    The function returns None if the sentence does not apply to the subject.
     """
 
     function: Callable[[Subject], Violations | None]
@@ -58,26 +57,26 @@ class Oracle(Generic[Subject]):
 
     @property
     def needs(self) -> str:
-        """What the oracle needs, as a phrase."""
+        """The description of the oracle's need."""
         return self.need.words
 
     def check(self, subject: Subject) -> Violations | None:
-        """The violations in a subject; None if the oracle does not apply."""
+        """Return the violations in `subject`; None if the oracle does not apply."""
         return self.function(subject) if self.need.met(subject) else None
 
     @property
     def name(self) -> str:
-        """The function's name, which names a violation in `reasons`."""
+        """The name of the oracle in `reasons`: the function's name."""
         return self.function.__name__
 
     @property
     def sentence(self) -> str:
-        """The property: the first paragraph of the function's docstring, in one line."""
+        """What must hold: the first paragraph of the function's docstring, on one line."""
         return self._paragraphs[0]
 
     @property
     def details(self) -> str:
-        """The other paragraphs of the function's docstring, in one line."""
+        """The further paragraphs of the function's docstring, on one line."""
         return " ".join(self._paragraphs[1:])
 
     @property
@@ -98,7 +97,7 @@ class Verdict:
 
 
 def verdict(oracle: Oracle[Subject], found: Violations | None) -> Verdict:
-    """The verdict of an oracle with these violations; None means not applicable."""
+    """Make an oracle's verdict from the violations it found (None: not applicable)."""
     of = oracle.name, oracle.sentence, oracle.needs
     if found is None:
         return Verdict(*of, NOT_APPLICABLE)
