@@ -92,7 +92,7 @@ class PBSExecutor(core.PicklingExecutor):
     @property
     def _output(self) -> Path:
         """Where PBS writes what scripts say before their own logs are open."""
-        return utils.JobPaths.get_first_id_independent_folder(self.folder)
+        return Path(utils.JobPaths.get_first_id_independent_folder(self.folder))
 
     @property
     def _submitit_command_str(self) -> str:

@@ -60,7 +60,8 @@ class PBSJob(core.Job[R]):
 
     def get_info(self, mode: str = "force") -> dict[str, str]:
         """All that PBS says of the job."""
-        return self.watcher.get_info(self.pbs_job_id, mode=mode)
+        info: dict[str, str] = self.watcher.get_info(self.pbs_job_id, mode=mode)
+        return info
 
     def done(self, force_check: bool = False) -> bool:
         """Whether the job has ended; if it asks to be submitted again, that is done here."""
@@ -101,13 +102,14 @@ class PBSJob(core.Job[R]):
 
     def _get_outcome_and_result(self) -> tuple[str, Any]:
         try:
-            return super()._get_outcome_and_result()
+            found: tuple[str, Any] = super()._get_outcome_and_result()
         except utils.UncompletedJobError as error:
             ended = self.reason
             if ended is None:
                 raise
             words = f"Job {self.job_id}: {ended}\n{error}"
             raise utils.UncompletedJobError(words) from None
+        return found
 
     def cancel(self, check: bool = True) -> None:
         """Delete the job; one that has ended is left alone.

@@ -42,7 +42,7 @@ def present_pbs_job(paths: utils.JobPaths) -> str | None:
     if not jobs:
         return None
     try:  # the script notes here which of two PBS jobs runs the attempt
-        claim = (paths.folder / f"{paths.job_id}_attempt_{len(jobs)}").read_text()
+        claim = _beside(paths, f"attempt_{len(jobs)}").read_text()
     except FileNotFoundError:
         return jobs[-1]
     return claim.partition(".")[0].strip() or jobs[-1]
@@ -80,22 +80,26 @@ def _without_array(paths: utils.JobPaths) -> Path:
     """The script of one sub-job: a sub-job comes back as a job of its own."""
     text = paths.submission_file.read_text()
     lines = [line for line in text.splitlines() if not line.startswith("#PBS -J ")]
-    path = paths.folder / f"{paths.job_id}_submission.sh"
+    path = _beside(paths, "submission.sh")
     path.write_text("\n".join(lines) + "\n")
     return path
 
 
 @contextlib.contextmanager
 def _lock(paths: utils.JobPaths) -> Iterator[None]:
-    with (paths.folder / f"{paths.job_id}_resubmit.lock").open("w") as file:
+    with _beside(paths, "resubmit.lock").open("w") as file:
         with contextlib.suppress(OSError):  # a file system without locks: see `resubmit`
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def _asked(paths: utils.JobPaths) -> Path:
-    return paths.folder / f"{paths.job_id}_resubmit"
+    return _beside(paths, "resubmit")
 
 
 def _list(paths: utils.JobPaths) -> Path:
-    return paths.folder / f"{paths.job_id}_pbs_jobs"
+    return _beside(paths, "pbs_jobs")
+
+
+def _beside(paths: utils.JobPaths, name: str) -> Path:
+    return Path(paths.folder) / f"{paths.job_id}_{name}"

@@ -31,6 +31,8 @@ class Parameters:
         what is asked of each node, e.g. "system=polaris" or "ncpus=64:ngpus=4"
     cpus_per_task, gpus_per_node, mem
         added to each chunk as ncpus, ngpus and mem ("256gb"); None adds nothing
+    tasks_per_node
+        1: submitit's process starts others itself, with mpiexec
     select
         the whole `-l select=`, in place of all that `nodes` and the following say
     place
