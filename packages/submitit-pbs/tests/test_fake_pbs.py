@@ -64,7 +64,7 @@ def test_what_commands_say(pbs, shell, qsub) -> None:
     debug = f"qsub {NEEDED} -q debug -l select=1,walltime=01:00:00 -- /bin/true"
     assert shell(debug) == (f"qsub: {limit} of jobs in 'Q' state", 38)
     assert shell("qrerun 1") == ("qrerun: Unauthorized Request  1.fake-pbs", 159)
-    assert shell("qsig -s USR2 1") == ("", 0)
+    assert shell("qsig -s CONT 1") == ("", 0)
     assert shell("qstat 99999") == ("qstat: Unknown Job Id 99999.fake-pbs", 153)
     assert shell(f"qdel {job_id}") == ("", 0)
     assert shell(f"qdel {job_id}") == (f"qdel: Job has finished {job_id}.fake-pbs", 35)
