@@ -486,19 +486,19 @@ def _add_check(commands: Commands) -> None:
 
 
 def _check(given: argparse.Namespace) -> int:
-    from kvscope.analyse.check import checked
-    from kvscope.analyse.checklist import counted, lines
+    from kvscope.analyse.check import inspect_run
+    from kvscope.analyse.checklist import format_lines, summary
 
     complaints = 0
     for run in given.runs:
-        found = checked(run)
+        found = inspect_run(run)
         complaints += len(found.complaints)
         for complaint in found.complaints:
             print(f"kvscope: {complaint}", file=sys.stderr)
         if found.verdicts:
-            print(f"{run}: {counted(found.verdicts)}")
+            print(f"{run}: {summary(found.verdicts)}")
             if not given.brief:
-                print("\n".join(lines(found.verdicts)))
+                print("\n".join(format_lines(found.verdicts)))
     return EXIT_FAILED if complaints else EXIT_DONE
 
 
