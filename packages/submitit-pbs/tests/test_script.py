@@ -115,12 +115,37 @@ def test_the_script_is_bash_and_finds_its_folder(
 
 def test_logs_of_a_second_run_follow_those_of_the_first(tmp_path: Path) -> None:
     parameters = Parameters(signal_delay_s=0, stderr_to_stdout=True)
-    path = tmp_path / "script"
-    path.write_text(script(parameters, "echo out; echo err >&2", tmp_path, tmp_path, tmp_path))
-    environment = {"PBS_JOBID": "87.server", "PATH": "/usr/bin:/bin"}
     for _ in range(2):
-        subprocess.run(["bash", path], env=environment, check=True)
+        assert run(tmp_path, "echo out; echo err >&2", parameters) == 0
     assert (tmp_path / "87_0_log.out").read_text() == "out\nerr\n" * 2
+
+
+def run(tmp_path: Path, command: str, parameters: Parameters) -> int:
+    """The exit code of a script of job 87 in a folder."""
+    path = tmp_path / "script"
+    path.write_text(script(parameters, command, tmp_path, tmp_path, tmp_path))
+    environment = {"PBS_JOBID": "87.server", "PATH": "/usr/bin:/bin"}
+    return subprocess.run(["bash", path], env=environment, check=False).returncode
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_what_a_killed_run_was_writing_is_mended(tmp_path: Path, removed: bool) -> None:
+    pickle, new = tmp_path / "87_submitted.pkl", tmp_path / "87_submitted.pkl.save_tmp"
+    pickle.write_text("old")
+    new.write_text("new")
+    (tmp_path / "87_0_result.pkl.save_tmp").write_text("half a result")
+    (tmp_path / "88_0_result.pkl.save_tmp").write_text("another job's")
+    if removed:
+        pickle.unlink()
+    assert run(tmp_path, "true", Parameters()) == 0
+    assert pickle.read_text() == ("new" if removed else "old")
+    assert [path.name for path in tmp_path.glob("*.save_tmp")] == ["88_0_result.pkl.save_tmp"]
+
+
+def test_a_job_that_is_stopped_during_its_set_up_does_not_begin(tmp_path: Path) -> None:
+    parameters = Parameters(setup=["kill -TERM $$"], teardown=["touch torn-down"])
+    assert run(tmp_path, "touch begun", parameters) == 143
+    assert not (tmp_path / "begun").exists()
 
 
 @pytest.mark.parametrize("number", ["87", "87_0", "87_12"])

@@ -121,6 +121,7 @@ class PBSExecutor(core.PicklingExecutor):
         return self._submit(command, None)[0]
 
     def _submit(self, command: str, array_size: int | None) -> list[PBSJob[Any]]:
+        self._output.mkdir(parents=True, exist_ok=True)
         path = self._output / f".submission_file_{uuid.uuid4().hex}.sh"
         path.write_text(self._script(command, array_size))
         try:
@@ -137,7 +138,6 @@ class PBSExecutor(core.PicklingExecutor):
         self, delayed_submissions: list[utils.DelayedSubmission]
     ) -> list[core.Job[Any]]:
         """Submit one job, or an array; nothing is left behind if PBS does not take it."""
-        self._output.mkdir(parents=True, exist_ok=True)
         count = len(delayed_submissions)
         pickles: list[Path] = []
         try:
@@ -158,6 +158,7 @@ class PBSExecutor(core.PicklingExecutor):
     def _pickle(self, delayed: utils.DelayedSubmission) -> Path:
         minutes = self.parameters.get("walltime", Parameters().walltime)
         delayed.set_timeout(minutes, self.max_num_timeout)
+        self._output.mkdir(parents=True, exist_ok=True)
         path = self._output / f"{uuid.uuid4().hex}.pkl"
         delayed.dump(path)
         return path

@@ -192,9 +192,13 @@ def script(
         "",
         *_CLAIM,
         "",
+        *_MEND,
+        "",
         "# PBS ends a job when its script is gone: this one waits for submitit's process",
-        "trap : TERM USR2",
+        "trap stopped=yes TERM",
+        "trap : USR2",
         *p.setup,
+        '[ -z "$stopped" ] || exit 143',
         _warned(command, p),
         "status=$?",
         *p.teardown,
@@ -213,6 +217,14 @@ _CLAIM = (
     "        exit 0",
     "    fi",
     "fi",
+)
+
+# submitit does not write what another run was writing when it was killed. That run may have been
+# killed between the removal of the old pickle and the naming of the new one.
+_MEND = (
+    'pickle="$folder/${job_id}_submitted.pkl"',
+    '[ -e "$pickle" ] || [ ! -e "$pickle.save_tmp" ] || mv "$pickle.save_tmp" "$pickle"',
+    'rm -f "$folder/${job_id}"_*.save_tmp',
 )
 
 
