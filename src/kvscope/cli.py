@@ -1,4 +1,4 @@
-"""The command line: one command a stage, and a few to look at things."""
+"""The command line: one command for each stage, and commands that inspect and compare."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from kvscope.errors import (
 from kvscope.layout import RESULTS, experiment_directory
 from kvscope.plan.layers import SHIPPED
 
-# Stages are imported when their command runs: `kvscope plan` must not wait for vLLM.
+# A stage is imported when its command runs: `kvscope plan` must not import vLLM.
 
 if TYPE_CHECKING:
     from kvscope.plan.experiment import Experiment
@@ -39,7 +39,7 @@ OVERRIDES_HELP = "settings in Hydra's grammar; config/README.md explains every k
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code (0 done, 1 failed while working, 2 bad input)."""
     parser = build_parser()
-    if "_ARGCOMPLETE" in os.environ:  # a shell wants to know how a line goes on
+    if "_ARGCOMPLETE" in os.environ:  # a shell requests completions of a command line
         from kvscope import completion
 
         completion.complete(parser)
@@ -54,9 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("kvscope: interrupted", file=sys.stderr)
         return EXIT_FAILED
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output left, e.g. `| head`
+        sys.stderr.close()  # the reader of the output ended, as in `| head`
         return EXIT_DONE
-    except OSError as error:  # of a place that names no better reason
+    except OSError as error:  # not converted to a KvscopeError where it was raised
         place = f"{error.filename}: " if error.filename else ""
         print(f"kvscope: {place}{reason_of(error)}", file=sys.stderr)
         return EXIT_FAILED
@@ -129,8 +129,8 @@ def _new(given: argparse.Namespace) -> int:
 
 def _add_plan(commands: Commands) -> None:
     text = (
-        "Show which experiments a study or a set of overrides has, and how long they take. "
-        "Nothing is run."
+        "List the experiments of a study or of a set of overrides, with the time that each is "
+        "expected to take. Nothing is run."
     )
     parser = _command(
         commands,
@@ -164,13 +164,13 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
         type=_directory,
         default=CONFIG,
         metavar="DIR",
-        help="where studies and options are looked for first (default: config), before those "
-        "that kvscope ships",
+        help="directory of studies and options (default: config); it takes precedence over the "
+        "configuration that kvscope ships",
     )
 
 
 def _directory(text: str) -> Path:
-    """A directory that is there."""
+    """A path that must be an existing directory (a type for argparse)."""
     if not Path(text).is_dir():
         raise argparse.ArgumentTypeError(f"{text!r} is not a directory")
     return Path(text)
@@ -222,12 +222,12 @@ def _add_run(commands: Commands) -> None:
         help=f"a planned experiment's file, or {OVERRIDES_HELP}",
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="default: results/experiments/<id>")
-    parser.add_argument("--force", action="store_true", help="measure again what is finished")
+    parser.add_argument("--force", action="store_true", help="measure a finished run again")
     parser.add_argument(
         "-m",
         "--multirun",
         action="store_true",
-        help="run every experiment of a grid, one after the other (snakemake does it all)",
+        help="run every experiment of a grid, one after the other (Snakemake runs all stages)",
     )
     _add_config(parser)
 
@@ -241,7 +241,10 @@ def _run(given: argparse.Namespace) -> int:
             f"snakemake --profile profiles/local --config {_as_config(given.experiment)}"
         )
     if given.multirun and given.out:
-        raise BadInput("run --multirun: --out takes one run; leave it out, each has its own place")
+        raise BadInput(
+            "run --multirun: --out names the directory of one run; leave it out, and each run is "
+            "written to results/experiments/<id>"
+        )
     failed = [e.id for e in experiments if not _measure(e, given)]
     if failed:
         raise KvscopeError(f"{len(failed)} of {len(experiments)} failed: {', '.join(failed)}")
@@ -249,7 +252,7 @@ def _run(given: argparse.Namespace) -> int:
 
 
 def _measure(experiment: Experiment, given: argparse.Namespace) -> bool:
-    """Run one experiment and print where it is, or why it failed."""
+    """Run one experiment; print its directory, or why it failed. Returns whether it completed."""
     from kvscope import runfile
     from kvscope.run import supervisor
 
@@ -273,7 +276,7 @@ def _experiments(words: list[str], config_dir: Path) -> list[Experiment]:
 
 
 def _as_config(words: list[str]) -> str:
-    """The words as `snakemake --config` takes them."""
+    """The overrides in the form of `snakemake --config`."""
     study = [word for word in words if word.startswith("study=")]
     overrides = " ".join(word for word in words if not word.startswith("study="))
     return " ".join([*study, *([f'overrides="{overrides}"'] if overrides else [])])
@@ -284,8 +287,8 @@ def _as_config(words: list[str]) -> str:
 
 def _add_collect(commands: Commands) -> None:
     text = (
-        "Turn what was recorded into tables: the nsys export of a run and its host records on "
-        "one timeline, or any nsys export by itself."
+        "Write the tables of a run: its nsys export and its host records, aligned on one "
+        "timeline. Or write the tables of any nsys export by itself."
     )
     parser = _command(
         commands,
@@ -315,7 +318,7 @@ def _collect(given: argparse.Namespace) -> int:
         raise BadInput("collect: give a run's directory, or --nsys FILE.sqlite with --out DIR")
     if given.nsys is not None:
         if given.out is None:
-            raise BadInput("collect --nsys: say with --out DIR where the tables shall go")
+            raise BadInput("collect --nsys: --out DIR must name the directory of the tables")
         out = given.out
         collector.collect_nsys(given.nsys, out)
     else:
@@ -329,9 +332,9 @@ def _collect(given: argparse.Namespace) -> int:
 
 def _add_import(commands: Commands) -> None:
     text = (
-        "Turn what others published into a run's directory, for analyse, report and compare: the "
-        "step and stats series of the UnBoxKV-IO artifact, as two files in either order or as one "
-        "of the long form; or its traces of kernels' reads and writes, both files or one."
+        "Convert published measurements into a run's directory, for analyse, report and compare: "
+        "the step and stats series of the UnBoxKV-IO artifact, as two files in any order or one "
+        "file of the long form; or its traces of kernels' reads and writes, both files or one."
     )
     parser = _command(
         commands,
@@ -367,7 +370,8 @@ def _import(given: argparse.Namespace) -> int:
 
 def _add_analyse(commands: Commands) -> None:
     text = (
-        "Compute the metrics of runs, with confidence intervals, and say whether to believe them."
+        "Compute the metrics of runs, with confidence intervals, and check whether the runs are "
+        "valid."
     )
     parser = _command(
         commands,
@@ -389,7 +393,7 @@ def _analyse(given: argparse.Namespace) -> int:
     from kvscope.layout import tables_directory
 
     if given.out and len(given.runs) > 1:
-        raise BadInput("analyse: --out takes the tables of one run; leave it out for several")
+        raise BadInput("analyse: --out names the directory of one run; leave it out for several")
     found = []
     for run in given.runs:
         found.append(experiment.analyse(run, given.out or tables_directory(run)))
@@ -402,7 +406,7 @@ def _analyse(given: argparse.Namespace) -> int:
 
 
 def _add_report(commands: Commands) -> None:
-    text = "Make the page and the figures of a study, or of runs given by their directories."
+    text = "Write the page and the figures of a study, or of runs given by their directories."
     parser = _command(commands, "report", _report, text, "quickstart", "results/experiments/*")
     parser.add_argument(
         "what",
@@ -430,7 +434,7 @@ def _report(given: argparse.Namespace) -> int:
 
 
 def _add_status(commands: Commands) -> None:
-    text = "Say how a study stands: which experiments have results, which are valid, and why not."
+    text = "Show the state of a study: experiments with results, valid ones, reasons of the others."
     parser = _command(commands, "status", _status, text, "quickstart", "results/experiments/*")
     parser.add_argument("what", nargs="+", metavar="STUDY | DIR", help="as for report")
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR")
@@ -475,31 +479,31 @@ def _compare(given: argparse.Namespace) -> int:
 
 
 def _add_check(commands: Commands) -> None:
-    text = "Hold a run against itself: files unchanged, of the right schema, every oracle held."
+    text = "Check a run: files unchanged, schemas correct, every oracle holds."
     parser = _command(commands, "check", _check, text, "results/experiments/*")
     parser.add_argument("runs", nargs="+", type=Path, metavar="DIR", help="a run's directory")
     parser.add_argument("--brief", action="store_true", help="do not list every oracle")
 
 
 def _check(given: argparse.Namespace) -> int:
-    from kvscope.analyse.check import checked
-    from kvscope.analyse.checklist import counted, lines
+    from kvscope.analyse.check import inspect_run
+    from kvscope.analyse.checklist import format_lines, summary
 
     complaints = 0
     for run in given.runs:
-        found = checked(run)
+        found = inspect_run(run)
         complaints += len(found.complaints)
         for complaint in found.complaints:
             print(f"kvscope: {complaint}", file=sys.stderr)
         if found.verdicts:
-            print(f"{run}: {counted(found.verdicts)}")
+            print(f"{run}: {summary(found.verdicts)}")
             if not given.brief:
-                print("\n".join(lines(found.verdicts)))
+                print("\n".join(format_lines(found.verdicts)))
     return EXIT_FAILED if complaints else EXIT_DONE
 
 
 def _add_doctor(commands: Commands) -> None:
-    text = "Say what this machine can do, and what to do about what it cannot."
+    text = "Check this machine for what kvscope needs, with advice on what is missing."
     _command(commands, "doctor", _doctor, text, "")
 
 
@@ -510,7 +514,7 @@ def _doctor(given: argparse.Namespace) -> int:
 
 
 def _add_shipped(commands: Commands) -> None:
-    text = "Print the directory of what comes with kvscope: config, Snakefile, profiles, envs."
+    text = "Print the directory of the files that kvscope ships: config, Snakefile, profiles, envs."
     _command(commands, "shipped", _shipped, text, "")
 
 

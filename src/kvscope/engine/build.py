@@ -1,4 +1,4 @@
-"""From an experiment to a vLLM engine: no weights, no tokenizer, no network."""
+"""Builds the vLLM engine of an experiment, without a tokenizer, downloads or a network."""
 
 import gc
 import json
@@ -29,7 +29,7 @@ Policy = TypeVar("Policy", BatchingPolicy, OverflowPolicy)
 
 @dataclass
 class Engine:
-    """A running vLLM engine and the parts of it that a run observes."""
+    """A running vLLM engine, and the parts of it that a run records."""
 
     llm: Any
     platform: Platform
@@ -37,11 +37,11 @@ class Engine:
     timer: LayerTimer
     layers: int
     tracer: "Tracer | None" = None
-    attention: list[Any] = field(default_factory=list)  # kvscope's own, of every layer
+    attention: list[Any] = field(default_factory=list)  # kvscope's attention of each layer, if any
 
     @property
     def host_pool(self) -> dict[str, Any]:
-        """The host pool: what memory it got, and contiguous pieces of a block; None without."""
+        """The entries of run.json on the host pool: blocks, kind of memory, pieces of a block."""
         from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
 
         worker = get_kv_transfer_group() if has_kv_transfer_group() else None
@@ -53,9 +53,10 @@ class Engine:
 
     @contextmanager
     def check_results(self) -> Iterator[dict[str, Comparisons]]:
-        """Inside, outputs of attention and copies of blocks are held against plain ones.
+        """Within the context, compare attention outputs and swapped blocks with a reference.
 
-        That takes time: nothing is measured inside. Yields what is found, by its key in run.json.
+        This takes time, so nothing is measured meanwhile. Yields the comparisons by their keys in
+        run.json.
         """
         from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
 
@@ -88,7 +89,7 @@ class Engine:
 
 
 def instantiate_policy(option: Option, base: type[Policy]) -> Policy:
-    """A policy of the experiment's settings for one engine; BadInput if it is no such policy."""
+    """Make a policy with the experiment's settings for one engine; BadInput for a wrong class."""
     if not isinstance(option, base):
         raise BadInput(
             f"policy {option.name!r} is a {type(option).__name__}, which must be a subclass of "
@@ -131,7 +132,7 @@ def engine_arguments(
 
 @contextmanager
 def open_tracer(platform: Platform, directory: Path) -> Iterator["Tracer | None"]:
-    """The tracer of the experiment's engine; None if no KV events are traced."""
+    """Open the tracer of the experiment's engine; yields None if no KV events are traced."""
     if platform.experiment.tracing.name == "none":
         yield None
         return
@@ -146,10 +147,10 @@ def open_tracer(platform: Platform, directory: Path) -> Iterator["Tracer | None"
 def run_engine(
     experiment: Experiment, directory: Path | None = None, platform: Platform | None = None
 ) -> Iterator[Engine]:
-    """Build the experiment's engine; shut it down and free its memory at the end.
+    """Build the experiment's engine; at the end shut it down and free its memory.
 
-    KV events, where they are traced, are kept in a file in `directory` until they are read.
-    `platform` is the experiment's device if something else uses its clock, too.
+    `directory` is for the temporary file of KV events, if they are traced. `platform` is given if
+    the caller shares its clock; else it is made for the experiment's device.
     """
     from vllm import LLM
     from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group

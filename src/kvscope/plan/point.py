@@ -1,4 +1,4 @@
-"""One point of a grid: which layer set which value, and the experiment they make."""
+"""One point of a grid: the settings of each layer, and the experiment they define."""
 
 import copy
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from kvscope.plan.workload import Workload
 
 @dataclass(frozen=True)
 class Point:
-    """Values set by a grid of a study (`chosen`) and by the command line (`given`)."""
+    """The settings that a study's grid and the command line make at one point."""
 
     composer: Composer
     grid: Grid
@@ -28,11 +28,11 @@ class Point:
 
     @property
     def settings(self) -> Settings:
-        """All that is set beyond the defaults; the command line wins."""
+        """All settings beyond the defaults; those of the command line take precedence."""
         return self.study_settings | self.command_settings
 
     def place(self, key: str) -> Location:
-        """Where a dotted key's value is written."""
+        """The place where a dotted key's value is written."""
         groups = self.composer.groups
         layers = (
             (self.command_settings, Location("the command line", Path())),
@@ -48,11 +48,11 @@ class Point:
         return Location(str(path), path.parent)
 
     def origin(self, key: str) -> str:
-        """Where a dotted key's value comes from, in words: the place to fix it."""
+        """The place where a dotted key's value is written, in words for a message."""
         return self.place(key).words
 
     def config(self) -> Config:
-        """The whole configuration: defaults, options, the study's values, the command line's."""
+        """The configuration: defaults, options, the study's and the command line's settings."""
         groups = self.composer.groups
         choices = {key: value for key, value in self.settings.items() if key in groups}
         for group, option in choices.items():
@@ -75,13 +75,13 @@ class Point:
         return parse(config, self.origin)
 
     def value(self, config: Config, key: str) -> Any:
-        """A key's value: for a group the option chosen, None where there is no such key."""
+        """A key's value: the option's name for a group, None if there is no such key."""
         if key in self.composer.groups:
             return self._option(key)
         return reduce(_item, key.split("."), config)
 
     def _option(self, group: str) -> str | None:
-        """The option chosen of a group; None if it is no group, or none was chosen."""
+        """The selected option of a group; None if it is not a group or has no selection."""
         if group not in self.composer.groups:
             return None
         option: str | None = self.settings.get(group, self.composer.default_options.get(group))
@@ -106,9 +106,9 @@ class Point:
         raise BadInput(f"{key} ({self.origin(key)}) {why}")
 
     def _drop_others(self, config: Config, layer: Settings) -> None:
-        """Of keys of which one must be set, one that a layer sets replaces those of layers below.
+        """Drop alternatives of the keys that a layer sets, if exactly one of them must be set.
 
-        So the cache's size in blocks replaces that in GiB.
+        For example, a cache size in blocks replaces the size in GiB of a lower layer.
         """
         for group in dict.fromkeys(key.partition(".")[0] for key in layer):
             held, names = config.get(group), _one_of(group, config.get(group))

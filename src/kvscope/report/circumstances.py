@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from kvscope.analyse.precision import disturbed, percent
+from kvscope.analyse.precision import describe_disturbance, percent
 from kvscope.plan.repeats import MINIMUM_REPEATS
 from kvscope.report.data import Run, StudyData
 from kvscope.report.settings import shared_settings
@@ -165,7 +165,7 @@ def _other_load(run: Run) -> str | None:
     if not any(marked):
         return "disturbed no repeat"
     apart = marked.count(False) >= MINIMUM_REPEATS
-    return f"{disturbed(run.facts)}; {'not in' if apart else 'all in'} the metrics"
+    return f"{describe_disturbance(run.facts)}; {'not in' if apart else 'all in'} the metrics"
 
 
 def _warm_up(run: Run) -> str | None:

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from kvscope import results
-from kvscope.analyse.access import Trace, has_rows, trace_of
+from kvscope.analyse.access import KvTrace, find_trace, has_rows
 from kvscope.oracle import Verdict
 from kvscope.plan.figures import Axes
 from kvscope.report.latencies import Latencies, latencies_of
@@ -110,9 +110,9 @@ class Run:
         return found is not None and metric in found.index and bool(found.at[metric, "valid"])
 
     @cached_property
-    def trace(self) -> Trace | None:
+    def trace(self) -> KvTrace | None:
         """Its KV events; None if there are none."""
-        found = trace_of(self.directory, self.facts)
+        found = find_trace(self.directory, self.facts)
         return found if found and has_rows(found.path) else None
 
     @cached_property

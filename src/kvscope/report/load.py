@@ -9,7 +9,7 @@ from typing import Any
 
 from kvscope import accounts, results, runfile, tables
 from kvscope.accounts import ANALYSED, COLLECTED
-from kvscope.analyse.study_metrics import Analysed, with_study_metrics
+from kvscope.analyse.study_metrics import ExperimentMetrics, add_study_metrics
 from kvscope.errors import BadInput
 from kvscope.layout import experiment_directory
 from kvscope.oracle import Verdict
@@ -131,8 +131,10 @@ def compare_runs(runs: Sequence[Run]) -> tuple[Run, ...]:
     The study's metrics are added.
     """
     runs = invalidate_differing(runs)
-    analysed = [Analysed(run.settings, run.metrics) for run in runs if run.metrics is not None]
-    extended = iter(with_study_metrics(analysed))
+    analysed = [
+        ExperimentMetrics(run.settings, run.metrics) for run in runs if run.metrics is not None
+    ]
+    extended = iter(add_study_metrics(analysed))
     return tuple(
         replace(run, label=name, metrics=None if run.metrics is None else next(extended))
         for run, name in zip(runs, names(runs), strict=True)

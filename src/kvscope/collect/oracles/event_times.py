@@ -1,7 +1,7 @@
-"""Oracles of times: events lie in their kernel, one after the other, and K before V.
+"""Oracles of event times: events are within their kernel, in order, and K precedes V.
 
-Events of one segment come from one worker, which does one thing at a time and writes it down in
-order. An imported trace without heads has no such segments.
+The events of a segment come from one worker, which makes them one after another and records them in
+order. Imported traces without heads have no such segments.
 """
 
 import numpy as np
@@ -18,14 +18,14 @@ LAYER_TOLERANCE_NS = 1_000
 
 
 def event_of_other_kernel(counts: FlushCounts) -> Violations:
-    """The write kernel writes and the attention kernel reads, the one before the other."""
+    """The write kernel only writes; the attention kernel only reads, and starts after it."""
     flush = counts.flush
     names = [kernel.name for kernel in flush.kernels]
     reads = np.array([name == ATTENTION for name in names])[flush.segments.kernel]
     bad = np.flatnonzero(reads[flush.segment] != counts.is_read)
     if len(bad):
         owner = names[flush.segments.kernel[flush.segment[bad[0]]]]
-        return Violations(len(bad), f"{counts.event_words(bad[0])} is of kernel '{owner}'")
+        return Violations(len(bad), f"{counts.describe_event(bad[0])} is from kernel '{owner}'")
     bounds = {kernel.name: (kernel.start_ticks, kernel.end_ticks) for kernel in flush.kernels}
     written, begun = bounds.get(WRITE, (None, None))[1], bounds.get(ATTENTION, (None, None))[0]
     if written is not None and begun is not None and begun < written:
@@ -34,18 +34,18 @@ def event_of_other_kernel(counts: FlushCounts) -> Violations:
 
 
 def event_outside_kernel(counts: FlushCounts) -> Violations | None:
-    """Every event begins and ends within its kernel; on a GPU, within its thread block too."""
+    """Every event is within the interval of its kernel and, on a GPU, of its thread block."""
     flush = counts.flush
     bounds = [(k.start_ticks, k.end_ticks) for k in flush.kernels]
     if not bounds or any(None in bound for bound in bounds):
         return None
     least, most = np.array(bounds, np.int64).T[:, flush.segments.kernel]
     timers = flush.segments.timers
-    strays = NONE
+    outside = NONE
     if timers is not None:
         start, end = timers["start_timer"], timers["end_timer"]
         astray = (start < least) | (end > most) | (end < start)
-        strays = _strays(flush, np.flatnonzero(astray))
+        outside = _outside(flush, np.flatnonzero(astray))
         least, most = timers["start_clock"], timers["end_clock"]
     early = flush.start_ticks < np.repeat(least, flush.segments.events)
     late = flush.end_ticks > np.repeat(most, flush.segments.events)
@@ -53,20 +53,20 @@ def event_outside_kernel(counts: FlushCounts) -> Violations | None:
     def words(event: int) -> str:
         within = f"{least[flush.segment[event]]} … {most[flush.segment[event]]}"
         interval = f"{flush.start_ticks[event]} … {flush.end_ticks[event]}"
-        return f"{counts.event_words(event)}: ticks {interval}, its kernel's are {within}"
+        return f"{counts.describe_event(event)}: ticks {interval}, its kernel has {within}"
 
-    return violations(np.flatnonzero(early | late), words) + strays
+    return violations(np.flatnonzero(early | late), words) + outside
 
 
-def _strays(flush: Flush, segments: npt.NDArray[np.intp]) -> Violations:
+def _outside(flush: Flush, segments: npt.NDArray[np.intp]) -> Violations:
     workers = flush.segments.worker[segments]
-    return violations(workers, "thread block {} ran outside of its kernel's interval".format)
+    return violations(workers, "thread block {} ran outside its kernel's interval".format)
 
 
 def worker_repeated(counts: FlushCounts) -> Violations:
-    """No two segments of a kernel are of the same worker.
+    """No two segments of a kernel have the same worker.
 
-    Otherwise it is not known whose events follow one another.
+    The order of events is defined within a segment only.
     """
     flush, segments = counts.flush, counts.flush.segments
     owners = np.stack([segments.kernel, segments.worker])
@@ -75,19 +75,19 @@ def worker_repeated(counts: FlushCounts) -> Violations:
     def words(place: int) -> str:
         kernel, worker = found[:, place].tolist()
         of = f"segments of kernel '{flush.kernels[kernel].name}'"
-        return f"{times[place]} {of} are of worker {worker}"
+        return f"{times[place]} {of} have worker {worker}"
 
     return violations(np.flatnonzero(times > 1), words)
 
 
 def events_overlap(counts: FlushCounts) -> Violations:
-    """A worker's events are in order of time and do not overlap."""
+    """The events of a worker are in order of time and do not overlap."""
     flush = counts.flush
     overlaps = flush.start_ticks[1:] < flush.end_ticks[:-1]
 
     def words(event: int) -> str:
         worker = flush.segments.worker[flush.segment[event]]
-        begins = f"{counts.event_words(event)} by worker {worker} begins"
+        begins = f"{counts.describe_event(event)} by worker {worker} begins"
         before = f"the event before it ends at {flush.end_ticks[event - 1]}"
         return f"{begins} at tick {flush.start_ticks[event]}, {before}"
 
@@ -96,7 +96,7 @@ def events_overlap(counts: FlushCounts) -> Violations:
 
 
 def v_read_before_k(counts: FlushCounts) -> Violations:
-    """A worker reads V of a block after it has read K of it for the same tile and head."""
+    """A worker reads V of a block after its K, for the same tile and head."""
     flush = counts.flush
     if not counts.is_read.any():
         return NONE
@@ -104,33 +104,33 @@ def v_read_before_k(counts: FlushCounts) -> Violations:
 
     def words(pair: int) -> str:
         begin, end = flush.start_ticks[v[pair]], flush.end_ticks[k[pair]]
-        return f"{counts.event_words(v[pair])} begins at tick {begin}, its K read ends at {end}"
+        return f"{counts.describe_event(v[pair])} begins at tick {begin}, its K read ends at {end}"
 
     return violations(np.flatnonzero(flush.start_ticks[v] < flush.end_ticks[k]), words)
 
 
 def kernel_outside_layer(counts: FlushCounts) -> Violations | None:
-    """On a CPU, every kernel lies within its layer on the host's clock.
+    """On a CPU, every kernel is within its layer on the host's clock.
 
-    It may lie outside by the clock's uncertainty and 1 µs.
+    The tolerance is the uncertainty of the clock plus 1 µs.
     """
     clock = counts.run.clock
-    out_ns = counts.run.layers.sticking_out_ns(counts.flush, clock)
+    out_ns = counts.run.layers.overhang_ns(counts.flush, clock)
     if out_ns is None:
         return None
     if out_ns <= clock.uncertainty_ns + LAYER_TOLERANCE_NS:
         return NONE
-    return Violations(1, f"a kernel lies {out_ns} ns outside of its layer")
+    return Violations(1, f"a kernel is {out_ns} ns outside its layer")
 
 
 def _paired(counts: FlushCounts) -> tuple[Int64s, Int64s]:
-    """The places of V reads and of the K reads of the same segment, row, head, position, tile.
+    """The places of V reads and of their K reads: same segment, row, head, position and tile.
 
-    Mostly each run of V reads follows its K reads, block for block: then there is nothing to sort.
+    Usually each run of V reads follows the run of its K reads, and no sorting is needed.
     """
     flush, reads = counts.flush, counts.reads
-    first = np.flatnonzero(reads.run_begins)
-    run = np.cumsum(reads.run_begins) - 1
+    first = np.flatnonzero(reads.run_starts)
+    run = np.cumsum(reads.run_starts) - 1
     v = np.flatnonzero(reads.kind == V_READ)
     k = v - np.diff(first, append=len(run))[run[v]]
     if 2 * len(v) != len(run) or k.min() < 0:
@@ -143,10 +143,10 @@ def _paired(counts: FlushCounts) -> tuple[Int64s, Int64s]:
 
 
 def _paired_by_sorting(counts: FlushCounts) -> tuple[Int64s, Int64s]:
-    """The same for any order: the n-th V read of a (segment, row, head, position) and its n-th K.
+    """The same for any order: n-th V read and n-th K read of a (segment, row, head, position).
 
-    Where there are not as many of the one as of the other, tiles are not known: that is a case of
-    reads_missing or reads_repeated, and no pair is made of it.
+    Places with unequal numbers of K and V reads are left out; k_reads_missing, v_reads_missing or
+    reads_repeated report them.
     """
     flush, at = counts.flush, counts.reads.at
     owner = np.stack(

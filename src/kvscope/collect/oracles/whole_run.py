@@ -1,4 +1,4 @@
-"""Oracles of a run as a whole, which no single flush can contradict."""
+"""Oracles of a whole run, which no single flush can violate."""
 
 from collections import defaultdict
 from typing import Protocol
@@ -21,10 +21,10 @@ SHORT_GAP_STEPS = 5  # or so many steps of the clock, if that is more
 
 
 class Gaps:
-    """Ticks between neighbouring events of one worker, and ticks that the former took, by kind.
+    """Gaps between successive events of a worker, and durations of the first, in ticks, by kind.
 
-    Of each flush the medians are kept: the median over a run is that of its flushes, each counted
-    as often as it has gaps.
+    The median of each flush is kept. The median of a run is the median of these, weighted by the
+    number of gaps.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class Gaps:
         self._medians: dict[int, list[tuple[int, float, float]]] = defaultdict(list)
 
     def add(self, counts: FlushCounts) -> None:
-        """Take in a flush."""
+        """Add a flush."""
         self.on_gpu |= counts.flush.segments.timers is not None
         for kind, (between, took) in gaps(counts).items():
             medians = float(np.median(between.clip(min=0))), float(np.median(took))
@@ -51,7 +51,7 @@ class Gaps:
 
 
 class RunCounts(Protocol):
-    """What is kept of all flushes of a run."""
+    """What a Judge keeps of all flushes of a run."""
 
     run: RunFacts
     coverage: Coverage
@@ -59,17 +59,18 @@ class RunCounts(Protocol):
 
 
 def passes_missing(counts: RunCounts) -> Violations:
-    """Of every pass that was to be traced each traced layer comes once, and no other pass comes."""
-    return counts.coverage.wrong()
+    """The trace has each traced layer of each traced pass once, and no other pass."""
+    return counts.coverage.violations()
 
 
 def clock_factor_wrong(counts: RunCounts) -> Violations | None:
-    """Stamps are around their event, and its duration is in the unit of its start.
+    """Time stamps enclose their event, and its duration has the unit of its start.
 
-    Then the gap between an event and the next of its worker (of reads, the next block's) is short.
-    It is too wide if the median gap of 60 pairs or more of a kind exceeds twice the median duration
-    (of writes, and 250 ns, on a CPU only), or, of reads on a CPU, half of it and 50 ns or five
-    steps of the clock.
+    Otherwise the gap between an event and its worker's next one is too long. It is measured for at
+    least 60 pairs of a kind; for reads, the next event is that of the next block. The median gap
+    must not exceed twice the median duration; for reads on a CPU, it must not exceed half of it
+    either, unless it is at most 50 ns or five steps of the clock. For writes, the check is made on
+    a CPU only, and gaps of up to 250 ns are allowed.
     """
     medians = {kind: counts.gaps.medians(kind) for kind in range(len(KINDS))}
     known = {kind: found for kind, found in medians.items() if found is not None}
@@ -82,9 +83,9 @@ def clock_factor_wrong(counts: RunCounts) -> Violations | None:
         return NONE if known else None
     between, took = known[wide[0]]
     words = (
-        f"after a {KINDS[wide[0]]} its worker does nothing for {between:.0f} ticks in the median, "
-        f"and the event takes {took:.0f}: its stamps are not around it, or its duration is not in "
-        "the unit of its start"
+        f"the median gap after a {KINDS[wide[0]]} is {between:.0f} ticks, its median duration "
+        f"{took:.0f}: stamps do not enclose the event, or its duration is in another unit than its "
+        "start"
     )
     return Violations(len(wide), words)
 
@@ -99,21 +100,20 @@ def _is_wide(kind: int, gap: float, took: float, on_gpu: bool, clock: Clock) -> 
 
 
 def _ticks(clock: Clock, short_ns: float) -> float:
-    """A gap that is too short to mean anything: an event is logged in it."""
+    """Ticks of a gap that is long enough to record an event, and so shows nothing."""
     return max(short_ns, SHORT_GAP_STEPS * clock.resolution_ns) / float(clock.slopes[0])
 
 
 def gaps(counts: FlushCounts) -> dict[int, tuple[Int64s, Int64s]]:
-    """Of each kind: ticks between an event's end and the start of the one its worker does next,
-    and ticks that the former took.
+    """Gap to the worker's next event, and duration of the event, in ticks, by kind.
 
-    Of reads, where the worker goes on to the next block of the same request and head: from K to K,
-    from V to V, or, where K and V take turns, from V to the next block's K. Of writes, all.
+    For reads, pairs where the worker continues with the next block of the same request and head:
+    K to K, V to V, or, where K and V alternate, V to the next block's K. For writes, all pairs.
     """
     flush, reads = counts.flush, counts.reads
     if flush.kv_heads is None or len(flush) < 2:
         return {}
-    onward = reads.together & (reads.onward == 1) & (reads.kind[1:] <= reads.kind[:-1])
+    onward = reads.same_owner & (reads.position_step == 1) & (reads.kind[1:] <= reads.kind[:-1])
     one, other = reads.at[:-1][onward], reads.at[1:][onward]
     writes = np.flatnonzero(~counts.is_read)
     neighbours = (np.diff(writes) == 1) & (np.diff(flush.segment[writes]) == 0)

@@ -1,7 +1,7 @@
-"""What the oracles of a run look at: its host tables, and what several of them derive from those.
+"""The host tables of a run with the columns that several oracles derive from them.
 
-A request's *stay* is what one row of `batch` leaves in the cache: from its pass until the request's
-next row, or until the request is preempted, finished or aborted.
+A *stay* is the time during which the tokens of one row of `batch` are in the cache: from its pass
+until the request's next row, or until the request is preempted, finished or aborted.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,40 +20,40 @@ from kvscope.runschema import MEASURED
 OF_REQUEST = ["repeat", "request_id"]
 OF_PASS = ["repeat", "step"]
 TOLERANCE_S = 1e-6
-"""What seconds that were worked out in two ways may differ by."""
+"""Tolerance of comparisons between times that were computed in two ways."""
 
 
-class RecordedRun:
-    """A complete run's records, and what several oracles derive from them."""
+class RunTables:
+    """The tables of a complete run, all repeats together, with derived columns."""
 
     def __init__(self, records: Records) -> None:
         self.records = records
         self.facts = records.facts
 
     def section(self, name: str) -> Mapping[str, Any]:
-        """One part of the settings; empty where there is none."""
+        """A section of the experiment's settings; empty if the run has none."""
         found = self.records.settings.get(name)
         return found if isinstance(found, Mapping) else {}
 
     @property
     def imported(self) -> bool:
-        """Whether it was published by others: much of what kvscope records is missing."""
+        """Whether the run was imported; imports lack many of the records that kvscope makes."""
         return IMPORTED_FROM in self.facts
 
     @property
     def measured(self) -> bool:
-        """Whether its times are of a real clock, whose readings never repeat and take time."""
+        """Whether times come from a real clock, whose readings never repeat and take time."""
         return bool(self.facts.get("time_source", MEASURED) == MEASURED)
 
     @property
     def engine(self) -> Mapping[str, Any]:
-        """What run.json says of the engine."""
+        """The `engine` section of run.json."""
         found: Mapping[str, Any] = self.facts.get("engine", {})
         return found
 
     @cached_property
     def steps(self) -> pd.DataFrame:
-        """The passes in order, with `end_s`, and `before_s`: when the pass before ended."""
+        """The passes in order, with `end_s` and `before_s`, the end of the previous pass."""
         steps = self.records.steps.sort_values(OF_PASS, ignore_index=True)
         steps["end_s"] = steps["start_s"] + steps["duration_s"]
         steps["before_s"] = steps.groupby("repeat")["end_s"].shift(fill_value=0.0)
@@ -61,34 +61,50 @@ class RecordedRun:
 
     @property
     def preemptions(self) -> pd.DataFrame:
-        """The preemptions and resumptions of all repeats."""
+        """The `preemptions` table: preemptions and resumptions of all repeats."""
         return self.records.preemptions
 
     @property
+    def victims(self) -> pd.DataFrame:
+        """The rows of `preemptions` whose event is a preemption."""
+        return self.preemptions[self.preemptions["event"] == "preempt"]
+
+    @property
+    def resumptions(self) -> pd.DataFrame:
+        """The rows of `preemptions` whose event is a resumption."""
+        return self.preemptions[self.preemptions["event"] == "resume"]
+
+    @property
     def requests(self) -> pd.DataFrame:
-        """The requests of all repeats."""
+        """The `requests` table of all repeats."""
         return self.records.requests
 
     @cached_property
     def batch(self) -> pd.DataFrame:
-        """The rows of `batch` by request and pass, with what was there before.
+        """The rows of `batch`, ordered by request and pass, with the request's earlier history.
 
-        `end_tokens` are in the cache after the pass; `previous_step` and `previous_tokens` are of
-        the request's row before (-1 and 0 of its first one); `preempted_step` is the pass whose
-        scheduling last preempted it (-1 if none).
+        `end_tokens` are the request's tokens in the cache after the pass, `sampled_before` the
+        output tokens it had before the pass. `previous_step` and `previous_tokens` are the step and
+        `end_tokens` of the request's previous row (-1 and 0 if there is none). `preempted_step` is
+        the step whose scheduling last preempted the request (-1 if none did).
         """
         rows = self.records.batch.sort_values([*OF_REQUEST, "step"], ignore_index=True)
         rows["end_tokens"] = rows["context_tokens"] + rows["scheduled_tokens"]
         own = rows.groupby(OF_REQUEST)
+        rows["sampled_before"] = own["sampled_tokens"].cumsum() - rows["sampled_tokens"]
         rows["previous_step"] = own["step"].shift(fill_value=-1)
         rows["previous_tokens"] = own["end_tokens"].shift(fill_value=0)
-        lost = self.preemptions.loc[self.preemptions["event"] == "preempt", [*OF_REQUEST, "step"]]
-        rows["preempted_step"] = latest(rows, lost.rename(columns={"step": "at"}))
+        rows["preempted_step"] = last_until(rows, self._victim_steps)
         return rows
+
+    @property
+    def _victim_steps(self) -> pd.DataFrame:
+        """Repeat, request and step (as `at`) of each preemption."""
+        return self.victims[[*OF_REQUEST, "step"]].rename(columns={"step": "at"})
 
     @cached_property
     def ended(self) -> pd.DataFrame:
-        """By request: `at`, the first pass without it because it was served or aborted."""
+        """`at`, indexed by request: the first step after the request was served or aborted."""
         last = self.batch.groupby(OF_REQUEST)["step"].max().rename("at") + 1.0
         ended = self.requests[[*OF_REQUEST, "finished_s", "aborted"]].join(last, on=OF_REQUEST)
         for at, repeat, time_s, aborted in zip(
@@ -99,13 +115,13 @@ class RecordedRun:
         return ended.fillna({"at": np.inf}).set_index(OF_REQUEST)[["at"]]
 
     @cached_property
-    def ended_before(self) -> Ints:
-        """At each pass: the requests of its repeat that had ended."""
+    def count_ended(self) -> Ints:
+        """The number of requests that had ended, one value a pass."""
         ended = self.ended.reset_index()
-        return self.over_passes(ended.assign(step=ended["at"], until=np.inf), 1)
+        return self.sum_over_passes(ended.assign(step=ended["at"], until=np.inf), 1)
 
-    def arrived(self, column: str) -> Ints:
-        """At each pass: the requests that had arrived by a time of it."""
+    def count_arrived(self, column: str) -> Ints:
+        """The number of requests that had arrived by the time in `column`, one value a pass."""
         counts = np.zeros(len(self.steps), np.int64)
         for repeat, steps in self.steps.groupby("repeat"):
             of_repeat = self.requests.loc[self.requests["repeat"] == repeat, "arrival_s"]
@@ -118,11 +134,10 @@ class RecordedRun:
 
     @cached_property
     def stays(self) -> pd.DataFrame:
-        """One row a stay: `repeat`, `step` it begins with, `until` (exclusive), `tokens`."""
+        """One row a stay: `repeat`, first `step`, `until` (the step after the last), `tokens`."""
         rows = self.batch
         following = rows.groupby(OF_REQUEST)["step"].shift(-1)
-        lost = self.preemptions.loc[self.preemptions["event"] == "preempt", [*OF_REQUEST, "step"]]
-        lost_at = earliest_after(rows, lost.rename(columns={"step": "at"}))
+        lost_at = first_after(rows, self._victim_steps)
         ended = rows.join(self.ended, on=OF_REQUEST)["at"]
         until = pd.concat([following, lost_at, ended], axis=1).min(axis=1)
         return pd.DataFrame(
@@ -134,8 +149,8 @@ class RecordedRun:
             }
         )
 
-    def over_passes(self, spans: pd.DataFrame, values: pd.Series | int) -> Ints:
-        """At each pass: the sum of the values of the spans (`step` to `until`) it lies in."""
+    def sum_over_passes(self, spans: pd.DataFrame, values: pd.Series | int) -> Ints:
+        """Sum the values of the spans (`step` to `until`) that cover a pass, one value a pass."""
         sizes = self.steps.groupby("repeat").size()
         first = (sizes.cumsum() - sizes).reindex(spans["repeat"]).to_numpy()
         length = sizes.reindex(spans["repeat"]).to_numpy()
@@ -151,13 +166,13 @@ class RecordedRun:
         return total
 
 
-def latest(rows: pd.DataFrame, events: pd.DataFrame) -> pd.Series:
-    """For each row the last `at` of its request's events up to its step; -1 if there is none."""
+def last_until(rows: pd.DataFrame, events: pd.DataFrame) -> pd.Series:
+    """The last `at` among the events of a row's request up to its step, or -1; one a row."""
     return _nearest(rows, events, "backward").fillna(-1).astype(np.int64)
 
 
-def earliest_after(rows: pd.DataFrame, events: pd.DataFrame) -> pd.Series:
-    """For each row the first `at` of its request's events after its step; NaN if there is none."""
+def first_after(rows: pd.DataFrame, events: pd.DataFrame) -> pd.Series:
+    """The first `at` among the events of a row's request after its step, or NaN; one a row."""
     return _nearest(rows.assign(step=rows["step"] + 1), events, "forward")
 
 
@@ -177,10 +192,10 @@ def _nearest(rows: pd.DataFrame, events: pd.DataFrame, direction: Any) -> pd.Ser
     return found.set_index("index")["found"].reindex(rows.index)
 
 
-def where(
+def bad_rows(
     frame: pd.DataFrame, bad: pd.Series | Bools, words: Callable[[Mapping[str, Any]], str]
 ) -> Violations:
-    """How many rows are bad, and the first of them in words after its repeat, pass and request."""
+    """One violation a bad row; the first is described by its repeat, pass, request and `words`."""
     at = np.flatnonzero(np.asarray(bad, dtype=bool))
     if not len(at):
         return NONE
@@ -190,11 +205,11 @@ def where(
     return Violations(len(at), f"{place}: {words(row)}" if place else words(row))
 
 
-def both(*found: Violations) -> Violations:
-    """Several findings as one."""
+def combine(*found: Violations) -> Violations:
+    """The sum of several violations."""
     return sum(found, NONE)
 
 
 def blocks_of(tokens: pd.Series, block_size: int) -> pd.Series:
-    """Blocks that so many tokens of one request fill, the last one perhaps in part."""
+    """The number of blocks that hold so many tokens of one request: ⌈tokens / block size⌉."""
     return -(-tokens.astype(np.int64) // block_size)

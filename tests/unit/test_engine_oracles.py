@@ -2,12 +2,12 @@
 
 import pytest
 
-from kvscope.analyse.oracles.of_engine import ORACLES_OF_ENGINE
+from kvscope.analyse.oracles.engine_checks import ENGINE_ORACLES
 from kvscope.oracle import HELD, NOT_APPLICABLE, VIOLATED, Oracle, verdict
 from kvscope.report.words import reason_in_words
 
 KEYS = {"attention_differs": "reference_checks", "swap_differs": "swap_checks"}
-oracles = pytest.mark.parametrize("oracle", ORACLES_OF_ENGINE, ids=lambda oracle: oracle.name)
+oracles = pytest.mark.parametrize("oracle", ENGINE_ORACLES, ids=lambda oracle: oracle.name)
 
 
 @oracles

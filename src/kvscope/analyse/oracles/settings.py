@@ -1,32 +1,29 @@
-"""Oracles of the settings: a run has the cache, the requests and the repeats of its settings.
-
-The settings are those of the run's experiment.yaml.
-"""
+"""Oracles of settings: the engine, workload and repeats are those of experiment.yaml."""
 
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kvscope.analyse.oracles.recorded_run import RecordedRun, where
+from kvscope.analyse.oracles.run_tables import RunTables, bad_rows
 from kvscope.oracle import NONE, Violations
 from kvscope.plan.models import BYTES
 
 GIB = 2**30
 Pair = tuple[str, Any, Any]
-"""What it is, what the run has, and what the settings say; None: nothing."""
+"""A quantity's name, its value in the run, and in the settings (None if they do not state it)."""
 
 
-def settings_differ(run: RecordedRun) -> Violations:
-    """The engine, its memory, the requests and the repeats are as the experiment asks."""
+def settings_differ(run: RunTables) -> Violations:
+    """The engine, its memory, the requests and the repeats match the experiment's settings."""
     wrong = [
-        f"{name} is {found}, asked for was {asked}"
-        for name, found, asked in (*_of_engine(run), *_of_requests(run), *_of_repeats(run))
-        if asked is not None and found != asked
+        f"{name} is {found}, the settings have {expected}"
+        for name, found, expected in (*_of_engine(run), *_of_requests(run), *_of_repeats(run))
+        if expected is not None and found != expected
     ]
     return Violations(len(wrong), wrong[0]) if wrong else NONE
 
 
-def _of_engine(run: RecordedRun) -> Iterator[Pair]:
+def _of_engine(run: RunTables) -> Iterator[Pair]:
     made, cache, model = run.engine, run.section("cache"), run.section("model")
     size = cache.get("block_size")
     block_bytes = _block_bytes(size, model)
@@ -41,7 +38,7 @@ def _of_engine(run: RecordedRun) -> Iterator[Pair]:
 
 
 def _block_bytes(block_size: Any, model: Mapping[str, Any]) -> int | None:
-    """Bytes of K and V of a block over all layers; None where the model is not known in full."""
+    """Bytes of a block, K and V of all layers; None if the settings lack a size of the model."""
     parts = [block_size, *(model.get(key) for key in ("layers", "kv_heads", "head_size"))]
     width = BYTES.get(str(model.get("dtype")))
     if width is None or not all(isinstance(part, int) for part in parts):
@@ -50,48 +47,48 @@ def _block_bytes(block_size: Any, model: Mapping[str, Any]) -> int | None:
 
 
 def _blocks(section: Mapping[str, Any], prefix: str, block_bytes: int | None) -> Any:
-    """Blocks that the settings say: so many, or as many as fit into so many GiB."""
+    """Blocks by the settings: as stated, or as many as fit into the stated GiB."""
     blocks, gib = section.get(f"{prefix}blocks"), section.get(f"{prefix}gib")
     if blocks is None and isinstance(gib, int | float) and block_bytes:
         return int(gib * GIB // block_bytes)
     return blocks
 
 
-def _of_requests(run: RecordedRun) -> Iterator[Pair]:
-    asked = run.section("workload")
-    yield "the number of requests", len(run.records.workload), asked.get("num_requests")
-    arrival, at = asked.get("arrival"), run.records.workload["arrival_s"]
+def _of_requests(run: RunTables) -> Iterator[Pair]:
+    workload = run.section("workload")
+    yield "the number of requests", len(run.records.workload), workload.get("num_requests")
+    arrival, at = workload.get("arrival"), run.records.workload["arrival_s"]
     yield "the first arrival", at.min(), 0.0 if arrival in ("all_at_once", "poisson") else None
     yield "the last arrival", at.max(), 0.0 if arrival == "all_at_once" else None
-    if "timeout_s" not in asked:
-        yield "the number of requests given up", len(run.records.aborted), 0
+    if "timeout_s" not in workload:
+        yield "the number of aborted requests", len(run.records.aborted), 0
 
 
-def _of_repeats(run: RecordedRun) -> Iterator[Pair]:
-    asked, told = run.records.settings.get("repeats"), run.facts.get("repeats", {})
-    rule = asked if isinstance(asked, Mapping) else {"min": asked, "max": asked}
+def _of_repeats(run: RunTables) -> Iterator[Pair]:
+    setting, recorded = run.records.settings.get("repeats"), run.facts.get("repeats", {})
+    rule = setting if isinstance(setting, Mapping) else {"min": setting, "max": setting}
     least, most = rule.get("min"), rule.get("max")
     if not (isinstance(least, int) and isinstance(most, int)):
         return
     measured = int(run.requests["repeat"].nunique())
     yield "the number of repeats", measured, min(max(measured, least), most)
-    for key, found in told.items():
+    for key, found in recorded.items():
         if key in ("min", "max", "until"):
             yield f"repeats.{key} of run.json", found, rule.get(key)
-    if "measured" in told:
-        yield "repeats.measured of run.json", told["measured"], measured
+    if "measured" in recorded:
+        yield "repeats.measured of run.json", recorded["measured"], measured
 
 
-def limit_exceeded(run: RecordedRun) -> Violations | None:
-    """No pass computes more tokens, or serves more requests, than the experiment lets it."""
+def limit_exceeded(run: RunTables) -> Violations | None:
+    """No pass computes more tokens or has more requests than the experiment's limits allow."""
     engine, batching = run.section("engine"), run.section("batching")
     tokens = _least(engine.get("max_num_batched_tokens"), batching.get("chunk_tokens"))
     requests = _least(engine.get("max_num_seqs"))
     if tokens == requests == math.inf:
         return None
     steps = run.steps
-    words = f"{{}} tokens of {{}} requests, at most {tokens} of {requests}"
-    return where(
+    words = f"{{}} tokens of {{}} requests; the limits are {tokens} and {requests}"
+    return bad_rows(
         steps,
         (steps["scheduled_tokens"] > tokens) | (steps["requests"] > requests),
         lambda r: words.format(r["scheduled_tokens"], r["requests"]),

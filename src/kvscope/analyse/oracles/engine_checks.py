@@ -1,7 +1,7 @@
-"""Oracles of the engine itself: what its warm-up found when results were recomputed.
+"""Oracles of the engine's results, which its warm-up recomputes by a plain reference.
 
-A subject is a run's run.json. Of what was never compared (vLLM's own kernels, no warm-up, no copy)
-nothing is said.
+The subject is a run's run.json. An oracle does not apply where nothing was compared: vLLM's own
+kernels, a run without warm-up, or a warm-up without copies.
 """
 
 from typing import Any
@@ -12,12 +12,12 @@ Facts = dict[str, Any]
 
 
 def attention_differs(facts: Facts) -> Violations | None:
-    """Attention's outputs are those of its definition: sampled in warm-up, every layer and head."""
+    """Attention computes what its definition says; sampled in warm-up, for every layer and head."""
     return _differing(facts, "reference_checks")
 
 
 def swap_differs(facts: Facts) -> Violations | None:
-    """Blocks that were swapped out come back with the content that they left with."""
+    """Blocks that were swapped out have the same content when they are swapped in."""
     return _differing(facts, "swap_checks")
 
 
@@ -29,7 +29,7 @@ def _differing(facts: Facts, key: str) -> Violations | None:
     return Violations(count, found["first"]) if count else NONE
 
 
-ORACLES_OF_ENGINE: tuple[Oracle[Facts], ...] = (
+ENGINE_ORACLES: tuple[Oracle[Facts], ...] = (
     Oracle(attention_differs, Need("kvscope's own attention on the CPU, and a warm-up")),
     Oracle(swap_differs, Need("a request that was swapped in warm-up")),
 )

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvscope.collect.kv.clock import Clock
-from kvscope.collect.kv.flushes import Flush, parse
+from kvscope.collect.kv.flushes import Flush, parse_flush
 from kvscope.collect.oracles.judge import Judge
 from kvscope.collect.oracles.registry import ALL_ORACLES, NAMES, verdicts
 from kvscope.collect.oracles.run_facts import LayerTimes, RunFacts
@@ -32,14 +32,14 @@ ROW, HEAD, BLOCK, POSITION, OFFSET, TOKENS, START, DURATION = range(1, 9)
 
 
 def flush_of(found: Found) -> Flush:
-    return parse(orjson.dumps(found), FILE, 1)
+    return parse_flush(orjson.dumps(found), FILE, 1)
 
 
 def violations(*flushes: Found, **known: Any) -> dict[str, int]:
     judge = Judge(RunFacts(CLOCK, **known))
     for found in flushes:
-        judge.look(flush_of(found))
-    return {n: v["violations"] for n, v in judge.verdict().items() if v["violations"]}
+        judge.add(flush_of(found))
+    return {n: v["violations"] for n, v in judge.account().items() if v["violations"]}
 
 
 @st.composite
@@ -67,7 +67,7 @@ def test_what_a_correct_engine_records_violates_nothing(batch: Batch) -> None:
 
 
 def test_every_oracle_is_told_of_even_if_it_has_seen_nothing() -> None:
-    verdict = Judge(RunFacts(CLOCK)).verdict()
+    verdict = Judge(RunFacts(CLOCK)).account()
     assert tuple(verdict) == NAMES
     assert all(found == {"violations": 0, "first": "", "looked": 0} for found in verdict.values())
     assert {found.state for found in verdicts(verdict)} == {NOT_APPLICABLE}
@@ -81,15 +81,15 @@ def test_every_oracle_says_in_a_sentence_what_must_hold() -> None:
 
 def test_a_verdict_may_be_asked_for_again() -> None:
     judge = Judge(RunFacts(CLOCK, **DUE))
-    judge.look(flush_of(traced_in((0, 0))[0]))
-    assert judge.verdict()["passes_missing"]["violations"] == 3
-    assert judge.verdict() == judge.verdict()
+    judge.add(flush_of(traced_in((0, 0))[0]))
+    assert judge.account()["passes_missing"]["violations"] == 3
+    assert judge.account() == judge.account()
 
 
 def test_a_verdict_tells_what_held_from_what_did_not_apply() -> None:
     judge = Judge(RunFacts(CLOCK))
-    judge.look(flush_of(lose(lambda r: r[0] != V_READ)(MIXED.flush())))
-    states = {found.name: found.state for found in verdicts(judge.verdict())}
+    judge.add(flush_of(lose(lambda r: r[0] != V_READ)(MIXED.flush())))
+    states = {found.name: found.state for found in verdicts(judge.account())}
     assert states["v_reads_missing"] == VIOLATED
     assert states["k_reads_missing"] == HELD
     assert states["passes_missing"] == states["batch_differs"] == NOT_APPLICABLE
@@ -327,8 +327,8 @@ def test_a_corruption_is_caught_under_its_name(name: str) -> None:
 def test_counts_are_of_events_and_the_first_says_where() -> None:
     found = Batch([(63, 1), (31, 1)], block_size=16, kv_heads=[0, 4], step=12, layer=3).flush()
     judge = Judge(RunFacts(CLOCK))
-    judge.look(flush_of(lose(lambda r: r[0] != V_READ or r[POSITION] < 3)(found)))
-    assert judge.verdict()["v_reads_missing"] == {
+    judge.add(flush_of(lose(lambda r: r[0] != V_READ or r[POSITION] < 3)(found)))
+    assert judge.account()["v_reads_missing"] == {
         "violations": 2,
         "first": "repeat 0, step 12, layer 3: request 100, head 0, block position 3: "
         "0 v_read events, 1 expected",
@@ -544,10 +544,8 @@ def test_durations_in_another_unit_than_starts_are_caught(
     judge = Judge(RunFacts(CLOCK))
     for step in range(4):
         found = Batch([(600, 1)], step=step, seed=step, gpu=gpu).flush()
-        judge.look(
-            flush_of(change(lambda r: True, duration_ticks=lambda d: int(d / factor))(found))
-        )
-    verdict = judge.verdict()
+        judge.add(flush_of(change(lambda r: True, duration_ticks=lambda d: int(d / factor))(found)))
+    verdict = judge.account()
     assert verdict["clock_factor_wrong"]["looked"] == 1
     assert {name for name in NAMES if verdict[name]["violations"]} == (
         {"clock_factor_wrong"} if caught else set()
@@ -557,8 +555,8 @@ def test_durations_in_another_unit_than_starts_are_caught(
 def test_too_few_gaps_say_nothing_about_the_unit() -> None:
     judge = Judge(RunFacts(CLOCK))
     found = Batch([(64, 1)]).flush()
-    judge.look(flush_of(change(lambda r: True, duration_ticks=lambda d: d // 20)(found)))
-    verdict = judge.verdict()["clock_factor_wrong"]
+    judge.add(flush_of(change(lambda r: True, duration_ticks=lambda d: d // 20)(found)))
+    verdict = judge.account()["clock_factor_wrong"]
     assert (verdict["violations"], verdict["looked"]) == (0, 0)
 
 

@@ -1,9 +1,9 @@
-"""Oracles of accesses: each block and token is read and written as the batch demands.
+"""Oracles of accesses: every block is read, and every token written, as the batch demands.
 
-Reads are counted by slot (a block position of a request), head, and K or V, and compared with how
-often tiles of queries reach that slot; writes are counted by token. docs/TRACE_SPEC.md says how
-events come about. Where a premise is unknown (an imported trace has no heads, say) an oracle does
-not apply.
+Reads are counted by slot (a block position of a request), head, and K or V, and compared with the
+number of query tiles that reach the slot. Writes are counted by token. docs/TRACE_SPEC.md describes
+how kernels make events. An oracle does not apply where its premise is unknown, such as the heads in
+an imported trace.
 """
 
 from collections.abc import Callable
@@ -11,13 +11,13 @@ from collections.abc import Callable
 import numpy as np
 
 from kvscope.arraytypes import Bools, Int64s
-from kvscope.collect.oracles.flush_counts import FlushCounts, first_of, span
+from kvscope.collect.oracles.flush_counts import FlushCounts, as_slice, first_index
 from kvscope.events import ALL_HEADS, ATTENTION, K_READ, K_WRITE, KINDS, V_READ, V_WRITE, WRITE
 from kvscope.oracle import NONE, Violations, violations
 
 
 def events_dropped(counts: FlushCounts) -> Violations:
-    """No event was dropped for want of room."""
+    """No event was dropped because its segment was full."""
     segments = counts.flush.segments
     if segments.dropped is None or not segments.dropped.any():
         return NONE
@@ -27,12 +27,12 @@ def events_dropped(counts: FlushCounts) -> Violations:
 
 
 def records_unreadable(counts: FlushCounts) -> Violations:
-    """Every record is an event.
+    """Every record in a segment is an event.
 
-    One of no known kind was never written: what was in memory there shows through.
+    A record with values out of range was never written: it is leftover memory.
     """
     count = counts.flush.unreadable
-    return Violations(count, f"{count} records are no events") if count else NONE
+    return Violations(count, f"{count} records are not events") if count else NONE
 
 
 # ------------------------------------------------------------------ reads
@@ -60,49 +60,49 @@ def _reads_missing(counts: FlushCounts, kind: int) -> Violations:
 
 
 def reads_repeated(counts: FlushCounts) -> Violations | None:
-    """No block is read more often than tiles reach it, and none that the batch has not.
+    """No block is read more often than tiles reach it, and no block outside the batch is read.
 
-    A batch has the rows and the block positions that its requests' tokens reach.
+    The batch has the block positions that its requests' tokens reach.
     """
-    strangers = np.flatnonzero(counts.is_read & ~counts.in_context)
-    of_strangers = violations(
-        strangers, lambda event: f"{counts.event_words(event)}, which the batch has not"
+    outside = np.flatnonzero(counts.is_read & ~counts.in_context)
+    unknown = violations(
+        outside, lambda event: f"{counts.describe_event(event)}, which is not in the batch"
     )
     repeated = _reads_differ(counts, counts.surplus)
-    if not (of_strangers or repeated or counts.flush.traces(ATTENTION)):
+    if not (unknown or repeated or counts.flush.traces(ATTENTION)):
         return None
-    return of_strangers + repeated
+    return unknown + repeated
 
 
 def _reads_differ(counts: FlushCounts, by: Int64s) -> Violations:
-    """Where the reads found and demanded differ by more than 0; `by` is of `counts.shape`."""
+    """One violation for each unit of the positive values of `by`, an array of `counts.shape`."""
     by = by.clip(min=0)
     if not by.any():
         return NONE
-    slot, head, kind = first_of(by > 0)
+    slot, head, kind = first_index(by > 0)
     found, due = counts.found[slot, head, kind], counts.demand.reads[slot]
-    words = f"{counts.cell_words(slot, head)}: {found} {KINDS[kind]} events, {due} expected"
+    words = f"{counts.describe_cell(slot, head)}: {found} {KINDS[kind]} events, {due} expected"
     return Violations(int(by.sum()), words)
 
 
 def heads_missing(counts: FlushCounts) -> Violations:
-    """Each traced head is read, no other is."""
+    """Reads name every traced head, and no other head."""
     if not counts.demand.slots:
         return NONE
     found = set(np.unique(counts.flush.kv_head[counts.is_read]).tolist())
-    silent, strange = sorted({*counts.heads} - found), sorted(found - {*counts.heads})
-    wrong = [f"head {head} has no read" for head in silent]
-    wrong += [f"head {head} is not traced" for head in strange]
+    missing, unknown = sorted({*counts.heads} - found), sorted(found - {*counts.heads})
+    wrong = [f"head {head} has no read" for head in missing]
+    wrong += [f"head {head} is not traced" for head in unknown]
     return violations(wrong, lambda first: f"{first}; traced are {counts.heads}")
 
 
 def tokens_misread(counts: FlushCounts) -> Violations:
-    """A read takes a block from its first token, up to its end or the tile's.
+    """A read starts at the first token of its block and ends at the end of the block or of a tile.
 
-    All tiles together read as many tokens of a block as their ends demand.
+    The tokens that all tiles read of a block add up to what the ends of the tiles demand.
     """
     flush, demand, at = counts.flush, counts.demand, counts.known_reads
-    own = span(at)
+    own = as_slice(at)
     row, tokens = flush.row[own], flush.tokens[own]
     reach = flush.block_position[own] * flush.block_size + tokens
     whole = tokens == flush.block_size
@@ -115,22 +115,22 @@ def tokens_misread(counts: FlushCounts) -> Violations:
 
     def words(event: int) -> str:
         found = f"tokens {flush.offset_tokens[event]} + {flush.tokens[event]}"
-        return f"{counts.event_words(event)}: {found}, where no tile ends"
+        return f"{counts.describe_event(event)}: {found}, where no tile ends"
 
     return violations(at[~good], words) or _sums_differ(counts)
 
 
 def _sums_differ(counts: FlushCounts) -> Violations:
-    """Where each read is one that some tile does, but the tiles together would read otherwise."""
-    tokens = counts.flush.tokens[span(counts.known_reads)].astype(np.float64)
+    """Cells with the demanded number of reads but another sum of tokens."""
+    tokens = counts.flush.tokens[as_slice(counts.known_reads)].astype(np.float64)
     sums = np.bincount(counts.cell, tokens, counts.found.size).reshape(counts.shape)
     due = counts.demand.tokens_read[:, None, None]
     wrong = (counts.surplus == 0) & (sums != due)
     if not wrong.any():
         return NONE
-    slot, head, kind = first_of(wrong)
-    found = f"{sums[slot, head, kind]:.0f} tokens in all {KINDS[kind]} events"
-    words = f"{counts.cell_words(slot, head)}: {found}, {due[slot, 0, 0]} due"
+    slot, head, kind = first_index(wrong)
+    found = f"{sums[slot, head, kind]:.0f} tokens in all its {KINDS[kind]} events"
+    words = f"{counts.describe_cell(slot, head)}: {found}, {due[slot, 0, 0]} expected"
     return Violations(int(wrong.sum()), words)
 
 
@@ -138,21 +138,21 @@ def _sums_differ(counts: FlushCounts) -> Violations:
 
 
 def tokens_not_written(counts: FlushCounts) -> Violations:
-    """Every scheduled token's K and V are written."""
+    """K and V of every scheduled token are written."""
     return _written(counts, lambda times: times == 0, "never")
 
 
 def tokens_written_twice(counts: FlushCounts) -> Violations | None:
-    """No token is written twice, and none that was not scheduled."""
+    """No token is written twice, and no token is written that was not scheduled."""
     again = _written(counts, lambda times: times > 1, "more than once")
-    strange = _strange_writes(counts)
-    if not (strange or counts.flush.traces(WRITE)):
+    unscheduled = _unscheduled_writes(counts)
+    if not (unscheduled or counts.flush.traces(WRITE)):
         return None
-    return again + strange
+    return again + unscheduled
 
 
 def _written(counts: FlushCounts, wrong: Callable[[Int64s], Bools], how: str) -> Violations:
-    """Scheduled tokens whose K or V was written a wrong number of times."""
+    """One violation for each scheduled token and K or V whose number of writes is `wrong`."""
     flush = counts.flush
     if not flush.traces(WRITE):
         return NONE
@@ -172,7 +172,7 @@ def _written(counts: FlushCounts, wrong: Callable[[Int64s], Bools], how: str) ->
 
 
 def _written_span(counts: FlushCounts, at: Int64s) -> tuple[Int64s, Int64s]:
-    """The tokens that events wrote, from … to, counted from their row's first scheduled one."""
+    """First token and end of each write, relative to the first scheduled token of its row."""
     flush = counts.flush
     begin = flush.block_position[at] * flush.block_size + flush.offset_tokens[at]
     begin = begin - flush.context[flush.row[at]]
@@ -180,7 +180,7 @@ def _written_span(counts: FlushCounts, at: Int64s) -> tuple[Int64s, Int64s]:
 
 
 def _times_written(counts: FlushCounts, kind: int) -> Int64s:
-    """How often each scheduled token was written, row after row: by adding up where spans lie."""
+    """The number of writes of each scheduled token, row after row, by a sum over span ends."""
     flush = counts.flush
     at = np.flatnonzero((flush.kind == kind) & flush.known_row)
     due = flush.scheduled[flush.row[at]]
@@ -191,37 +191,38 @@ def _times_written(counts: FlushCounts, kind: int) -> Int64s:
     return np.cumsum(begins - ends)[:total]
 
 
-def _strange_writes(counts: FlushCounts) -> Violations:
-    """Writes of tokens that were not scheduled."""
+def _unscheduled_writes(counts: FlushCounts) -> Violations:
+    """One violation for each write that covers a token that was not scheduled."""
     flush = counts.flush
     at = np.flatnonzero(~counts.is_read & flush.known_row)
     begin, end = _written_span(counts, at)
     bad = at[(begin < 0) | (end > flush.scheduled[flush.row[at]])]
     bad = np.union1d(bad, np.flatnonzero(~counts.is_read & ~flush.known_row))
-    held = "holds tokens that were not scheduled"
-    return violations(bad, lambda event: f"{counts.event_words(event)} {held}")
+    held = "covers tokens that were not scheduled"
+    return violations(bad, lambda event: f"{counts.describe_event(event)} {held}")
 
 
 def write_malformed(counts: FlushCounts) -> Violations:
-    """A write is of all heads, and V of a piece is written after its K, by the same worker."""
+    """A write covers all heads, and a worker writes V of a piece after K of the same piece."""
     flush = counts.flush
     at = np.flatnonzero(~counts.is_read)
     of_a_head = at[flush.kv_head[at] != ALL_HEADS]
     if len(of_a_head):
         head = f"is of head {flush.kv_head[of_a_head[0]]}"
-        return violations(of_a_head, lambda event: f"{counts.event_words(event)} {head}")
+        return violations(of_a_head, lambda event: f"{counts.describe_event(event)} {head}")
     k, v = (at[flush.kind[at] == kind] for kind in (K_WRITE, V_WRITE))
     if len(k) != len(v):
-        return NONE  # tokens_not_written or tokens_written_twice has the case
+        return NONE  # reported by tokens_not_written or tokens_written_twice
     k, v = (one[np.lexsort(_piece(counts, one))] for one in (k, v))
     same = np.ones(len(k), np.bool_)
     for of_k, of_v in zip(_piece(counts, k), _piece(counts, v), strict=True):
         same &= of_k == of_v
     early = v[same & (flush.start_ticks[v] < flush.start_ticks[k])]
-    return violations(early, lambda e: f"{counts.event_words(e)} begins before its K is written")
+    return violations(early, lambda e: f"{counts.describe_event(e)} begins before its K is written")
 
 
 def _piece(counts: FlushCounts, at: Int64s) -> tuple[Int64s, ...]:
+    """Columns that identify the piece of a block that each of these writes covers."""
     flush = counts.flush
     return tuple(
         column[at]
@@ -233,19 +234,19 @@ def _piece(counts: FlushCounts, at: Int64s) -> tuple[Int64s, ...]:
 
 
 def layer_wrong(counts: FlushCounts) -> Violations:
-    """Every event says that it is of the layer whose kernel wrote it."""
+    """Every event names the layer of the kernel that recorded it."""
     count = counts.flush.other_layers
-    return Violations(count, f"{count} events say they are of another layer") if count else NONE
+    return Violations(count, f"{count} events name another layer") if count else NONE
 
 
 def layer_unknown(counts: FlushCounts) -> Violations:
-    """Every flush is of a layer that the model has and that was traced."""
+    """Every flush names a traced layer of the model."""
     traced, layer = counts.run.traced_layers or [], counts.flush.layer
     return NONE if layer in traced else Violations(1, f"layer {layer}; traced are {traced}")
 
 
 def batch_differs(counts: FlushCounts) -> Violations:
-    """A flush has the requests, phases, contexts and tokens that the scheduler gave the pass."""
+    """A flush has the requests, phases, contexts and tokens that were scheduled for its pass."""
     schedule = counts.run.schedule
     difference = schedule.difference(counts.flush) if schedule else ""
     return Violations(1, difference) if difference else NONE

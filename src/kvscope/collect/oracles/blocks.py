@@ -1,4 +1,4 @@
-"""Oracles of blocks: they lie in the cache, belong to one request, and stay with it."""
+"""Oracles of blocks: each is in the cache, belongs to one request, and keeps its place."""
 
 import numpy as np
 
@@ -7,27 +7,26 @@ from kvscope.oracle import NONE, Violations, violations
 
 
 def block_not_in_table(counts: FlushCounts) -> Violations:
-    """Every event touches the block that the scheduler gave to the request at that position."""
+    """Every event accesses the block that the request's block table has at that position."""
     flush = counts.flush
-    rows = [*(flush.block_table or []), []]  # the last for rows that the batch has not
+    rows = [*(flush.block_table or []), []]  # the last for rows outside the batch
     lengths = np.array([len(row) for row in rows], np.int64)
     table = np.array([block for row in rows for block in row] or [0], np.int64)
-    row = flush.row_or_none
+    row = flush.row_or_last
     inside = (flush.block_position >= 0) & (flush.block_position < lengths[row])
     slot = np.where(inside, (np.cumsum(lengths) - lengths)[row] + flush.block_position, 0)
 
     def words(event: int) -> str:
-        given = f"the scheduler gave {table[slot[event]]}" if inside[event] else "it has none there"
-        return f"{counts.event_words(event)}: block {flush.block[event]}, {given}"
+        given = f"the table has {table[slot[event]]}" if inside[event] else "the table has none"
+        return f"{counts.describe_event(event)}: block {flush.block[event]}, {given}"
 
     return violations(np.flatnonzero(~inside | (table[slot] != flush.block)), words)
 
 
 def block_outside_cache(counts: FlushCounts) -> Violations:
-    """Every block lies within the cache; block 0 is the engine's own and no request's.
+    """Every block is in the cache, and none is block 0, which the engine reserves.
 
-    Blocks have the numbers 1 … `engine.kv_blocks_total` of `run.json`, those that requests were
-    given and those that events touch.
+    Blocks of block tables and events have numbers 1 … `engine.kv_blocks_total` of `run.json`.
     """
     flush, most = counts.flush, counts.run.blocks or 0
     given = np.array([b for row in flush.block_table or [] for b in row], np.int64)
@@ -35,17 +34,17 @@ def block_outside_cache(counts: FlushCounts) -> Violations:
     if all(not len(b) or (b.min() >= 1 and b.max() <= most) for b in (given, events)):
         return NONE
     bad = np.flatnonzero((events < 1) | (events > most))
-    strange = given[(given < 1) | (given > most)]
-    words = f"a request was given block {strange[0]}" if len(strange) else ""
+    invalid = given[(given < 1) | (given > most)]
+    words = f"a block table has block {invalid[0]}" if len(invalid) else ""
     if len(bad):
-        words = f"{counts.event_words(bad[0])}: block {events[bad[0]]}"
-    return Violations(len(bad) + len(strange), f"{words}; the cache has blocks 1 to {most}")
+        words = f"{counts.describe_event(bad[0])}: block {events[bad[0]]}"
+    return Violations(len(bad) + len(invalid), f"{words}; the cache has blocks 1 to {most}")
 
 
 def block_owned_twice(counts: FlushCounts) -> Violations:
-    """No block is given to two requests of a pass, nor twice to one.
+    """No block of a pass is in the block tables of two requests, or twice in one.
 
-    kvscope's runs share none; of published engines, which may, nothing is said.
+    kvscope disables prefix sharing. Imported runs, which may share blocks, are not checked.
     """
     flush, table = counts.flush, counts.flush.block_table or []
     owner: dict[int, str] = {}
@@ -58,22 +57,22 @@ def block_owned_twice(counts: FlushCounts) -> Violations:
     count = sum(map(len, table)) - len(owner)
     if not count:
         return NONE
-    return Violations(count, clashes[0] if clashes else "a request has a block at two positions")
+    return Violations(count, clashes[0] if clashes else "a block table has a block twice")
 
 
 def blocks_moved(counts: FlushCounts) -> Violations:
-    """A request has the same blocks in every layer, and keeps them until it is preempted."""
+    """A request has the same blocks in every layer, and keeps them until a preemption."""
     return violations(counts.moved or [], str)
 
 
 def tokens_outside_block(counts: FlushCounts) -> Violations:
-    """Every event is of one token or more of its block, and of none beyond the block's end."""
+    """Every event covers at least one token, and no token beyond the end of its block."""
     flush = counts.flush
     offset, tokens = flush.offset_tokens, flush.tokens
 
     def words(event: int) -> str:
         found = f"tokens {offset[event]} + {tokens[event]} of a block of {flush.block_size}"
-        return f"{counts.event_words(event)}: {found}"
+        return f"{counts.describe_event(event)}: {found}"
 
     outside = (offset < 0) | (tokens < 1) | (offset + tokens > flush.block_size)
     return violations(np.flatnonzero(outside), words)

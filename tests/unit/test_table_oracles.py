@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kvscope.analyse.oracles.of_times import given_up_wrong
-from kvscope.analyse.oracles.recorded_run import RecordedRun
 from kvscope.analyse.oracles.registry import judge_tables
+from kvscope.analyse.oracles.run_tables import RunTables
+from kvscope.analyse.oracles.times import given_up_wrong
 from kvscope.analyse.records import Records, read_records
 from kvscope.errors import BadInput
 from kvscope.oracle import HELD, NONE, NOT_APPLICABLE, VIOLATED
@@ -261,7 +261,7 @@ def test_settings_in_gib_ask_for_as_many_blocks_as_fit(runs: dict[str, Records])
     assert violated(run.variant(settings=settings)) == {}
     larger = settings | {"cache": {"block_size": 16, "gib": 17 * block}}
     first = violated(run.variant(settings=larger))["settings_differ"]
-    assert first == "kv_blocks_total is 16, asked for was 17"
+    assert first == "kv_blocks_total is 16, the settings have 17"
 
 
 def test_a_rule_for_repeats_allows_from_min_to_max(runs: dict[str, Records]) -> None:
@@ -306,7 +306,7 @@ def test_a_request_is_given_up_at_the_first_end_of_a_pass_after_its_time(
     requests = pd.DataFrame([one | {"arrival_s": arrival_s, "finished_s": given_up_s}])
     asked_for = {"workload": {"timeout_s": 2.5}}
     run = runs["ample"].variant(facts={}, steps=steps, requests=requests, settings=asked_for)
-    assert (given_up_wrong(RecordedRun(run)) == NONE) == right
+    assert (given_up_wrong(RunTables(run)) == NONE) == right
 
 
 # ------------------------------------------------------------------------ times of copies

@@ -1,41 +1,41 @@
-"""Oracles of copies between the cache and the host pool: their bytes, and their times."""
+"""Oracles of copies between the KV cache and the host pool: bytes and times."""
 
 import pandas as pd
 
 from kvscope.actions import copies_blocks
-from kvscope.analyse.oracles.recorded_run import (
+from kvscope.analyse.oracles.run_tables import (
     OF_PASS,
     TOLERANCE_S,
-    RecordedRun,
+    RunTables,
+    bad_rows,
     blocks_of,
-    both,
-    where,
+    combine,
 )
 from kvscope.oracle import Violations
 
 FASTEST_BYTES_PER_S = 2e12
-"""No link between a host and its device, and no host's memory, copies as fast as this."""
+"""Upper bound: no host link and no host memory reaches this bandwidth."""
 STOPWATCH_S, STOPWATCH_SHARE = 20e-6, 0.10
-"""What starting and stopping the inner of two stopwatches takes beside a copy, if nothing comes
-between: most copies are not interrupted there, also on a busy machine."""
+"""Allowed difference between the inner and the outer timing of one copy."""
 MOST = 0.5
+"""Share of the copies of one direction that must exceed it: an interrupt may hit a single copy."""
 COPIED = {"preempt": "swap_out_s", "resume": "swap_in_s"}
 
 
-def bytes_wrong(run: RecordedRun) -> Violations:
-    """A swap copies the blocks of the tokens that are kept, and recomputation copies nothing."""
+def bytes_wrong(run: RunTables) -> Violations:
+    """A swap copies all blocks of the tokens it keeps, and recompute copies nothing."""
     rows = run.preemptions
     kept = blocks_of(rows["tokens"], run.records.block_size).where(copies_blocks(rows["policy"]), 0)
     rows = rows.assign(expected=kept * run.engine["block_bytes"])
-    return where(
+    return bad_rows(
         rows,
         rows["bytes"] != rows["expected"],
-        lambda r: f"{r['bytes']} bytes copied, its blocks have {r['expected']}",
+        lambda r: f"{r['bytes']} bytes copied, expected {r['expected']}",
     )
 
 
-def copy_missing(run: RecordedRun) -> Violations:
-    """A swap was not refused, and has its copy's times: out at a preemption, in at a resumption."""
+def copy_missing(run: RunTables) -> Violations:
+    """Each swap was accepted and has copy times: swap out at preemption, swap in at resumption."""
     rows = run.preemptions
     swaps = copies_blocks(rows["policy"])
     wrong = swaps & rows["refused"].astype(bool)
@@ -43,44 +43,47 @@ def copy_missing(run: RecordedRun) -> Violations:
         wrong |= rows[column].notna() != (swaps & (rows["event"] == event))
     for column in ("copy_start_s", "copy_end_s"):
         wrong |= rows[column].notna() != swaps
-    return where(rows, wrong, lambda r: f"times of a copy do not suit a {r['event']}")
+    return bad_rows(
+        rows, wrong, lambda r: f"copy times do not match the policy of this {r['event']}"
+    )
 
 
-def copy_outside_pass(run: RecordedRun) -> Violations:
-    """A copy is made within the forward part of its pass, one copy after the other."""
+def copy_outside_pass(run: RunTables) -> Violations:
+    """Copies run one after another within the forward part of their pass."""
     rows = _copies(run)
     begin = rows["start_s"] + rows["schedule_s"]
     outside = rows["copy_start_s"] < begin - TOLERANCE_S
     outside |= rows["copy_end_s"] > begin + rows["forward_s"] + TOLERANCE_S
     before = rows.groupby(OF_PASS)["copy_end_s"].shift(fill_value=0.0)
     overlap = rows["copy_start_s"] < before - TOLERANCE_S
-    return both(
-        where(rows, outside, lambda _: "copied outside of its pass's forward part"),
-        where(rows, overlap, lambda _: "copied while another copy was"),
+    return combine(
+        bad_rows(rows, outside, lambda _: "the copy is outside the forward part of its pass"),
+        bad_rows(rows, overlap, lambda _: "the copy overlaps the previous copy"),
     )
 
 
-def copy_time_wrong(run: RecordedRun) -> Violations:
-    """A copy takes the time that its pass saw it take, and is no faster than memory.
+def copy_time_wrong(run: RunTables) -> Violations:
+    """The two timings of a copy agree, and imply no impossible bandwidth.
 
-    Where copies are not awaited, as on a GPU, the pass sees only that they were launched.
+    Where copies are asynchronous, as on a GPU, only the bandwidth is checked: the pass times the
+    launch, not the copy.
     """
     rows = _copies(run)
     took = rows["swap_out_s"].fillna(rows["swap_in_s"])
     seen = rows["copy_end_s"] - rows["copy_start_s"]
     rows = rows.assign(took=took, seen=seen, wrong=took * FASTEST_BYTES_PER_S < rows["bytes"])
-    fast = where(rows, rows["wrong"], lambda r: f"{r['bytes']} bytes in {r['took']:.9f} s")
+    fast = bad_rows(rows, rows["wrong"], lambda r: f"{r['bytes']} bytes in {r['took']:.9f} s")
     if not run.engine.get("copies_awaited"):
         return fast
     longer = rows["took"] > rows["seen"] + TOLERANCE_S
     shorter = rows["seen"] - rows["took"] > STOPWATCH_SHARE * rows["seen"] + STOPWATCH_S
-    words = "took {0:.6f} s, {1:.6f} s by the clock of its pass"
+    words = "the copy took {0:.6f} s, {1:.6f} s by the clock of its pass"
     differ = longer | (shorter & (shorter.groupby(rows["event"]).transform("mean") > MOST))
-    return both(fast, where(rows, differ, lambda r: words.format(r["took"], r["seen"])))
+    return combine(fast, bad_rows(rows, differ, lambda r: words.format(r["took"], r["seen"])))
 
 
-def _copies(run: RecordedRun) -> pd.DataFrame:
-    """The copies in order of time, with their pass."""
+def _copies(run: RunTables) -> pd.DataFrame:
+    """The rows of `preemptions` with a copy, in order of time, with the times of their pass."""
     rows = run.preemptions[run.preemptions["copy_start_s"].notna()]
     rows = rows.merge(run.steps[[*OF_PASS, "start_s", "schedule_s", "forward_s"]], on=OF_PASS)
     return rows.sort_values([*OF_PASS, "copy_start_s"], ignore_index=True)
