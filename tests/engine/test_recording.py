@@ -147,7 +147,7 @@ def test_a_preemption_says_whether_it_was_swapped_or_refused(
     watched.connector = SimpleNamespace(swap_out=lambda *_: room)
     watched.kv_cache_manager = SimpleNamespace(get_block_ids=lambda _: ([4, 8, 2],))
     left: list[Any] = []
-    watched.checks = SimpleNamespace(leaves=lambda *what: left.append(what))
+    watched.checks = SimpleNamespace(record_swap_out=lambda *what: left.append(what))
     request = SimpleNamespace(
         **{"request_id": "7-ab", "num_computed_tokens": tokens, "num_prompt_tokens": 5},
         **{"num_output_tokens": 4, "num_preemptions": 2},
