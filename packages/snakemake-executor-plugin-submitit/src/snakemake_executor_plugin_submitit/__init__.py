@@ -19,6 +19,7 @@ from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
 from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
 from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
 from snakemake_interface_executor_plugins.settings import CommonSettings, ExecutorSettingsBase
+
 from submitit_packs import planner, schedulers, sites
 from submitit_packs.controller import Controller, Outcome
 from submitit_packs.errors import PackError
@@ -32,7 +33,7 @@ def _setting(default: Any, help: str, type: type = str) -> Any:
 
 
 @dataclass
-class ExecutorSettings(ExecutorSettingsBase):
+class ExecutorSettings(ExecutorSettingsBase):  # type: ignore[misc]
     """What `--submitit-…` may say."""
 
     site: str | None = _setting(
@@ -79,12 +80,12 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         try:
             site, settings = configuration(self.workflow.executor_settings)
             account = self.workflow.executor_settings.account
-            scheduler = schedulers.of(site.scheduler, account)
             if site.account_required and not account:
                 raise PackError(
                     f"{site.name} needs an account: set submitit-account, or the variable that the "
                     "profile reads it from"
                 )
+            scheduler = schedulers.of(site.scheduler, account)
             root = Path(self.workflow.executor_settings.directory)
             self.controller = Controller(root, site, settings, scheduler, self.logger.info)
         except PackError as error:

@@ -59,7 +59,7 @@ class Ledger:
 
     def report(self, keys: Iterable[str]) -> None:
         """Say that these members' ends were reported."""
-        known = [key for key in keys if key in self.places]
+        known = [key for key in dict.fromkeys(keys) if key in self.places]
         if known:
             self._append({"reported": known})
             for key in known:

@@ -141,26 +141,28 @@ def _queue_of(member: Member, queues: Sequence[Queue], settings: Settings) -> Qu
     """The first queue that lets a member take all its time."""
     need_s = member.timeout_s + settings.overhead_s
     for queue in queues:
-        if queue.min_nodes <= (settings.max_nodes or queue.min_nodes) and need_s <= _longest(
-            queue, settings
-        ):
+        if _takes([member], queue, settings):
             return queue
-    names = ", ".join(f"{q.name} ({hours(_longest(q, settings))})" for q in queues)
+    limits = (
+        f"{q.name} ({q.min_nodes} to {q.max_nodes} nodes, {hours(_longest(q))})" for q in queues
+    )
+    nodes = f" with {settings.max_nodes} nodes at most" if settings.max_nodes else ""
     raise BadSettings(
         f"{member.name} may take {hours(member.timeout_s)}, with start and end of its job "
-        f"{hours(need_s)}, and no queue allows that: {names or 'there is none'}"
+        f"{hours(need_s)}, and no queue allows that{nodes}: {', '.join(limits) or 'there is none'}"
     )
 
 
-def _longest(queue: Queue, settings: Settings) -> int:
-    """The longest walltime of the smallest job that may be made."""
+def _longest(queue: Queue) -> int:
+    """The longest walltime of the smallest job."""
     return queue.longest_s(queue.min_nodes)
 
 
-def _takes(members: list[Member], queue: Queue, settings: Settings) -> bool:
+def _takes(members: Iterable[Member], queue: Queue, settings: Settings) -> bool:
+    """Whether each of these members fits into a job of a queue, with all its time."""
     need_s = max(m.timeout_s for m in members) + settings.overhead_s
     fits = queue.min_nodes <= (settings.max_nodes or queue.min_nodes)
-    return fits and need_s <= _longest(queue, settings)
+    return fits and minutes(need_s) <= _longest(queue)
 
 
 def _merit(
@@ -177,7 +179,7 @@ def _packs(
 ) -> list[Pack]:
     """Members dealt to packs of a queue."""
     most_nodes = min(queue.max_nodes, settings.max_nodes or queue.max_nodes)
-    length_s = min(settings.length_s, _longest(queue, settings)) - settings.overhead_s
+    length_s = min(settings.length_s, _longest(queue)) - settings.overhead_s
     length_s = max(length_s, max(m.expected_s for m in members))
     total_s = sum(m.expected_s for m in members)
     number = max(1, math.ceil(total_s / (most_nodes * slots * length_s)))
@@ -213,9 +215,9 @@ def _pack(
     useful = min(most_nodes, math.ceil(len(members) / slots))
     nodes = max(queue.min_nodes, min(useful, math.ceil(total_s / (slots * length_s))))
     while True:
-        walltime_s = walltime(members, nodes * slots, settings)
-        walltime_s = max(walltime_s, queue.min_walltime_s)
-        if queue.complaint(nodes, walltime_s) is None:
+        walltime_s = walltime(members, nodes * slots, queue.longest_s(nodes), settings)
+        if walltime_s is not None:
+            walltime_s = max(walltime_s, minutes(queue.min_walltime_s))
             break
         if nodes >= useful:
             return None
@@ -225,12 +227,25 @@ def _pack(
     return Pack("", queue.name, nodes, slots, gpus, walltime_s, tuple(members), exclusive)
 
 
-def walltime(members: Sequence[Member], slots: int, settings: Settings) -> int:
-    """Seconds that a job of these members on so many slots is given, whole minutes."""
+def walltime(
+    members: Sequence[Member], slots: int, longest_s: float, settings: Settings
+) -> int | None:
+    """Seconds that a job of these members on so many slots is given, whole minutes.
+
+    Up to the queue's `longest_s` there is room for members that take longer than expected; None if
+    even what is expected does not fit.
+    """
     makespan_s = makespan((m.expected_s for m in members), slots)
     beyond_s = max(m.timeout_s - m.expected_s for m in members)
-    needed_s = max(makespan_s * settings.slack, makespan_s + beyond_s) + settings.overhead_s
-    return MINUTE_S * math.ceil(needed_s / MINUTE_S)
+    wanted_s = max(makespan_s * settings.slack, makespan_s + beyond_s) + settings.overhead_s
+    least_s = max(makespan_s, max(m.timeout_s for m in members)) + settings.overhead_s
+    most = int(longest_s) // MINUTE_S * MINUTE_S
+    return min(minutes(wanted_s), most) if least_s <= most else None
+
+
+def minutes(time_s: float) -> int:
+    """Seconds, rounded up to whole minutes, in which batch systems count."""
+    return MINUTE_S * math.ceil(time_s / MINUTE_S)
 
 
 def makespan(times_s: Iterable[float], slots: int) -> float:
