@@ -1,8 +1,8 @@
-"""`collect.json` and `analyse.json`: what a stage made of a run, and of which measurement.
+"""`collect.json` and `analyse.json`: the accounts of what a stage computed from a run.
 
-An account is written last. It names the measurement by the SHA-256 of its run.json and vouches for
-every file that the stage wrote with its size and SHA-256, so that a later stage notices a table of
-another measurement and a table that was changed.
+A stage writes its account last. The account names the measurement by the SHA-256 of its run.json
+and records size and SHA-256 of every file that the stage wrote. A later stage can therefore detect
+tables that belong to another measurement and tables that were changed.
 """
 
 from pathlib import Path
@@ -12,23 +12,23 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kvscope.errors import BadInput
 from kvscope.files import make_directory, read_json, remove, remove_temporaries, write_json
-from kvscope.reading import shown
+from kvscope.reading import short_repr
 from kvscope.runfile import (
     COMPLETE,
     IMPORTED_FROM,
     PERFETTO,
     RUN_FILE,
     TRACING,
-    changed,
+    file_problem,
+    file_record,
     read_run,
-    recorded,
     run_sha256,
 )
-from kvscope.runschema import ABSENT, File, FileName, Whole
+from kvscope.runschema import ABSENT, FileName, FileRecord, Whole
 from kvscope.tables import KV_TABLES, METRICS, NSYS_TABLES, SCHEMA_VERSION, TIMELINE, Table
 
 COLLECTED, ANALYSED = "collect.json", "analyse.json"
-# The files that a stage may make beside its account, and the command that makes them.
+# The files that a stage may write beside its account, and the command that writes them.
 FILES = {
     COLLECTED: (*(table.file for table in (*NSYS_TABLES, *KV_TABLES, TIMELINE)), PERFETTO),
     ANALYSED: (METRICS.file,),
@@ -37,11 +37,11 @@ COMMANDS = {COLLECTED: "kvscope collect", ANALYSED: "kvscope analyse"}
 
 
 HASHED_BYTES = 1 << 20
-"""Files of at most this size are hashed wherever an account is looked at."""
+"""Files of at most this size are hashed whenever an account is checked."""
 
 
-class Stale(BadInput):
-    """What a stage made is of another measurement than the run's directory holds now."""
+class StaleResult(BadInput):
+    """A stage's results were computed from another measurement than the directory holds now."""
 
 
 class _Part(BaseModel):
@@ -50,43 +50,43 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True)
 
 
-class _Account(_Part):
-    """The keys that every account has."""
+class _AccountRecord(_Part):
+    """The keys of every account."""
 
     run_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None
-    files: dict[FileName, File]
+    files: dict[FileName, FileRecord]
 
 
-class _Found(_Part):
+class _OracleResult(_Part):
     """What an oracle found among the KV events."""
 
     violations: Whole
     first: str
 
 
-class _KvEvents(_Part):
+class _KvEventsRecord(_Part):
     """What was collected of the KV events."""
 
     rows: Whole
-    oracles: dict[str, _Found]
+    oracles: dict[str, _OracleResult]
 
 
-class _Collected(_Account):
+class _CollectRecord(_AccountRecord):
     """collect.json."""
 
     rows: dict[str, Whole]
     warnings: list[str]
-    kv_events: _KvEvents = ABSENT
+    kv_events: _KvEventsRecord = ABSENT
 
 
-class _Reason(_Part):
+class _ReasonRecord(_Part):
     """A reason why a run is not valid."""
 
     name: str
     detail: str
 
 
-class _Verdict(_Part):
+class _VerdictRecord(_Part):
     """What an oracle found."""
 
     name: str
@@ -97,21 +97,21 @@ class _Verdict(_Part):
     first: str
 
 
-class _Analysed(_Account):
+class _AnalyseRecord(_AccountRecord):
     """analyse.json."""
 
     valid: bool
-    reasons: list[_Reason]
-    oracles: list[_Verdict]
+    reasons: list[_ReasonRecord]
+    oracles: list[_VerdictRecord]
 
 
-_SCHEMAS: dict[str, type[_Account]] = {COLLECTED: _Collected, ANALYSED: _Analysed}
+_SCHEMAS: dict[str, type[_AccountRecord]] = {COLLECTED: _CollectRecord, ANALYSED: _AnalyseRecord}
 
 
 def begin(out: Path, account: str) -> None:
-    """Make `out` ready for a stage's files: remove the account and files of an earlier run.
+    """Prepare `out` for a stage: remove the account and the files of an earlier run.
 
-    Nothing vouches for files while they change, and none is left that is not made again.
+    Without an account, no reader trusts the files while they are being written.
     """
     make_directory(out)
     for name in (account, *FILES[account]):
@@ -120,17 +120,21 @@ def begin(out: Path, account: str) -> None:
 
 
 def write(out: Path, account: str, run: Path | None, facts: dict[str, Any]) -> None:
-    """Write an account of a stage's files in `out`, made of the measurement in `run`, if any."""
-    made = {name: recorded(out / name) for name in FILES[account] if (out / name).exists()}
+    """Write the account of a stage's files in `out`.
+
+    `run` is the directory of the measurement, or None for an nsys export without a run. `facts` are
+    further keys of the account.
+    """
+    made = {name: file_record(out / name) for name in FILES[account] if (out / name).exists()}
     of = run_sha256(run) if run else None
     write_json(out / account, {"schema": SCHEMA_VERSION, "run_sha256": of, **facts, "files": made})
 
 
 def read(out: Path, account: str, run: Path) -> dict[str, Any]:
-    """Read an account of the measurement in `run`.
+    """Read the account of the measurement in `run`.
 
-    BadInput names the file if it is absent or damaged, or lacks a file that is due; Stale if it was
-    made of another measurement.
+    BadInput if the account is missing or damaged, or does not list a file that the stage must
+    write; StaleResult if it was made from another measurement.
     """
     path = out / account
     remedy = f"make it with `{COMMANDS[account]} {run}`"
@@ -142,10 +146,10 @@ def read(out: Path, account: str, run: Path) -> dict[str, Any]:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(map(str, first["loc"]))
-        of_key = f"key {shown(key)[1:-1]}: " if key else ""
+        of_key = f"key {short_repr(key)[1:-1]}: " if key else ""
         raise BadInput(f"{path}: damaged, {of_key}{first['msg']}; {remedy}") from None
     if of != run_sha256(run):
-        raise Stale(
+        raise StaleResult(
             f"{path} was made from another measurement than {run / RUN_FILE} holds now; {remedy}"
         )
     record = read_run(run)
@@ -157,24 +161,25 @@ def read(out: Path, account: str, run: Path) -> dict[str, Any]:
 
 
 def _files_due(account: str, record: dict[str, Any]) -> set[str]:
-    """The files that a stage makes of a run with this run.json; it may make more."""
+    """The files that a stage must write for a run with this run.json; it may write more."""
     if account == ANALYSED:
         return {METRICS.file}
     due: tuple[Table, ...] = KV_TABLES if _has_kv_events(record) else ()
-    if IMPORTED_FROM not in record:  # others published no more
+    if IMPORTED_FROM not in record:  # an imported run has no nsys export
         due += (*NSYS_TABLES, TIMELINE)
     return {table.file for table in due}
 
 
 def _has_kv_events(record: dict[str, Any]) -> bool:
-    """Whether a run was traced to its end; one that failed may have left no events."""
+    """Whether a run was traced and completed; a failed run may have left no events."""
     return TRACING in record and record["status"] == COMPLETE
 
 
 def is_current(out: Path, account: str, run: Path) -> bool:
-    """Whether an account is of the measurement in `run`, and its files are as it recorded them.
+    """Whether an account belongs to the measurement in `run`, and its files are unchanged.
 
-    Of a large file that is older than the account the size is enough: hashing it takes a while.
+    A file above HASHED_BYTES that is older than the account is compared by size only, because
+    hashing it takes too long.
     """
     try:
         files = read(out, account, run)["files"]
@@ -188,24 +193,26 @@ def _differs(path: Path, record: dict[str, Any], written_s: float) -> bool:
     if not path.is_file() or path.stat().st_size != record["bytes"]:
         return True
     trusted = record["bytes"] > HASHED_BYTES and path.stat().st_mtime <= written_s
-    return not trusted and changed(path, record) is not None
+    return not trusted and file_problem(path, record) is not None
 
 
 def require_unchanged(out: Path, facts: dict[str, Any], *names: str) -> None:
-    """Raise BadInput if one of these files is not as the account `facts` records it."""
+    """Raise BadInput if one of these files differs from its record in the account `facts`."""
     for name in names:
         record = facts["files"].get(name)
-        complaint = changed(out / name, record) if record else f"{out / name}: not in the account"
+        complaint = (
+            file_problem(out / name, record) if record else f"{out / name}: not in the account"
+        )
         if complaint:
             raise BadInput(complaint)
 
 
 def complaints(out: Path, account: str, run: Path) -> list[str]:
-    """What is wrong with an account and its files, a sentence each; nothing if it is not there."""
+    """What is wrong with an account and its files, one sentence each; empty without an account."""
     if not (out / account).exists():
         return []
     try:
         facts = read(out, account, run)
     except BadInput as error:
         return [str(error)]
-    return [c for name, file in facts["files"].items() if (c := changed(out / name, file))]
+    return [c for name, file in facts["files"].items() if (c := file_problem(out / name, file))]

@@ -1,6 +1,6 @@
-"""Makes the tables of docs/ that are declared in the code: `python -m kvscope.docs [DIRECTORY]`.
+"""Generates the tables of docs/ from the code: `python -m kvscope.docs [DIRECTORY]`.
 
-A table stands in a document between `<!-- generated: NAME -->` and `<!-- end -->`, and is replaced.
+In a document, the text between `<!-- generated: NAME -->` and `<!-- end -->` is replaced.
 """
 
 import re
@@ -36,29 +36,29 @@ def markdown(header: Row, rows: Iterable[Row]) -> str:
 
 
 def _rows_of_metrics(metrics: Iterable[Metric | StudyMetric]) -> list[Row]:
-    """Names, unit and formula; metrics that share a formula (mean, percentiles) share a row."""
+    """(names, unit, formula) of metrics; metrics of one formula (mean, percentiles) share a row."""
     return [
         (", ".join(f"`{metric.name}`" for metric in same), unit, formula)
         for (unit, formula), same in groupby(metrics, key=lambda m: (m.unit, m.formula))
     ]
 
 
-def _of_metrics(metrics: Iterable[Metric | StudyMetric]) -> str:
+def _metrics_table(metrics: Iterable[Metric | StudyMetric]) -> str:
     return markdown(("metric", "unit", "formula"), _rows_of_metrics(metrics))
 
 
-def _of_accesses() -> str:
+def _access_metrics_table() -> str:
     needs = {metric.formula: metric.needs_all or "–" for metric in access_metrics.METRICS}
     rows = [(*row, needs[row[-1]]) for row in _rows_of_metrics(access_metrics.METRICS)]
     return markdown(("metric", "unit", "formula", "needs all"), rows)
 
 
-def _of_oracles(oracles: Iterable[Oracle[Any]]) -> str:
+def _oracles_table(oracles: Iterable[Oracle[Any]]) -> str:
     rows = [(f"`{o.name}`", " ".join(filter(None, (o.sentence, o.details)))) for o in oracles]
     return markdown(("reason", "what must hold"), rows)
 
 
-def _of_table(table: Table) -> str:
+def _columns_table(table: Table) -> str:
     rows = [
         (f"`{column.name}`", str(column.type).replace("item: ", ""), column.meaning)
         for column in table.columns
@@ -67,20 +67,20 @@ def _of_table(table: Table) -> str:
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
-    "metrics": lambda: _of_metrics(m for m in OWN if m not in access_metrics.METRICS),
-    "metrics of accesses": _of_accesses,
-    "metrics of studies": lambda: _of_metrics(STUDY_METRICS),
+    "metrics": lambda: _metrics_table(m for m in OWN if m not in access_metrics.METRICS),
+    "metrics of accesses": _access_metrics_table,
+    "metrics of studies": lambda: _metrics_table(STUDY_METRICS),
     "reasons": lambda: markdown(
         ("reason", "meaning"), [(f"`{kind.name}`", kind.meaning) for kind in REASONS]
     ),
-    "oracles": lambda: _of_oracles((*ROWS, *ORACLES, *ORACLES_OF_ENGINE)),
-    "oracles of KV events": lambda: _of_oracles(ALL_ORACLES),
-    **{f"table {table.name}": partial(_of_table, table) for table in TABLES.values()},
+    "oracles": lambda: _oracles_table((*ROWS, *ORACLES, *ORACLES_OF_ENGINE)),
+    "oracles of KV events": lambda: _oracles_table(ALL_ORACLES),
+    **{f"table {table.name}": partial(_columns_table, table) for table in TABLES.values()},
 }
 
 
-def generated(text: str) -> str:
-    """A document with its generated blocks made anew; BadInput if one has an unknown name."""
+def regenerate(text: str) -> str:
+    """Return a document with its generated blocks replaced; BadInput for an unknown block."""
 
     def block(found: re.Match[str]) -> str:
         name = found[1]
@@ -92,9 +92,9 @@ def generated(text: str) -> str:
 
 
 def main(directory: Path = Path("docs")) -> None:
-    """Make the tables of all documents in a directory; print the paths of those that changed."""
+    """Generate the tables of all documents in a directory; print the paths that changed."""
     for path in sorted(directory.glob("*.md")):
-        if write_text_if_changed(path, generated(path.read_text(encoding="utf-8"))):
+        if write_text_if_changed(path, regenerate(path.read_text(encoding="utf-8"))):
             print(path)
 
 

@@ -1,4 +1,4 @@
-"""`kvscope doctor`: what this machine has for kvscope, what it lacks, and what to do about it."""
+"""`kvscope doctor`: checks what kvscope needs of this machine, with advice on what is missing."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from typing import Any
 from kvscope import packages
 from kvscope.errors import EXIT_DONE, EXIT_FAILED, BadInput
 
-# Only the standard library is imported here: what else there is may be what is broken.
+# Only the standard library is imported here: any other package may be the broken one.
 
 OLDEST_PYTHON = (3, 11)
 NEEDED_DISK_GIB = 2.0
@@ -25,8 +25,8 @@ ANSWER_LIMIT_S = 20.0
 NAMED_FLAWS = 5  # the others are counted
 MAKE = "make" if packages.in_checkout() else "in a checkout of kvscope, make"
 
-# A child process runs it: importing vLLM takes seconds and memory, and a broken build may crash.
-# Where its kernels do not load, for lack of a library or so, vLLM only says so and goes on.
+# Run by a child process: importing vLLM takes seconds and memory, and a broken build may crash.
+# If its compiled kernels cannot be loaded, vLLM only logs a warning, which is detected here.
 ENGINE_QUESTION = """
 import io, json, logging
 said = io.StringIO()
@@ -41,13 +41,13 @@ print(json.dumps({"torch": torch.__version__, "gpus": gpus}))
 """
 ENGINE_SETTINGS = {"VLLM_CONFIGURE_LOGGING": "0", "VLLM_NO_USAGE_STATS": "1"}
 
-# Submit command of each scheduler, and the name people know it by.
+# Submit command and name of each scheduler.
 SCHEDULERS = {"sbatch": "Slurm", "qsub": "PBS"}
 
 
 @dataclass(frozen=True)
-class Check:
-    """One line of the report: what was looked for, whether it is well, what to do if not."""
+class MachineCheck:
+    """One line of the report: what was checked, whether it is ok, what was found, and advice."""
 
     name: str
     ok: bool
@@ -56,7 +56,7 @@ class Check:
 
 
 def main() -> int:
-    """Print the report; exit code 0 if there is no problem."""
+    """Print the report; returns exit code 0 if there is no problem, else 1."""
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     problems = 0
     for check in checks():  # printed one by one, since some take seconds
@@ -65,13 +65,13 @@ def main() -> int:
     return EXIT_FAILED if problems else EXIT_DONE
 
 
-def report(results: Path = Path("results")) -> list[Check]:
-    """All checks; `results` is where results are to be written."""
+def report(results: Path = Path("results")) -> list[MachineCheck]:
+    """Return all checks; `results` is the directory that results are written to."""
     return list(checks(results))
 
 
-def checks(results: Path = Path("results")) -> Iterator[Check]:
-    """The checks one after the other, each made when it is needed."""
+def checks(results: Path = Path("results")) -> Iterator[MachineCheck]:
+    """Yield the checks one after the other, each when it is done."""
     yield python_check()
     yield packages_check()
     yield from engine_checks()
@@ -81,7 +81,7 @@ def checks(results: Path = Path("results")) -> Iterator[Check]:
     yield threads_check()
 
 
-def _line(check: Check, colour: bool) -> str:
+def _line(check: MachineCheck, colour: bool) -> str:
     word, code = ("ok     ", "32") if check.ok else ("problem", "1;31")
     name = f"{check.name:<15}"
     if colour:
@@ -90,10 +90,10 @@ def _line(check: Check, colour: bool) -> str:
     return f"{word}  {name}{check.found}{advice}"
 
 
-def python_check() -> Check:
+def python_check() -> MachineCheck:
     """Whether this Python is recent enough."""
     wanted = ".".join(map(str, OLDEST_PYTHON))
-    return Check(
+    return MachineCheck(
         "Python",
         sys.version_info >= OLDEST_PYTHON,
         f"{platform.python_version()} in {sys.prefix}",
@@ -101,51 +101,51 @@ def python_check() -> Check:
     )
 
 
-def packages_check() -> Check:
-    """Whether each Python package is there, of the right version, and whole.
+def packages_check() -> MachineCheck:
+    """Whether each Python package is installed, of the right version, and complete.
 
-    In a checkout that is what envs/ pins; elsewhere what the installed kvscope requires.
+    In a checkout envs/ pins the packages; elsewhere the installed kvscope requires them.
     """
     if packages.in_checkout():
         device, wheel = packages.variant()
         parts = ("build", device, "kvscope")
-        flaws = [flaw for part in parts for flaw in packages.flaws(part, wheel)]
+        flaws = [flaw for part in parts for flaw in packages.find_flaws(part, wheel)]
         wanted, advice = f"as envs/ pins them for {device}", "make env"
     else:
-        flaws = packages.flaws_of_installed()
+        flaws = packages.find_installed_flaws()
         anew = ("pip", "install", "--force-reinstall", "--no-deps", *(f.source for f in flaws))
         wanted, advice = "as kvscope requires them", shlex.join(anew)
-    return Check("packages", not flaws, _named(flaws) or wanted, advice)
+    return MachineCheck("packages", not flaws, _format_flaws(flaws) or wanted, advice)
 
 
-def _named(flaws: Sequence[packages.Flaw]) -> str:
+def _format_flaws(flaws: Sequence[packages.Flaw]) -> str:
     named = [f"{flaw.source} ({flaw.problem})" for flaw in flaws[:NAMED_FLAWS]]
     more = [f"and {len(flaws) - NAMED_FLAWS} more"] if len(flaws) > NAMED_FLAWS else []
     return ", ".join(named + more)
 
 
-def engine_checks() -> Iterator[Check]:
+def engine_checks() -> Iterator[MachineCheck]:
     """Whether vLLM imports, and which devices its torch sees."""
     build = _vllm_build()
     answer, words = _ask_engine() if build else ({}, "")
     if not build:
-        yield Check("vLLM", False, "not installed", f"{MAKE} env")
+        yield MachineCheck("vLLM", False, "not installed", f"{MAKE} env")
     elif not answer:
-        advice = f"{MAKE} env; if that does not help, its last words were: {words}"
-        yield Check("vLLM", False, f"{build} does not import", advice)
+        advice = f"{MAKE} env; if that does not help, its last line of output was: {words}"
+        yield MachineCheck("vLLM", False, f"{build} does not import", advice)
     else:
-        yield Check("vLLM", True, f"{build} with torch {answer['torch']}")
+        yield MachineCheck("vLLM", True, f"{build} with torch {answer['torch']}")
     yield devices_check(answer.get("gpus", []))
 
 
-def devices_check(gpus: list[str]) -> Check:
-    """The devices a run can name; a GPU that the driver shows and torch does not is missing."""
+def devices_check(gpus: list[str]) -> MachineCheck:
+    """The devices that a run can use; a problem if the driver has a GPU that torch does not see."""
     found = ["cpu"] + [f"cuda ({name})" for name in gpus]
     hidden = not gpus and shutil.which("nvidia-smi") is not None
     advice = (
         f"nvidia-smi is here but torch sees no GPU: {MAKE} env DEVICE=cuda, then check the driver"
     )
-    return Check("devices", not hidden, ", ".join(found), advice)
+    return MachineCheck("devices", not hidden, ", ".join(found), advice)
 
 
 def _vllm_build() -> str | None:
@@ -159,7 +159,7 @@ def _vllm_build() -> str | None:
 
 
 def _ask_engine() -> tuple[dict[str, Any], str]:
-    """The answer to ENGINE_QUESTION, empty if there is none, and the child's last words."""
+    """The JSON that ENGINE_QUESTION prints (empty if it fails), and its last line of output."""
     try:
         done = subprocess.run(
             [sys.executable, "-c", ENGINE_QUESTION],
@@ -179,41 +179,41 @@ def _ask_engine() -> tuple[dict[str, Any], str]:
     return answer, ""
 
 
-def profiler_checks() -> Iterator[Check]:
-    """Whether nsys is here, and whether a real capture holds the NVTX ranges it should."""
+def profiler_checks() -> Iterator[MachineCheck]:
+    """Whether nsys is installed, and whether a test capture contains its NVTX ranges."""
     try:
         from kvscope.run import profiler
     except ImportError as error:
-        yield Check("Nsight Systems", False, f"cannot be looked for: {error}", f"{MAKE} env")
+        yield MachineCheck("Nsight Systems", False, f"cannot be looked for: {error}", f"{MAKE} env")
         return
     try:
         nsys = profiler.find_nsys()
     except BadInput as error:
-        yield Check("Nsight Systems", False, str(error), "unset KVSCOPE_NSYS or mend it")
+        yield MachineCheck("Nsight Systems", False, str(error), "unset KVSCOPE_NSYS or mend it")
         return
     if nsys is None:
         advice = (
             f"{MAKE} nsys, or name one in KVSCOPE_NSYS; without it runs work, with profiler=none"
         )
-        yield Check("Nsight Systems", False, "not found", advice)
+        yield MachineCheck("Nsight Systems", False, "not found", advice)
         return
-    yield Check("Nsight Systems", True, f"{nsys.version} at {nsys.path}")
+    yield MachineCheck("Nsight Systems", True, f"{nsys.version} at {nsys.path}")
     complaint = profiler.verify_capture(nsys)
     advice = f"nvtx must be the version in envs/cpu.txt ({MAKE} env); else take another nsys"
-    yield Check("NVTX recording", complaint is None, complaint or "a capture has it", advice)
+    yield MachineCheck("NVTX recording", complaint is None, complaint or "a capture has it", advice)
 
 
-def schedulers_check() -> Check:
-    """The schedulers that can be submitted to from here; this machine itself always can."""
+def schedulers_check() -> MachineCheck:
+    """The batch schedulers whose submit command is on PATH, beside local execution."""
     found = ["local"]
     for command, name in SCHEDULERS.items():
         if shutil.which(command):
-            found.append(f"{name} ({_answer(command, '--version')})")
-    return Check("schedulers", True, ", ".join(found))
+            found.append(f"{name} ({_first_line_of(command, '--version')})")
+    return MachineCheck("schedulers", True, ", ".join(found))
 
 
-def disk_check(results: Path) -> Check:
-    """Whether there is room where results go, or will once the directory is made."""
+def disk_check(results: Path) -> MachineCheck:
+    """Whether the file system of `results` has enough free space."""
     place = results.absolute()
     while not place.exists():
         place = place.parent
@@ -221,21 +221,21 @@ def disk_check(results: Path) -> Check:
     advice = (
         f"a study needs {NEEDED_DISK_GIB:.0f} GiB or more: make room, or link results/ elsewhere"
     )
-    return Check("disk", free >= NEEDED_DISK_GIB, f"{free:.1f} GiB free at {place}", advice)
+    return MachineCheck("disk", free >= NEEDED_DISK_GIB, f"{free:.1f} GiB free at {place}", advice)
 
 
-def threads_check() -> Check:
-    """The cores there are for a run, and whether other work keeps them busy.
+def threads_check() -> MachineCheck:
+    """The cores that a run can use, and whether other processes keep them busy.
 
-    OMP_NUM_THREADS and OMP_WAIT_POLICY are not looked at: every run sets its own.
+    OMP_NUM_THREADS and OMP_WAIT_POLICY are not checked: every run sets its own.
     """
     cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
-    advice = "other work keeps them busy, and times measured now would be long and scattered: wait"
-    return Check("cores", load < cores, f"{cores}, load {load:.1f}", advice)
+    advice = "other processes keep them busy, so measured times would be long and scattered: wait"
+    return MachineCheck("cores", load < cores, f"{cores}, load {load:.1f}", advice)
 
 
-def _answer(*command: str) -> str:
-    """First line that a command prints, or why there is none."""
+def _first_line_of(*command: str) -> str:
+    """The first line that a command prints, or why it printed none."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_LIMIT_S)
     except (OSError, subprocess.TimeoutExpired) as error:

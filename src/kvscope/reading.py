@@ -1,4 +1,4 @@
-"""Reading files that others wrote: no more of them than is said, and one sentence if that fails."""
+"""Bounded reading of files from outside, with errors of one sentence."""
 
 import stat
 from collections.abc import Iterator
@@ -13,20 +13,20 @@ _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
 _SHORT.maxlevel = 2
 
 
-def shown(value: Any) -> str:
-    """A value as a message shows it: one line, of which much is left out if it is long."""
+def short_repr(value: Any) -> str:
+    """A value for an error message: its repr on one line, shortened if it is long."""
     return _SHORT.repr(value)
 
 
-def in_a_line(error: object, longest: int = 200) -> str:
-    """What another library says of a failure, as part of a sentence."""
+def one_line(error: object, longest: int = 200) -> str:
+    """The message of a library's error on one line, at most `longest` characters."""
     said = " ".join(str(error).split()).rstrip(".")
     return said if len(said) <= longest else f"{said[:longest]}…"
 
 
 def read_bytes(path: Path, most: int) -> bytes:
-    """A file's content; BadInput if it is no regular file, cannot be read, or has more bytes."""
-    with opened(path) as file:
+    """Return a file's content; BadInput if it is unreadable or larger than `most` bytes."""
+    with open_file(path) as file:
         content = file.read(most + 1)
     if len(content) > most:
         raise BadInput(f"{path}: more than {most:,} bytes, the most that is read of such a file")
@@ -34,11 +34,11 @@ def read_bytes(path: Path, most: int) -> bytes:
 
 
 def text_lines(path: Path, longest: int) -> Iterator[str]:
-    """The lines of a UTF-8 file with their ends; BadInput names one of more than `longest` bytes.
+    """Yield the lines of a UTF-8 file with their line ends, without a byte order mark.
 
-    A byte order mark at the file's start is not part of the first line.
+    BadInput if the file cannot be read, a line is longer than `longest` bytes, or not UTF-8.
     """
-    with opened(path) as file:
+    with open_file(path) as file:
         number = 0
         while line := file.readline(longest + 1):
             number += 1
@@ -51,10 +51,10 @@ def text_lines(path: Path, longest: int) -> Iterator[str]:
                 raise BadInput(f"{path}: cannot be read as text ({reason})") from None
 
 
-def opened(path: Path) -> IO[bytes]:
-    """A file, open for reading; BadInput if it is no regular file or cannot be read.
+def open_file(path: Path) -> IO[bytes]:
+    """Open a file for reading; BadInput if it is not a regular file or cannot be read.
 
-    To open a named pipe would wait for a writer that may never come.
+    Opening a named pipe would block until a writer opens it, so it is refused first.
     """
     try:
         if not stat.S_ISREG(path.stat().st_mode):

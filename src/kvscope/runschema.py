@@ -1,4 +1,4 @@
-"""What `run.json` may hold: every reader relies on these types. docs/TRACE_SPEC.md has meanings."""
+"""The schema of `run.json`, on whose types every reader relies. docs/TRACE_SPEC.md has meanings."""
 
 from typing import Annotated, Any, Literal
 
@@ -9,7 +9,7 @@ VERSION = 1
 Whole = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 Real = Annotated[float, Field(allow_inf_nan=False)]
 Texts = list[str]
-# A name that is also the name of a directory or file: nothing in it leads elsewhere.
+# A name that is used as one component of a path: it has no separator.
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._+-]*$", max_length=200)]
 
 
@@ -20,20 +20,23 @@ MEASURED = "measured"
 """The time_source of times by a real clock."""
 
 
-class _Part(BaseModel):
-    """Known keys have these types; more keys may come with later versions."""
+class Record(BaseModel):
+    """A group of keys: known keys have the declared types, unknown keys are kept.
+
+    Later versions may add keys.
+    """
 
     model_config = ConfigDict(extra="allow")
 
 
-class File(_Part):
+class FileRecord(Record):
     """A recorded file."""
 
     bytes: Whole
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class Repeat(_Part):
+class RepeatRecord(Record):
     """When a repeat ran, on the host's monotonic clock."""
 
     repeat: Annotated[Whole, Field(lt=2**31)]
@@ -41,8 +44,8 @@ class Repeat(_Part):
     duration_s: Annotated[Real, Field(ge=0, lt=1e9)]
 
 
-class Stopping(_Part):
-    """How many repeats were requested, and how well the throughput is known by them."""
+class StoppingRecord(Record):
+    """The requested repeats, and the half width of the throughput's interval that they reached."""
 
     min: Whole
     max: Whole
@@ -52,8 +55,8 @@ class Stopping(_Part):
     reached: bool | None = None
 
 
-class Disturbance(_Part):
-    """What else the machine did during a repeat."""
+class DisturbanceRecord(Record):
+    """Whether other work on the machine disturbed a repeat, and the reason."""
 
     repeat: Annotated[Whole, Field(lt=2**31)]
     disturbed: bool
@@ -61,15 +64,15 @@ class Disturbance(_Part):
     work_s: Annotated[Real, Field(gt=0)] | None = None
 
 
-class Clock(_Part):
+class ClockRecord(Record):
     """The run's clock."""
 
     run_start_utc_ns: Whole | None = None
-    repeats: list[Repeat]
+    repeats: list[RepeatRecord]
 
 
-class Profiler(_Part):
-    """The profiler that was wanted, and the one that was used."""
+class ProfilerRecord(Record):
+    """The requested profiler, and the one that was used."""
 
     used: str
     requested: str | None = None
@@ -77,14 +80,14 @@ class Profiler(_Part):
     version: str | None = None
 
 
-class Gpu(_Part):
+class GpuRecord(Record):
     """One GPU."""
 
     name: str
     memory_bytes: Whole
 
 
-class Hardware(_Part):
+class HardwareRecord(Record):
     """The machine."""
 
     hostname: str | None = None
@@ -92,17 +95,17 @@ class Hardware(_Part):
     cores: Whole | None = None
     memory_bytes: Whole | None = None
     os: str | None = None
-    gpus: list[Gpu] = []
+    gpus: list[GpuRecord] = []
 
 
-class WarmUp(_Part):
-    """What ran before the measured part."""
+class WarmUpRecord(Record):
+    """The warm-up: its forward passes, and the shape classes that it did not cover."""
 
     passes: Whole = 0
     uncovered_classes: Texts = []
 
 
-class Leak(_Part):
+class LeakRecord(Record):
     """Blocks still in use after a repeat."""
 
     repeat: Whole
@@ -110,16 +113,16 @@ class Leak(_Part):
     host_blocks: Whole
 
 
-class Compared(_Part):
-    """Results of the warm-up that were held against a plain recomputation."""
+class ComparisonRecord(Record):
+    """How many results of the warm-up were compared with a reference, and how many differ."""
 
     compared: Whole = 0
     differing: Whole = 0
     first: str = ""
 
 
-class Engine(_Part):
-    """The cache as the engine made it."""
+class EngineRecord(Record):
+    """The engine: its KV cache as allocated, and the checks of its warm-up."""
 
     kv_blocks_total: Whole | None = None
     block_size: Annotated[Whole, Field(lt=2**31)] = 0
@@ -127,20 +130,20 @@ class Engine(_Part):
     layers: Annotated[Whole, Field(lt=2**31)] | None = None
     device: str | None = None
     copies_awaited: bool = False
-    leaked_blocks: list[Leak] = []
-    reference_checks: Compared = ABSENT
-    swap_checks: Compared = ABSENT
+    leaked_blocks: list[LeakRecord] = []
+    reference_checks: ComparisonRecord = ABSENT
+    swap_checks: ComparisonRecord = ABSENT
 
 
-class TraceClock(_Part):
+class TraceClockRecord(Record):
     """The clock of the KV events."""
 
     name: str
     samples: list[dict[str, Real]] = []
 
 
-class Tracing(_Part):
-    """What was traced of the accesses to the KV cache."""
+class TracingRecord(Record):
+    """The tracing of KV events: sampling, clock, and counts."""
 
     name: str
     step_stride: Annotated[Whole, Field(ge=1)] = 1
@@ -149,49 +152,49 @@ class Tracing(_Part):
     layers: list[Whole] = ABSENT
     events: Whole = 0
     dropped_events: Whole | None = None
-    clock: TraceClock | None = None
+    clock: TraceClockRecord | None = None
 
 
-class ImportedFile(_Part):
+class ImportedFileRecord(Record):
     """A published file."""
 
     file: str
 
 
-class Imported(_Part):
-    """Where an imported run comes from."""
+class ImportRecord(Record):
+    """The origin of an imported run: kind, series, and published files."""
 
     kind: str
     series: str | None = None
-    files: list[ImportedFile]
+    files: list[ImportedFileRecord]
 
 
-class RunRecord(_Part):
+class RunRecord(Record):
     """run.json."""
 
     model_config = ConfigDict(extra="allow", revalidate_instances="always")
 
     experiment_id: FileName
     status: Literal["complete", "failed"]
-    files: dict[FileName, File]
+    files: dict[FileName, FileRecord]
     reason: str | None = None
     time_source: str = MEASURED
-    profiler: Profiler = ABSENT
+    profiler: ProfilerRecord = ABSENT
     versions: dict[str, str | None] = {}
-    hardware: Hardware = ABSENT
+    hardware: HardwareRecord = ABSENT
     timings_s: dict[str, Real] = {}
-    clock: Clock = ABSENT
-    repeats: Stopping = ABSENT
-    disturbance: list[Disturbance] = []
-    warmup: WarmUp = ABSENT
-    engine: Engine = ABSENT
-    tracing: Tracing = ABSENT
-    imported_from: Imported = ABSENT
+    clock: ClockRecord = ABSENT
+    repeats: StoppingRecord = ABSENT
+    disturbance: list[DisturbanceRecord] = []
+    warmup: WarmUpRecord = ABSENT
+    engine: EngineRecord = ABSENT
+    tracing: TracingRecord = ABSENT
+    imported_from: ImportRecord = ABSENT
     faults: Texts = []
 
 
-def complaint(facts: Any) -> str | None:
-    """What is wrong with the contents of run.json, in words; None if nothing is."""
+def schema_problem(facts: Any) -> str | None:
+    """The first problem of the contents of run.json, in words; None if they are valid."""
     if not isinstance(facts, dict):
         return f"must be one JSON object, not {type(facts).__name__}"
     if facts.get("schema") != VERSION:

@@ -603,4 +603,4 @@ def of_reads(rows: list[list[int]]) -> list[list[int]]:
 
 def test_the_report_says_what_every_oracle_means() -> None:
     for name in NAMES:
-        assert reason_in_words(name).startswith("this does not hold: ")
+        assert reason_in_words(name).startswith("violated: ")

@@ -212,8 +212,12 @@ install_kvscope() { install_pins --editable .; }
 install_packages() { install_pins "${@/#/--editable=}"; }
 
 # Fill `found`: a line for each package that is not as it should be, PART, PIN and what is wrong.
+# It takes a second, during which an interrupt waits: Python would answer with a traceback.
 look() {
-    found=$("$venv/bin/python" -I src/kvscope/packages.py --forget "$wheel" "${parts[@]}")
+    found=$(
+        trap '' INT
+        "$venv/bin/python" -I src/kvscope/packages.py --forget "$wheel" "${parts[@]}"
+    )
 }
 
 # provide PART: install what was found of it.

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stand_in import Killed, StandIn
 
+from stand_in import Killed, StandIn
 from submitit_packs import controller as controllers
 from submitit_packs import directory as directories
 from submitit_packs.controller import Controller, Outcome

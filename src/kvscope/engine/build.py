@@ -1,4 +1,4 @@
-"""From an experiment to a vLLM engine: no weights, no tokenizer, no network."""
+"""Builds the vLLM engine of an experiment, without a tokenizer, downloads or a network."""
 
 import gc
 import json
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kvscope.engine.attention.selection import check_layout, own_attention, select_attention
+from kvscope.engine.attention.selection import check_layout, find_own_attention, select_attention
 from kvscope.engine.batching.policy import BatchingPolicy
 from kvscope.engine.checks import Comparisons
 from kvscope.engine.devices.platform import Platform, platform_of
@@ -29,7 +29,7 @@ Policy = TypeVar("Policy", BatchingPolicy, OverflowPolicy)
 
 @dataclass
 class Engine:
-    """A running vLLM engine and the parts of it that a run observes."""
+    """A running vLLM engine, and the parts of it that a run records."""
 
     llm: Any
     platform: Platform
@@ -37,11 +37,11 @@ class Engine:
     timer: LayerTimer
     layers: int
     tracer: "Tracer | None" = None
-    attention: list[Any] = field(default_factory=list)  # kvscope's own, of every layer
+    attention: list[Any] = field(default_factory=list)  # kvscope's attention of each layer, if any
 
     @property
-    def host(self) -> dict[str, Any]:
-        """The host pool: what memory it got, and contiguous pieces of a block; None without."""
+    def host_pool(self) -> dict[str, Any]:
+        """The entries of run.json on the host pool: blocks, kind of memory, pieces of a block."""
         from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
 
         worker = get_kv_transfer_group() if has_kv_transfer_group() else None
@@ -52,10 +52,11 @@ class Engine:
         }
 
     @contextmanager
-    def checked(self) -> Iterator[dict[str, Comparisons]]:
-        """Inside, outputs of attention and copies of blocks are held against plain ones.
+    def check_results(self) -> Iterator[dict[str, Comparisons]]:
+        """Within the context, compare attention outputs and swapped blocks with a reference.
 
-        That takes time: nothing is measured inside. Yields what is found, by its key in run.json.
+        This takes time, so nothing is measured meanwhile. Yields the comparisons by their keys in
+        run.json.
         """
         from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
 
@@ -68,7 +69,7 @@ class Engine:
             caches = get_kv_transfer_group().layers
         swaps = SwapChecks(caches, self.scheduler.blocks_of)
         watched = [self.scheduler] if caches else []
-        hook = self.timer.before_layers(lambda: swaps.runs(self.scheduler.scheduled))
+        hook = self.timer.before_layers(lambda: swaps.compare_resumed(self.scheduler.scheduled))
         checkable = [layer for layer in self.attention if hasattr(layer, "gathered")]
         for layer in checkable:
             layer.checks = outputs
@@ -87,8 +88,8 @@ class Engine:
         return self.llm.llm_engine
 
 
-def fresh(option: Option, base: type[Policy]) -> Policy:
-    """A policy of the experiment's settings for one engine; BadInput if it is no such policy."""
+def instantiate_policy(option: Option, base: type[Policy]) -> Policy:
+    """Make a policy with the experiment's settings for one engine; BadInput for a wrong class."""
     if not isinstance(option, base):
         raise BadInput(
             f"policy {option.name!r} is a {type(option).__name__}, which must be a subclass of "
@@ -130,8 +131,8 @@ def engine_arguments(
 
 
 @contextmanager
-def traced(platform: Platform, directory: Path) -> Iterator["Tracer | None"]:
-    """The tracer of the experiment's engine; None if no KV events are traced."""
+def open_tracer(platform: Platform, directory: Path) -> Iterator["Tracer | None"]:
+    """Open the tracer of the experiment's engine; yields None if no KV events are traced."""
     if platform.experiment.tracing.name == "none":
         yield None
         return
@@ -143,23 +144,23 @@ def traced(platform: Platform, directory: Path) -> Iterator["Tracer | None"]:
 
 
 @contextmanager
-def running(
+def run_engine(
     experiment: Experiment, directory: Path | None = None, platform: Platform | None = None
 ) -> Iterator[Engine]:
-    """Build the experiment's engine; shut it down and free its memory at the end.
+    """Build the experiment's engine; at the end shut it down and free its memory.
 
-    KV events, where they are traced, are kept in a file in `directory` until they are read.
-    `platform` is the experiment's device if something else uses its clock, too.
+    `directory` is for the temporary file of KV events, if they are traced. `platform` is given if
+    the caller shares its clock; else it is made for the experiment's device.
     """
     from vllm import LLM
     from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
 
     platform = platform or platform_of(experiment)
-    batching = fresh(experiment.batching, BatchingPolicy)
-    overflow = fresh(experiment.overflow, OverflowPolicy)
+    batching = instantiate_policy(experiment.batching, BatchingPolicy)
+    overflow = instantiate_policy(experiment.overflow, OverflowPolicy)
     with (
         tempfile.TemporaryDirectory(prefix="kvscope-model-") as model,
-        traced(platform, directory or Path(model)) as tracer,
+        open_tracer(platform, directory or Path(model)) as tracer,
         select_attention(platform),
     ):
         config = Path(model) / "config.json"
@@ -173,7 +174,7 @@ def running(
         timer = LayerTimer(core.scheduler)
         layers = llm.apply_model(timer.install)[0]
         try:
-            own = llm.apply_model(own_attention)[0]
+            own = llm.apply_model(find_own_attention)[0]
             for layer in own:
                 layer.tracer = tracer
             yield Engine(llm, platform, core.scheduler, timer, layers, tracer, own)

@@ -1,8 +1,8 @@
-"""vLLM's own scheduler, observed; batching and overflow policies change what it decides.
+"""A subclass of vLLM's scheduler that records every forward pass and applies the policies.
 
-The engine runs in this process and without asynchronous scheduling, so that one pass is
-`schedule()` → forward pass and sampling → `update_from_output()`, and the two calls seen here
-bracket the forward pass; the sampled tokens are on the host when the second one is made.
+The engine runs in this process without asynchronous scheduling, so a pass is `schedule()` → forward
+pass and sampling → `update_from_output()`. The two overridden methods bracket the forward pass; the
+sampled tokens are on the host when the second one is called.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class GatedQueue(FCFSRequestQueue):
-    """A queue that looks empty while `admits` refuses its head."""
+    """A queue that appears empty while `admits` refuses its first request."""
 
     admits: Callable[[Request], bool] | None = None
 
@@ -39,18 +39,18 @@ class GatedQueue(FCFSRequestQueue):
         return len(self) > 0 and (self.admits is None or self.admits(self[0]))
 
 
-class Paused(list[Request]):
-    """No running requests to schedule, although some run: vLLM keeps its watermark then."""
+class HiddenRequests(list[Request]):
+    """An empty list of running requests that is true, so that vLLM applies its watermark."""
 
     def __bool__(self) -> bool:
         return True
 
 
 class RecordingScheduler(Scheduler):
-    """The scheduler of every kvscope run; `recording` holds what it has seen.
+    """The scheduler of every kvscope run; `recording` holds its records.
 
-    The batching policy fills its passes, and may hide requests from vLLM meanwhile. The overflow
-    policy ranks the running requests and answers what becomes of a preempted one's blocks.
+    The batching policy fills each pass, and may hide requests from vLLM while it does. The overflow
+    policy ranks the running requests and returns the action for a preempted request's blocks.
     """
 
     running: list[Request]
@@ -80,14 +80,14 @@ class RecordingScheduler(Scheduler):
         clock: Clock,
         tracer: "Tracer | None",
     ) -> None:
-        """Serve with these from now on."""
+        """Set the policies, the clock and the tracer."""
         self.batching, self.overflow, self.clock, self.tracer = batching, overflow, clock, tracer
         self._ranked = type(overflow).rank is not OverflowPolicy.rank
         if self._ranked:  # vLLM then preempts the running request of the highest `priority`
             self.policy = SchedulingPolicy.PRIORITY
 
     def begin(self, recording: Recording, marks: Marks) -> None:
-        """Note into `recording` from now on; its passes are numbered from 0."""
+        """Record into `recording` from now on; its passes are numbered from 0."""
         self.recording, self.marks = recording, marks
         self._finished.clear()
         self._preempted.clear()
@@ -119,7 +119,7 @@ class RecordingScheduler(Scheduler):
         return self._pool is not None and request.request_id in self._pool
 
     def blocks_of(self, request_id: str) -> list[int]:
-        """The blocks that a request has now, in order."""
+        """The block ids of a request, in order."""
         blocks: list[int] = self.kv_cache_manager.get_block_ids(request_id)[0]
         return blocks
 
@@ -131,8 +131,8 @@ class RecordingScheduler(Scheduler):
         return names
 
     @contextmanager
-    def admitting(self, admits: Callable[[Request], bool]) -> Iterator[None]:
-        """Inside, vLLM sees waiting requests only while their first one is admitted."""
+    def admit_only(self, admits: Callable[[Request], bool]) -> Iterator[None]:
+        """Within the context, vLLM sees waiting requests only while `admits` accepts the first."""
         self.waiting.admits = admits
         try:
             yield
@@ -140,10 +140,10 @@ class RecordingScheduler(Scheduler):
             self.waiting.admits = None
 
     @contextmanager
-    def running_hidden(self) -> Iterator[None]:
-        """Inside, vLLM does not see the running requests; they keep their places."""
+    def hide_running(self) -> Iterator[None]:
+        """Within the context, vLLM does not see the running requests; they keep their order."""
         paused, limit = self.running, self.max_num_active_reqs
-        self.running = Paused() if paused else []
+        self.running = HiddenRequests() if paused else []
         self.max_num_active_reqs = limit - len(paused)
         try:
             yield
@@ -151,13 +151,13 @@ class RecordingScheduler(Scheduler):
             self.running = [*paused, *self.running]
             self.max_num_active_reqs = limit
 
-    def take_back(self, empty: SchedulerOutput) -> None:
-        """What an empty schedule took from the scheduler's books is for the next one."""
+    def undo_empty_schedule(self, empty: SchedulerOutput) -> None:
+        """Return the finished and preempted ids that an empty schedule consumed to the next one."""
         self.finished_req_ids |= empty.finished_req_ids
         self.reset_preempted_req_ids |= empty.preempted_req_ids or set()
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
-        """Fill the next pass, and note with what; empty schedules are no passes."""
+        """Schedule the next pass and record it; an empty schedule is not a pass."""
         start_ns = self.clock.now_ns()
         if self._ranked:
             for request in self.running:
@@ -190,14 +190,14 @@ class RecordingScheduler(Scheduler):
         return scheduled
 
     def _block_tables(self, scheduled: SchedulerOutput) -> dict[str, list[Any]]:
-        """The blocks of each scheduled request, in order, as the block manager has them."""
+        """The block manager's blocks of each scheduled request, in order."""
         blocks = self.kv_cache_manager.coordinator.single_type_managers[0].req_to_blocks
         return {name: blocks[name][:] for name in scheduled.num_scheduled_tokens}
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
     ) -> Any:
-        """Note when the pass ended and what it gave, and let vLLM take it in."""
+        """Record the end and the output of the pass, and let vLLM process it."""
         if scheduler_output is not self._in_flight:
             return super().update_from_output(scheduler_output, model_runner_output)
         self._in_flight = None
@@ -221,13 +221,13 @@ class RecordingScheduler(Scheduler):
         action = self.overflow.action(victim) if victim.tokens else RECOMPUTE
         if action.copies and self._pool is None:
             raise BadInput(
-                f"overflow={self.overflow.name} answers with {action.name!r}, which copies blocks, "
-                "but it has no host pool; make its class a subclass of Swap"
+                f"overflow={self.overflow.name} returns the action {action.name!r}, which copies "
+                "blocks, but it has no host pool; make its class a subclass of Swap"
             )
         kept = action.copies and self.connector.swap_out(victim.request_id, victim.tokens, blocks)
         refused = action.copies and not kept
         if kept and self.checks is not None:
-            self.checks.leaves(victim.request_id, -(-victim.tokens // self.block_size))
+            self.checks.record_swap_out(victim.request_id, -(-victim.tokens // self.block_size))
         self.recording.preemptions.append(
             PreemptionRecord(
                 step=len(self.recording.passes),
@@ -243,7 +243,7 @@ class RecordingScheduler(Scheduler):
 
 
 def victim_of(request: Request) -> Victim:
-    """A running request as overflow policies see it."""
+    """The view of a running request that overflow policies get."""
     return Victim(
         request_id=request.request_id,
         prompt_tokens=request.num_prompt_tokens,

@@ -8,34 +8,34 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError, model_validator
 
 from kvscope.plan import documents, rules
-from kvscope.plan.complaints import Origin, complaint
+from kvscope.plan.complaints import Origin, validation_message
 from kvscope.plan.device import Device
 from kvscope.plan.fields import GIB, MAX_REPEATS, Part, Whole
 from kvscope.plan.models import Model
-from kvscope.plan.parts import Cache, Engine, Profiler, Tracing
+from kvscope.plan.parts import CacheSettings, EngineSettings, ProfilerSettings, TracingSettings
 from kvscope.plan.policy import Batching, Overflow
 from kvscope.plan.registry import OneOf
-from kvscope.plan.repeats import Repeated, Stopping
+from kvscope.plan.repeats import RepeatsField, StoppingRule
 from kvscope.plan.workload import Workload
 
 ID_DIGITS = 10
 
 
 class Experiment(Part):
-    """Everything that decides a result, and nothing else."""
+    """Everything that determines a result, and nothing else."""
 
     model: Model
     device: Annotated[Device, OneOf("device")]
-    engine: Engine
+    engine: EngineSettings
     workload: Annotated[Workload, OneOf("workload")]
     batching: Annotated[Batching, OneOf("batching")]
     overflow: Annotated[Overflow, OneOf("overflow")]
-    cache: Cache
-    tracing: Tracing
-    profiler: Profiler
+    cache: CacheSettings
+    tracing: TracingSettings
+    profiler: ProfilerSettings
     # NumPy's legacy generator, which the Zipf workload is defined by, takes 32 bits.
     seed: Annotated[Whole, Field(ge=0, lt=2**32)]
-    repeats: Repeated
+    repeats: RepeatsField
     warmup: Annotated[Whole, Field(ge=0, le=MAX_REPEATS)]
 
     @model_validator(mode="after")
@@ -45,12 +45,12 @@ class Experiment(Part):
 
     @property
     def canonical_json(self) -> str:
-        """The text that is hashed: keys sorted, no spaces, keys at their class's default left out.
+        """The text that the id hashes: keys sorted, no spaces, keys at their default left out.
 
-        Leaving them out keeps every id when a later version adds a key with a default. Of a file
-        the text holds what is in it, not where it is.
+        Because defaults are left out, ids do not change when a later version adds a key with a
+        default. A file enters by the SHA-256 of its content, not by its path.
         """
-        value = self.given(exclude_defaults=True)
+        value = self.to_dict(exclude_defaults=True)
         for name, part in self:
             if isinstance(part, Part):
                 given = {key: getattr(part, key) for key in part.in_id}
@@ -59,8 +59,8 @@ class Experiment(Part):
             value["workload"].pop(path, None)
         return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
-    def given(self, exclude_defaults: bool = False) -> dict[str, Any]:
-        """All values, but for those that are null by default."""
+    def to_dict(self, exclude_defaults: bool = False) -> dict[str, Any]:
+        """All values as plain mappings, without keys that are null by default and in fact."""
         return self.model_dump(exclude_defaults=exclude_defaults)
 
     @property
@@ -71,7 +71,7 @@ class Experiment(Part):
 
     @property
     def slug(self) -> str:
-        """A short name for people: model, workload, batching, overflow, cache, tracing."""
+        """A short readable name: model, workload, batching, overflow, cache, tracing."""
         requests = getattr(self.workload, "num_requests", None) or ""
         cache = self.cache
         room = f"b{cache.blocks}" if cache.blocks else f"g{cache.gib:g}".replace("+", "")
@@ -86,9 +86,9 @@ class Experiment(Part):
         return "-".join(parts)
 
     @property
-    def stopping(self) -> Stopping:
-        """When its repeats end."""
-        return Stopping.of(self.repeats)
+    def stopping(self) -> StoppingRule:
+        """The rule that ends its repeats."""
+        return StoppingRule.of(self.repeats)
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -119,11 +119,14 @@ class Experiment(Part):
 
 
 def parse(value: Any, origin: Origin) -> Experiment:
-    """Make an experiment of plain mappings; BadInput says where (`origin`) to fix what."""
+    """Make an experiment of plain mappings.
+
+    `origin` maps a dotted key to the place of its value; BadInput names both.
+    """
     try:
         return Experiment.model_validate(value)
     except ValidationError as error:
-        raise complaint(Experiment, error, origin, value) from None
+        raise validation_message(Experiment, error, origin, value) from None
 
 
 def load(path: Path) -> Experiment:
@@ -133,4 +136,4 @@ def load(path: Path) -> Experiment:
 
 def dump(experiment: Experiment) -> str:
     """The experiment as YAML: everything resolved, the same bytes for the same experiment."""
-    return documents.dump(experiment.given())
+    return documents.dump(experiment.to_dict())

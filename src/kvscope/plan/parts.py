@@ -1,4 +1,4 @@
-"""The parts of an experiment that are not options, and what options may look at of it."""
+"""The parts of an experiment that are not options, and the view of it that options get."""
 
 from typing import Annotated, ClassVar, Literal, Protocol
 
@@ -8,8 +8,8 @@ from kvscope.plan.fields import Count, Gib, Part, Real, Tokens
 from kvscope.plan.models import Model
 
 
-class Engine(Part):
-    """Limits of the engine, named as vLLM names them, and whose attention kernels it uses."""
+class EngineSettings(Part):
+    """Limits of the engine, with vLLM's names, and the attention kernels that it uses."""
 
     max_model_len: Tokens
     max_num_batched_tokens: Tokens
@@ -17,11 +17,11 @@ class Engine(Part):
     attention: str = "vllm"
 
 
-class Cache(Part):
-    """The KV cache: tokens per block, and how many blocks, or how many GiB, requests can use.
+class CacheSettings(Part):
+    """The KV cache: tokens per block, and its size in blocks or GiB that requests can use.
 
-    `layout` tells what is contiguous: a block's part of one layer, or a block with all layers.
-    `watermark` is the share of blocks that stays free when a waiting request is admitted.
+    `layout` is what is contiguous in memory: a block's part of one layer, or a block with all its
+    layers. `watermark` is the share of blocks that stays free when a waiting request is admitted.
     """
 
     one_of: ClassVar[tuple[str, ...]] = ("blocks", "gib")
@@ -34,11 +34,11 @@ class Cache(Part):
     prefix_caching: bool = False
 
 
-class Tracing(Part):
+class TracingSettings(Part):
     """Which KV events the attention kernels record.
 
-    Of the forward passes, layers and KV heads, those whose number is a multiple of a stride.
-    `buffer_events` bounds the events that a buffer, and so one pass, can hold in memory.
+    Forward passes, layers and KV heads are recorded if their number is a multiple of the stride.
+    `buffer_events` is the capacity of a buffer, and so the most events of one pass.
     """
 
     name: Literal["none", "sampled", "full"]
@@ -48,29 +48,29 @@ class Tracing(Part):
     buffer_events: Count = 4_194_304
 
 
-class Profiler(Part):
+class ProfilerSettings(Part):
     """Which profiler runs around the engine; 'auto' is nsys where there is one."""
 
     name: Literal["auto", "nsys", "none"]
 
 
 class Conditions(Protocol):
-    """What an option works with: an `Experiment`, as devices, workloads and policies see it."""
+    """The view of an `Experiment` that devices, workloads and policies get."""
 
     @property
     def model(self) -> Model:
         """The model."""
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> EngineSettings:
         """The engine's limits."""
 
     @property
-    def cache(self) -> Cache:
+    def cache(self) -> CacheSettings:
         """The KV cache as configured."""
 
     @property
-    def tracing(self) -> Tracing:
+    def tracing(self) -> TracingSettings:
         """Which KV events are recorded."""
 
     @property

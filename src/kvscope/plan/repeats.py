@@ -10,21 +10,22 @@ from pydantic import Discriminator, Field, Tag
 from kvscope.interval import half_width_share
 from kvscope.plan.fields import MAX_REPEATS, NUMBER, RULE, Part, Real, Whole
 
-# An interval of fewer says little, and a run of fewer is not valid.
+# With fewer repeats the interval is not meaningful, and the run is not valid.
 MINIMUM_REPEATS = 3
 
 
-def counted(repeats: Iterable[int], disturbed: Collection[int]) -> list[int]:
-    """The repeats that metrics are made of: the undisturbed ones if there are enough, or else all.
+def repeats_for_metrics(repeats: Iterable[int], disturbed: Collection[int]) -> list[int]:
+    """The repeats that metrics are computed from.
 
-    What decides is what else the machine did, never how long a repeat took.
+    The undisturbed ones if there are at least MINIMUM_REPEATS, else all. The selection depends on
+    other load of the machine only, never on the duration of a repeat.
     """
     everything = list(repeats)
     undisturbed = [number for number in everything if number not in disturbed]
     return undisturbed if len(undisturbed) >= MINIMUM_REPEATS else everything
 
 
-class Repeats(Part):
+class RepeatRange(Part):
     """Between `min` and `max` repeats, until the throughput's interval is narrow enough.
 
     `until` is half the width of its 95 % confidence interval, as a share of its mean.
@@ -37,23 +38,23 @@ class Repeats(Part):
 
 
 def _form(value: Any) -> str:
-    return RULE if isinstance(value, dict | Repeats) else NUMBER
+    return RULE if isinstance(value, dict | RepeatRange) else NUMBER
 
 
-Repeated = Annotated[
+RepeatsField = Annotated[
     Annotated[Annotated[Whole, Field(ge=1, le=MAX_REPEATS)], Tag(NUMBER)]
-    | Annotated[Repeats, Tag(RULE)],
+    | Annotated[RepeatRange, Tag(RULE)],
     Discriminator(_form),
 ]
 
 
 @dataclass(frozen=True)
-class Stopping:
-    """When the repeats of a run end.
+class StoppingRule:
+    """The rule that ends the repeats of a run.
 
-    After the first one at which `min` were undisturbed and half the width of the 95 % confidence
-    interval of their throughput is within `until` times its mean, and after `max` in any case.
-    Without `until` there are as many as requested (`min` = `max`).
+    They end after the first repeat at which at least `min` are undisturbed and half the width of
+    the 95 % confidence interval of their throughput is at most `until` times its mean, and after
+    `max` in any case. Without `until`, `min` = `max` is the number of repeats.
     """
 
     min: int
@@ -61,29 +62,35 @@ class Stopping:
     until: float | None = None
 
     @classmethod
-    def of(cls, repeats: int | Repeats) -> "Stopping":
-        """The rule that an experiment's `repeats` stand for."""
-        if isinstance(repeats, Repeats):
+    def of(cls, repeats: int | RepeatRange) -> "StoppingRule":
+        """Make the rule of an experiment's key `repeats`."""
+        if isinstance(repeats, RepeatRange):
             return cls(repeats.min, repeats.max, repeats.until)
         return cls(repeats, repeats)
 
-    def reached(self, throughputs: Sequence[float]) -> bool | None:
-        """Whether the mean throughput is known as well as requested; None without a request."""
+    def is_reached(self, throughputs: Sequence[float]) -> bool | None:
+        """Whether the throughput's interval is as narrow as requested; None without `until`."""
         if self.until is None:
             return None
         return half_width_share(throughputs) <= self.until
 
     def ends(self, throughputs: Sequence[float], disturbed: Collection[int] = ()) -> bool:
-        """Whether no repeat follows those of these throughputs; `disturbed` are their numbers."""
+        """Whether the run ends after repeats with these throughputs (tokens/s), in order.
+
+        `disturbed` has the numbers of the disturbed repeats.
+        """
         left = [one for number, one in enumerate(throughputs) if number not in disturbed]
-        known = len(left) >= self.min and bool(self.reached(left))
+        known = len(left) >= self.min and bool(self.is_reached(left))
         return known or len(throughputs) >= self.max
 
     def facts(
         self, throughputs: Sequence[float], disturbed: Collection[int] = ()
     ) -> dict[str, Any]:
-        """What run.json says of the rule and of what came of it, by the repeats that count."""
-        found = [throughputs[number] for number in counted(range(len(throughputs)), disturbed)]
+        """The entry of run.json: the rule, and the half width that the repeats reached."""
+        found = [
+            throughputs[number]
+            for number in repeats_for_metrics(range(len(throughputs)), disturbed)
+        ]
         share = half_width_share(found)
         return {
             "min": self.min,
@@ -91,5 +98,5 @@ class Stopping:
             "until": self.until,
             "measured": len(throughputs),
             "half_width_share": None if math.isnan(share) else share,
-            "reached": self.reached(found),
+            "reached": self.is_reached(found),
         }

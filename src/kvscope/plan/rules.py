@@ -1,4 +1,4 @@
-"""Combinations of values that cannot work, found before anything runs."""
+"""Checks of combinations of values that cannot work, made before anything runs."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -9,11 +9,11 @@ from kvscope.plan.device import Device
 from kvscope.plan.fields import impossible
 from kvscope.plan.parts import Conditions
 from kvscope.plan.policy import Overflow
-from kvscope.plan.repeats import Stopping
+from kvscope.plan.repeats import StoppingRule
 
 
-class Whole(Conditions, Protocol):
-    """An experiment, as rules see it."""
+class CompleteExperiment(Conditions, Protocol):
+    """The view of an experiment that rules get."""
 
     @property
     def device(self) -> Device:
@@ -24,21 +24,21 @@ class Whole(Conditions, Protocol):
         """The overflow policy."""
 
     @property
-    def stopping(self) -> Stopping:
-        """When its repeats end."""
+    def stopping(self) -> StoppingRule:
+        """The rule that ends its repeats."""
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         """Its parts by name."""
 
 
-def check(experiment: Whole) -> None:
+def check(experiment: CompleteExperiment) -> None:
     """Raise pydantic's error for the first rule that is broken."""
     for rule in RULES:
         rule(experiment)
 
 
-def _options_are_plain(experiment: Whole) -> None:
-    """The id is made of what JSON holds, whatever types a package gives to its settings."""
+def _options_are_plain(experiment: CompleteExperiment) -> None:
+    """An id hashes JSON, so all settings of an option must be representable in JSON."""
     for kind in registry.KINDS:
         for key, value in getattr(experiment, kind):
             try:
@@ -51,32 +51,33 @@ def _options_are_plain(experiment: Whole) -> None:
                 ) from None
 
 
-def _exactly_one_is_set(experiment: Whole) -> None:
+def _exactly_one_is_set(experiment: CompleteExperiment) -> None:
     for name, part in experiment:
         keys = getattr(part, "one_of", ())
         if keys and sum(getattr(part, key) is not None for key in keys) != 1:
-            told = (f"{name}.{key} ({_shown(getattr(part, key))})" for key in keys)
+            values = (f"{name}.{key} ({_or_null(getattr(part, key))})" for key in keys)
             raise impossible(
-                f"exactly one of {' and '.join(told)} must be set", *(f"{name}.{k}" for k in keys)
+                f"exactly one of {' and '.join(values)} must be set",
+                *(f"{name}.{k}" for k in keys),
             )
 
 
-def _options_work(experiment: Whole) -> None:
+def _options_work(experiment: CompleteExperiment) -> None:
     for kind in registry.KINDS:
         getattr(experiment, kind).check(experiment)
 
 
-def _no_prefix_caching(experiment: Whole) -> None:
+def _no_prefix_caching(experiment: CompleteExperiment) -> None:
     if experiment.cache.prefix_caching:
         raise impossible(
-            "cache.prefix_caching (true) must be false: with it, what a preempted request computes "
-            f"again depends on what others left behind, and the cost of overflow="
-            f"{experiment.overflow.name} cannot be told",
+            "cache.prefix_caching (true) must be false: with it, the tokens that a preempted "
+            f"request recomputes depend on other requests, and the cost of overflow="
+            f"{experiment.overflow.name} cannot be measured",
             "cache.prefix_caching",
         )
 
 
-def _tracing_has_kernels(experiment: Whole) -> None:
+def _tracing_has_kernels(experiment: CompleteExperiment) -> None:
     tracing, attention = experiment.tracing, experiment.engine.attention
     if tracing.name != "none" and attention != "instrumented":
         raise impossible(
@@ -87,7 +88,7 @@ def _tracing_has_kernels(experiment: Whole) -> None:
         )
 
 
-def _strides_suit_tracing(experiment: Whole) -> None:
+def _strides_suit_tracing(experiment: CompleteExperiment) -> None:
     tracing = experiment.tracing
     if tracing.name == "sampled":
         return
@@ -102,18 +103,18 @@ def _strides_suit_tracing(experiment: Whole) -> None:
             )
 
 
-def _buffer_has_a_part_for_each(experiment: Whole) -> None:
+def _buffer_has_a_part_for_each(experiment: CompleteExperiment) -> None:
     events, threads = experiment.tracing.buffer_events, experiment.device.threads
     if experiment.tracing.name != "none" and events < threads:
         raise impossible(
-            f"tracing.buffer_events ({events}) must be at least device.threads ({threads}): each "
-            "thread has a part of the buffer to itself",
+            f"tracing.buffer_events ({events}) must be at least device.threads ({threads}): the "
+            "buffer is divided among the threads",
             "tracing.buffer_events",
             "device.threads",
         )
 
 
-def _context_within_model(experiment: Whole) -> None:
+def _context_within_model(experiment: CompleteExperiment) -> None:
     length, most = experiment.engine.max_model_len, experiment.model.max_position_embeddings
     if length > most:
         raise impossible(
@@ -123,7 +124,7 @@ def _context_within_model(experiment: Whole) -> None:
         )
 
 
-def _one_request_fits_cache(experiment: Whole) -> None:
+def _one_request_fits_cache(experiment: CompleteExperiment) -> None:
     length, room = experiment.engine.max_model_len, experiment.cache_tokens
     if room < length:
         raise impossible(
@@ -135,7 +136,7 @@ def _one_request_fits_cache(experiment: Whole) -> None:
         )
 
 
-def _sequences_within_batch(experiment: Whole) -> None:
+def _sequences_within_batch(experiment: CompleteExperiment) -> None:
     engine = experiment.engine
     if engine.max_num_seqs > engine.max_num_batched_tokens:
         raise impossible(
@@ -146,7 +147,7 @@ def _sequences_within_batch(experiment: Whole) -> None:
         )
 
 
-def _repeats_in_order(experiment: Whole) -> None:
+def _repeats_in_order(experiment: CompleteExperiment) -> None:
     stopping = experiment.stopping
     if stopping.min > stopping.max:
         raise impossible(
@@ -156,11 +157,11 @@ def _repeats_in_order(experiment: Whole) -> None:
         )
 
 
-def _shown(value: object) -> object:
+def _or_null(value: object) -> object:
     return "null" if value is None else value
 
 
-RULES: tuple[Callable[[Whole], None], ...] = (
+RULES: tuple[Callable[[CompleteExperiment], None], ...] = (
     _options_are_plain,
     _exactly_one_is_set,
     _no_prefix_caching,

@@ -1,7 +1,7 @@
-"""The files an experiment's requests are made of: where they are, and what they hold.
+"""The files of a workload: their paths and the SHA-256 of their content.
 
-An experiment stores a file's path and the SHA-256 of its content. Its id covers the content and
-not the path, so that an edited file makes another experiment and a moved one does not.
+An experiment stores both. Its id depends on the content and not on the path: an edited file makes
+another experiment, a moved file does not.
 """
 
 import os
@@ -21,34 +21,36 @@ if TYPE_CHECKING:
 MAX_BYTES = 4 * 2**30
 
 
-class Place(NamedTuple):
-    """Where a value is written: in words, and the directory that a path there is relative to."""
+class Location(NamedTuple):
+    """The place of a value: in words, and the directory that a relative path refers to."""
 
     words: str
     directory: Path
 
 
-class Named(NamedTuple):
-    """A file that an experiment names: by which key, its path, the SHA-256 of its content."""
+class SourceFile(NamedTuple):
+    """A file of a workload: the key that names it, its path, the SHA-256 of its content."""
 
     key: str
     path: str
     sha256: str
 
 
-def named(workload: "Workload") -> list[Named]:
-    """The files of an experiment's workload."""
+def source_files(workload: "Workload") -> list[SourceFile]:
+    """The files that a workload's keys name."""
     files = ((k, getattr(workload, k), getattr(workload, h)) for k, h in workload.files.items())
-    return [Named(f"workload.{k}", path, sha256) for k, path, sha256 in files if path is not None]
+    return [
+        SourceFile(f"workload.{k}", path, sha256) for k, path, sha256 in files if path is not None
+    ]
 
 
-def filled(
-    workload: dict[str, Any], kind: "type[Workload]", place: Callable[[str], Place]
+def fill_in(
+    workload: dict[str, Any], kind: "type[Workload]", place: Callable[[str], Location]
 ) -> dict[str, Any]:
-    """The workload's values with paths as an experiment stores them, and hashes of the content.
+    """Return the values of a workload with normalized paths and the SHA-256 of each file.
 
-    `kind` is its class, and `place` tells where a key's value is written. BadInput if a file is
-    missing, or if its content is not what a hash that was given says.
+    `kind` is the workload's class; `place` maps a dotted key to the place of its value. BadInput if
+    a file is missing, or differs from a SHA-256 that the configuration gives.
     """
     for number, (key, digest) in enumerate(kind.files.items()):
         value, where = workload.get(key), place(f"workload.{key}")
@@ -59,7 +61,7 @@ def filled(
             )
         if not isinstance(value, str):
             continue  # null, or for the schema to refuse
-        path = _located(value, where)
+        path = _stored_path(value, where)
         remedy = "" if number else f"; it must name {kind.wanted}"
         sha256 = _sha256(path, f"workload.{key} is {value!r:.500} ({where.words})", remedy)
         given = workload.get(digest)
@@ -67,15 +69,15 @@ def filled(
             where = place(f"workload.{digest}")
             raise BadInput(
                 f"workload.{digest} is {given!r:.80} ({where.words}) but {path!r:.500} has "
-                f"{sha256}; leave it out, or bring back the file it was taken of"
+                f"{sha256}; leave it out, or restore the file that it belongs to"
             )
         workload = workload | {key: path, digest: sha256}
     return workload
 
 
 def verify(workload: "Workload") -> None:
-    """Raise BadInput unless every file of a planned workload is there and is what was planned."""
-    for key, path, sha256 in named(workload):
+    """Raise BadInput unless every file of a planned workload exists and is unchanged."""
+    for key, path, sha256 in source_files(workload):
         found = _sha256(path, f"{key} is {path!r}, as planned,")
         if found != sha256:
             raise BadInput(
@@ -84,16 +86,16 @@ def verify(workload: "Workload") -> None:
             )
 
 
-def unchanged(path: str, sha256: str) -> bool:
-    """Whether the file is there and has this content."""
+def is_unchanged(path: str, sha256: str) -> bool:
+    """Whether a file exists and its content has this SHA-256."""
     try:
         return _sha256(path, "") == sha256
     except BadInput:
         return False
 
 
-def _located(value: str, where: Place) -> str:
-    """The path an experiment stores: below the working directory relative to it, else absolute."""
+def _stored_path(value: str, where: Location) -> str:
+    """The stored path: relative if it is below the working directory, else absolute."""
     given = where.directory.absolute() / os.path.expanduser(value)
     try:
         path = given.parent.resolve() / given.name
@@ -112,7 +114,7 @@ def _sha256(path: str, what: str, remedy: str = "") -> str:
             raise BadInput(f"{what} but {path!r:.500} is no file")
         if status.st_size > MAX_BYTES:
             raise BadInput(f"{what} but {path!r:.500} is larger than {MAX_BYTES // 2**30} GiB")
-        return _content(os.path.abspath(path), status.st_mtime_ns, status.st_size)
+        return _cached_sha256(os.path.abspath(path), status.st_mtime_ns, status.st_size)
     except FileNotFoundError:
         raise BadInput(f"{what} but there is no file {path!r:.500}{remedy}") from None
     except OSError as error:
@@ -122,6 +124,6 @@ def _sha256(path: str, what: str, remedy: str = "") -> str:
 
 
 @lru_cache(maxsize=1024)
-def _content(path: str, mtime_ns: int, size: int) -> str:
-    """A thousand experiments read a file once, for as long as time and size stay the same."""
+def _cached_sha256(path: str, mtime_ns: int, size: int) -> str:
+    """SHA-256 of a file, cached by path, modification time and size."""
     return sha256_of(Path(path))

@@ -1,4 +1,4 @@
-"""What was run and on what: hardware, versions, settings, and where experiments differ in them."""
+"""The set-up: hardware, versions, settings, and which experiments differ in them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -10,14 +10,14 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope import tables
+from kvscope import results
 from kvscope.analyse.access import Trace, has_rows, trace_of
 from kvscope.oracle import Verdict
 from kvscope.plan.figures import Axes
 from kvscope.report.latencies import Latencies, latencies_of
 from kvscope.report.number import Number
 from kvscope.report.settings import flat, in_tokens, traits
-from kvscope.report.words import Shown
+from kvscope.report.words import Display
 from kvscope.runfile import COMPLETE
 
 MODELED = "modeled"
@@ -51,7 +51,6 @@ class Run:
     label: str
     varied: dict[str, Any]
     directory: Path
-    tables_directory: Path
     facts: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     grid: str = ""
@@ -89,10 +88,10 @@ class Run:
         """Numbers of the repeats that were recorded."""
         return [entry["repeat"] for entry in self.facts.get("clock", {}).get("repeats", [])]
 
-    @property
-    def block_size(self) -> int:
-        """Tokens a block holds."""
-        return int(self.facts["engine"]["block_size"])
+    @cached_property
+    def records(self) -> results.Run:
+        """Its tables."""
+        return results.Run(self.directory, facts=self.facts)
 
     @cached_property
     def _numbers(self) -> dict[str, Number]:
@@ -117,25 +116,13 @@ class Run:
         return found if found and has_rows(found.path) else None
 
     @cached_property
-    def _steps(self) -> pd.DataFrame:
-        return tables.read(tables.STEPS, self.directory / "steps.parquet")
-
-    def requests(self) -> pd.DataFrame:
-        """Its `requests` table."""
-        return tables.read(tables.REQUESTS, self.directory / "requests.parquet")
-
-    @cached_property
     def latencies(self) -> Latencies:
         """Latencies of its requests, of all repeats."""
-        return latencies_of(self.requests())
-
-    @cached_property
-    def _preemptions(self) -> pd.DataFrame:
-        return tables.read(tables.PREEMPTIONS, self.directory / "preemptions.parquet")
+        return latencies_of(self.records.requests)
 
     def steps(self, repeat: int) -> pd.DataFrame:
         """The forward passes of one repeat, in order."""
-        steps = self._steps
+        steps = self.records.steps
         return steps[steps["repeat"] == repeat].sort_values("step", ignore_index=True)
 
     @cached_property
@@ -150,12 +137,12 @@ class Run:
 
     def preemptions(self, repeat: int) -> pd.DataFrame:
         """The preemptions and resumptions of one repeat, in order."""
-        found = self._preemptions
+        found = self.records.preemptions
         return found[found["repeat"] == repeat].reset_index(drop=True)
 
 
 @dataclass(frozen=True)
-class Asked:
+class FigureRequest:
     """A figure that a study asks for, with the axes that it declares for it, if any."""
 
     name: str
@@ -171,7 +158,7 @@ class StudyData:
     description: str
     keys: tuple[str, ...]
     runs: tuple[Run, ...]
-    figures: tuple[Asked, ...] = ()
+    figures: tuple[FigureRequest, ...] = ()
     planned: bool = True  # False for runs that were given by their directories
     base: str | None = None  # the study that `overrides` vary; None for the defaults
     overrides: tuple[str, ...] = ()
@@ -231,7 +218,7 @@ def _names(joined: str) -> list[str]:
     return [name for name in joined.split(";") if name]
 
 
-def of_interest(shown: Shown, runs: Iterable[Run]) -> bool:
+def of_interest(shown: Display, runs: Iterable[Run]) -> bool:
     """Whether one of the runs has the metric, and if it does not always matter, not as 0."""
     values = (run.number(shown.metric).value for run in runs)
     return any(not math.isnan(value) and (shown.always or value != 0) for value in values)

@@ -2,12 +2,15 @@
 
 import base64
 import os
+import re
+import zlib
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import orjson
 import vl_convert
@@ -18,8 +21,11 @@ from kvscope.report import theme
 from kvscope.report.figures.figure import Drawing, Spec
 
 PNG_SCALE = 2.0  # 192 dots an inch
-MOST_SVG = 300_000  # bytes in a page; of more marks it has pixels
-PAGE_SCALE = 1.3
+LARGE_SVG = 100_000  # bytes; above it, a PNG of 96 dots an inch may be smaller
+# What an image needs no longer once it is drawn: roles and labels of its marks.
+_UNSEEN = re.compile(r' (?:aria-[a-z]+|role|pointer-events)="[^"]*"')
+_AS_IT_IS = " <>/='():;,+-.!?*@_$[]|"  # characters of a data URL that need no escape
+_LONG_NUMBER = re.compile(r"-?\d+\.\d{3,}(?:e-?\d+)?")
 
 
 @dataclass(frozen=True)
@@ -38,14 +44,24 @@ class Printed:
 
     @property
     def url(self) -> str:
-        """A data URL: of the SVG, or of pixels where that is too large for a page."""
-        kind, content = "svg+xml", self.svg.encode()
-        if len(content) > MOST_SVG:
-            kind, content = "png", vl_convert.svg_to_png(self.svg, scale=PAGE_SCALE)
-        return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+        """A data URL for the page: the SVG, to a tenth of a pixel, or a PNG if that is smaller.
+
+        It has no character that HTML reserves in a double-quoted attribute.
+        """
+        small = _LONG_NUMBER.sub(_tenth, _UNSEEN.sub("", self.svg))
+        text = small.replace("'", "&apos;").replace('"', "'")
+        url = f"data:image/svg+xml,{quote(text, safe=_AS_IT_IS)}"
+        if len(small) <= LARGE_SVG:
+            return url
+        png = f"data:image/png;base64,{_base64(vl_convert.svg_to_png(small, scale=1))}"
+        return min(url, png, key=len)
 
 
-def printed(drawing: Drawing) -> Printed:
+def _tenth(number: re.Match[str]) -> str:
+    return f"{float(number[0]):.1f}".removesuffix(".0")
+
+
+def print_figure(drawing: Drawing) -> Printed:
     """The first view on white paper."""
     image = svg(drawing)
     return Printed(image, vl_convert.svg_to_pdf(image), vl_convert.svg_to_png(image, PNG_SCALE))
@@ -59,6 +75,15 @@ def svg(drawing: Drawing) -> str:
     spec["config"] = theme.config(background="white")
     image: str = vl_convert.vegalite_to_svg(_json(spec))
     return image
+
+
+def pack(text: str) -> str:
+    """Text for a script element of the page: compressed (zlib), then base64."""
+    return _base64(zlib.compress(text.encode(), 9))
+
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()
 
 
 def for_page(drawing: Drawing) -> str:

@@ -1,6 +1,6 @@
-"""From what the kernels recorded to `kernel_events.jsonl.zst`: one JSON object a (pass, layer).
+"""Writes the kernels' records to `kernel_events.jsonl.zst`: one JSON object per (pass, layer).
 
-Done between repeats, while no pass is timed. docs/TRACE_SPEC.md defines the object.
+This is done between repeats, when nothing is timed. docs/TRACE_SPEC.md defines the object.
 """
 
 from collections.abc import Iterator
@@ -11,12 +11,13 @@ from typing import Any
 import orjson
 import zstandard
 
-from kvscope.engine.attention.clock import Sample
+from kvscope.engine.attention.clock import ClockSample
 from kvscope.engine.attention.tracer import TracedPass, Tracer
 from kvscope.engine.recording import PassRecord, Recording
 from kvscope.events import FLUSH_VERSION
+from kvscope.passes import phase_of_requests
 from kvscope.plan.experiment import Experiment
-from kvscope.run.recorder import Repeat, external_id
+from kvscope.run.recorder import RepeatTables, external_id
 from kvscope.runfile import KERNEL_EVENTS
 
 COMPRESSION_LEVEL = 3
@@ -25,18 +26,21 @@ OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
 
 
 class KernelEvents:
-    """A run's KV events: writes those of each repeat and counts them; none without a tracer."""
+    """Writes and counts a run's KV events, repeat by repeat; does nothing without a tracer."""
 
     def __init__(self, experiment: Experiment, tracer: Tracer | None, directory: Path) -> None:
         self.tracing, self.block_size = experiment.tracing, experiment.cache.block_size
         self.tracer = tracer
         self.path = directory / KERNEL_EVENTS
-        self.samples: list[Sample] = []  # of the tracer's clock
+        self.samples: list[ClockSample] = []  # of the tracer's clock
         self.events = self.dropped = self.passes = 0
 
     @contextmanager
-    def recorded(self) -> Iterator[None]:
-        """Keep the events of the passes inside until the next time; read clocks at both ends."""
+    def record(self) -> Iterator[None]:
+        """Within the context, trace KV events; sample the clocks at both ends.
+
+        The events can be written until the next call.
+        """
         if self.tracer is None:
             yield
             return
@@ -47,7 +51,7 @@ class KernelEvents:
         finally:
             self.samples.append(self.tracer.clock.sample())
 
-    def write(self, number: int, recording: Recording, repeat: Repeat) -> None:
+    def write(self, number: int, recording: Recording, repeat: RepeatTables) -> None:
         """Append a repeat's events to the file."""
         if self.tracer is None:
             return
@@ -59,7 +63,7 @@ class KernelEvents:
         ):
             self.tracer.finish()
             for traced in self.tracer.passes:
-                batch = described(recording.passes[traced.step], rows[traced.step])
+                batch = describe_batch(recording.passes[traced.step], rows[traced.step])
                 batch |= {"repeat": number, "step": traced.step, "block_size": self.block_size}
                 for flush in self.flushes(self.tracer, traced, batch):
                     out.write(orjson.dumps(flush, option=OPTIONS))
@@ -81,7 +85,7 @@ class KernelEvents:
             yield head | batch | recorded
 
     def facts(self, start_ns: int) -> dict[str, Any]:
-        """What run.json says of the tracing; `start_ns` is the run's start, host monotonic."""
+        """The entry `tracing` of run.json; `start_ns` is the run's start on the host's clock."""
         if self.tracer is None or not self.samples:
             return {}
         return {
@@ -100,16 +104,15 @@ class KernelEvents:
         }
 
 
-def described(record: PassRecord, rows: Any) -> dict[str, Any]:
-    """The batch of a pass, by row: what the kernels cannot know, from the scheduler."""
+def describe_batch(record: PassRecord, rows: Any) -> dict[str, Any]:
+    """The batch of a pass row by row, from the scheduler's records: kernels do not know it."""
     assert record.block_tables is not None
     by_request = rows.set_index("request_id")
     internal = record.output.req_ids
     requests = [external_id(name) for name in internal]
     here = by_request.loc[requests]
-    phases = set(here["phase"])
     return {
-        "phase": phases.pop() if len(phases) == 1 else "mixed",
+        "phase": phase_of_requests(here["phase"]),
         "requests": requests,
         "phases": here["phase"].tolist(),
         "context_tokens": here["context_tokens"].tolist(),

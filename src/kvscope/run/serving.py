@@ -1,4 +1,4 @@
-"""Serving a request list once: requests arrive, wait, are served, or are aborted."""
+"""Serves a request list once; requests may arrive over time and may be aborted."""
 
 import hashlib
 from collections import deque
@@ -12,7 +12,7 @@ import pandas as pd
 from kvscope import tables
 from kvscope.engine.clock import Clock
 from kvscope.run.progress import Progress
-from kvscope.run.recorder import NANOSECONDS, Repeat
+from kvscope.run.recorder import NANOSECONDS, RepeatTables
 from kvscope.workload.requests import Request
 
 if TYPE_CHECKING:
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Served:
-    """What became of a request list: output token ids, and when requests were aborted."""
+class ServingResult:
+    """The result of serving a request list: output token ids, and times of aborts."""
 
     clock: Clock
     origin_ns: int
-    duration_s: float = 0.0  # from there to the end of the last request
+    duration_s: float = 0.0  # from origin_ns to the end of the last request
     outputs: dict[str, list[int]] = field(default_factory=dict)
     aborted_s: dict[str, float] = field(default_factory=dict)
 
@@ -39,23 +39,23 @@ def serve(
     requests: Sequence[Request],
     progress: Progress,
     timeout_s: float | None = None,
-) -> Served:
+) -> ServingResult:
     """Serve the requests once.
 
-    A request is handed over when it arrives, or as soon after as the pass under way ends; its
-    time to first token counts from its arrival. With `timeout_s`, a request that is not finished
-    so long after its arrival is aborted as soon as the pass under way ends.
+    A request is submitted at its arrival, or when the forward pass at that time ends; its time to
+    first token counts from its arrival. With `timeout_s`, a request that is not finished this long
+    after its arrival is aborted when the current pass ends.
     """
     upcoming = deque(sorted(requests, key=lambda r: r.arrival_s))
     clock = engine.platform.clock
-    served = Served(clock, clock.now_ns())
+    served = ServingResult(clock, clock.now_ns())
     unfinished: dict[str, Request] = {}
     while upcoming or engine.vllm.has_unfinished_requests():
         now_s = served.now_s()
         while upcoming and upcoming[0].arrival_s <= now_s:
             request = upcoming.popleft()
             unfinished[request.request_id] = request
-            hand_over(engine, request)
+            submit(engine, request)
         if not engine.vllm.has_unfinished_requests():
             clock.wait(max(0.0, upcoming[0].arrival_s - now_s))
             continue
@@ -65,13 +65,13 @@ def serve(
                 served.outputs[output.request_id] = list(output.outputs[0].token_ids)
                 progress.advance(len(served.outputs[output.request_id]))
         if timeout_s is not None:
-            give_up(engine, unfinished, served, timeout_s)
+            abort_late(engine, unfinished, served, timeout_s)
     served.duration_s = served.now_s()
     return served
 
 
-def hand_over(engine: "Engine", request: Request) -> None:
-    """Give vLLM a request, to be answered greedily with exactly its number of tokens."""
+def submit(engine: "Engine", request: Request) -> None:
+    """Submit a request to vLLM, with greedy sampling and an exact number of output tokens."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
@@ -88,10 +88,10 @@ def hand_over(engine: "Engine", request: Request) -> None:
     )
 
 
-def give_up(
-    engine: "Engine", unfinished: dict[str, Request], served: Served, timeout_s: float
+def abort_late(
+    engine: "Engine", unfinished: dict[str, Request], served: ServingResult, timeout_s: float
 ) -> None:
-    """Abort the requests whose time is over, wherever they are: running, waiting, swapped out."""
+    """Abort the requests beyond the timeout, whether running, waiting or swapped out."""
     now_s = served.now_s()
     late = [name for name, r in unfinished.items() if now_s - r.arrival_s > timeout_s]
     if late:
@@ -101,8 +101,8 @@ def give_up(
         served.aborted_s[name] = now_s
 
 
-def outcome(
-    repeat: Repeat, number: int, requests: Sequence[Request], served: Served
+def requests_table(
+    repeat: RepeatTables, number: int, requests: Sequence[Request], served: ServingResult
 ) -> pd.DataFrame:
     """The `requests` table of one repeat."""
     rows = []

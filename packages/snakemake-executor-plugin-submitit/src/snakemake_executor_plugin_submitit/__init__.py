@@ -126,7 +126,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         expected_s = min(timeout_s, float(job.resources.get("expected_s", timeout_s)))
         return Member(
             key=key,
-            name=f"{job.name} {job.jobid}",
+            name=name_of(job),
             command=f"exec /bin/bash {shlex.quote(str(script))}",
             cwd=str(self.workflow.workdir_init),
             expected_s=expected_s,
@@ -222,6 +222,13 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
             self.wait = False
         self.wait_thread.join()
         self.controller.close()
+
+
+def name_of(job: JobExecutorInterface) -> str:
+    """A job for people: its rule or group, and the wildcards of its first job."""
+    first = next(iter(job.jobs)) if job.is_group() else job
+    words = [str(value) for value in first.wildcards]
+    return " ".join([job.name, *words])
 
 
 def key_of(job: JobExecutorInterface) -> str:

@@ -282,7 +282,10 @@ def member_environment(
 ) -> dict[str, str]:
     """The member's environment: its GPUs, its pack, and no variable of a launcher's."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN)}
+    # A batch system starts with a bare PATH: the programs beside this Python are the first in it.
+    programs = [str(Path(sys.executable).parent), kept.get("PATH", os.defpath)]
     return kept | {
+        "PATH": os.pathsep.join(programs),
         "CUDA_VISIBLE_DEVICES": start.gpu,
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "TMPDIR": temporary,

@@ -1,4 +1,4 @@
-"""The clock that kernels stamp events with, and how it relates to the host's clock."""
+"""The clock that kernels stamp events with, and its calibration against the host's clock."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -10,8 +10,8 @@ TRIES = 50  # of one sample
 
 
 @dataclass(frozen=True)
-class Sample:
-    """One instant on both clocks, and how far apart they may have been read."""
+class ClockSample:
+    """One instant on both clocks, with the uncertainty of reading them at the same time."""
 
     ticks: int
     host_ns: int  # host monotonic clock
@@ -31,18 +31,18 @@ class TickClock(ABC):
     def resolution_ns(self, ns_per_tick: float) -> float:
         """The step between readings."""
 
-    def sample(self) -> Sample:
-        """One instant on both clocks: the closest of some tries."""
+    def sample(self) -> ClockSample:
+        """Read both clocks TRIES times; returns the reading with the least uncertainty."""
         tries = []
         for _ in range(TRIES):
             before = perf_counter_ns()
             seen = self.read()
             after = perf_counter_ns()
-            tries.append(Sample(int(seen), (before + after) // 2, -(-(after - before) // 2)))
+            tries.append(ClockSample(int(seen), (before + after) // 2, -(-(after - before) // 2)))
         return min(tries, key=lambda one: one.uncertainty_ns)
 
-    def facts(self, samples: Sequence[Sample], start_ns: int) -> dict[str, Any]:
-        """The clock as run.json has it; `start_ns` is the run's start on the host's clock."""
+    def facts(self, samples: Sequence[ClockSample], start_ns: int) -> dict[str, Any]:
+        """The entry of run.json; `start_ns` is the run's start on the host's clock."""
         first, last = samples[0], samples[-1] if len(samples) > 1 else self.sample()
         ns_per_tick = (last.host_ns - first.host_ns) / (last.ticks - first.ticks)
         return {

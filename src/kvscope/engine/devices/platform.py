@@ -1,4 +1,4 @@
-"""What a device is to an engine, and to the process that runs it."""
+"""The engine's view of a device, and that of the process that runs the engine."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
 
 class Platform:
-    """A device of one engine. Its module is imported where vLLM is not: vLLM only in methods.
+    """A device of one engine. vLLM is imported inside of methods only.
 
-    `backends` has kvscope's own attention by engine.attention, registered with vLLM in place of
-    its backend `slot`. Of copies that are `awaited` the host sees how long they take.
+    `backends` maps engine.attention to the class of kvscope's attention, which is registered with
+    vLLM in place of its backend `slot`. `awaited` is true if a copy ends before the call returns,
+    so that the host can time it.
     """
 
     time_source: ClassVar[str] = MEASURED
@@ -32,23 +33,23 @@ class Platform:
 
     @property
     def backend(self) -> str | None:
-        """The class of kvscope's own attention that the experiment takes; None of vLLM's."""
+        """The class of kvscope's attention that the experiment uses; None for vLLM's attention."""
         return self.backends.get(self.experiment.engine.attention)
 
     def environment(self) -> dict[str, str]:
-        """Variables of the process that runs the engine, beside those of every run."""
+        """Additional environment variables of the process that runs the engine."""
         return {}
 
     def engine_arguments(self) -> dict[str, Any]:
-        """What it adds to vLLM's `EngineArgs`."""
+        """Additional arguments for vLLM's `EngineArgs`."""
         return {}
 
     def tracer(self, directory: Path) -> "Tracer":
-        """The tracer of KV events; a file in `directory` takes them as they come."""
+        """Make the tracer of KV events, with a temporary file in `directory`."""
         raise NotImplementedError
 
     def timed(self, copy: Callable[[], None]) -> Callable[[], float]:
-        """Run a copy; returns what tells its seconds once the pass is over."""
+        """Run a copy; returns a function that gives its seconds once the pass is over."""
         start_ns = self.clock.now_ns()
         copy()
         duration_s = (self.clock.now_ns() - start_ns) * 1e-9

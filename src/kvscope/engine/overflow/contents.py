@@ -1,7 +1,7 @@
-"""What a request's blocks hold, to compare what was swapped out with what came back.
+"""Digests of the contents of blocks, to compare swapped-out blocks with those swapped in.
 
-Which blocks a request has is asked of vLLM's scheduler, and their contents are read by indexing
-each layer's cache: nothing is known of how blocks are chosen and copied.
+The blocks of a request come from vLLM's scheduler and their contents from indexing each layer's
+cache, independently of the code that selects and copies blocks.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,10 +15,10 @@ Content = dict[str, list[bytes]]  # of each layer, a digest of each block
 
 
 class SwapChecks(Comparisons):
-    """Remembers what requests had when they were preempted, until they run again.
+    """Keeps digests of preempted requests' blocks and compares them when the requests resume.
 
-    `layers` are the caches, a tensor (blocks, …) of each layer; `blocks_of` tells the blocks that a
-    request has now, in order.
+    `layers` has the cache of each layer, a tensor (blocks, …); `blocks_of` returns the current
+    blocks of a request, in order.
     """
 
     def __init__(
@@ -28,23 +28,23 @@ class SwapChecks(Comparisons):
         self._layers, self._blocks_of = layers, blocks_of
         self._away: dict[str, Content] = {}
 
-    def leaves(self, request_id: str, count: int) -> None:
-        """A request is about to lose its blocks, of which the first `count` are kept."""
+    def record_swap_out(self, request_id: str, count: int) -> None:
+        """Read the first `count` blocks of a request before it is swapped out."""
         blocks = self._blocks_of(request_id)[:count]
-        self._away[request_id] = content(self._layers, blocks)
+        self._away[request_id] = read_content(self._layers, blocks)
 
-    def runs(self, request_ids: Collection[str]) -> None:
-        """A forward pass begins: those of its requests that were away have to be as they were."""
+    def compare_resumed(self, request_ids: Collection[str]) -> None:
+        """Compare the blocks of resumed requests; called when a forward pass begins."""
         for request_id in self._away.keys() & request_ids:
             before = self._away.pop(request_id)
             count = max(map(len, before.values()))
             blocks = self._blocks_of(request_id)[:count]
-            difference = different(before, content(self._layers, blocks))
+            difference = describe_difference(before, read_content(self._layers, blocks))
             self.add(not difference, f"request {request_id}: {difference}")
 
 
-def content(layers: Mapping[str, torch.Tensor], blocks: Sequence[int]) -> Content:
-    """What these blocks hold; each layer's cache is a tensor (blocks, …)."""
+def read_content(layers: Mapping[str, torch.Tensor], blocks: Sequence[int]) -> Content:
+    """SHA-256 digests of these blocks in each layer, whose cache is a tensor (blocks, …)."""
     return {
         name: [sha256(_bytes(cache[block])).digest() for block in blocks]
         for name, cache in layers.items()
@@ -55,8 +55,8 @@ def _bytes(block: torch.Tensor) -> bytes:
     return bytes(block.contiguous().view(torch.uint8).cpu().numpy())
 
 
-def different(before: Content, after: Content) -> str:
-    """In what two contents differ, in words; empty if in nothing."""
+def describe_difference(before: Content, after: Content) -> str:
+    """The first difference between two contents, in words; '' if they are equal."""
     for name, blocks in before.items():
         found = after.get(name, [])
         if len(found) != len(blocks):

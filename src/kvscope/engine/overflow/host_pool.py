@@ -1,11 +1,11 @@
-"""Who holds which blocks of the host pool."""
+"""The allocation of the host pool's blocks."""
 
 import heapq
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Held:
+class HostAllocation:
     """A swapped-out request: tokens whose K and V are kept, and the host blocks they are in."""
 
     tokens: int
@@ -19,7 +19,7 @@ class HostPool:
         self.size = size
         self._untouched = 0  # this block and those after it were never held
         self._returned: list[int] = []  # a heap: low numbers first keeps a request's blocks close
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, HostAllocation] = {}
 
     @property
     def used(self) -> int:
@@ -29,23 +29,23 @@ class HostPool:
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._held
 
-    def hold(self, request_id: str, tokens: int, count: int) -> Held | None:
-        """Give a request `count` blocks; None, and nothing given, if that many are not free."""
+    def allocate(self, request_id: str, tokens: int, count: int) -> HostAllocation | None:
+        """Allocate `count` blocks to a request; None if fewer are free."""
         if count > self.size - self.used:
             return None
         blocks = tuple(self._next() for _ in range(count))
-        self._held[request_id] = Held(tokens, blocks)
+        self._held[request_id] = HostAllocation(tokens, blocks)
         return self._held[request_id]
 
-    def held(self, request_id: str) -> Held | None:
-        """What a request holds; None if nothing."""
+    def allocation(self, request_id: str) -> HostAllocation | None:
+        """The allocation of a request; None without one."""
         return self._held.get(request_id)
 
-    def release(self, request_id: str) -> Held | None:
-        """Take a request's blocks back; returns what it held.
+    def release(self, request_id: str) -> HostAllocation | None:
+        """Free a request's blocks; returns its allocation, or None without one.
 
-        The data stay in place until the blocks are held again. That is in a later schedule, and
-        its copies follow those of this one: vLLM admits no request while it preempts.
+        The data stay valid until the blocks are allocated again. That happens in a later schedule,
+        whose copies follow those of this one: vLLM admits no request while it preempts.
         """
         held = self._held.pop(request_id, None)
         for block in held.blocks if held else ():

@@ -1,4 +1,4 @@
-"""How long blocks lie untouched between bursts of accesses, and how far apart reuses are."""
+"""How long blocks are idle between bursts of accesses, and their reuse distances."""
 
 import math
 from collections.abc import Callable
@@ -6,19 +6,19 @@ from functools import lru_cache
 
 import pandas as pd
 
-from kvscope.actions import copies
+from kvscope.actions import copies_blocks
 from kvscope.analyse.access import Trace
 from kvscope.analyse.events import read_events
 from kvscope.analyse.reuse import Reuses, reuses_of
 from kvscope.report.data import Run, StudyData
-from kvscope.report.figures.accesses import traced
+from kvscope.report.figures.accesses import traced_runs
 from kvscope.report.figures.distribution import Distribution, distribution
 from kvscope.report.figures.figure import Drawing, Figure, number, text
 from kvscope.report.figures.lines import Lines, lines_drawing
 
 MOST_LINES = 8
 MILLISECOND = 1e-6
-IDLE, DISTANCE = "time a block lies untouched (ms)", "other blocks used in between (layer by layer)"
+IDLE, DISTANCE = "idle time of a block (ms)", "other blocks used in between (layer by layer)"
 SHARE = "share of reuses at or below (%)"
 SWAPPED_IN = {
     "data": {"name": "swaps"},
@@ -37,7 +37,7 @@ def reuses(trace: Trace) -> Reuses:
 
 def shown(study: StudyData) -> list[tuple[Run, Trace]]:
     """The first experiments whose every pass was traced, each with its first repeat's trace."""
-    runs = [(run, run.trace.of_repeat(run.repeats[0])) for run in traced(study) if run.trace]
+    runs = [(run, run.trace.of_repeat(run.repeats[0])) for run in traced_runs(study) if run.trace]
     return [(run, trace) for run, trace in runs if trace.all_passes][:MOST_LINES]
 
 
@@ -54,7 +54,7 @@ def distance(trace: Trace) -> Distribution | None:
 def swap_in_ms(run: Run) -> float:
     """Device time to copy one block, all its layers, back from the host; NaN if none was."""
     rows = run.preemptions(run.repeats[0])
-    rows = rows[(rows["event"] == "resume") & (copies(rows["policy"]))]
+    rows = rows[(rows["event"] == "resume") & (copies_blocks(rows["policy"]))]
     blocks, seconds = float(rows["blocks"].sum()), float(rows["swap_in_s"].sum())
     return 1e3 * seconds / blocks if blocks and seconds else math.nan
 
@@ -90,11 +90,11 @@ def _swaps(study: StudyData) -> pd.DataFrame:
 
 FIGURE = Figure(
     "access_gaps",
-    "How long blocks lie untouched",
-    "A block of one layer lies untouched from the end of the last access of one forward pass to "
-    "the first access of the next pass that uses it: time in which it could be elsewhere. Its "
-    "reuse distance is the number of other blocks, counted layer by layer, that were accessed in "
-    f"between. First repeat of the first {MOST_LINES} experiments that trace every pass; dotted: "
-    "the time to copy one block, all its layers, back from the host, where the experiment swaps.",
+    "Idle time and reuse distance of blocks",
+    "A block of one layer is idle from the end of its last access in one forward pass to its first "
+    "access in the next pass that uses it; during that time it could be swapped out. Its reuse "
+    "distance is the number of other blocks, counted layer by layer, accessed in between. First "
+    f"repeat of the first {MOST_LINES} experiments that trace every pass. Dotted: the time to copy "
+    "one block, all its layers, back from the host, where the experiment swaps.",
     draw,
 )

@@ -1,4 +1,4 @@
-"""How batching strategies fill the first forward passes: the tokens of each, and their window."""
+"""Tokens in the first forward passes by batching strategy, beside the limit of a pass."""
 
 import pandas as pd
 

@@ -1,5 +1,6 @@
 """This machine: a pack is a process. Its id is `PID-START`, which no later process has."""
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -70,6 +71,14 @@ class Local(Scheduler):
         for job in job_ids:
             if process := _process(job):
                 process.send_signal(signal.SIGTERM)
+
+
+def gpus() -> int:
+    """The GPUs of this machine that nvidia-smi names."""
+    if not shutil.which("nvidia-smi"):
+        return 0
+    done = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True)
+    return sum(line.startswith("GPU ") for line in done.stdout.splitlines())
 
 
 def _id(process: psutil.Process) -> str:

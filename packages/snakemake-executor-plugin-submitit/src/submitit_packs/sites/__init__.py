@@ -15,7 +15,7 @@ import yaml
 from submitit_packs.errors import BadSettings
 
 SHIPPED = Path(__file__).parent
-ASK = "ask"  # in place of queues: they are asked of the batch system
+ASK = "ask"  # in place of queues or GPUs: the batch system or the machine is asked
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,10 @@ def load(name: str) -> Site:
 def _site(plain: dict[str, Any]) -> Site:
     plain = dict(plain)
     scheduler, queues = plain["scheduler"], plain.pop("queues", [])
+    if plain.get("gpus_per_node") == ASK:
+        from submitit_packs.schedulers import local
+
+        plain["gpus_per_node"] = local.gpus()
     if queues == ASK:
         from submitit_packs.schedulers import slurm
 

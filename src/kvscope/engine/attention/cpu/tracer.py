@@ -1,4 +1,4 @@
-"""Tracing on a CPU: each thread writes events to a segment of its own."""
+"""Tracing on a CPU: each thread writes events to its own segment."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kvscope.engine.attention.clock import TickClock
-from kvscope.engine.attention.cpu.buffer import DROPPED, USED, Buffer, Counts, Segments
+from kvscope.engine.attention.cpu.buffer import DROPPED, USED, Counts, CpuBuffer, CpuSegments
 from kvscope.engine.attention.flush import Column, Launch
 from kvscope.engine.attention.tracer import TracedPass, Tracer
 from kvscope.events import RECORD
@@ -34,12 +34,12 @@ class CpuTracer(Tracer):
         self, experiment: Experiment, clock: TickClock, directory: Path, threads: int
     ) -> None:
         most_events = experiment.tracing.buffer_events
-        buffers = [Buffer(threads, most_events) for _ in range(BUFFERS)]
+        buffers = [CpuBuffer(threads, most_events) for _ in range(BUFFERS)]
         super().__init__(experiment, clock, directory, buffers, threads)
         self._counts = buffers[0].counts()  # when the last kernel ended
 
     def open_pass(self, tile_tokens: int, pieces: int, reads: int) -> None:
-        """Make room for a pass that writes so many pieces and reads so many blocks a KV head."""
+        """Make room for a pass with `pieces` to write and `reads` blocks to read per KV head."""
         self.tile_tokens = tile_tokens
         if self._step is None:
             return
@@ -54,14 +54,14 @@ class CpuTracer(Tracer):
         self._buffer.passes.append(self._pass)
         self._counts = self._buffer.counts()
 
-    def segments(self, layer: int) -> Segments | None:
-        """Where a layer's kernels write their events; None if they are not traced."""
+    def segments(self, layer: int) -> CpuSegments | None:
+        """The segments for a layer's kernels; None if the layer is not traced."""
         if self._pass is None or layer % self.layer_stride:
             return None
-        return Segments(self._buffer.segments, self._buffer.counters, layer, self.head_stride)
+        return CpuSegments(self._buffer.segments, self._buffer.counters, layer, self.head_stride)
 
     def note(self, layer: int, kernel: str, start_ticks: int, end_ticks: int) -> None:
-        """A traced kernel has run."""
+        """Record the times of a traced kernel."""
         assert self._pass is not None
         before, self._counts = self._counts, self._buffer.counts()
         ran = TracedKernel(layer, kernel, start_ticks, end_ticks, before, self._counts)
