@@ -229,12 +229,20 @@ def _add_run(commands: Commands) -> None:
         "-m",
         "--multirun",
         action="store_true",
-        help="run every experiment of a grid, one after the other (Snakemake runs all stages)",
+        help="run every experiment of a grid, one after the other, modeled ones in one process "
+        "(Snakemake runs all stages)",
+    )
+    parser.add_argument(
+        "--tables",
+        action="store_true",
+        help="with --multirun of modeled experiments: collect and analyse each as well",
     )
     _add_config(parser)
 
 
 def _run(given: argparse.Namespace) -> int:
+    from kvscope import batch
+
     experiments = _experiments(given.experiment, given.config_dir)
     if len(experiments) != 1 and not given.multirun:
         raise BadInput(
@@ -247,6 +255,12 @@ def _run(given: argparse.Namespace) -> int:
             "run --multirun: --out names the directory of one run; leave it out, and each run is "
             "written to results/experiments/<id>"
         )
+    if batch.fits(experiments):
+        places = [experiment_directory(RESULTS, e.id) for e in experiments]
+        pairs = zip(experiments, places, strict=True)
+        return batch.run_together([batch.Job(*pair, given.force, given.tables) for pair in pairs])
+    if given.tables:
+        raise BadInput("run --tables: takes several experiments of device=modeled, and --multirun")
     failed = [e.id for e in experiments if not _measure(e, given)]
     if failed:
         raise KvscopeError(f"{len(failed)} of {len(experiments)} failed: {', '.join(failed)}")
@@ -271,8 +285,8 @@ def _measure(experiment: Experiment, given: argparse.Namespace) -> bool:
 def _experiments(words: list[str], config_dir: Path) -> list[Experiment]:
     from kvscope.plan import experiment, grid
 
-    if len(words) == 1 and words[0].endswith((".yaml", ".yml")):
-        return [experiment.load(Path(words[0]))]
+    if all(word.endswith((".yaml", ".yml")) and "=" not in word for word in words):
+        return [experiment.load(Path(word)) for word in words]
     study, overrides = grid.split_study(words)
     return [planned.experiment for planned in grid.expand(study, overrides, config_dir).experiments]
 
@@ -639,19 +653,19 @@ def _add_check(commands: Commands) -> None:
 
 
 def _check(given: argparse.Namespace) -> int:
-    from kvscope.analyse.check import checked
-    from kvscope.analyse.checklist import counted, lines
+    from kvscope.analyse.check import inspect_run
+    from kvscope.analyse.checklist import format_lines, summary
 
     complaints = 0
     for run in given.runs:
-        found = checked(run)
+        found = inspect_run(run)
         complaints += len(found.complaints)
         for complaint in found.complaints:
             print(f"kvscope: {complaint}", file=sys.stderr)
         if found.verdicts:
-            print(f"{run}: {counted(found.verdicts)}")
+            print(f"{run}: {summary(found.verdicts)}")
             if not given.brief:
-                print("\n".join(lines(found.verdicts)))
+                print("\n".join(format_lines(found.verdicts)))
     return EXIT_FAILED if complaints else EXIT_DONE
 
 

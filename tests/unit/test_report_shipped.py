@@ -8,7 +8,7 @@ import pytest
 
 from kvscope import tables
 from kvscope.analyse.metrics import METRICS
-from kvscope.analyse.study_metrics import Analysed, with_study_metrics
+from kvscope.analyse.study_metrics import ExperimentMetrics, add_study_metrics
 from kvscope.plan import documents, layers
 from kvscope.plan.experiment import dump
 from kvscope.plan.grid import PlannedExperiment, expand
@@ -63,7 +63,7 @@ def study(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     plan = expand(request.param, [], layers.SHIPPED_CONFIG)
     directory = tmp_path_factory.mktemp("run")
     runs = [invented(n, planned, directory) for n, planned in enumerate(plan.experiments)]
-    extended = with_study_metrics([Analysed(run.settings, run.metrics) for run in runs])
+    extended = add_study_metrics([ExperimentMetrics(run.settings, run.metrics) for run in runs])
     return StudyData(
         request.param,
         plan.title,

@@ -9,7 +9,7 @@ from typing import Any
 
 from kvscope import accounts, results, runfile, tables
 from kvscope.accounts import ANALYSED, COLLECTED
-from kvscope.analyse.study_metrics import Analysed, with_study_metrics
+from kvscope.analyse.study_metrics import ExperimentMetrics, add_study_metrics
 from kvscope.errors import BadInput
 from kvscope.layout import experiment_directory
 from kvscope.oracle import Verdict
@@ -126,13 +126,15 @@ def experiment_id_of(directory: Path) -> str:
 
 
 def compare_runs(runs: Sequence[Run]) -> tuple[Run, ...]:
-    """The runs of one study: held against one another, named by what sets them apart.
+    """The runs of one study: compared with one another, and labelled by what distinguishes them.
 
     The study's metrics are added.
     """
     runs = invalidate_differing(runs)
-    analysed = [Analysed(run.settings, run.metrics) for run in runs if run.metrics is not None]
-    extended = iter(with_study_metrics(analysed))
+    analysed = [
+        ExperimentMetrics(run.settings, run.metrics) for run in runs if run.metrics is not None
+    ]
+    extended = iter(add_study_metrics(analysed))
     return tuple(
         replace(run, label=name, metrics=None if run.metrics is None else next(extended))
         for run, name in zip(runs, names(runs), strict=True)

@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from kvscope.analyse.outputs import DIFFER, Compared, Outputs, compared, output_hashes
+from kvscope.analyse.outputs import DIFFER, OutputGroup, Outputs, compare_outputs, output_hashes
 from kvscope.report.data import Run, StudyData
 from kvscope.report.words import PREEMPTIONS, plural
 
 
-def proofs(runs: Iterable[Run]) -> list[Compared]:
+def proofs(runs: Iterable[Run]) -> list[OutputGroup]:
     """Every group of complete experiments that must give the same tokens, by their ids."""
-    return compared(
+    return compare_outputs(
         {
             run.id: Outputs(
                 run.settings,
@@ -29,7 +29,7 @@ def invalidate_differing(runs: Sequence[Run]) -> list[Run]:
     return [_invalidate(run, wrong[run.id]) if run.id in wrong else run for run in runs]
 
 
-def _invalidate(run: Run, group: Compared) -> Run:
+def _invalidate(run: Run, group: OutputGroup) -> Run:
     assert run.metrics is not None
     names = [*run.reasons, DIFFER]
     detail = f"{group.differing} of {group.requests} requests, in {len(group.names)} experiments"

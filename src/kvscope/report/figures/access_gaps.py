@@ -7,7 +7,7 @@ from functools import lru_cache
 import pandas as pd
 
 from kvscope.actions import copies_blocks
-from kvscope.analyse.access import Trace
+from kvscope.analyse.access import KvTrace
 from kvscope.analyse.events import read_events
 from kvscope.analyse.reuse import Reuses, reuses_of
 from kvscope.report.data import Run, StudyData
@@ -30,23 +30,23 @@ SWAPPED_IN = {
 
 
 @lru_cache(maxsize=MOST_LINES)
-def reuses(trace: Trace) -> Reuses:
+def reuses(trace: KvTrace) -> Reuses:
     """The reuses of blocks in one repeat."""
     return reuses_of(trace.bursts(read_events(trace.path, trace.repeat)))
 
 
-def shown(study: StudyData) -> list[tuple[Run, Trace]]:
+def shown(study: StudyData) -> list[tuple[Run, KvTrace]]:
     """The first experiments whose every pass was traced, each with its first repeat's trace."""
     runs = [(run, run.trace.of_repeat(run.repeats[0])) for run in traced_runs(study) if run.trace]
     return [(run, trace) for run, trace in runs if trace.all_passes][:MOST_LINES]
 
 
-def idle(trace: Trace) -> Distribution | None:
+def idle(trace: KvTrace) -> Distribution | None:
     """Of idle times in ms; None where not all heads were traced, or nothing was reused."""
     return distribution(reuses(trace).idle_ns * MILLISECOND) if trace.all_heads else None
 
 
-def distance(trace: Trace) -> Distribution | None:
+def distance(trace: KvTrace) -> Distribution | None:
     """Of reuse distances in blocks; None where not all layers were traced."""
     return distribution(reuses(trace).distance_blocks) if trace.all_layers else None
 
@@ -73,7 +73,7 @@ def draw(study: StudyData) -> Drawing | None:
     return lines_drawing(plots, data) if plots else None
 
 
-def _table(study: StudyData, of: Callable[[Trace], Distribution | None]) -> pd.DataFrame:
+def _table(study: StudyData, of: Callable[[KvTrace], Distribution | None]) -> pd.DataFrame:
     """The points of all experiments' distributions, each line from 0 % on."""
     frames = [
         one.frame().assign(line=run.label)
