@@ -15,6 +15,7 @@ from submitit_packs.directory import PackDirectory, Result
 from submitit_packs.model import Member, Pack
 
 LONG = 60.0
+LAST = f"sleep 51.{os.getpid()}"  # another test run may be under way
 
 
 @pytest.fixture
@@ -154,29 +155,28 @@ def test_a_member_that_somebody_kills_has_failed(start):
 
 
 def test_a_member_dies_with_the_worker_that_started_it(start, tmp_path):
-    process, directory = start("sleep 51.25")
+    process, directory = start(LAST)
     worker = f"""
 import subprocess, sys
 subprocess.run({[*process.args[:-3], "m", "1", process.args[-1]]!r})
 """
     process.kill()
     process.wait()
-    until(lambda: not alive("sleep 51.25") or True)
-    for pid in alive("sleep 51.25"):
+    for pid in alive(LAST):
         os.kill(pid, signal.SIGKILL)
     parent = subprocess.Popen([sys.executable, "-c", worker])
-    until(lambda: alive("sleep 51.25"))
+    until(lambda: alive(LAST))
     parent.kill()
     parent.wait()
-    until(lambda: not alive("sleep 51.25"))
+    until(lambda: not alive(LAST))
     until(lambda: directory.result("m"))
     assert directory.result("m").state == "killed"
 
 
-@pytest.mark.parametrize("leave", ["sleep 52.5 &", "setsid sleep 52.5 &", "(setsid sleep 52.5 &);"])
+@pytest.mark.parametrize("leave", ["{} &", "setsid {} &", "(setsid {} &);"])
 def test_nothing_of_a_member_outlives_it(start, leave):
-    assert end(*start(f"{leave} sleep 0.3")).state == "ok"
-    assert alive("sleep 52.5") == []
+    assert end(*start(f"{leave.format(LAST)} sleep 0.3")).state == "ok"
+    assert alive(LAST) == []
 
 
 def test_a_finished_member_does_not_run_again(start, tmp_path):

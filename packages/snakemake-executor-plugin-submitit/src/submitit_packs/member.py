@@ -203,13 +203,13 @@ def kill_rest(group: int) -> None:
     """Kill what the member left behind: its group, and descendants that left the group."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(group, signal.SIGKILL)
-    while children := _children():  # those without a parent became ours
-        for pid in children:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        for pid in children:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, 0)
+    with contextlib.suppress(ChildProcessError):  # until there is no child left
+        while True:
+            for pid in _children():  # those that lost their parents became ours
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if os.waitpid(-1, os.WNOHANG) == (0, 0):
+                time.sleep(0.01)
 
 
 def _children() -> list[int]:
