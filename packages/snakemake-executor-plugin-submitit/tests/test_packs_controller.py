@@ -353,9 +353,11 @@ def test_every_member_ends_once_whatever_happens(kills, fates):
                         system.end(job, Ending.NODE_LOST, "a node failed")
         left[0] = 10**9
         campaign.finish()
-        assert all(outcome.ok for outcome in campaign.ended.values())
+        for outcome in campaign.ended.values():
+            assert outcome.ok or outcome.words.partition(" (pack")[0].endswith("it ran 6 times")
         done = {m.key: 0 for m in campaign.members}
         for path in Path(root).glob("pack-*/*.rc"):
             done[path.stem] += directories.PackDirectory(path.parent).result(path.stem).is_final
-        assert set(done.values()) == {1}, "something finished was redone"
+        expected = {key: int(outcome.ok) for key, outcome in campaign.ended.items()}
+        assert done == expected, "something finished was redone"
         campaign.controller.close()
