@@ -132,7 +132,8 @@ def campaign(slurm, tmp_path):
         members = []
         for i in range(count):
             command = (
-                f"echo x >> began.m{i}; t=$(date +%s.%N); sleep {nap_s}; [ {i} != {bad} ] || exit 1;"
+                f"echo x >> began.m{i}; t=$(date +%s.%N); sleep {nap_s}; "
+                f"[ {i} != {bad} ] || exit 1; "
                 f"echo $PACK_NODE/$CUDA_VISIBLE_DEVICES $t $(date +%s.%N) >> times.m{i}"
             )
             members.append(Member(f"m{i}", f"m{i}", command, str(tmp_path), nap_s, nap_s + 60))
