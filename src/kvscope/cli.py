@@ -76,6 +76,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_new(commands)
     for add in (_add_plan, _add_run, _add_collect, _add_import, _add_analyse, _add_report):
         add(commands)
+    _add_calibrate(commands)
     _add_status(commands)
     _add_compare(commands)
     _add_check(commands)
@@ -416,6 +417,50 @@ def _analyse(given: argparse.Namespace) -> int:
             show.print_table(found[-1])
     if given.json:
         print(json.dumps([show.as_json(metrics) for metrics in found], indent=2, allow_nan=False))
+    return EXIT_DONE
+
+
+def _add_calibrate(commands: Commands) -> None:
+    text = (
+        "Fit the cost model of device=modeled to measured runs, with bootstrap intervals and the "
+        "errors of runs that are left out, and write a device that has the fitted numbers; or with "
+        "--published to Figures 3a, 3c, 4a and 8a of the paper."
+    )
+    parser = _command(
+        commands,
+        "calibrate",
+        _calibrate,
+        text,
+        "results/experiments/* --out config/device/here.yaml",
+        "--published",
+    )
+    parser.add_argument("runs", nargs="*", type=Path, metavar="DIR", help="a measured run")
+    parser.add_argument("--published", action="store_true", help="fit the published figures")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="the device's file: config/device/NAME.yaml"
+    )
+    parser.add_argument(
+        "--samples", type=int, default=20, metavar="N", help="of the bootstrap (default: 20)"
+    )
+
+
+def _calibrate(given: argparse.Namespace) -> int:
+    from kvscope.analyse.calibration import calibrate
+
+    if given.published == bool(given.runs):
+        raise BadInput("calibrate: give the directories of measured runs, or --published")
+    if given.published and given.out:
+        raise BadInput("calibrate --published: --out is for measured runs")
+    if given.samples < 2:
+        raise BadInput(f"calibrate: --samples is {given.samples} but must be 2 at least")
+    if given.published:
+        found = calibrate.calibrate_published(given.samples)
+    else:
+        found = calibrate.calibrate_runs(given.runs, given.samples)
+    print("\n".join(found.lines()))
+    if given.out:
+        calibrate.write_device(found, given.out)
+        print(given.out)
     return EXIT_DONE
 
 
