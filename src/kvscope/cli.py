@@ -8,6 +8,7 @@ import os
 import shlex
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +22,7 @@ from kvscope.errors import (
     KvscopeError,
     reason_of,
 )
-from kvscope.layout import RESULTS, experiment_directory
+from kvscope.layout import RESULTS, experiment_directory, packs_directory
 from kvscope.plan.layers import SHIPPED
 
 # A stage is imported when its command runs: `kvscope plan` must not import vLLM.
@@ -76,6 +77,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_new(commands)
     for add in (_add_plan, _add_run, _add_collect, _add_import, _add_analyse, _add_report):
         add(commands)
+    _add_submit(commands)
     _add_status(commands)
     _add_compare(commands)
     _add_check(commands)
@@ -227,12 +229,20 @@ def _add_run(commands: Commands) -> None:
         "-m",
         "--multirun",
         action="store_true",
-        help="run every experiment of a grid, one after the other (Snakemake runs all stages)",
+        help="run every experiment of a grid, one after the other, modeled ones in one process "
+        "(Snakemake runs all stages)",
+    )
+    parser.add_argument(
+        "--tables",
+        action="store_true",
+        help="with --multirun of modeled experiments: collect and analyse each as well",
     )
     _add_config(parser)
 
 
 def _run(given: argparse.Namespace) -> int:
+    from kvscope import batch
+
     experiments = _experiments(given.experiment, given.config_dir)
     if len(experiments) != 1 and not given.multirun:
         raise BadInput(
@@ -245,6 +255,12 @@ def _run(given: argparse.Namespace) -> int:
             "run --multirun: --out names the directory of one run; leave it out, and each run is "
             "written to results/experiments/<id>"
         )
+    if batch.fits(experiments):
+        places = [experiment_directory(RESULTS, e.id) for e in experiments]
+        pairs = zip(experiments, places, strict=True)
+        return batch.run_together([batch.Job(*pair, given.force, given.tables) for pair in pairs])
+    if given.tables:
+        raise BadInput("run --tables: takes several experiments of device=modeled, and --multirun")
     failed = [e.id for e in experiments if not _measure(e, given)]
     if failed:
         raise KvscopeError(f"{len(failed)} of {len(experiments)} failed: {', '.join(failed)}")
@@ -269,8 +285,8 @@ def _measure(experiment: Experiment, given: argparse.Namespace) -> bool:
 def _experiments(words: list[str], config_dir: Path) -> list[Experiment]:
     from kvscope.plan import experiment, grid
 
-    if len(words) == 1 and words[0].endswith((".yaml", ".yml")):
-        return [experiment.load(Path(words[0]))]
+    if all(word.endswith((".yaml", ".yml")) and "=" not in word for word in words):
+        return [experiment.load(Path(word)) for word in words]
     study, overrides = grid.split_study(words)
     return [planned.experiment for planned in grid.expand(study, overrides, config_dir).experiments]
 
@@ -433,19 +449,170 @@ def _report(given: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
+# ----------------------------------------------------------------------- submit, status
+
+
+def _add_submit(commands: Commands) -> None:
+    text = (
+        "Run a study on a cluster without Snakemake: its experiments are packed on nodes, one GPU "
+        "each, and the packs submitted. Called again, it finds what it submitted before."
+    )
+    parser = _command(
+        commands,
+        "submit",
+        _submit,
+        text,
+        "study=quickstart --cluster local",
+        "study=quickstart --cluster slurm --queue gpu",
+        "study=quickstart --cluster pbs --account PROJECT --dry-run",
+    )
+    parser.add_argument(
+        "overrides", nargs="+", metavar="OVERRIDE", help=f"study=NAME; {OVERRIDES_HELP}"
+    )
+    parser.add_argument("--cluster", required=True, choices=("pbs", "slurm", "local"))
+    parser.add_argument(
+        "--site",
+        metavar="NAME | FILE",
+        help="nodes and queues: polaris (for pbs), slurm, local, or a YAML file of your own",
+    )
+    parser.add_argument("--account", metavar="PROJECT", help="the project that is charged")
+    parser.add_argument(
+        "--queue",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a queue or partition to use, several times in order of preference",
+    )
+    parser.add_argument(
+        "--length",
+        type=float,
+        default=60,
+        metavar="MINUTES",
+        help="how long a pack shall take (default: 60)",
+    )
+    parser.add_argument("--max-nodes", type=int, metavar="N", help="nodes of one pack at most")
+    parser.add_argument(
+        "--min-fill",
+        type=float,
+        default=0.5,
+        metavar="SHARE",
+        help="share of a pack's GPUs that must be used (default: 0.5)",
+    )
+    parser.add_argument(
+        "--setup",
+        action="append",
+        default=[],
+        metavar="LINE",
+        help="a shell line on each node before anything else, like 'source envs/polaris.sh'",
+    )
+    parser.add_argument(
+        "--options",
+        default="",
+        metavar="KEY=VALUE,…",
+        help="further parameters of submitit, like slurm_qos=high or pbs_filesystems=home:eagle",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print every job script and the node-hours; no more"
+    )
+    parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR")
+    _add_config(parser)
+
+
+def _submit(given: argparse.Namespace) -> int:
+    from kvscope.plan import grid, manifest
+
+    _require_packs()
+    from kvscope.cluster import submission
+
+    study, overrides = grid.split_study(given.overrides)
+    planned = manifest.plan_if_changed(study, given.config_dir, given.results, overrides)
+    cluster = submission.Cluster(
+        name=given.cluster,
+        site=given.site,
+        account=given.account,
+        queues=tuple(given.queue),
+        length_min=given.length,
+        max_nodes=given.max_nodes,
+        min_fill=given.min_fill,
+        setup=tuple(given.setup),
+        options=given.options,
+    )
+    if given.dry_run:
+        print("\n".join(submission.preview(planned, given.results, cluster)))
+        return EXIT_DONE
+    ended = submission.submit(planned, given.results, cluster, print)
+    if failed := [outcome.key for outcome in ended if not outcome.ok]:
+        raise KvscopeError(f"{len(failed)} of {len(ended)} failed: {', '.join(failed)}")
+    print(f"next: kvscope report {planned['study']} --results {given.results}")
+    return EXIT_DONE
+
+
+def _require_packs() -> None:
+    """BadInput if what submits to clusters is not installed."""
+    from importlib.util import find_spec
+
+    if find_spec("submitit_packs") is None:
+        raise BadInput(
+            "clusters need the packages in packages/ of kvscope's repository: `make env`, or pip "
+            "install packages/snakemake-executor-plugin-submitit packages/submitit-pbs"
+        )
+
+
 def _add_status(commands: Commands) -> None:
-    text = "Show the state of a study: experiments with results, valid ones, reasons of the others."
-    parser = _command(commands, "status", _status, text, "quickstart", "results/experiments/*")
+    text = (
+        "Show the state of a study: experiments with results, valid ones, reasons of the others; "
+        "and of what was submitted to a cluster, where it runs, what it costs and when it is done."
+    )
+    examples = ("quickstart", "quickstart --watch", "results/experiments/*")
+    parser = _command(commands, "status", _status, text, *examples)
     parser.add_argument("what", nargs="+", metavar="STUDY | DIR", help="as for report")
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR")
+    parser.add_argument(
+        "--watch",
+        nargs="?",
+        type=float,
+        const=10.0,
+        metavar="SECONDS",
+        help="show what was submitted to a cluster again and again (default: every 10 s)",
+    )
+    parser.add_argument("--all", action="store_true", help="a row for every submitted experiment")
 
 
 def _status(given: argparse.Namespace) -> int:
     from kvscope.report.load import load
     from kvscope.report.summary import summary
 
-    print("\n".join(summary(load(given.what, given.results))))
+    if given.watch is None:
+        print("\n".join(summary(load(given.what, given.results))))
+    if len(given.what) == 1 and packs_directory(given.results).is_dir():
+        _show_packs(given)
+    elif given.watch is not None:
+        raise BadInput(f"status --watch: nothing was submitted from {given.results}")
     return EXIT_DONE
+
+
+def _show_packs(given: argparse.Namespace) -> None:
+    """The table of a study's packs, once or until Ctrl-C."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from kvscope.plan import manifest
+
+    _require_packs()
+    from kvscope.cluster import show
+
+    try:
+        planned = manifest.read(given.what[0], given.results)
+    except BadInput:
+        return  # a run's directory, which no pack names
+    if given.watch is None:
+        if show.overview_of(planned, given.results).packs:
+            Console().print(show.table(planned, given.results, given.all))
+        return
+    with Live(auto_refresh=False) as live:
+        while True:
+            live.update(show.table(planned, given.results, given.all), refresh=True)
+            time.sleep(given.watch)
 
 
 def _add_compare(commands: Commands) -> None:

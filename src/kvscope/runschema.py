@@ -19,6 +19,9 @@ ABSENT: Any = None  # the default of a key that may be absent, but not null
 MEASURED = "measured"
 """The time_source of times by a real clock."""
 
+MODELED = "modeled"
+"""The time_source of times by a cost model."""
+
 
 class Record(BaseModel):
     """A group of keys: known keys have the declared types, unknown keys are kept.
@@ -130,6 +133,7 @@ class EngineRecord(Record):
     layers: Annotated[Whole, Field(lt=2**31)] | None = None
     device: str | None = None
     copies_awaited: bool = False
+    computes: bool = True
     leaked_blocks: list[LeakRecord] = []
     reference_checks: ComparisonRecord = ABSENT
     swap_checks: ComparisonRecord = ABSENT

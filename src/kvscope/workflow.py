@@ -18,6 +18,7 @@ DEFAULT_STUDY = "quickstart"
 OPTIONS = ("study", "overrides", "remeasure")
 INVALID, ALL, NONE = "invalid", "all", "none"
 RULE = "run_experiment"  # the rule that measures
+LEAST_IN_BATCH = 10  # fewer modeled experiments are not worth another import of vLLM
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,30 @@ def plan(given: Options, config_dir: Path, results: Path) -> dict[str, Any]:
     found = manifest.plan_if_changed(given.study, config_dir, results, given.overrides)
     for directory in _directories(found, results):
         settle_if_free(directory)
+    withdraw_batches(found, results)
     return found
+
+
+def batches(found: Mapping[str, Any], cores: int) -> list[list[str]]:
+    """The modeled experiments of a plan, in as many parts as there are cores, of like duration.
+
+    None where there is but one such experiment: it is run as any other.
+    """
+    needs = {e["id"]: e["resources"] for e in found["experiments"] if e["resources"]["batch"]}
+    if len(needs) < 2:
+        return []
+    longest_first = sorted(needs, key=lambda i: (-needs[i]["walltime_s"], i))
+    parts = min(cores, max(1, len(needs) // LEAST_IN_BATCH))
+    return [longest_first[part::parts] for part in range(parts)]
+
+
+def withdraw_batches(found: Mapping[str, Any], results: Path) -> None:
+    """Have the batches of a plan made again if an experiment of theirs lacks its metrics."""
+    needs = [e["id"] for e in found["experiments"] if e["resources"]["batch"]]
+    done = results / layout.STUDIES / found["study"]
+    if any(not (results / layout.TABLES / i / ANALYSED).exists() for i in needs):
+        for marker in done.glob("batch-*.done"):
+            marker.unlink()
 
 
 def settle_if_free(directory: Path) -> None:

@@ -231,6 +231,7 @@ OWN: tuple[Metric, ...] = (
     recomputed_tokens,
     preemption_wait_mean_s,
     overhead.resume_overhead_paper_s,
+    overhead.resume_overhead_issued_s,
     overhead.resume_overhead_net_s,
     overhead.resume_overhead_net_control_s,
     overhead.resume_overhead_net_uncertainty_s,

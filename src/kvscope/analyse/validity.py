@@ -22,6 +22,7 @@ from kvscope.analyse.statistics import coefficient_of_variation
 from kvscope.oracle import VIOLATED, Verdict
 from kvscope.plan.repeats import MINIMUM_REPEATS
 from kvscope.runfile import COMPLETE, IMPORTED_FROM
+from kvscope.runschema import MODELED
 
 
 def check_warm_up(facts: dict[str, Any]) -> list[Reason]:
@@ -79,11 +80,14 @@ def find_reasons(records: Records, verdicts: Iterable[Verdict]) -> list[Reason]:
     """All reasons why a run is not valid; empty if it is valid.
 
     Imported runs have neither requests nor warm-up, and are judged by their passes.
+    Modeled times are the same in every repeat and need no warm-up.
     """
     facts = records.facts
     if facts["status"] != COMPLETE:
         return [FAILED.with_detail(facts.get("reason") or "unknown")]
     found = check_oracles(verdicts)
+    if facts.get("time_source") == MODELED:
+        return found
     if len(records.steps):  # else a trace of kernels alone
         found += [*check_repeats(records), *check_stalls(records)]
     if IMPORTED_FROM not in facts:

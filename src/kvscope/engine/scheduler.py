@@ -66,6 +66,7 @@ class RecordingScheduler(Scheduler):
         self.clock: Clock = HostClock()
         self.tracer: Tracer | None = None
         self.checks: SwapChecks | None = None  # while copies are checked
+        self.watermark_when_idle = False  # vLLM has no watermark while nothing runs
         self._ranked = False
         self._finished: set[str] = set()  # reported by empty schedules
         self._preempted: set[str] = set()  # reported by empty schedules
@@ -102,7 +103,12 @@ class RecordingScheduler(Scheduler):
     @property
     def kv_blocks_used(self) -> int:
         """Blocks that requests hold now."""
-        return self.kv_blocks_total - int(self._free.num_free_blocks)
+        return self.kv_blocks_total - self.kv_blocks_free
+
+    @property
+    def kv_blocks_free(self) -> int:
+        """Blocks that are free now."""
+        return int(self._free.num_free_blocks)
 
     @property
     def host_blocks_used(self) -> int:
@@ -117,6 +123,16 @@ class RecordingScheduler(Scheduler):
     def swapped_out(self, request: Request) -> bool:
         """Whether a request's blocks lie in the host pool."""
         return self._pool is not None and request.request_id in self._pool
+
+    def has_room(self, request: Request) -> bool:
+        """Whether a waiting request that is computed from its start may be admitted.
+
+        False if vLLM would refuse it for want of blocks, as it does in most passes of a full cache.
+        """
+        manager = self.kv_cache_manager
+        kept = manager.watermark_blocks if self.running or self.watermark_when_idle else 0
+        needed: int = -(-request.num_tokens // self.block_size) + kept
+        return needed <= self.kv_blocks_free
 
     def blocks_of(self, request_id: str) -> list[int]:
         """The block ids of a request, in order."""

@@ -31,7 +31,7 @@ class Kernels:
     block_multiple: int = 1  # the block size must be a multiple of it, in tokens
     head_sizes: tuple[int, ...] | None = None
     dtypes: tuple[str, ...] | None = None
-    layouts: tuple[str, ...] | None = None
+    layouts: tuple[str, ...] | None = ("by_layer", "by_block")
 
     def refusals(self, experiment: Conditions) -> dict[str, tuple[object, str]]:
         """The keys with unsupported values: for each its value, and what it must be in words."""
@@ -64,6 +64,7 @@ class Device(Option):
     attentions: ClassVar[dict[str, Kernels]] = {"vllm": Kernels()}
     speed: ClassVar[Speed]
     gpus: ClassVar[int] = 0
+    allocates: ClassVar[bool] = True  # False: neither weights nor cache nor host pool take memory
     in_id: ClassVar[tuple[str, ...]] = ("threads",)
 
     threads: Annotated[Whole, Field(ge=1, le=MAX_THREADS), Label("CPU threads")] = 1

@@ -55,7 +55,13 @@ SHAPE: dict[str, Any] = {
             "label": str,
             "grid": str,
             "varied": dict,
-            "resources": {"threads": int, "memory_mib": int, "gpus": int, "walltime_s": int},
+            "resources": {
+                "threads": int,
+                "memory_mib": int,
+                "gpus": int,
+                "batch": int,
+                "walltime_s": int,
+            },
         }
     ],
 }

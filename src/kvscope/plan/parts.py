@@ -7,6 +7,8 @@ from pydantic import Field
 from kvscope.plan.fields import Count, Gib, Part, Real, Tokens
 from kvscope.plan.models import Model
 
+VLLM_0_4_2 = "vllm-0.4.2"  # the release that the paper ran
+
 
 class EngineSettings(Part):
     """Limits of the engine, with vLLM's names, and the attention kernels that it uses."""
@@ -20,8 +22,9 @@ class EngineSettings(Part):
 class CacheSettings(Part):
     """The KV cache: tokens per block, and its size in blocks or GiB that requests can use.
 
-    `layout` is what is contiguous in memory: a block's part of one layer, or a block with all its
-    layers. `watermark` is the share of blocks that stays free when a waiting request is admitted.
+    `layout` is what is contiguous in memory: a block's part of one layer, its K and its V apart, or
+    a block with all its layers. `watermark` is the share of blocks that stays free when a waiting
+    request is admitted; `admission` names the vLLM whose rules admit and continue requests.
     """
 
     one_of: ClassVar[tuple[str, ...]] = ("blocks", "gib")
@@ -29,9 +32,14 @@ class CacheSettings(Part):
     block_size: Tokens
     blocks: Count | None = None
     gib: Gib | None = None
-    layout: Literal["by_layer", "by_block"] = "by_layer"
+    layout: Literal["by_layer", "by_k_and_v", "by_block"] = "by_layer"
     watermark: Annotated[Real, Field(ge=0, lt=1)] = 0.0
+    admission: Literal["vllm", "vllm-0.4.2"] = "vllm"
     prefix_caching: bool = False
+
+    def pieces(self, layers: int) -> int:
+        """Contiguous pieces of a block of so many layers."""
+        return {"by_block": 1, "by_layer": layers, "by_k_and_v": 2 * layers}[self.layout]
 
 
 class TracingSettings(Part):

@@ -16,6 +16,8 @@ from kvscope.plan.sources import Location, fill_in
 from kvscope.plan.study import Grid, Settings
 from kvscope.plan.workload import Workload
 
+DEVICE_SETS = "sets"  # of a device's option file: defaults of other groups with this device
+
 
 @dataclass(frozen=True)
 class Point:
@@ -58,6 +60,7 @@ class Point:
         for group, option in choices.items():
             self.composer.check_option(group, option, self.origin(group))
         config = self.composer.compose(tuple(sorted(choices.items())))
+        self._set_device_defaults(config)
         for layer in (self.study_settings, self.command_settings):
             self._drop_others(config, layer)
             for key, value in layer.items():
@@ -96,6 +99,25 @@ class Point:
         if not isinstance(holder, dict):
             self._refuse_below(holder, key)
         holder[name] = copy.deepcopy(value)
+
+    def _set_device_defaults(self, config: Config) -> None:
+        """Have the device's `sets` replace the defaults of other groups, where these have the key.
+
+        So a device that imitates a published set-up has its host pool only with a policy of one.
+        """
+        device = config.get("device")
+        sets = device.pop(DEVICE_SETS, None) if isinstance(device, dict) else None
+        if sets is None:
+            return
+        origin = f"{self.origin('device')}, {DEVICE_SETS}"
+        if not isinstance(sets, dict):
+            raise BadInput(f"{origin} must be a group of dotted keys with their values")
+        check_keys(sets, origin)
+        for key, value in sets.items():
+            *parents, name = key.split(".")
+            holder = reduce(_item, parents, config)
+            if isinstance(holder, dict) and name in holder:
+                holder[name] = value
 
     def _refuse_below(self, holder: Any, key: str) -> NoReturn:
         known, above = _experiment_keys(), key.rpartition(".")[0]

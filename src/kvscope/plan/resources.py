@@ -34,13 +34,16 @@ def resources(experiment: "Experiment") -> dict[str, int]:
         "threads": device.threads,
         "memory_mib": PROCESS_MIB + required_mib(experiment) + loading_mib,
         "gpus": device.gpus,
+        "batch": int(not device.allocates),  # it may share its process with others
     }
 
 
 def required_mib(experiment: "Experiment") -> int:
     """MiB of host memory for weights, cache, host pool, requests and records of a run."""
-    held = experiment.host_blocks * experiment.block_bytes
-    held += experiment.device.memory_bytes(experiment)
+    held = 0
+    if experiment.device.allocates:
+        held += experiment.host_blocks * experiment.block_bytes
+        held += experiment.device.memory_bytes(experiment)
     expected = expected_work(experiment)
     held += int(expected.prompt_tokens * TOKEN_ID_BYTES + expected.output_tokens * RECORD_BYTES)
     if experiment.tracing.name != "none":

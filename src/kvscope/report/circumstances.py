@@ -74,9 +74,9 @@ def _circumstance(name: str, fact: Callable[[Run], str | None], runs: list[Run])
     for run in runs:
         if text := fact(run):
             holders.setdefault(text, []).append(run.label)
-    alike = len(holders) == 1
+    same = len(holders) == 1
     return Circumstance(
-        name, tuple((text, "" if alike else _holders(who)) for text, who in holders.items())
+        name, tuple((text, "" if same else _holders(who)) for text, who in holders.items())
     )
 
 

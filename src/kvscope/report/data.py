@@ -19,8 +19,7 @@ from kvscope.report.number import Number
 from kvscope.report.settings import flat, in_tokens, traits
 from kvscope.report.words import Display
 from kvscope.runfile import COMPLETE
-
-MODELED = "modeled"
+from kvscope.runschema import MODELED
 
 # States of an experiment without results, beside 'failed'.
 NOT_RUN = "not run"
@@ -75,7 +74,7 @@ class Run:
 
     @property
     def valid(self) -> bool:
-        """Whether the run is complete and may be believed."""
+        """Whether the run is complete and no reason speaks against it."""
         return self.metrics is not None and bool(self.metrics["valid"].iloc[0])
 
     @property
@@ -105,7 +104,7 @@ class Run:
         return self._numbers.get(metric, UNKNOWN)
 
     def believed(self, metric: str) -> bool:
-        """Whether that metric may be believed; one of several runs may not where the run may."""
+        """Whether that metric is valid: one that compares runs needs all of them to be valid."""
         found = self.metrics
         return found is not None and metric in found.index and bool(found.at[metric, "valid"])
 
@@ -143,7 +142,7 @@ class Run:
 
 @dataclass(frozen=True)
 class FigureRequest:
-    """A figure that a study asks for, with the axes that it declares for it, if any."""
+    """A figure that a study requests, with the axes that it declares for it, if any."""
 
     name: str
     axes: tuple[Axes, ...] = ()

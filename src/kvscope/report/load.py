@@ -126,7 +126,7 @@ def experiment_id_of(directory: Path) -> str:
 
 
 def compare_runs(runs: Sequence[Run]) -> tuple[Run, ...]:
-    """The runs of one study: held against one another, named by what sets them apart.
+    """The runs of one study: compared with one another, and labelled by what distinguishes them.
 
     The study's metrics are added.
     """

@@ -64,6 +64,7 @@ def serve(
                 del unfinished[output.request_id]
                 served.outputs[output.request_id] = list(output.outputs[0].token_ids)
                 progress.advance(len(served.outputs[output.request_id]))
+        engine.platform.after_pass()
         if timeout_s is not None:
             abort_late(engine, unfinished, served, timeout_s)
     served.duration_s = served.now_s()

@@ -36,6 +36,7 @@ from kvscope.run.recorder import RepeatContext, RepeatTables, replay
 from kvscope.run.serving import ServingResult, requests_table, serve
 from kvscope.run.throughput import throughput_tokens_per_s
 from kvscope.runfile import KERNEL_EVENTS, SESSION_FILE
+from kvscope.runschema import MEASURED
 from kvscope.workload.requests import Request, build, to_frame
 
 
@@ -107,6 +108,7 @@ def measure(session: Session, marks: Marks, progress: Progress) -> None:
             "layers": engine.layers,
             "device": experiment.device.name,
             "copies_awaited": session.platform.awaited,
+            "computes": session.platform.computes,
         } | engine.host_pool
         events = KernelEvents(experiment, engine.tracer, session.directory)
         session.kernel_events = events
@@ -125,13 +127,15 @@ def measure(session: Session, marks: Marks, progress: Progress) -> None:
             progress.phase(f"repeat {number + 1}/{max(number + 1, stopping.min)}")
             if number >= stopping.min:
                 progress.add_total(tokens)
-            before = disturbance.take_sample(work=reference_work_s)
+            measured = session.platform.time_source == MEASURED
+            before = disturbance.take_sample(work=reference_work_s) if measured else None
             with marks.range(REPEAT, number):
                 timeout_s = experiment.workload.timeout_s
                 recording, repeat, served = serve_once(
                     session, engine, events, marks, progress, timeout_s
                 )
-            session.samples.append((before, disturbance.take_sample(work=reference_work_s)))
+            if before is not None:
+                session.samples.append((before, disturbance.take_sample(work=reference_work_s)))
             session.outcomes.append(requests_table(repeat, number, session.requests, served))
             session.origins_ns.append(served.origin_ns)
             session.durations_s.append(served.duration_s)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,14 +81,24 @@ def choose_profiler(experiment: Experiment) -> Profiling:
     return Profiling(requested, nsys, None if nsys else "Nsight Systems is not installed")
 
 
-def run(experiment: Experiment, directory: Path, force: bool = False) -> dict[str, Any]:
+MeasureFunction = Callable[[Experiment, Path, Profiling], dict[str, Any]]
+
+
+def run(
+    experiment: Experiment,
+    directory: Path,
+    force: bool = False,
+    measure: MeasureFunction | None = None,
+) -> dict[str, Any]:
     """Run an experiment in `directory`; returns the contents of run.json.
 
     A finished run of the same experiment is kept unless `force` is set or a new measurement is
     requested (`runfile.request_again`). The new measurement is made in attempt/ and replaces the
     old one when it is complete; a failed one never replaces a complete one. A second process for
-    the same directory waits, and then finds the run finished.
+    the same directory waits, and then finds the run finished. `measure` replaces the measured
+    process (`measure_apart`), for a run in this process.
     """
+    measure = measure or measure_apart
     make_directory(directory)
     with hold_lock(directory, SUPERVISOR_LOCK):
         wait_for_orphan(directory / ATTEMPT)
@@ -134,7 +144,7 @@ def refusal_facts(experiment: Experiment, reason: str) -> dict[str, Any]:
     }
 
 
-def measure(experiment: Experiment, directory: Path, profiling: Profiling) -> dict[str, Any]:
+def measure_apart(experiment: Experiment, directory: Path, profiling: Profiling) -> dict[str, Any]:
     """Run the measured process, profiled if possible; returns the contents of run.json.
 
     `directory` is the attempt's and contains experiment.yaml.
@@ -155,6 +165,18 @@ def measure(experiment: Experiment, directory: Path, profiling: Profiling) -> di
             profiling.nsys, directory, measured_environment(experiment)
         )
         profiling = Profiling(profiling.requested, profiling.nsys, complaint)
+    return run_facts(experiment, directory, session, reason, profiling, began)
+
+
+def run_facts(
+    experiment: Experiment,
+    directory: Path,
+    session: dict[str, Any],
+    reason: str | None,
+    profiling: Profiling,
+    began: float,
+) -> dict[str, Any]:
+    """The contents of run.json of a measurement that began then, and has ended."""
     (directory / runfile.SESSION_FILE).unlink(missing_ok=True)
     (directory / PROGRESS_FILE).unlink(missing_ok=True)
     follow_umask(directory)

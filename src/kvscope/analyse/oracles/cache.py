@@ -28,7 +28,7 @@ def tokens_differ(run: RunTables) -> Violations:
 def blocks_differ(run: RunTables) -> Violations:
     """The blocks in use are those that hold the tokens of each request, and fit into the cache."""
     total = run.engine["kv_blocks_total"]
-    needed = blocks_of(run.stays["tokens"], run.records.block_size)
+    needed = blocks_of(run.stays["slot_tokens"], run.records.block_size)
     steps = run.steps.assign(expected=run.sum_over_passes(run.stays, needed))
     return combine(
         bad_rows(

@@ -96,7 +96,8 @@ def preemption_misplaced(run: RunTables) -> Violations:
     )
     early = found["time_s"] < found["before_s"] - TOLERANCE_S
     late = found["time_s"] > found["start_s"] + found["schedule_s"] + TOLERANCE_S
-    rows = run.batch[[*OF_REQUEST, "step", "end_tokens"]].rename(columns={"step": "at"})
+    columns = [*OF_REQUEST, "step", "end_tokens", "slot_tokens"]
+    rows = run.batch[columns].rename(columns={"step": "at"})
     before = pd.merge_asof(
         found.assign(step=found["step"].astype(np.int64) - 1).reset_index().sort_values("step"),
         rows.astype({"at": np.int64}).sort_values("at"),
@@ -105,8 +106,9 @@ def preemption_misplaced(run: RunTables) -> Violations:
         by=OF_REQUEST,
     ).set_index("index")
     had = before["end_tokens"].reindex(found.index)
+    slots = before["slot_tokens"].reindex(found.index).fillna(0)
     size = run.records.block_size
-    differ = (found["tokens"] != had) | (found["blocks"] != blocks_of(had.fillna(0), size))
+    differ = (found["tokens"] != had) | (found["blocks"] != blocks_of(slots, size))
     return combine(
         bad_rows(found, early | late, lambda _: "preempted outside the scheduling of its pass"),
         bad_rows(found.assign(had=had), differ, _had),

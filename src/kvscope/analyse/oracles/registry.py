@@ -27,7 +27,10 @@ def _recorded(words: str, also: Callable[[RunTables], bool] = lambda _: True) ->
 
 _PASSES = _recorded("passes recorded by kvscope")
 _SETTINGS = _recorded("an experiment.yaml", lambda run: bool(run.records.settings))
-_LAYERS = _recorded("times of the layers", lambda run: bool(run.engine.get("layers")))
+_LAYERS = _recorded(
+    "times of the layers",
+    lambda run: bool(run.engine.get("layers")) and run.engine.get("computes", True),
+)
 _POOL = _recorded("a host pool", lambda run: bool(run.steps["host_blocks_total"].any()))
 _ABORTED = _recorded("requests that were aborted")
 _PREEMPTIONS = _recorded("preemptions recorded by kvscope")

@@ -14,6 +14,8 @@ import pandas as pd
 from kvscope.analyse.records import Records
 from kvscope.arraytypes import Bools, Ints
 from kvscope.oracle import NONE, Violations
+from kvscope.passes import PREFILL
+from kvscope.plan.parts import VLLM_0_4_2
 from kvscope.runfile import IMPORTED_FROM
 from kvscope.runschema import MEASURED
 
@@ -83,8 +85,9 @@ class RunTables:
     def batch(self) -> pd.DataFrame:
         """The rows of `batch`, ordered by request and pass, with the request's earlier history.
 
-        `end_tokens` are the request's tokens in the cache after the pass, `sampled_before` the
-        output tokens it had before the pass. `previous_step` and `previous_tokens` are the step and
+        `end_tokens` are the request's tokens in the cache after the pass, `slot_tokens` those that
+        its blocks are for (`_slot_tokens`), `sampled_before` the output tokens it had before the
+        pass. `previous_step` and `previous_tokens` are the step and
         `end_tokens` of the request's previous row (-1 and 0 if there is none). `preempted_step` is
         the step whose scheduling last preempted the request (-1 if none did).
         """
@@ -94,6 +97,7 @@ class RunTables:
         rows["sampled_before"] = own["sampled_tokens"].cumsum() - rows["sampled_tokens"]
         rows["previous_step"] = own["step"].shift(fill_value=-1)
         rows["previous_tokens"] = own["end_tokens"].shift(fill_value=0)
+        rows["slot_tokens"] = self._slot_tokens(rows)
         rows["preempted_step"] = last_until(rows, self._victim_steps)
         return rows
 
@@ -101,6 +105,19 @@ class RunTables:
     def _victim_steps(self) -> pd.DataFrame:
         """Repeat, request and step (as `at`) of each preemption."""
         return self.victims[[*OF_REQUEST, "step"]].rename(columns={"step": "at"})
+
+    def _slot_tokens(self, rows: pd.DataFrame) -> pd.Series:
+        """Tokens that a request's blocks are for: those in the cache.
+
+        By the rules of vLLM 0.4.2, all of a prompt, with the output tokens that are recomputed,
+        once its first chunk is computed.
+        """
+        if self.section("cache").get("admission") != VLLM_0_4_2:
+            return rows["end_tokens"]
+        prompts = self.requests[[*OF_REQUEST, "prompt_tokens"]]
+        prompt = rows[OF_REQUEST].merge(prompts, how="left", on=OF_REQUEST)["prompt_tokens"]
+        whole = (prompt.fillna(0) + rows["sampled_before"]).astype(np.int64)
+        return rows["end_tokens"].where(rows["phase"] != PREFILL, rows["end_tokens"].clip(whole))
 
     @cached_property
     def ended(self) -> pd.DataFrame:
@@ -134,7 +151,10 @@ class RunTables:
 
     @cached_property
     def stays(self) -> pd.DataFrame:
-        """One row a stay: `repeat`, first `step`, `until` (the step after the last), `tokens`."""
+        """One row a stay: `repeat`, first `step`, `until` (the step after the last), `tokens`.
+
+        `slot_tokens` are those that its blocks are for.
+        """
         rows = self.batch
         following = rows.groupby(OF_REQUEST)["step"].shift(-1)
         lost_at = first_after(rows, self._victim_steps)
@@ -146,6 +166,7 @@ class RunTables:
                 "step": rows["step"],
                 "until": until,
                 "tokens": rows["end_tokens"],
+                "slot_tokens": rows["slot_tokens"],
             }
         )
 

@@ -21,6 +21,9 @@ class Requests(Protocol):
     def swapped_out(self, request: Any) -> bool:
         """Whether a request's blocks lie in the host pool."""
 
+    def has_room(self, request: Any) -> bool:
+        """Whether a waiting request that is computed from its start may be admitted."""
+
     def admit_only(self, admits: Callable[[Any], bool]) -> AbstractContextManager[None]:
         """Within the context, vLLM sees waiting requests only while `admits` accepts the first."""
 

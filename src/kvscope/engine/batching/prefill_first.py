@@ -18,7 +18,9 @@ class PrefillFirst(BatchingPolicy):
     def fill(self, scheduler: Requests, schedule: Callable[[], Any]) -> Any:
         """Prefill waiting prompts if any fits, else decode."""
         swapped_out = scheduler.swapped_out
-        if len(scheduler.waiting) and not swapped_out(scheduler.waiting[0]):
+        first = scheduler.waiting[0] if len(scheduler.waiting) else None
+        # With a full cache most passes would have vLLM refuse it.
+        if first is not None and not swapped_out(first) and scheduler.has_room(first):
             with scheduler.hide_running(), scheduler.admit_only(lambda r: not swapped_out(r)):
                 scheduled = schedule()
             if scheduled.total_num_scheduled_tokens:

@@ -18,13 +18,15 @@ class Platform:
 
     `backends` maps engine.attention to the class of kvscope's attention, which is registered with
     vLLM in place of its backend `slot`. `awaited` is true if a copy ends before the call returns,
-    so that the host can time it.
+    so that the host can time it. `computes` is false of a device without a worker: no weights, no
+    cache, no attention.
     """
 
     time_source: ClassVar[str] = MEASURED
     slot: ClassVar[str] = "CUSTOM"
     backends: ClassVar[Mapping[str, str]] = {}
     awaited: ClassVar[bool] = True
+    computes: ClassVar[bool] = True
     profiler_options: ClassVar[tuple[str, ...]] = ("--trace=nvtx",)
 
     def __init__(self, experiment: Experiment) -> None:
@@ -47,6 +49,17 @@ class Platform:
     def tracer(self, directory: Path) -> "Tracer":
         """Make the tracer of KV events, with a temporary file in `directory`."""
         raise NotImplementedError
+
+    def host_pool(self) -> dict[str, Any]:
+        """Of a device that does not compute: what memory its pool is, and a block's pieces."""
+        return {"host_memory": None, "pieces_per_block": None}
+
+    def after_pass(self) -> None:
+        """Something that the device does once vLLM has taken in a pass."""
+
+    def shut_down(self, llm: Any) -> None:
+        """End an engine and free what it holds."""
+        llm.llm_engine.engine_core.shutdown()
 
     def timed(self, copy: Callable[[], None]) -> Callable[[], float]:
         """Run a copy; returns a function that gives its seconds once the pass is over."""

@@ -66,7 +66,7 @@ def drawings(study: StudyData) -> dict[str, Drawing]:
 
 
 def missing_figures(study: StudyData, drawn: Mapping[str, Drawing]) -> list[str]:
-    """Why figures that the study asks for are not among these, a sentence each."""
+    """Why figures that the study requests are not drawn, a sentence each."""
     return [
         f"Figure '{asked.name}' is not drawn: no experiment has the data it needs."
         if asked.name in names.FIGURES
