@@ -78,6 +78,7 @@ def build_parser() -> argparse.ArgumentParser:
     for add in (_add_plan, _add_run, _add_collect, _add_import, _add_analyse, _add_report):
         add(commands)
     _add_calibrate(commands)
+    _add_score(commands)
     _add_submit(commands)
     _add_status(commands)
     _add_compare(commands)
@@ -423,6 +424,27 @@ def _analyse(given: argparse.Namespace) -> int:
             show.print_table(found[-1])
     if given.json:
         print(json.dumps([show.as_json(metrics) for metrics in found], indent=2, allow_nan=False))
+    return EXIT_DONE
+
+
+def _add_score(commands: Commands) -> None:
+    text = (
+        "Compare the steps of another simulator or engine with a run of the same workload: the "
+        "first step that differs, victims, preemptions, recomputed tokens, durations. "
+        "docs/SCORE.md has the format."
+    )
+    parser = _command(commands, "score", _score, text, "steps.csv --run results/experiments/ID")
+    parser.add_argument("trace", type=Path, metavar="TRACE", help="its steps, .csv or .json")
+    parser.add_argument("--run", type=Path, required=True, metavar="DIR", help="the run")
+    parser.add_argument("--repeat", type=int, default=0, metavar="N", help="default: 0")
+    parser.add_argument("--json", action="store_true", help="print the score as JSON")
+
+
+def _score(given: argparse.Namespace) -> int:
+    from kvscope.analyse.score.score import score
+
+    found = score(given.trace, given.run, given.repeat)
+    print(json.dumps(found.to_json, indent=2) if given.json else "\n".join(found.lines))
     return EXIT_DONE
 
 
