@@ -8,6 +8,7 @@ import os
 import shlex
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from kvscope.errors import (
     KvscopeError,
     reason_of,
 )
-from kvscope.layout import RESULTS, experiment_directory
+from kvscope.layout import RESULTS, experiment_directory, packs_directory
 from kvscope.plan.layers import SHIPPED
 
 # A stage is imported when its command runs: `kvscope plan` must not import vLLM.
@@ -404,18 +405,160 @@ def _report(given: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
+# ----------------------------------------------------------------------- submit, status
+
+
 @_command(
-    ("quickstart", "results/experiments/*"),
+    (
+        "study=quickstart --cluster local",
+        "study=quickstart --cluster slurm --queue gpu",
+        "study=quickstart --cluster pbs --account PROJECT --dry-run",
+    ),
+    _argument("overrides", nargs="+", metavar="OVERRIDE", help=f"study=NAME; {OVERRIDES_HELP}"),
+    _argument("--cluster", required=True, choices=("pbs", "slurm", "local")),
+    _argument(
+        "--site",
+        metavar="NAME | FILE",
+        help="nodes and queues: polaris (for pbs), slurm, local, or a YAML file of your own",
+    ),
+    _argument("--account", metavar="PROJECT", help="the project that is charged"),
+    _argument(
+        "--queue",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a queue or partition to use, several times in order of preference",
+    ),
+    _argument(
+        "--length",
+        type=float,
+        default=60,
+        metavar="MINUTES",
+        help="how long a pack shall take (default: 60)",
+    ),
+    _argument("--max-nodes", type=int, metavar="N", help="nodes of one pack at most"),
+    _argument(
+        "--min-fill",
+        type=float,
+        default=0.5,
+        metavar="SHARE",
+        help="share of a pack's GPUs that must be used (default: 0.5)",
+    ),
+    _argument(
+        "--setup",
+        action="append",
+        default=[],
+        metavar="LINE",
+        help="a shell line on each node before anything else, like 'source envs/polaris.sh'",
+    ),
+    _argument(
+        "--options",
+        default="",
+        metavar="KEY=VALUE,…",
+        help="further parameters of submitit, like slurm_qos=high or pbs_filesystems=home:eagle",
+    ),
+    _flag("--dry-run", "print every job script and the node-hours; no more"),
+    RESULTS_DIR,
+    CONFIG_DIR,
+)
+def _submit(given: argparse.Namespace) -> int:
+    """Run a study on a cluster without Snakemake: its experiments are packed on nodes.
+
+    Each experiment has a GPU, and the packs are submitted. Called again, it finds what it
+    submitted before.
+    """
+    from kvscope.plan import grid, manifest
+
+    _require_packs()
+    from kvscope.cluster import submission
+
+    study, overrides = grid.split_study(given.overrides)
+    planned = manifest.plan_if_changed(study, given.config_dir, given.results, overrides)
+    cluster = submission.Cluster(
+        name=given.cluster,
+        site=given.site,
+        account=given.account,
+        queues=tuple(given.queue),
+        length_min=given.length,
+        max_nodes=given.max_nodes,
+        min_fill=given.min_fill,
+        setup=tuple(given.setup),
+        options=given.options,
+    )
+    if given.dry_run:
+        print("\n".join(submission.preview(planned, given.results, cluster)))
+        return EXIT_DONE
+    ended = submission.submit(planned, given.results, cluster, print)
+    if failed := [outcome.key for outcome in ended if not outcome.ok]:
+        raise KvscopeError(f"{len(failed)} of {len(ended)} failed: {', '.join(failed)}")
+    print(f"next: kvscope report {planned['study']} --results {given.results}")
+    return EXIT_DONE
+
+
+def _require_packs() -> None:
+    """BadInput if what submits to clusters is not installed."""
+    from importlib.util import find_spec
+
+    if find_spec("submitit_packs") is None:
+        raise BadInput(
+            "clusters need the packages in packages/ of kvscope's repository: `make env`, or pip "
+            "install packages/snakemake-executor-plugin-submitit packages/submitit-pbs"
+        )
+
+
+@_command(
+    ("quickstart", "quickstart --watch", "results/experiments/*"),
     _argument("what", nargs="+", metavar="STUDY | DIR", help="as for report"),
     RESULTS_DIR,
+    _argument(
+        "--watch",
+        nargs="?",
+        type=float,
+        const=10.0,
+        metavar="SECONDS",
+        help="show what was submitted to a cluster again and again (default: every 10 s)",
+    ),
+    _flag("--all", "a row for every submitted experiment"),
 )
 def _status(given: argparse.Namespace) -> int:
-    """Show the state of a study: experiments with results, valid ones, reasons of the others."""
+    """Show the state of a study: experiments with results, valid ones, reasons of the others.
+
+    Also of what was submitted to a cluster: where it runs, what it costs and when it is done.
+    """
     from kvscope.report.load import load
     from kvscope.report.summary import summary
 
-    print("\n".join(summary(load(given.what, given.results))))
+    if given.watch is None:
+        print("\n".join(summary(load(given.what, given.results))))
+    if len(given.what) == 1 and packs_directory(given.results).is_dir():
+        _show_packs(given)
+    elif given.watch is not None:
+        raise BadInput(f"status --watch: nothing was submitted from {given.results}")
     return EXIT_DONE
+
+
+def _show_packs(given: argparse.Namespace) -> None:
+    """The table of a study's packs, once or until Ctrl-C."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from kvscope.plan import manifest
+
+    _require_packs()
+    from kvscope.cluster import show
+
+    try:
+        planned = manifest.read(given.what[0], given.results)
+    except BadInput:
+        return  # a run's directory, which no pack names
+    if given.watch is None:
+        if show.overview_of(planned, given.results).packs:
+            Console().print(show.table(planned, given.results, given.all))
+        return
+    with Live(auto_refresh=False) as live:
+        while True:
+            live.update(show.table(planned, given.results, given.all), refresh=True)
+            time.sleep(given.watch)
 
 
 COMPARED = "a study's name or directory, or a run's directory"

