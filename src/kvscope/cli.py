@@ -327,11 +327,16 @@ def _collect(given: argparse.Namespace) -> int:
 
 @_command(
     (
+        "unboxkv log-Yarn-Llama-2-7b-64k-….log --out results/published/mixed",
         "unboxkv-series STEPS.csv STATS.csv --out results/published/swap",
         "unboxkv-series LONG.csv --series swap --out results/published/swap",
         "unboxkv-trace kv_read_pattern.json kv_write_pattern.json --out results/published/trace",
     ),
-    _argument("kind", metavar="KIND", help="what the files are: unboxkv-series or unboxkv-trace"),
+    _argument(
+        "kind",
+        metavar="KIND",
+        help="what the files are: unboxkv (a log), unboxkv-series or unboxkv-trace",
+    ),
     _path("paths", "a published file", nargs="+", metavar="PATH"),
     _argument("--series", metavar="NAME", help="which run of a file that holds several"),
     _path("--out", "the run's directory to write", required=True),
@@ -340,7 +345,8 @@ def _import(given: argparse.Namespace) -> int:
     """Convert published measurements into a run's directory, for analyse, report and compare.
 
     The files are the step and stats series of the UnBoxKV-IO artifact, as two files in any order or
-    one file of the long form; or its traces of kernels' reads and writes, both files or one.
+    one file of the long form; its traces of kernels' reads and writes, both files or one; or one of
+    its logs of vLLM 0.4.2 (unboxkv).
     """
     from kvscope.collect.unboxkv import importer
 
@@ -402,6 +408,40 @@ def _report(given: argparse.Namespace) -> int:
     print("\n".join([*summary(found), *missing_figures(found, drawn)]))
     if refused := refusals(found):
         raise KvscopeError("not shown: " + ", ".join(refused))
+    return EXIT_DONE
+
+
+@_command(
+    ("results/experiments/* --out config/device/here.yaml", "--published"),
+    _path("runs", "a measured run", nargs="*"),
+    _flag("--published", "fit the published figures"),
+    _path("--out", "the device's file: config/device/NAME.yaml", metavar="FILE"),
+    _argument(
+        "--samples", type=int, default=20, metavar="N", help="of the bootstrap (default: 20)"
+    ),
+)
+def _calibrate(given: argparse.Namespace) -> int:
+    """Fit the cost model of device=modeled to measured runs, and write a fitted device.
+
+    The fit has bootstrap intervals and the errors of runs that are left out. With --published it is
+    made to Figures 3a, 3c, 4a and 8a of the paper.
+    """
+    from kvscope.analyse.calibration import calibrate
+
+    if given.published == bool(given.runs):
+        raise BadInput("calibrate: give the directories of measured runs, or --published")
+    if given.published and given.out:
+        raise BadInput("calibrate --published: --out is for measured runs")
+    if given.samples < 2:
+        raise BadInput(f"calibrate: --samples is {given.samples} but must be 2 at least")
+    if given.published:
+        found = calibrate.calibrate_published(given.samples)
+    else:
+        found = calibrate.calibrate_runs(given.runs, given.samples)
+    print("\n".join(found.lines()))
+    if given.out:
+        calibrate.write_device(found, given.out)
+        print(given.out)
     return EXIT_DONE
 
 
