@@ -77,17 +77,6 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"kvscope {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    _add_new(commands)
-    for add in (_add_plan, _add_run, _add_collect, _add_import, _add_analyse, _add_report):
-        add(commands)
-    _add_calibrate(commands)
-    _add_score(commands)
-    _add_submit(commands)
-    _add_status(commands)
-    _add_compare(commands)
-    _add_check(commands)
-    _add_doctor(commands)
-    _add_shipped(commands)
     for add_command in COMMANDS:
         add_command(commands)
     return parser
@@ -395,47 +384,6 @@ def _analyse(given: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
-def _add_score(commands: Commands) -> None:
-    text = (
-        "Compare the steps of another simulator or engine with a run of the same workload: the "
-        "first step that differs, victims, preemptions, recomputed tokens, durations. "
-        "docs/SCORE.md has the format."
-    )
-    parser = _command(commands, "score", _score, text, "steps.csv --run results/experiments/ID")
-    parser.add_argument("trace", type=Path, metavar="TRACE", help="its steps, .csv or .json")
-    parser.add_argument("--run", type=Path, required=True, metavar="DIR", help="the run")
-    parser.add_argument("--repeat", type=int, default=0, metavar="N", help="default: 0")
-    parser.add_argument("--json", action="store_true", help="print the score as JSON")
-
-
-def _score(given: argparse.Namespace) -> int:
-    from kvscope.analyse.score.score import score
-
-    found = score(given.trace, given.run, given.repeat)
-    print(json.dumps(found.to_json, indent=2) if given.json else "\n".join(found.lines))
-    return EXIT_DONE
-
-
-def _add_calibrate(commands: Commands) -> None:
-    text = (
-        "Fit the cost model of device=modeled to measured runs, with bootstrap intervals and the "
-        "errors of runs that are left out, and write a device that has the fitted numbers; or with "
-        "--published to Figures 3a, 3c, 4a and 8a of the paper."
-    )
-    parser = _command(
-        commands,
-        "calibrate",
-        _calibrate,
-        text,
-        "results/experiments/* --out config/device/here.yaml",
-        "--published",
-    )
-    parser.add_argument("runs", nargs="*", type=Path, metavar="DIR", help="a measured run")
-    parser.add_argument("--published", action="store_true", help="fit the published figures")
-    parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="the device's file: config/device/NAME.yaml"
-    )
-    parser.add_argument(
 @_command(
     ("quickstart", "results/experiments/*"),
     _argument(
@@ -494,6 +442,26 @@ def _calibrate(given: argparse.Namespace) -> int:
     if given.out:
         calibrate.write_device(found, given.out)
         print(given.out)
+    return EXIT_DONE
+
+
+@_command(
+    ("steps.csv --run results/experiments/ID",),
+    _path("trace", "the steps of the other one, .csv or .json", metavar="TRACE"),
+    _path("--run", "the run", required=True),
+    _argument("--repeat", type=int, default=0, metavar="N", help="default: 0"),
+    _flag("--json", "print the score as JSON"),
+)
+def _score(given: argparse.Namespace) -> int:
+    """Compare the steps of another simulator with a run of the same workload, step by step.
+
+    It names the first step that differs, and compares victims, preemptions, recomputed tokens and
+    durations. docs/SCORE.md has the format.
+    """
+    from kvscope.analyse.score.score import score
+
+    found = score(given.trace, given.run, given.repeat)
+    print(json.dumps(found.to_json, indent=2) if given.json else "\n".join(found.lines))
     return EXIT_DONE
 
 
