@@ -22,7 +22,7 @@ unexport VENV   # the environment is .venv, whatever another tool calls so
 IN_PLACE := XDG_CACHE_HOME='$(CURDIR)/.cache' VLLM_CACHE_ROOT='$(CURDIR)/.cache/vllm' VLLM_NO_USAGE_STATS=1 \
             PATH='$(CURDIR)/.venv/bin':"$$PATH"
 
-CODE := src tests bench workflow
+CODE := src tests bench workflow packages
 
 demo: env try-nsys
 	$(IN_PLACE) snakemake --profile profiles/local

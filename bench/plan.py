@@ -4,8 +4,9 @@
 
 In a copy of the workflow, a study of so many experiments is planned three times: by a first dry
 run, which expands it and writes every experiment; by a second one, which finds them written; and
-by `manifest.ensure` alone, as every further start of the workflow does. Wall and CPU seconds;
-`manifest.ensure` is the median of 20 calls. `--write` keeps them in bench/results/plan.json.
+by `manifest.plan_if_changed` alone, as every further start of the workflow does. The result is in
+wall and CPU seconds; `manifest.plan_if_changed` is the median of 20 calls. `--write` keeps them in
+bench/results/plan.json.
 """
 
 import argparse
@@ -71,7 +72,7 @@ def unchanged(checkout: Path, experiments: int) -> dict[str, float]:
     """The median of calls in this process, which has the configuration's files in memory."""
 
     def ensure() -> None:
-        found = manifest.ensure("many", checkout / "config", checkout / "results")
+        found = manifest.plan_if_changed("many", checkout / "config", checkout / "results")
         assert len(found["experiments"]) == experiments
 
     calls = [seconds(ensure) for _ in range(CALLS)]

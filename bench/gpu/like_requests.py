@@ -52,13 +52,13 @@ class Workload:
     @cached_property
     def segments(self) -> Any:
         """Room for all events of one call, used by each call anew."""
-        from kvscope.engine.attention.cuda.buffer import HEADER_WORDS, Segments
+        from kvscope.engine.attention.cuda.buffer import HEADER_WORDS, CudaSegments
         from kvscope.events import RECORD_WORDS
 
         events, count = self.tiles.host.events(1), self.tiles.host.segments(1)
         words = [(events, RECORD_WORDS), (count, HEADER_WORDS), (1,)]
         memory = (torch.zeros(size, dtype=torch.int64, device=self.device) for size in words)
-        return Segments("attention", 0, *memory, 0, events, 0, count)
+        return CudaSegments("attention", 0, *memory, 0, events, 0, count)
 
     def ours(self, record: bool = False) -> torch.Tensor:
         """Our kernel."""

@@ -12,19 +12,19 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kvscope.errors import BadInput
 from kvscope.files import make_directory, read_json, remove, remove_temporaries, write_json
-from kvscope.reading import shown
+from kvscope.reading import short_repr
 from kvscope.runfile import (
     COMPLETE,
     IMPORTED_FROM,
     PERFETTO,
     RUN_FILE,
     TRACING,
-    changed,
+    file_problem,
+    file_record,
     read_run,
-    recorded,
     run_sha256,
 )
-from kvscope.runschema import ABSENT, File, FileName, Whole
+from kvscope.runschema import ABSENT, FileName, FileRecord, Whole
 from kvscope.tables import KV_TABLES, METRICS, NSYS_TABLES, SCHEMA_VERSION, TIMELINE, Table
 
 COLLECTED, ANALYSED = "collect.json", "analyse.json"
@@ -40,7 +40,7 @@ HASHED_BYTES = 1 << 20
 """Files of at most this size are hashed wherever an account is looked at."""
 
 
-class Stale(BadInput):
+class StaleResult(BadInput):
     """What a stage made is of another measurement than the run's directory holds now."""
 
 
@@ -50,43 +50,43 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True)
 
 
-class _Account(_Part):
+class _AccountRecord(_Part):
     """The keys that every account has."""
 
     run_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None
-    files: dict[FileName, File]
+    files: dict[FileName, FileRecord]
 
 
-class _Found(_Part):
+class _OracleResult(_Part):
     """What an oracle found among the KV events."""
 
     violations: Whole
     first: str
 
 
-class _KvEvents(_Part):
+class _KvEventsRecord(_Part):
     """What was collected of the KV events."""
 
     rows: Whole
-    oracles: dict[str, _Found]
+    oracles: dict[str, _OracleResult]
 
 
-class _Collected(_Account):
+class _CollectRecord(_AccountRecord):
     """collect.json."""
 
     rows: dict[str, Whole]
     warnings: list[str]
-    kv_events: _KvEvents = ABSENT
+    kv_events: _KvEventsRecord = ABSENT
 
 
-class _Reason(_Part):
+class _ReasonRecord(_Part):
     """A reason why a run is not valid."""
 
     name: str
     detail: str
 
 
-class _Verdict(_Part):
+class _VerdictRecord(_Part):
     """What an oracle found."""
 
     name: str
@@ -97,15 +97,15 @@ class _Verdict(_Part):
     first: str
 
 
-class _Analysed(_Account):
+class _AnalyseRecord(_AccountRecord):
     """analyse.json."""
 
     valid: bool
-    reasons: list[_Reason]
-    oracles: list[_Verdict]
+    reasons: list[_ReasonRecord]
+    oracles: list[_VerdictRecord]
 
 
-_SCHEMAS: dict[str, type[_Account]] = {COLLECTED: _Collected, ANALYSED: _Analysed}
+_SCHEMAS: dict[str, type[_AccountRecord]] = {COLLECTED: _CollectRecord, ANALYSED: _AnalyseRecord}
 
 
 def begin(out: Path, account: str) -> None:
@@ -121,7 +121,7 @@ def begin(out: Path, account: str) -> None:
 
 def write(out: Path, account: str, run: Path | None, facts: dict[str, Any]) -> None:
     """Write an account of a stage's files in `out`, made of the measurement in `run`, if any."""
-    made = {name: recorded(out / name) for name in FILES[account] if (out / name).exists()}
+    made = {name: file_record(out / name) for name in FILES[account] if (out / name).exists()}
     of = run_sha256(run) if run else None
     write_json(out / account, {"schema": SCHEMA_VERSION, "run_sha256": of, **facts, "files": made})
 
@@ -142,10 +142,10 @@ def read(out: Path, account: str, run: Path) -> dict[str, Any]:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(map(str, first["loc"]))
-        of_key = f"key {shown(key)[1:-1]}: " if key else ""
+        of_key = f"key {short_repr(key)[1:-1]}: " if key else ""
         raise BadInput(f"{path}: damaged, {of_key}{first['msg']}; {remedy}") from None
     if of != run_sha256(run):
-        raise Stale(
+        raise StaleResult(
             f"{path} was made from another measurement than {run / RUN_FILE} holds now; {remedy}"
         )
     record = read_run(run)
@@ -188,14 +188,16 @@ def _differs(path: Path, record: dict[str, Any], written_s: float) -> bool:
     if not path.is_file() or path.stat().st_size != record["bytes"]:
         return True
     trusted = record["bytes"] > HASHED_BYTES and path.stat().st_mtime <= written_s
-    return not trusted and changed(path, record) is not None
+    return not trusted and file_problem(path, record) is not None
 
 
 def require_unchanged(out: Path, facts: dict[str, Any], *names: str) -> None:
     """Raise BadInput if one of these files is not as the account `facts` records it."""
     for name in names:
         record = facts["files"].get(name)
-        complaint = changed(out / name, record) if record else f"{out / name}: not in the account"
+        complaint = (
+            file_problem(out / name, record) if record else f"{out / name}: not in the account"
+        )
         if complaint:
             raise BadInput(complaint)
 
@@ -208,4 +210,4 @@ def complaints(out: Path, account: str, run: Path) -> list[str]:
         facts = read(out, account, run)
     except BadInput as error:
         return [str(error)]
-    return [c for name, file in facts["files"].items() if (c := changed(out / name, file))]
+    return [c for name, file in facts["files"].items() if (c := file_problem(out / name, file))]

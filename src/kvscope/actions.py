@@ -54,11 +54,11 @@ def action(name: str) -> Action:
     )
 
 
-def copies(names: "pd.Series[str]") -> "pd.Series[bool]":
+def copies_blocks(names: "pd.Series[str]") -> "pd.Series[bool]":
     """Of a column of actions' names, whether each copies blocks; null does not."""
     return names.map(lambda name: action(name).copies, na_action="ignore").eq(True)
 
 
-def keeps(names: "pd.Series[str]") -> "pd.Series[bool]":
+def keeps_tokens(names: "pd.Series[str]") -> "pd.Series[bool]":
     """Of a column of actions' names, whether each keeps tokens; null does not."""
     return names.map(lambda name: action(name).keeps, na_action="ignore").eq(True)

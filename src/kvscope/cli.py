@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "_ARGCOMPLETE" in os.environ:  # a shell wants to know how a line goes on
         from kvscope import completion
 
-        completion.answer(parser)
+        completion.complete(parser)
     given = parser.parse_args(arguments)
     command: Callable[[argparse.Namespace], int] = given.command
     try:
@@ -121,7 +121,7 @@ def _add_new(commands: Commands) -> None:
 def _new(given: argparse.Namespace) -> int:
     from kvscope.plan import new
 
-    print(new.new(given.name, given.config_dir))
+    print(new.create_study(given.name, given.config_dir))
     elsewhere = [] if given.config_dir == CONFIG else ["--config-dir", str(given.config_dir)]
     print("next:", shlex.join(["kvscope", "plan", f"study={given.name}", *elsewhere]))
     return EXIT_DONE
@@ -185,7 +185,7 @@ def _plan(given: argparse.Namespace) -> int:
     for planned in plan.experiments:
         requests.check(planned.experiment)
     needs = manifest.resources_of(plan, given.write or RESULTS)
-    if warning := show.beyond_memory(plan):
+    if warning := show.memory_warning(plan):
         print(f"kvscope: warning: {warning}", file=sys.stderr)
     if given.write:
         path = manifest.write(plan, given.write)
@@ -258,7 +258,7 @@ def _measure(experiment: Experiment, given: argparse.Namespace) -> bool:
     if facts["status"] == runfile.COMPLETE:
         print(directory)
         return True
-    log = runfile.log_of(directory)
+    log = runfile.log_path(directory)
     print(f"kvscope: {experiment.id} failed: {facts['reason']} (log: {log})", file=sys.stderr)
     return False
 

@@ -26,7 +26,7 @@ directories: Completer = DirectoriesCompleter()
 planned_experiments: Completer = FilesCompleter(("yaml", "yml"))
 
 
-def answer(parser: argparse.ArgumentParser) -> None:
+def complete(parser: argparse.ArgumentParser) -> None:
     """Answer the shell that asks through the environment, and exit."""
     for action in _actions(parser):
         completer = COMPLETERS.get(action.dest)

@@ -43,22 +43,22 @@ def _rows_of_metrics(metrics: Iterable[Metric | StudyMetric]) -> list[Row]:
     ]
 
 
-def _of_metrics(metrics: Iterable[Metric | StudyMetric]) -> str:
+def _metrics_table(metrics: Iterable[Metric | StudyMetric]) -> str:
     return markdown(("metric", "unit", "formula"), _rows_of_metrics(metrics))
 
 
-def _of_accesses() -> str:
+def _access_metrics_table() -> str:
     needs = {metric.formula: metric.needs_all or "–" for metric in access_metrics.METRICS}
     rows = [(*row, needs[row[-1]]) for row in _rows_of_metrics(access_metrics.METRICS)]
     return markdown(("metric", "unit", "formula", "needs all"), rows)
 
 
-def _of_oracles(oracles: Iterable[Oracle[Any]]) -> str:
+def _oracles_table(oracles: Iterable[Oracle[Any]]) -> str:
     rows = [(f"`{o.name}`", " ".join(filter(None, (o.sentence, o.details)))) for o in oracles]
     return markdown(("reason", "what must hold"), rows)
 
 
-def _of_table(table: Table) -> str:
+def _columns_table(table: Table) -> str:
     rows = [
         (f"`{column.name}`", str(column.type).replace("item: ", ""), column.meaning)
         for column in table.columns
@@ -67,19 +67,19 @@ def _of_table(table: Table) -> str:
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
-    "metrics": lambda: _of_metrics(m for m in OWN if m not in access_metrics.METRICS),
-    "metrics of accesses": _of_accesses,
-    "metrics of studies": lambda: _of_metrics(STUDY_METRICS),
+    "metrics": lambda: _metrics_table(m for m in OWN if m not in access_metrics.METRICS),
+    "metrics of accesses": _access_metrics_table,
+    "metrics of studies": lambda: _metrics_table(STUDY_METRICS),
     "reasons": lambda: markdown(
         ("reason", "meaning"), [(f"`{kind.name}`", kind.meaning) for kind in REASONS]
     ),
-    "oracles": lambda: _of_oracles((*ROWS, *ORACLES, *ORACLES_OF_ENGINE)),
-    "oracles of KV events": lambda: _of_oracles(ALL_ORACLES),
-    **{f"table {table.name}": partial(_of_table, table) for table in TABLES.values()},
+    "oracles": lambda: _oracles_table((*ROWS, *ORACLES, *ORACLES_OF_ENGINE)),
+    "oracles of KV events": lambda: _oracles_table(ALL_ORACLES),
+    **{f"table {table.name}": partial(_columns_table, table) for table in TABLES.values()},
 }
 
 
-def generated(text: str) -> str:
+def regenerate(text: str) -> str:
     """A document with its generated blocks made anew; BadInput if one has an unknown name."""
 
     def block(found: re.Match[str]) -> str:
@@ -94,7 +94,7 @@ def generated(text: str) -> str:
 def main(directory: Path = Path("docs")) -> None:
     """Make the tables of all documents in a directory; print the paths of those that changed."""
     for path in sorted(directory.glob("*.md")):
-        if write_text_if_changed(path, generated(path.read_text(encoding="utf-8"))):
+        if write_text_if_changed(path, regenerate(path.read_text(encoding="utf-8"))):
             print(path)
 
 

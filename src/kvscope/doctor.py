@@ -46,7 +46,7 @@ SCHEDULERS = {"sbatch": "Slurm", "qsub": "PBS"}
 
 
 @dataclass(frozen=True)
-class Check:
+class MachineCheck:
     """One line of the report: what was looked for, whether it is well, what to do if not."""
 
     name: str
@@ -65,12 +65,12 @@ def main() -> int:
     return EXIT_FAILED if problems else EXIT_DONE
 
 
-def report(results: Path = Path("results")) -> list[Check]:
+def report(results: Path = Path("results")) -> list[MachineCheck]:
     """All checks; `results` is where results are to be written."""
     return list(checks(results))
 
 
-def checks(results: Path = Path("results")) -> Iterator[Check]:
+def checks(results: Path = Path("results")) -> Iterator[MachineCheck]:
     """The checks one after the other, each made when it is needed."""
     yield python_check()
     yield packages_check()
@@ -81,7 +81,7 @@ def checks(results: Path = Path("results")) -> Iterator[Check]:
     yield threads_check()
 
 
-def _line(check: Check, colour: bool) -> str:
+def _line(check: MachineCheck, colour: bool) -> str:
     word, code = ("ok     ", "32") if check.ok else ("problem", "1;31")
     name = f"{check.name:<15}"
     if colour:
@@ -90,10 +90,10 @@ def _line(check: Check, colour: bool) -> str:
     return f"{word}  {name}{check.found}{advice}"
 
 
-def python_check() -> Check:
+def python_check() -> MachineCheck:
     """Whether this Python is recent enough."""
     wanted = ".".join(map(str, OLDEST_PYTHON))
-    return Check(
+    return MachineCheck(
         "Python",
         sys.version_info >= OLDEST_PYTHON,
         f"{platform.python_version()} in {sys.prefix}",
@@ -101,7 +101,7 @@ def python_check() -> Check:
     )
 
 
-def packages_check() -> Check:
+def packages_check() -> MachineCheck:
     """Whether each Python package is there, of the right version, and whole.
 
     In a checkout that is what envs/ pins; elsewhere what the installed kvscope requires.
@@ -109,43 +109,43 @@ def packages_check() -> Check:
     if packages.in_checkout():
         device, wheel = packages.variant()
         parts = ("build", device, "kvscope")
-        flaws = [flaw for part in parts for flaw in packages.flaws(part, wheel)]
+        flaws = [flaw for part in parts for flaw in packages.find_flaws(part, wheel)]
         wanted, advice = f"as envs/ pins them for {device}", "make env"
     else:
-        flaws = packages.flaws_of_installed()
+        flaws = packages.find_installed_flaws()
         anew = ("pip", "install", "--force-reinstall", "--no-deps", *(f.source for f in flaws))
         wanted, advice = "as kvscope requires them", shlex.join(anew)
-    return Check("packages", not flaws, _named(flaws) or wanted, advice)
+    return MachineCheck("packages", not flaws, _format_flaws(flaws) or wanted, advice)
 
 
-def _named(flaws: Sequence[packages.Flaw]) -> str:
+def _format_flaws(flaws: Sequence[packages.Flaw]) -> str:
     named = [f"{flaw.source} ({flaw.problem})" for flaw in flaws[:NAMED_FLAWS]]
     more = [f"and {len(flaws) - NAMED_FLAWS} more"] if len(flaws) > NAMED_FLAWS else []
     return ", ".join(named + more)
 
 
-def engine_checks() -> Iterator[Check]:
+def engine_checks() -> Iterator[MachineCheck]:
     """Whether vLLM imports, and which devices its torch sees."""
     build = _vllm_build()
     answer, words = _ask_engine() if build else ({}, "")
     if not build:
-        yield Check("vLLM", False, "not installed", f"{MAKE} env")
+        yield MachineCheck("vLLM", False, "not installed", f"{MAKE} env")
     elif not answer:
         advice = f"{MAKE} env; if that does not help, its last words were: {words}"
-        yield Check("vLLM", False, f"{build} does not import", advice)
+        yield MachineCheck("vLLM", False, f"{build} does not import", advice)
     else:
-        yield Check("vLLM", True, f"{build} with torch {answer['torch']}")
+        yield MachineCheck("vLLM", True, f"{build} with torch {answer['torch']}")
     yield devices_check(answer.get("gpus", []))
 
 
-def devices_check(gpus: list[str]) -> Check:
+def devices_check(gpus: list[str]) -> MachineCheck:
     """The devices a run can name; a GPU that the driver shows and torch does not is missing."""
     found = ["cpu"] + [f"cuda ({name})" for name in gpus]
     hidden = not gpus and shutil.which("nvidia-smi") is not None
     advice = (
         f"nvidia-smi is here but torch sees no GPU: {MAKE} env DEVICE=cuda, then check the driver"
     )
-    return Check("devices", not hidden, ", ".join(found), advice)
+    return MachineCheck("devices", not hidden, ", ".join(found), advice)
 
 
 def _vllm_build() -> str | None:
@@ -179,40 +179,40 @@ def _ask_engine() -> tuple[dict[str, Any], str]:
     return answer, ""
 
 
-def profiler_checks() -> Iterator[Check]:
+def profiler_checks() -> Iterator[MachineCheck]:
     """Whether nsys is here, and whether a real capture holds the NVTX ranges it should."""
     try:
         from kvscope.run import profiler
     except ImportError as error:
-        yield Check("Nsight Systems", False, f"cannot be looked for: {error}", f"{MAKE} env")
+        yield MachineCheck("Nsight Systems", False, f"cannot be looked for: {error}", f"{MAKE} env")
         return
     try:
         nsys = profiler.find_nsys()
     except BadInput as error:
-        yield Check("Nsight Systems", False, str(error), "unset KVSCOPE_NSYS or mend it")
+        yield MachineCheck("Nsight Systems", False, str(error), "unset KVSCOPE_NSYS or mend it")
         return
     if nsys is None:
         advice = (
             f"{MAKE} nsys, or name one in KVSCOPE_NSYS; without it runs work, with profiler=none"
         )
-        yield Check("Nsight Systems", False, "not found", advice)
+        yield MachineCheck("Nsight Systems", False, "not found", advice)
         return
-    yield Check("Nsight Systems", True, f"{nsys.version} at {nsys.path}")
+    yield MachineCheck("Nsight Systems", True, f"{nsys.version} at {nsys.path}")
     complaint = profiler.verify_capture(nsys)
     advice = f"nvtx must be the version in envs/cpu.txt ({MAKE} env); else take another nsys"
-    yield Check("NVTX recording", complaint is None, complaint or "a capture has it", advice)
+    yield MachineCheck("NVTX recording", complaint is None, complaint or "a capture has it", advice)
 
 
-def schedulers_check() -> Check:
+def schedulers_check() -> MachineCheck:
     """The schedulers that can be submitted to from here; this machine itself always can."""
     found = ["local"]
     for command, name in SCHEDULERS.items():
         if shutil.which(command):
-            found.append(f"{name} ({_answer(command, '--version')})")
-    return Check("schedulers", True, ", ".join(found))
+            found.append(f"{name} ({_first_line_of(command, '--version')})")
+    return MachineCheck("schedulers", True, ", ".join(found))
 
 
-def disk_check(results: Path) -> Check:
+def disk_check(results: Path) -> MachineCheck:
     """Whether there is room where results go, or will once the directory is made."""
     place = results.absolute()
     while not place.exists():
@@ -221,20 +221,20 @@ def disk_check(results: Path) -> Check:
     advice = (
         f"a study needs {NEEDED_DISK_GIB:.0f} GiB or more: make room, or link results/ elsewhere"
     )
-    return Check("disk", free >= NEEDED_DISK_GIB, f"{free:.1f} GiB free at {place}", advice)
+    return MachineCheck("disk", free >= NEEDED_DISK_GIB, f"{free:.1f} GiB free at {place}", advice)
 
 
-def threads_check() -> Check:
+def threads_check() -> MachineCheck:
     """The cores there are for a run, and whether other work keeps them busy.
 
     OMP_NUM_THREADS and OMP_WAIT_POLICY are not looked at: every run sets its own.
     """
     cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
     advice = "other work keeps them busy, and times measured now would be long and scattered: wait"
-    return Check("cores", load < cores, f"{cores}, load {load:.1f}", advice)
+    return MachineCheck("cores", load < cores, f"{cores}, load {load:.1f}", advice)
 
 
-def _answer(*command: str) -> str:
+def _first_line_of(*command: str) -> str:
     """First line that a command prints, or why there is none."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_LIMIT_S)

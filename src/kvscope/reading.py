@@ -13,12 +13,12 @@ _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 60
 _SHORT.maxlevel = 2
 
 
-def shown(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """A value as a message shows it: one line, of which much is left out if it is long."""
     return _SHORT.repr(value)
 
 
-def in_a_line(error: object, longest: int = 200) -> str:
+def one_line(error: object, longest: int = 200) -> str:
     """What another library says of a failure, as part of a sentence."""
     said = " ".join(str(error).split()).rstrip(".")
     return said if len(said) <= longest else f"{said[:longest]}…"
@@ -26,7 +26,7 @@ def in_a_line(error: object, longest: int = 200) -> str:
 
 def read_bytes(path: Path, most: int) -> bytes:
     """A file's content; BadInput if it is no regular file, cannot be read, or has more bytes."""
-    with opened(path) as file:
+    with open_file(path) as file:
         content = file.read(most + 1)
     if len(content) > most:
         raise BadInput(f"{path}: more than {most:,} bytes, the most that is read of such a file")
@@ -38,7 +38,7 @@ def text_lines(path: Path, longest: int) -> Iterator[str]:
 
     A byte order mark at the file's start is not part of the first line.
     """
-    with opened(path) as file:
+    with open_file(path) as file:
         number = 0
         while line := file.readline(longest + 1):
             number += 1
@@ -51,7 +51,7 @@ def text_lines(path: Path, longest: int) -> Iterator[str]:
                 raise BadInput(f"{path}: cannot be read as text ({reason})") from None
 
 
-def opened(path: Path) -> IO[bytes]:
+def open_file(path: Path) -> IO[bytes]:
     """A file, open for reading; BadInput if it is no regular file or cannot be read.
 
     To open a named pipe would wait for a writer that may never come.

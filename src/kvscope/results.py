@@ -146,7 +146,7 @@ class Run:
         return tables.read(table, path, columns)
 
     def account(self, name: str) -> dict[str, Any]:
-        """collect.json or analyse.json; accounts.Stale if it is of another measurement."""
+        """collect.json or analyse.json; accounts.StaleResult if it is of another measurement."""
         return accounts.read(self.tables_directory, name, self.directory)
 
 
@@ -202,7 +202,7 @@ class Study:
         for id_, sha256 in frame[["experiment_id", "run_sha256"]].drop_duplicates().to_numpy():
             run = experiment_directory(self.results, id_)
             if runfile.run_sha256(run) != sha256:
-                raise accounts.Stale(
+                raise accounts.StaleResult(
                     f"{path} was made from another measurement of {id_} than {run} holds now; "
                     f"{remedy}"
                 )

@@ -50,18 +50,18 @@ RECORDED_FILES = (
 )
 
 
-def recorded(path: Path) -> dict[str, Any]:
+def file_record(path: Path) -> dict[str, Any]:
     """A file's size and SHA-256, as records hold them."""
     return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
 
 
-def recorded_files(directory: Path) -> dict[str, dict[str, Any]]:
+def file_records(directory: Path) -> dict[str, dict[str, Any]]:
     """Size and SHA-256 of every recorded file that is there."""
     present = [directory / name for name in RECORDED_FILES if (directory / name).exists()]
-    return {path.name: recorded(path) for path in present}
+    return {path.name: file_record(path) for path in present}
 
 
-def changed(path: Path, record: dict[str, Any]) -> str | None:
+def file_problem(path: Path, record: dict[str, Any]) -> str | None:
     """What is wrong with a recorded file, in one sentence; None if it is as recorded."""
     if not path.is_file():
         return f"{path}: missing, though it was recorded"
@@ -73,10 +73,12 @@ def changed(path: Path, record: dict[str, Any]) -> str | None:
     return None
 
 
-def changes(directory: Path, facts: dict[str, Any]) -> list[str]:
+def file_problems(directory: Path, facts: dict[str, Any]) -> list[str]:
     """What is wrong with the files that run.json (`facts`) records, a sentence each."""
     return [
-        c for name, record in facts["files"].items() if (c := changed(directory / name, record))
+        c
+        for name, record in facts["files"].items()
+        if (c := file_problem(directory / name, record))
     ]
 
 
@@ -84,7 +86,7 @@ def require_unchanged(directory: Path, facts: dict[str, Any], *names: str) -> No
     """Raise BadInput if one of these files is recorded and not as recorded."""
     for name in names:
         if name in facts["files"] and (
-            complaint := changed(directory / name, facts["files"][name])
+            complaint := file_problem(directory / name, facts["files"][name])
         ):
             raise BadInput(complaint)
 
@@ -98,7 +100,7 @@ def read_run(directory: Path) -> dict[str, Any]:
     """Read run.json; BadInput if it is absent, damaged, or of another version."""
     path = directory / RUN_FILE
     facts: dict[str, Any] = read_json(path)
-    if found := runschema.complaint(facts):
+    if found := runschema.schema_problem(facts):
         raise BadInput(f"{path}: not the record of a run: {found}")
     return facts
 
@@ -120,7 +122,7 @@ def is_complete(directory: Path, experiment_id: str) -> bool:
     return (
         facts["status"] == COMPLETE
         and facts["experiment_id"] == experiment_id
-        and not changes(directory, facts)
+        and not file_problems(directory, facts)
     )
 
 
@@ -135,7 +137,7 @@ def begin_attempt(directory: Path) -> Path:
     return attempt
 
 
-def log_of(directory: Path) -> Path:
+def log_path(directory: Path) -> Path:
     """The log of the last measurement: of the attempt that is under way or failed, if any."""
     attempted = directory / ATTEMPT / LOG_FILE
     return attempted if attempted.exists() else directory / LOG_FILE
@@ -183,7 +185,7 @@ def _complete_before(directory: Path) -> bool:
         facts = read_run(directory)
     except BadInput:
         return False
-    return facts["status"] == COMPLETE and not changes(directory, facts)
+    return facts["status"] == COMPLETE and not file_problems(directory, facts)
 
 
 def _move(attempt: Path, directory: Path) -> None:

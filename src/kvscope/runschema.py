@@ -20,20 +20,20 @@ MEASURED = "measured"
 """The time_source of times by a real clock."""
 
 
-class _Part(BaseModel):
+class Record(BaseModel):
     """Known keys have these types; more keys may come with later versions."""
 
     model_config = ConfigDict(extra="allow")
 
 
-class File(_Part):
+class FileRecord(Record):
     """A recorded file."""
 
     bytes: Whole
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class Repeat(_Part):
+class RepeatRecord(Record):
     """When a repeat ran, on the host's monotonic clock."""
 
     repeat: Annotated[Whole, Field(lt=2**31)]
@@ -41,7 +41,7 @@ class Repeat(_Part):
     duration_s: Annotated[Real, Field(ge=0, lt=1e9)]
 
 
-class Stopping(_Part):
+class StoppingRecord(Record):
     """How many repeats were requested, and how well the throughput is known by them."""
 
     min: Whole
@@ -52,7 +52,7 @@ class Stopping(_Part):
     reached: bool | None = None
 
 
-class Disturbance(_Part):
+class DisturbanceRecord(Record):
     """What else the machine did during a repeat."""
 
     repeat: Annotated[Whole, Field(lt=2**31)]
@@ -61,14 +61,14 @@ class Disturbance(_Part):
     work_s: Annotated[Real, Field(gt=0)] | None = None
 
 
-class Clock(_Part):
+class ClockRecord(Record):
     """The run's clock."""
 
     run_start_utc_ns: Whole | None = None
-    repeats: list[Repeat]
+    repeats: list[RepeatRecord]
 
 
-class Profiler(_Part):
+class ProfilerRecord(Record):
     """The profiler that was wanted, and the one that was used."""
 
     used: str
@@ -77,14 +77,14 @@ class Profiler(_Part):
     version: str | None = None
 
 
-class Gpu(_Part):
+class GpuRecord(Record):
     """One GPU."""
 
     name: str
     memory_bytes: Whole
 
 
-class Hardware(_Part):
+class HardwareRecord(Record):
     """The machine."""
 
     hostname: str | None = None
@@ -92,17 +92,17 @@ class Hardware(_Part):
     cores: Whole | None = None
     memory_bytes: Whole | None = None
     os: str | None = None
-    gpus: list[Gpu] = []
+    gpus: list[GpuRecord] = []
 
 
-class WarmUp(_Part):
+class WarmUpRecord(Record):
     """What ran before the measured part."""
 
     passes: Whole = 0
     uncovered_classes: Texts = []
 
 
-class Leak(_Part):
+class LeakRecord(Record):
     """Blocks still in use after a repeat."""
 
     repeat: Whole
@@ -110,7 +110,7 @@ class Leak(_Part):
     host_blocks: Whole
 
 
-class Compared(_Part):
+class ComparisonRecord(Record):
     """Results of the warm-up that were held against a plain recomputation."""
 
     compared: Whole = 0
@@ -118,7 +118,7 @@ class Compared(_Part):
     first: str = ""
 
 
-class Engine(_Part):
+class EngineRecord(Record):
     """The cache as the engine made it."""
 
     kv_blocks_total: Whole | None = None
@@ -127,19 +127,19 @@ class Engine(_Part):
     layers: Annotated[Whole, Field(lt=2**31)] | None = None
     device: str | None = None
     copies_awaited: bool = False
-    leaked_blocks: list[Leak] = []
-    reference_checks: Compared = ABSENT
-    swap_checks: Compared = ABSENT
+    leaked_blocks: list[LeakRecord] = []
+    reference_checks: ComparisonRecord = ABSENT
+    swap_checks: ComparisonRecord = ABSENT
 
 
-class TraceClock(_Part):
+class TraceClockRecord(Record):
     """The clock of the KV events."""
 
     name: str
     samples: list[dict[str, Real]] = []
 
 
-class Tracing(_Part):
+class TracingRecord(Record):
     """What was traced of the accesses to the KV cache."""
 
     name: str
@@ -149,48 +149,48 @@ class Tracing(_Part):
     layers: list[Whole] = ABSENT
     events: Whole = 0
     dropped_events: Whole | None = None
-    clock: TraceClock | None = None
+    clock: TraceClockRecord | None = None
 
 
-class ImportedFile(_Part):
+class ImportedFileRecord(Record):
     """A published file."""
 
     file: str
 
 
-class Imported(_Part):
+class ImportRecord(Record):
     """Where an imported run comes from."""
 
     kind: str
     series: str | None = None
-    files: list[ImportedFile]
+    files: list[ImportedFileRecord]
 
 
-class RunRecord(_Part):
+class RunRecord(Record):
     """run.json."""
 
     model_config = ConfigDict(extra="allow", revalidate_instances="always")
 
     experiment_id: FileName
     status: Literal["complete", "failed"]
-    files: dict[FileName, File]
+    files: dict[FileName, FileRecord]
     reason: str | None = None
     time_source: str = MEASURED
-    profiler: Profiler = ABSENT
+    profiler: ProfilerRecord = ABSENT
     versions: dict[str, str | None] = {}
-    hardware: Hardware = ABSENT
+    hardware: HardwareRecord = ABSENT
     timings_s: dict[str, Real] = {}
-    clock: Clock = ABSENT
-    repeats: Stopping = ABSENT
-    disturbance: list[Disturbance] = []
-    warmup: WarmUp = ABSENT
-    engine: Engine = ABSENT
-    tracing: Tracing = ABSENT
-    imported_from: Imported = ABSENT
+    clock: ClockRecord = ABSENT
+    repeats: StoppingRecord = ABSENT
+    disturbance: list[DisturbanceRecord] = []
+    warmup: WarmUpRecord = ABSENT
+    engine: EngineRecord = ABSENT
+    tracing: TracingRecord = ABSENT
+    imported_from: ImportRecord = ABSENT
     faults: Texts = []
 
 
-def complaint(facts: Any) -> str | None:
+def schema_problem(facts: Any) -> str | None:
     """What is wrong with the contents of run.json, in words; None if nothing is."""
     if not isinstance(facts, dict):
         return f"must be one JSON object, not {type(facts).__name__}"

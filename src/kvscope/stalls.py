@@ -44,12 +44,12 @@ def shape_classes(steps: pd.DataFrame) -> pd.Series:
     return parts[0] + "-" + parts[1] + "-" + parts[2]
 
 
-def uncovered(measured: pd.DataFrame, warm_up: pd.DataFrame) -> list[str]:
+def uncovered_classes(measured: pd.DataFrame, warm_up: pd.DataFrame) -> list[str]:
     """Shape classes of the measured passes that no warm-up pass had, sorted."""
     return sorted(set(shape_classes(measured)) - set(shape_classes(warm_up)))
 
 
-def kinds(steps: pd.DataFrame) -> list[pd.Series]:
+def comparison_keys(steps: pd.DataFrame) -> list[pd.Series]:
     """What a pass is compared by: its shape class, whether it preempts, whether it resumes."""
     return [shape_classes(steps), steps["preempted_requests"] > 0, steps["resumed_requests"] > 0]
 
@@ -60,15 +60,15 @@ def usual_s(steps: pd.DataFrame) -> pd.Series:
     `steps` are all repeats together: against its own passes alone, a repeat that is slow as a
     whole would look as usual.
     """
-    usual: pd.Series = steps["duration_s"].groupby(kinds(steps)).transform("median")
+    usual: pd.Series = steps["duration_s"].groupby(comparison_keys(steps)).transform("median")
     return usual
 
 
-def stalled(steps: pd.DataFrame) -> Bools:
+def find_stalls(steps: pd.DataFrame) -> Bools:
     """Which passes of a `steps` table (all repeats together) are stalls."""
     if steps.empty:
         return np.zeros(0, dtype=bool)
-    duration, usual, kind = steps["duration_s"], usual_s(steps), kinds(steps)
+    duration, usual, kind = steps["duration_s"], usual_s(steps), comparison_keys(steps)
     sigma = MAD_TO_SIGMA * (duration - usual).abs().groupby(kind).transform("median")
     large_enough = duration.groupby(kind).transform("size") >= MINIMUM_CLASS
     beyond = (duration > STALL_RATIO * usual) & (duration > usual + STALL_DEVIATIONS * sigma)

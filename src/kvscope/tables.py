@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from kvscope import limits
 from kvscope.errors import BadInput
 from kvscope.files import atomic_path
-from kvscope.reading import in_a_line, opened
+from kvscope.reading import one_line, open_file
 
 SCHEMA_VERSION = 2
 
@@ -404,7 +404,7 @@ def read(table: Table, path: Path, columns: list[str] | None = None, **kwargs: A
 def check_file(table: Table, path: Path) -> str | None:
     """Say in one sentence what is wrong with the schema of a table's file, or None."""
     try:
-        opened(path).close()
+        open_file(path).close()
         with _reading(path), pq.ParquetFile(path) as file:
             found, rows, version = file.schema_arrow, file.metadata.num_rows, _version(file)
     except BadInput as error:
@@ -432,7 +432,7 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except (pa.ArrowException, OSError, ValueError, KeyError, MemoryError) as error:
-        raise BadInput(f"{path}: not a readable Parquet file ({in_a_line(error)})") from None
+        raise BadInput(f"{path}: not a readable Parquet file ({one_line(error)})") from None
 
 
 def _version(file: pq.ParquetFile) -> str:

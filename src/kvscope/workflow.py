@@ -10,8 +10,8 @@ from kvscope import accounts, layout, runfile
 from kvscope.accounts import ANALYSED, COLLECTED
 from kvscope.errors import BadInput
 from kvscope.plan import manifest
-from kvscope.plan.complaints import nearest
-from kvscope.run.locks import SUPERVISOR_LOCK, locked_if_free
+from kvscope.plan.complaints import suggestion
+from kvscope.run.locks import SUPERVISOR_LOCK, hold_lock_if_free
 from kvscope.runfile import RUN_DONE
 
 DEFAULT_STUDY = "quickstart"
@@ -38,7 +38,7 @@ def options(config: Mapping[str, Any]) -> Options:
     for key in config:
         if key not in OPTIONS:
             raise BadInput(
-                f"--config has no key {key!r}{nearest(key, OPTIONS)}; there are "
+                f"--config has no key {key!r}{suggestion(key, OPTIONS)}; there are "
                 f"{', '.join(OPTIONS)}, and settings of experiments go into overrides: "
                 f"--config overrides='{key}={config[key]}'"
             )
@@ -70,7 +70,7 @@ def _words(value: Any) -> list[str]:
 
 def plan(given: Options, config_dir: Path, results: Path) -> dict[str, Any]:
     """The study's manifest, made if need be; what a killed process left is put in order first."""
-    found = manifest.ensure(given.study, config_dir, results, given.overrides)
+    found = manifest.plan_if_changed(given.study, config_dir, results, given.overrides)
     for directory in _directories(found, results):
         settle_if_free(directory)
     return found
@@ -79,7 +79,7 @@ def plan(given: Options, config_dir: Path, results: Path) -> dict[str, Any]:
 def settle_if_free(directory: Path) -> None:
     """Settle a run's directory, unless there is nothing to settle or a process is at work there."""
     if not runfile.is_settled(directory):
-        with locked_if_free(directory, SUPERVISOR_LOCK) as free:
+        with hold_lock_if_free(directory, SUPERVISOR_LOCK) as free:
             if free:
                 runfile.settle(directory)
 
@@ -99,21 +99,21 @@ def settings_of(experiment_id: str, given: Options, results: Path, dag: Any) -> 
     if not dag.workflow.is_main_process:
         return str(path)
     if given.remeasure == NONE and not dag.workflow.dryrun and runfile.is_requested(path.parent):
-        with locked_if_free(path.parent, SUPERVISOR_LOCK) as free:
+        with hold_lock_if_free(path.parent, SUPERVISOR_LOCK) as free:
             if free:
                 runfile.withdraw_request(path.parent)
-    dag.forcefiles.update(forced(path.parent, given.remeasure))
+    dag.forcefiles.update(outputs_to_remake(path.parent, given.remeasure))
     return str(path)
 
 
-def forced(directory: Path, remeasure: str | None) -> set[str]:
+def outputs_to_remake(directory: Path, remeasure: str | None) -> set[str]:
     """The outputs of one experiment that are to be made again."""
-    outdated = _outdated(directory)
-    again = [directory / RUN_DONE] if _again(directory, remeasure) else []
+    outdated = _first_outdated(directory)
+    again = [directory / RUN_DONE] if _must_measure(directory, remeasure) else []
     return {str(path) for path in (outdated, *again) if path}
 
 
-def _again(directory: Path, remeasure: str | None) -> bool:
+def _must_measure(directory: Path, remeasure: str | None) -> bool:
     """Whether to measure again: by `remeasure`, or requested before and not done since.
 
     A request stands until there is a new measurement, so that an interrupted call is resumed by
@@ -126,7 +126,7 @@ def _again(directory: Path, remeasure: str | None) -> bool:
     return remeasure == INVALID and is_invalid(directory)
 
 
-def _outdated(directory: Path) -> Path | None:
+def _first_outdated(directory: Path) -> Path | None:
     """The first product of an experiment that is not of its last measurement; None if all are.
 
     Snakemake does not look for files that are missing between files that are there: when a job
@@ -146,7 +146,7 @@ def is_invalid(directory: Path) -> bool:
     if not (directory / RUN_DONE).exists():
         return False  # it is measured anyway
     try:
-        if runfile.changes(directory, runfile.read_run(directory)):
+        if runfile.file_problems(directory, runfile.read_run(directory)):
             return True
     except BadInput:
         return True
@@ -168,7 +168,7 @@ def request_forced(dag: Any, given: Options, results: Path) -> None:
         if job.rule.name == RULE:
             directory = layout.experiment_directory(results, job.wildcards.id)
             forced_here = settings.forceall or RULE in named or str(job.output[0]) in named
-            if forced_here or _again(directory, given.remeasure):
+            if forced_here or _must_measure(directory, given.remeasure):
                 runfile.request_again(directory)
 
 

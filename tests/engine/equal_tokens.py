@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any
 from unittest import mock
 
-from kvscope.engine.build import Engine, running
+from kvscope.engine.build import Engine, run_engine
 from kvscope.engine.marks import Marks
 from kvscope.engine.overflow.connector import SwapConnector
 from kvscope.engine.recording import Recording
@@ -87,14 +87,14 @@ def compared(model: str, seeds: range) -> Iterator[dict[str, Any]]:
     never overflows, the preemptions and swaps there were, and the blocks left in use.
     """
     ample = experiment(f"model={model}", *AMPLE)
-    with running(ample) as engine:
+    with run_engine(ample) as engine:
         expected = {seed: tokens(engine, ample, seed)[0] for seed in seeds}
     cases = [(b, o, None) for b, o in product(BATCHING, OVERFLOW)]
     cases += [("mixed", "swap-pinned-per_block", fault) for fault in FAULTS]
     for batching, overflow, fault in cases:
         scarce = experiment(f"model={model}", *BATCHING[batching], *OVERFLOW[overflow])
         differing, preempted, swapped, left = [], [], [], []
-        with faulty(fault), running(scarce) as engine:
+        with faulty(fault), run_engine(scarce) as engine:
             for seed in seeds:
                 given, recording = tokens(engine, scarce, seed)
                 differing.append([i for i in given if given[i] != expected[seed][i]])

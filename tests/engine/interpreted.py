@@ -27,7 +27,7 @@ def njit(*_given: Any, **_options: Any) -> Callable[[Any], Any]:
 
 
 def intrinsic(function: Any) -> Any:
-    return {"as_float": as_float, "widened": np.float32}[function.__name__]
+    return {"as_float": as_float, "to_float32": np.float32}[function.__name__]
 
 
 def as_float(bits: np.uint32) -> np.float32:

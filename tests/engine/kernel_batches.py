@@ -10,9 +10,9 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from kvscope.engine.attention.cpu import kernels as compiled
-from kvscope.engine.attention.cpu.backend import elements, flat
-from kvscope.engine.attention.cpu.batch import Batch, cut_batch
-from kvscope.engine.attention.cpu.buffer import Segments
+from kvscope.engine.attention.cpu.backend import as_elements, flat_cache
+from kvscope.engine.attention.cpu.batch import CpuBatch, cut_batch
+from kvscope.engine.attention.cpu.buffer import CpuSegments
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Case:
         self.key = torch.randn(tokens, s.kv_heads, s.head_size).to(s.dtype)
         self.value = torch.randn(tokens, s.kv_heads, s.head_size).to(s.dtype)
         self.starts = np.cumsum([0, *(new for _, new in s.rows)]).astype(np.int32)
-        self.cut: Batch = cut_batch(self.starts, self.lengths, self.table, s.block_size, s.tile)
+        self.cut: CpuBatch = cut_batch(self.starts, self.lengths, self.table, s.block_size, s.tile)
 
     def expected_events(self, head_stride: int = 1) -> int:
         return 2 * len(self.cut.pieces) + 2 * self.cut.reads * len(
@@ -85,14 +85,14 @@ class Case:
         whole[:, 1] = self.cache
         return whole[:, 1]
 
-    def write(self, cache: torch.Tensor, into: Segments | None, kernels: Any) -> None:
+    def write(self, cache: torch.Tensor, into: CpuSegments | None, kernels: Any) -> None:
         """Run the write kernel; its events go into `into`."""
         kernels.write(
-            elements(self.key), elements(self.value), flat(cache), cache.stride()[:2],
+            as_elements(self.key), as_elements(self.value), flat_cache(cache), cache.stride()[:2],
             self.shape.block_size, self.cut.pieces, *sink(into)[:3],
         )  # fmt: skip
 
-    def attend(self, cache: torch.Tensor, into: Segments | None, kernels: Any) -> torch.Tensor:
+    def attend(self, cache: torch.Tensor, into: CpuSegments | None, kernels: Any) -> torch.Tensor:
         """Run the attention kernel; its result."""
         s = self.shape
         longest = int(self.lengths.max())
@@ -100,14 +100,14 @@ class Case:
         scratch = np.full((THREADS, words), np.nan, np.float32)
         out = torch.empty(self.query.shape)
         kernels.attend(
-            self.query.float().numpy(), flat(cache), out.numpy(), cache.stride()[:2],
+            self.query.float().numpy(), flat_cache(cache), out.numpy(), cache.stride()[:2],
             s.block_size, s.kv_heads, self.cut.tiles, self.cut.table,
             np.float32(s.head_size**-0.5), scratch, *sink(into),
         )  # fmt: skip
         return out
 
     def run(
-        self, into: Segments | None = None, kernels: Any = compiled
+        self, into: CpuSegments | None = None, kernels: Any = compiled
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The attention's result and the cache after it; events go into `into`."""
         cache = self.fresh_cache()
@@ -132,7 +132,7 @@ class Case:
         return torch.cat(out)
 
 
-def sink(into: Segments | None) -> tuple[Any, Any, int, int]:
+def sink(into: CpuSegments | None) -> tuple[Any, Any, int, int]:
     """The kernels' last arguments."""
     return (
         (into.events, into.counters, into.layer, into.head_stride) if into else (None, None, 0, 1)

@@ -14,14 +14,14 @@ from kvscope.engine.recording import Recording
 from kvscope.oracle import VIOLATED
 from kvscope.plan.experiment import load
 from kvscope.run import recorder
-from kvscope.run.recorder import Repeat, RepeatContext, Replay, RequestState
-from kvscope.stalls import stalled
+from kvscope.run.recorder import RepeatContext, RepeatTables, Replay, RequestState
+from kvscope.stalls import find_stalls
 from kvscope.workload.requests import build, to_frame
 
 from .conftest import Silent
 
 if TYPE_CHECKING:
-    from kvscope.run.serving import Served
+    from kvscope.run.serving import ServingResult
 
 RECOVERING, WAITING = "recovering is never reset", "one more request waits"
 Change = Callable[[Recording], Recording]
@@ -137,13 +137,17 @@ REPLAYS: dict[str, type[Replay]] = {
 }
 
 
-def violated(repeat: Repeat, facts: dict[str, Any], requests: Any, served: "Served") -> list[str]:
+def violated(
+    repeat: RepeatTables, facts: dict[str, Any], requests: Any, served: "ServingResult"
+) -> list[str]:
     """The oracles that the tables of a repeat violate."""
-    from kvscope.run.serving import outcome
+    from kvscope.run.serving import requests_table
 
-    steps = repeat.steps.assign(stalled=stalled(repeat.steps))
+    steps = repeat.steps.assign(stalled=find_stalls(repeat.steps))
     workload = tables.to_arrow(tables.WORKLOAD, to_frame(requests)).to_pandas()
-    outcomes = tables.to_arrow(tables.REQUESTS, outcome(repeat, 0, requests, served)).to_pandas()
+    outcomes = tables.to_arrow(
+        tables.REQUESTS, requests_table(repeat, 0, requests, served)
+    ).to_pandas()
     records = Records(
         Path(),
         facts=facts,
@@ -160,12 +164,12 @@ def violated(repeat: Repeat, facts: dict[str, Any], requests: Any, served: "Serv
 
 def main(path: Path) -> dict[str, list[str]]:
     """Every fault and the oracles that notice it."""
-    from kvscope.engine.build import running
+    from kvscope.engine.build import run_engine
     from kvscope.run.serving import serve
 
     experiment = load(path)
     requests = build(experiment)
-    with running(experiment) as engine:
+    with run_engine(experiment) as engine:
         recording, scheduler = Recording(), engine.scheduler
         scheduler.begin(recording, Marks())
         served = serve(engine, requests, Silent())

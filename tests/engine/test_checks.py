@@ -16,7 +16,7 @@ from kvscope.engine.attention.cpu import kernels as compiled
 from kvscope.engine.attention.cpu.backend import NumbaAttention, NumbaMetadata
 from kvscope.engine.attention.cpu.paged import PagedAttention, PagedMetadata
 from kvscope.engine.attention.reference import ReferenceChecks
-from kvscope.engine.checks import Passes
+from kvscope.engine.checks import PassSelection
 from kvscope.engine.overflow import copies
 from kvscope.engine.overflow.contents import SwapChecks
 
@@ -34,12 +34,12 @@ PASSES = 4  # of which the first, the second and the fourth are looked at
 
 
 def test_the_passes_looked_at_are_ever_further_apart():
-    passes, looked = Passes(), []
+    passes, looked = PassSelection(), []
     for number in range(1, 70):
         if [passes.reach(layer) for layer in (2, 5)] == [True, True]:
             looked.append(number)
     assert looked == [1, 2, 4, 8, 16, 32, 64]
-    assert passes.looks == len(looked)
+    assert passes.count == len(looked)
 
 
 # --- attention
@@ -188,16 +188,19 @@ def exchanged(
     """The checks after one request was copied out, of blocks in this order, and in again."""
     old, new, host_blocks = places
     caches, has = cache(by_block), {"7": (*old, 0)}
-    layers, planes = {f"layer {n}": one for n, one in enumerate(caches)}, copies.planes(caches)
+    layers, planes = (
+        {f"layer {n}": one for n, one in enumerate(caches)},
+        copies.cache_planes(caches),
+    )
     host, _ = copies.host_planes(planes, 9, pinned=False)
     checks = SwapChecks(layers, has.__getitem__)
-    checks.leaves("7", len(old))
+    checks.record_swap_out("7", len(old))
     way.out(planes, ordered(old), host, host_blocks)
     for layer in caches:
         layer.fill_(7)  # the blocks were others' meanwhile
     has["7"] = (*new, 1)  # the last is for tokens that are still to come
     way.into(planes, new, host, host_blocks)
-    checks.runs(["5", "7"])
+    checks.compare_resumed(["5", "7"])
     return checks
 
 
@@ -229,11 +232,11 @@ def test_blocks_that_are_copied_in_another_order_are_noticed(places: Any):
 def test_only_who_was_away_is_compared_and_only_once():
     caches = {f"layer {n}": one for n, one in enumerate(cache(False))}
     checks = SwapChecks(caches, lambda _: (1, 2))
-    checks.runs(["7"])
+    checks.compare_resumed(["7"])
     assert checks.compared == 0
-    checks.leaves("7", 2)
-    checks.runs(["8"])
+    checks.record_swap_out("7", 2)
+    checks.compare_resumed(["8"])
     assert checks.compared == 0
-    checks.runs(["7", "8"])
-    checks.runs(["7"])
+    checks.compare_resumed(["7", "8"])
+    checks.compare_resumed(["7"])
     assert checks.facts == {"compared": 1, "differing": 0, "first": ""}

@@ -33,7 +33,7 @@ ways = pytest.mark.parametrize("way", [copies.PerBlock(), copies.Coalesced()], i
 @pytest.mark.parametrize("heads_first", [True, False])
 def test_a_row_of_the_planes_is_a_block_with_all_its_layers(by_block, heads_first):
     layers = cache(by_block, heads_first)
-    planes = copies.planes(layers)
+    planes = copies.cache_planes(layers)
     assert len(planes) == (1 if by_block else LAYERS)
     for plane in planes:
         plane[4] = 0
@@ -45,7 +45,7 @@ def test_a_row_of_the_planes_is_a_block_with_all_its_layers(by_block, heads_firs
 
 def test_a_block_in_several_pieces_is_refused():
     with pytest.raises(ValueError, match="several pieces"):
-        copies.planes([torch.zeros(BLOCKS, HEADS, SIZE, 2 * WIDTH)[..., :WIDTH]])
+        copies.cache_planes([torch.zeros(BLOCKS, HEADS, SIZE, 2 * WIDTH)[..., :WIDTH]])
 
 
 @layouts
@@ -54,7 +54,7 @@ def test_a_block_in_several_pieces_is_refused():
 @given(st.data())
 def test_what_is_copied_out_and_in_again_is_what_was(by_block, way, data):
     layers = cache(by_block)
-    planes = copies.planes(layers)
+    planes = copies.cache_planes(layers)
     host, _ = copies.host_planes(planes, 9, pinned=False)
     count = data.draw(st.integers(1, 7))
     old, new = (
@@ -75,12 +75,14 @@ def test_what_is_copied_out_and_in_again_is_what_was(by_block, way, data):
 
 @given(st.lists(st.integers(0, 30), unique=True, max_size=20))
 def test_stretches_cover_every_row_once_and_in_order(rows):
-    covered = [row + i for first, last, row in copies.stretches(rows) for i in range(last - first)]
+    covered = [
+        row + i for first, last, row in copies.contiguous_runs(rows) for i in range(last - first)
+    ]
     assert covered == rows
 
 
 def test_pinned_memory_without_a_gpu_is_locked_or_says_that_it_is_not():
-    planes = copies.planes(cache(by_block=False))
+    planes = copies.cache_planes(cache(by_block=False))
     assert copies.host_planes(planes, 2, pinned=True)[1] in ("locked", "not lockable")
     assert copies.host_planes(planes, 2, pinned=False)[1] == "pageable"
 
@@ -93,7 +95,7 @@ def locked_bytes() -> int:
 
 
 def test_a_pool_is_locked_if_it_says_so_and_not_otherwise():
-    planes, blocks = copies.planes(cache(by_block=False)), 20_000
+    planes, blocks = copies.cache_planes(cache(by_block=False)), 20_000
     size = sum(plane.shape[1] for plane in planes) * blocks
     for pinned in (False, True):
         before = locked_bytes()
@@ -113,7 +115,7 @@ def test_no_block_of_the_pool_is_held_twice_or_lost(moves):
             released = pool.release(name)
             assert released is not None
             assert released.blocks == held.pop(name)
-        elif (given_to := pool.hold(name, 100, count)) is None:
+        elif (given_to := pool.allocate(name, 100, count)) is None:
             assert count > 10 - pool.used
         else:
             held[name] = given_to.blocks

@@ -9,7 +9,7 @@ import torch
 
 pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 
-from kvscope.engine.attention.cpu.buffer import DROPPED, USED, Buffer, Segments
+from kvscope.engine.attention.cpu.buffer import DROPPED, USED, CpuBuffer, CpuSegments
 from kvscope.events import K_READ, K_WRITE, RECORD, RECORD_ALL_HEADS, V_READ, V_WRITE
 
 from .kernel_batches import THREADS, Case, Shape, by_vllm
@@ -19,19 +19,19 @@ SEEDS = range(24)
 PLAIN = Shape([(0, 40), (70, 1), (5, 33)], block_size=16, kv_heads=2, group=2, head_size=32)
 
 
-def segments(buffer: Buffer, head_stride: int = 1) -> Segments:
-    return Segments(buffer.segments, buffer.counters, 3, head_stride)
+def segments(buffer: CpuBuffer, head_stride: int = 1) -> CpuSegments:
+    return CpuSegments(buffer.segments, buffer.counters, 3, head_stride)
 
 
 def traced(
     case: Case, capacity: int | None = None, head_stride: int = 1
-) -> tuple[Buffer, torch.Tensor]:
-    buffer = Buffer(THREADS, THREADS * (capacity or case.expected_events()))
+) -> tuple[CpuBuffer, torch.Tensor]:
+    buffer = CpuBuffer(THREADS, THREADS * (capacity or case.expected_events()))
     buffer.empty_for(case.expected_events())
     return buffer, case.run(segments(buffer, head_stride))[0]
 
 
-def events_of(buffer: Buffer) -> np.ndarray:
+def events_of(buffer: CpuBuffer) -> np.ndarray:
     return np.concatenate([part.reshape(-1).view(RECORD) for part in buffer.used()])
 
 

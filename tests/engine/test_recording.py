@@ -21,8 +21,8 @@ from kvscope.engine.overflow.policy import OverflowPolicy, Victim
 from kvscope.engine.recording import Recording
 from kvscope.engine.scheduler import RecordingScheduler
 from kvscope.run.recorder import RequestState
-from kvscope.run.serving import Served, outcome, serve
-from kvscope.run.session import leaked
+from kvscope.run.serving import ServingResult, requests_table, serve
+from kvscope.run.session import find_leaks
 from kvscope.workload.requests import Request
 
 pytestmark = pytest.mark.engine
@@ -251,7 +251,9 @@ class Silent:
         """Nothing to show."""
 
 
-def served_by(server: Server, requests: list[Request], timeout_s: float | None = None) -> Served:
+def served_by(
+    server: Server, requests: list[Request], timeout_s: float | None = None
+) -> ServingResult:
     return serve(server, requests, Silent(), timeout_s)  # type: ignore[arg-type]
 
 
@@ -282,8 +284,8 @@ def test_the_outcome_has_the_hash_of_all_tokens_and_the_count_of_preemptions(tim
         counted={"0": 4},
     )
     tokens = [5, 70_000, 5]
-    served = Served(time, origin_ns=0, duration_s=3.0, outputs={"0": tokens})
-    (row,) = outcome(repeat, 2, [request], served).to_dict("records")
+    served = ServingResult(time, origin_ns=0, duration_s=3.0, outputs={"0": tokens})
+    (row,) = requests_table(repeat, 2, [request], served).to_dict("records")
     expected = sha256(np.array(tokens, "<i4").tobytes()).hexdigest()
     assert row["output_sha256"] == expected
     assert (row["output_tokens"], row["preemptions"], row["repeat"]) == (3, 4, 2)
@@ -301,4 +303,4 @@ def test_blocks_that_are_left_in_use_are_told(kv: int, host: int, expected: list
         scheduler=SimpleNamespace(kv_blocks_used=kv, host_blocks_used=host)
     )
     told = [{"repeat": 6, "kv_blocks": a, "host_blocks": b} for a, b in expected]
-    assert leaked(engine, 6) == told
+    assert find_leaks(engine, 6) == told

@@ -19,12 +19,12 @@ def served_thrice(file: Path) -> tuple[bool, int, int]:
     Whether the first two gave the same tokens, how many requests the third gave others, of how
     many.
     """
-    from kvscope.engine.build import running
+    from kvscope.engine.build import run_engine
     from kvscope.run.serving import serve
 
     experiment = load(file)
     requests = build(experiment)
-    with running(experiment) as engine:
+    with run_engine(experiment) as engine:
         good, again = (serve(engine, requests, Silent()).outputs for _ in range(2))
         step, passes = engine.vllm.step, []
 

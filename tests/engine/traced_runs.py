@@ -19,8 +19,8 @@ from kvscope.files import read_json
 from kvscope.plan.experiment import Experiment, dump
 from kvscope.plan.grid import expand
 from kvscope.run import session
-from kvscope.run.locks import SUPERVISOR_LOCK, locked
-from kvscope.runfile import COMPLETE, SESSION_FILE, recorded_files, write_run
+from kvscope.run.locks import SUPERVISOR_LOCK, hold_lock
+from kvscope.runfile import COMPLETE, SESSION_FILE, file_records, write_run
 
 from .conftest import ROOT
 
@@ -63,7 +63,7 @@ def experiment(*overrides: str) -> Experiment:
 @contextmanager
 def digested(*given: Any) -> Iterator[build.Engine]:
     """An engine whose transformer blocks' outputs are all hashed into `digest`."""
-    with build.running(*given) as engine:
+    with build.run_engine(*given) as engine:
         engine.llm.apply_model(hash_outputs)
         yield engine
 
@@ -90,14 +90,14 @@ def run(chosen: Experiment, directory: Path) -> tuple[str, pd.Series]:
 
     numba.set_num_threads(min(chosen.device.threads, numba.config.NUMBA_NUM_THREADS))
     with (
-        locked(directory, SUPERVISOR_LOCK),  # without it the session would end itself
-        mock.patch.object(session, "running", digested),
+        hold_lock(directory, SUPERVISOR_LOCK),  # without it the session would end itself
+        mock.patch.object(session, "run_engine", digested),
     ):
         code = session.main(directory, annotate=False)
     facts = read_json(directory / SESSION_FILE)
     assert not code, facts["reason"]
     facts |= {"experiment_id": chosen.id, "status": COMPLETE, "reason": None}
-    write_run(directory, facts | {"files": recorded_files(directory)})
+    write_run(directory, facts | {"files": file_records(directory)})
     requests = pd.read_parquet(directory / "requests.parquet")
     return digest.hexdigest(), requests.set_index(["repeat", "request_id"])["output_sha256"]
 

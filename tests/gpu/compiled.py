@@ -65,7 +65,7 @@ def compiled(variant: Variant) -> Compiled:
 
 def _write(variant: Variant) -> tuple[dict[str, Any], int, int]:
     longest = 1 if variant.kernel == "write one" else variant.block_size
-    tokens, chunk = launch.chunk_of_write(
+    tokens, chunk = launch.write_chunk(
         longest, variant.block_size, variant.kv_heads * variant.head_size
     )
     constants = {"TOKENS": tokens, "CHUNK": chunk}
@@ -75,18 +75,18 @@ def _write(variant: Variant) -> tuple[dict[str, Any], int, int]:
 def _attend(variant: Variant) -> tuple[dict[str, Any], int, int]:
     size = BYTES[variant.dtype]
     tile = tile_tokens(variant.group, size) if variant.kernel == "prefill" else 1
-    rows = launch.padded(tile * variant.group)
+    rows = launch.padded_size(tile * variant.group)
     constants = {
         "GROUP": variant.group,
         "TILE": tile,
         "ROWS": rows,
-        "WIDTH": launch.padded(variant.head_size),
-        "SLOTS": launch.padded(variant.block_size),
+        "WIDTH": launch.padded_size(variant.head_size),
+        "SLOTS": launch.padded_size(variant.block_size),
         "SPLIT": variant.kernel == "split",
     }
-    warps = launch.warps(rows, variant.block_size, variant.head_size, size)
+    warps = launch.choose_warps(rows, variant.block_size, variant.head_size, size)
     sizes = (variant.block_size, variant.head_size, size)
-    return constants, warps, launch.stages(*sizes, variant.instrument)
+    return constants, warps, launch.choose_stages(*sizes, variant.instrument)
 
 
 @cache

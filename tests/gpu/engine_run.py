@@ -16,7 +16,7 @@ import numpy as np
 from kvscope.engine.attention.cuda.backend import CudaBackend
 from kvscope.engine.attention.cuda.clock import CudaClock
 from kvscope.engine.attention.cuda.tracer import CudaTracer
-from kvscope.engine.build import running
+from kvscope.engine.build import run_engine
 from kvscope.engine.devices.cpu import CpuPlatform
 from kvscope.engine.marks import Marks
 from kvscope.engine.recording import PassRecord, Recording
@@ -68,7 +68,7 @@ def scheduled_rows(record: PassRecord, context: dict[str, int]) -> list[dict[str
 def served(*overrides: str) -> tuple[dict[str, list[int]], list[Any], int]:
     """Output tokens, the traced passes, and the queries of a tile."""
     experiment = expand(None, [*SETTINGS, *overrides], CONFIG).experiments[0].experiment
-    with running(experiment) as engine:
+    with run_engine(experiment) as engine:
         recording, tracer = Recording(), engine.tracer
         engine.scheduler.begin(recording, Marks())
         if tracer is not None:

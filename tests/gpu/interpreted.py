@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from kvscope.engine.attention.clock import Sample
+from kvscope.engine.attention.clock import ClockSample
 from kvscope.engine.attention.cuda import launch
 from kvscope.engine.attention.cuda.batch import cut_batch
-from kvscope.engine.attention.cuda.buffer import HEADER, HEADER_WORDS, Segments
+from kvscope.engine.attention.cuda.buffer import HEADER, HEADER_WORDS, CudaSegments
 from kvscope.engine.attention.cuda.clock import CudaClock
 from kvscope.events import RECORD, RECORD_WORDS
 from tests.gpu.cases import LAYER, Case
@@ -110,9 +110,9 @@ def attention(case: Case, instrument: bool = True, skip: int | None = None) -> O
     counter = torch.zeros(1, dtype=torch.int64)
     places = np.cumsum([(0, 0), *rooms], axis=0)
 
-    def recording(n: int) -> Segments | None:
+    def recording(n: int) -> CudaSegments | None:
         first_event, first = (int(x) for x in places[n])
-        made = Segments(
+        made = CudaSegments(
             *("", LAYER, events, headers, counter),
             *(first_event, capacity, first, rooms[n][1]),
         )
@@ -151,7 +151,7 @@ def overflowing(case: Case, capacity: int) -> Outcome:
     return attention(replace(case, capacity=capacity))
 
 
-def timer() -> tuple[float, Sample]:
+def timer() -> tuple[float, ClockSample]:
     """The step of the timer, here one that counts its readings, and a sample of it."""
     clock = CudaClock("cpu")
     return clock.resolution_ns(1), clock.sample()

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvscope.engine.attention.cuda.batch import MAX_SPLITS, cut_batch, splits_for
+from kvscope.engine.attention.cuda.batch import MAX_SPLITS, choose_splits, cut_batch
 
 requests = st.lists(st.tuples(st.integers(0, 200), st.integers(0, 90)), min_size=1, max_size=8)
 
@@ -72,7 +72,7 @@ def test_each_tile_has_room_for_its_reads_and_no_other(requests, head_stride, pr
 
 @given(st.integers(1, 300), st.integers(1, 40), st.integers(0, 600), st.integers(1, 144))
 def test_sequences_are_split_to_fill_the_gpu_and_no_further(tiles, heads, blocks, processors):
-    splits = splits_for(tiles, heads, blocks, processors)
+    splits = choose_splits(tiles, heads, blocks, processors)
     assert 1 <= splits <= MAX_SPLITS
     assert splits == 1 or blocks >= 4 * splits
     assert splits == 1 or tiles * heads * (splits - 1) < 4 * processors

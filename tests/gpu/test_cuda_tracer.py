@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from kvscope.engine.attention.cuda.buffer import HEADER, Segments
+from kvscope.engine.attention.cuda.buffer import HEADER, CudaSegments
 from kvscope.engine.attention.cuda.tracer import CudaTracer
 from kvscope.engine.attention.flush import Launch
 from kvscope.events import ATTENTION, RECORD, WRITE
 
 
-def record(segments: Segments, counts: list[int], mark: int) -> np.ndarray:
+def record(segments: CudaSegments, counts: list[int], mark: int) -> np.ndarray:
     """Play the kernel: segments of `counts` events, each in room for the largest."""
     headers = segments.headers.numpy().view(HEADER)[:, 0]
     events = segments.events.numpy().view(RECORD)[:, 0]

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar
 
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.fields import Label, Requests, Tokens, impossible
-from kvscope.plan.workload import Lengths, Workload, split
+from kvscope.plan.workload import Lengths, Workload, split_total
 
 
 class Pairs(Workload):
@@ -18,7 +18,7 @@ class Pairs(Workload):
 
     def lengths(self, seed: int) -> list[Lengths]:
         totals = (self.short_tokens, self.long_tokens)
-        return [split(totals[number % 2], 2.0) for number in range(self.num_requests)]
+        return [split_total(totals[number % 2], 2.0) for number in range(self.num_requests)]
 
     def check(self, experiment: Experiment) -> None:
         if self.short_tokens > self.long_tokens:

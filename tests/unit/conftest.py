@@ -22,7 +22,7 @@ def composed_once() -> Iterator[None]:
                 content.update(
                     b"%d %s %b" % (path.stat().st_size, name.encode(), path.read_bytes())
                 )
-        names = tuple(tuple(registry.registered(kind)) for kind in registry.KINDS)
+        names = tuple(tuple(registry.find_registered(kind)) for kind in registry.KINDS)
         key = (choices, content.digest(), names)
         if key not in known:
             known[key] = compose(self, choices)

@@ -16,8 +16,11 @@ def plug_in(monkeypatch: pytest.MonkeyPatch, kind: str, classes: Mapping[str, An
     module = ModuleType(f"toys_{kind}")
     vars(module).update(classes)
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    group, own = registry.group(kind), {of: registry.registered(of) for of in registry.KINDS}
+    group, own = (
+        registry.entry_point_group(kind),
+        {of: registry.find_registered(of) for of in registry.KINDS},
+    )
     points = {name: EntryPoint(name, f"{module.__name__}:{name}", group) for name in classes}
     found = own | {kind: own[kind] | points}
-    monkeypatch.setattr(registry, "registered", found.__getitem__)
-    monkeypatch.setattr(registry, "loadable", registry.loadable.__wrapped__)
+    monkeypatch.setattr(registry, "find_registered", found.__getitem__)
+    monkeypatch.setattr(registry, "load_all", registry.load_all.__wrapped__)

@@ -14,7 +14,7 @@ import yaml
 from kvscope import runfile, tables
 from kvscope.analyse.experiment import analyse
 from kvscope.files import write_json
-from kvscope.stalls import stalled
+from kvscope.stalls import find_stalls
 
 SCHEDULE_S, TAKING_S = 1e-4, 5e-5  # before a pass's forward part, and after it
 LAYERS = 4
@@ -292,10 +292,10 @@ def write_experiment(fake: Fake, results: Path, seed: int = 0) -> Path:
             table = tables.TABLES[name]
             frame = pd.DataFrame(rows, columns=table.names) if rows else table.empty()
             if table is tables.STEPS:
-                frame["stalled"] = stalled(frame)
+                frame["stalled"] = find_stalls(frame)
             tables.write(table, frame, directory / f"{name}.parquet")
         tables.write(tables.WORKLOAD, _workload(fake), directory / "workload.parquet")
-    runfile.write_run(directory, facts(fake) | {"files": runfile.recorded_files(directory)})
+    runfile.write_run(directory, facts(fake) | {"files": runfile.file_records(directory)})
     if fake.status == "complete":
         analyse(directory, results / "tables" / fake.id)
     return directory

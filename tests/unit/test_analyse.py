@@ -20,7 +20,7 @@ from kvscope.analyse.records import Records
 from kvscope.analyse.statistics import coefficient_of_variation, estimate
 from kvscope.errors import BadInput
 from kvscope.oracle import HELD, VIOLATED, Verdict
-from kvscope.stalls import stalled
+from kvscope.stalls import find_stalls
 
 BLOCK_SIZE = 16
 FACTS = {"experiment_id": "x", "time_source": "measured", "engine": {"block_size": BLOCK_SIZE}}
@@ -216,7 +216,7 @@ def of_one_kind(*repeats: list[float]) -> Records:
     steps = pd.concat(parts, ignore_index=True).assign(phase="decode", decode_tokens=8)
     steps = steps.assign(kv_tokens_used=99, stalled=False)
     steps[["prefill_tokens", "preempted_requests", "resumed_requests"]] = 0
-    steps["stalled"] = stalled(steps)
+    steps["stalled"] = find_stalls(steps)
     ends = steps["start_s"] + steps["duration_s"]
     served = pd.DataFrame(
         {"repeat": steps["repeat"], "arrival_s": 0.0, "finished_s": ends, "aborted": False}

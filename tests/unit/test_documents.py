@@ -12,7 +12,7 @@ from kvscope.analyse.checklist import EVERY_ORACLE
 from kvscope.analyse.metrics import METRICS
 from kvscope.analyse.reason import REASONS
 from kvscope.analyse.study_metrics import STUDY_METRICS
-from kvscope.docs import BLOCKS, generated
+from kvscope.docs import BLOCKS, regenerate
 from kvscope.errors import BadInput
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -22,7 +22,7 @@ SOURCE = Path(kvscope.__file__).parent
 @pytest.mark.parametrize("path", sorted(DOCS.glob("*.md")), ids=lambda path: path.name)
 def test_generated_tables_are_current(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
-    assert generated(text) == text, "run `python -m kvscope.docs`"
+    assert regenerate(text) == text, "run `python -m kvscope.docs`"
 
 
 def test_every_generated_table_is_in_a_document() -> None:
@@ -39,7 +39,7 @@ def test_every_name_is_declared_once() -> None:
 
 def test_an_unknown_table_is_refused_by_name() -> None:
     with pytest.raises(BadInput, match="generated: nothing: unknown"):
-        generated("<!-- generated: nothing -->\n<!-- end -->")
+        regenerate("<!-- generated: nothing -->\n<!-- end -->")
 
 
 def test_the_version_is_the_same_everywhere() -> None:

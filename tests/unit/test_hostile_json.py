@@ -17,7 +17,7 @@ from kvscope.collect.nsys.export import NsysExport
 from kvscope.errors import BadInput, CannotWrite
 from kvscope.files import read_json
 from kvscope.plan import documents
-from kvscope.reading import read_bytes, shown, text_lines
+from kvscope.reading import read_bytes, short_repr, text_lines
 from kvscope.run.locks import SUPERVISOR_LOCK, is_free
 
 from .mutations import damaged, is_a_sentence, nested
@@ -82,10 +82,10 @@ def test_a_line_that_is_too_long_or_no_text_is_refused(
 
 
 def test_a_long_value_is_shown_in_part() -> None:
-    assert shown("short") == "'short'"
+    assert short_repr("short") == "'short'"
     for value in ("x" * 10**6, [0] * 10**6, {"a": [["b"] * 1000] * 1000}, 10**1000, "\n" * 1000):
-        assert len(shown(value)) < 200
-        assert "\n" not in shown(value)
+        assert len(short_repr(value)) < 200
+        assert "\n" not in short_repr(value)
 
 
 READERS = [

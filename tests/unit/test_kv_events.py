@@ -27,7 +27,7 @@ from kvscope.collect.oracles.run_facts import RunFacts
 from kvscope.errors import BadInput
 from kvscope.events import KINDS
 from kvscope.files import read_json
-from kvscope.runfile import KERNEL_EVENTS, recorded_files, write_run
+from kvscope.runfile import KERNEL_EVENTS, file_records, write_run
 
 from .kv_flushes import Batch, compressed, tracing, write_flushes
 from .nsys_fixture import NsysFile, RunDirectory, global_id
@@ -308,7 +308,7 @@ def traced_run(folder: Path, flushes: list[Found], **record: Any) -> Path:
     facts = json.loads((run / "run.json").read_text())
     finished = {"experiment_id": "traced", "status": "complete", "time_source": "measured"}
     traced = tracing((0, 0), (SECOND, SECOND)) | {"events": 100}
-    write_run(run, facts | finished | {"tracing": traced, "files": recorded_files(run)})
+    write_run(run, facts | finished | {"tracing": traced, "files": file_records(run)})
     return run
 
 

@@ -16,7 +16,7 @@ import pytest
 from kvscope.analyse import access_metrics
 from kvscope.analyse.metrics import METRICS
 from kvscope.analyse.records import Records, read_records
-from kvscope.stalls import stalled
+from kvscope.stalls import find_stalls
 
 from .report_fixture import Fake, write_experiment
 
@@ -41,7 +41,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     requests.loc[requests["aborted"], "output_tokens"] -= 3
     requests.loc[number == 5, "first_token_s"] = None
     steps.loc[steps["step"] % 50 == 7, "duration_s"] *= 8
-    steps["stalled"] = stalled(steps)
+    steps["stalled"] = find_stalls(steps)
     assert steps["stalled"].sum() > 2
     return records.variant(requests=requests, steps=steps)
 

@@ -13,17 +13,17 @@ oracles = pytest.mark.parametrize("oracle", ORACLES_OF_ENGINE, ids=lambda oracle
 @oracles
 def test_a_difference_is_a_violation(oracle: Oracle) -> None:
     found = {"compared": 9, "differing": 2, "first": "layer 3, head 1"}
-    judged = verdict(oracle, oracle.look({"engine": {KEYS[oracle.name]: found}}))
+    judged = verdict(oracle, oracle.function({"engine": {KEYS[oracle.name]: found}}))
     assert (judged.state, judged.violations, judged.first) == (VIOLATED, 2, "layer 3, head 1")
     same = found | {"differing": 0, "first": ""}
-    assert verdict(oracle, oracle.look({"engine": {KEYS[oracle.name]: same}})).state == HELD
+    assert verdict(oracle, oracle.function({"engine": {KEYS[oracle.name]: same}})).state == HELD
 
 
 @oracles
 @pytest.mark.parametrize("engine", [{}, {"compared": 0, "differing": 0, "first": ""}])
 def test_nothing_is_said_of_what_was_not_compared(oracle: Oracle, engine: dict) -> None:
     for facts in ({}, {"engine": {}}, {"engine": {KEYS[oracle.name]: engine}}):
-        assert verdict(oracle, oracle.look(facts)).state == NOT_APPLICABLE
+        assert verdict(oracle, oracle.function(facts)).state == NOT_APPLICABLE
 
 
 @oracles

@@ -42,10 +42,10 @@ class TestInstalledWithoutItsCheckout:
         return site
 
     def said(self) -> dict[str, str]:
-        return {flaw.source: flaw.problem for flaw in packages.flaws_of_installed()}
+        return {flaw.source: flaw.problem for flaw in packages.find_installed_flaws()}
 
     def test_all_well(self):
-        assert packages.flaws_of_installed() == []
+        assert packages.find_installed_flaws() == []
 
     @pytest.mark.parametrize("name", ["kvscope", "pandas", "rich", "numpy", "date_util", "speed"])
     def test_each_requirement_must_be_there(self, site: Path, name: str):

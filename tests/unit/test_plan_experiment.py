@@ -297,9 +297,9 @@ def test_two_packages_with_a_policy_of_one_name_are_refused(
 ) -> None:
     points = [EntryPoint("mine", value, "kvscope.overflow") for value in ("a:A", "b:B")]
     monkeypatch.setattr(registry, "entry_points", lambda group: points)
-    registry.registered.cache_clear()
+    registry.find_registered.cache_clear()
     try:
         with pytest.raises(BadInput, match="overflow=mine is registered twice, as a:A and as b:B"):
-            registry.registered("overflow")
+            registry.find_registered("overflow")
     finally:
-        registry.registered.cache_clear()
+        registry.find_registered.cache_clear()

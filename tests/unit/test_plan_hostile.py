@@ -122,7 +122,7 @@ EXPERIMENTS = [
 
 
 @settings(deadline=None, max_examples=300)
-@given(text=spoilt([e.given() for e in EXPERIMENTS]))
+@given(text=spoilt([e.to_dict() for e in EXPERIMENTS]))
 def test_any_experiment_file_is_read_or_refused(text: str, tmp_path_factory: Any) -> None:
     path = tmp_path_factory.getbasetemp() / "experiment.yaml"
     path.write_text(text, encoding="utf-8")

@@ -42,7 +42,7 @@ def times(results: Path) -> dict[str, int]:
 
 
 def test_every_experiment_is_written_where_its_id_says(config: Path, results: Path) -> None:
-    written = manifest.ensure("four", config, results)
+    written = manifest.plan_if_changed("four", config, results)
     assert len(written["experiments"]) == 4
     for entry in written["experiments"]:
         found = load(results / "experiments" / entry["id"] / "experiment.yaml")
@@ -53,7 +53,7 @@ def test_every_experiment_is_written_where_its_id_says(config: Path, results: Pa
 
 
 def test_entries_say_what_sets_an_experiment_apart(config: Path, results: Path) -> None:
-    written = manifest.ensure("four", config, results)
+    written = manifest.plan_if_changed("four", config, results)
     assert written["varied_keys"] == ["seed", "batching"]
     assert written["experiments"][1]["label"] == "seed=1, chunked"
     assert written["experiments"][1]["varied"] == {"seed": 1, "batching": "chunked"}
@@ -67,19 +67,19 @@ def test_nothing_is_written_again_that_stays_the_same(config: Path, results: Pat
 
 
 def test_a_comment_changes_no_experiment(config: Path, results: Path) -> None:
-    manifest.ensure("four", config, results)
+    manifest.plan_if_changed("four", config, results)
     before = times(results / "experiments")
     path = config / "config.yaml"
     path.write_text("# a comment\n" + path.read_text())
-    manifest.ensure("four", config, results)
+    manifest.plan_if_changed("four", config, results)
     assert times(results / "experiments") == before
 
 
 def test_a_changed_study_writes_only_what_is_new(config: Path, results: Path) -> None:
-    manifest.ensure("four", config, results)
+    manifest.plan_if_changed("four", config, results)
     before = times(results / "experiments")
     (config / "study" / "four.yaml").write_text(STUDY.replace("[1, 2]", "[1, 2, 3]"))
-    assert len(manifest.ensure("four", config, results)["experiments"]) == 6
+    assert len(manifest.plan_if_changed("four", config, results)["experiments"]) == 6
     after = times(results / "experiments")
     assert {path: after[path] for path in before} == before
     assert len(after) == 6
@@ -92,23 +92,23 @@ def _refuse_to_expand(*arguments: object) -> None:
 def test_an_unchanged_configuration_is_not_expanded_again(
     config: Path, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written = manifest.ensure("four", config, results)
+    written = manifest.plan_if_changed("four", config, results)
     (config / "study" / "another.yaml").write_text(STUDY)
     monkeypatch.setattr(grid, "expand", _refuse_to_expand)
-    assert manifest.ensure("four", config, results) == written
+    assert manifest.plan_if_changed("four", config, results) == written
     (config / "model" / "tiny-llama.yaml").touch()
-    assert manifest.ensure("four", config, results) == written
+    assert manifest.plan_if_changed("four", config, results) == written
     (config / "config.yaml").write_text("seed: 1\n")
     with pytest.raises(AssertionError, match="expanded again"):
-        manifest.ensure("four", config, results)
+        manifest.plan_if_changed("four", config, results)
 
 
 def test_a_lost_experiment_is_written_again(config: Path, results: Path) -> None:
-    entry = manifest.ensure("four", config, results)["experiments"][0]
+    entry = manifest.plan_if_changed("four", config, results)["experiments"][0]
     path = results / "experiments" / entry["id"] / "experiment.yaml"
     content = path.read_bytes()
     path.unlink()
-    manifest.ensure("four", config, results)
+    manifest.plan_if_changed("four", config, results)
     assert path.read_bytes() == content
 
 
@@ -116,14 +116,14 @@ def test_a_manifest_with_overrides_is_not_taken_for_the_study(config: Path, resu
     manifest.write(expand("four", ["seed=9"], config), results)
     name = manifest.name_of("four", ["seed=9"])
     assert manifest.read(name, results)["overrides"] == ["seed=9"]
-    assert len(manifest.ensure("four", config, results)["experiments"]) == 4
+    assert len(manifest.plan_if_changed("four", config, results)["experiments"]) == 4
 
 
 def test_what_is_current_is_found_without_hydra_and_pydantic(config: Path, results: Path) -> None:
-    manifest.ensure("four", config, results)
+    manifest.plan_if_changed("four", config, results)
     code = (
         "import sys; from pathlib import Path; from kvscope.plan import manifest;"
-        "manifest.ensure('four', Path(sys.argv[1]), Path(sys.argv[2]));"
+        "manifest.plan_if_changed('four', Path(sys.argv[1]), Path(sys.argv[2]));"
         "print(sorted({'hydra', 'pydantic', 'yaml', 'numpy'} & set(sys.modules)))"
     )
     command = [sys.executable, "-c", code, str(config), str(results)]
@@ -137,7 +137,7 @@ def test_a_study_never_planned_has_no_manifest(results: Path) -> None:
 
 
 def test_every_experiment_has_its_resources(config: Path, results: Path) -> None:
-    for entry in manifest.ensure("four", config, results)["experiments"]:
+    for entry in manifest.plan_if_changed("four", config, results)["experiments"]:
         needs = entry["resources"]
         assert set(needs) == {"threads", "memory_mib", "gpus", "walltime_s"}
         assert all(isinstance(need, int) for need in needs.values())
@@ -153,7 +153,7 @@ def measured(entry: dict[str, Any], results: Path, seconds: float) -> None:
             "experiment_id": entry["id"],
             "status": "complete",
             "timings_s": {"total": seconds},
-            "files": {"experiment.yaml": runfile.recorded(directory / "experiment.yaml")},
+            "files": {"experiment.yaml": runfile.file_record(directory / "experiment.yaml")},
         },
     )
 
@@ -161,7 +161,7 @@ def measured(entry: dict[str, Any], results: Path, seconds: float) -> None:
 def test_what_was_measured_corrects_a_walltime_but_noise_does_not(
     config: Path, results: Path
 ) -> None:
-    first, *others = manifest.ensure("four", config, results)["experiments"]
+    first, *others = manifest.plan_if_changed("four", config, results)["experiments"]
     expected = first["resources"]["walltime_s"]
     for seconds, walltime_s in [
         (1.4 * expected, expected),
@@ -180,7 +180,7 @@ def test_what_was_measured_corrects_a_walltime_but_noise_does_not(
 
 
 def test_planning_again_after_runs_changes_no_byte(config: Path, results: Path) -> None:
-    for entry in manifest.ensure("four", config, results)["experiments"]:
+    for entry in manifest.plan_if_changed("four", config, results)["experiments"]:
         measured(entry, results, 1.3 * entry["resources"]["walltime_s"])
     before = times(results)
     manifest.write(expand("four", [], config), results)
@@ -206,18 +206,18 @@ def traced(config: Path) -> Path:
 def test_a_changed_file_of_a_workload_makes_another_experiment(
     traced: Path, config: Path, results: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written = manifest.ensure("traced", config, results)
+    written = manifest.plan_if_changed("traced", config, results)
     assert written["files"] == [{"path": str(traced), "sha256": sha256_of(traced)}]
     with monkeypatch.context() as patch:
         patch.setattr(grid, "expand", _refuse_to_expand)
         os.utime(traced, ns=(0, 0))
-        assert manifest.ensure("traced", config, results) == written
+        assert manifest.plan_if_changed("traced", config, results) == written
     traced.write_text(TRACE.replace("9", "8"))
-    again = manifest.ensure("traced", config, results)
+    again = manifest.plan_if_changed("traced", config, results)
     assert again["experiments"][0]["id"] != written["experiments"][0]["id"]
     traced.unlink()
     with pytest.raises(BadInput, match=r"workload.path .*traced.yaml grid 'g'.* there is no file"):
-        manifest.ensure("traced", config, results)
+        manifest.plan_if_changed("traced", config, results)
 
 
 def test_a_trace_that_cannot_be_used_is_refused_before_anything_is_written(
@@ -225,26 +225,26 @@ def test_a_trace_that_cannot_be_used_is_refused_before_anything_is_written(
 ) -> None:
     traced.write_text(TRACE + "many,3\n")
     with pytest.raises(BadInput, match=r"t\.csv:3: prompt_tokens is 'many'"):
-        manifest.ensure("traced", config, results)
+        manifest.plan_if_changed("traced", config, results)
     assert not results.exists()
 
 
 def test_a_finished_run_keeps_its_experiment_when_its_file_is_named_in_another_way(
     traced: Path, config: Path, results: Path
 ) -> None:
-    (entry,) = manifest.ensure("traced", config, results)["experiments"]
+    (entry,) = manifest.plan_if_changed("traced", config, results)["experiments"]
     path = manifest.experiment_path(entry["id"], results)
     shutil.copy(traced, traced.with_name("copy.csv"))
     (config / "study" / "traced.yaml").write_text(TRACED.replace("PATH", "../lengths/copy.csv"))
-    assert manifest.ensure("traced", config, results)["experiments"] == [entry]
+    assert manifest.plan_if_changed("traced", config, results)["experiments"] == [entry]
     assert "copy.csv" in path.read_text(), "it was not run, and may be"
     measured(entry, results, 9)
     content = path.read_bytes()
     (config / "study" / "traced.yaml").write_text(TRACED.replace("PATH", "../lengths/t.csv"))
-    assert manifest.ensure("traced", config, results)["files"][0]["path"] == str(traced)
+    assert manifest.plan_if_changed("traced", config, results)["files"][0]["path"] == str(traced)
     assert path.read_bytes() == content
     path.write_text("damaged")  # nothing vouches for it
-    manifest.ensure("four", config, results)
+    manifest.plan_if_changed("four", config, results)
     manifest.write(expand("traced", [], config), results)
     assert load(path).id == entry["id"]
 
@@ -253,7 +253,7 @@ def test_a_finished_run_keeps_its_experiment_when_its_file_is_named_in_another_w
 def test_a_name_that_leads_elsewhere_is_refused(name: str, config: Path, results: Path) -> None:
     for use in (
         lambda: manifest.read(name, results),
-        lambda: manifest.ensure(name, config, results),
+        lambda: manifest.plan_if_changed(name, config, results),
         lambda: manifest.experiment_path(name, results),
     ):
         with pytest.raises(BadInput, match="but must be a name"):
@@ -287,7 +287,7 @@ DAMAGED: list[tuple[str, Any, str]] = [
 def test_a_damaged_manifest_is_refused_by_its_key_and_made_again(
     key: str, value: Any, complaint: str, config: Path, results: Path
 ) -> None:
-    sound = manifest.ensure("four", config, results)
+    sound = manifest.plan_if_changed("four", config, results)
     damaged = json.loads(json.dumps(sound))
     *parents, name = [int(step) if step.isdecimal() else step for step in key.split(".")]
     holder = damaged
@@ -300,7 +300,7 @@ def test_a_damaged_manifest_is_refused_by_its_key_and_made_again(
         manifest.read("four", results)
     assert str(error.value).startswith(f"{path}: ")
     assert complaint in str(error.value)
-    assert manifest.ensure("four", config, results) == sound
+    assert manifest.plan_if_changed("four", config, results) == sound
 
 
 JSON = st.recursive(
@@ -391,4 +391,4 @@ def test_the_table_has_a_line_for_each_experiment(
     ],
 )
 def test_a_duration_has_the_unit_that_suits_it(seconds: int, text: str) -> None:
-    assert show.duration(seconds) == text
+    assert show.format_duration(seconds) == text

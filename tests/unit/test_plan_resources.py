@@ -117,9 +117,9 @@ def test_what_a_machine_cannot_hold_is_refused_and_what_it_can_is_not(
     machine: Callable[[float], None],
 ) -> None:
     found = experiment("cache.gib=4")
-    machine(resources.least_gib(found) + 0.01)
+    machine(resources.minimum_gib(found) + 0.01)
     resources.check_memory(found)
-    machine(resources.least_gib(found) - 0.01)
+    machine(resources.minimum_gib(found) - 0.01)
     with pytest.raises(BadInput, match=rf"^{found.id} needs 4\.8 GiB of memory and this machine"):
         resources.check_memory(found)
 

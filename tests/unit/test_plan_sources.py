@@ -51,7 +51,7 @@ def given(*overrides: str) -> Experiment:
 
 
 def path_of(experiment: Experiment) -> str:
-    ((_, path, _),) = sources.named(experiment.workload)
+    ((_, path, _),) = sources.source_files(experiment.workload)
     return path
 
 

@@ -16,7 +16,7 @@ from kvscope.plan.experiment import Experiment, dump
 from kvscope.plan.grid import expand
 from kvscope.plan.manifest import experiment_path
 from kvscope.plan.walltime import expected_s, walltimes_s
-from kvscope.plan.work import Work, work
+from kvscope.plan.work import Work, expected_work
 from kvscope.workload import requests
 
 CONFIG = Path(__file__).parents[2] / "config"
@@ -94,10 +94,10 @@ def test_a_run_waits_for_the_last_request_of_its_trace(tmp_path: Path) -> None:
     assert 3600 < expected_s(experiment(*words)) < 3700
     at_once = experiment(*words, "workload.arrival=all_at_once")
     assert expected_s(at_once) < 100
-    assert work(at_once) == Work(2, 18.0, 8.0, 5.0, 0.0)
+    assert expected_work(at_once) == Work(2, 18.0, 8.0, 5.0, 0.0)
     path.write_text("prompt_tokens,output_tokens\n9,5\n")
     with pytest.raises(BadInput, match="plan again"):
-        work(at_once)
+        expected_work(at_once)
 
 
 DRAWN = [
@@ -113,7 +113,7 @@ DRAWN = [
 @pytest.mark.parametrize("words", DRAWN, ids=" ".join)
 def test_work_is_that_of_the_requests(words: list[str]) -> None:
     planned = experiment(*words, "workload.num_requests=3000")
-    expected, built = work(planned), requests.build(planned)
+    expected, built = expected_work(planned), requests.build(planned)
     outputs = [r.output_tokens for r in built]
     assert expected.requests == 3000
     prompt = sum(len(r.prompt_token_ids) for r in built)

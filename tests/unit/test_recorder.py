@@ -21,8 +21,8 @@ from kvscope import tables
 from kvscope.actions import action
 from kvscope.engine.clock import HostClock
 from kvscope.engine.recording import PassRecord, PreemptionRecord, Recording
-from kvscope.run.recorder import Repeat, RepeatContext, external_id, replay
-from kvscope.run.serving import Served, give_up, outcome
+from kvscope.run.recorder import RepeatContext, RepeatTables, external_id, replay
+from kvscope.run.serving import ServingResult, abort_late, requests_table
 from kvscope.workload.requests import Request
 
 from .report_fixture import Fake, Simulation
@@ -47,7 +47,7 @@ class Noted:
     recording: Recording
     given: dict[str, list[int]]  # token ids by request
 
-    def replayed(self) -> Repeat:
+    def replayed(self) -> RepeatTables:
         context = RepeatContext(
             repeat=REPEAT,
             origin_ns=ORIGIN_NS,
@@ -196,17 +196,17 @@ def test_the_tables_are_those_of_the_engine_that_was_noted(each: Noted, name: st
     pd.testing.assert_frame_equal(one, other, rtol=0, atol=3e-9)
 
 
-def served_by(each: Noted) -> tuple[list[Request], Served]:
+def served_by(each: Noted) -> tuple[list[Request], ServingResult]:
     rows = each.tables["requests"].itertuples()
     requests = [
         Request(row.request_id, row.arrival_s, np.arange(row.prompt_tokens), row.output_tokens)
         for row in rows
     ]
-    return requests, Served(HostClock(), ORIGIN_NS, outputs=dict(each.given))
+    return requests, ServingResult(HostClock(), ORIGIN_NS, outputs=dict(each.given))
 
 
 def test_requests_have_their_own_times_tokens_and_preemptions(each: Noted) -> None:
-    found = outcome(each.replayed(), REPEAT, *served_by(each)).set_index("request_id")
+    found = requests_table(each.replayed(), REPEAT, *served_by(each)).set_index("request_id")
     expected = each.tables["requests"].set_index("request_id")
     hashes = {name: sha256(pack(f"<{len(t)}i", *t)).hexdigest() for name, t in each.given.items()}
     assert found["output_sha256"].to_dict() == hashes
@@ -224,7 +224,7 @@ def test_a_request_that_was_given_up_has_the_tokens_of_its_passes_and_the_time_i
     gone = requests[4].request_id
     del served.outputs[gone]
     served.aborted_s[gone] = 3.25
-    found = outcome(each.replayed(), REPEAT, requests, served).set_index("request_id")
+    found = requests_table(each.replayed(), REPEAT, requests, served).set_index("request_id")
     assert found["aborted"].sum() == 1
     assert found.loc[gone, "finished_s"] == 3.25
     given = each.given[gone]
@@ -234,8 +234,8 @@ def test_a_request_that_was_given_up_has_the_tokens_of_its_passes_and_the_time_i
 
 def test_one_that_was_never_scheduled_has_neither_times_nor_tokens(each: Noted) -> None:
     never = Request("77", 0.5, np.arange(9), 4)
-    served = Served(HostClock(), ORIGIN_NS, aborted_s={"77": 2.0})
-    (row,) = outcome(each.replayed(), REPEAT, [never], served).to_dict("records")
+    served = ServingResult(HostClock(), ORIGIN_NS, aborted_s={"77": 2.0})
+    (row,) = requests_table(each.replayed(), REPEAT, [never], served).to_dict("records")
     assert (row["first_scheduled_s"], row["first_token_s"]) == (None, None)
     assert (row["aborted"], row["output_tokens"], row["finished_s"]) == (True, 0, 2.0)
     assert (row["arrival_s"], row["prompt_tokens"], row["preemptions"]) == (0.5, 9, 0)
@@ -246,15 +246,15 @@ def test_a_request_is_given_up_when_its_own_time_is_over_and_no_other_is() -> No
     aborted: list[list[str]] = []
     engine: Any = SimpleNamespace(vllm=SimpleNamespace(abort_request=aborted.append))
     now = 10.0
-    served = Served(HostClock(), 0)
+    served = ServingResult(HostClock(), 0)
     served.now_s = lambda: now  # type: ignore[method-assign]
     arrivals = {"early": 1.0, "just": 4.999, "not yet": 5.001, "late": 9.0}
     unfinished = {name: Request(name, at, np.arange(3), 2) for name, at in arrivals.items()}
-    give_up(engine, unfinished, served, timeout_s=5.0)
+    abort_late(engine, unfinished, served, timeout_s=5.0)
     assert aborted == [["early", "just"]]
     assert set(unfinished) == {"not yet", "late"}
     assert served.aborted_s == {"early": now, "just": now}
-    give_up(engine, unfinished, served, timeout_s=50.0)
+    abort_late(engine, unfinished, served, timeout_s=50.0)
     assert len(aborted) == 1, "nobody is late"
 
 

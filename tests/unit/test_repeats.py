@@ -27,7 +27,7 @@ from kvscope.errors import BadInput
 from kvscope.interval import half_width, half_width_share
 from kvscope.plan.experiment import Experiment, dump, load
 from kvscope.plan.grid import expand
-from kvscope.plan.repeats import Repeats, Stopping
+from kvscope.plan.repeats import RepeatRange, StoppingRule
 from kvscope.run.throughput import throughput_tokens_per_s
 from kvscope.runfile import read_run, write_run
 
@@ -39,31 +39,31 @@ def experiment(*overrides: str, study: str | None = None) -> Experiment:
     return expand(study, list(overrides), CONFIG).experiments[0].experiment
 
 
-def measured(stopping: Stopping, throughputs: list[float]) -> int:
+def measured(stopping: StoppingRule, throughputs: list[float]) -> int:
     """Repeats that a run makes whose repeats have these throughputs, in this order."""
     return next(n for n in count(1) if stopping.ends(throughputs[:n]))
 
 
 # The rule, the throughputs that repeats would have, and how many are measured.
 SEQUENCES = [
-    (Stopping(3, 10, 0.05), [100.0] * 10, 3),
-    (Stopping(5, 10, 0.05), [100.0] * 10, 5),
-    (Stopping(3, 10, 0.05), [100, 101, 99, 1, 1, 1, 1, 1, 1, 1], 3),
+    (StoppingRule(3, 10, 0.05), [100.0] * 10, 3),
+    (StoppingRule(5, 10, 0.05), [100.0] * 10, 5),
+    (StoppingRule(3, 10, 0.05), [100, 101, 99, 1, 1, 1, 1, 1, 1, 1], 3),
     # 80 to 120: ± 50 % of three; as more repeats agree, the interval closes.
-    (Stopping(3, 10, 0.05), [80, 100, 120, 100, 100, 100, 100, 100, 100, 100], 10),
-    (Stopping(3, 10, 0.2), [80, 100, 120, 100, 100, 100, 100, 100, 100, 100], 5),
-    (Stopping(2, 4, 1e9), [1, 1000, 1, 1000], 2),
-    (Stopping(2, 3, 1e-9), [100, 101, 102], 3),
-    (Stopping(3, 5, 0.05), [0.0] * 5, 5),
-    (Stopping(3, 5, 0.05), [math.nan] * 5, 5),
-    (Stopping(1, 1), [100], 1),
-    (Stopping(4, 4), [1, 1000, 1, 1000], 4),
+    (StoppingRule(3, 10, 0.05), [80, 100, 120, 100, 100, 100, 100, 100, 100, 100], 10),
+    (StoppingRule(3, 10, 0.2), [80, 100, 120, 100, 100, 100, 100, 100, 100, 100], 5),
+    (StoppingRule(2, 4, 1e9), [1, 1000, 1, 1000], 2),
+    (StoppingRule(2, 3, 1e-9), [100, 101, 102], 3),
+    (StoppingRule(3, 5, 0.05), [0.0] * 5, 5),
+    (StoppingRule(3, 5, 0.05), [math.nan] * 5, 5),
+    (StoppingRule(1, 1), [100], 1),
+    (StoppingRule(4, 4), [1, 1000, 1, 1000], 4),
 ]
 
 
 @pytest.mark.parametrize(("stopping", "throughputs", "repeats"), SEQUENCES)
 def test_it_ends_at_the_first_repeat_from_min_on_that_is_precise_enough(
-    stopping: Stopping, throughputs: list[float], repeats: int
+    stopping: StoppingRule, throughputs: list[float], repeats: int
 ) -> None:
     assert measured(stopping, throughputs) == repeats
 
@@ -77,7 +77,7 @@ def test_it_ends_at_the_first_repeat_from_min_on_that_is_precise_enough(
 def test_it_ends_between_min_and_max_and_not_before_it_must(
     throughputs: list[float], least: int, more: int, until: float
 ) -> None:
-    stopping = Stopping(least, least + more, until)
+    stopping = StoppingRule(least, least + more, until)
     ended = measured(stopping, throughputs)
     assert stopping.min <= ended <= stopping.max
     for earlier in range(stopping.min, ended):
@@ -91,7 +91,7 @@ def test_it_ends_between_min_and_max_and_not_before_it_must(
 @pytest.mark.parametrize(("disturbed", "repeats"), [(0, 3), (1, 4), (4, 7), (7, 10), (9, 10)])
 def test_it_goes_on_until_enough_repeats_were_undisturbed(disturbed: int, repeats: int) -> None:
     """The first ones are disturbed; all are equally fast."""
-    stopping = Stopping(3, 10, 0.05)
+    stopping = StoppingRule(3, 10, 0.05)
     ended = next(n for n in count(1) if stopping.ends([1.0] * n, range(disturbed)))
     assert ended == repeats
 
@@ -108,14 +108,14 @@ def test_the_interval_is_students(values: list[float]) -> None:
 @pytest.mark.parametrize("values", [[], [1.0], [0.0, 0.0], [1.0, math.nan], [1.0, math.inf]])
 def test_an_interval_that_is_not_defined_is_not_precise(values: list[float]) -> None:
     assert math.isnan(half_width_share(values))
-    assert Stopping(1, 9, 0.05).reached(values) is False
+    assert StoppingRule(1, 9, 0.05).is_reached(values) is False
 
 
 @pytest.mark.parametrize("spread", [0.005, 0.02, 0.04])
 def test_where_repeats_are_alike_the_rule_keeps_what_the_interval_promises(spread: float) -> None:
     """Of simulated runs, the share whose interval holds the true mean; the document has more."""
     numbers = np.random.default_rng(1).normal(1, spread, (2000, 10)).tolist()
-    stopping, held = Stopping(3, 10, 0.05), 0
+    stopping, held = StoppingRule(3, 10, 0.05), 0
     for throughputs in numbers:
         found = estimate(throughputs[: measured(stopping, throughputs)])
         held += found.low <= 1 <= found.high
@@ -123,8 +123,8 @@ def test_where_repeats_are_alike_the_rule_keeps_what_the_interval_promises(sprea
 
 
 def test_a_number_is_that_many_repeats() -> None:
-    assert experiment("repeats=7").stopping == Stopping(7, 7, None)
-    facts = Stopping.of(2).facts([1.0, 3.0])
+    assert experiment("repeats=7").stopping == StoppingRule(7, 7, None)
+    facts = StoppingRule.of(2).facts([1.0, 3.0])
     assert facts["reached"] is None
     assert facts["half_width_share"] == pytest.approx(stats.t.ppf(0.975, 1) * 1 / 2)
 
@@ -137,7 +137,7 @@ def test_a_number_keeps_its_experiments_id() -> None:
 
 def test_the_rule_is_part_of_the_experiment_and_of_its_file(tmp_path: Path) -> None:
     planned = experiment(UNTIL)
-    assert planned.repeats == Repeats(min=3, max=10, until=0.05)
+    assert planned.repeats == RepeatRange(min=3, max=10, until=0.05)
     path = tmp_path / "experiment.yaml"
     path.write_text(dump(planned))
     assert load(path) == planned
@@ -146,9 +146,9 @@ def test_the_rule_is_part_of_the_experiment_and_of_its_file(tmp_path: Path) -> N
 
 
 def test_a_study_gives_the_rule_and_the_command_line_changes_a_part_of_it() -> None:
-    assert experiment(study="quickstart").stopping == Stopping(3, 20, 0.05)
-    assert experiment("repeats.max=4", study="quickstart").stopping == Stopping(3, 4, 0.05)
-    assert experiment("repeats=2", study="quickstart").stopping == Stopping(2, 2)
+    assert experiment(study="quickstart").stopping == StoppingRule(3, 20, 0.05)
+    assert experiment("repeats.max=4", study="quickstart").stopping == StoppingRule(3, 4, 0.05)
+    assert experiment("repeats=2", study="quickstart").stopping == StoppingRule(2, 2)
 
 
 def test_numbers_and_rules_make_a_grid_and_are_told_in_words() -> None:
@@ -286,7 +286,7 @@ def test_the_repeats_that_end_a_run_are_those_of_its_metrics(
 ) -> None:
     loaded = [number for number, each in enumerate(disturbed) if each]
     speeds = [speed * (0.5 if each else 1) for each in disturbed]
-    found = Stopping(3, 12, 0.05).facts(speeds, loaded)["half_width_share"]
+    found = StoppingRule(3, 12, 0.05).facts(speeds, loaded)["half_width_share"]
     run = records(*(60 / each for each in speeds), disturbed=loaded)
     of = BY_NAME["throughput_tokens_per_s"].of
     share = half_width_share([of(repeat) for repeat in run.valid_repeats()])
@@ -312,7 +312,7 @@ def test_of_many_disturbed_repeats_some_are_described_and_all_are_counted() -> N
 )
 def test_run_json_with_something_else_is_refused(tmp_path: Path, key: str, value: Any) -> None:
     sound = {"experiment_id": "one", "status": "complete", "files": {}}
-    told = {"repeats": Stopping(3, 10, 0.05).facts([1, 1, 1]), "disturbance": [repeat(0)]}
+    told = {"repeats": StoppingRule(3, 10, 0.05).facts([1, 1, 1]), "disturbance": [repeat(0)]}
     write_run(tmp_path, sound | told)
     assert read_run(tmp_path)["repeats"]["reached"] is True
     write_run(tmp_path, sound | {key: value})

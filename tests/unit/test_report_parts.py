@@ -13,6 +13,7 @@ from kvscope.analyse.metrics import METRICS
 from kvscope.analyse.study_metrics import STUDY_METRICS
 from kvscope.report.circumstances import circumstances, dates, shared
 from kvscope.report.data import Number, Run, StudyData
+from kvscope.report.figures import pareto
 from kvscope.report.load import names
 from kvscope.report.settings import (
     in_tokens,
@@ -231,3 +232,24 @@ def test_dates_are_a_minute_or_a_span():
 
 def test_settings_alike_are_listed_flat():
     assert shared(study(ran("a", 0), ran("b", 0))) == [("seed", "1")]
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 1), st.floats(0.01, 1)), min_size=1, max_size=20))
+def test_names_beside_points_cover_no_point_and_no_other_name(centres):
+    x, y = zip(*centres, strict=True)
+    ends = {"x": x, "y": y, "x_high": max(x), "y_high": max(y)}
+    points = pareto.with_names_beside(pd.DataFrame({"name": "4096", **ends}))
+    across = points["x"] / max(x) * pareto.NARROWEST
+    down = (1 - points["y"] / max(y)) * pareto.HEIGHT
+    named = points[points["name"] != ""]
+    anchors = list(zip(across + points["dx"], down + points["dy"], points["align"], strict=True))
+    for n in named.index:
+        anchor, height, align = anchors[n]
+        span = {"left": (anchor, anchor + 20), "right": (anchor - 20, anchor)}[align]
+        assert all(
+            not span[0] <= a <= span[1] or abs(height - d) > 4
+            for a, d in zip(across, down, strict=True)
+        )
+        for other in named.index[named.index != n]:
+            apart_px = abs(height - anchors[other][1]) >= pareto.NAME_PX
+            assert apart_px or anchors[other][0] != anchor or anchors[other][2] != align

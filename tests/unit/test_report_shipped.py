@@ -11,7 +11,7 @@ from kvscope.analyse.metrics import METRICS
 from kvscope.analyse.study_metrics import Analysed, with_study_metrics
 from kvscope.plan import documents, layers
 from kvscope.plan.experiment import dump
-from kvscope.plan.grid import Planned, expand
+from kvscope.plan.grid import PlannedExperiment, expand
 from kvscope.report.data import Asked, Run, StudyData
 from kvscope.report.experiments_table import experiments_table
 from kvscope.report.figures.registry import FIGURES
@@ -26,7 +26,7 @@ STUDIES = sorted(layers.options(layers.SHIPPED_CONFIG, "study"))
 OVER_EXPERIMENTS = [name for name, figure in FIGURES.items() if figure.lead]
 
 
-def invented(number: int, planned: Planned, directory: Path) -> Run:
+def invented(number: int, planned: PlannedExperiment, directory: Path) -> Run:
     """A complete run with a number for every metric; a scarce cache preempts and costs time."""
     settings = documents.load_mapping(_written(planned, directory))
     scarce = "ample" not in planned.grid
@@ -52,7 +52,7 @@ def invented(number: int, planned: Planned, directory: Path) -> Run:
     )
 
 
-def _written(planned: Planned, directory: Path) -> Path:
+def _written(planned: PlannedExperiment, directory: Path) -> Path:
     path = directory / "experiment.yaml"
     path.write_text(dump(planned.experiment))
     return path

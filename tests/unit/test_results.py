@@ -9,7 +9,7 @@ import pytest
 
 import kvscope
 from kvscope import layout, runfile, tables
-from kvscope.accounts import Stale
+from kvscope.accounts import StaleResult
 from kvscope.collect.collector import collect_run
 from kvscope.errors import BadInput
 from kvscope.report.load import load as load_for_report
@@ -71,9 +71,9 @@ def test_metrics_of_another_measurement_are_refused(directory: Path, results: Pa
     before = (directory / runfile.RUN_FILE).read_text()
     runfile.write_run(directory, runfile.read_run(directory) | {"reason": "measured again"})
     try:
-        with pytest.raises(Stale, match="another measurement"):
+        with pytest.raises(StaleResult, match="another measurement"):
             _ = kvscope.load(directory).metrics
-        with pytest.raises(Stale, match="another measurement"):
+        with pytest.raises(StaleResult, match="another measurement"):
             _ = kvscope.study("small", results).metrics
     finally:
         (directory / runfile.RUN_FILE).write_text(before)

@@ -29,14 +29,14 @@ def measured(directory: Path, content: str, status: str = "complete", names=NAME
         (attempt / name).write_text(f"{content} {name}")
     (attempt / "log.txt").write_text(content)
     facts: dict[str, Any] = {"experiment_id": ID, "status": status, "reason": None}
-    runfile.write_run(attempt, facts | {"files": runfile.recorded_files(attempt)})
+    runfile.write_run(attempt, facts | {"files": runfile.file_records(attempt)})
     return directory
 
 
 def content_of(directory: Path) -> set[str]:
     """The contents of a whole run; fails if it is not whole."""
     facts = runfile.read_run(directory)
-    assert runfile.changes(directory, facts) == []
+    assert runfile.file_problems(directory, facts) == []
     return {(directory / name).read_text().split()[0] for name in facts["files"]}
 
 
@@ -63,7 +63,7 @@ def test_a_failed_attempt_takes_its_place_only_where_nothing_is_complete(tmp_pat
     assert content_of(tmp_path) == {"good"}
     assert (tmp_path / RUN_DONE).exists()
     assert runfile.is_requested(tmp_path)
-    assert runfile.log_of(tmp_path).read_text() == "broken"
+    assert runfile.log_path(tmp_path).read_text() == "broken"
 
 
 def test_a_file_that_only_the_measurement_before_had_goes(tmp_path):
@@ -93,7 +93,7 @@ def test_a_move_that_was_cut_off_is_finished_by_the_next_call(tmp_path, monkeypa
             runfile.settle(tmp_path)
         except Killed:
             facts = runfile.read_run(tmp_path)
-            whole = not runfile.changes(tmp_path, facts)
+            whole = not runfile.file_problems(tmp_path, facts)
             assert whole or not runfile.is_complete(tmp_path, ID)
     runfile.settle(tmp_path)
     assert content_of(tmp_path) == {"new"}

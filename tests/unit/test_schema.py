@@ -68,7 +68,7 @@ def test_every_shipped_study_is_valid_and_names_the_schema(path: Path) -> None:
 
 
 def test_the_study_to_start_from_is_valid(tmp_path: Path) -> None:
-    path = new.new("mine", tmp_path)
+    path = new.create_study("mine", tmp_path)
     assert path.read_text().splitlines()[0] == schema.MODELINE
     assert sound(documents.load(path))
 

@@ -14,7 +14,7 @@ from kvscope.plan import registry
 from kvscope.plan.experiment import Experiment, dump, load
 from kvscope.plan.grid import expand
 from kvscope.plan.resources import resources
-from kvscope.plan.work import work
+from kvscope.plan.work import expected_work
 from kvscope.report.words import key_title, setting_words
 from kvscope.run.environment import measured_environment
 from kvscope.workload import requests
@@ -22,7 +22,7 @@ from kvscope.workload import requests
 ROOT = Path(__file__).parents[2]
 CONFIG, TOYS = ROOT / "config", ROOT / "tests" / "toys"
 WORDS = ("device=toy", "workload=pairs", "overflow=stash", "overflow.host_blocks=9")
-CACHES = (registry.registered, registry.loadable, registry.label, actions.action)
+CACHES = (registry.find_registered, registry.load_all, registry.label, actions.action)
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +49,7 @@ def test_they_are_planned_with_their_defaults(tmp_path: Path) -> None:
     path.write_text(dump(planned))
     assert load(path) == planned
     assert [len(r.prompt_token_ids) for r in requests.build(planned)[:2]] == [26, 106]
-    assert work(planned).requests == resources(planned)["threads"] * 8
+    assert expected_work(planned).requests == resources(planned)["threads"] * 8
     assert measured_environment(planned)["TOY"] == "1"
 
 
@@ -87,10 +87,10 @@ def test_their_keys_have_the_labels_that_they_declare() -> None:
 
 def test_an_action_says_of_itself_what_others_need() -> None:
     names = pd.Series(["stash", "recompute", "swap", None])
-    assert actions.copies(names).tolist() == [True, False, True, False]
-    assert actions.keeps(names).tolist() == [True, False, True, False]
+    assert actions.copies_blocks(names).tolist() == [True, False, True, False]
+    assert actions.keeps_tokens(names).tolist() == [True, False, True, False]
     with pytest.raises(BadInput, match=r"'burn', an action that no installed package registers"):
-        actions.copies(pd.Series(["burn"]))
+        actions.copies_blocks(pd.Series(["burn"]))
 
 
 def test_what_cannot_be_loaded_is_refused_only_where_it_is_named(
@@ -101,8 +101,8 @@ def test_what_cannot_be_loaded_is_refused_only_where_it_is_named(
     (tmp_path / "broken-1.dist-info" / "entry_points.txt").write_text(points)
     (tmp_path / "broken-1.dist-info" / "METADATA").write_text("Name: broken\nVersion: 1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    registry.registered.cache_clear()
-    registry.loadable.cache_clear()
+    registry.find_registered.cache_clear()
+    registry.load_all.cache_clear()
     experiment()
     for name, sentence in (("broken", "cannot be loaded from nowhere"), ("text", "a subclass of")):
         with pytest.raises(BadInput, match=sentence):
@@ -113,7 +113,7 @@ def test_what_cannot_be_loaded_is_refused_only_where_it_is_named(
 def test_planning_and_supervising_load_no_vllm(kind: str) -> None:
     program = (
         "import sys; from kvscope.plan import registry; import kvscope.run.supervisor;"
-        f"classes = registry.loadable({kind!r}).values();"
+        f"classes = registry.load_all({kind!r}).values();"
         "from pkgutil import resolve_name;"
         "[resolve_name(c.platform) for c in classes if hasattr(c, 'platform')];"
         "print(len(classes) > 1, {'torch', 'vllm'} & set(sys.modules))"

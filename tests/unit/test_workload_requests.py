@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kvscope import tables
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
-from kvscope.plan.workload import split
+from kvscope.plan.workload import split_total
 from kvscope.workload import requests
 from kvscope.workload.requests import Request, build
 
@@ -148,7 +148,7 @@ def test_a_synthetic_workload_has_no_file(workload: str) -> None:
 
 @given(total=st.integers(2, 10**6), ratio=st.floats(1e-3, 1e6))
 def test_a_split_keeps_the_total_and_gives_both_sides_something(total: int, ratio: float) -> None:
-    found = split(total, ratio)
+    found = split_total(total, ratio)
     assert found.total == total
     assert min(found.prompt, found.output) >= 1
     if 1 < found.output < total - 1:

@@ -31,7 +31,7 @@ from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
 from kvscope.run import supervisor
 from kvscope.run.environment import measured_environment
-from kvscope.run.locks import locked
+from kvscope.run.locks import hold_lock
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
@@ -53,7 +53,7 @@ class Warm:
         self.environment = measured_environment(planned.experiment)
         self.directory, self.address = directory, directory / "socket"
         directory.mkdir(exist_ok=True)
-        with locked(directory, "starting"):
+        with hold_lock(directory, "starting"):
             if not self.address.exists():
                 self._start(of)
 
@@ -70,7 +70,7 @@ class Warm:
             server = subprocess.Popen(
                 [sys.executable, "-m", "tests.warm.server", str(self.address), str(of)],
                 cwd=ROOT,
-                env=self.environment,
+                env=self.environment | {"NUMBA_NUM_THREADS": "8"},  # more than any test sets
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -65,7 +65,10 @@ def import_all(modules: Iterable[str]) -> None:
 
 
 def set_threads() -> None:
-    """Do what the numbers of threads in the environment do when torch and numba are imported."""
+    """Do what the numbers of threads in the environment do when torch and numba are imported.
+
+    Numba takes numbers up to the one with which it was imported.
+    """
     import numba
     import torch
 
@@ -79,7 +82,8 @@ def run(words: list[str]) -> None:
     """What Python does when it is called with these words."""
     if words[0] == "-m":
         sys.argv = words[1:]
-        sys.modules.pop(words[1], None)  # it is to run as __main__
+        if not hasattr(sys.modules.get(words[1]), "__path__"):
+            sys.modules.pop(words[1], None)  # it is to run as __main__
         runpy.run_module(words[1], run_name="__main__", alter_sys=True)
     else:
         sys.argv = words

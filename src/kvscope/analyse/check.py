@@ -13,7 +13,7 @@ from kvscope.analyse.records import read_records
 from kvscope.errors import BadInput
 from kvscope.layout import tables_directory
 from kvscope.oracle import VIOLATED, Verdict
-from kvscope.runfile import COMPLETE, RUN_FILE, changed, read_run
+from kvscope.runfile import COMPLETE, RUN_FILE, file_problem, read_run
 
 ACCOUNTS = (accounts.COLLECTED, accounts.ANALYSED)
 
@@ -65,7 +65,7 @@ def checked(run: Path) -> Checked:
 
 
 def _check_file(path: Path, record: dict[str, Any]) -> str | None:
-    complaint = changed(path, record)
+    complaint = file_problem(path, record)
     if complaint is None and path.suffix == ".parquet" and path.stem in tables.TABLES:
         return tables.check_file(tables.TABLES[path.stem], path)
     return complaint

@@ -13,7 +13,7 @@ from kvscope.collect.kv.flushes import read_flushes
 from kvscope.collect.oracles.judge import Judge
 from kvscope.collect.oracles.judge import judged as judged_events
 from kvscope.collect.oracles.registry import ALL_ORACLES, verdicts
-from kvscope.oracle import HELD, NOT_APPLICABLE, VIOLATED, Oracle, Verdict, judged
+from kvscope.oracle import HELD, NOT_APPLICABLE, VIOLATED, Oracle, Verdict, judge
 from kvscope.results import Run
 from kvscope.runfile import COMPLETE, KERNEL_EVENTS, TRACING
 from kvscope.tables import KV_EVENTS
@@ -29,7 +29,7 @@ def checklist(records: Records, collected: bool = False) -> list[Verdict]:
     """
     if records.facts["status"] != COMPLETE:
         return []
-    found = judge_tables(records) + judged(ORACLES_OF_ENGINE, records.facts)
+    found = judge_tables(records) + judge(ORACLES_OF_ENGINE, records.facts)
     return found + verdicts(_of_events(records, collected))
 
 

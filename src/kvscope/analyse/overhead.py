@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy.spatial import KDTree
 
-from kvscope.actions import copies
+from kvscope.actions import copies_blocks
 from kvscope.analyse.metric import metric
 from kvscope.analyse.records import Records
 from kvscope.arraytypes import Floats
@@ -142,7 +142,7 @@ def _decoding(passes: pd.DataFrame) -> pd.DataFrame:
 
 def _swapped(records: Records, event: str) -> pd.DataFrame:
     rows = records.preemptions
-    return rows[(rows["event"] == event) & (copies(rows["policy"]))]
+    return rows[(rows["event"] == event) & (copies_blocks(rows["policy"]))]
 
 
 def _total(rows: pd.DataFrame, column: str) -> float:

@@ -9,7 +9,7 @@ from kvscope.analyse.access import Trace, trace_of
 from kvscope.analyse.baseline import Baseline
 from kvscope.errors import BadInput
 from kvscope.plan.documents import load_mapping
-from kvscope.plan.repeats import counted
+from kvscope.plan.repeats import repeats_for_metrics
 from kvscope.results import Run
 from kvscope.runfile import EXPERIMENT_FILE, FAILED, require_unchanged
 from kvscope.tables import HOST_TABLES, LAYERS
@@ -43,8 +43,8 @@ class Records(Run):
         return disturbed_repeats(self.facts)
 
     def valid_repeats(self) -> Iterator[Self]:
-        """A view of each repeat that metrics are made of (`plan.repeats.counted`)."""
-        yield from map(self.of_repeat, counted(self.numbers, self.disturbed))
+        """A view of each repeat that metrics are made of (`plan.repeats.repeats_for_metrics`)."""
+        yield from map(self.of_repeat, repeats_for_metrics(self.numbers, self.disturbed))
 
 
 def disturbances(facts: dict[str, Any]) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from kvscope.arraytypes import Int64s
-from kvscope.reading import shown
+from kvscope.reading import short_repr
 
 Range = tuple[int, int]
 
@@ -19,21 +19,21 @@ Range = tuple[int, int]
 def one_of(known: tuple[str, ...], value: Any, name: str) -> str:
     """One of the known words."""
     if value not in known:
-        raise ValueError(f"{name} is {shown(value)}, known are {', '.join(known)}")
+        raise ValueError(f"{name} is {short_repr(value)}, known are {', '.join(known)}")
     return str(value)
 
 
 def as_list(value: Any, name: str) -> list[Any]:
     """A list of anything."""
     if not isinstance(value, list):
-        raise ValueError(f"{name} is {shown(value)}, where a list is due")
+        raise ValueError(f"{name} is {short_repr(value)}, where a list is due")
     return value
 
 
 def whole(value: Any, name: str, within: Range) -> int:
     """A whole number."""
     if type(value) is not int or not within[0] <= value <= within[1]:
-        raise ValueError(f"{name} is {shown(value)}, where {_due(within)}")
+        raise ValueError(f"{name} is {short_repr(value)}, where {_due(within)}")
     return value
 
 
@@ -41,7 +41,7 @@ def number(value: Any, name: str, within: tuple[float, float]) -> float:
     """A number that need not be whole."""
     if type(value) not in (int, float) or not within[0] <= value <= within[1]:
         due = f"a number from {within[0]:g} to {within[1]:g} is due"
-        raise ValueError(f"{name} is {shown(value)}, where {due}")
+        raise ValueError(f"{name} is {short_repr(value)}, where {due}")
     return float(value)
 
 

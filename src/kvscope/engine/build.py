@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kvscope.engine.attention.selection import check_layout, own_attention, select_attention
+from kvscope.engine.attention.selection import check_layout, find_own_attention, select_attention
 from kvscope.engine.batching.policy import BatchingPolicy
 from kvscope.engine.checks import Comparisons
 from kvscope.engine.devices.platform import Platform, platform_of
@@ -40,7 +40,7 @@ class Engine:
     attention: list[Any] = field(default_factory=list)  # kvscope's own, of every layer
 
     @property
-    def host(self) -> dict[str, Any]:
+    def host_pool(self) -> dict[str, Any]:
         """The host pool: what memory it got, and contiguous pieces of a block; None without."""
         from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
 
@@ -52,7 +52,7 @@ class Engine:
         }
 
     @contextmanager
-    def checked(self) -> Iterator[dict[str, Comparisons]]:
+    def check_results(self) -> Iterator[dict[str, Comparisons]]:
         """Inside, outputs of attention and copies of blocks are held against plain ones.
 
         That takes time: nothing is measured inside. Yields what is found, by its key in run.json.
@@ -68,7 +68,7 @@ class Engine:
             caches = get_kv_transfer_group().layers
         swaps = SwapChecks(caches, self.scheduler.blocks_of)
         watched = [self.scheduler] if caches else []
-        hook = self.timer.before_layers(lambda: swaps.runs(self.scheduler.scheduled))
+        hook = self.timer.before_layers(lambda: swaps.compare_resumed(self.scheduler.scheduled))
         checkable = [layer for layer in self.attention if hasattr(layer, "gathered")]
         for layer in checkable:
             layer.checks = outputs
@@ -87,7 +87,7 @@ class Engine:
         return self.llm.llm_engine
 
 
-def fresh(option: Option, base: type[Policy]) -> Policy:
+def instantiate_policy(option: Option, base: type[Policy]) -> Policy:
     """A policy of the experiment's settings for one engine; BadInput if it is no such policy."""
     if not isinstance(option, base):
         raise BadInput(
@@ -130,7 +130,7 @@ def engine_arguments(
 
 
 @contextmanager
-def traced(platform: Platform, directory: Path) -> Iterator["Tracer | None"]:
+def open_tracer(platform: Platform, directory: Path) -> Iterator["Tracer | None"]:
     """The tracer of the experiment's engine; None if no KV events are traced."""
     if platform.experiment.tracing.name == "none":
         yield None
@@ -143,7 +143,7 @@ def traced(platform: Platform, directory: Path) -> Iterator["Tracer | None"]:
 
 
 @contextmanager
-def running(
+def run_engine(
     experiment: Experiment, directory: Path | None = None, platform: Platform | None = None
 ) -> Iterator[Engine]:
     """Build the experiment's engine; shut it down and free its memory at the end.
@@ -155,11 +155,11 @@ def running(
     from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
 
     platform = platform or platform_of(experiment)
-    batching = fresh(experiment.batching, BatchingPolicy)
-    overflow = fresh(experiment.overflow, OverflowPolicy)
+    batching = instantiate_policy(experiment.batching, BatchingPolicy)
+    overflow = instantiate_policy(experiment.overflow, OverflowPolicy)
     with (
         tempfile.TemporaryDirectory(prefix="kvscope-model-") as model,
-        traced(platform, directory or Path(model)) as tracer,
+        open_tracer(platform, directory or Path(model)) as tracer,
         select_attention(platform),
     ):
         config = Path(model) / "config.json"
@@ -173,7 +173,7 @@ def running(
         timer = LayerTimer(core.scheduler)
         layers = llm.apply_model(timer.install)[0]
         try:
-            own = llm.apply_model(own_attention)[0]
+            own = llm.apply_model(find_own_attention)[0]
             for layer in own:
                 layer.tracer = tracer
             yield Engine(llm, platform, core.scheduler, timer, layers, tracer, own)

@@ -26,16 +26,16 @@ class Comparisons:
 
 
 @dataclass
-class Passes:
+class PassSelection:
     """Which forward passes are looked at: the first, and each that is twice the last one's number.
 
-    A pass begins with its first layer. `looks` counts the passes, this one included.
+    A pass begins with its first layer. `count` counts the passes, this one included.
     """
 
     first_layer: int | None = None
     number: int = field(default=0, init=False)
-    looks: int = field(default=0, init=False)
-    chosen: bool = field(default=False, init=False)
+    count: int = field(default=0, init=False)
+    selected: bool = field(default=False, init=False)
 
     def reach(self, layer: int) -> bool:
         """A layer's turn has come; whether its pass is one to look at."""
@@ -43,6 +43,6 @@ class Passes:
             self.first_layer = layer
         if layer == self.first_layer:
             self.number += 1
-            self.chosen = self.number & (self.number - 1) == 0
-            self.looks += self.chosen
-        return self.chosen
+            self.selected = self.number & (self.number - 1) == 0
+            self.count += self.selected
+        return self.selected

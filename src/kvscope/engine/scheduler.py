@@ -39,7 +39,7 @@ class GatedQueue(FCFSRequestQueue):
         return len(self) > 0 and (self.admits is None or self.admits(self[0]))
 
 
-class Paused(list[Request]):
+class HiddenRequests(list[Request]):
     """No running requests to schedule, although some run: vLLM keeps its watermark then."""
 
     def __bool__(self) -> bool:
@@ -131,7 +131,7 @@ class RecordingScheduler(Scheduler):
         return names
 
     @contextmanager
-    def admitting(self, admits: Callable[[Request], bool]) -> Iterator[None]:
+    def admit_only(self, admits: Callable[[Request], bool]) -> Iterator[None]:
         """Inside, vLLM sees waiting requests only while their first one is admitted."""
         self.waiting.admits = admits
         try:
@@ -140,10 +140,10 @@ class RecordingScheduler(Scheduler):
             self.waiting.admits = None
 
     @contextmanager
-    def running_hidden(self) -> Iterator[None]:
+    def hide_running(self) -> Iterator[None]:
         """Inside, vLLM does not see the running requests; they keep their places."""
         paused, limit = self.running, self.max_num_active_reqs
-        self.running = Paused() if paused else []
+        self.running = HiddenRequests() if paused else []
         self.max_num_active_reqs = limit - len(paused)
         try:
             yield
@@ -151,7 +151,7 @@ class RecordingScheduler(Scheduler):
             self.running = [*paused, *self.running]
             self.max_num_active_reqs = limit
 
-    def take_back(self, empty: SchedulerOutput) -> None:
+    def undo_empty_schedule(self, empty: SchedulerOutput) -> None:
         """What an empty schedule took from the scheduler's books is for the next one."""
         self.finished_req_ids |= empty.finished_req_ids
         self.reset_preempted_req_ids |= empty.preempted_req_ids or set()
@@ -227,7 +227,7 @@ class RecordingScheduler(Scheduler):
         kept = action.copies and self.connector.swap_out(victim.request_id, victim.tokens, blocks)
         refused = action.copies and not kept
         if kept and self.checks is not None:
-            self.checks.leaves(victim.request_id, -(-victim.tokens // self.block_size))
+            self.checks.record_swap_out(victim.request_id, -(-victim.tokens // self.block_size))
         self.recording.preemptions.append(
             PreemptionRecord(
                 step=len(self.recording.passes),

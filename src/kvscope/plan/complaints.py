@@ -37,7 +37,7 @@ ALLOWED = {
 }
 
 
-def complaint(
+def validation_message(
     schema: type[Part], error: ValidationError, origin: Origin, value: Any = None
 ) -> BadInput:
     """One sentence for the user, on the first thing that pydantic found wrong with a value."""
@@ -46,29 +46,33 @@ def complaint(
     first = next((e for e in found if e["type"] == "extra_forbidden"), found[0])
     kind, context = first["type"], first.get("ctx", {})
     if kind == IMPOSSIBLE:
-        return BadInput(f"{context['sentence']}; {_places(context['keys'], origin)}")
+        return BadInput(f"{context['sentence']}; {_describe_places(context['keys'], origin)}")
     key, holder, members = _locate(schema, first["loc"], value)
     if kind == "extra_forbidden":
-        return BadInput(f"{key} ({origin(key)}) is not a key{_known(schema, key, holder, value)}")
+        return BadInput(
+            f"{key} ({origin(key)}) is not a key{_known_keys(schema, key, holder, value)}"
+        )
     if kind == "missing":
         return BadInput(f"{key} is missing ({origin(key)})")
     if kind.startswith("union_tag"):
         discriminator = context["discriminator"].strip("'")
         key = f"{key}.{discriminator}"
         tags = ", ".join(tag for member in members for tag in _tags(member))
-        tag = shown(context.get("tag"))
+        tag = format_value(context.get("tag"))
         return BadInput(f"{key} is {tag} ({origin(key)}) but must be one of {tags}")
     allowed = ALLOWED[kind].format(**context) if kind in ALLOWED else first["msg"]
-    return BadInput(f"{key} is {shown(first['input'])} ({origin(key)}) but must be {allowed}")
+    return BadInput(
+        f"{key} is {format_value(first['input'])} ({origin(key)}) but must be {allowed}"
+    )
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def suggestion(word: str, known: Iterable[str]) -> str:
     """' (did you mean …?)' if one of the known words is near, else nothing."""
     found = difflib.get_close_matches(word, list(known), n=1)
     return f" (did you mean {found[0]!r}?)" if found else ""
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value as YAML would write it, shortened."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
@@ -76,12 +80,12 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _places(keys: Iterable[str], origin: Origin) -> str:
+def _describe_places(keys: Iterable[str], origin: Origin) -> str:
     """'change a (from x) or b (from y)'."""
     return "change " + " or ".join(f"{key} ({origin(key)})" for key in keys)
 
 
-def _known(schema: type[Part], key: str, holder: type[Part] | None, value: Any) -> str:
+def _known_keys(schema: type[Part], key: str, holder: type[Part] | None, value: Any) -> str:
     """' of workload=zipf (did you mean …?); the keys there are …'."""
     if holder is None:
         return ""
@@ -90,7 +94,7 @@ def _known(schema: type[Part], key: str, holder: type[Part] | None, value: Any) 
     keys = [f"{group}.{name}" if group else name for name in holder.model_fields]
     tags = {value[group]["name"]} if option else _tags(holder)
     of = "".join(f" of {group}={tag}" for tag in tags)
-    hint = "" if key in all_keys(schema) else nearest(key, keys)
+    hint = "" if key in all_keys(schema) else suggestion(key, keys)
     return f"{of}{hint}; the keys there are {', '.join(keys)}"
 
 
@@ -133,7 +137,7 @@ def _locate(
 
 def part_classes(field: FieldInfo, value: Any = None) -> Sequence[type[Part]]:
     """The classes that a field's groups of keys may have, by a value's name where it has one."""
-    return registry.classes(field, value) or _members(field.annotation)
+    return registry.option_classes(field, value) or _members(field.annotation)
 
 
 def _members(annotation: Any) -> list[type[Part]]:

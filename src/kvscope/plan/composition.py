@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from kvscope.errors import BadInput
 from kvscope.files import check_name
 from kvscope.plan import documents, layers, registry
-from kvscope.plan.complaints import nearest, shown
+from kvscope.plan.complaints import format_value, suggestion
 from kvscope.plan.experiment import Experiment
 
 Config = dict[str, Any]
@@ -60,7 +60,7 @@ class Composer:
         """What packages register are options; a file of that name may hold settings."""
         for kind in registry.KINDS:
             known = self.groups.get(kind, [])
-            for name in registry.registered(kind):
+            for name in registry.find_registered(kind):
                 if name not in known:
                     ConfigStore.instance().store(name, {"name": name}, group=kind)
                     self.groups[kind] = known = sorted([*known, name])
@@ -86,8 +86,8 @@ class Composer:
             check_name(option, f"{group} ({origin})")
         if option not in known:
             raise BadInput(
-                f"{group} is {shown(option)} ({origin}){nearest(str(option), known)} but must be "
-                f"one of {', '.join(known)} ({self._where(group)})"
+                f"{group} is {format_value(option)} ({origin}){suggestion(str(option), known)} but "
+                f"must be one of {', '.join(known)} ({self._where(group)})"
             )
         path = self.path(f"{group}/{option}.yaml")
         if not path.exists() and group in registry.KINDS:

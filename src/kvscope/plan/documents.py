@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from kvscope.errors import BadInput
-from kvscope.reading import opened
+from kvscope.reading import open_file
 
 # No configuration comes near these: a study of 10,000 experiments with ten values each has room.
 MAX_BYTES = 8 * 2**20
@@ -89,7 +89,7 @@ def dump(value: Any) -> str:
 
 
 def _read(path: Path) -> bytes:
-    with opened(path) as file:
+    with open_file(path) as file:
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
         raise ValueError(f"must be a text of at most {MAX_BYTES // 2**20} MiB")

@@ -8,14 +8,14 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError, model_validator
 
 from kvscope.plan import documents, rules
-from kvscope.plan.complaints import Origin, complaint
+from kvscope.plan.complaints import Origin, validation_message
 from kvscope.plan.device import Device
 from kvscope.plan.fields import GIB, MAX_REPEATS, Part, Whole
 from kvscope.plan.models import Model
-from kvscope.plan.parts import Cache, Engine, Profiler, Tracing
+from kvscope.plan.parts import CacheSettings, EngineSettings, ProfilerSettings, TracingSettings
 from kvscope.plan.policy import Batching, Overflow
 from kvscope.plan.registry import OneOf
-from kvscope.plan.repeats import Repeated, Stopping
+from kvscope.plan.repeats import RepeatsField, StoppingRule
 from kvscope.plan.workload import Workload
 
 ID_DIGITS = 10
@@ -26,16 +26,16 @@ class Experiment(Part):
 
     model: Model
     device: Annotated[Device, OneOf("device")]
-    engine: Engine
+    engine: EngineSettings
     workload: Annotated[Workload, OneOf("workload")]
     batching: Annotated[Batching, OneOf("batching")]
     overflow: Annotated[Overflow, OneOf("overflow")]
-    cache: Cache
-    tracing: Tracing
-    profiler: Profiler
+    cache: CacheSettings
+    tracing: TracingSettings
+    profiler: ProfilerSettings
     # NumPy's legacy generator, which the Zipf workload is defined by, takes 32 bits.
     seed: Annotated[Whole, Field(ge=0, lt=2**32)]
-    repeats: Repeated
+    repeats: RepeatsField
     warmup: Annotated[Whole, Field(ge=0, le=MAX_REPEATS)]
 
     @model_validator(mode="after")
@@ -50,7 +50,7 @@ class Experiment(Part):
         Leaving them out keeps every id when a later version adds a key with a default. Of a file
         the text holds what is in it, not where it is.
         """
-        value = self.given(exclude_defaults=True)
+        value = self.to_dict(exclude_defaults=True)
         for name, part in self:
             if isinstance(part, Part):
                 given = {key: getattr(part, key) for key in part.in_id}
@@ -59,7 +59,7 @@ class Experiment(Part):
             value["workload"].pop(path, None)
         return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
-    def given(self, exclude_defaults: bool = False) -> dict[str, Any]:
+    def to_dict(self, exclude_defaults: bool = False) -> dict[str, Any]:
         """All values, but for those that are null by default."""
         return self.model_dump(exclude_defaults=exclude_defaults)
 
@@ -86,9 +86,9 @@ class Experiment(Part):
         return "-".join(parts)
 
     @property
-    def stopping(self) -> Stopping:
+    def stopping(self) -> StoppingRule:
         """When its repeats end."""
-        return Stopping.of(self.repeats)
+        return StoppingRule.of(self.repeats)
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -123,7 +123,7 @@ def parse(value: Any, origin: Origin) -> Experiment:
     try:
         return Experiment.model_validate(value)
     except ValidationError as error:
-        raise complaint(Experiment, error, origin, value) from None
+        raise validation_message(Experiment, error, origin, value) from None
 
 
 def load(path: Path) -> Experiment:
@@ -133,4 +133,4 @@ def load(path: Path) -> Experiment:
 
 def dump(experiment: Experiment) -> str:
     """The experiment as YAML: everything resolved, the same bytes for the same experiment."""
-    return documents.dump(experiment.given())
+    return documents.dump(experiment.to_dict())

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from kvscope.errors import BadInput
-from kvscope.plan.complaints import shown
+from kvscope.plan.complaints import format_value
 
 Config = dict[str, Any]
 
@@ -107,7 +107,9 @@ class _Resolution:
             case ast.Name() | ast.Attribute():
                 found = self._key(node)
                 if not isinstance(found, int | float) or isinstance(found, bool):
-                    raise ValueError(f"{ast.unparse(node)} is {shown(found)}, which is no number")
+                    raise ValueError(
+                        f"{ast.unparse(node)} is {format_value(found)}, which is no number"
+                    )
             case ast.BinOp(op=op) if type(op) in OPERATORS:
                 found = OPERATORS[type(op)](self._number(node.left), self._number(node.right))
             case ast.UnaryOp(op=ast.USub()):

@@ -11,20 +11,20 @@ from kvscope.errors import BadInput
 from kvscope.layout import AD_HOC
 from kvscope.plan import overrides as command_line
 from kvscope.plan import study as studies
-from kvscope.plan.complaints import shown
+from kvscope.plan.complaints import format_value
 from kvscope.plan.composition import Composer, Config
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.figures import EXPERIMENT, GRID, Axes
 from kvscope.plan.point import Point, check_keys, label
-from kvscope.plan.study import Grid, Settings, Study
+from kvscope.plan.study import Grid, Settings, StudyDefinition
 
 MAX_EXPERIMENTS = 10_000
 
-Given = dict[str, list[Any]]
+CommandLine = dict[str, list[Any]]
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedExperiment:
     """An experiment in a study: the values that set it apart, a label made of them, its grid."""
 
     experiment: Experiment
@@ -45,7 +45,7 @@ class Plan:
     description: str
     config_dir: Path
     overrides: tuple[str, ...]
-    experiments: tuple[Planned, ...]
+    experiments: tuple[PlannedExperiment, ...]
     varied_keys: tuple[str, ...]
     figures: Mapping[str, tuple[Axes, ...]]
 
@@ -70,9 +70,9 @@ def expand(study: str | None, overrides: list[str], config_dir: Path) -> Plan:
             rows.setdefault(experiment.id, (experiment, point, config))
     if not rows:
         raise BadInput(f"study {found.name!r} has no experiments left after its exclusions")
-    varied = _varied([(point, config) for _, point, config in rows.values()], composer)
+    varied = _varied_values([(point, config) for _, point, config in rows.values()], composer)
     planned = tuple(
-        Planned(
+        PlannedExperiment(
             experiment, values, label(values, composer.groups) or experiment.slug, point.grid.name
         )
         for (experiment, point, _), values in zip(rows.values(), varied, strict=True)
@@ -98,12 +98,14 @@ def split_study(words: list[str]) -> tuple[str | None, list[str]]:
     return (names[0] if names else None), overrides
 
 
-def _ad_hoc() -> Study:
+def _ad_hoc() -> StudyDefinition:
     """The study of the command line alone: one grid that sets nothing."""
-    return Study(AD_HOC, "Experiments of the command line", "", (Grid("", "", Path(), (), ()),), {})
+    return StudyDefinition(
+        AD_HOC, "Experiments of the command line", "", (Grid("", "", Path(), (), ()),), {}
+    )
 
 
-def _with_command_line(grid: Grid, given: Given) -> Grid:
+def _with_command_line(grid: Grid, given: CommandLine) -> Grid:
     """The grid without the keys that the command line sets; rows left empty fall away."""
     for settings in grid.exclude:
         check_keys(settings, f"{grid.origin}, exclude")
@@ -113,11 +115,11 @@ def _with_command_line(grid: Grid, given: Given) -> Grid:
     return replace(grid, axes=(*axes, *command))
 
 
-def _without(row: Settings, given: Given) -> Settings:
+def _without(row: Settings, given: CommandLine) -> Settings:
     return {key: value for key, value in row.items() if key not in given}
 
 
-def _check_axes(study: Study) -> None:
+def _check_axes(study: StudyDefinition) -> None:
     """Refuse a figure whose axes name what is no key."""
     for name, rows in study.figures.items():
         for axes in rows:
@@ -134,7 +136,7 @@ def _refuse_too_many(study: str, grids: list[Grid]) -> None:
         )
 
 
-def _points(grid: Grid, given: Given, composer: Composer) -> Iterator[tuple[Point, Config]]:
+def _points(grid: Grid, given: CommandLine, composer: Composer) -> Iterator[tuple[Point, Config]]:
     """The points of a grid that no exclusion matches, with their configurations."""
     for rows in product(*grid.axes):
         settings: Settings = {key: value for row in rows for key, value in row.items()}
@@ -149,23 +151,25 @@ def _matches(point: Point, config: Config, pattern: Settings) -> bool:
     return all(point.value(config, key) == value for key, value in pattern.items())
 
 
-def _varied(points: list[tuple[Point, Config]], composer: Composer) -> list[dict[str, Any]]:
+def _varied_values(points: list[tuple[Point, Config]], composer: Composer) -> list[dict[str, Any]]:
     """Of each point, the values of the keys that differ between the points."""
     keys = list(dict.fromkeys(key for point, _ in points for key in point.settings))
-    rows = [{key: _told(point.value(config, key)) for key in keys} for point, config in points]
+    rows = [
+        {key: _flat_value(point.value(config, key)) for key in keys} for point, config in points
+    ]
     differ = [key for key in keys if any(row[key] != rows[0][key] for row in rows)]
-    varied = [key for key in differ if not _only_there_or_not(key, rows, differ, composer)]
+    varied = [key for key in differ if not _implied_by_option(key, rows, differ, composer)]
     return [{key: row[key] for key in varied} for row in rows]
 
 
-def _told(value: Any) -> Any:
+def _flat_value(value: Any) -> Any:
     """A value as one of a table: a group of keys in words, 'min 3, max 10, until 0.05'."""
     if not isinstance(value, dict):
         return value
-    return ", ".join(f"{key} {shown(item)}" for key, item in value.items())
+    return ", ".join(f"{key} {format_value(item)}" for key, item in value.items())
 
 
-def _only_there_or_not(
+def _implied_by_option(
     key: str, rows: list[dict[str, Any]], differ: list[str], composer: Composer
 ) -> bool:
     """Whether a key has one value wherever its group's option has it: the option says it all."""

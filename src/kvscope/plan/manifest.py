@@ -15,11 +15,11 @@ from kvscope.errors import BadInput
 from kvscope.files import check_name, read_json, sha256_of, write_text, write_text_if_changed
 from kvscope.layout import AD_HOC
 from kvscope.plan import layers
-from kvscope.plan.sources import named, unchanged
+from kvscope.plan.sources import is_unchanged, source_files
 
 if TYPE_CHECKING:
     from kvscope.plan.experiment import Experiment
-    from kvscope.plan.grid import Plan, Planned
+    from kvscope.plan.grid import Plan, PlannedExperiment
 
 # A walltime that was expected before stays unless what is expected now differs by more than this:
 # every run that is finished changes the estimates a little, and must not change the manifest.
@@ -77,7 +77,7 @@ def name_of(study: str | None, overrides: Sequence[str]) -> str:
     return f"{base}-{hashlib.sha256(json.dumps(sorted(overrides)).encode()).hexdigest()[:8]}"
 
 
-def ensure(
+def plan_if_changed(
     study: str | None, config_dir: Path, results: Path, overrides: Sequence[str] = ()
 ) -> dict[str, Any]:
     """The manifest of a study with overrides, expanded again only if that may change it.
@@ -89,7 +89,7 @@ def ensure(
     path = manifest_path(name_of(study, overrides), results)
     if manifest := _read_if_sound(path.parent.name, results):
         study, overrides = manifest["base"], manifest["overrides"]
-        if _current(manifest, config_sha256(study, config_dir), results):
+        if _is_current(manifest, config_sha256(study, config_dir), results):
             return manifest
     from kvscope.plan.grid import expand  # half a second that the path above does without
 
@@ -105,12 +105,12 @@ def _read_if_sound(study: str, results: Path) -> dict[str, Any] | None:
         return None
 
 
-def _current(manifest: dict[str, Any], sha256: str, results: Path) -> bool:
+def _is_current(manifest: dict[str, Any], sha256: str, results: Path) -> bool:
     ids = (entry["id"] for entry in manifest["experiments"])
     return (
         manifest["config_sha256"] == sha256
         and all(experiment_path(i, results).exists() for i in ids)
-        and all(unchanged(file["path"], file["sha256"]) for file in manifest["files"])
+        and all(is_unchanged(file["path"], file["sha256"]) for file in manifest["files"])
     )
 
 
@@ -210,7 +210,7 @@ def resources_of(plan: "Plan", results: Path) -> dict[str, dict[str, int]]:
 
 def _files(experiments: Iterable["Experiment"]) -> list[dict[str, str]]:
     """The files of all workloads, each once."""
-    files = dict.fromkeys(file for e in experiments for file in named(e.workload))
+    files = dict.fromkeys(file for e in experiments for file in source_files(e.workload))
     return [{"path": path, "sha256": sha256} for _, path, sha256 in files]
 
 
@@ -223,7 +223,7 @@ def config_sha256(study: str | None, config_dir: Path) -> str:
     return digest.hexdigest()
 
 
-def _entry(planned: "Planned", needs: dict[str, dict[str, int]]) -> dict[str, Any]:
+def _entry(planned: "PlannedExperiment", needs: dict[str, dict[str, int]]) -> dict[str, Any]:
     return {
         "id": planned.experiment.id,
         "label": planned.label,

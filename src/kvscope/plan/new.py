@@ -41,7 +41,7 @@ grids:
 """
 
 
-def new(name: str, config_dir: Path) -> Path:
+def create_study(name: str, config_dir: Path) -> Path:
     """Write a study that plans as it is, with its schema for editors; give its path.
 
     BadInput if the name is taken in any layer or would make no good file name, CannotWrite if the

@@ -11,7 +11,7 @@ from hydra.errors import HydraException
 
 from kvscope.errors import BadInput
 from kvscope.plan import layers
-from kvscope.plan.complaints import shown
+from kvscope.plan.complaints import format_value
 
 MAX_VALUES = 10_000
 MAX_CHARACTERS = 100_000  # of an override: ten for each value
@@ -35,17 +35,19 @@ def parse(texts: list[str], config_dir: Path) -> dict[str, list[Any]]:
             axes[key] = list(islice(_values(override, text, config_dir), MAX_VALUES + 1))
         except (HydraException, ArithmeticError, TypeError, ValueError) as error:
             reason = " ".join(str(error).split())
-            raise BadInput(f"{shown(text)} on the command line has no values: {reason}") from None
+            raise BadInput(
+                f"{format_value(text)} on the command line has no values: {reason}"
+            ) from None
         if not axes[key]:
-            raise BadInput(f"{shown(text)} on the command line stands for no value at all")
+            raise BadInput(f"{format_value(text)} on the command line stands for no value at all")
         if len(axes[key]) > MAX_VALUES:
             many = f"over {MAX_VALUES:,} values"
-            raise BadInput(f"{shown(text)} on the command line stands for {many}")
+            raise BadInput(f"{format_value(text)} on the command line stands for {many}")
     return axes
 
 
 def _parse_one(parser: OverridesParser, text: str) -> Override:
-    unreadable = BadInput(f"{shown(text)} on the command line cannot be read; {FORMS}")
+    unreadable = BadInput(f"{format_value(text)} on the command line cannot be read; {FORMS}")
     if len(text) > MAX_CHARACTERS:
         raise unreadable
     try:
@@ -57,8 +59,8 @@ def _parse_one(parser: OverridesParser, text: str) -> Override:
         raise unreadable
     if override.is_add() or override.is_force_add() or override.is_delete() or override.package:
         raise BadInput(
-            f"{shown(text)} on the command line adds, deletes or moves a key, but the keys of an "
-            f"experiment are fixed; {FORMS}"
+            f"{format_value(text)} on the command line adds, deletes or moves a key, but the keys "
+            f"of an experiment are fixed; {FORMS}"
         )
     return override
 
@@ -68,7 +70,9 @@ def _values(override: Override, text: str, config_dir: Path) -> Iterator[Any]:
     if not override.is_sweep_override():
         return iter([override.value()])
     if override.is_interval_sweep() or getattr(value, "shuffle", False):
-        raise BadInput(f"{shown(text)} on the command line is no fixed list of values; {FORMS}")
+        raise BadInput(
+            f"{format_value(text)} on the command line is no fixed list of values; {FORMS}"
+        )
     if isinstance(value, Glob):
         return iter(value.filter(list(layers.options(config_dir, override.key_or_group))))
     return (v.text if isinstance(v, QuotedString) else v for v in override.sweep_iterator())

@@ -8,7 +8,7 @@ from kvscope.plan.fields import Count, Gib, Part, Real, Tokens
 from kvscope.plan.models import Model
 
 
-class Engine(Part):
+class EngineSettings(Part):
     """Limits of the engine, named as vLLM names them, and whose attention kernels it uses."""
 
     max_model_len: Tokens
@@ -17,7 +17,7 @@ class Engine(Part):
     attention: str = "vllm"
 
 
-class Cache(Part):
+class CacheSettings(Part):
     """The KV cache: tokens per block, and how many blocks, or how many GiB, requests can use.
 
     `layout` tells what is contiguous: a block's part of one layer, or a block with all layers.
@@ -34,7 +34,7 @@ class Cache(Part):
     prefix_caching: bool = False
 
 
-class Tracing(Part):
+class TracingSettings(Part):
     """Which KV events the attention kernels record.
 
     Of the forward passes, layers and KV heads, those whose number is a multiple of a stride.
@@ -48,7 +48,7 @@ class Tracing(Part):
     buffer_events: Count = 4_194_304
 
 
-class Profiler(Part):
+class ProfilerSettings(Part):
     """Which profiler runs around the engine; 'auto' is nsys where there is one."""
 
     name: Literal["auto", "nsys", "none"]
@@ -62,15 +62,15 @@ class Conditions(Protocol):
         """The model."""
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> EngineSettings:
         """The engine's limits."""
 
     @property
-    def cache(self) -> Cache:
+    def cache(self) -> CacheSettings:
         """The KV cache as configured."""
 
     @property
-    def tracing(self) -> Tracing:
+    def tracing(self) -> TracingSettings:
         """Which KV events are recorded."""
 
     @property

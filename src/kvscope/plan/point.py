@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from kvscope.errors import BadInput
-from kvscope.plan.complaints import all_keys, nearest, part_classes, shown
+from kvscope.plan.complaints import all_keys, format_value, part_classes, suggestion
 from kvscope.plan.composition import Composer, Config
 from kvscope.plan.experiment import Experiment, parse
 from kvscope.plan.expressions import resolve
-from kvscope.plan.sources import Place, filled
+from kvscope.plan.sources import Location, fill_in
 from kvscope.plan.study import Grid, Settings
 from kvscope.plan.workload import Workload
 
@@ -23,20 +23,20 @@ class Point:
 
     composer: Composer
     grid: Grid
-    chosen: Settings
-    given: Settings
+    study_settings: Settings
+    command_settings: Settings
 
     @property
     def settings(self) -> Settings:
         """All that is set beyond the defaults; the command line wins."""
-        return self.chosen | self.given
+        return self.study_settings | self.command_settings
 
-    def place(self, key: str) -> Place:
+    def place(self, key: str) -> Location:
         """Where a dotted key's value is written."""
         groups = self.composer.groups
         layers = (
-            (self.given, Place("the command line", Path())),
-            (self.chosen, Place(self.grid.origin, self.grid.directory)),
+            (self.command_settings, Location("the command line", Path())),
+            (self.study_settings, Location(self.grid.origin, self.grid.directory)),
         )
         for layer, place in layers:
             if any(k == key or (k not in groups and key.startswith(f"{k}.")) for k in layer):
@@ -45,7 +45,7 @@ class Point:
         option = self._option(group)
         file = "config.yaml" if option is None else f"{group}/{option}.yaml"
         path = self.composer.path(file)
-        return Place(str(path), path.parent)
+        return Location(str(path), path.parent)
 
     def origin(self, key: str) -> str:
         """Where a dotted key's value comes from, in words: the place to fix it."""
@@ -58,7 +58,7 @@ class Point:
         for group, option in choices.items():
             self.composer.check_option(group, option, self.origin(group))
         config = self.composer.compose(tuple(sorted(choices.items())))
-        for layer in (self.chosen, self.given):
+        for layer in (self.study_settings, self.command_settings):
             self._drop_others(config, layer)
             for key, value in layer.items():
                 if key not in groups:
@@ -71,7 +71,7 @@ class Point:
         if isinstance(workload, dict):
             found = part_classes(Experiment.model_fields["workload"], workload)
             if len(found) == 1 and issubclass(kind := found[0], Workload):
-                config = config | {"workload": filled(workload, kind, self.place)}
+                config = config | {"workload": fill_in(workload, kind, self.place)}
         return parse(config, self.origin)
 
     def value(self, config: Config, key: str) -> Any:
@@ -100,9 +100,9 @@ class Point:
     def _refuse_below(self, holder: Any, key: str) -> NoReturn:
         known, above = _experiment_keys(), key.rpartition(".")[0]
         if key in known and holder is not None:
-            why = f"cannot be set where {above} is {shown(holder)} ({self.origin(above)})"
+            why = f"cannot be set where {above} is {format_value(holder)} ({self.origin(above)})"
         else:
-            why = f"is not a key{nearest(key, known)}"
+            why = f"is not a key{suggestion(key, known)}"
         raise BadInput(f"{key} ({self.origin(key)}) {why}")
 
     def _drop_others(self, config: Config, layer: Settings) -> None:
@@ -121,13 +121,13 @@ def check_keys(settings: Settings, origin: str) -> None:
     """Raise BadInput for a key that no experiment has."""
     for key in settings:
         if key not in _experiment_keys():
-            raise BadInput(f"{key} ({origin}) is not a key{nearest(key, _experiment_keys())}")
+            raise BadInput(f"{key} ({origin}) is not a key{suggestion(key, _experiment_keys())}")
 
 
 def label(varied: Mapping[str, Any], groups: Mapping[str, Any]) -> str:
     """'zipf, chunked, blocks=60': options by their names, values by the last part of their key."""
     parts = (
-        str(value) if key in groups else f"{key.rpartition('.')[2]}={shown(value)}"
+        str(value) if key in groups else f"{key.rpartition('.')[2]}={format_value(value)}"
         for key, value in varied.items()
         if value is not None
     )

@@ -30,19 +30,19 @@ BASES: dict[str, type[Option]] = {
 KINDS = tuple(BASES)
 
 
-def group(kind: str) -> str:
+def entry_point_group(kind: str) -> str:
     """The entry-point group of a kind of option."""
     return f"kvscope.{kind}"
 
 
 @cache
-def registered(kind: str) -> dict[str, EntryPoint]:
+def find_registered(kind: str) -> dict[str, EntryPoint]:
     """The options of one kind that installed packages register, by name; none is loaded.
 
     BadInput if two packages register different ones under one name.
     """
     found: dict[str, EntryPoint] = {}
-    for point in entry_points(group=group(kind)):
+    for point in entry_points(group=entry_point_group(kind)):
         other = found.setdefault(point.name, point)
         if other.value != point.value:
             raise BadInput(
@@ -52,9 +52,9 @@ def registered(kind: str) -> dict[str, EntryPoint]:
     return found
 
 
-def origin(kind: str, name: str) -> str | None:
+def package_origin(kind: str, name: str) -> str | None:
     """'long-swap 0.1, long_swap:LongSwap' of another package's option; None of kvscope's own."""
-    point = registered(kind)[name]
+    point = find_registered(kind)[name]
     if point.dist is None or point.dist.name == "kvscope":
         return None
     return f"{point.dist.name} {point.dist.version}, {point.value}"
@@ -62,9 +62,9 @@ def origin(kind: str, name: str) -> str | None:
 
 def load(kind: str, name: str) -> type[Option]:
     """The class of an option; BadInput if it is unknown, cannot be loaded or is another thing."""
-    if name not in registered(kind):
-        raise BadInput(unknown(kind, name))
-    point = registered(kind)[name]
+    if name not in find_registered(kind):
+        raise BadInput(unknown_option(kind, name))
+    point = find_registered(kind)[name]
     try:
         found = point.load()
     except Exception as error:  # whatever a module of another package raises
@@ -82,10 +82,10 @@ def load(kind: str, name: str) -> type[Option]:
 
 
 @cache
-def loadable(kind: str) -> dict[str, type[Option]]:
+def load_all(kind: str) -> dict[str, type[Option]]:
     """The classes of one kind by name, but for those that cannot be loaded."""
     found = {}
-    for name in registered(kind):
+    for name in find_registered(kind):
         try:
             found[name] = load(kind, name)
         except BadInput:
@@ -97,17 +97,18 @@ def loadable(kind: str) -> dict[str, type[Option]]:
 def label(key: str) -> Label | None:
     """The label that an option's class gives to a dotted key; None without one."""
     kind, _, name = key.partition(".")
-    options = loadable(kind).values() if kind in KINDS else ()
+    options = load_all(kind).values() if kind in KINDS else ()
     fields = [option.model_fields[name] for option in options if name in option.model_fields]
     marks = (mark for field in fields for mark in field.metadata if isinstance(mark, Label))
     return next(marks, None)
 
 
-def unknown(kind: str, name: object) -> str:
+def unknown_option(kind: str, name: object) -> str:
     """One sentence: there is no such option, and there are these."""
+    known = ", ".join(sorted(find_registered(kind)))
     return (
-        f"{kind}.name is {name!r:.60} but must be one of {', '.join(sorted(registered(kind)))}, or "
-        f"one that an installed package registers under {group(kind)!r}"
+        f"{kind}.name is {name!r:.60} but must be one of {known}, or one that an installed package "
+        f"registers under {entry_point_group(kind)!r}"
     )
 
 
@@ -130,17 +131,17 @@ class OneOf:
         if not isinstance(value, dict):
             raise PydanticKnownError("dict_type")
         name = value.get("name")
-        if not isinstance(name, str) or name not in registered(self.kind):
-            raise impossible(unknown(self.kind, name), self.kind)
+        if not isinstance(name, str) or name not in find_registered(self.kind):
+            raise impossible(unknown_option(self.kind, name), self.kind)
         return load(self.kind, name).model_validate(value)
 
 
-def classes(field: FieldInfo, value: Any = None) -> list[type[Option]] | None:
+def option_classes(field: FieldInfo, value: Any = None) -> list[type[Option]] | None:
     """The classes that a field's options may have, by a value's name if given; None of others."""
     for mark in field.metadata:
         if isinstance(mark, OneOf):
             name = value.get("name") if isinstance(value, dict) else None
-            if isinstance(name, str) and name in registered(mark.kind):
+            if isinstance(name, str) and name in find_registered(mark.kind):
                 return [load(mark.kind, name)]
-            return list(loadable(mark.kind).values())
+            return list(load_all(mark.kind).values())
     return None

@@ -14,7 +14,7 @@ from kvscope.plan.fields import MAX_REPEATS, NUMBER, RULE, Part, Real, Whole
 MINIMUM_REPEATS = 3
 
 
-def counted(repeats: Iterable[int], disturbed: Collection[int]) -> list[int]:
+def repeats_for_metrics(repeats: Iterable[int], disturbed: Collection[int]) -> list[int]:
     """The repeats that metrics are made of: the undisturbed ones if there are enough, or else all.
 
     What decides is what else the machine did, never how long a repeat took.
@@ -24,7 +24,7 @@ def counted(repeats: Iterable[int], disturbed: Collection[int]) -> list[int]:
     return undisturbed if len(undisturbed) >= MINIMUM_REPEATS else everything
 
 
-class Repeats(Part):
+class RepeatRange(Part):
     """Between `min` and `max` repeats, until the throughput's interval is narrow enough.
 
     `until` is half the width of its 95 % confidence interval, as a share of its mean.
@@ -37,18 +37,18 @@ class Repeats(Part):
 
 
 def _form(value: Any) -> str:
-    return RULE if isinstance(value, dict | Repeats) else NUMBER
+    return RULE if isinstance(value, dict | RepeatRange) else NUMBER
 
 
-Repeated = Annotated[
+RepeatsField = Annotated[
     Annotated[Annotated[Whole, Field(ge=1, le=MAX_REPEATS)], Tag(NUMBER)]
-    | Annotated[Repeats, Tag(RULE)],
+    | Annotated[RepeatRange, Tag(RULE)],
     Discriminator(_form),
 ]
 
 
 @dataclass(frozen=True)
-class Stopping:
+class StoppingRule:
     """When the repeats of a run end.
 
     After the first one at which `min` were undisturbed and half the width of the 95 % confidence
@@ -61,13 +61,13 @@ class Stopping:
     until: float | None = None
 
     @classmethod
-    def of(cls, repeats: int | Repeats) -> "Stopping":
+    def of(cls, repeats: int | RepeatRange) -> "StoppingRule":
         """The rule that an experiment's `repeats` stand for."""
-        if isinstance(repeats, Repeats):
+        if isinstance(repeats, RepeatRange):
             return cls(repeats.min, repeats.max, repeats.until)
         return cls(repeats, repeats)
 
-    def reached(self, throughputs: Sequence[float]) -> bool | None:
+    def is_reached(self, throughputs: Sequence[float]) -> bool | None:
         """Whether the mean throughput is known as well as requested; None without a request."""
         if self.until is None:
             return None
@@ -76,14 +76,17 @@ class Stopping:
     def ends(self, throughputs: Sequence[float], disturbed: Collection[int] = ()) -> bool:
         """Whether no repeat follows those of these throughputs; `disturbed` are their numbers."""
         left = [one for number, one in enumerate(throughputs) if number not in disturbed]
-        known = len(left) >= self.min and bool(self.reached(left))
+        known = len(left) >= self.min and bool(self.is_reached(left))
         return known or len(throughputs) >= self.max
 
     def facts(
         self, throughputs: Sequence[float], disturbed: Collection[int] = ()
     ) -> dict[str, Any]:
         """What run.json says of the rule and of what came of it, by the repeats that count."""
-        found = [throughputs[number] for number in counted(range(len(throughputs)), disturbed)]
+        found = [
+            throughputs[number]
+            for number in repeats_for_metrics(range(len(throughputs)), disturbed)
+        ]
         share = half_width_share(found)
         return {
             "min": self.min,
@@ -91,5 +94,5 @@ class Stopping:
             "until": self.until,
             "measured": len(throughputs),
             "half_width_share": None if math.isnan(share) else share,
-            "reached": self.reached(found),
+            "reached": self.is_reached(found),
         }

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kvscope.errors import BadInput
 from kvscope.plan.fields import GIB
-from kvscope.plan.work import work
+from kvscope.plan.work import expected_work
 
 if TYPE_CHECKING:
     from kvscope.plan.experiment import Experiment
@@ -32,25 +32,25 @@ def resources(experiment: "Experiment") -> dict[str, int]:
     loading_mib = -(-device.loading_bytes(experiment) // MIB)
     return {
         "threads": device.threads,
-        "memory_mib": PROCESS_MIB + held_mib(experiment) + loading_mib,
+        "memory_mib": PROCESS_MIB + required_mib(experiment) + loading_mib,
         "gpus": device.gpus,
     }
 
 
-def held_mib(experiment: "Experiment") -> int:
+def required_mib(experiment: "Experiment") -> int:
     """MiB of host memory that a run holds: weights, cache, host pool, requests, records."""
     held = experiment.host_blocks * experiment.block_bytes
     held += experiment.device.memory_bytes(experiment)
-    expected = work(experiment)
+    expected = expected_work(experiment)
     held += int(expected.prompt_tokens * TOKEN_ID_BYTES + expected.output_tokens * RECORD_BYTES)
     if experiment.tracing.name != "none":
         held += EVENT_BUFFERS * EVENT_BYTES * experiment.tracing.buffer_events
     return -(-held // MIB)
 
 
-def least_gib(experiment: "Experiment") -> float:
+def minimum_gib(experiment: "Experiment") -> float:
     """GiB of host memory without which a run cannot end."""
-    return (LEAST_PROCESS_MIB + held_mib(experiment)) * MIB / GIB
+    return (LEAST_PROCESS_MIB + required_mib(experiment)) * MIB / GIB
 
 
 def machine_gib() -> float:
@@ -63,7 +63,7 @@ def machine_gib() -> float:
 
 def check_memory(experiment: "Experiment") -> None:
     """Raise BadInput if this machine has too little memory for a run of the experiment."""
-    least, here = least_gib(experiment), machine_gib()
+    least, here = minimum_gib(experiment), machine_gib()
     if least > here:
         raise BadInput(
             f"{experiment.id} needs {least:,.1f} GiB of memory and this machine has {here:,.1f} "

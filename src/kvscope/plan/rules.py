@@ -9,10 +9,10 @@ from kvscope.plan.device import Device
 from kvscope.plan.fields import impossible
 from kvscope.plan.parts import Conditions
 from kvscope.plan.policy import Overflow
-from kvscope.plan.repeats import Stopping
+from kvscope.plan.repeats import StoppingRule
 
 
-class Whole(Conditions, Protocol):
+class CompleteExperiment(Conditions, Protocol):
     """An experiment, as rules see it."""
 
     @property
@@ -24,20 +24,20 @@ class Whole(Conditions, Protocol):
         """The overflow policy."""
 
     @property
-    def stopping(self) -> Stopping:
+    def stopping(self) -> StoppingRule:
         """When its repeats end."""
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         """Its parts by name."""
 
 
-def check(experiment: Whole) -> None:
+def check(experiment: CompleteExperiment) -> None:
     """Raise pydantic's error for the first rule that is broken."""
     for rule in RULES:
         rule(experiment)
 
 
-def _options_are_plain(experiment: Whole) -> None:
+def _options_are_plain(experiment: CompleteExperiment) -> None:
     """The id is made of what JSON holds, whatever types a package gives to its settings."""
     for kind in registry.KINDS:
         for key, value in getattr(experiment, kind):
@@ -51,7 +51,7 @@ def _options_are_plain(experiment: Whole) -> None:
                 ) from None
 
 
-def _exactly_one_is_set(experiment: Whole) -> None:
+def _exactly_one_is_set(experiment: CompleteExperiment) -> None:
     for name, part in experiment:
         keys = getattr(part, "one_of", ())
         if keys and sum(getattr(part, key) is not None for key in keys) != 1:
@@ -61,12 +61,12 @@ def _exactly_one_is_set(experiment: Whole) -> None:
             )
 
 
-def _options_work(experiment: Whole) -> None:
+def _options_work(experiment: CompleteExperiment) -> None:
     for kind in registry.KINDS:
         getattr(experiment, kind).check(experiment)
 
 
-def _no_prefix_caching(experiment: Whole) -> None:
+def _no_prefix_caching(experiment: CompleteExperiment) -> None:
     if experiment.cache.prefix_caching:
         raise impossible(
             "cache.prefix_caching (true) must be false: with it, what a preempted request computes "
@@ -76,7 +76,7 @@ def _no_prefix_caching(experiment: Whole) -> None:
         )
 
 
-def _tracing_has_kernels(experiment: Whole) -> None:
+def _tracing_has_kernels(experiment: CompleteExperiment) -> None:
     tracing, attention = experiment.tracing, experiment.engine.attention
     if tracing.name != "none" and attention != "instrumented":
         raise impossible(
@@ -87,7 +87,7 @@ def _tracing_has_kernels(experiment: Whole) -> None:
         )
 
 
-def _strides_suit_tracing(experiment: Whole) -> None:
+def _strides_suit_tracing(experiment: CompleteExperiment) -> None:
     tracing = experiment.tracing
     if tracing.name == "sampled":
         return
@@ -102,7 +102,7 @@ def _strides_suit_tracing(experiment: Whole) -> None:
             )
 
 
-def _buffer_has_a_part_for_each(experiment: Whole) -> None:
+def _buffer_has_a_part_for_each(experiment: CompleteExperiment) -> None:
     events, threads = experiment.tracing.buffer_events, experiment.device.threads
     if experiment.tracing.name != "none" and events < threads:
         raise impossible(
@@ -113,7 +113,7 @@ def _buffer_has_a_part_for_each(experiment: Whole) -> None:
         )
 
 
-def _context_within_model(experiment: Whole) -> None:
+def _context_within_model(experiment: CompleteExperiment) -> None:
     length, most = experiment.engine.max_model_len, experiment.model.max_position_embeddings
     if length > most:
         raise impossible(
@@ -123,7 +123,7 @@ def _context_within_model(experiment: Whole) -> None:
         )
 
 
-def _one_request_fits_cache(experiment: Whole) -> None:
+def _one_request_fits_cache(experiment: CompleteExperiment) -> None:
     length, room = experiment.engine.max_model_len, experiment.cache_tokens
     if room < length:
         raise impossible(
@@ -135,7 +135,7 @@ def _one_request_fits_cache(experiment: Whole) -> None:
         )
 
 
-def _sequences_within_batch(experiment: Whole) -> None:
+def _sequences_within_batch(experiment: CompleteExperiment) -> None:
     engine = experiment.engine
     if engine.max_num_seqs > engine.max_num_batched_tokens:
         raise impossible(
@@ -146,7 +146,7 @@ def _sequences_within_batch(experiment: Whole) -> None:
         )
 
 
-def _repeats_in_order(experiment: Whole) -> None:
+def _repeats_in_order(experiment: CompleteExperiment) -> None:
     stopping = experiment.stopping
     if stopping.min > stopping.max:
         raise impossible(
@@ -160,7 +160,7 @@ def _shown(value: object) -> object:
     return "null" if value is None else value
 
 
-RULES: tuple[Callable[[Whole], None], ...] = (
+RULES: tuple[Callable[[CompleteExperiment], None], ...] = (
     _options_are_plain,
     _exactly_one_is_set,
     _no_prefix_caching,

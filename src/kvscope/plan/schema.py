@@ -19,7 +19,7 @@ from kvscope.plan import layers, registry
 from kvscope.plan.composition import groups
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.figures import EXPERIMENT, FIGURES, GRID, Axes
-from kvscope.plan.repeats import Repeats
+from kvscope.plan.repeats import RepeatRange
 from kvscope.plan.study import StudyFile
 
 Schema = dict[str, Any]
@@ -113,8 +113,8 @@ def _leaves() -> dict[str, Schema]:
     experiment = Experiment.model_json_schema()
     leaves = list(_walk(experiment, experiment, ""))
     for kind in registry.KINDS:
-        for name, option in registry.loadable(kind).items():
-            if registry.origin(kind, name) is None:
+        for name, option in registry.load_all(kind).items():
+            if registry.package_origin(kind, name) is None:
                 own = option.model_json_schema()
                 leaves += _walk(own, own, kind)
     found: dict[str, list[Schema]] = {}
@@ -128,7 +128,7 @@ def _leaves() -> dict[str, Schema]:
 
 def _repeats() -> Schema:
     """The one value that is a group of keys."""
-    keys = list(Repeats.model_fields)
+    keys = list(RepeatRange.model_fields)
     return {
         "type": "object",
         "properties": {key: _ref(f"repeats.{key}") for key in keys},

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from kvscope.plan.complaints import shown
+from kvscope.plan.complaints import format_value
 from kvscope.plan.grid import Plan
-from kvscope.plan.resources import least_gib, machine_gib
+from kvscope.plan.resources import machine_gib, minimum_gib
 
 # What each experiment's run needs, by id: manifest.resources_of.
 Needs = Mapping[str, Mapping[str, int]]
@@ -31,27 +31,28 @@ def print_table(plan: Plan, needs: Needs) -> None:
     rows = [["id", "time", *plan.varied_keys]]
     for planned in plan.experiments:
         values = (
-            value if isinstance(value, str) else shown(value) for value in planned.varied.values()
+            value if isinstance(value, str) else format_value(value)
+            for value in planned.varied.values()
         )
         seconds = needs[planned.experiment.id]["walltime_s"]
-        rows.append([planned.experiment.id, duration(seconds), *values])
+        rows.append([planned.experiment.id, format_duration(seconds), *values])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print(
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         )
-    print(f"{total(needs)}: {plan.title}")
+    print(f"{format_total(needs)}: {plan.title}")
 
 
-def total(needs: Needs) -> str:
+def format_total(needs: Needs) -> str:
     """'9 experiments, about 4 min in all, one after the other'."""
     seconds = sum(need["walltime_s"] for need in needs.values())
     if len(needs) == 1:
-        return f"1 experiment, about {duration(seconds)}"
-    return f"{len(needs)} experiments, about {duration(seconds)} in all, one after the other"
+        return f"1 experiment, about {format_duration(seconds)}"
+    return f"{len(needs)} experiments, about {format_duration(seconds)} in all, one after the other"
 
 
-def duration(seconds: int) -> str:
+def format_duration(seconds: int) -> str:
     """A duration in the unit that suits it: '40 s', '4 min', '5 h', '3 days'."""
     for unit, length, most in (("s", 1, 90), ("min", 60, 90), ("h", 3600, 48)):
         if seconds < most * length:
@@ -59,10 +60,10 @@ def duration(seconds: int) -> str:
     return f"{round(seconds / 86400):,} days"
 
 
-def beyond_memory(plan: Plan) -> str | None:
+def memory_warning(plan: Plan) -> str | None:
     """One sentence on the experiments that this machine has too little memory for; None if none."""
     here = machine_gib()
-    needed = {p.experiment.id: least_gib(p.experiment) for p in plan.experiments}
+    needed = {p.experiment.id: minimum_gib(p.experiment) for p in plan.experiments}
     beyond = [f"{i} needs {gib:,.1f} GiB" for i, gib in needed.items() if gib > here]
     if not beyond:
         return None

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 MAX_BYTES = 4 * 2**30
 
 
-class Place(NamedTuple):
+class Location(NamedTuple):
     """Where a value is written: in words, and the directory that a path there is relative to."""
 
     words: str
     directory: Path
 
 
-class Named(NamedTuple):
+class SourceFile(NamedTuple):
     """A file that an experiment names: by which key, its path, the SHA-256 of its content."""
 
     key: str
@@ -36,14 +36,16 @@ class Named(NamedTuple):
     sha256: str
 
 
-def named(workload: "Workload") -> list[Named]:
+def source_files(workload: "Workload") -> list[SourceFile]:
     """The files of an experiment's workload."""
     files = ((k, getattr(workload, k), getattr(workload, h)) for k, h in workload.files.items())
-    return [Named(f"workload.{k}", path, sha256) for k, path, sha256 in files if path is not None]
+    return [
+        SourceFile(f"workload.{k}", path, sha256) for k, path, sha256 in files if path is not None
+    ]
 
 
-def filled(
-    workload: dict[str, Any], kind: "type[Workload]", place: Callable[[str], Place]
+def fill_in(
+    workload: dict[str, Any], kind: "type[Workload]", place: Callable[[str], Location]
 ) -> dict[str, Any]:
     """The workload's values with paths as an experiment stores them, and hashes of the content.
 
@@ -59,7 +61,7 @@ def filled(
             )
         if not isinstance(value, str):
             continue  # null, or for the schema to refuse
-        path = _located(value, where)
+        path = _stored_path(value, where)
         remedy = "" if number else f"; it must name {kind.wanted}"
         sha256 = _sha256(path, f"workload.{key} is {value!r:.500} ({where.words})", remedy)
         given = workload.get(digest)
@@ -75,7 +77,7 @@ def filled(
 
 def verify(workload: "Workload") -> None:
     """Raise BadInput unless every file of a planned workload is there and is what was planned."""
-    for key, path, sha256 in named(workload):
+    for key, path, sha256 in source_files(workload):
         found = _sha256(path, f"{key} is {path!r}, as planned,")
         if found != sha256:
             raise BadInput(
@@ -84,7 +86,7 @@ def verify(workload: "Workload") -> None:
             )
 
 
-def unchanged(path: str, sha256: str) -> bool:
+def is_unchanged(path: str, sha256: str) -> bool:
     """Whether the file is there and has this content."""
     try:
         return _sha256(path, "") == sha256
@@ -92,7 +94,7 @@ def unchanged(path: str, sha256: str) -> bool:
         return False
 
 
-def _located(value: str, where: Place) -> str:
+def _stored_path(value: str, where: Location) -> str:
     """The path an experiment stores: below the working directory relative to it, else absolute."""
     given = where.directory.absolute() / os.path.expanduser(value)
     try:
@@ -112,7 +114,7 @@ def _sha256(path: str, what: str, remedy: str = "") -> str:
             raise BadInput(f"{what} but {path!r:.500} is no file")
         if status.st_size > MAX_BYTES:
             raise BadInput(f"{what} but {path!r:.500} is larger than {MAX_BYTES // 2**30} GiB")
-        return _content(os.path.abspath(path), status.st_mtime_ns, status.st_size)
+        return _cached_sha256(os.path.abspath(path), status.st_mtime_ns, status.st_size)
     except FileNotFoundError:
         raise BadInput(f"{what} but there is no file {path!r:.500}{remedy}") from None
     except OSError as error:
@@ -122,6 +124,6 @@ def _sha256(path: str, what: str, remedy: str = "") -> str:
 
 
 @lru_cache(maxsize=1024)
-def _content(path: str, mtime_ns: int, size: int) -> str:
+def _cached_sha256(path: str, mtime_ns: int, size: int) -> str:
     """A thousand experiments read a file once, for as long as time and size stay the same."""
     return sha256_of(Path(path))

@@ -12,10 +12,10 @@ from kvscope.errors import BadInput
 from kvscope.files import check_name
 from kvscope.layout import AD_HOC
 from kvscope.plan import documents, layers
-from kvscope.plan.complaints import complaint, nearest, shown
+from kvscope.plan.complaints import format_value, suggestion, validation_message
 from kvscope.plan.fields import Part
 from kvscope.plan.figures import Axes, Entry
-from kvscope.plan.repeats import Repeats
+from kvscope.plan.repeats import RepeatRange
 
 # Values of dotted configuration keys, set together.
 Settings = dict[str, Any]
@@ -24,7 +24,7 @@ Settings = dict[str, Any]
 def _single(value: Any) -> Any:
     if value is None or isinstance(value, str | bool | int | float):
         return value
-    if isinstance(value, dict) and value.keys() & Repeats.model_fields.keys():
+    if isinstance(value, dict) and value.keys() & RepeatRange.model_fields.keys():
         return value  # what is wrong with it, the experiment says
     raise PydanticCustomError("single_value", "a single value (text, number, true, false, null)")
 
@@ -75,7 +75,7 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Study:
+class StudyDefinition:
     """A named list of grids and the figures they feed, with the axes declared for each."""
 
     name: str
@@ -85,13 +85,13 @@ class Study:
     figures: Mapping[str, tuple[Axes, ...]]
 
 
-def read(name: str, config_dir: Path) -> Study:
+def read(name: str, config_dir: Path) -> StudyDefinition:
     """Read study/NAME.yaml of the first layer that has it; BadInput lists the studies."""
     known = layers.options(config_dir, "study")
     check_name(name, "study")
     if name not in known:
         raise BadInput(
-            f"study is {name!r}{nearest(name, known)} but must be one of {', '.join(known)} "
+            f"study is {name!r}{suggestion(name, known)} but must be one of {', '.join(known)} "
             f"({layers.places(config_dir, 'study')})"
         )
     path = known[name]
@@ -104,14 +104,14 @@ def read(name: str, config_dir: Path) -> Study:
     try:
         file = StudyFile.model_validate(content)
     except ValidationError as error:
-        raise complaint(StudyFile, error, lambda key: str(path)) from None
+        raise validation_message(StudyFile, error, lambda key: str(path)) from None
     grids = tuple(_grid(grid, path) for grid in file.grids)
     figures: dict[str, tuple[Axes, ...]] = {entry.name: tuple(entry.axes) for entry in file.figures}
-    return Study(name, file.title, file.description, grids, figures)
+    return StudyDefinition(name, file.title, file.description, grids, figures)
 
 
 def _grid(file: GridFile, path: Path) -> Grid:
-    origin = f"{path} grid {shown(file.name)}"
+    origin = f"{path} grid {format_value(file.name)}"
     fixed: list[list[Settings]] = [[file.set]] if file.set else []
     product = [[{key: value} for value in values] for key, values in file.product.items()]
     axes = (*fixed, *file.linked, *product)

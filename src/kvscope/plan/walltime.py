@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from kvscope import runfile
 from kvscope.errors import BadInput
 from kvscope.plan.device import Speed
-from kvscope.plan.work import Work, work
+from kvscope.plan.work import Work, expected_work
 
 if TYPE_CHECKING:
     from kvscope.plan.experiment import Experiment
@@ -45,7 +45,7 @@ def expected_s(experiment: "Experiment", repeats: float | None = None) -> float:
     if experiment.engine.attention == "instrumented":
         start_s += speed.compile_s
     servings = experiment.warmup + repeats
-    return start_s + servings * _serving_s(experiment, work(experiment), speed)
+    return start_s + servings * _serving_s(experiment, expected_work(experiment), speed)
 
 
 def _serving_s(experiment: "Experiment", once: Work, speed: Speed) -> float:

@@ -35,7 +35,7 @@ class Work:
         return self.tokens / self.requests
 
 
-def work(experiment: "Experiment") -> Work:
+def expected_work(experiment: "Experiment") -> Work:
     """The work of serving an experiment's requests once; BadInput if its trace cannot be used."""
     verify(experiment.workload)
     return _work(experiment.workload)

@@ -22,7 +22,7 @@ class Lengths:
         return self.prompt + self.output
 
 
-def split(total: int, prompt_to_output_ratio: float) -> Lengths:
+def split_total(total: int, prompt_to_output_ratio: float) -> Lengths:
     """Split a total as ⌈total / (1 + ratio)⌉ output tokens and the rest, both at least one."""
     output = ceil(total / (1 + prompt_to_output_ratio))
     output = min(max(output, 1), total - 1)

@@ -1,5 +1,5 @@
 "use strict";
-// What is chosen on the page stands in its address: #part?key=value&key=value
+// The page's address holds the state of its controls: #part?key=value&key=value
 
 const state = new URLSearchParams(location.hash.split("?")[1] ?? "");
 
@@ -8,8 +8,8 @@ function part() {
 }
 
 function writeAddress() {
-  const chosen = state.toString();
-  history.replaceState(null, "", `#${part()}${chosen ? `?${chosen}` : ""}`);
+  const query = state.toString();
+  history.replaceState(null, "", `#${part()}${query ? `?${query}` : ""}`);
 }
 
 function remember(key, value) {
@@ -18,7 +18,7 @@ function remember(key, value) {
   writeAddress();
 }
 
-// A link to a part of the page has the part alone.
+// A link to a part of the page replaces the whole fragment: add the state again.
 addEventListener("hashchange", () => {
   if (!location.hash.includes("?") && state.size) writeAddress();
 });

@@ -1,5 +1,17 @@
 "use strict";
-// Draws the figures. Charts are Vega-Lite specifications, tables are columns; both come from Python.
+// Draws the figures. Charts are Vega-Lite specifications, tables are columns; both come from Python,
+// compressed, in script elements beside each figure. So does Vega itself.
+
+async function unpack(element) {
+  const bytes = Uint8Array.from(atob(element.textContent), (character) => character.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).text();
+}
+
+async function loadVega() {
+  const script = document.createElement("script");
+  script.textContent = await unpack(document.getElementById("vega"));
+  document.head.append(script);
+}
 
 const [LIGHT, DARK] = JSON.parse(document.getElementById("configs").textContent);
 const darkScreen = matchMedia("(prefers-color-scheme: dark)");
@@ -39,27 +51,68 @@ function keyOf(select) {
   return `${select.closest(".chart").dataset.figure}.${select.dataset.heading}`;
 }
 
-// Offers in each list what goes with the choices before it, and gives the view that is chosen.
-function chosen({ element, views }) {
+// Fills each list with what goes with the choices before it; returns the view they choose.
+function chooseView({ element, views }) {
   let left = views;
   selects({ element }).forEach((select, place) => {
     const values = [...new Set(left.map(({ choice }) => choice[place]))];
     const wanted = select.value || state.get(keyOf(select));
-    const kept = values.includes(wanted) ? wanted : values[0];
-    select.replaceChildren(...values.map((value) => new Option(value, value)));
-    select.value = kept;
-    left = left.filter(({ choice }) => choice[place] === kept);
+    const value = values.includes(wanted) ? wanted : values[0];
+    select.replaceChildren(...values.map((each) => new Option(each, each)));
+    select.value = value;
+    left = left.filter(({ choice }) => choice[place] === value);
   });
   return left[0];
 }
 
+// The selections that the address keeps: series picked in the legend, and the part zoomed into.
+function selections(spec) {
+  const found = [];
+  JSON.stringify(spec, (key, value) => {
+    if (key === "params") found.push(...value);
+    return value;
+  });
+  return found;
+}
+
+const SELECTION = {
+  point: {
+    read: ({ select }, value) => value[select.fields[0]],
+    write: ({ select }, picked) => picked.map((each) => ({ [select.fields[0]]: each })),
+  },
+  interval: {
+    read: (_, value) => Object.values(value),
+    write: (_, ends) => Object.fromEntries(ends.map((end, place) => ["xy"[place], end])),
+  },
+};
+
+function restore(param, key) {
+  try {
+    const kept = JSON.parse(state.get(key));
+    if (kept) param.value = SELECTION[param.select.type].write(param, kept);
+  } catch {
+    remember(key, ""); // an address that was cut short or edited
+  }
+}
+
+const later = new Map();
+
+// Soon, not at once: a drag changes a selection with every frame.
+function rememberSoon(key, value) {
+  clearTimeout(later.get(key));
+  later.set(key, setTimeout(() => remember(key, value), 200));
+}
+
 async function draw(figure) {
   const { element } = figure;
-  if (!figure.views) Object.assign(figure, JSON.parse(element.querySelector("script").textContent));
-  const view = chosen(figure);
+  if (!figure.views) Object.assign(figure, JSON.parse(await unpack(element.querySelector("script"))));
+  const view = chooseView(figure);
   figure.width = element.clientWidth;
   const spec = fitted(structuredClone(figure.specs[view.spec]), figure.width - MENU, figure.label_px);
   spec.datasets = Object.fromEntries(Object.entries(view.data).map(([name, table]) => [name, rowsOf(figure.tables[table])]));
+  const params = selections({ ...spec, datasets: null });
+  const keyOfParam = ({ name }) => `${element.dataset.figure}.${name}`;
+  for (const param of params) restore(param, keyOfParam(param));
   element.querySelector(".view-note").textContent = view.note;
   figure.drawn?.finalize();
   figure.drawn = await vegaEmbed(element.querySelector(".live"), spec, {
@@ -70,6 +123,12 @@ async function draw(figure) {
     tooltip: { theme: darkScreen.matches ? "dark" : "light" },
     actions: { export: true, source: false, compiled: false, editor: false },
   });
+  for (const param of params) {
+    figure.drawn.view.addSignalListener(param.name, (_, value) => {
+      const kept = SELECTION[param.select.type].read(param, value);
+      rememberSoon(keyOfParam(param), kept?.length ? JSON.stringify(kept) : "");
+    });
+  }
   element.classList.add("drawn"); // until then its image is there
 }
 
@@ -97,11 +156,12 @@ function follow() {
 
 for (const figure of figures.values()) {
   selects(figure).forEach((select) => select.addEventListener("change", () => {
-    draw(figure);
+    for (const key of [...state.keys()]) if (key.startsWith(`${figure.element.dataset.figure}.`)) state.delete(key);
+    draw(figure); // which fills the lists that follow
     selects(figure).forEach((each) => remember(keyOf(each), each.value));
   }));
 }
 darkScreen.addEventListener("change", () => drawAll(() => true));
 addEventListener("resize", () => drawAll((figure) => figure.width !== figure.element.clientWidth));
 addEventListener("hashchange", follow);
-drawAll(() => true).then(follow);
+loadVega().then(() => drawAll(() => true)).then(follow);

@@ -9,7 +9,7 @@ from kvscope.report.data import StudyData
 from kvscope.report.figures.figure import Drawing, Lead
 from kvscope.report.figures.registry import FIGURES
 from kvscope.report.findings import preemptions_of
-from kvscope.report.settings import in_words, is_number
+from kvscope.report.settings import MINOR, in_words, is_number
 from kvscope.report.words import Shown, estimate_text, percent, plural
 
 CACHE = ("cache.blocks", "cache.tokens", "cache.gib")
@@ -69,8 +69,8 @@ def _along(found: list[tuple[Pair, Ratio]], key: str) -> list[tuple[Pair, Ratio]
 
 def _sentence(pair: Pair, ratio: Ratio, metric: Shown, axes: Axes) -> str:
     """'A quarter of the KV cache costs 39 % of the throughput (zipf): 11 preemptions a repeat.'"""
-    shown = {key: value for key, value in pair.context.items() if not axes.x or key in axes.keys}
-    where = in_words(shown)
+    keys = [key for key in pair.context if key not in MINOR and (not axes.x or key in axes.keys)]
+    where = in_words({key: pair.context[key] for key in keys})
     parts = [_what(pair, ratio, metric) + (f" ({where})" if where else ""), *preemptions_of(pair)]
     return f"{': '.join(parts)}."
 

@@ -15,7 +15,7 @@ from kvscope.layout import tables_directory
 from kvscope.oracle import Verdict
 from kvscope.plan import documents, manifest
 from kvscope.plan.figures import Axes
-from kvscope.reading import opened
+from kvscope.reading import open_file
 from kvscope.report import settings
 from kvscope.report.data import (
     DAMAGED,
@@ -175,7 +175,7 @@ def read_one(directory: Path, run_id: str, label: str, varied: dict[str, Any]) -
             raise BadInput(f"{directory / RUN_FILE}: is the record of another experiment, {other}")
         if run.facts["status"] != COMPLETE:
             return _without_results(run, FAILED, run.facts.get("reason") or "no reason recorded")
-        if found := runfile.changes(directory, run.facts):
+        if found := runfile.file_problems(directory, run.facts):
             raise BadInput(found[0])
     except BadInput as error:
         return _without_results(run, DAMAGED, str(error))
@@ -192,7 +192,7 @@ def with_metrics(run: Run) -> Run:
         analysed = accounts.read(below, ANALYSED, run.directory)
         accounts.require_unchanged(below, analysed, METRICS_FILE)
         metrics = tables.read(tables.METRICS, below / METRICS_FILE)
-    except accounts.Stale as error:
+    except accounts.StaleResult as error:
         return _without_results(run, STALE, str(error))
     except BadInput as error:
         stage = COLLECTED if TRACING in run.facts else ANALYSED
@@ -240,7 +240,7 @@ def log_of(run: Run, status: str) -> Path:
             log = run.tables_directory / name
             if log.exists() and log.stat().st_size:
                 return log
-    return runfile.log_of(run.directory)
+    return runfile.log_path(run.directory)
 
 
 def read_settings(directory: Path) -> dict[str, Any]:
@@ -258,7 +258,7 @@ def read_settings(directory: Path) -> dict[str, Any]:
 def tail(path: Path) -> str:
     """The last lines of a log, empty if there is none that can be read."""
     try:
-        with opened(path) as file:
+        with open_file(path) as file:
             file.seek(max(0, path.stat().st_size - LOG_BYTES))
             text = file.read(LOG_BYTES).decode(errors="replace")
     except BadInput:

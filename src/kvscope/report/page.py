@@ -23,7 +23,7 @@ from kvscope.report.figures.figure import Drawing, Figure
 from kvscope.report.figures.registry import FIGURES, lacking
 from kvscope.report.findings import findings
 from kvscope.report.headline import Headline, headline
-from kvscope.report.render import Printed, for_page, printed, scripts
+from kvscope.report.render import Printed, for_page, packed, printed, scripts
 from kvscope.report.summary import verdict
 from kvscope.report.words import plural, reason_in_words
 from kvscope.runfile import IMPORTED_FROM, PERFETTO
@@ -84,8 +84,8 @@ def render(
         paper=PAPER.citation,
         places=_places(study, results, path),
         styles=Markup((HERE / "report.css").read_text(encoding="utf-8")),
-        scripts=[Markup(scripts())]
-        + [Markup((HERE / name).read_text(encoding="utf-8")) for name in SCRIPTS],
+        vega=packed(scripts()),
+        scripts=[Markup((HERE / name).read_text(encoding="utf-8")) for name in SCRIPTS],
     )
 
 
@@ -94,8 +94,8 @@ def _entry(figure: Figure, drawing: Drawing, printed: Printed) -> dict[str, Any]
     return {
         "figure": figure,
         "headings": drawing.headings if len(drawing.views) > 1 else (),
-        "data": _safe(for_page(drawing)),
-        "image": printed.url,
+        "data": packed(for_page(drawing)),
+        "image": Markup(printed.url),
     }
 
 

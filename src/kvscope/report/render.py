@@ -2,12 +2,15 @@
 
 import base64
 import os
+import re
+import zlib
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import orjson
 import vl_convert
@@ -18,8 +21,11 @@ from kvscope.report import theme
 from kvscope.report.figures.figure import Drawing, Spec
 
 PNG_SCALE = 2.0  # 192 dots an inch
-MOST_SVG = 300_000  # bytes in a page; of more marks it has pixels
-PAGE_SCALE = 1.3
+MOST_SVG = 160_000  # bytes of an image in a page; a larger one becomes a PNG of 96 dots an inch
+# What an image needs no longer once it is drawn: roles and labels of its marks.
+_UNSEEN = re.compile(r' (?:aria-[a-z]+|role|pointer-events)="[^"]*"')
+_AS_IT_IS = " <>/='():;,+-.!?*@_$[]|"  # characters of a data URL that need no escape
+_LONG_NUMBER = re.compile(r"-?\d+\.\d{3,}(?:e-?\d+)?")
 
 
 @dataclass(frozen=True)
@@ -38,11 +44,19 @@ class Printed:
 
     @property
     def url(self) -> str:
-        """A data URL: of the SVG, or of pixels where that is too large for a page."""
-        kind, content = "svg+xml", self.svg.encode()
-        if len(content) > MOST_SVG:
-            kind, content = "png", vl_convert.svg_to_png(self.svg, scale=PAGE_SCALE)
-        return f"data:image/{kind};base64,{base64.b64encode(content).decode()}"
+        """A data URL for the page: the SVG, to a tenth of a pixel, or a PNG if that is too large.
+
+        It has no character that HTML reserves in a double-quoted attribute.
+        """
+        small = _LONG_NUMBER.sub(_tenth, _UNSEEN.sub("", self.svg))
+        if len(small) > MOST_SVG:
+            return f"data:image/png;base64,{_base64(vl_convert.svg_to_png(small, scale=1))}"
+        text = small.replace("'", "&apos;").replace('"', "'")
+        return f"data:image/svg+xml,{quote(text, safe=_AS_IT_IS)}"
+
+
+def _tenth(number: re.Match[str]) -> str:
+    return f"{float(number[0]):.1f}".removesuffix(".0")
 
 
 def printed(drawing: Drawing) -> Printed:
@@ -59,6 +73,15 @@ def svg(drawing: Drawing) -> str:
     spec["config"] = theme.config(background="white")
     image: str = vl_convert.vegalite_to_svg(_json(spec))
     return image
+
+
+def packed(text: str) -> str:
+    """Text for a script element of the page: compressed (zlib), then base64."""
+    return _base64(zlib.compress(text.encode(), 9))
+
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()
 
 
 def for_page(drawing: Drawing) -> str:

@@ -211,7 +211,7 @@ def value_words(value: Any) -> str:
     """A configuration value in words: 'prefill first'."""
     if not isinstance(value, str):
         return value_text(value)
-    if any(value in registry.registered(kind) for kind in registry.KINDS):
+    if any(value in registry.find_registered(kind) for kind in registry.KINDS):
         return value.replace("_", " ")
     return VALUES.get(value, value)
 

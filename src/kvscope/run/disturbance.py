@@ -39,7 +39,7 @@ NOISE_TICKS = 5
 
 
 @dataclass(frozen=True)
-class Cpu:
+class CpuTime:
     """CPU time of the whole machine since it started, in ticks."""
 
     busy: int
@@ -49,11 +49,11 @@ class Cpu:
 
 
 @dataclass(frozen=True)
-class Sample:
+class MachineSample:
     """What the machine and the run had done at an instant; None: not known here."""
 
     time_s: float
-    cpu: Cpu | None = None
+    cpu: CpuTime | None = None
     own_ticks: int = 0  # CPU time of the run's processes
     waited_s: float | None = None  # of the main thread, ready and without a CPU
     switches: int | None = None  # of the main thread, involuntary
@@ -73,23 +73,23 @@ class Process:
     parent: int = 0
 
 
-def sample(
+def take_sample(
     proc: Path = Path("/proc"),
     cpus: Path = Path("/sys/devices/system/cpu"),
     work: Callable[[], float] | None = None,
-) -> Sample:
+) -> MachineSample:
     """Read what the machine has done so far; `work` gives the time of a fixed piece of work."""
-    own = process_of(_text(proc / "self/stat"))
+    own = parse_process(_text(proc / "self/stat"))
     everyone = list(_processes(proc))
-    above = sessions_above(own, everyone) if own else set()
-    return Sample(
+    above = ancestor_sessions(own, everyone) if own else set()
+    return MachineSample(
         time_s=time.perf_counter(),
-        cpu=cpu_of(_text(proc / "stat")),
+        cpu=parse_cpu_time(_text(proc / "stat")),
         own_ticks=sum(p.ticks for p in everyone if own and p.session == own.session),
-        waited_s=waited_of(_text(proc / "self/schedstat")),
-        switches=switches_of(_text(proc / "self/status")),
-        run_queue=run_queue_of(_text(proc / "loadavg")),
-        frequency_mhz=frequency_of(
+        waited_s=parse_waiting_s(_text(proc / "self/schedstat")),
+        switches=parse_switches(_text(proc / "self/status")),
+        run_queue=parse_run_queue(_text(proc / "loadavg")),
+        frequency_mhz=parse_frequency_mhz(
             (_text(path) for path in cpus.glob("cpu[0-9]*/cpufreq/scaling_cur_freq")),
             _text(proc / "cpuinfo"),
         ),
@@ -105,7 +105,7 @@ def sample(
 READS, TABLE_BYTES, ROUNDS = 200_000, 128 << 20, 15
 
 
-def work_s() -> float:
+def reference_work_s() -> float:
     """Seconds that 200,000 reads at random places of 128 MiB take, the median of some rounds.
 
     They wait for the memory, as the passes of a small model do, whose code and data do not fit the
@@ -131,17 +131,17 @@ def _reads() -> tuple[Any, Any]:
     return torch.ones(count, dtype=torch.float32, device="cpu"), places
 
 
-def cpu_of(stat: str) -> Cpu | None:
+def parse_cpu_time(stat: str) -> CpuTime | None:
     """The machine's CPU time, of the text of /proc/stat."""
     lines = [line.split() for line in stat.splitlines() if line.startswith("cpu")]
     if not lines or len(lines[0]) < 9:
         return None
     user, nice, system, idle, iowait, irq, softirq, steal = (int(word) for word in lines[0][1:9])
     busy = user + nice + system + irq + softirq
-    return Cpu(busy, steal, busy + idle + iowait + steal, max(1, len(lines) - 1))
+    return CpuTime(busy, steal, busy + idle + iowait + steal, max(1, len(lines) - 1))
 
 
-def process_of(stat: str) -> Process | None:
+def parse_process(stat: str) -> Process | None:
     """A process, of the text of its /proc/ID/stat; its name there may hold any characters."""
     before, _, after = stat.rpartition(")")
     words = after.split()
@@ -151,7 +151,7 @@ def process_of(stat: str) -> Process | None:
     return Process(int(before.split()[0]), int(words[3]), ticks, int(words[1]))
 
 
-def sessions_above(own: Process, everyone: Iterable[Process]) -> set[int]:
+def ancestor_sessions(own: Process, everyone: Iterable[Process]) -> set[int]:
     """The sessions of a process and of those above it: a profiler has one of its own."""
     by_id, found = {process.id: process for process in everyone}, {own.session}
     while own.parent in by_id and own.parent != own.id:
@@ -160,24 +160,24 @@ def sessions_above(own: Process, everyone: Iterable[Process]) -> set[int]:
     return found
 
 
-def waited_of(schedstat: str) -> float | None:
+def parse_waiting_s(schedstat: str) -> float | None:
     """Seconds that a thread was ready and waited for a CPU, of the text of its schedstat."""
     words = schedstat.split()
     return int(words[1]) * 1e-9 if len(words) > 1 else None
 
 
-def switches_of(status: str) -> int | None:
+def parse_switches(status: str) -> int | None:
     """Involuntary context switches, of the text of /proc/ID/status."""
     found = [line.split()[1] for line in status.splitlines() if line.startswith("nonvoluntary")]
     return int(found[0]) if found else None
 
 
-def run_queue_of(loadavg: str) -> float | None:
+def parse_run_queue(loadavg: str) -> float | None:
     """Tasks that ran or were ready in the last minute, in the mean, of the text of loadavg."""
     return float(loadavg.split()[0]) if loadavg else None
 
 
-def frequency_of(cpufreq: Iterable[str], cpuinfo: str) -> float | None:
+def parse_frequency_mhz(cpufreq: Iterable[str], cpuinfo: str) -> float | None:
     """The clock rate of the fastest core in MHz, of cpufreq's texts in kHz, or of cpuinfo."""
     rates = [int(text) / 1000 for text in cpufreq if text.strip().isdecimal()]
     rates = rates or [
@@ -191,12 +191,12 @@ def is_measured_process(cmdline: str) -> bool:
     return MEASURED_PROCESS in cmdline.split("\0")
 
 
-def of_repeats(samples: Sequence[tuple[Sample, Sample]]) -> list[dict[str, Any]]:
+def judge_repeats(samples: Sequence[tuple[MachineSample, MachineSample]]) -> list[dict[str, Any]]:
     """What run.json says of each repeat, of the samples before and after it.
 
     Whether the machine was slow in one is known by the others, so all are judged anew each time.
     """
-    found = [between(before, after) for before, after in samples]
+    found = [compare_samples(before, after) for before, after in samples]
     fastest = min((each["work_s"] for each in found if each["work_s"] is not None), default=None)
     return [
         {"repeat": number, **each, "disturbed": bool(why), "why": why}
@@ -205,7 +205,7 @@ def of_repeats(samples: Sequence[tuple[Sample, Sample]]) -> list[dict[str, Any]]
     ]
 
 
-def between(before: Sample, after: Sample) -> dict[str, Any]:
+def compare_samples(before: MachineSample, after: MachineSample) -> dict[str, Any]:
     """What the machine did between two samples, and the mean time of the fixed work in them."""
     duration_s = after.time_s - before.time_s
     steal, others, cores = None, None, 1
@@ -258,7 +258,7 @@ def _processes(proc: Path) -> Iterator[Process]:
     except OSError:
         return
     for name in names:
-        if name.isdecimal() and (found := process_of(_text(proc / name / "stat"))):
+        if name.isdecimal() and (found := parse_process(_text(proc / name / "stat"))):
             yield found
 
 

@@ -11,12 +11,12 @@ from typing import Any
 import orjson
 import zstandard
 
-from kvscope.engine.attention.clock import Sample
+from kvscope.engine.attention.clock import ClockSample
 from kvscope.engine.attention.tracer import TracedPass, Tracer
 from kvscope.engine.recording import PassRecord, Recording
 from kvscope.events import FLUSH_VERSION
 from kvscope.plan.experiment import Experiment
-from kvscope.run.recorder import Repeat, external_id
+from kvscope.run.recorder import RepeatTables, external_id
 from kvscope.runfile import KERNEL_EVENTS
 
 COMPRESSION_LEVEL = 3
@@ -31,11 +31,11 @@ class KernelEvents:
         self.tracing, self.block_size = experiment.tracing, experiment.cache.block_size
         self.tracer = tracer
         self.path = directory / KERNEL_EVENTS
-        self.samples: list[Sample] = []  # of the tracer's clock
+        self.samples: list[ClockSample] = []  # of the tracer's clock
         self.events = self.dropped = self.passes = 0
 
     @contextmanager
-    def recorded(self) -> Iterator[None]:
+    def record(self) -> Iterator[None]:
         """Keep the events of the passes inside until the next time; read clocks at both ends."""
         if self.tracer is None:
             yield
@@ -47,7 +47,7 @@ class KernelEvents:
         finally:
             self.samples.append(self.tracer.clock.sample())
 
-    def write(self, number: int, recording: Recording, repeat: Repeat) -> None:
+    def write(self, number: int, recording: Recording, repeat: RepeatTables) -> None:
         """Append a repeat's events to the file."""
         if self.tracer is None:
             return
@@ -59,7 +59,7 @@ class KernelEvents:
         ):
             self.tracer.finish()
             for traced in self.tracer.passes:
-                batch = described(recording.passes[traced.step], rows[traced.step])
+                batch = describe_batch(recording.passes[traced.step], rows[traced.step])
                 batch |= {"repeat": number, "step": traced.step, "block_size": self.block_size}
                 for flush in self.flushes(self.tracer, traced, batch):
                     out.write(orjson.dumps(flush, option=OPTIONS))
@@ -100,7 +100,7 @@ class KernelEvents:
         }
 
 
-def described(record: PassRecord, rows: Any) -> dict[str, Any]:
+def describe_batch(record: PassRecord, rows: Any) -> dict[str, Any]:
     """The batch of a pass, by row: what the kernels cannot know, from the scheduler."""
     assert record.block_tables is not None
     by_request = rows.set_index("request_id")

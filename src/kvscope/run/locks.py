@@ -30,7 +30,7 @@ class Lock:
 
 
 @contextmanager
-def locked(directory: Path, name: str) -> Iterator[Lock]:
+def hold_lock(directory: Path, name: str) -> Iterator[Lock]:
     """Hold a lock of the directory, waiting for whoever has it.
 
     Raises CannotWrite if the directory does not let its lock be made.
@@ -45,7 +45,7 @@ def locked(directory: Path, name: str) -> Iterator[Lock]:
 
 
 @contextmanager
-def locked_if_free(directory: Path, name: str) -> Iterator[bool]:
+def hold_lock_if_free(directory: Path, name: str) -> Iterator[bool]:
     """Hold a lock of the directory if it is free; gives whether it is held."""
     with _opened(directory / name) as file:
         try:
@@ -58,7 +58,7 @@ def locked_if_free(directory: Path, name: str) -> Iterator[bool]:
 
 def is_free(directory: Path, name: str) -> bool:
     """Whether a lock of the directory is free."""
-    with locked_if_free(directory, name) as free:
+    with hold_lock_if_free(directory, name) as free:
         return free
 
 

@@ -34,7 +34,7 @@ class Progress:
         self._written = 0.0
 
     @contextmanager
-    def watching(self) -> Iterator[None]:
+    def watch_supervisor(self) -> Iterator[None]:
         """Look for the supervisor every second, while something long writes no progress."""
         over = threading.Event()
 
@@ -55,7 +55,7 @@ class Progress:
         self._total, self._phase = total, phase
         self._write()
 
-    def more(self, tokens: int) -> None:
+    def add_total(self, tokens: int) -> None:
         """So many more output tokens are to come than were thought."""
         self._total += tokens
 

@@ -41,7 +41,8 @@ def versions() -> dict[str, str | None]:
 def option_origins(experiment: Experiment) -> dict[str, str]:
     """Package, version and class of the device, workload and policies that are not kvscope's."""
     origins = {
-        kind: registry.origin(kind, getattr(experiment, kind).name) for kind in registry.KINDS
+        kind: registry.package_origin(kind, getattr(experiment, kind).name)
+        for kind in registry.KINDS
     }
     return {kind: text for kind, text in origins.items() if text}
 

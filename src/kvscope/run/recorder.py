@@ -48,7 +48,7 @@ class RequestState:
 
 
 @dataclass
-class Repeat:
+class RepeatTables:
     """The tables of one repeat, as data frames, and the state its requests ended in."""
 
     steps: pd.DataFrame
@@ -79,7 +79,7 @@ class Replay:
         self.preemptions: list[dict[str, Any]] = []
         self._transfers: dict[tuple[str, str], deque[Transfer]] = defaultdict(deque)
 
-    def copied(self, transfers: "Sequence[Transfer]") -> None:
+    def add_transfers(self, transfers: "Sequence[Transfer]") -> None:
         """What the device copied, in order; each copy belongs to one preemption or resumption."""
         for transfer in transfers:
             self._transfers[external_id(transfer.request_id), transfer.direction].append(transfer)
@@ -253,10 +253,10 @@ def scheduled_rows(record: PassRecord) -> Iterator[tuple[str, int, int, list[int
         yield internal_id, tokens, context[internal_id], list(given)
 
 
-def replay(recording: Recording, context: RepeatContext) -> Repeat:
+def replay(recording: Recording, context: RepeatContext) -> RepeatTables:
     """The tables of one repeat from its recording."""
     state = Replay(context)
-    state.copied(recording.transfers)
+    state.add_transfers(recording.transfers)
     preemptions = iter([*recording.preemptions, None])
     upcoming = next(preemptions)
     for step, record in enumerate(recording.passes):
@@ -264,17 +264,17 @@ def replay(recording: Recording, context: RepeatContext) -> Repeat:
             state.preempt(upcoming)
             upcoming = next(preemptions)
         state.forward_pass(step, record)
-    return Repeat(
+    return RepeatTables(
         steps=_frame(tables.STEPS, state.steps),
         batch=_frame(tables.BATCH, state.batch),
         preemptions=_frame(tables.PREEMPTIONS, state.preemptions),
-        layers=layers_of(recording, context),
+        layers=layers_table(recording, context),
         requests=state.requests,
         counted={external_id(name): count for name, count in recording.counted.items()},
     )
 
 
-def layers_of(recording: Recording, context: RepeatContext) -> pd.DataFrame:
+def layers_table(recording: Recording, context: RepeatContext) -> pd.DataFrame:
     """The `layers` table of one repeat."""
     step, layer, start_ns, end_ns = np.array(recording.layers, dtype=np.int64).reshape(-1, 4).T
     frame = pd.DataFrame(

@@ -12,7 +12,7 @@ import pandas as pd
 from kvscope import tables
 from kvscope.engine.clock import Clock
 from kvscope.run.progress import Progress
-from kvscope.run.recorder import NANOSECONDS, Repeat
+from kvscope.run.recorder import NANOSECONDS, RepeatTables
 from kvscope.workload.requests import Request
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Served:
+class ServingResult:
     """What became of a request list: output token ids, and when requests were aborted."""
 
     clock: Clock
@@ -39,7 +39,7 @@ def serve(
     requests: Sequence[Request],
     progress: Progress,
     timeout_s: float | None = None,
-) -> Served:
+) -> ServingResult:
     """Serve the requests once.
 
     A request is handed over when it arrives, or as soon after as the pass under way ends; its
@@ -48,14 +48,14 @@ def serve(
     """
     upcoming = deque(sorted(requests, key=lambda r: r.arrival_s))
     clock = engine.platform.clock
-    served = Served(clock, clock.now_ns())
+    served = ServingResult(clock, clock.now_ns())
     unfinished: dict[str, Request] = {}
     while upcoming or engine.vllm.has_unfinished_requests():
         now_s = served.now_s()
         while upcoming and upcoming[0].arrival_s <= now_s:
             request = upcoming.popleft()
             unfinished[request.request_id] = request
-            hand_over(engine, request)
+            submit(engine, request)
         if not engine.vllm.has_unfinished_requests():
             clock.wait(max(0.0, upcoming[0].arrival_s - now_s))
             continue
@@ -65,12 +65,12 @@ def serve(
                 served.outputs[output.request_id] = list(output.outputs[0].token_ids)
                 progress.advance(len(served.outputs[output.request_id]))
         if timeout_s is not None:
-            give_up(engine, unfinished, served, timeout_s)
+            abort_late(engine, unfinished, served, timeout_s)
     served.duration_s = served.now_s()
     return served
 
 
-def hand_over(engine: "Engine", request: Request) -> None:
+def submit(engine: "Engine", request: Request) -> None:
     """Give vLLM a request, to be answered greedily with exactly its number of tokens."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
@@ -88,8 +88,8 @@ def hand_over(engine: "Engine", request: Request) -> None:
     )
 
 
-def give_up(
-    engine: "Engine", unfinished: dict[str, Request], served: Served, timeout_s: float
+def abort_late(
+    engine: "Engine", unfinished: dict[str, Request], served: ServingResult, timeout_s: float
 ) -> None:
     """Abort the requests whose time is over, wherever they are: running, waiting, swapped out."""
     now_s = served.now_s()
@@ -101,8 +101,8 @@ def give_up(
         served.aborted_s[name] = now_s
 
 
-def outcome(
-    repeat: Repeat, number: int, requests: Sequence[Request], served: Served
+def requests_table(
+    repeat: RepeatTables, number: int, requests: Sequence[Request], served: ServingResult
 ) -> pd.DataFrame:
     """The `requests` table of one repeat."""
     rows = []

@@ -19,7 +19,7 @@ from typing import Any
 import pandas as pd
 
 from kvscope import stalls, tables
-from kvscope.engine.build import Engine, running
+from kvscope.engine.build import Engine, run_engine
 from kvscope.engine.devices.platform import Platform, platform_of
 from kvscope.engine.marks import Marks, NvtxMarks
 from kvscope.engine.recording import Recording
@@ -28,12 +28,12 @@ from kvscope.files import write_json
 from kvscope.plan.experiment import Experiment, load
 from kvscope.ranges import REPEAT, RUN, WARM_UP
 from kvscope.run import disturbance
-from kvscope.run.disturbance import Sample, work_s
+from kvscope.run.disturbance import MachineSample, reference_work_s
 from kvscope.run.kernel_events import KernelEvents
-from kvscope.run.locks import SESSION_LOCK, locked
+from kvscope.run.locks import SESSION_LOCK, hold_lock
 from kvscope.run.progress import Progress
-from kvscope.run.recorder import Repeat, RepeatContext, replay
-from kvscope.run.serving import Served, outcome, serve
+from kvscope.run.recorder import RepeatContext, RepeatTables, replay
+from kvscope.run.serving import ServingResult, requests_table, serve
 from kvscope.run.throughput import throughput_tokens_per_s
 from kvscope.runfile import KERNEL_EVENTS, SESSION_FILE
 from kvscope.workload.requests import Request, build, to_frame
@@ -50,14 +50,14 @@ class Session:
     start_ns: int
     start_utc_ns: int
     warm_up: list[pd.DataFrame] = field(default_factory=list)
-    repeats: list[Repeat] = field(default_factory=list)
+    repeats: list[RepeatTables] = field(default_factory=list)
     outcomes: list[pd.DataFrame] = field(default_factory=list)
     origins_ns: list[int] = field(default_factory=list)
     durations_s: list[float] = field(default_factory=list)
     timings_s: dict[str, float] = field(default_factory=dict)
     engine: dict[str, Any] = field(default_factory=dict)
     leaks: list[dict[str, int]] = field(default_factory=list)
-    samples: list[tuple[Sample, Sample]] = field(default_factory=list)
+    samples: list[tuple[MachineSample, MachineSample]] = field(default_factory=list)
     kernel_events: KernelEvents | None = None
 
     @property
@@ -66,9 +66,9 @@ class Session:
         return [throughput_tokens_per_s(frame) for frame in self.outcomes]
 
     @property
-    def disturbed(self) -> set[int]:
+    def disturbed_repeats(self) -> set[int]:
         """The finished repeats that something else disturbed."""
-        found = disturbance.of_repeats(self.samples)
+        found = disturbance.judge_repeats(self.samples)
         return {entry["repeat"] for entry in found if entry["disturbed"]}
 
     def context(self, engine: Engine, origin_ns: int) -> RepeatContext:
@@ -97,8 +97,10 @@ def measure(session: Session, marks: Marks, progress: Progress) -> None:
     progress.begin(tokens * (experiment.warmup + stopping.min), "starting vLLM")
     began = time.perf_counter()
     with marks.range(RUN), ExitStack() as stack:
-        with progress.watching():
-            engine = stack.enter_context(running(experiment, session.directory, session.platform))
+        with progress.watch_supervisor():
+            engine = stack.enter_context(
+                run_engine(experiment, session.directory, session.platform)
+            )
         session.timings_s["start_engine"] = time.perf_counter() - began
         session.engine = {
             "kv_blocks_total": engine.scheduler.kv_blocks_total,
@@ -107,59 +109,59 @@ def measure(session: Session, marks: Marks, progress: Progress) -> None:
             "layers": engine.layers,
             "device": experiment.device.name,
             "copies_awaited": session.platform.awaited,
-        } | engine.host
+        } | engine.host_pool
         events = KernelEvents(experiment, engine.tracer, session.directory)
         session.kernel_events = events
         began = time.perf_counter()
-        with engine.checked() as checks:
+        with engine.check_results() as checks:
             for number in range(experiment.warmup):
                 progress.phase(f"warm-up {number + 1}/{experiment.warmup}")
                 with marks.range(WARM_UP, number):
-                    _, repeat, _ = one_pass(session, engine, events, marks, progress)
+                    _, repeat, _ = serve_once(session, engine, events, marks, progress)
                 session.warm_up.append(repeat.steps)
         session.engine |= {name: found.facts for name, found in checks.items()}
         session.timings_s["warm_up"] = time.perf_counter() - began
         began = time.perf_counter()
-        while not stopping.ends(session.throughputs, session.disturbed):
+        while not stopping.ends(session.throughputs, session.disturbed_repeats):
             number = len(session.repeats)
             progress.phase(f"repeat {number + 1}/{max(number + 1, stopping.min)}")
             if number >= stopping.min:
-                progress.more(tokens)
-            before = disturbance.sample(work=work_s)
+                progress.add_total(tokens)
+            before = disturbance.take_sample(work=reference_work_s)
             with marks.range(REPEAT, number):
                 timeout_s = experiment.workload.timeout_s
-                recording, repeat, served = one_pass(
+                recording, repeat, served = serve_once(
                     session, engine, events, marks, progress, timeout_s
                 )
-            session.samples.append((before, disturbance.sample(work=work_s)))
-            session.outcomes.append(outcome(repeat, number, session.requests, served))
+            session.samples.append((before, disturbance.take_sample(work=reference_work_s)))
+            session.outcomes.append(requests_table(repeat, number, session.requests, served))
             session.origins_ns.append(served.origin_ns)
             session.durations_s.append(served.duration_s)
-            session.leaks += leaked(engine, number)
+            session.leaks += find_leaks(engine, number)
             session.repeats.append(repeat)
             events.write(number, recording, repeat)
             save(session)
         session.timings_s["repeats"] = time.perf_counter() - began
 
 
-def one_pass(
+def serve_once(
     session: Session,
     engine: Engine,
     events: KernelEvents,
     marks: Marks,
     progress: Progress,
     timeout_s: float | None = None,
-) -> tuple[Recording, Repeat, Served]:
+) -> tuple[Recording, RepeatTables, ServingResult]:
     """Serve the request list once; what was noted, its tables, and what was served."""
     gc.collect()  # garbage of the pass before must not be collected while this one is timed
     recording = Recording()
     engine.scheduler.begin(recording, marks)
-    with events.recorded():
+    with events.record():
         served = serve(engine, session.requests, progress, timeout_s)
     return recording, replay(recording, session.context(engine, served.origin_ns)), served
 
 
-def leaked(engine: Engine, repeat: int) -> list[dict[str, int]]:
+def find_leaks(engine: Engine, repeat: int) -> list[dict[str, int]]:
     """Blocks that are still in use although no request is left; nothing if all are free."""
     scheduler = engine.scheduler
     left = {"kv_blocks": scheduler.kv_blocks_used, "host_blocks": scheduler.host_blocks_used}
@@ -171,8 +173,8 @@ def write_tables(session: Session) -> None:
     directory = session.directory
     tables.write(tables.WORKLOAD, to_frame(session.requests), directory / "workload.parquet")
     _write(tables.REQUESTS, session.outcomes, directory)
-    steps = _joined(tables.STEPS, [repeat.steps for repeat in session.repeats])
-    steps["stalled"] = stalls.stalled(steps)
+    steps = _concat(tables.STEPS, [repeat.steps for repeat in session.repeats])
+    steps["stalled"] = stalls.find_stalls(steps)
     _write(tables.STEPS, [steps], directory)
     _write(tables.BATCH, [repeat.batch for repeat in session.repeats], directory)
     _write(tables.PREEMPTIONS, [repeat.preemptions for repeat in session.repeats], directory)
@@ -180,10 +182,10 @@ def write_tables(session: Session) -> None:
 
 
 def _write(table: tables.Table, frames: list[pd.DataFrame], directory: Path) -> None:
-    tables.write(table, _joined(table, frames), directory / f"{table.name}.parquet")
+    tables.write(table, _concat(table, frames), directory / f"{table.name}.parquet")
 
 
-def _joined(table: tables.Table, frames: list[pd.DataFrame]) -> pd.DataFrame:
+def _concat(table: tables.Table, frames: list[pd.DataFrame]) -> pd.DataFrame:
     present = [frame for frame in frames if not frame.empty]
     return pd.concat(present, ignore_index=True) if present else table.empty()
 
@@ -199,12 +201,14 @@ def save(
 
 def summary(session: Session) -> dict[str, Any]:
     """What `run.json` takes over from the measured process, and what its supervisor needs."""
-    measured = _joined(tables.STEPS, [repeat.steps for repeat in session.repeats])
-    warm_up = _joined(tables.STEPS, session.warm_up)
+    measured = _concat(tables.STEPS, [repeat.steps for repeat in session.repeats])
+    warm_up = _concat(tables.STEPS, session.warm_up)
     return {
         "time_source": session.platform.time_source,
-        "repeats": session.experiment.stopping.facts(session.throughputs, session.disturbed),
-        "disturbance": disturbance.of_repeats(session.samples),
+        "repeats": session.experiment.stopping.facts(
+            session.throughputs, session.disturbed_repeats
+        ),
+        "disturbance": disturbance.judge_repeats(session.samples),
         "clock": {
             "run_start_monotonic_ns": session.start_ns,
             "run_start_utc_ns": session.start_utc_ns,
@@ -222,17 +226,19 @@ def summary(session: Session) -> dict[str, Any]:
         "warmup": {
             "passes": len(warm_up),
             "classes": len(set(stalls.shape_classes(warm_up))) if len(warm_up) else 0,
-            "uncovered_classes": stalls.uncovered(measured, warm_up) if len(measured) else [],
+            "uncovered_classes": stalls.uncovered_classes(measured, warm_up)
+            if len(measured)
+            else [],
         },
         "workload": session.experiment.workload.facts(),
         "engine": session.engine | {"leaked_blocks": session.leaks},
         "accelerators": session.platform.accelerators(),
         "timings_s": session.timings_s,
-        "kernel_events_bytes": size_of(session.directory / KERNEL_EVENTS),
+        "kernel_events_bytes": file_size_bytes(session.directory / KERNEL_EVENTS),
     } | (session.kernel_events.facts(session.start_ns) if session.kernel_events else {})
 
 
-def size_of(path: Path) -> int:
+def file_size_bytes(path: Path) -> int:
     """Bytes of a file, 0 if it is not there."""
     return path.stat().st_size if path.exists() else 0
 
@@ -272,6 +278,6 @@ def arguments() -> argparse.Namespace:
 
 if __name__ == "__main__":
     given = arguments()
-    with locked(given.directory, SESSION_LOCK):
+    with hold_lock(given.directory, SESSION_LOCK):
         code = main(given.directory, given.annotate)
     sys.exit(code)

@@ -27,7 +27,7 @@ from kvscope.plan.resources import check_memory
 from kvscope.run.capture import export, profile_command
 from kvscope.run.display import Display
 from kvscope.run.environment import measured_environment
-from kvscope.run.locks import SESSION_LOCK, SUPERVISOR_LOCK, locked
+from kvscope.run.locks import SESSION_LOCK, SUPERVISOR_LOCK, hold_lock
 from kvscope.run.processes import end_with_parent, kill
 from kvscope.run.profiler import Nsys, find_nsys
 from kvscope.run.progress import PROGRESS_FILE, read_progress
@@ -54,7 +54,7 @@ class Profiling:
     nsys: Nsys | None
     reason: str | None = None
 
-    def described(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, Any]:
         """As run.json has it."""
         return {
             "requested": self.requested,
@@ -88,7 +88,7 @@ def run(experiment: Experiment, directory: Path, force: bool = False) -> dict[st
     finished.
     """
     make_directory(directory)
-    with locked(directory, SUPERVISOR_LOCK):
+    with hold_lock(directory, SUPERVISOR_LOCK):
         wait_for_orphan(directory / ATTEMPT)
         runfile.settle(directory)
         wanted = force or runfile.is_requested(directory)
@@ -105,7 +105,7 @@ def run(experiment: Experiment, directory: Path, force: bool = False) -> dict[st
             check_memory(experiment)
             facts = measure(experiment, attempt, choose_profiler(experiment))
         except BadInput as error:
-            runfile.write_run(attempt, refused(experiment, str(error)))
+            runfile.write_run(attempt, refusal_facts(experiment, str(error)))
             runfile.settle(directory)
             raise
         runfile.write_run(attempt, facts)
@@ -116,11 +116,11 @@ def run(experiment: Experiment, directory: Path, force: bool = False) -> dict[st
 def wait_for_orphan(attempt: Path) -> None:
     """Wait for a measured process whose supervisor was killed; it ends by itself."""
     if attempt.is_dir():
-        with locked(attempt, SESSION_LOCK):
+        with hold_lock(attempt, SESSION_LOCK):
             pass
 
 
-def refused(experiment: Experiment, reason: str) -> dict[str, Any]:
+def refusal_facts(experiment: Experiment, reason: str) -> dict[str, Any]:
     """The contents of run.json for an experiment that could not even be started here."""
     return {
         "experiment_id": experiment.id,
@@ -138,7 +138,7 @@ def measure(experiment: Experiment, directory: Path, profiling: Profiling) -> di
     `directory` is the attempt's and holds its experiment.yaml.
     """
     began = time.perf_counter()
-    with locked(directory, SUPERVISOR_LOCK):
+    with hold_lock(directory, SUPERVISOR_LOCK):
         profiling, ending = watch_with_retries(experiment, directory, profiling)
     session = read_session(directory)
     finished, reason = session.pop("finished", False), session.pop("reason", None)
@@ -163,13 +163,13 @@ def measure(experiment: Experiment, directory: Path, profiling: Profiling) -> di
         "status": runfile.FAILED if reason else runfile.COMPLETE,
         "reason": reason,
         "time_source": session.pop("time_source", MEASURED),
-        "profiler": profiling.described(),
+        "profiler": profiling.facts(),
         "versions": versions() | option_origins(experiment),
         "hardware": hardware() | {"gpus": gpus},
         "command": sys.argv,
         "timings_s": timings_s,
         **session,
-        "files": runfile.recorded_files(directory),
+        "files": runfile.file_records(directory),
     }
 
 
@@ -239,12 +239,12 @@ def watch(experiment: Experiment, directory: Path, profiling: Profiling) -> Endi
             start_new_session=True,
             preexec_fn=end_with_parent(),
         )
-        with ended_with_us(process):
+        with kill_on_exit(process):
             complaint = wait(process, directory, display)
     started = (directory / PROGRESS_FILE).exists()
     measured = read_session(directory).get("finished", False)
     if complaint is None and process.returncode != 0 and not measured:
-        complaint = f"the measured process {how_it_ended(process.returncode, directory)}"
+        complaint = f"the measured process {describe_exit(process.returncode, directory)}"
     return Ending(started, measured, complaint)
 
 
@@ -276,7 +276,7 @@ def wait(process: subprocess.Popen[bytes], directory: Path, display: Display) ->
 
 
 @contextmanager
-def ended_with_us(process: subprocess.Popen[bytes]) -> Iterator[None]:
+def kill_on_exit(process: subprocess.Popen[bytes]) -> Iterator[None]:
     """Kill the process and its children if this one is interrupted or told to stop."""
 
     def stop(number: int, _frame: Any) -> None:
@@ -291,7 +291,7 @@ def ended_with_us(process: subprocess.Popen[bytes]) -> Iterator[None]:
             kill(process)
 
 
-def how_it_ended(returncode: int, directory: Path) -> str:
+def describe_exit(returncode: int, directory: Path) -> str:
     """A return code in words."""
     if returncode < 0:
         return f"was killed by {signal.Signals(-returncode).name}; see {LOG_FILE}"

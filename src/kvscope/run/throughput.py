@@ -8,7 +8,7 @@ import pandas as pd
 def throughput_tokens_per_s(requests: pd.DataFrame) -> float:
     """Prompt and output tokens of the requests served over the makespan, of a `requests` table.
 
-    The metric of this name, for `plan.repeats.Stopping`.
+    The metric of this name, for `plan.repeats.StoppingRule`.
     """
     served = requests[~requests["aborted"].astype(bool)]
     tokens = float(served[["prompt_tokens", "output_tokens"]].sum().sum())

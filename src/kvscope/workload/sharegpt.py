@@ -22,7 +22,7 @@ from kvscope.plan import sources
 from kvscope.plan.fields import Label, Requests, Sha256, Tokens, impossible
 from kvscope.plan.parts import Conditions
 from kvscope.plan.workload import Lengths, Workload
-from kvscope.reading import in_a_line, read_bytes
+from kvscope.reading import one_line, read_bytes
 
 MIN_PROMPT_TOKENS = 4
 # A rule of thumb for English text; used where no tokenizer is given.
@@ -162,5 +162,5 @@ def _refused(refused: str) -> Iterator[None]:
         raise BadInput(f"{refused} ({error})") from None
     except BaseException as error:
         if isinstance(error, Exception) or type(error).__name__ == "PanicException":
-            raise BadInput(f"{refused} ({in_a_line(error)})") from None
+            raise BadInput(f"{refused} ({one_line(error)})") from None
         raise

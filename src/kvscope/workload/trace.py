@@ -19,14 +19,14 @@ from kvscope.errors import BadInput
 from kvscope.plan import sources
 from kvscope.plan.fields import MAX_LENGTH, MAX_REQUESTS, MAX_TOKENS, Label, Requests, Sha256
 from kvscope.plan.workload import Lengths, Workload
-from kvscope.reading import shown, text_lines
+from kvscope.reading import short_repr, text_lines
 
 MILLISECONDS = 1000
 CSV_COLUMNS = ("prompt_tokens", "output_tokens", "arrival_s")
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class TraceRequest:
     """One request of a trace: tokens of its prompt and its output, and its time if it has one."""
 
     prompt: int
@@ -55,7 +55,7 @@ class Trace(Workload):
         """Those of the file's first num_requests requests (all if null), in its order."""
         return [Lengths(one.prompt, one.output) for one in self.requests()]
 
-    def requests(self) -> tuple[Recorded, ...]:
+    def requests(self) -> tuple[TraceRequest, ...]:
         """The first num_requests requests of the file (all if null), in its order.
 
         BadInput if the file is not the one that was planned with, is malformed, or holds too few
@@ -94,12 +94,12 @@ class Trace(Workload):
 
 
 @lru_cache(maxsize=8)
-def _read(path: Path, sha256: str) -> tuple[Recorded, ...]:
+def _read(path: Path, sha256: str) -> tuple[TraceRequest, ...]:
     """Parse a file once for as long as its content stays; at most one more than MAX_REQUESTS."""
     rows = {".jsonl": _json_lines, ".csv": _csv_lines}.get(path.suffix)
     if rows is None:
         raise BadInput(f"workload.path is {str(path)!r} but must end in .jsonl or .csv")
-    found: list[Recorded] = []
+    found: list[TraceRequest] = []
     try:
         for place, item in islice(rows(path), MAX_REQUESTS + 1):
             if found and (item.arrival_s or 0) < (found[-1].arrival_s or 0):
@@ -112,7 +112,7 @@ def _read(path: Path, sha256: str) -> tuple[Recorded, ...]:
     return tuple(found)
 
 
-def _json_lines(path: Path) -> Iterator[tuple[str, Recorded]]:
+def _json_lines(path: Path) -> Iterator[tuple[str, TraceRequest]]:
     for number, line in enumerate(text_lines(path, limits.LONGEST_REQUEST_BYTES), start=1):
         place = f"{path}:{number}"
         if not line.strip():
@@ -126,10 +126,10 @@ def _json_lines(path: Path) -> Iterator[tuple[str, Recorded]]:
         milliseconds = _time(row.get("timestamp"), "timestamp", place, MILLISECONDS)
         arrival = None if milliseconds is None else milliseconds / MILLISECONDS
         prompt, output = (_count(row.get(k), k, place) for k in ("input_length", "output_length"))
-        yield place, Recorded(prompt, output, arrival)
+        yield place, TraceRequest(prompt, output, arrival)
 
 
-def _csv_lines(path: Path) -> Iterator[tuple[str, Recorded]]:
+def _csv_lines(path: Path) -> Iterator[tuple[str, TraceRequest]]:
     reader = csv.reader(text_lines(path, limits.LONGEST_REQUEST_BYTES))
     columns = {name: at for at, name in enumerate(next(reader, [])) if name in CSV_COLUMNS}
     for row in reader:
@@ -138,7 +138,7 @@ def _csv_lines(path: Path) -> Iterator[tuple[str, Recorded]]:
         place = f"{path}:{reader.line_num}"
         found = {name: row[at] for name, at in columns.items() if at < len(row)}
         prompt, output = (_count(found.get(key), key, place) for key in CSV_COLUMNS[:2])
-        yield place, Recorded(prompt, output, _time(found.get("arrival_s"), "arrival_s", place))
+        yield place, TraceRequest(prompt, output, _time(found.get("arrival_s"), "arrival_s", place))
 
 
 def _count(value: Any, key: str, place: str) -> int:
@@ -147,7 +147,7 @@ def _count(value: Any, key: str, place: str) -> int:
     count = int(digits) if digits.isdecimal() and len(digits) < 20 else value
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MAX_LENGTH:
         raise BadInput(
-            f"{place}: {key} is {shown(value)} but must be a whole number of 1 to {MAX_LENGTH}"
+            f"{place}: {key} is {short_repr(value)} but must be a whole number of 1 to {MAX_LENGTH}"
         )
     return count
 
@@ -162,5 +162,5 @@ def _time(value: Any, key: str, place: str, per_second: int = 1) -> float | None
     except (TypeError, ValueError, OverflowError):
         time = float("nan")
     if not 0 <= time <= most:
-        raise BadInput(f"{place}: {key} is {shown(value)} but must be a number of 0 to {most}")
+        raise BadInput(f"{place}: {key} is {short_repr(value)} but must be a number of 0 to {most}")
     return time

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from kvscope.plan.fields import Label, Real, Requests, Tokens, impossible
 from kvscope.plan.parts import Conditions
-from kvscope.plan.workload import Lengths, Workload, split
+from kvscope.plan.workload import Lengths, Workload, split_total
 from kvscope.workload.streams import Purpose, stream
 
 
@@ -26,7 +26,7 @@ class Uniform(Workload):
         totals = draw.integers(
             self.min_tokens, self.max_tokens, size=self.num_requests, endpoint=True
         )
-        return [split(int(total), self.prompt_to_output_ratio) for total in totals]
+        return [split_total(int(total), self.prompt_to_output_ratio) for total in totals]
 
     @property
     def mean_tokens(self) -> float:

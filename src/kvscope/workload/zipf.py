@@ -12,7 +12,7 @@ import numpy as np
 from pydantic import Field
 
 from kvscope.plan.fields import Label, Real
-from kvscope.plan.workload import Lengths, split
+from kvscope.plan.workload import Lengths, split_total
 from kvscope.workload.uniform import Uniform
 
 
@@ -25,7 +25,7 @@ class Zipf(Uniform):
         """Drawn from the legacy stream."""
         draws = np.random.RandomState(seed).random_sample(self.num_requests)
         ranks = zipf_ranks(draws, self.max_tokens - self.min_tokens + 1, self.theta)
-        return [split(self.min_tokens + rank, self.prompt_to_output_ratio) for rank in ranks]
+        return [split_total(self.min_tokens + rank, self.prompt_to_output_ratio) for rank in ranks]
 
     @property
     def mean_tokens(self) -> float:

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from kvscope.actions import copies
+from kvscope.actions import copies_blocks
 from kvscope.analyse.oracles.recorded_run import (
     OF_REQUEST,
     RecordedRun,
@@ -65,7 +65,7 @@ def host_pool_differs(run: RecordedRun) -> Violations:
 
 def _swapped_out(run: RecordedRun) -> tuple[pd.DataFrame, pd.Series]:
     """From when to when requests were swapped out, and the blocks of each."""
-    rows = run.preemptions[copies(run.preemptions["policy"])]
+    rows = run.preemptions[copies_blocks(run.preemptions["policy"])]
     out = rows[rows["event"] == "preempt"].reset_index(drop=True)
     back = rows[rows["event"] == "resume"].rename(columns={"step": "at"})[[*OF_REQUEST, "at"]]
     ended = out.join(run.ended, on=OF_REQUEST)["at"].fillna(np.inf)

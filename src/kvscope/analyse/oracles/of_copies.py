@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from kvscope.actions import copies
+from kvscope.actions import copies_blocks
 from kvscope.analyse.oracles.recorded_run import (
     OF_PASS,
     TOLERANCE_S,
@@ -25,7 +25,7 @@ COPIED = {"preempt": "swap_out_s", "resume": "swap_in_s"}
 def bytes_wrong(run: RecordedRun) -> Violations:
     """A swap copies the blocks of the tokens that are kept, and recomputation copies nothing."""
     rows = run.preemptions
-    kept = blocks_of(rows["tokens"], run.records.block_size).where(copies(rows["policy"]), 0)
+    kept = blocks_of(rows["tokens"], run.records.block_size).where(copies_blocks(rows["policy"]), 0)
     rows = rows.assign(expected=kept * run.engine["block_bytes"])
     return where(
         rows,
@@ -37,7 +37,7 @@ def bytes_wrong(run: RecordedRun) -> Violations:
 def copy_missing(run: RecordedRun) -> Violations:
     """A swap was not refused, and has its copy's times: out at a preemption, in at a resumption."""
     rows = run.preemptions
-    swaps = copies(rows["policy"])
+    swaps = copies_blocks(rows["policy"])
     wrong = swaps & rows["refused"].astype(bool)
     for event, column in COPIED.items():
         wrong |= rows[column].notna() != (swaps & (rows["event"] == event))

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from kvscope.actions import keeps
+from kvscope.actions import keeps_tokens
 from kvscope.analyse.oracles.recorded_run import (
     OF_PASS,
     OF_REQUEST,
@@ -153,5 +153,5 @@ def _with_preemption(run: RecordedRun) -> pd.DataFrame:
     lost = lost.rename(columns={"step": "preempted_step", "recomputed_tokens": "_"})
     rows = rows.merge(lost.drop(columns="_"), on=[*OF_REQUEST, "preempted_step"], how="left")
     rows = rows.merge(run.steps[[*OF_PASS, "start_s"]], on=OF_PASS, how="left")
-    rows["kept"] = rows["tokens"].where(keeps(rows["policy"]), 0)
+    rows["kept"] = rows["tokens"].where(keeps_tokens(rows["policy"]), 0)
     return rows

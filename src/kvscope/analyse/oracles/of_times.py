@@ -12,7 +12,7 @@ from kvscope.analyse.oracles.recorded_run import (
     where,
 )
 from kvscope.oracle import NONE, Violations
-from kvscope.stalls import stalled
+from kvscope.stalls import find_stalls
 
 LEAST_S = 1e-6
 """No part of a pass is as short: each is more than a hundred lines of Python."""
@@ -57,7 +57,7 @@ def stalled_wrong(run: RecordedRun) -> Violations:
     steps = run.records.steps
     return where(
         steps,
-        steps["stalled"].astype(bool).to_numpy() != stalled(steps),
+        steps["stalled"].astype(bool).to_numpy() != find_stalls(steps),
         lambda r: f"{r['duration_s']:.6f} s, {'stalled' if r['stalled'] else 'not stalled'}",
     )
 

@@ -15,7 +15,7 @@ from kvscope.analyse.oracles import (
 )
 from kvscope.analyse.oracles.recorded_run import RecordedRun
 from kvscope.analyse.records import Records
-from kvscope.oracle import VIOLATED, Need, Oracle, Verdict, judged, verdict
+from kvscope.oracle import VIOLATED, Need, Oracle, Verdict, judge, verdict
 
 RunNeed = Need[RecordedRun]
 
@@ -93,7 +93,7 @@ def judge_tables(records: Records) -> list[Verdict]:
     run = RecordedRun(records)
     if run.records.steps.empty and run.requests.empty:
         return [verdict(oracle, None) for oracle in (*ROWS, *ORACLES)]
-    rows = judged(ROWS, run)
+    rows = judge(ROWS, run)
     if any(found.state == VIOLATED for found in rows):
         return rows + [verdict(oracle, None) for oracle in ORACLES]
-    return rows + judged(ORACLES, run)
+    return rows + judge(ORACLES, run)

@@ -15,7 +15,7 @@ from kvscope import limits
 from kvscope.arraytypes import Int64s
 from kvscope.collect.kv.flushes import Kernel
 from kvscope.errors import BadInput
-from kvscope.reading import shown
+from kvscope.reading import short_repr
 from kvscope.runfile import KERNEL_EVENTS, RUN_FILE
 
 
@@ -117,7 +117,7 @@ def _check_readings(run_json: Path, ticks: list[int], host_ns: list[int], uncert
     ):
         if value > most:
             raise BadInput(
-                f"{run_json}: the {name} of tracing.clock.samples reach {shown(value)}, where "
+                f"{run_json}: the {name} of tracing.clock.samples reach {short_repr(value)}, where "
                 f"{most} at most is due"
             )
 

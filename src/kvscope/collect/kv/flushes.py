@@ -18,7 +18,7 @@ from kvscope.collect.kv.zstd_lines import lines
 from kvscope.errors import BadInput
 from kvscope.events import COLUMNS, FLUSH_VERSION, KERNELS, KINDS
 from kvscope.passes import PASS_PHASES, REQUEST_PHASES
-from kvscope.reading import shown
+from kvscope.reading import short_repr
 
 # Mostly below 256, and read three times as fast then.
 _MOSTLY_SMALL = frozenset({"kind", "row", "block_position", "offset_tokens", "tokens"})
@@ -161,7 +161,9 @@ def parse(line: bytes, path: Path, number: int) -> Flush:
 def _flush(found: dict[str, Any]) -> Flush:
     version = found["version"]
     if version != FLUSH_VERSION:
-        raise ValueError(f"its version is {shown(version)}, this kvscope reads {FLUSH_VERSION}")
+        raise ValueError(
+            f"its version is {short_repr(version)}, this kvscope reads {FLUSH_VERSION}"
+        )
     head: dict[str, Any] = {key: whole(found[key], key, within) for key, within in _HEAD.items()}
     kernels = _kernels(found["kernels"])
     batch = _batch(found, head["block_size"])
@@ -206,7 +208,7 @@ def _batch(found: dict[str, Any], block_size: int) -> dict[str, Any]:
             raise ValueError(f"{name} has {len(found[name])} rows, the batch {len(requests)}")
     for request, phase in zip(requests, found["phases"], strict=True):
         if not isinstance(request, str) or len(request) > limits.LONGEST_ID:
-            raise ValueError(f"requests holds {shown(request)}, where an id is due")
+            raise ValueError(f"requests holds {short_repr(request)}, where an id is due")
         one_of(REQUEST_PHASES, phase, "a request's phase")
     if len({*requests}) < len(requests):
         raise ValueError("requests has one twice")

@@ -7,7 +7,7 @@ import zstandard
 
 from kvscope import limits
 from kvscope.errors import BadInput
-from kvscope.reading import opened
+from kvscope.reading import open_file
 
 # A block of Zstandard grows by 2^15 at most: what is decompressed at once stays below 128 MiB.
 _CHUNK_BYTES = 1 << 12
@@ -42,7 +42,7 @@ def _decompressed(path: Path) -> Iterator[bytes]:
     frame = None  # the one that is being read; writers may have put several in a row
     read = written = 0
     try:
-        with opened(path) as file:
+        with open_file(path) as file:
             while chunk := file.read(_CHUNK_BYTES):
                 read += len(chunk)
                 while chunk:

@@ -25,7 +25,7 @@ from kvscope import limits
 from kvscope.collect.nsys import schema
 from kvscope.collect.nsys.strings import Strings, as_utf8, cut, is_cut
 from kvscope.errors import BadInput
-from kvscope.reading import in_a_line, opened
+from kvscope.reading import one_line, open_file
 
 BATCH_ROWS = 1 << 17
 """Rows of one streamed batch, and so of one Parquet row group at most."""
@@ -111,7 +111,7 @@ class NsysExport:
             found = str(self._small.execute(f"PRAGMA quick_check({of})").fetchone()[0])
         except sqlite3.DatabaseError as error:
             found = str(error)
-        return None if found == "ok" else in_a_line(found)
+        return None if found == "ok" else one_line(found)
 
     # --- small questions, answered with Python objects
 
@@ -293,7 +293,7 @@ class NsysExport:
             raise BadInput(f"{self.path}: its names take more than {most} (StringIds, NVTX_EVENTS)")
 
     def _damaged(self, error: Exception) -> BadInput:
-        return BadInput(f"{self.path}: damaged, or cannot be read to its end ({in_a_line(error)})")
+        return BadInput(f"{self.path}: damaged, or cannot be read to its end ({one_line(error)})")
 
 
 def _check_header(path: Path) -> None:
@@ -302,7 +302,7 @@ def _check_header(path: Path) -> None:
     SQLite itself reads a truncated file without complaint until it needs a page that is gone.
     """
     try:
-        with opened(path) as file:
+        with open_file(path) as file:
             header = file.read(100)
         size = path.stat().st_size
     except OSError as error:

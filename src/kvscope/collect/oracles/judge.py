@@ -49,7 +49,7 @@ class Judge:
         self.gaps.add(counts)
         explained = DUE_TO_DROPS if _drops_explain_gaps(counts) else ()
         for oracle in OF_FLUSHES:
-            found = oracle.found(counts)
+            found = oracle.check(counts)
             if found is None:
                 continue
             self._looked[oracle.name] += 1
@@ -67,7 +67,7 @@ class Judge:
             for name in (oracle.name for oracle in OF_FLUSHES)
         }
         for oracle in OF_RUNS:
-            found = oracle.found(self)
+            found = oracle.check(self)
             kept[oracle.name] = (0, "", 0) if found is None else (found.count, found.first, 1)
         keys = ("violations", "first", "looked")
         return {name: dict(zip(keys, values, strict=True)) for name, values in kept.items()}

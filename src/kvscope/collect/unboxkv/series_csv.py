@@ -14,7 +14,7 @@ import pandas as pd
 
 from kvscope import limits
 from kvscope.errors import BadInput
-from kvscope.reading import in_a_line, read_bytes, shown
+from kvscope.reading import one_line, read_bytes, short_repr
 
 # Published column → what it is called here. `running` is during the pass; `left`, `swapped`,
 # `pending` and the usages are after it.
@@ -102,7 +102,7 @@ def _read(path: Path) -> tuple[str, pd.DataFrame]:
         raise BadInput(f"{path}: not readable as CSV ({error})") from None
     forms = [form for form, columns in FORMS.items() if set(columns) <= set(header)]
     if not forms or len({*header}) < len(header):
-        found = shown(",".join(header))
+        found = short_repr(",".join(header))
         raise BadInput(f"{path}: header {found} is of no published series; give {_expected()}")
     for line, row in cells:
         if len(row) != len(header):
@@ -114,7 +114,7 @@ def _read(path: Path) -> tuple[str, pd.DataFrame]:
 
 def _choose(path: Path, frame: pd.DataFrame, series: str | None) -> pd.DataFrame:
     names = list(frame[SERIES].unique())
-    held = in_a_line(" and ".join(names))
+    held = one_line(" and ".join(names))
     if series is None and len(names) > 1:
         raise BadInput(f"{path}: holds {held}; choose one with --series")
     if series is not None and series not in names:
@@ -134,7 +134,7 @@ def _numbers(path: Path, frame: pd.DataFrame, columns: Mapping[str, str]) -> pd.
         row, column = (int(place) for place in np.argwhere(~good)[0])
         kind = "whole number" if whole[column] else "number"
         raise BadInput(
-            f"{path}: line {text.index[row]} has {shown(text.to_numpy()[row, column])} for "
+            f"{path}: line {text.index[row]} has {short_repr(text.to_numpy()[row, column])} for "
             f"'{list(columns)[column]}', where a {kind} from 0 on is due, {most[column]:g} at most"
         )
     return numbers.rename(columns=dict(columns)).reset_index(drop=True)

@@ -14,8 +14,8 @@ from kvscope.collect.unboxkv.provenance import PUBLISHED, UNBOXKV_SERIES, proven
 from kvscope.collect.unboxkv.series_csv import read_series
 from kvscope.due import decode_due_s
 from kvscope.errors import BadInput
-from kvscope.runfile import RUN_FILE, recorded_files, write_run
-from kvscope.stalls import stalled
+from kvscope.runfile import RUN_FILE, file_records, write_run
+from kvscope.stalls import find_stalls
 
 UNKNOWN = "unknown"  # whose preemption it is
 # Usages were published in percent with one decimal: a cache has so many distinct shares.
@@ -117,7 +117,7 @@ def steps_of(rows: pd.DataFrame) -> pd.DataFrame:
             "time_source": PUBLISHED,
         }
     )
-    return steps.assign(stalled=stalled(steps))
+    return steps.assign(stalled=find_stalls(steps))
 
 
 def moves_of(rows: pd.DataFrame) -> pd.DataFrame:
@@ -239,5 +239,5 @@ def _record(
             "repeats": [{"repeat": 0, "start_ns": 0, "duration_s": round(duration_s, 6)}],
         },
         "engine": {"kv_blocks_total": SHARES, "block_size": 0},
-        "files": recorded_files(out),
+        "files": file_records(out),
     }

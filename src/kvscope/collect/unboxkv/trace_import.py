@@ -27,7 +27,7 @@ from kvscope.collect.unboxkv.trace_json import DURATION_KEY, KernelTraces, Recor
 from kvscope.events import ATTENTION, K_READ, KINDS, V_READ
 from kvscope.files import atomic_path
 from kvscope.results import Run
-from kvscope.runfile import KERNEL_EVENTS, RUN_FILE, TRACING, recorded_files, write_run
+from kvscope.runfile import KERNEL_EVENTS, RUN_FILE, TRACING, file_records, write_run
 
 FAULTS = (
     f"the unit of time is not known: values are clock64 cycles divided by {CYCLES_PER_TICK}, as if "
@@ -125,7 +125,7 @@ def import_trace(paths: Sequence[Path], out: Path) -> str:
         tables.write(table, table.empty(), out / table.file)
     facts["faults"] = [*counts.losses(), *facts["faults"]]
     facts[TRACING]["events"] = sum(counts.events.values())
-    write_run(out, facts | {"files": recorded_files(out)})
+    write_run(out, facts | {"files": file_records(out)})
     account = write_kv_tables(out / KERNEL_EVENTS, out, Judge.of_run(Run(out)))
     collected: dict[str, Any] = {
         "source": None,

@@ -10,7 +10,7 @@ TRIES = 50  # of one sample
 
 
 @dataclass(frozen=True)
-class Sample:
+class ClockSample:
     """One instant on both clocks, and how far apart they may have been read."""
 
     ticks: int
@@ -31,17 +31,17 @@ class TickClock(ABC):
     def resolution_ns(self, ns_per_tick: float) -> float:
         """The step between readings."""
 
-    def sample(self) -> Sample:
+    def sample(self) -> ClockSample:
         """One instant on both clocks: the closest of some tries."""
         tries = []
         for _ in range(TRIES):
             before = perf_counter_ns()
             seen = self.read()
             after = perf_counter_ns()
-            tries.append(Sample(int(seen), (before + after) // 2, -(-(after - before) // 2)))
+            tries.append(ClockSample(int(seen), (before + after) // 2, -(-(after - before) // 2)))
         return min(tries, key=lambda one: one.uncertainty_ns)
 
-    def facts(self, samples: Sequence[Sample], start_ns: int) -> dict[str, Any]:
+    def facts(self, samples: Sequence[ClockSample], start_ns: int) -> dict[str, Any]:
         """The clock as run.json has it; `start_ns` is the run's start on the host's clock."""
         first, last = samples[0], samples[-1] if len(samples) > 1 else self.sample()
         ns_per_tick = (last.host_ns - first.host_ns) / (last.ticks - first.ticks)

@@ -27,7 +27,7 @@ class Launch(NamedTuple):
     events: Column  # events.RECORD, segment after segment
 
 
-def of_launches(launches: Sequence[Launch]) -> dict[str, Any]:
+def build_flush(launches: Sequence[Launch]) -> dict[str, Any]:
     """The kernels, segments and events of a layer's launches (docs/TRACE_SPEC.md).
 
     Launches of one kernel in a row, for decoding and for prefilling requests, are one kernel.
@@ -61,11 +61,11 @@ def of_launches(launches: Sequence[Launch]) -> dict[str, Any]:
                 for name, column in segments.items()
             },
         },
-        "events": columns(events, 0 if "start_clock" in segments else origin),
+        "events": event_columns(events, 0 if "start_clock" in segments else origin),
     }
 
 
-def columns(events: Column, origin: int) -> dict[str, Column]:
+def event_columns(events: Column, origin: int) -> dict[str, Column]:
     """The fields of records as arrays by themselves, which orjson can write; starts after `origin`.
 
     What touches all KV heads has the head ALL_HEADS.

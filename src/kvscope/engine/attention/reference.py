@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from kvscope.engine.attention.batch import BatchRow
-from kvscope.engine.checks import Comparisons, Passes
+from kvscope.engine.checks import Comparisons, PassSelection
 
 # Of the largest value: rounding of the output, and of sums over the context.
 TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 4e-3}
@@ -25,7 +25,7 @@ class ReferenceChecks(Comparisons):
     def __init__(self) -> None:
         super().__init__()
         self.largest, self.tolerance = 0.0, 0.0
-        self.passes = Passes()
+        self.passes = PassSelection()
         self._row: int | None = None
 
     def compare(
@@ -39,12 +39,12 @@ class ReferenceChecks(Comparisons):
     ) -> None:
         """A layer has attended: `given` are the query, key and value of its tokens, (tokens, heads
         or KV heads, head size); `attention.gathered` reads `kv_cache`."""
-        looks = self.passes.looks
+        count = self.passes.count
         if not self.passes.reach(layer):
             return
         rows = batch()
-        if self.passes.looks > looks or self._row is None:
-            self._row = request_of_turn(rows, self.passes.looks)
+        if self.passes.count > count or self._row is None:
+            self._row = select_request(rows, self.passes.count)
         row = rows[self._row]
         queries = sample_queries(row)
         query, key, value = (tensor[row.own] for tensor in given)
@@ -55,7 +55,9 @@ class ReferenceChecks(Comparisons):
                 attention.gathered(kv_cache, row.blocks), (key, value), strict=True
             )
         )
-        expected = attend(query[queries], keys, values, before + queries, attention.scale)
+        expected = reference_attention(
+            query[queries], keys, values, before + queries, attention.scale
+        )
         found = output[row.own].view(query.shape)[queries].double()
         self._judge(found, expected, TOLERANCES[output.dtype], f"layer {layer}")
 
@@ -80,7 +82,7 @@ class ReferenceChecks(Comparisons):
         return super().facts | {"largest_error": self.largest, "tolerance": self.tolerance}
 
 
-def request_of_turn(rows: list[BatchRow], turn: int) -> int:
+def select_request(rows: list[BatchRow], turn: int) -> int:
     """The request to recompute: in turns the one with most queries, the longest, and any."""
     numbers = range(len(rows))
     if turn % 3 == 1:
@@ -96,7 +98,7 @@ def sample_queries(row: BatchRow) -> torch.Tensor:
     return torch.linspace(0, row.queries - 1, count).round().long()
 
 
-def attend(
+def reference_attention(
     query: torch.Tensor,
     keys: torch.Tensor,
     values: torch.Tensor,

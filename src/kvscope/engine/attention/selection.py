@@ -43,7 +43,7 @@ def select_attention(platform: Platform) -> Iterator[None]:
         _cached_get_attn_backend.cache_clear()
 
 
-def own_attention(model: Any) -> "list[CausalAttention]":
+def find_own_attention(model: Any) -> "list[CausalAttention]":
     """kvscope's attention of each layer of a model; empty if it has vLLM's."""
     from kvscope.engine.attention.backend import CausalAttention
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kvscope.engine.attention.clock import TickClock
-from kvscope.engine.attention.flush import Launch, of_launches
+from kvscope.engine.attention.flush import Launch, build_flush
 from kvscope.engine.attention.spool import Buffer, Spool
 from kvscope.plan.experiment import Experiment
 from kvscope.runfile import SPOOL
@@ -81,9 +81,9 @@ class Tracer(ABC):
         """What the launches of a pass recorded, in the order of their launch."""
 
     def flushes(self, traced: TracedPass) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Each traced layer of a pass, and what its kernels recorded (`flush.of_launches`)."""
+        """Each traced layer of a pass, and what its kernels recorded (`flush.build_flush`)."""
         for layer, group in groupby(self.launches(traced), key=lambda launch: launch.layer):
-            yield layer, of_launches(list(group))
+            yield layer, build_flush(list(group))
 
     def clear(self) -> None:
         """Forget all traced passes."""

@@ -21,13 +21,13 @@ class Requests(Protocol):
     def swapped_out(self, request: Any) -> bool:
         """Whether a request's blocks lie in the host pool."""
 
-    def admitting(self, admits: Callable[[Any], bool]) -> AbstractContextManager[None]:
+    def admit_only(self, admits: Callable[[Any], bool]) -> AbstractContextManager[None]:
         """Inside, vLLM sees waiting requests only while their first one is admitted."""
 
-    def running_hidden(self) -> AbstractContextManager[None]:
+    def hide_running(self) -> AbstractContextManager[None]:
         """Inside, vLLM does not see the running requests; they keep their places."""
 
-    def take_back(self, empty: Any) -> None:
+    def undo_empty_schedule(self, empty: Any) -> None:
         """Undo the bookkeeping of an empty schedule that is not the answer."""
 
 

@@ -18,10 +18,10 @@ class PrefillFirst(BatchingPolicy):
         """Prefill waiting prompts if any fits, else decode."""
         swapped_out = scheduler.swapped_out
         if len(scheduler.waiting) and not swapped_out(scheduler.waiting[0]):
-            with scheduler.running_hidden(), scheduler.admitting(lambda r: not swapped_out(r)):
+            with scheduler.hide_running(), scheduler.admit_only(lambda r: not swapped_out(r)):
                 scheduled = schedule()
             if scheduled.total_num_scheduled_tokens:
                 return scheduled
-            scheduler.take_back(scheduled)
-        with scheduler.admitting(swapped_out):
+            scheduler.undo_empty_schedule(scheduled)
+        with scheduler.admit_only(swapped_out):
             return schedule()

@@ -73,7 +73,7 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA):
     def swap_out(self, request_id: str, tokens: int, blocks: list[int]) -> bool:
         """Keep a request's first `tokens` tokens before its blocks are freed; False if full."""
         used = tuple(blocks[: -(-tokens // self.block_size)])
-        held = self.pool.hold(request_id, tokens, len(used))
+        held = self.pool.allocate(request_id, tokens, len(used))
         if held is None:
             return False
         self.orders.out.append((request_id, used, held.blocks))
@@ -83,7 +83,7 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA):
         self, request: Any, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
         """Tokens that the pool holds beyond those computed; loaded before the forward pass."""
-        held = self.pool.held(request.request_id)
+        held = self.pool.allocation(request.request_id)
         return (max(0, held.tokens - num_computed_tokens) if held else 0), False
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
@@ -116,7 +116,7 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA):
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         """See the cache as planes and make a pool to match."""
         self.layers = kv_caches
-        self.cache = copies.planes(list(kv_caches.values()))
+        self.cache = copies.cache_planes(list(kv_caches.values()))
         self.host, self.host_memory = copies.host_planes(self.cache, self.pool.size, self.pinned)
         self.pieces = len(self.cache)  # contiguous pieces of a block
         self.block_bytes = sum(plane.shape[1] for plane in self.cache)

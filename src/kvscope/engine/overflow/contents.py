@@ -28,22 +28,22 @@ class SwapChecks(Comparisons):
         self._layers, self._blocks_of = layers, blocks_of
         self._away: dict[str, Content] = {}
 
-    def leaves(self, request_id: str, count: int) -> None:
+    def record_swap_out(self, request_id: str, count: int) -> None:
         """A request is about to lose its blocks, of which the first `count` are kept."""
         blocks = self._blocks_of(request_id)[:count]
-        self._away[request_id] = content(self._layers, blocks)
+        self._away[request_id] = read_content(self._layers, blocks)
 
-    def runs(self, request_ids: Collection[str]) -> None:
+    def compare_resumed(self, request_ids: Collection[str]) -> None:
         """A forward pass begins: those of its requests that were away have to be as they were."""
         for request_id in self._away.keys() & request_ids:
             before = self._away.pop(request_id)
             count = max(map(len, before.values()))
             blocks = self._blocks_of(request_id)[:count]
-            difference = different(before, content(self._layers, blocks))
+            difference = describe_difference(before, read_content(self._layers, blocks))
             self.add(not difference, f"request {request_id}: {difference}")
 
 
-def content(layers: Mapping[str, torch.Tensor], blocks: Sequence[int]) -> Content:
+def read_content(layers: Mapping[str, torch.Tensor], blocks: Sequence[int]) -> Content:
     """What these blocks hold; each layer's cache is a tensor (blocks, …)."""
     return {
         name: [sha256(_bytes(cache[block])).digest() for block in blocks]
@@ -55,7 +55,7 @@ def _bytes(block: torch.Tensor) -> bytes:
     return bytes(block.contiguous().view(torch.uint8).cpu().numpy())
 
 
-def different(before: Content, after: Content) -> str:
+def describe_difference(before: Content, after: Content) -> str:
     """In what two contents differ, in words; empty if in nothing."""
     for name, blocks in before.items():
         found = after.get(name, [])

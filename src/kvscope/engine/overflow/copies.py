@@ -14,7 +14,7 @@ import torch
 Planes = list[torch.Tensor]
 
 
-def planes(caches: Sequence[torch.Tensor]) -> Planes:
+def cache_planes(caches: Sequence[torch.Tensor]) -> Planes:
     """The planes of vLLM's KV caches, one tensor (blocks, …) of each layer, in order.
 
     ValueError if the bytes of a layer's block do not lie in one piece.
@@ -111,7 +111,7 @@ class Coalesced:
 
     def out(self, cache: Planes, blocks: Sequence[int], host: Planes, to: Sequence[int]) -> None:
         """Gather blocks of the cache on the host."""
-        for first, last, place in stretches(to):
+        for first, last, place in contiguous_runs(to):
             rows = torch.tensor(blocks[first:last], device=cache[0].device)
             for here, there in zip(cache, host, strict=True):
                 target = there[place : place + last - first]
@@ -122,7 +122,7 @@ class Coalesced:
 
     def into(self, cache: Planes, blocks: Sequence[int], host: Planes, of: Sequence[int]) -> None:
         """Scatter blocks of the host over the cache."""
-        for first, last, place in stretches(of):
+        for first, last, place in contiguous_runs(of):
             rows = list(blocks[first:last])
             for there, here in zip(cache, host, strict=True):
                 source = here[place : place + last - first]
@@ -133,7 +133,7 @@ class Coalesced:
                     there.numpy()[rows] = source.numpy()
 
 
-def stretches(rows: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+def contiguous_runs(rows: Sequence[int]) -> Iterator[tuple[int, int, int]]:
     """(first, last, row): rows[first:last] are consecutive and begin with `row`."""
     first = 0
     for end in range(1, len(rows) + 1):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Held:
+class HostAllocation:
     """A swapped-out request: tokens whose K and V are kept, and the host blocks they are in."""
 
     tokens: int
@@ -19,7 +19,7 @@ class HostPool:
         self.size = size
         self._untouched = 0  # this block and those after it were never held
         self._returned: list[int] = []  # a heap: low numbers first keeps a request's blocks close
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, HostAllocation] = {}
 
     @property
     def used(self) -> int:
@@ -29,19 +29,19 @@ class HostPool:
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._held
 
-    def hold(self, request_id: str, tokens: int, count: int) -> Held | None:
+    def allocate(self, request_id: str, tokens: int, count: int) -> HostAllocation | None:
         """Give a request `count` blocks; None, and nothing given, if that many are not free."""
         if count > self.size - self.used:
             return None
         blocks = tuple(self._next() for _ in range(count))
-        self._held[request_id] = Held(tokens, blocks)
+        self._held[request_id] = HostAllocation(tokens, blocks)
         return self._held[request_id]
 
-    def held(self, request_id: str) -> Held | None:
+    def allocation(self, request_id: str) -> HostAllocation | None:
         """What a request holds; None if nothing."""
         return self._held.get(request_id)
 
-    def release(self, request_id: str) -> Held | None:
+    def release(self, request_id: str) -> HostAllocation | None:
         """Take a request's blocks back; returns what it held.
 
         The data stay in place until the blocks are held again. That is in a later schedule, and

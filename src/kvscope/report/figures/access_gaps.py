@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import pandas as pd
 
-from kvscope.actions import copies
+from kvscope.actions import copies_blocks
 from kvscope.analyse.access import Trace
 from kvscope.analyse.events import read_events
 from kvscope.analyse.reuse import Reuses, reuses_of
@@ -54,7 +54,7 @@ def distance(trace: Trace) -> Distribution | None:
 def swap_in_ms(run: Run) -> float:
     """Device time to copy one block, all its layers, back from the host; NaN if none was."""
     rows = run.preemptions(run.repeats[0])
-    rows = rows[(rows["event"] == "resume") & (copies(rows["policy"]))]
+    rows = rows[(rows["event"] == "resume") & (copies_blocks(rows["policy"]))]
     blocks, seconds = float(rows["blocks"].sum()), float(rows["swap_in_s"].sum())
     return 1e3 * seconds / blocks if blocks and seconds else math.nan
 

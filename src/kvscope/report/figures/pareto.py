@@ -10,6 +10,7 @@ from kvscope.report import theme
 from kvscope.report.axes import Place, Row, rows, x_words
 from kvscope.report.data import Run, StudyData
 from kvscope.report.figures.figure import (
+    LETTER,
     NUMBER,
     PICKED,
     Drawing,
@@ -28,7 +29,13 @@ from kvscope.report.words import ITL_MEAN, THROUGHPUT, TTFT_MEAN, Shown, estimat
 
 LATENCIES = (TTFT_MEAN, ITL_MEAN)
 HEIGHT, LABEL_PX = 190, 62
-MOST_NAMED = 14  # points in a plot with their x beside them
+NARROWEST = 180  # pixels of a plot on the page: names that fit there fit everywhere
+NAME_PX = 10  # height of a name
+POINT_PX = 4  # from a point's centre to its edge
+# Where a name may stand beside its point, best first: alignment, and the offset of its anchor.
+BESIDE = (("left", 6, -6), ("right", -6, -6), ("left", 6, 8), ("right", -6, 8))
+
+Box = tuple[float, float, float, float]  # left, top, right, bottom in pixels
 
 
 def draw(study: StudyData) -> Drawing | None:
@@ -40,10 +47,10 @@ def draw(study: StudyData) -> Drawing | None:
     data: dict[str, pd.DataFrame] = {}
     for facet in row.facets:
         for latency in LATENCIES:
-            table = pd.DataFrame(_points(row, facet, latency))
+            table = with_names_beside(pd.DataFrame(_points(row, facet, latency)))
             name = f"cell{len(cells)}"
             data |= {name: table, f"front{len(cells)}": front(table)}
-            cells.append(_cell(row, facet, latency, name, f"front{len(cells)}", len(table)))
+            cells.append(_cell(row, facet, latency, name, f"front{len(cells)}"))
     return Drawing((View(grid(cells, 2, "colour"), data),), label_px=LABEL_PX)
 
 
@@ -81,6 +88,40 @@ def _ends(axis: str, run: Run, shown: Shown) -> Iterator[tuple[str, Any]]:
     yield f"{axis}_words", " ".join((*estimate_text(found, shown), shown.unit))
 
 
+def with_names_beside(points: pd.DataFrame) -> pd.DataFrame:
+    """The points with `align`, `dx` and `dy` of their names; '' as the name that has no room.
+
+    A name has room inside the plot, where it covers no point and no name before it.
+    """
+    across, down = (
+        size * points[axis].to_numpy() / points[f"{axis}_high"].max()
+        for axis, size in (("x", NARROWEST), ("y", HEIGHT))
+    )
+    centres = list(zip(across, HEIGHT - down, strict=True))
+    covered: list[Box] = [
+        (x - POINT_PX, y - POINT_PX, x + POINT_PX, y + POINT_PX) for x, y in centres
+    ]
+    places = []
+    for name, (x, y) in zip(points["name"], centres, strict=True):
+        for align, dx, dy in BESIDE:
+            left = x + dx - (LETTER * len(name) if align == "right" else 0)
+            right = left + LETTER * len(name)
+            box = (left, y + dy - NAME_PX / 2, right, y + dy + NAME_PX / 2)
+            inside = left >= 0 and right <= NARROWEST
+            if inside and not any(_overlap(box, other) for other in covered):
+                covered.append(box)
+                places.append((name, align, dx, dy))
+                break
+        else:
+            places.append(("", "left", 0, 0))
+    columns = ["name", "align", "dx", "dy"]
+    return points.assign(**pd.DataFrame(places, points.index, columns))
+
+
+def _overlap(one: Box, other: Box) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
 def front(points: pd.DataFrame) -> pd.DataFrame:
     """The points that no other beats: none has more throughput (`y`) at no more latency (`x`)."""
     ordered = points.sort_values(["x", "y"], ascending=[True, False])
@@ -88,7 +129,7 @@ def front(points: pd.DataFrame) -> pd.DataFrame:
     return ordered.loc[ordered["y"] > best, ["x", "y"]]
 
 
-def _cell(row: Row, facet: str, latency: Shown, points: str, beyond: str, count: int) -> Spec:
+def _cell(row: Row, facet: str, latency: Shown, points: str, best: str) -> Spec:
     names = row.colours
     axis = {"tickCount": 5, "format": NUMBER, "grid": True}
     x = {"title": f"{latency.heading} ({latency.unit})", "axis": axis}
@@ -121,11 +162,11 @@ def _cell(row: Row, facet: str, latency: Shown, points: str, beyond: str, count:
         line = {"type": "line", "strokeWidth": 1.2, "opacity": 0.6}
         layers.append({"mark": line, "encoding": place | colour | {"order": number("order")}})
     layers.append({"mark": {"type": "point", "size": 48}, "encoding": marks | colour})
-    if count <= MOST_NAMED:
-        mark = {"type": "text", "align": "left", "dx": 6, "dy": -6, "fontSize": 9.5}
-        layers.append({"mark": mark, "encoding": place | {"text": text("name")}})
+    beside = {key: {"expr": f"datum.{key}"} for key in ("align", "dx", "dy")}
+    mark = {"type": "text", "baseline": "middle", "fontSize": 9.5, **beside}
+    layers.append({"mark": mark, "encoding": place | {"text": text("name")}})
     dashed = {"type": "line", "strokeDash": [4, 3], "strokeWidth": 1, "color": theme.GREY}
-    layers.append({"data": {"name": beyond}, "mark": dashed, "encoding": place})
+    layers.append({"data": {"name": best}, "mark": dashed, "encoding": place})
     return {
         "data": {"name": points},
         "width": plot_width(2, LABEL_PX),
@@ -138,8 +179,8 @@ def _cell(row: Row, facet: str, latency: Shown, points: str, beyond: str, count:
 FIGURE = Figure(
     "pareto",
     "Throughput against latency",
-    "Each point is an experiment, with the value that sets it apart along its line; up and to the "
-    "left is better. Nothing beats the points on the dashed line: more throughput costs latency "
-    "there. Mean over repeats, with 95 % confidence intervals.",
+    "Each point is an experiment, named by its value along its line where there is room; up and to "
+    "the left is better. No experiment beats those on the dashed line: there, more throughput "
+    "costs latency. Means over repeats with 95 % confidence intervals.",
     draw,
 )

@@ -11,7 +11,7 @@ from kvscope.report.thin import passes, thin
 from kvscope.report.words import plural
 
 MOST = 8  # experiments; the step timelines show them all
-MOST_PASSES = 1000
+MOST_PASSES = 500  # of a repeat: more than a plot has pixels
 COLUMNS = 2
 LABEL_PX = 56
 TIME = "time since the start of the repeat (s)"

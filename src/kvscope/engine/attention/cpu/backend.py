@@ -12,8 +12,8 @@ from vllm.v1.attention.backend import AttentionMetadata, CommonAttentionMetadata
 from kvscope.engine.attention.backend import AnyBlocks, BatchBuilder, CausalAttention
 from kvscope.engine.attention.batch import BatchRow, batch_rows
 from kvscope.engine.attention.cpu import kernels
-from kvscope.engine.attention.cpu.batch import Batch, cut_batch, tile_tokens
-from kvscope.engine.attention.cpu.clock import now
+from kvscope.engine.attention.cpu.batch import CpuBatch, cut_batch, tile_tokens
+from kvscope.engine.attention.cpu.clock import read_ticks
 from kvscope.events import ATTENTION, WRITE
 
 NOT_TRACED = (None, None, 0, 1)  # in place of segments
@@ -23,7 +23,7 @@ NOT_TRACED = (None, None, 0, 1)  # in place of segments
 class NumbaMetadata(AttentionMetadata):
     """A batch as the kernels see it, and room for their intermediate results."""
 
-    work: Batch
+    work: CpuBatch
     tokens: int
     scratch: npt.NDArray[np.float32]
     starts: npt.NDArray[np.integer]  # (rows + 1) first queries of each row
@@ -79,27 +79,27 @@ class NumbaAttention(CausalAttention):
     ) -> None:
         """Run the two kernels, and note when each ran if the layer is traced."""
         tokens, work, tracer = batch.tokens, batch.work, self.tracer
-        cache, strides, size = flat(kv_cache), kv_cache.stride()[:2], kv_cache.shape[2]
+        cache, strides, size = flat_cache(kv_cache), kv_cache.stride()[:2], kv_cache.shape[2]
         segments = tracer.segments(layer) if tracer is not None else None
         events, counters, _, stride = segments or NOT_TRACED
-        start = now() if segments else 0
+        start = read_ticks() if segments else 0
         kernels.write(
-            elements(key[:tokens]), elements(value[:tokens]), cache, strides, size, work.pieces,
-            events, counters, layer,
+            as_elements(key[:tokens]), as_elements(value[:tokens]), cache, strides, size,
+            work.pieces, events, counters, layer,
         )  # fmt: skip
         if segments:
-            tracer.note(layer, WRITE, start, now())
+            tracer.note(layer, WRITE, start, read_ticks())
         queries = query[:tokens].float().contiguous()
         into = output[:tokens].view(queries.shape)
         direct = into.dtype == torch.float32 and into.is_contiguous()
         result = into if direct else torch.empty_like(queries)
-        start = now() if segments else 0
+        start = read_ticks() if segments else 0
         kernels.attend(
             queries.numpy(), cache, result.numpy(), strides, size, self.kv_heads, work.tiles,
             work.table, np.float32(self.scale), batch.scratch, events, counters, layer, stride,
         )  # fmt: skip
         if segments:
-            tracer.note(layer, ATTENTION, start, now())
+            tracer.note(layer, ATTENTION, start, read_ticks())
         if not direct:
             into.copy_(result)
 
@@ -113,7 +113,7 @@ class NumbaAttention(CausalAttention):
         return k, v
 
 
-def elements(tensor: torch.Tensor) -> npt.NDArray[Any]:
+def as_elements(tensor: torch.Tensor) -> npt.NDArray[Any]:
     """A tensor's elements, contiguous: float32, or the bits of bfloat16 as uint16."""
     tensor = tensor.contiguous()
     array: npt.NDArray[Any] = (
@@ -122,12 +122,12 @@ def elements(tensor: torch.Tensor) -> npt.NDArray[Any]:
     return array
 
 
-def flat(kv_cache: torch.Tensor) -> npt.NDArray[Any]:
+def flat_cache(kv_cache: torch.Tensor) -> npt.NDArray[Any]:
     """All memory from a layer's first element to its last, whatever lies between its blocks."""
     last = sum(
         (n - 1) * stride for n, stride in zip(kv_cache.shape, kv_cache.stride(), strict=True)
     )
-    return elements(kv_cache.as_strided((last + 1,), (1,)))
+    return as_elements(kv_cache.as_strided((last + 1,), (1,)))
 
 
 class NumbaBackend(AnyBlocks):

@@ -21,7 +21,7 @@ def tile_tokens(group: int, max_tokens: int) -> int:
 
 
 @dataclass(frozen=True)
-class Batch:
+class CpuBatch:
     """One forward pass as the kernels see it.
 
     `pieces` (n, 6): row, first token of the batch, tokens, block, the block's position in the
@@ -36,11 +36,11 @@ class Batch:
     reads: int
 
 
-def cut_batch(starts: Any, lengths: Any, table: Any, block_size: int, tile: int) -> Batch:
+def cut_batch(starts: Any, lengths: Any, table: Any, block_size: int, tile: int) -> CpuBatch:
     """Cut up a batch: `starts` (rows + 1) of each row's queries, `lengths` (rows) of its context
     after the pass, `table` (rows, blocks) of its blocks."""
     pieces, tiles, reads = _cut(starts, lengths, table, block_size, tile)
-    return Batch(pieces, tiles, table, reads)
+    return CpuBatch(pieces, tiles, table, reads)
 
 
 @njit(cache=True)

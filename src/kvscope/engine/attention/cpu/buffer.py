@@ -21,7 +21,7 @@ COUNTER_WORDS = 8  # one cache line a segment, so that threads do not share one
 USED, DROPPED, COUNTERS = 0, 1, 2
 
 
-class Segments(NamedTuple):
+class CpuSegments(NamedTuple):
     """Where one kernel writes its events."""
 
     events: Words  # (threads, capacity, RECORD_WORDS)
@@ -30,7 +30,7 @@ class Segments(NamedTuple):
     head_stride: int
 
 
-class Buffer:
+class CpuBuffer:
     """The segments of some forward passes, one a thread, and their counters."""
 
     def __init__(self, threads: int, most_events: int) -> None:

@@ -66,7 +66,7 @@ ticks = cycle_counter if NAME == "tsc" else monotonic_ns
 
 
 @njit(cache=True)
-def now() -> Any:
+def read_ticks() -> Any:
     """The clock, for Python: an int."""
     return ticks()
 
@@ -86,7 +86,7 @@ class CpuClock(TickClock):
 
     def read(self) -> Any:
         """The clock now: an int."""
-        return now()
+        return read_ticks()
 
     def resolution_ns(self, ns_per_tick: float) -> float:
         """The usual step between two readings, one right after the other: the median."""

@@ -43,7 +43,7 @@ def as_float(typingctx: Any, bits: Any) -> Any:
 
 
 @intrinsic
-def widened(typingctx: Any, element: Any) -> Any:
+def to_float32(typingctx: Any, element: Any) -> Any:
     """An element of the cache as float32: itself, or the bfloat16 of these 16 bits."""
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -81,7 +81,7 @@ def log(events, counters, layer, kind, row, kv_head, block, position, offset, to
 
 @njit(parallel=True, nogil=True, fastmath=FAST, cache=True)
 def write(key, value, kv, strides, block_size, pieces, events, counters, layer):
-    """Write the pieces (`batch.Batch`) of key and value, (tokens, KV heads, head size)."""
+    """Write the pieces (`batch.CpuBatch`) of key and value, (tokens, KV heads, head size)."""
     heads, size = key.shape[1], key.shape[2]
     for p in prange(pieces.shape[0]):
         row, token, count = pieces[p, 0], pieces[p, 1], pieces[p, 2]
@@ -112,7 +112,7 @@ def attend(
 ):  # fmt: skip
     """Attend: query and out (tokens, attention heads, head size) float32; table (rows, blocks).
 
-    A work item is a tile (`batch.Batch`) and a KV head with the attention heads that share it:
+    A work item is a tile (`batch.CpuBatch`) and a KV head with the attention heads that share it:
     scores of all blocks from K, their softmax, then the sum of V. `scratch` has a row a thread.
     """
     group, size = query.shape[1] // kv_heads, query.shape[2]
@@ -180,10 +180,10 @@ def multiply_keys(q, kv, base, tokens, scores, copy):
                 k = kv[base + n * size : base + (n + 1) * size]
                 total = np.float32(0)
                 for d in range(size):
-                    total += x[d] * widened(k[d])
+                    total += x[d] * to_float32(k[d])
                 y[n] = total
     else:
-        np.dot(q, copied(kv, base, tokens, copy, size).T, scores)
+        np.dot(q, copy_block(kv, base, tokens, copy, size).T, scores)
 
 
 @njit(inline="always", cache=True)
@@ -200,24 +200,24 @@ def add_values(scores, kv, base, tokens, out, copy, product):
                 v2, v3 = kv[at + 2 * size : at + 3 * size], kv[at + 3 * size : at + 4 * size]
                 w0, w1, w2, w3 = w[n], w[n + 1], w[n + 2], w[n + 3]
                 for d in range(size):
-                    half = w0 * widened(v0[d]) + w1 * widened(v1[d])
-                    z[d] += half + w2 * widened(v2[d]) + w3 * widened(v3[d])
+                    half = w0 * to_float32(v0[d]) + w1 * to_float32(v1[d])
+                    z[d] += half + w2 * to_float32(v2[d]) + w3 * to_float32(v3[d])
             for n in range(whole, tokens):
                 v = kv[base + n * size : base + (n + 1) * size]
                 for d in range(size):
-                    z[d] += w[n] * widened(v[d])
+                    z[d] += w[n] * to_float32(v[d])
     else:
-        np.dot(scores, copied(kv, base, tokens, copy, size), product)
+        np.dot(scores, copy_block(kv, base, tokens, copy, size), product)
         for r in range(rows):
             for d in range(size):
                 out[r, d] += product[r, d]
 
 
 @njit(inline="always", cache=True)
-def copied(kv, base, tokens, copy, size):
+def copy_block(kv, base, tokens, copy, size):
     """A block's rows of K or V as float32; rows without a token are 0, whatever the cache has."""
     for i in range(tokens * size):
-        copy[i] = widened(kv[base + i])
+        copy[i] = to_float32(kv[base + i])
     for i in range(tokens * size, copy.size):
         copy[i] = np.float32(0)
     return copy.reshape(copy.size // size, size)
@@ -237,7 +237,7 @@ def softmax(scores, group, first):
         for b in range(blocks):
             here = min(block_size, seen - b * block_size)
             if here > 0:
-                top = max(top, largest(scores[b, r], here))
+                top = max(top, maximum(scores[b, r], here))
         total = np.float32(0)
         for b in range(blocks):
             s = scores[b, r]
@@ -246,7 +246,7 @@ def softmax(scores, group, first):
                 s[n] = exp(s[n] - top)
             for n in range(here, block_size):
                 s[n] = np.float32(0)
-            total += summed(s, here)
+            total += total_of(s, here)
         share = np.float32(1) / total
         for b in range(blocks):
             s = scores[b, r]
@@ -258,7 +258,7 @@ def softmax(scores, group, first):
 
 
 @njit(inline="always", cache=True)
-def largest(x, count):
+def maximum(x, count):
     """The largest of x[:count], count > 0."""
     top = x[0]
     for n in range(1, count):
@@ -267,7 +267,7 @@ def largest(x, count):
 
 
 @njit(inline="always", cache=True)
-def summed(x, count):
+def total_of(x, count):
     """The sum of x[:count]."""
     total = np.float32(0)
     for n in range(count):

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from kvscope.engine.attention.clock import TickClock
-from kvscope.engine.attention.cpu.buffer import DROPPED, USED, Buffer, Counts, Segments
+from kvscope.engine.attention.cpu.buffer import DROPPED, USED, Counts, CpuBuffer, CpuSegments
 from kvscope.engine.attention.flush import Column, Launch
 from kvscope.engine.attention.tracer import TracedPass, Tracer
 from kvscope.events import RECORD
@@ -34,7 +34,7 @@ class CpuTracer(Tracer):
         self, experiment: Experiment, clock: TickClock, directory: Path, threads: int
     ) -> None:
         most_events = experiment.tracing.buffer_events
-        buffers = [Buffer(threads, most_events) for _ in range(BUFFERS)]
+        buffers = [CpuBuffer(threads, most_events) for _ in range(BUFFERS)]
         super().__init__(experiment, clock, directory, buffers, threads)
         self._counts = buffers[0].counts()  # when the last kernel ended
 
@@ -54,11 +54,11 @@ class CpuTracer(Tracer):
         self._buffer.passes.append(self._pass)
         self._counts = self._buffer.counts()
 
-    def segments(self, layer: int) -> Segments | None:
+    def segments(self, layer: int) -> CpuSegments | None:
         """Where a layer's kernels write their events; None if they are not traced."""
         if self._pass is None or layer % self.layer_stride:
             return None
-        return Segments(self._buffer.segments, self._buffer.counters, layer, self.head_stride)
+        return CpuSegments(self._buffer.segments, self._buffer.counters, layer, self.head_stride)
 
     def note(self, layer: int, kernel: str, start_ticks: int, end_ticks: int) -> None:
         """A traced kernel has run."""

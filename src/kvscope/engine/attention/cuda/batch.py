@@ -50,7 +50,7 @@ class Tiles:
 
 
 @dataclass(frozen=True)
-class Batch:
+class CudaBatch:
     """One forward pass."""
 
     pieces: (
@@ -65,7 +65,7 @@ def tile_tokens(group: int, element_bytes: int) -> int:
     return max(1, (TILE_ROWS if element_bytes < 4 else TILE_ROWS_FLOAT32) // group)
 
 
-def splits_for(tiles: int, kv_heads: int, most_blocks: int, processors: int) -> int:
+def choose_splits(tiles: int, kv_heads: int, most_blocks: int, processors: int) -> int:
     """Parts to read each sequence in, so that the GPU's processors all have work."""
     wanted = -(-processors * PROGRAMS_PER_SM // (tiles * kv_heads))
     return max(1, min(wanted, MAX_SPLITS, most_blocks // LEAST_SHARE))
@@ -78,7 +78,7 @@ def cut_batch(
     kv_heads: int,
     tile: int,
     processors: int,
-) -> Batch:
+) -> CudaBatch:
     """The work of a batch: `query_starts` (requests + 1,), `lengths` tokens with the new ones;
     tiles have up to `tile` queries, and the GPU so many streaming multiprocessors."""
     starts = np.asarray(query_starts, dtype=np.int64)
@@ -90,12 +90,12 @@ def cut_batch(
 
     one = np.stack((rows, starts[:-1], queries, before), axis=1)[alone]
     most_blocks = int(-(-after[alone].max(initial=0) // block_size))
-    splits = splits_for(len(one), kv_heads, most_blocks, processors) if len(one) else 1
+    splits = choose_splits(len(one), kv_heads, most_blocks, processors) if len(one) else 1
 
     several = queries > 1
     row, first, tokens = _cut(queries * several, np.full(len(queries), tile), 0)
     many = np.stack((row, starts[row] + first, tokens, before[row] + first), axis=1)
-    return Batch(
+    return CudaBatch(
         _pieces(starts, before, queries, block_size),
         Tiles(one, block_size, kv_heads, 1, splits, split=splits > 1),
         Tiles(many, block_size, kv_heads, tile, splits=1, split=False),

@@ -33,7 +33,7 @@ HEADERS_AT_ONCE = 16384  # a buffer's room for headers grows by at least so many
 
 
 @dataclass(frozen=True)
-class Segments:
+class CudaSegments:
     """The segments of one launch: consecutive headers, and a range of the pass's buffer."""
 
     kernel: str  # 'write' or 'attention'
@@ -68,7 +68,7 @@ class Rows:
         return found
 
 
-class Buffer:
+class CudaBuffer:
     """The events and headers of one pass."""
 
     def __init__(self, capacity: int, device: torch.device, counter: torch.Tensor) -> None:
@@ -85,10 +85,10 @@ class Buffer:
         for rows in (self._events, *self._headers):
             rows.used = 0
 
-    def add(self, kernel: str, layer: int, events: int, count: int) -> Segments:
+    def add(self, kernel: str, layer: int, events: int, count: int) -> CudaSegments:
         """Segments for a launch that makes so many events. Those beyond the buffer are dropped."""
         headers = self._room(count)
-        segments = Segments(
+        segments = CudaSegments(
             kernel,
             layer,
             self._events.device,

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import torch
 
-from kvscope.engine.attention.clock import Sample, TickClock
+from kvscope.engine.attention.clock import ClockSample, TickClock
 from kvscope.engine.attention.cuda.instrument import read_timer_often
 from kvscope.engine.attention.cuda.launch import CLOCK
 
@@ -44,7 +44,7 @@ class CudaClock(TickClock):
             torch.cuda.synchronize(self.device)
         return self._first
 
-    def sample(self) -> Sample:
+    def sample(self) -> ClockSample:
         """One instant on both clocks: the closest of some tries, the device idle before each."""
         self.resolution_ns(1)  # while the device works: the facts of a failed run need it
         self.read()  # compiles the kernel, and waits for what was launched

@@ -61,13 +61,13 @@ def read_processor(CLOCK: tl.constexpr):
 
 
 @triton.jit
-def after(block, stamp):
+def order_after(block, stamp):
     """The same block, known only once the stamp is: no clock reaches 2^63."""
     return block + (stamp >> 63)
 
 
 @triton.jit
-def landed(x, CLOCK: tl.constexpr):
+def await_data(x, CLOCK: tl.constexpr):
     """The same float32 tensor, once all threads have their part of it. Nothing passes here."""
     if CLOCK == 0:
         x = tl.inline_asm_elementwise(

@@ -12,10 +12,10 @@ import triton.language as tl
 from kvscope import events
 from kvscope.engine.attention.cuda.buffer import HEADER_WORDS
 from kvscope.engine.attention.cuda.instrument import (
-    after,
+    await_data,
     close_segment,
-    landed,
     open_segment,
+    order_after,
     put_event,
     read_clock,
 )
@@ -78,7 +78,7 @@ def kvscope_write(
         into = block
         if INSTRUMENT:
             start = read_clock(counter, CLOCK)
-            into = after(block, start)
+            into = order_after(block, start)
         for begin in range(0, KV_HEADS * HEAD_SIZE, CHUNK):
             element = begin + tl.arange(0, CHUNK)
             head, at = element // HEAD_SIZE, element % HEAD_SIZE
@@ -193,11 +193,11 @@ def kvscope_attention(
         source = block
         if INSTRUMENT:
             start = read_clock(counter, CLOCK)
-            source = after(block, start)
+            source = order_after(block, start)
         k = tl.load(lanes + source * cache_block + inside, mask=held, other=0.0)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee")
         if INSTRUMENT:
-            scores = landed(scores, CLOCK)
+            scores = await_data(scores, CLOCK)
             stop = read_clock(counter, CLOCK)
             index, count = (row * 0 + position).to(tl.int64), tokens.to(tl.int64)
             word = word0 | _K_READ
@@ -215,11 +215,11 @@ def kvscope_attention(
 
         if INSTRUMENT:
             start = read_clock(counter, CLOCK)
-            source = after(block, start)
+            source = order_after(block, start)
         v = tl.load(lanes + HEAD_SIZE + source * cache_block + inside, mask=held, other=0.0)
         mixed = tl.dot(weights.to(v.dtype), v, acc=mixed, input_precision="ieee")
         if INSTRUMENT:
-            mixed = landed(mixed, CLOCK)
+            mixed = await_data(mixed, CLOCK)
             stop = read_clock(counter, CLOCK)
             word = word0 | _V_READ
             put_event(events, place + 1, event_end, word, block, index, 0, count, start, stop)

@@ -9,8 +9,8 @@ import torch
 import triton
 
 from kvscope.engine.attention.cuda import kernels
-from kvscope.engine.attention.cuda.batch import MAX_SPLITS, Batch, Tiles
-from kvscope.engine.attention.cuda.buffer import Segments
+from kvscope.engine.attention.cuda.batch import MAX_SPLITS, CudaBatch, Tiles
+from kvscope.engine.attention.cuda.buffer import CudaSegments
 
 HARDWARE, LOGICAL = 0, 1  # clocks
 CLOCK = LOGICAL if os.environ.get("TRITON_INTERPRET") == "1" else HARDWARE
@@ -25,33 +25,36 @@ FEW_WARPS_SUM, FEW_WARPS_BYTES = 64 * 128, 32 * 128 * 2
 LARGEST_BYTES = {2: 128 * 128 * 2, 4: 32 * 128 * 4}  # of a block's K, by bytes of an element
 
 
-def padded(size: int) -> int:
+def padded_size(size: int) -> int:
     """The size that kernels compute with: matrices have sides of 16, 32, 64, …"""
     return int(max(16, triton.next_power_of_2(size)))
 
 
 def fits(block_size: int, head_size: int, element_bytes: int) -> bool:
     """Whether the kernels can take such blocks: each is read in one piece."""
-    return padded(block_size) * padded(head_size) * element_bytes <= LARGEST_BYTES[element_bytes]
+    return (
+        padded_size(block_size) * padded_size(head_size) * element_bytes
+        <= LARGEST_BYTES[element_bytes]
+    )
 
 
-def warps(rows: int, block_size: int, head_size: int, element_bytes: int) -> int:
+def choose_warps(rows: int, block_size: int, head_size: int, element_bytes: int) -> int:
     """Warps of a program of `attend`: enough to keep all in registers."""
-    width = padded(head_size)
+    width = padded_size(head_size)
     few = rows * width <= FEW_WARPS_SUM and element_bytes == 2
-    few = few and padded(block_size) * width * element_bytes <= FEW_WARPS_BYTES
+    few = few and padded_size(block_size) * width * element_bytes <= FEW_WARPS_BYTES
     return FEW_WARPS if few else MANY_WARPS
 
 
-def stages(block_size: int, head_size: int, element_bytes: int, recorded: bool) -> int:
+def choose_stages(block_size: int, head_size: int, element_bytes: int, recorded: bool) -> int:
     """Pipeline stages of `attend`'s loop: one where stamps lie between its loads."""
     if recorded:
         return 1
-    small = padded(block_size) * padded(head_size) * element_bytes <= FEW_WARPS_BYTES
+    small = padded_size(block_size) * padded_size(head_size) * element_bytes <= FEW_WARPS_BYTES
     return DEEP if small else SHALLOW
 
 
-def chunk_of_write(longest_piece: int, block_size: int, elements: int) -> tuple[int, int]:
+def write_chunk(longest_piece: int, block_size: int, elements: int) -> tuple[int, int]:
     """Tokens, and elements of each, that a program of `write` moves at once; powers of two."""
     tokens = 1 if longest_piece == 1 else triton.next_power_of_2(block_size)
     return tokens, min(triton.next_power_of_2(elements), max(64, CHUNK // tokens))
@@ -87,7 +90,7 @@ class DeviceBatch:
 
 
 def to_device(
-    batch: Batch, heads: int, head_size: int, head_stride: int, device: torch.device
+    batch: CudaBatch, heads: int, head_size: int, head_stride: int, device: torch.device
 ) -> DeviceBatch:
     """Copy a batch's work in one piece, and make room for the parts of its sequences."""
     kinds = [tiles for tiles in (batch.decode, batch.prefill) if len(tiles.rows)]
@@ -121,7 +124,7 @@ def write(
     cache: torch.Tensor,
     slots: torch.Tensor,
     batch: DeviceBatch,
-    segments: Segments | None = None,
+    segments: CudaSegments | None = None,
 ) -> None:
     """Write K and V, (tokens, KV heads, head size), to their slots of the cache.
 
@@ -130,7 +133,7 @@ def write(
     """
     _, kv_heads, block_size, width = cache.shape
     head_size = width // 2
-    tokens, chunk = chunk_of_write(batch.longest_piece, block_size, kv_heads * head_size)
+    tokens, chunk = write_chunk(batch.longest_piece, block_size, kv_heads * head_size)
     kernels.kvscope_write[(len(batch.pieces) // 4,)](
         key,
         value,
@@ -160,7 +163,7 @@ def attend(
     table: torch.Tensor,
     tiles: DeviceTiles,
     scale: float,
-    segments: Segments | None = None,
+    segments: CudaSegments | None = None,
 ) -> None:
     """Attend, for these tiles: `query` and `output` are (tokens, heads, head size), `table` holds
     the blocks of each row's request. Events go to `segments`, two for each block of a program.
@@ -171,7 +174,7 @@ def attend(
     head_size, heads = width // 2, query.shape[1]
     group, count = heads // kv_heads, len(tiles.rows) // 4
     tile, splits = tiles.host.tile_tokens, tiles.host.splits
-    rows, size = padded(tile * group), query.element_size()
+    rows, size = padded_size(tile * group), query.element_size()
     launches = [(tiles.heads.recorded, segments), (tiles.heads.others, None)]
     if segments is None:
         launches = [(tiles.heads.all, None)]
@@ -199,14 +202,14 @@ def attend(
             TILE=tile,
             ROWS=rows,
             HEAD_SIZE=head_size,
-            WIDTH=padded(head_size),
+            WIDTH=padded_size(head_size),
             BLOCK_SIZE=block_size,
-            SLOTS=padded(block_size),
+            SLOTS=padded_size(block_size),
             SPLIT=tiles.host.split,
             INSTRUMENT=recorder is not None,
             CLOCK=CLOCK,
-            num_warps=warps(rows, block_size, head_size, size),
-            num_stages=stages(block_size, head_size, size, recorder is not None),
+            num_warps=choose_warps(rows, block_size, head_size, size),
+            num_stages=choose_stages(block_size, head_size, size, recorder is not None),
         )
     if tiles.host.split:
         kernels.kvscope_reduce[(count, heads)](
@@ -216,14 +219,14 @@ def attend(
             *output.stride()[:2],
             splits,
             HEAD_SIZE=head_size,
-            WIDTH=padded(head_size),
+            WIDTH=padded_size(head_size),
             PARTS=MAX_SPLITS,
             num_warps=FEW_WARPS,
         )
 
 
 def _event_arguments(
-    segments: Segments | None, unused: torch.Tensor
+    segments: CudaSegments | None, unused: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, int, int, int, int]:
     """A kernel's arguments about events; it touches none of them if there are no segments."""
     if segments is None:

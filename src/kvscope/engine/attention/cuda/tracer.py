@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from kvscope.engine.attention.clock import TickClock
-from kvscope.engine.attention.cuda.buffer import HEADER, Buffer, Segments
+from kvscope.engine.attention.cuda.buffer import HEADER, CudaBuffer, CudaSegments
 from kvscope.engine.attention.flush import Launch
 from kvscope.engine.attention.tracer import TracedPass, Tracer
 from kvscope.events import RECORD
@@ -29,7 +29,7 @@ class CudaTracer(Tracer):
     ) -> None:
         device, most_events = torch.device(device), experiment.tracing.buffer_events
         counter = torch.zeros(1, dtype=torch.int64, device=device)
-        buffers = [Buffer(most_events, device, counter) for _ in range(BUFFERS)]
+        buffers = [CudaBuffer(most_events, device, counter) for _ in range(BUFFERS)]
         super().__init__(experiment, clock, directory, buffers)
 
     def open_pass(self, tile_tokens: int, processors: int) -> None:
@@ -41,11 +41,11 @@ class CudaTracer(Tracer):
         self._pass = TracedPass(self._step)
         self._buffer.open(self._pass)
 
-    def segments(self, kernel: str, layer: int, events: int, count: int) -> Segments | None:
+    def segments(self, kernel: str, layer: int, events: int, count: int) -> CudaSegments | None:
         """Where a launch of this layer writes its events; None if it is not traced."""
         if self._pass is None or layer % self.layer_stride:
             return None
-        made: Segments = self._buffer.add(kernel, layer, events, count)
+        made: CudaSegments = self._buffer.add(kernel, layer, events, count)
         return made
 
     def end_pass(self) -> None:
@@ -62,7 +62,7 @@ class CudaTracer(Tracer):
             for made, begin in zip(traced.launches, traced.begins, strict=True)
         ]
 
-    def _read(self, made: Segments, begin: int) -> Launch:
+    def _read(self, made: CudaSegments, begin: int) -> Launch:
         headers = self._spool.read(begin, HEADER, made.count)
         events = self._spool.read(begin + headers.nbytes, RECORD, int(headers["events"].sum()))
         segments = {name: headers[name] for name in SEGMENT_COLUMNS}
