@@ -157,8 +157,11 @@ class TensorWork:
             self._ids_hidden.append(self.arch.embed(outer, torch.cat(again), torch.cat(positions)))
 
     def _known(self, index: int, count: int) -> torch.Tensor:
-        """The first token ids of a request: of its prompt, whose blocks alone may be ids."""
-        return self.prompts[index][:count]
+        """The first token ids of a request; its last block of ids may fill as it generates."""
+        prompt = self.prompts[index]
+        if count <= len(prompt):
+            return prompt[:count]
+        return torch.cat((prompt, torch.stack(self.outputs[index][: count - len(prompt)])))
 
     def _host_rows(self, layer: int, batch: Minibatch) -> list[tuple[Kind, int, int, torch.Tensor]]:
         """(kind, place in the mini-batch, first token, rows) of all that the host keeps.
