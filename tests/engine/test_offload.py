@@ -220,3 +220,33 @@ def test_random_weights_depend_on_the_seed_alone():
         engine = OffloadEngine(model("opt"), policy, seed=seed, cost=cost, overlap=False)
         outputs.append(engine.generate(prompts()[:2], [6, 6]).tokens)
     assert outputs[0] == outputs[1] != outputs[2]
+
+
+OFFLOAD = (
+    *("model=tiny-opt", "device=offload", "engine.attention=torch", "batching=prefill_first"),
+    *("device.link_gb_per_s=2", "cache.blocks=64"),
+)
+
+
+def test_a_run_on_the_path_holds_every_oracle_and_says_what_was_predicted(run):
+    """Batches of as many prompt tokens as a pass may have, one after the other."""
+    hybrid = run(*OFFLOAD, "device.share=0.5", "device.weights=resident")
+    facts = hybrid.facts["engine"]["offload"]
+    assert facts["split"]["activation"] == 0.5
+    assert facts["simulated_step_s"] > 0
+    assert {i["lane"] for i in facts["timeline"]["measured"]} == {"link", "device", "back"}
+    steps = hybrid.table("steps")
+    assert steps["scheduled_tokens"].max() <= 256
+    assert set(steps["phase"]) == {"prefill", "decode"}
+    assert hybrid.facts["engine"]["leaked_blocks"] == []
+
+
+def test_policies_give_the_same_tokens_on_the_path(run):
+    runs = [
+        run(*OFFLOAD, "device.share=0.5", "device.weights=resident"),
+        run(*OFFLOAD, "device.policy=kv_only"),
+    ]
+    tokens = [
+        each.table("requests").set_index(["repeat", "request_id"])["output_sha256"] for each in runs
+    ]
+    assert tokens[0].equals(tokens[1])

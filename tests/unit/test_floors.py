@@ -20,7 +20,7 @@ ALLOWED = {
     "plan": set(),
     "workload": {"plan"},
     "engine": {"plan"},
-    "offload": {"plan"},
+    "offload": {"engine", "plan"},
     "run": {"engine", "workload", "plan"},
     "collect": set(),
     "analyse": {"collect", "plan"},

@@ -217,28 +217,41 @@ def width_bytes(sizes: Sizes, content: Content) -> int:
     }[content]
 
 
+@dataclass(frozen=True)
+class Limits:
+    """What a batch may hold: requests, prompt tokens, and blocks on device and host together."""
+
+    requests: int = 1024
+    tokens: int | None = None
+    blocks: int | None = None
+
+
 def rounds(
     policy: OffloadPolicy,
     sizes: Sizes,
     layers: int,
     block_size: int,
     lengths: list[Length],
-    most: int,
+    limits: Limits,
 ) -> list[list[int]]:
-    """Requests in order, in batches that fit: `most` at once, and K and V that have room.
+    """Requests in order, by number, in batches within the limits.
 
-    Only a policy without a cache on the host is held to the room; others fail if it is too little.
+    A policy without a cache on the host is held to the room on the device, too. A request that is
+    too long for any batch is a batch of its own, and is refused where its blocks are allocated.
     """
-    block_bytes = layers * block_size * sizes.kv_bytes
-    room = int((policy.device_gib or 0.0) * GIB // block_bytes)
+    blocks_left = limits.blocks if limits.blocks is not None else 2**62
+    if not policy.host_cache:
+        block_bytes = layers * block_size * sizes.kv_bytes
+        blocks_left = min(blocks_left, int((policy.device_gib or 0.0) * GIB // block_bytes))
+    room = (limits.requests, 2**62 if limits.tokens is None else limits.tokens, blocks_left)
     batches: list[list[int]] = []
-    left = 0
+    left = (0, 0, 0)
     for i, length in enumerate(lengths):
         blocks = -(-(length.prompt_tokens + length.output_tokens - 1) // block_size)
-        full = not policy.host_cache and blocks > left
-        if not batches or full or len(batches[-1]) == most:
+        needed = (1, length.prompt_tokens, blocks)
+        if any(need > have for need, have in zip(needed, left, strict=True)):
             batches.append([])
             left = room
         batches[-1].append(i)
-        left -= blocks
+        left = (left[0] - 1, left[1] - length.prompt_tokens, left[2] - blocks)
     return batches

@@ -42,6 +42,42 @@ class Indices:
     length: int  # m
 
 
+class Memory:
+    """What a generation computes in: storage of its blocks, staging buffers, buffers of weights."""
+
+    def __init__(self, arch: Architecture, weights: Weights, generation: Generation) -> None:
+        self.key = _memory_key(generation)
+        sizes, (count, longest, rebuilt, buffers) = self.key
+        policy = generation.policy
+        self.storage = Storage(arch, dict(sizes), generation.block_size, policy.pinned)
+        device = {"dtype": arch.dtype, "device": arch.device}
+        elements = weights.elements if policy.streamed else 0
+        self.weights = [torch.zeros(elements, **device) for _ in range(2)]
+        self.slots = [
+            Slot(
+                torch.zeros(count, longest, 2 * arch.kv_width, **device),
+                torch.zeros(rebuilt, arch.model.hidden_size, **device),
+            )
+            for _ in range(buffers)
+        ]
+
+    def suits(self, generation: Generation) -> bool:
+        """Whether another generation of the same policy needs the same memory."""
+        return self.key == _memory_key(generation)
+
+
+MemoryKey = tuple[tuple[tuple[Kind, int], ...], tuple[int, int, int, int]]
+
+
+def _memory_key(generation: Generation) -> MemoryKey:
+    """Pool sizes; requests and tokens of a staging buffer, tokens to rebuild in it, buffers."""
+    requests, policy = len(generation.sequences), generation.policy
+    count = -(-requests // min(policy.minibatches, requests))
+    longest = max(s.total_tokens + 1 for s in generation.sequences)
+    rebuilt = count * longest if generation.split.activation else 0
+    return tuple(generation.sizes.items()), (count, longest, rebuilt, policy.schedule.buffers)
+
+
 class TensorWork:
     """Computes a generation's passes; `outputs[i]` are the tokens of request i as they come.
 
@@ -53,33 +89,25 @@ class TensorWork:
         arch: Architecture,
         weights: Weights,
         generation: Generation,
+        memory: Memory,
         prompts: Sequence[torch.Tensor],
     ) -> None:
         self.arch, self.layer_weights, self.generation = arch, weights, generation
         self.layers = arch.model.layers
-        policy = generation.policy
-        self.storage = Storage(arch, generation.sizes, generation.block_size, policy.pinned)
+        self.storage, self._weights, self._slots = memory.storage, memory.weights, memory.slots
         self.prompts = prompts  # on the device
         self.outputs: list[list[torch.Tensor]] = [[] for _ in prompts]
         self.copied: Counter[str] = Counter()
-        device = {"dtype": arch.dtype, "device": arch.device}
-        elements = weights.elements if policy.streamed else 0
-        self._weights = [torch.zeros(elements, **device) for _ in range(2)]
-        count = -(-len(prompts) // min(policy.minibatches, len(prompts)))
-        longest = max(s.total_tokens + 1 for s in generation.sequences)
-        rebuilt = count * longest if generation.split.activation else 0
-        self._slots = [
-            Slot(
-                torch.zeros(count, longest, 2 * arch.kv_width, **device),
-                torch.zeros(rebuilt, arch.model.hidden_size, **device),
-            )
-            for _ in range(policy.schedule.buffers)
-        ]
         self._newest = torch.zeros(len(prompts), dtype=torch.long, device=arch.device)
         self._indices: list[Indices] = []
         self._hidden: list[torch.Tensor] = []
         self._ids_hidden: list[torch.Tensor] = []
         self._rows: dict[tuple[int, int, int], tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def sampled(self, step: Pass) -> list[int]:
+        """The tokens that a pass gave, in the order of its rows; waits for the device."""
+        newest: list[int] = self._newest.tolist()
+        return [newest[row.index] for row in step.rows]
 
     # ------------------------------------------------------------------------------ the jobs
 

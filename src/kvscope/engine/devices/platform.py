@@ -1,6 +1,7 @@
 """What a device is to an engine, and to the process that runs it."""
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -34,6 +35,12 @@ class Platform:
     def backend(self) -> str | None:
         """The class of kvscope's own attention that the experiment takes; None of vLLM's."""
         return self.backends.get(self.experiment.engine.attention)
+
+    def run_engine(self, directory: Path) -> AbstractContextManager[Any]:
+        """The engine of the experiment, until the end of a `with` block: vLLM's."""
+        from kvscope.engine.build import run_engine
+
+        return run_engine(self.experiment, directory, self)
 
     def environment(self) -> dict[str, str]:
         """Variables of the process that runs the engine, beside those of every run."""
