@@ -32,6 +32,7 @@ except KvscopeError as error:
 
 STUDY = PLAN["study"]
 EXPERIMENTS = {entry["id"]: entry["resources"] for entry in PLAN["experiments"]}
+BATCHES = stages.batches(PLAN, workflow.cores or 1)
 
 
 wildcard_constraints:
@@ -49,6 +50,7 @@ localrules:
 
 
 include: "workflow/rules/run.smk"
+include: "workflow/rules/batch.smk"
 include: "workflow/rules/collect.smk"
 include: "workflow/rules/analyse.smk"
 include: "workflow/rules/report.smk"

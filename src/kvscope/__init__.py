@@ -1,6 +1,6 @@
 """kvscope: how an LLM serving engine uses its KV cache under concurrency.
 
-As a library it reads results: `load` a run, or a `study`. docs/LIBRARY.md shows both.
+As a library it reads results: `load` returns a run, `study` a study (docs/LIBRARY.md).
 """
 
 from os import PathLike
@@ -14,14 +14,21 @@ __version__ = "0.1.0"
 
 
 def load(directory: str | PathLike[str]) -> "Run":
-    """The run in a directory, such as results/experiments/<id>; its tables are read when used."""
+    """Return the run in a directory, such as results/experiments/<id>.
+
+    Its tables are read when they are first used; BadInput is raised then if a file is missing,
+    damaged or changed.
+    """
     from kvscope.results import Run  # pandas comes with it
 
     return Run(Path(directory))
 
 
 def study(name: str, results: str | PathLike[str] = "results") -> "Study":
-    """A planned study by its name, below a results directory; BadInput if it is no name."""
+    """Return a planned study by its name, below a results directory.
+
+    BadInput if `name` is not a valid name of a study.
+    """
     from kvscope.results import Study  # pandas comes with it
 
     return Study(name, Path(results))

@@ -1,8 +1,8 @@
-"""`collect.json` and `analyse.json`: what a stage made of a run, and of which measurement.
+"""`collect.json` and `analyse.json`: the accounts of what a stage computed from a run.
 
-An account is written last. It names the measurement by the SHA-256 of its run.json and vouches for
-every file that the stage wrote with its size and SHA-256, so that a later stage notices a table of
-another measurement and a table that was changed.
+A stage writes its account last. The account names the measurement by the SHA-256 of its run.json
+and records size and SHA-256 of every file that the stage wrote. A later stage can therefore detect
+tables that belong to another measurement and tables that were changed.
 """
 
 from pathlib import Path
@@ -28,7 +28,7 @@ from kvscope.runschema import ABSENT, FileName, FileRecord, Whole
 from kvscope.tables import KV_TABLES, METRICS, NSYS_TABLES, SCHEMA_VERSION, TIMELINE, Table
 
 COLLECTED, ANALYSED = "collect.json", "analyse.json"
-# The files that a stage may make beside its account, and the command that makes them.
+# The files that a stage may write beside its account, and the command that writes them.
 FILES = {
     COLLECTED: (*(table.file for table in (*NSYS_TABLES, *KV_TABLES, TIMELINE)), PERFETTO),
     ANALYSED: (METRICS.file,),
@@ -37,11 +37,11 @@ COMMANDS = {COLLECTED: "kvscope collect", ANALYSED: "kvscope analyse"}
 
 
 HASHED_BYTES = 1 << 20
-"""Files of at most this size are hashed wherever an account is looked at."""
+"""Files of at most this size are hashed whenever an account is checked."""
 
 
 class StaleResult(BadInput):
-    """What a stage made is of another measurement than the run's directory holds now."""
+    """A stage's results were computed from another measurement than the directory holds now."""
 
 
 class _Part(BaseModel):
@@ -51,7 +51,7 @@ class _Part(BaseModel):
 
 
 class _AccountRecord(_Part):
-    """The keys that every account has."""
+    """The keys of every account."""
 
     run_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None
     files: dict[FileName, FileRecord]
@@ -109,9 +109,9 @@ _SCHEMAS: dict[str, type[_AccountRecord]] = {COLLECTED: _CollectRecord, ANALYSED
 
 
 def begin(out: Path, account: str) -> None:
-    """Make `out` ready for a stage's files: remove the account and files of an earlier run.
+    """Prepare `out` for a stage: remove the account and the files of an earlier run.
 
-    Nothing vouches for files while they change, and none is left that is not made again.
+    Without an account, no reader trusts the files while they are being written.
     """
     make_directory(out)
     for name in (account, *FILES[account]):
@@ -120,17 +120,21 @@ def begin(out: Path, account: str) -> None:
 
 
 def write(out: Path, account: str, run: Path | None, facts: dict[str, Any]) -> None:
-    """Write an account of a stage's files in `out`, made of the measurement in `run`, if any."""
+    """Write the account of a stage's files in `out`.
+
+    `run` is the directory of the measurement, or None for an nsys export without a run. `facts` are
+    further keys of the account.
+    """
     made = {name: file_record(out / name) for name in FILES[account] if (out / name).exists()}
     of = run_sha256(run) if run else None
     write_json(out / account, {"schema": SCHEMA_VERSION, "run_sha256": of, **facts, "files": made})
 
 
 def read(out: Path, account: str, run: Path) -> dict[str, Any]:
-    """Read an account of the measurement in `run`.
+    """Read the account of the measurement in `run`.
 
-    BadInput names the file if it is absent or damaged, or lacks a file that is due; Stale if it was
-    made of another measurement.
+    BadInput if the account is missing or damaged, or does not list a file that the stage must
+    write; StaleResult if it was made from another measurement.
     """
     path = out / account
     remedy = f"make it with `{COMMANDS[account]} {run}`"
@@ -157,24 +161,25 @@ def read(out: Path, account: str, run: Path) -> dict[str, Any]:
 
 
 def _files_due(account: str, record: dict[str, Any]) -> set[str]:
-    """The files that a stage makes of a run with this run.json; it may make more."""
+    """The files that a stage must write for a run with this run.json; it may write more."""
     if account == ANALYSED:
         return {METRICS.file}
     due: tuple[Table, ...] = KV_TABLES if _has_kv_events(record) else ()
-    if IMPORTED_FROM not in record:  # others published no more
+    if IMPORTED_FROM not in record:  # an imported run has no nsys export
         due += (*NSYS_TABLES, TIMELINE)
     return {table.file for table in due}
 
 
 def _has_kv_events(record: dict[str, Any]) -> bool:
-    """Whether a run was traced to its end; one that failed may have left no events."""
+    """Whether a run was traced and completed; a failed run may have left no events."""
     return TRACING in record and record["status"] == COMPLETE
 
 
 def is_current(out: Path, account: str, run: Path) -> bool:
-    """Whether an account is of the measurement in `run`, and its files are as it recorded them.
+    """Whether an account belongs to the measurement in `run`, and its files are unchanged.
 
-    Of a large file that is older than the account the size is enough: hashing it takes a while.
+    A file above HASHED_BYTES that is older than the account is compared by size only, because
+    hashing it takes too long.
     """
     try:
         files = read(out, account, run)["files"]
@@ -192,7 +197,7 @@ def _differs(path: Path, record: dict[str, Any], written_s: float) -> bool:
 
 
 def require_unchanged(out: Path, facts: dict[str, Any], *names: str) -> None:
-    """Raise BadInput if one of these files is not as the account `facts` records it."""
+    """Raise BadInput if one of these files differs from its record in the account `facts`."""
     for name in names:
         record = facts["files"].get(name)
         complaint = (
@@ -203,7 +208,7 @@ def require_unchanged(out: Path, facts: dict[str, Any], *names: str) -> None:
 
 
 def complaints(out: Path, account: str, run: Path) -> list[str]:
-    """What is wrong with an account and its files, a sentence each; nothing if it is not there."""
+    """What is wrong with an account and its files, one sentence each; empty without an account."""
     if not (out / account).exists():
         return []
     try:

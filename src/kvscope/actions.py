@@ -1,7 +1,7 @@
-"""Actions: what becomes of the blocks of a preempted request.
+"""Actions: what an overflow policy does with the blocks of a preempted request.
 
-An overflow policy answers with an action; its name stands in `preemptions.policy`, and what the
-other parts need to know of it stands here. A package registers one of its own as an entry point:
+An overflow policy returns an action; the column `preemptions.policy` holds its name. A package
+registers its own actions as entry points:
 
     [project.entry-points."kvscope.action"]
     my_action = "my_package.my_module:MY_ACTION"
@@ -22,11 +22,11 @@ GROUP = "kvscope.action"
 
 @dataclass(frozen=True)
 class Action:
-    """What becomes of a victim's blocks.
+    """What is done with the blocks of a victim.
 
-    `keeps`: its tokens need not be computed again when it resumes. `copies`: its blocks are copied
-    to the host pool, if that has room (else the victim is recomputed), and back. `lost` and
-    `resumed` say so on the page: '9 tokens swapped out', 'swapped in'.
+    `keeps`: the victim's tokens are not computed again when it resumes. `copies`: its blocks are
+    copied to the host pool and back, or the victim is recomputed if the pool is full. `lost` and
+    `resumed` are the words of the page: '9 tokens swapped out', 'swapped in'.
     """
 
     name: str
@@ -42,7 +42,7 @@ SWAP = Action("swap", keeps=True, copies=True, lost="swapped out", resumed="swap
 
 @cache
 def action(name: str) -> Action:
-    """A registered action by its name; BadInput if no installed package registers it."""
+    """Return a registered action by name; BadInput if no installed package registers it."""
     for point in entry_points(group=GROUP, name=name):
         found = point.load()
         if isinstance(found, Action) and found.name == name:
@@ -55,10 +55,10 @@ def action(name: str) -> Action:
 
 
 def copies_blocks(names: "pd.Series[str]") -> "pd.Series[bool]":
-    """Of a column of actions' names, whether each copies blocks; null does not."""
+    """For a column of action names, whether each action copies blocks; False for null."""
     return names.map(lambda name: action(name).copies, na_action="ignore").eq(True)
 
 
 def keeps_tokens(names: "pd.Series[str]") -> "pd.Series[bool]":
-    """Of a column of actions' names, whether each keeps tokens; null does not."""
+    """For a column of action names, whether each action keeps tokens; False for null."""
     return names.map(lambda name: action(name).keeps, na_action="ignore").eq(True)

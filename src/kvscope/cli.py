@@ -1,4 +1,4 @@
-"""The command line: one command a stage, and a few to look at things."""
+"""The command line: one command for each stage, and commands that inspect and compare."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import shlex
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,10 +22,10 @@ from kvscope.errors import (
     KvscopeError,
     reason_of,
 )
-from kvscope.layout import RESULTS, experiment_directory
+from kvscope.layout import RESULTS, experiment_directory, packs_directory
 from kvscope.plan.layers import SHIPPED
 
-# Stages are imported when their command runs: `kvscope plan` must not wait for vLLM.
+# A stage is imported when its command runs: `kvscope plan` must not import vLLM.
 
 if TYPE_CHECKING:
     from kvscope.plan.experiment import Experiment
@@ -39,7 +40,7 @@ OVERRIDES_HELP = "settings in Hydra's grammar; config/README.md explains every k
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code (0 done, 1 failed while working, 2 bad input)."""
     parser = build_parser()
-    if "_ARGCOMPLETE" in os.environ:  # a shell wants to know how a line goes on
+    if "_ARGCOMPLETE" in os.environ:  # a shell requests completions of a command line
         from kvscope import completion
 
         completion.complete(parser)
@@ -54,9 +55,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("kvscope: interrupted", file=sys.stderr)
         return EXIT_FAILED
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output left, e.g. `| head`
+        sys.stderr.close()  # the reader of the output ended, as in `| head`
         return EXIT_DONE
-    except OSError as error:  # of a place that names no better reason
+    except OSError as error:  # not converted to a KvscopeError where it was raised
         place = f"{error.filename}: " if error.filename else ""
         print(f"kvscope: {place}{reason_of(error)}", file=sys.stderr)
         return EXIT_FAILED
@@ -76,6 +77,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_new(commands)
     for add in (_add_plan, _add_run, _add_collect, _add_import, _add_analyse, _add_report):
         add(commands)
+    _add_submit(commands)
     _add_status(commands)
     _add_compare(commands)
     _add_check(commands)
@@ -129,8 +131,8 @@ def _new(given: argparse.Namespace) -> int:
 
 def _add_plan(commands: Commands) -> None:
     text = (
-        "Show which experiments a study or a set of overrides has, and how long they take. "
-        "Nothing is run."
+        "List the experiments of a study or of a set of overrides, with the time that each is "
+        "expected to take. Nothing is run."
     )
     parser = _command(
         commands,
@@ -164,13 +166,13 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
         type=_directory,
         default=CONFIG,
         metavar="DIR",
-        help="where studies and options are looked for first (default: config), before those "
-        "that kvscope ships",
+        help="directory of studies and options (default: config); it takes precedence over the "
+        "configuration that kvscope ships",
     )
 
 
 def _directory(text: str) -> Path:
-    """A directory that is there."""
+    """A path that must be an existing directory (a type for argparse)."""
     if not Path(text).is_dir():
         raise argparse.ArgumentTypeError(f"{text!r} is not a directory")
     return Path(text)
@@ -222,17 +224,25 @@ def _add_run(commands: Commands) -> None:
         help=f"a planned experiment's file, or {OVERRIDES_HELP}",
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help="default: results/experiments/<id>")
-    parser.add_argument("--force", action="store_true", help="measure again what is finished")
+    parser.add_argument("--force", action="store_true", help="measure a finished run again")
     parser.add_argument(
         "-m",
         "--multirun",
         action="store_true",
-        help="run every experiment of a grid, one after the other (snakemake does it all)",
+        help="run every experiment of a grid, one after the other, modeled ones in one process "
+        "(Snakemake runs all stages)",
+    )
+    parser.add_argument(
+        "--tables",
+        action="store_true",
+        help="with --multirun of modeled experiments: collect and analyse each as well",
     )
     _add_config(parser)
 
 
 def _run(given: argparse.Namespace) -> int:
+    from kvscope import batch
+
     experiments = _experiments(given.experiment, given.config_dir)
     if len(experiments) != 1 and not given.multirun:
         raise BadInput(
@@ -241,7 +251,16 @@ def _run(given: argparse.Namespace) -> int:
             f"snakemake --profile profiles/local --config {_as_config(given.experiment)}"
         )
     if given.multirun and given.out:
-        raise BadInput("run --multirun: --out takes one run; leave it out, each has its own place")
+        raise BadInput(
+            "run --multirun: --out names the directory of one run; leave it out, and each run is "
+            "written to results/experiments/<id>"
+        )
+    if batch.fits(experiments):
+        places = [experiment_directory(RESULTS, e.id) for e in experiments]
+        pairs = zip(experiments, places, strict=True)
+        return batch.run_together([batch.Job(*pair, given.force, given.tables) for pair in pairs])
+    if given.tables:
+        raise BadInput("run --tables: takes several experiments of device=modeled, and --multirun")
     failed = [e.id for e in experiments if not _measure(e, given)]
     if failed:
         raise KvscopeError(f"{len(failed)} of {len(experiments)} failed: {', '.join(failed)}")
@@ -249,7 +268,7 @@ def _run(given: argparse.Namespace) -> int:
 
 
 def _measure(experiment: Experiment, given: argparse.Namespace) -> bool:
-    """Run one experiment and print where it is, or why it failed."""
+    """Run one experiment; print its directory, or why it failed. Returns whether it completed."""
     from kvscope import runfile
     from kvscope.run import supervisor
 
@@ -266,14 +285,14 @@ def _measure(experiment: Experiment, given: argparse.Namespace) -> bool:
 def _experiments(words: list[str], config_dir: Path) -> list[Experiment]:
     from kvscope.plan import experiment, grid
 
-    if len(words) == 1 and words[0].endswith((".yaml", ".yml")):
-        return [experiment.load(Path(words[0]))]
+    if all(word.endswith((".yaml", ".yml")) and "=" not in word for word in words):
+        return [experiment.load(Path(word)) for word in words]
     study, overrides = grid.split_study(words)
     return [planned.experiment for planned in grid.expand(study, overrides, config_dir).experiments]
 
 
 def _as_config(words: list[str]) -> str:
-    """The words as `snakemake --config` takes them."""
+    """The overrides in the form of `snakemake --config`."""
     study = [word for word in words if word.startswith("study=")]
     overrides = " ".join(word for word in words if not word.startswith("study="))
     return " ".join([*study, *([f'overrides="{overrides}"'] if overrides else [])])
@@ -284,8 +303,8 @@ def _as_config(words: list[str]) -> str:
 
 def _add_collect(commands: Commands) -> None:
     text = (
-        "Turn what was recorded into tables: the nsys export of a run and its host records on "
-        "one timeline, or any nsys export by itself."
+        "Write the tables of a run: its nsys export and its host records, aligned on one "
+        "timeline. Or write the tables of any nsys export by itself."
     )
     parser = _command(
         commands,
@@ -315,7 +334,7 @@ def _collect(given: argparse.Namespace) -> int:
         raise BadInput("collect: give a run's directory, or --nsys FILE.sqlite with --out DIR")
     if given.nsys is not None:
         if given.out is None:
-            raise BadInput("collect --nsys: say with --out DIR where the tables shall go")
+            raise BadInput("collect --nsys: --out DIR must name the directory of the tables")
         out = given.out
         collector.collect_nsys(given.nsys, out)
     else:
@@ -329,9 +348,9 @@ def _collect(given: argparse.Namespace) -> int:
 
 def _add_import(commands: Commands) -> None:
     text = (
-        "Turn what others published into a run's directory, for analyse, report and compare: the "
-        "step and stats series of the UnBoxKV-IO artifact, as two files in either order or as one "
-        "of the long form; or its traces of kernels' reads and writes, both files or one."
+        "Convert published measurements into a run's directory, for analyse, report and compare: "
+        "the step and stats series of the UnBoxKV-IO artifact, as two files in any order or one "
+        "file of the long form; or its traces of kernels' reads and writes, both files or one."
     )
     parser = _command(
         commands,
@@ -367,7 +386,8 @@ def _import(given: argparse.Namespace) -> int:
 
 def _add_analyse(commands: Commands) -> None:
     text = (
-        "Compute the metrics of runs, with confidence intervals, and say whether to believe them."
+        "Compute the metrics of runs, with confidence intervals, and check whether the runs are "
+        "valid."
     )
     parser = _command(
         commands,
@@ -389,7 +409,7 @@ def _analyse(given: argparse.Namespace) -> int:
     from kvscope.layout import tables_directory
 
     if given.out and len(given.runs) > 1:
-        raise BadInput("analyse: --out takes the tables of one run; leave it out for several")
+        raise BadInput("analyse: --out names the directory of one run; leave it out for several")
     found = []
     for run in given.runs:
         found.append(experiment.analyse(run, given.out or tables_directory(run)))
@@ -402,7 +422,7 @@ def _analyse(given: argparse.Namespace) -> int:
 
 
 def _add_report(commands: Commands) -> None:
-    text = "Make the page and the figures of a study, or of runs given by their directories."
+    text = "Write the page and the figures of a study, or of runs given by their directories."
     parser = _command(commands, "report", _report, text, "quickstart", "results/experiments/*")
     parser.add_argument(
         "what",
@@ -415,7 +435,7 @@ def _add_report(commands: Commands) -> None:
 
 
 def _report(given: argparse.Namespace) -> int:
-    from kvscope.report.figures.registry import drawings, lacking
+    from kvscope.report.figures.registry import drawings, missing_figures
     from kvscope.report.load import load
     from kvscope.report.study import write_report
     from kvscope.report.summary import refusals, summary
@@ -423,25 +443,176 @@ def _report(given: argparse.Namespace) -> int:
     found = load(given.what, given.results)
     drawn = drawings(found)
     print(write_report(found, drawn, given.results, given.out))
-    print("\n".join([*summary(found), *lacking(found, drawn)]))
+    print("\n".join([*summary(found), *missing_figures(found, drawn)]))
     if refused := refusals(found):
         raise KvscopeError("not shown: " + ", ".join(refused))
     return EXIT_DONE
 
 
+# ----------------------------------------------------------------------- submit, status
+
+
+def _add_submit(commands: Commands) -> None:
+    text = (
+        "Run a study on a cluster without Snakemake: its experiments are packed on nodes, one GPU "
+        "each, and the packs submitted. Called again, it finds what it submitted before."
+    )
+    parser = _command(
+        commands,
+        "submit",
+        _submit,
+        text,
+        "study=quickstart --cluster local",
+        "study=quickstart --cluster slurm --queue gpu",
+        "study=quickstart --cluster pbs --account PROJECT --dry-run",
+    )
+    parser.add_argument(
+        "overrides", nargs="+", metavar="OVERRIDE", help=f"study=NAME; {OVERRIDES_HELP}"
+    )
+    parser.add_argument("--cluster", required=True, choices=("pbs", "slurm", "local"))
+    parser.add_argument(
+        "--site",
+        metavar="NAME | FILE",
+        help="nodes and queues: polaris (for pbs), slurm, local, or a YAML file of your own",
+    )
+    parser.add_argument("--account", metavar="PROJECT", help="the project that is charged")
+    parser.add_argument(
+        "--queue",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a queue or partition to use, several times in order of preference",
+    )
+    parser.add_argument(
+        "--length",
+        type=float,
+        default=60,
+        metavar="MINUTES",
+        help="how long a pack shall take (default: 60)",
+    )
+    parser.add_argument("--max-nodes", type=int, metavar="N", help="nodes of one pack at most")
+    parser.add_argument(
+        "--min-fill",
+        type=float,
+        default=0.5,
+        metavar="SHARE",
+        help="share of a pack's GPUs that must be used (default: 0.5)",
+    )
+    parser.add_argument(
+        "--setup",
+        action="append",
+        default=[],
+        metavar="LINE",
+        help="a shell line on each node before anything else, like 'source envs/polaris.sh'",
+    )
+    parser.add_argument(
+        "--options",
+        default="",
+        metavar="KEY=VALUE,…",
+        help="further parameters of submitit, like slurm_qos=high or pbs_filesystems=home:eagle",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="print every job script and the node-hours; no more"
+    )
+    parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR")
+    _add_config(parser)
+
+
+def _submit(given: argparse.Namespace) -> int:
+    from kvscope.plan import grid, manifest
+
+    _require_packs()
+    from kvscope.cluster import submission
+
+    study, overrides = grid.split_study(given.overrides)
+    planned = manifest.plan_if_changed(study, given.config_dir, given.results, overrides)
+    cluster = submission.Cluster(
+        name=given.cluster,
+        site=given.site,
+        account=given.account,
+        queues=tuple(given.queue),
+        length_min=given.length,
+        max_nodes=given.max_nodes,
+        min_fill=given.min_fill,
+        setup=tuple(given.setup),
+        options=given.options,
+    )
+    if given.dry_run:
+        print("\n".join(submission.preview(planned, given.results, cluster)))
+        return EXIT_DONE
+    ended = submission.submit(planned, given.results, cluster, print)
+    if failed := [outcome.key for outcome in ended if not outcome.ok]:
+        raise KvscopeError(f"{len(failed)} of {len(ended)} failed: {', '.join(failed)}")
+    print(f"next: kvscope report {planned['study']} --results {given.results}")
+    return EXIT_DONE
+
+
+def _require_packs() -> None:
+    """BadInput if what submits to clusters is not installed."""
+    from importlib.util import find_spec
+
+    if find_spec("submitit_packs") is None:
+        raise BadInput(
+            "clusters need the packages in packages/ of kvscope's repository: `make env`, or pip "
+            "install packages/snakemake-executor-plugin-submitit packages/submitit-pbs"
+        )
+
+
 def _add_status(commands: Commands) -> None:
-    text = "Say how a study stands: which experiments have results, which are valid, and why not."
-    parser = _command(commands, "status", _status, text, "quickstart", "results/experiments/*")
+    text = (
+        "Show the state of a study: experiments with results, valid ones, reasons of the others; "
+        "and of what was submitted to a cluster, where it runs, what it costs and when it is done."
+    )
+    examples = ("quickstart", "quickstart --watch", "results/experiments/*")
+    parser = _command(commands, "status", _status, text, *examples)
     parser.add_argument("what", nargs="+", metavar="STUDY | DIR", help="as for report")
     parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR")
+    parser.add_argument(
+        "--watch",
+        nargs="?",
+        type=float,
+        const=10.0,
+        metavar="SECONDS",
+        help="show what was submitted to a cluster again and again (default: every 10 s)",
+    )
+    parser.add_argument("--all", action="store_true", help="a row for every submitted experiment")
 
 
 def _status(given: argparse.Namespace) -> int:
     from kvscope.report.load import load
     from kvscope.report.summary import summary
 
-    print("\n".join(summary(load(given.what, given.results))))
+    if given.watch is None:
+        print("\n".join(summary(load(given.what, given.results))))
+    if len(given.what) == 1 and packs_directory(given.results).is_dir():
+        _show_packs(given)
+    elif given.watch is not None:
+        raise BadInput(f"status --watch: nothing was submitted from {given.results}")
     return EXIT_DONE
+
+
+def _show_packs(given: argparse.Namespace) -> None:
+    """The table of a study's packs, once or until Ctrl-C."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from kvscope.plan import manifest
+
+    _require_packs()
+    from kvscope.cluster import show
+
+    try:
+        planned = manifest.read(given.what[0], given.results)
+    except BadInput:
+        return  # a run's directory, which no pack names
+    if given.watch is None:
+        if show.overview_of(planned, given.results).packs:
+            Console().print(show.table(planned, given.results, given.all))
+        return
+    with Live(auto_refresh=False) as live:
+        while True:
+            live.update(show.table(planned, given.results, given.all), refresh=True)
+            time.sleep(given.watch)
 
 
 def _add_compare(commands: Commands) -> None:
@@ -475,31 +646,31 @@ def _compare(given: argparse.Namespace) -> int:
 
 
 def _add_check(commands: Commands) -> None:
-    text = "Hold a run against itself: files unchanged, of the right schema, every oracle held."
+    text = "Check a run: files unchanged, schemas correct, every oracle holds."
     parser = _command(commands, "check", _check, text, "results/experiments/*")
     parser.add_argument("runs", nargs="+", type=Path, metavar="DIR", help="a run's directory")
     parser.add_argument("--brief", action="store_true", help="do not list every oracle")
 
 
 def _check(given: argparse.Namespace) -> int:
-    from kvscope.analyse.check import checked
-    from kvscope.analyse.checklist import counted, lines
+    from kvscope.analyse.check import inspect_run
+    from kvscope.analyse.checklist import format_lines, summary
 
     complaints = 0
     for run in given.runs:
-        found = checked(run)
+        found = inspect_run(run)
         complaints += len(found.complaints)
         for complaint in found.complaints:
             print(f"kvscope: {complaint}", file=sys.stderr)
         if found.verdicts:
-            print(f"{run}: {counted(found.verdicts)}")
+            print(f"{run}: {summary(found.verdicts)}")
             if not given.brief:
-                print("\n".join(lines(found.verdicts)))
+                print("\n".join(format_lines(found.verdicts)))
     return EXIT_FAILED if complaints else EXIT_DONE
 
 
 def _add_doctor(commands: Commands) -> None:
-    text = "Say what this machine can do, and what to do about what it cannot."
+    text = "Check this machine for what kvscope needs, with advice on what is missing."
     _command(commands, "doctor", _doctor, text, "")
 
 
@@ -510,7 +681,7 @@ def _doctor(given: argparse.Namespace) -> int:
 
 
 def _add_shipped(commands: Commands) -> None:
-    text = "Print the directory of what comes with kvscope: config, Snakefile, profiles, envs."
+    text = "Print the directory of the files that kvscope ships: config, Snakefile, profiles, envs."
     _command(commands, "shipped", _shipped, text, "")
 
 

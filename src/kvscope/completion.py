@@ -1,7 +1,7 @@
-"""How a command line goes on: completion in bash and zsh, by argcomplete.
+"""Completion of command lines in bash and zsh, by argcomplete.
 
-A shell asks with every press of the tab key, so that nothing heavy is imported here: keys and their
-values come from the schema of studies, options from the names of files.
+Every press of the tab key runs this, so nothing heavy is imported: keys and their values come from
+the JSON Schema of studies, options from file names.
 """
 
 import argparse
@@ -20,14 +20,14 @@ from kvscope.plan import layers
 
 Completer = Callable[..., Iterable[str]]
 
-RUN_FILE = "run.json"  # as in kvscope.runfile, which this does without
+RUN_FILE = "run.json"  # repeated from kvscope.runfile, which imports pydantic
 
 directories: Completer = DirectoriesCompleter()
 planned_experiments: Completer = FilesCompleter(("yaml", "yml"))
 
 
 def complete(parser: argparse.ArgumentParser) -> None:
-    """Answer the shell that asks through the environment, and exit."""
+    """Print the completions that the shell requests through the environment, and exit."""
     for action in _actions(parser):
         completer = COMPLETERS.get(action.dest)
         if completer:
@@ -44,21 +44,21 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 
 def overrides(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
-    """`study=` and the keys, each with '='; behind the '=' of one its values."""
+    """`study=` and all keys, each followed by '='; after 'key=', the values of the key."""
     key, equals, value = prefix.partition("=")
     if not equals:
         return [f"{name}=" for name in ("study", *_values())]
-    before = value[: value.rfind(",") + 1]  # of `model=a,b` the last one is being written
+    before = value[: value.rfind(",") + 1]  # in `model=a,b` the last value is completed
     return [f"{key}={before}{v}" for v in values(key, parsed_args.config_dir)]
 
 
 def words(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
-    """What `kvscope run` takes: an experiment's file, or overrides."""
+    """The arguments of `kvscope run`: an experiment's file, or overrides."""
     return [*overrides(prefix, parsed_args), *planned_experiments(prefix)]
 
 
 def values(key: str, config_dir: Path) -> list[str]:
-    """The values known of a key: studies, options of a group, an enumeration; of most none."""
+    """The known values of a key: studies, options of a group, or an enumeration; else none."""
     registered = [policy.name for policy in entry_points(group=f"kvscope.{key}")]
     known = [*layers.options(config_dir, key), *registered, *_values().get(key, ())]
     return list(dict.fromkeys(known))
@@ -66,7 +66,7 @@ def values(key: str, config_dir: Path) -> list[str]:
 
 @cache
 def _values() -> dict[str, list[str]]:
-    """The keys of a study, and what the schema enumerates of their values."""
+    """The keys of a study, each with the values that the schema enumerates."""
     schema = json.loads(layers.STUDY_SCHEMA.read_text(encoding="utf-8"))
     keys = schema["$defs"]["row"]["properties"]
     return {key: list(_enumerated(schema["$defs"][key])) for key in keys}
@@ -80,26 +80,26 @@ def _enumerated(value: dict[str, Any]) -> Iterator[str]:
 
 
 def runs(prefix: str, **_: Any) -> list[str]:
-    """Directories of runs, in results/ or here; where none begins so, any directories."""
+    """Directories of runs in results/ or the working directory; if none matches, any directory."""
     places = (layout.RESULTS / layout.EXPERIMENTS, Path())
     found = [str(path.parent) for place in places for path in place.glob(f"*/{RUN_FILE}")]
     return [run for run in found if run.startswith(prefix)] or list(directories(prefix))
 
 
 def studies_and_runs(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
-    """What `kvscope report` takes: a planned study, or directories of runs."""
+    """The arguments of `kvscope report`: a planned study, or directories of runs."""
     planned = parsed_args.results.glob(f"{layout.STUDIES}/*/{layout.MANIFEST}")
     return [*(path.parent.name for path in planned), *runs(prefix)]
 
 
 def kinds(prefix: str, **_: Any) -> tuple[str, ...]:
-    """What `kvscope import` takes."""
+    """The kinds of published files that `kvscope import` reads."""
     from kvscope.collect.unboxkv.provenance import IMPORT_KINDS
 
     return IMPORT_KINDS
 
 
-# By the name of an argument in the parsers, which means one thing in all commands.
+# By the name of an argument; a name has the same meaning in all commands.
 COMPLETERS: dict[str, Completer] = {
     "overrides": overrides,
     "experiment": words,

@@ -1,6 +1,6 @@
-"""Makes the tables of docs/ that are declared in the code: `python -m kvscope.docs [DIRECTORY]`.
+"""Generates the tables of docs/ from the code: `python -m kvscope.docs [DIRECTORY]`.
 
-A table stands in a document between `<!-- generated: NAME -->` and `<!-- end -->`, and is replaced.
+In a document, the text between `<!-- generated: NAME -->` and `<!-- end -->` is replaced.
 """
 
 import re
@@ -14,7 +14,7 @@ from typing import Any
 from kvscope.analyse import access_metrics
 from kvscope.analyse.metric import Metric
 from kvscope.analyse.metrics import OWN
-from kvscope.analyse.oracles.of_engine import ORACLES_OF_ENGINE
+from kvscope.analyse.oracles.engine_checks import ENGINE_ORACLES
 from kvscope.analyse.oracles.registry import ORACLES, ROWS
 from kvscope.analyse.reason import REASONS
 from kvscope.analyse.study_metrics import STUDY_METRICS, StudyMetric
@@ -36,7 +36,7 @@ def markdown(header: Row, rows: Iterable[Row]) -> str:
 
 
 def _rows_of_metrics(metrics: Iterable[Metric | StudyMetric]) -> list[Row]:
-    """Names, unit and formula; metrics that share a formula (mean, percentiles) share a row."""
+    """(names, unit, formula) of metrics; metrics of one formula (mean, percentiles) share a row."""
     return [
         (", ".join(f"`{metric.name}`" for metric in same), unit, formula)
         for (unit, formula), same in groupby(metrics, key=lambda m: (m.unit, m.formula))
@@ -73,14 +73,14 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "reasons": lambda: markdown(
         ("reason", "meaning"), [(f"`{kind.name}`", kind.meaning) for kind in REASONS]
     ),
-    "oracles": lambda: _oracles_table((*ROWS, *ORACLES, *ORACLES_OF_ENGINE)),
+    "oracles": lambda: _oracles_table((*ROWS, *ORACLES, *ENGINE_ORACLES)),
     "oracles of KV events": lambda: _oracles_table(ALL_ORACLES),
     **{f"table {table.name}": partial(_columns_table, table) for table in TABLES.values()},
 }
 
 
 def regenerate(text: str) -> str:
-    """A document with its generated blocks made anew; BadInput if one has an unknown name."""
+    """Return a document with its generated blocks replaced; BadInput for an unknown block."""
 
     def block(found: re.Match[str]) -> str:
         name = found[1]
@@ -92,7 +92,7 @@ def regenerate(text: str) -> str:
 
 
 def main(directory: Path = Path("docs")) -> None:
-    """Make the tables of all documents in a directory; print the paths of those that changed."""
+    """Generate the tables of all documents in a directory; print the paths that changed."""
     for path in sorted(directory.glob("*.md")):
         if write_text_if_changed(path, regenerate(path.read_text(encoding="utf-8"))):
             print(path)

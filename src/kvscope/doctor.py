@@ -1,4 +1,4 @@
-"""`kvscope doctor`: what this machine has for kvscope, what it lacks, and what to do about it."""
+"""`kvscope doctor`: checks what kvscope needs of this machine, with advice on what is missing."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from typing import Any
 from kvscope import packages
 from kvscope.errors import EXIT_DONE, EXIT_FAILED, BadInput
 
-# Only the standard library is imported here: what else there is may be what is broken.
+# Only the standard library is imported here: any other package may be the broken one.
 
 OLDEST_PYTHON = (3, 11)
 NEEDED_DISK_GIB = 2.0
@@ -25,8 +25,8 @@ ANSWER_LIMIT_S = 20.0
 NAMED_FLAWS = 5  # the others are counted
 MAKE = "make" if packages.in_checkout() else "in a checkout of kvscope, make"
 
-# A child process runs it: importing vLLM takes seconds and memory, and a broken build may crash.
-# Where its kernels do not load, for lack of a library or so, vLLM only says so and goes on.
+# Run by a child process: importing vLLM takes seconds and memory, and a broken build may crash.
+# If its compiled kernels cannot be loaded, vLLM only logs a warning, which is detected here.
 ENGINE_QUESTION = """
 import io, json, logging
 said = io.StringIO()
@@ -41,13 +41,13 @@ print(json.dumps({"torch": torch.__version__, "gpus": gpus}))
 """
 ENGINE_SETTINGS = {"VLLM_CONFIGURE_LOGGING": "0", "VLLM_NO_USAGE_STATS": "1"}
 
-# Submit command of each scheduler, and the name people know it by.
+# Submit command and name of each scheduler.
 SCHEDULERS = {"sbatch": "Slurm", "qsub": "PBS"}
 
 
 @dataclass(frozen=True)
 class MachineCheck:
-    """One line of the report: what was looked for, whether it is well, what to do if not."""
+    """One line of the report: what was checked, whether it is ok, what was found, and advice."""
 
     name: str
     ok: bool
@@ -56,7 +56,7 @@ class MachineCheck:
 
 
 def main() -> int:
-    """Print the report; exit code 0 if there is no problem."""
+    """Print the report; returns exit code 0 if there is no problem, else 1."""
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     problems = 0
     for check in checks():  # printed one by one, since some take seconds
@@ -66,12 +66,12 @@ def main() -> int:
 
 
 def report(results: Path = Path("results")) -> list[MachineCheck]:
-    """All checks; `results` is where results are to be written."""
+    """Return all checks; `results` is the directory that results are written to."""
     return list(checks(results))
 
 
 def checks(results: Path = Path("results")) -> Iterator[MachineCheck]:
-    """The checks one after the other, each made when it is needed."""
+    """Yield the checks one after the other, each when it is done."""
     yield python_check()
     yield packages_check()
     yield from engine_checks()
@@ -102,9 +102,9 @@ def python_check() -> MachineCheck:
 
 
 def packages_check() -> MachineCheck:
-    """Whether each Python package is there, of the right version, and whole.
+    """Whether each Python package is installed, of the right version, and complete.
 
-    In a checkout that is what envs/ pins; elsewhere what the installed kvscope requires.
+    In a checkout envs/ pins the packages; elsewhere the installed kvscope requires them.
     """
     if packages.in_checkout():
         device, wheel = packages.variant()
@@ -131,7 +131,7 @@ def engine_checks() -> Iterator[MachineCheck]:
     if not build:
         yield MachineCheck("vLLM", False, "not installed", f"{MAKE} env")
     elif not answer:
-        advice = f"{MAKE} env; if that does not help, its last words were: {words}"
+        advice = f"{MAKE} env; if that does not help, its last line of output was: {words}"
         yield MachineCheck("vLLM", False, f"{build} does not import", advice)
     else:
         yield MachineCheck("vLLM", True, f"{build} with torch {answer['torch']}")
@@ -139,7 +139,7 @@ def engine_checks() -> Iterator[MachineCheck]:
 
 
 def devices_check(gpus: list[str]) -> MachineCheck:
-    """The devices a run can name; a GPU that the driver shows and torch does not is missing."""
+    """The devices that a run can use; a problem if the driver has a GPU that torch does not see."""
     found = ["cpu"] + [f"cuda ({name})" for name in gpus]
     hidden = not gpus and shutil.which("nvidia-smi") is not None
     advice = (
@@ -159,7 +159,7 @@ def _vllm_build() -> str | None:
 
 
 def _ask_engine() -> tuple[dict[str, Any], str]:
-    """The answer to ENGINE_QUESTION, empty if there is none, and the child's last words."""
+    """The JSON that ENGINE_QUESTION prints (empty if it fails), and its last line of output."""
     try:
         done = subprocess.run(
             [sys.executable, "-c", ENGINE_QUESTION],
@@ -180,7 +180,7 @@ def _ask_engine() -> tuple[dict[str, Any], str]:
 
 
 def profiler_checks() -> Iterator[MachineCheck]:
-    """Whether nsys is here, and whether a real capture holds the NVTX ranges it should."""
+    """Whether nsys is installed, and whether a test capture contains its NVTX ranges."""
     try:
         from kvscope.run import profiler
     except ImportError as error:
@@ -204,7 +204,7 @@ def profiler_checks() -> Iterator[MachineCheck]:
 
 
 def schedulers_check() -> MachineCheck:
-    """The schedulers that can be submitted to from here; this machine itself always can."""
+    """The batch schedulers whose submit command is on PATH, beside local execution."""
     found = ["local"]
     for command, name in SCHEDULERS.items():
         if shutil.which(command):
@@ -213,7 +213,7 @@ def schedulers_check() -> MachineCheck:
 
 
 def disk_check(results: Path) -> MachineCheck:
-    """Whether there is room where results go, or will once the directory is made."""
+    """Whether the file system of `results` has enough free space."""
     place = results.absolute()
     while not place.exists():
         place = place.parent
@@ -225,17 +225,17 @@ def disk_check(results: Path) -> MachineCheck:
 
 
 def threads_check() -> MachineCheck:
-    """The cores there are for a run, and whether other work keeps them busy.
+    """The cores that a run can use, and whether other processes keep them busy.
 
-    OMP_NUM_THREADS and OMP_WAIT_POLICY are not looked at: every run sets its own.
+    OMP_NUM_THREADS and OMP_WAIT_POLICY are not checked: every run sets its own.
     """
     cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
-    advice = "other work keeps them busy, and times measured now would be long and scattered: wait"
+    advice = "other processes keep them busy, so measured times would be long and scattered: wait"
     return MachineCheck("cores", load < cores, f"{cores}, load {load:.1f}", advice)
 
 
 def _first_line_of(*command: str) -> str:
-    """First line that a command prints, or why there is none."""
+    """The first line that a command prints, or why it printed none."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_LIMIT_S)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -1,13 +1,13 @@
-"""What decoding in a forward pass would have taken anyway, fitted to the passes that only decode.
+"""The time due to decoding in a forward pass, fitted to the passes that only decode.
 
-A pass that decodes reads the weights once, and of every request the newest token and its context:
+A decode pass reads the weights once, and for each request its newest token and its context:
 
     due = level · (a + b · decoding requests + c · their context)
 
-a, b and c ≥ 0 are fitted to the plain decode passes of all repeats, robustly (Huber): some passes
-are slow for reasons of the machine. Its speed changes from repeat to repeat and within one: the
-level is the mean of the nearest plain passes over the mean of what was fitted to them. A mean and
-no median, because what is due is added up, and durations are skewed.
+a, b, c ≥ 0 are fitted to the plain decode passes of all repeats with Huber's loss, because the
+machine makes some passes slow. The speed of the machine changes between repeats and within one:
+`level` is the mean duration of the nearest plain passes divided by the mean of their fitted values.
+It is a mean and not a median because due times are summed and durations are skewed.
 """
 
 from dataclasses import dataclass
@@ -19,29 +19,29 @@ from scipy.optimize import nnls
 from kvscope.arraytypes import Bools, Floats
 from kvscope.stalls import MAD_TO_SIGMA
 
-# Plain decode passes around one that show how fast the machine was there and then.
+# Plain decode passes around a pass that determine its level.
 NEAREST = 10
 TERMS = ("decodes", "context")
-# A coefficient is fitted only to so many passes, or more.
+# Least passes for each fitted coefficient.
 PASSES_A_TERM = 10
-# Residuals beyond so many standard deviations count less: Huber's choice, 95 % efficient.
+# Residuals beyond this many standard deviations have less weight (Huber 1964; 95 % efficiency).
 HUBER = 1.345
 ITERATIONS = 30
-# Repeats' speeds and the coefficients are found in turns.
+# The speeds of the repeats and the coefficients are estimated in alternation.
 TURNS = 3
-# The plain passes are held out in so many parts, to judge each by the others.
+# Folds of the cross-validation (`held_out_due_s`).
 FOLDS = 5
 
 
 @dataclass(frozen=True)
 class DecodeCost:
-    """What decoding costs: seconds a pass, a request, and a token of context."""
+    """The cost of decoding: seconds per pass, and per unit of each of TERMS."""
 
     constant_s: float
     of_term_s: dict[str, float]
 
     def fitted_s(self, passes: pd.DataFrame) -> Floats:
-        """Seconds of each pass of `decode_passes`, before the machine's speed is taken in."""
+        """Fitted seconds of each pass of `decode_passes`, without the machine's level."""
         total = np.full(len(passes), self.constant_s)
         for term, cost in self.of_term_s.items():
             total += cost * passes[term].to_numpy(np.float64)
@@ -49,7 +49,7 @@ class DecodeCost:
 
 
 def plain_decode(steps: pd.DataFrame) -> Bools:
-    """Which passes do nothing but decode: none resumed, none preempted, no stall."""
+    """Whether each pass only decodes: phase decode, nothing resumed or preempted, no stall."""
     plain: Bools = (
         (steps["phase"] == "decode")
         & (steps["resumed_requests"] == 0)
@@ -60,10 +60,10 @@ def plain_decode(steps: pd.DataFrame) -> Bools:
 
 
 def decode_passes(steps: pd.DataFrame, batch: pd.DataFrame) -> pd.DataFrame:
-    """Each pass of `steps` as decoding sees it: its place, its duration, and the TERMS.
+    """For each pass of `steps`: repeat, step, duration_s, and the TERMS of the fit.
 
-    `decodes` are requests; `context` is theirs in tokens, from `batch`, or of published passes,
-    whose batch is not known, the blocks in use.
+    `decodes` is the number of decoding requests. `context` is their context in tokens, from
+    `batch`; for published passes, whose batch is not known, it is the blocks in use.
     """
     passes = steps[["repeat", "step", "duration_s"]].assign(decodes=steps["decode_tokens"])
     if batch.empty:
@@ -75,18 +75,19 @@ def decode_passes(steps: pd.DataFrame, batch: pd.DataFrame) -> pd.DataFrame:
 
 
 def decode_due_s(steps: pd.DataFrame, batch: pd.DataFrame) -> pd.Series:
-    """Seconds that decoding was due to take in each pass of a run, all repeats together.
+    """Seconds due to decoding in each pass of a run; `steps` holds all repeats.
 
-    0 if the pass decodes nothing; NaN if its repeat has no plain decode pass.
+    0 if the pass decodes no request; NaN if its repeat has no plain decode pass.
     """
     passes = decode_passes(steps, batch)
     return pd.Series(_due_s(passes[plain_decode(steps)], passes), steps.index)
 
 
 def held_out_due_s(steps: pd.DataFrame, batch: pd.DataFrame) -> pd.Series:
-    """The same of plain decode passes only, each by a fit to others.
+    """`decode_due_s` of the plain decode passes, cross-validated.
 
-    Every FOLDS-th pass is held out together; NaN where no other pass is left.
+    Each pass is predicted by a fit to the passes outside its fold; fold k holds the passes k,
+    k + FOLDS, …. NaN if no other pass is left.
     """
     plain = decode_passes(steps, batch)[plain_decode(steps)]
     due, fold = np.empty(len(plain)), np.arange(len(plain)) % FOLDS
@@ -97,10 +98,10 @@ def held_out_due_s(steps: pd.DataFrame, batch: pd.DataFrame) -> pd.Series:
 
 
 def fit_decode_cost(plain: pd.DataFrame) -> DecodeCost:
-    """The cost fitted to these of `decode_passes`; NaN of no pass.
+    """Fit the cost to plain passes (rows of `decode_passes`); NaN if there is none.
 
-    A term that is the same in all passes cannot be fitted, nor can several to few passes: they are
-    left out, the context first, and in the end what is due is a mean.
+    Terms that do not vary are left out. With few passes, further terms are left out, the context
+    first; without any term, the fitted cost is a mean.
     """
     if plain.empty:
         return DecodeCost(np.nan, {})
@@ -118,7 +119,7 @@ def fit_decode_cost(plain: pd.DataFrame) -> DecodeCost:
 
 
 def _due_s(plain: pd.DataFrame, passes: pd.DataFrame) -> Floats:
-    """What is due in some passes, by the plain ones."""
+    """Seconds due in each of `passes`, predicted from the `plain` passes."""
     cost = fit_decode_cost(plain)
     due = np.full(len(passes), np.nan)
     for number in passes["repeat"].unique():
@@ -129,9 +130,10 @@ def _due_s(plain: pd.DataFrame, passes: pd.DataFrame) -> Floats:
 
 
 def _level(plain: pd.DataFrame, fitted_s: Floats, passes: pd.DataFrame) -> Floats:
-    """Around each of `passes`: what the NEAREST plain passes took over what was fitted to them.
+    """For each of `passes`: duration of the NEAREST plain passes divided by their fitted seconds.
 
-    Of two equally near the earlier one counts. `plain` are of the same repeat and ascend.
+    `plain` has passes of the same repeat in ascending order. Of two equally near passes, the
+    earlier one counts.
     """
     if plain.empty:
         return np.full(len(passes), np.nan)
@@ -152,7 +154,7 @@ def _level(plain: pd.DataFrame, fitted_s: Floats, passes: pd.DataFrame) -> Float
 def _huber(columns: Floats, values: Floats) -> Floats:
     """Constant and coefficients, none negative, that minimise Huber's loss.
 
-    Least squares again and again, with less weight for what lies far off.
+    By iteratively reweighted least squares.
     """
     matrix = np.column_stack([np.ones(len(values)), columns])
     scale = np.abs(matrix).max(axis=0)  # columns of one size, for nnls

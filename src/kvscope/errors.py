@@ -1,4 +1,4 @@
-"""The errors a user may see, each one sentence, each with its exit code."""
+"""The errors that a user sees: one sentence each, with an exit code."""
 
 import errno
 import os
@@ -16,25 +16,25 @@ class KvscopeError(Exception):
 
 
 class BadInput(KvscopeError):
-    """The user's input cannot be used; the message names value, expectation and place."""
+    """The user's input cannot be used; the message names the value, what is expected, and where."""
 
     exit_code = EXIT_BAD_INPUT
 
 
 class CannotWrite(KvscopeError):
-    """A file or directory cannot be written; what was written before stays as it is."""
+    """A file or directory cannot be written; files that were written before are kept."""
 
     def __init__(self, path: Path, error: OSError) -> None:
         super().__init__(f"{path}: cannot be written ({reason_of(error)}){_remedy(error)}")
 
 
 def reason_of(error: OSError) -> str:
-    """The system's reason in its own words, such as 'No space left on device'."""
+    """The operating system's message for an error, such as 'No space left on device'."""
     if error.errno is None:
-        return " ".join(str(error).split())  # a library's words, without the system's number
+        return " ".join(str(error).split())  # raised by a library, without an error number
     return os.strerror(error.errno)
 
 
 def _remedy(error: OSError) -> str:
     full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    return "; make room and start again, what is finished is kept" if full else ""
+    return "; free some space and start again, finished work is kept" if full else ""

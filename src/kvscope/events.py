@@ -1,8 +1,8 @@
-"""What a KV event is, to those who write it and those who read it.
+"""The format of KV events, shared by the kernels that write them and the readers.
 
-Kernels on a CPU or a GPU write records of 32 bytes: four little-endian 64-bit words each, of which
-NumPy reads the fields. A *flush*, a line of `kernel_events.jsonl.zst`, holds the records of one
-layer of one forward pass as columns. `docs/TRACE_SPEC.md` has the meaning of every field.
+Kernels on a CPU or a GPU write records of 32 bytes (RECORD): four little-endian 64-bit words. A
+*flush*, one line of `kernel_events.jsonl.zst`, holds the records of one layer of one forward pass
+as columns. `docs/TRACE_SPEC.md` defines every field.
 """
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 K_READ, V_READ, K_WRITE, V_WRITE = range(4)
 KINDS = ("k_read", "v_read", "k_write", "v_write")  # by code
 
-WRITE, ATTENTION = KERNELS = ("write", "attention")  # that record events
+WRITE, ATTENTION = KERNELS = ("write", "attention")  # the kernels that record events
 
 RECORD = np.dtype(
     [
@@ -26,7 +26,7 @@ RECORD = np.dtype(
         # word 2
         ("offset_tokens", "<u2"),
         ("tokens", "<u2"),
-        ("duration_ticks", "<u4"),  # LONGEST_TICKS and whatever is longer
+        ("duration_ticks", "<u4"),  # at most LONGEST_TICKS; longer durations are cut to it
         # word 3
         ("start_ticks", "<u8"),
     ]

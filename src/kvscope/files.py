@@ -1,4 +1,4 @@
-"""Writing files so that a reader sees the old content or the new, never half of either."""
+"""Atomic writes: a reader sees the old content of a file or the new one, never a part."""
 
 import hashlib
 import json
@@ -22,10 +22,10 @@ _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_NAME - 1}}}")
 
 
 def check_name(name: Any, what: str) -> str:
-    """The name, if it is one that can become a step of a path and lead nowhere else.
+    """Return `name` if it is safe as one component of a path; else raise BadInput.
 
-    Every name that a file or the command line gives and that becomes a path goes through here: a
-    study's, an experiment's id. BadInput says `what` it is and what is allowed.
+    Every name from a file or the command line that becomes part of a path is checked here: names of
+    studies, ids of experiments. `what` names its role in the message.
     """
     if isinstance(name, str) and _NAME.fullmatch(name):
         return name
@@ -39,11 +39,10 @@ def check_name(name: Any, what: str) -> str:
 
 @contextmanager
 def atomic_path(path: Path) -> Iterator[Path]:
-    """Give a temporary path beside `path`; on success fsync it and rename it to `path`.
+    """Yield a temporary path beside `path`; on success fsync the file and rename it to `path`.
 
-    The temporary file is removed if the block raises. Files get the permissions that the umask
-    leaves. Raises CannotWrite, naming the path and the system's reason, if the file cannot be
-    written.
+    The temporary file is removed if the block raises. The file gets the permissions that the umask
+    allows. CannotWrite names the path and the system's reason if the file cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,16 +64,16 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 
 def umask() -> int:
-    """The process's umask; the system offers no way to read it but to set it."""
+    """The process's umask. POSIX can only read it by setting it, so it is set twice."""
     found = os.umask(0o077)
     os.umask(found)
     return found
 
 
 def follow_umask(directory: Path) -> None:
-    """Give the files in a directory the permissions that the umask leaves.
+    """Set the permissions of the files in a directory to those that the umask allows.
 
-    For files of other programs: processes that nsys starts have a umask of nsys's choice.
+    For files that other programs wrote: processes started by nsys have a umask that nsys sets.
     """
     for path in directory.iterdir():
         if path.is_file():
@@ -82,9 +81,9 @@ def follow_umask(directory: Path) -> None:
 
 
 def make_directory(path: Path) -> None:
-    """Make a directory and those above it; BadInput or CannotWrite, naming it, if that fails."""
+    """Create a directory and its parents; BadInput or CannotWrite names it if that fails."""
     if path.exists() and not path.is_dir():
-        raise BadInput(f"{path}: is a file, but must be a directory; name another one with --out")
+        raise BadInput(f"{path}: is a file but must be a directory; choose another one with --out")
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -92,7 +91,7 @@ def make_directory(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a directory with all that is in it, if it is there."""
+    """Remove a file, or a directory with its contents; nothing happens if it does not exist."""
     try:
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -103,7 +102,7 @@ def remove(path: Path) -> None:
 
 
 def remove_temporaries(directory: Path, of: str = "*") -> None:
-    """Remove what a killed process left of files (of this name) that it wrote into `directory`."""
+    """Remove temporary files (of the file name `of`) that a killed process left in `directory`."""
     for path in directory.glob(f".{of}.*{TEMPORARY}"):
         remove(path)
 
@@ -115,10 +114,10 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_text_if_changed(path: Path, text: str) -> bool:
-    """Write `text` unless `path` holds these very bytes already; tell whether it was written.
+    """Write `text` unless `path` already holds these bytes; returns whether it was written.
 
-    A file whose bytes stay keeps its modification time, so that nothing that depends on it
-    is made again.
+    An unchanged file keeps its modification time, so that Snakemake does not remake what depends on
+    it.
     """
     if path.is_file() and path.read_bytes() == text.encode():
         return False

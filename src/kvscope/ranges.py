@@ -1,4 +1,4 @@
-"""Names of the NVTX ranges that a run pushes and that the collector looks for.
+"""Names of the NVTX ranges that a run pushes and the collector reads.
 
 They nest on the engine's thread: run > (warm-up | repeat) > forward pass > layer. The payload of
 a repeat, forward pass or layer is its number.

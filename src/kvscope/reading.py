@@ -1,4 +1,4 @@
-"""Reading files that others wrote: no more of them than is said, and one sentence if that fails."""
+"""Bounded reading of files from outside, with errors of one sentence."""
 
 import stat
 from collections.abc import Iterator
@@ -14,18 +14,18 @@ _SHORT.maxlevel = 2
 
 
 def short_repr(value: Any) -> str:
-    """A value as a message shows it: one line, of which much is left out if it is long."""
+    """A value for an error message: its repr on one line, shortened if it is long."""
     return _SHORT.repr(value)
 
 
 def one_line(error: object, longest: int = 200) -> str:
-    """What another library says of a failure, as part of a sentence."""
+    """The message of a library's error on one line, at most `longest` characters."""
     said = " ".join(str(error).split()).rstrip(".")
     return said if len(said) <= longest else f"{said[:longest]}…"
 
 
 def read_bytes(path: Path, most: int) -> bytes:
-    """A file's content; BadInput if it is no regular file, cannot be read, or has more bytes."""
+    """Return a file's content; BadInput if it is unreadable or larger than `most` bytes."""
     with open_file(path) as file:
         content = file.read(most + 1)
     if len(content) > most:
@@ -34,9 +34,9 @@ def read_bytes(path: Path, most: int) -> bytes:
 
 
 def text_lines(path: Path, longest: int) -> Iterator[str]:
-    """The lines of a UTF-8 file with their ends; BadInput names one of more than `longest` bytes.
+    """Yield the lines of a UTF-8 file with their line ends, without a byte order mark.
 
-    A byte order mark at the file's start is not part of the first line.
+    BadInput if the file cannot be read, a line is longer than `longest` bytes, or not UTF-8.
     """
     with open_file(path) as file:
         number = 0
@@ -52,9 +52,9 @@ def text_lines(path: Path, longest: int) -> Iterator[str]:
 
 
 def open_file(path: Path) -> IO[bytes]:
-    """A file, open for reading; BadInput if it is no regular file or cannot be read.
+    """Open a file for reading; BadInput if it is not a regular file or cannot be read.
 
-    To open a named pipe would wait for a writer that may never come.
+    Opening a named pipe would block until a writer opens it, so it is refused first.
     """
     try:
         if not stat.S_ISREG(path.stat().st_mode):

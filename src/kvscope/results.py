@@ -1,8 +1,8 @@
-"""Results, read: the records and tables of a run, and the metrics of a study.
+"""Reading results: the records and tables of a run, and the metrics of a study.
 
-Everything is read when it is first used, as pandas DataFrames whose columns docs/TRACE_SPEC.md
-describes. A file that is damaged, that changed since it was recorded, or that was made from another
-measurement than the run's directory holds now is refused with BadInput. docs/LIBRARY.md shows how
+Tables are pandas DataFrames, read when they are first used; docs/TRACE_SPEC.md describes their
+columns. BadInput is raised for a file that is damaged, that changed since it was recorded, or that
+was computed from another measurement than the run's directory holds now. docs/LIBRARY.md shows how
 to use this in a notebook.
 """
 
@@ -30,7 +30,7 @@ from kvscope.tables import HOST_TABLES, METRICS, Table
 
 
 def _table(table: Table) -> cached_property[pd.DataFrame]:
-    """An attribute of a run: the table, or of a view of one repeat the rows of that repeat."""
+    """A lazy attribute of Run: the table, or in a view of one repeat the rows of that repeat."""
 
     def rows(run: "Run") -> pd.DataFrame:
         if run.repeat is None:
@@ -42,10 +42,10 @@ def _table(table: Table) -> cached_property[pd.DataFrame]:
 
 
 class Run:
-    """One run: its run.json as `facts`, and each of its tables by name.
+    """One run: run.json as `facts`, and each table as an attribute of its name.
 
-    `known` are facts and tables that need not be read. BadInput, naming the file, is raised where
-    something is used that is missing, damaged, changed or stale.
+    `known` are facts and tables given by the caller instead of read. An attribute raises BadInput,
+    naming the file, if its file is missing, damaged, changed or stale.
     """
 
     workload = _table(tables.WORKLOAD)
@@ -72,45 +72,45 @@ class Run:
 
     @cached_property
     def facts(self) -> dict[str, Any]:
-        """What run.json says."""
+        """The contents of run.json."""
         return runfile.read_run(self.directory)
 
     @property
     def tables_directory(self) -> Path:
-        """Where what was collected and analysed of the run lies."""
+        """The directory of the run's collected tables and metrics."""
         return tables_directory(self.directory)
 
     @property
     def block_size(self) -> int:
-        """Tokens of a block of the KV cache; 0 where it is not known."""
+        """Tokens per block of the KV cache; 0 if not known."""
         return int(self.facts.get("engine", {}).get("block_size", 0))
 
     @property
     def served(self) -> pd.DataFrame:
-        """The requests that got all their tokens."""
+        """The rows of `requests` that were completed."""
         return self.requests[~self.requests["aborted"].astype(bool)]
 
     @property
     def aborted(self) -> pd.DataFrame:
-        """The requests that were aborted before their last token."""
+        """The rows of `requests` that were aborted before their last token."""
         return self.requests[self.requests["aborted"].astype(bool)]
 
     # ------------------------------------------------------------------ repeats
 
     @property
     def whole(self) -> Self:
-        """The run of which this is a view of one repeat; otherwise the run itself."""
+        """The whole run, if this is a view of one repeat; otherwise the run itself."""
         return self._whole or self
 
     def of_repeat(self, number: int) -> Self:
-        """A view of one repeat: its tables have the rows of that repeat."""
+        """A view of one repeat, whose tables have only the rows of that repeat."""
         view = type(self)(self.directory, facts=self.facts)
         view.repeat, view._whole = number, self.whole
         return view
 
     @property
     def numbers(self) -> list[int]:
-        """The repeats' numbers, in order; of a published trace of kernels alone, its one."""
+        """The numbers of the repeats, in order; [0] for a published trace of kernels alone."""
         numbers = {*self.requests["repeat"], *self.steps["repeat"]}
         return sorted(numbers or ({0} if runfile.TRACING in self.facts else ()))
 
@@ -119,21 +119,20 @@ class Run:
         yield from map(self.of_repeat, self.numbers)
 
     def variant(self, **known: Any) -> Self:
-        """The same run with other facts, or other contents of some tables."""
+        """A copy of the run in which `known` replaces facts or tables."""
         read = {name: frame for name, frame in vars(self).items() if name in tables.TABLES}
         return type(self)(self.directory, **{"facts": self.facts, **self._known, **read, **known})
 
     # ------------------------------------------------------------------ reading
 
     def path(self, table: Table) -> Path:
-        """Where a table's file lies."""
+        """The path of a table's file."""
         return (self.directory if table in HOST_TABLES else self.tables_directory) / table.file
 
     def read(self, table: Table, columns: list[str] | None = None) -> pd.DataFrame:
-        """A table of all repeats, or some columns of it, from its file.
+        """Read a table of all repeats, or some columns of it, from its file.
 
-        A table that a run neither recorded nor has (of a run that failed, or without layers) has no
-        rows.
+        A host table that the run did not record (after a failure, or without layers) is empty.
         """
         path = self.path(table)
         if table in HOST_TABLES:
@@ -146,12 +145,12 @@ class Run:
         return tables.read(table, path, columns)
 
     def account(self, name: str) -> dict[str, Any]:
-        """collect.json or analyse.json; accounts.StaleResult if it is of another measurement."""
+        """Read collect.json or analyse.json; StaleResult if made from another measurement."""
         return accounts.read(self.tables_directory, name, self.directory)
 
 
 class Study:
-    """One study of a results directory, as its manifest and its report have left it."""
+    """One study of a results directory: its manifest, experiments, runs and metrics."""
 
     def __init__(self, name: str, results: Path = RESULTS) -> None:
         self.name = name
@@ -181,22 +180,22 @@ class Study:
 
     @cached_property
     def runs(self) -> dict[str, Run]:
-        """A run for each experiment, by its id; one that has not run says so when it is used."""
+        """A Run for each experiment, by id; one without results raises BadInput when it is used."""
         ids = [entry["id"] for entry in self.manifest["experiments"]]
         return {id_: Run(experiment_directory(self.results, id_)) for id_ in ids}
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
-        """The metrics of all complete experiments, varied keys included, one row a metric.
+        """The metrics of all complete experiments, varied keys included, one row per metric.
 
-        BadInput if they are not there, or a run was measured again since.
+        BadInput if there are no metrics; StaleResult if a run was measured again since.
         """
         path = self.directory / METRICS.file
         if not path.exists() and (partial := self.directory / UNFINISHED / METRICS.file).exists():
             path = partial
         remedy = f"make it with `kvscope report {self.name} --results {self.results}`"
         if not path.exists():
-            _ = self.manifest  # names the studies that are planned, if this one is not
+            _ = self.manifest  # raises BadInput that lists the planned studies, if this is not one
             raise BadInput(f"{path}: no such file; {remedy}")
         frame = tables.read(METRICS, path)
         for id_, sha256 in frame[["experiment_id", "run_sha256"]].drop_duplicates().to_numpy():

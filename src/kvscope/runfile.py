@@ -1,10 +1,11 @@
-"""A run's directory: `run.json`, what happened; `run.done`, which the workflow watches.
+"""The directory of a run: `run.json`, the record; `run.done`, the workflow's target.
 
-`run.json` is written last and vouches for every other file with its size and SHA-256. `run.done`
-holds the SHA-256 of `run.json`: it changes exactly when there is a new measurement.
+`run.json` is written last and records size and SHA-256 of every other file. `run.done` holds the
+SHA-256 of `run.json`, so it changes exactly when there is a new measurement.
 
-A measurement is made in `attempt/` and moved into place when it is complete, so that the one before
-stays whole until then. `measure-again` asks for a new measurement and goes when there is one.
+A measurement is made in `attempt/` and moved into place when it is complete; until then the
+previous one stays intact. The file `measure-again` requests a new measurement and is removed when
+that is complete.
 """
 
 from pathlib import Path
@@ -21,16 +22,17 @@ from kvscope.files import (
     write_json,
     write_text_if_changed,
 )
+from kvscope.layout import EXPERIMENT_FILE as EXPERIMENT_FILE
 
 RUN_FILE = "run.json"
 SESSION_FILE = "session.json"  # from the measured process to its supervisor
 LOG_FILE = "log.txt"
 KERNEL_EVENTS = "kernel_events.jsonl.zst"
-PERFETTO = "trace.perfetto-trace"  # among the collected tables
-SPOOL = "kernel_events.tmp"  # a repeat's KV events as the kernels wrote them; gone after the run
+PERFETTO = "trace.perfetto-trace"  # in the directory of the collected tables
+SPOOL = "kernel_events.tmp"  # KV events of a repeat before they are encoded; removed after the run
 NSYS_REPORT, NSYS_EXPORT = "trace.nsys-rep", "trace.sqlite"
-IMPORTED_FROM = "imported_from"  # key that only the record of a run made elsewhere has
-TRACING = "tracing"  # key that only the record of a run with KV events has
+IMPORTED_FROM = "imported_from"  # key of run.json, only in imported runs
+TRACING = "tracing"  # key of run.json, only in runs with KV events
 COMPLETE, FAILED = "complete", "failed"
 STATUSES = (COMPLETE, FAILED)
 
@@ -38,8 +40,8 @@ RUN_DONE = "run.done"
 ATTEMPT = "attempt"
 MEASURE_AGAIN = "measure-again"
 
-EXPERIMENT_FILE = "experiment.yaml"
-# Every file a run may leave and that run.json vouches for, in the order of results' layout.
+
+# The files of a run whose size and SHA-256 run.json records.
 RECORDED_FILES = (
     EXPERIMENT_FILE,
     *("workload.parquet", "requests.parquet", "steps.parquet"),
@@ -51,18 +53,18 @@ RECORDED_FILES = (
 
 
 def file_record(path: Path) -> dict[str, Any]:
-    """A file's size and SHA-256, as records hold them."""
+    """Size and SHA-256 of a file, as run.json and accounts record them."""
     return {"bytes": path.stat().st_size, "sha256": sha256_of(path)}
 
 
 def file_records(directory: Path) -> dict[str, dict[str, Any]]:
-    """Size and SHA-256 of every recorded file that is there."""
+    """Size and SHA-256 of each of RECORDED_FILES that exists in `directory`, by name."""
     present = [directory / name for name in RECORDED_FILES if (directory / name).exists()]
     return {path.name: file_record(path) for path in present}
 
 
 def file_problem(path: Path, record: dict[str, Any]) -> str | None:
-    """What is wrong with a recorded file, in one sentence; None if it is as recorded."""
+    """How a file differs from its record, in one sentence; None if it does not."""
     if not path.is_file():
         return f"{path}: missing, though it was recorded"
     found, size = path.stat().st_size, record["bytes"]
@@ -74,7 +76,7 @@ def file_problem(path: Path, record: dict[str, Any]) -> str | None:
 
 
 def file_problems(directory: Path, facts: dict[str, Any]) -> list[str]:
-    """What is wrong with the files that run.json (`facts`) records, a sentence each."""
+    """How the files that run.json (`facts`) records differ from their records, a sentence each."""
     return [
         c
         for name, record in facts["files"].items()
@@ -83,7 +85,7 @@ def file_problems(directory: Path, facts: dict[str, Any]) -> list[str]:
 
 
 def require_unchanged(directory: Path, facts: dict[str, Any], *names: str) -> None:
-    """Raise BadInput if one of these files is recorded and not as recorded."""
+    """Raise BadInput if one of these files has a record in run.json and differs from it."""
     for name in names:
         if name in facts["files"] and (
             complaint := file_problem(directory / name, facts["files"][name])
@@ -106,7 +108,7 @@ def read_run(directory: Path) -> dict[str, Any]:
 
 
 def run_sha256(directory: Path) -> str:
-    """SHA-256 of run.json: which measurement is here. BadInput if there is none."""
+    """SHA-256 of run.json, which identifies the measurement; BadInput if there is none."""
     path = directory / RUN_FILE
     if not path.is_file():
         raise BadInput(f"{path}: no such file; measure it with `kvscope run`")
@@ -114,7 +116,7 @@ def run_sha256(directory: Path) -> str:
 
 
 def is_complete(directory: Path, experiment_id: str) -> bool:
-    """Whether a run of this experiment is here, finished, with every file as recorded."""
+    """Whether the directory has a complete run of this experiment with unchanged files."""
     try:
         facts = read_run(directory)
     except BadInput:
@@ -130,7 +132,7 @@ def is_complete(directory: Path, experiment_id: str) -> bool:
 
 
 def begin_attempt(directory: Path) -> Path:
-    """An empty attempt/ in a run's directory, whatever an earlier attempt left."""
+    """Create an empty attempt/ in a run's directory, replacing an earlier attempt."""
     attempt = directory / ATTEMPT
     remove(attempt)
     make_directory(attempt)
@@ -138,17 +140,17 @@ def begin_attempt(directory: Path) -> Path:
 
 
 def log_path(directory: Path) -> Path:
-    """The log of the last measurement: of the attempt that is under way or failed, if any."""
+    """The path of the latest log: of an unfinished or failed attempt, else of the run in place."""
     attempted = directory / ATTEMPT / LOG_FILE
     return attempted if attempted.exists() else directory / LOG_FILE
 
 
 def settle(directory: Path) -> None:
-    """Move an attempt that ended into place, and keep run.done true. Safe to repeat.
+    """Move an attempt that ended into place, and update run.done. Safe to repeat.
 
-    A failed attempt stays in attempt/ if it would replace a complete run. A process killed while
-    files move leaves the rest to the next call: attempt/run.json goes last. run.done is there
-    if and only if the run is complete. The caller holds the supervisor's lock.
+    A failed attempt stays in attempt/ if it would replace a complete run. attempt/run.json is moved
+    last, so the next call finishes the work of a process that was killed while it moved files.
+    run.done exists if and only if the run is complete. The caller holds the supervisor's lock.
     """
     remove_temporaries(directory, RUN_DONE)
     attempt = directory / ATTEMPT
@@ -162,7 +164,7 @@ def settle(directory: Path) -> None:
 
 
 def is_settled(directory: Path) -> bool:
-    """Whether `settle` would change nothing, without a look at the recorded files."""
+    """Whether `settle` would change nothing; the recorded files are not read for this."""
     if (directory / ATTEMPT / RUN_FILE).exists():
         return False
     done = directory / RUN_DONE
@@ -172,7 +174,7 @@ def is_settled(directory: Path) -> bool:
 
 
 def _status(directory: Path) -> str | None:
-    """The status that run.json has; None if there is none that can be read."""
+    """The status in run.json; None if there is no readable run.json."""
     try:
         return str(read_run(directory)["status"])
     except BadInput:
@@ -196,7 +198,7 @@ def _move(attempt: Path, directory: Path) -> None:
         if (attempt / name).exists():
             _replace(attempt / name, directory / name)
         elif name not in new:
-            remove(directory / name)  # of the run before
+            remove(directory / name)  # from the previous run
     if (attempt / LOG_FILE).exists():
         _replace(attempt / LOG_FILE, directory / LOG_FILE)
     if complete:
@@ -213,13 +215,13 @@ def _replace(source: Path, target: Path) -> None:
 
 
 def request_again(directory: Path) -> None:
-    """Ask for a new measurement, which the next `kvscope run` makes, also of a finished run."""
+    """Request a new measurement: the next `kvscope run` measures again, even a finished run."""
     make_directory(directory)
     write_text_if_changed(directory / MEASURE_AGAIN, "")
 
 
 def withdraw_request(directory: Path) -> None:
-    """Do no longer ask for a new measurement; what a failed one left goes, too."""
+    """Withdraw the request for a new measurement, and remove a failed attempt at it."""
     if is_requested(directory):
         remove(directory / MEASURE_AGAIN)
         remove(directory / ATTEMPT)

@@ -1,4 +1,4 @@
-"""What `run.json` may hold: every reader relies on these types. docs/TRACE_SPEC.md has meanings."""
+"""The schema of `run.json`, on whose types every reader relies. docs/TRACE_SPEC.md has meanings."""
 
 from typing import Annotated, Any, Literal
 
@@ -9,7 +9,7 @@ VERSION = 1
 Whole = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 Real = Annotated[float, Field(allow_inf_nan=False)]
 Texts = list[str]
-# A name that is also the name of a directory or file: nothing in it leads elsewhere.
+# A name that is used as one component of a path: it has no separator.
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9._+-]*$", max_length=200)]
 
 
@@ -19,9 +19,15 @@ ABSENT: Any = None  # the default of a key that may be absent, but not null
 MEASURED = "measured"
 """The time_source of times by a real clock."""
 
+MODELED = "modeled"
+"""The time_source of times by a cost model."""
+
 
 class Record(BaseModel):
-    """Known keys have these types; more keys may come with later versions."""
+    """A group of keys: known keys have the declared types, unknown keys are kept.
+
+    Later versions may add keys.
+    """
 
     model_config = ConfigDict(extra="allow")
 
@@ -42,7 +48,7 @@ class RepeatRecord(Record):
 
 
 class StoppingRecord(Record):
-    """How many repeats were requested, and how well the throughput is known by them."""
+    """The requested repeats, and the half width of the throughput's interval that they reached."""
 
     min: Whole
     max: Whole
@@ -53,7 +59,7 @@ class StoppingRecord(Record):
 
 
 class DisturbanceRecord(Record):
-    """What else the machine did during a repeat."""
+    """Whether other work on the machine disturbed a repeat, and the reason."""
 
     repeat: Annotated[Whole, Field(lt=2**31)]
     disturbed: bool
@@ -69,7 +75,7 @@ class ClockRecord(Record):
 
 
 class ProfilerRecord(Record):
-    """The profiler that was wanted, and the one that was used."""
+    """The requested profiler, and the one that was used."""
 
     used: str
     requested: str | None = None
@@ -96,7 +102,7 @@ class HardwareRecord(Record):
 
 
 class WarmUpRecord(Record):
-    """What ran before the measured part."""
+    """The warm-up: its forward passes, and the shape classes that it did not cover."""
 
     passes: Whole = 0
     uncovered_classes: Texts = []
@@ -111,7 +117,7 @@ class LeakRecord(Record):
 
 
 class ComparisonRecord(Record):
-    """Results of the warm-up that were held against a plain recomputation."""
+    """How many results of the warm-up were compared with a reference, and how many differ."""
 
     compared: Whole = 0
     differing: Whole = 0
@@ -119,7 +125,7 @@ class ComparisonRecord(Record):
 
 
 class EngineRecord(Record):
-    """The cache as the engine made it."""
+    """The engine: its KV cache as allocated, and the checks of its warm-up."""
 
     kv_blocks_total: Whole | None = None
     block_size: Annotated[Whole, Field(lt=2**31)] = 0
@@ -127,6 +133,7 @@ class EngineRecord(Record):
     layers: Annotated[Whole, Field(lt=2**31)] | None = None
     device: str | None = None
     copies_awaited: bool = False
+    computes: bool = True
     leaked_blocks: list[LeakRecord] = []
     reference_checks: ComparisonRecord = ABSENT
     swap_checks: ComparisonRecord = ABSENT
@@ -140,7 +147,7 @@ class TraceClockRecord(Record):
 
 
 class TracingRecord(Record):
-    """What was traced of the accesses to the KV cache."""
+    """The tracing of KV events: sampling, clock, and counts."""
 
     name: str
     step_stride: Annotated[Whole, Field(ge=1)] = 1
@@ -159,7 +166,7 @@ class ImportedFileRecord(Record):
 
 
 class ImportRecord(Record):
-    """Where an imported run comes from."""
+    """The origin of an imported run: kind, series, and published files."""
 
     kind: str
     series: str | None = None
@@ -191,7 +198,7 @@ class RunRecord(Record):
 
 
 def schema_problem(facts: Any) -> str | None:
-    """What is wrong with the contents of run.json, in words; None if nothing is."""
+    """The first problem of the contents of run.json, in words; None if they are valid."""
     if not isinstance(facts, dict):
         return f"must be one JSON object, not {type(facts).__name__}"
     if facts.get("schema") != VERSION:

@@ -1,10 +1,9 @@
-"""Shape classes of forward passes, and passes that took far longer than others of their class.
+"""Shape classes of forward passes, and stalls: passes much longer than others of their class.
 
-A pass's class is what its duration should depend on: how many tokens it prefills, how many
-requests it decodes and how much context it attends to, each rounded to a power of two. The
-classes serve twice: warm-up must have met every class that is measured, and a stall is a pass
-far beyond its class. Passes that preempt or resume do more than their shape tells (they may copy
-blocks), so a stall is looked for among their own kind.
+The shape class is what the duration of a pass should depend on: the tokens that it prefills, the
+requests that it decodes, and the tokens in the cache, each rounded to a power of two. Warm-up must
+cover every class that is measured. A pass that preempts or resumes may also copy blocks, so it is
+compared only with passes that do the same.
 """
 
 import numpy as np
@@ -16,7 +15,7 @@ from kvscope.arraytypes import Bools, Int64s
 STALL_RATIO = 3.0
 # … and the median by this many (robust) standard deviations.
 STALL_DEVIATIONS = 10.0
-# A class of fewer passes than this has no reliable median; it is compared with none.
+# A class of fewer passes has no reliable median, and no stalls.
 MINIMUM_CLASS = 5
 # Standard deviation of a normal distribution / its median absolute deviation.
 MAD_TO_SIGMA = 1.4826
@@ -45,27 +44,27 @@ def shape_classes(steps: pd.DataFrame) -> pd.Series:
 
 
 def uncovered_classes(measured: pd.DataFrame, warm_up: pd.DataFrame) -> list[str]:
-    """Shape classes of the measured passes that no warm-up pass had, sorted."""
+    """Shape classes of measured passes that no pass of the warm-up had, sorted."""
     return sorted(set(shape_classes(measured)) - set(shape_classes(warm_up)))
 
 
 def comparison_keys(steps: pd.DataFrame) -> list[pd.Series]:
-    """What a pass is compared by: its shape class, whether it preempts, whether it resumes."""
+    """The keys that passes are grouped by: shape class, whether it preempts or resumes."""
     return [shape_classes(steps), steps["preempted_requests"] > 0, steps["resumed_requests"] > 0]
 
 
 def usual_s(steps: pd.DataFrame) -> pd.Series:
-    """What each pass usually takes: the median of its kind, in seconds.
+    """The usual duration of each pass: the median of its group (`comparison_keys`), in seconds.
 
-    `steps` are all repeats together: against its own passes alone, a repeat that is slow as a
-    whole would look as usual.
+    `steps` holds the passes of all repeats: compared with its own passes only, a repeat that is
+    slow throughout would look normal.
     """
     usual: pd.Series = steps["duration_s"].groupby(comparison_keys(steps)).transform("median")
     return usual
 
 
 def find_stalls(steps: pd.DataFrame) -> Bools:
-    """Which passes of a `steps` table (all repeats together) are stalls."""
+    """Whether each pass of a `steps` table of all repeats is a stall: a boolean array."""
     if steps.empty:
         return np.zeros(0, dtype=bool)
     duration, usual, kind = steps["duration_s"], usual_s(steps), comparison_keys(steps)

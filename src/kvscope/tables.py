@@ -1,7 +1,7 @@
-"""The schema of every table: names, types, units and meaning; and the one way to write a table.
+"""The schema of every table (names, types, units, meaning), and functions to read and write tables.
 
-`docs/TRACE_SPEC.md` is the same in prose. A column keeps its name, unit and meaning; a change
-that breaks a reader raises SCHEMA_VERSION.
+The tables of `docs/TRACE_SPEC.md` are generated from this module. A column keeps its name, unit and
+meaning; a change that breaks a reader increments SCHEMA_VERSION.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """One table: its name, what a row is, and its columns in order."""
+    """One table: its name, the meaning of a row, and its columns in order."""
 
     name: str
     row: str
@@ -53,7 +53,7 @@ class Table:
 
     @property
     def file(self) -> str:
-        """The name of its file."""
+        """The table's file name."""
         return f"{self.name}.parquet"
 
     @property
@@ -62,7 +62,7 @@ class Table:
         return [c.name for c in self.columns]
 
     def empty(self) -> pd.DataFrame:
-        """A data frame of no rows with this table's columns and types."""
+        """A DataFrame without rows, with this table's columns and types."""
         frame: pd.DataFrame = self.schema.empty_table().to_pandas()
         return frame
 
@@ -71,7 +71,7 @@ _REPEAT = Column("repeat", I32, "repeat of the measured part, from 0; warm-up is
 _STEP = Column("step", I32, "forward pass within the repeat, from 0")
 _REQUEST = Column("request_id", TEXT, "request, as numbered by the workload from 0")
 _SOURCE = Column(
-    "time_source", TEXT, "'measured'; 'modeled' by a cost model; 'published' by somebody else"
+    "time_source", TEXT, "'measured'; 'modeled' by a cost model; 'published' by other authors"
 )
 _RECOMPUTED = Column("recomputed_tokens", I32, "of these, tokens computed before and lost since")
 _SINCE = "seconds since the repeat's start, host monotonic clock"
@@ -79,7 +79,7 @@ _NSYS = "nanoseconds since the capture's start, Nsight Systems' clock"
 
 WORKLOAD = Table(
     "workload",
-    "one request, as asked",
+    "one request of the workload",
     (
         _REQUEST,
         Column("arrival_s", F64, "when the request is due at the engine, " + _SINCE),
@@ -98,13 +98,13 @@ REQUESTS = Table(
         Column("arrival_s", F64, "when the request is due at the engine, " + _SINCE),
         Column("prompt_tokens", I32, "length of the prompt"),
         Column("output_tokens", I32, "tokens generated"),
-        Column("aborted", BOOL, "it was given up before its last token"),
+        Column("aborted", BOOL, "it was aborted before its last token"),
         Column("first_scheduled_s", F64, "start of its first forward pass, " + _SINCE),
         Column("first_token_s", F64, "end of the pass that gave its first token, " + _SINCE),
         Column(
             "finished_s",
             F64,
-            "end of the pass that gave its last token, or when it was given up, " + _SINCE,
+            "end of the pass that gave its last token, or when it was aborted, " + _SINCE,
         ),
         Column("preemptions", I32, "times it was preempted, as vLLM counts"),
         Column("output_sha256", TEXT, "SHA-256 of its output token ids as little-endian int32"),
@@ -337,7 +337,7 @@ KV_KERNELS = Table(
         Column("kernel", TEXT, "'write' (of the new tokens' K and V) or 'attention' (reads them)"),
         Column("start_ns", I64, "nanoseconds since the run's start, host monotonic clock"),
         Column("end_ns", I64, "as start_ns"),
-        Column("expected_events", I64, "events that the batch owes, by its lengths alone"),
+        Column("expected_events", I64, "events that the batch must cause, from its lengths alone"),
         Column("events", I64, "events recorded"),
         Column("dropped_events", I64, "events counted but not recorded: the buffer was full"),
         Column("residual_ns", I64, "farthest an event lies outside of the kernel; 0 if none does"),
@@ -355,14 +355,14 @@ METRICS = Table(
         Column("ci_high", F64, "95 % confidence interval, upper end"),
         Column("unit", TEXT, "unit of value"),
         Column("repeats_valid", I32, "repeats that entered the estimate"),
-        Column("valid", BOOL, "whether the experiment may be believed"),
-        Column("reasons", TEXT, "why not, by name, joined by ';'"),
+        Column("valid", BOOL, "whether the experiment is valid"),
+        Column("reasons", TEXT, "names of the reasons why it is not, joined by ';'"),
         _SOURCE,
         Column("run_sha256", TEXT, "SHA-256 of the run.json they were computed from"),
     ),
 )
 
-# What a run records of itself, and what is collected of its traces.
+# Tables that a run records itself, and tables that `collect` writes.
 HOST_TABLES = (WORKLOAD, REQUESTS, STEPS, BATCH, PREEMPTIONS, LAYERS)
 NSYS_TABLES = (NVTX_RANGES, CUDA_API, GPU_KERNELS, GPU_MEMCPYS)
 KV_TABLES = (KV_EVENTS, KV_KERNELS)
@@ -372,7 +372,7 @@ TABLES: dict[str, Table] = {
 
 
 def to_arrow(table: Table, frame: pd.DataFrame) -> pa.Table:
-    """The frame as an Arrow table of exactly this schema, extra columns refused."""
+    """Convert a DataFrame to an Arrow table of this schema; ValueError for unknown columns."""
     extra = set(frame.columns) - set(table.names)
     if extra:
         raise ValueError(f"table {table.name} has no column {sorted(extra)}")
@@ -380,16 +380,16 @@ def to_arrow(table: Table, frame: pd.DataFrame) -> pa.Table:
 
 
 def write(table: Table, frame: pd.DataFrame | pa.Table, path: Path) -> None:
-    """Write a frame as Parquet with the table's schema, atomically."""
+    """Write a DataFrame or Arrow table as Parquet with the table's schema, atomically."""
     arrow = frame if isinstance(frame, pa.Table) else to_arrow(table, frame)
     with atomic_path(path) as temporary:
         pq.write_table(arrow.cast(table.schema), temporary, compression="zstd")
 
 
 def read(table: Table, path: Path, columns: list[str] | None = None, **kwargs: Any) -> pd.DataFrame:
-    """Read a Parquet file that must have the table's schema.
+    """Read a Parquet file that must have the table's schema, or some columns of it.
 
-    Raises BadInput that names the file if it is absent, damaged or of another schema.
+    BadInput names the file if it is missing, damaged or of another schema.
     """
     complaint = check_file(table, path)
     if complaint:
@@ -402,7 +402,7 @@ def read(table: Table, path: Path, columns: list[str] | None = None, **kwargs: A
 
 
 def check_file(table: Table, path: Path) -> str | None:
-    """Say in one sentence what is wrong with the schema of a table's file, or None."""
+    """The problem with the schema of a table's file in one sentence; None if it is correct."""
     try:
         open_file(path).close()
         with _reading(path), pq.ParquetFile(path) as file:
@@ -428,7 +428,7 @@ def check_file(table: Table, path: Path) -> str | None:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Whatever a damaged file makes Arrow raise, as BadInput."""
+    """Convert the errors that Arrow raises for a damaged file to BadInput."""
     try:
         yield
     except (pa.ArrowException, OSError, ValueError, KeyError, MemoryError) as error:

@@ -1,4 +1,4 @@
-"""What the Snakefile asks: its options, its plan, and what is to be measured again."""
+"""The functions that the Snakefile calls: options, plan, and which outputs to remake."""
 
 import shlex
 from collections.abc import Iterable, Mapping
@@ -18,11 +18,12 @@ DEFAULT_STUDY = "quickstart"
 OPTIONS = ("study", "overrides", "remeasure")
 INVALID, ALL, NONE = "invalid", "all", "none"
 RULE = "run_experiment"  # the rule that measures
+LEAST_IN_BATCH = 10  # fewer modeled experiments are not worth another import of vLLM
 
 
 @dataclass(frozen=True)
 class Options:
-    """What `--config` may say: a study, overrides on it, and what to measure again."""
+    """The options of `--config`: a study, overrides of it, and what to measure again."""
 
     study: str | None
     overrides: tuple[str, ...] = ()
@@ -30,10 +31,10 @@ class Options:
 
 
 def options(config: Mapping[str, Any]) -> Options:
-    """The options of `snakemake --config`; BadInput for a key or a value that is not one.
+    """Parse `snakemake --config`; BadInput for an unknown key or value.
 
-    Overrides are words in Hydra's grammar, as `kvscope plan` takes them. Without a study they vary
-    the defaults; without both, the study is the quickstart.
+    Overrides are in Hydra's grammar, as for `kvscope plan`. Without a study they vary the defaults;
+    without both, the study is the quickstart.
     """
     for key in config:
         if key not in OPTIONS:
@@ -69,15 +70,41 @@ def _words(value: Any) -> list[str]:
 
 
 def plan(given: Options, config_dir: Path, results: Path) -> dict[str, Any]:
-    """The study's manifest, made if need be; what a killed process left is put in order first."""
+    """The study's manifest, planned again if its inputs changed.
+
+    The directories of its runs are settled first, in case a process was killed there.
+    """
     found = manifest.plan_if_changed(given.study, config_dir, results, given.overrides)
     for directory in _directories(found, results):
         settle_if_free(directory)
+    withdraw_batches(found, results)
     return found
 
 
+def batches(found: Mapping[str, Any], cores: int) -> list[list[str]]:
+    """The modeled experiments of a plan, in as many parts as there are cores, of like duration.
+
+    None where there is but one such experiment: it is run as any other.
+    """
+    needs = {e["id"]: e["resources"] for e in found["experiments"] if e["resources"]["batch"]}
+    if len(needs) < 2:
+        return []
+    longest_first = sorted(needs, key=lambda i: (-needs[i]["walltime_s"], i))
+    parts = min(cores, max(1, len(needs) // LEAST_IN_BATCH))
+    return [longest_first[part::parts] for part in range(parts)]
+
+
+def withdraw_batches(found: Mapping[str, Any], results: Path) -> None:
+    """Have the batches of a plan made again if an experiment of theirs lacks its metrics."""
+    needs = [e["id"] for e in found["experiments"] if e["resources"]["batch"]]
+    done = results / layout.STUDIES / found["study"]
+    if any(not (results / layout.TABLES / i / ANALYSED).exists() for i in needs):
+        for marker in done.glob("batch-*.done"):
+            marker.unlink()
+
+
 def settle_if_free(directory: Path) -> None:
-    """Settle a run's directory, unless there is nothing to settle or a process is at work there."""
+    """Settle a run's directory, unless it is settled or a supervisor holds its lock."""
     if not runfile.is_settled(directory):
         with hold_lock_if_free(directory, SUPERVISOR_LOCK) as free:
             if free:
@@ -85,15 +112,15 @@ def settle_if_free(directory: Path) -> None:
 
 
 def read_plan(given: Options, results: Path) -> dict[str, Any]:
-    """The manifest that the main process made."""
+    """Read the manifest that Snakemake's main process wrote; for its subprocesses."""
     return manifest.read(manifest.name_of(given.study, given.overrides), results)
 
 
 def settings_of(experiment_id: str, given: Options, results: Path, dag: Any) -> str:
-    """What an experiment is measured with, for every target that is made of its measurement.
+    """The path of an experiment's settings: the input of the rule that measures it.
 
-    Makes Snakemake force, as by its -R, what is to be made again of the experiment although it, or
-    what depends on it, is there.
+    As a side effect it forces, like Snakemake's -R, the outputs of the experiment that exist but
+    must be remade.
     """
     path = manifest.experiment_path(experiment_id, results)
     if not dag.workflow.is_main_process:
@@ -107,17 +134,16 @@ def settings_of(experiment_id: str, given: Options, results: Path, dag: Any) -> 
 
 
 def outputs_to_remake(directory: Path, remeasure: str | None) -> set[str]:
-    """The outputs of one experiment that are to be made again."""
+    """The outputs of one experiment that must be remade."""
     outdated = _first_outdated(directory)
     again = [directory / RUN_DONE] if _must_measure(directory, remeasure) else []
     return {str(path) for path in (outdated, *again) if path}
 
 
 def _must_measure(directory: Path, remeasure: str | None) -> bool:
-    """Whether to measure again: by `remeasure`, or requested before and not done since.
+    """Whether to measure again, because of `remeasure` or of an earlier request.
 
-    A request stands until there is a new measurement, so that an interrupted call is resumed by
-    the next one.
+    A request remains until there is a new measurement, so the next call resumes an interrupted one.
     """
     if remeasure == NONE:
         return False
@@ -127,10 +153,10 @@ def _must_measure(directory: Path, remeasure: str | None) -> bool:
 
 
 def _first_outdated(directory: Path) -> Path | None:
-    """The first product of an experiment that is not of its last measurement; None if all are.
+    """The first output of an experiment not made from its last measurement; None if all are.
 
-    Snakemake does not look for files that are missing between files that are there: when a job
-    failed, its outputs are gone and those that were made from them before are still there.
+    Snakemake does not notice a missing intermediate file when its dependents exist: a failed job's
+    outputs are removed, but older files that were made from them remain.
     """
     tables = layout.tables_directory(directory)
     if not (directory / RUN_DONE).exists():
@@ -144,7 +170,7 @@ def _first_outdated(directory: Path) -> Path | None:
 def is_invalid(directory: Path) -> bool:
     """Whether the run in a directory was analysed and is not valid, or its records are damaged."""
     if not (directory / RUN_DONE).exists():
-        return False  # it is measured anyway
+        return False  # it is measured in any case
     try:
         if runfile.file_problems(directory, runfile.read_run(directory)):
             return True
@@ -153,14 +179,14 @@ def is_invalid(directory: Path) -> bool:
     try:
         account = accounts.read(layout.tables_directory(directory), ANALYSED, directory)
     except BadInput:
-        return False  # without an account of this measurement it is analysed anyway
+        return False  # without an account of this measurement it is analysed in any case
     return account.get("valid") is False
 
 
 def request_forced(dag: Any, given: Options, results: Path) -> None:
-    """Request a new measurement of every experiment whose RULE is forced: by -F, -R or remeasure.
+    """Request a new measurement of every experiment whose RULE the user forced: -F, -R, remeasure.
 
-    Snakemake forces the jobs of a killed call, too; what these had finished is kept.
+    Snakemake also forces the incomplete jobs of a killed call; finished runs of these are kept.
     """
     settings = dag.workflow.dag_settings
     named = {*settings.forcerun, *(settings.targets if settings.forcetargets else ())}

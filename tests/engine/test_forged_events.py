@@ -9,9 +9,9 @@ import numpy as np
 import orjson
 import pytest
 
-from kvscope.collect.kv.flushes import Flush, parse
-from kvscope.collect.kv.zstd_lines import lines
-from kvscope.collect.oracles.judge import Judge, judged
+from kvscope.collect.kv.flushes import Flush, parse_flush
+from kvscope.collect.kv.zstd_lines import read_lines
+from kvscope.collect.oracles.judge import Judge, judge_flushes
 from kvscope.collect.oracles.registry import verdicts
 from kvscope.events import K_READ, K_WRITE, V_READ, V_WRITE
 from kvscope.oracle import HELD
@@ -30,7 +30,7 @@ class Trace:
 
     def __init__(self, directory: Path) -> None:
         self.run = Run(directory)
-        self.raw = [orjson.loads(line) for line in lines(directory / KERNEL_EVENTS)]
+        self.raw = [orjson.loads(line) for line in read_lines(directory / KERNEL_EVENTS)]
         self.flushes = [parsed(found) for found in self.raw]
 
     def at(self, step: int, layer: int) -> int:
@@ -41,12 +41,12 @@ class Trace:
         """The oracles that the run violates with these flushes in place of its own; None: lost."""
         instead = {place: found and parsed(found) for place, found in forged.items()}
         flushes = [instead.get(place, flush) for place, flush in enumerate(self.flushes)]
-        verdict = judged([flush for flush in flushes if flush], Judge.of_run(self.run))
+        verdict = judge_flushes([flush for flush in flushes if flush], Judge.of_run(self.run))
         return {name for name, found in verdict.items() if found["violations"]}
 
 
 def parsed(found: Found) -> Flush:
-    return parse(orjson.dumps(found), Path(KERNEL_EVENTS), 1)
+    return parse_flush(orjson.dumps(found), Path(KERNEL_EVENTS), 1)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def trace(run: Runner) -> Trace:
 
 
 def test_every_oracle_applies_to_a_traced_run_and_holds(trace: Trace):
-    verdict = judged(trace.flushes, Judge.of_run(trace.run))
+    verdict = judge_flushes(trace.flushes, Judge.of_run(trace.run))
     assert {found.name: found.first for found in verdicts(verdict) if found.state != HELD} == {}
     assert verdict["blocks_moved"]["looked"] == len(trace.flushes)
 

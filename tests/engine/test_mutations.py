@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 
 from kvscope.collect.kv.clock import Clock
-from kvscope.collect.kv.flushes import parse
+from kvscope.collect.kv.flushes import parse_flush
 from kvscope.collect.oracles.judge import Judge
 from kvscope.collect.oracles.run_facts import LayerTimes, RunFacts
 from kvscope.collect.oracles.schedule import Schedule
@@ -74,7 +74,7 @@ def traced(directory: Path, faults: tuple[Fault, ...] = (), buffer_events: int =
     for traced_pass in tracer.passes:
         batch = batch_of(cases[traced_pass.step], traced_pass.step)
         for flush in events.flushes(tracer, traced_pass, batch):
-            judge.look(parse(writer.dumps(flush, option=OPTIONS), Path("events"), 1))
+            judge.add(parse_flush(writer.dumps(flush, option=OPTIONS), Path("events"), 1))
     tracer.close()
     return judge
 
@@ -126,7 +126,7 @@ def scheduled(cases: list[Case]) -> pd.DataFrame:
 
 
 def violated(judge: Judge) -> set[str]:
-    return {name for name, found in judge.verdict().items() if found["violations"]}
+    return {name for name, found in judge.account().items() if found["violations"]}
 
 
 def test_without_a_fault_nothing_is_found(tmp_path: Path):

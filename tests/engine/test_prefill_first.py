@@ -36,12 +36,13 @@ class Seen:
         )
 
 
-def scheduler(running: int, waiting: str, swapped: str = "") -> Any:
+def scheduler(running: int, waiting: str, swapped: str = "", room: bool = True) -> Any:
     """A scheduler with so many running requests, and waiting ones of one letter each."""
     made: Any = object.__new__(RecordingScheduler)
     made.running = [request(f"r{n}") for n in range(running)]
     made.waiting = GatedQueue(request(name) for name in waiting)
     made.max_num_active_reqs, made._pool = LIMIT, [*swapped]
+    made.has_room = lambda request: room
     made.finished_req_ids, made.reset_preempted_req_ids = set(), set()
     return made
 
@@ -62,6 +63,14 @@ def test_waiting_prompts_make_a_pass_of_their_own(running: int):
     assert [one.request_id for one in made.running[running:]] == ["a"]
     assert made.running[:running] == before
     assert made.max_num_active_reqs == LIMIT
+
+
+def test_vllm_is_not_shown_a_prompt_that_it_would_refuse():
+    seen = Seen(3)
+    made = scheduler(3, "ab", room=False)
+    fill(made, seen)
+    assert seen.runs == [(made.running, True)]
+    assert seen.waits == [False]
 
 
 def test_the_running_requests_decode_where_no_prompt_fits():

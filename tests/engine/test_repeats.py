@@ -3,7 +3,7 @@
 import pytest
 
 from kvscope.analyse.metrics import BY_NAME
-from kvscope.analyse.precision import imprecise
+from kvscope.analyse.precision import check_precision
 from kvscope.interval import half_width_share
 
 from .conftest import AMPLE, Run, Runner
@@ -37,16 +37,16 @@ def test_it_ends_when_the_throughput_is_known_of_undisturbed_repeats(run: Runner
     ended = next((n for n in (2, 3) if disturbed[:n].count(False) == 2), 4)
     assert made.facts["repeats"]["measured"] == ended
     assert made.facts["repeats"]["reached"] is True
-    assert imprecise(made.records) == []
+    assert check_precision(made.records) == []
 
 
 def test_it_says_that_the_throughput_is_not_known_after_the_most_repeats(run: Runner):
     made = run(*IMPOSSIBLE)
     assert made.facts["repeats"]["measured"] == 3
     assert made.facts["repeats"]["reached"] is False
-    (reason,) = imprecise(made.records)
+    (reason,) = check_precision(made.records)
     assert reason.name == "not_precise"
-    assert "asked, after 3 repeats" in reason.detail
+    assert "requested, after 3 repeats" in reason.detail
 
 
 @pytest.mark.parametrize("case", [EASY, IMPOSSIBLE], ids=["easy", "never"])

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kvscope.collect.kv.clock import Clock
-from kvscope.collect.kv.flushes import parse
+from kvscope.collect.kv.flushes import parse_flush
 from kvscope.collect.oracles.judge import Judge
 from kvscope.collect.oracles.run_facts import RunFacts
 from kvscope.run.environment import REQUIRED
@@ -85,8 +85,8 @@ def test_no_oracle_is_violated(run: dict):
     for step, one in enumerate(run["passes"]):
         for layer, recorded in one["layers"].items():
             head = head_of(one["rows"], run["tile_tokens"]) | {"step": step, "layer": int(layer)}
-            judge.look(parse(json.dumps(head | recorded).encode(), Path("events"), 1))
-    assert not [name for name, found in judge.verdict().items() if found["violations"]]
+            judge.add(parse_flush(json.dumps(head | recorded).encode(), Path("events"), 1))
+    assert not [name for name, found in judge.account().items() if found["violations"]]
 
 
 def head_of(rows: list[dict], tile: int) -> dict:

@@ -427,7 +427,10 @@ def write_study(
                 "label": fake.label,
                 "grid": "fake",
                 "varied": {key: fake.varied.get(key) for key in keys},
-                "resources": {"threads": 1, "memory_mib": 1, "gpus": 0, "walltime_s": 1},
+                "resources": {
+                    **{"threads": 1, "memory_mib": 1, "gpus": 0, "batch": 0},
+                    "walltime_s": 1,
+                },
             }
             for fake in fakes
         ],

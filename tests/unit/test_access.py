@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvscope import tables
-from kvscope.analyse.access import Trace, covered_ns, trace_of
+from kvscope.analyse.access import KvTrace, covered_ns, find_trace
 from kvscope.analyse.access_metrics import METRICS
 from kvscope.analyse.events import Events, phases_of, read_events, traced_parts
 from kvscope.analyse.reuse import Reuses, bursts_of, distinct_between, keys, reuses_of
@@ -55,13 +55,13 @@ def write(path, rows):
     frame = rows if isinstance(rows, pd.DataFrame) else pd.DataFrame(rows)
     frame = frame.reindex(columns=tables.KV_EVENTS.names)
     tables.write(tables.KV_EVENTS, frame, path / "kv_events.parquet")
-    return Trace(path / "kv_events.parquet", block_bytes=256)
+    return KvTrace(path / "kv_events.parquet", block_bytes=256)
 
 
 NOBODY = tables.PREEMPTIONS.empty()
 
 
-def reuses(trace: Trace) -> Reuses:
+def reuses(trace: KvTrace) -> Reuses:
     return reuses_of(trace.bursts(read_events(trace.path, trace.repeat)))
 
 
@@ -304,9 +304,9 @@ def test_a_sample_of_passes_or_layers_does_not_change_what_it_tells(tmp_path):
 
 def test_a_run_that_was_not_traced_has_no_trace(tmp_path):
     write_run(tmp_path, {"experiment_id": "x", "status": "complete", "files": {}})
-    assert trace_of(tmp_path, read_run(tmp_path)) is None
+    assert find_trace(tmp_path, read_run(tmp_path)) is None
     tables.write(tables.KV_EVENTS, tables.KV_EVENTS.empty(), tmp_path / "kv_events.parquet")
-    assert trace_of(tmp_path, read_run(tmp_path)) is None
+    assert find_trace(tmp_path, read_run(tmp_path)) is None
 
 
 def test_a_repeat_without_events_has_no_value(tmp_path):
@@ -316,8 +316,8 @@ def test_a_repeat_without_events_has_no_value(tmp_path):
 
 def test_a_traced_run_that_was_not_collected_names_the_command(tmp_path):
     facts = {"status": "complete", "tracing": {"name": "full"}, "engine": {}}
-    assert trace_of(tmp_path, facts | {"status": "failed"}) is None
-    trace = trace_of(tmp_path, facts)
+    assert find_trace(tmp_path, facts | {"status": "failed"}) is None
+    trace = find_trace(tmp_path, facts)
     with pytest.raises(BadInput, match=r"kv_events\.parquet: no such file; .*kvscope collect"):
         trace.metric("kv_lag_p50_s", PASSES)
 

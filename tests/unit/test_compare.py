@@ -13,12 +13,12 @@ from kvscope import tables
 from kvscope.analyse.statistics import Estimate, estimate
 from kvscope.analyse.study_metrics import (
     STUDY_METRICS,
-    Analysed,
-    amples,
-    bandwidth,
-    cost_of_one,
+    ExperimentMetrics,
+    add_study_metrics,
+    cost_per_preemption,
     difference,
-    with_study_metrics,
+    find_ample_partners,
+    swap_bandwidth,
 )
 
 NUMBERS = st.lists(st.floats(min_value=-100, max_value=100), min_size=2, max_size=12)
@@ -46,7 +46,7 @@ def experiment(cache=None, overflow=None, valid=True, reasons="", seed=1, **metr
         time_source="measured",
         run_sha256="0" * 64,
     )[tables.METRICS.names]
-    return Analysed(settings, frame.set_index("metric", drop=False))
+    return ExperimentMetrics(settings, frame.set_index("metric", drop=False))
 
 
 SCARCE = experiment(preemptions=[3, 3, 3], makespan_s=[5.0, 5.2, 5.1])
@@ -76,12 +76,12 @@ def test_a_difference_has_no_interval_where_one_side_ran_once():
 
 
 def test_an_experiment_that_preempts_is_set_beside_the_same_one_with_room():
-    assert amples([SCARCE, AMPLE]) == [AMPLE, None]
+    assert find_ample_partners([SCARCE, AMPLE]) == [AMPLE, None]
 
 
 def test_the_overflow_policy_of_the_one_with_room_is_no_matter_for_it_does_nothing():
     swapping = experiment(overflow={"name": "swap", "host_gib": 1.0}, preemptions=[3, 3])
-    assert amples([swapping, AMPLE]) == [AMPLE, None]
+    assert find_ample_partners([swapping, AMPLE]) == [AMPLE, None]
 
 
 @pytest.mark.parametrize(
@@ -96,26 +96,26 @@ def test_the_overflow_policy_of_the_one_with_room_is_no_matter_for_it_does_nothi
     ids=["other seed", "other block size", "other layout", "preempts once", "not known"],
 )
 def test_nothing_else_may_differ_and_it_must_never_preempt(other):
-    assert amples([SCARCE, other]) == [None, None]
+    assert find_ample_partners([SCARCE, other]) == [None, None]
 
 
 def test_experiments_that_gave_requests_up_did_other_work():
     gave_up = {"aborted_requests": [0, 1]}
     scarce = experiment(preemptions=[3, 3, 3], makespan_s=[5.0, 5.2, 5.1], **gave_up)
     ample = experiment({"gib": 2.0}, preemptions=[0, 0, 0], makespan_s=[4.0, 4.1, 3.9], **gave_up)
-    assert amples([scarce, AMPLE]) == [None, None]
-    assert amples([SCARCE, ample]) == [None, None]
+    assert find_ample_partners([scarce, AMPLE]) == [None, None]
+    assert find_ample_partners([SCARCE, ample]) == [None, None]
 
 
 def test_of_several_with_room_the_emptiest_is_the_one():
     fuller = experiment({"blocks": 99}, preemptions=[0], kv_block_utilization_peak=[0.9])
     emptier = experiment({"blocks": 999}, preemptions=[0], kv_block_utilization_peak=[0.1])
-    assert amples([fuller, SCARCE, emptier])[1] is emptier
+    assert find_ample_partners([fuller, SCARCE, emptier])[1] is emptier
 
 
 def test_experiments_whose_settings_are_not_known_are_compared_with_none():
-    unknown = [Analysed({}, one.metrics) for one in (SCARCE, AMPLE)]
-    assert amples(unknown) == [None, None]
+    unknown = [ExperimentMetrics({}, one.metrics) for one in (SCARCE, AMPLE)]
+    assert find_ample_partners(unknown) == [None, None]
 
 
 def value_of(frame, metric):
@@ -124,7 +124,7 @@ def value_of(frame, metric):
 
 
 def test_the_metrics_are_added_with_their_units_and_as_the_table_asks():
-    scarce, ample = with_study_metrics([SCARCE, AMPLE])
+    scarce, ample = add_study_metrics([SCARCE, AMPLE])
     tables.to_arrow(tables.METRICS, scarce)
     assert list(scarce.index[-3:]) == [metric.name for metric in STUDY_METRICS]
     assert list(scarce["unit"][-3:]) == [metric.unit for metric in STUDY_METRICS]
@@ -138,7 +138,7 @@ def test_a_difference_is_to_be_believed_if_both_sides_are():
     doubtful = experiment(
         {"gib": 2.0}, preemptions=[0, 0], makespan_s=[4.0, 4.1], valid=False, reasons="stalled"
     )
-    found, _ = with_study_metrics([SCARCE, doubtful])
+    found, _ = add_study_metrics([SCARCE, doubtful])
     assert not found.at["makespan_beyond_ample_s", "valid"]
     assert found.at["makespan_beyond_ample_s", "reasons"] == "stalled"
     assert found.at["makespan_s", "valid"]
@@ -146,19 +146,23 @@ def test_a_difference_is_to_be_believed_if_both_sides_are():
 
 def test_the_cost_of_one_preemption_is_the_net_overhead_shared_by_all():
     overhead = [4.0, 5.0, 6.0]
-    found = cost_of_one(experiment(preemptions=[10, 10, 10], resume_overhead_net_s=overhead))
+    found = cost_per_preemption(
+        experiment(preemptions=[10, 10, 10], resume_overhead_net_s=overhead)
+    )
     each = estimate([value / 10 for value in overhead])
     assert (found.value, found.low, found.high) == pytest.approx((each.value, each.low, each.high))
 
 
 def test_it_has_no_interval_if_repeats_preempt_differently_often():
-    found = cost_of_one(experiment(preemptions=[10, 12], resume_overhead_net_s=[4.0, 5.0]))
+    found = cost_per_preemption(experiment(preemptions=[10, 12], resume_overhead_net_s=[4.0, 5.0]))
     assert found.value == pytest.approx(4.5 / 11)
     assert math.isnan(found.low)
 
 
 def test_without_preemptions_there_is_no_cost_of_one():
-    assert math.isnan(cost_of_one(experiment(preemptions=[0], resume_overhead_net_s=[0.0])).value)
+    assert math.isnan(
+        cost_per_preemption(experiment(preemptions=[0], resume_overhead_net_s=[0.0])).value
+    )
 
 
 TIMES = st.lists(st.floats(min_value=1.0, max_value=1.2), min_size=3, max_size=3)
@@ -166,7 +170,7 @@ TIMES = st.lists(st.floats(min_value=1.0, max_value=1.2), min_size=3, max_size=3
 
 @given(TIMES, TIMES)
 def test_the_bandwidth_is_bytes_over_seconds_and_its_interval_covers_that_of_their_sum(out, back):
-    found = bandwidth(experiment(swapped_bytes=[8e9] * 3, swap_out_s=out, swap_in_s=back))
+    found = swap_bandwidth(experiment(swapped_bytes=[8e9] * 3, swap_out_s=out, swap_in_s=back))
     time = estimate([a + b for a, b in zip(out, back, strict=True)])
     assume(time.low > 0.1)
     assert found.value == pytest.approx(8e9 / time.value)
@@ -175,5 +179,5 @@ def test_the_bandwidth_is_bytes_over_seconds_and_its_interval_covers_that_of_the
 
 
 def test_where_nothing_is_swapped_there_is_no_bandwidth():
-    found = bandwidth(experiment(swapped_bytes=[0.0, 0.0], swap_out_s=[0.0], swap_in_s=[0.0]))
+    found = swap_bandwidth(experiment(swapped_bytes=[0.0, 0.0], swap_out_s=[0.0], swap_in_s=[0.0]))
     assert math.isnan(found.value)

@@ -25,6 +25,7 @@ ALLOWED = {
     "collect": set(),
     "analyse": {"collect", "plan"},
     "report": {"analyse", "collect", "plan"},
+    "cluster": {"plan"},
 }
 MAY_USE_VLLM = {"engine", "run"}
 MAY_USE_TORCH = MAY_USE_VLLM | {"offload"}

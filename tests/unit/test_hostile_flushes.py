@@ -148,7 +148,7 @@ def test_a_record_that_no_event_has_is_left_out_and_counted(
     assert flush.unreadable == 1
     assert len(flush) == len(found["events"]["kind"]) - 1
     (complaint,) = [c for c in check_run(traced_run(tmp_path / "run", [found])) if "records_" in c]
-    assert "1 records are no events" in complaint
+    assert "1 records are not events" in complaint
 
 
 def test_check_refuses_a_batch_that_no_engine_has(tmp_path: Path) -> None:

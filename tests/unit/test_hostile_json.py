@@ -91,7 +91,7 @@ def test_a_long_value_is_shown_in_part() -> None:
 READERS = [
     documents.load,
     read_json,
-    lambda path: next(zstd_lines.lines(path)),
+    lambda path: next(zstd_lines.read_lines(path)),
     lambda path: tables.read(tables.STEPS, path),
     NsysExport,
 ]

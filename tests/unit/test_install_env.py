@@ -223,7 +223,8 @@ def sentence(done: "subprocess.CompletedProcess[str]") -> str:
 def says(process: "subprocess.Popen[str]", word: str) -> None:
     """Wait for a line with this word; the process goes on."""
     assert process.stdout is not None
-    assert any(word in line for line in iter(process.stdout.readline, ""))
+    if not any(word in line for line in iter(process.stdout.readline, "")):
+        pytest.fail(f"it ends without {word!r}: {process.communicate()[1]}")
 
 
 def kill(process: "subprocess.Popen[str]", number: signal.Signals) -> tuple[str, str]:

@@ -19,8 +19,9 @@ from kvscope.analyse.experiment import analyse
 from kvscope.collect.collector import collect_run
 from kvscope.collect.kv import tables as kv_tables
 from kvscope.collect.kv.clock import Clock
-from kvscope.collect.kv.flushes import lines, read_flushes
+from kvscope.collect.kv.flushes import read_flushes
 from kvscope.collect.kv.tables import write_kv_tables
+from kvscope.collect.kv.zstd_lines import read_lines
 from kvscope.collect.oracles.judge import Judge
 from kvscope.collect.oracles.registry import NAMES
 from kvscope.collect.oracles.run_facts import RunFacts
@@ -237,7 +238,7 @@ def test_a_file_cut_anywhere_is_told(share: float, tmp_path_factory: Any) -> Non
     path = tmp_path_factory.mktemp("cut") / KERNEL_EVENTS
     path.write_bytes(whole[: int(share * len(whole))])
     with pytest.raises(BadInput, match=f"{KERNEL_EVENTS}: .*cut"):
-        list(lines(path))
+        list(read_lines(path))
 
 
 def without(key: str) -> Found:

@@ -17,9 +17,9 @@ from kvscope import tables
 from kvscope.analyse.metrics import BY_NAME
 from kvscope.analyse.precision import (
     MOST_DESCRIBED,
-    disturbed,
-    disturbed_too_often,
-    imprecise,
+    check_disturbance,
+    check_precision,
+    describe_disturbance,
 )
 from kvscope.analyse.records import Records
 from kvscope.analyse.statistics import estimate
@@ -212,20 +212,20 @@ def test_the_throughput_that_ends_the_repeats_is_the_metric(makespans: list[floa
         ((1, 1, 1), 0.05, None),
         ((1, 2, 3), None, None),
         ((1, 2, 3), 3, None),
-        ((1, 1.1, 1), 0.05, "throughput ± 13 %, ± 5 % asked, after 3 repeats"),
-        ((1,), 0.05, "throughput is not known, ± 5 % asked, after 1 repeat"),
+        ((1, 1.1, 1), 0.05, "throughput ± 13 %, ± 5 % requested, after 3 repeats"),
+        ((1,), 0.05, "throughput is not known, ± 5 % requested, after 1 repeat"),
     ],
 )
 def test_a_run_that_is_less_precise_than_asked_for_is_not_valid(
     makespans: tuple[float, ...], until: float | None, detail: str | None
 ) -> None:
-    found = [reason.detail for reason in imprecise(records(*makespans, facts=facts(until)))]
+    found = [reason.detail for reason in check_precision(records(*makespans, facts=facts(until)))]
     assert found == ([] if detail is None else [detail])
 
 
 def test_a_run_of_before_the_rule_asked_for_nothing() -> None:
-    assert imprecise(records(1, 2, 3)) == []
-    assert disturbed({}) == ""
+    assert check_precision(records(1, 2, 3)) == []
+    assert describe_disturbance({}) == ""
 
 
 BUSY = "other processes used 0.9 of 2 CPUs"
@@ -237,8 +237,8 @@ def repeat(number: int, why: str = "") -> dict[str, Any]:
 
 def test_what_disturbed_a_run_is_told_with_what_it_may_have_caused() -> None:
     run = facts(0.05, repeat(0), repeat(1, BUSY), repeat(2))
-    assert disturbed(run) == f"repeat 1: {BUSY}"
-    (reason,) = imprecise(records(1, 2, 3, facts=run))
+    assert describe_disturbance(run) == f"repeat 1: {BUSY}"
+    (reason,) = check_precision(records(1, 2, 3, facts=run))
     assert reason.detail.endswith(f"after 3 repeats; repeat 1: {BUSY}")
 
 
@@ -258,7 +258,7 @@ def test_a_run_with_too_few_undisturbed_repeats_is_not_valid(
     disturbed: tuple[int, ...], repeats: int, detail: str | None
 ) -> None:
     run = facts(None, *(repeat(n, BUSY * (n in disturbed)) for n in range(repeats)))
-    found = disturbed_too_often(records(*[2] * repeats, facts=run))
+    found = check_disturbance(records(*[2] * repeats, facts=run))
     assert [r.detail.partition(";")[0] for r in found] == ([] if detail is None else [detail])
 
 
@@ -294,7 +294,7 @@ def test_the_repeats_that_end_a_run_are_those_of_its_metrics(
 
 
 def test_of_many_disturbed_repeats_some_are_described_and_all_are_counted() -> None:
-    text = disturbed(facts(0.05, *(repeat(number, BUSY) for number in range(8))))
+    text = describe_disturbance(facts(0.05, *(repeat(number, BUSY) for number in range(8))))
     described = takewhile(lambda part: part.startswith("repeat "), text.split("; "))
     assert len(list(described)) == MOST_DESCRIBED
     assert text.endswith("; and 5 more of 8 repeats")

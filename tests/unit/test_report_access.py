@@ -14,7 +14,7 @@ from kvscope.collect.timeline.perfetto import write_perfetto
 from kvscope.report.circumstances import circumstances
 from kvscope.report.figures import access_gaps, access_metrics, access_pattern, kv_accesses
 from kvscope.report.figures.accesses import stack_of
-from kvscope.report.figures.kv_accesses import within
+from kvscope.report.figures.kv_accesses import passes_and_layers
 from kvscope.report.figures.registry import FIGURES
 from kvscope.report.findings import findings
 from kvscope.report.load import load
@@ -120,11 +120,11 @@ def test_metrics_of_accesses_are_drawn_where_they_are_known(study):
     assert count["Tokens read per token held (ratio)"] == 2
 
 
-def test_it_is_told_how_long_blocks_lie_untouched(study, run):
+def test_the_findings_say_how_long_blocks_are_idle(study, run):
     share, time = (run.number(f"kv_idle_{name}").value for name in ("share", "p50_s"))
     found = " ".join(findings(study).sentences).replace("\N{NO-BREAK SPACE}", " ")
-    assert f"untouched {100 * share:.1f} % of the time between its accesses" in found
-    assert f"{1e3 * time:.2f} ms at a time" in found
+    assert f"idle for {100 * share:.1f} % of the time from its first to its last access" in found
+    assert f"between two accesses is {1e3 * time:.2f} ms" in found
 
 
 def test_it_is_told_what_was_traced(study):
@@ -153,9 +153,9 @@ def test_the_page_has_every_event_of_the_passes_it_shows(study, run, events):
 def test_passes_are_kept_whole_as_long_as_they_fit(run):
     parts = traced_parts(run.trace.path, 0)
     everything = int(parts["events"].sum())
-    assert within(parts, everything) == ([0, 1, 2, 3, 4], [0, 1, 2, 3])
-    assert within(parts, everything - 1) == ([0, 1, 2, 3, 4], [0, 3])
-    assert within(parts, 1000) == ([0], [0])
+    assert passes_and_layers(parts, everything) == ([0, 1, 2, 3, 4], [0, 1, 2, 3])
+    assert passes_and_layers(parts, everything - 1) == ([0, 1, 2, 3, 4], [0, 3])
+    assert passes_and_layers(parts, 1000) == ([0], [0])
 
 
 def test_experiments_share_the_room_of_a_page(study):

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from kvscope import tables
 from kvscope.plan.figures import Axes
-from kvscope.report.data import Asked
+from kvscope.report.data import FigureRequest
 from kvscope.report.figures import kv_timeline, resume_overhead, strategies, throughput, window_fill
 from kvscope.report.figures.registry import FIGURES, drawings
 from kvscope.report.figures.scales import is_wide, log_ticks
 from kvscope.report.load import load
-from kvscope.report.render import printed, specification, svg
+from kvscope.report.render import print_figure, specification, svg
 from kvscope.report.thin import MERGE
 from kvscope.report.words import BEYOND_AMPLE, OVERHEAD_NET, OVERHEAD_PAPER
 
@@ -49,7 +49,7 @@ def results(tmp_path_factory):
 @pytest.fixture(scope="module")
 def overflow(results):
     study = load(["overflow"], results)
-    return replace(study, figures=(Asked("resume_overhead", (OVER_SIZE,)),))
+    return replace(study, figures=(FigureRequest("resume_overhead", (OVER_SIZE,)),))
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +96,7 @@ def test_every_figure_draws_marks_in_each_of_its_plots(drawn, study):
 
 
 def test_the_same_tables_are_printed_as_the_same_pdf_and_png(drawn):
-    one, again = (printed(drawn["batching"]["throughput"]) for _ in range(2))
+    one, again = (print_figure(drawn["batching"]["throughput"]) for _ in range(2))
     assert one.pdf.startswith(b"%PDF")
     assert one.png.startswith(b"\x89PNG")
     assert (one.svg, one.png) == (again.svg, again.png)
@@ -130,14 +130,14 @@ def test_the_two_measures_and_the_makespan_are_drawn_as_the_tables_have_them(ove
             number = by_label[row.experiment].number(shown.metric)
             assert (row.value, row.high) == (number.value, number.high)
             assert row.low == (number.low if shown.signed else max(0.0, number.low))
-        preempting = [run for run in overflow.runs if resume_overhead.preempting(run)]
+        preempting = [run for run in overflow.runs if resume_overhead.preempts(run)]
         known = [r for r in preempting if not math.isnan(r.number(shown.metric).value)]
         assert sorted(frame["experiment"]) == sorted(run.label for run in known)
 
 
 def test_a_facet_has_plots_of_its_own_and_picks_what_it_is_told(batching):
     axes = Axes(x="batching", facet="cache.blocks", where={"cache.blocks": 32})
-    asked = replace(batching, figures=(Asked("throughput", (axes,)),))
+    asked = replace(batching, figures=(FigureRequest("throughput", (axes,)),))
     found = cells(throughput.FIGURE.draw(asked))
     assert {facet for _, facet in found} == {"KV cache 32 blocks"}
     assert all(len(frame) == 4 for frame in found.values())
@@ -153,7 +153,7 @@ def test_without_a_declaration_the_first_number_is_x_and_the_policy_the_colour(b
 
 @pytest.mark.parametrize("x", ["workload.prompt_tokens", "seed"])
 def test_where_experiments_have_no_two_values_of_x_each_has_a_bar(batching, x):
-    asked = replace(batching, figures=(Asked("throughput", (Axes(x=x),)),))
+    asked = replace(batching, figures=(FigureRequest("throughput", (Axes(x=x),)),))
     drawing = throughput.FIGURE.draw(asked)
     assert drawing.views[0].choice == ("experiment",)
     frame = next(iter(cells(drawing).values()))

@@ -29,7 +29,7 @@ def run(
     """A complete run whose throughput is (low, value, high), and its overheads; None: it failed."""
     name = "-".join(map(str, varied.values()))
     if throughput is None:
-        return Run(name, name, varied, Path(), Path(), status="failed")
+        return Run(name, name, varied, Path(), status="failed")
     low, value, high = throughput
     rows = [
         ("throughput_tokens_per_s", value, low, high),
@@ -45,7 +45,7 @@ def run(
         time_source="measured", run_sha256="0" * 64,
     )  # fmt: skip
     metrics = frame[tables.METRICS.names].set_index("metric", drop=False)
-    return Run(name, name, varied, Path(), Path(), metrics=metrics, **more)
+    return Run(name, name, varied, Path(), metrics=metrics, **more)
 
 
 def study(*runs):
@@ -100,21 +100,21 @@ def test_without_intervals_nothing_is_compared():
 def test_an_experiment_that_is_not_valid_is_not_compared_and_said_so():
     doubtful = blocks(8, (76, 80, 84), valid=False, reasons="unstable")
     found = sentences(study(blocks(64, (95, 100, 105)), doubtful))
-    assert found[0] == "Nothing is compared: 1 experiment valid, two are needed."
-    assert "1 experiment is not valid and not compared" in found[1]
+    assert found[0] == "No comparison: 1 experiment valid, two are needed."
+    assert "1 experiment is not valid and therefore not compared" in found[1]
     assert "unstable: the makespan varies" in found[1]
 
 
 def test_a_failed_experiment_is_not_compared():
     found = sentences(study(blocks(64, (95, 100, 105)), blocks(8)))
-    assert found == ["Nothing is compared: 1 experiment valid, two are needed."]
+    assert found == ["No comparison: 1 experiment valid, two are needed."]
 
 
 def test_experiments_that_differ_in_two_keys_are_not_compared():
     one = run({"cache.blocks": 64, "batching": "mixed"}, (95, 100, 105))
     other = run({"cache.blocks": 8, "batching": "chunked"}, (45, 50, 55))
     assert sentences(study(one, other)) == [
-        "Nothing is compared: no two valid experiments differ in one key alone."
+        "No comparison: no two valid experiments differ in one key alone."
     ]
 
 
@@ -326,7 +326,7 @@ def test_the_negative_control_is_told_with_the_uncertainty():
     around = (95, 100, 105)
     runs = [blocks(n, around, **more) for n, more in ((8, one), (16, two), (32, none))]
     assert sentences(study(*runs))[-1] == (
-        "Negative control of the net resume overhead, in 2 experiments: in the place of passes "
-        "that resume, others come to -1 to 5 ms a repeat, and 0 is in the interval of 1; the net "
-        "cost is uncertain by 4 to 6 ms."
+        "Negative control in 2 experiments: passes that resume no request have a net resume "
+        "overhead of -1 to 5 ms a repeat; the interval of 1 contains 0. The net overhead is "
+        "uncertain by 4 to 6 ms."
     )

@@ -104,12 +104,12 @@ def test_it_tells_the_browser_to_load_nothing(page):
 
 def test_it_opens_with_what_is_wrong_then_the_headline_then_the_chart_that_shows_it(html, page):
     places = [html.index(f'class="{part}"') for part in ("banner", "headline")]
-    places += [html.index('data-figure="lead"'), html.index("What was found")]
+    places += [html.index('data-figure="lead"'), html.index("<h2>Findings")]
     assert places == sorted(places)
     banner = html[places[0] : places[1]]
     assert "2 experiments\n    without results" in banner
     assert "failed; a request needs 6 blocks" in banner
-    assert "Not valid, and not compared: 1 experiment (too_few_repeats)" in banner
+    assert "Not valid and not compared: 1 experiment (too_few_repeats)" in banner
     assert re.search(r'class="headline">A quarter of the KV cache costs \d\d\xa0% of the', html)
     lead = page.data["data-lead"]
     assert len(lead["views"]) == 1
@@ -234,7 +234,7 @@ def test_an_import_is_shown_with_its_faults_and_how_it_was_made(tmp_path):
         "imported_from": {"kind": "unboxkv-series", "series": "swap", "files": [{"file": "a.csv"}]},
         "faults": ["tokens are derived", "usage is rounded"],
     }
-    run = Run("r", "r", {}, tmp_path, tmp_path, facts)
+    run = Run("r", "r", {}, tmp_path, facts)
     study = StudyData("s", "S", "", (), (run,))
     told = {c.name: c.values for c in circumstances(study)}
     assert told["Imported from"] == (("a.csv", ""),)

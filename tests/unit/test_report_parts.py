@@ -124,7 +124,7 @@ def test_shared_settings_are_those_that_all_have():
 
 def complete(**varied):
     name = "-".join(map(str, varied.values()))
-    return Run(name, name, varied, Path(), Path(), {"status": "complete"})
+    return Run(name, name, varied, Path(), {"status": "complete"})
 
 
 def study(*runs):
@@ -167,7 +167,7 @@ def ran(label, start_ns, **hardware):
         "hardware": {"hostname": "h", **hardware},
         "profiler": {"used": "none", "reason": None},
     }
-    return Run(label, label, {}, Path(), Path(), facts, {"seed": 1})
+    return Run(label, label, {}, Path(), facts, {"seed": 1})
 
 
 def test_a_fact_that_differs_is_told_with_whom_it_holds_for():

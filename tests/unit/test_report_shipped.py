@@ -8,11 +8,11 @@ import pytest
 
 from kvscope import tables
 from kvscope.analyse.metrics import METRICS
-from kvscope.analyse.study_metrics import Analysed, with_study_metrics
+from kvscope.analyse.study_metrics import ExperimentMetrics, add_study_metrics
 from kvscope.plan import documents, layers
 from kvscope.plan.experiment import dump
 from kvscope.plan.grid import PlannedExperiment, expand
-from kvscope.report.data import Asked, Run, StudyData
+from kvscope.report.data import FigureRequest, Run, StudyData
 from kvscope.report.experiments_table import experiments_table
 from kvscope.report.figures.registry import FIGURES
 from kvscope.report.headline import headline
@@ -45,7 +45,6 @@ def invented(number: int, planned: PlannedExperiment, directory: Path) -> Run:
         planned.label,
         planned.varied,
         directory,
-        directory,
         settings=settings,
         grid=planned.grid,
         metrics=frame[tables.METRICS.names].set_index("metric", drop=False),
@@ -64,14 +63,14 @@ def study(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     plan = expand(request.param, [], layers.SHIPPED_CONFIG)
     directory = tmp_path_factory.mktemp("run")
     runs = [invented(n, planned, directory) for n, planned in enumerate(plan.experiments)]
-    extended = with_study_metrics([Analysed(run.settings, run.metrics) for run in runs])
+    extended = add_study_metrics([ExperimentMetrics(run.settings, run.metrics) for run in runs])
     return StudyData(
         request.param,
         plan.title,
         plan.description,
         plan.varied_keys,
         tuple(replace(run, metrics=one) for run, one in zip(runs, extended, strict=True)),
-        tuple(Asked(name, axes) for name, axes in plan.figures.items()),
+        tuple(FigureRequest(name, axes) for name, axes in plan.figures.items()),
     )
 
 

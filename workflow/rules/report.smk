@@ -4,7 +4,11 @@
 rule report_study:
     input:
         f"results/studies/{STUDY}/manifest.json",
-        expand("results/tables/{id}/metrics.parquet", id=EXPERIMENTS),
+        expand(
+            "results/tables/{id}/metrics.parquet",
+            id=[i for i in EXPERIMENTS if not any(i in batch for batch in BATCHES)],
+        ),
+        expand(f"results/studies/{STUDY}/batch-{{part}}.done", part=range(len(BATCHES))),
     output:
         report(
             f"results/studies/{STUDY}/report.html",

@@ -1,7 +1,7 @@
-"""How attention kernels access the KV cache: metrics of the KV events of one repeat.
+"""Metrics of KV events: how attention kernels access the KV cache in one repeat.
 
-Where only some layers, heads or passes were traced, a metric that needs all of them is NaN; all are
-NaN for a run without events. docs/METRICS.md defines bursts and reuses.
+A metric that needs all layers, heads or passes is NaN if only some were traced. All are NaN for a
+run without events. docs/METRICS.md defines bursts and reuses.
 """
 
 import math
@@ -28,12 +28,12 @@ ACCESS_FREE_SHARE = "kv_access_free_share"
 
 
 @dataclass(frozen=True)
-class Trace:
-    """The KV events of a run, or of one of its repeats, which are read when they are needed.
+class KvTrace:
+    """The KV events of a run or of one of its repeats; read on first use.
 
-    Whether all layers, heads and passes were traced, or a sample of them; `block_bytes` is the
-    size of a block in one layer, NaN if it is not known. `preemptions` is the file of that table;
-    None where no request was preempted.
+    `all_layers`, `all_heads` and `all_passes` are false where only a sample was traced.
+    `block_bytes` is the size of a block in one layer, NaN if unknown. `preemptions` is the path of
+    that table; None if no request was preempted.
     """
 
     path: Path
@@ -44,22 +44,22 @@ class Trace:
     repeat: int = 0
     preemptions: Path | None = None
 
-    def of_repeat(self, number: int) -> "Trace":
+    def of_repeat(self, number: int) -> "KvTrace":
         """The events of one repeat."""
         return replace(self, repeat=number)
 
     def metric(self, name: str, steps: pd.DataFrame) -> float:
-        """A metric of `access_metrics` of the repeat, whose passes are `steps`; else NaN."""
+        """A metric of `access_metrics` by name, or NaN; `steps` are the passes of the repeat."""
         if name == ACCESS_FREE_SHARE:
             return self._access_free_share(steps)
         return self._summary.metrics.get(name, math.nan)
 
     def bursts(self, events: Events) -> Bursts:
-        """How the events of the repeat use blocks."""
+        """The bursts of these events, which are of this repeat."""
         return bursts_of(events.batches(), self._preempted())
 
     def _preempted(self) -> pd.DataFrame:
-        """Who was preempted in the repeat, and by the scheduling of which pass."""
+        """The preemptions of the repeat: rows of the `preemptions` table."""
         if self.preemptions is None:
             return tables.PREEMPTIONS.empty()
         rows = tables.read(tables.PREEMPTIONS, self.preemptions)
@@ -77,10 +77,10 @@ class Trace:
         return 1 - self._summary.covered_ns / duration_ns
 
 
-def trace_of(run: Path, facts: dict[str, Any]) -> Trace | None:
+def find_trace(run: Path, facts: dict[str, Any]) -> KvTrace | None:
     """The trace of a run's directory; None if no KV event was traced, or the run failed.
 
-    A run that was traced has a trace, collected or not: to read it may fail.
+    A traced run has a trace even if its events were not collected; reading them then fails.
     """
     path = tables_directory(run) / KV_EVENTS.file
     tracing: dict[str, Any] = facts.get(TRACING) or {}
@@ -91,24 +91,24 @@ def trace_of(run: Path, facts: dict[str, Any]) -> Trace | None:
     layer, head, step = (tracing.get(f"{of}_stride", 1) == 1 for of in ("layer", "head", "step"))
     block_bytes = engine.get("block_bytes", math.nan) / layers
     preemptions = run / tables.PREEMPTIONS.file
-    return Trace(path, layer, head, step, block_bytes, preemptions=preemptions)
+    return KvTrace(path, layer, head, step, block_bytes, preemptions=preemptions)
 
 
 def has_rows(path: Path) -> bool:
-    """Whether there is such a table, and anything in it."""
+    """Whether the Parquet file exists and has rows."""
     return path.is_file() and bool(pq.read_metadata(path).num_rows)
 
 
 @dataclass(frozen=True)
 class _Summary:
-    """What is kept of a repeat's events: all metrics that need nothing else, and their time."""
+    """The metrics of a repeat's events, the traced steps, and the nanoseconds with any access."""
 
     metrics: dict[str, float]
     steps: Int64s
     covered_ns: int
 
 
-def _summary(trace: Trace) -> _Summary:
+def _summary(trace: KvTrace) -> _Summary:
     events = read_events(trace.path, trace.repeat)
     totals = _Totals()
     for batch in events.batches():
@@ -117,20 +117,20 @@ def _summary(trace: Trace) -> _Summary:
     return _Summary(found, np.unique(events.step).astype(np.int64), totals.covered_ns)
 
 
-def lags_ns(reads: Events, worker_apart: Int64s) -> Int64s:
-    """From the start of each K read to the start of its V read.
+def lags_ns(reads: Events, group: Int64s) -> Int64s:
+    """Nanoseconds from the start of each K read to the start of its V read.
 
-    `reads` are ordered by pass, layer, request, head, block position, kind, worker and start, and
-    `worker_apart` numbers them by all of it before the kind. Where several tiles of a prefill read
-    a block, the n-th K read of a worker belongs to its n-th V read: it does one tile after another.
+    `reads` are ordered by pass, layer, request, head, block position, kind, worker and start;
+    `group` numbers them by all keys before the kind. Where several tiles of a prefill read a block,
+    the n-th K read of a worker belongs to its n-th V read.
     """
-    first = starts_of(worker_apart)
-    size = np.diff(np.append(first, len(worker_apart)))
+    first = starts_of(group)
+    size = np.diff(np.append(first, len(group)))
     k_reads = np.add.reduceat((reads.kind == K_READ).astype(np.int64), first)
-    group = np.repeat(np.arange(len(first)), size)
+    place = np.repeat(np.arange(len(first)), size)
     k = np.flatnonzero(reads.kind == K_READ)
-    v = k + k_reads[group[k]]  # both kinds stand in the same order
-    inside = v < (first + size)[group[k]]
+    v = k + k_reads[place[k]]  # both kinds have the same order
+    inside = v < (first + size)[place[k]]
     k, v = k[inside], v[inside]
     paired = reads.worker[k] == reads.worker[v]
     lags: Int64s = reads.start_ns[v[paired]] - reads.start_ns[k[paired]]
@@ -138,7 +138,7 @@ def lags_ns(reads: Events, worker_apart: Int64s) -> Int64s:
 
 
 def covered_ns(start: Int64s, end: Int64s) -> int:
-    """The length of the union of intervals."""
+    """Nanoseconds covered by the union of intervals."""
     if not len(start):
         return 0
     order = np.argsort(start)
@@ -156,7 +156,7 @@ class _Totals:
         self.tokens = self.tokens_once = 0
 
     def add(self, events: Events) -> None:
-        """Count a batch of whole passes."""
+        """Add the events of whole passes."""
         self.covered_ns += covered_ns(events.start_ns, events.end_ns)
         reads = events.take(events.reads)
         if not len(reads):
@@ -171,8 +171,8 @@ class _Totals:
         self.tokens += int(reads.tokens.sum())
         self.tokens_once += int(np.maximum.reduceat(reads.tokens, of_kind).sum())
 
-    def metrics(self, trace: Trace) -> dict[str, float]:
-        """What the sums amount to."""
+    def metrics(self, trace: KvTrace) -> dict[str, float]:
+        """The metrics of all events added so far, by name."""
         lags = np.concatenate(self.lags) if self.lags else np.empty(0, np.int64)
         found = _percentiles("kv_lag", lags)
         if self.tokens_once:
@@ -182,7 +182,7 @@ class _Totals:
         return found
 
 
-def _reuse_metrics(trace: Trace, bursts: Bursts) -> dict[str, float]:
+def _reuse_metrics(trace: KvTrace, bursts: Bursts) -> dict[str, float]:
     found = _percentiles("kv_burst", bursts.duration_ns) if trace.all_heads else {}
     if not trace.all_passes:
         return found
@@ -203,7 +203,7 @@ def _idle_share(bursts: Bursts, reuses: Reuses) -> float:
 
 
 def _percentiles(name: str, values: Int64s) -> dict[str, float]:
-    """Median and 95th percentile in seconds, of values in ns; nothing without any."""
+    """Median and 95th percentile, in s, of values in ns, by metric name; empty without values."""
     if not len(values):
         return {}
     found = np.percentile(values, (50, 95)) * NANOSECOND

@@ -1,4 +1,4 @@
-"""The metrics of KV events, declared: `access` computes them."""
+"""Declarations of the metrics of KV events, which `access` computes."""
 
 import math
 
@@ -15,10 +15,10 @@ def _metric(name: str, unit: str, heading: str, formula: str, needs_all: str = "
 
 
 _LAG = (
-    "V read's start_ns − K read's start_ns, of pairs of reads alike in step, layer, request_id, "
+    "V read's start_ns − K read's start_ns, of pairs of reads with equal step, layer, request_id, "
     "kv_head, block_position and worker. Where a worker reads a block several times in a pass "
-    "(tiles of a prefill), its n-th K read belongs to its n-th V read, by start_ns. A read without "
-    "its other half is in no pair"
+    "(tiles of a prefill), its n-th K read belongs to its n-th V read, by start_ns. Reads without "
+    "a counterpart are left out"
 )
 _BURST = "of bursts: max(E.end_ns) − min(E.start_ns)"
 _IDLE = "of reuses: min(E.start_ns) of the burst − max(E.end_ns) of the burst before"

@@ -1,6 +1,6 @@
-"""Is a run's directory sound? Files as recorded, schemas right, every oracle held.
+"""Check a run's directory: recorded hashes, table schemas, and every oracle.
 
-What was collected and analysed of it must be of this measurement, and unchanged.
+Collected tables and metrics must be of the same measurement and unchanged.
 """
 
 from dataclasses import dataclass
@@ -19,49 +19,49 @@ ACCOUNTS = (accounts.COLLECTED, accounts.ANALYSED)
 
 
 @dataclass(frozen=True)
-class Checked:
-    """What is wrong with a run's directory, one sentence each, and the verdicts of its oracles."""
+class CheckResult:
+    """The faults of a run's directory, one sentence each, and the verdicts of its oracles."""
 
     complaints: list[str]
     verdicts: list[Verdict]
 
 
 def check_run(run: Path) -> list[str]:
-    """What is wrong with a run's directory, one sentence each; empty if it is sound."""
-    return checked(run).complaints
+    """The faults of a run's directory, one sentence each; empty if it is sound."""
+    return inspect_run(run).complaints
 
 
-def checked(run: Path) -> Checked:
-    """Hold a run's directory against what it says of itself.
+def inspect_run(run: Path) -> CheckResult:
+    """Check a run's directory and judge it by every oracle.
 
-    The oracles run on raw records, whatever was collected of them; they do not run where files are
-    damaged. BadInput if there is no such directory.
+    The oracles read the raw records, not the collected tables. They are skipped if files are
+    damaged. Raises BadInput if the directory does not exist.
     """
     if not run.is_dir():
         raise BadInput(f"{run}: no such directory; give a run's, e.g. results/experiments/<id>")
     if not (run / RUN_FILE).exists():
-        return Checked([f"{run / RUN_FILE}: no such file; the run did not finish"], [])
+        return CheckResult([f"{run / RUN_FILE}: no such file; the run did not finish"], [])
     try:
         facts = read_run(run)
     except BadInput as error:
-        return Checked([str(error)], [])
+        return CheckResult([str(error)], [])
     complaints = [
         c for name, file in facts["files"].items() if (c := _check_file(run / name, file))
     ]
     if complaints:
-        return Checked(complaints, [])
+        return CheckResult(complaints, [])
     if facts["status"] != COMPLETE:
-        return Checked([f"{run}: the run failed ({facts['reason']})"], [])
+        return CheckResult([f"{run}: the run failed ({facts['reason']})"], [])
     made = tables_directory(run)
     complaints = [c for name in ACCOUNTS for c in accounts.complaints(made, name, run)]
     try:
         verdicts = checklist(read_records(run))
     except BadInput as error:
-        return Checked([*complaints, str(error)], [])
+        return CheckResult([*complaints, str(error)], [])
     violated = [
         f"{run}: {v.name}, {v.violations} ({v.first})" for v in verdicts if v.state == VIOLATED
     ]
-    return Checked([*complaints, *violated], verdicts)
+    return CheckResult([*complaints, *violated], verdicts)
 
 
 def _check_file(path: Path, record: dict[str, Any]) -> str | None:

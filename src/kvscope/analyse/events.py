@@ -22,7 +22,10 @@ BATCH_EVENTS = 2_000_000
 
 @dataclass(frozen=True)
 class Events:
-    """Columns of `kv_events` in the order of passes; `request` counts `requests`, kind `KINDS`."""
+    """Columns of `kv_events` in the order of passes, one value an event.
+
+    `request` is an index into `requests`, `kind` one into `kvscope.events.KINDS`; NONE is null.
+    """
 
     requests: tuple[str, ...]
     step: Ints
@@ -42,7 +45,7 @@ class Events:
         return len(self.step)
 
     def take(self, rows: slice | Ints | Bools) -> "Events":
-        """These rows only."""
+        """The events of these rows."""
         return replace(self, **{name: getattr(self, name)[rows] for name in COLUMNS})
 
     @property
@@ -51,7 +54,7 @@ class Events:
         return self.kind <= V_READ
 
     def batches(self, size: int = BATCH_EVENTS) -> Iterator["Events"]:
-        """Whole passes, about `size` events at a time or one pass if it has more."""
+        """The events in batches of whole passes with about `size` events, or of one larger pass."""
         first = 0
         while first < len(self):
             last_step = self.step[min(first + size, len(self)) - 1]
@@ -70,9 +73,9 @@ def read_events(
     steps: Collection[int] | None = None,
     layers: Collection[int] | None = None,
 ) -> Events:
-    """The events of one repeat; of these passes and layers only, if any are given.
+    """The events of one repeat; only of these steps and layers, if given.
 
-    BadInput, naming the file, if it is absent, damaged or of another schema.
+    Raises BadInput if the file is missing, damaged or of another schema.
     """
     wanted: list[tuple[str, str, Any]] = [("repeat", "=", repeat)]
     wanted += [
@@ -92,7 +95,7 @@ def read_events(
 
 
 def traced_parts(path: Path, repeat: int) -> pd.DataFrame:
-    """Where a repeat's events are: `events` of each `step`, `layer` and `phase`, in that order.
+    """Number of `events` of a repeat by `step`, `layer` and `phase`, in that order.
 
     Raises BadInput like `read_events`.
     """
@@ -105,7 +108,7 @@ def traced_parts(path: Path, repeat: int) -> pd.DataFrame:
 
 
 def phases_of(parts: pd.DataFrame) -> dict[int, str]:
-    """The phase of each pass among `traced_parts`: 'mixed' if requests were in both."""
+    """The phase of each step in `traced_parts`: 'mixed' if it has requests in both phases."""
     found: dict[int, set[str]] = {}
     for step, phase in zip(parts["step"].tolist(), parts["phase"].tolist(), strict=True):
         found.setdefault(step, set()).add(phase)
@@ -120,7 +123,7 @@ def _read(path: Path, **how: Any) -> pa.Table:
 
 
 def _codes(column: pa.ChunkedArray) -> tuple[tuple[str, ...], Ints]:
-    """The different texts of a column, and which of them each row has; NONE for null."""
+    """The distinct texts of a column, and the index of each row's text; NONE for null."""
     encoded = column.combine_chunks()
     if isinstance(encoded, pa.ChunkedArray):  # of no chunk, or of several
         encoded = pa.concat_arrays(encoded.chunks) if encoded.num_chunks else None

@@ -1,4 +1,4 @@
-"""One run's metrics: point estimates with intervals, and whether they may be believed."""
+"""The metrics of one run: estimates with confidence intervals, and the run's validity."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -14,20 +14,20 @@ from kvscope.analyse.metric import Metric
 from kvscope.analyse.metrics import METRICS
 from kvscope.analyse.reason import Reason
 from kvscope.analyse.records import Records, disturbances, read_records
-from kvscope.analyse.statistics import Estimate, estimate, widened
-from kvscope.analyse.validity import reasons_against
+from kvscope.analyse.statistics import Estimate, estimate, widen
+from kvscope.analyse.validity import find_reasons
 from kvscope.runfile import run_sha256
 
 
 def analyse(run: Path, out: Path) -> pd.DataFrame:
-    """Compute a run's metrics and write them to `out`/metrics.parquet; the `metrics` table.
+    """Compute a run's metrics, write `out`/metrics.parquet, and return the `metrics` table.
 
-    `out`/analyse.json says of which measurement, what every oracle found, and why the run is not
-    valid if it is not.
+    Also writes `out`/analyse.json with the measurement's hash, the verdicts of all oracles, and the
+    reasons if the run is not valid. Raises BadInput if records are missing or damaged.
     """
     records = read_records(run)
     verdicts = checklist(records, collected=True)
-    reasons = reasons_against(records, verdicts)
+    reasons = find_reasons(records, verdicts)
     frame = metrics_of(records, reasons, run_sha256(run))
     accounts.begin(out, ANALYSED)
     tables.write(tables.METRICS, frame, out / tables.METRICS.file)
@@ -42,13 +42,13 @@ def analyse(run: Path, out: Path) -> pd.DataFrame:
 
 
 def metrics_of(records: Records, reasons: list[Reason], run_sha256: str) -> pd.DataFrame:
-    """The `metrics` table of one run, whose run.json has this SHA-256."""
+    """The `metrics` table of one run; `run_sha256` is the hash of its run.json."""
     facts = records.facts
     repeats = list(records.valid_repeats())
     known = (
         METRICS if len(records.steps) else access_metrics.METRICS
     )  # published kernels have no passes
-    found = {m.name: _estimated(m, repeats if m in known else []) for m in METRICS}
+    found = {m.name: _estimate_over_repeats(m, repeats if m in known else []) for m in METRICS}
     values = pd.DataFrame([vars(one) for one in found.values()])
     columns = {
         "experiment_id": facts["experiment_id"],
@@ -66,9 +66,9 @@ def metrics_of(records: Records, reasons: list[Reason], run_sha256: str) -> pd.D
     return pd.DataFrame(columns)[tables.METRICS.names]
 
 
-def _estimated(metric: Metric, repeats: list[Records]) -> Estimate:
-    """A metric over the repeats, its interval widened by the mean uncertainty of its method."""
+def _estimate_over_repeats(metric: Metric, repeats: list[Records]) -> Estimate:
+    """Estimate a metric over repeats; the interval includes the method's mean uncertainty."""
     found = estimate([metric.of(repeat) for repeat in repeats])
     if metric.uncertainty is None or found.count < 2:
         return found
-    return widened(found, float(np.mean([metric.uncertainty(repeat) for repeat in repeats])))
+    return widen(found, float(np.mean([metric.uncertainty(repeat) for repeat in repeats])))

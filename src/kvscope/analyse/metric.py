@@ -1,7 +1,7 @@
-"""What a metric is: everything that is said of it, declared once.
+"""The declaration of a metric: name, unit, heading, formula and function.
 
 Other packages add metrics as entry points in the group `kvscope.metric`, each a Metric.
-docs/METRICS.md is made from the declarations by `python -m kvscope.docs`.
+`python -m kvscope.docs` generates the tables of docs/METRICS.md from the declarations.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kvscope.errors import BadInput
 
-if TYPE_CHECKING:  # whose KV events have metrics
+if TYPE_CHECKING:  # imports this module
     from kvscope.analyse.records import Records
 
 GROUP = "kvscope.metric"
@@ -19,12 +19,12 @@ GROUP = "kvscope.metric"
 
 @dataclass(frozen=True)
 class Metric:
-    """A number of one repeat: NaN where the repeat does not define it.
+    """A metric of one repeat.
 
-    `heading` is what a table's column or an axis says; `formula` is over table columns, in the
-    notation of docs/METRICS.md; `of` computes the number, in `unit`, from the records of a repeat,
-    and `uncertainty` how far it may be off, where that is known. `needs_all` names what must be
-    traced in full for a metric of KV events.
+    `heading` labels a table's column or an axis. `formula` is over table columns, in the notation
+    of docs/METRICS.md. `of` computes the value, in `unit`, from the records of a repeat, NaN where
+    it is undefined; `uncertainty` computes the method's error in the same unit. `needs_all` names
+    what must be traced in full for a metric of KV events.
     """
 
     name: str
@@ -36,14 +36,14 @@ class Metric:
     needs_all: str = ""
 
     def __call__(self, records: "Records") -> float:
-        """The number of one repeat."""
+        """The metric's value for one repeat, in `unit`."""
         return self.of(records)
 
 
 def metric(
     unit: str, heading: str, uncertainty: "Callable[[Records], float] | None" = None
 ) -> "Callable[[Callable[[Records], float]], Metric]":
-    """A function as the metric of its name; the first paragraph of its docstring is the formula."""
+    """Declare a function as a metric: its name, and its docstring's first paragraph as formula."""
 
     def declared(of: "Callable[[Records], float]") -> Metric:
         formula = " ".join((of.__doc__ or "").partition("\n\n")[0].split())
@@ -52,8 +52,8 @@ def metric(
     return declared
 
 
-def registered() -> list[Metric]:
-    """The metrics of other packages; BadInput if an entry point gives something else."""
+def plugin_metrics() -> list[Metric]:
+    """The metrics of other packages. Raises BadInput if an entry point is not a Metric."""
     found = []
     for point in entry_points(group=GROUP):
         metric = point.load()

@@ -1,6 +1,6 @@
-"""The registry of metrics, and those of throughput, latency, cache and stalls.
+"""The registry of metrics, and the metrics of throughput, latency, cache and stalls.
 
-What resuming costs is in `overhead`, how kernels access the cache in `access`.
+Metrics of resume overhead are in `overhead`, those of KV events in `access`.
 """
 
 import math
@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from kvscope.analyse import access_metrics, overhead
-from kvscope.analyse.metric import Metric, metric, registered
+from kvscope.analyse.metric import Metric, metric, plugin_metrics
 from kvscope.analyse.records import Records
 from kvscope.arraytypes import Floats
 from kvscope.passes import DECODE, MIXED, PREFILL
@@ -20,8 +20,8 @@ from kvscope.passes import DECODE, MIXED, PREFILL
 
 @metric("s", "Makespan")
 def makespan_s(records: Records) -> float:
-    """max(R.finished_s) − min(R.arrival_s), of all requests: the time of an aborted one is time
-    spent. Without requests (an import): max(S.end_s)
+    """max(R.finished_s) − min(R.arrival_s), over all requests, aborted ones included. Without
+    requests (an import): max(S.end_s)
     """
     requests = records.requests
     if requests.empty:
@@ -34,8 +34,8 @@ def makespan_s(records: Records) -> float:
 
 @metric("tokens/s", "Throughput")
 def throughput_tokens_per_s(records: Records) -> float:
-    """Σ(R.prompt_tokens + R.output_tokens) / makespan_s, over served requests: an aborted one got
-    no answer, so its tokens are work and not throughput
+    """Σ(R.prompt_tokens + R.output_tokens) / makespan_s, over served requests; tokens of
+    aborted requests do not count
     """
     tokens = _served_tokens(records, "prompt_tokens", "output_tokens")
     return _ratio(tokens, makespan_s(records))
@@ -55,7 +55,7 @@ def output_throughput_tokens_per_s(records: Records) -> float:
 
 
 def _served_tokens(records: Records, *columns: str) -> float:
-    """Tokens of the requests served to their end; NaN where no requests were recorded."""
+    """The sum of these columns over served requests; NaN if no requests were recorded."""
     return float(records.served[list(columns)].sum().sum()) if len(records.requests) else math.nan
 
 
@@ -80,9 +80,9 @@ def time_to_first_token_s(records: Records) -> Floats:
 
 
 def inter_token_latency_s(records: Records) -> Floats:
-    """inter-token latency: difference of the `end_s` of successive passes that gave a request a
-    token (B.sampled_tokens > 0); over all such pairs of all served requests. A preemption between
-    two tokens counts
+    """inter-token latency: difference of the `end_s` of successive passes that sampled a token for
+    a request (B.sampled_tokens > 0); over all such pairs of all served requests. A preemption
+    between two tokens is included
     """
     gives = records.batch["sampled_tokens"] > 0
     served = records.batch["request_id"].isin(records.served["request_id"])
@@ -110,7 +110,7 @@ def latency_s(records: Records) -> Floats:
 
 
 def _distribution(name: str, heading: str, values: Callable[[Records], Floats]) -> Iterator[Metric]:
-    """Mean, median and 99th percentile of what has many values a repeat."""
+    """Metrics of a quantity with many values a repeat: mean, median and 99th percentile."""
 
     def of(statistic: Callable[[Floats], Any]) -> Callable[[Records], float]:
         return lambda records: float(statistic(v)) if len(v := values(records)) else math.nan
@@ -160,7 +160,7 @@ def host_block_utilization_peak(records: Records) -> float:
 
 
 def _time_weighted(share: pd.Series, steps: pd.DataFrame) -> float:
-    """Mean over passes, weighted by their durations."""
+    """The mean of a share over passes, weighted by their durations."""
     duration = steps["duration_s"]
     return _ratio(float((share * duration).sum(skipna=False)), float(duration.sum()))
 
@@ -208,7 +208,7 @@ def stall_time_s(records: Records) -> float:
     all repeats, as for the flag, see below
     """
     stalled = records.steps.loc[records.steps["stalled"].astype(bool), "duration_s"]
-    return float((stalled - records.baseline.usual_s.loc[stalled.index]).sum())
+    return float((stalled - records.pass_durations.usual_s.loc[stalled.index]).sum())
 
 
 OWN: tuple[Metric, ...] = (
@@ -231,6 +231,7 @@ OWN: tuple[Metric, ...] = (
     recomputed_tokens,
     preemption_wait_mean_s,
     overhead.resume_overhead_paper_s,
+    overhead.resume_overhead_issued_s,
     overhead.resume_overhead_net_s,
     overhead.resume_overhead_net_control_s,
     overhead.resume_overhead_net_uncertainty_s,
@@ -244,6 +245,6 @@ OWN: tuple[Metric, ...] = (
     stall_time_s,
     *access_metrics.METRICS,
 )
-METRICS = (*OWN, *registered())
+METRICS = (*OWN, *plugin_metrics())
 
 BY_NAME: dict[str, Metric] = {metric.name: metric for metric in METRICS}

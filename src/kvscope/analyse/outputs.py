@@ -1,8 +1,8 @@
-"""Do experiments that must give the same tokens do so? The proof that an overflow loses nothing.
+"""Compare the output tokens of experiments that must agree: preemption must not change tokens.
 
-Greedy decoding in float32 of the same requests by the same weights gives the same tokens, whatever
-the batching, the cache's size and what overflow did. The repeats of one run may share an
-error; another run, which had room, does not.
+Greedy decoding in float32 gives the same tokens for the same requests and weights, independent of
+batching, cache size and overflow policy. Repeats of one run may share an error; a run without
+preemptions does not have it.
 """
 
 import json
@@ -21,7 +21,7 @@ FLOAT32 = "float32"
 
 @dataclass(frozen=True)
 class Outputs:
-    """One experiment's settings, whether it preempted, and each served request's output hash."""
+    """An experiment's settings, whether it preempted, and output hashes of its served requests."""
 
     settings: Mapping[str, Any]
     preempted: bool
@@ -29,10 +29,11 @@ class Outputs:
 
 
 @dataclass(frozen=True)
-class Compared:
-    """Experiments that must agree, by name, those of them that preempted, and what came of it.
+class OutputGroup:
+    """Experiments that must agree, by name, and those of them that preempted.
 
-    `requests` were served by two of them or more, `differing` of these not with the same tokens.
+    `requests` is the number of requests that at least two of them served; `differing` is how many
+    of these have different tokens.
     """
 
     names: tuple[str, ...]
@@ -41,19 +42,19 @@ class Compared:
     differing: int
 
 
-def compared(experiments: Mapping[str, Outputs]) -> list[Compared]:
-    """Every group of two experiments or more that must give the same tokens."""
+def compare_outputs(experiments: Mapping[str, Outputs]) -> list[OutputGroup]:
+    """Compare every group of at least two experiments that must give the same tokens."""
     groups: dict[str, dict[str, Outputs]] = defaultdict(dict)
     for name, one in experiments.items():
         if one.settings.get("model", {}).get("dtype") == FLOAT32:
             groups[_same_tokens(one.settings)][name] = one
-    return [_compared(group) for group in groups.values() if len(group) > 1]
+    return [_compare_group(group) for group in groups.values() if len(group) > 1]
 
 
-def _compared(group: Mapping[str, Outputs]) -> Compared:
+def _compare_group(group: Mapping[str, Outputs]) -> OutputGroup:
     hashes = pd.concat([one.sha256 for one in group.values()])
     found = hashes.groupby(level=0).agg(["size", "nunique"])
-    return Compared(
+    return OutputGroup(
         names=tuple(group),
         preempted=tuple(name for name, one in group.items() if one.preempted),
         requests=int((found["size"] > 1).sum()),
@@ -62,21 +63,21 @@ def _compared(group: Mapping[str, Outputs]) -> Compared:
 
 
 def output_hashes(requests: pd.DataFrame) -> pd.Series:
-    """By request: the hash of its output tokens in the first repeat that served it."""
+    """Hash of the output tokens in the first repeat that served a request, by `request_id`."""
     served = requests[~requests["aborted"].astype(bool)].sort_values("repeat")
     hashes: pd.Series = served.groupby("request_id")["output_sha256"].first()
     return hashes
 
 
 def _same_tokens(settings: Mapping[str, Any]) -> str:
-    """The settings that tokens depend on, as text: not when requests arrive or time out."""
+    """The settings that tokens depend on, as text; arrivals and timeouts are not among them."""
     workload = settings.get("workload", {})
-    requests = {key: value for key, value in workload.items() if key not in UNSEEN}
+    requests = {key: value for key, value in workload.items() if key not in IRRELEVANT_TO_TOKENS}
     device = settings.get("device", {}).get("name")
     return json.dumps(
         [settings.get("model"), settings.get("seed"), requests, device], sort_keys=True
     )
 
 
-UNSEEN = ("arrival", "rate_per_s", "timeout_s", "path", "tokenizer")
-"""Settings of a workload that tokens do not depend on; what is in its files is by their hash."""
+IRRELEVANT_TO_TOKENS = ("arrival", "rate_per_s", "timeout_s", "path", "tokenizer")
+"""Workload settings without effect on tokens; files count by the hash of their content."""

@@ -1,7 +1,7 @@
-"""What preemptions cost: the paper's measure, the net one, and the parts they are made of.
+"""Resume overhead: the paper's measure, the net measure, and their parts.
 
-docs/METRICS.md says why the two measures differ. Each function takes the
-records of one repeat; seconds, unless it says otherwise.
+docs/METRICS.md explains the difference. Every function takes the records of one repeat and returns
+seconds unless it states another unit.
 """
 
 import math
@@ -16,7 +16,7 @@ from kvscope.analyse.records import Records
 from kvscope.arraytypes import Floats
 from kvscope.due import plain_decode
 
-# Plain decode passes that stand for one that resumes.
+# Plain decode passes that stand in for one resuming pass.
 TWINS = 10
 # 95 % of normal errors lie within so many standard deviations.
 NORMAL_95 = 1.96
@@ -27,59 +27,71 @@ def resume_overhead_paper_s(records: Records) -> float:
     """Σ(S.duration_s over passes with resumed_requests > 0) + swap_out_s. Source: the
     post-processing of logs in the paper's artifact
     """
-    return float(_resuming(records)["duration_s"].sum()) + swap_out_s(records)
+    return float(_resuming_passes(records)["duration_s"].sum()) + swap_out_s(records)
+
+
+@metric("s", "Resume overhead, the paper's clock")
+def resume_overhead_issued_s(records: Records) -> float:
+    """Σ(S.duration_s over passes with resumed_requests > 0) + Σ(P.copy_end_s − P.copy_start_s over
+    preemptions by `swap`): swap-out by a clock around calls that do not synchronise, as the paper
+    timed it. On a GPU these return before the copies end
+    """
+    out = _swap_rows(records, "preempt")
+    issued_s = math.fsum((out["copy_end_s"] - out["copy_start_s"]).astype(float))
+    return float(_resuming_passes(records)["duration_s"].sum()) + issued_s
 
 
 def net_of_resuming(records: Records) -> Floats:
-    """Of each pass that resumes a request: seconds that it took because of that.
+    """Seconds of each resuming pass that the resumption caused, one value a pass.
 
-    What is neither copy nor due decode is owed in parts: see `_owed`.
+    These are its swap-in copies, and `_resumption_share` of the time beyond copies and expected
+    decoding.
     """
-    passes = _resuming(records)
+    passes = _resuming_passes(records)
     if passes.empty:
         return np.zeros(0)
     duration = passes["duration_s"].to_numpy(np.float64)
-    due = records.baseline.due_s.loc[passes.index].to_numpy(np.float64)
-    copied = _copied_in(records, passes["step"])
-    net: Floats = copied + (duration - copied - due) * _owed(passes)
+    due = records.pass_durations.due_s.loc[passes.index].to_numpy(np.float64)
+    copied = _swap_in_s_by_pass(records, passes["step"])
+    net: Floats = copied + (duration - copied - due) * _resumption_share(passes)
     return net
 
 
 @metric("s", "Net, where nothing resumes")
 def resume_overhead_net_control_s(records: Records) -> float:
-    """what the net measure gives for passes that resume nothing: its error; see below
+    """the net measure of passes that resume nothing, which is its error; see below
 
-    In the place of every resuming pass stand the TWINS plain decode passes of its repeat that are
-    nearest in requests and context, each over its standard deviation; their mean is what counts.
-    What was due in them is told by others, and they owe the same part.
+    Each resuming pass is replaced by the mean of the TWINS plain decode passes of its repeat that
+    are nearest in requests and context, both in units of their standard deviation. Their expected
+    decoding comes from a fit that leaves them out, and the resumption share is that of the pass.
     """
-    passes = _decoding(_resuming(records))
+    passes = _decoding_passes(_resuming_passes(records))
     if passes.empty:
         return 0.0
     errors = control_errors_s(records)
     if errors.empty:
         return math.nan
-    decoding = records.baseline.decoding
+    decoding = records.pass_durations.decode_load
     spread = decoding.loc[errors.index].std(ddof=0).replace(0, 1)
     twins = min(TWINS, len(errors))
     tree = KDTree(decoding.loc[errors.index] / spread)
     _, nearest = tree.query(decoding.loc[passes.index] / spread, k=range(1, twins + 1))
-    return float((errors.to_numpy()[nearest].mean(axis=1) * _owed(passes)).sum())
+    return float((errors.to_numpy()[nearest].mean(axis=1) * _resumption_share(passes)).sum())
 
 
 @metric("s", "Net, uncertainty")
 def resume_overhead_net_uncertainty_s(records: Records) -> float:
-    """max(|resume_overhead_net_control_s|, 1.96 · e · √Σ owed²), e the root mean square error of
-    plain decode passes; see below
+    """max(|resume_overhead_net_control_s|, 1.96 · e · √Σ share²), e the root mean square error of
+    plain decode passes, share that of resumption in each pass; see below
 
-    By chance errors add up as those of independent passes do, each as large as those of the
-    repeat's plain decode passes.
+    Errors of passes are taken to be independent, with the size of those of the repeat's plain
+    decode passes.
     """
-    passes = _decoding(_resuming(records))
+    passes = _decoding_passes(_resuming_passes(records))
     if passes.empty:
         return 0.0
     of_one = math.sqrt((control_errors_s(records) ** 2).mean())
-    chance = NORMAL_95 * of_one * math.sqrt((_owed(passes) ** 2).sum())
+    chance = NORMAL_95 * of_one * math.sqrt((_resumption_share(passes) ** 2).sum())
     return max(chance, abs(resume_overhead_net_control_s(records)))
 
 
@@ -90,22 +102,22 @@ def resume_overhead_net_s(records: Records) -> float:
 
 
 def control_errors_s(records: Records) -> pd.Series:
-    """Of each plain decode pass: seconds beyond what others tell was due in it."""
+    """Seconds of each plain decode pass beyond those expected by a fit that leaves it out."""
     plain = records.steps[plain_decode(records.steps)]
-    due = records.baseline.held_out_due_s.loc[plain.index]
+    due = records.pass_durations.held_out_due_s.loc[plain.index]
     return (plain["duration_s"] - due).astype(float).dropna()
 
 
 @metric("s", "Swap out")
 def swap_out_s(records: Records) -> float:
     """ΣP.swap_out_s over preemptions by `swap`: device time of the copies to the host"""
-    return _total(_swapped(records, "preempt"), "swap_out_s")
+    return _total(_swap_rows(records, "preempt"), "swap_out_s")
 
 
 @metric("s", "Swap in")
 def swap_in_s(records: Records) -> float:
     """ΣP.swap_in_s over resumptions by `swap`: device time of the copies back"""
-    return _total(_swapped(records, "resume"), "swap_in_s")
+    return _total(_swap_rows(records, "resume"), "swap_in_s")
 
 
 @metric("B", "Bytes swapped")
@@ -121,36 +133,36 @@ def recompute_fallbacks(records: Records) -> float:
     return float(((rows["event"] == "preempt") & rows["refused"].astype(bool)).sum())
 
 
-def _owed(passes: pd.DataFrame) -> Floats:
-    """The part of what is neither copy nor due decode that resuming passes owe to resumption.
+def _resumption_share(passes: pd.DataFrame) -> Floats:
+    """The share of the time beyond copies and expected decoding that is due to resumption.
 
-    A pass that prefills shares it by tokens: recomputed ones against new prompts and newest tokens,
-    which were due anyway. One that only decodes owes all.
+    In a pass with prefill it is the share of recomputed tokens among prefill tokens, as the others
+    would have been computed anyway. In a pass that only decodes it is 1.
     """
     prefill = passes["prefill_tokens"].to_numpy(np.float64)
     recomputed = passes["recomputed_tokens"].to_numpy(np.float64)
     return np.where(prefill > 0, recomputed / np.maximum(prefill, 1), 1.0)
 
 
-def _resuming(records: Records) -> pd.DataFrame:
+def _resuming_passes(records: Records) -> pd.DataFrame:
     return records.steps[records.steps["resumed_requests"] > 0]
 
 
-def _decoding(passes: pd.DataFrame) -> pd.DataFrame:
+def _decoding_passes(passes: pd.DataFrame) -> pd.DataFrame:
     return passes[passes["decode_tokens"] > 0]
 
 
-def _swapped(records: Records, event: str) -> pd.DataFrame:
+def _swap_rows(records: Records, event: str) -> pd.DataFrame:
     rows = records.preemptions
     return rows[(rows["event"] == event) & (copies_blocks(rows["policy"]))]
 
 
 def _total(rows: pd.DataFrame, column: str) -> float:
-    """The sum, NaN if a row does not know its part: an unknown copy is not one of no cost."""
+    """The sum of a column; NaN if a row has no value, as an unknown copy still has a cost."""
     return math.fsum(rows[column].astype(float))
 
 
-def _copied_in(records: Records, steps: pd.Series) -> Floats:
-    """Of each pass: seconds of the copies back in it, 0 without any."""
-    copied = _swapped(records, "resume").groupby("step")["swap_in_s"].sum()
+def _swap_in_s_by_pass(records: Records, steps: pd.Series) -> Floats:
+    """Seconds of swap-in copies in each of these steps, 0 without any."""
+    copied = _swap_rows(records, "resume").groupby("step")["swap_in_s"].sum()
     return copied.reindex(steps, fill_value=0.0).to_numpy(np.float64)

@@ -1,4 +1,4 @@
-"""Is a run's throughput known as well as requested, and what disturbed its repeats?"""
+"""Checks of a run's precision: the throughput's interval, and the undisturbed repeats."""
 
 import math
 from typing import Any
@@ -9,14 +9,14 @@ from kvscope.analyse.records import Records, disturbances
 from kvscope.interval import half_width_share
 from kvscope.plan.repeats import MINIMUM_REPEATS
 
-# As many disturbed repeats are described; the others are counted.
+# Disturbed repeats that are described; further ones are counted.
 MOST_DESCRIBED = 3
 
 
-def imprecise(records: Records) -> list[Reason]:
-    """The throughput's interval is as narrow as `repeats.until` asks, if it asks.
+def check_precision(records: Records) -> list[Reason]:
+    """NOT_PRECISE if the throughput's interval is wider than `repeats.until` requests.
 
-    It is computed anew from the tables: what run.json says of it is not taken on trust.
+    The interval is computed from the tables, not read from run.json.
     """
     until = records.facts.get("repeats", {}).get("until")
     if until is None:
@@ -29,14 +29,14 @@ def imprecise(records: Records) -> list[Reason]:
     known = "throughput is not known" if math.isnan(share) else f"throughput ± {percent(share)}"
     which = "undisturbed " if len(found) < len(records.numbers) else ""
     times = f"{len(found)} {which}repeat{'' if len(found) == 1 else 's'}"
-    detail = f"{known}, ± {percent(until)} asked, after {times}"
-    return [NOT_PRECISE.with_detail(with_disturbance(detail, records.facts))]
+    detail = f"{known}, ± {percent(until)} requested, after {times}"
+    return [NOT_PRECISE.with_detail(add_disturbance(detail, records.facts))]
 
 
-def disturbed_too_often(records: Records) -> list[Reason]:
-    """Enough repeats were undisturbed for the metrics to be made of them alone.
+def check_disturbance(records: Records) -> list[Reason]:
+    """DISTURBED if too few repeats were undisturbed to compute the metrics from them alone.
 
-    A load that lasts slows all repeats, and their interval is narrow around the wrong value.
+    A lasting load slows all repeats, so that a narrow interval surrounds a wrong value.
     """
     numbers = records.numbers
     undisturbed = [number for number in numbers if number not in records.disturbed]
@@ -44,13 +44,13 @@ def disturbed_too_often(records: Records) -> list[Reason]:
         return []
     counts = f"{len(undisturbed)} of {len(numbers)} repeats were undisturbed"
     detail = f"{counts}, at least {MINIMUM_REPEATS} are needed"
-    return [DISTURBED.with_detail(with_disturbance(detail, records.facts))]
+    return [DISTURBED.with_detail(add_disturbance(detail, records.facts))]
 
 
-def disturbed(facts: dict[str, Any]) -> str:
-    """Which repeats were disturbed and by what, in words; empty if none was.
+def describe_disturbance(facts: dict[str, Any]) -> str:
+    """The disturbed repeats and their causes, as text; empty if there are none.
 
-    'repeat 1: other processes used 0.9 of 2 CPUs'
+    Example: 'repeat 1: other processes used 0.9 of 2 CPUs'
     """
     found = disturbances(facts)
     described = [f"repeat {entry['repeat']}: {entry['why']}" for entry in found[:MOST_DESCRIBED]]
@@ -59,9 +59,9 @@ def disturbed(facts: dict[str, Any]) -> str:
     return "; ".join(described)
 
 
-def with_disturbance(detail: str, facts: dict[str, Any]) -> str:
-    """A reason's detail, and what disturbed the run, which may be its cause."""
-    return "; ".join(filter(None, (detail, disturbed(facts))))
+def add_disturbance(detail: str, facts: dict[str, Any]) -> str:
+    """A reason's detail, followed by the run's disturbances, which may be its cause."""
+    return "; ".join(filter(None, (detail, describe_disturbance(facts))))
 
 
 def percent(share: float) -> str:

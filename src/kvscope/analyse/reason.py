@@ -1,6 +1,6 @@
-"""Why a run may not be believed: every reason by name, with what it means, declared once.
+"""The registry of reasons why a run is not valid.
 
-Oracles are reasons, too: a violated one speaks against a run under its own name.
+A violated oracle is a reason, too, under its own name.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ MAXIMUM_STALL_SHARE = 0.05
 
 @dataclass(frozen=True)
 class Reason:
-    """What speaks against a run: its name, and the figures behind it."""
+    """A reason why one run is not valid: its name, and the figures behind it."""
 
     name: str
     detail: str
@@ -23,13 +23,13 @@ class Reason:
 
 @dataclass(frozen=True)
 class ReasonKind:
-    """A reason that may speak against runs: its name, and what is wrong with them."""
+    """A registered reason: its name, and its meaning for docs/METRICS.md."""
 
     name: str
     meaning: str
 
     def with_detail(self, detail: str) -> Reason:
-        """The reason against one run."""
+        """This reason for one run."""
         return Reason(self.name, detail)
 
 

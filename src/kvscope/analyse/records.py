@@ -1,12 +1,12 @@
-"""A run as analyse reads it: its tables, its settings, its KV events, and what passes take."""
+"""The records of a run for analysis: tables, settings, KV events, expected pass durations."""
 
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from kvscope.analyse.access import Trace, trace_of
-from kvscope.analyse.baseline import Baseline
+from kvscope.analyse.access import KvTrace, find_trace
+from kvscope.analyse.pass_durations import PassDurations
 from kvscope.errors import BadInput
 from kvscope.plan.documents import load_mapping
 from kvscope.plan.repeats import repeats_for_metrics
@@ -20,22 +20,26 @@ class Records(Run):
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """What experiment.yaml asks for; empty where there is none."""
+        """The settings in experiment.yaml; empty if the run has none."""
         path = self.directory / EXPERIMENT_FILE
         require_unchanged(self.directory, self.facts, path.name)
         return load_mapping(path) if path.exists() else {}
 
     @cached_property
-    def trace(self) -> Trace | None:
-        """The KV events; None if there are none."""
+    def trace(self) -> KvTrace | None:
+        """The KV events; None if the run has none."""
         if self.repeat is None:
-            return trace_of(self.directory, self.facts)
+            return find_trace(self.directory, self.facts)
         return self.whole.trace and self.whole.trace.of_repeat(self.repeat)
 
     @cached_property
-    def baseline(self) -> Baseline:
-        """What passes take as a rule: in the whole run, of which this may be one repeat."""
-        return Baseline(self.steps, self.batch) if self.repeat is None else self.whole.baseline
+    def pass_durations(self) -> PassDurations:
+        """Expected durations of passes, estimated over the whole run."""
+        return (
+            PassDurations(self.steps, self.batch)
+            if self.repeat is None
+            else self.whole.pass_durations
+        )
 
     @property
     def disturbed(self) -> list[int]:
@@ -43,12 +47,12 @@ class Records(Run):
         return disturbed_repeats(self.facts)
 
     def valid_repeats(self) -> Iterator[Self]:
-        """A view of each repeat that metrics are made of (`plan.repeats.repeats_for_metrics`)."""
+        """The repeats that metrics are computed from (`plan.repeats.repeats_for_metrics`)."""
         yield from map(self.of_repeat, repeats_for_metrics(self.numbers, self.disturbed))
 
 
 def disturbances(facts: dict[str, Any]) -> list[dict[str, Any]]:
-    """What run.json says of the disturbed repeats."""
+    """The entries of run.json for disturbed repeats."""
     return [entry for entry in facts.get("disturbance", []) if entry["disturbed"]]
 
 
@@ -58,10 +62,9 @@ def disturbed_repeats(facts: dict[str, Any]) -> list[int]:
 
 
 def read_records(directory: Path) -> Records:
-    """The records of a run's directory.
+    """Read the records of a run's directory.
 
-    BadInput names what is absent, damaged or changed, and says why a run failed that left no
-    tables.
+    Raises BadInput if a table is missing, damaged or changed, or if the run failed without tables.
     """
     records = Records(directory)
     due = [table for table in HOST_TABLES if table is not LAYERS]

@@ -1,9 +1,9 @@
-"""How a block of one layer is used over time: bursts of accesses, and what lies between them.
+"""Use of blocks over time: bursts of accesses, and the reuses between them.
 
-A burst is all that one pass does to one block of one layer: from the start of the first access to
-the end of the last. The next burst reuses the block if it is of the same request, which was not
-preempted between them, and does not write the block's first token: otherwise what the block held
-before is gone, also where the request got a block of that number back.
+A burst is all accesses of one pass to one block of one layer, from the start of the first to the
+end of the last. The next burst reuses the block if it has the same request, which was not preempted
+in between, and does not write the block's first token. Otherwise the block has new content, even if
+the request received the same block number again.
 """
 
 from collections.abc import Iterable
@@ -18,31 +18,32 @@ from kvscope.arraytypes import Bools, Int64s, Ints
 
 @dataclass(frozen=True)
 class Bursts:
-    """One row a (pass, layer, block, request), ordered by start; `fresh` ones fill the block.
+    """One element a (pass, layer, block, request), ordered by start.
 
-    `life` distinguishes what a request holds before a preemption from what it holds after it.
+    `fills_block` is true where the burst writes the block's first token. `life` differs before and
+    after a preemption of the request.
     """
 
     layer: Int64s
     block: Int64s
     request: Int64s
     life: Int64s
-    fresh: Bools
+    fills_block: Bools
     start_ns: Int64s
     end_ns: Int64s
 
     @property
     def duration_ns(self) -> Int64s:
-        """From the first access to the end of the last."""
+        """Nanoseconds from the start of the first access to the end of the last."""
         return self.end_ns - self.start_ns
 
 
 @dataclass(frozen=True)
 class Reuses:
-    """One row a burst that has a predecessor, ordered by start.
+    """One element a burst that reuses a block, ordered by start.
 
-    `idle_ns` is from the predecessor's end to its start; `distance_blocks` the number of other
-    blocks (of a layer each) that had a burst after the predecessor's start and before its own.
+    `idle_ns` is the time from the end of the previous burst in the block to the start of this one.
+    `distance_blocks` is the number of other (layer, block) pairs with a burst in between.
     """
 
     layer: Int64s
@@ -51,9 +52,9 @@ class Reuses:
 
 
 def bursts_of(batches: Iterable[Events], preempted: pd.DataFrame) -> Bursts:
-    """The bursts of events that come as whole passes.
+    """The bursts of events, given in batches of whole passes.
 
-    `preempted` has a row a preemption: `request_id`, and the `step` whose scheduling preempted it.
+    `preempted` has one row a preemption: `request_id`, and the `step` that was being scheduled.
     """
     parts = [_bursts(events, preempted) for events in batches if len(events)]
     if not parts:
@@ -85,9 +86,9 @@ def _bursts(events: Events, preempted: pd.DataFrame) -> tuple[Ints, ...]:
 def _lives(
     request: Int64s, step: Int64s, requests: tuple[str, ...], preempted: pd.DataFrame
 ) -> Int64s:
-    """How many preemptions of all requests, in their order and in time, each place comes after.
+    """A number for each (request, step) that changes exactly at preemptions of the request.
 
-    Two places of one request have the same number if it was not preempted between them.
+    It is the rank of (request, step) among all preemptions, ordered by request and step.
     """
     number = {name: place for place, name in enumerate(requests)}
     of_request = preempted["request_id"].map(number)
@@ -100,7 +101,7 @@ def _lives(
 
 
 def reuses_of(bursts: Bursts) -> Reuses:
-    """What lies between successive bursts in the same block of a layer, where it is a reuse."""
+    """The reuses among these bursts."""
     previous = _predecessors(bursts)
     reused = np.flatnonzero(previous >= 0)
     idle = bursts.start_ns[reused] - bursts.end_ns[previous[reused]]
@@ -108,7 +109,7 @@ def reuses_of(bursts: Bursts) -> Reuses:
 
 
 def _predecessors(bursts: Bursts) -> Int64s:
-    """The burst before each one in its block; -1 where there is none, or it held something else."""
+    """The index of the burst that each one reuses the block of, or -1."""
     group = keys(bursts.layer, bursts.block)
     order = np.argsort(group, kind="stable")
     before = np.full(len(group), -1, np.int64)
@@ -116,19 +117,19 @@ def _predecessors(bursts: Bursts) -> Int64s:
     kept = [of[later] == of[earlier] for of in (group, bursts.request, bursts.life)]
     same = np.logical_and.reduce(kept)
     before[later[same]] = earlier[same]
-    before[bursts.fresh] = -1
+    before[bursts.fills_block] = -1
     return before
 
 
 def distinct_between(previous: Int64s) -> Int64s:
-    """How many different things came up between each place of a sequence and its predecessor.
+    """The number of distinct items between each place of a sequence and the item's last place.
 
-    `previous` gives the last place before of the same thing, -1 if there is none (then the result
-    is -1). Of the places between p and i those that have a predecessor after p are seen again:
-    intervals that lie within another one.
+    `previous[i]` is the last earlier place of the item at i, or -1; then the result is -1, too. The
+    result is the number of places between the two, less those whose own `previous` is also between
+    them: nested intervals.
     """
     ends = np.flatnonzero(previous >= 0)
-    by_start = np.argsort(-previous[ends])  # predecessors are all different
+    by_start = np.argsort(-previous[ends])  # the values of previous are distinct
     inner = np.empty(len(ends), np.int64)
     inner[by_start] = _smaller_before(by_start)
     result = np.full(len(previous), -1, np.int64)
@@ -137,10 +138,10 @@ def distinct_between(previous: Int64s) -> Int64s:
 
 
 def _smaller_before(permutation: Int64s) -> Int64s:
-    """Of each number of a permutation of 0 … n-1: how many smaller ones stand before it.
+    """For each number of a permutation of 0 … n-1, how many smaller numbers precede it.
 
-    Numbers are sorted by ever more of their leading bits. Among those same so far, one whose next
-    bit is 1 has the earlier ones with a 0 before it.
+    A radix sort by leading bits: within a group of equal leading bits, each number whose next bit
+    is 1 is preceded by the smaller numbers whose next bit is 0.
     """
     count = np.zeros(len(permutation), np.int64)  # by number
     numbers = permutation
@@ -160,7 +161,7 @@ def _smaller_before(permutation: Int64s) -> Int64s:
 
 
 def keys(*columns: Ints) -> Int64s:
-    """One number a row: same where all columns are, and ordered like them."""
+    """One number a row, which is equal and ordered as the columns are, compared in turn."""
     key = np.zeros(len(columns[0]), np.int64)
     bound = 1
     for column in columns:
@@ -177,5 +178,5 @@ def keys(*columns: Ints) -> Int64s:
 
 
 def starts_of(ordered: Int64s) -> Int64s:
-    """Where each stretch of equal numbers begins."""
+    """The places where a stretch of equal numbers starts."""
     return np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))

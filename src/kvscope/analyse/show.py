@@ -1,4 +1,4 @@
-"""A run's metrics, for people and for programs."""
+"""Output of a run's metrics: a table for the terminal, or JSON."""
 
 import math
 import textwrap
@@ -9,9 +9,9 @@ import pandas as pd
 
 WIDTH = 80
 SIGNIFICANT_DIGITS = 4
-# They are 0 in a run without a host pool because it has nowhere to copy blocks to.
+# Always 0 in a run without a host pool.
 OF_THE_HOST_POOL = ("swap_out_s", "swap_in_s", "swapped_bytes", "recompute_fallbacks")
-# The units a value is shown in, by the unit of its metric: largest first.
+# Display units by the unit of the metric, largest first.
 SCALES = {
     "s": (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)),
     "B": (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0)),
@@ -20,7 +20,7 @@ SCALES = {
 
 
 def as_json(frame: pd.DataFrame) -> dict[str, Any]:
-    """One run's `metrics` table as an object that JSON can hold: null for what has no value."""
+    """One run's `metrics` table as a JSON object; null for a missing value."""
     first = frame.iloc[0]
     return {
         "experiment_id": first["experiment_id"],
@@ -41,17 +41,14 @@ def as_json(frame: pd.DataFrame) -> dict[str, Any]:
 
 
 def print_table(frame: pd.DataFrame) -> None:
-    """Print one run's `metrics` table within 80 columns, without metrics that do not apply.
-
-    Values are in the unit that suits their size; the interval is the value ± what follows it.
-    """
+    """Print the applicable metrics of one run within 80 columns: name, mean ± half width, unit."""
     first = frame.iloc[0]
     repeats = int(frame["repeats_valid"].max())
     verdict = "valid" if first["valid"] else f"not valid: {', '.join(_reasons(frame))}"
     print(first["experiment_id"])
-    print(textwrap.fill(f"{first['time_source']}, {_counted(repeats)}, {verdict}", WIDTH))
+    print(textwrap.fill(f"{first['time_source']}, {_repeats_text(repeats)}, {verdict}", WIDTH))
     rows = [("metric", "mean", "95 %", "")]
-    rows += [_cells(row, repeats) for row in _that_apply(frame).to_dict("records")]
+    rows += [_cells(row, repeats) for row in _drop_inapplicable(frame).to_dict("records")]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for name, value, half, unit in rows:
         sign = "±" if half else " "
@@ -60,7 +57,7 @@ def print_table(frame: pd.DataFrame) -> None:
         )
 
 
-def _that_apply(frame: pd.DataFrame) -> pd.DataFrame:
+def _drop_inapplicable(frame: pd.DataFrame) -> pd.DataFrame:
     pool = frame.loc[frame["metric"] == "host_block_utilization_peak", "value"].notna().any()
     absent = ~frame["value"].map(math.isfinite)
     if not pool:
@@ -69,7 +66,7 @@ def _that_apply(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _cells(row: dict[Hashable, Any], repeats: int) -> tuple[str, str, str, str]:
-    """Name, value, half of the interval's width, and unit, with its repeats if they are fewer."""
+    """Name, value, half of the interval's width, and unit; with the repeats if fewer than all."""
     unit, size = _scale(row["value"], row["unit"])
     value, half = row["value"] / size, (row["ci_high"] - row["ci_low"]) / 2 / size
     decimals = _decimals(value, half)
@@ -78,14 +75,14 @@ def _cells(row: dict[Hashable, Any], repeats: int) -> tuple[str, str, str, str]:
         row["metric"],
         f"{value:,.{decimals}f}",
         "" if math.isnan(half) else f"{half:,.{decimals}f}",
-        unit if count == repeats else f"{unit} ({_counted(count)})",
+        unit if count == repeats else f"{unit} ({_repeats_text(count)})",
     )
 
 
 def _scale(value: float, unit: str) -> tuple[str, float]:
-    """The largest unit in which the value is 1 or more, and how many of the metric's it is.
+    """The largest display unit in which the value is at least 1, and its size in the metric's unit.
 
-    A value below all of them gets the smallest, and 0 the metric's own.
+    Smaller values get the smallest unit, and 0 the metric's own.
     """
     scales = SCALES.get(unit, ((unit, 1.0),))
     if not value:
@@ -94,14 +91,14 @@ def _scale(value: float, unit: str) -> tuple[str, float]:
 
 
 def _decimals(value: float, half: float) -> int:
-    """How many decimals show four digits of the value; none if it and its interval are whole."""
+    """Decimals for four significant digits; 0 if the value and its interval are integers."""
     if value == round(value) and (math.isnan(half) or half == round(half)):
         return 0
     digits_before = math.floor(math.log10(abs(value))) + 1 if value else 1
     return max(0, SIGNIFICANT_DIGITS - digits_before)
 
 
-def _counted(repeats: int) -> str:
+def _repeats_text(repeats: int) -> str:
     return f"{repeats} repeat{'' if repeats == 1 else 's'}"
 
 

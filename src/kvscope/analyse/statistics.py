@@ -20,9 +20,9 @@ class Estimate:
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """Mean and Student-t interval of one value per repeat; NaN values are left out.
+    """Mean and 95 % Student-t interval (`interval.half_width`) of one value a repeat.
 
-    The interval is Student's (`interval.half_width`); it needs two repeats.
+    NaN values are left out. The interval is NaN below two values.
     """
     sample = [v for v in values if not math.isnan(v)]
     if not sample:
@@ -31,11 +31,8 @@ def estimate(values: Sequence[float]) -> Estimate:
     return Estimate(mean, mean - half, mean + half, len(sample))
 
 
-def widened(found: Estimate, uncertainty: float) -> Estimate:
-    """The estimate with the uncertainty of its method in its interval, too: √(half² + its²).
-
-    The interval is never narrower than the uncertainty on either side.
-    """
+def widen(found: Estimate, uncertainty: float) -> Estimate:
+    """Add a method's uncertainty to an interval: the new half width is √(half² + uncertainty²)."""
     half = math.hypot(found.high - found.value, uncertainty)
     return Estimate(found.value, found.value - half, found.value + half, found.count)
 

@@ -1,7 +1,6 @@
-"""Metrics of a study's experiments that are made of their metrics, not of their records.
+"""Metrics of a study, computed from the `metrics` tables of its experiments.
 
-docs/METRICS.md defines them under 'Study level'. They need no records, so a study's report
-computes them from the `metrics` tables that its runs have.
+docs/METRICS.md defines them under 'Study level'. The report computes them.
 """
 
 import json
@@ -23,7 +22,7 @@ UNKNOWN = Estimate(math.nan, math.nan, math.nan, 0)
 
 
 @dataclass(frozen=True)
-class Analysed:
+class ExperimentMetrics:
     """A complete experiment: its settings and its `metrics` table, indexed by metric."""
 
     settings: Mapping[str, Any]
@@ -41,21 +40,21 @@ class Analysed:
         return dict(zip(self.metrics.index, self.metrics.to_dict("records"), strict=True))
 
 
-def with_study_metrics(experiments: Sequence[Analysed]) -> list[pd.DataFrame]:
-    """The `metrics` table of each experiment of one study with the STUDY_METRICS added."""
+def add_study_metrics(experiments: Sequence[ExperimentMetrics]) -> list[pd.DataFrame]:
+    """The `metrics` tables of a study's experiments, each with the rows of STUDY_METRICS added."""
     return [
-        _extended(one, ample) for one, ample in zip(experiments, amples(experiments), strict=True)
+        _add_rows(one, ample)
+        for one, ample in zip(experiments, find_ample_partners(experiments), strict=True)
     ]
 
 
-def amples(experiments: Sequence[Analysed]) -> list[Analysed | None]:
-    """For each experiment that preempts: the one that shows it with an ample cache, if any.
+def find_ample_partners(experiments: Sequence[ExperimentMetrics]) -> list[ExperimentMetrics | None]:
+    """For each experiment that preempts, the same work with an ample cache; None if there is none.
 
-    It differs in nothing but the cache's size and the overflow policy, never preempts, and neither
-    of the two aborted a request. Of several, the one whose cache is emptiest at its peak: the
-    largest.
+    The partner differs in cache size and overflow policy only and never preempts; neither aborted a
+    request. Of several, the one with the lowest peak use, which has the largest cache.
     """
-    roomy: dict[str, list[Analysed]] = defaultdict(list)
+    roomy: dict[str, list[ExperimentMetrics]] = defaultdict(list)
     for one in experiments:
         if one.settings and one.estimate("preemptions").value == 0 and _served_all(one):
             roomy[_same_work(one.settings)].append(one)
@@ -67,16 +66,16 @@ def amples(experiments: Sequence[Analysed]) -> list[Analysed | None]:
     ]
 
 
-def _served_all(one: Analysed) -> bool:
-    """Whether no request was aborted: otherwise it did other work than its partner."""
+def _served_all(one: ExperimentMetrics) -> bool:
+    """Whether no request was aborted, so that partners did the same work."""
     return not one.estimate("aborted_requests").value > 0
 
 
 def difference(one: Estimate, other: Estimate) -> Estimate:
-    """one - other of two independent means, with Welch's interval.
+    """The difference of two independent means, with Welch's interval.
 
-    The standard errors are those of the given intervals; the degrees of freedom are Welch's and
-    Satterthwaite's. An interval needs two repeats on both sides.
+    Standard errors follow from the given intervals, degrees of freedom from the Welch–Satterthwaite
+    equation. The interval is NaN if either side has fewer than two repeats.
     """
     value, count = one.value - other.value, min(one.count, other.count)
     if count < 2 or math.isnan(value):
@@ -92,15 +91,15 @@ def difference(one: Estimate, other: Estimate) -> Estimate:
     return Estimate(value, value - half, value + half, count)
 
 
-def beyond_ample(one: Analysed, ample: Analysed | None) -> Estimate:
-    """What preemptions cost in the end: the makespan, less that with an ample cache."""
+def makespan_beyond_ample(one: ExperimentMetrics, ample: ExperimentMetrics | None) -> Estimate:
+    """The makespan minus that with an ample cache, in seconds."""
     if ample is None:
         return UNKNOWN
     return difference(one.estimate("makespan_s"), ample.estimate("makespan_s"))
 
 
-def cost_of_one(one: Analysed) -> Estimate:
-    """Net resume overhead over preemptions; an interval if every repeat preempts as often."""
+def cost_per_preemption(one: ExperimentMetrics) -> Estimate:
+    """Net resume overhead a preemption, in s; an interval if all repeats preempt equally often."""
     overhead, preemptions = one.estimate("resume_overhead_net_s"), one.estimate("preemptions")
     if not preemptions.value > 0:
         return UNKNOWN
@@ -109,10 +108,10 @@ def cost_of_one(one: Analysed) -> Estimate:
     return Estimate(value, low, high, overhead.count)
 
 
-def bandwidth(one: Analysed) -> Estimate:
-    """Swapped bytes over the time of the copies; an interval if every repeat copies as much.
+def swap_bandwidth(one: ExperimentMetrics) -> Estimate:
+    """Swapped bytes over seconds of copies; an interval if all repeats swap equally many bytes.
 
-    The halves of the two times' intervals add up, which is wider than the interval of their sum.
+    The half widths of the two times are added, a bound on the half width of their sum.
     """
     swapped = one.estimate("swapped_bytes")
     copies = [one.estimate(name) for name in ("swap_out_s", "swap_in_s")]
@@ -127,20 +126,22 @@ def bandwidth(one: Analysed) -> Estimate:
     return Estimate(value, swapped.value / longest, swapped.value / shortest, count)
 
 
-def _extended(one: Analysed, ample: Analysed | None) -> pd.DataFrame:
+def _add_rows(one: ExperimentMetrics, ample: ExperimentMetrics | None) -> pd.DataFrame:
     rows = [_row(metric, one, ample) for metric in STUDY_METRICS]
     added = pd.DataFrame(rows, columns=tables.METRICS.names).astype(one.metrics.dtypes)
     return pd.concat([one.metrics, added.set_index("metric", drop=False)])
 
 
-def _row(metric: "StudyMetric", one: Analysed, ample: Analysed | None) -> dict[str, Any]:
-    """A row of the `metrics` table: to be believed if all experiments behind it are."""
+def _row(
+    metric: "StudyMetric", one: ExperimentMetrics, ample: ExperimentMetrics | None
+) -> dict[str, Any]:
+    """A row of the `metrics` table; valid if all experiments that it is computed from are."""
     found = metric.of(one, ample)
     first = one.metrics.iloc[0]
     behind = [first] if ample is None or not metric.compares else [first, ample.metrics.iloc[0]]
     reasons = [name for row in behind for name in str(row["reasons"]).split(";") if name]
     return {
-        **first,  # experiment, source of times and run are the same in all of its rows
+        **first,  # experiment, time source and run are the same in all rows
         **{"metric": metric.name, "unit": metric.unit, "repeats_valid": found.count},
         **{"value": found.value, "ci_low": found.low, "ci_high": found.high},
         "valid": all(bool(row["valid"]) for row in behind),
@@ -149,19 +150,19 @@ def _row(metric: "StudyMetric", one: Analysed, ample: Analysed | None) -> dict[s
 
 
 def _same_work(settings: Mapping[str, Any]) -> str:
-    """All settings but the cache's size and the overflow policy, as text."""
+    """All settings except cache size and overflow policy, as text."""
     rest = {section: value for section, value in settings.items() if section != "overflow"}
     cache = settings.get("cache", {})
     rest["cache"] = {key: v for key, v in cache.items() if key not in ("blocks", "gib")}
     return json.dumps(rest, sort_keys=True)
 
 
-def _fullness(one: Analysed) -> float:
+def _fullness(one: ExperimentMetrics) -> float:
     return one.estimate("kv_block_utilization_peak").value
 
 
 def _is_exact(number: Estimate) -> bool:
-    """Whether every repeat had this very number."""
+    """Whether all repeats have the same value."""
     return number.count == 1 or number.low == number.high
 
 
@@ -172,16 +173,16 @@ def _standard_error(number: Estimate) -> float:
 
 @dataclass(frozen=True)
 class StudyMetric:
-    """A number of an experiment among others; `of` is given it, and its twin with an ample cache.
+    """A metric of an experiment in a study; `of` takes it and its partner with an ample cache.
 
-    It is valid if the experiment is, and where it `compares` the two, if the twin is, too.
+    If it `compares` the two, it is valid only if both are.
     """
 
     name: str
     unit: str
     heading: str
     formula: str
-    of: Callable[[Analysed, Analysed | None], Estimate]
+    of: Callable[[ExperimentMetrics, ExperimentMetrics | None], Estimate]
     compares: bool = False
 
 
@@ -191,7 +192,7 @@ STUDY_METRICS = (
         "s",
         "Makespan beyond ample",
         "makespan_s − makespan_s of the same requests with room for all; see below",
-        beyond_ample,
+        makespan_beyond_ample,
         compares=True,
     ),
     StudyMetric(
@@ -200,7 +201,7 @@ STUDY_METRICS = (
         "Net cost of a preemption",
         "resume_overhead_net_s / preemptions, with an interval if every repeat preempts equally "
         "often",
-        lambda one, _: cost_of_one(one),
+        lambda one, _: cost_per_preemption(one),
     ),
     StudyMetric(
         "swap_bandwidth_bytes_per_s",
@@ -209,6 +210,6 @@ STUDY_METRICS = (
         "swapped_bytes / (swap_out_s + swap_in_s), with an interval if every repeat swaps equally "
         "much; the half widths of the two times add up, which is wider than the interval of their "
         "sum",
-        lambda one, _: bandwidth(one),
+        lambda one, _: swap_bandwidth(one),
     ),
 )

@@ -1,10 +1,10 @@
-"""May a run be believed? If not, why: reasons by name, each with the figures behind it."""
+"""The validity of a run: the reasons why it is not valid, each with the figures behind it."""
 
 from collections.abc import Iterable
 from typing import Any
 
 from kvscope.analyse.metrics import makespan_s, stall_time_s
-from kvscope.analyse.precision import disturbed_too_often, imprecise, with_disturbance
+from kvscope.analyse.precision import add_disturbance, check_disturbance, check_precision
 from kvscope.analyse.reason import (
     FAILED,
     MAXIMUM_STALL_SHARE,
@@ -22,10 +22,11 @@ from kvscope.analyse.statistics import coefficient_of_variation
 from kvscope.oracle import VIOLATED, Verdict
 from kvscope.plan.repeats import MINIMUM_REPEATS
 from kvscope.runfile import COMPLETE, IMPORTED_FROM
+from kvscope.runschema import MODELED
 
 
-def warm_up(facts: dict[str, Any]) -> list[Reason]:
-    """Warm-up met every shape class that was measured."""
+def check_warm_up(facts: dict[str, Any]) -> list[Reason]:
+    """NO_WARM_UP, or WARM_UP_INCOMPLETE if warm-up missed a measured shape class."""
     found = facts.get("warmup", {})
     if not found.get("passes"):
         return [NO_WARM_UP.with_detail("nothing ran before the measured part")]
@@ -33,8 +34,8 @@ def warm_up(facts: dict[str, Any]) -> list[Reason]:
     return [WARM_UP_INCOMPLETE.with_detail(f"classes {', '.join(missed)}")] if missed else []
 
 
-def repeats(records: Records) -> list[Reason]:
-    """Enough repeats, undisturbed, steady, and the throughput as precise as was requested."""
+def check_repeats(records: Records) -> list[Reason]:
+    """Reasons if repeats are too few, unstable, disturbed, or less precise than requested."""
     makespans = [makespan_s(repeat) for repeat in records.valid_repeats()]
     reasons = []
     if len(makespans) < MINIMUM_REPEATS:
@@ -43,31 +44,31 @@ def repeats(records: Records) -> list[Reason]:
     variation = coefficient_of_variation(makespans)
     if variation > MAXIMUM_VARIATION:
         detail = f"makespan varies by {variation:.0%}, at most {MAXIMUM_VARIATION:.0%}"
-        reasons.append(UNSTABLE.with_detail(with_disturbance(detail, records.facts)))
-    return [*reasons, *imprecise(records), *disturbed_too_often(records)]
+        reasons.append(UNSTABLE.with_detail(add_disturbance(detail, records.facts)))
+    return [*reasons, *check_precision(records), *check_disturbance(records)]
 
 
-def stalls(records: Records) -> list[Reason]:
-    """No repeat lost much of its time in stalls."""
+def check_stalls(records: Records) -> list[Reason]:
+    """STALLED for each repeat that lost more than MAXIMUM_STALL_SHARE of its makespan."""
     reasons = []
     for repeat in records.valid_repeats():
         share = stall_time_s(repeat) / makespan_s(repeat)
         if share > MAXIMUM_STALL_SHARE:
             detail = f"repeat {repeat.repeat}: {share:.0%} of the makespan"
-            reasons.append(STALLED.with_detail(with_disturbance(detail, records.facts)))
+            reasons.append(STALLED.with_detail(add_disturbance(detail, records.facts)))
     return reasons
 
 
-def lost_trace(facts: dict[str, Any]) -> list[Reason]:
-    """A profiler that was used brought its trace home."""
+def check_profiler(facts: dict[str, Any]) -> list[Reason]:
+    """PROFILER_LOST_EVENTS if a profiled run has no complete trace."""
     profiler = facts.get("profiler", {})
     if profiler.get("used") == "nsys" and profiler.get("reason"):
         return [PROFILER_LOST_EVENTS.with_detail(profiler["reason"])]
     return []
 
 
-def violated(verdicts: Iterable[Verdict]) -> list[Reason]:
-    """No oracle is violated."""
+def check_oracles(verdicts: Iterable[Verdict]) -> list[Reason]:
+    """One reason for each violated oracle."""
     return [
         Reason(found.name, f"{found.violations} ({found.first})")
         for found in verdicts
@@ -75,17 +76,20 @@ def violated(verdicts: Iterable[Verdict]) -> list[Reason]:
     ]
 
 
-def reasons_against(records: Records, verdicts: Iterable[Verdict]) -> list[Reason]:
-    """Everything that speaks against a run; empty if it is valid.
+def find_reasons(records: Records, verdicts: Iterable[Verdict]) -> list[Reason]:
+    """All reasons why a run is not valid; empty if it is valid.
 
-    An imported run is judged by what it holds, its passes: it has neither requests nor warm-up.
+    Imported runs have neither requests nor warm-up, and are judged by their passes.
+    Modeled times are the same in every repeat and need no warm-up.
     """
     facts = records.facts
     if facts["status"] != COMPLETE:
         return [FAILED.with_detail(facts.get("reason") or "unknown")]
-    found = violated(verdicts)
+    found = check_oracles(verdicts)
+    if facts.get("time_source") == MODELED:
+        return found
     if len(records.steps):  # else a trace of kernels alone
-        found += [*repeats(records), *stalls(records)]
+        found += [*check_repeats(records), *check_stalls(records)]
     if IMPORTED_FROM not in facts:
-        found += [*warm_up(facts), *lost_trace(facts)]
+        found += [*check_warm_up(facts), *check_profiler(facts)]
     return found

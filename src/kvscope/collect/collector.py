@@ -1,4 +1,4 @@
-"""The collect stage's two entries: a run directory, or an Nsight Systems export alone."""
+"""The collect stage: the tables of a run directory, or of an Nsight Systems export alone."""
 
 from pathlib import Path
 from typing import Any
@@ -32,9 +32,9 @@ from kvscope.tables import KV_EVENTS, NVTX_RANGES, TIMELINE
 
 
 def collect_nsys(sqlite: Path, out_dir: Path) -> dict[str, Any]:
-    """Write an export's tables and `collect.json` into `out_dir`; give what the latter holds.
+    """Write an export's tables and `collect.json` into `out_dir`; return the latter's content.
 
-    Raises BadInput, naming the file, if it is missing, damaged, or no export of Nsight Systems.
+    Raises BadInput if the file is missing, damaged, or not an Nsight Systems export.
     """
     accounts.begin(out_dir, COLLECTED)
     account = write_nsys_tables(sqlite, out_dir) | {"alignment": None}
@@ -43,10 +43,10 @@ def collect_nsys(sqlite: Path, out_dir: Path) -> dict[str, Any]:
 
 
 def collect_run(run_dir: Path, out_dir: Path, perfetto: bool = False) -> None:
-    """Write a run's tables, timeline and `collect.json` into `out_dir`, a trace on demand.
+    """Write a run's tables, timeline and `collect.json`, and optionally a Perfetto trace.
 
-    A run without an export gets empty profiler tables and a timeline of what the host recorded.
-    Raises BadInput, naming the file, if a record of the run is missing, damaged or changed.
+    Without an export, the profiler's tables are empty and the timeline has host rows only. Raises
+    BadInput if a record of the run is missing, damaged or changed.
     """
     run = Run(run_dir)
     require_times(run)
@@ -66,7 +66,7 @@ def collect_run(run_dir: Path, out_dir: Path, perfetto: bool = False) -> None:
 
 
 def _collect_profile(run: Run, out_dir: Path) -> tuple[dict[str, Any], Alignment | None]:
-    """Write the profiler's tables; give the account of them, and how its clock is aligned."""
+    """Write the profiler's tables; return their account and the clock's alignment, if any."""
     export = run.directory / NSYS_EXPORT
     if not export.exists():
         account = write_empty_tables(out_dir) | {"alignment": None}
@@ -86,7 +86,7 @@ def _collect_profile(run: Run, out_dir: Path) -> tuple[dict[str, Any], Alignment
 
 
 def _passes(out_dir: Path) -> pd.DataFrame:
-    """The NVTX ranges of the forward passes of the measured part."""
+    """The NVTX ranges of the measured forward passes: repeat, step, start_ns."""
     own = [("domain", "=", DOMAIN), ("name", "=", FORWARD_PASS), ("kind", "=", "push_pop")]
     columns = ["repeat", "step", "start_ns"]
     texts = [name for name, *_ in own]  # millions of ranges share few of them
@@ -105,7 +105,7 @@ def _is_traced(run: Run) -> bool:
 
 
 def _collect_events(run: Run, out_dir: Path, offset_ns: int | None) -> dict[str, Any]:
-    """Write the tables of KV events; their residuals are from the profiler's kernels, if any."""
+    """Write the tables of KV events; residuals refer to the profiler's kernels, if any."""
     launches = None if offset_ns is None else Launches.read(out_dir, offset_ns)
     expected = run.facts[TRACING].get("events", 0)
     events = run.directory / KERNEL_EVENTS

@@ -1,7 +1,6 @@
-"""Times that a run recorded itself, as nanoseconds since its start on the host's monotonic clock.
+"""Times of the host's tables in nanoseconds since the run's start, on the host's monotonic clock.
 
-The host's tables give instants in seconds since the start of their repeat; run.json has the start
-of each repeat.
+The tables have seconds since the start of a repeat; run.json has the start of each repeat.
 """
 
 from typing import Any
@@ -20,9 +19,10 @@ _NEVER_NULL = {"repeat", "step", "layer", "request_id", "start_s", "duration_s"}
 
 
 def require_times(run: Run) -> None:
-    """BadInput unless the run has a clock, and each row of its tables says of what and when it is.
+    """Check that the run has a clock, and its tables keys and plausible times.
 
-    Seconds must not be longer than a run can last.
+    Raises BadInput if a key or a time that every row needs is null, or if a time exceeds the
+    longest possible run.
     """
     if "clock" not in run.facts:
         path = run.directory / RUN_FILE
@@ -31,7 +31,7 @@ def require_times(run: Run) -> None:
         frame, path = getattr(run, table.name), run.path(table)
         for name in frame.columns:
             if name in _NEVER_NULL and frame[name].isna().any():
-                raise BadInput(f"{path}: column '{name}' is null in a row, where a value is due")
+                raise BadInput(f"{path}: column '{name}' is null in a row; every row needs a value")
             if name.endswith("_s") and (longest := frame[name].abs().max()) > LONGEST_RUN_NS / 1e9:
                 raise BadInput(
                     f"{path}: column '{name}' reaches {longest:g} s; no run lasts so long"
@@ -39,13 +39,16 @@ def require_times(run: Run) -> None:
 
 
 def repeats_of(run: Run) -> list[dict[str, Any]]:
-    """Each repeat's number, `start_ns` since the run's start, and `duration_s`."""
+    """The repeats of run.json: `repeat`, `start_ns` since the run's start, and `duration_s`."""
     repeats: list[dict[str, Any]] = run.facts["clock"]["repeats"]
     return repeats
 
 
 def instants_ns(run: Run, repeat: pd.Series, seconds: pd.Series) -> Int64s:
-    """Instants given in seconds since the start of their repeat, as ns since the run's start."""
+    """Convert seconds since the start of a repeat to ns since the run's start.
+
+    Raises BadInput if run.json lacks a repeat.
+    """
     starts = {entry["repeat"]: entry["start_ns"] for entry in repeats_of(run)}
     unknown = set(repeat.unique()) - set(starts)
     if unknown:
@@ -55,5 +58,5 @@ def instants_ns(run: Run, repeat: pd.Series, seconds: pd.Series) -> Int64s:
 
 
 def duration_ns(seconds: pd.Series) -> Int64s:
-    """Seconds as whole ns."""
+    """Convert seconds to ns, rounded to integers."""
     return np.rint(seconds.to_numpy(np.float64) * 1e9).astype(np.int64)

@@ -1,7 +1,7 @@
-"""Values found in JSON, held against what is due there; ValueError says in words what is not.
+"""Validation of values read from JSON. A ValueError names the value and what is expected.
 
-Integers have to be within a range (least, most). That a value is a list or a whole number is
-never taken for granted: numpy makes numbers of texts and of fractions without a word.
+Ranges are (least, most), both included. Types are checked because numpy silently converts texts and
+fractions to integers.
 """
 
 from array import array
@@ -16,51 +16,51 @@ from kvscope.reading import short_repr
 Range = tuple[int, int]
 
 
-def one_of(known: tuple[str, ...], value: Any, name: str) -> str:
-    """One of the known words."""
+def require_choice(known: tuple[str, ...], value: Any, name: str) -> str:
+    """The value, if it is one of the known words."""
     if value not in known:
         raise ValueError(f"{name} is {short_repr(value)}, known are {', '.join(known)}")
     return str(value)
 
 
-def as_list(value: Any, name: str) -> list[Any]:
-    """A list of anything."""
+def require_list(value: Any, name: str) -> list[Any]:
+    """The value, if it is a list."""
     if not isinstance(value, list):
         raise ValueError(f"{name} is {short_repr(value)}, where a list is due")
     return value
 
 
-def whole(value: Any, name: str, within: Range) -> int:
-    """A whole number."""
+def require_integer(value: Any, name: str, within: Range) -> int:
+    """The value, if it is an integer within the range."""
     if type(value) is not int or not within[0] <= value <= within[1]:
         raise ValueError(f"{name} is {short_repr(value)}, where {_due(within)}")
     return value
 
 
-def number(value: Any, name: str, within: tuple[float, float]) -> float:
-    """A number that need not be whole."""
+def require_number(value: Any, name: str, within: tuple[float, float]) -> float:
+    """The value as float, if it is a number within the range."""
     if type(value) not in (int, float) or not within[0] <= value <= within[1]:
         due = f"a number from {within[0]:g} to {within[1]:g} is due"
         raise ValueError(f"{name} is {short_repr(value)}, where {due}")
     return float(value)
 
 
-def whole_numbers(values: Any, name: str, within: Range) -> Int64s:
-    """A list of whole numbers as an array."""
-    found = integers(values, name)
+def require_integers(values: Any, name: str, within: Range) -> Int64s:
+    """A list of integers within the range, as an int64 array."""
+    found = to_int64(values, name)
     if not all_within(found, within):
         strange = found[(found < within[0]) | (found > within[1])][0]
         raise ValueError(f"{name} holds {strange}, where {_due(within)}")
     return found
 
 
-def integers(values: Any, name: str, small: bool = False) -> Int64s:
-    """A list of any whole numbers as an array; most take a byte each if they are `small`."""
+def to_int64(values: Any, name: str, small: bool = False) -> Int64s:
+    """A list of integers as an int64 array; `small` is faster if most are below 256."""
     if small:
         with suppress(TypeError, ValueError):
-            return np.frombuffer(bytes(as_list(values, name)), np.uint8).astype(np.int64)
+            return np.frombuffer(bytes(require_list(values, name)), np.uint8).astype(np.int64)
     try:
-        return np.frombuffer(array("q", as_list(values, name)), np.int64)
+        return np.frombuffer(array("q", require_list(values, name)), np.int64)
     except (TypeError, OverflowError):
         raise ValueError(f"{name} holds something else than whole numbers of 64 bits") from None
 

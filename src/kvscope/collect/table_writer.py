@@ -21,26 +21,26 @@ def write_batches(
     out_dir: Path,
     batches: Iterable[Mapping[str, Any]],
     total: int = 0,
-    rising: Collection[str] = (),
+    delta_encoded: Collection[str] = (),
 ) -> int:
     """Write batches of columns as a table's file, atomically; give the row count.
 
-    A batch has all columns of the table; each is cast to the column's type and becomes one row
-    group, or several if its texts are long. `total` is the number of rows to expect, for the
-    progress bar. Columns named in `rising` are stored as differences: instants of many rows in
-    order take half the room and time so.
+    A batch maps every column of the table to its values, which are cast to the column's type. It
+    becomes one row group, or several if its texts are long. `total` is the expected number of rows,
+    for the progress bar. Columns in `delta_encoded` are stored as differences, which halves the
+    size and the time of sorted instants.
     """
     written = 0
     layout: dict[str, Any] = {"compression": "zstd"}
-    if rising:
-        layout["column_encoding"] = dict.fromkeys(rising, "DELTA_BINARY_PACKED")
-        layout["use_dictionary"] = [name for name in table.names if name not in rising]
+    if delta_encoded:
+        layout["column_encoding"] = dict.fromkeys(delta_encoded, "DELTA_BINARY_PACKED")
+        layout["use_dictionary"] = [name for name in table.names if name not in delta_encoded]
     with (
         atomic_path(out_dir / table.file) as temporary,
         pq.ParquetWriter(temporary, table.schema, **layout) as writer,
     ):
-        for batch in _watched(batches, table.name, total):
-            for part in _parts(batch):
+        for batch in _with_progress(batches, table.name, total):
+            for part in _split(batch):
                 rows = pa.table(
                     [part[column.name].cast(column.type) for column in table.columns],
                     schema=table.schema,
@@ -50,7 +50,7 @@ def write_batches(
     return written
 
 
-def _parts(batch: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _split(batch: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """The batch in so many parts that the texts of one, which codes stand for, fit in memory."""
     total = sum(map(_text_bytes, batch.values()))
     rows = len(next(iter(batch.values())))
@@ -68,7 +68,7 @@ def _text_bytes(column: pa.Array | pa.ChunkedArray) -> int:
     return sum(pc.sum(size).as_py() or 0 for size in sizes)
 
 
-def _watched(
+def _with_progress(
     batches: Iterable[Mapping[str, Any]], label: str, total: int
 ) -> Iterator[Mapping[str, Any]]:
     """Show on stderr, if it is a terminal, how many of the rows have passed."""

@@ -1,14 +1,15 @@
-"""From an experiment to a vLLM engine: no weights, no tokenizer, no network."""
+"""Builds the vLLM engine of an experiment, without a tokenizer, downloads or a network."""
 
 import gc
 import json
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from kvscope.engine.admission import admit_as_0_4_2
 from kvscope.engine.attention.selection import check_layout, find_own_attention, select_attention
 from kvscope.engine.batching.policy import BatchingPolicy
 from kvscope.engine.checks import Comparisons
@@ -20,6 +21,7 @@ from kvscope.engine.weights import LOAD_FORMAT
 from kvscope.errors import BadInput
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.option import Option
+from kvscope.plan.parts import VLLM_0_4_2
 
 if TYPE_CHECKING:
     from kvscope.engine.attention.tracer import Tracer
@@ -29,39 +31,45 @@ Policy = TypeVar("Policy", BatchingPolicy, OverflowPolicy)
 
 @dataclass
 class Engine:
-    """A running vLLM engine and the parts of it that a run observes."""
+    """A running vLLM engine, and the parts of it that a run records."""
 
     llm: Any
     platform: Platform
     scheduler: RecordingScheduler
-    timer: LayerTimer
+    timer: LayerTimer | None
     layers: int
     tracer: "Tracer | None" = None
-    attention: list[Any] = field(default_factory=list)  # kvscope's own, of every layer
+    attention: list[Any] = field(default_factory=list)  # kvscope's attention of each layer, if any
 
     @property
     def host_pool(self) -> dict[str, Any]:
-        """The host pool: what memory it got, and contiguous pieces of a block; None without."""
+        """The entries of run.json on the host pool: blocks, kind of memory, pieces of a block."""
         from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
 
+        found = {"host_blocks_total": self.scheduler.host_blocks_total}
+        if not self.platform.computes:
+            return found | self.platform.host_pool()
         worker = get_kv_transfer_group() if has_kv_transfer_group() else None
-        return {
-            "host_blocks_total": self.scheduler.host_blocks_total,
+        return found | {
             "host_memory": worker and worker.host_memory,
             "pieces_per_block": worker and worker.pieces,
         }
 
     @contextmanager
     def check_results(self) -> Iterator[dict[str, Comparisons]]:
-        """Inside, outputs of attention and copies of blocks are held against plain ones.
+        """Within the context, compare attention outputs and swapped blocks with a reference.
 
-        That takes time: nothing is measured inside. Yields what is found, by its key in run.json.
+        This takes time, so nothing is measured meanwhile. Yields the comparisons by their keys in
+        run.json.
         """
         from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
 
         from kvscope.engine.attention.reference import ReferenceChecks
         from kvscope.engine.overflow.contents import SwapChecks
 
+        if self.timer is None:
+            yield {}
+            return
         outputs = ReferenceChecks()
         caches: dict[str, Any] = {}
         if has_kv_transfer_group():
@@ -105,7 +113,7 @@ class Engine:
 
 
 def instantiate_policy(option: Option, base: type[Policy]) -> Policy:
-    """A policy of the experiment's settings for one engine; BadInput if it is no such policy."""
+    """Make a policy with the experiment's settings for one engine; BadInput for a wrong class."""
     if not isinstance(option, base):
         raise BadInput(
             f"policy {option.name!r} is a {type(option).__name__}, which must be a subclass of "
@@ -148,7 +156,7 @@ def engine_arguments(
 
 @contextmanager
 def open_tracer(platform: Platform, directory: Path) -> Iterator["Tracer | None"]:
-    """The tracer of the experiment's engine; None if no KV events are traced."""
+    """Open the tracer of the experiment's engine; yields None if no KV events are traced."""
     if platform.experiment.tracing.name == "none":
         yield None
         return
@@ -163,13 +171,12 @@ def open_tracer(platform: Platform, directory: Path) -> Iterator["Tracer | None"
 def run_engine(
     experiment: Experiment, directory: Path | None = None, platform: Platform | None = None
 ) -> Iterator[Engine]:
-    """Build the experiment's engine; shut it down and free its memory at the end.
+    """Build the experiment's engine; at the end shut it down and free its memory.
 
-    KV events, where they are traced, are kept in a file in `directory` until they are read.
-    `platform` is the experiment's device if something else uses its clock, too.
+    `directory` is for the temporary file of KV events, if they are traced. `platform` is given if
+    the caller shares its clock; else it is made for the experiment's device.
     """
     from vllm import LLM
-    from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
 
     platform = platform or platform_of(experiment)
     batching = instantiate_policy(experiment.batching, BatchingPolicy)
@@ -177,24 +184,37 @@ def run_engine(
     with (
         tempfile.TemporaryDirectory(prefix="kvscope-model-") as model,
         open_tracer(platform, directory or Path(model)) as tracer,
-        select_attention(platform),
+        select_attention(platform) if platform.computes else nullcontext(),
     ):
         config = Path(model) / "config.json"
         config.write_text(json.dumps(experiment.model.hf_config()), encoding="utf-8")
         llm = LLM(**engine_arguments(platform, batching, overflow, Path(model)))
         core = llm.llm_engine.engine_core.engine_core
         core.scheduler.attach(batching, overflow, platform.clock, tracer)
-        if has_kv_transfer_group():
-            get_kv_transfer_group().platform = platform
-        check_layout(experiment)
-        timer = LayerTimer(core.scheduler)
-        layers = llm.apply_model(timer.install)[0]
+        if experiment.cache.admission == VLLM_0_4_2:
+            admit_as_0_4_2(core.scheduler)
         try:
-            own = llm.apply_model(find_own_attention)[0]
-            for layer in own:
-                layer.tracer = tracer
-            yield Engine(llm, platform, core.scheduler, timer, layers, tracer, own)
+            yield _observed(llm, platform, core.scheduler, tracer)
         finally:
-            llm.llm_engine.engine_core.shutdown()
+            platform.shut_down(llm)
             del llm, core
             gc.collect()
+
+
+def _observed(
+    llm: Any, platform: Platform, scheduler: RecordingScheduler, tracer: "Tracer | None"
+) -> Engine:
+    """The engine, with its layers timed and its attention traced where there are any."""
+    from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
+
+    if not platform.computes:
+        return Engine(llm, platform, scheduler, None, platform.experiment.model.layers)
+    if has_kv_transfer_group():
+        get_kv_transfer_group().platform = platform
+    check_layout(platform.experiment)
+    timer = LayerTimer(scheduler)
+    layers = llm.apply_model(timer.install)[0]
+    own = llm.apply_model(find_own_attention)[0]
+    for layer in own:
+        layer.tracer = tracer
+    return Engine(llm, platform, scheduler, timer, layers, tracer, own)

@@ -1,4 +1,4 @@
-"""Results of an engine that are held against a plain recomputation while it warms up."""
+"""Comparisons of an engine's results with a reference, made during the warm-up."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -6,14 +6,14 @@ from typing import Any
 
 @dataclass
 class Comparisons:
-    """How many results were compared, how many differ, and the first of those in words."""
+    """The number of compared results, the number that differ, and a description of the first."""
 
     compared: int = 0
     differing: int = 0
     first: str = ""
 
     def add(self, same: bool, words: str) -> None:
-        """Count a result in; the words say which one it is, and in what it differs."""
+        """Count a result; `words` describes it and how it differs."""
         self.compared += 1
         if not same:
             self.differing += 1
@@ -21,13 +21,13 @@ class Comparisons:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """As run.json has it."""
+        """The entry of run.json."""
         return {"compared": self.compared, "differing": self.differing, "first": self.first}
 
 
 @dataclass
 class PassSelection:
-    """Which forward passes are looked at: the first, and each that is twice the last one's number.
+    """Selects the forward passes 1, 2, 4, 8, …
 
     A pass begins with its first layer. `count` counts the passes, this one included.
     """
@@ -38,7 +38,7 @@ class PassSelection:
     selected: bool = field(default=False, init=False)
 
     def reach(self, layer: int) -> bool:
-        """A layer's turn has come; whether its pass is one to look at."""
+        """Note that a layer runs; returns whether its pass is selected."""
         if self.first_layer is None:
             self.first_layer = layer
         if layer == self.first_layer:

@@ -1,17 +1,17 @@
-"""The clock that scheduler, layer timer, serving loop and copies read: a platform has one."""
+"""The clock of a platform, read by scheduler, layer timer, serving loop and copies."""
 
 import time
 from typing import Protocol
 
 
 class Clock(Protocol):
-    """Time, and waiting for it; one that is modeled moves only as the model says."""
+    """A clock that can be read and waited on; a modeled clock advances by modeled costs only."""
 
     def now_ns(self) -> int:
-        """Nanoseconds since some instant; never less than before."""
+        """Nanoseconds since an arbitrary instant; monotonic."""
 
     def wait(self, seconds: float) -> None:
-        """Let so many seconds pass, at least 0."""
+        """Wait for a number of seconds, at least 0."""
 
 
 class HostClock:

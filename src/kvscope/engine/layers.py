@@ -20,7 +20,7 @@ def transformer_blocks(model: torch.nn.Module) -> torch.nn.ModuleList:
 
 
 class LayerTimer:
-    """Notes start and end of every transformer block into the scheduler's recording."""
+    """Records start and end of every transformer block in the scheduler's recording."""
 
     def __init__(self, scheduler: RecordingScheduler) -> None:
         self._scheduler = scheduler
@@ -38,15 +38,16 @@ class LayerTimer:
         return len(blocks)
 
     def before_layers(self, action: Callable[[], None]) -> Any:
-        """Have something done before the first block of each pass; `remove` it from what is given.
+        """Call `action` before the first block of each pass; returns a handle with `remove()`.
 
-        Copies of the pass have been ordered by then, and the cache has none of its new tokens.
+        At that point the copies of the pass have been issued, and its new tokens are not in the
+        cache yet.
         """
         assert self._first is not None
         return self._first.register_forward_pre_hook(lambda _module, _args: action())
 
     def remove(self) -> None:
-        """Take the hooks off again."""
+        """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()

@@ -1,4 +1,4 @@
-"""NVTX ranges: pushed only while a profiler listens, otherwise a call that does nothing.
+"""NVTX ranges, which are pushed only under a profiler; otherwise the calls do nothing.
 
 `nvtx` is pinned in envs/ to a release whose ranges the available Nsight Systems records.
 """

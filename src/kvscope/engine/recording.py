@@ -1,9 +1,9 @@
-"""What is noted while vLLM runs: raw, by reference, so that noting costs next to nothing.
+"""The raw records of a repeat, made while vLLM runs with as little overhead as possible.
 
-One `PassRecord` a forward pass, one `PreemptionRecord` a preemption, one `Transfer` a copy of a
-request's blocks, four numbers a transformer block. Passes hold vLLM's own objects (which vLLM makes
-anew for every pass and does not change afterwards); turning them into tables happens between
-repeats (`kvscope.run.recorder`), outside anything that is timed.
+There is one `PassRecord` per forward pass, one `PreemptionRecord` per preemption, one `Transfer`
+per copy of a request's blocks, and four numbers per transformer block. Records of passes refer to
+vLLM's own objects, which vLLM creates for every pass and does not change afterwards. They are
+converted to tables between repeats (`kvscope.run.recorder`), when nothing is timed.
 """
 
 from array import array
@@ -23,13 +23,13 @@ class PassRecord:
     schedule_start_ns: int
     schedule_end_ns: int
     scheduled: Any  # vLLM's SchedulerOutput
-    finished_before: set[str]  # requests that ended since the pass before
-    preempted: int  # requests preempted since the pass before, as vLLM counts them
+    finished_before: set[str]  # requests that ended since the previous pass
+    preempted: int  # requests preempted since the previous pass, as vLLM counts them
     waiting: int
     kv_blocks_free: int
     host_blocks_used: int
     output_ns: int = 0  # the sampled tokens are on the host
-    end_ns: int = 0  # vLLM has taken them in
+    end_ns: int = 0  # vLLM has processed them
     output: Any = None  # vLLM's ModelRunnerOutput
     # vLLM's blocks, whose ids never change, by internal id; where KV events are traced.
     block_tables: dict[str, list[Any]] | None = None
@@ -37,15 +37,15 @@ class PassRecord:
 
 @dataclass(slots=True)
 class PreemptionRecord:
-    """One preemption, noted just before vLLM takes the request's blocks away."""
+    """One preemption, recorded just before vLLM frees the request's blocks."""
 
     step: int  # the pass that was being scheduled
     time_ns: int
     request_id: str  # vLLM's internal id
     tokens: int  # tokens whose K and V were in the cache
     blocks: int
-    action: Action = RECOMPUTE  # what became of its blocks
-    refused: bool = False  # they were to be copied, and the pool had no room
+    action: Action = RECOMPUTE  # as carried out
+    refused: bool = False  # the policy's action copies blocks, but the host pool was full
 
 
 @dataclass

@@ -1,8 +1,8 @@
-"""vLLM's own scheduler, observed; batching and overflow policies change what it decides.
+"""A subclass of vLLM's scheduler that records every forward pass and applies the policies.
 
-The engine runs in this process and without asynchronous scheduling, so that one pass is
-`schedule()` → forward pass and sampling → `update_from_output()`, and the two calls seen here
-bracket the forward pass; the sampled tokens are on the host when the second one is made.
+The engine runs in this process without asynchronous scheduling, so a pass is `schedule()` → forward
+pass and sampling → `update_from_output()`. The two overridden methods bracket the forward pass; the
+sampled tokens are on the host when the second one is called.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class GatedQueue(FCFSRequestQueue):
-    """A queue that looks empty while `admits` refuses its head."""
+    """A queue that appears empty while `admits` refuses its first request."""
 
     admits: Callable[[Request], bool] | None = None
 
@@ -40,17 +40,17 @@ class GatedQueue(FCFSRequestQueue):
 
 
 class HiddenRequests(list[Request]):
-    """No running requests to schedule, although some run: vLLM keeps its watermark then."""
+    """An empty list of running requests that is true, so that vLLM applies its watermark."""
 
     def __bool__(self) -> bool:
         return True
 
 
 class RecordingScheduler(Scheduler):
-    """The scheduler of every kvscope run; `recording` holds what it has seen.
+    """The scheduler of every kvscope run; `recording` holds its records.
 
-    The batching policy fills its passes, and may hide requests from vLLM meanwhile. The overflow
-    policy ranks the running requests and answers what becomes of a preempted one's blocks.
+    The batching policy fills each pass, and may hide requests from vLLM while it does. The overflow
+    policy ranks the running requests and returns the action for a preempted request's blocks.
     """
 
     running: list[Request]
@@ -66,6 +66,7 @@ class RecordingScheduler(Scheduler):
         self.clock: Clock = HostClock()
         self.tracer: Tracer | None = None
         self.checks: SwapChecks | None = None  # while copies are checked
+        self.watermark_when_idle = False  # vLLM has no watermark while nothing runs
         self._ranked = False
         self._finished: set[str] = set()  # reported by empty schedules
         self._preempted: set[str] = set()  # reported by empty schedules
@@ -80,14 +81,14 @@ class RecordingScheduler(Scheduler):
         clock: Clock,
         tracer: "Tracer | None",
     ) -> None:
-        """Serve with these from now on."""
+        """Set the policies, the clock and the tracer."""
         self.batching, self.overflow, self.clock, self.tracer = batching, overflow, clock, tracer
         self._ranked = type(overflow).rank is not OverflowPolicy.rank
         if self._ranked:  # vLLM then preempts the running request of the highest `priority`
             self.policy = SchedulingPolicy.PRIORITY
 
     def begin(self, recording: Recording, marks: Marks) -> None:
-        """Note into `recording` from now on; its passes are numbered from 0."""
+        """Record into `recording` from now on; its passes are numbered from 0."""
         self.recording, self.marks = recording, marks
         self._finished.clear()
         self._preempted.clear()
@@ -102,7 +103,12 @@ class RecordingScheduler(Scheduler):
     @property
     def kv_blocks_used(self) -> int:
         """Blocks that requests hold now."""
-        return self.kv_blocks_total - int(self._free.num_free_blocks)
+        return self.kv_blocks_total - self.kv_blocks_free
+
+    @property
+    def kv_blocks_free(self) -> int:
+        """Blocks that are free now."""
+        return int(self._free.num_free_blocks)
 
     @property
     def host_blocks_used(self) -> int:
@@ -118,8 +124,18 @@ class RecordingScheduler(Scheduler):
         """Whether a request's blocks lie in the host pool."""
         return self._pool is not None and request.request_id in self._pool
 
+    def has_room(self, request: Request) -> bool:
+        """Whether a waiting request that is computed from its start may be admitted.
+
+        False if vLLM would refuse it for want of blocks, as it does in most passes of a full cache.
+        """
+        manager = self.kv_cache_manager
+        kept = manager.watermark_blocks if self.running or self.watermark_when_idle else 0
+        needed: int = -(-request.num_tokens // self.block_size) + kept
+        return needed <= self.kv_blocks_free
+
     def blocks_of(self, request_id: str) -> list[int]:
-        """The blocks that a request has now, in order."""
+        """The block ids of a request, in order."""
         blocks: list[int] = self.kv_cache_manager.get_block_ids(request_id)[0]
         return blocks
 
@@ -132,7 +148,7 @@ class RecordingScheduler(Scheduler):
 
     @contextmanager
     def admit_only(self, admits: Callable[[Request], bool]) -> Iterator[None]:
-        """Inside, vLLM sees waiting requests only while their first one is admitted."""
+        """Within the context, vLLM sees waiting requests only while `admits` accepts the first."""
         self.waiting.admits = admits
         try:
             yield
@@ -141,7 +157,7 @@ class RecordingScheduler(Scheduler):
 
     @contextmanager
     def hide_running(self) -> Iterator[None]:
-        """Inside, vLLM does not see the running requests; they keep their places."""
+        """Within the context, vLLM does not see the running requests; they keep their order."""
         paused, limit = self.running, self.max_num_active_reqs
         self.running = HiddenRequests() if paused else []
         self.max_num_active_reqs = limit - len(paused)
@@ -152,12 +168,12 @@ class RecordingScheduler(Scheduler):
             self.max_num_active_reqs = limit
 
     def undo_empty_schedule(self, empty: SchedulerOutput) -> None:
-        """What an empty schedule took from the scheduler's books is for the next one."""
+        """Return the finished and preempted ids that an empty schedule consumed to the next one."""
         self.finished_req_ids |= empty.finished_req_ids
         self.reset_preempted_req_ids |= empty.preempted_req_ids or set()
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
-        """Fill the next pass, and note with what; empty schedules are no passes."""
+        """Schedule the next pass and record it; an empty schedule is not a pass."""
         start_ns = self.clock.now_ns()
         if self._ranked:
             for request in self.running:
@@ -190,14 +206,14 @@ class RecordingScheduler(Scheduler):
         return scheduled
 
     def _block_tables(self, scheduled: SchedulerOutput) -> dict[str, list[Any]]:
-        """The blocks of each scheduled request, in order, as the block manager has them."""
+        """The block manager's blocks of each scheduled request, in order."""
         blocks = self.kv_cache_manager.coordinator.single_type_managers[0].req_to_blocks
         return {name: blocks[name][:] for name in scheduled.num_scheduled_tokens}
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
     ) -> Any:
-        """Note when the pass ended and what it gave, and let vLLM take it in."""
+        """Record the end and the output of the pass, and let vLLM process it."""
         if scheduler_output is not self._in_flight:
             return super().update_from_output(scheduler_output, model_runner_output)
         self._in_flight = None
@@ -221,8 +237,8 @@ class RecordingScheduler(Scheduler):
         action = self.overflow.action(victim) if victim.tokens else RECOMPUTE
         if action.copies and self._pool is None:
             raise BadInput(
-                f"overflow={self.overflow.name} answers with {action.name!r}, which copies blocks, "
-                "but it has no host pool; make its class a subclass of Swap"
+                f"overflow={self.overflow.name} returns the action {action.name!r}, which copies "
+                "blocks, but it has no host pool; make its class a subclass of Swap"
             )
         kept = action.copies and self.connector.swap_out(victim.request_id, victim.tokens, blocks)
         refused = action.copies and not kept
@@ -243,7 +259,7 @@ class RecordingScheduler(Scheduler):
 
 
 def victim_of(request: Request) -> Victim:
-    """A running request as overflow policies see it."""
+    """The view of a running request that overflow policies get."""
     return Victim(
         request_id=request.request_id,
         prompt_tokens=request.num_prompt_tokens,

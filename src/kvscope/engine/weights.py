@@ -1,11 +1,10 @@
-"""Seeded random weights under which the next token really depends on the KV cache.
+"""Seeded random weights with which the next token depends on the KV cache.
 
-vLLM's own `load_format=dummy` draws such small numbers that the next token is a function of the
-last token alone: a corrupted cache changes nothing, and no test of the cache can fail. Here
-attention is made peaky (a gain on the query, key and value projections) and strong (a gain on
-the output projection), and embeddings weak beside it: where they double as the output layer, the
-last token would otherwise predict itself. The weights are drawn before vLLM packs them for its
-CPU kernels.
+vLLM's `load_format=dummy` draws weights so small that the next token depends on the last token
+only: a corrupted cache changes nothing, and no test of the cache can fail. Here a gain on the
+query, key and value projections makes attention peaky, a gain on the output projection makes it
+strong, and embeddings are weak: with tied embeddings the last token would otherwise predict itself.
+The weights are drawn before vLLM packs them for its CPU kernels.
 """
 
 import zlib
@@ -55,7 +54,7 @@ class SeededLoader(BaseModelLoader):
                 parameter.data.fill_(1.0)
                 continue
             generator = torch.Generator(device=parameter.device)
-            # A CPU's generator takes no more than 32 bits of what it is given.
+            # The CPU's generator uses only 32 bits of its seed.
             generator.manual_seed(zlib.crc32(f"{self.seed} {name}".encode()))
             deviation = standard_deviation(name, parameter.shape)
             parameter.data.normal_(0.0, deviation, generator=generator)

@@ -1,4 +1,4 @@
-"""From a validation error to one sentence: the key, the value, what is allowed, where to fix it."""
+"""Converts validation errors to one sentence: key, value, what is allowed, where to fix it."""
 
 import difflib
 from collections.abc import Callable, Iterable, Sequence
@@ -12,7 +12,7 @@ from kvscope.plan import registry
 from kvscope.plan.fields import FORMS, IMPOSSIBLE, Part
 from kvscope.plan.option import Option
 
-# Tells which layer of the configuration a dotted key's value comes from.
+# Maps a dotted key to the place where its value is written, in words.
 Origin = Callable[[str], str]
 
 ALLOWED = {
@@ -40,9 +40,9 @@ ALLOWED = {
 def validation_message(
     schema: type[Part], error: ValidationError, origin: Origin, value: Any = None
 ) -> BadInput:
-    """One sentence for the user, on the first thing that pydantic found wrong with a value."""
+    """Make a BadInput of the first error that pydantic found in `value`, validated by `schema`."""
     found = error.errors(include_url=False)
-    # An unknown key comes first: a key misspelt is reported as a key missing, too.
+    # An unknown key takes precedence: a misspelt key is also reported as a missing one.
     first = next((e for e in found if e["type"] == "extra_forbidden"), found[0])
     kind, context = first["type"], first.get("ctx", {})
     if kind == IMPOSSIBLE:
@@ -67,13 +67,13 @@ def validation_message(
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """' (did you mean …?)' if one of the known words is near, else nothing."""
+    """' (did you mean …?)' if a known word is similar to `word`, else ''."""
     found = difflib.get_close_matches(word, list(known), n=1)
     return f" (did you mean {found[0]!r}?)" if found else ""
 
 
 def format_value(value: Any) -> str:
-    """A value as YAML would write it, shortened."""
+    """A value as YAML would write it, shortened to 60 characters."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     text = repr(value)
@@ -99,7 +99,7 @@ def _known_keys(schema: type[Part], key: str, holder: type[Part] | None, value: 
 
 
 def all_keys(schema: type[Part], prefix: str = "") -> list[str]:
-    """Every dotted key that a schema knows, in any of its unions."""
+    """Every dotted key of a schema, including all members of its unions."""
     keys: list[str] = []
     for name, field in schema.model_fields.items():
         keys.append(prefix + name)
@@ -111,9 +111,9 @@ def all_keys(schema: type[Part], prefix: str = "") -> list[str]:
 def _locate(
     schema: type[Part], location: tuple[int | str, ...], value: Any
 ) -> tuple[str, type[Part] | None, Sequence[type[Part]]]:
-    """The dotted key of pydantic's location, the class that holds it, the classes it may have.
+    """The dotted key of pydantic's location, the class that has the key, and the key's own classes.
 
-    A location names the member of a union, too, which is no part of the key.
+    A location also names members of unions, which are not part of the key.
     """
     names: list[str] = []
     classes: Sequence[type[Part]] = [schema]
@@ -136,7 +136,7 @@ def _locate(
 
 
 def part_classes(field: FieldInfo, value: Any = None) -> Sequence[type[Part]]:
-    """The classes that a field's groups of keys may have, by a value's name where it has one."""
+    """The classes that a field may hold; if `value` has a name, only the class of that name."""
     return registry.option_classes(field, value) or _members(field.annotation)
 
 
@@ -150,12 +150,12 @@ def _members(annotation: Any) -> list[type[Part]]:
 
 
 def _tag(model: type[Part]) -> str:
-    """The tag of a class that has no constant to tell it by: its name."""
+    """The tag of a class without a constant field: its name in lower case."""
     return model.__name__.lower()
 
 
 def _tags(model: type[Part]) -> set[Any]:
-    """The constants among a class's fields, by which a union tells its members apart."""
+    """The constants among a class's fields, which discriminate the members of a union."""
     fields = model.model_fields.values()
     literals = (get_args(f.annotation) for f in fields if get_origin(f.annotation) is Literal)
     return {values[0] for values in literals if len(values) == 1}

@@ -1,4 +1,4 @@
-"""From choices of options to one plain configuration, by Hydra."""
+"""Composes a choice of options into one plain configuration, with Hydra."""
 
 import copy
 from functools import cache
@@ -24,9 +24,9 @@ Choices = tuple[tuple[str, str], ...]
 
 
 class ShippedLayer(SearchPathPlugin):  # type: ignore[misc]  # Hydra is not type-checked
-    """Has Hydra look into the shipped configuration for what the first layer does not have.
+    """Adds the shipped configuration to Hydra's search path, after the user's directory.
 
-    `hydra.searchpath` would not do: it cannot find config.yaml itself.
+    `hydra.searchpath` does not suffice: it has no effect on config.yaml itself.
     """
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
@@ -38,13 +38,13 @@ Plugins.instance().register(ShippedLayer)
 
 
 def groups(config_dir: Path) -> dict[str, list[str]]:
-    """The parts of an experiment that have options, in files; the names of the options."""
+    """The parts of an experiment that have option files, with the names of their options."""
     found = {part: list(layers.options(config_dir, part)) for part in Experiment.model_fields}
     return {part: names for part, names in found.items() if names}
 
 
 class Composer:
-    """Composes configurations of a directory's layers, each distinct choice of options once."""
+    """Composes configurations from a directory's layers; results are cached by choice."""
 
     def __init__(self, config_dir: Path) -> None:
         """Read the defaults; BadInput if a layer's config.yaml cannot be used."""
@@ -57,7 +57,7 @@ class Composer:
         self.default_options = self._read_defaults()
 
     def _add_registered(self) -> None:
-        """What packages register are options; a file of that name may hold settings."""
+        """Add the options that packages register; an option file of that name may set its keys."""
         for kind in registry.KINDS:
             known = self.groups.get(kind, [])
             for name in registry.find_registered(kind):
@@ -76,11 +76,11 @@ class Composer:
         return chosen
 
     def path(self, name: str) -> Path:
-        """The file of this name in the first layer that has it; else where it could be made."""
+        """The file of this name in the first layer that has it, else its path in `config_dir`."""
         return self.files.get(name, self.dir / name)
 
     def check_option(self, group: str, option: Any, origin: str) -> None:
-        """Raise BadInput unless the group has this option, in a file that is valid YAML."""
+        """Raise BadInput unless the group has this option and its file is valid YAML."""
         known = self.groups.get(group, [])
         if isinstance(option, str):
             check_name(option, f"{group} ({origin})")
@@ -91,21 +91,21 @@ class Composer:
             )
         path = self.path(f"{group}/{option}.yaml")
         if not path.exists() and group in registry.KINDS:
-            return  # its class has the defaults
+            return  # the defaults of its class apply
         if "defaults" in self._read(path):  # Hydra reads other files for it
             for other in self.files.values():
                 self._read(other)
 
     def _where(self, group: str) -> str:
-        """Where a group's options are."""
+        """The places where a group's options are found, in words."""
         files = layers.places(self.dir, group)
         return f"{files}, and those of installed packages" if group in registry.KINDS else files
 
     def compose(self, choices: Choices) -> Config:
-        """The configuration of these choices, the default options elsewhere; a copy to change.
+        """Compose these choices, with the default options for other groups; returns a new copy.
 
-        Composing costs Hydra some 60 ms. Options fill their own group only, as a rule: then the
-        groups, each composed once, are put together here.
+        Hydra takes about 60 ms per composition. An option usually fills its own group only; then
+        groups that were composed before are merged here instead.
         """
         base = self._hydra(())
         config = dict(base)

@@ -1,4 +1,4 @@
-"""What the planner asks of a device: its limits, the memory it needs, how fast it is."""
+"""The planner's view of a device: limits of its kernels, memory requirements, and speed."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,28 +13,28 @@ from kvscope.plan.parts import Conditions
 
 @dataclass(frozen=True)
 class Speed:
-    """What a device does in a second, and what takes its time in any case."""
+    """The rates of a device and its fixed times, for the estimate of walltimes."""
 
-    start_s: float  # of Python, PyTorch, vLLM and the profiler
-    load_bytes_per_s: float  # of random weights, drawn
-    compile_s: float  # of kvscope's own kernels
-    pass_s: float  # of a forward pass beside its arithmetic
-    token_s: float  # of a token: scheduling, sampling, records
+    start_s: float  # start of Python, PyTorch, vLLM and the profiler
+    load_bytes_per_s: float  # drawing of random weights
+    compile_s: float  # compilation of kvscope's attention kernels
+    pass_s: float  # overhead of a forward pass
+    token_s: float  # overhead of a token: scheduling, sampling, records
     flops_per_s: float
     bytes_per_s: float
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """What the attention kernels of a device take; None is anything."""
+    """What the attention kernels of a device support; None means any value."""
 
-    block_multiple: int = 1  # of tokens
+    block_multiple: int = 1  # the block size must be a multiple of it, in tokens
     head_sizes: tuple[int, ...] | None = None
     dtypes: tuple[str, ...] | None = None
-    layouts: tuple[str, ...] | None = None
+    layouts: tuple[str, ...] | None = ("by_layer", "by_block")
 
     def refusals(self, experiment: Conditions) -> dict[str, tuple[object, str]]:
-        """The keys whose value these kernels do not take: the value, and what it must be."""
+        """The keys with unsupported values: for each its value, and what it must be in words."""
         model, cache = experiment.model, experiment.cache
         limits = {
             "cache.layout": (cache.layout, self.layouts),
@@ -53,23 +53,25 @@ class Kernels:
 
 
 class Device(Option):
-    """Where the engine runs; `threads` are the CPU threads it may use.
+    """A device that the engine runs on; `threads` is the number of CPU threads it may use.
 
-    `platform` names its class on the engine's floor, 'module:Class'. `attentions` has what each
-    engine.attention takes here. Host memory is that of weights and cache, here both in it.
+    `platform` is the device's class in the engine package, 'module:Class'. `attentions` maps each
+    engine.attention that the device has to what its kernels support. By default weights and KV
+    cache are in host memory.
     """
 
     platform: ClassVar[str]
     attentions: ClassVar[dict[str, Kernels]] = {"vllm": Kernels()}
     speed: ClassVar[Speed]
     gpus: ClassVar[int] = 0
+    allocates: ClassVar[bool] = True  # False: neither weights nor cache nor host pool take memory
     in_id: ClassVar[tuple[str, ...]] = ("threads",)
 
     threads: Annotated[Whole, Field(ge=1, le=MAX_THREADS), Label("CPU threads")] = 1
 
     @property
     def slug(self) -> str:
-        """Behind the model's name."""
+        """Its part of an experiment's slug, after the model's name."""
         return f"-{self.name}"
 
     @property
@@ -87,7 +89,7 @@ class Device(Option):
         return 0
 
     def check(self, experiment: Conditions) -> None:
-        """Refuse attention that the device does not have, and what its kernels do not take."""
+        """Refuse an engine.attention that the device lacks, and values it does not support."""
         attention = experiment.engine.attention
         if attention not in self.attentions:
             raise impossible(

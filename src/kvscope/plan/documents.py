@@ -1,7 +1,7 @@
-"""YAML in and out: one reader and one writer, fast, with errors of one sentence.
+"""Reading and writing YAML, with errors of one sentence.
 
-A document is walked once, event by event, before it is built: aliases can make a few lines stand
-for more values than any memory holds, and the C loader overflows its stack on deep nesting.
+The events of a document are checked before it is loaded: with aliases a few lines can expand to
+more values than memory holds, and deep nesting overflows the stack of the C loader.
 """
 
 import re
@@ -14,7 +14,7 @@ import yaml
 from kvscope.errors import BadInput
 from kvscope.reading import open_file
 
-# No configuration comes near these: a study of 10,000 experiments with ten values each has room.
+# Far above any real configuration: 10,000 experiments with ten values each stay below them.
 MAX_BYTES = 8 * 2**20
 MAX_VALUES = 200_000
 MAX_DEPTH = 50
@@ -25,14 +25,14 @@ MERGE, TEXT = "tag:yaml.org,2002:merge", "tag:yaml.org,2002:str"
 
 
 class _Loader(yaml.CSafeLoader):
-    """The safe loader, less what a configuration never means."""
+    """The safe loader, restricted to values that a configuration can have."""
 
     def construct_text(self, node: yaml.ScalarNode) -> str:
-        """A date, which is text to people and to Hydra."""
+        """A date is loaded as text, as Hydra does."""
         return str(node.value)
 
     def construct_number(self, node: yaml.ScalarNode) -> int | float:
-        """A number of bounded length, since arithmetic on it, and printing it, must end."""
+        """A number of bounded length: arithmetic on huge numbers takes unbounded time."""
         if len(node.value) > MAX_DIGITS:
             raise _fault(f"a number of more than {MAX_DIGITS} digits", node)
         is_int = node.tag.endswith(":int")
@@ -40,7 +40,7 @@ class _Loader(yaml.CSafeLoader):
 
 
 class _Dumper(yaml.CSafeDumper):
-    """The safe dumper; no anchors, so that equal values always give equal bytes."""
+    """The safe dumper without anchors, so that equal values give equal bytes."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -49,7 +49,7 @@ class _Dumper(yaml.CSafeDumper):
 for _type in ("int", "float"):
     _Loader.add_constructor(f"tag:yaml.org,2002:{_type}", _Loader.construct_number)
 _Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.construct_text)
-# YAML 1.1 reads 1e-3 as text; people, Hydra and YAML 1.2 mean a number.
+# YAML 1.1 reads 1e-3 as text; Hydra and YAML 1.2 read it as a number.
 _EXPONENT = re.compile(r"^[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$")
 for _class in (_Loader, _Dumper):
     _class.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+0123456789"))
@@ -98,7 +98,7 @@ def _read(path: Path) -> bytes:
 
 @dataclass
 class _Open:
-    """A list or mapping whose end has not come yet."""
+    """A list or mapping whose end event has not been read yet."""
 
     anchor: str | None
     is_mapping: bool
@@ -109,7 +109,7 @@ class _Open:
 
 
 class _Walk:
-    """A walk through a document's events that ends where a value must not be built."""
+    """A check of a document's events that raises YAMLError at a value that is refused."""
 
     def __init__(self, loader: _Loader) -> None:
         self.loader = loader
@@ -118,7 +118,7 @@ class _Walk:
         self.anchors: dict[str, tuple[int, int]] = {}  # values and levels of what an alias repeats
 
     def step(self, event: yaml.Event | None) -> None:
-        """Take the next event; YAMLError if the document is to be refused."""
+        """Check the next event; YAMLError if the document is refused."""
         if isinstance(event, yaml.CollectionEndEvent):
             ended = self.opened.pop()
             self._anchored(ended.anchor, self.values - ended.values_before, ended.levels + 1)
@@ -154,7 +154,7 @@ class _Walk:
             self.anchors[anchor] = (values, levels)
 
     def _holds(self, levels: int, event: yaml.Event) -> None:
-        """The innermost list or mapping that is open holds a value of so many levels."""
+        """Record a value with this many nested levels in the innermost open list or mapping."""
         if self.opened:
             self.opened[-1].levels = max(self.opened[-1].levels, levels)
         if len(self.opened) + levels > MAX_DEPTH:
@@ -163,7 +163,7 @@ class _Walk:
             raise _fault(f"more than {MAX_VALUES:,} values, aliases written out", event)
 
     def _check_key(self, event: yaml.Event, keys: set[str]) -> None:
-        """Refuse a key that is no text, and one given twice, of which the loader would lose one."""
+        """Refuse a key that is not text, and a duplicate key, which the loader would overwrite."""
         if not isinstance(event, yaml.ScalarEvent):
             raise _fault("a key must be text", event)
         key: str = event.value
@@ -171,14 +171,14 @@ class _Walk:
             raise _fault(f"a key must be a line of at most {MAX_KEY} printable characters", event)
         tag = self.loader.resolve(yaml.ScalarNode, key, event.implicit)  # type: ignore[no-untyped-call]
         if tag not in (TEXT, MERGE):
-            raise _fault(f"key '{key}' must be text, and stand in quotes to be so", event)
+            raise _fault(f"key '{key}' must be text; put it in quotes", event)
         if key in keys:
             raise _fault(f"key '{key}' is given twice", event)
         keys.add(key)
 
 
 def _check(content: bytes) -> None:
-    """Raise YAMLError for a document that must not be built."""
+    """Raise YAMLError for a document that is refused."""
     loader = _Loader(content)
     try:
         walk = _Walk(loader)

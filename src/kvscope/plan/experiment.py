@@ -22,7 +22,7 @@ ID_DIGITS = 10
 
 
 class Experiment(Part):
-    """Everything that decides a result, and nothing else."""
+    """Everything that determines a result, and nothing else."""
 
     model: Model
     device: Annotated[Device, OneOf("device")]
@@ -45,10 +45,10 @@ class Experiment(Part):
 
     @property
     def canonical_json(self) -> str:
-        """The text that is hashed: keys sorted, no spaces, keys at their class's default left out.
+        """The text that the id hashes: keys sorted, no spaces, keys at their default left out.
 
-        Leaving them out keeps every id when a later version adds a key with a default. Of a file
-        the text holds what is in it, not where it is.
+        Because defaults are left out, ids do not change when a later version adds a key with a
+        default. A file enters by the SHA-256 of its content, not by its path.
         """
         value = self.to_dict(exclude_defaults=True)
         for name, part in self:
@@ -60,7 +60,7 @@ class Experiment(Part):
         return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
     def to_dict(self, exclude_defaults: bool = False) -> dict[str, Any]:
-        """All values, but for those that are null by default."""
+        """All values as plain mappings, without keys that are null by default and in fact."""
         return self.model_dump(exclude_defaults=exclude_defaults)
 
     @property
@@ -71,7 +71,7 @@ class Experiment(Part):
 
     @property
     def slug(self) -> str:
-        """A short name for people: model, workload, batching, overflow, cache, tracing."""
+        """A short readable name: model, workload, batching, overflow, cache, tracing."""
         requests = getattr(self.workload, "num_requests", None) or ""
         cache = self.cache
         room = f"b{cache.blocks}" if cache.blocks else f"g{cache.gib:g}".replace("+", "")
@@ -87,7 +87,7 @@ class Experiment(Part):
 
     @property
     def stopping(self) -> StoppingRule:
-        """When its repeats end."""
+        """The rule that ends its repeats."""
         return StoppingRule.of(self.repeats)
 
     @property
@@ -119,7 +119,10 @@ class Experiment(Part):
 
 
 def parse(value: Any, origin: Origin) -> Experiment:
-    """Make an experiment of plain mappings; BadInput says where (`origin`) to fix what."""
+    """Make an experiment of plain mappings.
+
+    `origin` maps a dotted key to the place of its value; BadInput names both.
+    """
     try:
         return Experiment.model_validate(value)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Values made of other keys' values: `${engine.max_model_len}`, `${2 * ceil(seed / 3)}`."""
+"""Values computed from other keys: `${engine.max_model_len}`, `${2 * ceil(seed / 3)}`."""
 
 import ast
 import math
@@ -37,9 +37,9 @@ GRAMMAR = f"keys, numbers, + - * / ( ) and {', '.join(FUNCTIONS)}"
 def resolve(config: Config, origin: Callable[[str], str]) -> Config:
     """The configuration with each `${expression}` replaced by its value.
 
-    An expression has keys, numbers, `+ - * / ( )`, `ceil`, `floor`, `min`, `max`, and nothing that
-    depends on the machine: an experiment means the same everywhere. `origin` says where a key's
-    value is written. BadInput names key, expression and reason.
+    An expression consists of keys, numbers, `+ - * / ( )`, `ceil`, `floor`, `min` and `max`. It
+    cannot depend on the machine, so an experiment means the same everywhere. `origin` maps a dotted
+    key to the place of its value. BadInput names key, expression and reason.
     """
     texts = {key: text for key, text in _texts(config) if "${" in text}
     return _Resolution(config, texts, origin).of(config) if texts else config
@@ -63,7 +63,7 @@ class _Resolution:
         }
 
     def value(self, key: str, value: Any) -> Any:
-        """A key's value; of a text, what its expressions make of it."""
+        """A key's value, with its expressions evaluated."""
         if key not in self.texts or key in self.found:
             return self.found.get(key, value)
         if key in self.begun:
@@ -123,7 +123,7 @@ class _Resolution:
         return found if isinstance(found, int) else float(f"{found:.{DIGITS}g}")
 
     def _key(self, node: ast.expr) -> Any:
-        """The value of the key that a chain of names is."""
+        """The value of the dotted key that `node` spells."""
         key, held = ast.unparse(node), self.config
         for name in key.split("."):
             if not isinstance(held, dict) or name not in held:
@@ -135,7 +135,7 @@ class _Resolution:
 
 
 def _takes(function: str, arguments: list[ast.expr]) -> bool:
-    """Whether there is a function of this name, for so many arguments."""
+    """Whether `function` exists and takes this number of arguments."""
     count = len(arguments)
     return function in FUNCTIONS and (count == 1 if function in OF_ONE else count > 1)
 

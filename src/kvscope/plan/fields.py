@@ -1,4 +1,4 @@
-"""The strict building blocks of everything that a configuration may hold."""
+"""Field types and the base class of all parts of a configuration."""
 
 import re
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ NUMBER, RULE = FORMS = ("<number>", "<rule>")
 
 GIB = 2**30
 
-# Beyond these no experiment can be run anywhere: they catch a slip before it takes memory or hours.
+# Above every feasible experiment: they catch a typing error before it costs memory or hours.
 MAX_NUMBER = 10**9
 MAX_REQUESTS = 10**6
 MAX_TOKENS = 10**9  # of all requests together
@@ -59,17 +59,17 @@ Sha256 = Annotated[str, AfterValidator(_sha256)]
 
 @dataclass(frozen=True)
 class Label:
-    """A key as axes and tables head it, and with its value ({}) in running text."""
+    """The heading of a key on axes and in tables, and a phrase with its value ({}) for text."""
 
     title: str
     phrase: str = ""
 
 
 class Part(BaseModel):
-    """A part of an experiment: immutable, no unknown keys, no silent conversion.
+    """A part of an experiment: immutable, without unknown keys, without silent conversion.
 
-    Exactly one of the keys `one_of` must be set; to set one drops another one's default.
-    The keys `in_id` are in an experiment's id at their default, too.
+    Exactly one of the keys `one_of` must be set; setting one drops the default of another.
+    The keys `in_id` are part of an experiment's id even at their default.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -86,6 +86,6 @@ class Part(BaseModel):
 
 
 def impossible(sentence: str, *keys: str) -> PydanticCustomError:
-    """The error of values that cannot go together; `keys` are those a user may change."""
+    """Make the error for values that are invalid in combination; the user may change `keys`."""
     # The sentence travels in the context: pydantic would expand braces in the template.
     return PydanticCustomError(IMPOSSIBLE, "{sentence}", {"sentence": sentence, "keys": keys})

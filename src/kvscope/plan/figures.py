@@ -1,4 +1,4 @@
-"""Which figures a study may ask for, and what it may say of them."""
+"""The figures that a study may declare, and their axes."""
 
 from typing import Any, Literal, get_args
 
@@ -33,10 +33,10 @@ EXPERIMENT, GRID = "experiment", "grid"  # beside configuration keys
 
 
 class Axes(Part):
-    """What a figure shows of the experiments.
+    """The axes of a figure, as a study declares them.
 
-    `x`, `colour` and `facet` are configuration keys (or `experiment`, `grid`); `where` picks the
-    experiments that have these values. What is null follows from what the study varies.
+    `x`, `colour` and `facet` are configuration keys (or `experiment`, `grid`); `where` selects the
+    experiments that have these values. A null axis is derived from the keys that the study varies.
     """
 
     x: str | None = None
@@ -51,7 +51,7 @@ class Axes(Part):
 
 
 class Entry(Part):
-    """A figure that a study asks for: a name, or a name with the axes of each row of charts."""
+    """A figure that a study declares: its name, and the axes of each row of charts."""
 
     name: FigureName
     axes: list[Axes] = Field(default_factory=list)

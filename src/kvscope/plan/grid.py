@@ -1,4 +1,4 @@
-"""From a study and the command line to the list of experiments."""
+"""Expands a study and the overrides of the command line into the list of experiments."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ CommandLine = dict[str, list[Any]]
 
 @dataclass(frozen=True)
 class PlannedExperiment:
-    """An experiment in a study: the values that set it apart, a label made of them, its grid."""
+    """An experiment of a study: its values of the varied keys, a label made of them, its grid."""
 
     experiment: Experiment
     varied: dict[str, Any]
@@ -35,9 +35,9 @@ class PlannedExperiment:
 
 @dataclass(frozen=True)
 class Plan:
-    """A study, expanded; None for the command line alone.
+    """An expanded study; `study` is None for overrides without a study.
 
-    `varied_keys` are those whose values differ between its experiments.
+    `varied_keys` are the keys whose values differ between its experiments.
     """
 
     study: str | None
@@ -51,11 +51,10 @@ class Plan:
 
 
 def expand(study: str | None, overrides: list[str], config_dir: Path) -> Plan:
-    """List the experiments of a study, or of the command line alone if `study` is None.
+    """Expand a study, or the overrides alone if `study` is None.
 
-    Values on the command line replace the study's values of the same keys in every grid. An
-    experiment that comes up twice is listed once. Raises BadInput, one sentence, for anything
-    that cannot be planned.
+    Overrides replace the study's values of the same keys in every grid. An experiment that several
+    grids contain is listed once. BadInput if the study cannot be planned.
     """
     composer = Composer(config_dir)
     given = command_line.parse(overrides, config_dir)
@@ -90,7 +89,7 @@ def expand(study: str | None, overrides: list[str], config_dir: Path) -> Plan:
 
 
 def split_study(words: list[str]) -> tuple[str | None, list[str]]:
-    """Part `study=NAME` from the overrides; BadInput if it is given twice."""
+    """Split `study=NAME` from the overrides; BadInput if it is given more than once."""
     names = [word.removeprefix("study=") for word in words if word.startswith("study=")]
     if len(names) > 1:
         raise BadInput(f"study is given {len(names)} times on the command line; give one")
@@ -99,14 +98,14 @@ def split_study(words: list[str]) -> tuple[str | None, list[str]]:
 
 
 def _ad_hoc() -> StudyDefinition:
-    """The study of the command line alone: one grid that sets nothing."""
+    """The study of overrides alone: one grid that sets no key."""
     return StudyDefinition(
         AD_HOC, "Experiments of the command line", "", (Grid("", "", Path(), (), ()),), {}
     )
 
 
 def _with_command_line(grid: Grid, given: CommandLine) -> Grid:
-    """The grid without the keys that the command line sets; rows left empty fall away."""
+    """The grid with the overrides as axes; their keys are removed from its own axes."""
     for settings in grid.exclude:
         check_keys(settings, f"{grid.origin}, exclude")
     kept = ([_without(row, given) for row in axis] for axis in grid.axes)
@@ -120,7 +119,7 @@ def _without(row: Settings, given: CommandLine) -> Settings:
 
 
 def _check_axes(study: StudyDefinition) -> None:
-    """Refuse a figure whose axes name what is no key."""
+    """Raise BadInput for a figure whose axes name an unknown key."""
     for name, rows in study.figures.items():
         for axes in rows:
             keys = {key: None for key in axes.keys if key not in (EXPERIMENT, GRID)}
@@ -131,7 +130,7 @@ def _refuse_too_many(study: str, grids: list[Grid]) -> None:
     count = sum(prod(len(axis) for axis in grid.axes) for grid in grids)
     if count > MAX_EXPERIMENTS:
         raise BadInput(
-            f"study {study!r} asks for {count:,} experiments, but at most {MAX_EXPERIMENTS:,} are "
+            f"study {study!r} has {count:,} experiments, but at most {MAX_EXPERIMENTS:,} are "
             "planned at once; shorten a list of values or split the study"
         )
 
@@ -152,7 +151,7 @@ def _matches(point: Point, config: Config, pattern: Settings) -> bool:
 
 
 def _varied_values(points: list[tuple[Point, Config]], composer: Composer) -> list[dict[str, Any]]:
-    """Of each point, the values of the keys that differ between the points."""
+    """For each point, the values of the keys that differ between the points."""
     keys = list(dict.fromkeys(key for point, _ in points for key in point.settings))
     rows = [
         {key: _flat_value(point.value(config, key)) for key in keys} for point, config in points
@@ -163,7 +162,7 @@ def _varied_values(points: list[tuple[Point, Config]], composer: Composer) -> li
 
 
 def _flat_value(value: Any) -> Any:
-    """A value as one of a table: a group of keys in words, 'min 3, max 10, until 0.05'."""
+    """A value for a table cell; a group of keys as text, 'min 3, max 10, until 0.05'."""
     if not isinstance(value, dict):
         return value
     return ", ".join(f"{key} {format_value(item)}" for key, item in value.items())
@@ -172,7 +171,7 @@ def _flat_value(value: Any) -> Any:
 def _implied_by_option(
     key: str, rows: list[dict[str, Any]], differ: list[str], composer: Composer
 ) -> bool:
-    """Whether a key has one value wherever its group's option has it: the option says it all."""
+    """Whether the option of its group determines a key: it has one value wherever it exists."""
     group = key.partition(".")[0]
     if key == group or group not in differ or group not in composer.groups:
         return False

@@ -1,7 +1,7 @@
-"""Where the configuration is read from: a directory of the user's, then the one kvscope ships.
+"""The layers of the configuration: the user's directory, then the one that kvscope ships.
 
-`SHIPPED` holds what a checkout has at its root and an installed kvscope has beside its code. In the
-checkout its entries are symbolic links, so it is the same in a checkout, an editable install and a
+`SHIPPED` contains config, Snakefile, profiles and envs. In a checkout its entries are symbolic
+links to the checkout's root, so the path is the same in a checkout, an editable install and a
 wheel.
 """
 
@@ -15,9 +15,9 @@ STUDY_SCHEMA = SHIPPED_CONFIG / "study.schema.json"  # plan.schema makes it
 
 
 def directories(config_dir: Path) -> list[Path]:
-    """The layers that there are, the first one first: `config_dir` and the shipped configuration.
+    """The directories of the layers in order of precedence: `config_dir`, the shipped one.
 
-    Without a `config_dir` on disk, or if it is the shipped one, there is one layer.
+    One layer only, if `config_dir` does not exist or is the shipped configuration.
     """
     if not config_dir.is_dir():
         return [SHIPPED_CONFIG]
@@ -27,27 +27,27 @@ def directories(config_dir: Path) -> list[Path]:
 
 
 def files(config_dir: Path) -> dict[str, Path]:
-    """The YAML files by name, 'config.yaml' or 'model/tiny-llama.yaml', in the order of names.
+    """All YAML files by name ('config.yaml', 'model/tiny-llama.yaml'), sorted by name.
 
-    Of a name that both layers have, it is the first layer's file.
+    A file of the first layer replaces the shipped file of the same name.
     """
     found = {
         path.relative_to(directory).as_posix(): path
         for directory in reversed(directories(config_dir))
         for pattern in ("*.yaml", "*/*.yaml")
         for path in directory.glob(pattern)
-        if path.is_file()  # an editor's lock is a link to nothing
+        if path.is_file()  # an editor's lock file is a dangling link
     }
     return dict(sorted(found.items()))
 
 
 def options(config_dir: Path, group: str) -> dict[str, Path]:
-    """The options of a group by name, or the studies (group 'study'): their files."""
+    """The files of a group's options by option name; group 'study' has the studies."""
     prefix = f"{group}/"
     return {p.stem: p for name, p in files(config_dir).items() if name.startswith(prefix)}
 
 
 def places(config_dir: Path, group: str) -> str:
-    """'the files in config/model and …/config/model': where the options of a group are."""
+    """The directories of a group's options in words: 'the files in a/model and b/model'."""
     holders = [directory / group for directory in directories(config_dir)]
     return f"the files in {' and '.join(str(path) for path in holders if path.is_dir())}"

@@ -1,7 +1,7 @@
-"""The plan on disk: one manifest a study, one experiment.yaml an experiment.
+"""The plan on disk: one manifest per study, one experiment.yaml per experiment.
 
-A file is written only if its bytes change, so that nothing is run again whose meaning stayed.
-Reading a manifest that is current needs no configuration and no schema library.
+A file is written only if its bytes change, so Snakemake reruns only experiments that changed. A
+current manifest is read without Hydra and pydantic.
 """
 
 import hashlib
@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any
 import kvscope
 from kvscope.errors import BadInput
 from kvscope.files import check_name, read_json, sha256_of, write_text, write_text_if_changed
-from kvscope.layout import AD_HOC
+from kvscope.layout import (
+    AD_HOC,
+    EXPERIMENT_FILE,
+    MANIFEST,
+    experiment_directory,
+    study_directory,
+)
 from kvscope.plan import layers
 from kvscope.plan.sources import is_unchanged, source_files
 
@@ -21,8 +27,8 @@ if TYPE_CHECKING:
     from kvscope.plan.experiment import Experiment
     from kvscope.plan.grid import Plan, PlannedExperiment
 
-# A walltime that was expected before stays unless what is expected now differs by more than this:
-# every run that is finished changes the estimates a little, and must not change the manifest.
+# The walltime of the previous manifest is kept unless the new one differs by more than this factor:
+# each finished run changes the estimates slightly, which must not change the manifest.
 STEADY = 1.5
 TEXT_OR_NULL = (str, type(None))
 WORDS = {
@@ -49,7 +55,13 @@ SHAPE: dict[str, Any] = {
             "label": str,
             "grid": str,
             "varied": dict,
-            "resources": {"threads": int, "memory_mib": int, "gpus": int, "walltime_s": int},
+            "resources": {
+                "threads": int,
+                "memory_mib": int,
+                "gpus": int,
+                "batch": int,
+                "walltime_s": int,
+            },
         }
     ],
 }
@@ -57,19 +69,19 @@ SHAPE: dict[str, Any] = {
 
 def manifest_path(study: str, results: Path) -> Path:
     """results/studies/STUDY/manifest.json."""
-    return results / "studies" / check_name(study, "study") / "manifest.json"
+    return study_directory(results, study) / MANIFEST
 
 
 def experiment_path(experiment_id: str, results: Path) -> Path:
     """results/experiments/ID/experiment.yaml."""
-    return results / "experiments" / check_name(experiment_id, "id") / "experiment.yaml"
+    return experiment_directory(results, experiment_id) / EXPERIMENT_FILE
 
 
 def name_of(study: str | None, overrides: Sequence[str]) -> str:
-    """The name under which a plan's results lie.
+    """The name of a plan's results directory.
 
-    A study with overrides is another study: its name ends in 8 hex digits of their SHA-256, so that
-    both keep their pages.
+    A study with overrides has a name of its own, with 8 hex digits of the overrides' SHA-256, so
+    that it does not replace the study's page.
     """
     base = study or AD_HOC
     if not overrides:
@@ -80,25 +92,25 @@ def name_of(study: str | None, overrides: Sequence[str]) -> str:
 def plan_if_changed(
     study: str | None, config_dir: Path, results: Path, overrides: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """The manifest of a study with overrides, expanded again only if that may change it.
+    """The manifest of a study with overrides; the study is planned only if its inputs changed.
 
-    It is, if the configuration or a workload's file changed, or a file is gone. `study` may name a
-    plan that was written with overrides (`name_of`); None is the plan of the overrides alone.
-    Raises BadInput if it cannot be planned.
+    Inputs are the configuration and the workloads' files; a missing experiment.yaml also counts.
+    `study` may be the name of a plan with overrides (`name_of`); None plans the overrides alone.
+    BadInput if it cannot be planned.
     """
     path = manifest_path(name_of(study, overrides), results)
     if manifest := _read_if_sound(path.parent.name, results):
         study, overrides = manifest["base"], manifest["overrides"]
         if _is_current(manifest, config_sha256(study, config_dir), results):
             return manifest
-    from kvscope.plan.grid import expand  # half a second that the path above does without
+    from kvscope.plan.grid import expand  # takes half a second; not needed above
 
     write(expand(study, list(overrides), config_dir), results)
     return read(path.parent.name, results)
 
 
 def _read_if_sound(study: str, results: Path) -> dict[str, Any] | None:
-    """A study's manifest; None if there is none, or one of another version, or a damaged one."""
+    """A study's manifest; None if it is missing, damaged, or of another version."""
     try:
         return read(study, results)
     except BadInput:
@@ -115,7 +127,7 @@ def _is_current(manifest: dict[str, Any], sha256: str, results: Path) -> bool:
 
 
 def read(study: str, results: Path) -> dict[str, Any]:
-    """Read a study's manifest; BadInput names file, key and value if it is absent or damaged."""
+    """Read a study's manifest; BadInput names file, key and value if it is missing or damaged."""
     path = manifest_path(study, results)
     manifest: dict[str, Any] = read_json(path)
     _check(manifest, SHAPE, f"{path}: manifest")
@@ -127,7 +139,7 @@ def read(study: str, results: Path) -> dict[str, Any]:
 
 
 def _check(value: Any, shape: Any, place: str) -> None:
-    """Raise BadInput unless a value has a shape such as SHAPE."""
+    """Raise BadInput unless `value` conforms to `shape` (see SHAPE)."""
     kind: Any = type(shape) if isinstance(shape, dict | list) else shape
     negative = isinstance(value, int) and value < 0
     if not isinstance(value, kind) or isinstance(value, bool) or negative:
@@ -143,9 +155,9 @@ def _check(value: Any, shape: Any, place: str) -> None:
 
 
 def write(plan: "Plan", results: Path) -> Path:
-    """Write a plan's experiments and manifest below `results`; give the manifest's path.
+    """Write a plan's experiments and manifest below `results`; returns the manifest's path.
 
-    BadInput if the trace of a workload cannot be used.
+    BadInput if a workload's file cannot be used.
     """
     needs = resources_of(plan, results)
     name = name_of(plan.study, plan.overrides)
@@ -173,9 +185,9 @@ def write(plan: "Plan", results: Path) -> Path:
 
 
 def _write_experiment(experiment: "Experiment", path: Path) -> None:
-    """Write an experiment.yaml, unless one is there that a finished run vouches for.
+    """Write an experiment.yaml, unless a complete run of the experiment records the present one.
 
-    The bytes of the same experiment differ where a file was named in another way.
+    The bytes of one experiment can differ: the path of a workload's file is not part of its id.
     """
     from kvscope.plan.experiment import dump
     from kvscope.runfile import is_complete
@@ -187,9 +199,9 @@ def _write_experiment(experiment: "Experiment", path: Path) -> None:
 
 
 def resources_of(plan: "Plan", results: Path) -> dict[str, dict[str, int]]:
-    """What a batch system must give each experiment's run, by id: `resources`, and `walltime_s`.
+    """The resources of each experiment's run by id: `resources.resources`, and `walltime_s`.
 
-    BadInput if the trace of a workload cannot be used.
+    BadInput if a workload's file cannot be used.
     """
     from kvscope.plan.resources import resources
     from kvscope.plan.walltime import walltimes_s
@@ -215,7 +227,7 @@ def _files(experiments: Iterable["Experiment"]) -> list[dict[str, str]]:
 
 
 def config_sha256(study: str | None, config_dir: Path) -> str:
-    """SHA-256 over what a plan is made of: the study's file, all option files, the version."""
+    """SHA-256 over the inputs of a plan: the study's file, all option files, kvscope's version."""
     digest = hashlib.sha256(kvscope.__version__.encode())
     for name, path in layers.files(config_dir).items():
         if not name.startswith("study/") or name == f"study/{study}.yaml":

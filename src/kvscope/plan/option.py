@@ -13,7 +13,7 @@ from kvscope.plan.parts import Conditions
 
 
 class Option(Part):
-    """One option of a group of the configuration."""
+    """Base class of options: one option of a group of the configuration."""
 
     name: Annotated[str, Field(max_length=60)]
 

@@ -1,4 +1,4 @@
-"""What is written on the command line, in Hydra's override grammar: key=value, key=a,b, …"""
+"""Parses the overrides of the command line, in Hydra's grammar: key=value, key=a,b, …"""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -19,10 +19,10 @@ FORMS = "write key=value, key=a,b,c, key=choice(a,b) or key=range(start,stop,ste
 
 
 def parse(texts: list[str], config_dir: Path) -> dict[str, list[Any]]:
-    """The values that each key takes, keys in the order given.
+    """The values of each key, keys in the order of the overrides.
 
-    A glob, as in `model=glob(tiny-*)`, stands for the options of a group. Raises BadInput that
-    quotes the text for anything that is not in the grammar, or that adds or deletes keys.
+    A glob, as in `model=glob(tiny-*)`, selects options of a group. BadInput quotes an override that
+    is not in the grammar, has no values or too many, or adds or deletes keys.
     """
     parser = OverridesParser.create()
     axes: dict[str, list[Any]] = {}

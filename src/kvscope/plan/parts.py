@@ -1,4 +1,4 @@
-"""The parts of an experiment that are not options, and what options may look at of it."""
+"""The parts of an experiment that are not options, and the view of it that options get."""
 
 from typing import Annotated, ClassVar, Literal, Protocol
 
@@ -7,9 +7,11 @@ from pydantic import Field
 from kvscope.plan.fields import Count, Gib, Part, Real, Tokens
 from kvscope.plan.models import Model
 
+VLLM_0_4_2 = "vllm-0.4.2"  # the release that the paper ran
+
 
 class EngineSettings(Part):
-    """Limits of the engine, named as vLLM names them, and whose attention kernels it uses."""
+    """Limits of the engine, with vLLM's names, and the attention kernels that it uses."""
 
     max_model_len: Tokens
     max_num_batched_tokens: Tokens
@@ -18,10 +20,11 @@ class EngineSettings(Part):
 
 
 class CacheSettings(Part):
-    """The KV cache: tokens per block, and how many blocks, or how many GiB, requests can use.
+    """The KV cache: tokens per block, and its size in blocks or GiB that requests can use.
 
-    `layout` tells what is contiguous: a block's part of one layer, or a block with all layers.
-    `watermark` is the share of blocks that stays free when a waiting request is admitted.
+    `layout` is what is contiguous in memory: a block's part of one layer, its K and its V apart, or
+    a block with all its layers. `watermark` is the share of blocks that stays free when a waiting
+    request is admitted; `admission` names the vLLM whose rules admit and continue requests.
     """
 
     one_of: ClassVar[tuple[str, ...]] = ("blocks", "gib")
@@ -29,16 +32,21 @@ class CacheSettings(Part):
     block_size: Tokens
     blocks: Count | None = None
     gib: Gib | None = None
-    layout: Literal["by_layer", "by_block"] = "by_layer"
+    layout: Literal["by_layer", "by_k_and_v", "by_block"] = "by_layer"
     watermark: Annotated[Real, Field(ge=0, lt=1)] = 0.0
+    admission: Literal["vllm", "vllm-0.4.2"] = "vllm"
     prefix_caching: bool = False
+
+    def pieces(self, layers: int) -> int:
+        """Contiguous pieces of a block of so many layers."""
+        return {"by_block": 1, "by_layer": layers, "by_k_and_v": 2 * layers}[self.layout]
 
 
 class TracingSettings(Part):
     """Which KV events the attention kernels record.
 
-    Of the forward passes, layers and KV heads, those whose number is a multiple of a stride.
-    `buffer_events` bounds the events that a buffer, and so one pass, can hold in memory.
+    Forward passes, layers and KV heads are recorded if their number is a multiple of the stride.
+    `buffer_events` is the capacity of a buffer, and so the most events of one pass.
     """
 
     name: Literal["none", "sampled", "full"]
@@ -55,7 +63,7 @@ class ProfilerSettings(Part):
 
 
 class Conditions(Protocol):
-    """What an option works with: an `Experiment`, as devices, workloads and policies see it."""
+    """The view of an `Experiment` that devices, workloads and policies get."""
 
     @property
     def model(self) -> Model:

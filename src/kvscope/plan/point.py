@@ -1,4 +1,4 @@
-"""One point of a grid: which layer set which value, and the experiment they make."""
+"""One point of a grid: the settings of each layer, and the experiment they define."""
 
 import copy
 from collections.abc import Mapping
@@ -16,10 +16,12 @@ from kvscope.plan.sources import Location, fill_in
 from kvscope.plan.study import Grid, Settings
 from kvscope.plan.workload import Workload
 
+DEVICE_SETS = "sets"  # of a device's option file: defaults of other groups with this device
+
 
 @dataclass(frozen=True)
 class Point:
-    """Values set by a grid of a study (`chosen`) and by the command line (`given`)."""
+    """The settings that a study's grid and the command line make at one point."""
 
     composer: Composer
     grid: Grid
@@ -28,11 +30,11 @@ class Point:
 
     @property
     def settings(self) -> Settings:
-        """All that is set beyond the defaults; the command line wins."""
+        """All settings beyond the defaults; those of the command line take precedence."""
         return self.study_settings | self.command_settings
 
     def place(self, key: str) -> Location:
-        """Where a dotted key's value is written."""
+        """The place where a dotted key's value is written."""
         groups = self.composer.groups
         layers = (
             (self.command_settings, Location("the command line", Path())),
@@ -48,16 +50,17 @@ class Point:
         return Location(str(path), path.parent)
 
     def origin(self, key: str) -> str:
-        """Where a dotted key's value comes from, in words: the place to fix it."""
+        """The place where a dotted key's value is written, in words for a message."""
         return self.place(key).words
 
     def config(self) -> Config:
-        """The whole configuration: defaults, options, the study's values, the command line's."""
+        """The configuration: defaults, options, the study's and the command line's settings."""
         groups = self.composer.groups
         choices = {key: value for key, value in self.settings.items() if key in groups}
         for group, option in choices.items():
             self.composer.check_option(group, option, self.origin(group))
         config = self.composer.compose(tuple(sorted(choices.items())))
+        self._set_device_defaults(config)
         for layer in (self.study_settings, self.command_settings):
             self._drop_others(config, layer)
             for key, value in layer.items():
@@ -75,13 +78,13 @@ class Point:
         return parse(config, self.origin)
 
     def value(self, config: Config, key: str) -> Any:
-        """A key's value: for a group the option chosen, None where there is no such key."""
+        """A key's value: the option's name for a group, None if there is no such key."""
         if key in self.composer.groups:
             return self._option(key)
         return reduce(_item, key.split("."), config)
 
     def _option(self, group: str) -> str | None:
-        """The option chosen of a group; None if it is no group, or none was chosen."""
+        """The selected option of a group; None if it is not a group or has no selection."""
         if group not in self.composer.groups:
             return None
         option: str | None = self.settings.get(group, self.composer.default_options.get(group))
@@ -97,6 +100,25 @@ class Point:
             self._refuse_below(holder, key)
         holder[name] = copy.deepcopy(value)
 
+    def _set_device_defaults(self, config: Config) -> None:
+        """Have the device's `sets` replace the defaults of other groups, where these have the key.
+
+        So a device that imitates a published set-up has its host pool only with a policy of one.
+        """
+        device = config.get("device")
+        sets = device.pop(DEVICE_SETS, None) if isinstance(device, dict) else None
+        if sets is None:
+            return
+        origin = f"{self.origin('device')}, {DEVICE_SETS}"
+        if not isinstance(sets, dict):
+            raise BadInput(f"{origin} must be a group of dotted keys with their values")
+        check_keys(sets, origin)
+        for key, value in sets.items():
+            *parents, name = key.split(".")
+            holder = reduce(_item, parents, config)
+            if isinstance(holder, dict) and name in holder:
+                holder[name] = value
+
     def _refuse_below(self, holder: Any, key: str) -> NoReturn:
         known, above = _experiment_keys(), key.rpartition(".")[0]
         if key in known and holder is not None:
@@ -106,9 +128,9 @@ class Point:
         raise BadInput(f"{key} ({self.origin(key)}) {why}")
 
     def _drop_others(self, config: Config, layer: Settings) -> None:
-        """Of keys of which one must be set, one that a layer sets replaces those of layers below.
+        """Drop alternatives of the keys that a layer sets, if exactly one of them must be set.
 
-        So the cache's size in blocks replaces that in GiB.
+        For example, a cache size in blocks replaces the size in GiB of a lower layer.
         """
         for group in dict.fromkeys(key.partition(".")[0] for key in layer):
             held, names = config.get(group), _one_of(group, config.get(group))

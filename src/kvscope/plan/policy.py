@@ -1,20 +1,20 @@
-"""What the planner asks of batching and overflow policies."""
+"""The planner's view of batching and overflow policies."""
 
 from kvscope.plan.option import Option
 
 
 class Batching(Option):
-    """A batching policy: how forward passes are filled."""
+    """A batching policy: selects the requests and tokens of each forward pass."""
 
     @property
     def pass_tokens(self) -> int | None:
-        """The token budget of a pass; None if the engine's limit alone holds."""
+        """The token budget of a pass; None if only the engine's limit applies."""
         return None
 
 
 class Overflow(Option):
-    """An overflow policy: what becomes of a preempted request's blocks."""
+    """An overflow policy: decides what is done with the blocks of a preempted request."""
 
     def pool_blocks(self, block_bytes: int) -> int:
-        """Blocks of its host pool, of so many bytes each; 0 without one."""
+        """The size of its host pool in blocks of `block_bytes`; 0 without a pool."""
         return 0

@@ -1,4 +1,4 @@
-"""Options of an experiment that are classes, by name, of kvscope and of other installed packages.
+"""The registry of options that are classes, of kvscope and of other installed packages.
 
 A package registers one as an entry point, in its pyproject.toml:
 
@@ -37,9 +37,9 @@ def entry_point_group(kind: str) -> str:
 
 @cache
 def find_registered(kind: str) -> dict[str, EntryPoint]:
-    """The options of one kind that installed packages register, by name; none is loaded.
+    """The entry points of one kind of option by name, without loading them.
 
-    BadInput if two packages register different ones under one name.
+    BadInput if two packages register different options under one name.
     """
     found: dict[str, EntryPoint] = {}
     for point in entry_points(group=entry_point_group(kind)):
@@ -53,7 +53,7 @@ def find_registered(kind: str) -> dict[str, EntryPoint]:
 
 
 def package_origin(kind: str, name: str) -> str | None:
-    """'long-swap 0.1, long_swap:LongSwap' of another package's option; None of kvscope's own."""
+    """The origin of another package's option, 'long-swap 0.1, long_swap:LongSwap'; None if own."""
     point = find_registered(kind)[name]
     if point.dist is None or point.dist.name == "kvscope":
         return None
@@ -61,7 +61,7 @@ def package_origin(kind: str, name: str) -> str | None:
 
 
 def load(kind: str, name: str) -> type[Option]:
-    """The class of an option; BadInput if it is unknown, cannot be loaded or is another thing."""
+    """Load the class of an option; BadInput if it is unknown, broken, or of a wrong class."""
     if name not in find_registered(kind):
         raise BadInput(unknown_option(kind, name))
     point = find_registered(kind)[name]
@@ -69,7 +69,7 @@ def load(kind: str, name: str) -> type[Option]:
         found = point.load()
     except Exception as error:  # whatever a module of another package raises
         raise BadInput(
-            f"{kind}={name} cannot be loaded from {point.value} ({error}); mend or uninstall "
+            f"{kind}={name} cannot be loaded from {point.value} ({error}); fix or uninstall "
             "its package"
         ) from error
     base = BASES[kind]
@@ -83,7 +83,7 @@ def load(kind: str, name: str) -> type[Option]:
 
 @cache
 def load_all(kind: str) -> dict[str, type[Option]]:
-    """The classes of one kind by name, but for those that cannot be loaded."""
+    """The classes of one kind by name, without those that cannot be loaded."""
     found = {}
     for name in find_registered(kind):
         try:
@@ -104,7 +104,7 @@ def label(key: str) -> Label | None:
 
 
 def unknown_option(kind: str, name: object) -> str:
-    """One sentence: there is no such option, and there are these."""
+    """The message for an unknown option, with the known ones."""
     known = ", ".join(sorted(find_registered(kind)))
     return (
         f"{kind}.name is {name!r:.60} but must be one of {known}, or one that an installed package "
@@ -114,7 +114,7 @@ def unknown_option(kind: str, name: object) -> str:
 
 @dataclass(frozen=True)
 class OneOf:
-    """Annotation of a field that holds an option of one kind, of the class that its name says."""
+    """Annotation of a field that holds an option of one kind; its `name` selects the class."""
 
     kind: str
 
@@ -125,7 +125,7 @@ class OneOf:
         return {}  # any: plan.schema has the keys of kvscope's own classes
 
     def validate(self, value: Any) -> Option:
-        """An option of plain values; pydantic's errors if they do not suit its class."""
+        """Make an option of plain values; pydantic's errors if its class refuses them."""
         if isinstance(value, BASES[self.kind]):
             return value
         if not isinstance(value, dict):
@@ -137,7 +137,7 @@ class OneOf:
 
 
 def option_classes(field: FieldInfo, value: Any = None) -> list[type[Option]] | None:
-    """The classes that a field's options may have, by a value's name if given; None of others."""
+    """The classes of a field with `OneOf`, or the one that `value` names; None for other fields."""
     for mark in field.metadata:
         if isinstance(mark, OneOf):
             name = value.get("name") if isinstance(value, dict) else None

@@ -10,14 +10,15 @@ from pydantic import Discriminator, Field, Tag
 from kvscope.interval import half_width_share
 from kvscope.plan.fields import MAX_REPEATS, NUMBER, RULE, Part, Real, Whole
 
-# An interval of fewer says little, and a run of fewer is not valid.
+# With fewer repeats the interval is not meaningful, and the run is not valid.
 MINIMUM_REPEATS = 3
 
 
 def repeats_for_metrics(repeats: Iterable[int], disturbed: Collection[int]) -> list[int]:
-    """The repeats that metrics are made of: the undisturbed ones if there are enough, or else all.
+    """The repeats that metrics are computed from.
 
-    What decides is what else the machine did, never how long a repeat took.
+    The undisturbed ones if there are at least MINIMUM_REPEATS, else all. The selection depends on
+    other load of the machine only, never on the duration of a repeat.
     """
     everything = list(repeats)
     undisturbed = [number for number in everything if number not in disturbed]
@@ -49,11 +50,11 @@ RepeatsField = Annotated[
 
 @dataclass(frozen=True)
 class StoppingRule:
-    """When the repeats of a run end.
+    """The rule that ends the repeats of a run.
 
-    After the first one at which `min` were undisturbed and half the width of the 95 % confidence
-    interval of their throughput is within `until` times its mean, and after `max` in any case.
-    Without `until` there are as many as requested (`min` = `max`).
+    They end after the first repeat at which at least `min` are undisturbed and half the width of
+    the 95 % confidence interval of their throughput is at most `until` times its mean, and after
+    `max` in any case. Without `until`, `min` = `max` is the number of repeats.
     """
 
     min: int
@@ -62,19 +63,22 @@ class StoppingRule:
 
     @classmethod
     def of(cls, repeats: int | RepeatRange) -> "StoppingRule":
-        """The rule that an experiment's `repeats` stand for."""
+        """Make the rule of an experiment's key `repeats`."""
         if isinstance(repeats, RepeatRange):
             return cls(repeats.min, repeats.max, repeats.until)
         return cls(repeats, repeats)
 
     def is_reached(self, throughputs: Sequence[float]) -> bool | None:
-        """Whether the mean throughput is known as well as requested; None without a request."""
+        """Whether the throughput's interval is as narrow as requested; None without `until`."""
         if self.until is None:
             return None
         return half_width_share(throughputs) <= self.until
 
     def ends(self, throughputs: Sequence[float], disturbed: Collection[int] = ()) -> bool:
-        """Whether no repeat follows those of these throughputs; `disturbed` are their numbers."""
+        """Whether the run ends after repeats with these throughputs (tokens/s), in order.
+
+        `disturbed` has the numbers of the disturbed repeats.
+        """
         left = [one for number, one in enumerate(throughputs) if number not in disturbed]
         known = len(left) >= self.min and bool(self.is_reached(left))
         return known or len(throughputs) >= self.max
@@ -82,7 +86,7 @@ class StoppingRule:
     def facts(
         self, throughputs: Sequence[float], disturbed: Collection[int] = ()
     ) -> dict[str, Any]:
-        """What run.json says of the rule and of what came of it, by the repeats that count."""
+        """The entry of run.json: the rule, and the half width that the repeats reached."""
         found = [
             throughputs[number]
             for number in repeats_for_metrics(range(len(throughputs)), disturbed)

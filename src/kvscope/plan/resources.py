@@ -1,4 +1,4 @@
-"""What a run needs: CPU threads, host memory, GPUs; and whether this machine has the memory."""
+"""The resources of a run (CPU threads, host memory, GPUs), and this machine's memory."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,21 +12,21 @@ if TYPE_CHECKING:
     from kvscope.plan.experiment import Experiment
 
 MIB = 2**20
-# Memory of the engine's process beside what it holds for the experiment: Python, PyTorch and vLLM.
-# The first is rounded up generously, since a batch system kills what exceeds its request. The
-# second is the least that was seen, so that no run is refused for want of memory that would do.
+# Memory of the engine's process beside the experiment's data: Python, PyTorch and vLLM. The first
+# is a generous upper bound, since a batch system kills a job that exceeds its request. The second
+# is the lowest observed value, so that no run is refused that could succeed.
 PROCESS_MIB = 4096
 LEAST_PROCESS_MIB = 768
-# Of one output token, all that is noted while it is made: 2.4 KiB were measured.
+# Memory of the records of one output token; 2.4 KiB were measured.
 RECORD_BYTES = 2560
 TOKEN_ID_BYTES = 4
 EVENT_BYTES, EVENT_BUFFERS = 32, 2
 
 
 def resources(experiment: "Experiment") -> dict[str, int]:
-    """What a batch system must give one run: CPU threads, MiB of host memory, GPUs.
+    """The resources to request from a batch system: `threads`, `memory_mib` (host), `gpus`.
 
-    BadInput if the workload's trace cannot be used.
+    BadInput if a workload's file cannot be used.
     """
     device = experiment.device
     loading_mib = -(-device.loading_bytes(experiment) // MIB)
@@ -34,13 +34,16 @@ def resources(experiment: "Experiment") -> dict[str, int]:
         "threads": device.threads,
         "memory_mib": PROCESS_MIB + required_mib(experiment) + loading_mib,
         "gpus": device.gpus,
+        "batch": int(not device.allocates),  # it may share its process with others
     }
 
 
 def required_mib(experiment: "Experiment") -> int:
-    """MiB of host memory that a run holds: weights, cache, host pool, requests, records."""
-    held = experiment.host_blocks * experiment.block_bytes
-    held += experiment.device.memory_bytes(experiment)
+    """MiB of host memory for weights, cache, host pool, requests and records of a run."""
+    held = 0
+    if experiment.device.allocates:
+        held += experiment.host_blocks * experiment.block_bytes
+        held += experiment.device.memory_bytes(experiment)
     expected = expected_work(experiment)
     held += int(expected.prompt_tokens * TOKEN_ID_BYTES + expected.output_tokens * RECORD_BYTES)
     if experiment.tracing.name != "none":
@@ -49,12 +52,12 @@ def required_mib(experiment: "Experiment") -> int:
 
 
 def minimum_gib(experiment: "Experiment") -> float:
-    """GiB of host memory without which a run cannot end."""
+    """GiB of host memory that a run needs at least."""
     return (LEAST_PROCESS_MIB + required_mib(experiment)) * MIB / GIB
 
 
 def machine_gib() -> float:
-    """GiB of memory that a process on this machine can have; less if its control group has less."""
+    """GiB of memory available to a process here: of the machine, or of its control group."""
     import psutil
 
     total: int = psutil.virtual_memory().total

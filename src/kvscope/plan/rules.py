@@ -1,4 +1,4 @@
-"""Combinations of values that cannot work, found before anything runs."""
+"""Checks of combinations of values that cannot work, made before anything runs."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ from kvscope.plan.repeats import StoppingRule
 
 
 class CompleteExperiment(Conditions, Protocol):
-    """An experiment, as rules see it."""
+    """The view of an experiment that rules get."""
 
     @property
     def device(self) -> Device:
@@ -25,7 +25,7 @@ class CompleteExperiment(Conditions, Protocol):
 
     @property
     def stopping(self) -> StoppingRule:
-        """When its repeats end."""
+        """The rule that ends its repeats."""
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         """Its parts by name."""
@@ -38,7 +38,7 @@ def check(experiment: CompleteExperiment) -> None:
 
 
 def _options_are_plain(experiment: CompleteExperiment) -> None:
-    """The id is made of what JSON holds, whatever types a package gives to its settings."""
+    """An id hashes JSON, so all settings of an option must be representable in JSON."""
     for kind in registry.KINDS:
         for key, value in getattr(experiment, kind):
             try:
@@ -55,9 +55,10 @@ def _exactly_one_is_set(experiment: CompleteExperiment) -> None:
     for name, part in experiment:
         keys = getattr(part, "one_of", ())
         if keys and sum(getattr(part, key) is not None for key in keys) != 1:
-            told = (f"{name}.{key} ({_shown(getattr(part, key))})" for key in keys)
+            values = (f"{name}.{key} ({_or_null(getattr(part, key))})" for key in keys)
             raise impossible(
-                f"exactly one of {' and '.join(told)} must be set", *(f"{name}.{k}" for k in keys)
+                f"exactly one of {' and '.join(values)} must be set",
+                *(f"{name}.{k}" for k in keys),
             )
 
 
@@ -69,9 +70,9 @@ def _options_work(experiment: CompleteExperiment) -> None:
 def _no_prefix_caching(experiment: CompleteExperiment) -> None:
     if experiment.cache.prefix_caching:
         raise impossible(
-            "cache.prefix_caching (true) must be false: with it, what a preempted request computes "
-            f"again depends on what others left behind, and the cost of overflow="
-            f"{experiment.overflow.name} cannot be told",
+            "cache.prefix_caching (true) must be false: with it, the tokens that a preempted "
+            f"request recomputes depend on other requests, and the cost of overflow="
+            f"{experiment.overflow.name} cannot be measured",
             "cache.prefix_caching",
         )
 
@@ -106,8 +107,8 @@ def _buffer_has_a_part_for_each(experiment: CompleteExperiment) -> None:
     events, threads = experiment.tracing.buffer_events, experiment.device.threads
     if experiment.tracing.name != "none" and events < threads:
         raise impossible(
-            f"tracing.buffer_events ({events}) must be at least device.threads ({threads}): each "
-            "thread has a part of the buffer to itself",
+            f"tracing.buffer_events ({events}) must be at least device.threads ({threads}): the "
+            "buffer is divided among the threads",
             "tracing.buffer_events",
             "device.threads",
         )
@@ -156,7 +157,7 @@ def _repeats_in_order(experiment: CompleteExperiment) -> None:
         )
 
 
-def _shown(value: object) -> object:
+def _or_null(value: object) -> object:
     return "null" if value is None else value
 
 

@@ -1,13 +1,13 @@
-"""The JSON Schema of study files, by which editors complete keys and mark mistakes.
+"""The JSON Schema of study files, with which editors complete keys and mark mistakes.
 
-It is generated from the classes that the planner validates with, and kept in the configuration:
+It is generated from the classes that the planner validates with:
 
     python -m kvscope.plan.schema > config/study.schema.json
 
-A study that the planner accepts is valid, unless it excludes a value that its key can never have.
-The planner refuses more: keys that the chosen options do not have, and combinations that cannot
-work. The options of a group are open, since a user adds one as a file; so are the keys of devices,
-workloads and policies, since those of other packages have their own.
+Every study that the planner accepts is valid under the schema, unless it excludes a value that its
+key can never have. The planner refuses more: keys that the selected options do not have, and
+combinations that cannot work. Any name is valid as an option of a group, since users add options as
+files; any key is valid for devices, workloads and policies, since packages add their own.
 """
 
 import json
@@ -33,7 +33,7 @@ REFERENCE: Schema = {"type": "string", "pattern": r"\$\{"}  # ${key}, the value 
 SINGLE: Schema = {"type": ["string", "number", "boolean", "null"]}
 OPTION_KEY = rf"^({'|'.join(registry.KINDS)})\.(?!name$)"
 
-# Pydantic leaves these names in the schema of a number that it converts before it checks it.
+# Pydantic keeps its own names of bounds in the schema of a number with a validator before it.
 BOUNDS = {
     "ge": "minimum",
     "gt": "exclusiveMinimum",
@@ -93,7 +93,7 @@ def _figure() -> Schema:
 
 
 def _axes(values: Schema) -> Schema:
-    """What a figure's axes name: keys, of which editors offer those that there are."""
+    """The schemas of axes: any text, with the known keys as suggestions."""
     properties = dict.fromkeys(Axes.model_fields, _ref("axis")) | {"where": {"type": "object"}}
     return {
         "axis": _any_of([{"enum": [*values, EXPERIMENT, GRID]}, TEXT, NULL]),
@@ -103,13 +103,13 @@ def _axes(values: Schema) -> Schema:
 
 
 def _options() -> dict[str, Schema]:
-    """The value of each group: the name of an option, of which editors offer the shipped ones."""
+    """The schema of each group's value: any option name, with the shipped ones as suggestions."""
     shipped = groups(layers.SHIPPED_CONFIG)
     return {group: _any_of([{"enum": names}, TEXT]) for group, names in shipped.items()}
 
 
 def _leaves() -> dict[str, Schema]:
-    """The value of each dotted key that is no group: of any type that some option gives it."""
+    """The schema of each dotted key that is not a group: any type that some option gives it."""
     experiment = Experiment.model_json_schema()
     leaves = list(_walk(experiment, experiment, ""))
     for kind in registry.KINDS:
@@ -127,7 +127,7 @@ def _leaves() -> dict[str, Schema]:
 
 
 def _repeats() -> Schema:
-    """The one value that is a group of keys."""
+    """The schema of `repeats` as a group of keys."""
     keys = list(RepeatRange.model_fields)
     return {
         "type": "object",
@@ -151,7 +151,7 @@ def _walk(root: Schema, node: Schema, key: str) -> Iterator[tuple[str, Schema]]:
 
 
 def _names_the_option(key: str) -> bool:
-    """Whether a key is the name in an option's file, which the group sets (but for a model's)."""
+    """Whether a key is an option's `name`, which the group sets; a model's name can be set."""
     group, _, name = key.partition(".")
     return name == "name" and group != "model"
 
@@ -178,7 +178,7 @@ def _ref(name: str) -> Schema:
 
 
 def _untitled(node: Schema) -> Schema:
-    """Without the titles and defaults that pydantic makes of names."""
+    """A schema without the titles and defaults that pydantic derives from names."""
     properties = {
         name: {word: value for word, value in child.items() if word not in ("title", "default")}
         for name, child in node["properties"].items()

@@ -1,4 +1,4 @@
-"""A plan, for people and for programs."""
+"""Prints a plan as a table or as JSON."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ MOST_NAMED = 3
 
 
 def as_json(plan: Plan, needs: Needs) -> list[dict[str, Any]]:
-    """One object an experiment: id, label, varied values, resources, the resolved experiment."""
+    """One object per experiment: id, label, varied values, resources, resolved experiment."""
     return [
         {
             "id": planned.experiment.id,
@@ -27,7 +27,7 @@ def as_json(plan: Plan, needs: Needs) -> list[dict[str, Any]]:
 
 
 def print_table(plan: Plan, needs: Needs) -> None:
-    """Print one line an experiment: id, expected time, and the values that set it apart."""
+    """Print one line per experiment: id, expected time, and the values of the varied keys."""
     rows = [["id", "time", *plan.varied_keys]]
     for planned in plan.experiments:
         values = (
@@ -53,7 +53,7 @@ def format_total(needs: Needs) -> str:
 
 
 def format_duration(seconds: int) -> str:
-    """A duration in the unit that suits it: '40 s', '4 min', '5 h', '3 days'."""
+    """A duration in a suitable unit: '40 s', '4 min', '5 h', '3 days'."""
     for unit, length, most in (("s", 1, 90), ("min", 60, 90), ("h", 3600, 48)):
         if seconds < most * length:
             return f"{round(seconds / length)} {unit}"
@@ -61,7 +61,7 @@ def format_duration(seconds: int) -> str:
 
 
 def memory_warning(plan: Plan) -> str | None:
-    """One sentence on the experiments that this machine has too little memory for; None if none."""
+    """A warning that names experiments too large for this machine's memory; None if all fit."""
     here = machine_gib()
     needed = {p.experiment.id: minimum_gib(p.experiment) for p in plan.experiments}
     beyond = [f"{i} needs {gib:,.1f} GiB" for i, gib in needed.items() if gib > here]

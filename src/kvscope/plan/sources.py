@@ -1,7 +1,7 @@
-"""The files an experiment's requests are made of: where they are, and what they hold.
+"""The files of a workload: their paths and the SHA-256 of their content.
 
-An experiment stores a file's path and the SHA-256 of its content. Its id covers the content and
-not the path, so that an edited file makes another experiment and a moved one does not.
+An experiment stores both. Its id depends on the content and not on the path: an edited file makes
+another experiment, a moved file does not.
 """
 
 import os
@@ -22,14 +22,14 @@ MAX_BYTES = 4 * 2**30
 
 
 class Location(NamedTuple):
-    """Where a value is written: in words, and the directory that a path there is relative to."""
+    """The place of a value: in words, and the directory that a relative path refers to."""
 
     words: str
     directory: Path
 
 
 class SourceFile(NamedTuple):
-    """A file that an experiment names: by which key, its path, the SHA-256 of its content."""
+    """A file of a workload: the key that names it, its path, the SHA-256 of its content."""
 
     key: str
     path: str
@@ -37,7 +37,7 @@ class SourceFile(NamedTuple):
 
 
 def source_files(workload: "Workload") -> list[SourceFile]:
-    """The files of an experiment's workload."""
+    """The files that a workload's keys name."""
     files = ((k, getattr(workload, k), getattr(workload, h)) for k, h in workload.files.items())
     return [
         SourceFile(f"workload.{k}", path, sha256) for k, path, sha256 in files if path is not None
@@ -47,10 +47,10 @@ def source_files(workload: "Workload") -> list[SourceFile]:
 def fill_in(
     workload: dict[str, Any], kind: "type[Workload]", place: Callable[[str], Location]
 ) -> dict[str, Any]:
-    """The workload's values with paths as an experiment stores them, and hashes of the content.
+    """Return the values of a workload with normalized paths and the SHA-256 of each file.
 
-    `kind` is its class, and `place` tells where a key's value is written. BadInput if a file is
-    missing, or if its content is not what a hash that was given says.
+    `kind` is the workload's class; `place` maps a dotted key to the place of its value. BadInput if
+    a file is missing, or differs from a SHA-256 that the configuration gives.
     """
     for number, (key, digest) in enumerate(kind.files.items()):
         value, where = workload.get(key), place(f"workload.{key}")
@@ -69,14 +69,14 @@ def fill_in(
             where = place(f"workload.{digest}")
             raise BadInput(
                 f"workload.{digest} is {given!r:.80} ({where.words}) but {path!r:.500} has "
-                f"{sha256}; leave it out, or bring back the file it was taken of"
+                f"{sha256}; leave it out, or restore the file that it belongs to"
             )
         workload = workload | {key: path, digest: sha256}
     return workload
 
 
 def verify(workload: "Workload") -> None:
-    """Raise BadInput unless every file of a planned workload is there and is what was planned."""
+    """Raise BadInput unless every file of a planned workload exists and is unchanged."""
     for key, path, sha256 in source_files(workload):
         found = _sha256(path, f"{key} is {path!r}, as planned,")
         if found != sha256:
@@ -87,7 +87,7 @@ def verify(workload: "Workload") -> None:
 
 
 def is_unchanged(path: str, sha256: str) -> bool:
-    """Whether the file is there and has this content."""
+    """Whether a file exists and its content has this SHA-256."""
     try:
         return _sha256(path, "") == sha256
     except BadInput:
@@ -95,7 +95,7 @@ def is_unchanged(path: str, sha256: str) -> bool:
 
 
 def _stored_path(value: str, where: Location) -> str:
-    """The path an experiment stores: below the working directory relative to it, else absolute."""
+    """The stored path: relative if it is below the working directory, else absolute."""
     given = where.directory.absolute() / os.path.expanduser(value)
     try:
         path = given.parent.resolve() / given.name
@@ -125,5 +125,5 @@ def _sha256(path: str, what: str, remedy: str = "") -> str:
 
 @lru_cache(maxsize=1024)
 def _cached_sha256(path: str, mtime_ns: int, size: int) -> str:
-    """A thousand experiments read a file once, for as long as time and size stay the same."""
+    """SHA-256 of a file, cached by path, modification time and size."""
     return sha256_of(Path(path))

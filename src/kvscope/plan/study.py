@@ -1,4 +1,4 @@
-"""The study file: a title and grids of experiments, each a product of axes less exclusions."""
+"""The study file: a title and grids of experiments, each a product of axes minus exclusions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -25,12 +25,12 @@ def _single(value: Any) -> Any:
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if isinstance(value, dict) and value.keys() & RepeatRange.model_fields.keys():
-        return value  # what is wrong with it, the experiment says
+        return value  # validated as part of the experiment
     raise PydanticCustomError("single_value", "a single value (text, number, true, false, null)")
 
 
 def _blocks(value: Any) -> Any:
-    """One list of rows is one linked block."""
+    """A list of rows is read as one linked block."""
     rows = isinstance(value, list) and all(isinstance(row, dict) for row in value)
     return [value] if rows and value else value
 
@@ -62,9 +62,9 @@ class StudyFile(Part):
 
 @dataclass(frozen=True)
 class Grid:
-    """One grid: an axis is a list of settings of which each experiment takes one.
+    """One grid: each experiment takes one of the settings of each axis.
 
-    `origin` and `directory` tell where it is written.
+    `origin` is the place of the grid in words, `directory` that of its file.
     """
 
     name: str

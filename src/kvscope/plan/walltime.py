@@ -1,14 +1,14 @@
-"""How long a run is expected to take, from the plan, refined by what was measured here.
+"""The expected walltime of a run, from a model of its plan, corrected by finished runs.
 
-The model is a sum: the engine's start, then each serving of the request list. A serving takes
+The model is the sum of the engine's start and each serving of the request list. A serving takes
 
     forward passes x (seconds of a pass + bytes of the weights / bandwidth)
     + floating-point operations / speed + tokens x seconds of a token
 
-but at least until its last request arrives. There are as many passes as the longest output has
-tokens, or as all outputs have for each request that the cache has room for beside others, and those
-that prompts fill. The constants are round numbers (`Device.speed`); where runs were finished,
-the median of measured / expected corrects them.
+but at least until its last request arrives. Decoding takes as many passes as the longest output has
+tokens, or all output tokens divided by the number of requests that fit into the cache, whichever is
+more; prefill adds prompt tokens / token budget. The constants are round numbers (`Device.speed`),
+corrected by the median of measured / expected over finished runs.
 """
 
 import platform
@@ -27,16 +27,16 @@ if TYPE_CHECKING:
     from kvscope.plan.experiment import Experiment
 
 
-# Finished runs that are looked at, the newest ones.
+# The newest finished runs that are used for corrections.
 MOST_RUNS = 200
 LONGEST_S = 10**9
 
 
 def expected_s(experiment: "Experiment", repeats: float | None = None) -> float:
-    """Seconds that a run is expected to take by the model; BadInput if its trace cannot be used.
+    """Seconds that the model expects for a run; BadInput if a workload's file cannot be used.
 
-    Where the throughput decides how many repeats there are, `repeats` are expected: by default the
-    middle between the least and the most, so that twice the time is enough for the most.
+    `repeats` is the number of repeats. By default it is the mean of the least and the most that the
+    stopping rule allows, so that twice the time suffices for the most.
     """
     if repeats is None:
         repeats = (experiment.stopping.min + experiment.stopping.max) / 2
@@ -68,17 +68,18 @@ def _passes(experiment: "Experiment", once: Work) -> float:
 
 
 def _flops(experiment: "Experiment", once: Work) -> float:
-    """Two for each weight and token, and four for each width, layer and token of the context."""
+    """Floating-point operations: 2 · weights per token, 4 · width · layers per context token."""
     model = experiment.model
     weights = 2.0 * model.parameters * once.tokens
     return weights + 4.0 * model.hidden_size * model.layers * once.tokens * once.mean_tokens / 2
 
 
 def walltimes_s(experiments: Iterable["Experiment"], results: Path) -> dict[str, int]:
-    """Expected seconds of each experiment's run, by id; BadInput if a trace cannot be used.
+    """Expected seconds of each experiment's run by id; BadInput if a workload's file is unusable.
 
-    The model's value, times measured / expected of its finished run below `results`. Else times
-    the median of that over the finished runs of the same device and model on this host.
+    The model's value is multiplied by measured / expected of the experiment's own finished run
+    below `results`; else by the median of that ratio over this host's finished runs with the same
+    device and model.
     """
     planned = {experiment.id: experiment for experiment in experiments}
     ratios = {
@@ -95,7 +96,7 @@ def walltimes_s(experiments: Iterable["Experiment"], results: Path) -> dict[str,
 
 
 def _corrections(planned: dict[str, "Experiment"], results: Path) -> dict[tuple[str, str], float]:
-    """For each device and model the median of measured / expected over this host's runs."""
+    """The median of measured / expected over this host's runs, by device and model."""
     ratios: dict[tuple[str, str], list[float]] = defaultdict(list)
     for directory in _newest(results):
         try:
@@ -103,7 +104,7 @@ def _corrections(planned: dict[str, "Experiment"], results: Path) -> dict[tuple[
             if ratio := _ratio(directory, experiment, platform.node()):
                 ratios[_machine(experiment)].append(ratio)
         except BadInput:
-            continue  # of another version, or of a trace that is gone: it tells nothing
+            continue  # of another version, or its trace is missing
     return {machine: median(values) for machine, values in ratios.items()}
 
 
@@ -119,9 +120,9 @@ def _newest(results: Path) -> list[Path]:
 
 
 def _ratio(directory: Path, experiment: "Experiment", host: str | None = None) -> float | None:
-    """Seconds that a complete run took over those expected of as many repeats; None if none did.
+    """Measured / expected seconds of a complete run; None if there is none (on `host`, if given).
 
-    The run is of any host, or of the one given.
+    Expected is the model's value for as many repeats as were measured.
     """
     try:
         facts = runfile.read_run(directory)

@@ -1,4 +1,4 @@
-"""How much an experiment has to do: what its memory and its walltime are estimated from."""
+"""The amount of work of an experiment, from which memory and walltime are estimated."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Work:
-    """What the engine does to serve an experiment's requests once.
+    """The work of serving an experiment's requests once.
 
-    Exact where the experiment says or records it; of drawn lengths the expected values.
+    Numbers are exact for fixed and recorded lengths, and expected values for random lengths.
     """
 
     requests: int

@@ -1,4 +1,4 @@
-"""What the planner asks of a workload: lengths, arrivals, and the files they come from."""
+"""The planner's view of a workload: lengths, arrival times, and the files they come from."""
 
 from dataclasses import dataclass
 from math import ceil
@@ -30,11 +30,11 @@ def split_total(total: int, prompt_to_output_ratio: float) -> Lengths:
 
 
 class Workload(Option):
-    """A workload: how long requests are, when they arrive and how long they wait.
+    """Base class of workloads: lengths of requests, arrival times, and a timeout.
 
-    `files` has the keys that name files, each with the key of the file's SHA-256 (plan.sources);
-    `wanted` says what the first one must be. A request has at most as many tokens as the keys
-    `length_keys` add up to; without such keys all lengths are known from `lengths` only.
+    `files` maps each key that names a file to the key of the file's SHA-256 (plan.sources);
+    `wanted` describes the first file. The sum of the keys `length_keys` bounds the tokens of a
+    request; without such keys, only `lengths` has them.
     """
 
     files: ClassVar[dict[str, str]] = {}
@@ -57,7 +57,7 @@ class Workload(Option):
         raise NotImplementedError
 
     def expected(self) -> tuple[float, float, float]:
-        """Of a request the expected tokens of prompt and output, and the most of the output."""
+        """Expected prompt tokens, expected output tokens, and most output tokens of a request."""
         found = self.lengths(seed=0)
         prompt, output = sum(one.prompt for one in found), sum(one.output for one in found)
         return prompt / len(found), output / len(found), max(one.output for one in found)
@@ -68,7 +68,7 @@ class Workload(Option):
         return getattr(self, "num_requests", None) or len(self.lengths(seed=0))
 
     def facts(self) -> dict[str, Any]:
-        """Where the lengths come from, as run.json has it: name, and files with their SHA-256."""
+        """The entry of run.json: the workload's name, and its files with their SHA-256."""
         named = [(key, digest) for key, digest in self.files.items() if getattr(self, key)]
         values = {key: getattr(self, key) for pair in named for key in pair}
         return {"workload": self.name} | values
@@ -83,7 +83,7 @@ class Workload(Option):
         if self.arrival == "trace" and not self.has_times:
             raise impossible(
                 f"workload.arrival 'trace' needs workload=trace, since workload={self.name} has "
-                "no times of its own (choose all_at_once or poisson)",
+                "no arrival times (choose all_at_once or poisson)",
                 "workload.arrival",
             )
         keys = ("workload.rate_per_s", "workload.arrival")

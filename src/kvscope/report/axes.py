@@ -107,7 +107,7 @@ def series(row: Row, most: int) -> dict[str, list[tuple[str, Run]]]:
     return found
 
 
-def by_colour(row: Row) -> Row:
+def split_by_colour(row: Row) -> Row:
     """The row with a plot for each colour of each facet."""
     places = (replace(place, facet=_joined((place.facet, place.colour))) for place in row.places)
     return replace(row, places=tuple(places))

@@ -26,7 +26,7 @@ class Check:
 
 
 def checklist(runs: Sequence[Run]) -> list[Check]:
-    """Every oracle, in order; none if no run was held against any."""
+    """Every oracle, in order; empty if no run has a verdict."""
     if not any(run.verdicts for run in runs):
         return []
     found = [(run, verdict) for run in runs for verdict in run.verdicts]

@@ -1,11 +1,11 @@
-"""What was run and on what: hardware, versions, settings, and where experiments differ in them."""
+"""The set-up: hardware, versions, settings, and which experiments differ in them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from kvscope.analyse.precision import disturbed, percent
+from kvscope.analyse.precision import describe_disturbance, percent
 from kvscope.plan.repeats import MINIMUM_REPEATS
 from kvscope.report.data import Run, StudyData
 from kvscope.report.settings import shared_settings
@@ -74,9 +74,9 @@ def _circumstance(name: str, fact: Callable[[Run], str | None], runs: list[Run])
     for run in runs:
         if text := fact(run):
             holders.setdefault(text, []).append(run.label)
-    alike = len(holders) == 1
+    same = len(holders) == 1
     return Circumstance(
-        name, tuple((text, "" if alike else _holders(who)) for text, who in holders.items())
+        name, tuple((text, "" if same else _holders(who)) for text, who in holders.items())
     )
 
 
@@ -165,7 +165,7 @@ def _other_load(run: Run) -> str | None:
     if not any(marked):
         return "disturbed no repeat"
     apart = marked.count(False) >= MINIMUM_REPEATS
-    return f"{disturbed(run.facts)}; {'not in' if apart else 'all in'} the metrics"
+    return f"{describe_disturbance(run.facts)}; {'not in' if apart else 'all in'} the metrics"
 
 
 def _warm_up(run: Run) -> str | None:

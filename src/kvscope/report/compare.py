@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from kvscope.errors import BadInput
+from kvscope.layout import MANIFEST
 from kvscope.report.data import Run, StudyData, of_interest
-from kvscope.report.load import MANIFEST, load
+from kvscope.report.load import load
 from kvscope.report.number import Number
-from kvscope.report.words import MAIN, Shown, estimate_text, percent
+from kvscope.report.words import MAIN, Display, estimate_text, percent
 
 NOT_VALID, NOT_COMPARED, SAME = "not valid", "not compared", "no difference"
 
@@ -20,7 +21,7 @@ class Difference:
     """One metric of one experiment, in the first results and in the second."""
 
     experiment: str
-    metric: Shown
+    metric: Display
     first: Number
     second: Number
     believed: bool

@@ -49,7 +49,7 @@ class Pair:
     def change(self) -> str:
         """'Chunked (64 tokens) instead of mixed'; pairs of one change belong together."""
         title = "" if self.key in POLICIES else f"{key_title(self.key)} "
-        return capitalised(f"{title}{self.other_name} instead of {self.base_name}")
+        return capitalize_first(f"{title}{self.other_name} instead of {self.base_name}")
 
     def compared(self, metric: str) -> "Ratio | None":
         """other / base of a metric; None where that is not defined."""
@@ -118,7 +118,7 @@ def pairs(study: StudyData) -> Iterator[Pair]:
                     yield _pair(study, key, candidate, other, limits)
 
 
-def grouped(found: Iterator[Pair]) -> list[list[Pair]]:
+def group_by_change(found: Iterator[Pair]) -> list[list[Pair]]:
     """Pairs of the same change together, those of policies first."""
     groups: dict[str, list[Pair]] = defaultdict(list)
     for pair in found:
@@ -127,7 +127,7 @@ def grouped(found: Iterator[Pair]) -> list[list[Pair]]:
     return sorted(groups.values(), key=lambda group: order.get(group[0].key.split(".")[0], 2))
 
 
-def several(ratios: Sequence[Ratio | None], of: str = "") -> str:
+def summarize_ratios(ratios: Sequence[Ratio | None], of: str = "") -> str:
     """How many of some ratios differ from 1, by how much, and how many do not or are not known.
 
     `of` names what they are ratios of, unless the sentence has said it.
@@ -152,7 +152,7 @@ def several(ratios: Sequence[Ratio | None], of: str = "") -> str:
     return ", ".join(parts)
 
 
-def capitalised(text: str) -> str:
+def capitalize_first(text: str) -> str:
     """The text with its first letter large."""
     return text[:1].upper() + text[1:]
 

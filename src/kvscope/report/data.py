@@ -10,17 +10,16 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope import tables
-from kvscope.analyse.access import Trace, has_rows, trace_of
+from kvscope import results
+from kvscope.analyse.access import KvTrace, find_trace, has_rows
 from kvscope.oracle import Verdict
 from kvscope.plan.figures import Axes
 from kvscope.report.latencies import Latencies, latencies_of
 from kvscope.report.number import Number
 from kvscope.report.settings import flat, in_tokens, traits
-from kvscope.report.words import Shown
+from kvscope.report.words import Display
 from kvscope.runfile import COMPLETE
-
-MODELED = "modeled"
+from kvscope.runschema import MODELED
 
 # States of an experiment without results, beside 'failed'.
 NOT_RUN = "not run"
@@ -51,7 +50,6 @@ class Run:
     label: str
     varied: dict[str, Any]
     directory: Path
-    tables_directory: Path
     facts: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     grid: str = ""
@@ -76,7 +74,7 @@ class Run:
 
     @property
     def valid(self) -> bool:
-        """Whether the run is complete and may be believed."""
+        """Whether the run is complete and no reason speaks against it."""
         return self.metrics is not None and bool(self.metrics["valid"].iloc[0])
 
     @property
@@ -89,10 +87,10 @@ class Run:
         """Numbers of the repeats that were recorded."""
         return [entry["repeat"] for entry in self.facts.get("clock", {}).get("repeats", [])]
 
-    @property
-    def block_size(self) -> int:
-        """Tokens a block holds."""
-        return int(self.facts["engine"]["block_size"])
+    @cached_property
+    def records(self) -> results.Run:
+        """Its tables."""
+        return results.Run(self.directory, facts=self.facts)
 
     @cached_property
     def _numbers(self) -> dict[str, Number]:
@@ -106,36 +104,24 @@ class Run:
         return self._numbers.get(metric, UNKNOWN)
 
     def believed(self, metric: str) -> bool:
-        """Whether that metric may be believed; one of several runs may not where the run may."""
+        """Whether that metric is valid: one that compares runs needs all of them to be valid."""
         found = self.metrics
         return found is not None and metric in found.index and bool(found.at[metric, "valid"])
 
     @cached_property
-    def trace(self) -> Trace | None:
+    def trace(self) -> KvTrace | None:
         """Its KV events; None if there are none."""
-        found = trace_of(self.directory, self.facts)
+        found = find_trace(self.directory, self.facts)
         return found if found and has_rows(found.path) else None
-
-    @cached_property
-    def _steps(self) -> pd.DataFrame:
-        return tables.read(tables.STEPS, self.directory / "steps.parquet")
-
-    def requests(self) -> pd.DataFrame:
-        """Its `requests` table."""
-        return tables.read(tables.REQUESTS, self.directory / "requests.parquet")
 
     @cached_property
     def latencies(self) -> Latencies:
         """Latencies of its requests, of all repeats."""
-        return latencies_of(self.requests())
-
-    @cached_property
-    def _preemptions(self) -> pd.DataFrame:
-        return tables.read(tables.PREEMPTIONS, self.directory / "preemptions.parquet")
+        return latencies_of(self.records.requests)
 
     def steps(self, repeat: int) -> pd.DataFrame:
         """The forward passes of one repeat, in order."""
-        steps = self._steps
+        steps = self.records.steps
         return steps[steps["repeat"] == repeat].sort_values("step", ignore_index=True)
 
     @cached_property
@@ -150,13 +136,13 @@ class Run:
 
     def preemptions(self, repeat: int) -> pd.DataFrame:
         """The preemptions and resumptions of one repeat, in order."""
-        found = self._preemptions
+        found = self.records.preemptions
         return found[found["repeat"] == repeat].reset_index(drop=True)
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A figure that a study asks for, with the axes that it declares for it, if any."""
+class FigureRequest:
+    """A figure that a study requests, with the axes that it declares for it, if any."""
 
     name: str
     axes: tuple[Axes, ...] = ()
@@ -171,7 +157,7 @@ class StudyData:
     description: str
     keys: tuple[str, ...]
     runs: tuple[Run, ...]
-    figures: tuple[Asked, ...] = ()
+    figures: tuple[FigureRequest, ...] = ()
     planned: bool = True  # False for runs that were given by their directories
     base: str | None = None  # the study that `overrides` vary; None for the defaults
     overrides: tuple[str, ...] = ()
@@ -231,7 +217,7 @@ def _names(joined: str) -> list[str]:
     return [name for name in joined.split(";") if name]
 
 
-def of_interest(shown: Shown, runs: Iterable[Run]) -> bool:
+def of_interest(shown: Display, runs: Iterable[Run]) -> bool:
     """Whether one of the runs has the metric, and if it does not always matter, not as 0."""
     values = (run.number(shown.metric).value for run in runs)
     return any(not math.isnan(value) and (shown.always or value != 0) for value in values)

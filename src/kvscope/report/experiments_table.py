@@ -20,7 +20,7 @@ from kvscope.report.words import (
     THROUGHPUT,
     TPOT_MEAN,
     TTFT_MEAN,
-    Shown,
+    Display,
     estimate_text,
     key_title,
     value_words,
@@ -105,33 +105,33 @@ def _setting(value: Any) -> Cell:
     return Cell(value_words(value), value=float(value) if is_number(value) else None)
 
 
-def _metric(run: Run, shown: Shown, best: float | None) -> Cell:
+def _metric(run: Run, shown: Display, best: float | None) -> Cell:
     number = run.number(shown.metric)
     text, half = estimate_text(number, shown)
     value, low, high = (_finite(one) for one in (number.value, number.low, number.high))
     return Cell(text, half, value, low, high, best is not None and value == best and run.valid)
 
 
-def _numbers(study: StudyData, shown: Shown) -> list[Number]:
+def _numbers(study: StudyData, shown: Display) -> list[Number]:
     found = (run.number(shown.metric) for run in study.complete)
     return [number for number in found if not math.isnan(number.value)]
 
 
-def _hardly_varies(study: StudyData, shown: Shown) -> bool:
+def _hardly_varies(study: StudyData, shown: Display) -> bool:
     """Whether several experiments have the metric, all of them nearly the same value."""
     values = [number.value for number in _numbers(study, shown)]
     spread = max(values, default=0.0) - min(values, default=0.0)
     return len(values) > 1 and spread <= HARDLY * max(map(abs, values))
 
 
-def _best(study: StudyData, shown: Shown) -> float | None:
+def _best(study: StudyData, shown: Display) -> float | None:
     """The best value of the valid experiments; None if neither more nor less is better."""
     values = [run.number(shown.metric).value for run in study.runs if run.valid]
     known = [shown.better * value for value in values if not math.isnan(value)]
     return shown.better * max(known) if shown.better and len(known) > 1 else None
 
 
-def _range(study: StudyData, shown: Shown) -> str:
+def _range(study: StudyData, shown: Display) -> str:
     """The lowest and the highest value: '0.41 to 0.42 s'."""
     numbers = sorted(_numbers(study, shown), key=lambda number: number.value)
     ends: Sequence[str] = [estimate_text(number, shown)[0] for number in (numbers[0], numbers[-1])]

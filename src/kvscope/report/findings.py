@@ -1,11 +1,18 @@
-"""What was found, in sentences, claimed only where 95 % confidence intervals are disjoint."""
+"""Findings in sentences: a difference is one of disjoint 95 % confidence intervals."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvscope.report import overhead_findings as overhead
 from kvscope.report.access_findings import events_recorded, idle_blocks
-from kvscope.report.comparisons import Pair, common_context, context_of, grouped, pairs, several
+from kvscope.report.comparisons import (
+    Pair,
+    common_context,
+    context_of,
+    group_by_change,
+    pairs,
+    summarize_ratios,
+)
 from kvscope.report.data import StudyData
 from kvscope.report.proofs import same_tokens
 from kvscope.report.settings import Settings, in_words
@@ -46,7 +53,7 @@ class Findings:
 
 def findings(study: StudyData) -> Findings:
     """Where policies overtake each other, comparisons, checks and caveats."""
-    groups = grouped(pairs(study))
+    groups = group_by_change(pairs(study))
     single = [pair for group in groups if len(group) <= SINGLE_PAIRS for pair in group]
     common = common_context([pair for pair in single if _differ(pair)])
     found = [(True, sentence) for group in groups for sentence in overhead.crossings(group)]
@@ -74,21 +81,21 @@ def findings(study: StudyData) -> Findings:
 
 def _one(pair: Pair, common: Settings) -> str:
     where = context_of(pair, common if _differ(pair) else None)
-    parts = [overhead.of_one(pair)] if overhead.costs(pair) else []
+    parts = [overhead.pair_overhead(pair)] if overhead.has_overhead(pair) else []
     parts += [_throughput(pair), *preemptions_of(pair)]
     return f"{pair.change}{f' ({where})' if where else ''}: {'; '.join(parts)}."
 
 
 def _many(group: Sequence[Pair]) -> str:
-    parts = [overhead.of_many(group)] if any(map(overhead.costs, group)) else []
+    parts = [overhead.group_overhead(group)] if any(map(overhead.has_overhead, group)) else []
     ratios = [pair.compared(THROUGHPUT.metric) for pair in group]
-    parts.append(several(ratios, "throughput"))
+    parts.append(summarize_ratios(ratios, "throughput"))
     return f"{group[0].change}, {plural(len(group), 'pair')}: {'; '.join(parts)}."
 
 
 def _differ(pair: Pair) -> bool:
-    """Whether the pair differs beyond the noise in anything that its sentence says."""
-    metrics = [THROUGHPUT, OVERHEAD_NET] if overhead.costs(pair) else [THROUGHPUT]
+    """Whether the pair differs beyond the noise in a metric of its sentence."""
+    metrics = [THROUGHPUT, OVERHEAD_NET] if overhead.has_overhead(pair) else [THROUGHPUT]
     ratios = [pair.compared(shown.metric) for shown in metrics]
     return any(one is not None and one.sign for one in ratios)
 
@@ -116,8 +123,8 @@ def _nothing_compared(study: StudyData) -> list[str]:
     if len(study.runs) < 2 or not study.keys:
         return []
     if valid < 2:
-        return [f"Nothing is compared: {plural(valid, 'experiment')} valid, two are needed."]
-    return ["Nothing is compared: no two valid experiments differ in one key alone."]
+        return [f"No comparison: {plural(valid, 'experiment')} valid, two are needed."]
+    return ["No comparison: no two valid experiments differ in one key alone."]
 
 
 def _caveats(study: StudyData) -> list[str]:
@@ -128,6 +135,6 @@ def _caveats(study: StudyData) -> list[str]:
     why = "; ".join(f"{name}: {reason_in_words(name)}" for name in names)
     is_are, its = ("is", "its") if len(doubtful) == 1 else ("are", "their")
     return [
-        f"{plural(len(doubtful), 'experiment')} {is_are} not valid and not compared; {its} "
-        f"numbers are shown as measured ({why})."
+        f"{plural(len(doubtful), 'experiment')} {is_are} not valid and therefore not compared; "
+        f"{its} numbers are shown as measured ({why})."
     ]

@@ -1,16 +1,16 @@
-"""The headline of a page: what the study shows above all, in one sentence with its number."""
+"""The headline of a page: the main result of the study, in one sentence with its number."""
 
 import math
 from dataclasses import dataclass, replace
 
 from kvscope.plan.figures import Axes
-from kvscope.report.comparisons import Pair, Ratio, capitalised, pairs
+from kvscope.report.comparisons import Pair, Ratio, capitalize_first, pairs
 from kvscope.report.data import StudyData
 from kvscope.report.figures.figure import Drawing, Lead
 from kvscope.report.figures.registry import FIGURES
 from kvscope.report.findings import preemptions_of
 from kvscope.report.settings import MINOR, in_words, is_number
-from kvscope.report.words import Shown, estimate_text, percent, plural
+from kvscope.report.words import Display, estimate_text, percent, plural
 
 CACHE = ("cache.blocks", "cache.tokens", "cache.gib")
 PARTS = {2: "half", 3: "a third", 4: "a quarter", 5: "a fifth", 8: "an eighth"}
@@ -67,7 +67,7 @@ def _along(found: list[tuple[Pair, Ratio]], key: str) -> list[tuple[Pair, Ratio]
     return [one for one in found if one[0].key in keys or one[0].key.startswith(f"{key}.")]
 
 
-def _sentence(pair: Pair, ratio: Ratio, metric: Shown, axes: Axes) -> str:
+def _sentence(pair: Pair, ratio: Ratio, metric: Display, axes: Axes) -> str:
     """'A quarter of the KV cache costs 39 % of the throughput (zipf): 11 preemptions a repeat.'"""
     keys = [key for key in pair.context if key not in MINOR and (not axes.x or key in axes.keys)]
     where = in_words({key: pair.context[key] for key in keys})
@@ -75,11 +75,11 @@ def _sentence(pair: Pair, ratio: Ratio, metric: Shown, axes: Axes) -> str:
     return f"{': '.join(parts)}."
 
 
-def _what(pair: Pair, ratio: Ratio, metric: Shown) -> str:
+def _what(pair: Pair, ratio: Ratio, metric: Display) -> str:
     part = _part(pair)
     if part and metric.better > 0 and ratio.sign < 0:
         lost = percent(1 - ratio.value)
-        return f"{capitalised(part)} of the KV cache costs {lost} of the {_noun(metric)}"
+        return f"{capitalize_first(part)} of the KV cache costs {lost} of the {_noun(metric)}"
     return f"{pair.change}: {ratio.change} {_noun(metric)}"
 
 
@@ -94,13 +94,13 @@ def _part(pair: Pair) -> str | None:
     return PARTS.get(base / other)
 
 
-def _noun(metric: Shown) -> str:
+def _noun(metric: Display) -> str:
     """'net resume overhead' of the heading 'Resume overhead, net'."""
     name, _, kind = metric.heading.partition(", ")
     return f"{kind} {name if name[:2].isupper() else name.lower()}".strip()
 
 
-def _single(study: StudyData, metric: Shown) -> str:
+def _single(study: StudyData, metric: Display) -> str:
     """The number of a study with one experiment; nothing of several that cannot be compared."""
     runs = study.complete
     if len(runs) != 1 or math.isnan(runs[0].number(metric.metric).value):

@@ -7,11 +7,11 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from kvscope import accounts, runfile, tables
+from kvscope import accounts, results, runfile, tables
 from kvscope.accounts import ANALYSED, COLLECTED
-from kvscope.analyse.study_metrics import Analysed, with_study_metrics
+from kvscope.analyse.study_metrics import ExperimentMetrics, add_study_metrics
 from kvscope.errors import BadInput
-from kvscope.layout import tables_directory
+from kvscope.layout import experiment_directory
 from kvscope.oracle import Verdict
 from kvscope.plan import documents, manifest
 from kvscope.plan.figures import Axes
@@ -23,59 +23,56 @@ from kvscope.report.data import (
     NOT_ANALYSED,
     NOT_RUN,
     STALE,
-    Asked,
+    FigureRequest,
     Run,
     StudyData,
 )
-from kvscope.report.proofs import doubted
+from kvscope.report.proofs import invalidate_differing
 from kvscope.runfile import COMPLETE, FAILED, RUN_FILE, TRACING, read_run
 
-MANIFEST = "manifest.json"
 SECTIONS = (
     *("model", "device", "engine", "workload", "batching", "overflow", "cache"),
     *("tracing", "profiler"),
 )
-METRICS_FILE = f"{tables.METRICS.name}.parquet"
 LOG_LINES = 30
 LOG_BYTES = 64 * 1024  # the end of a log is read, not gigabytes of it
 
 
-def load(what: list[str], results: Path) -> StudyData:
-    """The study of this name, or the study that runs' directories make.
+def load(what: list[str], place: Path) -> StudyData:
+    """A planned study of the results in `place`, or a study of the runs in these directories.
 
     A word with a slash in it is a directory, also where a study has the same name. BadInput if
     there is neither.
     """
-    if len(what) == 1 and "/" not in what[0] and what[0] in planned_studies(results):
-        return load_study(what[0], results)
+    studies = results.studies(place)
+    if len(what) == 1 and "/" not in what[0] and what[0] in studies:
+        return load_study(what[0], place)
     missing = [name for name in what if not Path(name).is_dir()]
-    if len(what) > 1 and any(name in planned_studies(results) for name in missing):
+    if len(what) > 1 and any(name in studies for name in missing):
         raise BadInput(
             "either one study can be given or runs' directories, not several studies "
             f"({' '.join(what)})"
         )
     if missing:
-        known = ", ".join(planned_studies(results)) or "none"
+        known = ", ".join(studies) or "none"
         raise BadInput(
-            f"'{missing[0]}' is neither a planned study ({known} in {results / 'studies'}) nor a "
+            f"'{missing[0]}' is neither a planned study ({known} in {place / 'studies'}) nor a "
             "run's directory; plan one with `kvscope plan study=NAME --write results`, or give "
             "directories"
         )
     return load_directories([Path(name) for name in what])
 
 
-def planned_studies(results: Path) -> list[str]:
-    """Names of the studies that have a manifest, sorted."""
-    return sorted(path.parent.name for path in results.glob(f"studies/*/{MANIFEST}"))
-
-
-def load_study(name: str, results: Path) -> StudyData:
+def load_study(name: str, place: Path) -> StudyData:
     """A planned study and whatever was run of it."""
-    found = manifest.read(name, results)
+    found = manifest.read(name, place)
     runs = [
         replace(
-            read_one(
-                results / "experiments" / entry["id"], entry["id"], entry["label"], entry["varied"]
+            load_run(
+                experiment_directory(place, entry["id"]),
+                entry["id"],
+                entry["label"],
+                entry["varied"],
             ),
             grid=entry["grid"],
         )
@@ -87,10 +84,10 @@ def load_study(name: str, results: Path) -> StudyData:
         description=found["description"],
         keys=tuple(found["varied_keys"]),
         figures=tuple(
-            Asked(one["name"], tuple(Axes(**axes) for axes in one["axes"]))
+            FigureRequest(one["name"], tuple(Axes(**axes) for axes in one["axes"]))
             for one in found["figures"]
         ),
-        runs=together(runs),
+        runs=compare_runs(runs),
         base=found["base"],
         overrides=tuple(found["overrides"]),
     )
@@ -105,8 +102,8 @@ def load_directories(directories: list[Path]) -> StudyData:
                 "run's directory"
             )
     unique = {directory.resolve(): directory for directory in directories}
-    ids = [id_of(directory) for directory in unique.values()]
-    found = [read_one(*each, each[1], {}) for each in zip(unique.values(), ids, strict=True)]
+    ids = [experiment_id_of(directory) for directory in unique.values()]
+    found = [load_run(*each, each[1], {}) for each in zip(unique.values(), ids, strict=True)]
     varied = settings.varied_settings([run.settings for run in found])
     runs = [replace(run, varied=row) for run, row in zip(found, varied, strict=True)]
     digest = hashlib.sha256("\n".join(sorted(map(str, unique))).encode()).hexdigest()[:8]
@@ -115,12 +112,12 @@ def load_directories(directories: list[Path]) -> StudyData:
         title=ids[0] if len(runs) == 1 else f"{len(runs)} runs compared",
         description="",
         keys=tuple(varied[0]),
-        runs=together(runs),
+        runs=compare_runs(runs),
         planned=False,
     )
 
 
-def id_of(directory: Path) -> str:
+def experiment_id_of(directory: Path) -> str:
     """The experiment a directory holds: by its record, or by its name where there is none."""
     try:
         return str(read_run(directory)["experiment_id"])
@@ -128,14 +125,16 @@ def id_of(directory: Path) -> str:
         return directory.resolve().name
 
 
-def together(runs: Sequence[Run]) -> tuple[Run, ...]:
-    """The runs of one study: held against one another, named by what sets them apart.
+def compare_runs(runs: Sequence[Run]) -> tuple[Run, ...]:
+    """The runs of one study: compared with one another, and labelled by what distinguishes them.
 
     The study's metrics are added.
     """
-    runs = doubted(runs)
-    analysed = [Analysed(run.settings, run.metrics) for run in runs if run.metrics is not None]
-    extended = iter(with_study_metrics(analysed))
+    runs = invalidate_differing(runs)
+    analysed = [
+        ExperimentMetrics(run.settings, run.metrics) for run in runs if run.metrics is not None
+    ]
+    extended = iter(add_study_metrics(analysed))
     return tuple(
         replace(run, label=name, metrics=None if run.metrics is None else next(extended))
         for run, name in zip(runs, names(runs), strict=True)
@@ -152,7 +151,7 @@ def names(runs: Sequence[Run]) -> list[str]:
     ]
 
 
-def read_one(directory: Path, run_id: str, label: str, varied: dict[str, Any]) -> Run:
+def load_run(directory: Path, run_id: str, label: str, varied: dict[str, Any]) -> Run:
     """One experiment: what is there of it, and why no more.
 
     Nothing is shown that is damaged, or that was made from another measurement.
@@ -162,8 +161,7 @@ def read_one(directory: Path, run_id: str, label: str, varied: dict[str, Any]) -
         label=label,
         varied=varied,
         directory=directory,
-        tables_directory=tables_directory(directory),
-        again=measured_again(directory),
+        again=remeasurement(directory),
     )
     try:
         run = replace(run, settings=read_settings(directory))
@@ -184,14 +182,12 @@ def read_one(directory: Path, run_id: str, label: str, varied: dict[str, Any]) -
 
 def with_metrics(run: Run) -> Run:
     """The complete run with its metrics, if they and its KV events are of this measurement."""
-    below = run.tables_directory
+    below = run.records.tables_directory
     try:
         if TRACING in run.facts:
-            collected = accounts.read(below, COLLECTED, run.directory)
-            accounts.require_unchanged(below, collected, f"{tables.KV_EVENTS.name}.parquet")
-        analysed = accounts.read(below, ANALYSED, run.directory)
-        accounts.require_unchanged(below, analysed, METRICS_FILE)
-        metrics = tables.read(tables.METRICS, below / METRICS_FILE)
+            collected = run.records.account(COLLECTED)
+            accounts.require_unchanged(below, collected, tables.KV_EVENTS.file)
+        metrics, analysed = run.records.metrics, run.records.account(ANALYSED)
     except accounts.StaleResult as error:
         return _without_results(run, STALE, str(error))
     except BadInput as error:
@@ -207,7 +203,7 @@ def with_metrics(run: Run) -> Run:
     return replace(run, metrics=metrics, doubts=doubts, verdicts=verdicts)
 
 
-def measured_again(directory: Path) -> str:
+def remeasurement(directory: Path) -> str:
     """What became of a new measurement that was requested; empty if none is due."""
     attempt = directory / runfile.ATTEMPT
     if not runfile.is_requested(directory):
@@ -237,7 +233,7 @@ def log_of(run: Run, status: str) -> Path:
     """The log that may say why a run has no results."""
     if status in (NOT_ANALYSED, STALE):
         for name in ("analyse.log", "collect.log"):
-            log = run.tables_directory / name
+            log = run.records.tables_directory / name
             if log.exists() and log.stat().st_size:
                 return log
     return runfile.log_path(run.directory)

@@ -1,4 +1,4 @@
-"""The page of a study: one HTML file that needs nothing else, not even a network."""
+"""The page of a study: one self-contained HTML file."""
 
 import os
 import shlex
@@ -20,10 +20,10 @@ from kvscope.report.circumstances import circumstances, dates, faults, shared
 from kvscope.report.data import Run, StudyData
 from kvscope.report.experiments_table import experiments_table
 from kvscope.report.figures.figure import Drawing, Figure
-from kvscope.report.figures.registry import FIGURES, lacking
+from kvscope.report.figures.registry import FIGURES, missing_figures
 from kvscope.report.findings import findings
 from kvscope.report.headline import Headline, headline
-from kvscope.report.render import Printed, for_page, packed, printed, scripts
+from kvscope.report.render import Printed, for_page, pack, print_figure, scripts
 from kvscope.report.summary import verdict
 from kvscope.report.words import plural, reason_in_words
 from kvscope.runfile import IMPORTED_FROM, PERFETTO
@@ -78,13 +78,13 @@ def render(
         reasons=_reasons(study),
         checklist=checklist(study.complete),
         figures=[_entry(FIGURES[name], drawing, prints[name]) for name, drawing in drawn.items()],
-        lacking=lacking(study, drawn),
+        lacking=missing_figures(study, drawn),
         configs=_safe(orjson.dumps([theme.config(), theme.config(dark=True)]).decode()),
         commands=_commands(study, results),
         paper=PAPER.citation,
         places=_places(study, results, path),
         styles=Markup((HERE / "report.css").read_text(encoding="utf-8")),
-        vega=packed(scripts()),
+        vega=pack(scripts()),
         scripts=[Markup((HERE / name).read_text(encoding="utf-8")) for name in SCRIPTS],
     )
 
@@ -94,7 +94,7 @@ def _entry(figure: Figure, drawing: Drawing, printed: Printed) -> dict[str, Any]
     return {
         "figure": figure,
         "headings": drawing.headings if len(drawing.views) > 1 else (),
-        "data": packed(for_page(drawing)),
+        "data": pack(for_page(drawing)),
         "image": Markup(printed.url),
     }
 
@@ -104,7 +104,7 @@ def _lead(lead: Headline) -> dict[str, Any] | None:
     if lead.drawing is None:
         return None
     figure = Figure("lead", lead.title, "", lambda study: lead.drawing)
-    return _entry(figure, lead.drawing, printed(lead.drawing))
+    return _entry(figure, lead.drawing, print_figure(lead.drawing))
 
 
 @cache
@@ -177,7 +177,7 @@ def _places(study: StudyData, results: Path, path: Path) -> list[tuple[str, str,
 
 def _traces(study: StudyData, start: Path) -> dict[str, str]:
     """Where the traces for Perfetto lie, relative to the page, by the experiments' ids."""
-    paths = {run.id: run.tables_directory / PERFETTO for run in study.runs}
+    paths = {run.id: run.records.tables_directory / PERFETTO for run in study.runs}
     return {name: _relative(path, start) for name, path in paths.items() if path.is_file()}
 
 

@@ -1,21 +1,21 @@
-"""Which experiments of a study must give the same tokens, whether they do, and what that proves."""
+"""Which experiments of a study must give the same tokens, and whether they do."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from kvscope.analyse.outputs import DIFFER, Compared, Outputs, compared, output_hashes
+from kvscope.analyse.outputs import DIFFER, OutputGroup, Outputs, compare_outputs, output_hashes
 from kvscope.report.data import Run, StudyData
 from kvscope.report.words import PREEMPTIONS, plural
 
 
-def proofs(runs: Iterable[Run]) -> list[Compared]:
+def proofs(runs: Iterable[Run]) -> list[OutputGroup]:
     """Every group of complete experiments that must give the same tokens, by their ids."""
-    return compared(
+    return compare_outputs(
         {
             run.id: Outputs(
                 run.settings,
                 run.number(PREEMPTIONS.metric).value > 0,
-                output_hashes(run.requests()),
+                output_hashes(run.records.requests),
             )
             for run in runs
             if run.complete and run.settings
@@ -23,13 +23,13 @@ def proofs(runs: Iterable[Run]) -> list[Compared]:
     )
 
 
-def doubted(runs: Sequence[Run]) -> list[Run]:
-    """The runs; those that differ from one they must equal are not valid. Which errs is unknown."""
+def invalidate_differing(runs: Sequence[Run]) -> list[Run]:
+    """The runs, not valid where outputs differ that must be equal: which run errs is unknown."""
     wrong = {name: group for group in proofs(runs) if group.differing for name in group.names}
-    return [_doubted(run, wrong[run.id]) if run.id in wrong else run for run in runs]
+    return [_invalidate(run, wrong[run.id]) if run.id in wrong else run for run in runs]
 
 
-def _doubted(run: Run, group: Compared) -> Run:
+def _invalidate(run: Run, group: OutputGroup) -> Run:
     assert run.metrics is not None
     names = [*run.reasons, DIFFER]
     detail = f"{group.differing} of {group.requests} requests, in {len(group.names)} experiments"
@@ -38,7 +38,7 @@ def _doubted(run: Run, group: Compared) -> Run:
 
 
 def same_tokens(study: StudyData) -> list[str]:
-    """What the comparison of outputs shows, in a sentence; none where nothing can be compared."""
+    """The result of comparing outputs, in a sentence; empty where nothing can be compared."""
     groups = proofs(study.complete)
     if not groups:
         return []
@@ -49,12 +49,12 @@ def same_tokens(study: StudyData) -> list[str]:
     if differing := sum(group.differing for group in groups):
         return [
             f"{plural(differing, 'request')} got different tokens in experiments that must give "
-            "the same: the same weights and prompts in float32, decoded greedily."
+            "the same ones: they have the same weights and prompts, and decode greedily in float32."
         ]
-    told = (
-        f"{plural(experiments, 'experiment')} of equal weights and prompts in float32 gave every "
-        "request the same tokens"
+    sentence = (
+        f"Every request got the same tokens in all of {plural(experiments, 'experiment')} with the "
+        "same weights and prompts in float32"
     )
     if overflowed:
-        told += f", {overflowed} that preempted as well as those that had room"
-    return [f"{told}."]
+        sentence += f", {overflowed} of which preempted requests"
+    return [f"{sentence}."]

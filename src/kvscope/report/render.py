@@ -21,7 +21,7 @@ from kvscope.report import theme
 from kvscope.report.figures.figure import Drawing, Spec
 
 PNG_SCALE = 2.0  # 192 dots an inch
-MOST_SVG = 160_000  # bytes of an image in a page; a larger one becomes a PNG of 96 dots an inch
+LARGE_SVG = 100_000  # bytes; above it, a PNG of 96 dots an inch may be smaller
 # What an image needs no longer once it is drawn: roles and labels of its marks.
 _UNSEEN = re.compile(r' (?:aria-[a-z]+|role|pointer-events)="[^"]*"')
 _AS_IT_IS = " <>/='():;,+-.!?*@_$[]|"  # characters of a data URL that need no escape
@@ -44,22 +44,24 @@ class Printed:
 
     @property
     def url(self) -> str:
-        """A data URL for the page: the SVG, to a tenth of a pixel, or a PNG if that is too large.
+        """A data URL for the page: the SVG, to a tenth of a pixel, or a PNG if that is smaller.
 
         It has no character that HTML reserves in a double-quoted attribute.
         """
         small = _LONG_NUMBER.sub(_tenth, _UNSEEN.sub("", self.svg))
-        if len(small) > MOST_SVG:
-            return f"data:image/png;base64,{_base64(vl_convert.svg_to_png(small, scale=1))}"
         text = small.replace("'", "&apos;").replace('"', "'")
-        return f"data:image/svg+xml,{quote(text, safe=_AS_IT_IS)}"
+        url = f"data:image/svg+xml,{quote(text, safe=_AS_IT_IS)}"
+        if len(small) <= LARGE_SVG:
+            return url
+        png = f"data:image/png;base64,{_base64(vl_convert.svg_to_png(small, scale=1))}"
+        return min(url, png, key=len)
 
 
 def _tenth(number: re.Match[str]) -> str:
     return f"{float(number[0]):.1f}".removesuffix(".0")
 
 
-def printed(drawing: Drawing) -> Printed:
+def print_figure(drawing: Drawing) -> Printed:
     """The first view on white paper."""
     image = svg(drawing)
     return Printed(image, vl_convert.svg_to_pdf(image), vl_convert.svg_to_png(image, PNG_SCALE))
@@ -75,7 +77,7 @@ def svg(drawing: Drawing) -> str:
     return image
 
 
-def packed(text: str) -> str:
+def pack(text: str) -> str:
     """Text for a script element of the page: compressed (zlib), then base64."""
     return _base64(zlib.compress(text.encode(), 9))
 

@@ -13,7 +13,7 @@ from kvscope.report.words import setting_words, value_words
 
 Settings = dict[str, Any]
 
-MINOR = ("tracing", "profiler")  # in a name only where nothing else tells
+MINOR = ("tracing", "profiler")  # in a name only where nothing else differs
 BLOCKS, BLOCK_SIZE, TOKENS = "cache.blocks", "cache.block_size", "cache.tokens"
 
 

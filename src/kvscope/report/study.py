@@ -4,17 +4,22 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kvscope.files import make_directory, remove, remove_temporaries
+from kvscope.layout import UNFINISHED, study_directory
 from kvscope.report.data import StudyData
 from kvscope.report.figures.figure import Drawing
 from kvscope.report.figures.registry import drawings
 from kvscope.report.load import load
 from kvscope.report.page import write_page
-from kvscope.report.render import printed
-from kvscope.report.tables import EXPERIMENTS_FILE, METRICS_FILE, write_tables
+from kvscope.report.paper.comparison import COMPARISON_FILE
+from kvscope.report.paper.page import PAGE as PAPER_PAGE
+from kvscope.report.paper.page import write_paper
+from kvscope.report.render import print_figure
+from kvscope.report.tables import EXPERIMENTS_FILE, write_tables
+from kvscope.tables import METRICS
 
 PAGE = "report.html"
 FIGURES = "figures"
-UNFINISHED = "unfinished"
+PAPER_STUDY = "paper"
 
 
 def report(what: list[str], results: Path, out: Path | None) -> Path:
@@ -28,11 +33,13 @@ def write_report(
 ) -> Path:
     """Write metrics.parquet, experiments.csv, figures/ and report.html; give the page's path.
 
+    The study of the paper gets comparison.csv and paper.html, too.
+
     They go to `out`, or to `results`/studies/<study>. Those of a planned study that is not finished
     go to unfinished/ in there, and the page of an earlier state goes: a page that stands where the
     workflow wants it is the page of the whole study.
     """
-    home = out or results / "studies" / study.name
+    home = out or study_directory(results, study.name)
     whole = study.finished or not study.planned
     place = home if whole else home / UNFINISHED
     make_directory(home)
@@ -42,15 +49,17 @@ def write_report(
     if not whole:
         retire(home)
     write_tables(study, place)
-    prints = {name: printed(drawing) for name, drawing in drawn.items()}
+    prints = {name: print_figure(drawing) for name, drawing in drawn.items()}
     for name, one in prints.items():
         one.write(place / FIGURES, name)
     page = place / PAGE
     write_page(study, drawn, prints, results, page)
+    if study.base == PAPER_STUDY:
+        write_paper(study, place)
     return page
 
 
 def retire(home: Path) -> None:
     """Remove what an earlier report wrote of a study, since it is true no longer."""
-    for name in (PAGE, METRICS_FILE, EXPERIMENTS_FILE, FIGURES):
+    for name in (PAGE, PAPER_PAGE, COMPARISON_FILE, METRICS.file, EXPERIMENTS_FILE, FIGURES):
         remove(home / name)

@@ -1,4 +1,4 @@
-"""How a study stands, in lines for the console: what has results, what is valid, and why not."""
+"""The state of a study in lines for the console: which experiments are complete and valid."""
 
 from collections import Counter
 from collections.abc import Iterator

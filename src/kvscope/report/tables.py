@@ -10,9 +10,8 @@ import pandas as pd
 from kvscope import tables
 from kvscope.files import write_text
 from kvscope.report.data import Run, StudyData, of_interest
-from kvscope.report.words import MAIN, Shown, value_text
+from kvscope.report.words import MAIN, Display, value_text
 
-METRICS_FILE = "metrics.parquet"
 EXPERIMENTS_FILE = "experiments.csv"
 
 
@@ -36,7 +35,7 @@ def metrics_frame(study: StudyData) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)[table.names]
 
 
-def main_columns(study: StudyData) -> list[Shown]:
+def main_columns(study: StudyData) -> list[Display]:
     """The main metrics that the study has: no overhead where nothing is preempted."""
     return [shown for shown in MAIN if shown.always or of_interest(shown, study.complete)]
 
@@ -52,13 +51,13 @@ def experiments_frame(study: StudyData) -> pd.DataFrame:
 
 def write_tables(study: StudyData, out: Path) -> None:
     """Write both files into `out`."""
-    tables.write(study_metrics(study.keys), metrics_frame(study), out / METRICS_FILE)
+    tables.write(study_metrics(study.keys), metrics_frame(study), out / tables.METRICS.file)
     buffer = io.StringIO()
     experiments_frame(study).to_csv(buffer, index=False, lineterminator="\n")
     write_text(out / EXPERIMENTS_FILE, buffer.getvalue())
 
 
-def _row(run: Run, keys: tuple[str, ...], columns: Sequence[Shown]) -> dict[str, object]:
+def _row(run: Run, keys: tuple[str, ...], columns: Sequence[Display]) -> dict[str, object]:
     row: dict[str, object] = {"id": run.id, "label": run.label}
     row |= {key: _text(run, key) for key in keys}
     row |= {

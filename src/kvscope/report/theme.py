@@ -1,4 +1,4 @@
-"""How charts look: one palette and one Vega-Lite configuration, for paper and for dark screens."""
+"""The look of charts: one palette and one Vega-Lite configuration, for light and dark."""
 
 from typing import Any
 

@@ -1,12 +1,15 @@
-"""How the report says things: metrics, settings and numbers as people read them."""
+"""Metrics, settings and numbers as the report writes them."""
 
 import math
 from dataclasses import dataclass
 from typing import Any
 
 from kvscope.analyse.checklist import EVERY_ORACLE
+from kvscope.analyse.metric import Metric
+from kvscope.analyse.metrics import METRICS
 from kvscope.analyse.outputs import DIFFER
 from kvscope.analyse.reason import MAXIMUM_STALL_SHARE, MAXIMUM_VARIATION
+from kvscope.analyse.study_metrics import STUDY_METRICS, StudyMetric
 from kvscope.plan import registry
 from kvscope.plan.repeats import MINIMUM_REPEATS
 from kvscope.report.number import Number
@@ -14,86 +17,81 @@ from kvscope.report.number import Number
 NBSP = "\N{NO-BREAK SPACE}"
 
 
-@dataclass(frozen=True)
-class Shown:
-    """A metric as the report shows it: `scale` turns the table's unit into `unit`.
+_ALL: tuple[Metric | StudyMetric, ...] = (*METRICS, *STUDY_METRICS)
+_METRICS = {metric.name: metric for metric in _ALL}
+# By the unit of a metric and the unit it is displayed in: what turns one into the other.
+_SCALES = {
+    ("s", "ms"): 1e3,
+    ("s", "µs"): 1e6,
+    ("share", "%"): 100.0,
+    ("B/s", "GB/s"): 1e-9,
+}
 
-    One that not `always` matters is no column of a table where it is 0 or undefined in every
-    experiment. One that is `signed` may be negative: its axis shows intervals below 0. More of it
-    is better where `better` is 1, less where it is -1.
+
+@dataclass(frozen=True)
+class Display:
+    """How the report displays a metric of the registry, and in which unit.
+
+    A metric that is not `always` of interest is no column of a table where it is 0 or undefined in
+    every experiment. One that is `signed` may be negative: its axis shows intervals below 0. More
+    of it is better where `better` is 1, less where it is -1.
     """
 
     metric: str
-    heading: str
     unit: str
-    scale: float = 1.0
     always: bool = True
     signed: bool = False
     better: int = 0
 
+    @property
+    def heading(self) -> str:
+        """What a column or an axis says."""
+        return _METRICS[self.metric].heading
 
-THROUGHPUT = Shown("throughput_tokens_per_s", "Throughput", "tokens/s", better=1)
-WITHOUT_STALLS = Shown(
-    "throughput_without_stalls_tokens_per_s", "Throughput without stalls", "tokens/s", better=1
-)
-MAKESPAN = Shown("makespan_s", "Makespan", "s", better=-1)
-TTFT_MEAN = Shown("ttft_mean_s", "TTFT, mean", "s", better=-1)
-TTFT_P50 = Shown("ttft_p50_s", "TTFT, median", "s", better=-1)
-TTFT_P99 = Shown("ttft_p99_s", "TTFT, p99", "s", better=-1)
-ITL_MEAN = Shown("itl_mean_s", "ITL, mean", "ms", 1e3, better=-1)
-ITL_P50 = Shown("itl_p50_s", "ITL, median", "ms", 1e3, better=-1)
-ITL_P99 = Shown("itl_p99_s", "ITL, p99", "ms", 1e3, better=-1)
-TPOT_MEAN = Shown("tpot_mean_s", "TPOT, mean", "ms", 1e3, always=False, better=-1)
-TPOT_P50 = Shown("tpot_p50_s", "TPOT, median", "ms", 1e3, always=False, better=-1)
-TPOT_P99 = Shown("tpot_p99_s", "TPOT, p99", "ms", 1e3, always=False, better=-1)
-KV_BLOCKS_MEAN = Shown("kv_block_utilization_mean", "KV use in blocks, mean", "%", 100.0)
-KV_BLOCKS_PEAK = Shown("kv_block_utilization_peak", "KV use in blocks, peak", "%", 100.0)
-KV_TOKENS_MEAN = Shown("kv_token_utilization_mean", "KV use in tokens, mean", "%", 100.0)
-PREEMPTIONS = Shown("preemptions", "Preemptions", "a repeat", better=-1)
-RECOMPUTED = Shown("recomputed_tokens", "Recomputed tokens", "tokens a repeat", better=-1)
-ABORTED = Shown("aborted_requests", "Aborted requests", "a repeat", always=False, better=-1)
-PREFILL = Shown("prefill_throughput_tokens_per_s", "Prefill throughput", "tokens/s", better=1)
-DECODE = Shown("decode_throughput_tokens_per_s", "Decode throughput", "tokens/s", better=1)
-MIXED = Shown("mixed_throughput_tokens_per_s", "Throughput of mixed passes", "tokens/s", better=1)
-PASSES = Shown("forward_passes", "Forward passes", "a repeat")
-OVERHEAD_PAPER = Shown(
-    "resume_overhead_paper_s", "Resume overhead, the paper's", "s", always=False, better=-1
-)
-OVERHEAD_NET = Shown(
-    "resume_overhead_net_s", "Resume overhead, net", "s", always=False, signed=True, better=-1
-)
-OVERHEAD_CONTROL = Shown(
-    "resume_overhead_net_control_s",
-    "Net, where nothing resumes",
-    "ms",
-    1e3,
-    always=False,
-    signed=True,
-)
-OVERHEAD_UNCERTAINTY = Shown(
-    "resume_overhead_net_uncertainty_s", "Net, uncertainty", "ms", 1e3, always=False
-)
-BEYOND_AMPLE = Shown(
-    "makespan_beyond_ample_s", "Makespan beyond ample", "s", always=False, signed=True, better=-1
-)
-COST_OF_ONE = Shown(
-    "resume_overhead_net_per_preemption_s",
-    "Net cost of a preemption",
-    "ms",
-    1e3,
-    signed=True,
-    better=-1,
-)
-SWAP_BANDWIDTH = Shown("swap_bandwidth_bytes_per_s", "Swap bandwidth", "GB/s", 1e-9, better=1)
-HOST_PEAK = Shown("host_block_utilization_peak", "Host pool in use, peak", "%", 100.0)
-READ_PARALLELISM = Shown("kv_read_parallelism", "Reads at a time", "reads", always=False)
-READ_AMPLIFICATION = Shown("kv_read_amplification", "Tokens read per token held", "ratio")
-LAG_P50 = Shown("kv_lag_p50_s", "K to V, median", "µs", 1e6)
-LAG_P95 = Shown("kv_lag_p95_s", "K to V, p95", "µs", 1e6)
-IDLE_P50 = Shown("kv_idle_p50_s", "Idle time, median", "ms", 1e3)
-IDLE_P95 = Shown("kv_idle_p95_s", "Idle time, p95", "ms", 1e3)
-IDLE_SHARE = Shown("kv_idle_share", "Time blocks lie idle", "%", 100.0, always=False)
-ACCESS_FREE = Shown("kv_access_free_share", "Pass time without access", "%", 100.0)
+    @property
+    def scale(self) -> float:
+        """What turns a value of the `metrics` table into `unit`."""
+        return _SCALES.get((_METRICS[self.metric].unit, self.unit), 1.0)
+
+
+THROUGHPUT = Display("throughput_tokens_per_s", "tokens/s", better=1)
+WITHOUT_STALLS = Display("throughput_without_stalls_tokens_per_s", "tokens/s", better=1)
+MAKESPAN = Display("makespan_s", "s", better=-1)
+TTFT_MEAN = Display("ttft_mean_s", "s", better=-1)
+TTFT_P50 = Display("ttft_p50_s", "s", better=-1)
+TTFT_P99 = Display("ttft_p99_s", "s", better=-1)
+ITL_MEAN = Display("itl_mean_s", "ms", better=-1)
+ITL_P50 = Display("itl_p50_s", "ms", better=-1)
+ITL_P99 = Display("itl_p99_s", "ms", better=-1)
+TPOT_MEAN = Display("tpot_mean_s", "ms", always=False, better=-1)
+TPOT_P50 = Display("tpot_p50_s", "ms", always=False, better=-1)
+TPOT_P99 = Display("tpot_p99_s", "ms", always=False, better=-1)
+KV_BLOCKS_MEAN = Display("kv_block_utilization_mean", "%")
+KV_BLOCKS_PEAK = Display("kv_block_utilization_peak", "%")
+KV_TOKENS_MEAN = Display("kv_token_utilization_mean", "%")
+PREEMPTIONS = Display("preemptions", "a repeat", better=-1)
+RECOMPUTED = Display("recomputed_tokens", "tokens a repeat", better=-1)
+ABORTED = Display("aborted_requests", "a repeat", always=False, better=-1)
+PREFILL = Display("prefill_throughput_tokens_per_s", "tokens/s", better=1)
+DECODE = Display("decode_throughput_tokens_per_s", "tokens/s", better=1)
+MIXED = Display("mixed_throughput_tokens_per_s", "tokens/s", better=1)
+PASSES = Display("forward_passes", "a repeat")
+OVERHEAD_PAPER = Display("resume_overhead_paper_s", "s", always=False, better=-1)
+OVERHEAD_NET = Display("resume_overhead_net_s", "s", always=False, signed=True, better=-1)
+OVERHEAD_CONTROL = Display("resume_overhead_net_control_s", "ms", always=False, signed=True)
+OVERHEAD_UNCERTAINTY = Display("resume_overhead_net_uncertainty_s", "ms", always=False)
+BEYOND_AMPLE = Display("makespan_beyond_ample_s", "s", always=False, signed=True, better=-1)
+COST_OF_ONE = Display("resume_overhead_net_per_preemption_s", "ms", signed=True, better=-1)
+SWAP_BANDWIDTH = Display("swap_bandwidth_bytes_per_s", "GB/s", better=1)
+HOST_PEAK = Display("host_block_utilization_peak", "%")
+READ_PARALLELISM = Display("kv_read_parallelism", "reads", always=False)
+READ_AMPLIFICATION = Display("kv_read_amplification", "ratio")
+LAG_P50 = Display("kv_lag_p50_s", "µs")
+LAG_P95 = Display("kv_lag_p95_s", "µs")
+IDLE_P50 = Display("kv_idle_p50_s", "ms")
+IDLE_P95 = Display("kv_idle_p95_s", "ms")
+IDLE_SHARE = Display("kv_idle_share", "%", always=False)
+ACCESS_FREE = Display("kv_access_free_share", "%")
 
 # What the table of experiments and experiments.csv show.
 MAIN = (
@@ -156,7 +154,7 @@ PHRASES = {
     "cache.layout": "cache {}",
 }
 
-# Values of ours that are not words as they stand; a user's own values are left as they are.
+# kvscope's own values in words; other packages' values stay as they are.
 VALUES = {
     "per_block": "per block",
     "by_layer": "by layer",
@@ -171,14 +169,14 @@ REASONS = {
     "stalled": f"a repeat lost more than {100 * MAXIMUM_STALL_SHARE:.0f}{NBSP}% of its makespan "
     "in stalls",
     "disturbed": f"fewer than {MINIMUM_REPEATS} repeats were undisturbed by other load",
-    "not_precise": "the throughput's interval was not as narrow after the most repeats as was "
-    "asked for",
-    "no_warm_up": "nothing ran before the measured part",
-    "warm_up_incomplete": "the measured part had forward passes of shapes that warm-up had not",
+    "not_precise": "after the largest number of repeats the throughput's interval was wider than "
+    "`repeats.until` allows",
+    "no_warm_up": "there was no warm-up before the measured part",
+    "warm_up_incomplete": "the measured part had forward passes of shapes that the warm-up lacked",
     DIFFER: "experiments that must give the same tokens (float32, the same weights and prompts) "
     "gave different ones",
-    "profiler_lost_events": "the profiler did not bring its trace home",
-    "failed": "the run did not come to its end",
+    "profiler_lost_events": "the profiler's trace is missing or incomplete",
+    "failed": "the run did not complete",
 }
 
 
@@ -188,7 +186,7 @@ SENTENCES = {oracle.name: oracle.sentence for oracle in EVERY_ORACLE}
 def reason_in_words(name: str) -> str:
     """What a validity reason means: of an oracle, the sentence that does not hold."""
     if name in SENTENCES:
-        return f"this does not hold: {SENTENCES[name]}"
+        return f"violated: {SENTENCES[name]}"
     return REASONS.get(name, name.replace("_", " "))
 
 
@@ -238,7 +236,7 @@ def number_text(value: float, digits: int = 3) -> str:
     return text.rstrip("0").rstrip(".") if "." in text and value == round(value) else text
 
 
-def estimate_text(number: Number, shown: Shown) -> tuple[str, str]:
+def estimate_text(number: Number, shown: Display) -> tuple[str, str]:
     """A value and its '± half' (empty without an interval) in the unit shown.
 
     The half width has two significant digits, the value ends at the same decimal place.
@@ -259,7 +257,7 @@ def percent(share: float) -> str:
     return f"{100 * share:.{min(decimals_for(100 * share, 2), 2)}f}{NBSP}%"
 
 
-def joined(names: list[str], last: str = "and") -> str:
+def join_words(names: list[str], last: str = "and") -> str:
     """'a', 'a and b', 'a, b and c'."""
     return f" {last} ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
 

@@ -1,1 +1,1 @@
-"""The run stage: what happened while one experiment ran?"""
+"""The run stage: measures one experiment and writes its records."""

@@ -1,9 +1,8 @@
-"""Nsight Systems around a run: the command that records it, and the export of what it wrote.
+"""Profiling a run with Nsight Systems: the command, and the export of its report.
 
-nsys notes the environment of every process it can see, not only of the one it profiles. It is
-therefore run where it sees no other: in a process namespace of its own, which needs no rights.
-Where the system allows none, the report is not kept, and the strings that hold environments are
-taken out of the export.
+nsys records the environment of every process that it can see, not only of the one it profiles. It
+therefore runs in a separate process namespace, which needs no privileges. If the system allows
+none, the report is deleted, and strings that hold environments are blanked in the export.
 """
 
 import shutil
@@ -15,16 +14,15 @@ from functools import cache
 from pathlib import Path
 
 from kvscope.run.profiler import NO_PERF_EVENTS, Nsys
+from kvscope.runfile import NSYS_EXPORT, NSYS_REPORT
 
-REPORT = "trace.nsys-rep"
-SQLITE = "trace.sqlite"
 EXPORT_LIMIT_S = 900.0
 ANSWER_LIMIT_S = 30.0
 
 
 @cache
 def private_namespace() -> tuple[str, ...]:
-    """The command prefix that hides all other processes; empty where the system allows none."""
+    """The command prefix that hides all other processes; empty if the system allows none."""
     unshare = shutil.which("unshare")
     if unshare is None:
         return ()
@@ -46,12 +44,12 @@ def profile_command(
 
 
 def export(nsys: Nsys, directory: Path, environment: dict[str, str]) -> str | None:
-    """Export the run's report to SQLite; what went wrong in one sentence, or None.
+    """Export the run's report to SQLite; returns the problem in one sentence, or None.
 
-    Whether the report exists is what counts: nsys may exit with 0 and leave none. The export
-    notes its environment too, so it gets the measured process's (`run.environment`).
+    nsys may exit with 0 and write no file, so only the existence of the files counts. The export
+    records its environment as well, so it gets that of the measured process (`run.environment`).
     """
-    report, sqlite = directory / REPORT, directory / SQLITE
+    report, sqlite = directory / NSYS_REPORT, directory / NSYS_EXPORT
     if not report.exists():
         return "nsys left no report"
     command = [str(nsys.path), "export", "--type=sqlite", "--force-overwrite=true"]

@@ -1,4 +1,4 @@
-"""A run's progress for a person: a bar with the time left, or lines where there is no terminal."""
+"""Displays a run's progress: a bar with the remaining time, or lines without a terminal."""
 
 import sys
 import time
@@ -49,7 +49,7 @@ class Display:
         self._bar.stop()
 
     def show(self, done: int, total: int, phase: str) -> None:
-        """The run is in `phase` and has given `done` of `total` tokens."""
+        """Show the phase of the run, with `done` of `total` output tokens."""
         self._bar.update(
             self._task, completed=done, total=total or None, description=f"{self._name}  {phase}"
         )

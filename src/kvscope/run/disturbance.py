@@ -1,10 +1,10 @@
-"""What else the machine did while a repeat ran, and how fast it was before it and after it.
+"""Other load on the machine during a repeat, and the machine's speed before and after it.
 
-Nothing is read while a repeat is timed. Most of it is read from /proc; where there is none the
-figures are null. A disturbed repeat stays in the tables: this says why it may be slow.
+Nothing is read while a repeat is timed. Most values come from /proc; without it they are null. A
+disturbed repeat stays in the tables, with the reason why it may be slow.
 
-A process is a part of the run if it is of the measured process's session, which its supervisor
-begins and a profiler's processes share.
+A process belongs to the run if it is in the session of the measured process, which the supervisor
+creates and the profiler's processes share.
 """
 
 import os
@@ -18,23 +18,24 @@ from typing import Any
 
 MEASURED_PROCESS = "kvscope.run.session"
 
-# Above any of these shares a repeat is called disturbed. An idle machine stays below them (its own
-# services take about 1 %); what exceeds them may lengthen a repeat by a good part of the 5 % to
-# which the studies here want to know its throughput.
-# Of the machine's CPU time: taken by the hypervisor for other machines, from the run itself. It
-# lengthens a repeat by as much at most; virtual machines lose 1 to 4 % with nothing else running.
+# A repeat is disturbed if it exceeds any of these shares. An idle machine stays below them (system
+# services take about 1 %); load above them may lengthen a repeat by a good part of the 5 % to which
+# kvscope's studies measure throughput.
+# Share of the machine's CPU time that the hypervisor gave to other machines. It lengthens a repeat
+# by at most this share; idle virtual machines lose 1 to 4 %.
 MAXIMUM_STEAL = 0.05
-# Of the machine's CPU time: used by other processes. They share its caches, its memory's bandwidth
-# and its clock rate with the run also where they leave it its cores.
+# Share of the machine's CPU time used by other processes. Even on other cores they compete with the
+# run for caches, memory bandwidth and clock rate.
 MAXIMUM_OTHERS = 0.10
-# Of the repeat's time: what the main thread, which every pass waits for, was ready and had no CPU.
+# Share of the repeat in which the main thread, which every pass waits for, was ready without a CPU.
 MAXIMUM_WAITING = 0.02
-# The time of a fixed piece of work around the repeat, beyond that around the run's fastest one. A
-# virtual machine's neighbours share its caches and its memory, which /proc does not show. Such
-# reads feel it several times more than the passes of an engine, which also compute.
+# Relative increase of the time of a fixed piece of work around the repeat, over its lowest time in
+# the run. Neighbours of a virtual machine compete for caches and memory, which /proc does not show.
+# The reads of the fixed work slow down several times more than an engine's passes, which also
+# compute.
 MAXIMUM_SLOWDOWN = 0.60
-# Ticks of the CPU clock (10 ms each) by which two counts of the same time may differ: less than
-# this says nothing of a short repeat.
+# Ticks (10 ms each) by which two counts of the same CPU time may differ; smaller differences are
+# ignored.
 NOISE_TICKS = 5
 
 
@@ -50,7 +51,7 @@ class CpuTime:
 
 @dataclass(frozen=True)
 class MachineSample:
-    """What the machine and the run had done at an instant; None: not known here."""
+    """Cumulative counters of the machine and the run at an instant; None if not available."""
 
     time_s: float
     cpu: CpuTime | None = None
@@ -78,7 +79,7 @@ def take_sample(
     cpus: Path = Path("/sys/devices/system/cpu"),
     work: Callable[[], float] | None = None,
 ) -> MachineSample:
-    """Read what the machine has done so far; `work` gives the time of a fixed piece of work."""
+    """Read the counters of the machine and the run; `work` times a fixed piece of work."""
     own = parse_process(_text(proc / "self/stat"))
     everyone = list(_processes(proc))
     above = ancestor_sessions(own, everyone) if own else set()
@@ -106,10 +107,10 @@ READS, TABLE_BYTES, ROUNDS = 200_000, 128 << 20, 15
 
 
 def reference_work_s() -> float:
-    """Seconds that 200,000 reads at random places of 128 MiB take, the median of some rounds.
+    """Seconds for 200,000 reads at random places of 128 MiB: the median of ROUNDS rounds.
 
-    They wait for the memory, as the passes of a small model do, whose code and data do not fit the
-    caches: of several pieces of work this one slows down most nearly as they do.
+    The reads wait for memory, like the passes of a small model whose code and data do not fit the
+    caches. Of several candidates, this work correlates best with the slowdown of passes.
     """
     table, places = _reads()
 
@@ -132,7 +133,7 @@ def _reads() -> tuple[Any, Any]:
 
 
 def parse_cpu_time(stat: str) -> CpuTime | None:
-    """The machine's CPU time, of the text of /proc/stat."""
+    """Parse the text of /proc/stat; None if it lacks the fields."""
     lines = [line.split() for line in stat.splitlines() if line.startswith("cpu")]
     if not lines or len(lines[0]) < 9:
         return None
@@ -142,7 +143,7 @@ def parse_cpu_time(stat: str) -> CpuTime | None:
 
 
 def parse_process(stat: str) -> Process | None:
-    """A process, of the text of its /proc/ID/stat; its name there may hold any characters."""
+    """Parse the text of /proc/ID/stat, where the process name may contain any characters."""
     before, _, after = stat.rpartition(")")
     words = after.split()
     if len(words) < 13:
@@ -152,7 +153,7 @@ def parse_process(stat: str) -> Process | None:
 
 
 def ancestor_sessions(own: Process, everyone: Iterable[Process]) -> set[int]:
-    """The sessions of a process and of those above it: a profiler has one of its own."""
+    """The sessions of a process and of its ancestors; a profiler has a separate session."""
     by_id, found = {process.id: process for process in everyone}, {own.session}
     while own.parent in by_id and own.parent != own.id:
         own = by_id[own.parent]
@@ -161,24 +162,24 @@ def ancestor_sessions(own: Process, everyone: Iterable[Process]) -> set[int]:
 
 
 def parse_waiting_s(schedstat: str) -> float | None:
-    """Seconds that a thread was ready and waited for a CPU, of the text of its schedstat."""
+    """Seconds that a thread was ready and waited for a CPU, from the text of its schedstat."""
     words = schedstat.split()
     return int(words[1]) * 1e-9 if len(words) > 1 else None
 
 
 def parse_switches(status: str) -> int | None:
-    """Involuntary context switches, of the text of /proc/ID/status."""
+    """Involuntary context switches, from the text of /proc/ID/status."""
     found = [line.split()[1] for line in status.splitlines() if line.startswith("nonvoluntary")]
     return int(found[0]) if found else None
 
 
 def parse_run_queue(loadavg: str) -> float | None:
-    """Tasks that ran or were ready in the last minute, in the mean, of the text of loadavg."""
+    """Mean number of running and ready tasks in the last minute, from the text of loadavg."""
     return float(loadavg.split()[0]) if loadavg else None
 
 
 def parse_frequency_mhz(cpufreq: Iterable[str], cpuinfo: str) -> float | None:
-    """The clock rate of the fastest core in MHz, of cpufreq's texts in kHz, or of cpuinfo."""
+    """The clock rate of the fastest core in MHz, from cpufreq's texts (kHz) or from cpuinfo."""
     rates = [int(text) / 1000 for text in cpufreq if text.strip().isdecimal()]
     rates = rates or [
         float(line.partition(":")[2]) for line in cpuinfo.splitlines() if line.startswith("cpu MHz")
@@ -187,14 +188,15 @@ def parse_frequency_mhz(cpufreq: Iterable[str], cpuinfo: str) -> float | None:
 
 
 def is_measured_process(cmdline: str) -> bool:
-    """Whether a command line, its words ended by NUL, is that of a measured process."""
+    """Whether a command line (arguments ended by NUL) is that of a measured process."""
     return MEASURED_PROCESS in cmdline.split("\0")
 
 
 def judge_repeats(samples: Sequence[tuple[MachineSample, MachineSample]]) -> list[dict[str, Any]]:
-    """What run.json says of each repeat, of the samples before and after it.
+    """The entries of run.json for all repeats, from the samples before and after each.
 
-    Whether the machine was slow in one is known by the others, so all are judged anew each time.
+    A slow machine is detected by comparison with the other repeats, so all repeats are judged again
+    each time.
     """
     found = [compare_samples(before, after) for before, after in samples]
     fastest = min((each["work_s"] for each in found if each["work_s"] is not None), default=None)
@@ -206,7 +208,7 @@ def judge_repeats(samples: Sequence[tuple[MachineSample, MachineSample]]) -> lis
 
 
 def compare_samples(before: MachineSample, after: MachineSample) -> dict[str, Any]:
-    """What the machine did between two samples, and the mean time of the fixed work in them."""
+    """The load between two samples, and the mean time of the fixed work in them."""
     duration_s = after.time_s - before.time_s
     steal, others, cores = None, None, 1
     if before.cpu and after.cpu and after.cpu.total > before.cpu.total:
@@ -231,7 +233,7 @@ def compare_samples(before: MachineSample, after: MachineSample) -> dict[str, An
 
 
 def _reasons(found: dict[str, Any], fastest_s: float | None) -> Iterator[str]:
-    """Why a repeat is called disturbed, of what was found around it and the run's fastest work."""
+    """The reasons why a repeat is disturbed, from `compare_samples` and the run's fastest work."""
     others, steal, waiting = (
         found[key] or 0.0 for key in ("other_cpu_share", "steal_share", "waiting_share")
     )
@@ -263,7 +265,7 @@ def _processes(proc: Path) -> Iterator[Process]:
 
 
 def _text(path: Path) -> str:
-    """A file's text; empty where there is no such file, or the process has ended."""
+    """A file's text; empty if the file does not exist or its process has ended."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:

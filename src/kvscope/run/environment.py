@@ -1,6 +1,6 @@
-"""The environment a measured process gets: an allow-list, so that no secret is recorded.
+"""The environment of a measured process: an allow-list, so that no secret is recorded.
 
-Nsight Systems stores the whole environment of what it profiles, and results are shared.
+Nsight Systems stores the whole environment of the process that it profiles, and results are shared.
 """
 
 import os
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from kvscope.engine.devices.platform import platform_of
 from kvscope.plan.experiment import Experiment
 
-# Variables passed on if set: what programs need to be found, run and placed.
+# Variables that are passed on if set: search paths, caches, and placement on devices.
 ALLOWED = frozenset(
     (
         *("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "TERM"),
@@ -29,14 +29,14 @@ ALLOWED = frozenset(
 
 # What vLLM and its libraries need; overrides the caller's variables.
 REQUIRED = {
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine in one process: records need no transport
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine runs in this process, with its records
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_USE_V2_MODEL_RUNNER": "0",  # the one whose order of copies and forward pass is known
     "VLLM_LOGGING_LEVEL": "WARNING",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # two experiments at once must not share one core
     "HF_HUB_OFFLINE": "1",
     "TRANSFORMERS_OFFLINE": "1",
-    # libgomp's idle threads spin by default; beside any other load that makes passes 100× slower.
+    # libgomp's idle threads spin by default, which under other load makes passes 100× slower.
     "OMP_WAIT_POLICY": "passive",
     # BLAS is called by many threads at once, each for a small part.
     "OPENBLAS_NUM_THREADS": "1",

@@ -1,6 +1,6 @@
-"""From what the kernels recorded to `kernel_events.jsonl.zst`: one JSON object a (pass, layer).
+"""Writes the kernels' records to `kernel_events.jsonl.zst`: one JSON object per (pass, layer).
 
-Done between repeats, while no pass is timed. docs/TRACE_SPEC.md defines the object.
+This is done between repeats, when nothing is timed. docs/TRACE_SPEC.md defines the object.
 """
 
 from collections.abc import Iterator
@@ -15,6 +15,7 @@ from kvscope.engine.attention.clock import ClockSample
 from kvscope.engine.attention.tracer import TracedPass, Tracer
 from kvscope.engine.recording import PassRecord, Recording
 from kvscope.events import FLUSH_VERSION
+from kvscope.passes import phase_of_requests
 from kvscope.plan.experiment import Experiment
 from kvscope.run.recorder import RepeatTables, external_id
 from kvscope.runfile import KERNEL_EVENTS
@@ -25,7 +26,7 @@ OPTIONS = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
 
 
 class KernelEvents:
-    """A run's KV events: writes those of each repeat and counts them; none without a tracer."""
+    """Writes and counts a run's KV events, repeat by repeat; does nothing without a tracer."""
 
     def __init__(self, experiment: Experiment, tracer: Tracer | None, directory: Path) -> None:
         self.tracing, self.block_size = experiment.tracing, experiment.cache.block_size
@@ -36,7 +37,10 @@ class KernelEvents:
 
     @contextmanager
     def record(self) -> Iterator[None]:
-        """Keep the events of the passes inside until the next time; read clocks at both ends."""
+        """Within the context, trace KV events; sample the clocks at both ends.
+
+        The events can be written until the next call.
+        """
         if self.tracer is None:
             yield
             return
@@ -81,7 +85,7 @@ class KernelEvents:
             yield head | batch | recorded
 
     def facts(self, start_ns: int) -> dict[str, Any]:
-        """What run.json says of the tracing; `start_ns` is the run's start, host monotonic."""
+        """The entry `tracing` of run.json; `start_ns` is the run's start on the host's clock."""
         if self.tracer is None or not self.samples:
             return {}
         return {
@@ -101,15 +105,14 @@ class KernelEvents:
 
 
 def describe_batch(record: PassRecord, rows: Any) -> dict[str, Any]:
-    """The batch of a pass, by row: what the kernels cannot know, from the scheduler."""
+    """The batch of a pass row by row, from the scheduler's records: kernels do not know it."""
     assert record.block_tables is not None
     by_request = rows.set_index("request_id")
     internal = record.output.req_ids
     requests = [external_id(name) for name in internal]
     here = by_request.loc[requests]
-    phases = set(here["phase"])
     return {
-        "phase": phases.pop() if len(phases) == 1 else "mixed",
+        "phase": phase_of_requests(here["phase"]),
         "requests": requests,
         "phases": here["phase"].tolist(),
         "context_tokens": here["context_tokens"].tolist(),

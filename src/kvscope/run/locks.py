@@ -1,7 +1,7 @@
-"""Who may write into a run's directory: one supervisor, and one measured process, at a time.
+"""Locks of a run's directory: one supervisor and one measured process at a time.
 
-The locks are the operating system's, so a killed process leaves none behind. The measured
-process holds one of its own: it may outlive a supervisor that was killed.
+They are locks of the operating system, so a killed process leaves none behind. The measured process
+has a separate lock, because it may outlive a killed supervisor.
 """
 
 import fcntl
@@ -25,28 +25,28 @@ class Lock:
         self._file = file
 
     def release(self) -> None:
-        """Give the lock up before the block ends."""
+        """Release the lock before the context ends."""
         fcntl.flock(self._file, fcntl.LOCK_UN)
 
 
 @contextmanager
 def hold_lock(directory: Path, name: str) -> Iterator[Lock]:
-    """Hold a lock of the directory, waiting for whoever has it.
+    """Hold a lock of the directory, waiting while another process has it.
 
-    Raises CannotWrite if the directory does not let its lock be made.
+    CannotWrite if the lock file cannot be created.
     """
     with _opened(directory / name) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print(f"{directory}: another process is at work here, waiting", file=sys.stderr)
+            print(f"{directory}: waiting for another process that uses it", file=sys.stderr)
             fcntl.flock(file, fcntl.LOCK_EX)
         yield Lock(file)
 
 
 @contextmanager
 def hold_lock_if_free(directory: Path, name: str) -> Iterator[bool]:
-    """Hold a lock of the directory if it is free; gives whether it is held."""
+    """Hold a lock of the directory if it is free; yields whether it is held."""
     with _opened(directory / name) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -70,5 +70,5 @@ def _opened(path: Path) -> IO[str]:
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    """Open for writing, which of a named pipe would wait for a reader."""
+    """Open for writing without blocking, as a named pipe would until it has a reader."""
     return os.open(path, flags | os.O_NONBLOCK, 0o666)

@@ -1,4 +1,4 @@
-"""Ending a process together with all that it started, and with what started it."""
+"""Ending a process together with its children, and together with its parent."""
 
 import ctypes
 import os
@@ -14,12 +14,12 @@ PR_SET_PDEATHSIG = 1
 
 
 def end_with_parent() -> Callable[[], None]:
-    """What a child calls before it starts its program, to be killed when this process dies.
+    """Return a `preexec_fn` with which a child is killed when this process dies.
 
-    So no measured process outlives a supervisor that was killed with SIGKILL, to run beside the
-    next measurement. It holds for the child itself. `unshare --kill-child` passes it on to all that
-    runs in its namespace; below an nsys without a namespace, the measured process looks for
-    itself (`Progress`).
+    Otherwise a measured process could outlive a supervisor that was killed with SIGKILL, and
+    disturb the next measurement. It affects the child only: `unshare --kill-child` extends it to
+    the processes of its namespace, and under an nsys without a namespace the measured process
+    checks for its supervisor itself (`Progress`).
     """
     libc = ctypes.CDLL(None, use_errno=True)  # loaded here: a forked child must not import
     parent = os.getpid()

@@ -1,4 +1,4 @@
-"""NVIDIA Nsight Systems: where it is, and whether it records what kvscope marks."""
+"""Finds NVIDIA Nsight Systems, and checks that it records kvscope's NVTX ranges."""
 
 import os
 import re
@@ -20,7 +20,7 @@ NAMED_BY = "KVSCOPE_NSYS"
 PRIVATE = Path(".nsys/bin/nsys")  # where `make nsys` puts it, relative to the checkout
 CHECKOUT = Path(__file__).parents[3]
 
-# Both are needed: with either kind of perf event, some releases of nsys hang for ever.
+# Both are needed: with either kind of perf event, some releases of nsys hang forever.
 NO_PERF_EVENTS = ("--sample=none", "--cpuctxsw=none")
 
 ANSWER_LIMIT_S = 30.0
@@ -83,10 +83,10 @@ def _version(path: Path) -> str | None:
 
 
 def verify_capture(nsys: Nsys) -> str | None:
-    """Record a tiny program with NVTX ranges and look for them; one sentence if they are absent.
+    """Profile a tiny program with NVTX ranges; returns the problem in one sentence, or None.
 
-    Takes about a second. nsys may exit with 0 and leave no report, and a report may lack the
-    ranges without a word, so only ranges that are found count. A failed start is tried once more.
+    This takes about a second. nsys may exit with 0 and write no report, or a report without ranges,
+    so the ranges in the export are counted. A failure is tried once more.
     """
     return _probe(nsys) and _probe(nsys)
 
@@ -113,7 +113,7 @@ def _probe(nsys: Nsys) -> str | None:
 
 
 def _run(command: list[str], directory: Path) -> str | None:
-    """Run a command in `directory`, its temporary files too; its words, or None if it hung."""
+    """Run a command with `directory` for all files; returns its output, or None if it hung."""
     process = subprocess.Popen(
         command,
         cwd=directory,

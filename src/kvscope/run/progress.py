@@ -1,7 +1,7 @@
-"""How far a run is: written by the measured process to a small file, shown by its parent.
+"""The progress of a run, which the measured process writes to a small file for its supervisor.
 
-A file reaches the parent through whatever stands between the two (a profiler), and writing it
-a few times a second costs the measurement nothing.
+A file works through a profiler between the two processes, and a few writes per second do not affect
+the measurement.
 """
 
 import json
@@ -22,8 +22,8 @@ SECONDS_BETWEEN_LOOKS = 1.0
 class Progress:
     """The measured process's side: counts output tokens, warm-up included.
 
-    Ends the process if its supervisor is gone (its lock is free, which tells across process
-    namespaces): the results would be lost.
+    It ends the process if its supervisor's lock is free (which works across process namespaces):
+    without a supervisor the results would be lost.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -35,7 +35,7 @@ class Progress:
 
     @contextmanager
     def watch_supervisor(self) -> Iterator[None]:
-        """Look for the supervisor every second, while something long writes no progress."""
+        """Within the context, check for the supervisor every second, also without progress."""
         over = threading.Event()
 
         def watch() -> None:
@@ -51,21 +51,21 @@ class Progress:
             thread.join()
 
     def begin(self, total: int, phase: str) -> None:
-        """There are `total` output tokens to come."""
+        """Start with `total` expected output tokens."""
         self._total, self._phase = total, phase
         self._write()
 
     def add_total(self, tokens: int) -> None:
-        """So many more output tokens are to come than were thought."""
+        """Increase the expected output tokens."""
         self._total += tokens
 
     def phase(self, phase: str) -> None:
-        """A new part of the run begins."""
+        """Begin a new phase of the run."""
         self._phase = phase
         self._write()
 
     def advance(self, tokens: int) -> None:
-        """So many more tokens were given."""
+        """Count generated output tokens."""
         self._done += tokens
         if time.monotonic() - self._written > SECONDS_BETWEEN_WRITES:
             self._write()
@@ -74,7 +74,7 @@ class Progress:
         self._end_if_alone()
         self._written = time.monotonic()
         state = {"done": self._done, "total": self._total, "phase": self._phase}
-        # Renamed into place, so that the reader never sees half of it; not worth an fsync.
+        # Renamed into place, so that the reader never sees a partial file; fsync is not needed.
         temporary = self._path.with_suffix(".tmp")
         temporary.write_text(json.dumps(state), encoding="utf-8")
         temporary.replace(self._path)
@@ -85,7 +85,7 @@ class Progress:
 
 
 def read_progress(directory: Path) -> tuple[int, int, str]:
-    """(tokens done, tokens in all, phase) as the measured process last wrote it; zeros before."""
+    """(tokens done, expected tokens, phase) as last written; zeros before the first write."""
     path = directory / PROGRESS_FILE
     if not path.exists():
         return 0, 0, "starting"

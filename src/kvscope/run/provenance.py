@@ -1,4 +1,4 @@
-"""What a run was made with: versions, hardware, source; enough to say why two runs differ."""
+"""The provenance of a run: versions, hardware, source commit, origins of options."""
 
 import os
 import platform
@@ -67,7 +67,7 @@ def source_commit() -> str | None:
             timeout=SECONDS_FOR_GIT,
         )
     except (OSError, subprocess.TimeoutExpired):
-        return None  # no git here: the version alone has to do
+        return None  # without git, the version is all that is known
     return described.stdout.strip() or None
 
 
@@ -84,7 +84,7 @@ def hardware() -> dict[str, Any]:
 
 
 def cpu_model() -> str:
-    """The processor's name as Linux tells it, or the architecture."""
+    """The processor's name from /proc/cpuinfo, or the architecture."""
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():

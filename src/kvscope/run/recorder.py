@@ -1,4 +1,4 @@
-"""From what was noted while vLLM ran (`engine.recording`) to the tables of one repeat."""
+"""Converts the raw records of a repeat (`engine.recording`) to its tables."""
 
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
@@ -10,6 +10,7 @@ import pandas as pd
 
 from kvscope import tables
 from kvscope.engine.recording import PassRecord, PreemptionRecord, Recording
+from kvscope.passes import DECODE, PREFILL, phase_of_tokens
 
 if TYPE_CHECKING:
     from kvscope.engine.overflow.copies import Transfer
@@ -19,7 +20,7 @@ NANOSECONDS = 1e-9
 
 @dataclass(frozen=True)
 class RepeatContext:
-    """What the tables of a repeat need beside its recording."""
+    """The facts that the tables of a repeat need beside its recording."""
 
     repeat: int
     origin_ns: int  # start of the repeat, host monotonic clock
@@ -35,7 +36,7 @@ class RepeatContext:
 
 @dataclass
 class RequestState:
-    """What is known of one request while its passes are replayed."""
+    """The state of one request while its passes are replayed."""
 
     resident_tokens: int = 0  # tokens whose K and V are in the cache
     computed_tokens: int = 0  # tokens that were ever computed
@@ -49,7 +50,7 @@ class RequestState:
 
 @dataclass
 class RepeatTables:
-    """The tables of one repeat, as data frames, and the state its requests ended in."""
+    """The tables of one repeat as DataFrames, and the final state of its requests."""
 
     steps: pd.DataFrame
     batch: pd.DataFrame
@@ -59,7 +60,7 @@ class RepeatTables:
     counted: dict[str, int] = field(default_factory=dict)  # preemptions by request, as vLLM counts
 
     def state(self, request_id: str) -> RequestState:
-        """How a request ended; one that was never scheduled has an empty state."""
+        """The final state of a request; an empty one if it was never scheduled."""
         return self.requests.get(request_id, RequestState())
 
 
@@ -69,7 +70,7 @@ def external_id(internal_id: str) -> str:
 
 
 class Replay:
-    """Replays a recording pass by pass and writes down the rows of its tables."""
+    """Replays a recording pass by pass and collects the rows of its tables."""
 
     def __init__(self, context: RepeatContext) -> None:
         self.context = context
@@ -80,12 +81,12 @@ class Replay:
         self._transfers: dict[tuple[str, str], deque[Transfer]] = defaultdict(deque)
 
     def add_transfers(self, transfers: "Sequence[Transfer]") -> None:
-        """What the device copied, in order; each copy belongs to one preemption or resumption."""
+        """Add the copies of the repeat, in order; each belongs to one preemption or resumption."""
         for transfer in transfers:
             self._transfers[external_id(transfer.request_id), transfer.direction].append(transfer)
 
     def preempt(self, record: PreemptionRecord) -> None:
-        """A request loses its blocks."""
+        """Add the row of a preemption."""
         request_id = external_id(record.request_id)
         state = self.requests.setdefault(request_id, RequestState())
         state.preempted, state.recovering = record, True
@@ -95,20 +96,20 @@ class Replay:
         )
 
     def forward_pass(self, step: int, record: PassRecord) -> None:
-        """One pass: a row of `steps` and a row of `batch` for each of its requests."""
+        """Add the row of `steps` of a pass, and the row of `batch` of each of its requests."""
         seconds = self.context.seconds
         for internal_id in record.finished_before:
-            # The first pass also hears of the requests that ended the repeat before.
+            # The first pass also lists the requests that ended in the previous repeat.
             if (state := self.requests.get(external_id(internal_id))) is not None:
                 state.resident_tokens = 0
         rows = [self._batch_row(step, record, *row) for row in scheduled_rows(record)]
         scheduled = sum(row["scheduled_tokens"] for row in rows)
-        prefill = sum(row["scheduled_tokens"] for row in rows if row["phase"] == "prefill")
+        prefill = sum(row["scheduled_tokens"] for row in rows if row["phase"] == PREFILL)
         self.steps.append(
             {
                 "repeat": self.context.repeat,
                 "step": step,
-                "phase": phase_of(prefill, scheduled - prefill),
+                "phase": phase_of_tokens(prefill, scheduled - prefill),
                 "start_s": seconds(record.schedule_start_ns),
                 "duration_s": (record.end_ns - record.schedule_start_ns) * NANOSECONDS,
                 "schedule_s": (record.schedule_end_ns - record.schedule_start_ns) * NANOSECONDS,
@@ -164,7 +165,7 @@ class Replay:
             "repeat": self.context.repeat,
             "step": step,
             "request_id": request_id,
-            "phase": "decode" if decodes else "prefill",
+            "phase": DECODE if decodes else PREFILL,
             "scheduled_tokens": tokens,
             "recomputed_tokens": recomputed,
             "context_tokens": context,
@@ -235,15 +236,8 @@ class Replay:
         )
 
 
-def phase_of(prefill_tokens: int, decode_tokens: int) -> str:
-    """'prefill', 'decode' or 'mixed', by what a pass computes."""
-    if not decode_tokens:
-        return "prefill"
-    return "mixed" if prefill_tokens else "decode"
-
-
 def scheduled_rows(record: PassRecord) -> Iterator[tuple[str, int, int, list[int]]]:
-    """(internal id, tokens computed, tokens in the cache before, token ids given) by request."""
+    """For each request: internal id, tokens computed, context tokens, sampled token ids."""
     scheduled, output = record.scheduled, record.output
     cached = scheduled.scheduled_cached_reqs
     context = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))

@@ -1,4 +1,4 @@
-"""What runs need beyond kvscope's own dependencies: vLLM, of the build that suits the machine."""
+"""The requirement of runs beyond kvscope's dependencies: a build of vLLM for the machine."""
 
 import sys
 from importlib.util import find_spec

@@ -1,4 +1,4 @@
-"""Serving a request list once: requests arrive, wait, are served, or are aborted."""
+"""Serves a request list once; requests may arrive over time and may be aborted."""
 
 import hashlib
 from collections import deque
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass
 class ServingResult:
-    """What became of a request list: output token ids, and when requests were aborted."""
+    """The result of serving a request list: output token ids, and times of aborts."""
 
     clock: Clock
     origin_ns: int
-    duration_s: float = 0.0  # from there to the end of the last request
+    duration_s: float = 0.0  # from origin_ns to the end of the last request
     outputs: dict[str, list[int]] = field(default_factory=dict)
     aborted_s: dict[str, float] = field(default_factory=dict)
 
@@ -42,9 +42,9 @@ def serve(
 ) -> ServingResult:
     """Serve the requests once.
 
-    A request is handed over when it arrives, or as soon after as the pass under way ends; its
-    time to first token counts from its arrival. With `timeout_s`, a request that is not finished
-    so long after its arrival is aborted as soon as the pass under way ends.
+    A request is submitted at its arrival, or when the forward pass at that time ends; its time to
+    first token counts from its arrival. With `timeout_s`, a request that is not finished this long
+    after its arrival is aborted when the current pass ends.
     """
     upcoming = deque(sorted(requests, key=lambda r: r.arrival_s))
     clock = engine.platform.clock
@@ -65,6 +65,7 @@ def serve(
                 del unfinished[output.request_id]
                 served.outputs[output.request_id] = list(output.outputs[0].token_ids)
                 progress.advance(len(served.outputs[output.request_id]))
+        engine.platform.after_pass()
         if timeout_s is not None:
             abort_late(engine, unfinished, served, timeout_s)
     served.duration_s = served.now_s()
@@ -74,7 +75,7 @@ def serve(
 def abort_late(
     engine: "Engine", unfinished: dict[str, Request], served: ServingResult, timeout_s: float
 ) -> None:
-    """Abort the requests whose time is over, wherever they are: running, waiting, swapped out."""
+    """Abort the requests beyond the timeout, whether running, waiting or swapped out."""
     now_s = served.now_s()
     late = [name for name, r in unfinished.items() if now_s - r.arrival_s > timeout_s]
     if late:

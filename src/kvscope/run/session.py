@@ -36,12 +36,13 @@ from kvscope.run.recorder import RepeatContext, RepeatTables, replay
 from kvscope.run.serving import ServingResult, requests_table, serve
 from kvscope.run.throughput import throughput_tokens_per_s
 from kvscope.runfile import KERNEL_EVENTS, SESSION_FILE
+from kvscope.runschema import MEASURED
 from kvscope.workload.requests import Request, build, to_frame
 
 
 @dataclass
 class Session:
-    """What one measured process has gathered so far."""
+    """The results of a measured process so far."""
 
     experiment: Experiment
     directory: Path
@@ -67,7 +68,7 @@ class Session:
 
     @property
     def disturbed_repeats(self) -> set[int]:
-        """The finished repeats that something else disturbed."""
+        """The numbers of the finished repeats that other load disturbed."""
         found = disturbance.judge_repeats(self.samples)
         return {entry["repeat"] for entry in found if entry["disturbed"]}
 
@@ -84,12 +85,10 @@ class Session:
 
 
 def measure(session: Session, marks: Marks, progress: Progress) -> None:
-    """Warm up, and repeat until the throughput is known as well as requested.
+    """Warm up, then repeat until the stopping rule ends the run.
 
-    The session holds whatever was finished, also after an exception.
-
-    Warm-up serves the whole request list to its end, so that it covers every shape class that the
-    measured part will use.
+    After an exception, the session holds the finished repeats. Warm-up serves the whole request
+    list, so that it covers every shape class of the measured repeats.
     """
     experiment = session.experiment
     stopping = experiment.stopping
@@ -107,6 +106,7 @@ def measure(session: Session, marks: Marks, progress: Progress) -> None:
             "layers": engine.layers,
             "device": experiment.device.name,
             "copies_awaited": session.platform.awaited,
+            "computes": session.platform.computes,
         } | engine.host_pool
         events = KernelEvents(experiment, engine.tracer, session.directory)
         session.kernel_events = events
@@ -125,13 +125,15 @@ def measure(session: Session, marks: Marks, progress: Progress) -> None:
             progress.phase(f"repeat {number + 1}/{max(number + 1, stopping.min)}")
             if number >= stopping.min:
                 progress.add_total(tokens)
-            before = disturbance.take_sample(work=reference_work_s)
+            measured = session.platform.time_source == MEASURED
+            before = disturbance.take_sample(work=reference_work_s) if measured else None
             with marks.range(REPEAT, number):
                 timeout_s = experiment.workload.timeout_s
                 recording, repeat, served = serve_once(
                     session, engine, events, marks, progress, timeout_s
                 )
-            session.samples.append((before, disturbance.take_sample(work=reference_work_s)))
+            if before is not None:
+                session.samples.append((before, disturbance.take_sample(work=reference_work_s)))
             session.outcomes.append(requests_table(repeat, number, session.requests, served))
             session.origins_ns.append(served.origin_ns)
             session.durations_s.append(served.duration_s)
@@ -150,7 +152,7 @@ def serve_once(
     progress: Progress,
     timeout_s: float | None = None,
 ) -> tuple[Recording, RepeatTables, ServingResult]:
-    """Serve the request list once; what was noted, its tables, and what was served."""
+    """Serve the request list once; returns the recording, its tables, and the outputs."""
     gc.collect()  # garbage of the pass before must not be collected while this one is timed
     recording = Recording()
     engine.scheduler.begin(recording, marks)
@@ -160,7 +162,7 @@ def serve_once(
 
 
 def find_leaks(engine: Engine, repeat: int) -> list[dict[str, int]]:
-    """Blocks that are still in use although no request is left; nothing if all are free."""
+    """The entry of run.json for blocks still in use after all requests ended; empty if none."""
     scheduler = engine.scheduler
     left = {"kv_blocks": scheduler.kv_blocks_used, "host_blocks": scheduler.host_blocks_used}
     return [{"repeat": repeat} | left] if any(left.values()) else []
@@ -191,14 +193,14 @@ def _concat(table: tables.Table, frames: list[pd.DataFrame]) -> pd.DataFrame:
 def save(
     session: Session, finished: bool = False, reason: str | None = None, bad_input: bool = False
 ) -> None:
-    """Write what the session has so far; `finished` if no more will come."""
+    """Write the tables and session.json; `finished` if the process ends now."""
     write_tables(session)
     state = {"finished": finished, "reason": reason, "bad_input": bad_input} | summary(session)
     write_json(session.directory / SESSION_FILE, state)
 
 
 def summary(session: Session) -> dict[str, Any]:
-    """What `run.json` takes over from the measured process, and what its supervisor needs."""
+    """The contents of session.json, most of which the supervisor copies to `run.json`."""
     measured = _concat(tables.STEPS, [repeat.steps for repeat in session.repeats])
     warm_up = _concat(tables.STEPS, session.warm_up)
     return {
@@ -237,7 +239,7 @@ def summary(session: Session) -> dict[str, Any]:
 
 
 def file_size_bytes(path: Path) -> int:
-    """Bytes of a file, 0 if it is not there."""
+    """Size of a file in bytes, 0 if it does not exist."""
     return path.stat().st_size if path.exists() else 0
 
 

@@ -1,7 +1,7 @@
-"""One run from outside: starts the measured process, watches it, and writes `run.json`.
+"""Supervises one run: starts the measured process, watches it, and writes `run.json`.
 
-The measured process may crash or hang, and so may the profiler around it; whatever was measured
-before is kept, the reason is written down, and the other experiments are not affected.
+The measured process and the profiler around it may crash or hang. Repeats that were finished before
+are kept, the reason is recorded, and other experiments are not affected.
 """
 
 import errno
@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,9 +38,9 @@ from kvscope.runschema import MEASURED
 from kvscope.workload import requests
 
 SECONDS_BETWEEN_LOOKS = 0.2
-# The profiler may take this long after the measurement before it is killed.
+# The profiler is killed if it takes longer after the measurement.
 PROFILER_GRACE_S = 120.0
-# Without a sign of life from the measured process for this long, the run is ended.
+# The run is ended if the measured process makes no progress for this long.
 SILENCE_LIMIT_S = 1800.0
 # Less free room than this is named as the cause when records cannot be written.
 LITTLE_ROOM_BYTES = 1 << 20
@@ -55,7 +55,7 @@ class Profiling:
     reason: str | None = None
 
     def facts(self) -> dict[str, Any]:
-        """As run.json has it."""
+        """The entry of run.json."""
         return {
             "requested": self.requested,
             "used": "nsys" if self.nsys else "none",
@@ -65,28 +65,40 @@ class Profiling:
 
 
 def choose_profiler(experiment: Experiment) -> Profiling:
-    """nsys if it is requested or may be used ('auto') and is here."""
+    """Select nsys if the experiment requests or allows ('auto') it and it is installed.
+
+    BadInput if it is requested and not installed.
+    """
     requested = experiment.profiler.name
     if requested == "none":
         return Profiling(requested, None)
     nsys = find_nsys()
     if nsys is None and requested == "nsys":
         raise BadInput(
-            "profiler: 'nsys' is requested but Nsight Systems is not here; run `make nsys`, set "
-            "KVSCOPE_NSYS to its path, or take profiler=auto or profiler=none"
+            "profiler: 'nsys' is requested but Nsight Systems is not installed; run `make nsys`, "
+            "set KVSCOPE_NSYS to its path, or use profiler=auto or profiler=none"
         )
-    return Profiling(requested, nsys, None if nsys else "Nsight Systems is not here")
+    return Profiling(requested, nsys, None if nsys else "Nsight Systems is not installed")
 
 
-def run(experiment: Experiment, directory: Path, force: bool = False) -> dict[str, Any]:
-    """Run an experiment into `directory` and return what run.json says of the measurement.
+MeasureFunction = Callable[[Experiment, Path, Profiling], dict[str, Any]]
 
-    A finished run of the same experiment is kept as it is unless `force` is given or a new
-    measurement is requested (`runfile.request_again`). The new one is made in attempt/ and takes
-    the old one's place when it is complete; a failed one does not replace a complete one. Two
-    processes never run into one directory at once: the second waits and then finds the run
-    finished.
+
+def run(
+    experiment: Experiment,
+    directory: Path,
+    force: bool = False,
+    measure: MeasureFunction | None = None,
+) -> dict[str, Any]:
+    """Run an experiment in `directory`; returns the contents of run.json.
+
+    A finished run of the same experiment is kept unless `force` is set or a new measurement is
+    requested (`runfile.request_again`). The new measurement is made in attempt/ and replaces the
+    old one when it is complete; a failed one never replaces a complete one. A second process for
+    the same directory waits, and then finds the run finished. `measure` replaces the measured
+    process (`measure_apart`), for a run in this process.
     """
+    measure = measure or measure_apart
     make_directory(directory)
     with hold_lock(directory, SUPERVISOR_LOCK):
         wait_for_orphan(directory / ATTEMPT)
@@ -114,14 +126,14 @@ def run(experiment: Experiment, directory: Path, force: bool = False) -> dict[st
 
 
 def wait_for_orphan(attempt: Path) -> None:
-    """Wait for a measured process whose supervisor was killed; it ends by itself."""
+    """Wait until a measured process whose supervisor was killed has ended itself."""
     if attempt.is_dir():
         with hold_lock(attempt, SESSION_LOCK):
             pass
 
 
 def refusal_facts(experiment: Experiment, reason: str) -> dict[str, Any]:
-    """The contents of run.json for an experiment that could not even be started here."""
+    """The contents of run.json for an experiment that could not be started."""
     return {
         "experiment_id": experiment.id,
         "status": runfile.FAILED,
@@ -132,10 +144,10 @@ def refusal_facts(experiment: Experiment, reason: str) -> dict[str, Any]:
     }
 
 
-def measure(experiment: Experiment, directory: Path, profiling: Profiling) -> dict[str, Any]:
-    """Run the measured process, under the profiler if there is one; the contents of run.json.
+def measure_apart(experiment: Experiment, directory: Path, profiling: Profiling) -> dict[str, Any]:
+    """Run the measured process, profiled if possible; returns the contents of run.json.
 
-    `directory` is the attempt's and holds its experiment.yaml.
+    `directory` is the attempt's and contains experiment.yaml.
     """
     began = time.perf_counter()
     with hold_lock(directory, SUPERVISOR_LOCK):
@@ -153,6 +165,18 @@ def measure(experiment: Experiment, directory: Path, profiling: Profiling) -> di
             profiling.nsys, directory, measured_environment(experiment)
         )
         profiling = Profiling(profiling.requested, profiling.nsys, complaint)
+    return run_facts(experiment, directory, session, reason, profiling, began)
+
+
+def run_facts(
+    experiment: Experiment,
+    directory: Path,
+    session: dict[str, Any],
+    reason: str | None,
+    profiling: Profiling,
+    began: float,
+) -> dict[str, Any]:
+    """The contents of run.json of a measurement that began then, and has ended."""
     (directory / runfile.SESSION_FILE).unlink(missing_ok=True)
     (directory / PROGRESS_FILE).unlink(missing_ok=True)
     follow_umask(directory)
@@ -176,10 +200,10 @@ def measure(experiment: Experiment, directory: Path, profiling: Profiling) -> di
 def watch_with_retries(
     experiment: Experiment, directory: Path, profiling: Profiling
 ) -> "tuple[Profiling, Ending]":
-    """Watch the measured process; the profiler that was used, and how the process ended.
+    """Run the measured process; returns the profiler that was used, and how the process ended.
 
-    A profiler that fails before anything is measured costs one retry with it, then it is left
-    out and the reason is kept.
+    If the profiler fails before anything is measured, it is tried once more; then the run is
+    repeated without it and the reason is recorded.
     """
     ending = watch(experiment, directory, profiling)
     if profiling.nsys and not ending.measured and not ending.started:
@@ -191,10 +215,10 @@ def watch_with_retries(
 
 
 def keep_whole_repeats(directory: Path, session: dict[str, Any]) -> None:
-    """Cut the tables of a process that was killed to the repeats that all of them have.
+    """Cut the tables of a killed process to the repeats that all tables contain.
 
-    It writes each table after each repeat and session.json last, so that each table has at least
-    the repeats that session.json counts.
+    The process writes each table after each repeat and session.json last, so every table has at
+    least the repeats that session.json counts.
     """
     remove_temporaries(directory)
     repeats = len((session.get("clock") or {}).get("repeats", []))
@@ -218,7 +242,7 @@ class Ending:
 
 
 def watch(experiment: Experiment, directory: Path, profiling: Profiling) -> Ending:
-    """Start the measured process, show its progress, and see it to its end."""
+    """Start the measured process, show its progress, and wait for its end."""
     command = [sys.executable, "-m", "kvscope.run.session", str(directory)]
     if profiling.nsys:
         trace = directory / "trace"
@@ -249,13 +273,13 @@ def watch(experiment: Experiment, directory: Path, profiling: Profiling) -> Endi
 
 
 def read_session(directory: Path) -> dict[str, Any]:
-    """What the measured process last wrote; empty before it writes anything."""
+    """The contents of session.json; empty before the measured process writes it."""
     path = directory / runfile.SESSION_FILE
     return read_json(path) if path.exists() else {}
 
 
 def wait(process: subprocess.Popen[bytes], directory: Path, display: Display) -> str | None:
-    """Wait for the process; kill it if it hangs, and say what hung."""
+    """Wait for the process; kill it if it hangs. Returns what hung in one sentence, or None."""
     measured_at = None
     last_sign, last_progress = time.monotonic(), None
     while process.poll() is None:
@@ -277,7 +301,7 @@ def wait(process: subprocess.Popen[bytes], directory: Path, display: Display) ->
 
 @contextmanager
 def kill_on_exit(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Kill the process and its children if this one is interrupted or told to stop."""
+    """Kill the process and its children if this process is interrupted or terminated."""
 
     def stop(number: int, _frame: Any) -> None:
         raise SystemExit(128 + number)
@@ -292,7 +316,7 @@ def kill_on_exit(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 def describe_exit(returncode: int, directory: Path) -> str:
-    """A return code in words."""
+    """Describe a return code, for 'the measured process …'."""
     if returncode < 0:
         return f"was killed by {signal.Signals(-returncode).name}; see {LOG_FILE}"
     if returncode == os.EX_IOERR:

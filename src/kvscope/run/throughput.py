@@ -1,4 +1,4 @@
-"""The throughput of one repeat, by which the repeats of a run are ended."""
+"""The throughput of one repeat, for the stopping rule of a run."""
 
 import math
 
@@ -6,9 +6,10 @@ import pandas as pd
 
 
 def throughput_tokens_per_s(requests: pd.DataFrame) -> float:
-    """Prompt and output tokens of the requests served over the makespan, of a `requests` table.
+    """Prompt and output tokens of the completed requests divided by the makespan.
 
-    The metric of this name, for `plan.repeats.StoppingRule`.
+    `requests` is the table of one repeat. The value is that of the metric of this name; it is used
+    by `plan.repeats.StoppingRule`.
     """
     served = requests[~requests["aborted"].astype(bool)]
     tokens = float(served[["prompt_tokens", "output_tokens"]].sum().sum())

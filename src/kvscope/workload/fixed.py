@@ -16,5 +16,5 @@ class Fixed(Workload):
     output_tokens: Annotated[Tokens, Label("output tokens", "{} output tokens")]
 
     def lengths(self, seed: int) -> list[Lengths]:
-        """Nothing is drawn."""
+        """The same lengths for each request; the seed has no effect."""
         return [Lengths(self.prompt_tokens, self.output_tokens)] * self.num_requests

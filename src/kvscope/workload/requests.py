@@ -1,4 +1,4 @@
-"""The request list of an experiment: the same for the same experiment, on every machine."""
+"""The request list of an experiment, identical on every machine."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,7 +22,7 @@ FIRST_PLAIN_ID = 3
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """One request: a prompt (int32 token ids), tokens to generate, and seconds to wait first."""
+    """One request: arrival in seconds, a prompt (int32 token ids), and tokens to generate."""
 
     request_id: str
     arrival_s: float
@@ -31,11 +31,11 @@ class Request:
 
 
 def build(experiment: Experiment) -> list[Request]:
-    """The requests in the order of their arrival, numbered from 0.
+    """The requests of an experiment in the order of their arrival, numbered from 0.
 
-    Token ids are drawn evenly from the plain ids of the vocabulary, for each request from a
-    stream of its own: a request's text depends on the seed and its number only. BadInput if a
-    file the workload is made of cannot be used.
+    Token ids are drawn uniformly from the vocabulary without its special ids. Each request has its
+    own random stream, so its prompt depends on the seed and its number only. BadInput if a file of
+    the workload cannot be used.
     """
     workload, seed = experiment.workload, experiment.seed
     lengths = workload.lengths(seed)
@@ -48,7 +48,7 @@ def build(experiment: Experiment) -> list[Request]:
 
 
 def check(experiment: Experiment) -> None:
-    """Raise BadInput now for what `build` would find wrong with lengths that are not settings."""
+    """Check, when planning, the lengths that come from files; raises the BadInput of `build`."""
     workload = experiment.workload
     if workload.files or not workload.length_keys:
         verify(workload)
@@ -57,14 +57,14 @@ def check(experiment: Experiment) -> None:
 
 @lru_cache(maxsize=1024)
 def _check_lengths(workload: Workload, max_model_len: int) -> None:
-    lengths = workload.lengths(seed=0)  # the seed orders those of a file; it adds and drops none
+    lengths = workload.lengths(seed=0)  # the seed only changes the order of a file's lengths
     _refuse_too_long(workload, lengths, max_model_len)
     _arrivals(workload, lengths, seed=0)
 
 
 def to_frame(requests: list[Request]) -> "pd.DataFrame":
     """The requests as rows of kvscope.tables.WORKLOAD."""
-    import pandas as pd  # a second to import, and planning needs none of it
+    import pandas as pd  # takes a second to import; planning does not need it
 
     return pd.DataFrame(
         {

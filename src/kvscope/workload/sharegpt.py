@@ -1,8 +1,8 @@
 """`sharegpt`: the lengths of real conversations.
 
-From the user's own copy of ShareGPT_V3_unfiltered_cleaned_split.json: the first two turns of each
-conversation are a prompt and its output; conversations are shuffled by the seed, and those that
-fit are kept. Only the lengths are used, never the text.
+They come from the user's copy of ShareGPT_V3_unfiltered_cleaned_split.json. The first two turns of
+each conversation are a prompt and its output. Conversations are shuffled by the seed, and those of
+at most `max_tokens` are kept. Only the lengths are used, never the text.
 """
 
 import random
@@ -36,9 +36,9 @@ Conversation = tuple[str, str]
 
 
 class ShareGPT(Workload):
-    """The lengths of conversations of at most max_tokens, in shuffled order.
+    """The lengths of conversations of at most `max_tokens`, in shuffled order.
 
-    The hashes are of the files' content (plan.sources); the planner fills them in.
+    The planner fills in the SHA-256 of the files' content (plan.sources).
     """
 
     files: ClassVar[dict[str, str]] = {"path": "sha256", "tokenizer": "tokenizer_sha256"}
@@ -56,23 +56,23 @@ class ShareGPT(Workload):
     max_tokens: Annotated[Tokens, Field(ge=5), Label("longest request (tokens)")]
 
     def lengths(self, seed: int) -> list[Lengths]:
-        """BadInput if a file is not the one that was planned with, is malformed, or too short."""
+        """The lengths; BadInput if a file changed since planning, is malformed, or too short."""
         sources.verify(self)
         return list(_select(self, seed))
 
     def expected(self) -> tuple[float, float, float]:
-        """Those of CONVERSATION, less what is left out: the file is not read."""
+        """The means of CONVERSATION, reduced for the limit `max_tokens`; the file is not read."""
         prompt, output = CONVERSATION
         shorter = min(1.0, self.max_tokens / 2 / (prompt + output))
         return prompt * shorter, output * shorter, self.max_tokens / 2
 
     def facts(self) -> dict[str, Any]:
-        """Also by which tokenizer text became lengths, or by the estimate."""
+        """The entry of run.json, with how lengths were counted: by tokenizer or estimated."""
         estimate = f"estimated, {CHARACTERS_PER_TOKEN} characters a token"
         return super().facts() | {"lengths": "tokenizer" if self.tokenizer else estimate}
 
     def check(self, experiment: Conditions) -> None:
-        """Refuse a tokenizer without its hash, too."""
+        """Also refuse a tokenizer without its SHA-256."""
         if (self.tokenizer is None) != (self.tokenizer_sha256 is None):
             raise impossible(
                 "workload.tokenizer and workload.tokenizer_sha256 must both be set, or neither",
@@ -152,9 +152,9 @@ def _counter(tokenizer: str | None, sha256: str | None) -> Counter:
 
 @contextmanager
 def _refused(refused: str) -> Iterator[None]:
-    """Whatever the tokenizer fails with, as BadInput.
+    """Convert the errors of the package tokenizers to BadInput.
 
-    The package raises bare Exception, and where its Rust code panics not even one.
+    It raises Exception itself, and a BaseException if its Rust code panics.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Independent random streams, so that changing one thing about a workload shifts no other."""
+"""Independent random streams, so that a change of one property of a workload shifts no other."""
 
 from enum import IntEnum
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 class Purpose(IntEnum):
-    """What a stream is for; a number, once given, stays."""
+    """The purpose of a random stream; the numbers must not change."""
 
     LENGTHS = 0
     TOKENS = 1

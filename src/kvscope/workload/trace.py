@@ -1,8 +1,8 @@
-"""`trace`: lengths, and arrival times, of requests that were served somewhere.
+"""`trace`: lengths and arrival times of recorded requests.
 
-Two formats; the file's suffix says which. `.jsonl`, as the Mooncake traces: one object a line
-with `timestamp` (milliseconds, optional), `input_length` and `output_length`; other keys are
-ignored. `.csv`: a header with `prompt_tokens`, `output_tokens` and, optionally, `arrival_s`.
+The file's suffix selects the format. `.jsonl`, as of the Mooncake traces: one object per line with
+`timestamp` (milliseconds, optional), `input_length` and `output_length`; other keys are ignored.
+`.csv`: a header with `prompt_tokens`, `output_tokens` and, optionally, `arrival_s`.
 """
 
 import csv
@@ -27,7 +27,7 @@ CSV_COLUMNS = ("prompt_tokens", "output_tokens", "arrival_s")
 
 @dataclass(frozen=True, slots=True)
 class TraceRequest:
-    """One request of a trace: tokens of its prompt and its output, and its time if it has one."""
+    """One request of a trace: prompt tokens, output tokens, and arrival time or None."""
 
     prompt: int
     output: int
@@ -35,9 +35,9 @@ class TraceRequest:
 
 
 class Trace(Workload):
-    """Lengths, and arrival times if wanted, from a recorded trace.
+    """Lengths and, with arrival=trace, arrival times from a recorded trace.
 
-    `sha256` is of the file's content; the planner fills it in.
+    The planner fills in the SHA-256 of the file's content (plan.sources).
     """
 
     files: ClassVar[dict[str, str]] = {"path": "sha256"}
@@ -52,14 +52,13 @@ class Trace(Workload):
     sha256: Sha256
 
     def lengths(self, seed: int) -> list[Lengths]:
-        """Those of the file's first num_requests requests (all if null), in its order."""
+        """The lengths of the file's first num_requests requests (all if null), in its order."""
         return [Lengths(one.prompt, one.output) for one in self.requests()]
 
     def requests(self) -> tuple[TraceRequest, ...]:
         """The first num_requests requests of the file (all if null), in its order.
 
-        BadInput if the file is not the one that was planned with, is malformed, or holds too few
-        or too many.
+        BadInput if the file changed since planning, is malformed, or has too few or too many.
         """
         sources.verify(self)
         found = _read(Path(self.path), self.sha256)
@@ -82,7 +81,7 @@ class Trace(Workload):
         return found[:wanted]
 
     def times(self) -> list[float]:
-        """In seconds since the first; BadInput if a request has none."""
+        """Arrival times in seconds since the first; BadInput if a request has none."""
         times = [one.arrival_s for one in self.requests()]
         given = [time for time in times if time is not None]
         if len(given) < len(times):
@@ -95,7 +94,7 @@ class Trace(Workload):
 
 @lru_cache(maxsize=8)
 def _read(path: Path, sha256: str) -> tuple[TraceRequest, ...]:
-    """Parse a file once for as long as its content stays; at most one more than MAX_REQUESTS."""
+    """Parse at most MAX_REQUESTS + 1 requests of a file; cached by the SHA-256 of its content."""
     rows = {".jsonl": _json_lines, ".csv": _csv_lines}.get(path.suffix)
     if rows is None:
         raise BadInput(f"workload.path is {str(path)!r} but must end in .jsonl or .csv")
@@ -153,7 +152,7 @@ def _count(value: Any, key: str, place: str) -> int:
 
 
 def _time(value: Any, key: str, place: str, per_second: int = 1) -> float | None:
-    """A time from 0 on, in so many parts of a second, from JSON or from text; None if absent."""
+    """A time of at least 0, in units of 1 / per_second, from JSON or text; None if absent."""
     if value is None:
         return None
     most = limits.LATEST_EPOCH_S * per_second

@@ -21,7 +21,7 @@ class Uniform(Workload):
     prompt_to_output_ratio: Annotated[Real, Field(gt=0), Label("prompt tokens per output token")]
 
     def lengths(self, seed: int) -> list[Lengths]:
-        """Drawn from a stream of their own."""
+        """The lengths, drawn from the stream Purpose.LENGTHS."""
         draw = stream(seed, Purpose.LENGTHS)
         totals = draw.integers(
             self.min_tokens, self.max_tokens, size=self.num_requests, endpoint=True
@@ -34,12 +34,12 @@ class Uniform(Workload):
         return (self.min_tokens + self.max_tokens) / 2
 
     def expected(self) -> tuple[float, float, float]:
-        """By the distribution: nothing is drawn."""
+        """The expected values of the distribution; nothing is drawn."""
         share, mean = 1 / (1 + self.prompt_to_output_ratio), self.mean_tokens
         return mean * (1 - share), max(1.0, mean * share), max(1.0, self.max_tokens * share)
 
     def check(self, experiment: Conditions) -> None:
-        """Refuse bounds in the wrong order, too."""
+        """Also refuse bounds in the wrong order."""
         if self.min_tokens > self.max_tokens:
             raise impossible(
                 f"workload.min_tokens ({self.min_tokens}) must not exceed workload.max_tokens "

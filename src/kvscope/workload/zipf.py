@@ -1,9 +1,9 @@
-"""`zipf`: short requests are likelier than long ones.
+"""`zipf`: short requests are more likely than long ones.
 
-The generator of Gray et al., "Quickly Generating Billion-Record Synthetic Databases" (SIGMOD
-1994), as the published study of KV caches under concurrency used it (its request_generator.py):
-with its seed 1234 and θ 0.6 this gives the very request lists in its logs. Two peculiarities are
-kept for that: sums run to n - 1 (so ζ(2) = 1), and numbers come from NumPy's legacy stream.
+The generator of Gray et al., "Quickly Generating Billion-Record Synthetic Databases" (SIGMOD 1994),
+as in the artifact of the published study of KV caches under concurrency (its request_generator.py).
+With its seed 1234 and θ = 0.6 it reproduces the request lists of its logs. Two peculiarities of the
+artifact are kept: sums run to n - 1 (so ζ(2) = 1), and numbers come from NumPy's legacy generator.
 """
 
 from typing import Annotated
@@ -22,16 +22,16 @@ class Zipf(Uniform):
     theta: Annotated[Real, Field(gt=0, lt=1), Label("Zipf exponent")]
 
     def lengths(self, seed: int) -> list[Lengths]:
-        """Drawn from the legacy stream."""
+        """The lengths, drawn from NumPy's legacy generator."""
         draws = np.random.RandomState(seed).random_sample(self.num_requests)
         ranks = zipf_ranks(draws, self.max_tokens - self.min_tokens + 1, self.theta)
         return [split_total(self.min_tokens + rank, self.prompt_to_output_ratio) for rank in ranks]
 
     @property
     def mean_tokens(self) -> float:
-        """The mean of ranks of a density x^-θ.
+        """The expected total length for a density x^-θ of ranks.
 
-        The generator's own mean is up to a third higher where θ is near 1.
+        The true mean of the generator is up to a third higher for θ near 1.
         """
         share = (1 - self.theta) / (2 - self.theta)
         return self.min_tokens + share * (self.max_tokens - self.min_tokens)
@@ -44,7 +44,7 @@ def zipf_ranks(draws: np.ndarray, items: int, theta: float) -> list[int]:
     η = (1 - (2/n)^(1 - θ)) / (1 - ζ(2)/ζ(n)).
     """
     if items < 3:
-        return [min(int(u * items), items - 1) for u in draws]  # η is 0/0: take them as even
+        return [min(int(u * items), items - 1) for u in draws]  # η would be 0/0: draw uniformly
     zeta_n = _zeta(items, theta)
     eta = (1 - (2 / items) ** (1 - theta)) / (1 - _zeta(2, theta) / zeta_n)
     ranks = []

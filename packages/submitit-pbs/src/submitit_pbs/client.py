@@ -4,8 +4,8 @@ Each call starts one command, however many jobs it is about, and keeps no state.
 of `JobStatus.id`: the sequence number without the server's name, `87`, `87[]` or `87[2]`.
 """
 
-import getpass
 import os
+import pwd
 import re
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
@@ -76,10 +76,15 @@ def submit(script: str | os.PathLike[str], options: Sequence[str] = ()) -> str:
         raise QueueFull(message, answer.returncode)
     if answer.returncode:
         raise SubmissionRefused(message, answer.returncode)
-    match = re.search(r"^(\d+(?:\[\])?)(?:\.|$)", answer.stdout, re.MULTILINE)
-    if not match:
-        raise PBSError(f"qsub printed no job id but {answer.stdout!r}", answer.returncode)
-    return match[1]
+    return job_id_in(answer.stdout)
+
+
+def job_id_in(text: str) -> str:
+    """The job id that qsub printed, without the server's name; PBSError if there is none."""
+    ids = _job_ids(text)
+    if len(ids) != 1:
+        raise PBSError(f"qsub printed no job id but {text!r}", 0)
+    return ids[0]
 
 
 def status(job_ids: Iterable[str]) -> dict[str, JobStatus]:
@@ -127,10 +132,14 @@ def signal(job_id: str, name: str) -> None:
 
 def find_by_name(name: str) -> list[str]:
     """The ids of this user's jobs of this name, finished ones included, the oldest first."""
-    answer = _run(["qselect", "-x", "-N", name, "-u", getpass.getuser()])
+    answer = _run(["qselect", "-x", "-N", name, "-u", pwd.getpwuid(os.getuid()).pw_name])
     _check(answer, _UNKNOWN_JOB)
-    ids = re.findall(r"^(\d+(?:\[\])?)(?:\.|$)", answer.stdout, re.MULTILINE)
-    return sorted(ids, key=lambda job_id: int(job_id.rstrip("[]")))
+    return sorted(_job_ids(answer.stdout), key=lambda job_id: int(job_id.rstrip("[]")))
+
+
+def _job_ids(text: str) -> list[str]:
+    """The jobs and arrays in lines of ids, `87.server`; notes between them are left out."""
+    return re.findall(r"^(\d+(?:\[\])?)(?:\.\S*)?\s*$", text, re.MULTILINE)
 
 
 # ------------------------------------------------------------------------ running a command

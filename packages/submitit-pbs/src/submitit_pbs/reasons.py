@@ -22,6 +22,7 @@ class Ending(StrEnum):
     HELD = "held"  # PBS gave up starting it: too many failed attempts
     NOT_STARTED = "not_started"  # PBS could not start it
     UNKNOWN = "unknown"  # finished, and PBS does not say how
+    VANISHED = "vanished"  # PBS does not know it
 
 
 # The infrastructure's doing: the same job may succeed when it is submitted again.
@@ -80,9 +81,9 @@ _LIMIT_EXCEEDED = {
 }
 
 NEVER_KNOWN = Reason(
-    Ending.UNKNOWN,
-    "accepted by qsub, and then unknown to PBS: look whether its queue takes such jobs",
+    Ending.VANISHED, "accepted by qsub, then unknown to PBS: its queue may not take such jobs"
 )
+FORGOTTEN = Reason(Ending.VANISHED, "no longer in PBS's history")
 
 
 def reason(status: JobStatus, output: str = "") -> Reason | None:

@@ -352,21 +352,23 @@ class Server:
         if not waiting:
             return
         waiting.sort(key=lambda job: -self.queues[job.queue].get("priority", 0))
+        running = [job for job in self.active.values() if job.state == "R"]
         free = self.free_nodes()
         for job in waiting:
             if "routes" in self.queues[job.queue]:
                 self._route(job)
-            if "routes" in self.queues[job.queue] or self._must_wait(job):
+            if "routes" in self.queues[job.queue] or self._must_wait(job, running):
                 continue
             if job.nodes <= len(free):
                 self.start(job, free[: job.nodes])
                 if job.state == "R":
                     free = free[job.nodes :]
+                    running.append(job)
             else:
                 if not job.attributes.get("comment", "").startswith("Not Running"):
                     words = "Not Running: Not enough free nodes available"
                     job.attributes["comment"] = words
-                self._preempt_for(job, len(free))
+                self._preempt_for(job, len(free), running)
 
     def _route(self, job):
         for name in self.queues[job.queue]["routes"]:
@@ -375,23 +377,18 @@ class Server:
                 self.save(job)
                 return
 
-    def _must_wait(self, job):
+    def _must_wait(self, job, running):
         limits = self.queues[job.queue].get("max_run", {})
-        running = [other for other in self.active.values() if other.state == "R"]
-        same = [other for other in running if other.queue == job.queue]
+        same = [other for other in running if other.queue == job.queue] if limits else []
         if any(self._of_same(same, job, kind) >= number for kind, number in limits.items()):
             job.attributes["comment"] = "Not Running: User has reached queue running job limit."
             return True
-        array = self.jobs[job.array] if job.array else None
-        siblings = sum(other.array == job.array for other in running) if array else 0
-        return bool(array and array.parallel and siblings >= array.parallel)
+        parallel = self.jobs[job.array].parallel if job.array else 0
+        return bool(parallel and sum(other.array == job.array for other in running) >= parallel)
 
-    def _preempt_for(self, job, free):
-        victims = [
-            other
-            for other in self.active.values()
-            if other.state == "R" and other.queue in self.queues[job.queue].get("preempts", ())
-        ]
+    def _preempt_for(self, job, free, running):
+        queues = self.queues[job.queue].get("preempts", ())
+        victims = [other for other in running if other.queue in queues]
         coming = free + sum(len(other.assigned) for other in victims if other.ending)
         for other in sorted(victims, key=lambda other: -other.started_at):
             if coming < job.nodes and other.ending is None:

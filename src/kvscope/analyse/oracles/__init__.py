@@ -1,6 +1,6 @@
-"""The oracles of a run's host tables: what must hold of every run, whatever the engine did.
+"""The oracles of a run's host tables: properties that hold of every correct run.
 
-`ORACLES` has them all. Each compares what was recorded in two ways, so that an error in the
-engine, in what observes it, or in a table contradicts something. Oracles of KV events are in
-`kvscope.collect.oracles`. docs/METRICS.md lists them all.
+`registry` lists them. Each compares two independent records of one fact, so that an error in the
+engine, in the recorder or in a table shows up as a contradiction. The oracles of KV events are in
+`kvscope.collect.oracles`; docs/METRICS.md lists both.
 """

@@ -1,7 +1,7 @@
-"""From the clock that kernels read to nanoseconds since the run's start, host monotonic clock.
+"""Conversion of kernel clock ticks to ns since the run's start on the host's monotonic clock.
 
-`docs/TRACE_SPEC.md` has the model. Ticks may be as large as 2^63, where a double resolves only
-hundreds of them: origins are subtracted as integers before anything is multiplied.
+`docs/TRACE_SPEC.md` describes the model. Ticks may reach 2^63, where a double resolves only
+hundreds of ticks, so origins are subtracted as integers before any multiplication.
 """
 
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class Clock:
 
     @classmethod
     def of_run(cls, facts: dict[str, Any], run_json: Path) -> "Clock":
-        """The clock of a traced run, from its run.json; BadInput if that has none."""
+        """The clock of a traced run. Raises BadInput if run.json lacks valid readings."""
         try:
             clock = facts["tracing"]["clock"]
             readings = {int(sample["ticks"]): int(sample["host_ns"]) for sample in clock["samples"]}
@@ -48,7 +48,7 @@ class Clock:
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
             raise BadInput(
                 f"{run_json}: tracing.clock does not hold ns_per_tick and samples of ticks, "
-                "host_ns and uncertainty_ns, so the times of KV events cannot be told"
+                "host_ns and uncertainty_ns, so the times of KV events are unknown"
             ) from None
         ticks, host_ns = (list(ends) for ends in zip(*sorted(readings.items()), strict=True))
         _check_readings(run_json, ticks, host_ns, uncertainty)
@@ -58,8 +58,8 @@ class Clock:
         if not (np.all((slopes > 0) & (slopes < np.inf)) and ns_per_tick > 0 <= resolution_ns):
             raise BadInput(
                 f"{run_json}: tracing.clock has {slopes.min():g} ns a tick between its samples, "
-                f"ns_per_tick {ns_per_tick:g} and resolution_ns {resolution_ns:g}, where time has "
-                "to go on"
+                f"ns_per_tick {ns_per_tick:g} and resolution_ns {resolution_ns:g}, where all "
+                "must be positive"
             )
         return cls(
             origin,
@@ -72,9 +72,9 @@ class Clock:
         )
 
     def ns(self, ticks: Int64s, since: int = 0) -> Int64s:
-        """Host ns of instants given in ticks since the instant `since`.
+        """Convert ticks since the instant `since` to host ns.
 
-        BadInput if one is further from the clock's readings than limits.FARTHEST_EVENT_NS.
+        Raises BadInput if one is further from the clock's readings than limits.FARTHEST_EVENT_NS.
         """
         if not len(ticks):
             return ticks
@@ -122,7 +122,7 @@ def _check_readings(run_json: Path, ticks: list[int], host_ns: list[int], uncert
             )
 
 
-def along_segments(values: Int64s, segment: Int64s, pairs: dict[str, Int64s]) -> Int64s:
+def timer_ns(values: Int64s, segment: Int64s, pairs: dict[str, Int64s]) -> Int64s:
     """A GPU's `clock64` readings as ns of its global timer, by each thread block's own line.
 
     An SM's clock and the timer are read together at a thread block's start and end; `pairs` has

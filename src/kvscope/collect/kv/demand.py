@@ -1,4 +1,4 @@
-"""What a batch demands: the accesses that follow from its requests' lengths alone.
+"""The accesses that a batch demands, derived from the lengths of its requests.
 
 A request's scheduled tokens are computed as queries, in tiles of up to `tile_tokens`; a tile that
 ends with the request's token number e reads every block that begins before e, K and V, for every
@@ -15,10 +15,10 @@ from kvscope.events import ATTENTION, V_READ
 
 
 class Demand:
-    """The reads that one flush demands, by *slot*: a slot is a (row, block position) in use.
+    """The reads that the batch of a flush demands, by *slot*: a (row, block position) in use.
 
-    Slots are numbered row after row, position after position; `first_slot[row]` is where a row's
-    begin, and `slots` how many there are.
+    Slots are numbered by row, then position; `first_slot[row]` is the first slot of a row, and
+    `slots` the number of slots.
     """
 
     def __init__(self, flush: Flush) -> None:
@@ -45,14 +45,14 @@ class Demand:
         return position
 
     def tiles_beyond(self, row: Int64s, token: Int64s) -> Int64s:
-        """Of each row, how many tiles end after `token` tokens of the request."""
+        """The number of tiles of each row that end after `token` tokens of the request."""
         done = np.maximum((token - self.context[row]) // self.tile, 0)
         beyond: Int64s = np.where(token < self.end[row], self.tiles[row] - done, 0)
         return beyond
 
     @cached_property
     def reads(self) -> Int64s:
-        """How often a slot is read for each head, K and V each: once by each tile that reaches."""
+        """Reads of each slot a head, for K and for V: one for each tile that reaches the slot."""
         return self.tiles_beyond(self.row, self.position * self.block_size)
 
     @cached_property
@@ -88,7 +88,7 @@ class Demand:
         return int(written[self.scheduled > 0].sum())
 
     def events(self, kernel: str) -> int:
-        """How many events the kernel is to record.
+        """The number of events that a kernel should record.
 
         A write is an event a block, or an event a token if that is how the kernel writes: its
         events then have one token each, and are as many as tokens scheduled only if none is

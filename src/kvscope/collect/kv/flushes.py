@@ -1,4 +1,4 @@
-"""Reading `kernel_events.jsonl.zst`: one flush, the events of one layer of one pass, at a time."""
+"""Reader of `kernel_events.jsonl.zst`: one flush a line, the events of one layer of one pass."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,8 +13,15 @@ import orjson
 
 from kvscope import limits
 from kvscope.arraytypes import Int64s
-from kvscope.collect.json_values import all_within, as_list, integers, one_of, whole, whole_numbers
-from kvscope.collect.kv.zstd_lines import lines
+from kvscope.collect.json_values import (
+    all_within,
+    require_choice,
+    require_integer,
+    require_integers,
+    require_list,
+    to_int64,
+)
+from kvscope.collect.kv.zstd_lines import read_lines
 from kvscope.errors import BadInput
 from kvscope.events import COLUMNS, FLUSH_VERSION, KERNELS, KINDS
 from kvscope.passes import PASS_PHASES, REQUEST_PHASES
@@ -47,8 +54,8 @@ class Kernel:
 
 
 @dataclass(frozen=True)
-class Segment:
-    """What was recorded by each worker of each kernel: arrays of one value a segment."""
+class Segments:
+    """The segments of a flush, one a worker of a kernel: arrays with one value a segment."""
 
     kernel: Int64s  # place in Flush.kernels
     worker: Int64s
@@ -83,7 +90,7 @@ class Flush:
     unreadable: int  # records that are no events, left out here
     origin_ticks: int
     kernels: list[Kernel]
-    segments: Segment
+    segments: Segments
     kind: Int64s
     row: Int64s
     kv_head: Int64s
@@ -99,7 +106,7 @@ class Flush:
 
     @cached_property
     def segment(self) -> Int64s:
-        """Of each event, the segment it lies in."""
+        """The segment of each event."""
         return np.repeat(np.arange(len(self.segments.events)), self.segments.events)
 
     @cached_property
@@ -109,12 +116,12 @@ class Flush:
 
     @cached_property
     def known_row(self) -> npt.NDArray[np.bool_]:
-        """Which events name a row that the batch has."""
+        """Which events name a row of the batch."""
         return (self.row >= 0) & (self.row < self.rows)
 
     @cached_property
-    def row_or_none(self) -> Int64s:
-        """Each event's row, or the place after the last where it names one that is not there."""
+    def row_or_last(self) -> Int64s:
+        """The row of each event, or the number of rows where the event names an unknown row."""
         return self.row if self.known_row.all() else np.where(self.known_row, self.row, self.rows)
 
     @property
@@ -124,22 +131,22 @@ class Flush:
 
     @property
     def where(self) -> str:
-        """The flush in words."""
+        """A phrase that identifies the flush: repeat, step, layer."""
         return f"repeat {self.repeat}, step {self.step}, layer {self.layer}"
 
     def traces(self, kernel: str) -> bool:
-        """Whether events of this kernel are due."""
+        """Whether the flush should have events of this kernel."""
         return self.kv_heads is not None or any(k.name == kernel for k in self.kernels)
 
 
 def read_flushes(path: Path) -> Iterator[Flush]:
-    """Each flush of a file, in its order; BadInput names the file, the line and what is wrong."""
-    for number, line in enumerate(ahead(lines(path)), start=1):
-        yield parse(line, path, number)
+    """Read the flushes of a file in order. Raises BadInput with file, line and fault."""
+    for number, line in enumerate(prefetch(read_lines(path)), start=1):
+        yield parse_flush(line, path, number)
 
 
-def ahead(items: Iterator[T]) -> Iterator[T]:
-    """The same items, the next one made by another thread while this one is used."""
+def prefetch(items: Iterator[T]) -> Iterator[T]:
+    """Yield the items while another thread already produces the next one."""
     with ThreadPoolExecutor(1) as thread:
         due = thread.submit(next, items, None)
         while (item := due.result()) is not None:
@@ -147,8 +154,8 @@ def ahead(items: Iterator[T]) -> Iterator[T]:
             yield item
 
 
-def parse(line: bytes, path: Path, number: int) -> Flush:
-    """One line as a flush; BadInput names file, line and what is wrong with it."""
+def parse_flush(line: bytes, path: Path, number: int) -> Flush:
+    """Parse one line. Raises BadInput with file, line number and fault."""
     try:
         return _flush(orjson.loads(line))
     except KeyError as key:
@@ -164,7 +171,9 @@ def _flush(found: dict[str, Any]) -> Flush:
         raise ValueError(
             f"its version is {short_repr(version)}, this kvscope reads {FLUSH_VERSION}"
         )
-    head: dict[str, Any] = {key: whole(found[key], key, within) for key, within in _HEAD.items()}
+    head: dict[str, Any] = {
+        key: require_integer(found[key], key, within) for key, within in _HEAD.items()
+    }
     kernels = _kernels(found["kernels"])
     batch = _batch(found, head["block_size"])
     segments = _segments(found["segments"], len(kernels))
@@ -175,8 +184,8 @@ def _flush(found: dict[str, Any]) -> Flush:
             raise ValueError(f"events.{name} has {len(column)} values, the segments hold {due}")
     segments, readable = _readable(segments, events)
     return Flush(
-        phase=one_of(PASS_PHASES, found["phase"], "phase"),
-        other_layers=whole(found.get("other_layers", 0), "other_layers", limits.COUNT),
+        phase=require_choice(PASS_PHASES, found["phase"], "phase"),
+        other_layers=require_integer(found.get("other_layers", 0), "other_layers", limits.COUNT),
         unreadable=due - len(readable["kind"]),
         kernels=kernels,
         segments=segments,
@@ -187,13 +196,15 @@ def _flush(found: dict[str, Any]) -> Flush:
 
 
 def _kernels(found: Any) -> list[Kernel]:
-    if len(as_list(found, "kernels")) > len(KERNELS):
+    if len(require_list(found, "kernels")) > len(KERNELS):
         raise ValueError(f"kernels has {len(found)}, {len(KERNELS)} at most are due")
     kernels = []
     for kernel in found:
-        name = one_of(KERNELS, kernel["kernel"], "kernel")
+        name = require_choice(KERNELS, kernel["kernel"], "kernel")
         start, end = (
-            None if kernel[key] is None else whole(kernel[key], f"{key} of {name}", limits.TICKS)
+            None
+            if kernel[key] is None
+            else require_integer(kernel[key], f"{key} of {name}", limits.TICKS)
             for key in ("start_ticks", "end_ticks")
         )
         kernels.append(Kernel(name, start, end))
@@ -202,18 +213,18 @@ def _kernels(found: Any) -> list[Kernel]:
 
 def _batch(found: dict[str, Any], block_size: int) -> dict[str, Any]:
     """What the scheduler gave the pass, in as many rows as it has requests."""
-    requests = as_list(found["requests"], "requests")
+    requests = require_list(found["requests"], "requests")
     for name in ("phases", "context_tokens", "scheduled_tokens", "block_table"):
-        if found[name] is not None and len(as_list(found[name], name)) != len(requests):
+        if found[name] is not None and len(require_list(found[name], name)) != len(requests):
             raise ValueError(f"{name} has {len(found[name])} rows, the batch {len(requests)}")
     for request, phase in zip(requests, found["phases"], strict=True):
         if not isinstance(request, str) or len(request) > limits.LONGEST_ID:
             raise ValueError(f"requests holds {short_repr(request)}, where an id is due")
-        one_of(REQUEST_PHASES, phase, "a request's phase")
+        require_choice(REQUEST_PHASES, phase, "a request's phase")
     if len({*requests}) < len(requests):
         raise ValueError("requests has one twice")
     context, scheduled = (
-        whole_numbers(found[name], name, limits.COUNT)
+        require_integers(found[name], name, limits.COUNT)
         for name in ("context_tokens", "scheduled_tokens")
     )
     heads = _heads(found["kv_heads"])
@@ -231,15 +242,15 @@ def _batch(found: dict[str, Any], block_size: int) -> dict[str, Any]:
 def _heads(found: Any) -> list[int] | None:
     if found is None:
         return None
-    heads: list[int] = whole_numbers(found, "kv_heads", (0, limits.MOST_HEADS - 1)).tolist()
+    heads: list[int] = require_integers(found, "kv_heads", (0, limits.MOST_HEADS - 1)).tolist()
     if len({*heads}) < len(heads):
         raise ValueError("kv_heads has one twice")
     return heads
 
 
 def _table(found: list[Any] | None) -> list[list[int]] | None:
-    blocks = [block for row in found or [] for block in as_list(row, "block_table")]
-    whole_numbers(blocks, "block_table", limits.COUNT)
+    blocks = [block for row in found or [] for block in require_list(row, "block_table")]
+    require_integers(blocks, "block_table", limits.COUNT)
     return found
 
 
@@ -249,12 +260,12 @@ def _check_size(context: Int64s, scheduled: Int64s, block_size: int, heads: int)
     tokens = int(scheduled.sum())
     if max(reads, tokens) > limits.MOST_CELLS:
         raise ValueError(
-            f"its batch owes {reads:,} reads at least and schedules {tokens:,} tokens, "
+            f"its batch demands at least {reads:,} reads and schedules {tokens:,} tokens, "
             f"{limits.MOST_CELLS:,} of either at most are read"
         )
 
 
-def _segments(found: dict[str, Any], kernels: int) -> Segment:
+def _segments(found: dict[str, Any], kernels: int) -> Segments:
     due = dict.fromkeys(("kernel", "worker", "events"), limits.COUNT)
     if found["dropped"] is not None:
         due["dropped"] = limits.COUNT
@@ -263,7 +274,7 @@ def _segments(found: dict[str, Any], kernels: int) -> Segment:
     if "start_clock" in found:
         due |= dict.fromkeys(_TIMER_PAIRS, limits.TICKS)
     columns: dict[str, Any] = {
-        name: whole_numbers(found[name], f"segments.{name}", due[name]) for name in due
+        name: require_integers(found[name], f"segments.{name}", due[name]) for name in due
     }
     count = len(columns["events"])
     for name, column in columns.items():
@@ -273,19 +284,19 @@ def _segments(found: dict[str, Any], kernels: int) -> Segment:
         raise ValueError(f"segments.kernel names a kernel beyond the {kernels} given")
     timers = {name: columns[name] for name in _TIMER_PAIRS} if "start_clock" in found else None
     needed = {name: columns[name] for name in ("kernel", "worker", "events")}
-    return Segment(**needed, dropped=columns.get("dropped"), sm=columns.get("sm"), timers=timers)
+    return Segments(**needed, dropped=columns.get("dropped"), sm=columns.get("sm"), timers=timers)
 
 
 def _events(found: dict[str, Any]) -> dict[str, Any]:
     columns = {
-        name: integers(found[name], f"events.{name}", name in _MOSTLY_SMALL) for name in COLUMNS
+        name: to_int64(found[name], f"events.{name}", name in _MOSTLY_SMALL) for name in COLUMNS
     }
     if len(columns["kind"]) and columns["duration_ticks"].min() < 0:
         raise ValueError("events.duration_ticks has negative values")
     return columns
 
 
-def _readable(segments: Segment, events: dict[str, Any]) -> tuple[Segment, dict[str, Any]]:
+def _readable(segments: Segments, events: dict[str, Any]) -> tuple[Segments, dict[str, Any]]:
     """Without the records that no event has: whatever was in memory where none was written."""
     wild = [name for name, within in _RECORD.items() if not all_within(events[name], within)]
     if not wild:

@@ -1,4 +1,4 @@
-"""Our own kernels as the profiler saw them, held against what the kernels themselves stamped."""
+"""The profiler's records of kvscope's kernels, compared with the kernels' own time stamps."""
 
 from dataclasses import dataclass
 from pathlib import Path

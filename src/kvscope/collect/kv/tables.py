@@ -1,6 +1,6 @@
-"""KV events of a run, streamed from its raw file into tables, and judged on the way.
+"""Convert the raw KV events of a run to tables, and judge them in the same pass.
 
-A flush goes through as a whole; what is held at any time is about two batches of rows.
+Flushes are streamed; memory holds about two batches of rows.
 """
 
 from collections.abc import Iterator
@@ -13,9 +13,9 @@ import pandas as pd
 import pyarrow as pa
 
 from kvscope.arraytypes import Int64s
-from kvscope.collect.kv.clock import Clock, along_segments
+from kvscope.collect.kv.clock import Clock, timer_ns
 from kvscope.collect.kv.demand import Demand
-from kvscope.collect.kv.flushes import Flush, ahead, read_flushes
+from kvscope.collect.kv.flushes import Flush, prefetch, read_flushes
 from kvscope.collect.kv.launches import Launches
 from kvscope.collect.oracles.judge import Judge
 from kvscope.collect.table_writer import write_batches
@@ -23,7 +23,7 @@ from kvscope.events import ALL_HEADS, KINDS
 from kvscope.passes import REQUEST_PHASES
 from kvscope.tables import KV_EVENTS, KV_KERNELS, write
 
-RISING = ("start_ns", "end_ns")
+DELTA_ENCODED = ("start_ns", "end_ns")
 BATCH_ROWS = 1 << 20
 _FLUSH_COLUMNS = ("repeat", "step", "layer")
 # Narrow while they wait for their batch to fill.
@@ -33,14 +33,14 @@ _EVENT_COLUMNS = ("kv_head", "block", "block_position", "offset_tokens", "tokens
 def write_kv_tables(
     events: Path, out_dir: Path, judge: Judge, launches: Launches | None = None, total: int = 0
 ) -> dict[str, Any]:
-    """Write kv_events and kv_kernels of a raw file; give what collect.json says of them.
+    """Write kv_events and kv_kernels of a raw file; return their account for collect.json.
 
-    `launches` are the profiler's records of the same kernels. `total` is the number of events to
-    expect, for the progress bar. BadInput if the file is damaged.
+    `launches` are the profiler's records of the same kernels. `total` is the expected number of
+    events, for the progress bar. Raises BadInput if the file is damaged.
     """
     kernels = KernelRows(judge.clock)
-    batches = ahead(_batches(events, judge, kernels))
-    rows = write_batches(KV_EVENTS, out_dir, batches, total, RISING)
+    batches = prefetch(_batches(events, judge, kernels))
+    rows = write_batches(KV_EVENTS, out_dir, batches, total, DELTA_ENCODED)
     frame = kernels.frame()
     meaning = "the farthest that an event lies outside of its kernel, in ns"
     if launches is not None:
@@ -55,7 +55,7 @@ def write_kv_tables(
         "rows": rows,
         "residual_ns": None if pd.isna(residual) else int(residual),
         "residual_meaning": meaning,
-        "oracles": judge.verdict(),
+        "oracles": judge.account(),
     }
 
 
@@ -63,7 +63,7 @@ def _batches(events: Path, judge: Judge, kernels: "KernelRows") -> Iterator[dict
     """The rows of kv_events, many flushes at a time."""
     batch = EventRows()
     for flush in read_flushes(events):
-        judge.look(flush)
+        judge.add(flush)
         start_ns, end_ns = times_ns(flush, judge.clock)
         kernels.add(flush, start_ns, end_ns)
         batch.add(flush, start_ns, end_ns)
@@ -75,10 +75,10 @@ def _batches(events: Path, judge: Judge, kernels: "KernelRows") -> Iterator[dict
 
 
 def times_ns(flush: Flush, clock: Clock) -> tuple[Int64s, Int64s]:
-    """Each event's start and end in ns since the run's start."""
+    """Start and end of each event in ns since the run's start."""
     starts, ends = flush.start_ticks, flush.end_ticks
     if (timers := flush.segments.timers) is not None:
-        starts, ends = (along_segments(t, flush.segment, timers) for t in (starts, ends))
+        starts, ends = (timer_ns(t, flush.segment, timers) for t in (starts, ends))
     return clock.ns(starts, flush.origin_ticks), clock.ns(ends, flush.origin_ticks)
 
 
@@ -92,14 +92,14 @@ class EventRows:
     requests: dict[str, int] = field(default_factory=dict)  # ids in the order they were met
 
     def add(self, flush: Flush, start_ns: Int64s, end_ns: Int64s) -> None:
-        """Take in a flush's events."""
+        """Add the events of a flush and their times in ns."""
         ids = [self.requests.setdefault(r, len(self.requests)) for r in flush.requests]
         phases = [REQUEST_PHASES.index(phase) for phase in flush.phases]
         segments, segment = flush.segments, flush.segment
         sm = np.full(len(segments.worker), -1) if segments.sm is None else segments.sm
         found = {
-            "request_id": np.array([*ids, -1], np.int32)[flush.row_or_none],
-            "phase": np.array([*phases, -1], np.int8)[flush.row_or_none],
+            "request_id": np.array([*ids, -1], np.int32)[flush.row_or_last],
+            "phase": np.array([*phases, -1], np.int8)[flush.row_or_last],
             "kind": flush.kind.astype(np.int8),
             **{name: getattr(flush, name).astype(np.int32) for name in _EVENT_COLUMNS},
             "start_ns": start_ns,
@@ -148,7 +148,7 @@ class KernelRows:
         self.rows: list[tuple[Any, ...]] = []
 
     def add(self, flush: Flush, start_ns: Int64s, end_ns: Int64s) -> None:
-        """Take in a flush's kernels, whose events have these times."""
+        """Add the kernels of a flush, whose events have these times in ns."""
         demand = Demand(flush)
         for place, kernel in enumerate(flush.kernels):
             own = flush.segments.kernel == place

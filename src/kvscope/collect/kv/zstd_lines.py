@@ -1,4 +1,4 @@
-"""The lines of a Zstandard file, read in little memory whatever the file expands to."""
+"""Reader of the lines of a Zstandard file with bounded memory."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +13,11 @@ from kvscope.reading import open_file
 _CHUNK_BYTES = 1 << 12
 
 
-def lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file, without the newline.
+def read_lines(path: Path) -> Iterator[bytes]:
+    """Read the lines of a file, without the newline.
 
-    BadInput if the file was cut, has a line of more than limits.LONGEST_FLUSH_BYTES, or expands
-    more than limits.MOST_EXPANSION times.
+    Raises BadInput if the file is truncated, a line is longer than limits.LONGEST_FLUSH_BYTES, or
+    the text is more than limits.MOST_EXPANSION times the file's size.
     """
     pieces: list[bytes] = []
     length, number = 0, 1

@@ -1,4 +1,4 @@
-"""What a stack of ranges says: its path, and the repeat, step and layer it belongs to."""
+"""Attribution of stacks of NVTX ranges: their path, repeat, step and layer."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from kvscope.collect.nsys.nullable import NULL, to_numpy
 
 SEPARATOR = "/"
 MORE = "…"
-"""In a path: names that are left out."""
+"""Stands in a path for names that are left out."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Names:
         encoded = strings.cast(pa.string()).fill_null("").dictionary_encode()
         return cls(to_numpy(encoded.indices), encoded.dictionary)
 
-    def are(self, wanted: str) -> Bools:
+    def equal(self, wanted: str) -> Bools:
         """Which of the strings equal `wanted`."""
         equal: Bools = pc.equal(self.values, wanted).to_numpy(zero_copy_only=False)
         return equal[self.code] if len(equal) else np.zeros(len(self.code), np.bool_)
@@ -40,7 +40,7 @@ class Names:
 
 @dataclass(frozen=True)
 class RangeNumbers:
-    """What kvscope's own ranges say of each range; NULL where it is no such range."""
+    """Repeat, step and layer numbers of kvscope's own ranges; NULL for other ranges."""
 
     repeat: Int64s
     step: Int64s
@@ -52,17 +52,17 @@ class RangeNumbers:
         """Read the numbers from the names and payloads of ranges that are kvscope's `own`."""
 
         def number(wanted: str) -> Int64s:
-            return np.where(own & name.are(wanted), payload, NULL)
+            return np.where(own & name.equal(wanted), payload, NULL)
 
         return cls(
             repeat=number(ranges.REPEAT),
             step=number(ranges.FORWARD_PASS),
             layer=number(ranges.LAYER),
-            warm_up=own & name.are(ranges.WARM_UP),
+            warm_up=own & name.equal(ranges.WARM_UP),
         )
 
 
-class Tree:
+class RangeTree:
     """Nodes that each stand for a range on top of the node's parent (-1 for none).
 
     `depth`; `path_code` and `paths` (names from the outermost to this one); `repeat`, `step` and

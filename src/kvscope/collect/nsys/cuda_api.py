@@ -60,7 +60,7 @@ class ApiCalls:
         for name in ("key", "start", "end", "thread"):
             setattr(self, name, getattr(self, name)[order])
 
-    def launching(self, process: Int64s, correlation: Int64s) -> Int64s:
+    def find_launches(self, process: Int64s, correlation: Int64s) -> Int64s:
         """The place of the call that launched each piece of GPU work, or -1 for none recorded."""
         wanted = self._keys(process, correlation, register=False)
         if not self.total:

@@ -45,8 +45,8 @@ class Query:
     """
 
     table: str
-    whole: tuple[str, ...]
-    fractions: tuple[str, ...] = ()
+    integers: tuple[str, ...]
+    reals: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
     computed: Mapping[str, tuple[str, pa.DataType]] = field(default_factory=dict)
     where: str = "1"
@@ -98,14 +98,14 @@ class NsysExport:
         """BadInput if SQLite finds a table damaged that is read; a warning if it is another."""
         self.rows("PRAGMA trusted_schema = OFF")
         self.rows("PRAGMA ignore_check_constraints = ON")
-        if self._damage() is None:
+        if self._find_damage() is None:
             return
         for table in sorted(self.tables & {*schema.READ}):
-            if (damage := self._damage(f"'{table}'")) is not None:
+            if (damage := self._find_damage(f"'{table}'")) is not None:
                 raise BadInput(f"{self.path}: table {table} is damaged ({damage})")
         self.warnings.append("The export is damaged in tables that kvscope does not read.")
 
-    def _damage(self, of: str = "1") -> str | None:
+    def _find_damage(self, of: str = "1") -> str | None:
         """The first thing that SQLite finds wrong with the pages of a table, or of all."""
         try:
             found = str(self._small.execute(f"PRAGMA quick_check({of})").fetchone()[0])
@@ -120,13 +120,13 @@ class NsysExport:
         try:
             return self._small.execute(sql).fetchall()
         except sqlite3.DatabaseError as error:
-            raise self._damaged(error) from None
+            raise self._damage_error(error) from None
 
     def columns(self, table: str) -> set[str]:
         """Names of a table's columns; none if the export does not have the table."""
         return {row[1] for row in self.rows(f'PRAGMA table_info("{table}")')}
 
-    def known(self, table: str, columns: Collection[str]) -> str:
+    def select_list(self, table: str, columns: Collection[str]) -> str:
         """SQL that selects the columns of a table, with NULL for one that this version lacks."""
         present = self.columns(table)
         return ", ".join(f'"{c}"' if c in present else f'NULL AS "{c}"' for c in columns)
@@ -172,7 +172,7 @@ class NsysExport:
         time: int | None = rows[0][0] if rows else None
         least, most = limits.TIMES_NS
         if time is not None and not least <= time <= most:
-            raise self._strange(table, column, str(time), limits.TIMES_NS)
+            raise self._bad_value(table, column, str(time), limits.TIMES_NS)
         return time
 
     # --- large tables, streamed as Arrow
@@ -189,53 +189,53 @@ class NsysExport:
             batch_rows = adbc_driver_sqlite.StatementOptions.BATCH_ROWS.value
             cursor.adbc_statement.set_options(**{batch_rows: str(BATCH_ROWS)})
             # Only reading is guarded: what the consumer raises (a full disk) is its own.
-            self._guarded(query, lambda: cursor.execute(self._sql(query)))
-            reader = self._guarded(query, cursor.fetch_record_batch)
-            while (batch := self._guarded(query, lambda: next(reader, None))) is not None:
-                yield self._checked(query, batch)
+            self._read_guarded(query, lambda: cursor.execute(self._sql(query)))
+            reader = self._read_guarded(query, cursor.fetch_record_batch)
+            while (batch := self._read_guarded(query, lambda: next(reader, None))) is not None:
+                yield self._check_batch(query, batch)
 
     def _sql(self, query: Query) -> str:
         """BadInput if the table has no start or end, without which no row means anything."""
         missing = {"start", "end"} - self.columns(query.table)
-        if "start" in query.whole and missing:
+        if "start" in query.integers and missing:
             raise BadInput(f"{self.path}: table {query.table} has no column '{min(missing)}'")
-        known = self.known(query.table, (*query.whole, *query.fractions, *query.others))
-        selected = {name: f'"{name}"' for name in query.whole}
+        known = self.select_list(query.table, (*query.integers, *query.reals, *query.others))
+        selected = {name: f'"{name}"' for name in query.integers}
         selected |= {name: sql for name, (sql, _) in query.computed.items()}
         return f"""
             SELECT {", ".join(f'{sql} AS "{name}"' for name, sql in selected.items())}
             FROM (SELECT rowid AS row, {known} FROM {query.table} NOT INDEXED)
             WHERE {query.where} ORDER BY {query.order}"""
 
-    def _guarded(self, query: Query, read: Callable[[], _T]) -> _T:
+    def _read_guarded(self, query: Query, read: Callable[[], _T]) -> _T:
         try:
             return read()
         except (adbc_driver_manager.Error, pa.ArrowException, OSError) as error:
             self._check_all_types(query)
-            raise self._damaged(error) from None
+            raise self._damage_error(error) from None
 
-    def _checked(self, query: Query, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _check_batch(self, query: Query, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The batch, if every column is of the type and the range that is due."""
         columns = []
         for name, column in zip(batch.schema.names, batch.columns, strict=True):
             _, due = query.computed.get(name, (None, pa.int64()))
             if column.type != due and batch.num_rows:
                 self._check_all_types(query)
-                raise self._strange(query.table, name, f"{column.type}s", None)
+                raise self._bad_value(query.table, name, f"{column.type}s", None)
             within = schema.BOUNDS.get(name)
             if within is not None and len(column):
                 ends = pc.min_max(column)
                 for end in (ends["min"].as_py(), ends["max"].as_py()):
                     if end is not None and not within[0] <= end <= within[1]:
-                        raise self._strange(query.table, name, str(end), within)
+                        raise self._bad_value(query.table, name, str(end), within)
             if name in ("start", "end") and column.null_count:
-                raise self._strange(query.table, name, "no value", within)
+                raise self._bad_value(query.table, name, "no value", within)
             columns.append(as_utf8(column) if due == pa.string() and batch.num_rows else column)
         return pa.record_batch(columns, names=batch.schema.names)
 
     def _check_all_types(self, query: Query) -> None:
-        self._check_types(query.table, query.whole)
-        self._check_types(query.table, query.fractions, "'real', ")
+        self._check_types(query.table, query.integers)
+        self._check_types(query.table, query.reals, "'real', ")
 
     def _check_types(self, table: str, columns: Collection[str], others: str = "") -> None:
         """BadInput names the first value in one of the columns that is no number."""
@@ -244,9 +244,9 @@ class NsysExport:
                 strange = f"typeof(\"{column}\") NOT IN ({others}'integer', 'null')"
                 kind = f'SELECT typeof("{column}") FROM {table} NOT INDEXED WHERE {strange} LIMIT 1'
                 for (found,) in self.rows(kind):
-                    raise self._strange(table, column, f"a value of type {found}", None)
+                    raise self._bad_value(table, column, f"a value of type {found}", None)
 
-    def _strange(
+    def _bad_value(
         self, table: str, column: str, found: str, within: tuple[int, int] | None
     ) -> BadInput:
         due = f" from {within[0]} to {within[1]}" if within else ""
@@ -260,7 +260,7 @@ class NsysExport:
             return Strings(np.empty(0, np.int64), pa.array([], pa.string()))
         query = Query(
             schema.STRINGS,
-            whole=("id",),
+            integers=("id",),
             others=("value",),
             computed={"text": (cut("value"), pa.string()), "cut": (self._cut_name, pa.int64())},
             where="id IS NOT NULL",
@@ -292,7 +292,7 @@ class NsysExport:
             most = f"{limits.MOST_NAMES_BYTES:,} bytes"
             raise BadInput(f"{self.path}: its names take more than {most} (StringIds, NVTX_EVENTS)")
 
-    def _damaged(self, error: Exception) -> BadInput:
+    def _damage_error(self, error: Exception) -> BadInput:
         return BadInput(f"{self.path}: damaged, or cannot be read to its end ({one_line(error)})")
 
 

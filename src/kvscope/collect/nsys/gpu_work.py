@@ -62,10 +62,10 @@ class GpuWork:
     def _row_columns(self, table: str, rows: pa.RecordBatch) -> dict[str, Any]:
         """Where and when the work ran, and what launched it."""
         process = to_numpy(rows["globalPid"])
-        call = self._calls.launching(process, to_numpy(rows["correlationId"]))
+        call = self._calls.find_launches(process, to_numpy(rows["correlationId"]))
         thread = take(self._calls.thread, call)
         start, end = take(self._calls.start, call), take(self._calls.end, call)
-        around = self._nvtx.around(thread, start, end)
+        around = self._nvtx.attribute(thread, start, end)
         self.without_api[table] += int(np.count_nonzero(call < 0))
         self.without_range[table] += around["nvtx_id"].null_count
         return {

@@ -1,4 +1,4 @@
-"""What is missing in an export: lost events, hidden kernels, domains that recorded nothing."""
+"""Warnings about an incomplete export: lost events, CUDA graphs, domains without ranges."""
 
 import re
 
@@ -13,14 +13,14 @@ _LOSS = re.compile(r"\b(lost|losing|dropped|discarded|incomplete|not all)\b", re
 
 
 def warnings(export: NsysExport) -> list[str]:
-    """Each reason to doubt that the export holds all that happened, as one sentence."""
+    """The reasons why the export may be incomplete, one sentence each."""
     return [
         *_version(export),
-        *_hidden_kernels(export),
+        *_graph_launches(export),
         *_silent_nvtx(export),
         *_diagnostics(export),
         *export.warnings,
-        *_left_out(export),
+        *_truncated_texts(export),
     ]
 
 
@@ -44,7 +44,7 @@ def _version(export: NsysExport) -> list[str]:
     return []
 
 
-def _hidden_kernels(export: NsysExport) -> list[str]:
+def _graph_launches(export: NsysExport) -> list[str]:
     if not (graphs := export.count(schema.GRAPHS)):
         return []
     return [
@@ -81,7 +81,7 @@ def _diagnostics(export: NsysExport) -> list[str]:
     return said
 
 
-def _left_out(export: NsysExport) -> list[str]:
+def _truncated_texts(export: NsysExport) -> list[str]:
     if not export.texts_cut:
         return []
     return [

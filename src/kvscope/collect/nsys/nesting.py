@@ -34,8 +34,8 @@ class Nesting:
     interval of its thread if it starts no later and ends no earlier; the *innermost* one that
     does so starts last and, of those, ends first.
 
-    A stack is followed limits.DEEPEST_STACK ranges deep; further ones contain nothing, and `buried`
-    is how many they are. ValueError if ranges cross more often than limits.MOST_CROSSINGS says.
+    A stack holds at most limits.DEEPEST_STACK ranges; `too_deep` counts those beyond, which
+    contain nothing. Raises ValueError if ranges cross more than limits.MOST_CROSSINGS times.
     """
 
     def __init__(self, thread: Int64s, start: Int64s, end: Int64s) -> None:
@@ -45,7 +45,7 @@ class Nesting:
         self._threads = {
             t: replay.thread(lasting[places], start, end) for t, places in by_value(thread[lasting])
         }
-        self.buried = len(replay.buried)
+        self.too_deep = len(replay.too_deep)
         # The last element of each array is found by index NONE: the bottom of every stack.
         self._start = np.append(start, NULL)
         self._end = np.append(end, np.iinfo(np.int64).max)
@@ -99,7 +99,7 @@ class Nesting:
         first_frame = np.full(len(start), NONE, np.int64)
         first_frame[self.frame_range[::-1]] = np.arange(len(self.frame_range))[::-1]
         beneath = self._climb(self._parent[first_frame], end)
-        bare = np.flatnonzero(first_frame == NONE)  # of no length, or buried
+        bare = np.flatnonzero(first_frame == NONE)  # of no length, or too deep
         beneath[bare] = self.innermost(thread[bare], start[bare], end[bare])
         return self._range[beneath]
 
@@ -111,7 +111,7 @@ class _Replay:
         self.ranges: list[int] = []
         self.parents: list[int] = []
         self.depths: list[int] = [0]  # of no frame, then of each: ranges on the stack
-        self.buried: set[int] = set()  # ranges that were pushed on a full stack
+        self.too_deep: set[int] = set()  # ranges that were pushed on a full stack
         self.crossings = 0
 
     def thread(self, ranges: Int64s, start: Int64s, end: Int64s) -> _Thread:
@@ -129,7 +129,7 @@ class _Replay:
     def _push(self, range_: int, top: int) -> int:
         depth = self.depths[top + 1]
         if depth == limits.DEEPEST_STACK:
-            self.buried.add(range_)
+            self.too_deep.add(range_)
             return top
         self.ranges.append(range_)
         self.parents.append(top)
@@ -137,7 +137,7 @@ class _Replay:
         return len(self.ranges) - 1
 
     def _pop(self, range_: int, top: int) -> int:
-        if range_ in self.buried:
+        if range_ in self.too_deep:
             return top
         crossing = []
         while self.ranges[top] != range_:

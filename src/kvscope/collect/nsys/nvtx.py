@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from kvscope import limits
 from kvscope.arraytypes import Bools, Int64s
-from kvscope.collect.nsys.attribution import MORE, Names, RangeNumbers, Tree
+from kvscope.collect.nsys.attribution import MORE, Names, RangeNumbers, RangeTree
 from kvscope.collect.nsys.export import BATCH_ROWS, NsysExport, Query
 from kvscope.collect.nsys.nesting import NONE, Nesting
 from kvscope.collect.nsys.nullable import NULL, take, to_arrow, to_numpy
@@ -61,21 +61,21 @@ class NvtxRanges:
         self._frame_range = nested[self._nesting.frame_range]
         self._parent = np.full(len(self), NONE, np.int64)
         self._parent[nested] = np.append(nested, NONE)[self._nesting.range_parent]
-        own = self.push_pop & self.domain.are(DOMAIN)
+        own = self.push_pop & self.domain.equal(DOMAIN)
         numbers = RangeNumbers.of(self.name, own, _numbers(self.payload))
         everything = np.arange(len(self))
-        self._ranges = Tree(self._parent, everything, self.name, numbers)
-        self._frames = Tree(self._nesting.frame_parent, self._frame_range, self.name, numbers)
+        self._ranges = RangeTree(self._parent, everything, self.name, numbers)
+        self._frames = RangeTree(self._nesting.frame_parent, self._frame_range, self.name, numbers)
 
     @property
     def warnings(self) -> list[str]:
         """What of the ranges is left out, as sentences."""
-        buried, cut = self._nesting.buried, int(self._ranges.cut.sum())
+        too_deep, cut = self._nesting.too_deep, int(self._ranges.cut.sum())
         found = []
-        if buried:
+        if too_deep:
             found.append(
-                f"{buried:,} NVTX ranges are nested more than {limits.DEEPEST_STACK:,} deep; what "
-                "lies in them counts as lying in the last one of these."
+                f"{too_deep:,} NVTX ranges are nested more than {limits.DEEPEST_STACK:,} deep; "
+                "work in them is attributed to the last range above that depth."
             )
         if cut:
             found.append(
@@ -84,7 +84,7 @@ class NvtxRanges:
             )
         return found
 
-    def around(self, thread: Int64s, start: Int64s, end: Int64s) -> dict[str, pa.Array]:
+    def attribute(self, thread: Int64s, start: Int64s, end: Int64s) -> dict[str, pa.Array]:
         """What surrounds each interval on its thread: the innermost range, the path, its pass.
 
         Gives the columns nvtx_id, nvtx_path, repeat, step and layer; null where no range does.
@@ -227,7 +227,7 @@ def domain_names(export: NsysExport) -> dict[tuple[int, int], str]:
     """Names of the domains by (process, domain id); a process is a globalTid without its tid."""
     if RANGES not in export.tables:
         return {}
-    columns = export.known(RANGES, ("globalTid", "domainId", "text", "textId", "eventType"))
+    columns = export.select_list(RANGES, ("globalTid", "domainId", "text", "textId", "eventType"))
     rows = export.rows(
         f"""SELECT globalTid >> 24, domainId, text IS NOT NULL, {cut("text")}, textId
             FROM (SELECT {columns} FROM {RANGES} NOT INDEXED)

@@ -1,1 +1,1 @@
-"""The oracles of KV events: what must hold of every traced run."""
+"""The oracles of KV events: properties that hold of every traced run."""

@@ -1,6 +1,6 @@
-"""Which blocks each request held when it was last seen: requests keep their blocks.
+"""The blocks that each request held in its last pass, to check that requests keep their blocks.
 
-Takes four bytes for each block that a request of the repeat at hand has been seen with.
+Memory: four bytes for each block of each request of the current repeat.
 """
 
 import numpy as np
@@ -17,18 +17,18 @@ class BlockTables:
 
     def __init__(self, preempted: Preempted) -> None:
         self.preempted = preempted
-        self._place = (-1, -1)  # repeat and step of the pass at hand
+        self._place = (-1, -1)  # repeat and step of the current pass
         self._of_pass: dict[str, list[int]] = {}
-        self._before: dict[str, tuple[int, Blocks]] = {}  # the step last seen in, and its blocks
+        self._before: dict[str, tuple[int, Blocks]] = {}  # step of the last pass, and blocks in it
 
-    def moved(self, flush: Flush) -> list[str] | None:
-        """Take in a flush; which of its requests hold other blocks than they did, in words.
+    def find_moves(self, flush: Flush) -> list[str] | None:
+        """Add a flush; return a description of each request whose blocks changed.
 
-        None if the flush has no block table.
+        None if the flush has no block table. Flushes must come in the order of passes.
         """
         if flush.block_table is None:
             return None
-        self._turn_to(flush.repeat, flush.step)
+        self._begin_pass(flush.repeat, flush.step)
         words = []
         for request, blocks in zip(flush.requests, flush.block_table, strict=True):
             if request in self._of_pass:
@@ -37,13 +37,13 @@ class BlockTables:
                 continue
             self._of_pass[request] = blocks
             step, held = self._before.get(request, (flush.step, None))
-            if held is None or self._lost(request, *sorted((step, flush.step))):
+            if held is None or self._was_preempted(request, *sorted((step, flush.step))):
                 continue
             if not np.array_equal(np.array(blocks[: len(held)], np.int32), held):
                 words.append(f"request {request} has other blocks than in step {step}")
         return words
 
-    def _turn_to(self, repeat: int, step: int) -> None:
+    def _begin_pass(self, repeat: int, step: int) -> None:
         if (repeat, step) == self._place:
             return
         if repeat == self._place[0]:
@@ -53,7 +53,7 @@ class BlockTables:
             self._before = {}
         self._place, self._of_pass = (repeat, step), {}
 
-    def _lost(self, request: str, after: int, until: int) -> bool:
-        """Whether a request was preempted in between."""
+    def _was_preempted(self, request: str, after: int, until: int) -> bool:
+        """Whether a request was preempted after one step and until another."""
         lost = self.preempted.get((self._place[0], request), ())
         return any(after < step <= until for step in lost)

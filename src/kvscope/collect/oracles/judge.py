@@ -1,4 +1,4 @@
-"""A run's verdict: every oracle over every flush, and those of the run as a whole."""
+"""The judge of KV events: runs the oracles on each flush, and those of the whole run at its end."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -9,18 +9,18 @@ from kvscope.collect.kv.flushes import Flush
 from kvscope.collect.oracles.block_tables import BlockTables
 from kvscope.collect.oracles.coverage import Coverage
 from kvscope.collect.oracles.flush_counts import FlushCounts
-from kvscope.collect.oracles.of_runs import Gaps
 from kvscope.collect.oracles.registry import OF_FLUSHES, OF_RUNS
 from kvscope.collect.oracles.run_facts import RunFacts
+from kvscope.collect.oracles.whole_run import Gaps
 from kvscope.events import KERNELS
 from kvscope.results import Run
 
-# What is missing where events were dropped; reported once, as `events_dropped`.
+# Violations that drops explain; they are reported once, as `events_dropped`.
 DUE_TO_DROPS = ("k_reads_missing", "v_reads_missing", "heads_missing", "tokens_not_written")
 
 
 class Judge:
-    """Looks at a run's flushes one after the other and keeps what they violate."""
+    """Counts the violations of every oracle over the flushes of a run, added one by one."""
 
     def __init__(self, run: RunFacts) -> None:
         self.run = run
@@ -28,12 +28,12 @@ class Judge:
         self.gaps = Gaps()
         self._block_tables = None if run.preempted is None else BlockTables(run.preempted)
         self._counts: Counter[str] = Counter()
-        self._looked: Counter[str] = Counter()  # flushes that an oracle applied to
+        self._applied: Counter[str] = Counter()  # flushes that the oracle applied to
         self._first: dict[str, str] = {}
 
     @classmethod
     def of_run(cls, run: Run) -> "Judge":
-        """For the events of a traced run; BadInput if its run.json has no clock for them."""
+        """The judge of a traced run. Raises BadInput if its run.json has no clock for KV events."""
         return cls(RunFacts.of_run(run))
 
     @property
@@ -41,9 +41,9 @@ class Judge:
         """The clock of the events."""
         return self.run.clock
 
-    def look(self, flush: Flush) -> None:
-        """Hold every oracle against a flush."""
-        moved = None if self._block_tables is None else self._block_tables.moved(flush)
+    def add(self, flush: Flush) -> None:
+        """Check a flush by every oracle of flushes."""
+        moved = None if self._block_tables is None else self._block_tables.find_moves(flush)
         counts = FlushCounts(flush, self.run, moved)
         self.coverage.add(flush)
         self.gaps.add(counts)
@@ -52,18 +52,19 @@ class Judge:
             found = oracle.check(counts)
             if found is None:
                 continue
-            self._looked[oracle.name] += 1
+            self._applied[oracle.name] += 1
             if found and oracle.name not in explained:
                 self._counts[oracle.name] += found.count
                 self._first.setdefault(oracle.name, f"{flush.where}: {found.first}")
 
-    def verdict(self) -> dict[str, dict[str, Any]]:
-        """Of every oracle: `violations`, the `first` in words, and what it was `looked` for in.
+    def account(self) -> dict[str, dict[str, Any]]:
+        """For every oracle: `violations`, the `first` in words, and `looked`.
 
-        That is flushes, or 1 for an oracle of the run as a whole; 0 if it did not apply.
+        `looked` is the number of flushes that the oracle applied to; for an oracle of the whole run
+        1, or 0 if it did not apply. collect.json stores this.
         """
         kept = {
-            name: (self._counts[name], self._first.get(name, ""), self._looked[name])
+            name: (self._counts[name], self._first.get(name, ""), self._applied[name])
             for name in (oracle.name for oracle in OF_FLUSHES)
         }
         for oracle in OF_RUNS:
@@ -74,7 +75,7 @@ class Judge:
 
 
 def _drops_explain_gaps(counts: FlushCounts) -> bool:
-    """Whether a flush has drops, and with them as many events as its batch demands."""
+    """Whether events and drops of a flush add up to the events that its batch demands."""
     dropped = counts.flush.segments.dropped
     if dropped is None or not dropped.any():
         return False
@@ -82,8 +83,8 @@ def _drops_explain_gaps(counts: FlushCounts) -> bool:
     return bool(len(counts.flush) + dropped.sum() == due)
 
 
-def judged(flushes: Iterable[Flush], judge: Judge) -> dict[str, dict[str, Any]]:
-    """The verdict on flushes that are not kept."""
+def judge_flushes(flushes: Iterable[Flush], judge: Judge) -> dict[str, dict[str, Any]]:
+    """The judge's account after these flushes, which are not kept in memory."""
     for flush in flushes:
-        judge.look(flush)
-    return judge.verdict()
+        judge.add(flush)
+    return judge.account()

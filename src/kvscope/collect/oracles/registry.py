@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from kvscope.collect.oracles import of_accesses, of_blocks, of_runs, of_times
+from kvscope.collect.oracles import accesses, blocks, event_times, whole_run
 from kvscope.collect.oracles.flush_counts import FlushCounts
-from kvscope.collect.oracles.of_runs import RunCounts
+from kvscope.collect.oracles.whole_run import RunCounts
 from kvscope.events import ATTENTION, WRITE
 from kvscope.oracle import Need, Oracle, Verdict, Violations, verdict
 
@@ -24,43 +24,43 @@ _SCHEDULE: Need[FlushCounts] = Need(_WORDS, lambda c: bool(c.run.schedule))
 _PASSES: Need[RunCounts] = Need(_WORDS, lambda c: bool(c.run.passes))
 
 OF_FLUSHES: tuple[Oracle[FlushCounts], ...] = (
-    Oracle(of_accesses.events_dropped, _DROPS),
-    Oracle(of_accesses.records_unreadable, _EVENTS),
-    Oracle(of_accesses.k_reads_missing, _READS),
-    Oracle(of_accesses.v_reads_missing, _READS),
-    Oracle(of_accesses.reads_repeated, _EVENTS),
-    Oracle(of_accesses.heads_missing, _HEADS),
-    Oracle(of_accesses.tokens_not_written, _WRITES),
-    Oracle(of_accesses.tokens_written_twice, _EVENTS),
-    Oracle(of_accesses.write_malformed, _HEADS),
-    Oracle(of_accesses.tokens_misread, _READS),
-    Oracle(of_accesses.layer_wrong, _EVENTS),
-    Oracle(of_accesses.layer_unknown, _LAYERS),
-    Oracle(of_accesses.batch_differs, _SCHEDULE),
-    Oracle(of_blocks.block_not_in_table, _TABLE),
-    Oracle(of_blocks.block_outside_cache, _BLOCKS),
-    Oracle(of_blocks.block_owned_twice, _OWN_TABLE),
-    Oracle(of_blocks.blocks_moved, _MOVES),
-    Oracle(of_blocks.tokens_outside_block, _EVENTS),
-    Oracle(of_times.event_of_other_kernel, _HEADS),
-    Oracle(of_times.event_outside_kernel, _EVENTS),
-    Oracle(of_times.worker_repeated, _HEADS),
-    Oracle(of_times.events_overlap, _HEADS),
-    Oracle(of_times.v_read_before_k, _HEADS),
-    Oracle(of_times.kernel_outside_layer, _EVENTS),
+    Oracle(accesses.events_dropped, _DROPS),
+    Oracle(accesses.records_unreadable, _EVENTS),
+    Oracle(accesses.k_reads_missing, _READS),
+    Oracle(accesses.v_reads_missing, _READS),
+    Oracle(accesses.reads_repeated, _EVENTS),
+    Oracle(accesses.heads_missing, _HEADS),
+    Oracle(accesses.tokens_not_written, _WRITES),
+    Oracle(accesses.tokens_written_twice, _EVENTS),
+    Oracle(accesses.write_malformed, _HEADS),
+    Oracle(accesses.tokens_misread, _READS),
+    Oracle(accesses.layer_wrong, _EVENTS),
+    Oracle(accesses.layer_unknown, _LAYERS),
+    Oracle(accesses.batch_differs, _SCHEDULE),
+    Oracle(blocks.block_not_in_table, _TABLE),
+    Oracle(blocks.block_outside_cache, _BLOCKS),
+    Oracle(blocks.block_owned_twice, _OWN_TABLE),
+    Oracle(blocks.blocks_moved, _MOVES),
+    Oracle(blocks.tokens_outside_block, _EVENTS),
+    Oracle(event_times.event_of_other_kernel, _HEADS),
+    Oracle(event_times.event_outside_kernel, _EVENTS),
+    Oracle(event_times.worker_repeated, _HEADS),
+    Oracle(event_times.events_overlap, _HEADS),
+    Oracle(event_times.v_read_before_k, _HEADS),
+    Oracle(event_times.kernel_outside_layer, _EVENTS),
 )
 OF_RUNS: tuple[Oracle[RunCounts], ...] = (
-    Oracle(of_runs.passes_missing, _PASSES),
-    Oracle(of_runs.clock_factor_wrong, _EVENTS),
+    Oracle(whole_run.passes_missing, _PASSES),
+    Oracle(whole_run.clock_factor_wrong, _EVENTS),
 )
 ALL_ORACLES: tuple[Oracle[Any], ...] = (*OF_FLUSHES, *OF_RUNS)
 NAMES = tuple(oracle.name for oracle in ALL_ORACLES)
 
 
 def verdicts(account: dict[str, dict[str, Any]]) -> list[Verdict]:
-    """Every oracle's verdict, from what `Judge.verdict` gave and collect.json has kept.
+    """The verdict of every oracle, from the account of `Judge.account` that collect.json stores.
 
-    An oracle that the account does not know of did not apply when it was written.
+    An oracle that is not in the account is not applicable.
     """
     made = []
     for oracle in ALL_ORACLES:

@@ -1,4 +1,4 @@
-"""What is known of a run beside its KV events: what they are held against."""
+"""The records of a run that its KV events are checked against."""
 
 from dataclasses import dataclass, field
 
@@ -14,24 +14,24 @@ Place = tuple[int, int]  # repeat, step
 
 @dataclass(frozen=True)
 class LayerTimes:
-    """When each layer of each pass ran, on the host's clock, found by (repeat, step, layer)."""
+    """Intervals of the layers in host ns since the run's start, by (repeat, step, layer)."""
 
     intervals: dict[tuple[int, int, int], tuple[int, int]] = field(default_factory=dict)
 
     @classmethod
     def of_run(cls, run: Run) -> "LayerTimes":
-        """From layers.parquet; none where the run has not recorded them."""
+        """Read layers.parquet; empty if the run has none."""
         frame = run.layers
         start = instants_ns(run, frame["repeat"], frame["start_s"])
         end = start + duration_ns(frame["duration_s"])
         keys = zip(frame["repeat"], frame["step"], frame["layer"], strict=True)
         return cls(dict(zip(keys, zip(start.tolist(), end.tolist(), strict=True), strict=True)))
 
-    def sticking_out_ns(self, flush: Flush, clock: Clock) -> int | None:
-        """How far the flush's kernels lie outside of their layer; None if that is not known.
+    def overhang_ns(self, flush: Flush, clock: Clock) -> int | None:
+        """Nanoseconds by which the flush's kernels extend beyond their layer; None if unknown.
 
-        BadInput if the clock does not reach them. A GPU runs its kernels after the host has gone
-        on: nothing is expected of it.
+        It is unknown on a GPU, which runs kernels asynchronously. Raises BadInput if a kernel is
+        out of the clock's range.
         """
         layer = self.intervals.get((flush.repeat, flush.step, flush.layer))
         found = (clock.interval_ns(kernel, flush.origin_ticks) for kernel in flush.kernels)
@@ -44,21 +44,21 @@ class LayerTimes:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """A run's own records, as the oracles need them; None or empty where they are not recorded."""
+    """A run's records, as the oracles need them; None or empty where they are not recorded."""
 
     clock: Clock
     layers: LayerTimes = field(default_factory=LayerTimes)
     traced_layers: list[int] | None = None
-    passes: frozenset[Place] = frozenset()  # those that were to be traced
+    passes: frozenset[Place] = frozenset()  # traced passes
     schedule: Schedule | None = None
-    blocks: int | None = None  # of the cache: requests have numbers 1 … blocks
+    blocks: int | None = None  # of the cache; block tables have numbers 1 … blocks
     preempted: dict[tuple[int, str], list[int]] | None = None  # steps, by (repeat, request)
 
     @classmethod
     def of_run(cls, run: Run) -> "RunFacts":
-        """Of a traced run; BadInput if its run.json has no clock for the events.
+        """The facts of a traced run. Raises BadInput if its run.json has no clock for KV events.
 
-        Of an imported trace it is not known which passes were to be traced, nor who was preempted.
+        Traced passes and preemptions of an imported trace are unknown.
         """
         require_times(run)
         clock = Clock.of_run(run.facts, run.directory / RUN_FILE)
@@ -81,7 +81,7 @@ class RunFacts:
 
 
 def _preempted(run: Run) -> dict[tuple[int, str], list[int]]:
-    """The steps before which each request lost its blocks."""
+    """The steps whose scheduling preempted a request, by (repeat, request)."""
     lost = run.preemptions[run.preemptions["event"] == "preempt"]
     found: dict[tuple[int, str], list[int]] = {}
     for repeat, step, request in lost[["repeat", "step", "request_id"]].itertuples(index=False):

@@ -1,4 +1,4 @@
-"""What the scheduler gave each forward pass, to hold the head of a flush against."""
+"""The schedule of each forward pass, to compare with the batch of a flush."""
 
 import numpy as np
 import pandas as pd
@@ -10,7 +10,7 @@ Row = tuple[str, int, int]  # phase, tokens in the cache before the pass, tokens
 
 
 class Schedule:
-    """The rows of a run's `batch` table, found by pass; of imports there are none."""
+    """The rows of a run's `batch` table by pass; empty for imported runs."""
 
     def __init__(self, batch: pd.DataFrame) -> None:
         rows = batch.sort_values(["repeat", "step"], kind="stable", ignore_index=True)
@@ -22,17 +22,17 @@ class Schedule:
         self._spans = dict(zip(keys, zip(first.tolist(), ends.tolist(), strict=True), strict=False))
 
     def __bool__(self) -> bool:
-        """Whether anything was scheduled."""
+        """Whether there is any pass."""
         return bool(self._spans)
 
     def of(self, repeat: int, step: int) -> dict[str, Row]:
-        """The requests of a pass."""
+        """The scheduled requests of a pass, by id; empty for an unknown pass."""
         first, end = self._spans.get((repeat, step), (0, 0))
         rows = self._rows.iloc[first:end]
         return {name: tuple(row) for name, *row in rows.itertuples(index=False, name=None)}  # type: ignore[misc]
 
     def difference(self, flush: Flush) -> str:
-        """In what a flush differs from the schedule, in words; empty if in nothing."""
+        """The first difference between a flush and the schedule, in words; empty if they agree."""
         due = self.of(flush.repeat, flush.step)
         heads = zip(flush.phases, flush.context.tolist(), flush.scheduled.tolist(), strict=True)
         found: dict[str, Row] = dict(zip(flush.requests, heads, strict=True))

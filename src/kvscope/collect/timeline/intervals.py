@@ -116,14 +116,14 @@ def _preemptions(run: Run) -> pa.Table:
 
 def _nvtx(out_dir: Path, offset_ns: int) -> pa.Table:
     rows = _read(NVTX_RANGES, out_dir, ["name", "pid", "tid"])
-    track = _joined("NVTX process", rows["pid"], "thread", rows["tid"])
-    return _recorded("nvtx", "range", rows, rows["name"], track, offset_ns)
+    track = _join_words("NVTX process", rows["pid"], "thread", rows["tid"])
+    return _profiler_part("nvtx", "range", rows, rows["name"], track, offset_ns)
 
 
 def _gpu(table: Table, kind: str, name: str, out_dir: Path, offset_ns: int) -> pa.Table:
     rows = _read(table, out_dir, [name, "device", "stream"])
-    track = _joined("GPU", rows["device"], "stream", rows["stream"])
-    return _recorded("gpu", kind, rows, rows[name], track, offset_ns)
+    track = _join_words("GPU", rows["device"], "stream", rows["stream"])
+    return _profiler_part("gpu", kind, rows, rows[name], track, offset_ns)
 
 
 def _read(table: Table, out_dir: Path, columns: list[str]) -> pa.Table:
@@ -131,14 +131,14 @@ def _read(table: Table, out_dir: Path, columns: list[str]) -> pa.Table:
     return pq.read_table(out_dir / table.file, columns=columns, read_dictionary=columns)
 
 
-def _joined(*words: Any) -> pa.ChunkedArray:
+def _join_words(*words: Any) -> pa.ChunkedArray:
     texts = [word if isinstance(word, str) else word.cast(pa.string()) for word in words]
     return pc.binary_join_element_wise(
         *texts, " ", null_handling="replace", null_replacement="unknown"
     )
 
 
-def _recorded(
+def _profiler_part(
     source: str, kind: str, rows: pa.Table, name: Any, track: Any, offset_ns: int
 ) -> pa.Table:
     start, end = (pc.add(rows[at], offset_ns) for at in ("start_ns", "end_ns"))

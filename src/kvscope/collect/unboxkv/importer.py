@@ -13,7 +13,7 @@ from kvscope.runfile import IMPORTED_FROM, RUN_FILE, read_run
 def import_run(
     kind: str, paths: Sequence[Path], out: Path, series: str | None = None
 ) -> str | None:
-    """Write what was published in `paths` as a run directory; say what a trace holds.
+    """Write the published files `paths` as a run directory; return a summary of a trace.
 
     Raises BadInput if the kind is unknown, the files are not of that kind, or `out` holds a run
     that was not imported.

@@ -74,7 +74,7 @@ def read_series(paths: Sequence[Path], series: str | None) -> pd.DataFrame:
         chosen = _choose(path, frame, series)
         stats = _numbers(path, chosen, LONG_STATS)
         steps = _numbers(path, chosen.iloc[1:], LONG_STEPS)
-        return _joined(path, stats, path, steps)
+        return _join(path, stats, path, steps)
     if set(found) != {"a step series", "a stats series"}:
         given = " and ".join(found) or "nothing"
         raise BadInput(f"{', '.join(map(str, paths))}: {given}; give {_expected()}")
@@ -84,7 +84,7 @@ def read_series(paths: Sequence[Path], series: str | None) -> pd.DataFrame:
         found[form] for form in ("a step series", "a stats series")
     )
     stats = _numbers(stats_path, stats_frame, STATS_SERIES)
-    return _joined(stats_path, stats, step_path, _numbers(step_path, step_frame, STEP_SERIES))
+    return _join(stats_path, stats, step_path, _numbers(step_path, step_frame, STEP_SERIES))
 
 
 def _expected() -> str:
@@ -140,7 +140,7 @@ def _numbers(path: Path, frame: pd.DataFrame, columns: Mapping[str, str]) -> pd.
     return numbers.rename(columns=dict(columns)).reset_index(drop=True)
 
 
-def _joined(
+def _join(
     stats_path: Path, stats: pd.DataFrame, step_path: Path, steps: pd.DataFrame
 ) -> pd.DataFrame:
     """Passes beside the stats lines that followed them; BadInput if they are not of one run."""

@@ -156,7 +156,7 @@ def _recomputed(scheduled: Int64s, moves: pd.DataFrame) -> Int64s:
 def preemptions_of(rows: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     """The `preemptions` table of a run's series: a row a request, in the order of the passes."""
     moves = moves_of(rows)
-    copied_s = _beyond_decode(steps)
+    copied_s = _copy_s(steps)
     again = steps["recomputed_tokens"].to_numpy()
     out, lost, back, resumed = (
         moves[name].to_numpy() for name in ("swapped_out", "lost", "swapped_in", "recomputed")
@@ -194,7 +194,7 @@ def _events(counts: Int64s, event: str, policy: str, **known: Any) -> pd.DataFra
     return pd.DataFrame(row | nullable | known).astype(dict.fromkeys(nullable, float))
 
 
-def _beyond_decode(steps: pd.DataFrame) -> Floats:
+def _copy_s(steps: pd.DataFrame) -> Floats:
     """Of each pass: seconds beyond what its decode was due to take; NaN unless it decodes only."""
     beyond = steps["duration_s"] - decode_due_s(steps, tables.BATCH.empty())
     return np.where(steps["phase"] == "decode", beyond, np.nan)

@@ -1,7 +1,7 @@
 """The artifact's kernel traces as flushes of KV events.
 
-Where the records leave something out it is derived from the requests' lengths, or stays unknown;
-published_trace.py lists it all.
+What the records lack is derived from the requests' lengths, or stays unknown; the faults in
+`trace_import` list it.
 """
 
 from collections.abc import Iterator
@@ -32,19 +32,21 @@ Segments = list[tuple[tuple[int, int], list[tuple[int, ...]]]]
 """((kernel, worker), events) of each."""
 
 
-def flushes(trace: KernelTraces) -> Iterator[Record]:
+def make_flushes(trace: KernelTraces) -> Iterator[Record]:
     """A flush for each layer of each pass, in order."""
     known: list[dict[int, int]] = []  # by row: the block of each position, as it was written
     for step, passes in groupby(trace.passes, key=itemgetter(0)):
         layers = [layer for _, layer in passes]
         for layer in layers:
-            _learn(trace, step, layer, known)
+            _note_written_blocks(trace, step, layer, known)
         for layer in layers:
             yield _flush(trace, step, layer, known)
 
 
-def _learn(trace: KernelTraces, step: int, layer: int, known: list[dict[int, int]]) -> None:
-    """Take in which blocks a layer's writes went to; all layers share one table."""
+def _note_written_blocks(
+    trace: KernelTraces, step: int, layer: int, known: list[dict[int, int]]
+) -> None:
+    """Record the blocks that a layer's writes went to; all layers share one block table."""
     contexts, scheduled = trace.lengths(step, layer)
     known.extend({} for _ in range(len(contexts) - len(known)))
     record = trace.writes.get((step, layer))

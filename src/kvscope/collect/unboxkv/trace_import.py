@@ -21,7 +21,7 @@ from kvscope.collect.unboxkv.trace_flushes import (
     CYCLES_PER_TICK,
     FASTEST_MHZ,
     NS_PER_TICK,
-    flushes,
+    make_flushes,
 )
 from kvscope.collect.unboxkv.trace_json import DURATION_KEY, KernelTraces, Record, read_records
 from kvscope.events import ATTENTION, K_READ, KINDS, V_READ
@@ -112,15 +112,15 @@ def _of(lost: dict[int, int]) -> str:
 
 
 def import_trace(paths: Sequence[Path], out: Path) -> str:
-    """Write published kernel traces as a run's directory, tables included; say what they hold.
+    """Write published kernel traces as a run directory with its tables; return a summary.
 
-    BadInput if the files are no such traces.
+    Raises BadInput if the files are no such traces.
     """
     trace = KernelTraces.of(*read_records(paths))
     counts = Counts()
     facts = _facts(paths, trace)
     (out / RUN_FILE).unlink(missing_ok=True)  # nothing vouches for tables while they change
-    _write(flushes(trace), counts, out / KERNEL_EVENTS)
+    _write(make_flushes(trace), counts, out / KERNEL_EVENTS)
     for table in (tables.WORKLOAD, tables.REQUESTS, tables.STEPS, tables.BATCH, tables.PREEMPTIONS):
         tables.write(table, table.empty(), out / table.file)
     facts["faults"] = [*counts.losses(), *facts["faults"]]
@@ -151,7 +151,7 @@ def _write(found: Iterator[Record], counts: Counts, path: Path) -> None:
 
 
 def _facts(paths: Sequence[Path], trace: KernelTraces) -> dict[str, Any]:
-    """What run.json says of the import, but for what is counted while it is written."""
+    """The content of run.json, except counts that are known only after writing."""
     records = [*trace.writes.values(), *trace.reads.values()]
     span_s = max(record["start_time"] for record in records) - trace.began
     uncertainty_us = max(record[DURATION_KEY] for record in records)

@@ -3,7 +3,7 @@
 Both files are JSON lines, a record a layer of a forward pass. A write record has a row a token:
 K's first and last byte in the layer's K tensor, V's in the V tensor, and a duration. A read record
 has a row a request of slots (start, duration, block), K's at warp · stride + n for the n-th block
-of that warp. What they leave out is said in published_trace.py.
+of that warp. The faults in `trace_import` list what they lack.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,12 @@ import orjson
 
 from kvscope import limits
 from kvscope.arraytypes import Int64s
-from kvscope.collect.json_values import as_list, number, whole, whole_numbers
+from kvscope.collect.json_values import (
+    require_integer,
+    require_integers,
+    require_list,
+    require_number,
+)
 from kvscope.errors import BadInput
 from kvscope.reading import text_lines
 
@@ -72,24 +77,26 @@ def _record(line: str, where: str) -> Record:
 def _head(record: Record) -> Record:
     """When the host launched the kernel, and for which layer of which pass."""
     return {
-        **{key: whole(record[key], key, limits.COUNT) for key in ("layer_id", "step")},
-        "start_time": number(record["start_time"], "start_time", (0, limits.LATEST_EPOCH_S)),
-        DURATION_KEY: number(record[DURATION_KEY], DURATION_KEY, (0, 1e9)),
+        **{key: require_integer(record[key], key, limits.COUNT) for key in ("layer_id", "step")},
+        "start_time": require_number(
+            record["start_time"], "start_time", (0, limits.LATEST_EPOCH_S)
+        ),
+        DURATION_KEY: require_number(record[DURATION_KEY], DURATION_KEY, (0, 1e9)),
     }
 
 
 def _writes(record: Record) -> Record:
-    rows = as_list(record[WRITES_KEY], WRITES_KEY)
-    if any(len(as_list(row, WRITES_KEY)) != 5 for row in rows):
+    rows = require_list(record[WRITES_KEY], WRITES_KEY)
+    if any(len(require_list(row, WRITES_KEY)) != 5 for row in rows):
         raise ValueError(f"{WRITES_KEY} needs rows of 5 numbers")
     flat = [value for row in rows for value in row]
-    lengths = whole_numbers(record["seq_lens"], "seq_lens", (1, limits.COUNT[1])).tolist()
+    lengths = require_integers(record["seq_lens"], "seq_lens", (1, limits.COUNT[1])).tolist()
     if not lengths:
         raise ValueError("seq_lens is empty")
     return {
         "seq_lens": lengths,
-        RANGE_KEY: whole(record[RANGE_KEY], RANGE_KEY, (1, limits.MOST_ADDRESS)),
-        WRITES_KEY: whole_numbers(flat, WRITES_KEY, (0, limits.MOST_ADDRESS)).reshape(-1, 5),
+        RANGE_KEY: require_integer(record[RANGE_KEY], RANGE_KEY, (1, limits.MOST_ADDRESS)),
+        WRITES_KEY: require_integers(flat, WRITES_KEY, (0, limits.MOST_ADDRESS)).reshape(-1, 5),
     }
 
 
@@ -97,7 +104,7 @@ def _reads(record: Record) -> Record:
     """Of each request its slots: start, duration, block (-1: unused)."""
     found: Record = {}
     for key in (READS_KEY, V_READS_KEY):
-        rows = [whole_numbers(row, key, limits.INT32) for row in as_list(record[key], key)]
+        rows = [require_integers(row, key, limits.INT32) for row in require_list(record[key], key)]
         if any(not len(row) or len(row) % (3 * WARPS) for row in rows):
             raise ValueError(f"{key} needs rows of {WARPS} times as many slots of 3 numbers")
         found[key] = [row.reshape(-1, 3) for row in rows]

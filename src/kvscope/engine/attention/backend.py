@@ -1,4 +1,4 @@
-"""What kvscope's attention backends share: causal attention over blocks of any size."""
+"""The base classes of kvscope's attention backends: causal attention over blocks of any size."""
 
 from abc import abstractmethod
 from functools import cache
@@ -22,9 +22,9 @@ layer_index = cache(extract_layer_index)
 
 
 class CausalAttention(AttentionImpl[Any]):
-    """Attention of each token to all tokens before it, without biases or caps.
+    """Attention of each token to itself and all tokens before it, without biases or caps.
 
-    `tracer` records its KV events, `checks` compare its outputs; each is None where that is off.
+    `tracer` records KV events and `checks` compares outputs with a reference; None if off.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class CausalAttention(AttentionImpl[Any]):
         output_scale: torch.Tensor | None = None,
         output_block_scale: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Called by vLLM, with parameters of these names: `write_and_attend`, and the checks."""
+        """Called by vLLM with these parameter names: runs `write_and_attend` and the checks."""
         if attn_metadata is None:  # vLLM's dry run
             return output.fill_(0)
         index, tokens = layer_index(layer.layer_name), (query, key, value)
@@ -85,13 +85,14 @@ class CausalAttention(AttentionImpl[Any]):
     ) -> None:
         """Write K and V to their blocks, and attend to each request's blocks.
 
-        `query` and `output` (tokens, heads, head size), `key` and `value` (tokens, KV heads, head
-        size), `kv_cache` (blocks, KV heads, block size, 2 · head size); `batch` is of the builder.
+        Shapes: `query` and `output` (tokens, heads, head size); `key` and `value` (tokens, KV
+        heads, head size); `kv_cache` (blocks, KV heads, block size, 2 · head size). `batch` is what
+        the builder's `batch` returned.
         """
 
 
 class BatchBuilder(AttentionMetadataBuilder[Any]):
-    """Turns vLLM's description of a batch into the kernels' work, once a forward pass."""
+    """Converts vLLM's description of a batch to the kernels' work, once per forward pass."""
 
     def __init__(
         self,
@@ -108,7 +109,7 @@ class BatchBuilder(AttentionMetadataBuilder[Any]):
 
     @property
     def tracer(self) -> Any:
-        """The tracer of the engine's attention; None if it has none."""
+        """The tracer of the engine's attention, or None."""
         return self._layer.impl.tracer
 
     def build(
@@ -117,19 +118,19 @@ class BatchBuilder(AttentionMetadataBuilder[Any]):
         common_attn_metadata: CommonAttentionMetadata,
         fast_build: bool = False,
     ) -> Any:
-        """Called by vLLM, with parameters of these names."""
+        """Called by vLLM with these parameter names."""
         return self.batch(common_attn_metadata)
 
     @abstractmethod
     def batch(self, common: CommonAttentionMetadata) -> Any:
-        """The work of this batch."""
+        """Make the work of a batch."""
 
 
 class AnyBlocks(AttentionBackend):
-    """A backend whose kernels take vLLM's blocks as they are, in either layout.
+    """Base class of backends whose kernels support any block size and both cache layouts.
 
-    A backend says under which `name` vLLM looks it up, what its attention is, and what prepares a
-    batch for that.
+    A subclass has the `name` that vLLM looks it up by, its `attention`, and the `builder` of its
+    batches.
     """
 
     name: ClassVar[str]
@@ -138,17 +139,17 @@ class AnyBlocks(AttentionBackend):
 
     @classmethod
     def get_name(cls) -> str:
-        """The name that vLLM knows it under."""
+        """The name that vLLM looks the backend up by."""
         return cls.name
 
     @classmethod
     def get_impl_cls(cls) -> type[CausalAttention]:
-        """The attention itself."""
+        """The class of the attention."""
         return cls.attention
 
     @classmethod
     def get_builder_cls(cls) -> type[BatchBuilder]:
-        """What prepares a batch for it."""
+        """The class that builds its batches."""
         return cls.builder
 
     @staticmethod

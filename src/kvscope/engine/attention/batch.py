@@ -1,4 +1,4 @@
-"""A batch, request by request, as attention in PyTorch sees it."""
+"""A batch request by request, for attention in PyTorch."""
 
 from collections.abc import Iterable
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""The clock that kernels stamp events with, and how it relates to the host's clock."""
+"""The clock that kernels stamp events with, and its calibration against the host's clock."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ TRIES = 50  # of one sample
 
 @dataclass(frozen=True)
 class ClockSample:
-    """One instant on both clocks, and how far apart they may have been read."""
+    """One instant on both clocks, with the uncertainty of reading them at the same time."""
 
     ticks: int
     host_ns: int  # host monotonic clock
@@ -32,7 +32,7 @@ class TickClock(ABC):
         """The step between readings."""
 
     def sample(self) -> ClockSample:
-        """One instant on both clocks: the closest of some tries."""
+        """Read both clocks TRIES times; returns the reading with the least uncertainty."""
         tries = []
         for _ in range(TRIES):
             before = perf_counter_ns()
@@ -42,7 +42,7 @@ class TickClock(ABC):
         return min(tries, key=lambda one: one.uncertainty_ns)
 
     def facts(self, samples: Sequence[ClockSample], start_ns: int) -> dict[str, Any]:
-        """The clock as run.json has it; `start_ns` is the run's start on the host's clock."""
+        """The entry of run.json; `start_ns` is the run's start on the host's clock."""
         first, last = samples[0], samples[-1] if len(samples) > 1 else self.sample()
         ns_per_tick = (last.host_ns - first.host_ns) / (last.ticks - first.ticks)
         return {

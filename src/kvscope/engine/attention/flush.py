@@ -1,4 +1,4 @@
-"""What the kernels of one layer recorded, as a line of `kernel_events.jsonl.zst` has it."""
+"""A flush: the records of one layer's kernels, as one line of `kernel_events.jsonl.zst`."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -13,10 +13,11 @@ Column = npt.NDArray[Any]
 
 
 class Launch(NamedTuple):
-    """What one launch of a kernel recorded; instants in ticks of the tracer's clock.
+    """The records of one kernel launch; instants in ticks of the tracer's clock.
 
-    `segments` has columns with a row a segment: `events` and `dropped`, their numbers; on a GPU
-    also the processor, and start and end by its clock (`…_clock`) and the timer (`…_timer`).
+    `segments` has columns with one row per segment: the numbers of `events` and `dropped` events;
+    on a GPU also the processor, and start and end by its clock (`…_clock`) and by the timer
+    (`…_timer`).
     """
 
     kernel: str  # of events.KERNELS
@@ -28,11 +29,11 @@ class Launch(NamedTuple):
 
 
 def build_flush(launches: Sequence[Launch]) -> dict[str, Any]:
-    """The kernels, segments and events of a layer's launches (docs/TRACE_SPEC.md).
+    """Make the kernels, segments and events of a flush from a layer's launches.
 
-    Launches of one kernel in a row, for decoding and for prefilling requests, are one kernel.
-    Instants of the clock count from `origin_ticks`, the first kernel's start. So do events, unless
-    processors have clocks of their own, with which they stamp events.
+    docs/TRACE_SPEC.md defines the keys. Consecutive launches of one kernel, for decoding and for
+    prefilling requests, count as one kernel. Instants are relative to `origin_ticks`, the first
+    kernel's start; events are too, unless they are stamped with the clocks of the processors.
     """
     kernels = [list(group) for _, group in groupby(launches, key=lambda launch: launch.kernel)]
     origin = min(launch.start_ticks for launch in launches)
@@ -66,9 +67,9 @@ def build_flush(launches: Sequence[Launch]) -> dict[str, Any]:
 
 
 def event_columns(events: Column, origin: int) -> dict[str, Column]:
-    """The fields of records as arrays by themselves, which orjson can write; starts after `origin`.
+    """The fields of records as contiguous arrays, for orjson; starts relative to `origin`.
 
-    What touches all KV heads has the head ALL_HEADS.
+    Events that touch all KV heads have kv_head = ALL_HEADS.
     """
     found = {name: np.ascontiguousarray(events[name]) for name in COLUMNS}
     heads = found["kv_head"].astype(np.int32)

@@ -1,8 +1,8 @@
-"""Attention by its definition, in float64: what the kernels' outputs are compared with.
+"""The reference of attention: its definition in float64, compared with the kernels' outputs.
 
-Of a few passes of the warm-up one request is recomputed, in every layer and for every head. Its K
-and V are gathered by its block table; those of the tokens of the pass are what the kernel was
-given to write, so that what it wrote elsewhere, or not at all, shows.
+In a few passes of the warm-up one request is recomputed, in every layer and for every head. K and V
+of earlier tokens are gathered by the request's block table; K and V of the pass's own tokens are
+the inputs of the kernel, so that tokens written to a wrong place, or not at all, are detected.
 """
 
 from collections.abc import Callable
@@ -13,14 +13,14 @@ import torch
 from kvscope.engine.attention.batch import BatchRow
 from kvscope.engine.checks import Comparisons, PassSelection
 
-# Of the largest value: rounding of the output, and of sums over the context.
+# Shares of the largest value, for rounding of the output and of sums over the context.
 TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 4e-3}
 LARGEST = 1e9  # an error that is no number counts as this one
 MOST_QUERIES = 32  # of a request
 
 
 class ReferenceChecks(Comparisons):
-    """Compares attention's outputs with the reference; `compare` is called by every layer."""
+    """Compares attention outputs with the reference; every layer calls `compare`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,12 +78,12 @@ class ReferenceChecks(Comparisons):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """As run.json has it; errors and tolerance are shares of the largest output."""
+        """The entry of run.json; errors and tolerance are shares of the largest output."""
         return super().facts | {"largest_error": self.largest, "tolerance": self.tolerance}
 
 
 def select_request(rows: list[BatchRow], turn: int) -> int:
-    """The request to recompute: in turns the one with most queries, the longest, and any."""
+    """The row of the request to recompute: in turn that with most queries, the longest, any."""
     numbers = range(len(rows))
     if turn % 3 == 1:
         return max(numbers, key=lambda n: (rows[n].queries, rows[n].length))
@@ -93,7 +93,7 @@ def select_request(rows: list[BatchRow], turn: int) -> int:
 
 
 def sample_queries(row: BatchRow) -> torch.Tensor:
-    """Queries of a request, spread evenly from the first to the last: MOST_QUERIES at most."""
+    """At most MOST_QUERIES query indices of a request, evenly spaced from first to last."""
     count = min(row.queries, MOST_QUERIES)
     return torch.linspace(0, row.queries - 1, count).round().long()
 

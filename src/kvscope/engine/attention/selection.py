@@ -1,4 +1,4 @@
-"""Whose attention vLLM uses for an engine, and how it lays the KV cache out."""
+"""Selects the attention backend of an engine and the layout of its KV cache."""
 
 import os
 import sys
@@ -18,7 +18,7 @@ LAYOUT_VARIABLE = "VLLM_KV_CACHE_LAYOUT"
 
 @contextmanager
 def select_attention(platform: Platform) -> Iterator[None]:
-    """Make vLLM take the experiment's attention and layout for engines built inside."""
+    """Within the context, vLLM builds engines with the experiment's attention and layout."""
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
     from vllm.v1.attention.selector import _cached_get_attn_backend
 
@@ -44,7 +44,7 @@ def select_attention(platform: Platform) -> Iterator[None]:
 
 
 def find_own_attention(model: Any) -> "list[CausalAttention]":
-    """kvscope's attention of each layer of a model; empty if it has vLLM's."""
+    """kvscope's attention of each layer of a model; empty if the model uses vLLM's."""
     from kvscope.engine.attention.backend import CausalAttention
 
     found = [getattr(module, "impl", None) for module in model.modules()]
@@ -52,10 +52,10 @@ def find_own_attention(model: Any) -> "list[CausalAttention]":
 
 
 def hide_llvmlite() -> None:
-    """Let vLLM start a worker although Numba is loaded.
+    """Make llvmlite's library raise AttributeError for special names, as vLLM expects.
 
-    Where vLLM finds no Triton, its worker searches every object of every module for kernels, by
-    `vars`. llvmlite's library answers that with a function, as it does any name, and vLLM fails.
+    Without Triton, vLLM's worker searches every object of every module for kernels with `vars`.
+    llvmlite's library returns a function for any attribute, including __dict__, and vLLM fails.
     """
     if "llvmlite.binding.ffi" not in sys.modules:
         return
@@ -72,9 +72,9 @@ def hide_llvmlite() -> None:
 
 
 def check_layout(experiment: Experiment) -> None:
-    """Raise RuntimeError if vLLM laid the cache out in another way than the experiment says.
+    """Raise RuntimeError if vLLM's layout of the cache is not that of the experiment.
 
-    Checked only with a host pool, which knows the pieces of a block: nothing else depends on it.
+    Only checked with a host pool, which counts the pieces of a block; nothing else depends on it.
     """
     from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
 

@@ -1,7 +1,7 @@
-"""The file that KV events go to while an engine runs, and the buffers that they come in.
+"""The temporary file of KV events while an engine runs, and its buffers.
 
-Buffers take turns: kernels fill one while a background thread stores the others. A forward pass
-waits only where all buffers are still to be stored.
+Kernels fill one buffer while a background thread stores the others. A forward pass waits only if no
+buffer is free.
 """
 
 import os
@@ -21,17 +21,17 @@ MOST_PARTS = 1024  # that Linux writes in one call
 
 
 class Buffer(Protocol):
-    """The events of one forward pass or several, on their way to a spool."""
+    """A buffer with the events of one or more forward passes."""
 
     def store(self, spool: "Spool") -> None:
-        """Append the events to the spool and note where they are; in the spool's thread."""
+        """Append the events to the spool and record their offsets; called in its thread."""
 
 
 class Spool:
-    """A temporary file, the buffers that are stored in it, and the thread that does so.
+    """A temporary file, its buffers, and the thread that stores them.
 
-    `waited_s` is the time that `take` has waited for a buffer. An error of the thread is raised by
-    the next `take` or `finish`: CannotWrite if the system refused to write, else RuntimeError.
+    `waited_s` is the time that `take` waited for a free buffer. The next `take` or `finish` raises
+    an error of the thread: CannotWrite if the file cannot be written, else RuntimeError.
     """
 
     def __init__(self, path: Path, buffers: Sequence[Buffer]) -> None:
@@ -48,7 +48,7 @@ class Spool:
         self._thread.start()
 
     def take(self) -> Any:
-        """A buffer that is free; waits for one if the thread is behind."""
+        """Take a free buffer; waits until there is one."""
         began = perf_counter()
         buffer = self._free.get()
         self.waited_s += perf_counter() - began
@@ -56,17 +56,17 @@ class Spool:
         return buffer
 
     def give(self, buffer: Buffer) -> None:
-        """Hand over a filled buffer to be stored."""
+        """Give a filled buffer to the thread to be stored."""
         self._full.put(buffer)
 
     def finish(self) -> None:
-        """Wait until every buffer is stored; none may be taken meanwhile."""
+        """Wait until every buffer is stored; no buffer may be taken meanwhile."""
         for buffer in [self._free.get() for _ in range(self._count)]:
             self._free.put(buffer)
         self._check()
 
     def append(self, arrays: Iterable[npt.NDArray[Any]]) -> int:
-        """Write arrays one after the other; returns the byte at which the first begins."""
+        """Append arrays to the file; returns the offset of the first in bytes."""
         begin = self._bytes
         parts = [a.reshape(-1).view(np.uint8).data for a in arrays if a.size]
         while parts:
@@ -79,7 +79,7 @@ class Spool:
         return begin
 
     def read(self, begin: int, kind: np.dtype[Any], count: int) -> npt.NDArray[Any]:
-        """`count` records that begin at a byte of the file."""
+        """Read `count` records of type `kind` from the offset `begin` in bytes."""
         data, done = bytearray(count * kind.itemsize), 0
         while done < len(data):
             got = os.preadv(self._file.fileno(), [memoryview(data)[done:]], begin + done)
@@ -89,12 +89,12 @@ class Spool:
         return np.frombuffer(data, kind)
 
     def restart(self) -> None:
-        """Remove what is in the file."""
+        """Truncate the file."""
         self._file.truncate(0)
         self._bytes = 0
 
     def close(self) -> None:
-        """Store what was given, end the thread and remove the file."""
+        """Store the remaining buffers, end the thread, and remove the file."""
         self._full.put(None)
         self._thread.join()
         self._file.close()

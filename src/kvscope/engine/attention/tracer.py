@@ -1,8 +1,8 @@
-"""Which forward passes, layers and KV heads are traced, and what their kernels recorded.
+"""The tracer of KV events: selects forward passes, layers and KV heads, and reads their records.
 
-The scheduler says when a pass begins and ends; the attention backend opens it with the batch's
-sizes and takes the segments that kernels write to. Events reach a file while the engine runs
-(`spool`) and are read between repeats (`kvscope.run.kernel_events`).
+The scheduler marks the begin and end of a pass; the attention backend opens it with the batch's
+sizes and passes segments to the kernels. Events are stored in a file while the engine runs
+(`spool`) and read between repeats (`kvscope.run.kernel_events`).
 """
 
 from abc import ABC, abstractmethod
@@ -21,7 +21,7 @@ from kvscope.runfile import SPOOL
 
 @dataclass
 class TracedPass:
-    """The launches of one traced pass, and at which bytes of the spool their events begin."""
+    """The launches of one traced pass, and the offsets of their events in the spool (bytes)."""
 
     step: int
     launches: list[Any] = field(default_factory=list)  # as the device's tracer notes them
@@ -29,10 +29,10 @@ class TracedPass:
 
 
 class Tracer(ABC):
-    """The tracing of one engine. `passes` holds what was traced since `clear`.
+    """The tracer of one engine; `passes` holds the passes traced since `clear`.
 
-    `workers` are the threads or processors that write events, `tile_tokens` the most queries that
-    read a block at once.
+    `workers` is the number of threads or processors that write events, `tile_tokens` the most
+    queries that read a block together.
     """
 
     def __init__(
@@ -61,27 +61,27 @@ class Tracer(ABC):
         return self._spool.waited_s
 
     def begin_pass(self, step: int) -> bool:
-        """A pass begins; whether it is traced."""
+        """Begin a pass; returns whether it is traced."""
         self._step = step if step % self.step_stride == 0 else None
         return self._step is not None
 
     def end_pass(self) -> None:
-        """The pass is over; its events leave off the critical path."""
+        """End a pass; its events are stored off the critical path."""
         if self._pass is not None:
             self.passes.append(self._pass)
         self._step = self._pass = None
 
     def finish(self) -> None:
-        """Wait until everything that was recorded can be read."""
+        """Wait until all recorded events can be read."""
         self._hand_over()
         self._spool.finish()
 
     @abstractmethod
     def launches(self, traced: TracedPass) -> list[Launch]:
-        """What the launches of a pass recorded, in the order of their launch."""
+        """The records of a pass's launches, in order."""
 
     def flushes(self, traced: TracedPass) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Each traced layer of a pass, and what its kernels recorded (`flush.build_flush`)."""
+        """Yield each traced layer of a pass with its flush (`flush.build_flush`)."""
         for layer, group in groupby(self.launches(traced), key=lambda launch: launch.layer):
             yield layer, build_flush(list(group))
 
@@ -92,11 +92,11 @@ class Tracer(ABC):
         self.passes = []
 
     def close(self) -> None:
-        """Free what it holds."""
+        """Close the spool and remove its file."""
         self._spool.close()
 
     def _hand_over(self) -> None:
-        """Have the buffer stored by the background thread."""
+        """Give the current buffer to the background thread."""
         if self._buffer is not None:
             self._spool.give(self._buffer)
         self._buffer = None

@@ -1,1 +1,1 @@
-"""Batching policies: what a forward pass is filled with. One policy a file."""
+"""Batching policies: the requests and tokens of a forward pass. One file per policy."""

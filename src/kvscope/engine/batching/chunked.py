@@ -14,7 +14,7 @@ class Chunked(BatchingPolicy):
 
     @property
     def slug(self) -> str:
-        """With the budget."""
+        """The policy's name followed by the budget."""
         return f"{self.name}{self.chunk_tokens}"
 
     @property
@@ -23,11 +23,11 @@ class Chunked(BatchingPolicy):
         return self.chunk_tokens
 
     def engine_arguments(self) -> dict[str, Any]:
-        """The budget is of scheduled tokens: vLLM's batch may be larger, requests stay free."""
+        """The budget limits scheduled tokens; vLLM's max_num_batched_tokens may be larger."""
         return {"enable_chunked_prefill": True, "max_num_scheduled_tokens": self.chunk_tokens}
 
     def check(self, experiment: Conditions) -> None:
-        """Refuse a budget that the engine's passes do not have."""
+        """Refuse a budget above engine.max_num_batched_tokens."""
         most = experiment.engine.max_num_batched_tokens
         if self.chunk_tokens > most:
             raise impossible(

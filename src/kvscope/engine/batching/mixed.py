@@ -4,4 +4,4 @@ from kvscope.engine.batching.policy import BatchingPolicy
 
 
 class Mixed(BatchingPolicy):
-    """vLLM's own order: running requests decode first, then whole prompts join that fit."""
+    """vLLM's own order: running requests decode first, then whole prompts that fit are added."""

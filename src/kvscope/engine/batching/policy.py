@@ -1,4 +1,4 @@
-"""What a batching policy is."""
+"""The base class of batching policies."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -10,7 +10,7 @@ from kvscope.plan.policy import Batching
 
 
 class Requests(Protocol):
-    """The scheduler as a batching policy sees it: its requests, and which of them vLLM is shown.
+    """The view of the scheduler that a batching policy gets, to hide requests from vLLM.
 
     A request is vLLM's own (`vllm.v1.request.Request`).
     """
@@ -21,37 +21,40 @@ class Requests(Protocol):
     def swapped_out(self, request: Any) -> bool:
         """Whether a request's blocks lie in the host pool."""
 
+    def has_room(self, request: Any) -> bool:
+        """Whether a waiting request that is computed from its start may be admitted."""
+
     def admit_only(self, admits: Callable[[Any], bool]) -> AbstractContextManager[None]:
-        """Inside, vLLM sees waiting requests only while their first one is admitted."""
+        """Within the context, vLLM sees waiting requests only while `admits` accepts the first."""
 
     def hide_running(self) -> AbstractContextManager[None]:
-        """Inside, vLLM does not see the running requests; they keep their places."""
+        """Within the context, vLLM does not see the running requests; they keep their order."""
 
     def undo_empty_schedule(self, empty: Any) -> None:
-        """Undo the bookkeeping of an empty schedule that is not the answer."""
+        """Undo the bookkeeping of an empty schedule that is not returned."""
 
 
 class BatchingPolicy(Batching):
-    """How forward passes are filled; by default prompts are computed whole, in vLLM's order.
+    """Base class: fills forward passes. By default prompts are computed whole, in vLLM's order.
 
-    Its fields are the keys of its configuration. Private attributes (`_seen: int = 0`) may hold
-    what it learns: an engine has a policy of its own.
+    The fields of a subclass are its configuration keys. Private attributes (`_seen: int = 0`) may
+    hold state: each engine has its own instance.
     """
 
     def engine_arguments(self) -> dict[str, Any]:
-        """What it adds to vLLM's `EngineArgs`."""
+        """Additional arguments for vLLM's `EngineArgs`."""
         return {"enable_chunked_prefill": False}
 
     def fill(self, scheduler: Requests, schedule: Callable[[], Any]) -> Any:
-        """Choose the requests of the next forward pass, and their tokens.
+        """Select the requests of the next forward pass and their tokens.
 
-        `schedule()` has vLLM choose among the requests that the scheduler shows it, and returns
-        its `SchedulerOutput`, which is the answer.
+        `schedule()` calls vLLM's scheduler on the requests that are not hidden. Returns vLLM's
+        `SchedulerOutput`.
         """
         return schedule()
 
     def check(self, experiment: Conditions) -> None:
-        """Refuse passes in which a prompt may not fit."""
+        """Refuse an engine.max_num_batched_tokens into which a prompt may not fit."""
         engine = experiment.engine
         if engine.max_num_batched_tokens < engine.max_model_len:
             raise impossible(

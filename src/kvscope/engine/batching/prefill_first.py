@@ -1,8 +1,9 @@
 """`prefill_first`: a forward pass prefills or decodes, never both, and prefill comes first.
 
-vLLM 0.4.2's default. Waiting prompts that fit make a pass of their own while the running requests
-pause; if none fits, the running requests decode. A request whose blocks lie in the host pool has
-nothing to prefill: it joins a decode pass, and while it waits at the head no prompt is admitted.
+This is the default of vLLM 0.4.2. Waiting prompts that fit make a separate pass while the running
+requests pause; if none fits, the running requests decode. A request whose blocks are in the host
+pool has nothing to prefill: it joins a decode pass, and while it is the first waiting request, no
+prompt is admitted.
 """
 
 from collections.abc import Callable
@@ -12,12 +13,14 @@ from kvscope.engine.batching.policy import BatchingPolicy, Requests
 
 
 class PrefillFirst(BatchingPolicy):
-    """vLLM 0.4.2's order, by vLLM's present scheduler, shown a part of the requests."""
+    """The order of vLLM 0.4.2, made by vLLM's present scheduler on a part of the requests."""
 
     def fill(self, scheduler: Requests, schedule: Callable[[], Any]) -> Any:
         """Prefill waiting prompts if any fits, else decode."""
         swapped_out = scheduler.swapped_out
-        if len(scheduler.waiting) and not swapped_out(scheduler.waiting[0]):
+        first = scheduler.waiting[0] if len(scheduler.waiting) else None
+        # With a full cache most passes would have vLLM refuse it.
+        if first is not None and not swapped_out(first) and scheduler.has_room(first):
             with scheduler.hide_running(), scheduler.admit_only(lambda r: not swapped_out(r)):
                 scheduled = schedule()
             if scheduled.total_num_scheduled_tokens:

@@ -1,1 +1,1 @@
-"""Devices as an engine needs them. One device a file; none imports vLLM before it must."""
+"""Devices for the engine, one file per device; vLLM is imported inside of methods only."""

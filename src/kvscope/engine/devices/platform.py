@@ -1,4 +1,4 @@
-"""What a device is to an engine, and to the process that runs it."""
+"""The engine's view of a device, and that of the process that runs the engine."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -15,16 +15,19 @@ if TYPE_CHECKING:
 
 
 class Platform:
-    """A device of one engine. Its module is imported where vLLM is not: vLLM only in methods.
+    """A device of one engine. vLLM is imported inside of methods only.
 
-    `backends` has kvscope's own attention by engine.attention, registered with vLLM in place of
-    its backend `slot`. Of copies that are `awaited` the host sees how long they take.
+    `backends` maps engine.attention to the class of kvscope's attention, which is registered with
+    vLLM in place of its backend `slot`. `awaited` is true if a copy ends before the call returns,
+    so that the host can time it. `computes` is false of a device without a worker: no weights, no
+    cache, no attention.
     """
 
     time_source: ClassVar[str] = MEASURED
     slot: ClassVar[str] = "CUSTOM"
     backends: ClassVar[Mapping[str, str]] = {}
     awaited: ClassVar[bool] = True
+    computes: ClassVar[bool] = True
     profiler_options: ClassVar[tuple[str, ...]] = ("--trace=nvtx",)
 
     def __init__(self, experiment: Experiment) -> None:
@@ -33,7 +36,7 @@ class Platform:
 
     @property
     def backend(self) -> str | None:
-        """The class of kvscope's own attention that the experiment takes; None of vLLM's."""
+        """The class of kvscope's attention that the experiment uses; None for vLLM's attention."""
         return self.backends.get(self.experiment.engine.attention)
 
     def run_engine(self, directory: Path) -> AbstractContextManager[Any]:
@@ -43,19 +46,30 @@ class Platform:
         return run_engine(self.experiment, directory, self)
 
     def environment(self) -> dict[str, str]:
-        """Variables of the process that runs the engine, beside those of every run."""
+        """Additional environment variables of the process that runs the engine."""
         return {}
 
     def engine_arguments(self) -> dict[str, Any]:
-        """What it adds to vLLM's `EngineArgs`."""
+        """Additional arguments for vLLM's `EngineArgs`."""
         return {}
 
     def tracer(self, directory: Path) -> "Tracer":
-        """The tracer of KV events; a file in `directory` takes them as they come."""
+        """Make the tracer of KV events, with a temporary file in `directory`."""
         raise NotImplementedError
 
+    def host_pool(self) -> dict[str, Any]:
+        """Of a device that does not compute: what memory its pool is, and a block's pieces."""
+        return {"host_memory": None, "pieces_per_block": None}
+
+    def after_pass(self) -> None:
+        """Something that the device does once vLLM has taken in a pass."""
+
+    def shut_down(self, llm: Any) -> None:
+        """End an engine and free what it holds."""
+        llm.llm_engine.engine_core.shutdown()
+
     def timed(self, copy: Callable[[], None]) -> Callable[[], float]:
-        """Run a copy; returns what tells its seconds once the pass is over."""
+        """Run a copy; returns a function that gives its seconds once the pass is over."""
         start_ns = self.clock.now_ns()
         copy()
         duration_s = (self.clock.now_ns() - start_ns) * 1e-9

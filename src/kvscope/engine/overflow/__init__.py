@@ -1,1 +1,1 @@
-"""Overflow policies: what becomes of a preempted request's blocks. One policy a file."""
+"""Overflow policies: what is done with a preempted request's blocks. One file per policy."""

@@ -1,9 +1,9 @@
-"""Swap as a KV connector: vLLM's hooks are where blocks must be copied out and back.
+"""Swap as a KV connector, whose hooks vLLM calls when blocks must be copied out and back.
 
-vLLM makes the connector twice. The scheduler's half keeps the books: who holds which host blocks,
-and what is to be copied for the pass being scheduled. The worker's half copies: out in
-`handle_preemptions`, before anything of the pass touches the cache; in in `start_load_kv`, before
-the forward pass.
+vLLM creates the connector twice. The scheduler's half keeps track of the host blocks of each
+request and of the copies for the pass being scheduled. The worker's half copies: out in
+`handle_preemptions`, before the pass writes to the cache, and in in `start_load_kv`, before the
+forward pass.
 """
 
 from collections.abc import Callable
@@ -82,7 +82,7 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA):
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
-        """Tokens that the pool holds beyond those computed; loaded before the forward pass."""
+        """Tokens in the pool beyond those computed; they are loaded before the forward pass."""
         held = self.pool.allocation(request.request_id)
         return (max(0, held.tokens - num_computed_tokens) if held else 0), False
 
@@ -106,7 +106,7 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA):
     request_finished_all_groups = request_finished
 
     def update_connector_output(self, connector_output: Any) -> None:
-        """Take in what the worker copied."""
+        """Receive the transfers of the worker's half."""
         report = connector_output.kv_connector_worker_meta
         if report is not None:
             self.transfers += report.transfers
@@ -114,7 +114,7 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA):
     # --------------------------------------------------------------------- the worker's half
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
-        """See the cache as planes and make a pool to match."""
+        """View the cache as planes and allocate a host pool of the same shape."""
         self.layers = kv_caches
         self.cache = copies.cache_planes(list(kv_caches.values()))
         self.host, self.host_memory = copies.host_planes(self.cache, self.pool.size, self.pinned)

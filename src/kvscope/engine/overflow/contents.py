@@ -1,7 +1,7 @@
-"""What a request's blocks hold, to compare what was swapped out with what came back.
+"""Digests of the contents of blocks, to compare swapped-out blocks with those swapped in.
 
-Which blocks a request has is asked of vLLM's scheduler, and their contents are read by indexing
-each layer's cache: nothing is known of how blocks are chosen and copied.
+The blocks of a request come from vLLM's scheduler and their contents from indexing each layer's
+cache, independently of the code that selects and copies blocks.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,10 +15,10 @@ Content = dict[str, list[bytes]]  # of each layer, a digest of each block
 
 
 class SwapChecks(Comparisons):
-    """Remembers what requests had when they were preempted, until they run again.
+    """Keeps digests of preempted requests' blocks and compares them when the requests resume.
 
-    `layers` are the caches, a tensor (blocks, …) of each layer; `blocks_of` tells the blocks that a
-    request has now, in order.
+    `layers` has the cache of each layer, a tensor (blocks, …); `blocks_of` returns the current
+    blocks of a request, in order.
     """
 
     def __init__(
@@ -29,12 +29,12 @@ class SwapChecks(Comparisons):
         self._away: dict[str, Content] = {}
 
     def record_swap_out(self, request_id: str, count: int) -> None:
-        """A request is about to lose its blocks, of which the first `count` are kept."""
+        """Read the first `count` blocks of a request before it is swapped out."""
         blocks = self._blocks_of(request_id)[:count]
         self._away[request_id] = read_content(self._layers, blocks)
 
     def compare_resumed(self, request_ids: Collection[str]) -> None:
-        """A forward pass begins: those of its requests that were away have to be as they were."""
+        """Compare the blocks of resumed requests; called when a forward pass begins."""
         for request_id in self._away.keys() & request_ids:
             before = self._away.pop(request_id)
             count = max(map(len, before.values()))
@@ -44,7 +44,7 @@ class SwapChecks(Comparisons):
 
 
 def read_content(layers: Mapping[str, torch.Tensor], blocks: Sequence[int]) -> Content:
-    """What these blocks hold; each layer's cache is a tensor (blocks, …)."""
+    """SHA-256 digests of these blocks in each layer, whose cache is a tensor (blocks, …)."""
     return {
         name: [sha256(_bytes(cache[block])).digest() for block in blocks]
         for name, cache in layers.items()
@@ -56,7 +56,7 @@ def _bytes(block: torch.Tensor) -> bytes:
 
 
 def describe_difference(before: Content, after: Content) -> str:
-    """In what two contents differ, in words; empty if in nothing."""
+    """The first difference between two contents, in words; '' if they are equal."""
     for name, blocks in before.items():
         found = after.get(name, [])
         if len(found) != len(blocks):

@@ -1,7 +1,8 @@
 """Copies of blocks between the KV cache and the host pool.
 
-Both memories are seen as planes: two-dimensional views of bytes, a row a block. A cache laid out
-layer by layer has a plane a layer; one that keeps all layers of a block together has one plane.
+Both memories are viewed as planes: two-dimensional tensors of bytes with one row per block. A cache
+laid out layer by layer has one plane per layer; one that keeps all layers of a block together has a
+single plane.
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-"""Who holds which blocks of the host pool."""
+"""The allocation of the host pool's blocks."""
 
 import heapq
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class HostPool:
         return request_id in self._held
 
     def allocate(self, request_id: str, tokens: int, count: int) -> HostAllocation | None:
-        """Give a request `count` blocks; None, and nothing given, if that many are not free."""
+        """Allocate `count` blocks to a request; None if fewer are free."""
         if count > self.size - self.used:
             return None
         blocks = tuple(self._next() for _ in range(count))
@@ -38,14 +38,14 @@ class HostPool:
         return self._held[request_id]
 
     def allocation(self, request_id: str) -> HostAllocation | None:
-        """What a request holds; None if nothing."""
+        """The allocation of a request; None without one."""
         return self._held.get(request_id)
 
     def release(self, request_id: str) -> HostAllocation | None:
-        """Take a request's blocks back; returns what it held.
+        """Free a request's blocks; returns its allocation, or None without one.
 
-        The data stay in place until the blocks are held again. That is in a later schedule, and
-        its copies follow those of this one: vLLM admits no request while it preempts.
+        The data stay valid until the blocks are allocated again. That happens in a later schedule,
+        whose copies follow those of this one: vLLM admits no request while it preempts.
         """
         held = self._held.pop(request_id, None)
         for block in held.blocks if held else ():

@@ -1,4 +1,4 @@
-"""What an overflow policy is."""
+"""The base class of overflow policies."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,33 +9,33 @@ from kvscope.plan.policy import Overflow
 
 @dataclass(frozen=True)
 class Victim:
-    """A request that may be preempted: what its blocks hold."""
+    """A running request that may be preempted."""
 
     request_id: str  # vLLM's internal id
     prompt_tokens: int
-    output_tokens: int  # given so far
+    output_tokens: int  # generated so far
     tokens: int  # tokens whose K and V are in its blocks
-    preemptions: int  # times it was preempted before
+    preemptions: int  # previous preemptions
 
 
 class OverflowPolicy(Overflow):
-    """Which request is preempted when the cache is full, and what becomes of its blocks.
+    """Base class: selects the request to preempt when the cache is full, and the action.
 
-    Its fields are the keys of its configuration. Private attributes (`_seen: int = 0`) may hold
-    what it learns: an engine has a policy of its own.
+    The fields of a subclass are its configuration keys. Private attributes (`_seen: int = 0`) may
+    hold state: each engine has its own instance.
     """
 
     def engine_arguments(self, host_blocks: int) -> dict[str, Any]:
-        """What it adds to vLLM's `EngineArgs`; `host_blocks` is the size of its pool in blocks."""
+        """Additional arguments for vLLM's `EngineArgs`; `host_blocks` is the size of the pool."""
         return {}
 
     def rank(self, request: Victim) -> float:
-        """Of the running requests that of the highest rank is preempted, of equals the last one.
+        """The rank of a running request: the highest is preempted, of equal ranks the last one.
 
-        A policy without this method of its own leaves the choice to vLLM: the one that came last.
+        If a subclass does not override this, vLLM selects the request that arrived last.
         """
         return 0.0
 
     def action(self, victim: Victim) -> Action:
-        """What becomes of the victim's blocks; one that copies them needs a connector (`Swap`)."""
+        """The action for a victim; one that copies blocks needs a subclass of `Swap`."""
         return RECOMPUTE

@@ -1,7 +1,7 @@
-"""`recompute`: a preempted request loses its blocks and is computed again."""
+"""`recompute`: a preempted request loses its blocks and its tokens are computed again."""
 
 from kvscope.engine.overflow.policy import OverflowPolicy
 
 
 class Recompute(OverflowPolicy):
-    """vLLM's own way, with nothing added."""
+    """vLLM's own behaviour."""

@@ -47,11 +47,11 @@ class Swap(OverflowPolicy):
         }
 
     def action(self, victim: Victim) -> Action:
-        """Every victim is swapped."""
+        """SWAP for every victim."""
         return SWAP
 
     def check(self, experiment: Conditions) -> None:
-        """Refuse a pool without a block."""
+        """Refuse a host pool smaller than one block."""
         if not self.pool_blocks(experiment.block_bytes):
             raise impossible(
                 f"overflow.host_gib ({self.host_gib}) must hold at least one block of "

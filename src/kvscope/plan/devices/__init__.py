@@ -1,1 +1,1 @@
-"""Devices as the planner sees them: settings, limits, resources. One device a file."""
+"""Devices for the planner: settings, limits, resources. One file per device."""

@@ -9,7 +9,7 @@ HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 
 
 class Cpu(Device):
-    """The CPU's memory holds everything."""
+    """vLLM on the CPU: weights and KV cache are in host memory."""
 
     platform: ClassVar[str] = "kvscope.engine.devices.cpu:CpuPlatform"
     attentions: ClassVar[dict[str, Kernels]] = {
@@ -22,10 +22,10 @@ class Cpu(Device):
 
     @property
     def slug(self) -> str:
-        """Nothing: the default device is not named."""
+        """Empty: slugs do not name the default device."""
         return ""
 
     @property
     def flops_per_s(self) -> float:
-        """As many times those of a thread."""
+        """Floating-point operations per second of one thread, times the number of threads."""
         return self.speed.flops_per_s * self.threads

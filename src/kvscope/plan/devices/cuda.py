@@ -7,7 +7,7 @@ from kvscope.plan.parts import Conditions
 
 
 class Cuda(Device):
-    """The GPU's memory, of which the plan knows nothing, holds weights and cache."""
+    """One NVIDIA GPU: weights and KV cache are in its memory, which is not planned."""
 
     platform: ClassVar[str] = "kvscope.engine.devices.cuda:CudaPlatform"
     attentions: ClassVar[dict[str, Kernels]] = {"vllm": Kernels(16), "instrumented": Kernels()}
@@ -16,9 +16,9 @@ class Cuda(Device):
     gpus: ClassVar[int] = 1
 
     def memory_bytes(self, experiment: Conditions) -> int:
-        """None of the host's."""
+        """0: weights and KV cache are not in host memory."""
         return 0
 
     def loading_bytes(self, experiment: Conditions) -> int:
-        """The weights, on their way to the GPU."""
+        """The weights, which pass through host memory when they are loaded."""
         return experiment.model.weight_bytes

@@ -1,4 +1,4 @@
-"""How long blocks lie untouched between bursts of accesses, and how far apart reuses are."""
+"""How long blocks are idle between bursts of accesses, and their reuse distances."""
 
 import math
 from collections.abc import Callable
@@ -7,18 +7,18 @@ from functools import lru_cache
 import pandas as pd
 
 from kvscope.actions import copies_blocks
-from kvscope.analyse.access import Trace
+from kvscope.analyse.access import KvTrace
 from kvscope.analyse.events import read_events
 from kvscope.analyse.reuse import Reuses, reuses_of
 from kvscope.report.data import Run, StudyData
-from kvscope.report.figures.accesses import traced
+from kvscope.report.figures.accesses import traced_runs
 from kvscope.report.figures.distribution import Distribution, distribution
 from kvscope.report.figures.figure import Drawing, Figure, number, text
 from kvscope.report.figures.lines import Lines, lines_drawing
 
 MOST_LINES = 8
 MILLISECOND = 1e-6
-IDLE, DISTANCE = "time a block lies untouched (ms)", "other blocks used in between (layer by layer)"
+IDLE, DISTANCE = "idle time of a block (ms)", "other blocks used in between (layer by layer)"
 SHARE = "share of reuses at or below (%)"
 SWAPPED_IN = {
     "data": {"name": "swaps"},
@@ -30,23 +30,23 @@ SWAPPED_IN = {
 
 
 @lru_cache(maxsize=MOST_LINES)
-def reuses(trace: Trace) -> Reuses:
+def reuses(trace: KvTrace) -> Reuses:
     """The reuses of blocks in one repeat."""
     return reuses_of(trace.bursts(read_events(trace.path, trace.repeat)))
 
 
-def shown(study: StudyData) -> list[tuple[Run, Trace]]:
+def shown(study: StudyData) -> list[tuple[Run, KvTrace]]:
     """The first experiments whose every pass was traced, each with its first repeat's trace."""
-    runs = [(run, run.trace.of_repeat(run.repeats[0])) for run in traced(study) if run.trace]
+    runs = [(run, run.trace.of_repeat(run.repeats[0])) for run in traced_runs(study) if run.trace]
     return [(run, trace) for run, trace in runs if trace.all_passes][:MOST_LINES]
 
 
-def idle(trace: Trace) -> Distribution | None:
+def idle(trace: KvTrace) -> Distribution | None:
     """Of idle times in ms; None where not all heads were traced, or nothing was reused."""
     return distribution(reuses(trace).idle_ns * MILLISECOND) if trace.all_heads else None
 
 
-def distance(trace: Trace) -> Distribution | None:
+def distance(trace: KvTrace) -> Distribution | None:
     """Of reuse distances in blocks; None where not all layers were traced."""
     return distribution(reuses(trace).distance_blocks) if trace.all_layers else None
 
@@ -73,7 +73,7 @@ def draw(study: StudyData) -> Drawing | None:
     return lines_drawing(plots, data) if plots else None
 
 
-def _table(study: StudyData, of: Callable[[Trace], Distribution | None]) -> pd.DataFrame:
+def _table(study: StudyData, of: Callable[[KvTrace], Distribution | None]) -> pd.DataFrame:
     """The points of all experiments' distributions, each line from 0 % on."""
     frames = [
         one.frame().assign(line=run.label)
@@ -90,11 +90,11 @@ def _swaps(study: StudyData) -> pd.DataFrame:
 
 FIGURE = Figure(
     "access_gaps",
-    "How long blocks lie untouched",
-    "A block of one layer lies untouched from the end of the last access of one forward pass to "
-    "the first access of the next pass that uses it: time in which it could be elsewhere. Its "
-    "reuse distance is the number of other blocks, counted layer by layer, that were accessed in "
-    f"between. First repeat of the first {MOST_LINES} experiments that trace every pass; dotted: "
-    "the time to copy one block, all its layers, back from the host, where the experiment swaps.",
+    "Idle time and reuse distance of blocks",
+    "A block of one layer is idle from the end of its last access in one forward pass to its first "
+    "access in the next pass that uses it; during that time it could be swapped out. Its reuse "
+    "distance is the number of other blocks, counted layer by layer, accessed in between. First "
+    f"repeat of the first {MOST_LINES} experiments that trace every pass. Dotted: the time to copy "
+    "one block, all its layers, back from the host, where the experiment swaps.",
     draw,
 )

@@ -1,4 +1,4 @@
-"""How attention reads the KV cache, in one number an experiment each."""
+"""How attention reads the KV cache: metrics of each experiment."""
 
 from kvscope.report.figures.over_experiments import Panel, over_experiments
 from kvscope.report.words import (

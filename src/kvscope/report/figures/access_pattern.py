@@ -11,7 +11,7 @@ from kvscope.report.figures.accesses import (
     clock_note,
     lane_height,
     stack_of,
-    traced,
+    traced_runs,
 )
 from kvscope.report.figures.figure import NUMBER, Drawing, Figure, Spec, View, grid, plot_width
 
@@ -28,7 +28,7 @@ X_AXIS = {"tickCount": 2, "format": NUMBER, "labelFlush": True}
 
 def draw(study: StudyData) -> Drawing | None:
     """For each experiment and layer a row of its writes and one of its reads, a column a pass."""
-    runs = traced(study)[:MOST_RUNS]
+    runs = traced_runs(study)[:MOST_RUNS]
     parts = [(run, *part) for run in runs for part in _parts(run, 2 if len(runs) == 1 else 1)]
     if not parts:
         return None
@@ -87,9 +87,9 @@ FIGURE = Figure(
     "access_pattern",
     "Accesses to the KV cache",
     f"The first {MOST_PASSES} traced forward passes of the first repeat: each bar is one access "
-    "of an attention kernel to one block, from its start to its end; short ones are drawn longer, "
-    "to be seen. Blocks stand above each other in the order of their place in the request, "
-    "requests by their number, each in its colour. Each plot has a scale of its own. Of more than "
-    f"{MOST_EVENTS:,} accesses in one plot an even sample is drawn, and the figure says so.",
+    "of an attention kernel to one block, from its start to its end; short accesses are drawn "
+    "longer, so that they are visible. Blocks are stacked in the order of their position in the "
+    "request, requests by their number, each in its colour. Each plot has its own scale. Of more "
+    f"than {MOST_EVENTS:,} accesses in one plot, an even sample is drawn.",
     draw,
 )

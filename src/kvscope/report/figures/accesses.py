@@ -64,7 +64,7 @@ def stack_of(events: Events) -> Stack:
     return Stack(events.requests, first, blocks)
 
 
-def traced(study: StudyData) -> list[Run]:
+def traced_runs(study: StudyData) -> list[Run]:
     """The complete experiments that have KV events."""
     return [run for run in study.complete if run.repeats and run.trace]
 

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from kvscope.report.data import StudyData
-from kvscope.report.words import Shown
+from kvscope.report.words import Display
 
 PAPER = 700  # pixels of 1/96 inch across: two columns of a paper
 NUMBER = ",.7~g"  # of a tick: 1,000; 0.05; no exponent where it can be read without
@@ -53,7 +53,7 @@ class Drawing:
 class Lead:
     """What a figure shows above all: a metric, and the drawing that shows it alone."""
 
-    metric: Shown
+    metric: Display
     draw: Callable[[StudyData], Drawing | None]
 
 

@@ -1,4 +1,4 @@
-"""How many requests a second are served within bounds on their latency."""
+"""Goodput: requests a second served within bounds on their latency."""
 
 import math
 
@@ -29,7 +29,7 @@ def draw(study: StudyData) -> Drawing | None:
 
 def _words(tpot_s: float) -> str:
     if math.isinf(tpot_s):
-        return "whatever the time per output token"
+        return "any time per output token"
     return f"time per output token at most {number_text(1e3 * tpot_s, 1)} ms"
 
 
@@ -73,8 +73,8 @@ def _table(named: list[tuple[str, Run]], tpot_s: float) -> pd.DataFrame:
 FIGURE = Figure(
     "goodput",
     "Goodput under a latency objective",
-    "Requests served a second whose time to first token is at most the bound along the axis, and "
-    "whose time per output token is at most the bound above the plot. Requests of all repeats, "
-    "over the sum of their makespans; one that was aborted is not served.",
+    "Served requests per second whose time to first token is at most the bound along the axis, and "
+    "whose time per output token is at most the bound above the plot. Requests of all repeats over "
+    "the sum of the makespans; aborted requests do not count.",
     draw,
 )

@@ -1,4 +1,4 @@
-"""Every access to the KV cache of one forward pass and layer, to look at closely."""
+"""Every access to the KV cache in one forward pass and layer."""
 
 from collections.abc import Iterator
 
@@ -14,12 +14,12 @@ from kvscope.report.figures.accesses import (
     lane_height,
     request_axis,
     stack_of,
-    traced,
+    traced_runs,
 )
 from kvscope.report.figures.figure import NUMBER, PAPER, Drawing, Figure, Spec, View
 from kvscope.report.words import plural
 
-# More make a page slow; what is left out is said on it.
+# Above these limits a page is slow; it says what it leaves out.
 MOST_EVENTS_A_PAGE = 120_000
 MOST_EVENTS = 20_000  # of a pass and layer
 MOST_EXPERIMENTS = 6
@@ -29,7 +29,7 @@ LABEL_PX = 150
 
 def draw(study: StudyData) -> Drawing | None:
     """A view for each experiment, layer and forward pass, by request and by block number."""
-    runs = traced(study)
+    runs = traced_runs(study)
     shown = runs[:MOST_EXPERIMENTS]
     views = [view for run in shown for view in _views(run, MOST_EVENTS_A_PAGE // len(shown))]
     if not views:
@@ -46,7 +46,7 @@ def _views(run: Run, most_events: int) -> Iterator[View]:
     assert run.trace
     path, repeat = run.trace.path, run.repeats[0]
     parts = traced_parts(path, repeat)
-    passes, layers = within(parts, most_events)
+    passes, layers = passes_and_layers(parts, most_events)
     phases = phases_of(parts)
     events = read_events(path, repeat, passes, layers)
     events = events.take(np.argsort(events.start_ns, kind="stable"))
@@ -95,7 +95,7 @@ def _chart(chart: Spec) -> Spec:
     }
 
 
-def within(parts: pd.DataFrame, most_events: int) -> tuple[list[int], list[int]]:
+def passes_and_layers(parts: pd.DataFrame, most_events: int) -> tuple[list[int], list[int]]:
     """The passes and layers to show: whole passes from the first on, at least one.
 
     All layers if FEWEST_PASSES fit so; otherwise the first and the last, or the first alone.
@@ -115,8 +115,8 @@ FIGURE = Figure(
     "KV accesses",
     "Single accesses of attention kernels to blocks of the KV cache, from their start to their "
     "end: K in the upper half of a block's height, V (paler) in the lower half, each KV head on a "
-    "line of its own. Drag to move, turn the wheel with Ctrl to zoom, double-click to go back; "
-    "select a request below to see it alone.",
+    "line of its own. Drag to move, Ctrl and wheel to zoom, double-click to reset; click a request "
+    "in the legend to show it alone.",
     draw,
     section="accesses",
 )

@@ -1,4 +1,4 @@
-"""How full the KV cache and the host pool are while a repeat runs, and who is preempted when."""
+"""KV cache and host pool in use during a repeat, with preemptions and resumptions."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import pandas as pd
 from kvscope.report import theme
 from kvscope.report.data import Run, StudyData
 from kvscope.report.figures.figure import Drawing, Figure, Spec, colours, constant, number, text
-from kvscope.report.figures.passes import STEPS, multiples, recorded
+from kvscope.report.figures.passes import STEPS, multiples, runs_with_passes
 
 MOST_MARKS = 400
 LINES = {
@@ -25,7 +25,7 @@ EVENTS = {"preempt": "preempted", "resume": "resumed"}
 
 def draw(study: StudyData) -> Drawing | None:
     """Blocks and tokens in use over time, an experiment a facet."""
-    runs = recorded(study)
+    runs = runs_with_passes(study)
     pool = any(run.steps(run.repeats[0])["host_blocks_total"].any() for run in runs)
     lines = dict(list(LINES.items())[: 3 if pool else 2])
     shown = MARKS if any(not marks(run).empty for run in runs) else {}
@@ -63,7 +63,7 @@ def _shares(run: Run, steps: pd.DataFrame) -> dict[str, Any]:
     total = steps["kv_blocks_total"]
     shares = {
         "blocks": steps["kv_blocks_used"] / total,
-        "tokens": steps["kv_tokens_used"] / (total * run.block_size),
+        "tokens": steps["kv_tokens_used"] / (total * run.records.block_size),
     }
     if steps["host_blocks_total"].any():
         shares["host"] = steps["host_blocks_used"] / steps["host_blocks_total"].max()

@@ -24,7 +24,7 @@ from kvscope.report.figures.figure import (
 )
 from kvscope.report.figures.scales import is_wide, log_ticks
 
-MOST_TOGETHER = 6  # lines in a plot; more could not be told from each other
+MOST_TOGETHER = 6  # lines in a plot; more are hard to distinguish
 COLUMNS = 3  # of plots with one line each
 HEIGHT, HEIGHT_APART = 200, 110
 LABEL_PX = 56

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from kvscope.plan.figures import Axes
-from kvscope.report.axes import Place, Row, Wanted, by_colour, by_experiment, rows, x_words
+from kvscope.report.axes import Place, Row, Wanted, by_experiment, rows, split_by_colour, x_words
 from kvscope.report.data import Run, StudyData, of_interest
 from kvscope.report.figures.figure import (
     LETTER,
@@ -28,13 +28,13 @@ from kvscope.report.figures.figure import (
     text,
 )
 from kvscope.report.figures.scales import is_wide, log_ticks
-from kvscope.report.words import Shown, estimate_text, plural
+from kvscope.report.words import Display, estimate_text, plural
 
 HEIGHT = 150
 LONGEST = 190  # pixels of a label
 SHORT = 100  # pixels: labels that leave room for three plots beside each other
 LINES_PX = 52  # beside a plot, for the numbers of its axis
-MOST_LINES = 6  # in a plot; more could not be told from each other
+MOST_LINES = 6  # in a plot; more are hard to distinguish
 ASIDE = 0.025  # of the axis: between the first and the last colour at one place
 DECADES = 30  # values that spread further stand on a logarithmic axis
 HOLLOW = "hollow: not valid"
@@ -45,7 +45,7 @@ class Panel:
     """Metrics of one unit that belong together."""
 
     title: str
-    metrics: tuple[Shown, ...]
+    metrics: tuple[Display, ...]
     shared: bool = True  # one scale for all of them; not where one would dwarf the others
 
 
@@ -57,7 +57,7 @@ def over_experiments(
     axes: Axes | None = None,
     wanted: Wanted = lambda run: True,
     suits: Callable[[StudyData], bool] = lambda study: True,
-    lead: Shown | None = None,
+    lead: Display | None = None,
 ) -> Figure:
     """A figure that shows these panels over the wanted experiments of the studies it suits.
 
@@ -77,7 +77,7 @@ def over_experiments(
         if not known or not suits(study):
             return None
         declared = [
-            by_colour(row) if row.ordered and len(row.colours) > MOST_LINES else row
+            split_by_colour(row) if row.ordered and len(row.colours) > MOST_LINES else row
             for row in rows(study, has_any, study.axes_of(name, axes))
         ]
         everything = by_experiment(runs)
@@ -127,7 +127,7 @@ def _view(title: str, shown: Sequence[Row], panels: Sequence[Panel], count: int)
 
 def _cells(
     shown: Sequence[Row], panels: Sequence[Panel]
-) -> Iterator[tuple[Row, Panel, Shown, str]]:
+) -> Iterator[tuple[Row, Panel, Display, str]]:
     for row in shown:
         for panel in panels:
             for metric in panel.metrics:
@@ -151,14 +151,14 @@ def _label_px(shown: Sequence[Row]) -> int:
     return max(LINES_PX, min(LONGEST, round(LETTER * longest)) + 26 if longest else 0)
 
 
-def _frame(row: Row, facet: str, shown: Shown, names: Sequence[str]) -> pd.DataFrame:
+def _frame(row: Row, facet: str, shown: Display, names: Sequence[str]) -> pd.DataFrame:
     """The values of one metric in one facet, those that are defined; in the unit shown."""
     places = [place for place in row.places if place.facet == facet]
     known = [p for p in places if not math.isnan(p.run.number(shown.metric).value)]
     return pd.DataFrame([_point(place, row, shown, names) for place in known])
 
 
-def _point(place: Place, row: Row, shown: Shown, names: Sequence[str]) -> dict[str, Any]:
+def _point(place: Place, row: Row, shown: Display, names: Sequence[str]) -> dict[str, Any]:
     found = place.run.number(shown.metric)
     value = found.value * shown.scale
     ends = (found.low, found.high) if found.has_interval else (found.value, found.value)
@@ -187,7 +187,7 @@ def _aside(place: Place, row: Row, names: Sequence[str]) -> float:
     return float(place.x + ASIDE * part * (greatest - least))
 
 
-def _values(row: Row, metrics: Sequence[Shown]) -> Spec:
+def _values(row: Row, metrics: Sequence[Display]) -> Spec:
     """Scale and ticks of the values of metrics that share them, over all facets of a row."""
     numbers = [(place.run.number(s.metric), s) for s in metrics for place in row.places]
     known = [(n, s) for n, s in numbers if not math.isnan(n.value)]
@@ -205,7 +205,7 @@ def _values(row: Row, metrics: Sequence[Shown]) -> Spec:
     return {
         "title": None,
         "scale": {"domain": [low, high], "nice": True},
-        "axis": {"tickCount": 4, "format": NUMBER, "grid": True},
+        "axis": {"tickCount": 4, "format": NUMBER, "grid": True, "labelOverlap": "greedy"},
     }
 
 

@@ -1,4 +1,4 @@
-"""Throughput against latency: what one costs of the other, and which experiments nothing beats."""
+"""Throughput against latency, and the experiments on the Pareto front."""
 
 import math
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ from kvscope.report.figures.figure import (
     plot_width,
     text,
 )
-from kvscope.report.words import ITL_MEAN, THROUGHPUT, TTFT_MEAN, Shown, estimate_text
+from kvscope.report.words import ITL_MEAN, THROUGHPUT, TTFT_MEAN, Display, estimate_text
 
 LATENCIES = (TTFT_MEAN, ITL_MEAN)
 HEIGHT, LABEL_PX = 190, 62
@@ -58,7 +58,7 @@ def _known(run: Run) -> bool:
     return not any(math.isnan(run.number(m.metric).value) for m in (THROUGHPUT, *LATENCIES))
 
 
-def _points(row: Row, facet: str, latency: Shown) -> Iterator[dict[str, Any]]:
+def _points(row: Row, facet: str, latency: Display) -> Iterator[dict[str, Any]]:
     """The experiments of a facet in the order of their x."""
     places = [place for place in row.places if place.facet == facet]
     for place in sorted(places, key=lambda place: row.values.index(place.x)):
@@ -79,7 +79,7 @@ def _name(place: Place, row: Row) -> str:
     return "" if place.x == place.run.label else x_words(place.x)
 
 
-def _ends(axis: str, run: Run, shown: Shown) -> Iterator[tuple[str, Any]]:
+def _ends(axis: str, run: Run, shown: Display) -> Iterator[tuple[str, Any]]:
     found = run.number(shown.metric)
     low, high = (found.low, found.high) if found.has_interval else (found.value, found.value)
     yield axis, found.value * shown.scale
@@ -123,13 +123,13 @@ def _overlap(one: Box, other: Box) -> bool:
 
 
 def front(points: pd.DataFrame) -> pd.DataFrame:
-    """The points that no other beats: none has more throughput (`y`) at no more latency (`x`)."""
+    """The points for which no other has more throughput (`y`) at no more latency (`x`)."""
     ordered = points.sort_values(["x", "y"], ascending=[True, False])
     best = ordered["y"].cummax().shift(fill_value=-math.inf)
     return ordered.loc[ordered["y"] > best, ["x", "y"]]
 
 
-def _cell(row: Row, facet: str, latency: Shown, points: str, best: str) -> Spec:
+def _cell(row: Row, facet: str, latency: Display, points: str, best: str) -> Spec:
     names = row.colours
     axis = {"tickCount": 5, "format": NUMBER, "grid": True}
     x = {"title": f"{latency.heading} ({latency.unit})", "axis": axis}

@@ -7,18 +7,18 @@ import pandas as pd
 
 from kvscope.report.data import Run, StudyData
 from kvscope.report.figures.figure import Drawing, Spec, View, number, plot_width, text
-from kvscope.report.thin import passes, thin
+from kvscope.report.thin import merged_passes, passes, thin
 from kvscope.report.words import plural
 
 MOST = 8  # experiments; the step timelines show them all
-MOST_PASSES = 500  # of a repeat: more than a plot has pixels
+MOST_PASSES = 300  # of a repeat: as many as a plot on paper has pixels
 COLUMNS = 2
 LABEL_PX = 56
 TIME = "time since the start of the repeat (s)"
 STEPS: dict[str, Any] = {"interpolate": "step-after", "clip": True}
 
 
-def recorded(study: StudyData) -> list[Run]:
+def runs_with_passes(study: StudyData) -> list[Run]:
     """The complete experiments that have a repeat to show."""
     return [run for run in study.complete if run.has_passes]
 
@@ -34,7 +34,7 @@ def multiples(
     `columns_of` gives what is drawn of the passes, with those of `thin.passes`; `more` gives
     further rows, with their `start_s`.
     """
-    runs = recorded(study)[:MOST]
+    runs = runs_with_passes(study)[:MOST]
     if not runs:
         return None
     frames = []
@@ -58,7 +58,10 @@ def multiples(
         },
         "resolve": {"axis": {"x": "independent"}},
     }
-    count = len(recorded(study))
-    note = f"The first {MOST} of {plural(count, 'experiment')}." if count > MOST else ""
-    view = View(chart, {"passes": pd.concat(frames, ignore_index=True)}, note=note)
+    count = len(runs_with_passes(study))
+    notes = [f"The first {MOST} of {plural(count, 'experiment')}."] if count > MOST else []
+    most = max(len(run.steps(run.repeats[0])) for run in runs)
+    if (merged := merged_passes(most, MOST_PASSES)) > 1:
+        notes.append(f"Up to {merged} consecutive passes are drawn as one.")
+    view = View(chart, {"passes": pd.concat(frames, ignore_index=True)}, note=" ".join(notes))
     return Drawing((view,), label_px=LABEL_PX)

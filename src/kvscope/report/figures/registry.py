@@ -69,8 +69,8 @@ def drawings(study: StudyData) -> dict[str, Drawing]:
     }
 
 
-def lacking(study: StudyData, drawn: Mapping[str, Drawing]) -> list[str]:
-    """Why figures that the study asks for are not among these, a sentence each."""
+def missing_figures(study: StudyData, drawn: Mapping[str, Drawing]) -> list[str]:
+    """Why figures that the study requests are not drawn, a sentence each."""
     return [
         f"Figure '{asked.name}' is not drawn: no experiment has the data it needs."
         if asked.name in names.FIGURES

@@ -1,4 +1,4 @@
-"""Every forward pass of one repeat: what it computed, who waited, how full the cache was."""
+"""Every forward pass of one repeat: its tokens, requests, events and the cache in use."""
 
 from collections.abc import Iterator
 from itertools import product
@@ -20,11 +20,11 @@ from kvscope.report.figures.figure import (
     number,
     text,
 )
-from kvscope.report.figures.passes import STEPS, TIME, recorded
+from kvscope.report.figures.passes import STEPS, TIME, runs_with_passes
 from kvscope.report.thin import merged_passes, passes, thin
 from kvscope.report.words import plural
 
-# A page of more than this opens and scrolls slowly; what is left out is said on the page.
+# Above these limits a page opens and scrolls slowly; the page says what it leaves out.
 MOST_EXPERIMENTS = 60
 MOST_PASSES_A_REPEAT = 4000
 MOST_PASSES_A_PAGE = 160_000
@@ -66,7 +66,7 @@ def draw(study: StudyData) -> Drawing | None:
     if not views:
         return None
     shown = len({view.choice[0] for view in views})
-    left = len(recorded(study)) - shown
+    left = len(runs_with_passes(study)) - shown
     remark = f"Timelines of {plural(left, 'experiment')} are left out." if left else ""
     return Drawing(views, ("Experiment", "Repeat", "Along"), LABEL_PX, (remark,) if remark else ())
 
@@ -74,7 +74,7 @@ def draw(study: StudyData) -> Drawing | None:
 def _views(study: StudyData) -> Iterator[View]:
     drawn = 0
     charts = {key: _chart(*key) for key in product(ALONG.values(), (False, True))}
-    for run in recorded(study)[:MOST_EXPERIMENTS]:
+    for run in runs_with_passes(study)[:MOST_EXPERIMENTS]:
         if drawn >= MOST_PASSES_A_PAGE:
             return
         for repeat in run.repeats:
@@ -182,7 +182,7 @@ def pass_table(run: Run, steps: pd.DataFrame) -> pd.DataFrame:
     names = first.astype(str) + (" to " + last.astype(str) if merged > 1 else "")
     share = {
         "blocks_percent": shown["kv_blocks_used"] / total,
-        "tokens_percent": shown["kv_tokens_used"] / (total * run.block_size),
+        "tokens_percent": shown["kv_tokens_used"] / (total * run.records.block_size),
     }
     share |= {"host_percent": shown["host_blocks_used"] / pool} if pool else {}
     counts = [
@@ -237,7 +237,7 @@ def _note(run: Run, repeat: int, steps: pd.DataFrame) -> str:
         plural(int((events == "preempt").sum()), "preemption"),
         plural(int((events == "resume").sum()), "resumption"),
         plural(int(steps["stalled"].sum()), "stalled pass"),
-        f"capacity {plural(total, 'block')}, {plural(total * run.block_size, 'token')}",
+        f"capacity {plural(total, 'block')}, {plural(total * run.records.block_size, 'token')}",
     ]
     if (merged := merged_passes(len(steps), MOST_PASSES_A_REPEAT)) > 1:
         parts.append(
@@ -251,8 +251,8 @@ def _note(run: Run, repeat: int, steps: pd.DataFrame) -> str:
 FIGURE = Figure(
     "step_timeline",
     "Step timelines",
-    "Every forward pass of one repeat: what it computed, who waited, how full the cache was. All "
-    "rows move together: drag in the strip below them to zoom, double-click to go back.",
+    "Every forward pass of one repeat: its tokens, preemptions and resumptions, requests, and the "
+    "cache in use. Drag in the strip below to zoom all rows, double-click to reset.",
     draw,
     section="timeline",
 )

@@ -1,4 +1,4 @@
-"""How batching policies compare: throughput, of which passes, in how many of them."""
+"""Batching policies compared: throughput by phase, and the number of forward passes."""
 
 from kvscope.plan.figures import Axes
 from kvscope.report.data import StudyData
@@ -22,8 +22,8 @@ def varies(study: StudyData) -> bool:
 FIGURE = over_experiments(
     "strategies",
     "Batching strategies",
-    "Throughput of the whole repeat; of its forward passes that only prefill, that only decode, "
-    "and that do both; and how many passes there are.",
+    "Throughput of the whole repeat, of its prefill, decode and mixed forward passes, and the "
+    "number of passes.",
     [
         Panel("Throughput", (THROUGHPUT,)),
         Panel("Prefill throughput", (PREFILL,)),

@@ -6,7 +6,7 @@ from kvscope.report.words import THROUGHPUT, WITHOUT_STALLS
 FIGURE = over_experiments(
     "throughput",
     "Throughput",
-    "Prompt and output tokens of all requests over the makespan; without stalls: over the makespan "
-    "less what stalled passes took beyond the median of their class. Mean over repeats.",
+    "Prompt and output tokens of all requests over the makespan. Without stalls: over the makespan "
+    "minus the time of stalled passes beyond the median of their class. Mean over repeats.",
     [Panel("Throughput", (THROUGHPUT, WITHOUT_STALLS))],
 )

@@ -1,4 +1,4 @@
-"""How full each experiment's KV cache is."""
+"""KV cache utilization of each experiment."""
 
 from kvscope.report.figures.over_experiments import Panel, over_experiments
 from kvscope.report.words import KV_BLOCKS_MEAN, KV_BLOCKS_PEAK, KV_TOKENS_MEAN

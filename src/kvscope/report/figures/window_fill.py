@@ -1,4 +1,4 @@
-"""How batching strategies fill the first forward passes: the tokens of each, and their window."""
+"""Tokens in the first forward passes by batching strategy, beside the limit of a pass."""
 
 import pandas as pd
 
@@ -29,10 +29,10 @@ def groups(study: StudyData) -> dict[str, list[tuple[str, Run]]]:
         return {}
     (row, *_) = rows(study, lambda run: run.has_passes, [Axes(x=key)])
     others = {place.run.id: without(study.traits[place.run.id], key) for place in row.places}
-    alike: dict[str, list[Place]] = {}
+    same_rest: dict[str, list[Place]] = {}
     for place in row.places:
-        alike.setdefault(repr(others[place.run.id]), []).append(place)
-    several = [places for places in alike.values() if len(places) > 1]
+        same_rest.setdefault(repr(others[place.run.id]), []).append(place)
+    several = [places for places in same_rest.values() if len(places) > 1]
     words = names([others[places[0].run.id] for places in several])
     return {
         name: [(setting_words(key, place.x), place.run) for place in places]

@@ -61,10 +61,10 @@ class NumbaBatchBuilder(BatchBuilder):
 
 
 class NumbaAttention(CausalAttention):
-    """Attention by the CPU kernels; they make of a block what they need, whatever its shape.
+    """Attention by the CPU kernels, which use their own order of elements within a block.
 
     The cache of a layer is (blocks, KV heads, block size, 2 · head size); a head of a block holds
-    all its rows of K before those of V.
+    all rows of K, then all rows of V.
     """
 
     def write_and_attend(
@@ -77,7 +77,7 @@ class NumbaAttention(CausalAttention):
         batch: NumbaMetadata,
         output: torch.Tensor,
     ) -> None:
-        """Run the two kernels, and note when each ran if the layer is traced."""
+        """Run the two kernels, and record their times if the layer is traced."""
         tokens, work, tracer = batch.tokens, batch.work, self.tracer
         cache, strides, size = flat_cache(kv_cache), kv_cache.stride()[:2], kv_cache.shape[2]
         segments = tracer.segments(layer) if tracer is not None else None
@@ -123,7 +123,7 @@ def as_elements(tensor: torch.Tensor) -> npt.NDArray[Any]:
 
 
 def flat_cache(kv_cache: torch.Tensor) -> npt.NDArray[Any]:
-    """All memory from a layer's first element to its last, whatever lies between its blocks."""
+    """All memory from a layer's first element to its last, as one flat array."""
     last = sum(
         (n - 1) * stride for n, stride in zip(kv_cache.shape, kv_cache.stride(), strict=True)
     )
@@ -131,7 +131,7 @@ def flat_cache(kv_cache: torch.Tensor) -> npt.NDArray[Any]:
 
 
 class NumbaBackend(AnyBlocks):
-    """Takes the place of vLLM's CPU backend, and its name, by which vLLM looks it up."""
+    """Replaces vLLM's CPU backend under its name, by which vLLM looks it up."""
 
     supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float32, torch.bfloat16]
     name = "CPU_ATTN"

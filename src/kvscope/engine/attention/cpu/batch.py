@@ -1,4 +1,4 @@
-"""How a batch is cut up for the CPU kernels: pieces to write, tiles to read."""
+"""Divides a batch into the work of the CPU kernels: pieces to write, tiles to read."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,7 @@
-"""Where threads write events: a bounded segment each, in a buffer that takes several passes.
+"""Buffers of events on a CPU: one bounded segment per thread, shared by several passes.
 
-A buffer takes passes until the next one might not fit: waking a thread to store it costs as much as
-some thousand events. A kernel that finds its segment full counts what it drops.
+A buffer takes passes until the next one might not fit, because waking a thread to store it costs as
+much as some thousand events. A kernel counts events that do not fit into its segment as dropped.
 """
 
 from typing import NamedTuple
@@ -22,7 +22,7 @@ USED, DROPPED, COUNTERS = 0, 1, 2
 
 
 class CpuSegments(NamedTuple):
-    """Where one kernel writes its events."""
+    """The segments that one kernel writes its events to."""
 
     events: Words  # (threads, capacity, RECORD_WORDS)
     counters: Counts  # (threads, COUNTER_WORDS)
@@ -42,7 +42,7 @@ class CpuBuffer:
         self._words: Words = np.empty(threads * self._most * RECORD_WORDS, np.uint64)
 
     def has_room(self, events: int) -> bool:
-        """Whether one thread could write so many more."""
+        """Whether one thread could write this many more events."""
         return bool(self.counters[:, USED].max() + events <= self.segments.shape[1])
 
     def empty_for(self, events: int) -> None:

@@ -1,4 +1,4 @@
-"""Tracing on a CPU: each thread writes events to a segment of its own."""
+"""Tracing on a CPU: each thread writes events to its own segment."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -39,7 +39,7 @@ class CpuTracer(Tracer):
         self._counts = buffers[0].counts()  # when the last kernel ended
 
     def open_pass(self, tile_tokens: int, pieces: int, reads: int) -> None:
-        """Make room for a pass that writes so many pieces and reads so many blocks a KV head."""
+        """Make room for a pass with `pieces` to write and `reads` blocks to read per KV head."""
         self.tile_tokens = tile_tokens
         if self._step is None:
             return
@@ -55,13 +55,13 @@ class CpuTracer(Tracer):
         self._counts = self._buffer.counts()
 
     def segments(self, layer: int) -> CpuSegments | None:
-        """Where a layer's kernels write their events; None if they are not traced."""
+        """The segments for a layer's kernels; None if the layer is not traced."""
         if self._pass is None or layer % self.layer_stride:
             return None
         return CpuSegments(self._buffer.segments, self._buffer.counters, layer, self.head_stride)
 
     def note(self, layer: int, kernel: str, start_ticks: int, end_ticks: int) -> None:
-        """A traced kernel has run."""
+        """Record the times of a traced kernel."""
         assert self._pass is not None
         before, self._counts = self._counts, self._buffer.counts()
         ran = TracedKernel(layer, kernel, start_ticks, end_ticks, before, self._counts)

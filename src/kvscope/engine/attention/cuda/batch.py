@@ -1,6 +1,6 @@
-"""What the CUDA kernels are to do in one forward pass: worked out on the host, once for all layers.
+"""The work of the CUDA kernels in one forward pass, computed on the host once for all layers.
 
-The counts are exact, so every program of a kernel knows beforehand where its events belong.
+The counts are exact, so the place of each program's events is known before the launch.
 """
 
 from collections.abc import Sequence

@@ -4,12 +4,12 @@ With INSTRUMENT off, no instruction of this is compiled. With it on, each thread
 own *segment* of the events' buffer and writes there, in the order of its work and at places that
 follow from the batch alone: no atomics, and the same places whatever runs first. What has no room
 is counted and left out. A segment's header says what was recorded and where, and has two pairs of
-the SM's clock, in which events are stamped, and the device-wide timer (gpu_buffers.HEADER).
+the SM's clock, in which events are stamped, and the device-wide timer (buffer.HEADER).
 
 A block's loads lie between its two stamps by construction. Their addresses are computed from the
-start stamp (`after`), and what was computed from the data passes through `landed` before the end
-stamp is taken. Loads must not be prefetched: launch with num_stages=1. What is written left its
-thread before the end stamp; when it reached memory, a kernel cannot see.
+start stamp (`order_after`), and the values computed from the data pass through `await_data` before
+the end stamp is taken. Loads must not be prefetched: launch with num_stages=1. A write has left its
+thread before the end stamp; a kernel cannot observe when it reaches memory.
 
 CLOCK 0 reads the hardware's clocks. 1 counts the stamps taken, in `counter`: Triton's interpreter,
 which the tests use, has no clock.
@@ -62,13 +62,13 @@ def read_processor(CLOCK: tl.constexpr):
 
 @triton.jit
 def order_after(block, stamp):
-    """The same block, known only once the stamp is: no clock reaches 2^63."""
+    """The same block index, made dependent on the stamp, whose sign bit is never set."""
     return block + (stamp >> 63)
 
 
 @triton.jit
 def await_data(x, CLOCK: tl.constexpr):
-    """The same float32 tensor, once all threads have their part of it. Nothing passes here."""
+    """The same float32 tensor, after all threads have their part: a barrier for the compiler."""
     if CLOCK == 0:
         x = tl.inline_asm_elementwise(
             "mov.b32 $0, $1;", "=r,r", [x], dtype=tl.float32, is_pure=False, pack=1

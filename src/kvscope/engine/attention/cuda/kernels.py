@@ -2,8 +2,8 @@
 
 Three kernels: `write` puts new tokens' K and V into their blocks, `attend` reads them, and `reduce`
 joins what `attend` made of the parts of one sequence. A program is one thread block (CTA); with
-INSTRUMENT it records, in its own segment, what it does to each block (`triton_events`). Recorded or
-not, the arithmetic and its order are the same.
+INSTRUMENT it records each access to a block in its own segment (`cuda.instrument`). The arithmetic
+and its order are the same with and without recording.
 """
 
 import triton

@@ -1,4 +1,4 @@
-"""Tracing on a GPU: each CTA of a launch writes events to a segment of its own."""
+"""Tracing on a GPU: each CTA of a launch writes events to its own segment."""
 
 from pathlib import Path
 
@@ -42,7 +42,7 @@ class CudaTracer(Tracer):
         self._buffer.open(self._pass)
 
     def segments(self, kernel: str, layer: int, events: int, count: int) -> CudaSegments | None:
-        """Where a launch of this layer writes its events; None if it is not traced."""
+        """The segments for a launch of this layer; None if the layer is not traced."""
         if self._pass is None or layer % self.layer_stride:
             return None
         made: CudaSegments = self._buffer.add(kernel, layer, events, count)

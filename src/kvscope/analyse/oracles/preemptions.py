@@ -1,0 +1,160 @@
+"""Oracles of preemptions and resumptions: complete, in the right pass, with the right tokens."""
+
+import numpy as np
+import pandas as pd
+
+from kvscope.actions import keeps_tokens
+from kvscope.analyse.oracles.run_tables import (
+    OF_PASS,
+    OF_REQUEST,
+    TOLERANCE_S,
+    RunTables,
+    bad_rows,
+    blocks_of,
+    combine,
+)
+from kvscope.oracle import Violations
+
+COMMON = ("policy", "refused", "tokens")
+"""Columns with the same value at a preemption and at its resumption."""
+
+
+def preemptions_differ(run: RunTables) -> Violations:
+    """The recorded preemptions match the scheduler's counts, for each pass and each request."""
+    return combine(
+        _counts_differ(run, run.steps, OF_PASS, "preempted_requests"),
+        _counts_differ(run, run.requests, OF_REQUEST, "preemptions"),
+    )
+
+
+def _counts_differ(run: RunTables, frame: pd.DataFrame, key: list[str], column: str) -> Violations:
+    lost = run.victims
+    found = frame.join(lost.groupby(key).size().rename("rows"), on=key).fillna({"rows": 0})
+    return bad_rows(
+        found,
+        found[column] != found["rows"],
+        lambda r: f"the scheduler counted {r[column]} preemptions, recorded are {r['rows']:.0f}",
+    )
+
+
+def context_wrong(run: RunTables) -> Violations:
+    """A request's context is what its previous pass left or, after a preemption, what was kept."""
+    rows = _with_preemption(run)
+    rows["expected"] = np.where(rows["resumes"], rows["kept"], rows["previous_tokens"])
+    return bad_rows(
+        rows,
+        rows["context_tokens"] != rows["expected"],
+        lambda r: f"{r['context_tokens']} tokens in its context, expected {r['expected']:.0f}",
+    )
+
+
+def resumed_wrong(run: RunTables) -> Violations:
+    """A request counts as resumed from its preemption until its next sampled token."""
+    rows = run.batch
+    given = rows["step"].where(rows["sampled_tokens"] > 0)
+    own = [rows[key] for key in OF_REQUEST]
+    before = given.groupby(own).ffill().groupby(own).shift()
+    expected = (rows["preempted_step"] >= 0) & ~(before >= rows["preempted_step"])
+    return bad_rows(
+        rows,
+        rows["resumed"].astype(bool) != expected,
+        lambda r: "counts as resumed" if r["resumed"] else "does not count as resumed",
+    )
+
+
+def resumption_wrong(run: RunTables) -> Violations:
+    """Each preempted request that runs again has one resumption, which matches its preemption.
+
+    The resumption is in the request's first pass after the preemption. Its wait, its recomputed
+    tokens and its blocks follow from the two passes.
+    """
+    due = _with_preemption(run)
+    due = due[due["resumes"]]
+    found = due.merge(
+        run.resumptions, on=[*OF_REQUEST, "step"], how="outer", suffixes=("", "_back")
+    )
+    lost = found["event_back"].isna() | found["event"].isna()
+    differ = pd.Series(False, found.index)
+    for column in COMMON:
+        differ |= found[column] != found[f"{column}_back"]
+    wait = found["start_s"] - found["time_s"]
+    differ |= (found["wait_s_back"] - wait).abs() > TOLERANCE_S
+    differ |= (found["time_s_back"] - found["start_s"]).abs() > TOLERANCE_S
+    differ |= found["recomputed_tokens_back"] != found["tokens"] - found["context_tokens"]
+    given = blocks_of(found["end_tokens"].fillna(0), run.records.block_size)
+    differ |= found["blocks_back"] != given
+    return combine(
+        bad_rows(found, lost, lambda _: "a resumption without preemption, or a missing resumption"),
+        bad_rows(found, differ & ~lost, lambda _: "the resumption does not match its preemption"),
+    )
+
+
+def preemption_misplaced(run: RunTables) -> Violations:
+    """A preemption happens while its pass is scheduled, and frees the tokens and blocks held."""
+    found = run.victims.merge(
+        run.steps[[*OF_PASS, "start_s", "schedule_s", "before_s"]], on=OF_PASS
+    )
+    early = found["time_s"] < found["before_s"] - TOLERANCE_S
+    late = found["time_s"] > found["start_s"] + found["schedule_s"] + TOLERANCE_S
+    columns = [*OF_REQUEST, "step", "end_tokens", "slot_tokens"]
+    rows = run.batch[columns].rename(columns={"step": "at"})
+    before = pd.merge_asof(
+        found.assign(step=found["step"].astype(np.int64) - 1).reset_index().sort_values("step"),
+        rows.astype({"at": np.int64}).sort_values("at"),
+        left_on="step",
+        right_on="at",
+        by=OF_REQUEST,
+    ).set_index("index")
+    had = before["end_tokens"].reindex(found.index)
+    slots = before["slot_tokens"].reindex(found.index).fillna(0)
+    size = run.records.block_size
+    differ = (found["tokens"] != had) | (found["blocks"] != blocks_of(slots, size))
+    return combine(
+        bad_rows(found, early | late, lambda _: "preempted outside the scheduling of its pass"),
+        bad_rows(found.assign(had=had), differ, _had),
+    )
+
+
+def _had(row: object) -> str:
+    found = pd.Series(row)
+    freed = f"{found['tokens']} tokens in {found['blocks']} blocks freed"
+    return f"{freed}, the request held {found['had']:.0f} tokens"
+
+
+def refused_wrong(run: RunTables) -> Violations:
+    """A swap is refused only if the host pool lacks room, and only refused victims are recomputed.
+
+    The host blocks in use are at most those after the previous pass plus those of earlier victims
+    of the same pass.
+    """
+    lost = run.victims
+    pool = run.steps[[*OF_PASS, "host_blocks_total"]].copy()
+    pool["held"] = run.steps.groupby("repeat")["host_blocks_used"].shift(fill_value=0)
+    lost = lost.merge(pool, on=OF_PASS, how="left").sort_values([*OF_PASS, "time_s"])
+    need = blocks_of(lost["tokens"], run.records.block_size)
+    kept = need.where(lost["policy"] == "swap", 0)
+    before = kept.groupby([lost[key] for key in OF_PASS]).cumsum() - kept
+    room = lost["host_blocks_total"] - lost["held"] - before
+    refused = lost["refused"].astype(bool)
+    wrong = refused & ((need <= room) | (lost["host_blocks_total"] == 0))
+    if run.section("overflow").get("name") == "swap":
+        wrong |= (lost["policy"] == "recompute") & (lost["tokens"] > 0) & ~refused
+    lost = lost.assign(need=need, room=room)
+    words = "{0} blocks {1}, the host pool had room for {2}"
+    return bad_rows(
+        lost,
+        wrong,
+        lambda r: words.format(r["need"], "refused" if r["refused"] else "recomputed", r["room"]),
+    )
+
+
+def _with_preemption(run: RunTables) -> pd.DataFrame:
+    """The rows of `batch`, joined to the preemption that they resume from and the tokens `kept`."""
+    rows = run.batch
+    resumes = rows["preempted_step"] > rows["previous_step"]
+    rows = rows.assign(resumes=resumes & (rows["preempted_step"] >= 0))
+    lost = run.victims.rename(columns={"step": "preempted_step", "recomputed_tokens": "_"})
+    rows = rows.merge(lost.drop(columns="_"), on=[*OF_REQUEST, "preempted_step"], how="left")
+    rows = rows.merge(run.steps[[*OF_PASS, "start_s"]], on=OF_PASS, how="left")
+    rows["kept"] = rows["tokens"].where(keeps_tokens(rows["policy"]), 0)
+    return rows

@@ -1,0 +1,63 @@
+"""Oracles of whole repeats: tables and run.json agree on their number, order and duration."""
+
+import pandas as pd
+
+from kvscope.analyse.oracles.run_tables import (
+    OF_PASS,
+    TOLERANCE_S,
+    RunTables,
+    bad_rows,
+    combine,
+)
+from kvscope.oracle import NONE, Violations
+
+NANOSECONDS = 1e-9
+ENDING_S, ENDING_SHARE = 0.050, 0.02
+"""Allowed time between a repeat's last token and its end: a constant and a share of the repeat."""
+
+
+def repeats_differ(run: RunTables) -> Violations | None:
+    """The repeats in the tables are those of run.json, in sequence, and as long as stated there.
+
+    run.json has the clock readings around each repeat, independent of the times of its passes. No
+    two repeats have identical pass durations.
+    """
+    recorded = run.facts.get("clock", {}).get("repeats")
+    if recorded is None:
+        return None
+    clock = pd.DataFrame(recorded, columns=["repeat", "start_ns", "duration_s"]).set_index("repeat")
+    repeats = clock.join(_last_s(run), how="outer").reset_index()
+    took, last = repeats["duration_s"], repeats["last_s"]
+    long = (last > took + TOLERANCE_S) | (took - last > ENDING_S + ENDING_SHARE * took)
+    begin = repeats["start_ns"] * NANOSECONDS
+    overlap = begin < (begin + took).shift() - TOLERANCE_S
+    return combine(
+        bad_rows(
+            repeats, took.isna() | last.isna(), lambda _: "missing from run.json or from the tables"
+        ),
+        bad_rows(
+            repeats,
+            long,
+            lambda r: f"{r['last_s']:.6f} s by its passes, by the clock {r['duration_s']:.6f}",
+        ),
+        bad_rows(repeats, overlap, lambda _: "begins before the previous repeat ends"),
+        _copied(run) if run.measured else NONE,
+    )
+
+
+def _last_s(run: RunTables) -> pd.Series:
+    """`last_s`, indexed by repeat: the end of its last pass or request."""
+    of_passes = run.steps.groupby("repeat")["end_s"].max()
+    of_requests = run.requests.groupby("repeat")["finished_s"].max()
+    last: pd.Series = pd.concat([of_passes, of_requests], axis=1).max(axis=1)
+    return last.rename("last_s")
+
+
+def _copied(run: RunTables) -> Violations:
+    """Repeats whose passes have exactly the durations of those of an earlier repeat."""
+    took = run.steps.sort_values(OF_PASS).groupby("repeat")["duration_s"].agg(tuple).reset_index()
+    return bad_rows(
+        took,
+        took["duration_s"].duplicated(),
+        lambda _: "pass durations identical to those of an earlier repeat",
+    )

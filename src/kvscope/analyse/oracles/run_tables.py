@@ -1,0 +1,236 @@
+"""The host tables of a run with the columns that several oracles derive from them.
+
+A *stay* is the time during which the tokens of one row of `batch` are in the cache: from its pass
+until the request's next row, or until the request is preempted, finished or aborted.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from kvscope.analyse.records import Records
+from kvscope.arraytypes import Bools, Ints
+from kvscope.oracle import NONE, Violations
+from kvscope.passes import PREFILL
+from kvscope.plan.parts import VLLM_0_4_2
+from kvscope.runfile import IMPORTED_FROM
+from kvscope.runschema import MEASURED
+
+OF_REQUEST = ["repeat", "request_id"]
+OF_PASS = ["repeat", "step"]
+TOLERANCE_S = 1e-6
+"""Tolerance of comparisons between times that were computed in two ways."""
+
+
+class RunTables:
+    """The tables of a complete run, all repeats together, with derived columns."""
+
+    def __init__(self, records: Records) -> None:
+        self.records = records
+        self.facts = records.facts
+
+    def section(self, name: str) -> Mapping[str, Any]:
+        """A section of the experiment's settings; empty if the run has none."""
+        found = self.records.settings.get(name)
+        return found if isinstance(found, Mapping) else {}
+
+    @property
+    def imported(self) -> bool:
+        """Whether the run was imported; imports lack many of the records that kvscope makes."""
+        return IMPORTED_FROM in self.facts
+
+    @property
+    def measured(self) -> bool:
+        """Whether times come from a real clock, whose readings never repeat and take time."""
+        return bool(self.facts.get("time_source", MEASURED) == MEASURED)
+
+    @property
+    def engine(self) -> Mapping[str, Any]:
+        """The `engine` section of run.json."""
+        found: Mapping[str, Any] = self.facts.get("engine", {})
+        return found
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """The passes in order, with `end_s` and `before_s`, the end of the previous pass."""
+        steps = self.records.steps.sort_values(OF_PASS, ignore_index=True)
+        steps["end_s"] = steps["start_s"] + steps["duration_s"]
+        steps["before_s"] = steps.groupby("repeat")["end_s"].shift(fill_value=0.0)
+        return steps
+
+    @property
+    def preemptions(self) -> pd.DataFrame:
+        """The `preemptions` table: preemptions and resumptions of all repeats."""
+        return self.records.preemptions
+
+    @property
+    def victims(self) -> pd.DataFrame:
+        """The rows of `preemptions` whose event is a preemption."""
+        return self.preemptions[self.preemptions["event"] == "preempt"]
+
+    @property
+    def resumptions(self) -> pd.DataFrame:
+        """The rows of `preemptions` whose event is a resumption."""
+        return self.preemptions[self.preemptions["event"] == "resume"]
+
+    @property
+    def requests(self) -> pd.DataFrame:
+        """The `requests` table of all repeats."""
+        return self.records.requests
+
+    @cached_property
+    def batch(self) -> pd.DataFrame:
+        """The rows of `batch`, ordered by request and pass, with the request's earlier history.
+
+        `end_tokens` are the request's tokens in the cache after the pass, `slot_tokens` those that
+        its blocks are for (`_slot_tokens`), `sampled_before` the output tokens it had before the
+        pass. `previous_step` and `previous_tokens` are the step and
+        `end_tokens` of the request's previous row (-1 and 0 if there is none). `preempted_step` is
+        the step whose scheduling last preempted the request (-1 if none did).
+        """
+        rows = self.records.batch.sort_values([*OF_REQUEST, "step"], ignore_index=True)
+        rows["end_tokens"] = rows["context_tokens"] + rows["scheduled_tokens"]
+        own = rows.groupby(OF_REQUEST)
+        rows["sampled_before"] = own["sampled_tokens"].cumsum() - rows["sampled_tokens"]
+        rows["previous_step"] = own["step"].shift(fill_value=-1)
+        rows["previous_tokens"] = own["end_tokens"].shift(fill_value=0)
+        rows["slot_tokens"] = self._slot_tokens(rows)
+        rows["preempted_step"] = last_until(rows, self._victim_steps)
+        return rows
+
+    @property
+    def _victim_steps(self) -> pd.DataFrame:
+        """Repeat, request and step (as `at`) of each preemption."""
+        return self.victims[[*OF_REQUEST, "step"]].rename(columns={"step": "at"})
+
+    def _slot_tokens(self, rows: pd.DataFrame) -> pd.Series:
+        """Tokens that a request's blocks are for: those in the cache.
+
+        By the rules of vLLM 0.4.2, all of a prompt, with the output tokens that are recomputed,
+        once its first chunk is computed.
+        """
+        if self.section("cache").get("admission") != VLLM_0_4_2:
+            return rows["end_tokens"]
+        prompts = self.requests[[*OF_REQUEST, "prompt_tokens"]]
+        prompt = rows[OF_REQUEST].merge(prompts, how="left", on=OF_REQUEST)["prompt_tokens"]
+        whole = (prompt.fillna(0) + rows["sampled_before"]).astype(np.int64)
+        return rows["end_tokens"].where(rows["phase"] != PREFILL, rows["end_tokens"].clip(whole))
+
+    @cached_property
+    def ended(self) -> pd.DataFrame:
+        """`at`, indexed by request: the first step after the request was served or aborted."""
+        last = self.batch.groupby(OF_REQUEST)["step"].max().rename("at") + 1.0
+        ended = self.requests[[*OF_REQUEST, "finished_s", "aborted"]].join(last, on=OF_REQUEST)
+        for at, repeat, time_s, aborted in zip(
+            ended.index, ended["repeat"], ended["finished_s"], ended["aborted"], strict=True
+        ):
+            if aborted:
+                ended.loc[at, "at"] = self._first_pass_from(repeat, time_s)
+        return ended.fillna({"at": np.inf}).set_index(OF_REQUEST)[["at"]]
+
+    @cached_property
+    def count_ended(self) -> Ints:
+        """The number of requests that had ended, one value a pass."""
+        ended = self.ended.reset_index()
+        return self.sum_over_passes(ended.assign(step=ended["at"], until=np.inf), 1)
+
+    def count_arrived(self, column: str) -> Ints:
+        """The number of requests that had arrived by the time in `column`, one value a pass."""
+        counts = np.zeros(len(self.steps), np.int64)
+        for repeat, steps in self.steps.groupby("repeat"):
+            of_repeat = self.requests.loc[self.requests["repeat"] == repeat, "arrival_s"]
+            counts[steps.index] = of_repeat.sort_values().searchsorted(steps[column], side="right")
+        return counts
+
+    def _first_pass_from(self, repeat: int, time_s: float) -> int:
+        starts = self.steps.loc[self.steps["repeat"] == repeat, "start_s"].to_numpy()
+        return int(np.searchsorted(starts, time_s - TOLERANCE_S))
+
+    @cached_property
+    def stays(self) -> pd.DataFrame:
+        """One row a stay: `repeat`, first `step`, `until` (the step after the last), `tokens`.
+
+        `slot_tokens` are those that its blocks are for.
+        """
+        rows = self.batch
+        following = rows.groupby(OF_REQUEST)["step"].shift(-1)
+        lost_at = first_after(rows, self._victim_steps)
+        ended = rows.join(self.ended, on=OF_REQUEST)["at"]
+        until = pd.concat([following, lost_at, ended], axis=1).min(axis=1)
+        return pd.DataFrame(
+            {
+                "repeat": rows["repeat"],
+                "step": rows["step"],
+                "until": until,
+                "tokens": rows["end_tokens"],
+                "slot_tokens": rows["slot_tokens"],
+            }
+        )
+
+    def sum_over_passes(self, spans: pd.DataFrame, values: pd.Series | int) -> Ints:
+        """Sum the values of the spans (`step` to `until`) that cover a pass, one value a pass."""
+        sizes = self.steps.groupby("repeat").size()
+        first = (sizes.cumsum() - sizes).reindex(spans["repeat"]).to_numpy()
+        length = sizes.reindex(spans["repeat"]).to_numpy()
+        begin = first + np.clip(spans["step"].to_numpy(float), 0, length)
+        end = first + np.clip(spans["until"].fillna(np.inf).to_numpy(float), 0, length)
+        weights = np.broadcast_to(np.asarray(values, float), begin.shape)
+        count = len(self.steps) + 1
+        begins, ends = (
+            np.bincount(edge.astype(np.int64), weights, count)
+            for edge in (begin, np.maximum(begin, end))
+        )
+        total: Ints = np.rint(np.cumsum(begins - ends)[:-1]).astype(np.int64)
+        return total
+
+
+def last_until(rows: pd.DataFrame, events: pd.DataFrame) -> pd.Series:
+    """The last `at` among the events of a row's request up to its step, or -1; one a row."""
+    return _nearest(rows, events, "backward").fillna(-1).astype(np.int64)
+
+
+def first_after(rows: pd.DataFrame, events: pd.DataFrame) -> pd.Series:
+    """The first `at` among the events of a row's request after its step, or NaN; one a row."""
+    return _nearest(rows.assign(step=rows["step"] + 1), events, "forward")
+
+
+def _nearest(rows: pd.DataFrame, events: pd.DataFrame, direction: Any) -> pd.Series:
+    if events.empty:
+        return pd.Series(np.nan, rows.index)
+    wanted = rows[[*OF_REQUEST, "step"]].astype({"step": np.int64, "repeat": np.int64})
+    known = events.astype({"at": np.int64, "repeat": np.int64})
+    found = pd.merge_asof(
+        wanted.reset_index().sort_values("step", kind="stable"),
+        known.sort_values("at").assign(found=known["at"].astype(float)),
+        left_on="step",
+        right_on="at",
+        by=OF_REQUEST,
+        direction=direction,
+    )
+    return found.set_index("index")["found"].reindex(rows.index)
+
+
+def bad_rows(
+    frame: pd.DataFrame, bad: pd.Series | Bools, words: Callable[[Mapping[str, Any]], str]
+) -> Violations:
+    """One violation a bad row; the first is described by its repeat, pass, request and `words`."""
+    at = np.flatnonzero(np.asarray(bad, dtype=bool))
+    if not len(at):
+        return NONE
+    row = {str(name): value for name, value in frame.iloc[int(at[0])].items()}
+    names = {"repeat": "repeat", "step": "step", "request_id": "request", "layer": "layer"}
+    place = ", ".join(f"{name} {row[key]}" for key, name in names.items() if key in row)
+    return Violations(len(at), f"{place}: {words(row)}" if place else words(row))
+
+
+def combine(*found: Violations) -> Violations:
+    """The sum of several violations."""
+    return sum(found, NONE)
+
+
+def blocks_of(tokens: pd.Series, block_size: int) -> pd.Series:
+    """The number of blocks that hold so many tokens of one request: ⌈tokens / block size⌉."""
+    return -(-tokens.astype(np.int64) // block_size)

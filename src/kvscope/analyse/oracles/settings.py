@@ -1,0 +1,99 @@
+"""Oracles of settings: the engine, workload and repeats are those of experiment.yaml."""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kvscope.analyse.oracles.run_tables import RunTables, bad_rows
+from kvscope.oracle import NONE, Violations
+from kvscope.plan.models import BYTES
+
+GIB = 2**30
+Pair = tuple[str, Any, Any]
+"""A quantity's name, its value in the run, and in the settings (None if they do not state it)."""
+
+
+def settings_differ(run: RunTables) -> Violations:
+    """The engine, its memory, the requests and the repeats match the experiment's settings."""
+    wrong = [
+        f"{name} is {found}, the settings have {expected}"
+        for name, found, expected in (*_of_engine(run), *_of_requests(run), *_of_repeats(run))
+        if expected is not None and found != expected
+    ]
+    return Violations(len(wrong), wrong[0]) if wrong else NONE
+
+
+def _of_engine(run: RunTables) -> Iterator[Pair]:
+    made, cache, model = run.engine, run.section("cache"), run.section("model")
+    size = cache.get("block_size")
+    block_bytes = _block_bytes(size, model)
+    yield "block_size", made.get("block_size"), size
+    yield "block_bytes", made.get("block_bytes"), block_bytes
+    yield "layers", made.get("layers"), model.get("layers")
+    yield "device", made.get("device"), run.section("device").get("name")
+    yield "kv_blocks_total", made.get("kv_blocks_total"), _blocks(cache, "", block_bytes)
+    pool = _blocks(run.section("overflow"), "host_", block_bytes)
+    there = run.steps["host_blocks_total"].iloc[0]
+    yield "host_blocks_total", made.get("host_blocks_total", there), pool or 0
+
+
+def _block_bytes(block_size: Any, model: Mapping[str, Any]) -> int | None:
+    """Bytes of a block, K and V of all layers; None if the settings lack a size of the model."""
+    parts = [block_size, *(model.get(key) for key in ("layers", "kv_heads", "head_size"))]
+    width = BYTES.get(str(model.get("dtype")))
+    if width is None or not all(isinstance(part, int) for part in parts):
+        return None
+    return 2 * width * math.prod(map(int, parts))
+
+
+def _blocks(section: Mapping[str, Any], prefix: str, block_bytes: int | None) -> Any:
+    """Blocks by the settings: as stated, or as many as fit into the stated GiB."""
+    blocks, gib = section.get(f"{prefix}blocks"), section.get(f"{prefix}gib")
+    if blocks is None and isinstance(gib, int | float) and block_bytes:
+        return int(gib * GIB // block_bytes)
+    return blocks
+
+
+def _of_requests(run: RunTables) -> Iterator[Pair]:
+    workload = run.section("workload")
+    yield "the number of requests", len(run.records.workload), workload.get("num_requests")
+    arrival, at = workload.get("arrival"), run.records.workload["arrival_s"]
+    yield "the first arrival", at.min(), 0.0 if arrival in ("all_at_once", "poisson") else None
+    yield "the last arrival", at.max(), 0.0 if arrival == "all_at_once" else None
+    if "timeout_s" not in workload:
+        yield "the number of aborted requests", len(run.records.aborted), 0
+
+
+def _of_repeats(run: RunTables) -> Iterator[Pair]:
+    setting, recorded = run.records.settings.get("repeats"), run.facts.get("repeats", {})
+    rule = setting if isinstance(setting, Mapping) else {"min": setting, "max": setting}
+    least, most = rule.get("min"), rule.get("max")
+    if not (isinstance(least, int) and isinstance(most, int)):
+        return
+    measured = int(run.requests["repeat"].nunique())
+    yield "the number of repeats", measured, min(max(measured, least), most)
+    for key, found in recorded.items():
+        if key in ("min", "max", "until"):
+            yield f"repeats.{key} of run.json", found, rule.get(key)
+    if "measured" in recorded:
+        yield "repeats.measured of run.json", recorded["measured"], measured
+
+
+def limit_exceeded(run: RunTables) -> Violations | None:
+    """No pass computes more tokens or has more requests than the experiment's limits allow."""
+    engine, batching = run.section("engine"), run.section("batching")
+    tokens = _least(engine.get("max_num_batched_tokens"), batching.get("chunk_tokens"))
+    requests = _least(engine.get("max_num_seqs"))
+    if tokens == requests == math.inf:
+        return None
+    steps = run.steps
+    words = f"{{}} tokens of {{}} requests; the limits are {tokens} and {requests}"
+    return bad_rows(
+        steps,
+        (steps["scheduled_tokens"] > tokens) | (steps["requests"] > requests),
+        lambda r: words.format(r["scheduled_tokens"], r["requests"]),
+    )
+
+
+def _least(*limits: Any) -> float:
+    return min((one for one in limits if isinstance(one, int)), default=math.inf)

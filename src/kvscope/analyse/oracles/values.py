@@ -1,0 +1,124 @@
+"""Oracles of rows and values: unique keys, known requests and passes, finite values."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from kvscope import tables
+from kvscope.analyse.oracles.run_tables import (
+    OF_PASS,
+    OF_REQUEST,
+    RunTables,
+    bad_rows,
+    combine,
+)
+from kvscope.arraytypes import Bools
+from kvscope.oracle import Violations
+
+KEYS = {
+    "workload": ["request_id"],
+    "requests": OF_REQUEST,
+    "steps": OF_PASS,
+    "batch": [*OF_REQUEST, "step"],
+    "preemptions": [*OF_REQUEST, "step", "event"],
+    "layers": [*OF_PASS, "layer"],
+}
+OF_A_COPY = {"swap_out_s", "swap_in_s", "copy_start_s", "copy_end_s"}
+# Columns that may be null.
+NULLABLE = {
+    "requests": {"first_scheduled_s", "first_token_s"},  # null if it was aborted earlier
+    "preemptions": {"wait_s", "recomputed_tokens"} | OF_A_COPY,
+}
+NULLABLE_IN_IMPORTS = {"schedule_s", "forward_s", "bytes", "time_s"}
+"""Further columns that may be null in imported runs."""
+
+
+def row_repeated(run: RunTables) -> Violations:
+    """No table has two rows with the same key."""
+    return combine(
+        *(
+            _bad(name, frame, frame.duplicated(KEYS[name]), "duplicate row")
+            for name, frame in _frames(run)
+        )
+    )
+
+
+def value_missing(run: RunTables) -> Violations:
+    """Every column that must not be null has a finite value in every row."""
+    return combine(*(_missing(run, name, frame) for name, frame in _frames(run)))
+
+
+def _missing(run: RunTables, name: str, frame: pd.DataFrame) -> Violations:
+    optional = NULLABLE.get(name, set()) | (NULLABLE_IN_IMPORTS if run.imported else set())
+    due = [column for column in tables.TABLES[name].names if column not in optional]
+    absent = frame[due].isna() | frame[due].isin([np.inf, -np.inf])
+    return _bad_cell(name, frame, absent, "has no finite value")
+
+
+def value_negative(run: RunTables) -> Violations:
+    """No time, duration, size or count is negative."""
+    return combine(
+        *(
+            _bad_cell(name, frame, frame.select_dtypes("number") < 0, "is negative")
+            for name, frame in _frames(run)
+        )
+    )
+
+
+def time_source_differs(run: RunTables) -> Violations | None:
+    """The `time_source` of every row is that of run.json."""
+    source = run.facts.get("time_source")
+    if source is None:
+        return None
+    return combine(
+        *(
+            _bad(name, frame, frame["time_source"] != source, f"time_source is not {source}")
+            for name, frame in _frames(run)
+            if "time_source" in frame
+        )
+    )
+
+
+def row_without_owner(run: RunTables) -> Violations:
+    """Every row names a request of the workload and a recorded pass.
+
+    The passes of a repeat are numbered from 0, and every repeat has every request of the workload.
+    """
+    passes = pd.MultiIndex.from_frame(run.steps[OF_PASS])
+    known = set(run.records.workload["request_id"])
+    found: list[Violations] = [_gap(run)]
+    for name, frame in _frames(run):
+        if "step" in frame and name != "steps":
+            strange = ~pd.MultiIndex.from_frame(frame[OF_PASS]).isin(passes)
+            found.append(_bad(name, frame, strange, "no such pass"))
+        if "request_id" in frame:
+            strange = ~frame["request_id"].isin(known).to_numpy()
+            found.append(_bad(name, frame, strange, "not a request of the workload"))
+    counts = run.requests.groupby("repeat").size().rename("requests").reset_index()
+    few = counts["requests"] != len(known)
+    found.append(bad_rows(counts, few, lambda row: f"{row['requests']} of {len(known)} requests"))
+    return combine(*found)
+
+
+def _bad(name: str, frame: pd.DataFrame, bad: Bools | pd.Series, why: str) -> Violations:
+    return bad_rows(frame, bad, lambda _: f"{name}: {why}")
+
+
+def _bad_cell(name: str, frame: pd.DataFrame, bad: pd.DataFrame, why: str) -> Violations:
+    """The rows that have a bad cell; the first is described by its column."""
+    rows = bad.any(axis=1).to_numpy()
+    column = str(bad.columns[bad.to_numpy()[rows.argmax()].argmax()]) if rows.any() else ""
+    return _bad(name, frame, rows, f"{column} {why}")
+
+
+def _gap(run: RunTables) -> Violations:
+    wrong = run.steps["step"] != run.steps.groupby("repeat").cumcount()
+    return bad_rows(
+        run.steps, wrong, lambda _: "the passes of the repeat are not numbered 0, 1, 2, …"
+    )
+
+
+def _frames(run: RunTables) -> Iterator[tuple[str, pd.DataFrame]]:
+    for table in tables.HOST_TABLES:
+        yield table.name, getattr(run.records, table.name)

@@ -1,0 +1,167 @@
+"""Many modeled experiments in one process: each run, collected and analysed, one after another.
+
+Run as `python -m kvscope.batch`; its standard input has a line of JSON for each experiment. What
+takes the time of a short modeled run is the start of Python and vLLM: here all share it. An
+experiment that fails keeps its log and reason, and the others go on.
+"""
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from kvscope import layout, runfile
+from kvscope.errors import BadInput, KvscopeError
+from kvscope.plan.experiment import Experiment, parse
+from kvscope.run import supervisor
+from kvscope.run.environment import measured_environment
+from kvscope.run.locks import SESSION_LOCK, SUPERVISOR_LOCK, hold_lock
+from kvscope.run.supervisor import Profiling
+
+FAILED = 1
+
+
+@dataclass(frozen=True)
+class Job:
+    """One experiment, where its run goes, and whether it is measured again if it is finished."""
+
+    experiment: Experiment
+    directory: Path
+    force: bool = False
+    tables: bool = False  # whether it is collected and analysed, too
+
+    def to_json(self) -> str:
+        """One line."""
+        return json.dumps(
+            {
+                "experiment": self.experiment.to_dict(),
+                "directory": str(self.directory),
+                "force": self.force,
+                "tables": self.tables,
+            }
+        )
+
+    @classmethod
+    def of_json(cls, line: str) -> "Job":
+        """The job of a line."""
+        value = json.loads(line)
+        experiment = parse(value["experiment"], lambda key: "standard input")
+        return cls(experiment, Path(value["directory"]), value["force"], value["tables"])
+
+
+def fits(experiments: Sequence[Experiment]) -> bool:
+    """Whether these are several that may share a process: none allocates or measures."""
+    return len(experiments) > 1 and not any(e.device.allocates for e in experiments)
+
+
+def run_together(jobs: Sequence[Job]) -> int:
+    """Run the jobs in one process beside this one; its exit code."""
+    done = subprocess.run(
+        [sys.executable, "-m", "kvscope.batch"],
+        input="".join(f"{job.to_json()}\n" for job in jobs),
+        text=True,
+        env=measured_environment(jobs[0].experiment),
+    )
+    return done.returncode
+
+
+def run_each(jobs: Sequence[Job], out: TextIO) -> int:
+    """Run the jobs here; 0 if all are complete. `out` is told of each, and why one failed."""
+    failed = 0
+    for number, job in enumerate(jobs, 1):
+        began = time.perf_counter()
+        reason = run_one(job)
+        took = f"{time.perf_counter() - began:.1f} s"
+        place = f"[{number}/{len(jobs)}] {job.experiment.id}"
+        print(f"{place}: failed: {reason}" if reason else f"{place}: {took}", file=out, flush=True)
+        failed += reason is not None
+    return FAILED if failed else 0
+
+
+def run_one(job: Job) -> str | None:
+    """Run, collect and analyse one experiment; why it failed, None if it did not."""
+    try:
+        facts = supervisor.run(job.experiment, job.directory, job.force, measure_here)
+        if facts["status"] != runfile.COMPLETE:
+            return f"{facts['reason']} (log: {runfile.log_path(job.directory)})"
+        if job.tables:
+            make_tables(job.directory)
+    except KvscopeError as error:
+        return str(error)
+    except Exception as error:  # of this experiment: the next ones are not concerned
+        traceback.print_exc()
+        return f"{type(error).__name__}: {error}".splitlines()[0]
+    return None
+
+
+def make_tables(directory: Path) -> None:
+    """Collect and analyse a run, unless that was done of this measurement."""
+    from kvscope import accounts
+    from kvscope.analyse.experiment import analyse
+    from kvscope.collect.collector import collect_run
+
+    tables = layout.tables_directory(directory)
+    if accounts.is_current(tables, accounts.ANALYSED, directory):
+        return
+    collect_run(directory, tables)
+    analyse(directory, tables)
+
+
+def measure_here(experiment: Experiment, directory: Path, profiling: Profiling) -> dict[str, Any]:
+    """The contents of run.json of a run made in this process."""
+    from kvscope.run import session  # it imports vLLM
+
+    began = time.perf_counter()
+    with (
+        hold_lock(directory, SUPERVISOR_LOCK),
+        hold_lock(directory, SESSION_LOCK),
+        (directory / runfile.LOG_FILE).open("w", encoding="utf-8") as log,
+        redirect_stdout(log),
+        redirect_stderr(log),
+    ):
+        session.main(directory, annotate=False)
+    found = supervisor.read_session(directory)
+    reason, finished = found.pop("reason", None), found.pop("finished", False)
+    if found.pop("bad_input", False):
+        raise BadInput(reason)
+    found.pop("kernel_events_bytes", None)
+    if not finished:
+        reason = reason or "the run did not end"
+    return supervisor.run_facts(experiment, directory, found, reason, profiling, began)
+
+
+def main() -> int:
+    """Run what standard input lists."""
+    jobs = [Job.of_json(line) for line in sys.stdin if line.strip()]
+    keep_modules_from_collector()
+    return run_each(jobs, sys.stderr)
+
+
+def keep_modules_from_collector() -> None:
+    """Have collections look at what one experiment made, not at all of vLLM's modules.
+
+    vLLM collects garbage several times for each engine and freezes and unfreezes the heap, which
+    takes longer than most modeled runs.
+    """
+    import vllm.entrypoints.llm  # noqa: F401
+
+    gc.collect()
+    gc.freeze()
+    gc.freeze = gc.unfreeze = _nothing
+
+
+def _nothing() -> None:
+    """Leave frozen what is frozen."""
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("PYTHONUNBUFFERED", "1")
+    sys.exit(main())

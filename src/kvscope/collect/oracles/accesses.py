@@ -1,0 +1,252 @@
+"""Oracles of accesses: every block is read, and every token written, as the batch demands.
+
+Reads are counted by slot (a block position of a request), head, and K or V, and compared with the
+number of query tiles that reach the slot. Writes are counted by token. docs/TRACE_SPEC.md describes
+how kernels make events. An oracle does not apply where its premise is unknown, such as the heads in
+an imported trace.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from kvscope.arraytypes import Bools, Int64s
+from kvscope.collect.oracles.flush_counts import FlushCounts, as_slice, first_index
+from kvscope.events import ALL_HEADS, ATTENTION, K_READ, K_WRITE, KINDS, V_READ, V_WRITE, WRITE
+from kvscope.oracle import NONE, Violations, violations
+
+
+def events_dropped(counts: FlushCounts) -> Violations:
+    """No event was dropped because its segment was full."""
+    segments = counts.flush.segments
+    if segments.dropped is None or not segments.dropped.any():
+        return NONE
+    worst = int(segments.dropped.argmax())
+    words = f"worker {segments.worker[worst]} dropped {segments.dropped[worst]} events"
+    return Violations(int(segments.dropped.sum()), words)
+
+
+def records_unreadable(counts: FlushCounts) -> Violations:
+    """Every record in a segment is an event.
+
+    A record with values out of range was never written: it is leftover memory.
+    """
+    count = counts.flush.unreadable
+    return Violations(count, f"{count} records are not events") if count else NONE
+
+
+# ------------------------------------------------------------------ reads
+
+
+def k_reads_missing(counts: FlushCounts) -> Violations:
+    """Every tile reads K of every block up to its end, for every traced head.
+
+    One violation a missing event.
+    """
+    return _reads_missing(counts, K_READ)
+
+
+def v_reads_missing(counts: FlushCounts) -> Violations:
+    """Every tile reads V of every block up to its end, for every traced head.
+
+    One violation a missing event.
+    """
+    return _reads_missing(counts, V_READ)
+
+
+def _reads_missing(counts: FlushCounts, kind: int) -> Violations:
+    of_kind = np.arange(2) == kind
+    return _reads_differ(counts, np.where(of_kind, -counts.surplus, 0))
+
+
+def reads_repeated(counts: FlushCounts) -> Violations | None:
+    """No block is read more often than tiles reach it, and no block outside the batch is read.
+
+    The batch has the block positions that its requests' tokens reach.
+    """
+    outside = np.flatnonzero(counts.is_read & ~counts.in_context)
+    unknown = violations(
+        outside, lambda event: f"{counts.describe_event(event)}, which is not in the batch"
+    )
+    repeated = _reads_differ(counts, counts.surplus)
+    if not (unknown or repeated or counts.flush.traces(ATTENTION)):
+        return None
+    return unknown + repeated
+
+
+def _reads_differ(counts: FlushCounts, by: Int64s) -> Violations:
+    """One violation for each unit of the positive values of `by`, an array of `counts.shape`."""
+    by = by.clip(min=0)
+    if not by.any():
+        return NONE
+    slot, head, kind = first_index(by > 0)
+    found, due = counts.found[slot, head, kind], counts.demand.reads[slot]
+    words = f"{counts.describe_cell(slot, head)}: {found} {KINDS[kind]} events, {due} expected"
+    return Violations(int(by.sum()), words)
+
+
+def heads_missing(counts: FlushCounts) -> Violations:
+    """Reads name every traced head, and no other head."""
+    if not counts.demand.slots:
+        return NONE
+    found = set(np.unique(counts.flush.kv_head[counts.is_read]).tolist())
+    missing, unknown = sorted({*counts.heads} - found), sorted(found - {*counts.heads})
+    wrong = [f"head {head} has no read" for head in missing]
+    wrong += [f"head {head} is not traced" for head in unknown]
+    return violations(wrong, lambda first: f"{first}; traced are {counts.heads}")
+
+
+def tokens_misread(counts: FlushCounts) -> Violations:
+    """A read starts at the first token of its block and ends at the end of the block or of a tile.
+
+    The tokens that all tiles read of a block add up to what the ends of the tiles demand.
+    """
+    flush, demand, at = counts.flush, counts.demand, counts.known_reads
+    own = as_slice(at)
+    row, tokens = flush.row[own], flush.tokens[own]
+    reach = flush.block_position[own] * flush.block_size + tokens
+    whole = tokens == flush.block_size
+    good = (flush.offset_tokens[own] == 0) & whole & (reach <= demand.end[row])
+    doubtful = np.flatnonzero(~good)
+    if len(doubtful):
+        short = (tokens[doubtful] > 0) & (tokens[doubtful] < flush.block_size)
+        short &= flush.offset_tokens[at[doubtful]] == 0
+        good[doubtful] = short & demand.ends_a_tile(row[doubtful], reach[doubtful])
+
+    def words(event: int) -> str:
+        found = f"tokens {flush.offset_tokens[event]} + {flush.tokens[event]}"
+        return f"{counts.describe_event(event)}: {found}, where no tile ends"
+
+    return violations(at[~good], words) or _sums_differ(counts)
+
+
+def _sums_differ(counts: FlushCounts) -> Violations:
+    """Cells with the demanded number of reads but another sum of tokens."""
+    tokens = counts.flush.tokens[as_slice(counts.known_reads)].astype(np.float64)
+    sums = np.bincount(counts.cell, tokens, counts.found.size).reshape(counts.shape)
+    due = counts.demand.tokens_read[:, None, None]
+    wrong = (counts.surplus == 0) & (sums != due)
+    if not wrong.any():
+        return NONE
+    slot, head, kind = first_index(wrong)
+    found = f"{sums[slot, head, kind]:.0f} tokens in all its {KINDS[kind]} events"
+    words = f"{counts.describe_cell(slot, head)}: {found}, {due[slot, 0, 0]} expected"
+    return Violations(int(wrong.sum()), words)
+
+
+# ------------------------------------------------------------------ writes
+
+
+def tokens_not_written(counts: FlushCounts) -> Violations:
+    """K and V of every scheduled token are written."""
+    return _written(counts, lambda times: times == 0, "never")
+
+
+def tokens_written_twice(counts: FlushCounts) -> Violations | None:
+    """No token is written twice, and no token is written that was not scheduled."""
+    again = _written(counts, lambda times: times > 1, "more than once")
+    unscheduled = _unscheduled_writes(counts)
+    if not (unscheduled or counts.flush.traces(WRITE)):
+        return None
+    return again + unscheduled
+
+
+def _written(counts: FlushCounts, wrong: Callable[[Int64s], Bools], how: str) -> Violations:
+    """One violation for each scheduled token and K or V whose number of writes is `wrong`."""
+    flush = counts.flush
+    if not flush.traces(WRITE):
+        return NONE
+
+    tokens = int(flush.scheduled.sum())
+
+    def words(found: int) -> str:
+        kind, place = divmod(found, tokens)
+        rows = np.repeat(np.arange(len(flush.scheduled)), flush.scheduled)
+        row = int(rows[place])
+        token = flush.context[row] + place - int(np.searchsorted(rows, row))
+        of = f"request {flush.requests[row]}: token {token}"
+        return f"{of} was written {how} ({KINDS[K_WRITE + kind]})"
+
+    times = [_times_written(counts, kind) for kind in (K_WRITE, V_WRITE)]
+    return violations(np.flatnonzero(wrong(np.concatenate(times))), words)
+
+
+def _written_span(counts: FlushCounts, at: Int64s) -> tuple[Int64s, Int64s]:
+    """First token and end of each write, relative to the first scheduled token of its row."""
+    flush = counts.flush
+    begin = flush.block_position[at] * flush.block_size + flush.offset_tokens[at]
+    begin = begin - flush.context[flush.row[at]]
+    return begin, begin + flush.tokens[at]
+
+
+def _times_written(counts: FlushCounts, kind: int) -> Int64s:
+    """The number of writes of each scheduled token, row after row, by a sum over span ends."""
+    flush = counts.flush
+    at = np.flatnonzero((flush.kind == kind) & flush.known_row)
+    due = flush.scheduled[flush.row[at]]
+    first = (np.cumsum(flush.scheduled) - flush.scheduled)[flush.row[at]]
+    begin, end = (first + np.clip(edge, 0, due) for edge in _written_span(counts, at))
+    total = int(flush.scheduled.sum())
+    begins, ends = (np.bincount(edge, minlength=total + 1) for edge in (begin, end))
+    return np.cumsum(begins - ends)[:total]
+
+
+def _unscheduled_writes(counts: FlushCounts) -> Violations:
+    """One violation for each write that covers a token that was not scheduled."""
+    flush = counts.flush
+    at = np.flatnonzero(~counts.is_read & flush.known_row)
+    begin, end = _written_span(counts, at)
+    bad = at[(begin < 0) | (end > flush.scheduled[flush.row[at]])]
+    bad = np.union1d(bad, np.flatnonzero(~counts.is_read & ~flush.known_row))
+    held = "covers tokens that were not scheduled"
+    return violations(bad, lambda event: f"{counts.describe_event(event)} {held}")
+
+
+def write_malformed(counts: FlushCounts) -> Violations:
+    """A write covers all heads, and a worker writes V of a piece after K of the same piece."""
+    flush = counts.flush
+    at = np.flatnonzero(~counts.is_read)
+    of_a_head = at[flush.kv_head[at] != ALL_HEADS]
+    if len(of_a_head):
+        head = f"is of head {flush.kv_head[of_a_head[0]]}"
+        return violations(of_a_head, lambda event: f"{counts.describe_event(event)} {head}")
+    k, v = (at[flush.kind[at] == kind] for kind in (K_WRITE, V_WRITE))
+    if len(k) != len(v):
+        return NONE  # reported by tokens_not_written or tokens_written_twice
+    k, v = (one[np.lexsort(_piece(counts, one))] for one in (k, v))
+    same = np.ones(len(k), np.bool_)
+    for of_k, of_v in zip(_piece(counts, k), _piece(counts, v), strict=True):
+        same &= of_k == of_v
+    early = v[same & (flush.start_ticks[v] < flush.start_ticks[k])]
+    return violations(early, lambda e: f"{counts.describe_event(e)} begins before its K is written")
+
+
+def _piece(counts: FlushCounts, at: Int64s) -> tuple[Int64s, ...]:
+    """Columns that identify the piece of a block that each of these writes covers."""
+    flush = counts.flush
+    return tuple(
+        column[at]
+        for column in (flush.offset_tokens, flush.block_position, flush.row, flush.segment)
+    )
+
+
+# ------------------------------------------------------------------ the head of a flush
+
+
+def layer_wrong(counts: FlushCounts) -> Violations:
+    """Every event names the layer of the kernel that recorded it."""
+    count = counts.flush.other_layers
+    return Violations(count, f"{count} events name another layer") if count else NONE
+
+
+def layer_unknown(counts: FlushCounts) -> Violations:
+    """Every flush names a traced layer of the model."""
+    traced, layer = counts.run.traced_layers or [], counts.flush.layer
+    return NONE if layer in traced else Violations(1, f"layer {layer}; traced are {traced}")
+
+
+def batch_differs(counts: FlushCounts) -> Violations:
+    """A flush has the requests, phases, contexts and tokens that were scheduled for its pass."""
+    schedule = counts.run.schedule
+    difference = schedule.difference(counts.flush) if schedule else ""
+    return Violations(1, difference) if difference else NONE

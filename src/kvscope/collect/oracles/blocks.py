@@ -1,0 +1,78 @@
+"""Oracles of blocks: each is in the cache, belongs to one request, and keeps its place."""
+
+import numpy as np
+
+from kvscope.collect.oracles.flush_counts import FlushCounts
+from kvscope.oracle import NONE, Violations, violations
+
+
+def block_not_in_table(counts: FlushCounts) -> Violations:
+    """Every event accesses the block that the request's block table has at that position."""
+    flush = counts.flush
+    rows = [*(flush.block_table or []), []]  # the last for rows outside the batch
+    lengths = np.array([len(row) for row in rows], np.int64)
+    table = np.array([block for row in rows for block in row] or [0], np.int64)
+    row = flush.row_or_last
+    inside = (flush.block_position >= 0) & (flush.block_position < lengths[row])
+    slot = np.where(inside, (np.cumsum(lengths) - lengths)[row] + flush.block_position, 0)
+
+    def words(event: int) -> str:
+        given = f"the table has {table[slot[event]]}" if inside[event] else "the table has none"
+        return f"{counts.describe_event(event)}: block {flush.block[event]}, {given}"
+
+    return violations(np.flatnonzero(~inside | (table[slot] != flush.block)), words)
+
+
+def block_outside_cache(counts: FlushCounts) -> Violations:
+    """Every block is in the cache, and none is block 0, which the engine reserves.
+
+    Blocks of block tables and events have numbers 1 … `engine.kv_blocks_total` of `run.json`.
+    """
+    flush, most = counts.flush, counts.run.blocks or 0
+    given = np.array([b for row in flush.block_table or [] for b in row], np.int64)
+    events = flush.block
+    if all(not len(b) or (b.min() >= 1 and b.max() <= most) for b in (given, events)):
+        return NONE
+    bad = np.flatnonzero((events < 1) | (events > most))
+    invalid = given[(given < 1) | (given > most)]
+    words = f"a block table has block {invalid[0]}" if len(invalid) else ""
+    if len(bad):
+        words = f"{counts.describe_event(bad[0])}: block {events[bad[0]]}"
+    return Violations(len(bad) + len(invalid), f"{words}; the cache has blocks 1 to {most}")
+
+
+def block_owned_twice(counts: FlushCounts) -> Violations:
+    """No block of a pass is in the block tables of two requests, or twice in one.
+
+    kvscope disables prefix sharing. Imported runs, which may share blocks, are not checked.
+    """
+    flush, table = counts.flush, counts.flush.block_table or []
+    owner: dict[int, str] = {}
+    clashes = [
+        f"block {block} belongs to request {owner[block]} and to request {request}"
+        for request, row in zip(flush.requests, table, strict=True)
+        for block in row
+        if owner.setdefault(block, request) != request
+    ]
+    count = sum(map(len, table)) - len(owner)
+    if not count:
+        return NONE
+    return Violations(count, clashes[0] if clashes else "a block table has a block twice")
+
+
+def blocks_moved(counts: FlushCounts) -> Violations:
+    """A request has the same blocks in every layer, and keeps them until a preemption."""
+    return violations(counts.moved or [], str)
+
+
+def tokens_outside_block(counts: FlushCounts) -> Violations:
+    """Every event covers at least one token, and no token beyond the end of its block."""
+    flush = counts.flush
+    offset, tokens = flush.offset_tokens, flush.tokens
+
+    def words(event: int) -> str:
+        found = f"tokens {offset[event]} + {tokens[event]} of a block of {flush.block_size}"
+        return f"{counts.describe_event(event)}: {found}"
+
+    outside = (offset < 0) | (tokens < 1) | (offset + tokens > flush.block_size)
+    return violations(np.flatnonzero(outside), words)

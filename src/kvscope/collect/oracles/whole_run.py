@@ -1,0 +1,124 @@
+"""Oracles of a whole run, which no single flush can violate."""
+
+from collections import defaultdict
+from typing import Protocol
+
+import numpy as np
+
+from kvscope.arraytypes import Int64s
+from kvscope.collect.kv.clock import Clock
+from kvscope.collect.oracles.coverage import Coverage
+from kvscope.collect.oracles.flush_counts import FlushCounts
+from kvscope.collect.oracles.run_facts import RunFacts
+from kvscope.events import KINDS, V_READ
+from kvscope.oracle import NONE, Violations
+
+ENOUGH_GAPS = 60
+MOST_GAP_PER_DURATION = 2.0
+MOST_GAP_PER_READ = 0.5  # on a CPU, where reads follow each other closely
+SHORT_GAP_NS, SHORT_GAP_OF_WRITES_NS = 50.0, 250.0
+SHORT_GAP_STEPS = 5  # or so many steps of the clock, if that is more
+
+
+class Gaps:
+    """Gaps between successive events of a worker, and durations of the first, in ticks, by kind.
+
+    The median of each flush is kept. The median of a run is the median of these, weighted by the
+    number of gaps.
+    """
+
+    def __init__(self) -> None:
+        self.on_gpu = False
+        self._medians: dict[int, list[tuple[int, float, float]]] = defaultdict(list)
+
+    def add(self, counts: FlushCounts) -> None:
+        """Add a flush."""
+        self.on_gpu |= counts.flush.segments.timers is not None
+        for kind, (between, took) in gaps(counts).items():
+            medians = float(np.median(between.clip(min=0))), float(np.median(took))
+            self._medians[kind].append((len(between), *medians))
+
+    def medians(self, kind: int) -> tuple[float, float] | None:
+        """The median gap and duration of a kind, in ticks; None if there are too few gaps."""
+        weights, *values = np.array(self._medians[kind] or [(0, 0.0, 0.0)]).T
+        if weights.sum() < ENOUGH_GAPS:
+            return None
+        gap, took = (
+            float(np.quantile(value, 0.5, weights=weights, method="inverted_cdf"))
+            for value in values
+        )
+        return gap, took
+
+
+class RunCounts(Protocol):
+    """What a Judge keeps of all flushes of a run."""
+
+    run: RunFacts
+    coverage: Coverage
+    gaps: Gaps
+
+
+def passes_missing(counts: RunCounts) -> Violations:
+    """The trace has each traced layer of each traced pass once, and no other pass."""
+    return counts.coverage.violations()
+
+
+def clock_factor_wrong(counts: RunCounts) -> Violations | None:
+    """Time stamps enclose their event, and its duration has the unit of its start.
+
+    Otherwise the gap between an event and its worker's next one is too long. It is measured for at
+    least 60 pairs of a kind; for reads, the next event is that of the next block. The median gap
+    must not exceed twice the median duration; for reads on a CPU, it must not exceed half of it
+    either, unless it is at most 50 ns or five steps of the clock. For writes, the check is made on
+    a CPU only, and gaps of up to 250 ns are allowed.
+    """
+    medians = {kind: counts.gaps.medians(kind) for kind in range(len(KINDS))}
+    known = {kind: found for kind, found in medians.items() if found is not None}
+    wide = [
+        kind
+        for kind, (gap, took) in known.items()
+        if _is_wide(kind, gap, took, counts.gaps.on_gpu, counts.run.clock)
+    ]
+    if not wide:
+        return NONE if known else None
+    between, took = known[wide[0]]
+    words = (
+        f"the median gap after a {KINDS[wide[0]]} is {between:.0f} ticks, its median duration "
+        f"{took:.0f}: stamps do not enclose the event, or its duration is in another unit than its "
+        "start"
+    )
+    return Violations(len(wide), words)
+
+
+def _is_wide(kind: int, gap: float, took: float, on_gpu: bool, clock: Clock) -> bool:
+    wide = gap > MOST_GAP_PER_DURATION * took
+    if kind <= V_READ and not on_gpu:
+        wide |= gap > max(MOST_GAP_PER_READ * took, _ticks(clock, SHORT_GAP_NS))
+    elif kind > V_READ:  # the next piece is elsewhere, and may be one token
+        wide &= gap > _ticks(clock, SHORT_GAP_OF_WRITES_NS) and not on_gpu
+    return wide
+
+
+def _ticks(clock: Clock, short_ns: float) -> float:
+    """Ticks of a gap that is long enough to record an event, and so shows nothing."""
+    return max(short_ns, SHORT_GAP_STEPS * clock.resolution_ns) / float(clock.slopes[0])
+
+
+def gaps(counts: FlushCounts) -> dict[int, tuple[Int64s, Int64s]]:
+    """Gap to the worker's next event, and duration of the event, in ticks, by kind.
+
+    For reads, pairs where the worker continues with the next block of the same request and head:
+    K to K, V to V, or, where K and V alternate, V to the next block's K. For writes, all pairs.
+    """
+    flush, reads = counts.flush, counts.reads
+    if flush.kv_heads is None or len(flush) < 2:
+        return {}
+    onward = reads.same_owner & (reads.position_step == 1) & (reads.kind[1:] <= reads.kind[:-1])
+    one, other = reads.at[:-1][onward], reads.at[1:][onward]
+    writes = np.flatnonzero(~counts.is_read)
+    neighbours = (np.diff(writes) == 1) & (np.diff(flush.segment[writes]) == 0)
+    one = np.concatenate([one, writes[:-1][neighbours]])
+    other = np.concatenate([other, writes[1:][neighbours]])
+    between = flush.start_ticks[other] - flush.end_ticks[one]
+    took, kind = flush.duration_ticks[one], flush.kind[one]
+    return {k: (between[kind == k], took[kind == k]) for k in np.unique(kind).tolist()}

@@ -1,0 +1,1 @@
+"""The device `modeled`: an executor without a worker, on a virtual clock."""

@@ -1,0 +1,137 @@
+"""A vLLM executor without a worker: a pass and its copies take time on a virtual clock.
+
+Scheduler, KV-cache manager and the connector's scheduler half are the real ones; every request is
+answered with the same token.
+"""
+
+from collections.abc import Iterator
+from concurrent.futures import Future
+from functools import partial
+from typing import Any, ClassVar
+
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.executor.abstract import Executor
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheSpec
+from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
+
+from kvscope.engine.devices.modeled.clock import VirtualClock
+from kvscope.engine.devices.modeled.cost import Cost
+from kvscope.engine.overflow.connector import SwapReport
+from kvscope.engine.overflow.copies import Transfer
+
+TOKEN = 7
+PLENTY_BYTES = 1 << 60  # the experiment says how many blocks there are
+
+
+class ModeledExecutor(Executor):
+    """Of one engine; a subclass (`executor_class`) has its clock and cost."""
+
+    clock: ClassVar[VirtualClock]
+    cost: ClassVar[Cost]
+    supported_tasks = ("generate",)
+
+    def _init_executor(self) -> None:
+        self._tokens: dict[str, int] = {}  # of each unfinished request: its length
+
+    def get_kv_cache_specs(self) -> list[dict[str, KVCacheSpec]]:
+        """Full attention in every layer."""
+        model = self.model_config
+        spec = FullAttentionSpec(
+            block_size=self.cache_config.block_size,
+            num_kv_heads=model.get_total_num_kv_heads(),
+            head_size=model.get_head_size(),
+            dtype=model.dtype,
+        )
+        layers = model.hf_text_config.num_hidden_layers
+        return [{f"model.layers.{layer}.self_attn.attn": spec for layer in range(layers)}]
+
+    def get_supported_kv_cache_layouts(self) -> list[list[str]]:
+        """vLLM's default; nothing is laid out."""
+        return [["LBHNC"]]
+
+    def determine_available_memory(self) -> list[int]:
+        """More than any cache."""
+        return [PLENTY_BYTES]
+
+    def get_kv_connector_handshake_metadata(self) -> list[Any]:
+        """None."""
+        return [None]
+
+    def initialize_from_config(self, kv_cache_configs: list[KVCacheConfig]) -> None:
+        """Nothing is allocated."""
+
+    def compile_or_warm_up_model(self) -> None:
+        """Nothing is compiled."""
+
+    def check_health(self) -> None:
+        """Always healthy."""
+
+    def shutdown(self) -> None:
+        """Nothing to end."""
+
+    def collective_rpc(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """No worker has an answer."""
+        return [None]
+
+    def execute_model(self, scheduler_output: SchedulerOutput, non_block: bool = False) -> Any:
+        """Let the time of the pass go by and answer with a token for each finished prompt."""
+        transfers = list(self._copied(scheduler_output.kv_connector_metadata))
+        started = dict(self._contexts(scheduler_output))
+        scheduled = scheduler_output.num_scheduled_tokens
+        if scheduled:
+            self.clock.wait(self.cost.pass_s((n, started[name]) for name, n in scheduled.items()))
+        sampled = [self._sampled(name, started[name] + n) for name, n in scheduled.items()]
+        output = ModelRunnerOutput(
+            req_ids=list(scheduled),
+            req_id_to_index={name: row for row, name in enumerate(scheduled)},
+            sampled_token_ids=sampled,
+        )
+        if transfers:
+            report = SwapReport(transfers)
+            output.kv_connector_output = KVConnectorOutput(kv_connector_worker_meta=report)
+        if not non_block:
+            return output
+        future: Future[ModelRunnerOutput] = Future()
+        future.set_result(output)
+        return future
+
+    def _contexts(self, scheduler_output: SchedulerOutput) -> Iterator[tuple[str, int]]:
+        """Each request's tokens in the cache before the pass."""
+        for name in scheduler_output.finished_req_ids:
+            self._tokens.pop(name, None)
+        for new in scheduler_output.scheduled_new_reqs:
+            self._tokens[new.req_id] = len(new.prompt_token_ids or ())
+            yield new.req_id, new.num_computed_tokens
+        cached = scheduler_output.scheduled_cached_reqs
+        yield from zip(cached.req_ids, cached.num_computed_tokens, strict=True)
+
+    def _sampled(self, name: str, computed: int) -> list[int]:
+        """A token if the request is computed to its end; none for a chunk short of it."""
+        if computed < self._tokens[name]:
+            return []
+        self._tokens[name] += 1
+        return [TOKEN]
+
+    def _copied(self, orders: Any) -> Iterator[Transfer]:
+        """Copy what the connector orders before the pass, out first."""
+        if orders is None:
+            return
+        for direction, ordered in (("out", orders.out), ("in", orders.into)):
+            for request_id, blocks, host in ordered:
+                device_s, issue_s = self.cost.copy_s(host, direction)
+                start_ns = self.clock.now_ns()
+                self.clock.wait(device_s)
+                yield Transfer(
+                    request_id,
+                    direction,
+                    len(blocks),
+                    len(blocks) * self.cost.block_bytes,
+                    start_ns,
+                    start_ns + round(issue_s * 1e9),
+                    partial(float, device_s),
+                )
+
+
+def executor_class(clock: VirtualClock, cost: Cost) -> type[ModeledExecutor]:
+    """The class that vLLM makes one engine's executor of."""
+    return type("ModeledExecutor", (ModeledExecutor,), {"clock": clock, "cost": cost})

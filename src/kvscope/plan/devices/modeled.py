@@ -1,0 +1,74 @@
+"""`modeled`: vLLM's scheduler on a virtual clock; nothing of the model is computed or allocated."""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, ValidationError
+
+from kvscope.errors import BadInput
+from kvscope.plan.device import Device, Kernels, Speed
+from kvscope.plan.fields import Label, Real, impossible
+from kvscope.plan.hardware import hardware as data
+from kvscope.plan.hardware.hardware import Hardware
+from kvscope.plan.parts import Conditions
+
+
+class Modeled(Device):
+    """A GPU by its data file (`kvscope.plan.hardware`); `constants` replace numbers of it.
+
+    `kernels` says whose attention passes are modeled: of vLLM 0.4.2, which the paper ran with, or
+    of vLLM today.
+    """
+
+    platform: ClassVar[str] = "kvscope.engine.devices.modeled.platform:ModeledPlatform"
+    attentions: ClassVar[dict[str, Kernels]] = {"vllm": Kernels(layouts=None)}
+    # Passes cost the scheduler's own time.
+    speed: ClassVar[Speed] = Speed(20, 1e15, 0, 3e-4, 0, 1e18, 1e18)
+    allocates: ClassVar[bool] = False
+    in_id: ClassVar[tuple[str, ...]] = ("hardware", "hardware_sha256")
+
+    hardware: Annotated[str, Label("hardware", "{}")] = "a100-40gb"
+    kernels: Annotated[
+        Literal["vllm-0.4.2", "vllm"], Label("attention kernels", "kernels of {}")
+    ] = "vllm-0.4.2"
+    constants: Annotated[
+        dict[str, Real], Field(default_factory=dict), Label("constants of the hardware")
+    ]
+
+    @property
+    def slug(self) -> str:
+        """With the hardware."""
+        return f"-{self.name}-{self.hardware}"
+
+    @property
+    def hardware_sha256(self) -> str:
+        """SHA-256 of the data file: a number changed in it makes another experiment."""
+        return data.sha256(self.hardware)
+
+    @property
+    def numbers(self) -> Hardware:
+        """The hardware's numbers, with the constants in their place."""
+        found = data.read(self.hardware)
+        return Hardware.model_validate(found.model_dump() | self.constants)
+
+    def check(self, experiment: Conditions) -> None:
+        """Refuse hardware without a data file, constants that it does not have, a model too big."""
+        super().check(experiment)
+        try:
+            numbers = self.numbers
+        except BadInput as error:
+            raise impossible(str(error), "device.hardware") from None
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            key = ".".join(map(str, first["loc"]))
+            raise impossible(
+                f"device.constants.{key}: {first['msg'].lower()}", "device.constants"
+            ) from None
+        held = experiment.cache_blocks * experiment.block_bytes
+        needed = held + experiment.model.weight_bytes
+        if needed > numbers.memory_bytes:
+            raise impossible(
+                f"weights and cache ({needed / 1e9:,.1f} GB) must fit into the "
+                f"{numbers.memory_bytes / 1e9:,.1f} GB of device.hardware={self.hardware}",
+                "cache.blocks",
+                "device.hardware",
+            )

@@ -1,0 +1,155 @@
+"""Seconds of forward passes and of block copies, from what is in them. docs/MODEL.md explains.
+
+A pass of n tokens and r requests takes
+
+    max(launches, layers x (GEMMs + attention) + logits) + r x (request + vocabulary)
+"""
+
+from collections.abc import Sequence
+from functools import cache
+from math import ceil
+
+from kvscope.plan.hardware.hardware import Hardware
+from kvscope.plan.models import BYTES, Model
+
+# Output tiles of cuBLAS as it may choose them: tokens, outputs, and how much slower than the
+# largest per FLOP, because a smaller tile reads each operand more often.
+TILES = (
+    (256, 128, 1.0),
+    (128, 256, 1.0),
+    (128, 128, 1.1),
+    (64, 128, 1.3),
+    (128, 64, 1.3),
+    (64, 64, 1.6),
+    (32, 64, 2.2),
+)
+# The exponent of the soft maximum of arithmetic and memory time.
+CORNER = 4
+# Queries of a thread block of vLLM 0.4.2's kernel of chunked prefill.
+PREFIX_QUERIES = 128
+
+Chunk = tuple[int, int]  # tokens computed, tokens in the cache before
+
+
+class PassCost:
+    """What forward passes of a model cost on some hardware.
+
+    `prefix_kernel`: prefill runs in vLLM 0.4.2's kernel of chunked prefill, else in FlashAttention.
+    `split_decode`: decode attention is split along the context over thread blocks, as vLLM does
+    today; paged_attention_v1, which the paper ran with, has one thread block a head and request.
+    """
+
+    def __init__(
+        self,
+        hardware: Hardware,
+        model: Model,
+        prefix_kernel: bool = False,
+        split_decode: bool = False,
+    ) -> None:
+        self.hardware, self.model = hardware, model
+        self.prefix_kernel, self.split_decode = prefix_kernel, split_decode
+        self._dense_s = cache(self._uncached_dense_s)
+
+    def pass_s(self, chunks: Sequence[Chunk], decodes: int, context: int, longest: int) -> float:
+        """Seconds of a pass of prompts' chunks and of `decodes` requests that decode.
+
+        These have `context` tokens in all and `longest` the longest, the newest one included.
+        """
+        attention_s = 0.0
+        if chunks:
+            attention_s += self.prefill_attention_s(chunks)
+        if decodes:
+            attention_s += self.decode_attention_s(context, longest)
+        requests = len(chunks) + decodes
+        tokens = sum(n for n, _ in chunks) + decodes
+        layers, hardware = self.model.layers, self.hardware
+        gpu_s = self._dense_s(tokens, requests) + layers * attention_s
+        host_s = hardware.request_s + hardware.vocabulary_entry_s * self.model.vocab_size
+        return max(gpu_s, layers * hardware.layer_launch_s) + requests * host_s
+
+    def _uncached_dense_s(self, tokens: int, requests: int) -> float:
+        """GEMMs of all layers, and the logits."""
+        model = self.model
+        inner = model.intermediate_size * (2 if model.family == "llama" else 1)
+        shapes = (
+            (model.head_size * (model.attention_heads + 2 * model.kv_heads), model.hidden_size),
+            (model.hidden_size, model.head_size * model.attention_heads),
+            (inner, model.hidden_size),
+            (model.hidden_size, model.intermediate_size),
+        )
+        layer_s = sum(self.gemm_s(tokens, outputs, inputs) for outputs, inputs in shapes)
+        return model.layers * layer_s + self.gemm_s(requests, model.vocab_size, model.hidden_size)
+
+    def gemm_s(self, tokens: int, outputs: int, inputs: int) -> float:
+        """A dense layer: bound by arithmetic or by reading its weights, with a soft corner."""
+        hardware = self.hardware
+        elements = paid_elements(tokens, outputs, hardware.multiprocessors)
+        arithmetic_s = 2.0 * inputs * elements / hardware.gemm_flops_per_s
+        weights_s = outputs * inputs * BYTES[self.model.dtype] / hardware.weight_bytes_per_s
+        return float((arithmetic_s**CORNER + weights_s**CORNER) ** (1 / CORNER))
+
+    def prefill_attention_s(self, chunks: Sequence[Chunk]) -> float:
+        """Of one layer, by the kernel that prefill runs in."""
+        if self.prefix_kernel:
+            return self._prefix_attention_s(chunks)
+        pairs = sum(n * (n + 1) / 2 + n * context for n, context in chunks)
+        flops = 4.0 * self.model.attention_heads * self.model.head_size * pairs
+        return flops / self.hardware.attention_flops_per_s
+
+    def _prefix_attention_s(self, chunks: Sequence[Chunk]) -> float:
+        """Waves of thread blocks, each of 128 queries of a head, over cached and new tokens."""
+        hardware = self.hardware
+        blocks = [ceil(n / PREFIX_QUERIES) for n, _ in chunks]
+        total = sum(blocks)
+        waves = ceil(total * self.model.attention_heads / hardware.multiprocessors)
+        cached = sum(b * context for b, (_, context) in zip(blocks, chunks, strict=True)) / total
+        own = sum(b * n / 2 for b, (n, _) in zip(blocks, chunks, strict=True)) / total
+        return waves * (cached * hardware.prefix_token_s + own * hardware.chunk_token_s)
+
+    def decode_attention_s(self, context: int, longest: int) -> float:
+        """Of one layer: all K and V from memory, every query head's from the L2 cache.
+
+        A thread block of paged_attention_v1 has its share of the bandwidth, and its request's whole
+        context: it ends last for the longest one.
+        """
+        hardware, model = self.hardware, self.model
+        width = 2 * model.head_size * BYTES[model.dtype]
+        reads_bytes_per_s = hardware.memory_bytes_per_s * hardware.read_share
+        memory_s = context * model.kv_heads * width / reads_bytes_per_s
+        cache_s = context * model.attention_heads * width / hardware.l2_bytes_per_s
+        if self.split_decode:
+            return max(memory_s, cache_s)
+        share = hardware.memory_bytes_per_s / hardware.multiprocessors
+        return max(memory_s, cache_s, longest * width / share)
+
+
+@cache
+def paid_elements(tokens: int, outputs: int, multiprocessors: int) -> float:
+    """Output elements that a GEMM pays for: whole waves of one tile a multiprocessor."""
+    return min(
+        ceil(ceil(tokens / rows) * ceil(outputs / columns) / multiprocessors)
+        * multiprocessors
+        * rows
+        * columns
+        * slower
+        for rows, columns, slower in TILES
+    )
+
+
+def copy_s(
+    hardware: Hardware, copies: int, piece_bytes: float, memory: str, direction: str
+) -> tuple[float, float]:
+    """Seconds of equal copies one after another: on the device, and until the host's calls return.
+
+    `memory` is 'pinned' or 'pageable', `direction` 'out' or 'in'. The host waits for pageable
+    copies; of pinned ones a stream takes `copy_queue` ahead. A clock around unsynchronised calls,
+    as the paper's, reads the second.
+    """
+    rate = getattr(hardware, f"{memory}_{direction}_bytes_per_s")
+    fixed_s = getattr(hardware, f"{memory}_copy_s")
+    each_s = max(hardware.copy_issue_s, fixed_s + piece_bytes / rate)
+    device_s = copies * each_s
+    if memory == "pageable":
+        return device_s, device_s
+    ahead = min(copies, hardware.copy_queue)
+    return device_s, max(copies * hardware.copy_issue_s, (copies - ahead) * each_s)

@@ -1,0 +1,1 @@
+"""Published results of experiments, as data with provenance, and their typed reader."""

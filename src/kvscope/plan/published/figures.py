@@ -1,0 +1,84 @@
+"""What the paper's figures show: series of values, and the experiments that stand for them."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
+
+from pydantic import Field
+
+from kvscope.plan import documents
+from kvscope.plan.fields import Part, Real
+
+FILE = Path(__file__).parent / "figures.yaml"
+USUAL_MODEL = "yarn-llama-2-7b"  # of series that name none
+
+Value = str | int | Real
+
+
+class Series(Part):
+    """Values at those of one setting, of experiments that share the settings `where`."""
+
+    where: dict[str, Value]
+    at: list[Value]
+    values: list[Real]
+
+
+class Table(Part):
+    """One metric of a figure.
+
+    `x` is the setting over which each series runs. `from_idle`: each experiment was timed on a GPU
+    that was idle before.
+    """
+
+    figure: str
+    title: str
+    metric: str
+    x: str
+    provenance: Literal[
+        "plotted constant",
+        "recomputed from a published log",
+        "constant of an earlier version of the notebook",
+    ]
+    note: str = ""
+    from_idle: bool = False
+    series: list[Series] = Field(min_length=1)
+
+
+@dataclass(frozen=True)
+class Point:
+    """One published value, and the settings of its experiment."""
+
+    table: Table
+    settings: Mapping[str, Any]
+    x: Any
+    value: float
+
+    def fits(self, settings: Mapping[str, Any]) -> bool:
+        """Whether an experiment, by its dotted keys, stands for this value."""
+        wanted = {"model.name": USUAL_MODEL, **self.settings}
+        return all(_same(key, settings.get(key), value) for key, value in wanted.items())
+
+
+def _same(key: str, found: Any, wanted: Any) -> bool:
+    """Of a path, only the file's name counts."""
+    if key.endswith(".path") and isinstance(found, str):
+        found = PurePosixPath(found).name
+    return bool(found == wanted)
+
+
+@cache
+def tables() -> tuple[Table, ...]:
+    """Every published table; BadInput if the file is damaged."""
+    return tuple(Table.model_validate(entry) for entry in documents.load(FILE))
+
+
+def points(figures: tuple[str, ...] = ()) -> Iterator[Point]:
+    """Every published value, or those of some figures."""
+    for table in tables():
+        if figures and table.figure not in figures:
+            continue
+        for series in table.series:
+            for x, value in zip(series.at, series.values, strict=True):
+                yield Point(table, {**series.where, table.x: x}, x, value)

@@ -1,0 +1,32 @@
+"""What warm-up found when it recomputed results speaks for or against a run."""
+
+import pytest
+
+from kvscope.analyse.oracles.engine_checks import ENGINE_ORACLES
+from kvscope.oracle import HELD, NOT_APPLICABLE, VIOLATED, Oracle, verdict
+from kvscope.report.words import reason_in_words
+
+KEYS = {"attention_differs": "reference_checks", "swap_differs": "swap_checks"}
+oracles = pytest.mark.parametrize("oracle", ENGINE_ORACLES, ids=lambda oracle: oracle.name)
+
+
+@oracles
+def test_a_difference_is_a_violation(oracle: Oracle) -> None:
+    found = {"compared": 9, "differing": 2, "first": "layer 3, head 1"}
+    judged = verdict(oracle, oracle.function({"engine": {KEYS[oracle.name]: found}}))
+    assert (judged.state, judged.violations, judged.first) == (VIOLATED, 2, "layer 3, head 1")
+    same = found | {"differing": 0, "first": ""}
+    assert verdict(oracle, oracle.function({"engine": {KEYS[oracle.name]: same}})).state == HELD
+
+
+@oracles
+@pytest.mark.parametrize("engine", [{}, {"compared": 0, "differing": 0, "first": ""}])
+def test_nothing_is_said_of_what_was_not_compared(oracle: Oracle, engine: dict) -> None:
+    for facts in ({}, {"engine": {}}, {"engine": {KEYS[oracle.name]: engine}}):
+        assert verdict(oracle, oracle.function(facts)).state == NOT_APPLICABLE
+
+
+@oracles
+def test_the_report_has_words_for_it(oracle: Oracle) -> None:
+    assert oracle.sentence in reason_in_words(oracle.name)
+    assert oracle.sentence.endswith(".")

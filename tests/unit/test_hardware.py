@@ -1,0 +1,51 @@
+"""Hardware data files: every number with its source, and in physical bounds."""
+
+import pytest
+import yaml
+
+from kvscope.errors import BadInput
+from kvscope.plan.hardware import hardware
+
+
+@pytest.mark.parametrize("name", hardware.names())
+def test_every_number_has_a_source(name):
+    found = hardware.read(name)
+    assert set(found.sources) == set(type(found).model_fields) - {"title", "sources"}
+    assert all(found.sources.values())
+
+
+@pytest.mark.parametrize("name", hardware.names())
+def test_nothing_is_faster_than_the_vendor_states(name):
+    found = hardware.read(name)
+    assert found.gemm_flops_per_s < found.peak_flops_per_s
+    assert found.attention_flops_per_s < found.peak_flops_per_s
+    assert found.weight_bytes_per_s < found.memory_bytes_per_s * found.read_share
+    for memory in ("pinned", "pageable"):
+        for direction in ("out", "in"):
+            assert getattr(found, f"{memory}_{direction}_bytes_per_s") < found.link_bytes_per_s
+
+
+def test_the_hardware_of_the_configuration_is_there():
+    assert set(hardware.names()) >= {"a100-40gb", "a100-80gb", "h100", "h200", "rtx-4090"}
+
+
+def test_unknown_hardware_is_refused_with_the_names_there_are():
+    with pytest.raises(BadInput, match="a100-40gb"):
+        hardware.read("a100-40g")
+
+
+@pytest.mark.parametrize(
+    ("entry", "complaint"),
+    [
+        ({"value": 108}, "a value and a source"),
+        ({"value": 108, "source": "nobody"}, "nobody"),
+        ({"value": -1, "source": "datasheet"}, "greater than or equal to 1"),
+    ],
+)
+def test_a_number_without_a_source_or_out_of_bounds_is_refused(tmp_path, entry, complaint):
+    given = yaml.safe_load(hardware.data_file("h100").read_text(encoding="utf-8"))
+    given["multiprocessors"] = entry
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump(given), encoding="utf-8")
+    with pytest.raises(BadInput, match=complaint):
+        hardware.load(path)

@@ -1,0 +1,46 @@
+"""The published values, and the study that has an experiment for each of them."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from kvscope.analyse.metrics import BY_NAME
+from kvscope.plan.grid import expand
+from kvscope.plan.published import figures
+from kvscope.report.settings import flat
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def settings() -> list[dict]:
+    planned = expand("paper", ["device=modeled"], ROOT / "config").experiments
+    return [dict(flat(one.experiment.to_dict())) for one in planned]
+
+
+def test_every_published_value_has_exactly_one_experiment_in_the_study(settings):
+    for point in figures.points():
+        found = [one for one in settings if point.fits(one)]
+        assert len(found) == 1, (point.table.figure, dict(point.settings), len(found))
+
+
+def test_every_metric_of_a_published_table_is_one_of_kvscope():
+    assert {table.metric for table in figures.tables()} <= set(BY_NAME)
+
+
+def test_there_are_as_many_values_as_the_figures_show():
+    # Bars and points of the paper's plots: 10 lengths of Figure 3a's 7B model in batches that fill
+    # 8,192 tokens at most; 2 policies and 6 sizes; 3 policies and 6 block sizes.
+    counts = Counter(point.table.figure for point in figures.points())
+    assert (counts["3a"], counts["8a"], counts["10a"]) == (119, 18, 12)
+
+
+def test_cited_values():
+    """The paper's text states these."""
+    values = {
+        (p.table.figure, p.settings.get("overflow.name"), p.x): p.value for p in figures.points()
+    }
+    assert values["10b", "recompute", "opt-13b"] == pytest.approx(10.4, abs=0.05)
+    assert values["10b", "swap", "opt-13b"] == pytest.approx(7.2, abs=0.1)
+    assert values["10b", "recompute", "llama-3.1-8b"] == pytest.approx(0.38, abs=0.01)

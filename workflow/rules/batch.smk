@@ -1,0 +1,27 @@
+# Modeled experiments share a process: each is run, collected and analysed there.
+#
+# Their files are no outputs of the rule: Snakemake would delete those of all when one fails. The
+# next call goes on where this one ended, because `kvscope run` keeps what is finished.
+
+
+rule run_batch:
+    input:
+        lambda wildcards: expand(
+            "results/experiments/{id}/experiment.yaml", id=BATCHES[int(wildcards.part)]
+        ),
+    output:
+        touch("results/studies/{study}/batch-{part}.done"),
+    log:
+        "results/studies/{study}/batch-{part}.log",
+    conda:
+        "../envs/kvscope.yaml"
+    resources:
+        mem_mib=4096,
+        runtime=lambda wildcards: sum(
+            EXPERIMENTS[id]["walltime_s"] for id in BATCHES[int(wildcards.part)]
+        )
+        * 2
+        // 60
+        + 5,
+    shell:
+        "kvscope run --multirun --tables {input} 2>&1 | tee {log}"
