@@ -106,7 +106,7 @@ def test_a_run_is_told_by_the_file_that_runs_leave() -> None:
 
 
 def test_kinds_of_imports(here: Path) -> None:
-    assert complete("kvscope import ", here) == ["unboxkv-series", "unboxkv-trace"]
+    assert complete("kvscope import ", here) == ["unboxkv", "unboxkv-series", "unboxkv-trace"]
 
 
 @pytest.mark.parametrize("line", ["kvscope plan study=", "kvscope run ca", "kvscope report "])
