@@ -1,111 +1,103 @@
-"""Packs on PBS: the stand-in of submitit-pbs, with Polaris's queues, messages and exit codes."""
+"""Packs on PBS: Polaris's queues and messages, jobs that are processes of this machine."""
 
-import os
-import sys
+import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from submitit_packs import controller as controllers
-from submitit_packs import schedulers
+from fake_pbs.cluster import FakePBS, wait_for
+from submitit_packs import sites
 from submitit_packs.controller import Controller, Outcome
 from submitit_packs.model import Member
-from submitit_packs.overview import overview
 from submitit_packs.planner import Settings
-from submitit_packs.sites import Queue, Site
-
-sys.path.append(str(Path(__file__).parents[2] / "submitit-pbs" / "tests"))
-fake_pbs = pytest.importorskip("fake_pbs.cluster")
+from submitit_packs.schedulers import of
 
 pytestmark = pytest.mark.slow
+
+SITE = dataclasses.replace(sites.load("polaris"), affinity="none", interfaces=("lo",))
+SETTINGS = Settings(queues=("preemptable",), length_s=400, startup_s=30, poll_s=0.5, heartbeat_s=3)
 PATIENCE_S = 240.0
-SITE = Site(
-    "fake",
-    "pbs",
-    gpus_per_node=2,
-    launcher="pbs_tmrsh",
-    interfaces=("lo",),
-    queues=(Queue("demand", 1, 3), Queue("prod", 1, 3)),
-)
-OPTIONS = {"pbs_filesystems": "home", "pbs_chunk": "system=polaris"}
 
 
 @pytest.fixture
-def pbs(tmp_path, monkeypatch) -> Iterator[None]:
-    with fake_pbs.FakePBS(tmp_path / "pbs", nodes=3) as cluster:
-        monkeypatch.setenv("PATH", cluster.path)
-        monkeypatch.setattr(controllers, "GRACE_S", 1.0)
-        yield cluster
+def pbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakePBS]:
+    with FakePBS(tmp_path / "pbs", nodes=4) as pbs:
+        monkeypatch.setenv("PATH", pbs.path)
+        yield pbs
 
 
-def members(root: Path, count: int, nap_s: float) -> list[Member]:
-    command = f"echo $PACK_NODE $CUDA_VISIBLE_DEVICES >> began.$PACK_MEMBER; sleep {nap_s}"
-    return [Member(f"m{i}", f"m{i}", command, str(root), nap_s, 120) for i in range(count)]
-
-
-def run(controller: Controller, count: int, ended: dict[str, Outcome], until=None) -> None:
+def run(
+    packs: Controller, members: list[Member], meanwhile: Callable[[], object] = lambda: None
+) -> dict[str, Outcome]:
+    """How each member ended, once; `meanwhile` is called between any two cycles."""
+    packs.add(members)
+    ended: dict[str, Outcome] = {}
     limit = time.monotonic() + PATIENCE_S
-    while len(ended) < count and not (until and until()):
-        assert time.monotonic() < limit, ended
-        outcomes = controller.cycle()
-        ended.update((outcome.key, outcome) for outcome in outcomes)
-        controller.reported(outcomes)
+    while len(ended) < len(members):
+        assert time.monotonic() < limit
+        outcomes = packs.cycle()
+        assert not {outcome.key for outcome in outcomes} & ended.keys()
+        ended |= {outcome.key: outcome for outcome in outcomes}
+        packs.reported(outcomes)
+        meanwhile()
         time.sleep(0.5)
+    packs.close()
+    return ended
 
 
-def begin(root: Path, todo: list[Member], said: list[str], **changes) -> Controller:
-    settings = Settings(
-        **{"queues": ("demand",), "length_s": 40, "startup_s": 20, "margin_s": 10, "poll_s": 0.5}
-        | {"heartbeat_s": 2, "min_fill": 0, "options": OPTIONS, **changes}
-    )
-    found = Controller(root / "packs", SITE, settings, schedulers.of("pbs", "physics"), said.append)
-    found.add(todo)
-    return found
+@pytest.mark.parametrize("launcher", ["mpiexec", "pbs_tmrsh"])
+def test_members_run_on_all_nodes_of_a_pack_each_with_a_gpu(
+    pbs: FakePBS, tmp_path: Path, launcher: str
+) -> None:
+    command = f"echo $FAKE_PBS_NODE $CUDA_VISIBLE_DEVICES >>{tmp_path}/m; sleep 2"
+    members = [
+        Member(f"m{i}", f"member {i}", "exit 3" if i == 7 else command, str(tmp_path), 300, 360)
+        for i in range(8)
+    ]
+    site = dataclasses.replace(SITE, launcher=launcher)
+    ended = run(Controller(tmp_path / "packs", site, SETTINGS, of("pbs", "physics")), members)
+    assert {key for key, outcome in ended.items() if not outcome.ok} == {"m7"}
+    assert "exit code 3" in ended["m7"].words
+    places = (tmp_path / "m").read_text().splitlines()
+    assert len(places) == len(set(places)) == 7
+    assert {place.split()[0] for place in places} == set(pbs.hosts("1"))
+    assert len(pbs.hosts("1")) == 2
+    assert pbs.calls("qsub") == 1
 
 
-def test_members_run_on_several_nodes_and_a_restart_finds_them(pbs, tmp_path):
-    todo, said, ended = members(tmp_path, 8, 4), [], {}
-    root = tmp_path / "packs"
+def test_an_outage_and_a_preemption_cost_only_what_was_running(
+    pbs: FakePBS, tmp_path: Path
+) -> None:
+    def member(number: int, nap_s: float) -> Member:
+        command = (
+            f"echo {number} >>{tmp_path}/began; sleep {nap_s}; echo {number} >>{tmp_path}/done"
+        )
+        return Member(f"m{number}", f"member {number}", command, str(tmp_path), 300, 360)
 
-    def are_running() -> bool:
-        return any(m.state == "running" for m in overview(root).members.values())
+    def lines(name: str) -> list[str]:
+        path = tmp_path / name
+        return sorted(path.read_text().split()) if path.exists() else []
 
-    first = begin(tmp_path, todo, said, length_s=32)
-    run(first, 8, ended, are_running)
-    first.close()
-    second = begin(tmp_path, [m for m in todo if m.key not in ended], said, length_s=32)
-    run(second, 8, ended)
-    second.close()
-    assert {key for key, outcome in ended.items() if outcome.ok} == {m.key for m in todo}, ended
-    places = [p.read_text().split() for p in tmp_path.glob("began.*")]
-    assert all(len(words) == 2 for words in places), "a member ran twice"
-    assert len({node for node, _ in places}) > 1
-    assert {gpu for _, gpu in places} == {"0", "1"}
+    def events() -> Iterator[None]:
+        while len(lines("began")) < 4:
+            yield
+        pbs.stop()
+        while lines("done") != ["0", "1"]:
+            yield
+        pbs.start()
+        pbs.preempt("1")
+        while True:
+            yield
 
-
-def test_qdel_by_hand(pbs, tmp_path):
-    todo, said, ended = members(tmp_path, 4, 100), [], {}
-    controller = begin(tmp_path, todo, said)
-    run(controller, 4, ended, lambda: list(tmp_path.glob("began.*")))
-    (job,) = {flight.job_id for flight in controller.flights.values()}
-    os.system(f"qdel {job}")
-    run(controller, 4, ended)
-    controller.close()
-    assert all("deleted by" in outcome.words for outcome in ended.values()), ended
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"queues": ("prod",)}, "Job violates queue and/or server resource limits"),
-        ({"options": {}}, "Resource: filesystems is required to be set."),
-    ],
-)
-def test_what_pbs_refuses_is_its_sentence(pbs, tmp_path, changes, sentence):
-    todo, said, ended = members(tmp_path, 2, 1), [], {}
-    controller = begin(tmp_path, todo, said, **changes)
-    run(controller, 2, ended)
-    controller.close()
-    assert {sentence in outcome.words for outcome in ended.values()} == {True}, ended
+    members = [member(0, 1), member(1, 1), member(2, 15), member(3, 15)]
+    happening = events()
+    packs = Controller(tmp_path / "packs", SITE, SETTINGS, of("pbs", "physics"))
+    ended = run(packs, members, lambda: next(happening))
+    assert all(outcome.ok for outcome in ended.values())
+    assert lines("done") == ["0", "1", "2", "3"]
+    assert lines("began") == ["0", "1", "2", "2", "3", "3"]
+    assert pbs.job("1")["run_count"] == "2"
+    assert pbs.calls("qsub") == 0  # since the server's second start
+    wait_for(lambda: pbs.processes() == 0)

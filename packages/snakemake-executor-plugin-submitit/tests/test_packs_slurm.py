@@ -183,7 +183,7 @@ def test_a_job_cancelled_by_hand(campaign):
 
 @pytest.mark.parametrize("how", ["preempted", "requeued"])
 def test_a_job_that_runs_again(campaign, how):
-    found = campaign(count=6, nap_s=8, length_s=32, max_nodes=1)
+    found = campaign(count=6, nap_s=8, length_s=60, max_nodes=1)
     found.until(lambda: found.done() >= 2 and found.running())
     done = {key for key, state in found.states().items() if state == "ok"}
     if how == "preempted":
@@ -201,7 +201,7 @@ def test_a_job_that_runs_again(campaign, how):
 
 @pytest.mark.parametrize("which", ["first", "last"])
 def test_a_node_is_lost(campaign, which):
-    found = campaign(count=12, nap_s=10, length_s=31, max_nodes=2)
+    found = campaign(count=12, nap_s=10, length_s=65, max_nodes=2)
     found.until(
         lambda: (
             len(
@@ -233,7 +233,7 @@ def test_a_node_is_lost(campaign, which):
 
 
 def test_a_killed_launcher(campaign):
-    found = campaign(count=8, nap_s=6, length_s=32, max_nodes=2)
+    found = campaign(count=8, nap_s=6, length_s=44, max_nodes=2)
     found.until(found.running)
     directory = next((found.root / "packs").glob("pack-*"))
     launchers = [

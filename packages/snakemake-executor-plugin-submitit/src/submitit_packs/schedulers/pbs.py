@@ -18,10 +18,9 @@ from submitit_packs.schedulers.scheduler import (
 )
 
 try:
-    from submitit_pbs.script import Parameters, script
-
     from submitit_pbs import PBSExecutor, client
     from submitit_pbs.reasons import reason, waiting
+    from submitit_pbs.script import Parameters, script
 except ImportError:
     raise BadSettings("PBS needs the package submitit-pbs: pip install submitit-pbs") from None
 
