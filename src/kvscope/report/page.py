@@ -23,6 +23,8 @@ from kvscope.report.figures.figure import Drawing, Figure
 from kvscope.report.figures.registry import FIGURES, missing_figures
 from kvscope.report.findings import findings
 from kvscope.report.headline import Headline, headline
+from kvscope.report.paper import page as paper
+from kvscope.report.paper.comparison import COMPARISON_FILE
 from kvscope.report.render import Printed, for_page, pack, print_figure, scripts
 from kvscope.report.summary import verdict
 from kvscope.report.words import plural, reason_in_words
@@ -44,20 +46,9 @@ def write_page(
     path: Path,
 ) -> None:
     """Write the page to `path`; links to other results are relative to it."""
-    write_text(path, render(study, drawn, prints, results, path))
-
-
-def render(
-    study: StudyData,
-    drawn: Mapping[str, Drawing],
-    prints: Mapping[str, Printed],
-    results: Path,
-    path: Path,
-) -> str:
-    """The page's HTML."""
     timelines = drawn.get(TIMELINES)
     lead = headline(study)
-    return _template().render(
+    html = _template().render(
         study=study,
         verdict=verdict(study),
         dates=dates(study),
@@ -87,6 +78,7 @@ def render(
         vega=pack(scripts()),
         scripts=[Markup((HERE / name).read_text(encoding="utf-8")) for name in SCRIPTS],
     )
+    write_text(path, html)
 
 
 def _entry(figure: Figure, drawing: Drawing, printed: Printed) -> dict[str, Any]:
@@ -165,6 +157,12 @@ def _places(study: StudyData, results: Path, path: Path) -> list[tuple[str, str,
         ("one row an experiment", below / "experiments.csv"),
         ("figures for print", below / "figures"),
     ]
+    if study.base == paper.STUDY:
+        places = [
+            ("the paper, re-examined", below / paper.PAGE),
+            ("the published values beside these", below / COMPARISON_FILE),
+            *places,
+        ]
     if study.planned:
         places += [
             ("records of each run", results / "experiments"),

@@ -15,7 +15,9 @@ from kvscope.analyse.oracles import (
 )
 from kvscope.analyse.oracles.run_tables import RunTables
 from kvscope.analyse.records import Records
+from kvscope.collect.unboxkv.provenance import UNBOXKV_LOG
 from kvscope.oracle import VIOLATED, Need, Oracle, Verdict, judge, verdict
+from kvscope.runfile import IMPORTED_FROM
 
 RunNeed = Need[RunTables]
 
@@ -25,11 +27,21 @@ def _recorded(words: str, also: Callable[[RunTables], bool] = lambda _: True) ->
     return Need(words, lambda run: not run.imported and also(run))
 
 
+def _flags_by_duration(run: RunTables) -> bool:
+    """False of an imported log, whose stalls are those of the host's times in it."""
+    source = run.facts.get(IMPORTED_FROM) or {}
+    return source.get("kind") != UNBOXKV_LOG
+
+
 _PASSES = _recorded("passes recorded by kvscope")
 _SETTINGS = _recorded("an experiment.yaml", lambda run: bool(run.records.settings))
 _LAYERS = _recorded(
     "times of the layers",
-    lambda run: bool(run.engine.get("layers")) and run.engine.get("computes", True),
+    lambda run: (
+        bool(run.engine.get("layers"))
+        and run.engine.get("computes", True)
+        and run.engine.get("times_layers", True)
+    ),
 )
 _POOL = _recorded("a host pool", lambda run: bool(run.steps["host_blocks_total"].any()))
 _ABORTED = _recorded("requests that were aborted")
@@ -38,7 +50,8 @@ _ANY_PREEMPTION = _recorded(_PREEMPTIONS.words, lambda run: not run.preemptions.
 _COPIES = _recorded(
     "requests that were swapped", lambda run: bool(run.preemptions["copy_start_s"].notna().any())
 )
-_REQUESTS: RunNeed = Need("requests", lambda run: not run.requests.empty)
+_REQUESTS = _recorded("requests recorded by kvscope", lambda run: not run.requests.empty)
+_STALLS: RunNeed = Need("passes whose stalls are flagged by their durations", _flags_by_duration)
 _REPEATS: RunNeed = Need(
     "two repeats or more", lambda run: run.records.served["repeat"].nunique() >= 2
 )
@@ -58,7 +71,7 @@ ORACLES: tuple[Oracle[RunTables], ...] = (
     Oracle(repeats.repeats_differ, _PASSES),
     Oracle(times.passes_overlap, _PASSES),
     Oracle(times.passes_apart, _PASSES),
-    Oracle(times.stalled_wrong, Need("passes")),
+    Oracle(times.stalled_wrong, _STALLS),
     Oracle(times.layers_outside_pass, _LAYERS),
     Oracle(times.request_times_differ, _REQUESTS),
     Oracle(times.given_up_wrong, _ABORTED),

@@ -1,6 +1,7 @@
 """The engine's view of a device, and that of the process that runs the engine."""
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -19,7 +20,8 @@ class Platform:
     `backends` maps engine.attention to the class of kvscope's attention, which is registered with
     vLLM in place of its backend `slot`. `awaited` is true if a copy ends before the call returns,
     so that the host can time it. `computes` is false of a device without a worker: no weights, no
-    cache, no attention.
+    cache, no attention. `times_layers` is false where the layers of a pass have no times of their
+    own, because several are under way at once.
     """
 
     time_source: ClassVar[str] = MEASURED
@@ -27,6 +29,7 @@ class Platform:
     backends: ClassVar[Mapping[str, str]] = {}
     awaited: ClassVar[bool] = True
     computes: ClassVar[bool] = True
+    times_layers: ClassVar[bool] = True
     profiler_options: ClassVar[tuple[str, ...]] = ("--trace=nvtx",)
 
     def __init__(self, experiment: Experiment) -> None:
@@ -37,6 +40,12 @@ class Platform:
     def backend(self) -> str | None:
         """The class of kvscope's attention that the experiment uses; None for vLLM's attention."""
         return self.backends.get(self.experiment.engine.attention)
+
+    def run_engine(self, directory: Path) -> AbstractContextManager[Any]:
+        """The engine of the experiment, until the end of a `with` block: vLLM's."""
+        from kvscope.engine.build import run_engine
+
+        return run_engine(self.experiment, directory, self)
 
     def environment(self) -> dict[str, str]:
         """Additional environment variables of the process that runs the engine."""
