@@ -8,7 +8,7 @@ tables that belong to another measurement and tables that were changed.
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from kvscope.errors import BadInput
 from kvscope.files import make_directory, read_json, remove, remove_temporaries, write_json
@@ -24,7 +24,7 @@ from kvscope.runfile import (
     read_run,
     run_sha256,
 )
-from kvscope.runschema import ABSENT, FileName, FileRecord, Whole
+from kvscope.runschema import ABSENT, FileName, FileRecord, Record, Whole
 from kvscope.tables import KV_TABLES, METRICS, NSYS_TABLES, SCHEMA_VERSION, TIMELINE, Table
 
 COLLECTED, ANALYSED = "collect.json", "analyse.json"
@@ -44,27 +44,21 @@ class StaleResult(BadInput):
     """A stage's results were computed from another measurement than the directory holds now."""
 
 
-class _Part(BaseModel):
-    """Known keys have these types; more keys may come with later versions."""
-
-    model_config = ConfigDict(extra="allow", strict=True)
-
-
-class _AccountRecord(_Part):
+class _AccountRecord(Record, strict=True):
     """The keys of every account."""
 
     run_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None
     files: dict[FileName, FileRecord]
 
 
-class _OracleResult(_Part):
+class _OracleResult(Record, strict=True):
     """What an oracle found among the KV events."""
 
     violations: Whole
     first: str
 
 
-class _KvEventsRecord(_Part):
+class _KvEventsRecord(Record, strict=True):
     """What was collected of the KV events."""
 
     rows: Whole
@@ -79,14 +73,14 @@ class _CollectRecord(_AccountRecord):
     kv_events: _KvEventsRecord = ABSENT
 
 
-class _ReasonRecord(_Part):
+class _ReasonRecord(Record, strict=True):
     """A reason why a run is not valid."""
 
     name: str
     detail: str
 
 
-class _VerdictRecord(_Part):
+class _VerdictRecord(Record, strict=True):
     """What an oracle found."""
 
     name: str

@@ -8,9 +8,10 @@ import os
 import shlex
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kvscope import __version__
 from kvscope.errors import (
@@ -21,7 +22,7 @@ from kvscope.errors import (
     KvscopeError,
     reason_of,
 )
-from kvscope.layout import RESULTS, experiment_directory
+from kvscope.layout import RESULTS, experiment_directory, packs_directory
 from kvscope.plan.layers import SHIPPED
 
 # A stage is imported when its command runs: `kvscope plan` must not import vLLM.
@@ -30,9 +31,12 @@ if TYPE_CHECKING:
     from kvscope.plan.experiment import Experiment
 
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+    Command = Callable[[argparse.Namespace], int]
 
 CONFIG = Path("config")
 HELP_WIDTH = 78
+COMMANDS: list[Callable[[Commands], None]] = []
+"""Add each command to a parser, in the order of `kvscope --help`."""
 OVERRIDES_HELP = "settings in Hydra's grammar; config/README.md explains every key"
 
 
@@ -44,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         completion.complete(parser)
     given = parser.parse_args(arguments)
-    command: Callable[[argparse.Namespace], int] = given.command
+    command: Command = given.command
     try:
         return command(given)
     except KvscopeError as error:
@@ -73,100 +77,49 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"kvscope {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    _add_new(commands)
-    for add in (_add_plan, _add_run, _add_collect, _add_import, _add_analyse, _add_report):
-        add(commands)
-    _add_status(commands)
-    _add_compare(commands)
-    _add_check(commands)
-    _add_doctor(commands)
-    _add_shipped(commands)
+    for add_command in COMMANDS:
+        add_command(commands)
     return parser
 
 
-def _command(
-    commands: Commands,
-    name: str,
-    function: Callable[[argparse.Namespace], int],
-    text: str,
-    *examples: str,
-) -> argparse.ArgumentParser:
-    parser = commands.add_parser(
-        name,
-        help=text.split(".")[0].split(":")[0],
-        description=textwrap.fill(text, HELP_WIDTH),
-        epilog="\n  ".join(("examples:", *(f"kvscope {name} {e}" for e in examples))),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.set_defaults(command=function)
-    return parser
+Argument = tuple[tuple[str, ...], dict[str, Any]]
 
 
-# ---------------------------------------------------------------------------- new, plan
+def _argument(*names: str, **options: Any) -> Argument:
+    """An argument of a command, as for argparse's `add_argument`."""
+    return names, options
 
 
-def _add_new(commands: Commands) -> None:
-    text = "Write a study to start from: a commented file config/study/NAME.yaml."
-    parser = _command(commands, "new", _new, text, "mine")
-    parser.add_argument("name", metavar="NAME", help="letters, digits, '-' and '_'")
-    parser.add_argument(
-        "--config-dir",
-        type=Path,
-        default=CONFIG,
-        metavar="DIR",
-        help="write DIR/study/NAME.yaml (default: config)",
-    )
+def _path(name: str, text: str | None = None, **options: Any) -> Argument:
+    return _argument(name, help=text, **{"type": Path, "metavar": "DIR"} | options)
 
 
-def _new(given: argparse.Namespace) -> int:
-    from kvscope.plan import new
-
-    print(new.create_study(given.name, given.config_dir))
-    elsewhere = [] if given.config_dir == CONFIG else ["--config-dir", str(given.config_dir)]
-    print("next:", shlex.join(["kvscope", "plan", f"study={given.name}", *elsewhere]))
-    return EXIT_DONE
+def _flag(name: str, text: str, *short: str) -> Argument:
+    return _argument(*short, name, action="store_true", help=text)
 
 
-def _add_plan(commands: Commands) -> None:
-    text = (
-        "List the experiments of a study or of a set of overrides, with the time that each is "
-        "expected to take. Nothing is run."
-    )
-    parser = _command(
-        commands,
-        "plan",
-        _plan,
-        text,
-        "study=quickstart",
-        "study=quickstart 'seed=1,2' --json",
-        "model=tiny-gqa workload=zipf 'cache.blocks=40,80' 'seed=range(1,4)'",
-        "study=quickstart --write results",
-    )
-    parser.add_argument(
-        "overrides",
-        nargs="*",
-        metavar="OVERRIDE",
-        help=f"study=NAME for config/study/NAME.yaml; {OVERRIDES_HELP}",
-    )
-    parser.add_argument("--json", action="store_true", help="print the experiments as JSON")
-    parser.add_argument(
-        "--write",
-        type=Path,
-        metavar="DIR",
-        help="write the manifest and one experiment.yaml per experiment below DIR",
-    )
-    _add_config(parser)
+def _command(examples: Sequence[str], *arguments: Argument) -> Callable[[Command], Command]:
+    """Make a function `_NAME` the command NAME: its docstring is the help."""
 
+    def register(function: Command) -> Command:
+        name, text = function.__name__[1:], " ".join(str(function.__doc__).split())
 
-def _add_config(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--config-dir",
-        type=_directory,
-        default=CONFIG,
-        metavar="DIR",
-        help="directory of studies and options (default: config); it takes precedence over the "
-        "configuration that kvscope ships",
-    )
+        def add(commands: Commands) -> None:
+            parser = commands.add_parser(
+                name,
+                help=text.split(".")[0].split(":")[0],
+                description=textwrap.fill(text, HELP_WIDTH),
+                epilog="\n  ".join(("examples:", *(f"kvscope {name} {e}" for e in examples))),
+                formatter_class=argparse.RawDescriptionHelpFormatter,
+            )
+            parser.set_defaults(command=function)
+            for names, options in arguments:
+                parser.add_argument(*names, **options)
+
+        COMMANDS.append(add)
+        return function
+
+    return register
 
 
 def _directory(text: str) -> Path:
@@ -176,7 +129,57 @@ def _directory(text: str) -> Path:
     return Path(text)
 
 
+RUN_PATHS = _path("runs", "a run's directory", nargs="+")
+CONFIG_DIR = _path(
+    "--config-dir",
+    "directory of studies and options (default: config); it takes precedence over the "
+    "configuration that kvscope ships",
+    type=_directory,
+    default=CONFIG,
+)
+RESULTS_DIR = _path("--results", default=RESULTS)
+
+
+# ---------------------------------------------------------------------------- new, plan
+
+
+@_command(
+    ("mine",),
+    _argument("name", metavar="NAME", help="letters, digits, '-' and '_'"),
+    _path("--config-dir", "write DIR/study/NAME.yaml (default: config)", default=CONFIG),
+)
+def _new(given: argparse.Namespace) -> int:
+    """Write a study to start from: a commented file config/study/NAME.yaml."""
+    from kvscope.plan import new
+
+    print(new.create_study(given.name, given.config_dir))
+    elsewhere = [] if given.config_dir == CONFIG else ["--config-dir", str(given.config_dir)]
+    print("next:", shlex.join(["kvscope", "plan", f"study={given.name}", *elsewhere]))
+    return EXIT_DONE
+
+
+@_command(
+    (
+        "study=quickstart",
+        "study=quickstart 'seed=1,2' --json",
+        "model=tiny-gqa workload=zipf 'cache.blocks=40,80' 'seed=range(1,4)'",
+        "study=quickstart --write results",
+    ),
+    _argument(
+        "overrides",
+        nargs="*",
+        metavar="OVERRIDE",
+        help=f"study=NAME for config/study/NAME.yaml; {OVERRIDES_HELP}",
+    ),
+    _flag("--json", "print the experiments as JSON"),
+    _path("--write", "write the manifest and one experiment.yaml per experiment below DIR"),
+    CONFIG_DIR,
+)
 def _plan(given: argparse.Namespace) -> int:
+    """List the experiments of a study or of a set of overrides, with their expected times.
+
+    Nothing is run.
+    """
     from kvscope.plan import grid, manifest, show
     from kvscope.workload import requests
 
@@ -202,43 +205,33 @@ def _plan(given: argparse.Namespace) -> int:
 # ---------------------------------------------------------------------------------- run
 
 
-def _add_run(commands: Commands) -> None:
-    text = (
-        "Run one experiment: build vLLM, warm up, measure the repeats, under Nsight Systems "
-        "where it is available, and write the records."
-    )
-    parser = _command(
-        commands,
-        "run",
-        _run,
-        text,
+@_command(
+    (
         "results/experiments/ID/experiment.yaml",
         "model=tiny-llama workload=zipf workload.num_requests=8 cache.blocks=60 --out mine",
-    )
-    parser.add_argument(
+    ),
+    _argument(
         "experiment",
         nargs="+",
         metavar="WORD",
         help=f"a planned experiment's file, or {OVERRIDES_HELP}",
-    )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="default: results/experiments/<id>")
-    parser.add_argument("--force", action="store_true", help="measure a finished run again")
-    parser.add_argument(
-        "-m",
+    ),
+    _path("--out", "default: results/experiments/<id>"),
+    _flag("--force", "measure a finished run again"),
+    _flag(
         "--multirun",
-        action="store_true",
-        help="run every experiment of a grid, one after the other, modeled ones in one process "
+        "run every experiment of a grid, one after the other, modeled ones in one process "
         "(Snakemake runs all stages)",
-    )
-    parser.add_argument(
-        "--tables",
-        action="store_true",
-        help="with --multirun of modeled experiments: collect and analyse each as well",
-    )
-    _add_config(parser)
-
-
+        "-m",
+    ),
+    _flag("--tables", "with --multirun of modeled experiments: collect and analyse each as well"),
+    CONFIG_DIR,
+)
 def _run(given: argparse.Namespace) -> int:
+    """Run one experiment: build vLLM, warm up, measure the repeats, and write the records.
+
+    The repeats are measured under Nsight Systems where it is available.
+    """
     from kvscope import batch
 
     experiments = _experiments(given.experiment, given.config_dir)
@@ -299,30 +292,18 @@ def _as_config(words: list[str]) -> str:
 # ------------------------------------------------------------------------------ collect
 
 
-def _add_collect(commands: Commands) -> None:
-    text = (
-        "Write the tables of a run: its nsys export and its host records, aligned on one "
-        "timeline. Or write the tables of any nsys export by itself."
-    )
-    parser = _command(
-        commands,
-        "collect",
-        _collect,
-        text,
-        "results/experiments/ID --perfetto",
-        "--nsys report.sqlite --out tables",
-    )
-    parser.add_argument("run", nargs="?", type=Path, metavar="DIR", help="a run's directory")
-    parser.add_argument("--nsys", type=Path, metavar="FILE.sqlite", help="an nsys SQLite export")
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="default: results/tables/<id> for a run's directory"
-    )
-    parser.add_argument(
-        "--perfetto", action="store_true", help="also write a trace for ui.perfetto.dev"
-    )
-
-
+@_command(
+    ("results/experiments/ID --perfetto", "--nsys report.sqlite --out tables"),
+    _path("run", "a run's directory", nargs="?"),
+    _path("--nsys", "an nsys SQLite export", metavar="FILE.sqlite"),
+    _path("--out", "default: results/tables/<id> for a run's directory"),
+    _flag("--perfetto", "also write a trace for ui.perfetto.dev"),
+)
 def _collect(given: argparse.Namespace) -> int:
+    """Write the tables of a run: its nsys export and its host records, aligned on one timeline.
+
+    Or write the tables of any nsys export by itself.
+    """
     from kvscope.accounts import COLLECTED
     from kvscope.collect import collector
     from kvscope.files import read_json
@@ -344,32 +325,29 @@ def _collect(given: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
-def _add_import(commands: Commands) -> None:
-    text = (
-        "Convert published measurements into a run's directory, for analyse, report and compare: "
-        "the step and stats series of the UnBoxKV-IO artifact, as two files in any order or one "
-        "file of the long form; or its traces of kernels' reads and writes, both files or one."
-    )
-    parser = _command(
-        commands,
-        "import",
-        _import,
-        text,
+@_command(
+    (
+        "unboxkv log-Yarn-Llama-2-7b-64k-….log --out results/published/mixed",
         "unboxkv-series STEPS.csv STATS.csv --out results/published/swap",
         "unboxkv-series LONG.csv --series swap --out results/published/swap",
         "unboxkv-trace kv_read_pattern.json kv_write_pattern.json --out results/published/trace",
-    )
-    parser.add_argument(
-        "kind", metavar="KIND", help="what the files are: unboxkv-series or unboxkv-trace"
-    )
-    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a published file")
-    parser.add_argument("--series", metavar="NAME", help="which run of a file that holds several")
-    parser.add_argument(
-        "--out", type=Path, required=True, metavar="DIR", help="the run's directory to write"
-    )
-
-
+    ),
+    _argument(
+        "kind",
+        metavar="KIND",
+        help="what the files are: unboxkv (a log), unboxkv-series or unboxkv-trace",
+    ),
+    _path("paths", "a published file", nargs="+", metavar="PATH"),
+    _argument("--series", metavar="NAME", help="which run of a file that holds several"),
+    _path("--out", "the run's directory to write", required=True),
+)
 def _import(given: argparse.Namespace) -> int:
+    """Convert published measurements into a run's directory, for analyse, report and compare.
+
+    The files are the step and stats series of the UnBoxKV-IO artifact, as two files in any order or
+    one file of the long form; its traces of kernels' reads and writes, both files or one; or one of
+    its logs of vLLM 0.4.2 (unboxkv).
+    """
     from kvscope.collect.unboxkv import importer
 
     summary = importer.import_run(given.kind, given.paths, given.out, given.series)
@@ -382,27 +360,14 @@ def _import(given: argparse.Namespace) -> int:
 # ---------------------------------------------------------------------- analyse, report
 
 
-def _add_analyse(commands: Commands) -> None:
-    text = (
-        "Compute the metrics of runs, with confidence intervals, and check whether the runs are "
-        "valid."
-    )
-    parser = _command(
-        commands,
-        "analyse",
-        _analyse,
-        text,
-        "results/experiments/ID",
-        "results/experiments/* --json",
-    )
-    parser.add_argument("runs", nargs="+", type=Path, metavar="DIR", help="a run's directory")
-    parser.add_argument("--json", action="store_true", help="print the metrics as JSON")
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="default: results/tables/<id> of each run"
-    )
-
-
+@_command(
+    ("results/experiments/ID", "results/experiments/* --json"),
+    RUN_PATHS,
+    _flag("--json", "print the metrics as JSON"),
+    _path("--out", "default: results/tables/<id> of each run"),
+)
 def _analyse(given: argparse.Namespace) -> int:
+    """Compute the metrics of runs, with confidence intervals, and check whether they are valid."""
     from kvscope.analyse import experiment, show
     from kvscope.layout import tables_directory
 
@@ -419,20 +384,19 @@ def _analyse(given: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
-def _add_report(commands: Commands) -> None:
-    text = "Write the page and the figures of a study, or of runs given by their directories."
-    parser = _command(commands, "report", _report, text, "quickstart", "results/experiments/*")
-    parser.add_argument(
+@_command(
+    ("quickstart", "results/experiments/*"),
+    _argument(
         "what",
         nargs="+",
         metavar="STUDY | DIR",
         help="a planned study's name, or runs' directories",
-    )
-    parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="default: results/studies/<study>")
-
-
+    ),
+    RESULTS_DIR,
+    _path("--out", "default: results/studies/<study>"),
+)
 def _report(given: argparse.Namespace) -> int:
+    """Write the page and the figures of a study, or of runs given by their directories."""
     from kvscope.report.figures.registry import drawings, missing_figures
     from kvscope.report.load import load
     from kvscope.report.study import write_report
@@ -447,37 +411,211 @@ def _report(given: argparse.Namespace) -> int:
     return EXIT_DONE
 
 
-def _add_status(commands: Commands) -> None:
-    text = "Show the state of a study: experiments with results, valid ones, reasons of the others."
-    parser = _command(commands, "status", _status, text, "quickstart", "results/experiments/*")
-    parser.add_argument("what", nargs="+", metavar="STUDY | DIR", help="as for report")
-    parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR")
+@_command(
+    ("results/experiments/* --out config/device/here.yaml", "--published"),
+    _path("runs", "a measured run", nargs="*"),
+    _flag("--published", "fit the published figures"),
+    _path("--out", "the device's file: config/device/NAME.yaml", metavar="FILE"),
+    _argument(
+        "--samples", type=int, default=20, metavar="N", help="of the bootstrap (default: 20)"
+    ),
+)
+def _calibrate(given: argparse.Namespace) -> int:
+    """Fit the cost model of device=modeled to measured runs, and write a fitted device.
 
+    The fit has bootstrap intervals and the errors of runs that are left out. With --published it is
+    made to Figures 3a, 3c, 4a and 8a of the paper.
+    """
+    from kvscope.analyse.calibration import calibrate
 
-def _status(given: argparse.Namespace) -> int:
-    from kvscope.report.load import load
-    from kvscope.report.summary import summary
-
-    print("\n".join(summary(load(given.what, given.results))))
+    if given.published == bool(given.runs):
+        raise BadInput("calibrate: give the directories of measured runs, or --published")
+    if given.published and given.out:
+        raise BadInput("calibrate --published: --out is for measured runs")
+    if given.samples < 2:
+        raise BadInput(f"calibrate: --samples is {given.samples} but must be 2 at least")
+    if given.published:
+        found = calibrate.calibrate_published(given.samples)
+    else:
+        found = calibrate.calibrate_runs(given.runs, given.samples)
+    print("\n".join(found.lines()))
+    if given.out:
+        calibrate.write_device(found, given.out)
+        print(given.out)
     return EXIT_DONE
 
 
-def _add_compare(commands: Commands) -> None:
-    text = (
-        "Compare two studies, or one study in two results, or two runs: a verdict on each metric. "
-        "A difference is one of disjoint 95 % confidence intervals."
+# ----------------------------------------------------------------------- submit, status
+
+
+@_command(
+    (
+        "study=quickstart --cluster local",
+        "study=quickstart --cluster slurm --queue gpu",
+        "study=quickstart --cluster pbs --account PROJECT --dry-run",
+    ),
+    _argument("overrides", nargs="+", metavar="OVERRIDE", help=f"study=NAME; {OVERRIDES_HELP}"),
+    _argument("--cluster", required=True, choices=("pbs", "slurm", "local")),
+    _argument(
+        "--site",
+        metavar="NAME | FILE",
+        help="nodes and queues: polaris (for pbs), slurm, local, or a YAML file of your own",
+    ),
+    _argument("--account", metavar="PROJECT", help="the project that is charged"),
+    _argument(
+        "--queue",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a queue or partition to use, several times in order of preference",
+    ),
+    _argument(
+        "--length",
+        type=float,
+        default=60,
+        metavar="MINUTES",
+        help="how long a pack shall take (default: 60)",
+    ),
+    _argument("--max-nodes", type=int, metavar="N", help="nodes of one pack at most"),
+    _argument(
+        "--min-fill",
+        type=float,
+        default=0.5,
+        metavar="SHARE",
+        help="share of a pack's GPUs that must be used (default: 0.5)",
+    ),
+    _argument(
+        "--setup",
+        action="append",
+        default=[],
+        metavar="LINE",
+        help="a shell line on each node before anything else, like 'source envs/polaris.sh'",
+    ),
+    _argument(
+        "--options",
+        default="",
+        metavar="KEY=VALUE,…",
+        help="further parameters of submitit, like slurm_qos=high or pbs_filesystems=home:eagle",
+    ),
+    _flag("--dry-run", "print every job script and the node-hours; no more"),
+    RESULTS_DIR,
+    CONFIG_DIR,
+)
+def _submit(given: argparse.Namespace) -> int:
+    """Run a study on a cluster without Snakemake: its experiments are packed on nodes.
+
+    Each experiment has a GPU, and the packs are submitted. Called again, it finds what it
+    submitted before.
+    """
+    from kvscope.plan import grid, manifest
+
+    _require_packs()
+    from kvscope.cluster import submission
+
+    study, overrides = grid.split_study(given.overrides)
+    planned = manifest.plan_if_changed(study, given.config_dir, given.results, overrides)
+    cluster = submission.Cluster(
+        name=given.cluster,
+        site=given.site,
+        account=given.account,
+        queues=tuple(given.queue),
+        length_min=given.length,
+        max_nodes=given.max_nodes,
+        min_fill=given.min_fill,
+        setup=tuple(given.setup),
+        options=given.options,
     )
-    examples = ("results/studies/quickstart /other/results/studies/quickstart",)
-    parser = _command(commands, "compare", _compare, text, *examples)
-    for name, which in (("first", "A"), ("second", "B")):
-        parser.add_argument(
-            name, metavar=which, help="a study's name or directory, or a run's directory"
+    if given.dry_run:
+        print("\n".join(submission.preview(planned, given.results, cluster)))
+        return EXIT_DONE
+    ended = submission.submit(planned, given.results, cluster, print)
+    if failed := [outcome.key for outcome in ended if not outcome.ok]:
+        raise KvscopeError(f"{len(failed)} of {len(ended)} failed: {', '.join(failed)}")
+    print(f"next: kvscope report {planned['study']} --results {given.results}")
+    return EXIT_DONE
+
+
+def _require_packs() -> None:
+    """BadInput if what submits to clusters is not installed."""
+    from importlib.util import find_spec
+
+    if find_spec("submitit_packs") is None:
+        raise BadInput(
+            "clusters need the packages in packages/ of kvscope's repository: `make env`, or pip "
+            "install packages/snakemake-executor-plugin-submitit packages/submitit-pbs"
         )
-    parser.add_argument("--results", type=Path, default=RESULTS, metavar="DIR")
-    parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
 
 
+@_command(
+    ("quickstart", "quickstart --watch", "results/experiments/*"),
+    _argument("what", nargs="+", metavar="STUDY | DIR", help="as for report"),
+    RESULTS_DIR,
+    _argument(
+        "--watch",
+        nargs="?",
+        type=float,
+        const=10.0,
+        metavar="SECONDS",
+        help="show what was submitted to a cluster again and again (default: every 10 s)",
+    ),
+    _flag("--all", "a row for every submitted experiment"),
+)
+def _status(given: argparse.Namespace) -> int:
+    """Show the state of a study: experiments with results, valid ones, reasons of the others.
+
+    Also of what was submitted to a cluster: where it runs, what it costs and when it is done.
+    """
+    from kvscope.report.load import load
+    from kvscope.report.summary import summary
+
+    if given.watch is None:
+        print("\n".join(summary(load(given.what, given.results))))
+    if len(given.what) == 1 and packs_directory(given.results).is_dir():
+        _show_packs(given)
+    elif given.watch is not None:
+        raise BadInput(f"status --watch: nothing was submitted from {given.results}")
+    return EXIT_DONE
+
+
+def _show_packs(given: argparse.Namespace) -> None:
+    """The table of a study's packs, once or until Ctrl-C."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from kvscope.plan import manifest
+
+    _require_packs()
+    from kvscope.cluster import show
+
+    try:
+        planned = manifest.read(given.what[0], given.results)
+    except BadInput:
+        return  # a run's directory, which no pack names
+    if given.watch is None:
+        if show.overview_of(planned, given.results).packs:
+            Console().print(show.table(planned, given.results, given.all))
+        return
+    with Live(auto_refresh=False) as live:
+        while True:
+            live.update(show.table(planned, given.results, given.all), refresh=True)
+            time.sleep(given.watch)
+
+
+COMPARED = "a study's name or directory, or a run's directory"
+
+
+@_command(
+    ("results/studies/quickstart /other/results/studies/quickstart",),
+    _argument("first", metavar="A", help=COMPARED),
+    _argument("second", metavar="B", help=COMPARED),
+    RESULTS_DIR,
+    _flag("--json", "print the comparison as JSON"),
+)
 def _compare(given: argparse.Namespace) -> int:
+    """Compare two studies, or one study in two results, or two runs: a verdict on each metric.
+
+    A difference is one of disjoint 95 % confidence intervals.
+    """
     from kvscope.report import compare
 
     sides = (compare.read(what, given.results) for what in (given.first, given.second))
@@ -492,14 +630,9 @@ def _compare(given: argparse.Namespace) -> int:
 # --------------------------------------------------------------- check, doctor, shipped
 
 
-def _add_check(commands: Commands) -> None:
-    text = "Check a run: files unchanged, schemas correct, every oracle holds."
-    parser = _command(commands, "check", _check, text, "results/experiments/*")
-    parser.add_argument("runs", nargs="+", type=Path, metavar="DIR", help="a run's directory")
-    parser.add_argument("--brief", action="store_true", help="do not list every oracle")
-
-
+@_command(("results/experiments/*",), RUN_PATHS, _flag("--brief", "do not list every oracle"))
 def _check(given: argparse.Namespace) -> int:
+    """Check a run: files unchanged, schemas correct, every oracle holds."""
     from kvscope.analyse.check import inspect_run
     from kvscope.analyse.checklist import format_lines, summary
 
@@ -516,23 +649,17 @@ def _check(given: argparse.Namespace) -> int:
     return EXIT_FAILED if complaints else EXIT_DONE
 
 
-def _add_doctor(commands: Commands) -> None:
-    text = "Check this machine for what kvscope needs, with advice on what is missing."
-    _command(commands, "doctor", _doctor, text, "")
-
-
+@_command(("",))
 def _doctor(given: argparse.Namespace) -> int:
+    """Check this machine for what kvscope needs, with advice on what is missing."""
     from kvscope import doctor
 
     return doctor.main()
 
 
-def _add_shipped(commands: Commands) -> None:
-    text = "Print the directory of the files that kvscope ships: config, Snakefile, profiles, envs."
-    _command(commands, "shipped", _shipped, text, "")
-
-
+@_command(("",))
 def _shipped(given: argparse.Namespace) -> int:
+    """Print the directory of the files that kvscope ships: config, Snakefile, profiles, envs."""
     print(SHIPPED)
     return EXIT_DONE
 

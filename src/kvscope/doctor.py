@@ -108,7 +108,7 @@ def packages_check() -> MachineCheck:
     """
     if packages.in_checkout():
         device, wheel = packages.variant()
-        parts = ("build", device, "kvscope")
+        parts = ("build", device, "kvscope", "packages")
         flaws = [flaw for part in parts for flaw in packages.find_flaws(part, wheel)]
         wanted, advice = f"as envs/ pins them for {device}", "make env"
     else:

@@ -2,6 +2,7 @@
 
 results/experiments/<id>/    a run: kvscope.runfile has its files
 results/tables/<id>/         the tables and metrics computed from it: kvscope.accounts
+results/packs/               what was submitted to a cluster: submitit_packs.directory
 results/studies/<study>/     a study: its manifest, tables, figures and page
 """
 
@@ -10,7 +11,7 @@ from pathlib import Path
 from kvscope.files import check_name
 
 RESULTS = Path("results")
-EXPERIMENTS, TABLES, STUDIES = "experiments", "tables", "studies"
+EXPERIMENTS, TABLES, STUDIES, PACKS = "experiments", "tables", "studies", "packs"
 MANIFEST = "manifest.json"
 EXPERIMENT_FILE = "experiment.yaml"
 AD_HOC = "adhoc"  # name of a plan made of overrides only, without a study
@@ -35,3 +36,8 @@ def tables_directory(run: Path) -> Path:
     if run.parent.name != EXPERIMENTS:
         run = run.resolve()  # it may be given as '.', or through a link
     return run.parent.parent / TABLES / run.name if run.parent.name == EXPERIMENTS else run
+
+
+def packs_directory(results: Path) -> Path:
+    """Where the packs lie that were submitted to a cluster."""
+    return results / PACKS

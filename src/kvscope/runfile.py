@@ -34,7 +34,6 @@ NSYS_REPORT, NSYS_EXPORT = "trace.nsys-rep", "trace.sqlite"
 IMPORTED_FROM = "imported_from"  # key of run.json, only in imported runs
 TRACING = "tracing"  # key of run.json, only in runs with KV events
 COMPLETE, FAILED = "complete", "failed"
-STATUSES = (COMPLETE, FAILED)
 
 RUN_DONE = "run.done"
 ATTEMPT = "attempt"

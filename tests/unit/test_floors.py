@@ -24,6 +24,7 @@ ALLOWED = {
     "collect": set(),
     "analyse": {"collect", "plan"},
     "report": {"analyse", "collect", "plan"},
+    "cluster": {"plan"},
 }
 MAY_USE_VLLM = {"engine", "run"}
 

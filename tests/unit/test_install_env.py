@@ -60,16 +60,17 @@ from wheel_fixture import make_wheel
 
 def build_editable(directory, config_settings=None, metadata_directory=None):
     project = tomllib.loads(Path("pyproject.toml").read_text())["project"]
+    name, version = project["name"], project["version"]
     groups = {{"console_scripts": project["scripts"], **project["entry-points"]}}
     points = "".join(
         f"[{{group}}]\\n" + "".join(f"{{k}} = {{v}}\\n" for k, v in entries.items())
         for group, entries in groups.items()
     )
     files = {{
-        "kvscope.pth": str(Path("src").resolve()),
-        "kvscope-0.1.dist-info/entry_points.txt": points,
+        f"{{name}}.pth": str(Path("src").resolve()),
+        f"{{name}}-{{version}}.dist-info/entry_points.txt": points,
     }}
-    return make_wheel(Path(directory), "kvscope", "0.1", files).name
+    return make_wheel(Path(directory), name, version, files).name
 """
 
 
@@ -383,6 +384,23 @@ def test_new_entry_points_are_installed(checkout: Checkout):
     assert "entry points" in checkout.make()
     assert "chunked" in (info_of(checkout, "kvscope") / "entry_points.txt").read_text()
     assert checkout.is_left_alone()
+
+
+def test_packages_of_the_checkout_are_installed_as_they_are_there(fresh: Checkout):
+    package = fresh.root / "packages" / "plugin"
+    (package / "src").mkdir(parents=True)
+    (package / "src" / "plugin.py").write_text("def main(): pass\n")
+    (package / "backend.py").write_text(BACKEND)
+    project = package / "pyproject.toml"
+    project.write_text(PROJECT.replace('"kvscope"', '"plugin"').replace("kvscope", "plugin"))
+    assert "packages/plugin (not installed)" in fresh.make()
+    assert fresh.is_left_alone()
+    project.write_text(project.read_text().replace("mixed", "split"))
+    assert "its entry points are not those of pyproject.toml" in fresh.make()
+    assert fresh.is_left_alone()
+    module = [str(fresh.venv / "bin/python"), "-I", "-c", "import plugin; print(plugin.__file__)"]
+    found = subprocess.run(module, capture_output=True, text=True, check=True).stdout
+    assert Path(found.strip()) == package / "src" / "plugin.py"
 
 
 def test_bytecode_and_files_that_two_packages_share_are_no_damage(checkout: Checkout):

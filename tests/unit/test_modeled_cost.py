@@ -61,7 +61,7 @@ def test_calls_never_take_longer_than_the_copies(copies: int, memory: str, direc
     assert device_s >= copies * 131_072 / rate
 
 
-@pytest.mark.parametrize("name", data.names())
+@pytest.mark.parametrize("name", [name for name in data.names() if name != "cpu"])
 def test_the_published_decode_of_few_requests_is_bound_by_the_weights(name: str):
     hardware = data.read(name)
     seconds = PassCost(hardware, MODEL).pass_s([], 1, 40, 40)

@@ -111,7 +111,7 @@ HOSTILE: dict[str, tuple[bytes | str, str]] = {
     "list in itself, anchored before": ("a: &a 1\nb: &a [*a]", "not valid YAML"),
     "mapping in itself": ("&a {<<: *a}", "alias '*a' must follow the value it repeats"),
     "undefined alias": ("a: *b", "alias '*b' must follow the value it repeats"),
-    "huge file": (b"# " + b"x" * 2**23, "must be a text of at most 8 MiB"),
+    "huge file": (b"# " + b"x" * 2**23, "more than 8,388,608 bytes"),
     "digits": ("a: " + "9" * 5000, "a number of more than 400 digits"),
     "hexadecimal digits": ("a: 0x" + "f" * 5000, "a number of more than 400 digits"),
     "sexagesimal digits": ("a: 1" + ":1" * 500_000, "a number of more than 400 digits"),

@@ -209,6 +209,7 @@ install_cuda() {
 }
 
 install_kvscope() { install_pins --editable .; }
+install_packages() { install_pins "${@/#/--editable=}"; }
 
 # Fill `found`: a line for each package that is not as it should be, PART, PIN and what is wrong.
 # It takes a second, during which an interrupt waits: Python would answer with a traceback.
@@ -244,7 +245,7 @@ main() {
 
     prepare_venv
     rm -rf "$venv"/lib/python3*/site-packages/~* # what an interrupted pip had set aside
-    parts=(pip build "$device" kvscope "$@")
+    parts=(pip build "$device" kvscope packages "$@")
     look
     [ -n "$found" ] || return 0
     local part

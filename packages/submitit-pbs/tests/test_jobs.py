@@ -222,17 +222,25 @@ class TestCheckpoints:
     def test_without_a_checkpoint_the_walltime_is_an_error(
         self, executor: PBSExecutor, folder: Path
     ) -> None:
-        executor.update_parameters(walltime="00:00:12", signal_delay_s=5)
-        job = executor.submit(count_to, 10_000, str(folder / "log"))
+        log = folder / "log"
+        job = executor.submit(count_to, 10_000, str(log))
+        wait_for(has_begun(log))
+        job._interrupt()
         with pytest.raises(FailedJobError, match="timed-out and not checkpointable"):
             job.result()
 
     def test_it_goes_on_as_often_as_max_num_timeout_says(
         self, executor: PBSExecutor, folder: Path
     ) -> None:
-        executor.max_num_timeout = 0
-        executor.update_parameters(walltime="00:00:12", signal_delay_s=5)
-        job = executor.submit(Counter(10_000, str(folder / "log")))
+        executor.max_num_timeout = 1
+        log = folder / "log"
+        job = executor.submit(Counter(10_000, str(log)))
+        wait_for(has_begun(log))
+        job._interrupt()
+        wait_for(lambda: not job.done() and job.pbs_job_id != job.job_id)
+        last = numbers(log)[-1]
+        wait_for(lambda: numbers(log)[-1] > last)
+        job._interrupt()
         with pytest.raises(FailedJobError, match="timed-out too many times"):
             job.result()
 

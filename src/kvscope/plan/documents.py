@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from kvscope.errors import BadInput
-from kvscope.reading import open_file
+from kvscope.reading import read_bytes
 
 # Far above any real configuration: 10,000 experiments with ten values each stay below them.
 MAX_BYTES = 8 * 2**20
@@ -62,7 +62,7 @@ def load(path: Path) -> Any:
     configuration may hold.
     """
     try:
-        content = _read(path)
+        content = read_bytes(path, MAX_BYTES)
         _check(content)
         return yaml.load(content, Loader=_Loader)
     except OSError as error:
@@ -86,14 +86,6 @@ def dump(value: Any) -> str:
     """Write plain values as YAML, keys in the order given."""
     text: str = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True)
     return text
-
-
-def _read(path: Path) -> bytes:
-    with open_file(path) as file:
-        content = file.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-        raise ValueError(f"must be a text of at most {MAX_BYTES // 2**20} MiB")
-    return content
 
 
 @dataclass

@@ -44,20 +44,9 @@ def write_page(
     path: Path,
 ) -> None:
     """Write the page to `path`; links to other results are relative to it."""
-    write_text(path, render(study, drawn, prints, results, path))
-
-
-def render(
-    study: StudyData,
-    drawn: Mapping[str, Drawing],
-    prints: Mapping[str, Printed],
-    results: Path,
-    path: Path,
-) -> str:
-    """The page's HTML."""
     timelines = drawn.get(TIMELINES)
     lead = headline(study)
-    return _template().render(
+    html = _template().render(
         study=study,
         verdict=verdict(study),
         dates=dates(study),
@@ -87,6 +76,7 @@ def render(
         vega=pack(scripts()),
         scripts=[Markup((HERE / name).read_text(encoding="utf-8")) for name in SCRIPTS],
     )
+    write_text(path, html)
 
 
 def _entry(figure: Figure, drawing: Drawing, printed: Printed) -> dict[str, Any]:

@@ -10,12 +10,16 @@ from kvscope.report.figures.figure import Drawing
 from kvscope.report.figures.registry import drawings
 from kvscope.report.load import load
 from kvscope.report.page import write_page
+from kvscope.report.paper.comparison import COMPARISON_FILE
+from kvscope.report.paper.page import PAGE as PAPER_PAGE
+from kvscope.report.paper.page import write_paper
 from kvscope.report.render import print_figure
 from kvscope.report.tables import EXPERIMENTS_FILE, write_tables
 from kvscope.tables import METRICS
 
 PAGE = "report.html"
 FIGURES = "figures"
+PAPER_STUDY = "paper"
 
 
 def report(what: list[str], results: Path, out: Path | None) -> Path:
@@ -28,6 +32,8 @@ def write_report(
     study: StudyData, drawn: Mapping[str, Drawing], results: Path, out: Path | None
 ) -> Path:
     """Write metrics.parquet, experiments.csv, figures/ and report.html; give the page's path.
+
+    The study of the paper gets comparison.csv and paper.html, too.
 
     They go to `out`, or to `results`/studies/<study>. Those of a planned study that is not finished
     go to unfinished/ in there, and the page of an earlier state goes: a page that stands where the
@@ -48,10 +54,12 @@ def write_report(
         one.write(place / FIGURES, name)
     page = place / PAGE
     write_page(study, drawn, prints, results, page)
+    if study.base == PAPER_STUDY:
+        write_paper(study, place)
     return page
 
 
 def retire(home: Path) -> None:
     """Remove what an earlier report wrote of a study, since it is true no longer."""
-    for name in (PAGE, METRICS.file, EXPERIMENTS_FILE, FIGURES):
+    for name in (PAGE, PAPER_PAGE, COMPARISON_FILE, METRICS.file, EXPERIMENTS_FILE, FIGURES):
         remove(home / name)

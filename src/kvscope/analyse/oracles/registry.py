@@ -15,7 +15,9 @@ from kvscope.analyse.oracles import (
 )
 from kvscope.analyse.oracles.run_tables import RunTables
 from kvscope.analyse.records import Records
+from kvscope.collect.unboxkv.provenance import UNBOXKV_LOG
 from kvscope.oracle import VIOLATED, Need, Oracle, Verdict, judge, verdict
+from kvscope.runfile import IMPORTED_FROM
 
 RunNeed = Need[RunTables]
 
@@ -23,6 +25,12 @@ RunNeed = Need[RunTables]
 def _recorded(words: str, also: Callable[[RunTables], bool] = lambda _: True) -> RunNeed:
     """A need that imported runs never meet, as they lack kvscope's own records."""
     return Need(words, lambda run: not run.imported and also(run))
+
+
+def _flags_by_duration(run: RunTables) -> bool:
+    """False of an imported log, whose stalls are those of the host's times in it."""
+    source = run.facts.get(IMPORTED_FROM) or {}
+    return source.get("kind") != UNBOXKV_LOG
 
 
 _PASSES = _recorded("passes recorded by kvscope")
@@ -38,7 +46,8 @@ _ANY_PREEMPTION = _recorded(_PREEMPTIONS.words, lambda run: not run.preemptions.
 _COPIES = _recorded(
     "requests that were swapped", lambda run: bool(run.preemptions["copy_start_s"].notna().any())
 )
-_REQUESTS: RunNeed = Need("requests", lambda run: not run.requests.empty)
+_REQUESTS = _recorded("requests recorded by kvscope", lambda run: not run.requests.empty)
+_STALLS: RunNeed = Need("passes whose stalls are flagged by their durations", _flags_by_duration)
 _REPEATS: RunNeed = Need(
     "two repeats or more", lambda run: run.records.served["repeat"].nunique() >= 2
 )
@@ -58,7 +67,7 @@ ORACLES: tuple[Oracle[RunTables], ...] = (
     Oracle(repeats.repeats_differ, _PASSES),
     Oracle(times.passes_overlap, _PASSES),
     Oracle(times.passes_apart, _PASSES),
-    Oracle(times.stalled_wrong, Need("passes")),
+    Oracle(times.stalled_wrong, _STALLS),
     Oracle(times.layers_outside_pass, _LAYERS),
     Oracle(times.request_times_differ, _REQUESTS),
     Oracle(times.given_up_wrong, _ABORTED),

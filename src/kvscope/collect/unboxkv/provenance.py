@@ -9,7 +9,11 @@ import kvscope
 from kvscope.files import sha256_of
 from kvscope.runfile import COMPLETE, IMPORTED_FROM
 
-UNBOXKV_SERIES, UNBOXKV_TRACE = IMPORT_KINDS = ("unboxkv-series", "unboxkv-trace")
+UNBOXKV_LOG, UNBOXKV_SERIES, UNBOXKV_TRACE = IMPORT_KINDS = (
+    "unboxkv",
+    "unboxkv-series",
+    "unboxkv-trace",
+)
 PUBLISHED = "published"  # the time_source of imported runs
 
 

@@ -3,9 +3,11 @@
 A pass of n tokens and r requests takes
 
     max(launches, layers x (GEMMs + attention) + logits) + r x (request + vocabulary)
+
+On a CPU, hardware of one multiprocessor, launches do not overlap with the rest: their sum counts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from math import ceil
 
@@ -28,7 +30,7 @@ CORNER = 4
 # Queries of a thread block of vLLM 0.4.2's kernel of chunked prefill.
 PREFIX_QUERIES = 128
 
-Chunk = tuple[int, int]  # tokens computed, tokens in the cache before
+Chunk = tuple[float, int]  # tokens computed, tokens in the cache before
 
 
 class PassCost:
@@ -47,10 +49,26 @@ class PassCost:
         split_decode: bool = False,
     ) -> None:
         self.hardware, self.model = hardware, model
+        self.is_cpu = hardware.multiprocessors == 1
         self.prefix_kernel, self.split_decode = prefix_kernel, split_decode
         self._dense_s = cache(self._uncached_dense_s)
 
-    def pass_s(self, chunks: Sequence[Chunk], decodes: int, context: int, longest: int) -> float:
+    def rows_s(self, rows: Iterable[tuple[int, int]]) -> float:
+        """Seconds of a pass of requests, each with its tokens and those in the cache before."""
+        chunks: list[Chunk] = []
+        context = longest = decodes = 0
+        for tokens, before in rows:
+            if tokens > 1 or not before:
+                chunks.append((tokens, before))
+                continue
+            decodes += 1
+            context += before + 1
+            longest = max(longest, before + 1)
+        return self.pass_s(chunks, decodes, context, longest)
+
+    def pass_s(
+        self, chunks: Sequence[Chunk], decodes: int, context: float, longest: float
+    ) -> float:
         """Seconds of a pass of prompts' chunks and of `decodes` requests that decode.
 
         These have `context` tokens in all and `longest` the longest, the newest one included.
@@ -65,7 +83,9 @@ class PassCost:
         layers, hardware = self.model.layers, self.hardware
         gpu_s = self._dense_s(tokens, requests) + layers * attention_s
         host_s = hardware.request_s + hardware.vocabulary_entry_s * self.model.vocab_size
-        return max(gpu_s, layers * hardware.layer_launch_s) + requests * host_s
+        launches_s = layers * hardware.layer_launch_s
+        busy_s = gpu_s + launches_s if self.is_cpu else max(gpu_s, launches_s)
+        return busy_s + requests * host_s
 
     def _uncached_dense_s(self, tokens: int, requests: int) -> float:
         """GEMMs of all layers, and the logits."""
@@ -83,7 +103,9 @@ class PassCost:
     def gemm_s(self, tokens: int, outputs: int, inputs: int) -> float:
         """A dense layer: bound by arithmetic or by reading its weights, with a soft corner."""
         hardware = self.hardware
-        elements = paid_elements(tokens, outputs, hardware.multiprocessors)
+        elements = float(tokens * outputs)
+        if not self.is_cpu:
+            elements = paid_elements(tokens, outputs, hardware.multiprocessors)
         arithmetic_s = 2.0 * inputs * elements / hardware.gemm_flops_per_s
         weights_s = outputs * inputs * BYTES[self.model.dtype] / hardware.weight_bytes_per_s
         return float((arithmetic_s**CORNER + weights_s**CORNER) ** (1 / CORNER))
@@ -106,7 +128,7 @@ class PassCost:
         own = sum(b * n / 2 for b, (n, _) in zip(blocks, chunks, strict=True)) / total
         return waves * (cached * hardware.prefix_token_s + own * hardware.chunk_token_s)
 
-    def decode_attention_s(self, context: int, longest: int) -> float:
+    def decode_attention_s(self, context: float, longest: float) -> float:
         """Of one layer: all K and V from memory, every query head's from the L2 cache.
 
         A thread block of paged_attention_v1 has its share of the bandwidth, and its request's whole

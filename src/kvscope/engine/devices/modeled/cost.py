@@ -30,15 +30,7 @@ class Cost:
 
     def pass_s(self, rows: Iterable[tuple[int, int]]) -> float:
         """Seconds of a pass of requests, each with its tokens and those in the cache before."""
-        chunks, context, longest, decodes = [], 0, 0, 0
-        for tokens, before in rows:
-            if tokens > 1 or not before:
-                chunks.append((tokens, before))
-                continue
-            decodes += 1
-            context += before + 1
-            longest = max(longest, before + 1)
-        return self._passes.pass_s(chunks, decodes, context, longest)
+        return self._passes.rows_s(rows)
 
     def copy_s(self, host_blocks: Sequence[int], direction: str) -> tuple[float, float]:
         """Seconds to copy to or from these blocks of the host pool: on the device, and issued."""

@@ -1,0 +1,260 @@
+"""Snakemake jobs in packs: one job of Slurm, PBS Pro or this machine runs many of them.
+
+The packs, their ledger and their pilot are in `submitit_packs`; here Snakemake's jobs become
+members, and members' ends become Snakemake's.
+"""
+
+import asyncio
+import hashlib
+import os
+import shlex
+import threading
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from snakemake_interface_common.exceptions import WorkflowError
+from snakemake_interface_executor_plugins.executors.base import SubmittedJobInfo
+from snakemake_interface_executor_plugins.executors.remote import RemoteExecutor
+from snakemake_interface_executor_plugins.jobs import JobExecutorInterface
+from snakemake_interface_executor_plugins.settings import CommonSettings, ExecutorSettingsBase
+
+from submitit_packs import planner, schedulers, sites
+from submitit_packs.controller import Controller, Outcome
+from submitit_packs.errors import PackError
+from submitit_packs.model import Member
+
+DEFAULT_MINUTES = 10
+
+
+def _setting(default: Any, help: str, type: type = str) -> Any:
+    return field(default=default, metadata={"help": help, "type": type})
+
+
+@dataclass
+class ExecutorSettings(ExecutorSettingsBase):  # type: ignore[misc]
+    """What `--submitit-…` may say."""
+
+    site: str | None = _setting(
+        "local", "the cluster: polaris, slurm, local, or the path of a YAML file that describes it"
+    )
+    queues: str | None = _setting(None, "queues to use, in order, separated by commas")
+    account: str | None = _setting(None, "the account or project that is charged")
+    directory: str | None = _setting(
+        ".snakemake/submitit", "where packs lie, on a file system that all nodes share"
+    )
+    gpus_per_node: int | None = _setting(None, "GPUs of a node, if not the site's", int)
+    max_nodes: int | None = _setting(None, "nodes of one pack at most", int)
+    length: int | None = _setting(60, "minutes that a pack shall take where there is a choice", int)
+    min_fill: float | None = _setting(
+        0.5, "share of a pack's slots that must be used; with less, it waits", float
+    )
+    wait: int | None = _setting(0, "seconds that a pack waits to become fuller", int)
+    margin: int | None = _setting(60, "seconds kept free at the end of a pack", int)
+    startup: int | None = _setting(60, "seconds that a pack needs before its first member", int)
+    launcher: str | None = _setting(None, "mpiexec, srun, pbs_tmrsh or fork, if not the site's")
+    setup: str | None = _setting(None, "shell lines on each node, before anything else")
+    options: str | None = _setting(
+        None, "submitit's parameters as key=value, separated by commas: slurm_qos=high"
+    )
+
+
+common_settings = CommonSettings(
+    non_local_exec=True,
+    implies_no_shared_fs=False,
+    job_deploy_sources=False,
+    pass_default_storage_provider_args=True,
+    pass_default_resources_args=True,
+    pass_envvar_declarations_to_cmd=True,
+    auto_deploy_default_storage_provider=False,
+    init_seconds_before_status_checks=1,
+)
+
+
+class Executor(RemoteExecutor):  # type: ignore[misc]
+    """Snakemake's side of a controller of packs."""
+
+    def __post_init__(self) -> None:
+        """Make the controller; what is wrong with the settings is one sentence."""
+        try:
+            site, settings = configuration(self.workflow.executor_settings)
+            account = self.workflow.executor_settings.account
+            if site.account_required and not account:
+                raise PackError(
+                    f"{site.name} needs an account: set submitit-account, or the variable that the "
+                    "profile reads it from"
+                )
+            scheduler = schedulers.of(site.scheduler, account)
+            root = Path(self.workflow.executor_settings.directory)
+            self.controller = Controller(root, site, settings, scheduler, self.logger.info)
+        except PackError as error:
+            raise WorkflowError(str(error)) from None
+        self.running: dict[str, SubmittedJobInfo] = {}
+        self.guard = threading.Lock()
+        self._finish_late()
+
+    # ------------------------------------------------------------------ submission
+
+    def run_job(self, job: JobExecutorInterface) -> None:
+        """Run one job."""
+        self.run_jobs([job])
+
+    def run_jobs(self, jobs: list[JobExecutorInterface]) -> None:
+        """Give jobs to the controller, which packs them with others or finds them in a pack."""
+        members, fresh = [], []
+        for job in jobs:
+            self.run_job_pre(job)
+            member = self._member(job)
+            members.append(member)
+            if self._is_outdated(job, member.key):
+                fresh.append(member.key)
+            info = SubmittedJobInfo(job, external_jobid=member.key, aux={"key": member.key})
+            with self.guard:
+                self.running[member.key] = info
+            self.report_job_submission(info)
+        if attached := self.controller.add(members, fresh):
+            names = ", ".join(m.name for m in members if m.key in attached)
+            self.logger.info(f"Re-attached to packs: {names}")
+
+    def _member(self, job: JobExecutorInterface) -> Member:
+        key = key_of(job)
+        script = self.controller.root / "scripts" / f"{key}.sh"
+        script.parent.mkdir(exist_ok=True)
+        self.write_jobscript(job, str(script))
+        timeout_s = 60.0 * float(job.resources.get("runtime", DEFAULT_MINUTES))
+        expected_s = min(timeout_s, float(job.resources.get("expected_s", timeout_s)))
+        return Member(
+            key=key,
+            name=name_of(job),
+            command=f"exec /bin/bash {shlex.quote(str(script))}",
+            cwd=str(self.workflow.workdir_init),
+            expected_s=expected_s,
+            timeout_s=timeout_s,
+            gpus=int(job.resources.get("gpu", job.resources.get("gpus", 0))),
+            exclusive=bool(job.resources.get("exclusive", 0)),
+        )
+
+    def _is_outdated(self, job: JobExecutorInterface, key: str) -> bool:
+        """Whether a result that came while no controller looked is not that of this job."""
+        jobs = list(job.jobs) if job.is_group() else [job]
+        if any(self.dag.reason(one).forced for one in jobs):
+            return True
+        place = self.controller.ledger.places.get(key)
+        if place is None:
+            return False
+        planned = self.controller.root / place.pack / "plan.json"
+        inputs = [Path(str(file)) for one in jobs for file in one.input]
+        try:
+            since = planned.stat().st_mtime
+            return any(p.stat().st_mtime > since for p in inputs if p.exists())
+        except OSError:
+            return True
+
+    def get_job_exec_prefix(self, job: JobExecutorInterface) -> str:
+        """A member on another node starts in $HOME, and would succeed with outputs there."""
+        return f"cd {shlex.quote(str(self.workflow.workdir_init))}"
+
+    @property
+    def tmpdir(self) -> str:
+        """What job scripts refer to must outlive this process."""
+        path = self.controller.root / "scripts"
+        path.mkdir(exist_ok=True)
+        return str(path)
+
+    # ------------------------------------------------------------------ ends
+
+    async def check_active_jobs(
+        self, active_jobs: list[SubmittedJobInfo]
+    ) -> AsyncGenerator[SubmittedJobInfo, None]:
+        """Report the jobs that ended; give back the others."""
+        outcomes = await asyncio.to_thread(self.controller.cycle)
+        ended = {}
+        for outcome in outcomes:
+            with self.guard:
+                info = self.running.pop(outcome.key, None)
+            if info is not None:
+                ended[outcome.key] = info
+                self._report(info, outcome)
+        self.controller.reported(outcomes)
+        self._adapt()
+        for info in active_jobs:
+            if ended.get(info.aux["key"]) is not info:  # it may have been submitted again
+                yield info
+
+    def _report(self, info: SubmittedJobInfo, outcome: Outcome) -> None:
+        if outcome.ok:
+            self.report_job_success(info)
+        else:
+            logs = [str(outcome.log)] if outcome.log.is_file() else []
+            self.report_job_error(info, msg=f"{outcome.words}\n", aux_logs=logs)
+
+    def _adapt(self) -> None:
+        """Look less often at a batch system that does not answer."""
+        usual = self.workflow.remote_execution_settings.seconds_between_status_checks
+        factor = 2 ** min(self.controller.no_answer, 5)
+        self.next_seconds_between_status_checks = min(usual * factor, max(usual, 300))
+
+    def _finish_late(self) -> None:
+        """Write the metadata of jobs that ended while no controller ran.
+
+        The Snakemake in the job removes the mark of an incomplete job and writes no metadata; such
+        a job is done, and its end is no more the controller's.
+        """
+        late = []
+        for job in self.dag.jobs:
+            key = key_of(job) if job.output else ""
+            if key not in self.controller.ledger.places or self.dag.needrun(job):
+                continue
+            if all(os.path.exists(file) for file in job.output):
+                if not any(self.workflow.persistence.metadata(file) for file in job.output):
+                    self.workflow.async_run(self.workflow.persistence.finished(job))
+                late.append(Outcome(key, True, "", None, Path()))
+        self.controller.reported(late)
+
+    def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:
+        """Cancel every pack: by Ctrl-C."""
+        self.controller.cancel()
+
+    def shutdown(self) -> None:
+        """Stop looking; scripts stay, because jobs may still need them."""
+        with self.lock:
+            self.wait = False
+        self.wait_thread.join()
+        self.controller.close()
+
+
+def name_of(job: JobExecutorInterface) -> str:
+    """A job for people: its rule or group, and the wildcards of its first job."""
+    first = next(iter(job.jobs)) if job.is_group() else job
+    words = [str(value) for value in first.wildcards]
+    return " ".join([job.name, *words])
+
+
+def key_of(job: JobExecutorInterface) -> str:
+    """What stays the same of a job from call to call: its outputs."""
+    jobs = job.jobs if job.is_group() else [job]
+    outputs = sorted(str(file) for one in jobs for file in one.output)
+    return hashlib.sha256("\0".join([*outputs, job.name]).encode()).hexdigest()[:16]
+
+
+def configuration(given: ExecutorSettings) -> tuple[sites.Site, planner.Settings]:
+    """The site and the planner's settings of Snakemake's; BadSettings if they cannot be used."""
+    site = sites.load(given.site or "local")
+    changes: dict[str, Any] = {}
+    if given.gpus_per_node is not None:
+        changes["gpus_per_node"] = given.gpus_per_node
+    if given.launcher:
+        changes["launcher"] = given.launcher
+    site = sites.changed(site, **changes)
+    return site, planner.Settings(
+        queues=tuple(word for word in (given.queues or "").split(",") if word),
+        length_s=60.0 * (given.length or 60),
+        max_nodes=given.max_nodes,
+        min_fill=given.min_fill if given.min_fill is not None else 0.5,
+        wait_s=float(given.wait or 0),
+        startup_s=float(given.startup if given.startup is not None else 60),
+        margin_s=float(given.margin if given.margin is not None else 60),
+        setup=tuple((given.setup or "").splitlines()),
+        options=sites.options(given.options or ""),
+    )

@@ -1,0 +1,81 @@
+"""Which member is in which pack: one file of the controller's, written before anything else.
+
+Lines of JSON are appended and synchronised; a last line that a killed controller left unfinished
+stands for something that was not yet done, and is ignored.
+
+    {"pack": ID, "members": {KEY: TRY, …}}    the pack is about to be planned and submitted
+    {"reported": [KEY, …]}                    these members' ends were passed on
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+LEDGER = "ledger.jsonl"
+
+
+@dataclass(frozen=True)
+class Place:
+    """The pack in which a member is, and how often it was packed before."""
+
+    pack: str
+    tries: int
+
+
+class Ledger:
+    """The ledger of a directory of packs."""
+
+    def __init__(self, root: Path) -> None:
+        self.path = root / LEDGER
+        self.places: dict[str, Place] = {}
+        self.packs: list[str] = []
+        self._read()
+
+    def _read(self) -> None:
+        try:
+            text = self.path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return
+        for line in text.splitlines():
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue
+            if "pack" in entry:
+                self._note(entry["pack"], entry["members"])
+            for key in entry.get("reported", ()):
+                self.places.pop(key, None)
+
+    def _note(self, pack: str, members: Mapping[str, int]) -> None:
+        self.packs.append(pack)
+        self.places.update({key: Place(pack, tries) for key, tries in members.items()})
+
+    def reserve(self, pack: str, members: Mapping[str, int]) -> None:
+        """Say that a pack is about to be submitted with these members and their tries."""
+        self._append({"pack": pack, "members": dict(members)})
+        self._note(pack, members)
+
+    def report(self, keys: Iterable[str]) -> None:
+        """Say that these members' ends were reported."""
+        known = [key for key in dict.fromkeys(keys) if key in self.places]
+        if known:
+            self._append({"reported": known})
+            for key in known:
+                del self.places[key]
+
+    def _append(self, entry: object) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("ab") as file:
+            if file.tell() and not _ends_with_newline(self.path):
+                file.write(b"\n")  # after a line that a killed controller left unfinished
+            file.write(json.dumps(entry).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _ends_with_newline(path: Path) -> bool:
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) == b"\n"

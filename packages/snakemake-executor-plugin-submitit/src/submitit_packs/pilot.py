@@ -1,0 +1,256 @@
+"""What runs in a pack's job, on its first node: python -m submitit_packs.pilot PACK_DIRECTORY.
+
+It starts the pack's members with Parsl's HighThroughputExecutor: one launcher call starts a
+manager on every node, a manager has one worker a slot, and a worker takes one member after the
+other. Nothing is started again here: with a manager that is started anew beside one that was only
+believed dead, two members were seen on one GPU. Members that are lost with a manager or with the
+launcher come back in another pack of the controller's.
+
+An engine is a function of an `Allocation`; what it must keep to are the files of
+`submitit_packs.directory`, so that another can take its place.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from submitit_packs.directory import STARTED, PackDirectory, write_json
+from submitit_packs.launchers import launch
+from submitit_packs.model import Member, Pack
+
+STOPPED = 143  # exit code of a pilot that was told to stop
+LOST = 3  # exit code of a pilot that lost its launcher
+TICK_S = 0.2
+JOB_FILE_S = 10.0  # how long the controller may take from a job's submission to its job.json
+# How long members have to end once the pack is to stop. While the pilot lives, PBS leaves the other
+# nodes in peace; it kills them as soon as the first node's shell is gone.
+STOP_S = 25.0
+
+
+@dataclass
+class Allocation:
+    """A pack in its job: what an engine is given, and what it says."""
+
+    directory: PackDirectory
+    pack: Pack
+    attempt: int
+    end_s: float  # when the job is over, in seconds since 1970
+    members: list[Member]
+    stop: threading.Event = field(default_factory=threading.Event)
+    lost: dict[str, str] = field(default_factory=dict)
+    ready_s: float | None = None
+
+
+def main(path: str) -> int:
+    """Run what is left of a pack; returns the exit code of its job."""
+    began_s = time.time()
+    directory = PackDirectory(Path(path))
+    pack = directory.plan()
+    if pack is None:
+        print(f"{path}: has no plan", file=sys.stderr)
+        return 1
+    if not is_job_of(directory):
+        print("another job runs this pack", file=sys.stderr)
+        return 0
+    attempt = directory.begin_attempt()
+    left = [m for m in pack.members if not ((r := directory.result(m.key)) and r.is_final)]
+    here = Allocation(directory, pack, attempt, began_s + pack.walltime_s, left)
+    signal.signal(signal.SIGTERM, lambda *_: here.stop.set())
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # submitit's warning; the pack keeps its time
+    error = ""
+    try:
+        if left:
+            parsl_engine(here)
+    except Exception as caught:
+        error = f"{type(caught).__name__}: {caught}"
+        print(error, file=sys.stderr)
+    code = STOPPED if here.stop.is_set() else LOST if here.lost or error else 0
+    if code:
+        directory.stop(attempt, "its pack was ended" if code == STOPPED else "its pack was lost")
+    _account(here, began_s, error)
+    sys.stdout.flush()
+    # Threads of Parsl that wait for a launcher that hangs must not keep the job.
+    os._exit(code)
+
+
+def is_job_of(directory: PackDirectory) -> bool:
+    """Whether this job is the pack's: a controller that died while it submitted may leave two."""
+    mine = os.environ.get("SLURM_JOB_ID") or os.environ.get("PBS_JOBID", "").partition(".")[0]
+    until = time.time() + JOB_FILE_S
+    while mine and directory.job() is None and time.time() < until:
+        time.sleep(TICK_S)
+    job = directory.job()
+    return not mine or job is None or str(job["job_id"]) == mine
+
+
+def _account(here: Allocation, began_s: float, error: str) -> None:
+    facts = {
+        "attempt": here.attempt,
+        "host": socket.gethostname(),
+        "members": len(here.members),
+        "start_s": began_s,
+        "ready_s": here.ready_s,
+        "end_s": time.time(),
+        "lost": here.lost,
+        "error": error,
+    }
+    write_json(here.directory.path / f"pilot-{here.attempt}.json", facts)
+
+
+# ------------------------------------------------------------------ the engine: Parsl
+
+
+def parsl_engine(here: Allocation) -> None:
+    """Run the members with Parsl, until all ended, the pack is to stop, or the launcher is gone."""
+    import parsl
+    from parsl.config import Config
+
+    work = here.directory.path / f"parsl-{here.attempt}"
+    config = Config(
+        executors=[_executor(here, work)],
+        run_dir=str(work),
+        strategy="none",
+        retries=0,
+        usage_tracking=0,
+        exit_mode="skip",
+    )
+    kernel = parsl.load(config)
+    here.ready_s = time.time()
+    app = parsl.python_app(run_member, executors=["pack"], cache=False)
+    place = str(here.directory.path)
+    futures = {m.key: app(place, m.key, here.attempt, here.end_s) for m in here.members}
+    _wait(here, futures)
+    _in_time(kernel.cleanup, 10.0)
+
+
+def _wait(here: Allocation, futures: dict[str, Any]) -> None:
+    while futures and not here.stop.is_set():
+        time.sleep(TICK_S)
+        for key in [key for key, future in futures.items() if future.done()]:
+            if error := futures.pop(key).exception():
+                here.lost[key] = " ".join(str(error).split())[:300]
+    if here.stop.is_set() or any("launcher" in why for why in here.lost.values()):
+        here.directory.stop(here.attempt, "its pack was ended")
+        _await_ends(here)
+
+
+def _await_ends(here: Allocation) -> None:
+    """Wait until the members that were begun have ended."""
+    until = time.time() + STOP_S
+    while time.time() < until:
+        if not any(_is_running(here, key) for key in here.directory.keys(STARTED)):
+            return
+        time.sleep(1.0)
+
+
+def _is_running(here: Allocation, key: str) -> bool:
+    """Whether a member was begun in this attempt, and has not ended."""
+    start, result = here.directory.start(key), here.directory.result(key)
+    began = start is not None and start.attempt == here.attempt
+    return began and (result is None or result.attempt != here.attempt)
+
+
+def _in_time(function: Callable[[], None], seconds: float) -> None:
+    """Call a function that may hang on a lost node, and wait for it no longer than this."""
+    thread = threading.Thread(target=function, daemon=True)
+    thread.start()
+    thread.join(seconds)
+
+
+def run_member(place: str, key: str, attempt: int, end_s: float) -> int:
+    """In a worker of Parsl's: start the process around a member, and wait for it."""
+    import subprocess
+    import sys
+
+    command = [sys.executable, "-m", "submitit_packs.member", place, key, str(attempt), str(end_s)]
+    return subprocess.run(command).returncode
+
+
+def _executor(here: Allocation, work: Path) -> Any:
+    from parsl.executors import HighThroughputExecutor
+    from parsl.executors.high_throughput.executor import DEFAULT_LAUNCH_CMD
+    from parsl.launchers.base import Launcher
+    from parsl.providers import LocalProvider
+
+    pack = here.pack
+
+    class OneCall(Launcher):  # type: ignore[misc]
+        """One launcher call for the whole pack."""
+
+        def __call__(self, command: str, _tasks: int, nodes: int, script_dir: str = "") -> str:
+            return launch(pack.launcher, nodes, "\n".join([*pack.setup, f"exec {command}"]))
+
+    # By its interpreter: a launcher may give an environment without PATH.
+    manager = f"{sys.executable} -m parsl.executors.high_throughput.process_worker_pool "
+    interchange = [sys.executable, "-m", "parsl.executors.high_throughput.interchange"]
+    return HighThroughputExecutor(
+        label="pack",
+        address=address(pack),
+        available_accelerators=accelerators(pack),
+        max_workers_per_node=pack.slots_per_node,
+        cores_per_worker=1e-6,
+        cpu_affinity=pack.affinity,
+        prefetch_capacity=0,
+        heartbeat_period=max(1, round(pack.heartbeat_s)),
+        heartbeat_threshold=max(2, round(4 * pack.heartbeat_s)),
+        launch_cmd=manager + DEFAULT_LAUNCH_CMD.split(" ", 1)[1],
+        interchange_launch_cmd=interchange,
+        block_error_handler=_launcher_ended,
+        worker_logdir_root=str(work),
+        provider=LocalProvider(
+            nodes_per_block=pack.nodes,
+            launcher=OneCall(),
+            init_blocks=1,
+            min_blocks=1,
+            max_blocks=1,
+        ),
+    )
+
+
+def _launcher_ended(executor: Any, status: dict[str, Any]) -> None:
+    """Give up what is not done once the launcher has ended, whatever its exit code."""
+    ended = [found for found in status.values() if found.terminal]
+    if ended and len(ended) == len(status):
+        message = f"the launcher ended with exit code {ended[0].exit_code}"
+        if said := (ended[0].stderr_summary or "").strip():
+            message += f": {said.splitlines()[-1]}"
+        executor.set_bad_state_and_fail_all(RuntimeError(message))
+
+
+def accelerators(pack: Pack) -> list[str]:
+    """The GPUs of each slot of a node, as in CUDA_VISIBLE_DEVICES."""
+    each = max(1, pack.gpus_per_slot)
+    firsts = range(0, pack.slots_per_node * each, each)
+    return [",".join(map(str, range(first, first + each))) for first in firsts]
+
+
+def address(pack: Pack) -> str:
+    """Where the other nodes reach this one; a single node listens to itself only."""
+    if pack.nodes == 1 or pack.launcher == "fork":
+        return "127.0.0.1"
+    from parsl.addresses import address_by_interface
+
+    for interface in pack.interfaces:
+        try:
+            return str(address_by_interface(interface))
+        except OSError:
+            continue
+    return _address_by_name()
+
+
+def _address_by_name() -> str:
+    done = subprocess.run(["hostname", "-I"], capture_output=True, text=True)
+    found = done.stdout.split()
+    return found[0] if found else "127.0.0.1"
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

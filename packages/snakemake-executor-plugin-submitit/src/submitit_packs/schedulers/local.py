@@ -1,0 +1,118 @@
+"""This machine: a pack is a process. Its id is `PID-START`, which no later process has."""
+
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+
+import psutil
+import submitit
+
+from submitit_packs.directory import PackDirectory
+from submitit_packs.errors import BadSettings
+from submitit_packs.model import Pack
+from submitit_packs.schedulers.scheduler import (
+    Ending,
+    JobStatus,
+    Phase,
+    Scheduler,
+    folder,
+    pilot_command,
+)
+
+PILOT = "submitit_packs.pilot"
+
+
+class Local(Scheduler):
+    """submitit's `local` cluster."""
+
+    name = "local"
+
+    def submit(self, pack: Pack, directory: PackDirectory) -> str:
+        """Start the pack's process; it outlives this one."""
+        if pack.nodes > 1 and pack.launcher != "fork":
+            raise BadSettings(f"{pack.id}: this machine is one node, and {pack.nodes} are planned")
+        executor = submitit.LocalExecutor(folder(directory))
+        executor.update_parameters(
+            timeout_min=pack.walltime_s / 60, signal_delay_s=0, gpus_per_node=0
+        )
+        command = pilot_command(directory).removeprefix("exec ")
+        job = executor._submit_command(command)
+        _reap(job._process)
+        return _id(psutil.Process(int(job.job_id)))
+
+    def script(self, pack: Pack, directory: PackDirectory) -> str:
+        """What the process runs."""
+        return "\n".join(["#!/bin/bash", *pack.setup, pilot_command(directory), ""])
+
+    def status(self, jobs: Mapping[str, str]) -> dict[str, JobStatus]:
+        """Whether the processes are there."""
+        return {pack: self._status(job) for pack, job in jobs.items()}
+
+    def _status(self, job: str) -> JobStatus:
+        if _process(job):
+            return JobStatus(Phase.RUNNING, nodes=(_hostname(),))
+        return JobStatus(Phase.ENDED, Ending.DONE, "its process ended")
+
+    def find(self, packs: Iterable[str]) -> dict[str, str]:
+        """The processes that run these packs' pilots."""
+        wanted, found = set(packs), {}
+        for process in psutil.process_iter(["cmdline"]):
+            words = process.info["cmdline"] or []
+            if PILOT in words and (pack := words[-1].rpartition("/")[2]) in wanted:
+                parent = process.parent()
+                is_submitit = parent and "submitit.local._local" in _words(parent)
+                found[pack] = _id(parent if parent and is_submitit else process)
+        return found
+
+    def cancel(self, job_ids: Iterable[str]) -> None:
+        """End the processes; they end their members first."""
+        for job in job_ids:
+            if process := _process(job):
+                process.send_signal(signal.SIGTERM)
+
+
+def gpus() -> int:
+    """The GPUs of this machine that nvidia-smi names."""
+    if not shutil.which("nvidia-smi"):
+        return 0
+    done = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True)
+    return sum(line.startswith("GPU ") for line in done.stdout.splitlines())
+
+
+def _id(process: psutil.Process) -> str:
+    return f"{process.pid}-{process.create_time():.0f}"
+
+
+def _process(job: str) -> psutil.Process | None:
+    try:
+        process = psutil.Process(int(job.partition("-")[0]))
+        alive = process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        return process if alive and _id(process) == job else None
+    except psutil.NoSuchProcess:
+        return None
+
+
+def _words(process: psutil.Process) -> list[str]:
+    try:
+        return list(process.cmdline())
+    except psutil.Error:
+        return []
+
+
+def _hostname() -> str:
+    import socket
+
+    return socket.gethostname()
+
+
+def _reap(process: "subprocess.Popen[bytes] | None") -> None:
+    """Let the child be waited for when it ends, so that it does not stay as a zombie."""
+    import threading
+
+    if process is not None:
+        threading.Thread(target=process.wait, daemon=True).start()
+
+
+assert sys.platform == "linux", "process groups, prctl and /proc are Linux's"

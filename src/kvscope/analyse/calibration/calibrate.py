@@ -1,0 +1,100 @@
+"""`kvscope calibrate`: fit, say how well it fits, and write a device that has the numbers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from kvscope.analyse.calibration import measured, published
+from kvscope.analyse.calibration.fit import (
+    Fit,
+    Observation,
+    Parameter,
+    bootstrap,
+    fit,
+    leave_one_out,
+)
+from kvscope.files import write_text
+from kvscope.plan import documents
+from kvscope.plan.hardware import hardware as data
+from kvscope.plan.hardware.hardware import Hardware
+
+DIGITS = 4
+BOOTSTRAP_SAMPLES = 20
+# Of a device that was calibrated: what holds unless a study says otherwise.
+SETS = {"profiler.name": "none", "repeats": 1, "warmup": 0}
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A fit, the intervals of its numbers, and its errors by group of observations."""
+
+    fit: Fit
+    intervals: dict[str, tuple[float, float]]
+    errors: dict[str, list[float]]
+    left_out: dict[str, float]
+
+    @property
+    def constants(self) -> dict[str, float]:
+        """The hardware's numbers, rounded."""
+        own = self.fit.values.items()
+        fields = Hardware.model_fields
+        return {name: float(f"{v:.{DIGITS}g}") for name, v in own if name in fields}
+
+    def lines(self) -> list[str]:
+        """The numbers with their intervals, and the errors, as text."""
+        lines = [f"{'number':26} {'value':>11}   95 % of the bootstrap"]
+        for name, value in self.fit.values.items():
+            low, high = self.intervals[name]
+            lines.append(f"{name:26} {value:11.4g}   {low:.4g} to {high:.4g}")
+        lines += ["", f"{'observations':58} {'n':>4} {'median':>7} {'largest':>8} {'left out':>9}"]
+        for group, errors in self.errors.items():
+            off = [abs(error) for error in errors]
+            left = self.left_out.get(group)
+            told = f"{left:9.1%}" if left is not None else ""
+            lines.append(f"{group:58} {len(off):4} {median(off):7.1%} {max(off):8.1%} {told}")
+        return lines
+
+
+def calibrate(
+    observations: Sequence[Observation],
+    parameters: Sequence[Parameter],
+    hardware: Hardware,
+    samples: int = BOOTSTRAP_SAMPLES,
+) -> Calibration:
+    """Fit the parameters, with their intervals and errors."""
+    found = fit(observations, parameters, hardware)
+    return Calibration(
+        found,
+        bootstrap(observations, parameters, hardware, samples),
+        found.errors(observations),
+        leave_one_out(observations, parameters, hardware),
+    )
+
+
+def calibrate_published(samples: int = BOOTSTRAP_SAMPLES) -> Calibration:
+    """The A100's numbers from the published figures."""
+    hardware = data.read(published.HARDWARE)
+    return calibrate(published.observations(), published.PARAMETERS, hardware, samples)
+
+
+def calibrate_runs(directories: Sequence[Path], samples: int = BOOTSTRAP_SAMPLES) -> Calibration:
+    """The numbers of the device that these runs were measured on."""
+    observations = measured.observations(directories)
+    hardware = data.read(measured.HARDWARE)
+    return calibrate(observations, measured.parameters(observations), hardware, samples)
+
+
+def write_device(calibration: Calibration, path: Path) -> None:
+    """Write a device's option file, to be used as `device=NAME`, NAME the file's."""
+    device = {
+        "name": "modeled",
+        "hardware": measured.HARDWARE,
+        "kernels": "vllm",
+        "constants": calibration.constants,
+        "sets": SETS,
+    }
+    heading = (
+        "# vLLM's scheduler on a virtual clock, with numbers that `kvscope calibrate` fitted.\n"
+    )
+    write_text(path, heading + documents.dump(device))

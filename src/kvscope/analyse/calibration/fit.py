@@ -1,0 +1,133 @@
+"""Least squares over observed times, with bootstrap intervals and errors of what is left out."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from kvscope.arraytypes import Floats
+from kvscope.plan.hardware.hardware import Hardware
+
+Values = Mapping[str, float]
+# A residual beyond this share weighs less: published constants have slips, passes stall.
+OUTLIER_SHARE = 0.03
+MOST_STEPS = 60  # after which a fit changes no number by a percent
+SEED = 20250603
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A number to be fitted: its start and its physical bounds."""
+
+    name: str
+    start: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Observation:
+    """One time, what the model says of it, and the group that it belongs to.
+
+    Each group weighs the same, however many observations it has.
+    """
+
+    group: str
+    seconds: float
+    predict: Callable[[Hardware, Values], float]
+
+
+@dataclass(frozen=True)
+class Fit:
+    """The fitted numbers, those that are the hardware's in `hardware`."""
+
+    values: dict[str, float]
+    hardware: Hardware
+
+    def errors(self, observations: Sequence[Observation]) -> dict[str, list[float]]:
+        """By group, predicted over observed seconds less 1."""
+        found: dict[str, list[float]] = {}
+        for one in observations:
+            error = one.predict(self.hardware, self.values) / one.seconds - 1
+            found.setdefault(one.group, []).append(error)
+        return found
+
+
+def fit(
+    observations: Sequence[Observation], parameters: Sequence[Parameter], hardware: Hardware
+) -> Fit:
+    """The parameters that minimise the logarithms of predicted over observed seconds."""
+    low, high = (np.array([getattr(p, name) for p in parameters]) for name in ("low", "high"))
+    start = np.array([p.start for p in parameters])
+    counts = {one.group: 0 for one in observations}
+    for one in observations:
+        counts[one.group] += 1
+    weights = np.array([counts[one.group] ** -0.5 for one in observations])
+
+    def residuals(unit: Floats) -> Floats:
+        found = _of(parameters, low * (high / low) ** unit, hardware)
+        predicted = [one.predict(found.hardware, found.values) for one in observations]
+        observed = [one.seconds for one in observations]
+        off: Floats = weights * np.log(np.array(predicted) / np.array(observed))
+        return off
+
+    unit = np.log(start / low) / np.log(high / low)
+    solved = least_squares(
+        residuals,
+        np.clip(unit, 1e-3, 1 - 1e-3),
+        bounds=(0, 1),
+        loss="soft_l1",
+        f_scale=OUTLIER_SHARE,
+        diff_step=1e-4,
+        max_nfev=MOST_STEPS,
+    )
+    return _of(parameters, low * (high / low) ** solved.x, hardware)
+
+
+def _of(parameters: Sequence[Parameter], numbers: Floats, hardware: Hardware) -> Fit:
+    values = {p.name: float(value) for p, value in zip(parameters, numbers, strict=True)}
+    own = {name: value for name, value in values.items() if name in Hardware.model_fields}
+    return Fit(values, hardware.model_copy(update=own))
+
+
+def bootstrap(
+    observations: Sequence[Observation],
+    parameters: Sequence[Parameter],
+    hardware: Hardware,
+    samples: int,
+) -> dict[str, tuple[float, float]]:
+    """Of each parameter the interval of 95 % of the fits to observations drawn with repetition.
+
+    They are drawn within their groups, so that each sample has all of them.
+    """
+    generator = np.random.default_rng(SEED)
+    groups: dict[str, list[Observation]] = {}
+    for one in observations:
+        groups.setdefault(one.group, []).append(one)
+    found = []
+    for _ in range(samples):
+        drawn = [
+            own[index]
+            for own in groups.values()
+            for index in generator.integers(len(own), size=len(own))
+        ]
+        found.append(fit(drawn, parameters, hardware).values)
+    return {
+        p.name: tuple(np.percentile([one[p.name] for one in found], [2.5, 97.5]))
+        for p in parameters
+    }
+
+
+def leave_one_out(
+    observations: Sequence[Observation], parameters: Sequence[Parameter], hardware: Hardware
+) -> dict[str, float]:
+    """Of each group the median error of its times by a fit to all the others."""
+    errors = {}
+    for group in dict.fromkeys(one.group for one in observations):
+        others = [one for one in observations if one.group != group]
+        own = [one for one in observations if one.group == group]
+        found = fit(others, parameters, hardware).errors(own)[group]
+        errors[group] = median(map(abs, found))
+    return errors

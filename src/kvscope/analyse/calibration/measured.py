@@ -1,0 +1,141 @@
+"""Times of passes and copies in measured runs, for a fit to the device they ran on."""
+
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from kvscope.analyse.calibration.fit import Observation, Parameter, Values
+from kvscope.analyse.records import Records, read_records
+from kvscope.errors import BadInput
+from kvscope.plan.experiment import Experiment, load
+from kvscope.plan.hardware.cost import PassCost, copy_s
+from kvscope.plan.hardware.hardware import Hardware
+from kvscope.runfile import EXPERIMENT_FILE
+from kvscope.runschema import MEASURED
+
+# Passes of a run, of each phase: enough for its median, few enough for a fit in seconds.
+MOST_PASSES = 60
+HARDWARE = "cpu"  # the data file whose other numbers hold
+
+PARAMETERS = (
+    Parameter("gemm_flops_per_s", 3e10, 1e9, 2e15),
+    Parameter("weight_bytes_per_s", 1e10, 1e8, 1e13),
+    Parameter("attention_flops_per_s", 1e10, 1e8, 2e15),
+    Parameter("memory_bytes_per_s", 1e10, 1e8, 1e13),
+    Parameter("layer_launch_s", 1e-4, 1e-7, 1e-2),
+    Parameter("request_s", 1e-5, 1e-8, 1e-2),
+    Parameter("between_passes_s", 1e-5, 1e-8, 1e-2),
+)
+COPIES = (
+    Parameter("{}_copy_s", 2e-6, 1e-8, 1e-3),
+    Parameter("{}_out_bytes_per_s", 5e9, 1e8, 1e12),
+    Parameter("{}_in_bytes_per_s", 5e9, 1e8, 1e12),
+)
+
+
+def observations(directories: Iterable[Path]) -> list[Observation]:
+    """Passes and copies of measured runs; each run's passes and copies are groups of their own.
+
+    BadInput names a directory whose run is not a measured one, or was made by another engine.
+    """
+    found: list[Observation] = []
+    for directory in directories:
+        records = read_records(directory)
+        if records.facts.get("time_source") != MEASURED:
+            raise BadInput(f"{directory}: a calibration needs measured times")
+        experiment = load(directory / EXPERIMENT_FILE)
+        found += [*_passes(records, experiment), *_gaps(records, directory.name)]
+        found += _copies(records, experiment)
+    if not found:
+        raise BadInput("calibrate: give at least one run's directory")
+    return found
+
+
+def parameters(observations: Sequence[Observation]) -> list[Parameter]:
+    """Those that the observations can tell."""
+    groups = {one.group.split(":")[-1] for one in observations}
+    found = [p for p in PARAMETERS if p.name != "between_passes_s" or "gap" in groups]
+    for memory in ("pinned", "pageable"):
+        if memory in groups:
+            found += [Parameter(p.name.format(memory), p.start, p.low, p.high) for p in COPIES]
+    return found
+
+
+def _passes(records: Records, experiment: Experiment) -> list[Observation]:
+    """Each pass with the median of its duration over the repeats, less its copies."""
+    steps = records.steps[~records.steps["stalled"].astype(bool)]
+    plain = steps[(steps["preempted_requests"] == 0) & (steps["resumed_requests"] == 0)]
+    seconds = plain.groupby("step")["duration_s"].median()
+    phases = plain.groupby("step")["phase"].first()
+    chosen: list[Any] = []
+    for phase in phases.unique():
+        own = phases.index[phases == phase]
+        chosen += list(own[np.linspace(0, len(own) - 1, min(len(own), MOST_PASSES)).astype(int)])
+    rows = records.batch[records.batch["repeat"] == records.batch["repeat"].min()]
+    by_step = dict(iter(rows.groupby("step")))
+    return [
+        Observation(
+            f"{experiment.id}:{phases[step]}",
+            float(seconds[step]),
+            partial(_pass_s, experiment, tuple(_pairs(by_step[step]))),
+        )
+        for step in dict.fromkeys(chosen)
+        if step in by_step
+    ]
+
+
+def _pairs(rows: pd.DataFrame) -> Iterable[tuple[int, int]]:
+    return zip(rows["scheduled_tokens"].tolist(), rows["context_tokens"].tolist(), strict=True)
+
+
+def _pass_s(
+    experiment: Experiment,
+    rows: tuple[tuple[int, int], ...],
+    hardware: Hardware,
+    values: Values,
+) -> float:
+    return PassCost(hardware, experiment.model, split_decode=True).rows_s(rows)
+
+
+def _gaps(records: Records, name: str) -> list[Observation]:
+    """The median time between two passes, where all requests are there."""
+    steps = records.steps.sort_values(["repeat", "step"])
+    ends = steps["start_s"] + steps["duration_s"]
+    gap = (steps["start_s"] - ends.shift())[steps["step"] > 0]
+    gap = gap[gap > 0]
+    if gap.empty:
+        return []
+    predict = _between_passes_s
+    return [Observation(f"{name}:gap", float(gap.median()), predict)]
+
+
+def _between_passes_s(hardware: Hardware, values: Values) -> float:
+    return hardware.between_passes_s
+
+
+def _copies(records: Records, experiment: Experiment) -> list[Observation]:
+    memory = getattr(experiment.overflow, "host_memory", None)
+    if memory is None or getattr(experiment.overflow, "copies", None) != "per_block":
+        return []
+    pieces = experiment.cache.pieces(experiment.model.layers)
+    found = []
+    for direction in ("out", "in"):
+        rows = records.preemptions.dropna(subset=[f"swap_{direction}_s"])
+        for _, row in rows.head(MOST_PASSES).iterrows():
+            blocks = int(row["bytes"]) // experiment.block_bytes
+            predict = partial(
+                _copy_s, blocks * pieces, experiment.block_bytes / pieces, str(memory), direction
+            )
+            seconds = float(row[f"swap_{direction}_s"])
+            found.append(Observation(f"{experiment.id}:{memory}", seconds, predict))
+    return found
+
+
+def _copy_s(
+    copies: int, piece: float, memory: str, direction: str, hardware: Hardware, values: Values
+) -> float:
+    return copy_s(hardware, copies, piece, memory, direction)[0]

@@ -1,0 +1,246 @@
+"""A published log of vLLM 0.4.2 as a run directory."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from kvscope import tables
+from kvscope.collect.unboxkv.log import Log, LoggedPass, read_log
+from kvscope.collect.unboxkv.log_batches import CHUNKED, DEFAULT, MIXED, Row, batches
+from kvscope.collect.unboxkv.provenance import PUBLISHED, UNBOXKV_LOG, provenance
+from kvscope.passes import DECODE, PREFILL
+from kvscope.passes import MIXED as MIXED_PASS
+from kvscope.runfile import RUN_FILE, file_records, write_run
+
+STALL_MS = 500.0  # of the host in one pass; the longest one without a stall takes less
+USUAL_TIMES = 4
+
+FAULTS = (
+    "the warm-up is cut off; instants count from the first interval, which includes tokenisation",
+    "usages were published in percent with one decimal, as after the pass",
+    "schedule_s and forward_s are not known, nor which tokens came out",
+    "arrivals are when vLLM was handed a request, one after the other",
+)
+STALLS = "{} passes stalled; chunked runs have first-use stalls of the host of about 1.55 s"
+NO_BATCH = (
+    "which request each pass computed is not known: the tokens of pass {} do not follow from the "
+    "requests' lengths with room for all of them"
+)
+PREEMPTED = "requests were preempted: {} lines, {} tokens computed again by the batches' totals"
+
+
+def import_log(path: Path, out: Path) -> str:
+    """Write a published log as a run directory; returns a summary of one line.
+
+    Raises BadInput if the file is no such log or is cut.
+    """
+    log = read_log(path)
+    rows, mismatch = _rows(log)
+    steps = steps_of(log, rows)
+    (out / RUN_FILE).unlink(missing_ok=True)  # no record vouches for the tables while they change
+    frames = {
+        tables.WORKLOAD: tables.WORKLOAD.empty(),
+        tables.REQUESTS: requests_of(log),
+        tables.STEPS: steps,
+        tables.BATCH: batch_of(rows) if rows else tables.BATCH.empty(),
+        tables.PREEMPTIONS: tables.PREEMPTIONS.empty(),
+    }
+    for table, frame in frames.items():
+        tables.write(table, frame, out / table.file)
+    stalls = int(steps["stalled"].sum())
+    write_run(out, _record(path, log, stalls, mismatch, out))
+    tokens = int(steps["scheduled_tokens"].sum())
+    return (
+        f"{len(steps):,} passes, {tokens:,} tokens, of which {log.recomputed_tokens:,} computed "
+        f"again; {stalls} stalls"
+    )
+
+
+def strategy_of(log: Log) -> str:
+    """Its batching: vLLM's default, mixed, or chunked."""
+    if log.setting("enable_chunked_prefill") == "True":
+        return CHUNKED
+    return MIXED if log.setting("enable_mixed_batch") == "True" else DEFAULT
+
+
+def _rows(log: Log) -> tuple[list[list[Row]], int | None]:
+    """The rows of every pass, or none and the first pass whose tokens do not follow."""
+    budget = int(log.setting("max_num_batched_tokens"))
+    found = list(batches(log.lengths, strategy_of(log), budget))
+    for number, one in enumerate(log.passes):
+        expected = sum(row.tokens for row in found[number]) if number < len(found) else 0
+        if expected != one.tokens:
+            return [], number + 1
+    return (found, None) if len(found) == len(log.passes) else ([], len(log.passes) + 1)
+
+
+def steps_of(log: Log, rows: list[list[Row]]) -> pd.DataFrame:
+    """The `steps` table."""
+    passes = log.passes
+    duration_s = np.array([one.duration_ms or 0.0 for one in passes]) / 1e3
+    ends_s = np.cumsum([one.interval_ms or 0.0 for one in passes]) / 1e3
+    scheduled = np.array([one.tokens for one in passes])
+    prefill = _prefill_tokens(log, rows)
+    decode = scheduled - prefill
+    phase = np.where(decode == 0, PREFILL, np.where(prefill == 0, DECODE, MIXED_PASS))
+    counts = [len(one) for one in rows] if rows else [one.running for one in passes]
+    sampled = [sum(row.sampled for row in one) for one in rows] if rows else counts
+    used = np.array([one.kv_percent for one in passes]) / 100 * log.gpu_blocks
+    host = np.array([one.host_percent for one in passes]) / 100 * log.host_blocks
+    return pd.DataFrame(
+        {
+            "repeat": 0,
+            "step": np.arange(len(passes)),
+            "phase": phase,
+            "start_s": ends_s - duration_s,
+            "duration_s": duration_s,
+            "schedule_s": np.nan,
+            "forward_s": np.nan,
+            "scheduled_tokens": scheduled,
+            "prefill_tokens": prefill,
+            "decode_tokens": decode,
+            "recomputed_tokens": recomputed_by_pass(log),
+            "sampled_tokens": sampled,
+            "requests": counts,
+            "resumed_requests": [one.resumed for one in passes],
+            "preempted_requests": [one.preempted for one in passes],
+            "waiting_requests": [one.pending + one.swapped for one in passes],
+            "kv_blocks_used": np.rint(used).astype(int),
+            "kv_blocks_total": log.gpu_blocks,
+            "kv_tokens_used": 0,
+            "host_blocks_used": np.rint(host).astype(int),
+            "host_blocks_total": log.host_blocks,
+            "stalled": host_stalls(passes),
+            "time_source": PUBLISHED,
+        }
+    )
+
+
+def recomputed_by_pass(log: Log) -> list[int]:
+    """Recomputed tokens of each pass, which add up to those of the whole log.
+
+    A chunked prefill logs a resumed request's tokens again in each pass until its prompt is done:
+    they count in the first of these. Where the lines do not add up to what the batches hold beyond
+    the requests' lengths, all of it counts in the first pass that has a line.
+    """
+    logged = [one.recomputed_tokens for one in log.passes]
+    before = [0, *logged[:-1]]
+    found = [0 if now == last else now for now, last in zip(logged, before, strict=True)]
+    excess = log.recomputed_tokens
+    if sum(found) == excess:
+        return found
+    first = next((step for step, tokens in enumerate(logged) if tokens), 0)
+    return [excess if step == first else 0 for step in range(len(found))]
+
+
+def host_stalls(passes: Sequence[LoggedPass]) -> list[bool]:
+    """Of each pass whether the host took far too long to launch it.
+
+    The host's time is in the log, and a stall in it: few of a log's passes are alike, so that the
+    rule for measured runs (`kvscope.stalls`) would find none. Where the log has no such times, the
+    duration counts, beside the median of all passes.
+    """
+    usual_ms = float(np.median([one.duration_ms or 0.0 for one in passes]))
+    least_ms = STALL_MS if len(passes) > 1 else math.inf
+    return [
+        one.forward_ms > STALL_MS
+        if one.forward_ms is not None
+        else (one.duration_ms or 0.0) > max(least_ms, USUAL_TIMES * usual_ms)
+        for one in passes
+    ]
+
+
+def _prefill_tokens(log: Log, rows: list[list[Row]]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Tokens of prompts in each pass; without rows, all of those beyond one for each request."""
+    if rows:
+        prompts = [prompt for prompt, _ in log.lengths]
+        sums = [sum(r.tokens for r in one if r.context < prompts[r.request - 1]) for one in rows]
+        return np.array(sums, dtype=np.int64)
+    tokens = np.array([one.tokens or 0 for one in log.passes], dtype=np.int64)
+    running = np.array([max(one.running, 1) for one in log.passes])
+    return np.where(tokens > running, tokens, 0)
+
+
+def batch_of(rows: list[list[Row]]) -> pd.DataFrame:
+    """The `batch` table."""
+    return pd.DataFrame(
+        [
+            {
+                "repeat": 0,
+                "step": step,
+                "request_id": str(row.request),
+                "phase": DECODE if row.context and row.tokens == 1 and row.sampled else PREFILL,
+                "scheduled_tokens": row.tokens,
+                "recomputed_tokens": 0,
+                "context_tokens": row.context,
+                "sampled_tokens": row.sampled,
+                "resumed": False,
+            }
+            for step, one in enumerate(rows)
+            for row in one
+        ]
+    )
+
+
+def requests_of(log: Log) -> pd.DataFrame:
+    """The `requests` table; requests are numbered from 1, as they were handed over.
+
+    The log numbers them on from those of the warm-up.
+    """
+    if len(log.requests) != len(log.lengths):
+        return tables.REQUESTS.empty()
+    origin_s = min(one["arrival_time"] for one in log.requests.values())
+    rows = []
+    for number, (name, (prompt, output)) in enumerate(
+        zip(sorted(log.requests), log.lengths, strict=True), 1
+    ):
+        times = {key: value - origin_s for key, value in log.requests[name].items()}
+        rows.append(
+            {
+                "repeat": 0,
+                "request_id": str(number),
+                "arrival_s": times["arrival_time"],
+                "prompt_tokens": prompt,
+                "output_tokens": output,
+                "aborted": False,
+                "first_scheduled_s": times["first_scheduled_time"],
+                "first_token_s": times["first_token_time"],
+                "finished_s": times["finished_time"],
+                "preemptions": 0,
+                "output_sha256": "",
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _record(path: Path, log: Log, stalls: int, mismatch: int | None, out: Path) -> dict[str, Any]:
+    """What run.json says of an import: its source, its settings and its faults."""
+    duration_s = sum(one.interval_ms or 0.0 for one in log.passes) / 1e3
+    faults = list(FAULTS)
+    if stalls:
+        faults.append(STALLS.format(stalls))
+    preempted = sum(one.preempted for one in log.passes)
+    if preempted or log.recomputed_tokens:
+        faults.append(PREEMPTED.format(preempted, log.recomputed_tokens))
+    if mismatch is not None:
+        faults.append(NO_BATCH.format(mismatch))
+    return {
+        **provenance(UNBOXKV_LOG, [path]),
+        "faults": faults,
+        "published_settings": log.settings,
+        "published_totals": log.totals,
+        "clock": {
+            "run_start_monotonic_ns": 0,
+            "run_start_utc_ns": None,
+            "repeats": [{"repeat": 0, "start_ns": 0, "duration_s": round(duration_s, 6)}],
+        },
+        "engine": {
+            "kv_blocks_total": log.gpu_blocks,
+            "block_size": int(log.setting("block_size", "0")),
+        },
+        "files": file_records(out),
+    }

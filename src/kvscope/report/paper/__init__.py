@@ -1,0 +1,1 @@
+"""The paper beside a study: its values, ours, and what becomes of its observations."""

@@ -1,0 +1,46 @@
+"""The page 'The paper, re-examined', beside a study's report."""
+
+from pathlib import Path
+
+import jinja2
+from markupsafe import Markup
+
+import kvscope
+from kvscope.files import remove, write_text
+from kvscope.paper import PAPER
+from kvscope.report.data import StudyData
+from kvscope.report.paper.claims import judged
+from kvscope.report.paper.comparison import COMPARISON_FILE, by_figure, compare, write_comparison
+from kvscope.report.words import number_text, percent
+
+HERE = Path(__file__).parent
+PAGE = "paper.html"
+
+
+def write_paper(study: StudyData, directory: Path) -> Path | None:
+    """Write comparison.csv and paper.html, if the study has experiments of the paper's."""
+    found = compare(study)
+    for name in (COMPARISON_FILE, PAGE):
+        remove(directory / name)
+    if not found:
+        return None
+    write_comparison(found, directory)
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(HERE),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters |= {"percent": percent, "number": number_text}
+    text = environment.get_template("paper.html.j2").render(
+        study=study,
+        version=kvscope.__version__,
+        claims=judged(found),
+        figures=list(by_figure(found)),
+        paper=PAPER.citation,
+        csv=COMPARISON_FILE,
+        styles=Markup((HERE.parent / "report.css").read_text(encoding="utf-8")),
+    )
+    write_text(directory / PAGE, text)
+    return directory / PAGE

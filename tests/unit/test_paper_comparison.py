@@ -1,0 +1,70 @@
+"""Published values beside ours: ratio, tolerance, verdict, and the claims made of them."""
+
+import math
+
+import pytest
+
+from kvscope.plan.published.cold_start import MOST_S, from_idle_s
+from kvscope.plan.published.figures import Point, points
+from kvscope.report.paper.claims import CLAIMS, Values
+from kvscope.report.paper.comparison import AGREES, DIFFERS, NOT_RUN, Comparison
+
+
+def compared(point: Point, factor: float = 1.0, unit: str = "s") -> Comparison:
+    value = point.value * factor
+    return Comparison(point, None, value, math.nan, math.nan, value, unit)
+
+
+POINT = next(points(("10a",)))
+
+
+@pytest.mark.parametrize(
+    ("factor", "unit", "verdict"),
+    [
+        (1.0, "s", AGREES),
+        (1.049, "s", AGREES),
+        (0.94, "s", DIFFERS),
+        (1.0, "passes", AGREES),
+        (1.001, "passes", DIFFERS),
+        (math.nan, "s", NOT_RUN),
+    ],
+)
+def test_counts_agree_if_equal_and_other_values_within_five_percent(factor, unit, verdict):
+    assert compared(POINT, factor, unit).verdict == verdict
+
+
+def test_the_published_values_themselves_agree_everywhere():
+    assert {compared(point).verdict for point in points()} == {AGREES}
+
+
+def test_every_claim_has_a_sentence_where_all_values_are_there():
+    values = Values(compared(point) for point in points())
+    sentences = [claim.ours(values) for claim in CLAIMS[:-1]]  # the last one needs makespans
+    assert all(sentences)
+
+
+def test_no_claim_says_anything_without_values():
+    assert [claim.ours(Values([])) for claim in CLAIMS] == [""] * len(CLAIMS)
+
+
+def test_published_winners_are_those_of_the_published_values():
+    values = Values(compared(point) for point in points())
+    (claim,) = (claim for claim in CLAIMS if claim.figures == "10a")
+    assert "4 of 4 cases" in claim.ours(values)
+    assert claim.ours(values).endswith("the median error is 0\N{NO-BREAK SPACE}%.")
+
+
+def test_swapped_winners_are_noticed():
+    """Ours with recompute and swap exchanged: the other policy wins everywhere."""
+    by_x = {(p.x, p.settings["overflow.name"]): p for p in points(("10a",))}
+    exchanged = []
+    for (x, name), point in by_x.items():
+        other = by_x[x, "swap" if name == "recompute" else "recompute"]
+        exchanged.append(compared(point, other.value / point.value))
+    (claim,) = (claim for claim in CLAIMS if claim.figures == "10a")
+    assert "0 of 4 cases" in claim.ours(Values(exchanged))
+
+
+def test_a_cold_start_adds_its_bound_at_most():
+    assert from_idle_s(10.0, 0, 0) == pytest.approx(10.0 + MOST_S)
+    assert from_idle_s(0.01, 0, 0) < 0.01 * 1.2
