@@ -14,6 +14,7 @@ import torch
 
 from kvscope.collect.collector import collect_run
 from kvscope.engine import build
+from kvscope.engine.devices.platform import Platform
 from kvscope.engine.layers import transformer_blocks
 from kvscope.files import read_json
 from kvscope.plan.experiment import Experiment, dump
@@ -61,9 +62,9 @@ def experiment(*overrides: str) -> Experiment:
 
 
 @contextmanager
-def digested(*given: Any) -> Iterator[build.Engine]:
+def digested(platform: Platform, directory: Path) -> Iterator[build.Engine]:
     """An engine whose transformer blocks' outputs are all hashed into `digest`."""
-    with build.run_engine(*given) as engine:
+    with build.run_engine(platform.experiment, directory, platform) as engine:
         engine.llm.apply_model(hash_outputs)
         yield engine
 
@@ -91,7 +92,7 @@ def run(chosen: Experiment, directory: Path) -> tuple[str, pd.Series]:
     numba.set_num_threads(min(chosen.device.threads, numba.config.NUMBA_NUM_THREADS))
     with (
         hold_lock(directory, SUPERVISOR_LOCK),  # without it the session would end itself
-        mock.patch.object(session, "run_engine", digested),
+        mock.patch.object(Platform, "run_engine", digested),
     ):
         code = session.main(directory, annotate=False)
     facts = read_json(directory / SESSION_FILE)

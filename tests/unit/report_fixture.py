@@ -67,6 +67,7 @@ class Fake:
     speed: float = 1.0
     stall: bool = True
     noise: float = 0.01
+    activations: float | None = None  # share of the context; None: not of the offload engine
     status: str | None = "complete"  # None: it has not run
     reason: str | None = None
     log: str = "all went well\n"
@@ -320,7 +321,8 @@ def settings(fake: Fake) -> dict[str, Any]:
         overflow["host_blocks"] = fake.host_blocks
     return {
         "model": {"name": model, "layers": LAYERS, "hidden_size": 256, "dtype": "float32"},
-        "device": {"name": "cpu", "threads": 1},
+        "device": {"name": "cpu", "threads": 1}
+        | ({} if fake.activations is None else {"policy": "hybrid"}),
         "engine": {"max_model_len": 1024, "max_num_batched_tokens": 512},
         "workload": {
             "name": "fixed", "num_requests": fake.requests, "prompt_tokens": fake.prompt
@@ -351,7 +353,8 @@ def facts(fake: Fake) -> dict[str, Any]:
             "kv_blocks_total": fake.blocks, "host_blocks_total": fake.pool, "layers": LAYERS,
             "device": "cpu", "copies_awaited": True, "leaked_blocks": [],
         }
-        | size,
+        | size
+        | ({} if fake.activations is None else {"offload": offload(fake.activations)}),
     }  # fmt: skip
     return {
         "experiment_id": fake.id,
@@ -371,6 +374,27 @@ def facts(fake: Fake) -> dict[str, Any]:
         **(measured if fake.status == "complete" else {}),
         "files": {},
     }  # fmt: skip
+
+
+def offload(share: float) -> dict[str, Any]:
+    """What run.json says of the offload engine: a prediction, and a pass of two mini-batches."""
+    jobs = [("link", "load", 0.0), ("device", "compute", 0.1), ("back", "store", 0.2)]
+    intervals = [
+        {
+            "lane": lane, "job": job, "layer": 0, "minibatch": n,
+            "start_s": start_s + 0.1 * n, "end_s": start_s + 0.1 * n + 0.1,
+        }
+        for lane, job, start_s in jobs
+        for n in range(2)
+    ]  # fmt: skip
+    return {
+        "split": {"activation": share, "token": 0.0},
+        "closed_form_step_s": 0.01,
+        "simulated_step_s": 0.011,
+        "best_activation_share": 0.6,
+        "predicted": [[x / 4, max(0.02 - 0.01 * x / 4, 0.02 * x / 4)] for x in range(5)],
+        "timeline": {"measured": intervals, "simulated": intervals},
+    }
 
 
 def _took_s(fake: Fake, repeat: int) -> float:
@@ -413,6 +437,12 @@ def write_study(
     }
     write_json(results / "studies" / name / "manifest.json", manifest)
     return results
+
+
+def offload_study() -> Iterator[Fake]:
+    """Three shares of activations."""
+    for share in (0.0, 0.5, 1.0):
+        yield Fake({"device.share": share}, activations=share, stall=False)
 
 
 SWAPS = tuple((m, c) for m in ("pinned", "pageable") for c in ("per_block", "coalesced"))

@@ -23,7 +23,7 @@ from kvscope.report.words import BEYOND_AMPLE, OVERHEAD_NET, OVERHEAD_PAPER
 
 from .kv_access_fixture import Served, write_traced_run
 from .marks import draw, marks_of, streams
-from .report_fixture import batching_study, overflow_study, write_study
+from .report_fixture import batching_study, offload_study, overflow_study, write_study
 
 pytestmark = pytest.mark.slow
 
@@ -41,6 +41,7 @@ OVER_SIZE = Axes(x="cache.block_size", colour="overflow")
 def results(tmp_path_factory):
     results = tmp_path_factory.mktemp("results")
     write_study(results, list(overflow_study((16, 64))), "overflow")
+    write_study(results, list(offload_study()), "offload")
     write_traced_run(results, "traced", Served(prompts=(16, 90), layers=2, heads=2, repeats=2))
     return write_study(results, list(batching_study(requests=6)), "batching")
 
@@ -59,7 +60,8 @@ def batching(results):
 @pytest.fixture(scope="module")
 def studies(results, overflow, batching):
     traced = load([str(results / "experiments" / "traced")], results)
-    return {"overflow": overflow, "batching": batching, "traced": traced}
+    offload = load(["offload"], results)
+    return {"overflow": overflow, "batching": batching, "traced": traced, "offload": offload}
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +87,7 @@ def test_together_the_studies_have_every_figure(drawn):
     assert not set(drawn["traced"]) & {"resume_overhead", "strategies", "swapping"}
 
 
-@pytest.mark.parametrize("study", ["overflow", "batching", "traced"])
+@pytest.mark.parametrize("study", ["overflow", "batching", "traced", "offload"])
 def test_every_figure_draws_marks_in_each_of_its_plots(drawn, study):
     for name, drawing in drawn[study].items():
         assert marks_of(svg(drawing)), name
@@ -247,6 +249,20 @@ def test_a_logarithmic_axis_has_a_few_ticks_within_its_ends(low, ratio):
     assert 1 <= len(ticks) <= 9
     assert all(low <= tick <= high for tick in ticks)
     assert np.all(np.diff(ticks) > 0)
+
+
+def test_the_shares_are_drawn_on_the_line_that_was_predicted(drawn):
+    view = drawn["offload"]["offload_shares"].views[0]
+    assert list(view.data["points0"]["share"]) == [0.0, 0.5, 1.0]
+    assert len(view.data["line0"]) == 5
+    assert list(view.data["best0"]["share"]) == [0.6]
+
+
+def test_the_pipeline_has_every_job_of_the_pass_measured_and_simulated(drawn):
+    drawing = drawn["offload"]["offload_pipeline"]
+    assert len(drawing.views) == 6
+    assert all(len(view.data["jobs"]) == 6 for view in drawing.views)
+    assert "compute busy 50%" in drawing.views[0].note
 
 
 def test_thinned_columns_are_those_that_timelines_draw():

@@ -31,9 +31,23 @@ from .report_fixture import Fake, write_experiment, write_study
 
 pytestmark = pytest.mark.slow
 
-ROOMY = Fake({"cache.blocks": 96, "batching": "mixed"}, blocks=96, batching="mixed", stall=False)
-SCARCE = Fake({"cache.blocks": 24, "batching": "mixed"}, blocks=24, batching="mixed", stall=False)
-CHUNKED = Fake({"cache.blocks": 24, "batching": "chunked"}, blocks=24, chunk=64, stall=False)
+ROOMY = Fake(
+    {"cache.blocks": 96, "batching": "mixed"},
+    blocks=96,
+    batching="mixed",
+    stall=False,
+    activations=0.0,
+)
+SCARCE = Fake(
+    {"cache.blocks": 24, "batching": "mixed"},
+    blocks=24,
+    batching="mixed",
+    stall=False,
+    activations=0.5,
+)
+CHUNKED = Fake(
+    {"cache.blocks": 24, "batching": "chunked"}, blocks=24, chunk=64, stall=False, activations=1.0
+)
 BROKEN = Fake({"cache.blocks": 4, "batching": "mixed"}, status="failed", reason="no room")
 WAITING = Fake({"cache.blocks": 2, "batching": None}, status=None)
 COMPLETE = (ROOMY, SCARCE, CHUNKED)

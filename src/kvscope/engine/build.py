@@ -89,6 +89,23 @@ class Engine:
             for part in (*checkable, *watched):
                 part.checks = None
 
+    def submit(self, request_id: str, prompt_token_ids: list[int], output_tokens: int) -> None:
+        """Give vLLM a request, to be answered greedily with exactly its number of tokens."""
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        self.vllm.add_request(
+            request_id,
+            {"prompt_token_ids": prompt_token_ids},
+            SamplingParams(
+                max_tokens=output_tokens,
+                temperature=0,
+                ignore_eos=True,
+                detokenize=False,
+                output_kind=RequestOutputKind.FINAL_ONLY,
+            ),
+        )
+
     @property
     def vllm(self) -> Any:
         """vLLM's `LLMEngine`: add_request, step, has_unfinished_requests."""

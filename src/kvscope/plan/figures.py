@@ -18,12 +18,14 @@ FigureName = Literal[
     "preemptions",
     "resume_overhead",
     "swapping",
+    "offload_shares",
     "kv_timeline",
     "batch_composition",
     "access_pattern",
     "access_gaps",
     "access_metrics",
     "step_timeline",
+    "offload_pipeline",
     "kv_accesses",
 ]
 FIGURES: tuple[str, ...] = get_args(FigureName)

@@ -55,7 +55,8 @@ def serve(
         while upcoming and upcoming[0].arrival_s <= now_s:
             request = upcoming.popleft()
             unfinished[request.request_id] = request
-            submit(engine, request)
+            prompt = request.prompt_token_ids.tolist()
+            engine.submit(request.request_id, prompt, request.output_tokens)
         if not engine.vllm.has_unfinished_requests():
             clock.wait(max(0.0, upcoming[0].arrival_s - now_s))
             continue
@@ -69,24 +70,6 @@ def serve(
             abort_late(engine, unfinished, served, timeout_s)
     served.duration_s = served.now_s()
     return served
-
-
-def submit(engine: "Engine", request: Request) -> None:
-    """Submit a request to vLLM, with greedy sampling and an exact number of output tokens."""
-    from vllm import SamplingParams
-    from vllm.sampling_params import RequestOutputKind
-
-    engine.vllm.add_request(
-        request.request_id,
-        {"prompt_token_ids": request.prompt_token_ids.tolist()},
-        SamplingParams(
-            max_tokens=request.output_tokens,
-            temperature=0,
-            ignore_eos=True,
-            detokenize=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-        ),
-    )
 
 
 def abort_late(

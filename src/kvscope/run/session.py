@@ -19,7 +19,7 @@ from typing import Any
 import pandas as pd
 
 from kvscope import stalls, tables
-from kvscope.engine.build import Engine, run_engine
+from kvscope.engine.build import Engine
 from kvscope.engine.devices.platform import Platform, platform_of
 from kvscope.engine.marks import Marks, NvtxMarks
 from kvscope.engine.recording import Recording
@@ -93,13 +93,11 @@ def measure(session: Session, marks: Marks, progress: Progress) -> None:
     experiment = session.experiment
     stopping = experiment.stopping
     tokens = sum(r.output_tokens for r in session.requests)
-    progress.begin(tokens * (experiment.warmup + stopping.min), "starting vLLM")
+    progress.begin(tokens * (experiment.warmup + stopping.min), "starting the engine")
     began = time.perf_counter()
     with marks.range(RUN), ExitStack() as stack:
         with progress.watch_supervisor():
-            engine = stack.enter_context(
-                run_engine(experiment, session.directory, session.platform)
-            )
+            engine = stack.enter_context(session.platform.run_engine(session.directory))
         session.timings_s["start_engine"] = time.perf_counter() - began
         session.engine = {
             "kv_blocks_total": engine.scheduler.kv_blocks_total,

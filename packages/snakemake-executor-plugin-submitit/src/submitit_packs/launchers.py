@@ -46,7 +46,7 @@ def pbs_tmrsh(nodes: int, command: str) -> str:
     for number, host in enumerate(pbs_hosts()[:nodes]):
         text = f"export {passed} PACK_NODE={host}; {command}"
         remote = f"pbs_tmrsh {host} " if number else ""  # the first is this one
-        lines.append(f"{remote}/bin/bash -c {shlex.quote(shlex.quote(text) if number else text)} &")
+        lines.append(f"{remote}/bin/bash -c {shlex.quote(text)} &")
     return "\n".join([*lines, "wait"])
 
 

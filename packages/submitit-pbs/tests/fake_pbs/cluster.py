@@ -4,6 +4,7 @@ import ast
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -138,6 +139,9 @@ class FakePBS:
                     os.kill(int(mom.read_text()), signal.SIGKILL)
         for run in self.directory.glob("jobs/*/run-*"):
             sessions.kill(run, signal.SIGKILL)
+            with contextlib.suppress(OSError, ValueError):
+                scratch = json.loads((run / "run.json").read_text())["environment"]["TMPDIR"]
+                shutil.rmtree(scratch, ignore_errors=True)
 
     # -------------------------------------------------------------------- events
 

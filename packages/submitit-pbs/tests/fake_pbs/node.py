@@ -8,6 +8,7 @@ nodes.
 import contextlib
 import json
 import os
+import shutil
 import signal
 import time
 
@@ -33,6 +34,7 @@ def main(run):
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
+    shutil.rmtree(plan["environment"]["TMPDIR"], ignore_errors=True)
     code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else KILLED + os.WTERMSIG(status)
     with open(f"{run}/exit.new", "w") as file:
         file.write(str(code))

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 
 from fake_pbs import answers, sessions
@@ -190,7 +191,9 @@ class Server:
             file.write("".join(f"{node}\n" for node in nodes))
         with open(f"{run}/script", "w") as file:
             file.write(job.script)
-        os.mkdir(f"{run}/tmp")
+        scratch = tempfile.mkdtemp(
+            prefix=f"pbs.{answers.order(job.id)[0]}."
+        )  # short, as it is there
         shell, home = "/bin/bash", os.path.expanduser("~")
         owner = job.attributes["Job_Owner"].split("@")[0]
         environment = {
@@ -204,7 +207,7 @@ class Server:
             "PBS_NODEFILE": f"{run}/nodefile",
             "PBS_NODENUM": "0",
             "PBS_QUEUE": job.queue,
-            "TMPDIR": f"{run}/tmp",
+            "TMPDIR": scratch,
             "FAKE_PBS_NODE": nodes[0],
         }
         if job.array:

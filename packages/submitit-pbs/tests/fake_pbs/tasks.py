@@ -9,6 +9,7 @@ import time
 
 from fake_pbs import sessions
 
+NOT_STARTED = 254
 BARE = ("HOME", "USER", "LOGNAME", "SHELL", "PBS_JOBID", "PBS_ENVIRONMENT", "PBS_NODEFILE")
 
 
@@ -38,7 +39,7 @@ def spawn(cluster, node, words, environment):
     except OSError as error:
         os.write(2, f"{words[0]}: {error.strerror}\n".encode())
     finally:
-        os._exit(127)
+        os._exit(NOT_STARTED)
 
 
 def hang():
@@ -52,11 +53,15 @@ def code_of(status):
 
 
 def tmrsh(cluster):
-    """pbs_tmrsh HOST COMMAND…: with a bare environment; the exit code is the command's."""
+    """pbs_tmrsh HOST COMMAND…: with a bare environment; the exit code is the command's.
+
+    The words go to the node as they are; no shell reads them again (OpenPBS: src/cmds/pbs_tmrsh.c).
+    """
     host, *words = sys.argv[1:]
     if host not in hosts_of_job():
-        sys.stderr.write(f'pbs_tmrsh: host "{host}" not in node list\n')
-        sys.exit(1)
+        job = os.environ["PBS_JOBID"]
+        sys.stderr.write(f'pbs_tmrsh: host "{host}" is not a node in job <{job}>\n')
+        sys.exit(255)
     environment = {name: os.environ[name] for name in BARE if name in os.environ}
     environment["PATH"] = "/usr/local/bin:/usr/bin:/bin"
     pid = spawn(cluster, host, words, environment)

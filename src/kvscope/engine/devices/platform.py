@@ -1,6 +1,7 @@
 """The engine's view of a device, and that of the process that runs the engine."""
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -37,6 +38,12 @@ class Platform:
     def backend(self) -> str | None:
         """The class of kvscope's attention that the experiment uses; None for vLLM's attention."""
         return self.backends.get(self.experiment.engine.attention)
+
+    def run_engine(self, directory: Path) -> AbstractContextManager[Any]:
+        """The engine of the experiment, until the end of a `with` block: vLLM's."""
+        from kvscope.engine.build import run_engine
+
+        return run_engine(self.experiment, directory, self)
 
     def environment(self) -> dict[str, str]:
         """Additional environment variables of the process that runs the engine."""

@@ -15,6 +15,8 @@ from kvscope.report.figures import (
     kv_timeline,
     latency,
     latency_distributions,
+    offload_pipeline,
+    offload_shares,
     pareto,
     preemptions,
     resume_overhead,
@@ -43,12 +45,14 @@ FIGURES: dict[str, Figure] = {
         preemptions,
         resume_overhead,
         swapping,
+        offload_shares,
         kv_timeline,
         batch_composition,
         access_pattern,
         access_gaps,
         access_metrics,
         step_timeline,
+        offload_pipeline,
         kv_accesses,
     )
 }

@@ -1,0 +1,103 @@
+"""What a step costs: least-squares lines over measured times, or the datasheet of other hardware.
+
+All times are seconds of one transformer block (layer). The lines are what the published system
+(HybridServe, arXiv 2501.01792) regresses as well: time to load against time to rebuild.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvscope.plan.models import BYTES, Model
+
+
+@dataclass(frozen=True)
+class Line:
+    """seconds = fixed_s + slope_s * amount, and 0 for nothing; fitted by least squares."""
+
+    slope_s: float
+    fixed_s: float = 0.0
+
+    @classmethod
+    def fit(cls, amounts: Sequence[float], seconds: Sequence[float]) -> "Line":
+        """The line of least squares through measured points; neither part is negative."""
+        x, y = np.asarray(amounts, float), np.asarray(seconds, float)
+        if len(set(amounts)) < 2:
+            return cls(max(0.0, float(y.mean() / x.mean())))
+        # Relative errors count: a small transfer matters as much as a large one.
+        slope, fixed = np.polyfit(x, y, 1, w=1 / np.maximum(y, 1e-12))
+        if fixed < 0:
+            return cls(float((x / y).sum() / ((x / y) ** 2).sum()))
+        return cls(max(0.0, float(slope)), float(fixed))
+
+    def __call__(self, amount: float) -> float:
+        """Seconds for an amount."""
+        return self.fixed_s + self.slope_s * amount if amount else 0.0
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Bytes of one layer: of a token's K and V, of its activation, and of the weights."""
+
+    kv_bytes: int
+    activation_bytes: int
+    weight_bytes: int
+
+    @classmethod
+    def of(cls, model: Model) -> "Sizes":
+        """The sizes of a model's layer."""
+        width = BYTES[model.dtype]
+        return cls(
+            2 * model.kv_heads * model.head_size * width,
+            model.hidden_size * width,
+            layer_parameters(model) * width,
+        )
+
+
+def layer_parameters(model: Model) -> int:
+    """Weights of one layer, exact."""
+    two = model.model_copy(update={"layers": model.layers + 1})
+    return two.parameters - model.parameters
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """Seconds of what one layer does, each a line over its amount.
+
+    `link` over bytes from host to device; `rebuild` over tokens whose K and V are made of their
+    activations; `recompute` over tokens that are computed again from their ids, attention among
+    them left out; `forward` over the requests of a batch, `attend` over their context tokens.
+    """
+
+    sizes: Sizes
+    link: Line
+    rebuild: Line
+    recompute: Line
+    forward: Line
+    attend: Line
+
+    @classmethod
+    def of_hardware(
+        cls, model: Model, link_bytes_per_s: float, flops_per_s: float, memory_bytes_per_s: float
+    ) -> "CostModel":
+        """The roofline of a datasheet: each product at `flops_per_s`, nothing else costs.
+
+        K and V of a token: 4 h d_kv operations. A token of a forward pass: two operations a
+        weight, and at the least one read of all weights a batch. Attention reads K and V once.
+        """
+        sizes, weights = Sizes.of(model), layer_parameters(model)
+        kv_width = model.kv_heads * model.head_size
+        return cls(
+            sizes,
+            link=Line(1 / link_bytes_per_s),
+            rebuild=Line(4 * model.hidden_size * kv_width / flops_per_s),
+            recompute=Line(2 * weights / flops_per_s),
+            forward=Line(2 * weights / flops_per_s, sizes.weight_bytes / memory_bytes_per_s),
+            attend=Line(sizes.kv_bytes / memory_bytes_per_s),
+        )
+
+    @property
+    def rho(self) -> float:
+        """Time to rebuild a token's K and V over the time to load them."""
+        return self.rebuild.slope_s / (self.sizes.kv_bytes * self.link.slope_s)

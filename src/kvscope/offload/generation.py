@@ -1,0 +1,257 @@
+"""A batch of requests from its prompts to its last tokens: blocks, mini-batches, passes.
+
+How long each request is is known from the beginning, so the passes can be laid out ahead of the
+computation: pass 0 computes the prompts and gives the first tokens, pass p stores token p and gives
+the next one.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from kvscope.errors import BadInput
+from kvscope.offload.blocks import Content, Kind, Minibatch, Place, Pools, Row, Sequence
+from kvscope.offload.cost import CostModel, Sizes
+from kvscope.offload.minibatches import Effort, balanced, in_order
+from kvscope.offload.pipeline import Pass
+from kvscope.offload.policy import OffloadPolicy
+from kvscope.offload.split import Demand, Split
+from kvscope.plan.fields import GIB
+
+
+class Length(NamedTuple):
+    """How long a request is."""
+
+    prompt_tokens: int
+    output_tokens: int
+
+
+@dataclass
+class Placement:
+    """Deals out contents to blocks so that all requests together keep to a split."""
+
+    split: Split
+    blocks: float = 0.0
+    activations: int = 0
+    ids: int = 0
+
+    def prompt(self, count: int) -> list[Content]:
+        """The contents of a prompt's blocks: ids first, then K and V, then activations."""
+        self.blocks += count
+        ids = self._due(self.split.token, self.ids, count)
+        activations = self._due(self.split.activation, self.activations, count - ids)
+        self.ids += ids
+        self.activations += activations
+        kv = count - ids - activations
+        return [Content.TOKEN] * ids + [Content.KV] * kv + [Content.ACTIVATION] * activations
+
+    def further(self) -> Content:
+        """The content of one more block; ids are a prefix, so they are not among them."""
+        self.blocks += 1
+        due = self._due(self.split.activation, self.activations, 1)
+        self.activations += due
+        return Content.ACTIVATION if due else Content.KV
+
+    def _due(self, share: float, so_far: int, most: int) -> int:
+        return max(0, min(most, round(share * self.blocks) - so_far))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a policy makes of a batch: what it keeps as what, and how large its pools are."""
+
+    split: Split
+    sizes: dict[Kind, int]  # of the pools, in blocks
+
+
+@dataclass
+class Generation:
+    """The passes of one batch of requests under a policy."""
+
+    policy: OffloadPolicy
+    cost: CostModel
+    layers: int
+    block_size: int
+    lengths: list[Length]
+    sequences: list[Sequence] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.sequences = [
+            Sequence(i, length.prompt_tokens, length.output_tokens, self.block_size)
+            for i, length in enumerate(self.lengths)
+        ]
+        self.split = self.policy.split(self.cost, self.demand())
+        self.placement = Placement(self.split)
+        self.sizes = self._pool_sizes()
+        self.pools = Pools(self.sizes)
+
+    def demand(self) -> Demand:
+        """A step of decoding half-way through the generation."""
+        tokens = sum(s.prompt_tokens + s.output_tokens // 2 for s in self.sequences)
+        policy = self.policy
+        return Demand(
+            len(self.sequences),
+            tokens,
+            min(policy.minibatches, len(self.sequences)),
+            (policy.device_gib or 0.0) * GIB / self.layers,
+            policy.host_gib and policy.host_gib * GIB / self.layers,
+            policy.streamed,
+        )
+
+    def block_bytes(self, content: Content) -> int:
+        """Bytes of a block over all layers."""
+        return self.layers * self.block_size * width_bytes(self.cost.sizes, content)
+
+    def passes(self) -> Iterator[Pass]:
+        """All passes, each laid out when it is due to be loaded, one ahead of the computation."""
+        most = max(s.output_tokens for s in self.sequences)
+        running = self.sequences
+        for number in range(most):
+            for sequence in running:
+                self._grow(sequence, number)
+            rows = [s.row(1 if number else s.prompt_tokens) for s in running]
+            yield Pass(number, not number, self._minibatches(rows, prefill=not number))
+            for sequence, row in zip(running, rows, strict=True):
+                sequence.advance(row)
+            running = [s for s in running if not self._ends(s, number)]
+
+    def _ends(self, sequence: Sequence, number: int) -> bool:
+        """Whether this pass was a request's last one; its blocks are then free."""
+        if sequence.output_tokens > number + 1:
+            return False
+        self.pools.release(sequence.blocks)
+        sequence.blocks = []
+        return True
+
+    def _grow(self, sequence: Sequence, number: int) -> None:
+        """Give a request the blocks for the tokens that this pass stores."""
+        if not number:
+            blocks = -(-sequence.prompt_tokens // self.block_size)
+            contents = self.placement.prompt(blocks)
+            sequence.blocks = [self.pools.allocate(content) for content in contents]
+        elif sequence.tokens % self.block_size == 0:
+            sequence.blocks.append(self.pools.allocate(self.placement.further()))
+
+    def _minibatches(self, rows: list[Row], prefill: bool) -> list[Minibatch]:
+        count = self.policy.minibatches
+        if prefill or not self.policy.formation:
+            groups = in_order(len(rows), count)
+        else:
+            groups = balanced([effort(self.cost, Minibatch([row])) for row in rows], count)
+        return [Minibatch([rows[i] for i in group]) for group in groups]
+
+    def _pool_sizes(self) -> dict[Kind, int]:
+        """The device's pool holds activations first, then K and V; the host the rest."""
+        needs = self._needs()
+        device_bytes = (self.policy.device_gib or 0.0) * GIB
+        sizes: dict[Kind, int] = {}
+        for content in (Content.ACTIVATION, Content.KV):
+            fits = int(device_bytes // self.block_bytes(content))
+            on_device = min(needs[content], fits)
+            device_bytes -= on_device * self.block_bytes(content)
+            sizes[Kind(content, Place.DEVICE)] = on_device
+            sizes[Kind(content, Place.HOST)] = needs[content] - on_device
+        on_host = sum(
+            sizes[Kind(content, Place.HOST)] * self.block_bytes(content) for content in needs
+        )
+        room = (self.policy.host_gib or 0.0) * GIB if self.policy.host_cache else 0.0
+        if on_host > room:
+            key = "offload.host_gib" if self.policy.host_cache else "offload.device_gib"
+            raise BadInput(
+                f"{key} leaves {room / GIB:.3g} GiB for what does not fit on the device, but "
+                f"{len(self.sequences)} requests need {on_host / GIB:.3g} GiB more; raise it or "
+                "serve fewer requests at once (engine.max_num_seqs)"
+            )
+        return sizes
+
+    def _needs(self) -> dict[Content, int]:
+        """Blocks of each content if all requests stay to the end."""
+        placement = Placement(self.split)
+        contents: list[Content] = []
+        for s in self.sequences:
+            contents += placement.prompt(-(-s.prompt_tokens // self.block_size))
+        grown = sum(
+            -(-s.total_tokens // self.block_size) + (s.prompt_tokens // -self.block_size)
+            for s in self.sequences
+        )
+        contents += [placement.further() for _ in range(grown)]
+        return {content: contents.count(content) for content in (Content.KV, Content.ACTIVATION)}
+
+
+def loaded_bytes(sizes: Sizes, minibatch: Minibatch) -> int:
+    """Bytes of one layer that a mini-batch's context takes over the link in one pass."""
+    return _host_bytes(sizes, minibatch.kept)
+
+
+def stored_bytes(sizes: Sizes, minibatch: Minibatch) -> int:
+    """Bytes of one layer that a mini-batch's new tokens take over the way back in one pass."""
+    return _host_bytes(sizes, minibatch.stored)
+
+
+def _host_bytes(sizes: Sizes, kept: Mapping[Kind, int]) -> int:
+    contents = (Content.KV, Content.ACTIVATION)
+    return sum(kept[Kind(c, Place.HOST)] * width_bytes(sizes, c) for c in contents)
+
+
+def compute_s(cost: CostModel, minibatch: Minibatch) -> float:
+    """Seconds that the device computes for a mini-batch in one layer."""
+    return (
+        cost.rebuild(minibatch.rebuilt_tokens)
+        + cost.recompute(minibatch.id_tokens)
+        + cost.forward(minibatch.new_tokens)
+        + cost.attend(minibatch.context_tokens)
+    )
+
+
+def effort(cost: CostModel, minibatch: Minibatch) -> Effort:
+    """What a mini-batch takes of link and device in one layer of a step."""
+    return Effort(cost.link(loaded_bytes(cost.sizes, minibatch)), compute_s(cost, minibatch))
+
+
+def width_bytes(sizes: Sizes, content: Content) -> int:
+    """Bytes of one token in one layer, kept as this content."""
+    return {
+        Content.KV: sizes.kv_bytes,
+        Content.ACTIVATION: sizes.activation_bytes,
+        Content.TOKEN: 0,
+    }[content]
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a batch may hold: requests, prompt tokens, and blocks on device and host together."""
+
+    requests: int = 1024
+    tokens: int | None = None
+    blocks: int | None = None
+
+
+def rounds(
+    policy: OffloadPolicy,
+    sizes: Sizes,
+    layers: int,
+    block_size: int,
+    lengths: list[Length],
+    limits: Limits,
+) -> list[list[int]]:
+    """Requests in order, by number, in batches within the limits.
+
+    A policy without a cache on the host is held to the room on the device, too. A request that is
+    too long for any batch is a batch of its own, and is refused where its blocks are allocated.
+    """
+    blocks_left = limits.blocks if limits.blocks is not None else 2**62
+    if not policy.host_cache:
+        block_bytes = layers * block_size * sizes.kv_bytes
+        blocks_left = min(blocks_left, int((policy.device_gib or 0.0) * GIB // block_bytes))
+    room = (limits.requests, 2**62 if limits.tokens is None else limits.tokens, blocks_left)
+    batches: list[list[int]] = []
+    left = (0, 0, 0)
+    for i, length in enumerate(lengths):
+        blocks = -(-(length.prompt_tokens + length.output_tokens - 1) // block_size)
+        needed = (1, length.prompt_tokens, blocks)
+        if any(need > have for need, have in zip(needed, left, strict=True)):
+            batches.append([])
+            left = room
+        batches[-1].append(i)
+        left = (left[0] - 1, left[1] - length.prompt_tokens, left[2] - blocks)
+    return batches

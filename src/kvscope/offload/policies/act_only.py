@@ -1,0 +1,13 @@
+"""`act_only`: all of the context is kept as activations, K and V are rebuilt in every step."""
+
+from kvscope.offload.cost import CostModel
+from kvscope.offload.policy import OffloadPolicy
+from kvscope.offload.split import Demand, Split
+
+
+class ActOnly(OffloadPolicy):
+    """Half the bytes of K and V for multi-head attention, the most recompute."""
+
+    def split(self, cost: CostModel, demand: Demand) -> Split:
+        """Activations only."""
+        return Split(activation=1.0)

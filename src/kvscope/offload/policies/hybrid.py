@@ -1,0 +1,42 @@
+"""`hybrid`: K, V and activations in the shares that keep link and device busy alike long."""
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from kvscope.offload.cost import CostModel
+from kvscope.offload.pipeline import Style
+from kvscope.offload.policy import OffloadPolicy
+from kvscope.offload.split import Demand, Split, best
+from kvscope.plan.fields import Count, Label, Real
+
+
+class Hybrid(OffloadPolicy):
+    """The closed form's split, or a given `share` of activations.
+
+    Ablations: `spread_weights` false loads a layer's weights in one piece, `balanced` false takes
+    requests into mini-batches as they come, one of `buffers` leaves nothing to overlap.
+    """
+
+    balances: ClassVar[bool] = True
+
+    share: Annotated[
+        Annotated[Real, Field(ge=0, le=1)] | None, Label("activations (share of context)")
+    ] = None
+    spread_weights: Annotated[bool, Label("weights spread over mini-batches")] = True
+    balanced: Annotated[bool, Label("balanced mini-batches")] = True
+    buffers: Annotated[Count, Label("staging buffers")] = 2
+
+    @property
+    def schedule(self) -> Style:
+        """As the ablations say."""
+        return Style(self.buffers, self.spread_weights)
+
+    @property
+    def formation(self) -> bool:
+        """Unless that is ablated."""
+        return self.balanced
+
+    def split(self, cost: CostModel, demand: Demand) -> Split:
+        """The given share, or the best one."""
+        return best(cost, demand) if self.share is None else Split(activation=self.share)

@@ -1,0 +1,276 @@
+"""Serving requests with the offload engine, as runs serve them with vLLM.
+
+The engine takes the requests that have arrived as one batch, and computes it to its end before it
+takes the next: it is made for throughput, not for latency.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kvscope.engine.marks import Marks
+from kvscope.engine.recording import PassRecord, Recording
+from kvscope.offload.engine import OffloadEngine, PassTime
+from kvscope.offload.generation import Generation, Limits
+from kvscope.offload.simulation import simulate
+from kvscope.offload.split import Split, best, step_s
+from kvscope.offload.timeline import Interval
+
+if TYPE_CHECKING:
+    from kvscope.offload.platform import OffloadPlatform
+
+
+@dataclass
+class Scheduled:
+    """What a pass computes, in the words of vLLM's SchedulerOutput."""
+
+    num_scheduled_tokens: dict[str, int]
+    scheduled_cached_reqs: "Cached"
+    scheduled_new_reqs: tuple[()] = ()
+
+
+@dataclass
+class Cached:
+    """The requests of a pass and their context tokens."""
+
+    req_ids: list[str]
+    num_computed_tokens: list[int]
+
+
+@dataclass
+class Sampled:
+    """What a pass gave, in the words of vLLM's ModelRunnerOutput."""
+
+    sampled_token_ids: list[list[int]]
+    req_id_to_index: dict[str, int]
+
+
+@dataclass
+class Completion:
+    """The tokens of a request."""
+
+    token_ids: list[int]
+
+
+@dataclass
+class Output:
+    """A finished request, in the words of vLLM's RequestOutput."""
+
+    request_id: str
+    outputs: list[Completion]
+    finished: bool = True
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request that has arrived."""
+
+    request_id: str
+    prompt_token_ids: list[int]
+    output_tokens: int
+
+
+SHARES = 21  # of activations, from none to all, of which run.json has the predicted step
+TIMELINE_STEP = 2  # the pass whose timeline run.json has: one of decoding, warm
+
+
+@dataclass
+class Prediction:
+    """What the cost model says of the warm-up's last batch, and its timeline, for run.json."""
+
+    engine: OffloadEngine
+    generation: Generation | None = None
+    intervals: list[Interval] = field(default_factory=list)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The split, the cost model, a decoding pass by the closed form and simulated."""
+        if self.generation is None:
+            return {}
+        policy, cost, layers = self.engine.policy, self.engine.cost, self.engine.model.layers
+        lengths, size = self.generation.lengths, self.engine.block_size
+        again = Generation(policy, cost, layers, size, lengths)
+        demand = again.demand()
+        simulated = simulate(again)
+        shares = [i / (SHARES - 1) for i in range(SHARES)]
+        return {
+            "split": asdict(again.split),
+            "cost": asdict(cost),
+            "rho": cost.rho,
+            "closed_form_step_s": layers * step_s(cost, demand, again.split),
+            "simulated_step_s": simulated.step_s if len(simulated.ends_s) > 3 else None,
+            "best_activation_share": best(cost, demand).activation,
+            "predicted": [
+                [share, layers * step_s(cost, demand, Split(activation=share))] for share in shares
+            ],
+            "timeline": {
+                "measured": one_step(self.intervals, TIMELINE_STEP),
+                "simulated": one_step(simulated.intervals, TIMELINE_STEP),
+            },
+        }
+
+
+def one_step(intervals: list[Interval], step: int) -> list[dict[str, Any]]:
+    """What the lanes did while a pass was computed, in seconds since its beginning."""
+    own = [i for i in intervals if i.step == step and i.lane == "device"]
+    if not own:
+        return []
+    begin, end = min(i.start_s for i in own), max(i.end_s for i in own)
+    return [
+        {
+            "lane": i.lane,
+            "job": i.name,
+            "layer": i.layer,
+            "minibatch": i.minibatch,
+            "start_s": max(0.0, i.start_s - begin),
+            "end_s": min(i.end_s, end) - begin,
+        }
+        for i in intervals
+        if i.end_s > begin and i.start_s < end and i.name not in ("begin", "end")
+    ]
+
+
+@dataclass
+class OffloadServer:
+    """The engine as `run.serving` and `run.session` see one; its own scheduler."""
+
+    platform: "OffloadPlatform"
+    engine: OffloadEngine
+    waiting: list["Request"] = field(default_factory=list)
+    recording: Recording = field(default_factory=Recording)
+    marks: Marks = field(default_factory=Marks)
+    tracer: None = None
+    host_blocks_total: int = 0  # of requests that are preempted, of which there are none
+    host_blocks_used: int = 0
+
+    def __post_init__(self) -> None:
+        self._passes: Iterator[PassTime] | None = None
+        self._batch: list[Request] = []
+        self._tokens: dict[str, list[int]] = {}
+        self._ended: set[str] = set()
+        self._prediction = Prediction(self.engine)
+
+    @property
+    def vllm(self) -> "OffloadServer":
+        """Where other runs have vLLM's LLMEngine."""
+        return self
+
+    @property
+    def scheduler(self) -> "OffloadServer":
+        """Where other runs have vLLM's scheduler."""
+        return self
+
+    @property
+    def layers(self) -> int:
+        """Transformer blocks."""
+        return self.engine.model.layers
+
+    @property
+    def kv_blocks_total(self) -> int:
+        """Blocks that requests can use, on the device and the host."""
+        return self.platform.experiment.cache_blocks
+
+    @property
+    def kv_blocks_used(self) -> int:
+        """Blocks that requests hold."""
+        generation = self.engine.generation
+        return generation.pools.used if generation else 0
+
+    @property
+    def host_pool(self) -> dict[str, Any]:
+        """What run.json says of the engine's memory."""
+        return {"host_blocks_total": 0, "host_memory": None, "pieces_per_block": None}
+
+    @contextmanager
+    def check_results(self) -> Iterator[dict[str, Prediction]]:
+        """What is predicted of the passes, before any is measured."""
+        yield {"offload": self._prediction}
+
+    def begin(self, recording: Recording, marks: Marks) -> None:
+        """Note what follows in this recording."""
+        self.recording, self.marks = recording, marks
+
+    def submit(self, request_id: str, prompt_token_ids: list[int], output_tokens: int) -> None:
+        """Take a request into the next batch."""
+        self.waiting.append(Request(request_id, prompt_token_ids, output_tokens))
+
+    def has_unfinished_requests(self) -> bool:
+        """Whether a batch is under way or waiting."""
+        return bool(self._batch or self.waiting)
+
+    def step(self) -> list[Output]:
+        """Compute one pass; the requests that end with it."""
+        if self._passes is None:
+            self._batch, self.waiting = self.waiting, []
+            self._tokens = {request.request_id: [] for request in self._batch}
+            self._passes = self._start()
+        self.marks.push("step", len(self.recording.passes))
+        done = next(self._passes)
+        self.marks.pop()
+        return self._note(done)
+
+    def _start(self) -> Iterator[PassTime]:
+        experiment = self.platform.experiment
+        return self.engine.stream(
+            [request.prompt_token_ids for request in self._batch],
+            [request.output_tokens for request in self._batch],
+            Limits(
+                experiment.engine.max_num_seqs,
+                experiment.engine.max_num_batched_tokens,
+                experiment.cache_blocks,
+            ),
+        )
+
+    def _note(self, done: PassTime) -> list[Output]:
+        """Record a pass, and collect what it ends."""
+        ids = [self._batch[number].request_id for number in done.requests]
+        names = [f"{request_id}-0" for request_id in ids]  # as vLLM appends characters to ids
+        rows = done.step.rows
+        start_ns, end_ns = int(done.start_s * 1e9), int(done.end_s * 1e9)
+        size = self.engine.block_size
+        used = sum(-(-(row.context_tokens + row.new_tokens) // size) for row in rows)
+        self.recording.passes.append(
+            PassRecord(
+                schedule_start_ns=start_ns,
+                schedule_end_ns=start_ns,
+                scheduled=Scheduled(
+                    dict(zip(names, (row.new_tokens for row in rows), strict=True)),
+                    Cached(names, [row.context_tokens for row in rows]),
+                ),
+                finished_before={f"{name}-0" for name in self._ended},
+                preempted=0,
+                waiting=len(self._batch) - len(self._ended_or_in(ids)) + len(self.waiting),
+                kv_blocks_free=self.kv_blocks_total - used,
+                host_blocks_used=0,
+                output_ns=end_ns,
+                end_ns=end_ns,
+                output=Sampled(
+                    [[token] for token in done.tokens], {name: i for i, name in enumerate(names)}
+                ),
+            )
+        )
+        self._ended = set()
+        finished = []
+        for request_id, number, token in zip(ids, done.requests, done.tokens, strict=True):
+            tokens = self._tokens[request_id]
+            tokens.append(token)
+            if len(tokens) == self._batch[number].output_tokens:
+                finished.append(Output(request_id, [Completion(tokens)]))
+                self._ended.add(request_id)
+        if all(len(self._tokens[r.request_id]) == r.output_tokens for r in self._batch):
+            self._finish()
+            self._batch, self._passes = [], None
+        return finished
+
+    def _ended_or_in(self, ids: list[str]) -> set[str]:
+        ended = {r.request_id for r in self._batch if len(self._tokens[r.request_id])}
+        return ended | set(ids)
+
+    def _finish(self) -> None:
+        """Let the engine give back what the batch held."""
+        assert self._passes is not None
+        for _ in self._passes:
+            raise AssertionError("a pass without requests")
+        self._prediction.generation = self.engine.generation
+        self._prediction.intervals = self.engine.lanes.read()

@@ -1,0 +1,159 @@
+"""The schedule on a virtual clock: what it takes, and what it does with blocks."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvscope.errors import BadInput
+from kvscope.offload.blocks import KINDS, Content, Kind, Place
+from kvscope.offload.cost import CostModel, Sizes, layer_parameters
+from kvscope.offload.generation import Generation, Length, loaded_bytes
+from kvscope.offload.policies.act_only import ActOnly
+from kvscope.offload.policies.flexgen import FlexGen
+from kvscope.offload.policies.gpu_kv import GpuKv
+from kvscope.offload.policies.hybrid import Hybrid
+from kvscope.offload.policies.kv_only import KvOnly
+from kvscope.offload.simulation import simulate
+from kvscope.offload.split import step_s
+from kvscope.plan.models import Model
+
+LAYERS, BLOCK = 4, 16
+
+
+def opt(hidden: int) -> Model:
+    return Model(
+        name="opt",
+        family="opt",
+        dtype="float16",
+        hidden_size=hidden,
+        layers=LAYERS,
+        attention_heads=hidden // 128,
+        kv_heads=hidden // 128,
+        head_size=128,
+        intermediate_size=4 * hidden,
+        vocab_size=50272,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+    )
+
+
+RTX_4090 = {"link_bytes_per_s": 25e9, "flops_per_s": 150e12, "memory_bytes_per_s": 0.95e12}
+
+
+def generation(policy, lengths=((512, 6),) * 16, hidden=7168, **hardware) -> Generation:
+    cost = CostModel.of_hardware(opt(hidden), **(RTX_4090 | hardware))
+    return Generation(policy, cost, LAYERS, BLOCK, [Length(*each) for each in lengths])
+
+
+def host(cls, **keys):
+    return cls(name=cls.__name__.lower(), host_gib=1000.0, **keys)
+
+
+@pytest.mark.parametrize("hidden", [4096, 7168, 12288])
+@pytest.mark.parametrize("minibatches", [2, 4])
+def test_balanced_the_simulated_step_is_that_of_the_closed_form(hidden, minibatches):
+    found = generation(host(Hybrid, minibatches=minibatches, weights="resident"), hidden=hidden)
+    closed_s = step_s(found.cost, found.demand(), found.split)
+    assert simulate(found).step_s / LAYERS == pytest.approx(closed_s, rel=0.02)
+
+
+def test_hybrid_is_faster_than_either_cache_alone_where_the_link_and_the_device_are_alike():
+    """At rho = 1.2 the closed form says 1.42 times K and V alone, 1.69 times activations alone."""
+    seconds = {
+        cls: simulate(
+            generation(host(cls, weights="resident"), flops_per_s=150e12, memory_bytes_per_s=1e18)
+        ).step_s
+        for cls in (Hybrid, KvOnly, ActOnly)
+    }
+    assert seconds[KvOnly] / seconds[Hybrid] == pytest.approx(1.42, rel=0.05)
+    assert seconds[ActOnly] / seconds[Hybrid] == pytest.approx(1.69, rel=0.05)
+
+
+def test_what_a_schedule_gives_up_costs_time():
+    full = simulate(generation(host(Hybrid, weights="resident"))).step_s
+    one_buffer = simulate(generation(host(Hybrid, weights="resident", buffers=1))).step_s
+    assert one_buffer > 1.5 * full
+    pageable = simulate(generation(host(FlexGen)), pageable_bytes_per_s=20e9).step_s
+    assert pageable > 1.15 * simulate(generation(host(KvOnly))).step_s
+
+
+def test_spread_weights_leave_no_gap_before_the_next_layer():
+    """In one piece, the next mini-batch waits behind them on the link."""
+    spread = simulate(generation(host(Hybrid))).step_s
+    whole = simulate(generation(host(Hybrid, spread_weights=False))).step_s
+    assert spread <= whole * (1 + 1e-9)
+
+
+def test_lanes_do_one_thing_at_a_time_and_the_device_waits_for_its_load():
+    found = simulate(generation(host(Hybrid)))
+    for lane in ("link", "device", "back"):
+        own = [i for i in found.intervals if i.lane == lane]
+        assert all(a.end_s <= b.start_s + 1e-12 for a, b in pairwise(own))
+    key = ("step", "layer", "minibatch")
+    loads = {tuple(getattr(i, k) for k in key): i for i in found.intervals if i.name == "load"}
+    for each in found.intervals:
+        if each.name == "compute" and (load := loads.get(tuple(getattr(each, k) for k in key))):
+            assert each.start_s >= load.end_s
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 70), st.integers(1, 40)), min_size=1, max_size=9),
+    st.floats(0, 1),
+    st.floats(0, 2e-3),
+    st.integers(1, 4),
+)
+def test_blocks_are_conserved_and_each_token_lies_in_one(lengths, share, device_gib, minibatches):
+    policy = host(Hybrid, share=share, device_gib=device_gib or None, minibatches=minibatches)
+    made = generation(policy, lengths=lengths, hidden=256)
+    computed = dict.fromkeys(range(len(lengths)), 0)
+    for step in made.passes():
+        used: set[tuple[Kind, int]] = set()
+        for row in step.rows:
+            spans = [
+                (kind, range(span.row, span.row + span.tokens))
+                for table in (row.context, row.targets)
+                for kind in KINDS
+                for span in table[kind]
+            ]
+            rows = {(kind, number) for kind, numbers in spans for number in numbers}
+            assert len(rows) == row.context_tokens + row.new_tokens
+            assert not rows & used
+            used |= rows
+            computed[row.index] += row.new_tokens
+    assert made.pools.used == 0
+    for i, (prompt, output) in enumerate(lengths):
+        assert computed[i] == prompt + output - 1
+
+
+def test_bytes_over_the_link_are_those_of_the_formula():
+    made = generation(host(Hybrid, share=0.5, minibatches=1), lengths=((64, 2),) * 2, hidden=256)
+    _, decode = made.passes()
+    kv, activation = 2 * 256 * 2, 256 * 2
+    assert loaded_bytes(made.cost.sizes, decode.minibatches[0]) == 64 * kv + 64 * activation
+
+
+@pytest.mark.parametrize("share", [0.1, 0.37, 0.5, 0.9])
+def test_the_share_of_blocks_is_the_share_wanted(share):
+    made = generation(host(Hybrid, share=share), lengths=((80, 40),) * 8, hidden=256)
+    *_, last = made.passes()
+    kept = sum(row.context_tokens for row in last.rows)
+    activations = sum(
+        batch.kept[Kind(Content.ACTIVATION, Place.HOST)] for batch in last.minibatches
+    )
+    assert activations / kept == pytest.approx(share, abs=0.02)
+
+
+def test_a_cache_that_does_not_fit_is_refused_in_words():
+    with pytest.raises(BadInput, match=r"device_gib leaves .* requests need .* GiB more"):
+        generation(GpuKv(name="gpu_kv", device_gib=1e-3))
+
+
+@pytest.mark.parametrize("hidden", [256, 4096])
+def test_sizes_are_those_of_the_model(hidden):
+    """12 h^2 products and 13 h biases and norms in an OPT layer."""
+    model = opt(hidden)
+    assert layer_parameters(model) == 12 * hidden**2 + 13 * hidden
+    assert Sizes.of(model).kv_bytes * LAYERS == model.kv_bytes_per_token
