@@ -1,0 +1,1 @@
+"""How far another simulator follows vLLM's scheduler, step by step."""

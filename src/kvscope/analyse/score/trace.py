@@ -1,0 +1,98 @@
+"""A simulator's or engine's steps, as `kvscope score` takes them: CSV or JSON, a row a step."""
+
+import csv
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kvscope.errors import BadInput
+from kvscope.reading import read_bytes
+
+MOST_BYTES = 256 * 2**20
+REQUIRED = ("step", "requests", "tokens")
+OPTIONAL = ("preempted", "recomputed_tokens", "kv_blocks_used", "duration_s", "victims")
+SEPARATOR = ";"  # between the victims of a step
+
+
+@dataclass(frozen=True)
+class TracedStep:
+    """One step; None for what the trace does not have."""
+
+    step: int
+    requests: int
+    tokens: int
+    preempted: int | None = None
+    recomputed_tokens: int | None = None
+    kv_blocks_used: int | None = None
+    duration_s: float | None = None
+    victims: tuple[str, ...] | None = None
+
+
+def read_trace(path: Path) -> list[TracedStep]:
+    """Read a trace: .csv with a header, or .json with a list of objects, or with them in `steps`.
+
+    BadInput names the file, the row and the column that cannot be used. Steps are numbered from 0.
+    """
+    text = read_bytes(path, MOST_BYTES).decode("utf-8", errors="replace")
+    is_json = path.suffix == ".json"
+    rows = _json_rows(path, text) if is_json else list(csv.DictReader(text.splitlines()))
+    if not rows:
+        raise BadInput(f"{path}: has no steps")
+    missing = [name for name in REQUIRED if name not in rows[0]]
+    if missing:
+        raise BadInput(f"{path}: lacks {', '.join(missing)}; a step has {', '.join(REQUIRED)}")
+    steps = [_step(path, number, row) for number, row in enumerate(rows)]
+    for number, one in enumerate(steps):
+        if one.step != number:
+            raise BadInput(f"{path}: row {number + 1} is step {one.step}, expected {number}")
+    return steps
+
+
+def _json_rows(path: Path, text: str) -> list[dict[str, Any]]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise BadInput(f"{path}: is not JSON ({error})") from None
+    rows = found.get("steps") if isinstance(found, dict) else found
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise BadInput(f"{path}: must be a list of steps, or have one as 'steps'")
+    return rows
+
+
+def _step(path: Path, number: int, row: dict[str, Any]) -> TracedStep:
+    def whole(name: str) -> int | None:
+        found: int | None = _number(path, number, name, row.get(name), int)
+        return found
+
+    def due(name: str) -> int:
+        value = whole(name)
+        if value is None:
+            raise BadInput(f"{path}: row {number + 1} has no {name}")
+        return value
+
+    victims = row.get("victims")
+    if isinstance(victims, str):
+        victims = [name for name in victims.split(SEPARATOR) if name]
+    return TracedStep(
+        due("step"),
+        due("requests"),
+        due("tokens"),
+        whole("preempted"),
+        whole("recomputed_tokens"),
+        whole("kv_blocks_used"),
+        _number(path, number, "duration_s", row.get("duration_s"), float),
+        None if victims is None else tuple(map(str, victims)),
+    )
+
+
+def _number(path: Path, row: int, name: str, value: Any, kind: type) -> Any:
+    if value is None or value == "":
+        return None
+    try:
+        found = kind(value)
+    except (TypeError, ValueError):
+        raise BadInput(f"{path}: row {row + 1}: {name} is {value!r:.40}, not a number") from None
+    if found < 0 or found != found:
+        raise BadInput(f"{path}: row {row + 1}: {name} is {value!r:.40} but must be at least 0")
+    return found
