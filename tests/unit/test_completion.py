@@ -84,7 +84,8 @@ def test_options_of_groups(here: Path) -> None:
 def test_keys_and_the_values_that_are_few(here: Path) -> None:
     assert complete("kvscope plan cache.bl", here) == ["cache.block_size=", "cache.blocks="]
     assert complete("kvscope plan st", here) == ["study="]
-    assert complete("kvscope run cache.layout=", here) == ["by_layer", "by_block"]
+    layouts = ["by_layer", "by_k_and_v", "by_block"]
+    assert complete("kvscope run cache.layout=", here) == layouts
     assert complete("kvscope run model.tie_word_embeddings=", here) == ["true", "false"]
     assert complete("kvscope plan seed=", here) == []
     assert "workload.name=" not in complete("kvscope plan work", here)
@@ -105,7 +106,7 @@ def test_a_run_is_told_by_the_file_that_runs_leave() -> None:
 
 
 def test_kinds_of_imports(here: Path) -> None:
-    assert complete("kvscope import ", here) == ["unboxkv-series", "unboxkv-trace"]
+    assert complete("kvscope import ", here) == ["unboxkv", "unboxkv-series", "unboxkv-trace"]
 
 
 @pytest.mark.parametrize("line", ["kvscope plan study=", "kvscope run ca", "kvscope report "])

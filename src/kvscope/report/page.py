@@ -23,6 +23,8 @@ from kvscope.report.figures.figure import Drawing, Figure
 from kvscope.report.figures.registry import FIGURES, missing_figures
 from kvscope.report.findings import findings
 from kvscope.report.headline import Headline, headline
+from kvscope.report.paper import page as paper
+from kvscope.report.paper.comparison import COMPARISON_FILE
 from kvscope.report.render import Printed, for_page, pack, print_figure, scripts
 from kvscope.report.summary import verdict
 from kvscope.report.words import plural, reason_in_words
@@ -155,6 +157,12 @@ def _places(study: StudyData, results: Path, path: Path) -> list[tuple[str, str,
         ("one row an experiment", below / "experiments.csv"),
         ("figures for print", below / "figures"),
     ]
+    if study.base == paper.STUDY:
+        places = [
+            ("the paper, re-examined", below / paper.PAGE),
+            ("the published values beside these", below / COMPARISON_FILE),
+            *places,
+        ]
     if study.planned:
         places += [
             ("records of each run", results / "experiments"),

@@ -12,6 +12,7 @@ from kvscope.report.load import load
 from kvscope.report.page import write_page
 from kvscope.report.paper.comparison import COMPARISON_FILE
 from kvscope.report.paper.page import PAGE as PAPER_PAGE
+from kvscope.report.paper.page import STUDY as PAPER_STUDY
 from kvscope.report.paper.page import write_paper
 from kvscope.report.render import print_figure
 from kvscope.report.tables import EXPERIMENTS_FILE, write_tables
@@ -19,7 +20,6 @@ from kvscope.tables import METRICS
 
 PAGE = "report.html"
 FIGURES = "figures"
-PAPER_STUDY = "paper"
 
 
 def report(what: list[str], results: Path, out: Path | None) -> Path:

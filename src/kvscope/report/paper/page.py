@@ -15,6 +15,7 @@ from kvscope.report.words import number_text, percent
 
 HERE = Path(__file__).parent
 PAGE = "paper.html"
+STUDY = "paper"  # which the page is of
 
 
 def write_paper(study: StudyData, directory: Path) -> Path | None:
