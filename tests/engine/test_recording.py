@@ -148,7 +148,7 @@ def test_a_preemption_says_whether_it_was_swapped_or_refused(
     watched.connector = SimpleNamespace(swap_out=lambda *_: room)
     watched.kv_cache_manager = SimpleNamespace(get_block_ids=lambda _: ([4, 8, 2],))
     left: list[Any] = []
-    watched.checks = SimpleNamespace(leaves=lambda *what: left.append(what))
+    watched.checks = SimpleNamespace(record_swap_out=lambda *what: left.append(what))
     request = SimpleNamespace(
         **{"request_id": "7-ab", "num_computed_tokens": tokens, "num_prompt_tokens": 5},
         **{"num_output_tokens": 4, "num_preemptions": 2},
@@ -214,13 +214,13 @@ class Server:
 
     def __init__(self, time: Time) -> None:
         self.time, self.vllm = time, self
-        self.platform = SimpleNamespace(clock=time)
+        self.platform = SimpleNamespace(clock=time, after_pass=lambda: None)
         self.due: dict[str, int] = {}  # tokens that a request is still to be given
         self.given: dict[str, list[int]] = {}
         self.handed_over_ms: dict[str, float] = {}
 
-    def add_request(self, name: str, prompt: dict[str, list[int]], sampling: Any) -> None:
-        self.due[name], self.given[name] = sampling.max_tokens, []
+    def submit(self, name: str, prompt: list[int], output_tokens: int) -> None:
+        self.due[name], self.given[name] = output_tokens, []
         self.handed_over_ms[name] = self.time.ns / MS - 7
 
     def has_unfinished_requests(self) -> bool:
