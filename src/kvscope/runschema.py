@@ -134,6 +134,7 @@ class EngineRecord(Record):
     device: str | None = None
     copies_awaited: bool = False
     computes: bool = True
+    times_layers: bool = True
     leaked_blocks: list[LeakRecord] = []
     reference_checks: ComparisonRecord = ABSENT
     swap_checks: ComparisonRecord = ABSENT

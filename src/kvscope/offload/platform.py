@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from kvscope.engine.devices.platform import Platform
 from kvscope.errors import BadInput
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 class OffloadPlatform(Platform):
     """Runs kvscope's own engine; vLLM is not imported."""
+
+    times_layers: ClassVar[bool] = False
 
     @contextmanager
     def run_engine(self, directory: Path) -> "Iterator[OffloadServer]":

@@ -201,14 +201,24 @@ class OffloadServer:
 
     def step(self) -> list[Output]:
         """Compute one pass; the requests that end with it."""
+        clock = self.platform.clock
+        start_ns = clock.now_ns()
         if self._passes is None:
             self._batch, self.waiting = self.waiting, []
             self._tokens = {request.request_id: [] for request in self._batch}
             self._passes = self._start()
+        begun = {r.request_id for r in self._batch if self._tokens[r.request_id]}
+        ended = {f"{name}-0" for name in self._ended}
         self.marks.push("step", len(self.recording.passes))
+        schedule_end_ns = clock.now_ns()
         done = next(self._passes)
+        record = self._record(done, begun, ended)
+        record.schedule_start_ns, record.schedule_end_ns = start_ns, schedule_end_ns
+        record.output_ns = clock.now_ns()
         self.marks.pop()
-        return self._note(done)
+        finished = self._finished(done)
+        record.end_ns = clock.now_ns()
+        return finished
 
     def _start(self) -> Iterator[PassTime]:
         experiment = self.platform.experiment
@@ -222,50 +232,48 @@ class OffloadServer:
             ),
         )
 
-    def _note(self, done: PassTime) -> list[Output]:
-        """Record a pass, and collect what it ends."""
-        ids = [self._batch[number].request_id for number in done.requests]
-        names = [f"{request_id}-0" for request_id in ids]  # as vLLM appends characters to ids
-        rows = done.step.rows
-        start_ns, end_ns = int(done.start_s * 1e9), int(done.end_s * 1e9)
-        size = self.engine.block_size
+    def _record(self, done: PassTime, begun: set[str], ended: set[str]) -> PassRecord:
+        """The record of a pass, in the recording, but for its times."""
+        names = [f"{name}-0" for name in self._ids(done)]  # as vLLM appends characters to ids
+        rows, size = done.step.rows, self.engine.block_size
         used = sum(-(-(row.context_tokens + row.new_tokens) // size) for row in rows)
-        self.recording.passes.append(
-            PassRecord(
-                schedule_start_ns=start_ns,
-                schedule_end_ns=start_ns,
-                scheduled=Scheduled(
-                    dict(zip(names, (row.new_tokens for row in rows), strict=True)),
-                    Cached(names, [row.context_tokens for row in rows]),
-                ),
-                finished_before={f"{name}-0" for name in self._ended},
-                preempted=0,
-                waiting=len(self._batch) - len(self._ended_or_in(ids)) + len(self.waiting),
-                kv_blocks_free=self.kv_blocks_total - used,
-                host_blocks_used=0,
-                output_ns=end_ns,
-                end_ns=end_ns,
-                output=Sampled(
-                    [[token] for token in done.tokens], {name: i for i, name in enumerate(names)}
-                ),
-            )
+        record = PassRecord(
+            schedule_start_ns=0,
+            schedule_end_ns=0,
+            scheduled=Scheduled(
+                dict(zip(names, (row.new_tokens for row in rows), strict=True)),
+                Cached(names, [row.context_tokens for row in rows]),
+            ),
+            finished_before=ended,
+            preempted=0,
+            waiting=len(self._batch) - len(begun | {*self._ids(done)}) + len(self.waiting),
+            kv_blocks_free=self.kv_blocks_total - used,
+            host_blocks_used=0,
+            output=Sampled(
+                [[token] for token in done.tokens], {name: i for i, name in enumerate(names)}
+            ),
         )
+        self.recording.passes.append(record)
+        return record
+
+    def _ids(self, done: PassTime) -> list[str]:
+        return [self._batch[number].request_id for number in done.requests]
+
+    def _finished(self, done: PassTime) -> list[Output]:
+        """Add a pass's tokens to those of its requests; the requests that end with it."""
         self._ended = set()
         finished = []
-        for request_id, number, token in zip(ids, done.requests, done.tokens, strict=True):
-            tokens = self._tokens[request_id]
+        for number, token in zip(done.requests, done.tokens, strict=True):
+            request = self._batch[number]
+            tokens = self._tokens[request.request_id]
             tokens.append(token)
-            if len(tokens) == self._batch[number].output_tokens:
-                finished.append(Output(request_id, [Completion(tokens)]))
-                self._ended.add(request_id)
+            if len(tokens) == request.output_tokens:
+                finished.append(Output(request.request_id, [Completion(tokens)]))
+                self._ended.add(request.request_id)
         if all(len(self._tokens[r.request_id]) == r.output_tokens for r in self._batch):
             self._finish()
             self._batch, self._passes = [], None
         return finished
-
-    def _ended_or_in(self, ids: list[str]) -> set[str]:
-        ended = {r.request_id for r in self._batch if len(self._tokens[r.request_id])}
-        return ended | set(ids)
 
     def _finish(self) -> None:
         """Let the engine give back what the batch held."""

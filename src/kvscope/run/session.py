@@ -107,6 +107,7 @@ def measure(session: Session, marks: Marks, progress: Progress) -> None:
             "device": experiment.device.name,
             "copies_awaited": session.platform.awaited,
             "computes": session.platform.computes,
+            "times_layers": session.platform.times_layers,
         } | engine.host_pool
         events = KernelEvents(experiment, engine.tracer, session.directory)
         session.kernel_events = events

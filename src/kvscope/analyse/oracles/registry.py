@@ -37,7 +37,11 @@ _PASSES = _recorded("passes recorded by kvscope")
 _SETTINGS = _recorded("an experiment.yaml", lambda run: bool(run.records.settings))
 _LAYERS = _recorded(
     "times of the layers",
-    lambda run: bool(run.engine.get("layers")) and run.engine.get("computes", True),
+    lambda run: (
+        bool(run.engine.get("layers"))
+        and run.engine.get("computes", True)
+        and run.engine.get("times_layers", True)
+    ),
 )
 _POOL = _recorded("a host pool", lambda run: bool(run.steps["host_blocks_total"].any()))
 _ABORTED = _recorded("requests that were aborted")

@@ -20,7 +20,8 @@ class Platform:
     `backends` maps engine.attention to the class of kvscope's attention, which is registered with
     vLLM in place of its backend `slot`. `awaited` is true if a copy ends before the call returns,
     so that the host can time it. `computes` is false of a device without a worker: no weights, no
-    cache, no attention.
+    cache, no attention. `times_layers` is false where the layers of a pass have no times of their
+    own, because several are under way at once.
     """
 
     time_source: ClassVar[str] = MEASURED
@@ -28,6 +29,7 @@ class Platform:
     backends: ClassVar[Mapping[str, str]] = {}
     awaited: ClassVar[bool] = True
     computes: ClassVar[bool] = True
+    times_layers: ClassVar[bool] = True
     profiler_options: ClassVar[tuple[str, ...]] = ("--trace=nvtx",)
 
     def __init__(self, experiment: Experiment) -> None:

@@ -68,7 +68,8 @@ def _chunking(values: Values) -> str:
     ]
     if not losses:
         return ""
-    return f"Chunking costs {percent(min(losses))} to {percent(max(losses))} of the throughput."
+    least, most = percent(min(losses)), percent(max(losses))
+    return f"Chunking costs between {least} and {most} of the throughput."
 
 
 def _block_size(values: Values) -> str:

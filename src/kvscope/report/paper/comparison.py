@@ -85,7 +85,10 @@ class Comparison:
 def series_words(point: Point) -> str:
     """What the experiments of a series share, in words."""
     own = {key: value for key, value in point.settings.items() if key != point.table.x}
-    return ", ".join(setting_words(key, value) for key, value in own.items())
+    return ", ".join(
+        str(value) if key.endswith(".name") else setting_words(key, value)
+        for key, value in own.items()
+    )
 
 
 def compare(study: StudyData) -> list[Comparison]:
