@@ -25,10 +25,11 @@ import orjson
 import zstandard
 
 from kvscope.collect.kv.clock import Clock
-from kvscope.collect.kv.flushes import COLUMNS, read_flushes
+from kvscope.collect.kv.flushes import read_flushes
 from kvscope.collect.kv.tables import write_kv_tables
 from kvscope.collect.oracles.judge import Judge
 from kvscope.collect.oracles.run_facts import RunFacts
+from kvscope.events import COLUMNS
 from kvscope.files import write_json
 from kvscope.runfile import KERNEL_EVENTS
 

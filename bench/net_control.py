@@ -47,7 +47,9 @@ def of_run(run: Path) -> dict[str, object]:
         "error_ms": 1e3 * fmean(error.mean() for error in errors),
         "error_of_nearest_median_ms": 1e3 * fmean(map(nearest_median_error_s, repeats)),
         "metrics_ms": {
-            metric: [1e3 * found.at[metric, column] for column in ("value", "ci_low", "ci_high")]
+            metric: (
+                1e3 * found.loc[metric, ["value", "ci_low", "ci_high"]].to_numpy(float)
+            ).tolist()
             for metric in METRICS
         },
     }

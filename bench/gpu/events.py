@@ -187,7 +187,7 @@ def main() -> None:
         os.execve(
             sys.executable, [sys.executable, *sys.argv], os.environ | {"TRITON_INTERPRET": "1"}
         )
-    result = {"timer": timer("cpu" if given.rehearse else "cuda")}
+    result: dict[str, Any] = {"timer": timer("cpu" if given.rehearse else "cuda")}
     result |= {"kernels": list(kernels(given.rehearse))}
     if not given.rehearse and not given.no_engine:
         result["engine"] = engine()

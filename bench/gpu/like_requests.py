@@ -57,8 +57,10 @@ class Workload:
 
         events, count = self.tiles.host.events(1), self.tiles.host.segments(1)
         words = [(events, RECORD_WORDS), (count, HEADER_WORDS), (1,)]
-        memory = (torch.zeros(size, dtype=torch.int64, device=self.device) for size in words)
-        return CudaSegments("attention", 0, *memory, 0, events, 0, count)
+        records, headers, counter = (
+            torch.zeros(size, dtype=torch.int64, device=self.device) for size in words
+        )
+        return CudaSegments("attention", 0, records, headers, counter, 0, events, 0, count)
 
     def ours(self, record: bool = False) -> torch.Tensor:
         """Our kernel."""

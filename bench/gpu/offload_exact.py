@@ -7,6 +7,7 @@ In float32, random weights, OPT and Llama; exits with 1 if a token differs.
 
 import argparse
 import sys
+from typing import Any
 
 import torch
 
@@ -15,7 +16,7 @@ from kvscope.offload.policies import POLICIES
 from kvscope.plan.models import Model
 
 LENGTHS = ((53, 6), (16, 9), (5, 14), (33, 1), (120, 20))
-KEYS = {
+KEYS: dict[str, Any] = {
     "gpu_kv": {"device_gib": 1.0},
     "zero_inference": {"device_gib": 0.05},
     "kv_only": {"host_gib": 1.0, "device_gib": 1e-3},
@@ -26,7 +27,7 @@ KEYS = {
 }
 
 
-def model(family: str, kv_heads: int, dtype: str) -> Model:
+def model(family: Any, kv_heads: int, dtype: Any) -> Model:
     return Model(
         name="tiny",
         family=family,

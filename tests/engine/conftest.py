@@ -13,6 +13,7 @@ import pytest
 from kvscope.analyse.check import check_run
 from kvscope.analyse.records import Records, read_records
 from kvscope.plan.grid import expand
+from kvscope.run.progress import Progress
 from tests.warm import Warm
 
 ROOT = Path(__file__).parents[2]
@@ -48,8 +49,11 @@ def kvscope(*words: str, env: dict[str, str] | None = None) -> subprocess.Comple
     )
 
 
-class Silent:
+class Silent(Progress):
     """Progress that is not shown."""
+
+    def __init__(self) -> None:
+        """Without a file."""
 
     def advance(self, tokens: int) -> None:
         """Show nothing."""

@@ -89,6 +89,7 @@ def compared(model: str, seeds: range) -> Iterator[dict[str, Any]]:
     ample = experiment(f"model={model}", *AMPLE)
     with run_engine(ample) as engine:
         expected = {seed: tokens(engine, ample, seed)[0] for seed in seeds}
+    cases: list[tuple[str, str, str | None]]
     cases = [(b, o, None) for b, o in product(BATCHING, OVERFLOW)]
     cases += [("mixed", "swap-pinned-per_block", fault) for fault in FAULTS]
     for batching, overflow, fault in cases:

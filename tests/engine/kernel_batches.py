@@ -161,8 +161,9 @@ def by_vllm(case: Case) -> torch.Tensor:
             key = before[block, :, 0, slot] if old else case.key[token]
             value = before[block, :, 1, slot] if old else case.value[token]
             rows.append((block * s.block_size + slot, key, value))
-    slots, *new = zip(*rows, strict=True)
-    ops.cpu_attn_reshape_and_cache(*map(torch.stack, new), keys, values, torch.tensor(slots), "vec")
+    slots = torch.tensor([slot for slot, _, _ in rows])
+    key, value = (torch.stack([row[place] for row in rows]) for place in (1, 2))
+    ops.cpu_attn_reshape_and_cache(key, value, keys, values, slots, "vec")
     starts = torch.from_numpy(case.starts)
     lengths = torch.from_numpy(case.lengths)
     plan = ops.cpu_attn_get_scheduler_metadata(

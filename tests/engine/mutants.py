@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 from kvscope import tables
 from kvscope.actions import RECOMPUTE
@@ -194,7 +195,6 @@ def main(path: Path) -> dict[str, list[str]]:
         repeat = recorder.replay(change(recording), context)
         found[name] = violated(repeat, facts, requests, served)
     for name, faulty in REPLAYS.items():
-        original, recorder.Replay = recorder.Replay, faulty
-        found[name] = violated(recorder.replay(recording, context), facts, requests, served)
-        recorder.Replay = original
+        with patch.object(recorder, "Replay", faulty):
+            found[name] = violated(recorder.replay(recording, context), facts, requests, served)
     return found

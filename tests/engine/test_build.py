@@ -9,10 +9,12 @@ import torch
 
 pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+
 from kvscope.engine.build import engine_arguments
 from kvscope.engine.devices.platform import platform_of
 from kvscope.engine.overflow import copies
-from kvscope.engine.overflow.connector import KVConnectorRole, SwapConnector
+from kvscope.engine.overflow.connector import SwapConnector
 from kvscope.engine.weights import SeededLoader
 from kvscope.plan.grid import expand
 

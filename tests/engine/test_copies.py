@@ -6,10 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch", reason="torch is missing: run `make env`")
+pytest.importorskip("torch", reason="torch is missing: run `make env`")
 
-from kvscope.engine.overflow import copies  # noqa: E402
-from kvscope.engine.overflow.host_pool import HostPool  # noqa: E402
+import torch
+
+from kvscope.engine.overflow import copies
+from kvscope.engine.overflow.host_pool import HostPool
 
 pytestmark = pytest.mark.engine
 

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from kvscope.analyse.check import check_run
+from kvscope.errors import BadInput
 from kvscope.files import read_json
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
@@ -168,5 +169,5 @@ def test_an_nsys_that_leaves_no_report_is_found_out_in_spite_of_its_exit_code(
 
 def test_nsys_that_is_demanded_and_absent_is_one_sentence(tmp_path, monkeypatch):
     monkeypatch.setattr(supervisor, "find_nsys", lambda: None)
-    with pytest.raises(supervisor.BadInput, match="profiler: 'nsys' is requested"):
+    with pytest.raises(BadInput, match="profiler: 'nsys' is requested"):
         supervisor.run(experiment("profiler=nsys"), tmp_path / "run")

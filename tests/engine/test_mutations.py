@@ -9,6 +9,7 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import orjson
 import pandas as pd
 import pytest
 
@@ -26,7 +27,6 @@ from kvscope.engine.attention.tracer import TracedPass
 from kvscope.events import ATTENTION, RECORD, WRITE
 from kvscope.plan.grid import expand
 from kvscope.run.kernel_events import OPTIONS, KernelEvents
-from kvscope.run.kernel_events import orjson as writer
 
 from .conftest import ROOT
 from .interpreted import Fault, kernels, ticks
@@ -74,7 +74,7 @@ def traced(directory: Path, faults: tuple[Fault, ...] = (), buffer_events: int =
     for traced_pass in tracer.passes:
         batch = batch_of(cases[traced_pass.step], traced_pass.step)
         for flush in events.flushes(tracer, traced_pass, batch):
-            judge.add(parse_flush(writer.dumps(flush, option=OPTIONS), Path("events"), 1))
+            judge.add(parse_flush(orjson.dumps(flush, option=OPTIONS), Path("events"), 1))
     tracer.close()
     return judge
 

@@ -45,8 +45,9 @@ def test_attention_equals_the_reference(seed: int):
 @pytest.mark.parametrize("seed", SEEDS[:8])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-5), (torch.bfloat16, 2e-2)])
 def test_attention_equals_vllms_own(seed: int, dtype: torch.dtype, tolerance: float):
-    like = {"block_size": 32 * (seed % 3 + 1), "head_size": 32 * (seed % 4 + 1), "by_block": False}
-    case = Case(replace(Shape.drawn(seed), dtype=dtype, **like), seed)
+    sizes = 32 * (seed % 3 + 1), 32 * (seed % 4 + 1)
+    shape = replace(Shape.drawn(seed), block_size=sizes[0], head_size=sizes[1], by_block=False)
+    case = Case(replace(shape, dtype=dtype), seed)
     found, expected = case.run()[0], by_vllm(case).float()
     torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)
 
@@ -75,7 +76,8 @@ def test_results_are_the_same_bits_with_tracing_and_without(seed: int):
 @pytest.mark.parametrize("head_stride", [1, 3])
 def test_the_events_are_those_that_the_batch_owes(seed: int, head_stride: int):
     case = Case(Shape.drawn(seed), seed)
-    s, expected = case.shape, Counter()
+    s = case.shape
+    expected: Counter[tuple[int, ...]] = Counter()
     for row, (context, new) in enumerate(s.rows):
         for position in range(context // s.block_size, -(-(context + new) // s.block_size)):
             first = max(context, position * s.block_size)

@@ -1,6 +1,7 @@
 """The offload engine computes what transformers computes, whatever a policy keeps where."""
 
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ from kvscope.plan.models import Model
 
 pytestmark = pytest.mark.engine
 
-HOST = {"host_gib": 1.0}
+HOST: dict[str, Any] = {"host_gib": 1.0}
 POLICIES = {
     "gpu_kv": GpuKv(name="gpu_kv", device_gib=1.0),
     "zero_inference": ZeroInference(name="zero_inference", device_gib=1.2e-4),
@@ -36,7 +37,11 @@ POLICIES = {
     "three buffers": Hybrid(name="hybrid", **HOST, share=0.7, buffers=3, balanced=False),
     "resident": Hybrid(name="hybrid", **HOST, share=0.3, weights="resident", minibatches=1),
 }
-MODELS = {"opt": ("opt", 4), "llama": ("llama", 4), "llama, grouped": ("llama", 2)}
+MODELS: dict[str, tuple[Any, int]] = {
+    "opt": ("opt", 4),
+    "llama": ("llama", 4),
+    "llama, grouped": ("llama", 2),
+}
 # Shorter than a block, as long as one, over several; generation crosses blocks and ends raggedly.
 LENGTHS = ((53, 6), (16, 9), (5, 14), (33, 1))
 

@@ -22,7 +22,10 @@ class Seen:
     """What vLLM's scheduler was shown, and what it makes of it: so many tokens, time after time."""
 
     def __init__(self, *tokens: int) -> None:
-        self.tokens, self.waits, self.runs, self.room = [*tokens], [], [], []
+        self.tokens = [*tokens]
+        self.waits: list[bool] = []
+        self.runs: list[tuple[list[Any], bool]] = []
+        self.room: list[int] = []
 
     def __call__(self, scheduler: Any) -> Any:
         self.waits.append(bool(scheduler.waiting))

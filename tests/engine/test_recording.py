@@ -20,6 +20,7 @@ from kvscope.engine.marks import Marks
 from kvscope.engine.overflow.policy import OverflowPolicy, Victim
 from kvscope.engine.recording import Recording
 from kvscope.engine.scheduler import RecordingScheduler
+from kvscope.run.progress import Progress
 from kvscope.run.recorder import RequestState
 from kvscope.run.serving import ServingResult, requests_table, serve
 from kvscope.run.session import find_leaks
@@ -213,13 +214,13 @@ class Server:
 
     def __init__(self, time: Time) -> None:
         self.time, self.vllm = time, self
-        self.platform = SimpleNamespace(clock=time)
+        self.platform = SimpleNamespace(clock=time, after_pass=lambda: None)
         self.due: dict[str, int] = {}  # tokens that a request is still to be given
         self.given: dict[str, list[int]] = {}
         self.handed_over_ms: dict[str, float] = {}
 
-    def add_request(self, name: str, prompt: dict[str, list[int]], sampling: Any) -> None:
-        self.due[name], self.given[name] = sampling.max_tokens, []
+    def submit(self, name: str, prompt: list[int], output_tokens: int) -> None:
+        self.due[name], self.given[name] = output_tokens, []
         self.handed_over_ms[name] = self.time.ns / MS - 7
 
     def has_unfinished_requests(self) -> bool:
@@ -246,15 +247,21 @@ def asked(*arrivals_ms: float, tokens: int = 3) -> list[Request]:
     return [Request(str(n), at / 1000, prompt, tokens) for n, at in enumerate(arrivals_ms)]
 
 
-class Silent:
+class Silent(Progress):
+    """Progress that is not shown."""
+
+    def __init__(self) -> None:
+        """Without a file."""
+
     def advance(self, tokens: int) -> None:
-        """Nothing to show."""
+        """Show nothing."""
 
 
 def served_by(
     server: Server, requests: list[Request], timeout_s: float | None = None
 ) -> ServingResult:
-    return serve(server, requests, Silent(), timeout_s)  # type: ignore[arg-type]
+    engine: Any = server
+    return serve(engine, requests, Silent(), timeout_s)
 
 
 def test_a_request_is_handed_over_when_it_arrives_or_when_the_pass_under_way_ends(time: Time):

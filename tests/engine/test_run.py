@@ -25,7 +25,7 @@ def outputs(run: Runner, *case: str) -> dict[str, str]:
     """Hash of the output tokens by request, which must not differ between repeats."""
     hashes = run(*case).records.requests.groupby("request_id")["output_sha256"]
     assert (hashes.nunique() == 1).all()
-    return hashes.first().to_dict()
+    return {str(name): digest for name, digest in hashes.first().items()}
 
 
 @every_case

@@ -1,6 +1,7 @@
 """The random weights must make a damaged KV cache visible, or no test of the cache can fail."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,8 @@ def served_thrice(file: Path) -> tuple[bool, int, int]:
     requests = build(experiment)
     with run_engine(experiment) as engine:
         good, again = (serve(engine, requests, Silent()).outputs for _ in range(2))
-        step, passes = engine.vllm.step, []
+        step = engine.vllm.step
+        passes: list[Any] = []
 
         def damaging_step():
             passes.append(None)

@@ -70,8 +70,10 @@ CASES = {
         (0, 50, 13), (30, 21, 1), heads=6, kv_heads=2, head_size=24, block_size=12
     ),
     "mixed, GQA, float16, split, heads first": Case(
-        *((0, 130, 47, 300), (40, 1, 18, 1)),
-        *(8, 2, 16, 16, "float16", True, 64),
+        *((0, 130, 47, 300), (40, 1, 18, 1), 8, 2, 16, 16),
+        dtype="float16",
+        heads_first=True,
+        processors=64,
     ),
     "mixed, every other head": Case((60, 20), (1, 20), heads=5, kv_heads=5, head_stride=2),
 }

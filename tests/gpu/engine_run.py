@@ -21,6 +21,7 @@ from kvscope.engine.devices.cpu import CpuPlatform
 from kvscope.engine.marks import Marks
 from kvscope.engine.recording import PassRecord, Recording
 from kvscope.plan.grid import expand
+from kvscope.run.progress import Progress
 from kvscope.run.serving import serve
 from kvscope.workload.requests import build
 
@@ -42,8 +43,11 @@ class InterpretedBackend(CudaBackend):
     name = "CPU_ATTN"
 
 
-class Silent:
+class Silent(Progress):
     """Progress that is not shown."""
+
+    def __init__(self) -> None:
+        """Without a file."""
 
     def advance(self, tokens: int) -> None:
         """Nothing to show."""
@@ -56,6 +60,7 @@ def on_cpu(platform: CpuPlatform, directory: Path) -> CudaTracer:
 def scheduled_rows(record: PassRecord, context: dict[str, int]) -> list[dict[str, Any]]:
     """A pass as the scheduler has it, by row; `context` is brought up to date."""
     rows = []
+    assert record.block_tables is not None
     for name in record.output.req_ids:
         new = record.scheduled.num_scheduled_tokens[name]
         before = context.get(name, 0)
@@ -88,8 +93,9 @@ def served(*overrides: str) -> tuple[dict[str, list[int]], list[Any], int]:
 
 def main() -> None:
     backend = f"{__name__}.{InterpretedBackend.__name__}"
-    CpuPlatform.backends = {**CpuPlatform.backends, "instrumented": backend}
-    CpuPlatform.tracer = on_cpu
+    platform: Any = CpuPlatform
+    platform.backends = {**CpuPlatform.backends, "instrumented": backend}
+    platform.tracer = on_cpu
     expected, _, _ = served(*PLAIN)
     tokens, passes, tile = served(*TRACED)
     found = {"expected": expected, "tokens": tokens, "passes": passes, "tile_tokens": tile}

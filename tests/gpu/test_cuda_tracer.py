@@ -15,8 +15,9 @@ from kvscope.engine.attention.flush import Launch
 from kvscope.events import ATTENTION, RECORD, WRITE
 
 
-def record(segments: CudaSegments, counts: list[int], mark: int) -> np.ndarray:
+def record(segments: CudaSegments | None, counts: list[int], mark: int) -> np.ndarray:
     """Play the kernel: segments of `counts` events, each in room for the largest."""
+    assert segments is not None
     headers = segments.headers.numpy().view(HEADER)[:, 0]
     events = segments.events.numpy().view(RECORD)[:, 0]
     kept = []
@@ -27,7 +28,7 @@ def record(segments: CudaSegments, counts: list[int], mark: int) -> np.ndarray:
         made["block"], made["row"] = np.arange(used) + mark, n
         events[place : place + used] = made
         fields = {"events": used, "dropped": count - used, "place": place, "sm": n}
-        for name in HEADER.names:
+        for name in HEADER.names or ():
             headers[segments.first + n][name] = fields.get(name, 0)
         kept.append(made)
     return np.concatenate(kept)

@@ -40,7 +40,7 @@ def test_a_blocks_loads_lie_between_its_stamps(compiler: ModuleType, variant: Va
         barrier = max(n for n, line in enumerate(lines) if "BAR.SYNC" in line)
         assert loads[-1] < barrier
         stored = " ".join(line for line in lines[:barrier] if re.search("STS|STG", line))
-        loaded = {re.search(r"LDG\S+ (R\d+)", lines[n])[1] for n in loads}
+        loaded = {re.findall(r"LDG\S+ (R\d+)", lines[n])[0] for n in loads}
         assert not {register for register in loaded if not re.search(rf"\b{register}\b", stored)}
     for lines in outside:  # no data is loaded early
         assert not [line for line in lines if WIDE_LOAD.match(line)]

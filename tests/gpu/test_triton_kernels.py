@@ -5,6 +5,7 @@ counter of stamps taken stands in.
 """
 
 from collections import Counter
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ UNTOUCHED = -0x5555555555555556
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
-def ranges(headers: np.ndarray) -> np.ndarray:
+def ranges(headers: Iterable[np.void]) -> np.ndarray:
     """Indices of the events that the segments say they hold."""
     return np.concatenate([np.arange(h["place"], h["place"] + h["events"]) for h in headers])
 

@@ -27,7 +27,7 @@ class ToyPlatform(CpuPlatform):
 
     def __init__(self, experiment: Experiment) -> None:
         super().__init__(experiment)
-        self.clock = Steps(experiment.device.reading_ns)
+        self.clock = Steps(experiment.device.model_dump()["reading_ns"])
 
     def environment(self) -> dict[str, str]:
         return super().environment() | {"TOY": "1"}

@@ -2,8 +2,8 @@
 
 from typing import Annotated, ClassVar
 
-from kvscope.plan.experiment import Experiment
 from kvscope.plan.fields import Label, Requests, Tokens, impossible
+from kvscope.plan.parts import Conditions
 from kvscope.plan.workload import Lengths, Workload, split_total
 
 
@@ -20,11 +20,11 @@ class Pairs(Workload):
         totals = (self.short_tokens, self.long_tokens)
         return [split_total(totals[number % 2], 2.0) for number in range(self.num_requests)]
 
-    def check(self, experiment: Experiment) -> None:
+    def check(self, conditions: Conditions) -> None:
         if self.short_tokens > self.long_tokens:
             raise impossible(
                 f"workload.short_tokens ({self.short_tokens}) must not exceed "
                 f"workload.long_tokens ({self.long_tokens})",
                 "workload.short_tokens",
             )
-        super().check(experiment)
+        super().check(conditions)

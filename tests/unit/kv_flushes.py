@@ -14,6 +14,7 @@ COLUMNS = (
     *("start_ticks", "duration_ticks"),
 )
 GPU_CYCLES_PER_NS = 2  # of the synthetic GPU: its SMs tick twice in a nanosecond
+Event = tuple[int, ...]  # as COLUMNS are, without those that the worker fills in
 
 
 @dataclass
@@ -45,7 +46,7 @@ class _Recorder:
         self.table = self._table()
         self.kernels: list[dict[str, Any]] = []
         self.segments: list[dict[str, int]] = []
-        self.events: list[tuple[int, ...]] = []
+        self.events: list[Event] = []
 
     def flush(self) -> dict[str, Any]:
         batch = self.batch
@@ -79,19 +80,20 @@ class _Recorder:
         free = self.random.sample(range(1, 1 + 3 * sum(lengths)), sum(lengths))
         return [[free.pop() for _ in range(length)] for length in lengths]
 
-    def _writes(self) -> list[list[tuple[int, ...]]]:
+    def _writes(self) -> list[list[Event]]:
         """Work items: for each block that new tokens fall into, K and V of all heads."""
-        size, items = self.batch.block_size, []
+        size = self.batch.block_size
+        items: list[list[Event]] = []
         for row, (context, scheduled) in enumerate(self.batch.rows):
             places: dict[int, list[int]] = {}
             for token in range(context, context + scheduled):
                 places.setdefault(token // size, []).append(token % size)
             for position, slots in places.items():
-                where = (self.table[row][position], position, slots[0], len(slots))
+                where: Event = (self.table[row][position], position, slots[0], len(slots))
                 items.append([(kind, row, -1, *where) for kind in (K_WRITE, V_WRITE)])
         return items
 
-    def _reads(self) -> list[list[tuple[int, ...]]]:
+    def _reads(self) -> list[list[Event]]:
         """Work items: for each tile of queries and head, all blocks up to the tile's last query."""
         batch, items = self.batch, []
         for row, (context, scheduled) in enumerate(batch.rows):
@@ -101,25 +103,26 @@ class _Recorder:
                     items.append(self._tile(row, head, end))
         return items
 
-    def _tile(self, row: int, head: int, end: int) -> list[tuple[int, ...]]:
+    def _tile(self, row: int, head: int, end: int) -> list[Event]:
         size = self.batch.block_size
-        blocks = [
+        blocks: list[Event] = [
             (self.table[row][first // size], first // size, 0, min(size, end - first))
             for first in range(0, end, size)
         ]
-        k, v = ([(kind, row, head, *block) for block in blocks] for kind in (K_READ, V_READ))
+        k: list[Event] = [(K_READ, row, head, *block) for block in blocks]
+        v: list[Event] = [(V_READ, row, head, *block) for block in blocks]
         if self.batch.gpu:  # whose kernel reads K and V of a block before it goes to the next
             return [event for pair in zip(k, v, strict=True) for event in pair]
         return k + v
 
-    def _kernel(self, name: str, items: list[list[tuple[int, ...]]]) -> None:
+    def _kernel(self, name: str, items: list[list[Event]]) -> None:
         """Share the items among workers; each goes through its own one after the other."""
         batch = self.batch
         place, begin = len(self.kernels), self.now
-        shares = items if batch.gpu else [items[w :: batch.threads] for w in range(batch.threads)]
+        every = len(items) if batch.gpu else batch.threads
         ends = [begin]
-        for worker, share in enumerate(shares):
-            own = share if batch.gpu else [event for item in share for event in item]
+        for worker in range(every):
+            own = [event for item in items[worker::every] for event in item]
             ends.append(self._worker(place, worker, begin, own))
         self.now = max(ends) + 20
         if batch.gpu:
@@ -128,7 +131,7 @@ class _Recorder:
             bounds = {"start_ticks": begin, "end_ticks": max(ends) + 5}
             self.kernels.append({"kernel": name, **bounds})
 
-    def _worker(self, place: int, worker: int, begin: int, own: list[tuple[int, ...]]) -> int:
+    def _worker(self, place: int, worker: int, begin: int, own: list[Event]) -> int:
         rate = GPU_CYCLES_PER_NS if self.batch.gpu else 1
         skew = 5_000_000 * worker if self.batch.gpu else 0  # an SM's clock starts when it likes
         start = now = (begin + self.random.randint(0, 20)) * rate + skew

@@ -1,8 +1,19 @@
 """What a chart is made of that was drawn as SVG or PDF."""
 
 import re
+from types import ModuleType
+
+from kvscope.report.data import StudyData
+from kvscope.report.figures.figure import Drawing
 
 MARKS = re.compile(r'<g class="mark-(\w+) role-mark[^"]*"[^>]*>(.*?)</g>', re.DOTALL)
+
+
+def draw(figure: ModuleType, study: StudyData) -> Drawing:
+    """A figure's drawing of a study that has what it shows."""
+    drawing: Drawing | None = figure.FIGURE.draw(study)
+    assert drawing is not None
+    return drawing
 
 
 def marks_of(svg: str) -> int:

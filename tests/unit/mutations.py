@@ -20,15 +20,17 @@ WHOLE_NUMBERS = st.sampled_from([*range(-2, 6), *HUGE, *(-number for number in H
 NUMBERS = WHOLE_NUMBERS | st.sampled_from([0.5, -0.0, 1e18, 1e308, -1e308])
 NOT_FINITE = st.sampled_from([float("nan"), float("inf"), -float("inf")])
 WORDS = st.sampled_from(["", "12", "x" * 5000, "é\n\x00", "NaN"]) | st.text(max_size=5)
-OTHERS = st.sampled_from([None, True, False, [], {}, [[]], [None], {"": 0}, [1] * 50])
+OTHERS: st.SearchStrategy[Json] = st.sampled_from(
+    [None, True, False, [], {}, [[]], [None], {"": 0}, [1] * 50]
+)
 VALUES = NUMBERS | WORDS | OTHERS
 """What may stand in JSON where something else is due."""
 
 
 @st.composite
-def damaged(draw: st.DrawFn, content: bytes) -> bytes:
+def damaged(draw: st.DrawFn, intact: bytes) -> bytes:
     """The bytes with some bits flipped, a run cut out, inserted or repeated, or the end missing."""
-    content = bytearray(content)
+    content = bytearray(intact)
     for _ in range(draw(st.integers(1, 3))):
         first, second = sorted(draw(st.integers(0, len(content))) for _ in range(2))
         match draw(st.sampled_from(["flip", "flip", "cut", "insert", "repeat", "end"])):

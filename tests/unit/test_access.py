@@ -171,7 +171,8 @@ def test_reuses_are_those_of_a_walk_through_the_passes(uses, away):
     numbers = (zeros, np.array(codes), zeros, zeros, blocks, zeros, zeros, zeros + 1, zeros)
     events = Events(("a", "b"), count, *numbers, 10 * count, 10 * count + 1)
     rows = pd.DataFrame(sorted(away), columns=["request_id", "step"])
-    expected, holder = [], {}
+    expected: list[int] = []
+    holder: dict[int, tuple[str, int]] = {}
     for step, (name, block) in enumerate(uses):
         for gone in (who for who, when in away if when == step):
             holder = {b: held for b, held in holder.items() if held[0] != gone}
@@ -238,7 +239,8 @@ def test_neither_the_order_of_rows_nor_the_size_of_batches_matters(trace, frame,
 
 @given(st.lists(st.integers(0, 6), max_size=60))
 def test_what_is_distinct_between_two_uses_is_counted_as_by_a_set(sequence):
-    last, previous, expected = {}, [], []
+    last: dict[int, int] = {}
+    previous, expected = [], []
     for place, thing in enumerate(sequence):
         before = last.get(thing, -1)
         previous.append(before)
@@ -258,7 +260,9 @@ def test_covered_time_is_counted_as_by_a_set(intervals):
 
 @given(st.lists(st.tuples(st.integers(-1, 3), st.integers(0, 2**40), st.integers(5, 2**40))))
 def test_keys_are_alike_and_ordered_as_the_rows_are(rows):
-    columns = [np.array(column, np.int64) for column in zip(*rows, strict=True)] or [np.empty(0)]
+    columns = [np.array(column, np.int64) for column in zip(*rows, strict=True)] or [
+        np.empty(0, np.int64)
+    ]
     found = keys(*columns)
     for one, key in zip(rows, found, strict=True):
         for other, against in zip(rows, found, strict=True):
@@ -318,6 +322,7 @@ def test_a_traced_run_that_was_not_collected_names_the_command(tmp_path):
     facts = {"status": "complete", "tracing": {"name": "full"}, "engine": {}}
     assert find_trace(tmp_path, facts | {"status": "failed"}) is None
     trace = find_trace(tmp_path, facts)
+    assert trace is not None
     with pytest.raises(BadInput, match=r"kv_events\.parquet: no such file; .*kvscope collect"):
         trace.metric("kv_lag_p50_s", PASSES)
 

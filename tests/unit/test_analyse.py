@@ -4,6 +4,7 @@ import math
 import statistics
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -50,7 +51,7 @@ def two_requests(repeat: int = 0, stretch: float = 1.0) -> Records:
         (2, "decode", 0.6 * t, 0.1 * t, 0, 1, 0, 1, 1, 12, 1, 0),
         (3, "prefill", 0.8 * t, 0.2 * t, 21, 0, 20, 1, 2, 21, 0, 1),
     ]
-    steps = [shared | dict(zip(columns, row, strict=True)) for row in passes]
+    steps: list[dict[str, Any]] = [shared | dict(zip(columns, row, strict=True)) for row in passes]
     for row in steps:
         row["scheduled_tokens"] = row["prefill_tokens"] + row["decode_tokens"]
     request = {"repeat": repeat, "aborted": False, "arrival_s": 0.0, "first_token_s": 0.4 * t}
@@ -62,11 +63,11 @@ def two_requests(repeat: int = 0, stretch: float = 1.0) -> Records:
     ]
     for row in requests:
         row["output_sha256"] = row["request_id"]
-    columns = ("request_id", "step", "context_tokens", "scheduled_tokens", "recomputed_tokens")
+    of_batch = ("request_id", "step", "context_tokens", "scheduled_tokens", "recomputed_tokens")
     given = [("a", 0, 0, 10, 0), ("b", 0, 0, 20, 0), ("a", 1, 10, 1, 0), ("a", 2, 11, 1, 0)]
     given += [("b", 3, 0, 21, 20)]
     batch = [
-        {"repeat": repeat, "sampled_tokens": 1} | dict(zip(columns, row, strict=True))
+        {"repeat": repeat, "sampled_tokens": 1} | dict(zip(of_batch, row, strict=True))
         for row in given
     ]
     preemption = {"repeat": repeat, "request_id": "b", "policy": "recompute", "bytes": 0}
@@ -219,9 +220,9 @@ def of_one_kind(*repeats: list[float]) -> Records:
     steps = steps.assign(kv_tokens_used=99, stalled=False)
     steps[["prefill_tokens", "preempted_requests", "resumed_requests"]] = 0
     steps["stalled"] = find_stalls(steps)
-    ends = steps["start_s"] + steps["duration_s"]
+    finished = steps["start_s"] + steps["duration_s"]
     served = pd.DataFrame(
-        {"repeat": steps["repeat"], "arrival_s": 0.0, "finished_s": ends, "aborted": False}
+        {"repeat": steps["repeat"], "arrival_s": 0.0, "finished_s": finished, "aborted": False}
     )
     served = served.assign(prompt_tokens=1, output_tokens=1)
     return two_requests().variant(steps=steps, requests=served)
@@ -368,7 +369,7 @@ def test_an_interval_holds_its_mean_and_scales_with_its_values(values, scale):
 
 def test_the_interval_covers_the_truth_95_times_in_100():
     draw = np.random.default_rng(0)
-    intervals = [estimate(draw.normal(7, 2, size=4)) for _ in range(4000)]
+    intervals = [estimate(draw.normal(7, 2, size=4).tolist()) for _ in range(4000)]
     covered = np.mean([i.low <= 7 <= i.high for i in intervals])
     assert covered == pytest.approx(0.95, abs=0.015)
 

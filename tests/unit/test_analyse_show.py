@@ -42,7 +42,8 @@ def shown(text: str) -> dict[str, tuple[float, float]]:
         if found := ROW.fullmatch(line):
             name, value, half, unit = found.groups()
             size = SIZES.get(unit, 1.0)
-            rows[name] = tuple(float((n or "nan").replace(",", "")) * size for n in (value, half))
+            numbers = [float((n or "nan").replace(",", "")) * size for n in (value, half)]
+            rows[name] = (numbers[0], numbers[1])
     return rows
 
 

@@ -8,6 +8,7 @@ instant, as on machines with a coarse clock; a call takes time.
 import tempfile
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -146,6 +147,7 @@ def test_kernels_and_ranges_are_where_sql_finds_them(
     expected_ids = [innermost.get(row, -1) for row in kernels["row"]]
     assert found["nvtx_id"].fillna(-1).astype(int).tolist() == expected_ids
     assert ranges["parent_id"].fillna(-1).astype(int).to_dict() == parents
+    row: Any
     for row in ranges.itertuples():
         above = None if pd.isna(row.parent_id) else ranges.loc[int(row.parent_id)]
         assert row.depth == (0 if above is None else above["depth"] + 1)

@@ -2,6 +2,7 @@
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow.parquet as pq
@@ -69,8 +70,8 @@ def test_an_export_without_rows_gives_tables_without_rows(
     tmp_path: Path, version: str, lazy: bool
 ) -> None:
     file = NsysFile(tmp_path / "trace.sqlite", version)
-    for table in () if lazy else ("NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_KERNEL", "StringIds"):
-        file.create(table)
+    for name in () if lazy else ("NVTX_EVENTS", "CUPTI_ACTIVITY_KIND_KERNEL", "StringIds"):
+        file.create(name)
     account = collect_nsys(file.close(), tmp_path / "out")
     for table in NSYS_TABLES:
         assert tables.check_file(table, tmp_path / "out" / f"{table.name}.parquet") is None
@@ -188,7 +189,7 @@ def test_a_domain_is_named_per_process(export: NsysFile) -> None:
 
 
 def test_a_payload_of_any_type_is_a_number(export: NsysFile) -> None:
-    payloads = [
+    payloads: list[dict[str, Any]] = [
         *({"int64Value": -7}, {"uint32Value": 5}, {"doubleValue": 0.5}, {"floatValue": 0.25}),
         *({"uint64Value": -1}, {}),  # SQLite keeps 2^64 - 1 as -1
     ]

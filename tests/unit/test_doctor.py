@@ -213,9 +213,9 @@ def test_disk_is_measured_where_results_will_be(tmp_path: Path, monkeypatch: pyt
 
 
 def test_busy_cores_are_a_problem(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(doctor.os, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    monkeypatch.setattr("os.getloadavg", lambda: (0.0, 0.0, 0.0))
     assert doctor.threads_check().ok
-    monkeypatch.setattr(doctor.os, "getloadavg", lambda: (1e4, 0.0, 0.0))
+    monkeypatch.setattr("os.getloadavg", lambda: (1e4, 0.0, 0.0))
     assert not doctor.threads_check().ok
 
 

@@ -3,6 +3,7 @@
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -31,7 +32,7 @@ def test_every_generated_table_is_in_a_document() -> None:
 
 
 def test_every_name_is_declared_once() -> None:
-    declared = (*METRICS, *STUDY_METRICS), (*REASONS, *EVERY_ORACLE)
+    declared: list[list[Any]] = [[*METRICS, *STUDY_METRICS], [*REASONS, *EVERY_ORACLE]]
     for registry in declared:
         names = [one.name for one in registry]
         assert len({*names}) == len(names)

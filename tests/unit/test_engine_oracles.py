@@ -22,7 +22,8 @@ def test_a_difference_is_a_violation(oracle: Oracle) -> None:
 @oracles
 @pytest.mark.parametrize("engine", [{}, {"compared": 0, "differing": 0, "first": ""}])
 def test_nothing_is_said_of_what_was_not_compared(oracle: Oracle, engine: dict) -> None:
-    for facts in ({}, {"engine": {}}, {"engine": {KEYS[oracle.name]: engine}}):
+    known: list[dict] = [{}, {"engine": {}}, {"engine": {KEYS[oracle.name]: engine}}]
+    for facts in known:
         assert verdict(oracle, oracle.function(facts)).state == NOT_APPLICABLE
 
 

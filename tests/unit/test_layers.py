@@ -1,7 +1,6 @@
 """The configuration has two layers: a directory of the user's, then the one kvscope ships."""
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -24,7 +23,7 @@ CHOICES = ["workload=zipf", "overflow=swap"]
 
 
 @pytest.fixture(autouse=True)
-def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working directory, and a shipped configuration that may be changed."""
     monkeypatch.setattr(layers, "SHIPPED_CONFIG", tmp_path / "shipped")
     shutil.copytree(CONFIG, layers.SHIPPED_CONFIG)

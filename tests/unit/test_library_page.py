@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ def test_every_block_of_the_page_runs(
     directory = layout.experiment_directory(results, FAKES[0].id)
     collect_run(directory, layout.tables_directory(directory))
     monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {}
+    names: dict[str, Any] = {}
     blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     for block in blocks:
         exec(compile(block, PAGE.name, "exec"), names)

@@ -11,6 +11,7 @@ from statistics import fmean, median
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from kvscope.analyse import access_metrics
@@ -46,10 +47,14 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     return records.variant(requests=requests, steps=steps)
 
 
+def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
+
+
 def by_rows(run: Records, repeat: int) -> dict[str, float]:
     """Every metric of one repeat."""
     steps, requests, batch, preemptions = (
-        [row for row in frame.to_dict("records") if row["repeat"] == repeat]
+        [row for row in rows_of(frame) if row["repeat"] == repeat]
         for frame in (run.steps, run.requests, run.batch, run.preemptions)
     )
     served = [row for row in requests if not row["aborted"]]
@@ -135,7 +140,7 @@ def _stall_s(run: Records, repeat: int) -> float:
         shape = tuple(int(size).bit_length() for size in sizes)
         return *shape, row["preempted_requests"] > 0, row["resumed_requests"] > 0
 
-    rows = run.steps.to_dict("records")
+    rows = rows_of(run.steps)
     durations: dict[tuple[Any, ...], list[float]] = defaultdict(list)
     for row in rows:
         durations[kind(row)].append(row["duration_s"])

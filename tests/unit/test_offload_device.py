@@ -1,6 +1,7 @@
 """The offload engine as a device: which settings a policy takes, and what is refused."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,9 @@ def test_every_policy_is_an_option_of_the_device(policy):
 
 def test_keys_of_the_device_are_those_of_its_policy():
     overrides = ("device.share=0.3", "device.buffers=3", "device.weights=resident")
-    made = planned(*overrides).device.offload_policy(2**30)
+    device = planned(*overrides).device
+    assert isinstance(device, OffloadDevice)
+    made: Any = device.offload_policy(2**30)
     assert (made.share, made.schedule.buffers, made.streamed) == (0.3, 3, False)
 
 
@@ -66,5 +69,5 @@ def test_a_setting_of_the_policy_makes_another_experiment():
 @pytest.mark.parametrize("study", ["hybrid-cpu", "hybrid-cuda"])
 def test_the_studies_can_be_planned(study):
     found = expand(study, [], CONFIG)
-    policies = {e.experiment.device.policy for e in found.experiments}
+    policies = {e.experiment.device.model_dump()["policy"] for e in found.experiments}
     assert {"kv_only", "act_only", "hybrid"} <= policies

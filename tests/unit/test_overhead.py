@@ -3,6 +3,7 @@
 import math
 import statistics
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -31,9 +32,11 @@ def prefill(seconds: float, tokens: int, **more) -> dict:
 
 def steps_of(passes: list[dict]) -> pd.DataFrame:
     """A `steps` table; a pass decodes, prefills or both, by the tokens it has."""
-    counts = ("prefill_tokens", "decode_tokens", "recomputed_tokens", "resumed_requests")
-    counts += ("preempted_requests", "host_blocks_used", "host_blocks_total", "kv_blocks_used")
-    counts += ("repeat", "kv_tokens_used")
+    counts = [
+        *("prefill_tokens", "decode_tokens", "recomputed_tokens", "resumed_requests"),
+        *("preempted_requests", "host_blocks_used", "host_blocks_total", "kv_blocks_used"),
+        *("repeat", "kv_tokens_used"),
+    ]
     zeros = dict.fromkeys(counts, 0)
     rows = [{"step": n, "stalled": False} | zeros | row for n, row in enumerate(passes)]
     phases = {(True, True): "mixed", (True, False): "prefill"}
@@ -123,7 +126,7 @@ def due_of(steps: pd.DataFrame, batch: pd.DataFrame = NO_BATCH) -> np.ndarray:
 A, B, C = 0.004, 0.0003, 2e-6  # seconds a pass, a request, a token (here: a block in use)
 
 
-def cost(requests: float, context: float) -> float:
+def cost(requests: Any, context: Any) -> Any:
     return A + B * requests + C * context
 
 
@@ -285,7 +288,7 @@ def test_the_interval_of_the_net_cost_holds_the_uncertainty():
     found = metrics_of(records, [], "0" * 64).set_index("metric")
     row = found.loc["resume_overhead_net_s"]
     alone = estimate([of("resume_overhead_net_s", repeat) for repeat in records.repeats()])
-    uncertainty = found.loc["resume_overhead_net_uncertainty_s", "value"]
+    uncertainty = found["value"].astype(float)["resume_overhead_net_uncertainty_s"]
     assert uncertainty > 0
     half = math.hypot(alone.high - alone.value, uncertainty)
     assert row["value"] == pytest.approx(alone.value)

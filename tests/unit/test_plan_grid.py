@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from kvscope.errors import BadInput
 from kvscope.plan.composition import Composer
 from kvscope.plan.grid import Plan, expand, split_study
+from kvscope.workload.trace import Trace
 
 CONFIG = Path(__file__).parents[2] / "config"
 
@@ -83,7 +84,9 @@ def test_quotes_keep_text_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a,b.csv").touch()
     plan = expand(None, ["workload=trace", "workload.path='a,b.csv'"], CONFIG)
-    assert plan.experiments[0].experiment.workload.path == "a,b.csv"  # type: ignore[union-attr]
+    workload = plan.experiments[0].experiment.workload
+    assert isinstance(workload, Trace)
+    assert workload.path == "a,b.csv"
 
 
 def test_axes_are_multiplied_and_the_last_is_fastest(config: Path) -> None:
@@ -219,7 +222,7 @@ def test_both_sizes_of_the_cache_in_one_layer_are_refused(config: Path) -> None:
 
 def test_a_value_may_name_another_key(config: Path) -> None:
     plan = with_study(config, "- {name: g, set: {workload.num_requests: '${engine.max_num_seqs}'}}")
-    assert plan.experiments[0].experiment.workload.num_requests == 64
+    assert plan.experiments[0].experiment.workload.model_dump()["num_requests"] == 64
 
 
 def test_a_new_model_is_a_new_file(config: Path) -> None:

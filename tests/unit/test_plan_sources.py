@@ -13,6 +13,7 @@ from kvscope.plan import sources
 from kvscope.plan.experiment import Experiment, dump, load
 from kvscope.plan.grid import expand
 from kvscope.workload import requests
+from kvscope.workload.trace import Trace
 
 CONFIG = Path(__file__).parents[2] / "config"
 TRACE = "prompt_tokens,output_tokens\n9,3\n"
@@ -118,7 +119,8 @@ def test_moving_a_checkout_changes_no_id_and_no_file(
 
 def test_the_id_covers_the_content_and_not_the_path(checkout: Path) -> None:
     before = given("workload.path=data/t.csv")
-    assert before.workload.sha256 == sha256_of(Path("data/t.csv"))  # type: ignore[union-attr]
+    assert isinstance(before.workload, Trace)
+    assert before.workload.sha256 == sha256_of(Path("data/t.csv"))
     Path("data/t.csv").rename("data/renamed.csv")
     assert given("workload.path=data/renamed.csv").id == before.id
     Path("data/renamed.csv").write_text(TRACE + "9,4\n")
@@ -225,7 +227,12 @@ def test_a_thousand_experiments_read_the_file_once(
     checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[Path] = []
-    monkeypatch.setattr(sources, "sha256_of", lambda path: read.append(path) or sha256_of(path))
+
+    def noting_hash(path: Path) -> str:
+        read.append(path)
+        return sha256_of(path)
+
+    monkeypatch.setattr(sources, "sha256_of", noting_hash)
     words = ["workload=trace", "workload.path=data/t.csv", "seed=range(1,51)"]
     assert len(expand(None, words, Path("config")).experiments) == 50
     assert len(read) == 1

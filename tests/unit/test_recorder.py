@@ -64,7 +64,7 @@ def simulated(fake: Fake) -> Frames:
     names = ("requests", "steps", "batch", "preemptions", "layers")
     fake.rows = {name: [] for name in names}
     Simulation(fake, REPEAT, np.random.default_rng(3)).run()
-    frames = {}
+    frames: Frames = {}
     for name in names:
         table = tables.TABLES[name]
         frame = pd.DataFrame(fake.rows[name], columns=table.names)
@@ -72,6 +72,11 @@ def simulated(fake: Fake) -> Frames:
             frame["refused"] = frame["refused"].astype(bool)
         frames[name] = tables.to_arrow(table, frame).to_pandas()
     return frames
+
+
+def rows_of(frame: pd.DataFrame) -> Iterator[Any]:
+    """The rows, each with its columns as attributes."""
+    yield from frame.itertuples()
 
 
 def internal(request_id: str) -> str:
@@ -86,7 +91,8 @@ def ns(seconds: float) -> int:
 def noted(fake: Fake) -> Noted:
     """The simulated engine's tables, and the recording that vLLM's scheduler would leave."""
     found = simulated(fake)
-    ids, given = count(100), {name: [] for name in found["requests"]["request_id"]}
+    ids = count(100)
+    given: dict[str, list[int]] = {name: [] for name in found["requests"]["request_id"]}
     passes = list(_passes(fake, found, ids, given))
     lost = found["preemptions"].query("event == 'preempt'")
     layers = found["layers"]
@@ -106,11 +112,11 @@ def noted(fake: Fake) -> Noted:
                 action=action(row.policy),
                 refused=row.refused,
             )
-            for row in lost.itertuples()
+            for row in rows_of(lost)
         ],
         transfers=list(_copies(found["preemptions"])),
         layers=array("q", [int(number) for each in four for number in each]),
-        counted={internal(name): int(n) for name, n in requests["preemptions"].items()},
+        counted={internal(str(name)): int(n) for name, n in requests["preemptions"].items()},
     )
     return Noted(fake, found, recording, given)
 
@@ -122,7 +128,7 @@ def _passes(
     ended = found["requests"].set_index("request_id")["finished_s"].to_dict()
     # What ended the repeat before is reported with the first pass, too.
     before, previous_end = {"99-aaaa"}, 0.0
-    for step in found["steps"].itertuples():
+    for step in rows_of(found["steps"]):
         rows = found["batch"][found["batch"]["step"] == step.step]
         names = list(rows["request_id"])
         end = step.start_s + step.duration_s
@@ -132,7 +138,7 @@ def _passes(
             given[name] += some
         cached = [name for name in names if name in known]
         gone = (n for n, at in ended.items() if previous_end - 1e-9 <= at < end - 1e-9)
-        finished = {internal(name) for name in gone}
+        finished = {internal(str(name)) for name in gone}
         order = {internal(name): place for place, name in enumerate(reversed(names))}
         yield PassRecord(
             schedule_start_ns=ns(step.start_s),
@@ -169,7 +175,7 @@ def _passes(
 def _copies(preemptions: pd.DataFrame) -> Iterator[Any]:
     """The copies in the order of time, as the connector notes them."""
     copied = preemptions[preemptions["copy_start_s"].notna()].sort_values("copy_start_s")
-    for row in copied.itertuples():
+    for row in rows_of(copied):
         out = row.event == "preempt"
         seconds = row.swap_out_s if out else row.swap_in_s
         yield SimpleNamespace(
@@ -197,7 +203,7 @@ def test_the_tables_are_those_of_the_engine_that_was_noted(each: Noted, name: st
 
 
 def served_by(each: Noted) -> tuple[list[Request], ServingResult]:
-    rows = each.tables["requests"].itertuples()
+    rows = rows_of(each.tables["requests"])
     requests = [
         Request(row.request_id, row.arrival_s, np.arange(row.prompt_tokens), row.output_tokens)
         for row in rows

@@ -22,7 +22,7 @@ from kvscope.report.thin import MERGE
 from kvscope.report.words import BEYOND_AMPLE, OVERHEAD_NET, OVERHEAD_PAPER
 
 from .kv_access_fixture import Served, write_traced_run
-from .marks import marks_of, streams
+from .marks import draw, marks_of, streams
 from .report_fixture import batching_study, offload_study, overflow_study, write_study
 
 pytestmark = pytest.mark.slow
@@ -75,7 +75,7 @@ def cells(drawing):
     spec = specification(view.chart)
     data = {}
     for cell in spec["concat"]:
-        name = re.search(r"'name': '(cell\d+)'", str(cell))[1]
+        name = re.findall(r"'name': '(cell\d+)'", str(cell))[0]
         title = cell["title"]
         data[" ".join(title["text"]), " ".join(title["subtitle"])] = view.data[name]
     return data
@@ -154,7 +154,7 @@ def test_without_a_declaration_the_first_number_is_x_and_the_policy_the_colour(b
 @pytest.mark.parametrize("x", ["workload.prompt_tokens", "seed"])
 def test_where_experiments_have_no_two_values_of_x_each_has_a_bar(batching, x):
     asked = replace(batching, figures=(FigureRequest("throughput", (Axes(x=x),)),))
-    drawing = throughput.FIGURE.draw(asked)
+    drawing = draw(throughput, asked)
     assert drawing.views[0].choice == ("experiment",)
     frame = next(iter(cells(drawing).values()))
     assert list(frame["experiment"]) == [run.label for run in batching.runs]
@@ -180,7 +180,7 @@ def test_what_is_not_valid_is_hollow_and_says_why(overflow, results):
     run = overflow.runs[0]
     metrics = run.metrics.assign(valid=False, reasons="unstable")
     study = replace(overflow, runs=(replace(run, metrics=metrics), *overflow.runs[1:]))
-    drawing = throughput.FIGURE.draw(study)
+    drawing = draw(throughput, study)
     assert drawing.remarks == ("hollow: not valid",)
     frame = next(iter(cells(drawing).values()))
     assert list(frame.loc[~frame["valid"], "reasons"]) == ["not valid: unstable"]

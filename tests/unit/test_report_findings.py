@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from kvscope import tables
 from kvscope.report.comparisons import pairs, ratio
-from kvscope.report.data import Number, Run, StudyData
+from kvscope.report.data import Run, StudyData
 from kvscope.report.findings import SENTENCES, findings
+from kvscope.report.number import Number
 
 
 def run(
@@ -312,6 +313,7 @@ POSITIVE = st.floats(min_value=0.01, max_value=1e6)
 def test_a_ratio_differs_exactly_if_the_intervals_are_disjoint(a, b, half_a, half_b):
     one, other = Number(a, a - half_a, a + half_a), Number(b, b - half_b, b + half_b)
     found = ratio(other, one)
+    assert found is not None
     if found.sign:
         assert other.low > one.high or other.high < one.low
     elif other.low > one.high * (1 + 1e-9) or other.high < one.low * (1 - 1e-9):

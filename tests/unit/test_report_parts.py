@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -12,9 +13,10 @@ from hypothesis import strategies as st
 from kvscope.analyse.metrics import METRICS
 from kvscope.analyse.study_metrics import STUDY_METRICS
 from kvscope.report.circumstances import circumstances, dates, shared
-from kvscope.report.data import Number, Run, StudyData
+from kvscope.report.data import Run, StudyData
 from kvscope.report.figures import pareto
 from kvscope.report.load import names
+from kvscope.report.number import Number
 from kvscope.report.settings import (
     in_tokens,
     in_words,
@@ -40,7 +42,8 @@ def steps(count, gap=0.0):
 
 @pytest.mark.parametrize("shown", MAIN, ids=lambda shown: shown.metric)
 def test_what_is_shown_is_a_metric_and_its_unit_is_right(shown):
-    unit = {metric.name: metric.unit for metric in (*METRICS, *STUDY_METRICS)}[shown.metric]
+    metrics: list[Any] = [*METRICS, *STUDY_METRICS]
+    unit = {metric.name: metric.unit for metric in metrics}[shown.metric]
     assert {("s", "s"): 1, ("s", "ms"): 1e3, ("share", "%"): 100}.get(
         (unit, shown.unit), 1
     ) == shown.scale

@@ -63,7 +63,9 @@ def study(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     plan = expand(request.param, [], layers.SHIPPED_CONFIG)
     directory = tmp_path_factory.mktemp("run")
     runs = [invented(n, planned, directory) for n, planned in enumerate(plan.experiments)]
-    extended = add_study_metrics([ExperimentMetrics(run.settings, run.metrics) for run in runs])
+    extended = add_study_metrics(
+        [ExperimentMetrics(run.settings, run.metrics) for run in runs if run.metrics is not None]
+    )
     return StudyData(
         request.param,
         plan.title,

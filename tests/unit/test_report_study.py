@@ -118,7 +118,7 @@ def test_the_csv_has_every_experiment_once_and_the_numbers_of_the_tables(results
 def test_a_failed_experiment_has_its_reason_and_no_numbers_in_the_csv(out):
     found = pd.read_csv(out / "experiments.csv").set_index("id").loc[BROKEN.id]
     assert found["reasons"] == "no room"
-    assert all(math.isnan(found[shown.metric]) for shown in MAIN if shown.always)
+    assert all(pd.isna(found[shown.metric]) for shown in MAIN if shown.always)
 
 
 @pytest.mark.usefixtures("one_figure")
@@ -137,7 +137,7 @@ def test_every_figure_is_drawn_as_pdf_and_png(out, name):
     assert len(pdf) > 5000
     with Image.open(out / "figures" / f"{name}.png") as image:
         assert image.width >= 800
-        assert len(image.convert("L").getcolors()) > 10
+        assert len(set(image.convert("L").tobytes())) > 10
 
 
 def test_the_same_tables_give_the_same_figures(results, out, tmp_path):

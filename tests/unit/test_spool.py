@@ -18,7 +18,9 @@ class Words:
     """A buffer of arrays; `begins` has the byte of each in the spool."""
 
     def __init__(self, before: Callable[[], object] = lambda: None) -> None:
-        self.before, self.arrays, self.begins = before, [], []
+        self.before = before
+        self.arrays: list[np.ndarray] = []
+        self.begins: list[int] = []
 
     def store(self, spool: Spool) -> None:
         self.before()

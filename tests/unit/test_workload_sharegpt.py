@@ -1,6 +1,7 @@
 """Workloads made of ShareGPT conversations, on a file of the same shape."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -136,11 +137,14 @@ def test_a_file_of_another_shape_is_refused(text: str, complaint: str, tmp_path:
 
 
 def test_many_experiments_read_the_file_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    parsed: list[Path] = []
+    parsed: list[str] = []
     first_turns = sharegpt._first_turns
-    monkeypatch.setattr(
-        sharegpt, "_first_turns", lambda items, p: parsed.append(p) or first_turns(items, p)
-    )
+
+    def noting_turns(items: list[Any], p: str) -> Iterator[Any]:
+        parsed.append(p)
+        return first_turns(items, p)
+
+    monkeypatch.setattr(sharegpt, "_first_turns", noting_turns)
     planned = experiment(path, "workload.num_requests=3")
     for seed in range(20):
         requests.check(planned.model_copy(update={"seed": seed}))

@@ -1,7 +1,9 @@
 """Workloads made of a trace: what is read, and what is refused by line."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -172,7 +174,12 @@ def test_many_experiments_read_the_file_once_until_it_changes(
     path = written(tmp_path / "t.csv", CSV)
     opened: list[Path] = []
     read = traces._csv_lines
-    monkeypatch.setattr(traces, "_csv_lines", lambda p: opened.append(p) or read(p))
+
+    def noting_lines(p: Path) -> Iterator[Any]:
+        opened.append(p)
+        return read(p)
+
+    monkeypatch.setattr(traces, "_csv_lines", noting_lines)
     planned = experiment(path)
     for seed in range(20):
         requests.check(planned.model_copy(update={"seed": seed}))

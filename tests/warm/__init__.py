@@ -105,6 +105,7 @@ class Warm:
             question.seek(0)
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
                 connection.connect(str(self.address))
+                assert sys.__stderr__ is not None
                 streams = [question.fileno(), answer.fileno(), sys.__stderr__.fileno()]
                 socket.send_fds(connection, [json.dumps(request).encode()], streams)
                 connection.recv(16)

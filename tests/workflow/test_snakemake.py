@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -350,7 +351,8 @@ MOMENTS = {
 
 @pytest.mark.parametrize("number", MOMENTS, ids=["Ctrl-C", "kill -9"])
 def test_an_interrupted_study_ends_as_one_that_was_not(finished, tmp_path, number):
-    checkout, before = Checkout(tmp_path), {}
+    checkout = Checkout(tmp_path)
+    before: dict[str, Any] = {}
     study = STUDY.format(second=4).replace("[2, 4]", "[2]")
     (tmp_path / "config" / "study" / "two.yaml").write_text(study)
     for moment in MOMENTS[number]:
