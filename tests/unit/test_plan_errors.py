@@ -69,7 +69,7 @@ COMMAND_LINE = [
         "cache.layout=by_block",
         ["cache.layout (by_block) must be one of by_layer", "paged"],
     ),
-    ("cache.layout=by_head", ["cache.layout is 'by_head'", "'by_layer' or 'by_block'"]),
+    ("cache.layout=by_head", ["cache.layout is 'by_head'", "'by_layer', 'by_k_and_v' or 'by_block'"]),
     (
         "cache.block_size=16",
         ["cache.block_size (16)", "multiple of 32", "attention paged or"],
@@ -79,7 +79,7 @@ COMMAND_LINE = [
         ["engine.attention (paged) must be vllm or"],
     ),
     ("workload.timeout_s=0", ["workload.timeout_s is 0", "more than 0"]),
-    ("device=modeled", ["device is 'modeled'", "one of cpu, cuda"]),
+    ("device=tpu", ["device is 'tpu'", "one of cpu, cuda, modeled"]),
     ("tracing=some", ["tracing is 'some'", "one of full, none, sampled"]),
     ("engine=big", ["engine is 'big' (the command line) but must be a group of keys"]),
     ("engine.max_model_len=long", ["engine.max_model_len is 'long'", "a whole number"]),
