@@ -13,6 +13,8 @@ rule analyse_experiment:
         "../envs/kvscope.yaml"
     resources:
         mem_mib=4096,
+        runtime=30,
+        expected_s=60,
     params:
         run="results/experiments/{id}",
         out=lambda wildcards, output: Path(output[0]).parent,

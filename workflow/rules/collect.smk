@@ -14,6 +14,8 @@ rule collect_tables:
         "../envs/kvscope.yaml"
     resources:
         mem_mib=2048,
+        runtime=30,
+        expected_s=60,
     params:
         run=lambda wildcards, input: Path(input[0]).parent,
         out=lambda wildcards, output: Path(output[0]).parent,

@@ -2,6 +2,7 @@
 
 
 rule report_study:
+    localrule: True
     input:
         f"results/studies/{STUDY}/manifest.json",
         expand(

@@ -23,6 +23,8 @@ rule run_experiment:
         # Minutes: twice what is expected, and five, after which a batch system may end the job.
         runtime=lambda wildcards: EXPERIMENTS[wildcards.id]["walltime_s"] * 2 // 60 + 5,
         engine=1,
+        # Seconds, by which packs on a cluster are planned.
+        expected_s=lambda wildcards: EXPERIMENTS[wildcards.id]["walltime_s"],
     params:
         out=lambda wildcards, output: Path(output[0]).parent,
     shell:

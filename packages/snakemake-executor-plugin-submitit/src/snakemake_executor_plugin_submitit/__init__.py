@@ -80,6 +80,8 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         try:
             site, settings = configuration(self.workflow.executor_settings)
             account = self.workflow.executor_settings.account
+            if account and account.startswith("$"):  # a profile's, and the variable is not set
+                raise PackError(f"the account is {account}: set this variable to your project")
             if site.account_required and not account:
                 raise PackError(
                     f"{site.name} needs an account: set submitit-account, or the variable that the "
@@ -122,22 +124,25 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         script = self.controller.root / "scripts" / f"{key}.sh"
         script.parent.mkdir(exist_ok=True)
         self.write_jobscript(job, str(script))
-        timeout_s = 60.0 * float(job.resources.get("runtime", DEFAULT_MINUTES))
-        expected_s = min(timeout_s, float(job.resources.get("expected_s", timeout_s)))
+        jobs = jobs_of(job)
+        timeout_s = sum(map(timeout_s_of, jobs))
         return Member(
             key=key,
             name=name_of(job),
             command=f"exec /bin/bash {shlex.quote(str(script))}",
             cwd=str(self.workflow.workdir_init),
-            expected_s=expected_s,
+            expected_s=sum(
+                min(timeout_s_of(one), float(one.resources.get("expected_s", timeout_s_of(one))))
+                for one in jobs
+            ),
             timeout_s=timeout_s,
-            gpus=int(job.resources.get("gpu", job.resources.get("gpus", 0))),
-            exclusive=bool(job.resources.get("exclusive", 0)),
+            gpus=max(int(one.resources.get("gpu", one.resources.get("gpus", 0))) for one in jobs),
+            exclusive=any(one.resources.get("exclusive", 0) for one in jobs),
         )
 
     def _is_outdated(self, job: JobExecutorInterface, key: str) -> bool:
         """Whether a result that came while no controller looked is not that of this job."""
-        jobs = list(job.jobs) if job.is_group() else [job]
+        jobs = jobs_of(job)
         if any(self.dag.reason(one).forced for one in jobs):
             return True
         place = self.controller.ledger.places.get(key)
@@ -201,15 +206,16 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         The Snakemake in the job removes the mark of an incomplete job and writes no metadata; such
         a job is done, and its end is no more the controller's.
         """
+        if not self.controller.ledger.places:
+            return
         late = []
         for job in self.dag.jobs:
-            key = key_of(job) if job.output else ""
-            if key not in self.controller.ledger.places or self.dag.needrun(job):
+            if self.dag.needrun(job) or not job.output:
                 continue
             if all(os.path.exists(file) for file in job.output):
                 if not any(self.workflow.persistence.metadata(file) for file in job.output):
                     self.workflow.async_run(self.workflow.persistence.finished(job))
-                late.append(Outcome(key, True, "", None, Path()))
+                late.append(Outcome(key_of(job), True, "", None, Path()))
         self.controller.reported(late)
 
     def cancel_jobs(self, active_jobs: list[SubmittedJobInfo]) -> None:
@@ -226,16 +232,24 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
 
 def name_of(job: JobExecutorInterface) -> str:
     """A job for people: its rule or group, and the wildcards of its first job."""
-    first = next(iter(job.jobs)) if job.is_group() else job
-    words = [str(value) for value in first.wildcards]
+    words = [str(value) for value in jobs_of(job)[0].wildcards]
     return " ".join([job.name, *words])
+
+
+def jobs_of(job: JobExecutorInterface) -> list[JobExecutorInterface]:
+    """The jobs of a group, which run one after the other; or the job itself."""
+    return list(job.jobs) if job.is_group() else [job]
+
+
+def timeout_s_of(job: JobExecutorInterface) -> float:
+    """Seconds after which a job is ended."""
+    return 60.0 * float(job.resources.get("runtime", DEFAULT_MINUTES))
 
 
 def key_of(job: JobExecutorInterface) -> str:
     """What stays the same of a job from call to call: its outputs."""
-    jobs = job.jobs if job.is_group() else [job]
-    outputs = sorted(str(file) for one in jobs for file in one.output)
-    return hashlib.sha256("\0".join([*outputs, job.name]).encode()).hexdigest()[:16]
+    outputs = sorted(str(file) for one in jobs_of(job) for file in one.output)
+    return hashlib.sha256("\0".join(outputs).encode()).hexdigest()[:16]
 
 
 def configuration(given: ExecutorSettings) -> tuple[sites.Site, planner.Settings]:

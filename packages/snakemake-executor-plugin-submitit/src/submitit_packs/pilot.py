@@ -29,6 +29,8 @@ from submitit_packs.model import Member, Pack
 STOPPED = 143  # exit code of a pilot that was told to stop
 LOST = 3  # exit code of a pilot that lost its launcher
 TICK_S = 0.2
+# Parsl's manager names a socket in TMPDIR, and PBS's TMPDIR can be too long for that.
+SHORT_TMPDIR = 'export TMPDIR="${PACK_SCRATCH:-/tmp}"'
 JOB_FILE_S = 10.0  # how long the controller may take from a job's submission to its job.json
 # How long members have to end once the pack is to stop. While the pilot lives, PBS leaves the other
 # nodes in peace; it kills them as soon as the first node's shell is gone.
@@ -186,7 +188,8 @@ def _executor(here: Allocation, work: Path) -> Any:
         """One launcher call for the whole pack."""
 
         def __call__(self, command: str, _tasks: int, nodes: int, script_dir: str = "") -> str:
-            return launch(pack.launcher, nodes, "\n".join([*pack.setup, f"exec {command}"]))
+            lines = [*pack.setup, SHORT_TMPDIR, f"exec {command}"]
+            return launch(pack.launcher, nodes, "\n".join(lines))
 
     # By its interpreter: a launcher may give an environment without PATH.
     manager = f"{sys.executable} -m parsl.executors.high_throughput.process_worker_pool "

@@ -1,0 +1,111 @@
+"""A real study in packs, through Snakemake and through `kvscope submit`, on this machine."""
+
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+
+import pytest
+
+from submitit_packs.overview import overview
+from tests.workflow.test_snakemake import Checkout
+
+pytestmark = [pytest.mark.workflow, pytest.mark.slow]
+
+
+@pytest.fixture
+def checkout(tmp_path, require, forked) -> Checkout:
+    require("submitit_packs", find_spec("submitit_packs") is not None, "run `make env`")
+    checkout = Checkout(tmp_path)
+    (tmp_path / "envs").mkdir()
+    return checkout
+
+
+def snakemake(checkout: Checkout, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [
+            *(sys.executable, "-m", "snakemake", "--profile", "profiles/local-gpus", *words),
+            *("--submitit-gpus-per-node", "1", "--config", "study=two"),
+        ],
+        cwd=checkout.path,
+        env=checkout.warm,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def test_a_study_in_packs_becomes_a_page(checkout):
+    done = snakemake(checkout)
+    assert done.returncode == 0, done.stdout
+    checkout.assert_true()
+    members = overview(checkout.path / "results" / "packs").members
+    assert [m.state for m in members.values()] == ["ok", "ok"]  # a group is one member
+    before = checkout.measurements()
+
+    status = checkout.kvscope("status", "two", "--all")
+    assert status.returncode == 0, status.stdout
+    assert re.search(r"2 ok, \d+\.\d\d node-hours used, \d+% of the slots idle", status.stdout)
+
+    submitted = checkout.kvscope("submit", "study=two", "--cluster", "local")
+    assert submitted.returncode == 0, submitted.stdout  # there is nothing left to do
+    assert checkout.measurements() == before
+
+    again = snakemake(checkout)
+    assert "Nothing to be done" in again.stdout, again.stdout
+
+
+def test_submit_takes_a_study_to_its_metrics(checkout):
+    submitted = checkout.kvscope("submit", "study=two", "--cluster", "local")
+    assert submitted.returncode == 0, submitted.stdout
+    assert "next: kvscope report two" in submitted.stdout
+    reported = checkout.kvscope("report", "two")
+    assert reported.returncode == 0, reported.stdout
+    checkout.assert_true()
+
+
+def test_a_dry_run_prints_every_script_and_the_node_hours(checkout):
+    words = ("--cluster", "pbs", "--account", "physics", "--dry-run")
+    done = checkout.kvscope("submit", "study=two", *words)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count("#!/bin/bash") == 1
+    for line in ("#PBS -A physics", "#PBS -q debug", "#PBS -l filesystems=home:eagle"):
+        assert line in done.stdout
+    assert "#PBS -l select=1:system=polaris" in done.stdout
+    assert re.search(r"# 1 jobs, 2 experiments, at most \d\.\d\d node-hours", done.stdout)
+    assert not (checkout.path / "results" / "packs").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--cluster", "pbs"), "polaris needs an account: --account PROJECT"),
+        (
+            ("--cluster", "pbs", "--account", "a", "--queue", "quick", "--dry-run"),
+            "queue is 'quick', and polaris has debug, debug-scaling, prod, preemptable, capacity,",
+        ),
+        (
+            ("--cluster", "local", "--site", "polaris"),
+            "--site polaris is one of pbs, and --cluster",
+        ),
+        (
+            (
+                "--cluster",
+                "pbs",
+                "--account",
+                "a",
+                "--queue",
+                "prod",
+                "--max-nodes",
+                "4",
+                "--dry-run",
+            ),
+            "no queue allows that with 4 nodes at most: prod (10 to 496 nodes, 03:00:00)",
+        ),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(checkout, words, sentence):
+    done = checkout.kvscope("submit", "study=two", *words)
+    assert done.returncode == 2, done.stdout
+    assert sentence in done.stdout
+    assert "Traceback" not in done.stdout
