@@ -17,6 +17,7 @@ from kvscope.offload.policies.hybrid import Hybrid
 from kvscope.offload.policies.kv_only import KvOnly
 from kvscope.offload.simulation import simulate
 from kvscope.offload.split import step_s
+from kvscope.offload.timeline import one_step
 from kvscope.plan.models import Model
 
 LAYERS, BLOCK = 4, 16
@@ -157,3 +158,13 @@ def test_sizes_are_those_of_the_model(hidden):
     model = opt(hidden)
     assert layer_parameters(model) == 12 * hidden**2 + 13 * hidden
     assert Sizes.of(model).kv_bytes * LAYERS == model.kv_bytes_per_token
+
+
+def test_the_timeline_of_a_pass_is_that_of_one_batch_clipped_to_the_pass():
+    found = simulate(generation(host(Hybrid), lengths=((64, 6),) * 8, hidden=256))
+    later = [i._replace(start_s=i.start_s + 100, end_s=i.end_s + 100) for i in found.intervals]
+    jobs = one_step([*found.intervals, *later], 2)
+    assert sum(job["job"] == "compute" for job in jobs) == LAYERS * 4
+    length_s = found.ends_s[2] - found.ends_s[1]
+    assert all(0 <= job["start_s"] <= job["end_s"] <= length_s + 1e-9 for job in jobs)
+    assert one_step(found.intervals, 99) == []

@@ -15,7 +15,7 @@ from kvscope.offload.engine import OffloadEngine, PassTime
 from kvscope.offload.generation import Generation, Limits
 from kvscope.offload.simulation import simulate
 from kvscope.offload.split import Split, best, step_s
-from kvscope.offload.timeline import Interval
+from kvscope.offload.timeline import Interval, one_step
 
 if TYPE_CHECKING:
     from kvscope.offload.platform import OffloadPlatform
@@ -109,26 +109,6 @@ class Prediction:
                 "simulated": one_step(simulated.intervals, TIMELINE_STEP),
             },
         }
-
-
-def one_step(intervals: list[Interval], step: int) -> list[dict[str, Any]]:
-    """What the lanes did while a pass was computed, in seconds since its beginning."""
-    own = [i for i in intervals if i.step == step and i.lane == "device"]
-    if not own:
-        return []
-    begin, end = min(i.start_s for i in own), max(i.end_s for i in own)
-    return [
-        {
-            "lane": i.lane,
-            "job": i.name,
-            "layer": i.layer,
-            "minibatch": i.minibatch,
-            "start_s": max(0.0, i.start_s - begin),
-            "end_s": min(i.end_s, end) - begin,
-        }
-        for i in intervals
-        if i.end_s > begin and i.start_s < end and i.name not in ("begin", "end")
-    ]
 
 
 @dataclass

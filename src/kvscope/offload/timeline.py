@@ -1,6 +1,8 @@
 """When each lane did what."""
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from itertools import dropwhile, takewhile
+from typing import Any, NamedTuple
 
 from kvscope.offload.pipeline import Job
 
@@ -21,3 +23,27 @@ class Interval(NamedTuple):
     def of(cls, job: Job, lane: str, start_s: float, end_s: float) -> "Interval":
         """A job that took from one instant to another."""
         return cls(lane, job.name, job.step, job.layer, job.minibatch, job.bytes, start_s, end_s)
+
+
+def one_step(intervals: Sequence[Interval], step: int) -> list[dict[str, Any]]:
+    """What the lanes did while a pass was computed, in seconds since its beginning.
+
+    Of several batches, which each number their passes from 0, the first that has the pass.
+    """
+    device = sorted((i for i in intervals if i.lane == "device"), key=lambda i: i.start_s)
+    own = [*takewhile(lambda i: i.step == step, dropwhile(lambda i: i.step != step, device))]
+    if not own:
+        return []
+    begin_s, end_s = own[0].start_s, own[-1].end_s
+    return [
+        {
+            "lane": i.lane,
+            "job": i.name,
+            "layer": i.layer,
+            "minibatch": i.minibatch,
+            "start_s": max(0.0, i.start_s - begin_s),
+            "end_s": min(i.end_s, end_s) - begin_s,
+        }
+        for i in intervals
+        if i.end_s > begin_s and i.start_s < end_s and i.name not in ("begin", "end")
+    ]
