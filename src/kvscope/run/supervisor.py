@@ -28,6 +28,7 @@ from kvscope.run.capture import export, profile_command
 from kvscope.run.display import Display
 from kvscope.run.environment import measured_environment
 from kvscope.run.locks import SESSION_LOCK, SUPERVISOR_LOCK, hold_lock
+from kvscope.run.placement import gpu_clocks, placement
 from kvscope.run.processes import end_with_parent, kill
 from kvscope.run.profiler import Nsys, find_nsys
 from kvscope.run.progress import PROGRESS_FILE, read_progress
@@ -149,7 +150,7 @@ def measure_apart(experiment: Experiment, directory: Path, profiling: Profiling)
 
     `directory` is the attempt's and contains experiment.yaml.
     """
-    began = time.perf_counter()
+    began, began_s, clocks = time.perf_counter(), time.time(), gpu_clocks()
     with hold_lock(directory, SUPERVISOR_LOCK):
         profiling, ending = watch_with_retries(experiment, directory, profiling)
     session = read_session(directory)
@@ -165,7 +166,8 @@ def measure_apart(experiment: Experiment, directory: Path, profiling: Profiling)
             profiling.nsys, directory, measured_environment(experiment)
         )
         profiling = Profiling(profiling.requested, profiling.nsys, complaint)
-    return run_facts(experiment, directory, session, reason, profiling, began)
+    facts = run_facts(experiment, directory, session, reason, profiling, began)
+    return facts | {"placement": placement(began_s, clocks)}
 
 
 def run_facts(

@@ -1,0 +1,83 @@
+"""Where a run was made, and what shared its node: recorded with each result that a pack made.
+
+Members of a pack share processor, memory and disks of a node, so that a measurement may depend on
+its neighbours. A pack's wrapper says in the environment which member this is; the files of the
+other members say where they ran, and when.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+SECONDS_FOR_NVIDIA_SMI = 30
+QUERY = ("uuid", "clocks.sm", "clocks.mem", "temperature.gpu")
+
+
+def placement(began_s: float, clocks_before: list[dict[str, str]]) -> dict[str, Any]:
+    """Pack, node, neighbours since `began_s` (seconds since 1970), and the GPUs' clocks.
+
+    Empty where no pack made the run and there is no NVIDIA GPU.
+    """
+    found: dict[str, Any] = {}
+    if pack := os.environ.get("PACK_DIRECTORY"):
+        member = os.environ.get("PACK_MEMBER", "")
+        found = {
+            "pack": Path(pack).name,
+            "member": member,
+            "node": os.environ.get("PACK_NODE", ""),
+            "exclusive": os.environ.get("PACK_EXCLUSIVE") == "1",
+            "neighbours": neighbours(Path(pack), member, began_s, time.time()),
+        }
+    if clocks_before:
+        found["gpus"] = {"before": clocks_before, "after": gpu_clocks()}
+    return found
+
+
+def neighbours(pack: Path, member: str, start_s: float, end_s: float) -> list[dict[str, Any]]:
+    """The other members that ran on the node of this one in that time, and for how many seconds."""
+    own = _read(pack / f"{member}.run")
+    found = []
+    for path in sorted(pack.glob("*.run")):
+        other, result = _read(path), _read(path.with_suffix(".rc"))
+        if path.stem == member or other.get("host") != own.get("host"):
+            continue
+        ran_until_s = result.get("end_s", end_s) if _same(other, result) else end_s
+        overlap_s = min(end_s, ran_until_s) - max(start_s, other.get("start_s", end_s))
+        if overlap_s > 0:
+            found.append({"member": path.stem, "gpu": other["gpu"], "overlap_s": overlap_s})
+    return found
+
+
+def _same(start: dict[str, Any], result: dict[str, Any]) -> bool:
+    """Whether a result is of this start, and not of an earlier attempt of the pack."""
+    return bool(result) and result.get("attempt") == start.get("attempt")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}  # a neighbour's file that is not there, or only half: nothing is known of it
+    return found if isinstance(found, dict) else {}
+
+
+def gpu_clocks() -> list[dict[str, str]]:
+    """UUID, clocks in MHz and temperature in °C of the visible GPUs, as nvidia-smi prints them."""
+    program = shutil.which("nvidia-smi")
+    if not program:
+        return []
+    command = [program, f"--query-gpu={','.join(QUERY)}", "--format=csv,noheader,nounits"]
+    if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        command.append(f"--id={visible}")
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=SECONDS_FOR_NVIDIA_SMI
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    lines = done.stdout.splitlines() if done.returncode == 0 else []
+    return [dict(zip(QUERY, map(str.strip, line.split(",")), strict=False)) for line in lines]
