@@ -69,7 +69,10 @@ COMMAND_LINE = [
         "cache.layout=by_block",
         ["cache.layout (by_block) must be one of by_layer", "paged"],
     ),
-    ("cache.layout=by_head", ["cache.layout is 'by_head'", "'by_layer', 'by_k_and_v' or 'by_block'"]),
+    (
+        "cache.layout=by_head",
+        ["cache.layout is 'by_head'", "'by_layer', 'by_k_and_v' or 'by_block'"],
+    ),
     (
         "cache.block_size=16",
         ["cache.block_size (16)", "multiple of 32", "attention paged or"],

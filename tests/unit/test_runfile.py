@@ -213,7 +213,7 @@ def test_a_full_disk_is_named_and_leaves_the_old_content(tmp_path):
 
 def test_a_file_where_a_directory_is_needed_is_named(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(BadInput, match="file: is a file, but must be a directory"):
+    with pytest.raises(BadInput, match="file: is a file but must be a directory"):
         make_directory(tmp_path / "file")
     with pytest.raises(CannotWrite, match=r"file/a: cannot be written \("):
         write_text(tmp_path / "file" / "a", "x")

@@ -58,7 +58,7 @@ REFUSED = [
     (["workload.short_tokens=161"], "workload.short_tokens (161) must not exceed workload.long_"),
     (["workload.long_tokens=2000"], "workload.long_tokens (2000) must not exceed engine.max_model"),
     (["workload.long=1"], "workload.long (the command line) is not a key of workload=pairs (did"),
-    (["workload.arrival=trace"], "workload=pairs has no times of its own"),
+    (["workload.arrival=trace"], "workload=pairs has no arrival times"),
     (["overflow.times=0"], "overflow.times is 0 (the command line) but must be at least 1"),
     (["overflow.host_gib=1", "overflow.host_blocks=1"], "exactly one of overflow.host_blocks (1)"),
     (["engine.attention=paged"], "engine.attention (paged) must be vllm on device toy"),

@@ -19,7 +19,7 @@ from submitit_packs.sites import Queue, Site
 sys.path.append(str(Path(__file__).parents[2] / "submitit-pbs" / "tests"))
 fake_pbs = pytest.importorskip("fake_pbs.cluster")
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 PATIENCE_S = 240.0
 SITE = Site(
     "fake",

@@ -20,7 +20,7 @@ from submitit_packs.model import Member
 from submitit_packs.overview import overview
 from submitit_packs.planner import Settings
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.cluster]
 PATIENCE_S = 240.0
 SETTINGS = Settings(
     queues=("prod",),
