@@ -73,7 +73,10 @@ def experiments_table(study: StudyData) -> ExperimentsTable:
     limits = following_limits(list(study.traits.values()))
     metrics = main_columns(study)
     same = {shown for shown in metrics if _hardly_varies(study, shown)}
-    columns = [_of_key(study, key, key in limits or _rarely_differs(study, key)) for key in keys]
+    columns = [
+        _of_key(study, key, key in limits or _adds_little(study, key, keys[:place]))
+        for place, key in enumerate(keys)
+    ]
     columns += [
         Column(shown.heading, shown.unit, shown.better, folded=shown not in FIRST or shown in same)
         for shown in metrics
@@ -94,6 +97,21 @@ def _of_key(study: StudyData, key: str, folded: bool) -> Column:
     values = [traits.get(key) for traits in study.traits.values()]
     number = all(value is None or is_number(value) for value in values)
     return Column(key_title(key), folded=folded, number=number)
+
+
+def _adds_little(study: StudyData, key: str, earlier: list[str]) -> bool:
+    return _rarely_differs(study, key) or _names_the_same(study, key, earlier)
+
+
+def _names_the_same(study: StudyData, key: str, earlier: list[str]) -> bool:
+    """Whether the values of an earlier key distinguish the runs exactly as those of `key` do."""
+    runs = list(study.traits.values())
+    return any(
+        len({(str(run.get(key)), str(run.get(other))) for run in runs})
+        == len({str(run.get(key)) for run in runs})
+        == len({str(run.get(other)) for run in runs})
+        for other in earlier
+    )
 
 
 def _rarely_differs(study: StudyData, key: str) -> bool:
