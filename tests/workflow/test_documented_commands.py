@@ -41,6 +41,11 @@ INSTEAD: tuple[tuple[str, str | None, str], ...] = (
         None,
         "installs a package; tests/engine/test_extending.py follows this document",
     ),
+    (
+        r"docs/MODEL\.md kvscope (calibrate .*results/|run device=here ).+",
+        None,
+        "needs the measurements of a whole study; tests/unit/test_calibration.py fits",
+    ),
     (r"\. …/kvscope/(.+)", r". \1", "… is where kvscope lies: here"),
     (r"README\.md pip .+", None, "installs; tests/workflow/test_wheel.py installs the wheel, too"),
     (r"kvscope new NAME", "kvscope new --help", "NAME is for a name"),

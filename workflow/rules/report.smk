@@ -2,7 +2,6 @@
 
 
 rule report_study:
-    localrule: True
     input:
         f"results/studies/{STUDY}/manifest.json",
         expand(
@@ -20,6 +19,7 @@ rule report_study:
         f"results/studies/{STUDY}/experiments.csv",
     log:
         f"results/studies/{STUDY}/report.log",
+    localrule: True
     conda:
         "../envs/kvscope.yaml"
     resources:
