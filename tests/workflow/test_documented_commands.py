@@ -41,6 +41,12 @@ INSTEAD: tuple[tuple[str, str | None, str], ...] = (
         None,
         "installs a package; tests/engine/test_extending.py follows this document",
     ),
+    (r"docs/POLARIS\.md .+", None, "needs a login node; tests/cluster plans and submits there"),
+    (
+        r"docs/(REPRODUCING|SCORE)\.md kvscope (run -m|import|score) .+",
+        None,
+        "takes an hour, or reads files that others publish; tests/unit reads such files",
+    ),
     (
         r"docs/MODEL\.md kvscope (calibrate .*results/|run device=here ).+",
         None,
