@@ -18,8 +18,9 @@ from submitit_packs.errors import PackError, QueueFull, SubmissionRefused
 from submitit_packs.ledger import Ledger
 from submitit_packs.model import Member
 from submitit_packs.planner import Settings
+from submitit_packs.queue import Queue
 from submitit_packs.schedulers import Ending
-from submitit_packs.sites import Queue, Site
+from submitit_packs.sites import Site
 
 SITE = Site("here", "stand-in", gpus_per_node=2, queues=(Queue("q", 1, 4, max_jobs=3),))
 SETTINGS = Settings(length_s=1000)

@@ -14,7 +14,8 @@ from submitit_packs.controller import Controller, Outcome
 from submitit_packs.model import Member
 from submitit_packs.overview import overview
 from submitit_packs.planner import Settings
-from submitit_packs.sites import Queue, Site
+from submitit_packs.queue import Queue
+from submitit_packs.sites import Site
 
 sys.path.append(str(Path(__file__).parents[2] / "submitit-pbs" / "tests"))
 fake_pbs = pytest.importorskip("fake_pbs.cluster")

@@ -12,7 +12,8 @@ from submitit_packs import sites
 from submitit_packs.errors import BadSettings
 from submitit_packs.model import Member, Pack
 from submitit_packs.planner import Settings, affinity_of, makespan, plan
-from submitit_packs.sites import Queue, Site
+from submitit_packs.queue import Queue
+from submitit_packs.sites import Site
 
 POLARIS = sites.load("polaris")
 

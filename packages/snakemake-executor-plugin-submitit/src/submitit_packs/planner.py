@@ -16,7 +16,8 @@ from typing import Any
 
 from submitit_packs.errors import BadSettings
 from submitit_packs.model import Member, Pack
-from submitit_packs.sites import Queue, Site, hours
+from submitit_packs.queue import Queue, hours
+from submitit_packs.sites import Site
 
 MINUTE_S = 60
 

@@ -16,6 +16,7 @@ from submitit.slurm.slurm import _parse_node_list
 from submitit_packs.directory import PackDirectory
 from submitit_packs.errors import BadSettings, NoAnswer, QueueFull, SubmissionRefused
 from submitit_packs.model import Pack
+from submitit_packs.queue import Queue, seconds
 from submitit_packs.schedulers.scheduler import (
     Ending,
     JobStatus,
@@ -25,7 +26,6 @@ from submitit_packs.schedulers.scheduler import (
     options_of,
     pilot_command,
 )
-from submitit_packs.sites import Queue, seconds
 
 TIMEOUT_S = 120.0
 SEPARATOR = "\x1f"

@@ -4,7 +4,6 @@ A site is a YAML file, shipped here with its sources and their date, or a user's
 """
 
 import dataclasses
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,54 +12,10 @@ from typing import Any
 import yaml
 
 from submitit_packs.errors import BadSettings
+from submitit_packs.queue import Queue, seconds
 
 SHIPPED = Path(__file__).parent
 ASK = "ask"  # in place of queues or GPUs: the batch system or the machine is asked
-
-
-@dataclass(frozen=True)
-class Queue:
-    """A queue's limits, ends included.
-
-    Attributes
-    ----------
-    max_jobs
-        of one user, queued and running together; None if there is no limit
-    tiers
-        (nodes, seconds): up to so many nodes, a job may take so long
-    preemptable
-        whether a job may be ended at any time, and run again
-    by_request
-        whether it is used only where it is named
-    """
-
-    name: str
-    min_nodes: int = 1
-    max_nodes: int = 10**6
-    min_walltime_s: int = 60
-    max_walltime_s: int = 366 * 86400
-    max_jobs: int | None = None
-    tiers: tuple[tuple[int, int], ...] = ()
-    preemptable: bool = False
-    by_request: bool = False
-
-    def longest_s(self, nodes: int) -> int:
-        """The longest walltime of a job with so many nodes, in seconds."""
-        for most, walltime_s in self.tiers:
-            if nodes <= most:
-                return min(walltime_s, self.max_walltime_s)
-        return self.max_walltime_s
-
-    def complaint(self, nodes: int, walltime_s: float) -> str | None:
-        """Why a job does not fit, in words; None if it does."""
-        if not self.min_nodes <= nodes <= self.max_nodes:
-            return (
-                f"{nodes} nodes, and queue {self.name} takes {self.min_nodes} to {self.max_nodes}"
-            )
-        if walltime_s > self.longest_s(nodes):
-            limit = hours(self.longest_s(nodes))
-            return f"{hours(walltime_s)} on {nodes} nodes, and queue {self.name} ends at {limit}"
-        return None
 
 
 @dataclass(frozen=True)
@@ -148,21 +103,6 @@ def _queue(plain: dict[str, Any]) -> Queue:
         tiers=tiers,
         **plain,
     )
-
-
-def seconds(time: str) -> int:
-    """Seconds of HH:MM:SS, MM:SS or D-HH:MM:SS; ValueError if it is none of these."""
-    match = re.fullmatch(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", time)
-    if not match:
-        raise ValueError(f"{time!r} is not HH:MM:SS")
-    days, hour, minute, second = (int(part or 0) for part in match.groups())
-    return ((days * 24 + hour) * 60 + minute) * 60 + second
-
-
-def hours(time_s: float) -> str:
-    """HH:MM:SS of seconds."""
-    minutes, second = divmod(round(time_s), 60)
-    return f"{minutes // 60:02d}:{minutes % 60:02d}:{second:02d}"
 
 
 def changed(site: Site, **changes: Any) -> Site:
