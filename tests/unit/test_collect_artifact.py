@@ -363,7 +363,7 @@ def test_files_that_are_something_else_are_refused_in_one_sentence(tmp_path):
         message = complaint(tmp_path, paths)
         assert words in message
         assert "\n" not in message
-    assert "known: unboxkv-series" in complaint(tmp_path, [steps, stats], kind="other")
+    assert "known: unboxkv, unboxkv-series" in complaint(tmp_path, [steps, stats], kind="other")
 
 
 def test_the_command_imports_and_says_where(tmp_path, capsys):
