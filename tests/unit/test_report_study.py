@@ -136,7 +136,7 @@ def test_every_figure_is_drawn_as_pdf_and_png(out, name):
     assert pdf.startswith(b"%PDF")
     assert len(pdf) > 5000
     with Image.open(out / "figures" / f"{name}.png") as image:
-        assert image.width >= 800
+        assert image.width >= 600
         assert len(set(image.convert("L").tobytes())) > 10
 
 
