@@ -62,7 +62,7 @@ def compared(workload: Workload) -> dict[str, Any]:
     headers = workload.segments.headers.cpu().numpy().view(HEADER)[:, 0]
     events = workload.segments.events.cpu().numpy().view(RECORD)[:, 0]
     recorded = int(headers["events"].sum())
-    expected = 2 * workload.heads * int(tiles_blocks(workload).sum())
+    expected_events = 2 * workload.heads * int(tiles_blocks(workload).sum())
     return {
         "requests": workload.requests,
         "tokens": workload.length,
@@ -75,7 +75,7 @@ def compared(workload: Workload) -> dict[str, Any]:
         "largest_difference": float((outputs["off"] - expected).abs().max()),
         "same_bits_when_recording": bool(torch.equal(outputs["on"], outputs["off"])),
         "events": recorded,
-        "expected_events": expected,
+        "expected_events": expected_events,
         "dropped": int(headers["dropped"].sum()),
         "events_per_s": recorded / (times["on"] * 1e-3),
         "median_event_ticks": float(np.median(events["duration_ticks"][events["tokens"] > 0])),
