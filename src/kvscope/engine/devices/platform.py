@@ -58,7 +58,7 @@ class Platform:
 
     def tracer(self, directory: Path) -> "Tracer":
         """Make the tracer of KV events, with a temporary file in `directory`."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} does not trace KV events")
 
     def host_pool(self) -> dict[str, Any]:
         """Of a device that does not compute: what memory its pool is, and a block's pieces."""
