@@ -99,7 +99,7 @@ def _decode_peaks(values: Values) -> str:
 
 
 def _one_prompt(values: Values) -> str:
-    prompt = {"workload__prompt_tokens": 8191}
+    prompt: dict[str, Any] = {"workload__prompt_tokens": 8191}
     whole = values.of("4a", batching__name="prefill_first", **prompt)
     chunked = values.of("4a", batching__name="chunked", batching__chunk_tokens=8192, **prompt)
     if not whole or not chunked:
