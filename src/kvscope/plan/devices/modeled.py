@@ -20,7 +20,11 @@ class Modeled(Device):
     """
 
     platform: ClassVar[str] = "kvscope.engine.devices.modeled.platform:ModeledPlatform"
-    attentions: ClassVar[dict[str, Kernels]] = {"vllm": Kernels(layouts=None)}
+    # `instrumented` has the same cost, and its accesses to the cache can be traced.
+    attentions: ClassVar[dict[str, Kernels]] = {
+        "vllm": Kernels(layouts=None),
+        "instrumented": Kernels(layouts=None),
+    }
     # Passes cost the scheduler's own time.
     speed: ClassVar[Speed] = Speed(20, 1e15, 0, 3e-4, 0, 1e18, 1e18)
     allocates: ClassVar[bool] = False
