@@ -1,4 +1,4 @@
-"""The offload engine on the GPU gives the tokens of its plain policy, whatever is kept where.
+"""The offload engine on the GPU gives the same tokens with every policy.
 
     python bench/gpu/offload_exact.py [--device cpu]
 

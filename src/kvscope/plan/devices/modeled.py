@@ -71,7 +71,11 @@ class Modeled(ModeledHardware):
     """
 
     platform: ClassVar[str] = "kvscope.engine.devices.modeled.platform:ModeledPlatform"
-    attentions: ClassVar[dict[str, Kernels]] = {"vllm": Kernels(layouts=None)}
+    # `instrumented` has the same cost, and its accesses to the cache can be traced.
+    attentions: ClassVar[dict[str, Kernels]] = {
+        "vllm": Kernels(layouts=None),
+        "instrumented": Kernels(layouts=None),
+    }
 
     kernels: Annotated[
         Literal["vllm-0.4.2", "vllm"], Label("attention kernels", "kernels of {}")
