@@ -40,6 +40,10 @@ GRACE_S = 5.0
 # A job that the batch system does not know for so long is over; Polaris's `prod` lets jobs with
 # wrong parameters vanish without a message.
 VANISHED_S = 60.0
+# A queue that took no job is tried again after this time, and each further time after twice as
+# long, or as soon as a job of ours in it ends.
+FULL_S = 60.0
+LONGEST_FULL_S = 960.0
 LOCK = "controller.lock"
 FORGOTTEN = ""  # the id of a job that ran and that the batch system no longer knows
 
@@ -78,9 +82,11 @@ class Controller:
         settings: planner.Settings,
         scheduler: Scheduler,
         say: Callable[[str], None] = print,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self.root = root.resolve()
         self.site, self.settings, self.scheduler, self.say = site, settings, scheduler, say
+        self.clock = clock  # seconds since 1970
         self._lock = threading.RLock()
         self.root.mkdir(parents=True, exist_ok=True)
         self._hold_alone()
@@ -90,6 +96,7 @@ class Controller:
         self._pending_since_s: float | None = None
         self._outcomes: list[Outcome] = []
         self._waiting = ""
+        self._full: dict[str, tuple[float, float]] = {}  # queues: when to try again, pause in s
         self.no_answer = 0  # status commands in a row that were not answered
 
     def _hold_alone(self) -> None:
@@ -136,7 +143,7 @@ class Controller:
 
     def _queue(self, member: Member, tries: int) -> None:
         self.pending[member.key] = member, tries
-        self._pending_since_s = self._pending_since_s or time.time()
+        self._pending_since_s = self._pending_since_s or self.clock()
 
     def _attach(self, member: Member, place: Place, anew: bool) -> bool:
         flight = self.flights.get(place.pack) or self._open(place.pack)
@@ -194,8 +201,13 @@ class Controller:
                 result = flight.directory.result(key)
                 if result and result.is_final:
                     self._end(flight, key, result)
-        for pack in [p for p, f in self.flights.items() if not f.members]:
-            del self.flights[pack]
+        for flight in [f for f in self.flights.values() if not f.members]:
+            self._leave(flight)
+
+    def _leave(self, flight: Flight) -> None:
+        """A pack is over: its queue may take another."""
+        del self.flights[flight.pack.id]
+        self._full.pop(flight.pack.queue, None)
 
     def _end(self, flight: Flight, key: str, result: Result) -> None:
         log, ok = flight.directory.log(key), result.state == State.OK
@@ -223,12 +235,12 @@ class Controller:
                 self._submitted(flight, found[pack])
             elif flight.directory.attempt().number:  # it ran, and is forgotten
                 flight.job_id = FORGOTTEN
-                flight.over_since_s = time.time()
+                flight.over_since_s = self.clock()
             else:
                 self._send(flight)
 
     def _note(self, flight: Flight, status: JobStatus) -> None:
-        now = time.time()
+        now = self.clock()
         flight.status = status
         flight.over_since_s = flight.over_since_s if status.phase == Phase.ENDED else None
         if status.phase == Phase.ENDED:
@@ -245,11 +257,11 @@ class Controller:
 
     def _settle(self) -> None:
         """Decide about the members of packs whose jobs are over."""
-        now = time.time()
+        now = self.clock()
         for flight in list(self.flights.values()):
             if flight.over_since_s is not None and now - flight.over_since_s >= GRACE_S:
                 self._close(flight)
-                del self.flights[flight.pack.id]
+                self._leave(flight)
 
     def _close(self, flight: Flight) -> None:
         directory = flight.directory
@@ -286,10 +298,11 @@ class Controller:
         """Plan what is pending, and submit the packs that may go now."""
         if not self.pending:
             return
-        waited_s = time.time() - (self._pending_since_s or 0.0)
+        waited_s = self.clock() - (self._pending_since_s or 0.0)
         count = Counter(flight.pack.queue for flight in self.flights.values())
         members = [member for member, _ in self.pending.values()]
-        planned = planner.plan(members, self.site, self.settings, count, waited_s)
+        full = {queue for queue, (retry_s, _) in self._full.items() if self.clock() < retry_s}
+        planned = planner.plan(members, self.site, self.settings, count, waited_s, full)
         for pack in planned.packs:
             if not self._launch(pack):
                 return
@@ -318,6 +331,8 @@ class Controller:
         try:
             job_id = self.scheduler.submit(pack, flight.directory)
         except QueueFull as error:
+            pause_s = min(2 * self._full.get(pack.queue, (0, FULL_S / 2))[1], LONGEST_FULL_S)
+            self._full[pack.queue] = self.clock() + pause_s, pause_s
             self.say(f"queue {pack.queue} is full, trying again later: {error}")
             for key, member in flight.members.items():
                 self._queue(member, self.ledger.places[key].tries)
@@ -333,6 +348,7 @@ class Controller:
             self._outcomes += [Outcome(k, False, text, None, log) for k in flight.members]
             del self.flights[pack.id]
             return True
+        self._full.pop(pack.queue, None)
         self._submitted(flight, job_id)
         self.say(
             f"{pack.id}: {self.scheduler.name} job {job_id}, {len(pack.members)} members on "
@@ -343,7 +359,7 @@ class Controller:
 
     def _submitted(self, flight: Flight, job_id: str) -> None:
         flight.job_id = job_id
-        job = {"cluster": self.scheduler.name, "job_id": job_id, "submitted_s": time.time()}
+        job = {"cluster": self.scheduler.name, "job_id": job_id, "submitted_s": self.clock()}
         flight.directory.write_job(job)
 
     # ------------------------------------------------------------------ the end

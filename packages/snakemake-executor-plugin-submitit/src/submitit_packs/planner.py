@@ -10,7 +10,7 @@ import heapq
 import math
 import secrets
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,11 +78,13 @@ def plan(
     settings: Settings,
     jobs: Mapping[str, int] | None = None,
     waited_s: float = math.inf,
+    full: Collection[str] = (),
 ) -> Planned:
     """Place every member in a pack, or say why it waits.
 
     `jobs` counts the jobs that each queue has of ours; `waited_s` is how long the members have
-    waited for a fuller pack. BadSettings names the member that no queue can take.
+    waited for a fuller pack; `full` are queues that take no job now, whatever their limits say.
+    BadSettings names the member that no queue can take.
     """
     count = defaultdict(int, jobs or {})
     shapes: dict[tuple[int, bool], list[Member]] = defaultdict(list)
@@ -91,12 +93,14 @@ def plan(
     packs: list[Pack] = []
     waiting: dict[str, str] = {}
     for (gpus, exclusive), group in sorted(shapes.items()):
-        for shape_packs, queue in _place(group, gpus, exclusive, site, settings, count):
+        for shape_packs, queue in _place(group, gpus, exclusive, site, settings, count, full):
             for pack in shape_packs:
                 if pack.fill < settings.min_fill and waited_s < settings.wait_s:
                     reason = f"waits for a fuller pack ({pack.fill:.0%} of {pack.slots} slots)"
                 elif queue.max_jobs is not None and count[queue.name] >= queue.max_jobs:
                     reason = f"waits for queue {queue.name}, which takes {queue.max_jobs} jobs"
+                elif queue.name in full:
+                    reason = f"waits for queue {queue.name}, which is full"
                 else:
                     count[queue.name] += 1
                     packs.append(pack)
@@ -122,6 +126,7 @@ def _place(
     site: Site,
     settings: Settings,
     count: Mapping[str, int],
+    full: Collection[str],
 ) -> Iterable[tuple[list[Pack], Queue]]:
     """Packs of members of one shape, in the first queue that suits them."""
     for member in members:
@@ -135,7 +140,7 @@ def _place(
         first = next(i for i, queue in enumerate(queues) if queue.name == name)
         usable = [q for q in queues[first:] if _takes(group, q, settings)]
         options = [(_packs(group, gpus, slots, q, site, settings), q) for q in usable]
-        yield max(options, key=lambda option: _merit(option[0], option[1], count, settings))
+        yield max(options, key=lambda option: _merit(*option, count, full, settings))
 
 
 def _queue_of(member: Member, queues: Sequence[Queue], settings: Settings) -> Queue:
@@ -167,12 +172,16 @@ def _takes(members: Iterable[Member], queue: Queue, settings: Settings) -> bool:
 
 
 def _merit(
-    packs: list[Pack], queue: Queue, count: Mapping[str, int], settings: Settings
+    packs: list[Pack],
+    queue: Queue,
+    count: Mapping[str, int],
+    full: Collection[str],
+    settings: Settings,
 ) -> tuple[bool, bool]:
     """What makes a queue better than one that is preferred: packs that fit now, and are full."""
-    free = queue.max_jobs is None or count[queue.name] + len(packs) <= queue.max_jobs
-    full = all(pack.fill >= settings.min_fill for pack in packs)
-    return full, free
+    takes_all = queue.max_jobs is None or count[queue.name] + len(packs) <= queue.max_jobs
+    filled = all(pack.fill >= settings.min_fill for pack in packs)
+    return filled, takes_all and queue.name not in full
 
 
 def _packs(
