@@ -67,6 +67,7 @@ class Flight:
     pack: Pack
     job_id: str | None  # None: not known whether it was submitted
     members: dict[str, Member]  # those that have not ended
+    results: frozenset[str] = frozenset()  # members that had a result when this was opened
     status: JobStatus | None = None
     over_since_s: float | None = None
     unknown_since_s: float | None = None
@@ -149,7 +150,7 @@ class Controller:
         flight = self.flights.get(place.pack) or self._open(place.pack)
         if flight is None:
             return False
-        result = flight.directory.result(member.key)
+        result = flight.directory.result(member.key) if member.key in flight.results else None
         if result and result.is_final and (anew or result.state != State.OK):
             return False
         flight.members[member.key] = member
@@ -162,7 +163,8 @@ class Controller:
         pack, job = directory.plan(), directory.job()
         if pack is None:
             return None
-        return Flight(directory, pack, job["job_id"] if job else None, {})
+        job_id = job["job_id"] if job else None
+        return Flight(directory, pack, job_id, {}, frozenset(directory.keys()))
 
     # ------------------------------------------------------------------ one cycle
 
@@ -187,7 +189,9 @@ class Controller:
     def reported(self, outcomes: Sequence[Outcome]) -> None:
         """Say that these ends were passed on: they are no more the controller's."""
         with self._lock:
-            self.ledger.report([outcome.key for outcome in outcomes])
+            self.ledger.report(
+                {o.key: (o.ok, o.words.partition("\n")[0], o.result) for o in outcomes}
+            )
 
     @property
     def is_idle(self) -> bool:
