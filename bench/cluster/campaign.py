@@ -56,7 +56,7 @@ def main() -> None:
     print(json.dumps(result, indent=2))
     if given.write:
         words = f"--experiments {given.experiments} --nodes {given.nodes}"
-        store("cluster", {"campaigns": result}, f"python bench/cluster/campaign.py {words}")
+        store("cluster", result, f"python bench/cluster/campaign.py {words}")
 
 
 def campaign(experiments: int, node_count: int, max_nodes: int | None) -> dict[str, Any]:

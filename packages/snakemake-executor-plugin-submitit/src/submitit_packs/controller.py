@@ -6,6 +6,7 @@ ledger and its job by its id, or by its name if the one before died in between, 
 second time.
 """
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -89,16 +90,20 @@ class Controller:
         self.site, self.settings, self.scheduler, self.say = site, settings, scheduler, say
         self.clock = clock  # seconds since 1970
         self._lock = threading.RLock()
-        self.root.mkdir(parents=True, exist_ok=True)
-        self._hold_alone()
-        self.ledger = Ledger(self.root)
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            self._hold_alone()
+            self.ledger = Ledger(self.root)
+        except OSError as error:
+            raise PackError(f"packs cannot be kept in {self.root}: {error.strerror}") from None
         self.flights: dict[str, Flight] = {}
         self.pending: dict[str, tuple[Member, int]] = {}  # by key, with the tries so far
         self._pending_since_s: float | None = None
         self._outcomes: list[Outcome] = []
         self._waiting = ""
         self._full: dict[str, tuple[float, float]] = {}  # queues: when to try again, pause in s
-        self.no_answer = 0  # status commands in a row that were not answered
+        self._unreported: dict[str, Outcome] = {}  # passed on, but not yet in the ledger
+        self.no_answer = 0  # cycles in a row that the batch system, or the disk, did not let end
 
     def _hold_alone(self) -> None:
         """Let no second controller work here, where the file system has locks."""
@@ -173,25 +178,37 @@ class Controller:
         with self._lock:
             self._collect()
             try:
+                self._write_reported()
                 self._look()
                 self._collect()  # what ended before its job did
                 self._settle()
                 self._submit()
                 self.no_answer = 0
             except NoAnswer as error:
-                self.no_answer += 1
-                if self.no_answer & (self.no_answer - 1) == 0:  # the 1st, 2nd, 4th, 8th, …
-                    times = f", {self.no_answer} times" if self.no_answer > 1 else ""
-                    self.say(f"{self.scheduler.name} does not answer{times}: {error}")
+                self._postpone(f"{self.scheduler.name} does not answer", str(error))
+            except OSError as error:
+                self._postpone(f"{self.root} cannot be written", _words_of(error))
             outcomes, self._outcomes = self._outcomes, []
             return outcomes
+
+    def _postpone(self, what: str, why: str) -> None:
+        """Say that this cycle goes on in the next one; the more cycles, the more seldom."""
+        self.no_answer += 1
+        if self.no_answer & (self.no_answer - 1) == 0:  # the 1st, 2nd, 4th, 8th, …
+            times = f", {self.no_answer} times" if self.no_answer > 1 else ""
+            self.say(f"{what}{times}: {why}")
 
     def reported(self, outcomes: Sequence[Outcome]) -> None:
         """Say that these ends were passed on: they are no more the controller's."""
         with self._lock:
-            self.ledger.report(
-                {o.key: (o.ok, o.words.partition("\n")[0], o.result) for o in outcomes}
-            )
+            self._unreported |= {outcome.key: outcome for outcome in outcomes}
+            with contextlib.suppress(OSError):  # the next cycle tries again, and says why
+                self._write_reported()
+
+    def _write_reported(self) -> None:
+        ends = self._unreported.values()
+        self.ledger.report({o.key: (o.ok, o.words.partition("\n")[0], o.result) for o in ends})
+        self._unreported = {}
 
     @property
     def is_idle(self) -> bool:
@@ -388,6 +405,11 @@ def _last_words(directory: PackDirectory, pilot: dict[str, Any]) -> str:
     logs = sorted((directory.path / FOLDER).rglob("*_log.*"), key=os.path.getmtime)
     said = [words for log in logs if (words := tail(log, 3))]
     return said[-1] if said else f"no member began; see {directory.path / FOLDER}"
+
+
+def _words_of(error: OSError) -> str:
+    """An operating system's error with its file."""
+    return f"{error.strerror} ({error.filename})" if error.filename else str(error.strerror)
 
 
 def replace_members(flight: Flight, key: str) -> Flight:
