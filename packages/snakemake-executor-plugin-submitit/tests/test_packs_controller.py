@@ -144,6 +144,27 @@ def test_how_a_job_ends_decides_about_its_members(campaign, ending, words, again
         assert {campaign.ended[key].words.partition(" (pack")[0] for key in ("m0", "m1")} == {words}
 
 
+@pytest.mark.parametrize("ending", [Ending.WALLTIME, Ending.MEMORY])
+def test_a_member_still_in_line_when_its_job_reaches_a_limit_runs_again(campaign, ending):
+    campaign.cycle()
+    (job,) = campaign.system.live()
+    campaign.system.run(job, {"m0": None}, skipped=["m1"])
+    campaign.system.end(job, ending, "walltime exceeded (Exit_status -29)")
+    campaign.finish()
+    assert not campaign.ended["m0"].ok
+    assert campaign.ended["m1"].ok
+    assert campaign.system.began["m0"] == campaign.system.began["m1"] == 1
+
+
+def test_a_job_that_reaches_its_walltime_with_no_member_begun_does_not_run_again(campaign):
+    campaign.cycle()
+    (job,) = campaign.system.live()
+    campaign.system.end(job, Ending.WALLTIME, "walltime exceeded (Exit_status -29)")
+    campaign.cycle()
+    assert len(campaign.ended) == len(campaign.members)
+    assert not any(outcome.ok for outcome in campaign.ended.values())
+
+
 def test_a_deferred_member_runs_again_but_not_for_ever(campaign):
     for _ in range(20):
         campaign.cycle()

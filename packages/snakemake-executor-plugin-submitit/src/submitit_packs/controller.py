@@ -301,7 +301,8 @@ class Controller:
                 self._end(replace_members(flight, key), key, result)
                 continue
             lost = pilot.get("lost", {}).get(key, "")
-            found = reasons.verdict(result, status, place.tries, last_words, lost)
+            in_line = bool(began) and key not in began
+            found = reasons.verdict(result, status, place.tries, last_words, lost, in_line)
             if found.again:
                 again[found.reason] += 1
                 self._queue(member, place.tries + 1)
