@@ -77,11 +77,19 @@ def test_an_array_comes_with_its_subjobs(submit: Submit) -> None:
 
 def test_a_job_is_found_by_its_name(submit: Submit) -> None:
     name = f"pack-{time.time_ns()}"
-    assert client.find_by_name(name) == []
+    assert client.find_by_name(name) == {}
     jobs = [submit("exit", "-N", name), submit("exit", "-N", name)]
-    submit("exit", "-N", f"{name}x")
+    other = submit("exit", "-N", f"{name}x")
     wait_for(ended(jobs[0]))
-    assert client.find_by_name(name) == jobs
+    assert client.find_by_name(name) == {name: jobs}
+    several = client.find_by_name(name, f"{name}x", f"{name}y")
+    assert several == {name: jobs, f"{name}x": [other]}
+
+
+def test_many_names_cost_as_many_commands_as_two(submit: Submit, fake: FakePBS) -> None:
+    submit("exit", "-N", "pack-7")
+    assert client.find_by_name(*(f"pack-{i}" for i in range(50))) == {"pack-7": ["1"]}
+    assert (fake.calls("qselect"), fake.calls("qstat")) == (1, 1)
 
 
 def test_a_signal_reaches_the_job(submit: Submit, folder: Path) -> None:

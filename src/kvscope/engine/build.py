@@ -208,7 +208,8 @@ def _observed(
     from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
 
     if not platform.computes:
-        return Engine(llm, platform, scheduler, None, platform.experiment.model.layers)
+        platform.observe(scheduler)
+        return Engine(llm, platform, scheduler, None, platform.experiment.model.layers, tracer)
     if has_kv_transfer_group():
         connector = get_kv_transfer_group()
         llm.apply_model(lambda model: connector.attach(model, platform))

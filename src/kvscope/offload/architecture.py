@@ -4,6 +4,7 @@ A layer's K and V are one product of the input of attention, `keys_values`: rebu
 stored activation is that product again, with biases and rotary positions.
 """
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -17,7 +18,7 @@ Shapes = dict[str, tuple[int, ...]]
 MOST_ROWS = 8192  # of a product in the MLP, whose inner rows are several times as wide
 
 
-class Architecture:
+class Architecture(ABC):
     """The functions that both families share; rows are tokens.
 
     With `tile`, every product is done in tiles of so many rows, the last one padded: then a row's
@@ -29,17 +30,17 @@ class Architecture:
         self.kv_width = model.kv_heads * model.head_size
         self.dtype: torch.dtype = getattr(torch, model.dtype)
 
+    @abstractmethod
     def layer_shapes(self) -> Shapes:
         """The weights of one layer: [out, in] of products, [width] of norms and biases."""
-        raise NotImplementedError
 
+    @abstractmethod
     def outer_shapes(self) -> Shapes:
         """The weights outside of the layers."""
-        raise NotImplementedError
 
+    @abstractmethod
     def embed(self, outer: Tensors, ids: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """Token ids [n] at positions [n] to hidden states [n, hidden]."""
-        raise NotImplementedError
 
     def attention_input(self, w: Tensors, hidden: torch.Tensor) -> torch.Tensor:
         """Hidden states to the input of attention, the activation: [n, hidden] to [n, hidden]."""
@@ -67,11 +68,11 @@ class Architecture:
         """Hidden states to logits, [n, vocabulary]."""
         return self._linear(self._norm(hidden, outer, "norm"), outer, "head")
 
-    def _norm(self, x: torch.Tensor, w: Tensors, name: str) -> torch.Tensor:
-        raise NotImplementedError
+    @abstractmethod
+    def _norm(self, x: torch.Tensor, w: Tensors, name: str) -> torch.Tensor: ...
 
-    def _mlp(self, w: Tensors, x: torch.Tensor) -> torch.Tensor:
-        raise NotImplementedError
+    @abstractmethod
+    def _mlp(self, w: Tensors, x: torch.Tensor) -> torch.Tensor: ...
 
     def _rotate(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         return x

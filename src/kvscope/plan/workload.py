@@ -1,5 +1,6 @@
 """The planner's view of a workload: lengths, arrival times, and the files they come from."""
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from math import ceil
 from typing import Annotated, Any, ClassVar, Literal
@@ -48,13 +49,13 @@ class Workload(Option):
 
     in_id: ClassVar[tuple[str, ...]] = ("arrival",)
 
+    @abstractmethod
     def lengths(self, seed: int) -> list[Lengths]:
         """The lengths of each request, in order; BadInput if a file cannot be used."""
-        raise NotImplementedError
 
     def times(self) -> list[float]:
         """Seconds from the first request to each, with arrival=trace; needs `has_times`."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} has no arrival times")
 
     def expected(self) -> tuple[float, float, float]:
         """Expected prompt tokens, expected output tokens, and most output tokens of a request."""

@@ -3,11 +3,9 @@
 import os
 import shlex
 from collections.abc import Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import orjson
 from markupsafe import Markup
 
@@ -27,6 +25,7 @@ from kvscope.report.paper import page as paper
 from kvscope.report.paper.comparison import COMPARISON_FILE
 from kvscope.report.render import Printed, for_page, pack, print_figure, scripts
 from kvscope.report.summary import verdict
+from kvscope.report.templates import load_template
 from kvscope.report.words import plural, reason_in_words
 from kvscope.runfile import IMPORTED_FROM, PERFETTO
 
@@ -48,7 +47,8 @@ def write_page(
     """Write the page to `path`; links to other results are relative to it."""
     timelines = drawn.get(TIMELINES)
     lead = headline(study)
-    html = _template().render(
+    template = load_template(HERE / TEMPLATE, plural=plural, in_words=reason_in_words)
+    html = template.render(
         study=study,
         verdict=verdict(study),
         dates=dates(study),
@@ -97,19 +97,6 @@ def _lead(lead: Headline) -> dict[str, Any] | None:
         return None
     figure = Figure("lead", lead.title, "", lambda study: lead.drawing)
     return _entry(figure, lead.drawing, print_figure(lead.drawing))
-
-
-@cache
-def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(HERE),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.filters |= {"plural": plural, "in_words": reason_in_words}
-    return environment.get_template(TEMPLATE)
 
 
 def _reasons(study: StudyData) -> list[str]:

@@ -130,11 +130,27 @@ def signal(job_id: str, name: str) -> None:
     _check(_run(["qsig", "-s", name, job_id]), _UNKNOWN_JOB, _JOB_FINISHED, _WRONG_STATE)
 
 
-def find_by_name(name: str) -> list[str]:
-    """The ids of this user's jobs of this name, finished ones included, the oldest first."""
-    answer = _run(["qselect", "-x", "-N", name, "-u", pwd.getpwuid(os.getuid()).pw_name])
+def find_by_name(*names: str) -> dict[str, list[str]]:
+    """The ids of this user's jobs of these names, finished ones included, the oldest first.
+
+    One `qselect` for one name; for several, all jobs of the user are listed, and one `qstat` names
+    them. A name that no job has is missing in the answer.
+    """
+    if not names:
+        return {}
+    user = pwd.getpwuid(os.getuid()).pw_name
+    named = ["-N", names[0]] if len(names) == 1 else []
+    answer = _run(["qselect", "-x", *named, "-u", user])
     _check(answer, _UNKNOWN_JOB)
-    return sorted(_job_ids(answer.stdout), key=lambda job_id: int(job_id.rstrip("[]")))
+    ids = sorted(_job_ids(answer.stdout), key=lambda job_id: int(job_id.rstrip("[]")))
+    if named:
+        return {names[0]: ids} if ids else {}
+    jobs = status(ids)
+    found: dict[str, list[str]] = {}
+    for job_id in ids:
+        if job_id in jobs and jobs[job_id].name in names:
+            found.setdefault(jobs[job_id].name, []).append(job_id)
+    return found
 
 
 def _job_ids(text: str) -> list[str]:

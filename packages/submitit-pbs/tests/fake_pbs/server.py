@@ -64,10 +64,11 @@ class Job:
 
 
 class Server:
-    """The jobs of a cluster, and the rules for them."""
+    """The jobs of a cluster, and the rules for them; `clock` gives seconds since 1970."""
 
-    def __init__(self, directory):
+    def __init__(self, directory, clock=time.time):
         self.directory = directory
+        self.clock = clock
         with open(f"{directory}/config.json") as file:
             self.config = json.load(file)
         self.name = self.config["server"]
@@ -165,9 +166,19 @@ class Server:
         self._write_run(job, run, nodes, output)
         job.state = "R"
         job.attributes["substate"] = "42"
-        job.started_at = time.time()
+        job.started_at = self.clock()
         job.assigned = nodes
         job.ending = None
+        self.run_script(job)
+        self.save(job)
+        if job.array:
+            array = self.jobs[job.array]
+            array.state = "B"
+            array.attributes["comment"] = f"Job Array Began at {began}"
+
+    def run_script(self, job):
+        """Start the MoM of a job's present run."""
+        run = self.run_of(job)
         program = f"import sys; sys.path.insert(0, {os.path.dirname(os.path.dirname(__file__))!r})"
         program += f"; from fake_pbs import node; node.main({run!r})"
         mom = subprocess.Popen(
@@ -180,11 +191,6 @@ class Server:
         with open(f"{run}/mom", "w") as file:
             file.write(str(mom.pid))
         mom.returncode = 0  # reaped with all others
-        self.save(job)
-        if job.array:
-            array = self.jobs[job.array]
-            array.state = "B"
-            array.attributes["comment"] = f"Job Array Began at {began}"
 
     def _write_run(self, job, run, nodes, output):
         with open(f"{run}/nodefile", "w") as file:
@@ -222,7 +228,7 @@ class Server:
 
     def _start_failed(self, job):
         job.attributes["Exit_status"] = str(UNSTARTED)
-        job.not_before = time.time() + self.config["start_retry_s"]
+        job.not_before = self.clock() + self.config["start_retry_s"]
         if job.run_count >= FAILED_STARTS:
             job.state = "H"
             job.attributes["Hold_Types"] = "s"
@@ -234,7 +240,7 @@ class Server:
     def end(self, job, why, by):
         """Begin to end a running job: TERM now on its first node, KILL everywhere later."""
         if job.ending is None:
-            job.ending = {"why": why, "by": by, "since": time.time()}
+            job.ending = {"why": why, "by": by, "since": self.clock()}
             if why != "walltime":
                 job.attributes["substate"] = "59"
             self.save(job)
@@ -255,7 +261,7 @@ class Server:
     def _has_ended(self, job, code):
         """A run is over; `code` as the node saw it, None if no one did."""
         ending, ran = job.ending or {"why": ""}, job.attributes["comment"]
-        used = time.time() - job.started_at
+        used = self.clock() - job.started_at
         job.attributes["resources_used.walltime"] = clock(used / self.config["time_scale"])
         if ending["why"] == "walltime":
             self._finish(job, OVER_WALLTIME, 93, f"{ran} and exceeded resource walltime")
@@ -281,7 +287,7 @@ class Server:
         if code is not None:
             job.attributes["Exit_status"] = str(code)
         job.assigned, job.ending = [], None
-        job.not_before = time.time() + self.config["requeue_delay_s"]
+        job.not_before = self.clock() + self.config["requeue_delay_s"]
         self.save(job)
 
     def _finish(self, job, code, substate, comment):
@@ -315,7 +321,7 @@ class Server:
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
-        now = time.time()
+        now = self.clock()
         for job in list(self.active.values()):
             if job.state == "R":
                 self._look_at(job, now)
@@ -432,13 +438,7 @@ class Server:
 
 def serve(directory):
     """Take commands until TERM or INT."""
-    path = f"{directory}/socket"
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(path)
-    listener = socket.socket(socket.AF_UNIX)
-    folder = os.open(directory, os.O_RDONLY)
-    listener.bind(f"/proc/self/fd/{folder}/socket")
-    listener.listen(128)
+    listener = listen(directory)
     server = Server(directory)
     listener.settimeout(server.config["tick_s"])
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -446,15 +446,31 @@ def serve(directory):
     last = 0.0
     while True:
         with contextlib.suppress(TimeoutError, BrokenPipeError, ConnectionError):
-            connection, _ = listener.accept()
-            with connection:
-                connection.settimeout(30)
-                text = b""
-                while not text.endswith(b"\n"):
-                    text += connection.recv(1 << 16)
-                stdout, stderr, code = server.answer(json.loads(text))
-                reply = {"stdout": stdout, "stderr": stderr, "returncode": code}
-                connection.sendall(json.dumps(reply).encode())
+            take(listener, server)
         if time.monotonic() - last >= server.config["tick_s"]:
             server.tick()
             last = time.monotonic()
+
+
+def listen(directory):
+    """The socket at which commands reach the server of a directory."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(f"{directory}/socket")
+    listener = socket.socket(socket.AF_UNIX)
+    folder = os.open(directory, os.O_RDONLY)
+    listener.bind(f"/proc/self/fd/{folder}/socket")
+    listener.listen(128)
+    return listener
+
+
+def take(listener, server):
+    """Take one command and answer it."""
+    connection, _ = listener.accept()
+    with connection:
+        connection.settimeout(30)
+        text = b""
+        while not text.endswith(b"\n"):
+            text += connection.recv(1 << 16)
+        stdout, stderr, code = server.answer(json.loads(text))
+        reply = {"stdout": stdout, "stderr": stderr, "returncode": code}
+        connection.sendall(json.dumps(reply).encode())

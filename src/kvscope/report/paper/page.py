@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import jinja2
 from markupsafe import Markup
 
 import kvscope
@@ -11,6 +10,7 @@ from kvscope.paper import PAPER
 from kvscope.report.data import StudyData
 from kvscope.report.paper.claims import judged
 from kvscope.report.paper.comparison import COMPARISON_FILE, by_figure, compare, write_comparison
+from kvscope.report.templates import load_template
 from kvscope.report.words import number_text, percent
 
 HERE = Path(__file__).parent
@@ -26,18 +26,12 @@ def write_paper(study: StudyData, directory: Path) -> Path | None:
     if not found:
         return None
     write_comparison(found, directory)
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(HERE),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.filters |= {"percent": percent, "number": number_text}
-    text = environment.get_template("paper.html.j2").render(
+    template = load_template(HERE / "paper.html.j2", percent=percent, number=number_text)
+    text = template.render(
         study=study,
         version=kvscope.__version__,
         claims=judged(found),
+        devices=list(dict.fromkeys(one.device for one in found)),
         figures=list(by_figure(found)),
         paper=PAPER.citation,
         csv=COMPARISON_FILE,

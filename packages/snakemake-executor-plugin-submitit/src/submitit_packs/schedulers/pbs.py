@@ -94,15 +94,12 @@ class PBS(Scheduler):
         return {p: status_of(found[job]) if job in found else unknown for p, job in jobs.items()}
 
     def find(self, packs: Iterable[str]) -> dict[str, str]:
-        """Jobs by their names, ended ones included: one qselect a pack."""
-        found = {}
+        """Jobs by their names, ended ones included: two commands however many packs."""
         try:
-            for pack in packs:
-                if ids := client.find_by_name(pack):
-                    found[pack] = ids[-1]
+            found = client.find_by_name(*packs)
         except client.PBSError as error:
             raise NoAnswer(error.message) from None
-        return found
+        return {pack: ids[-1] for pack, ids in found.items()}
 
     def cancel(self, job_ids: Iterable[str]) -> None:
         """One qdel."""

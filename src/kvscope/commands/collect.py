@@ -1,0 +1,40 @@
+"""Write the tables of a run."""
+
+import argparse
+import sys
+
+from kvscope.commands.command import command, flag, path
+from kvscope.errors import EXIT_DONE, BadInput
+
+
+@command(
+    ("results/experiments/ID --perfetto", "--nsys report.sqlite --out tables"),
+    path("run", "a run's directory", nargs="?"),
+    path("--nsys", "an nsys SQLite export", metavar="FILE.sqlite"),
+    path("--out", "default: results/tables/<id> for a run's directory"),
+    flag("--perfetto", "also write a trace for ui.perfetto.dev"),
+)
+def collect(given: argparse.Namespace) -> int:
+    """Write the tables of a run: its nsys export and its host records, aligned on one timeline.
+
+    Or write the tables of any nsys export by itself.
+    """
+    from kvscope.accounts import COLLECTED
+    from kvscope.collect import collector
+    from kvscope.files import read_json
+    from kvscope.layout import tables_directory
+
+    if (given.run is None) == (given.nsys is None):
+        raise BadInput("collect: give a run's directory, or --nsys FILE.sqlite with --out DIR")
+    if given.nsys is not None:
+        if given.out is None:
+            raise BadInput("collect --nsys: --out DIR must name the directory of the tables")
+        out = given.out
+        collector.collect_nsys(given.nsys, out)
+    else:
+        out = given.out or tables_directory(given.run)
+        collector.collect_run(given.run, out, perfetto=given.perfetto)
+    for warning in read_json(out / COLLECTED)["warnings"]:
+        print(f"kvscope: {warning}", file=sys.stderr)
+    print(out)
+    return EXIT_DONE

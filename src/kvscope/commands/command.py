@@ -1,0 +1,85 @@
+"""What a command of the command line is: a function, its arguments, and examples."""
+
+import argparse
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from kvscope.layout import RESULTS
+
+Parsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+Function = Callable[[argparse.Namespace], int]
+Argument = tuple[tuple[str, ...], dict[str, Any]]
+
+CONFIG = Path("config")
+HELP_WIDTH = 78
+OVERRIDES_HELP = "settings in Hydra's grammar; config/README.md explains every key"
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command: its function takes the parsed arguments and returns the exit code."""
+
+    function: Function
+    examples: Sequence[str]
+    arguments: Sequence[Argument]
+
+    @property
+    def name(self) -> str:
+        """The function's name; that of a keyword of Python ends with '_'."""
+        return self.function.__name__.rstrip("_")
+
+    def add_to(self, parsers: Parsers) -> None:
+        """Add the command's parser; the function's docstring is the help."""
+        text = " ".join(str(self.function.__doc__).split())
+        examples = (f"kvscope {self.name} {example}".rstrip() for example in self.examples)
+        parser = parsers.add_parser(
+            self.name,
+            help=text.split(".")[0].split(":")[0],
+            description=textwrap.fill(text, HELP_WIDTH),
+            epilog="\n  ".join(("examples:", *examples)),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        parser.set_defaults(command=self.function)
+        for names, options in self.arguments:
+            parser.add_argument(*names, **options)
+
+
+def command(examples: Sequence[str], *arguments: Argument) -> Callable[[Function], Command]:
+    """Make a function the command of its name."""
+    return lambda function: Command(function, examples, arguments)
+
+
+def argument(*names: str, **options: Any) -> Argument:
+    """An argument of a command, as for argparse's `add_argument`."""
+    return names, options
+
+
+def path(name: str, text: str | None = None, **options: Any) -> Argument:
+    """An argument that is a path."""
+    return argument(name, help=text, **{"type": Path, "metavar": "DIR"} | options)
+
+
+def flag(name: str, text: str, *short: str) -> Argument:
+    """An argument without a value."""
+    return argument(*short, name, action="store_true", help=text)
+
+
+def directory(text: str) -> Path:
+    """A path that must be an existing directory (a type for argparse)."""
+    if not Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a directory")
+    return Path(text)
+
+
+RUN_PATHS = path("runs", "a run's directory", nargs="+")
+CONFIG_DIR = path(
+    "--config-dir",
+    "directory of studies and options (default: config); it takes precedence over the "
+    "configuration that kvscope ships",
+    type=directory,
+    default=CONFIG,
+)
+RESULTS_DIR = path("--results", default=RESULTS)

@@ -1,0 +1,99 @@
+"""Run experiments."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kvscope.commands.command import CONFIG_DIR, OVERRIDES_HELP, argument, command, flag, path
+from kvscope.errors import EXIT_DONE, BadInput, KvscopeError
+from kvscope.layout import RESULTS, experiment_directory
+
+if TYPE_CHECKING:
+    from kvscope.plan.experiment import Experiment
+
+
+@command(
+    (
+        "results/experiments/ID/experiment.yaml",
+        "model=tiny-llama workload=zipf workload.num_requests=8 cache.blocks=60 --out mine",
+    ),
+    argument(
+        "experiment",
+        nargs="+",
+        metavar="WORD",
+        help=f"a planned experiment's file, or {OVERRIDES_HELP}",
+    ),
+    path("--out", "default: results/experiments/<id>"),
+    flag("--force", "measure a finished run again"),
+    flag(
+        "--multirun",
+        "run every experiment of a grid, one after the other, modeled ones in one process "
+        "(Snakemake runs all stages)",
+        "-m",
+    ),
+    flag("--tables", "with --multirun of modeled experiments: collect and analyse each as well"),
+    CONFIG_DIR,
+)
+def run(given: argparse.Namespace) -> int:
+    """Run one experiment: build vLLM, warm up, measure the repeats, and write the records.
+
+    The repeats are measured under Nsight Systems where it is available.
+    """
+    from kvscope import batch
+
+    experiments = _experiments(given.experiment, given.config_dir)
+    if len(experiments) != 1 and not given.multirun:
+        raise BadInput(
+            f"these settings make {len(experiments)} experiments and `kvscope run` takes one; "
+            "leave one value for each key, or run all of them: --multirun, or with all five stages "
+            f"snakemake --profile profiles/local --config {_as_config(given.experiment)}"
+        )
+    if given.multirun and given.out:
+        raise BadInput(
+            "run --multirun: --out names the directory of one run; leave it out, and each run is "
+            "written to results/experiments/<id>"
+        )
+    if batch.fits(experiments):
+        places = [experiment_directory(RESULTS, e.id) for e in experiments]
+        pairs = zip(experiments, places, strict=True)
+        return batch.run_together([batch.Job(*pair, given.force, given.tables) for pair in pairs])
+    if given.tables:
+        raise BadInput("run --tables: takes several experiments of device=modeled, and --multirun")
+    failed = [e.id for e in experiments if not _measure(e, given)]
+    if failed:
+        raise KvscopeError(f"{len(failed)} of {len(experiments)} failed: {', '.join(failed)}")
+    return EXIT_DONE
+
+
+def _measure(experiment: Experiment, given: argparse.Namespace) -> bool:
+    """Run one experiment; print its directory, or why it failed. Returns whether it completed."""
+    from kvscope import runfile
+    from kvscope.run import supervisor
+
+    directory = given.out or experiment_directory(RESULTS, experiment.id)
+    facts = supervisor.run(experiment, directory, force=given.force)
+    if facts["status"] == runfile.COMPLETE:
+        print(directory)
+        return True
+    log = runfile.log_path(directory)
+    print(f"kvscope: {experiment.id} failed: {facts['reason']} (log: {log})", file=sys.stderr)
+    return False
+
+
+def _experiments(words: list[str], config_dir: Path) -> list[Experiment]:
+    from kvscope.plan import experiment, grid
+
+    if all(word.endswith((".yaml", ".yml")) and "=" not in word for word in words):
+        return [experiment.load(Path(word)) for word in words]
+    study, overrides = grid.split_study(words)
+    return [planned.experiment for planned in grid.expand(study, overrides, config_dir).experiments]
+
+
+def _as_config(words: list[str]) -> str:
+    """The overrides in the form of `snakemake --config`."""
+    study = [word for word in words if word.startswith("study=")]
+    overrides = " ".join(word for word in words if not word.startswith("study="))
+    return " ".join([*study, *([f'overrides="{overrides}"'] if overrides else [])])
