@@ -259,7 +259,7 @@ class Controller:
         pilot = read_json(directory.path / f"pilot-{attempt}.json") or {}
         began = {*directory.keys(STARTED), *directory.keys()}
         idle = status.ending in (None, Ending.DONE) and not began
-        last_words = _last_words(directory, pilot) if idle else ""
+        last_words = (status.words or _last_words(directory, pilot)) if idle else ""
         again: Counter[str] = Counter()
         for key, member in flight.members.items():
             place = self.ledger.places.get(key) or Place(flight.pack.id, 0)
@@ -349,13 +349,14 @@ class Controller:
     # ------------------------------------------------------------------ the end
 
     def cancel(self) -> None:
-        """Cancel every job; the members keep what they have."""
+        """Cancel every job; the members keep what they have, and may be added again."""
         with self._lock:
             unknown = {p for p, f in self.flights.items() if f.job_id is None}
             jobs = [f.job_id for f in self.flights.values() if f.job_id]
             try:
                 jobs += self.scheduler.find(unknown).values() if unknown else ()
                 self.scheduler.cancel(jobs)
+                self.ledger.report([key for f in self.flights.values() for key in f.members])
             except NoAnswer as error:
                 self.say(f"jobs {', '.join(jobs)} may go on: {error}")
             self.pending.clear()
