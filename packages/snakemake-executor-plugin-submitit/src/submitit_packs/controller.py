@@ -259,7 +259,8 @@ class Controller:
         pilot = read_json(directory.path / f"pilot-{attempt}.json") or {}
         began = {*directory.keys(STARTED), *directory.keys()}
         idle = status.ending in (None, Ending.DONE) and not began
-        last_words = (status.words or _last_words(directory, pilot)) if idle else ""
+        unknown = status.words if status.phase == Phase.UNKNOWN else ""
+        last_words = (unknown or _last_words(directory, pilot)) if idle else ""
         again: Counter[str] = Counter()
         for key, member in flight.members.items():
             place = self.ledger.places.get(key) or Place(flight.pack.id, 0)
