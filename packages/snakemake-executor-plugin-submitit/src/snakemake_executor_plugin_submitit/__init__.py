@@ -194,6 +194,8 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         if outcome.ok:
             self.report_job_success(info)
         else:
+            if info.job.is_group():  # of which Snakemake prints no message
+                self.logger.error(f"{name_of(info.job)}: {outcome.words}")
             logs = [str(outcome.log)] if outcome.log.is_file() else []
             self.report_job_error(info, msg=f"{outcome.words}\n", aux_logs=logs)
 
