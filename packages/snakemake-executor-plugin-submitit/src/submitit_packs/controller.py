@@ -40,6 +40,9 @@ GRACE_S = 5.0
 # A job that the batch system does not know for so long is over; Polaris's `prod` lets jobs with
 # wrong parameters vanish without a message.
 VANISHED_S = 60.0
+# A job whose members have all ended must end, too; after so long it is cancelled.
+CLOSING_S = 120.0
+CLOSING_TICK_S = 2.0
 LOCK = "controller.lock"
 FORGOTTEN = ""  # the id of a job that ran and that the batch system no longer knows
 
@@ -66,6 +69,7 @@ class Flight:
     status: JobStatus | None = None
     over_since_s: float | None = None
     unknown_since_s: float | None = None
+    is_recorded: bool = True  # whether job.json has the job
 
 
 class Controller:
@@ -82,15 +86,26 @@ class Controller:
         self.root = root.resolve()
         self.site, self.settings, self.scheduler, self.say = site, settings, scheduler, say
         self._lock = threading.RLock()
-        self.root.mkdir(parents=True, exist_ok=True)
-        self._hold_alone()
-        self.ledger = Ledger(self.root)
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            self._hold_alone()
+            self.ledger = Ledger(self.root)
+            self._mend()
+        except OSError as error:
+            raise PackError(f"packs cannot be kept in {self.root}: {error}") from None
         self.flights: dict[str, Flight] = {}
+        self.closing: dict[str, Flight] = {}  # whose members have all ended, and the job has not
+        self._unreported: list[str] = []  # ends that a full disk kept from the ledger
         self.pending: dict[str, tuple[Member, int]] = {}  # by key, with the tries so far
         self._pending_since_s: float | None = None
         self._outcomes: list[Outcome] = []
         self._waiting = ""
         self.no_answer = 0  # status commands in a row that were not answered
+
+    def _mend(self) -> None:
+        if lost := self.ledger.recovered:
+            self.ledger.mend()
+            self.say(f"{self.ledger.path} was damaged: {len(lost)} packs are found by their plans")
 
     def _hold_alone(self) -> None:
         """Let no second controller work here, where the file system has locks."""
@@ -150,11 +165,17 @@ class Controller:
         return True
 
     def _open(self, pack_id: str) -> Flight | None:
-        """A pack of the ledger; None if it was never planned to the end, hence never submitted."""
+        """A pack of the ledger; None if it was never planned to the end, hence never submitted.
+
+        The job of a plan that is damaged begins no further member, and is waited for.
+        """
         directory = PackDirectory(self.root / pack_id)
         pack, job = directory.plan(), directory.job()
-        if pack is None:
+        if pack is None and job is None:
             return None
+        if pack is None:
+            self.say(f"{pack_id}: its plan is damaged; its members run again when its job is over")
+            pack = Pack(pack_id, "", 0, 1, 1, 0, ())
         return Flight(directory, pack, job["job_id"] if job else None, {})
 
     # ------------------------------------------------------------------ one cycle
@@ -170,17 +191,28 @@ class Controller:
                 self._submit()
                 self.no_answer = 0
             except NoAnswer as error:
-                self.no_answer += 1
-                if self.no_answer & (self.no_answer - 1) == 0:  # the 1st, 2nd, 4th, 8th, …
-                    times = f", {self.no_answer} times" if self.no_answer > 1 else ""
-                    self.say(f"{self.scheduler.name} does not answer{times}: {error}")
+                self._outage(f"{self.scheduler.name} does not answer", error)
+            except OSError as error:  # a full disk, most often
+                self._outage("packs cannot be written", error)
             outcomes, self._outcomes = self._outcomes, []
             return outcomes
+
+    def _outage(self, what: str, error: Exception) -> None:
+        """Say what does not work, and is tried again: the 1st, 2nd, 4th, 8th, … time."""
+        self.no_answer += 1
+        if self.no_answer & (self.no_answer - 1) == 0:
+            times = f", {self.no_answer} times" if self.no_answer > 1 else ""
+            self.say(f"{what}{times}: {error}")
 
     def reported(self, outcomes: Sequence[Outcome]) -> None:
         """Say that these ends were passed on: they are no more the controller's."""
         with self._lock:
-            self.ledger.report([outcome.key for outcome in outcomes])
+            self._unreported += [outcome.key for outcome in outcomes]
+            try:
+                self.ledger.report(self._unreported)
+                self._unreported = []
+            except OSError as error:
+                self.say(f"{self.ledger.path} cannot be written, trying again later: {error}")
 
     @property
     def is_idle(self) -> bool:
@@ -195,7 +227,8 @@ class Controller:
                 if result and result.is_final:
                     self._end(flight, key, result)
         for pack in [p for p, f in self.flights.items() if not f.members]:
-            del self.flights[pack]
+            self.closing[pack] = flight = self.flights.pop(pack)
+            flight.over_since_s = time.time()
 
     def _end(self, flight: Flight, key: str, result: Result) -> None:
         log, ok = flight.directory.log(key), result.state == State.OK
@@ -206,10 +239,24 @@ class Controller:
     def _look(self) -> None:
         """Learn of every job from the batch system, by one command."""
         self._find()
-        jobs = {p: f.job_id for p, f in self.flights.items() if f.job_id}
+        for flight in self.flights.values():
+            self._record(flight)
+        jobs = {p: f.job_id for p, f in (self.flights | self.closing).items() if f.job_id}
         if jobs:
             for pack, status in self.scheduler.status(jobs).items():
-                self._note(self.flights[pack], status)
+                if pack in self.flights:
+                    self._note(self.flights[pack], status)
+                else:
+                    self._release(self.closing[pack], status)
+
+    def _release(self, flight: Flight, status: JobStatus) -> None:
+        """Let go of a pack whose members have all ended, once its job is over."""
+        if status.phase in (Phase.RUNNING, Phase.QUEUED):
+            if time.time() - (flight.over_since_s or 0.0) < CLOSING_S:
+                return
+            self.say(f"{flight.pack.id}: all members have ended, and job {flight.job_id} has not")
+            self.scheduler.cancel([flight.job_id or ""])
+        del self.closing[flight.pack.id]
 
     def _find(self) -> None:
         """Find the jobs of packs of which it is not known whether they were submitted."""
@@ -229,6 +276,8 @@ class Controller:
 
     def _note(self, flight: Flight, status: JobStatus) -> None:
         now = time.time()
+        if _lost_its_pilot(flight, status):
+            status = replace(status, ending=Ending.NODE_LOST, words="its first node was lost")
         flight.status = status
         flight.over_since_s = flight.over_since_s if status.phase == Phase.ENDED else None
         if status.phase == Phase.ENDED:
@@ -237,7 +286,7 @@ class Controller:
             flight.unknown_since_s = flight.unknown_since_s or now
             if now - flight.unknown_since_s >= VANISHED_S:
                 flight.over_since_s = flight.unknown_since_s
-        elif status.ending is not None:  # it waits for what will never be
+        elif status.ending is not None:  # it will never start, or goes on in vain
             self.scheduler.cancel([flight.job_id or ""])
             flight.over_since_s = now - GRACE_S
         else:
@@ -287,7 +336,7 @@ class Controller:
         if not self.pending:
             return
         waited_s = time.time() - (self._pending_since_s or 0.0)
-        count = Counter(flight.pack.queue for flight in self.flights.values())
+        count = Counter(f.pack.queue for f in (self.flights | self.closing).values())
         members = [member for member, _ in self.pending.values()]
         planned = planner.plan(members, self.site, self.settings, count, waited_s)
         for pack in planned.packs:
@@ -342,23 +391,52 @@ class Controller:
         return True
 
     def _submitted(self, flight: Flight, job_id: str) -> None:
-        flight.job_id = job_id
-        job = {"cluster": self.scheduler.name, "job_id": job_id, "submitted_s": time.time()}
-        flight.directory.write_job(job)
+        flight.job_id, flight.is_recorded = job_id, False
+        self._record(flight)
+
+    def _record(self, flight: Flight) -> None:
+        if not flight.is_recorded:
+            job = {"cluster": self.scheduler.name, "job_id": flight.job_id}
+            flight.directory.write_job({**job, "submitted_s": time.time()})
+            flight.is_recorded = True
 
     # ------------------------------------------------------------------ the end
+
+    def finish(self) -> None:
+        """Wait until the jobs whose members have all ended are over; cancel one that goes on."""
+        until = time.monotonic() + CLOSING_S
+        with self._lock:
+            while self.closing:
+                jobs = {p: f.job_id or "" for p, f in self.closing.items()}
+                try:
+                    for pack, status in self.scheduler.status(jobs).items():
+                        self._release(self.closing[pack], status)
+                except NoAnswer as error:
+                    if time.monotonic() > until:
+                        self.say(f"jobs {', '.join(jobs.values())} may go on: {error}")
+                        return
+                if self.closing:
+                    time.sleep(CLOSING_TICK_S)
 
     def cancel(self) -> None:
         """Cancel every job; the members keep what they have."""
         with self._lock:
             unknown = {p for p, f in self.flights.items() if f.job_id is None}
-            jobs = [f.job_id for f in self.flights.values() if f.job_id]
+            jobs = [f.job_id for f in (self.flights | self.closing).values() if f.job_id]
             try:
                 jobs += self.scheduler.find(unknown).values() if unknown else ()
                 self.scheduler.cancel(jobs)
             except NoAnswer as error:
                 self.say(f"jobs {', '.join(jobs)} may go on: {error}")
             self.pending.clear()
+
+
+def _lost_its_pilot(flight: Flight, status: JobStatus) -> bool:
+    """Whether a running job goes on without its first node, as Slurm's do, until its walltime."""
+    if status.phase != Phase.RUNNING or not 0 < len(status.nodes) < flight.pack.nodes:
+        return False
+    host = flight.directory.attempt().host
+    return bool(host) and host not in status.nodes
 
 
 def _last_words(directory: PackDirectory, pilot: dict[str, Any]) -> str:
