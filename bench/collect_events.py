@@ -36,7 +36,7 @@ from kvscope.runfile import KERNEL_EVENTS
 RESULTS = Path(__file__).parent / "results" / "collect_events.json"
 PACKAGES = ("numpy", "orjson", "pyarrow", "zstandard")
 LAYERS, HEADS, WORKERS, BLOCK_SIZE = 32, 8, 2, 16
-DIFFERENT = 8  # flushes that are made afresh; then they come again with other times
+DIFFERENT = 8  # different flushes; they are repeated with other times
 
 
 def main() -> None:
@@ -104,7 +104,7 @@ def machine() -> dict[str, Any]:
 
 
 def generate(path: Path, events: int, rows: int) -> None:
-    """Decode passes until there are at least so many events."""
+    """Decode passes until there are at least `events` events."""
     models = [flush(np.random.default_rng(seed), rows) for seed in range(DIFFERENT)]
     written, number, now = 0, 0, 1_000_000
     with path.open("wb") as file, zstandard.ZstdCompressor().stream_writer(file) as stream:

@@ -1,4 +1,4 @@
-"""What judging costs: seconds and memory of a run's oracles, beside the time that the run took.
+"""What oracles cost: seconds and memory for those of a run, and the time that the run took.
 
     python bench/judging.py RUN… [--write]
 

@@ -14,14 +14,14 @@ RESULTS = Path(__file__).parent / "results"
 
 
 class Silent:
-    """Progress that nobody watches."""
+    """A progress display that shows nothing."""
 
     def advance(self, tokens: int) -> None:
         """Nothing to do."""
 
 
 def in_measured_environment(experiment: Experiment) -> None:
-    """Start this program again, unless it has the environment that a run of this gets."""
+    """Start this program again, unless it has the environment of a run of this experiment."""
     environment = measured_environment(experiment) | {"VLLM_LOGGING_LEVEL": "ERROR"}
     if any(os.environ.get(name) != value for name, value in environment.items()):
         os.execve(sys.executable, [sys.executable, *sys.argv], environment)

@@ -2,9 +2,9 @@
 
     python bench/net_control.py results/experiments/* [--write]
 
-Of each run given: the mean error of a plain decode pass by what kvscope takes to be due in it, told
-by the other passes, and by the median of the ten nearest plain decode passes, which knows nothing
-of their batch; and the metrics. `--write` keeps them in bench/results/net_control.json.
+Of each run given: the mean error of a plain decode pass against the time that kvscope
+estimates from the other passes, and against the median of the ten nearest plain decode passes,
+which ignores their batch; and the metrics. `--write` keeps them in bench/results/net_control.json.
 """
 
 import argparse

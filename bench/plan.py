@@ -2,7 +2,7 @@
 
     python bench/plan.py [--experiments 1000] [--write]
 
-In a copy of the workflow, a study of so many experiments is planned three times: by a first dry
+In a copy of the workflow, a study of N experiments is planned three times: by a first dry
 run, which expands it and writes every experiment; by a second one, which finds them written; and
 by `manifest.plan_if_changed` alone, as every further start of the workflow does. The result is in
 wall and CPU seconds; `manifest.plan_if_changed` is the median of 20 calls. `--write` keeps them in
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def copy_workflow(checkout: Path, experiments: int) -> None:
-    """The workflow, with a study 'many' of so many experiments."""
+    """The workflow, with a study 'many' of `experiments` experiments."""
     for name in WORKFLOW:
         copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
         copy(ROOT / name, checkout / name)

@@ -1,6 +1,7 @@
 """What all tests share: components that may be absent on a user's machine, never on CI's."""
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 
@@ -13,6 +14,10 @@ from tests.warm import Warm
 # A property holds or it does not, however long an example takes on a machine with other work.
 settings.register_profile("kvscope", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("kvscope")
+
+# A shell starts a background job with interrupts ignored, and so would every program of a test.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 Require = Callable[[str, bool, str], None]
 

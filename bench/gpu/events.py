@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from like_requests import BLOCK, Workload
+from equal_requests import BLOCK, Workload
 
 from kvscope.run.provenance import hardware, versions
 
@@ -62,7 +62,7 @@ def compared(workload: Workload) -> dict[str, Any]:
     headers = workload.segments.headers.cpu().numpy().view(HEADER)[:, 0]
     events = workload.segments.events.cpu().numpy().view(RECORD)[:, 0]
     recorded = int(headers["events"].sum())
-    owed = 2 * workload.heads * int(tiles_blocks(workload).sum())
+    expected_events = 2 * workload.heads * int(tiles_blocks(workload).sum())
     return {
         "requests": workload.requests,
         "tokens": workload.length,
@@ -75,7 +75,7 @@ def compared(workload: Workload) -> dict[str, Any]:
         "largest_difference": float((outputs["off"] - expected).abs().max()),
         "same_bits_when_recording": bool(torch.equal(outputs["on"], outputs["off"])),
         "events": recorded,
-        "events_owed": owed,
+        "expected_events": expected_events,
         "dropped": int(headers["dropped"].sum()),
         "events_per_s": recorded / (times["on"] * 1e-3),
         "median_event_ticks": float(np.median(events["duration_ticks"][events["tokens"] > 0])),
@@ -153,7 +153,7 @@ def timer(device: str) -> dict[str, Any]:
 
 
 def verdict(result: dict[str, Any]) -> list[str]:
-    """What is not as it should be, in sentences."""
+    """Each fault of the result in a sentence."""
     faults = []
     for row in result["kernels"]:
         where = f"{row['requests']} × {row['tokens']} tokens, {row['queries']} queries"
@@ -161,8 +161,8 @@ def verdict(result: dict[str, Any]) -> list[str]:
             faults.append(f"{where}: differs by {row['largest_difference']:.2g}")
         if not row["same_bits_when_recording"]:
             faults.append(f"{where}: recording changes the output")
-        if row["dropped"] or row["events"] != row["events_owed"]:
-            faults.append(f"{where}: {row['events']} events of {row['events_owed']}")
+        if row["dropped"] or row["events"] != row["expected_events"]:
+            faults.append(f"{where}: {row['events']} events of {row['expected_events']}")
         slow = row["queries"] == 1 and (row["speed_beside_triton"] or 1) < TARGET
         if slow:
             faults.append(f"{where}: {row['speed_beside_triton']:.2f} × vLLM's Triton kernel")

@@ -5,7 +5,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from kvscope.analyse.checklist import checklist
 from kvscope.analyse.experiment import analyse
+from kvscope.analyse.records import read_records
+from kvscope.collect.collector import collect_run
+from kvscope.collect.oracles.registry import NAMES as ORACLES_OF_EVENTS
 from kvscope.plan.grid import expand
 from tests.warm import Warm
 
@@ -30,6 +34,7 @@ SMALL = (
     "cache.blocks=14",
 )
 TABLES = ("requests", "steps", "batch", "preemptions", "layers", "workload")
+COLLECTED = ("kv_events", "kv_kernels", "timeline")
 
 
 @pytest.fixture(scope="module", params=list(PUBLISHED))
@@ -80,13 +85,37 @@ def test_a_modeled_run_is_valid_and_says_that_it_is_modeled(published, tmp_path)
     assert metrics["valid"].all(), metrics["reasons"].iloc[0]
 
 
-def test_the_tables_of_two_runs_are_the_same_bytes(warm: Warm):
-    words = [*SMALL, "overflow=swap", "workload.max_tokens=192"]
-    first, second = (directory_of(warm, words, f"twice-{i}") for i in range(2))
+@pytest.fixture(scope="module", params=["recompute", "swap"])
+def traced(request, warm: Warm) -> list[Path]:
+    """Two runs of one experiment, with every KV event, collected."""
+    words = [*SMALL, f"overflow={request.param}", "workload.max_tokens=192", "tracing=full"]
+    found = [directory_of(warm, words, f"twice-{i}") for i in range(2)]
+    for directory in found:
+        collect_run(directory, directory / "tables")
+    return found
+
+
+def test_every_record_of_two_runs_is_the_same_bytes(traced):
+    first, second = traced
     assert len(table(first, "preemptions"))
-    for name in TABLES:
-        path = f"{name}.parquet"
-        assert (first / path).read_bytes() == (second / path).read_bytes(), name
+    names = [f"{name}.parquet" for name in TABLES]
+    names += ["kernel_events.jsonl.zst", *(f"tables/{name}.parquet" for name in COLLECTED)]
+    for name in names:
+        assert (first / name).read_bytes() == (second / name).read_bytes(), name
+
+
+def test_modeled_events_satisfy_the_oracles_of_measured_ones(traced):
+    found = {one.name: one.state for one in checklist(read_records(traced[0]))}
+    assert {found[name] for name in ORACLES_OF_EVENTS} == {"held"}
+    assert "violated" not in found.values()
+
+
+def test_layers_have_times_where_they_are_traced(traced, published):
+    steps, layers = (table(traced[0], name) for name in ("steps", "layers"))
+    assert set(layers["step"]) == set(steps["step"])
+    spent = layers.groupby("step")["duration_s"].sum()
+    assert (spent <= steps.set_index("step")["forward_s"] + 1e-9).all()
+    assert table(published[1], "layers").empty
 
 
 @pytest.mark.parametrize(

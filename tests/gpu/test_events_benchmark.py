@@ -15,5 +15,5 @@ def test_it_rehearses(triton):
     assert verdict == "Everything is as it should be."
     assert len(rows) == 3
     for row in map(json.loads, rows):
-        assert row["events"] == row["events_owed"] > 0
+        assert row["events"] == row["expected_events"] > 0
         assert row["same_bits_when_recording"]

@@ -43,7 +43,7 @@ def test_recording_changes_no_bit(interpreter: Interpreter, case):
 
 
 @every_case
-def test_events_are_exactly_those_owed(interpreter: Interpreter, case):
+def test_events_are_exactly_the_expected_ones(interpreter: Interpreter, case):
     outcome = interpreter("attention", case)
     written, read = outcome.events[ranges(outcome.writes)], outcome.events[ranges(outcome.reads)]
     assert described(written) == case.writes()

@@ -246,7 +246,7 @@ class Simulation:
         tokens = (prefill + decode, prefill, decode, recomputed, sampled)
         counts = (len(rows), resumed, current.preempted, len(self.waiting))
         blocks = (used, fake.blocks, held, self.host_used, fake.pool)
-        self.write("steps", (*time, *parts, *tokens, *counts, *blocks, False, "measured"))
+        self.write("steps", (*time, *parts, *tokens, *counts, *blocks, 0, None, False, "measured"))
         start = self.now + SCHEDULE_S + current.copies_s
         each = (end - TAKING_S - start) / LAYERS
         for layer in range(LAYERS):

@@ -43,6 +43,17 @@ INSTEAD: tuple[tuple[str, str | None, str], ...] = (
     ),
     (r"docs/POLARIS\.md .+", None, "needs a login node; tests/cluster plans and submits there"),
     (
+        r"README\.md (snakemake --profile profiles/(polaris|slurm|local-gpus)|kvscope submit|"
+        r"kvscope status .+--watch).*",
+        None,
+        "needs a cluster, or does not end; tests/cluster submits, and looks meanwhile",
+    ),
+    (
+        r"(snakemake .+ --config study=(?:crossover|hybrid-cpu))",
+        r"\1 --dry-run",
+        "takes minutes; tests/engine runs such experiments",
+    ),
+    (
         r"docs/(REPRODUCING|SCORE)\.md kvscope (run -m|import|score) .+",
         None,
         "takes an hour, or reads files that others publish; tests/unit reads such files",

@@ -77,12 +77,20 @@ class StandIn(Scheduler):
         """The jobs that are not over."""
         return [i for i, job in self.jobs.items() if job.status.phase != Phase.ENDED]
 
-    def run(self, job_id: str, states: Mapping[str, State | None] | None = None) -> None:
-        """Run a job: its members end in these states, by default well; of None nothing is left."""
+    def run(
+        self,
+        job_id: str,
+        states: Mapping[str, State | None] | None = None,
+        skipped: Iterable[str] = (),
+    ) -> None:
+        """Run a job: its members end in these states, by default well; of None nothing is left.
+
+        Members in `skipped` are not begun.
+        """
         job = self.jobs[job_id]
         attempt = job.directory.begin_attempt()
         job.status = JobStatus(Phase.RUNNING, nodes=("n1",))
-        for member in job.pack.members:
+        for member in (m for m in job.pack.members if m.key not in set(skipped)):
             before = job.directory.result(member.key)
             if before and before.is_final:
                 continue

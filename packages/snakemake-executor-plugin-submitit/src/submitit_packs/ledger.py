@@ -4,19 +4,33 @@ Lines of JSON are appended and synchronised; a last line that a killed controlle
 stands for something that was not yet done, and is ignored.
 
     {"pack": ID, "members": {KEY: TRY, …}}    the pack is about to be planned and submitted
-    {"reported": [KEY, …]}                    these members' ends were passed on
+    {"reported": {KEY: END, …}}               these members' ends were passed on
+
+An end repeats what the member's own file says, so that a look at a campaign reads this one file for
+all that is over.
 """
 
 import json
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
-from submitit_packs.directory import PackDirectory
+from submitit_packs.directory import PackDirectory, Result
 from submitit_packs.model import Member
 
 LEDGER = "ledger.jsonl"
+
+
+@dataclass(frozen=True)
+class End:
+    """How a member ended: the pack it was in, why in one line, and its result if it has one."""
+
+    pack: str
+    ok: bool
+    reason: str = ""
+    result: Result | None = None
 
 
 @dataclass(frozen=True)
@@ -34,6 +48,7 @@ class Ledger:
         self.path = root / LEDGER
         self.places: dict[str, Place] = {}
         self.packs: list[str] = []
+        self.ends: dict[str, End] = {}  # of members that are in no pack now
         self.recovered: list[str] = []  # packs that the file should name, and does not
         self._read()
         self._recover()
@@ -48,8 +63,9 @@ class Ledger:
                 entry = json.loads(line)
                 if "pack" in entry:
                     self._note(entry["pack"], entry["members"])
-                for key in entry.get("reported", ()):
+                for key, plain in entry.get("reported", {}).items():
                     self.places.pop(key, None)
+                    self.ends[key] = _end(plain)
             except (AttributeError, KeyError, TypeError, ValueError):
                 continue
 
@@ -59,7 +75,7 @@ class Ledger:
         A plan is written after its line here, so a plan without a line is a line that was lost.
         """
         known, root = set(self.packs), self.path.parent
-        lost = [d for p in root.glob("pack-*") if p.name not in known and (d := PackDirectory(p))]
+        lost = [PackDirectory(p) for p in root.glob("pack-*") if p.name not in known]
         for directory in sorted(lost, key=lambda d: d.planned_s):
             if pack := directory.plan():
                 self._note(pack.id, {m.key: 0 for m in pack.members if self._is_left(directory, m)})
@@ -80,6 +96,8 @@ class Ledger:
 
     def _note(self, pack: str, members: Mapping[str, int]) -> None:
         self.packs.append(pack)
+        for key in members:
+            self.ends.pop(key, None)
         self.places.update({key: Place(pack, tries) for key, tries in members.items()})
 
     def reserve(self, pack: str, members: Mapping[str, int]) -> None:
@@ -87,13 +105,16 @@ class Ledger:
         self._append({"pack": pack, "members": dict(members)})
         self._note(pack, members)
 
-    def report(self, keys: Iterable[str]) -> None:
-        """Say that these members' ends were reported."""
-        known = [key for key in dict.fromkeys(keys) if key in self.places]
+    def report(self, ends: Mapping[str, tuple[bool, str, Result | None]]) -> None:
+        """Say that these members' ends were reported: whether well, why, and their results."""
+        known = {
+            key: End(self.places[key].pack, *end) for key, end in ends.items() if key in self.places
+        }
         if known:
-            self._append({"reported": known})
+            self._append({"reported": {key: asdict(end) for key, end in known.items()}})
             for key in known:
                 del self.places[key]
+            self.ends |= known
 
     def _append(self, entry: object) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -103,6 +124,11 @@ class Ledger:
             file.write(json.dumps(entry).encode() + b"\n")
             file.flush()
             os.fsync(file.fileno())
+
+
+def _end(plain: dict[str, Any]) -> End:
+    result = plain["result"]
+    return End(**{**plain, "result": Result.from_json(result) if result else None})
 
 
 def _ends_with_newline(path: Path) -> bool:

@@ -79,7 +79,9 @@ def run(directory: PackDirectory) -> int:
         print("another job runs this pack", file=sys.stderr)
         return 0
     attempt = directory.begin_attempt(host())
-    left = [m for m in pack.members if not ((r := directory.result(m.key)) and r.is_final)]
+    seen = set(directory.keys())  # one listing instead of a look for each member
+    results = {key: directory.result(key) for key in seen}
+    left = [m for m in pack.members if not ((r := results.get(m.key)) and r.is_final)]
     here = Allocation(directory, pack, attempt, began_s + pack.walltime_s, left)
     signal.signal(signal.SIGTERM, lambda *_: here.stop.set())
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # submitit's warning; the pack keeps its time

@@ -1,8 +1,8 @@
 """The tracer of KV events: selects forward passes, layers and KV heads, and reads their records.
 
-The scheduler marks the begin and end of a pass; the attention backend opens it with the batch's
-sizes and passes segments to the kernels. Events are stored in a file while the engine runs
-(`spool`) and read between repeats (`kvscope.run.kernel_events`).
+The scheduler marks the begin and end of a pass. On a device that computes, the attention backend
+opens it with the batch's sizes and passes segments to the kernels; events are stored in a file
+while the engine runs (`spool`) and read between repeats (`kvscope.run.kernel_events`).
 """
 
 from abc import ABC, abstractmethod
@@ -35,14 +35,7 @@ class Tracer(ABC):
     queries that read a block together.
     """
 
-    def __init__(
-        self,
-        experiment: Experiment,
-        clock: TickClock,
-        directory: Path,
-        buffers: Sequence[Buffer],
-        workers: int = 0,
-    ) -> None:
+    def __init__(self, experiment: Experiment, clock: TickClock, workers: int = 0) -> None:
         tracing, model = experiment.tracing, experiment.model
         self.step_stride, self.layer_stride = tracing.step_stride, tracing.layer_stride
         self.head_stride = tracing.head_stride
@@ -50,15 +43,13 @@ class Tracer(ABC):
         self.kv_heads = list(range(0, model.kv_heads, self.head_stride))
         self.clock, self.workers, self.tile_tokens = clock, workers, 0
         self.passes: list[TracedPass] = []
-        self._spool = Spool(directory / SPOOL, buffers)
-        self._buffer: Any = None  # of the device, that the pass under way writes to
         self._step: int | None = None  # of the pass under way, if it is traced
         self._pass: TracedPass | None = None
 
     @property
     def waited_s(self) -> float:
-        """Seconds that passes waited for a free buffer."""
-        return self._spool.waited_s
+        """Seconds that passes waited for the tracer."""
+        return 0.0
 
     def begin_pass(self, step: int) -> bool:
         """Begin a pass; returns whether it is traced."""
@@ -71,11 +62,6 @@ class Tracer(ABC):
             self.passes.append(self._pass)
         self._step = self._pass = None
 
-    def finish(self) -> None:
-        """Wait until all recorded events can be read."""
-        self._hand_over()
-        self._spool.finish()
-
     @abstractmethod
     def launches(self, traced: TracedPass) -> list[Launch]:
         """The records of a pass's launches, in order."""
@@ -85,11 +71,47 @@ class Tracer(ABC):
         for layer, group in groupby(self.launches(traced), key=lambda launch: launch.layer):
             yield layer, build_flush(list(group))
 
+    def finish(self) -> None:  # noqa: B027
+        """Wait until all recorded events can be read."""
+
+    def clear(self) -> None:
+        """Forget all traced passes."""
+        self.passes = []
+
+    def close(self) -> None:  # noqa: B027
+        """Free what the tracer holds."""
+
+
+class SpooledTracer(Tracer):
+    """A tracer whose events kernels write to buffers, which are stored in a file."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        clock: TickClock,
+        directory: Path,
+        buffers: Sequence[Buffer],
+        workers: int = 0,
+    ) -> None:
+        super().__init__(experiment, clock, workers)
+        self._spool = Spool(directory / SPOOL, buffers)
+        self._buffer: Any = None  # of the device, that the pass under way writes to
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds that passes waited for a free buffer."""
+        return self._spool.waited_s
+
+    def finish(self) -> None:
+        """Wait until all recorded events can be read."""
+        self._hand_over()
+        self._spool.finish()
+
     def clear(self) -> None:
         """Forget all traced passes."""
         self.finish()
         self._spool.restart()
-        self.passes = []
+        super().clear()
 
     def close(self) -> None:
         """Close the spool and remove its file."""

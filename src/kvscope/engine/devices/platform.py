@@ -12,6 +12,7 @@ from kvscope.runschema import MEASURED
 
 if TYPE_CHECKING:
     from kvscope.engine.attention.tracer import Tracer
+    from kvscope.engine.scheduler import RecordingScheduler
 
 
 class Platform:
@@ -62,6 +63,9 @@ class Platform:
     def host_pool(self) -> dict[str, Any]:
         """Of a device that does not compute: what memory its pool is, and a block's pieces."""
         return {"host_memory": None, "pieces_per_block": None}
+
+    def observe(self, scheduler: "RecordingScheduler") -> None:
+        """Of a device that does not compute: see its engine's scheduler before the first pass."""
 
     def after_pass(self) -> None:
         """Something that the device does once vLLM has taken in a pass."""

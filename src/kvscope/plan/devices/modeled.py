@@ -12,32 +12,18 @@ from kvscope.plan.hardware.hardware import Hardware
 from kvscope.plan.parts import Conditions
 
 
-class Modeled(Device):
-    """A GPU by its data file (`kvscope.plan.hardware`); `constants` replace numbers of it.
+class ModeledHardware(Device):
+    """A GPU by its data file (`kvscope.plan.hardware`); `constants` replace numbers of it."""
 
-    `kernels` says whose attention passes are modeled: of vLLM 0.4.2, which the paper ran with, or
-    of vLLM today.
-    """
-
-    platform: ClassVar[str] = "kvscope.engine.devices.modeled.platform:ModeledPlatform"
-    attentions: ClassVar[dict[str, Kernels]] = {"vllm": Kernels(layouts=None)}
     # Passes cost the scheduler's own time.
     speed: ClassVar[Speed] = Speed(20, 1e15, 0, 3e-4, 0, 1e18, 1e18)
     allocates: ClassVar[bool] = False
     in_id: ClassVar[tuple[str, ...]] = ("hardware", "hardware_sha256")
 
     hardware: Annotated[str, Label("hardware", "{}")] = "a100-40gb"
-    kernels: Annotated[
-        Literal["vllm-0.4.2", "vllm"], Label("attention kernels", "kernels of {}")
-    ] = "vllm-0.4.2"
     constants: Annotated[
         dict[str, Real], Field(default_factory=dict), Label("constants of the hardware")
     ]
-
-    @property
-    def slug(self) -> str:
-        """With the hardware."""
-        return f"-{self.name}-{self.hardware}"
 
     @property
     def hardware_sha256(self) -> str:
@@ -49,6 +35,10 @@ class Modeled(Device):
         """The hardware's numbers, with the constants in their place."""
         found = data.read(self.hardware)
         return Hardware.model_validate(found.model_dump() | self.constants)
+
+    def needed_bytes(self, experiment: Conditions) -> float:
+        """What the experiment needs of the GPU's memory: weights and cache."""
+        return experiment.model.weight_bytes + experiment.cache_blocks * experiment.block_bytes
 
     def check(self, experiment: Conditions) -> None:
         """Refuse hardware without a data file, constants that it does not have, a model too big."""
@@ -63,8 +53,7 @@ class Modeled(Device):
             raise impossible(
                 f"device.constants.{key}: {first['msg'].lower()}", "device.constants"
             ) from None
-        held = experiment.cache_blocks * experiment.block_bytes
-        needed = held + experiment.model.weight_bytes
+        needed = self.needed_bytes(experiment)
         if needed > numbers.memory_bytes:
             raise impossible(
                 f"weights and cache ({needed / 1e9:,.1f} GB) must fit into the "
@@ -72,3 +61,27 @@ class Modeled(Device):
                 "cache.blocks",
                 "device.hardware",
             )
+
+
+class Modeled(ModeledHardware):
+    """vLLM on modeled hardware.
+
+    `kernels` says whose attention passes are modeled: of vLLM 0.4.2, which the paper ran with, or
+    of vLLM today.
+    """
+
+    platform: ClassVar[str] = "kvscope.engine.devices.modeled.platform:ModeledPlatform"
+    # `instrumented` has the same cost, and its accesses to the cache can be traced.
+    attentions: ClassVar[dict[str, Kernels]] = {
+        "vllm": Kernels(layouts=None),
+        "instrumented": Kernels(layouts=None),
+    }
+
+    kernels: Annotated[
+        Literal["vllm-0.4.2", "vllm"], Label("attention kernels", "kernels of {}")
+    ] = "vllm-0.4.2"
+
+    @property
+    def slug(self) -> str:
+        """With the hardware."""
+        return f"-{self.name}-{self.hardware}"

@@ -10,6 +10,7 @@ On a CPU, hardware of one multiprocessor, launches do not overlap with the rest:
 from collections.abc import Iterable, Sequence
 from functools import cache
 from math import ceil
+from typing import NamedTuple
 
 from kvscope.plan.hardware.hardware import Hardware
 from kvscope.plan.models import BYTES, Model
@@ -31,6 +32,18 @@ CORNER = 4
 PREFIX_QUERIES = 128
 
 Chunk = tuple[float, int]  # tokens computed, tokens in the cache before
+
+
+class LayerCost(NamedTuple):
+    """Seconds of one layer of a pass, and of its kernels of the cache.
+
+    The kernel that writes K and V begins `write_start_s` after the layer, attention follows it.
+    """
+
+    seconds: float
+    write_start_s: float
+    write_s: float
+    attention_s: float
 
 
 class PassCost:
@@ -55,16 +68,28 @@ class PassCost:
 
     def rows_s(self, rows: Iterable[tuple[int, int]]) -> float:
         """Seconds of a pass of requests, each with its tokens and those in the cache before."""
-        chunks: list[Chunk] = []
-        context = longest = decodes = 0
-        for tokens, before in rows:
-            if tokens > 1 or not before:
-                chunks.append((tokens, before))
-                continue
-            decodes += 1
-            context += before + 1
-            longest = max(longest, before + 1)
-        return self.pass_s(chunks, decodes, context, longest)
+        return self.pass_s(*_prefill_and_decode(rows))
+
+    def layer_cost(self, rows: Iterable[tuple[int, int]]) -> LayerCost:
+        """One layer of the pass that `rows_s` gives the seconds of; all layers are equal.
+
+        The formulas of passes include the writes in the GEMMs' rate: here they are at the device's
+        bandwidth, in the time of the GEMMs that follow.
+        """
+        chunks, decodes, context, longest = _prefill_and_decode(rows)
+        tokens = sum(n for n, _ in chunks) + decodes
+        model, hardware = self.model, self.hardware
+        qkv_s, *others_s = (self.gemm_s(tokens, *shape) for shape in self._shapes)
+        attention_s = self._attention_s(chunks, decodes, context, longest)
+        busy_s = qkv_s + attention_s + sum(others_s)
+        launches_s = hardware.layer_launch_s
+        bytes_written = 2 * tokens * model.kv_heads * model.head_size * BYTES[model.dtype]
+        return LayerCost(
+            busy_s + launches_s if self.is_cpu else max(busy_s, launches_s),
+            qkv_s,
+            min(bytes_written / hardware.memory_bytes_per_s, sum(others_s)),
+            attention_s,
+        )
 
     def pass_s(
         self, chunks: Sequence[Chunk], decodes: int, context: float, longest: float
@@ -73,11 +98,7 @@ class PassCost:
 
         These have `context` tokens in all and `longest` the longest, the newest one included.
         """
-        attention_s = 0.0
-        if chunks:
-            attention_s += self.prefill_attention_s(chunks)
-        if decodes:
-            attention_s += self.decode_attention_s(context, longest)
+        attention_s = self._attention_s(chunks, decodes, context, longest)
         requests = len(chunks) + decodes
         tokens = sum(n for n, _ in chunks) + decodes
         layers, hardware = self.model.layers, self.hardware
@@ -87,20 +108,25 @@ class PassCost:
         busy_s = gpu_s + launches_s if self.is_cpu else max(gpu_s, launches_s)
         return busy_s + requests * host_s
 
-    def _uncached_dense_s(self, tokens: int, requests: int) -> float:
-        """GEMMs of all layers, and the logits."""
+    @property
+    def _shapes(self) -> tuple[tuple[int, int], ...]:
+        """Outputs and inputs of a layer's GEMMs, Q, K and V first."""
         model = self.model
         inner = model.intermediate_size * (2 if model.family == "llama" else 1)
-        shapes = (
+        return (
             (model.head_size * (model.attention_heads + 2 * model.kv_heads), model.hidden_size),
             (model.hidden_size, model.head_size * model.attention_heads),
             (inner, model.hidden_size),
             (model.hidden_size, model.intermediate_size),
         )
-        layer_s = sum(self.gemm_s(tokens, outputs, inputs) for outputs, inputs in shapes)
+
+    def _uncached_dense_s(self, tokens: float, requests: int) -> float:
+        """GEMMs of all layers, and the logits."""
+        model = self.model
+        layer_s = sum(self.gemm_s(tokens, *shape) for shape in self._shapes)
         return model.layers * layer_s + self.gemm_s(requests, model.vocab_size, model.hidden_size)
 
-    def gemm_s(self, tokens: int, outputs: int, inputs: int) -> float:
+    def gemm_s(self, tokens: float, outputs: int, inputs: int) -> float:
         """A dense layer: bound by arithmetic or by reading its weights, with a soft corner."""
         hardware = self.hardware
         elements = float(tokens * outputs)
@@ -109,6 +135,14 @@ class PassCost:
         arithmetic_s = 2.0 * inputs * elements / hardware.gemm_flops_per_s
         weights_s = outputs * inputs * BYTES[self.model.dtype] / hardware.weight_bytes_per_s
         return float((arithmetic_s**CORNER + weights_s**CORNER) ** (1 / CORNER))
+
+    def _attention_s(
+        self, chunks: Sequence[Chunk], decodes: int, context: float, longest: float
+    ) -> float:
+        """Of one layer: the kernels of prefill and of decode run one after the other."""
+        prefill_s = self.prefill_attention_s(chunks) if chunks else 0.0
+        decode_s = self.decode_attention_s(context, longest) if decodes else 0.0
+        return prefill_s + decode_s
 
     def prefill_attention_s(self, chunks: Sequence[Chunk]) -> float:
         """Of one layer, by the kernel that prefill runs in."""
@@ -145,8 +179,24 @@ class PassCost:
         return max(memory_s, cache_s, longest * width / share)
 
 
+def _prefill_and_decode(
+    rows: Iterable[tuple[int, int]],
+) -> tuple[list[Chunk], int, int, int]:
+    """The chunks of a pass, and of its decoding requests number, tokens in all, and longest."""
+    chunks: list[Chunk] = []
+    context = longest = decodes = 0
+    for tokens, before in rows:
+        if tokens > 1 or not before:
+            chunks.append((tokens, before))
+            continue
+        decodes += 1
+        context += before + 1
+        longest = max(longest, before + 1)
+    return chunks, decodes, context, longest
+
+
 @cache
-def paid_elements(tokens: int, outputs: int, multiprocessors: int) -> float:
+def paid_elements(tokens: float, outputs: int, multiprocessors: int) -> float:
     """Output elements that a GEMM pays for: whole waves of one tile a multiprocessor."""
     return min(
         ceil(ceil(tokens / rows) * ceil(outputs / columns) / multiprocessors)

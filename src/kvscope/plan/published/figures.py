@@ -4,15 +4,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from kvscope.plan import documents
 from kvscope.plan.fields import Part, Real
 
+Share = Annotated[Real, Field(ge=0, le=1)]
+
 FILE = Path(__file__).parent / "figures.yaml"
 USUAL_MODEL = "yarn-llama-2-7b"  # of series that name none
+PASS = "pass"  # the x of a table whose values are those of single passes of one experiment
 
 Value = str | int | Real
 
@@ -28,8 +31,9 @@ class Series(Part):
 class Table(Part):
     """One metric of a figure.
 
-    `x` is the setting over which each series runs. `from_idle`: each experiment was timed on a GPU
-    that was idle before.
+    `x` is the setting over which each series runs, or PASS. `from_idle`: each experiment was timed
+    on a GPU that was idle before. `tolerance` is the difference, as a share of the published value,
+    that is no disagreement; counts agree only if they are equal.
     """
 
     figure: str
@@ -39,10 +43,13 @@ class Table(Part):
     provenance: Literal[
         "plotted constant",
         "recomputed from a published log",
+        "recomputed from a published series",
+        "recomputed from a published trace",
         "constant of an earlier version of the notebook",
     ]
     note: str = ""
     from_idle: bool = False
+    tolerance: Share = 0.05
     series: list[Series] = Field(min_length=1)
 
 
@@ -81,4 +88,5 @@ def points(figures: tuple[str, ...] = ()) -> Iterator[Point]:
             continue
         for series in table.series:
             for x, value in zip(series.at, series.values, strict=True):
-                yield Point(table, {**series.where, table.x: x}, x, value)
+                own = {} if table.x == PASS else {table.x: x}
+                yield Point(table, series.where | own, x, value)

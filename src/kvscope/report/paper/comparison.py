@@ -1,4 +1,4 @@
-"""Each published value beside the value of the experiment that stands for it."""
+"""Each published value beside that of the experiment of each device that stands for it."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,26 +10,28 @@ import pandas as pd
 
 from kvscope.files import atomic_path
 from kvscope.plan.published.cold_start import from_idle_s
-from kvscope.plan.published.figures import Point, points
+from kvscope.plan.published.figures import PASS, Point, points
 from kvscope.report.data import Run, StudyData
+from kvscope.report.paper.pass_values import READS, pass_value, unit_of
 from kvscope.report.settings import flat
 from kvscope.report.words import setting_words
 
 COMPARISON_FILE = "comparison.csv"
-# Of a value, and of a count, which follows from the scheduler alone.
-TOLERANCE, EXACT = 0.05, 0.0
-COUNTS = ("passes", "preemptions", "tokens")
+# Counts follow from the scheduler alone: they agree if they are equal.
+EXACT = 0.0
+COUNTS = ("passes", "preemptions", "tokens", READS)
 AGREES, DIFFERS, NOT_RUN = "agrees", "differs", "not run"
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One published value and ours, NaN where no complete experiment stands for it.
+    """One published value and ours on one device, NaN where its experiment has no such value.
 
     `as_timed` is ours as the paper's clock would have read it; else the same as `value`.
     """
 
     point: Point
+    device: str
     run: Run | None
     value: float
     ci_low: float
@@ -47,7 +49,7 @@ class Comparison:
     @property
     def tolerance(self) -> float:
         """The difference, as a share of the published value, that is no disagreement."""
-        return EXACT if self.unit in COUNTS else TOLERANCE
+        return EXACT if self.unit in COUNTS else self.point.table.tolerance
 
     @property
     def verdict(self) -> str:
@@ -63,6 +65,7 @@ class Comparison:
         return {
             "figure": table.figure,
             "title": table.title,
+            "device": self.device,
             "series": series_words(self.point),
             "x_key": table.x,
             "x": self.point.x,
@@ -92,22 +95,37 @@ def series_words(point: Point) -> str:
 
 
 def compare(study: StudyData) -> list[Comparison]:
-    """Every published value that an experiment of the study stands for, in the figures' order."""
-    settings = [(run, dict(flat(run.settings))) for run in study.complete]
-    found = (_compared(point, settings) for point in points())
+    """Every published value that experiments of the study stand for: by figure, then by device."""
+    devices: dict[str, list[tuple[Run, Mapping[str, Any]]]] = {}
+    for run in study.complete:
+        settings = dict(flat(run.settings))
+        devices.setdefault(_device(settings), []).append((run, settings))
+    found = (_compared(point, *own) for point in points() for own in devices.items())
     return [one for one in found if one is not None]
 
 
-def _compared(point: Point, runs: Sequence[tuple[Run, Mapping[str, Any]]]) -> Comparison | None:
+def _device(settings: Mapping[str, Any]) -> str:
+    """The device in words, with its hardware if it is modeled."""
+    name, hardware = str(settings.get("device.name")), settings.get("device.hardware")
+    return f"{name} {hardware}" if hardware else name
+
+
+def _compared(
+    point: Point, device: str, runs: Sequence[tuple[Run, Mapping[str, Any]]]
+) -> Comparison | None:
     fitting = [run for run, settings in runs if point.fits(settings)]
     if len(fitting) != 1:
         return None
     (run,) = fitting
-    number = run.number(point.table.metric)
+    metric = point.table.metric
+    if point.table.x == PASS:
+        value = pass_value(run, metric, point.x)
+        return Comparison(point, device, run, value, math.nan, math.nan, value, unit_of(metric))
+    number = run.number(metric)
     assert run.metrics is not None
-    unit = str(run.metrics.at[point.table.metric, "unit"])
+    unit = str(run.metrics.at[metric, "unit"])
     timed = _from_idle(run, number.value) if point.table.from_idle else number.value
-    return Comparison(point, run, number.value, number.low, number.high, timed, unit)
+    return Comparison(point, device, run, number.value, number.low, number.high, timed, unit)
 
 
 def _from_idle(run: Run, tokens_per_s: float) -> float:
@@ -119,18 +137,22 @@ def _from_idle(run: Run, tokens_per_s: float) -> float:
     return tokens / from_idle_s(seconds, tokens, len(requests))
 
 
-def by_figure(found: list[Comparison]) -> Iterator[dict[str, Any]]:
-    """One summary for each published table: how many values agree, and how far ours are off."""
-    tables = dict.fromkeys(one.point.table.title + one.point.table.figure for one in found)
-    for key in tables:
-        own = [one for one in found if one.point.table.title + one.point.table.figure == key]
+def by_figure(found: Sequence[Comparison]) -> Iterator[dict[str, Any]]:
+    """One summary for each published table and device: values that agree, and errors of ours."""
+    groups: dict[tuple[str, str, str], list[Comparison]] = {}
+    for one in found:
+        table = one.point.table
+        groups.setdefault((table.figure, table.title, one.device), []).append(one)
+    for (figure, title, device), own in groups.items():
         table = own[0].point.table
         off = pd.Series([abs(one.ratio - 1) for one in own])
         yield {
-            "figure": table.figure,
-            "title": table.title,
+            "figure": figure,
+            "title": title,
+            "device": device,
             "values": len(own),
             "agree": sum(one.verdict == AGREES for one in own),
+            "tolerance": own[0].tolerance,
             "median_error": float(off.median()),
             "largest_error": float(off.max()),
             "provenance": table.provenance,

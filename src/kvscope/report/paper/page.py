@@ -31,6 +31,7 @@ def write_paper(study: StudyData, directory: Path) -> Path | None:
         study=study,
         version=kvscope.__version__,
         claims=judged(found),
+        devices=list(dict.fromkeys(one.device for one in found)),
         figures=list(by_figure(found)),
         paper=PAPER.citation,
         csv=COMPARISON_FILE,

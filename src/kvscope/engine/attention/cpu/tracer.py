@@ -8,7 +8,7 @@ import numpy as np
 from kvscope.engine.attention.clock import TickClock
 from kvscope.engine.attention.cpu.buffer import DROPPED, USED, Counts, CpuBuffer, CpuSegments
 from kvscope.engine.attention.flush import Column, Launch
-from kvscope.engine.attention.tracer import TracedPass, Tracer
+from kvscope.engine.attention.tracer import SpooledTracer, TracedPass
 from kvscope.events import RECORD
 from kvscope.plan.experiment import Experiment
 
@@ -27,7 +27,7 @@ class TracedKernel(NamedTuple):
     after: Counts
 
 
-class CpuTracer(Tracer):
+class CpuTracer(SpooledTracer):
     """The tracing of one engine on a CPU."""
 
     def __init__(

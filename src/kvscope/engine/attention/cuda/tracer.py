@@ -7,7 +7,7 @@ import torch
 from kvscope.engine.attention.clock import TickClock
 from kvscope.engine.attention.cuda.buffer import HEADER, CudaBuffer, CudaSegments
 from kvscope.engine.attention.flush import Launch
-from kvscope.engine.attention.tracer import TracedPass, Tracer
+from kvscope.engine.attention.tracer import SpooledTracer, TracedPass
 from kvscope.events import RECORD
 from kvscope.plan.experiment import Experiment
 
@@ -17,7 +17,7 @@ CLOCKS = ("start_clock", "end_clock", "start_timer", "end_timer")
 SEGMENT_COLUMNS = ("events", "dropped", "sm", *CLOCKS)
 
 
-class CudaTracer(Tracer):
+class CudaTracer(SpooledTracer):
     """The tracing of one engine on a GPU."""
 
     def __init__(

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from kvscope.engine.overflow.copies import contiguous_runs
 from kvscope.plan.devices.modeled import Modeled
 from kvscope.plan.experiment import Experiment
-from kvscope.plan.hardware.cost import PassCost, copy_s
+from kvscope.plan.hardware.cost import LayerCost, PassCost, copy_s
 
 
 class Cost:
@@ -31,6 +31,10 @@ class Cost:
     def pass_s(self, rows: Iterable[tuple[int, int]]) -> float:
         """Seconds of a pass of requests, each with its tokens and those in the cache before."""
         return self._passes.rows_s(rows)
+
+    def layer_cost(self, rows: Iterable[tuple[int, int]]) -> LayerCost:
+        """Of each layer of the same pass."""
+        return self._passes.layer_cost(rows)
 
     def copy_s(self, host_blocks: Sequence[int], direction: str) -> tuple[float, float]:
         """Seconds to copy to or from these blocks of the host pool: on the device, and issued."""

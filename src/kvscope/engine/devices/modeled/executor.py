@@ -7,7 +7,7 @@ answered with the same token.
 from collections.abc import Iterator
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.executor.abstract import Executor
@@ -19,15 +19,19 @@ from kvscope.engine.devices.modeled.cost import Cost
 from kvscope.engine.overflow.connector import SwapReport
 from kvscope.engine.overflow.copies import Transfer
 
+if TYPE_CHECKING:
+    from kvscope.engine.devices.modeled.tracer import ModeledTracer
+
 TOKEN = 7
 PLENTY_BYTES = 1 << 60  # the experiment says how many blocks there are
 
 
 class ModeledExecutor(Executor):
-    """Of one engine; a subclass (`executor_class`) has its clock and cost."""
+    """Of one engine; a subclass (`executor_class`) has its clock, cost, and tracer if any."""
 
     clock: ClassVar[VirtualClock]
     cost: ClassVar[Cost]
+    tracer: "ClassVar[ModeledTracer | None]"
     supported_tasks = ("generate",)
 
     def _init_executor(self) -> None:
@@ -78,6 +82,8 @@ class ModeledExecutor(Executor):
         transfers = list(self._copied(scheduler_output.kv_connector_metadata))
         started = dict(self._contexts(scheduler_output))
         scheduled = scheduler_output.num_scheduled_tokens
+        if self.tracer is not None:
+            self.tracer.note(scheduler_output, started, self.clock.now_ns())
         if scheduled:
             self.clock.wait(self.cost.pass_s((n, started[name]) for name, n in scheduled.items()))
         sampled = [self._sampled(name, started[name] + n) for name, n in scheduled.items()]
@@ -132,6 +138,9 @@ class ModeledExecutor(Executor):
                 )
 
 
-def executor_class(clock: VirtualClock, cost: Cost) -> type[ModeledExecutor]:
+def executor_class(
+    clock: VirtualClock, cost: Cost, tracer: "ModeledTracer | None"
+) -> type[ModeledExecutor]:
     """The class that vLLM makes one engine's executor of."""
-    return type("ModeledExecutor", (ModeledExecutor,), {"clock": clock, "cost": cost})
+    own = {"clock": clock, "cost": cost, "tracer": tracer}
+    return type("ModeledExecutor", (ModeledExecutor,), own)

@@ -1,11 +1,18 @@
 """`modeled`: costs on a virtual clock instead of a worker."""
 
-from typing import Any, ClassVar
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from kvscope.engine.devices.modeled.clock import VirtualClock
 from kvscope.engine.devices.platform import Platform
 from kvscope.plan.experiment import Experiment
 from kvscope.runschema import MODELED
+
+if TYPE_CHECKING:
+    from kvscope.engine.devices.modeled.cost import Cost
+    from kvscope.engine.devices.modeled.tracer import ModeledTracer
+    from kvscope.engine.scheduler import RecordingScheduler
 
 
 class ModeledPlatform(Platform):
@@ -18,16 +25,33 @@ class ModeledPlatform(Platform):
     def __init__(self, experiment: Experiment) -> None:
         super().__init__(experiment)
         self.clock: VirtualClock = VirtualClock()
-        self._between_passes_s = 0.0
+        self._tracer: ModeledTracer | None = None
+
+    @cached_property
+    def cost(self) -> "Cost":
+        """What passes and copies cost."""
+        from kvscope.engine.devices.modeled.cost import Cost
+
+        return Cost(self.experiment)
 
     def engine_arguments(self) -> dict[str, Any]:
         """The executor in the place of a worker."""
-        from kvscope.engine.devices.modeled.cost import Cost
         from kvscope.engine.devices.modeled.executor import executor_class
 
-        cost = Cost(self.experiment)
-        self._between_passes_s = cost.hardware.between_passes_s
-        return {"distributed_executor_backend": executor_class(self.clock, cost)}
+        executor = executor_class(self.clock, self.cost, self._tracer)
+        return {"distributed_executor_backend": executor}
+
+    def tracer(self, directory: Path) -> "ModeledTracer":
+        """Events are made when they are read: nothing is stored meanwhile."""
+        from kvscope.engine.devices.modeled.tracer import ModeledTracer
+
+        self._tracer = ModeledTracer(self.experiment, self.clock, self.cost)
+        return self._tracer
+
+    def observe(self, scheduler: "RecordingScheduler") -> None:
+        """Layers have times of their own where they are traced."""
+        if self._tracer is not None:
+            self._tracer.layer_times = lambda: scheduler.recording.layers
 
     def host_pool(self) -> dict[str, Any]:
         """As configured: nothing is allocated."""
@@ -41,7 +65,7 @@ class ModeledPlatform(Platform):
 
     def after_pass(self) -> None:
         """vLLM's loop around its passes takes time, too."""
-        self.clock.wait(self._between_passes_s)
+        self.clock.wait(self.cost.hardware.between_passes_s)
 
     def shut_down(self, llm: Any) -> None:
         """No worker means no distributed state, whose clean-up would look at every object."""

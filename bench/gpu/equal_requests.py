@@ -1,4 +1,4 @@
-"""A batch of like requests in a paged cache, attended to by our kernel and by those of others."""
+"""A batch of equal requests in a paged cache, attended to by our kernel and by those of others."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +11,7 @@ BLOCK = 16
 
 @dataclass
 class Workload:
-    """A batch of like requests in a paged cache, laid out as vLLM does on CUDA."""
+    """A batch of equal requests in a paged cache, laid out as vLLM does on CUDA."""
 
     requests: int
     length: int  # tokens of each request, with the new ones

@@ -1,0 +1,44 @@
+"""Values of single forward passes, which Figures 5 and 6 show."""
+
+import math
+
+from kvscope.analyse.events import Events, read_events
+from kvscope.events import K_READ, K_WRITE
+from kvscope.report.data import Run
+
+TOKENS, READS = "tokens", "reads"
+# Units of what a pass is asked for; the others are columns of `steps`.
+OF_EVENTS = {"tokens_written": TOKENS, "k_reads": READS}
+
+
+def unit_of(metric: str) -> str:
+    """The unit of a value of a pass."""
+    return OF_EVENTS.get(metric, TOKENS)
+
+
+def pass_value(run: Run, metric: str, step: int) -> float:
+    """The value of a pass of the first repeat; NaN if there is none.
+
+    `tokens_written` and `k_reads` are of one layer, and reads of one KV head: of the first that
+    were traced. Else `metric` is a column of `steps`.
+    """
+    repeat = run.repeats[0]
+    steps = run.steps(repeat)
+    if metric not in OF_EVENTS:
+        found = steps.loc[steps["step"] == step, metric]
+        return float(found.iloc[0]) if len(found) else math.nan
+    if run.trace is None:
+        return math.nan
+    events = read_events(run.trace.path, repeat, [step], [0])
+    if not len(events):
+        return math.nan
+    return float(_tokens_written(events) if metric == "tokens_written" else _k_reads(events))
+
+
+def _tokens_written(events: Events) -> int:
+    return int(events.tokens[events.kind == K_WRITE].sum())
+
+
+def _k_reads(events: Events) -> int:
+    reads = events.kind == K_READ
+    return int((events.kv_head[reads] == events.kv_head[reads].min()).sum()) if reads.any() else 0
