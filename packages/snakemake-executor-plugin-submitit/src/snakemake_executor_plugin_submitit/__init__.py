@@ -232,6 +232,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         with self.lock:
             self.wait = False
         self.wait_thread.join()
+        self.controller.finish()
         self.controller.close()
 
 

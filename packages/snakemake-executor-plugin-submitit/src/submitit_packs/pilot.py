@@ -26,6 +26,7 @@ from submitit_packs.directory import STARTED, PackDirectory, tail, write_json
 from submitit_packs.launchers import launch, usable
 from submitit_packs.member import host
 from submitit_packs.model import Member, Pack
+from submitit_packs.processes import adopt_orphans, kill_descendants
 
 STOPPED = 143  # exit code of a pilot that was told to stop
 LOST = 3  # exit code of a pilot that lost its launcher
@@ -39,6 +40,7 @@ STOP_S = 25.0
 # How long nodes may take until the first worker takes a member. An import from a cold file system
 # takes minutes; workers that die while they start are started again and again by Parsl.
 WORKERS_S = 1200.0
+END_S = 10.0  # how long Parsl has to end its processes, and what it leaves is killed
 
 
 @dataclass
@@ -56,18 +58,31 @@ class Allocation:
     note: str = ""  # what is not as it was planned
 
 
-def main(path: str) -> int:
-    """Run what is left of a pack; returns the exit code of its job."""
+def main(path: str) -> None:
+    """Run what is left of a pack, and end with all that was started here."""
+    try:
+        code = run(PackDirectory(Path(path)))
+    except OSError as error:  # a full disk, most often
+        print(f"{path}: {error}", file=sys.stderr)
+        code = 1
+    sys.stdout.flush()
+    kill_descendants(END_S)
+    # Threads of Parsl that wait for a launcher that hangs must not keep the job.
+    os._exit(code)
+
+
+def run(directory: PackDirectory) -> int:
+    """Run what is left of a pack; the exit code of its job."""
     began_s = time.time()
-    directory = PackDirectory(Path(path))
+    adopt_orphans()
     pack = directory.plan()
     if pack is None:
-        print(f"{path}: has no plan", file=sys.stderr)
+        print(f"{directory.path}: has no plan", file=sys.stderr)
         return 1
     if not is_job_of(directory):
         print("another job runs this pack", file=sys.stderr)
         return 0
-    attempt = directory.begin_attempt()
+    attempt = directory.begin_attempt(host())
     seen = set(directory.keys())  # one listing instead of a look for each member
     results = {key: directory.result(key) for key in seen}
     left = [m for m in pack.members if not ((r := results.get(m.key)) and r.is_final)]
@@ -85,9 +100,7 @@ def main(path: str) -> int:
     if code:
         directory.stop(attempt, "its pack was ended" if code == STOPPED else "its pack was lost")
     _account(here, began_s, error)
-    sys.stdout.flush()
-    # Threads of Parsl that wait for a launcher that hangs must not keep the job.
-    os._exit(code)
+    return code
 
 
 def is_job_of(directory: PackDirectory) -> bool:
@@ -138,7 +151,7 @@ def parsl_engine(here: Allocation) -> None:
     place = str(here.directory.path)
     futures = {m.key: app(place, m.key, here.attempt, here.end_s) for m in here.members}
     _wait(here, futures)
-    _in_time(kernel.cleanup, 10.0)
+    _in_time(kernel.cleanup, END_S)
 
 
 def _wait(here: Allocation, futures: dict[str, Any]) -> None:
@@ -149,8 +162,9 @@ def _wait(here: Allocation, futures: dict[str, Any]) -> None:
             until = float("inf")
             _check_workers(here)
         for key in [key for key, future in futures.items() if future.done()]:
-            if error := futures.pop(key).exception():
-                here.lost[key] = " ".join(str(error).split())[:300]
+            future = futures.pop(key)
+            if words := str(future.exception() or future.result()):
+                here.lost[key] = " ".join(words.split())[:300]
     if here.stop.is_set() or any("launcher" in why for why in here.lost.values()):
         here.directory.stop(here.attempt, "its pack was ended")
         _await_ends(here)
@@ -189,13 +203,19 @@ def _in_time(function: Callable[[], None], seconds: float) -> None:
     thread.join(seconds)
 
 
-def run_member(place: str, key: str, attempt: int, end_s: float) -> int:
-    """In a worker of Parsl's: start the process around a member, and wait for it."""
+def run_member(place: str, key: str, attempt: int, end_s: float) -> str:
+    """In a worker of Parsl's: run the process around a member; why it wrote no result, if so."""
     import subprocess
     import sys
 
+    from submitit_packs.member import DEFERRED
+
     command = [sys.executable, "-m", "submitit_packs.member", place, key, str(attempt), str(end_s)]
-    return subprocess.run(command).returncode
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
+    if done.returncode in (0, DEFERRED):
+        return ""
+    said = done.stderr.strip().splitlines()
+    return said[-1] if said else f"its process ended with exit code {done.returncode}"
 
 
 def _executor(here: Allocation, work: Path) -> Any:
@@ -221,6 +241,8 @@ def _executor(here: Allocation, work: Path) -> Any:
     # By its interpreter: a launcher may give an environment without PATH.
     manager = f"{sys.executable} -m parsl.executors.high_throughput.process_worker_pool "
     interchange = [sys.executable, "-m", "parsl.executors.high_throughput.interchange"]
+    # Without the pilot it would go on, and with it the managers of all nodes.
+    interchange = [sys.executable, "-m", "submitit_packs.processes", *interchange]
     return HighThroughputExecutor(
         label="pack",
         address=address(pack),
