@@ -452,7 +452,8 @@ class Controller:
             try:
                 jobs += self.scheduler.find(unknown).values() if unknown else ()
                 self.scheduler.cancel(jobs)
-                self.ledger.report([key for f in self.flights.values() for key in f.members])
+                left = [(f.directory, key) for f in self.flights.values() for key in f.members]
+                self.ledger.report({k: (False, "cancelled", d.result(k)) for d, k in left})
             except NoAnswer as error:
                 self.say(f"jobs {', '.join(jobs)} may go on: {error}")
             self.pending.clear()
