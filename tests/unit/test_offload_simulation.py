@@ -168,8 +168,11 @@ def test_sizes_are_those_of_the_model(hidden):
 def test_the_timeline_of_a_pass_is_that_of_one_batch_clipped_to_the_pass():
     found = simulate(generation(host(Hybrid), lengths=((64, 6),) * 8, hidden=256))
     later = [i._replace(start_s=i.start_s + 100, end_s=i.end_s + 100) for i in found.intervals]
-    jobs = one_step([*found.intervals, *later], 2)
+    jobs = one_step([*found.intervals, *later], 2, LAYERS)
     assert sum(job["job"] == "compute" for job in jobs) == LAYERS * 4
     length_s = found.ends_s[2] - found.ends_s[1]
     assert all(0 <= job["start_s"] <= job["end_s"] <= length_s + 1e-9 for job in jobs)
-    assert one_step(found.intervals, 99) == []
+    part = one_step(found.intervals, 2, 1)
+    assert sum(job["job"] == "compute" for job in part) == 4
+    assert max(job["end_s"] for job in part) < 0.5 * length_s
+    assert one_step(found.intervals, 99, LAYERS) == []

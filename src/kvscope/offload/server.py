@@ -71,7 +71,8 @@ class Request:
 
 
 SHARES = 21  # of activations, from none to all, of which run.json has the predicted step
-TIMELINE_STEP = 2  # the pass whose timeline run.json has: one of decoding, warm
+TIMELINE_STEP = 2  # the pass whose timeline run.json has: one of decoding, warm …
+TIMELINE_LAYERS = 4  # … and so many layers of it
 
 
 @dataclass
@@ -103,8 +104,8 @@ class Prediction:
                 [share, layers * step_s(cost, demand, Split(activation=share))] for share in shares
             ],
             "timeline": {
-                "measured": one_step(self.intervals, TIMELINE_STEP),
-                "simulated": one_step(simulated.intervals, TIMELINE_STEP),
+                "measured": one_step(self.intervals, TIMELINE_STEP, TIMELINE_LAYERS),
+                "simulated": one_step(simulated.intervals, TIMELINE_STEP, TIMELINE_LAYERS),
             },
         }
 

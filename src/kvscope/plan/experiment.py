@@ -113,7 +113,7 @@ class Experiment(Part):
     @property
     def host_blocks(self) -> int:
         """Blocks of the host pool; 0 where the policy has none."""
-        return self.overflow.pool_blocks(self.block_bytes)
+        return self.overflow.pool_blocks(self)
 
     @property
     def cache_tokens(self) -> int:
