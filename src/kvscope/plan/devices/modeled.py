@@ -8,13 +8,16 @@ from kvscope.errors import BadInput
 from kvscope.plan.device import Device, Kernels, Speed
 from kvscope.plan.fields import Label, Real, impossible
 from kvscope.plan.hardware import hardware as data
+from kvscope.plan.hardware.cost import PassCost
 from kvscope.plan.hardware.hardware import Hardware
+from kvscope.plan.models import Model
 from kvscope.plan.parts import Conditions
 
 
 class Modeled(Device):
     """A GPU by its data file (`kvscope.plan.hardware`); `constants` replace numbers of it.
 
+    `bootstrap` has constants as fits to bootstrap samples give them, for intervals of metrics.
     `kernels` says whose attention passes are modeled: of vLLM 0.4.2, which the paper ran with, or
     of vLLM today.
     """
@@ -38,6 +41,10 @@ class Modeled(Device):
         dict[str, Real], Field(default_factory=dict), Label("constants of the hardware")
     ]
 
+    bootstrap: Annotated[
+        list[dict[str, Real]], Field(default_factory=list), Label("fits to bootstrap samples")
+    ]
+
     @property
     def slug(self) -> str:
         """With the hardware."""
@@ -54,11 +61,32 @@ class Modeled(Device):
         found = data.read(self.hardware)
         return Hardware.model_validate(found.model_dump() | self.constants)
 
+    @property
+    def fits(self) -> list[Hardware]:
+        """The hardware by each fit to a bootstrap sample; none where its numbers were not fitted.
+
+        A number that `constants` give is not one that the hardware's own samples vary.
+        """
+        usual = self.numbers.model_dump()
+        own = [
+            {name: value for name, value in one.items() if name not in self.constants}
+            for one in data.read(self.hardware).bootstrap
+        ]
+        samples = self.bootstrap or own
+        return [Hardware.model_validate(usual | sample) for sample in samples if sample]
+
+    def pass_cost(self, hardware: Hardware, model: Model, batching: str) -> PassCost:
+        """What passes cost on some hardware, by the kernels that are modeled."""
+        today = self.kernels == "vllm"
+        prefix_kernel = batching == "chunked" and not today
+        return PassCost(hardware, model, prefix_kernel, split_decode=today)
+
     def check(self, experiment: Conditions) -> None:
         """Refuse hardware without a data file, constants that it does not have, a model too big."""
         super().check(experiment)
         try:
             numbers = self.numbers
+            self.fits  # noqa: B018
         except BadInput as error:
             raise impossible(str(error), "device.hardware") from None
         except ValidationError as error:

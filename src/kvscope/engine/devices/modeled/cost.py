@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from kvscope.engine.overflow.copies import contiguous_runs
 from kvscope.plan.devices.modeled import Modeled
 from kvscope.plan.experiment import Experiment
-from kvscope.plan.hardware.cost import LayerCost, PassCost, copy_s
+from kvscope.plan.hardware.cost import LayerCost, copy_s
 
 
 class Cost:
@@ -15,14 +15,7 @@ class Cost:
         device = experiment.device
         assert isinstance(device, Modeled)
         self.hardware = device.numbers
-        today = device.kernels == "vllm"
-        chunked = experiment.batching.name == "chunked"
-        self._passes = PassCost(
-            self.hardware,
-            experiment.model,
-            prefix_kernel=chunked and not today,
-            split_decode=today,
-        )
+        self._passes = device.pass_cost(self.hardware, experiment.model, experiment.batching.name)
         self.pieces = experiment.cache.pieces(experiment.model.layers)
         self.block_bytes = experiment.block_bytes
         self.memory = str(getattr(experiment.overflow, "host_memory", "pinned"))
