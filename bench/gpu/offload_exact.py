@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from kvscope.offload.engine import OffloadEngine
 from kvscope.offload.policies import POLICIES
+from kvscope.offload.tensor_engine import TensorEngine
 from kvscope.plan.models import Model
 
 LENGTHS = ((53, 6), (16, 9), (5, 14), (33, 1), (120, 20))
@@ -50,7 +50,7 @@ def tokens(of: Model, policy: str, device: str) -> dict[int, list[int]]:
     generator = torch.Generator().manual_seed(0)
     prompts = [torch.randint(5, 1000, (n,), generator=generator).tolist() for n, _ in LENGTHS]
     chosen = POLICIES[policy](name=policy, **KEYS[policy])
-    engine = OffloadEngine(of, chosen, device=device)
+    engine = TensorEngine(of, chosen, device=device)
     try:
         return engine.generate(prompts, [count for _, count in LENGTHS]).tokens
     finally:

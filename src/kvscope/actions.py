@@ -25,19 +25,30 @@ class Action:
     """What is done with the blocks of a victim.
 
     `keeps`: the victim's tokens are not computed again when it resumes. `copies`: its blocks are
-    copied to the host pool and back, or the victim is recomputed if the pool is full. `lost` and
+    copied to the host pool and back, or the victim is recomputed if the pool is full. `rebuilds`:
+    nothing is copied out; its K and V are rebuilt from the inputs of attention, which the host pool
+    has of each token that was computed, or the victim is recomputed if some are missing. `lost` and
     `resumed` are the words of the page: '9 tokens swapped out', 'swapped in'.
     """
 
     name: str
     keeps: bool = False
     copies: bool = False
+    rebuilds: bool = False
     lost: str = "lost"
     resumed: str = "to compute again"
+
+    @property
+    def needs_pool(self) -> bool:
+        """Whether it needs a host pool."""
+        return self.copies or self.rebuilds
 
 
 RECOMPUTE = Action("recompute")
 SWAP = Action("swap", keeps=True, copies=True, lost="swapped out", resumed="swapped in")
+ACTIVATION = Action(
+    "activation", keeps=True, rebuilds=True, lost="kept as activations", resumed="rebuilt"
+)
 
 
 @cache
@@ -57,6 +68,16 @@ def action(name: str) -> Action:
 def copies_blocks(names: "pd.Series[str]") -> "pd.Series[bool]":
     """For a column of action names, whether each action copies blocks; False for null."""
     return names.map(lambda name: action(name).copies, na_action="ignore").eq(True)
+
+
+def copies_back(names: "pd.Series[str]") -> "pd.Series[bool]":
+    """For a column of action names, whether the host pool is read on resumption; False for null."""
+    return names.map(lambda name: action(name).needs_pool, na_action="ignore").eq(True)
+
+
+def rebuilds_blocks(names: "pd.Series[str]") -> "pd.Series[bool]":
+    """For a column of action names, whether each rebuilds K and V; False for null."""
+    return names.map(lambda name: action(name).rebuilds, na_action="ignore").eq(True)
 
 
 def keeps_tokens(names: "pd.Series[str]") -> "pd.Series[bool]":

@@ -28,11 +28,15 @@ DIM3 = pa.list_(pa.int32(), 3)
 
 @dataclass(frozen=True)
 class Column:
-    """One column: its name, Arrow type, and meaning (unit included)."""
+    """One column: its name, Arrow type, and meaning (unit included).
+
+    `optional`: files of earlier releases and imports may lack it; it is null there.
+    """
 
     name: str
     type: pa.DataType
     meaning: str
+    optional: bool = False
 
 
 @dataclass(frozen=True)
@@ -136,6 +140,8 @@ STEPS = Table(
         Column("kv_tokens_used", I64, "tokens whose K and V are in the cache after the pass"),
         Column("host_blocks_used", I32, "blocks in use in the host pool"),
         Column("host_blocks_total", I32, "blocks of the host pool; 0 where there is none"),
+        Column("saved_bytes", I64, "bytes of activations written through to the host", True),
+        Column("save_s", F64, "seconds to copy these; null if none", True),
         Column("stalled", BOOL, "the pass took far longer than others of its class"),
         _SOURCE,
     ),
@@ -176,9 +182,10 @@ PREEMPTIONS = Table(
         Column("refused", BOOL, "the policy wanted to keep it, and the host pool had no room"),
         Column("blocks", I32, "blocks taken from it (preempt) or given to it (resume)"),
         Column("tokens", I32, "its tokens in the cache when preempted"),
-        Column("bytes", I64, "bytes of K and V copied between device and host"),
+        Column("bytes", I64, "bytes of K and V, or of activations, copied between device and host"),
         Column("swap_out_s", F64, "seconds to copy its blocks to the host; null if none"),
         Column("swap_in_s", F64, "seconds to copy its blocks back; null if none"),
+        Column("rebuild_s", F64, "seconds to rebuild K and V of activations; null if none", True),
         Column("copy_start_s", F64, "when that copy began on the host; null if none, " + _SINCE),
         Column("copy_end_s", F64, "when it had ended (on a GPU: was launched); null if none"),
         Column("wait_s", F64, "resume only: seconds since it was preempted"),
@@ -376,6 +383,7 @@ def to_arrow(table: Table, frame: pd.DataFrame) -> pa.Table:
     extra = set(frame.columns) - set(table.names)
     if extra:
         raise ValueError(f"table {table.name} has no column {sorted(extra)}")
+    frame = _with_optional(table, frame)
     return pa.Table.from_pandas(frame, schema=table.schema, preserve_index=False)
 
 
@@ -398,7 +406,13 @@ def read(table: Table, path: Path, columns: list[str] | None = None, **kwargs: A
         rows = pq.read_table(path, columns=columns, **kwargs)
         rows.validate(full=True)  # texts are UTF-8, and so on
         frame: pd.DataFrame = rows.to_pandas(ignore_metadata=True)
-    return frame
+    return frame if columns else _with_optional(table, frame)
+
+
+def _with_optional(table: Table, frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with the table's optional columns, null where it lacks them."""
+    lacking = [c.name for c in table.columns if c.optional and c.name not in frame]
+    return frame.assign(**dict.fromkeys(lacking)) if lacking else frame
 
 
 def check_file(table: Table, path: Path) -> str | None:
@@ -415,7 +429,10 @@ def check_file(table: Table, path: Path) -> str | None:
     if rows > limits.FREE_ROWS + limits.MOST_ROWS_PER_BYTE * size:
         return f"{path}: {rows:,} rows in {size:,} bytes, more than a table has"
     for column in table.columns:
-        if (times := found.names.count(column.name)) != 1:
+        times = found.names.count(column.name)
+        if column.optional and not times:
+            continue
+        if times != 1:
             many = f"is there {times} times" if times else "is missing"
             return f"{path}: column '{column.name}' {many}"
         if found.field(column.name).type != column.type:

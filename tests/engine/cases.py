@@ -10,8 +10,11 @@ BASE = (
     *("engine.max_num_seqs=8", "profiler=none", "seed=7", "model.dtype=float32"),
     "model.layers=2",
 )
+# Groups of two heads: with more, activations are larger than K and V.
+MODELS = {"tiny-gqa": ("model=tiny-gqa", "model.kv_heads=4")}
 AMPLE, SCARCE = ("cache.blocks=64",), ("cache.blocks=9",)
 SMALL_BLOCKS = ("engine.attention=paged", "cache.block_size=5", "cache.blocks=58")
+ACTIVATIONS = ("overflow=activation", "overflow.host_blocks=64")
 POOL = ("overflow=swap", "overflow.host_blocks=64")
 
 BATCHING = {
@@ -32,7 +35,21 @@ OVERFLOW = {
         *(*SMALL_BLOCKS, "overflow=swap", "overflow.host_blocks=400"),
         *("cache.layout=by_block", "overflow.copies=coalesced"),
     ),
+    "activation-pinned-per_block": (*SCARCE, *ACTIVATIONS),
+    "activation-small-pool": (
+        *(*SCARCE, "overflow=activation", "overflow.host_blocks=6"),
+        *("overflow.host_memory=pageable", "overflow.copies=coalesced"),
+    ),
+    "activation-small-blocks": (*SMALL_BLOCKS, "overflow=activation", "overflow.host_blocks=400"),
 }
 
-# Ways to damage a swap.
-FAULTS = ("no copy out", "no copy in", "late copy out")
+# Ways to damage a swap, and the rebuilding of K and V.
+FAULTS = {
+    "no copy out": "swap-pinned-per_block",
+    "no copy in": "swap-pinned-per_block",
+    "late copy out": "swap-pinned-per_block",
+    "nothing is saved": "activation-pinned-per_block",
+    "tokens are saved a place late": "activation-pinned-per_block",
+    "nothing is rebuilt": "activation-pinned-per_block",
+    "the last layer is not rebuilt": "activation-pinned-per_block",
+}

@@ -12,6 +12,7 @@ from unittest import mock
 
 from kvscope.engine.build import Engine, run_engine
 from kvscope.engine.marks import Marks
+from kvscope.engine.overflow.activation_connector import ActivationConnector
 from kvscope.engine.overflow.connector import SwapConnector
 from kvscope.engine.recording import Recording
 from kvscope.plan.experiment import Experiment
@@ -19,7 +20,7 @@ from kvscope.plan.grid import expand
 from kvscope.run.serving import serve
 from kvscope.workload.requests import build
 
-from .cases import AMPLE, BASE, BATCHING, FAULTS, OVERFLOW
+from .cases import AMPLE, BASE, BATCHING, FAULTS, MODELS, OVERFLOW
 from .conftest import ROOT, Silent
 
 
@@ -38,10 +39,26 @@ def copy_late(self: Any) -> None:
         self._carry_out(order, "out", self.copies.out)
 
 
+def save_late(self: Any, rows: Any, to: Any) -> None:
+    """Save each token where its predecessor belongs."""
+    SAVE(self, rows[1:], to[:-1])
+
+
+def rebuild_most(self: Any, *what: Any) -> None:
+    """Forget the last layer."""
+    with mock.patch.object(self, "attentions", self.attentions[:-1]):
+        REBUILD(self, *what)
+
+
+SAVE, REBUILD = ActivationConnector._save, ActivationConnector.rebuild
 METHODS: dict[str, dict[str, Callable[..., None]]] = {
     "no copy out": {"handle_preemptions": no_copy},
     "no copy in": {"start_load_kv": no_copy},
     "late copy out": {"handle_preemptions": postpone, "wait_for_save": copy_late},
+    "nothing is saved": {"_save": no_copy},
+    "tokens are saved a place late": {"_save": save_late},
+    "nothing is rebuilt": {"rebuild": no_copy},
+    "the last layer is not rebuilt": {"rebuild": rebuild_most},
 }
 
 
@@ -66,7 +83,11 @@ def random_workload(like: Experiment, seed: int) -> list[Any]:
 @contextmanager
 def faulty(fault: str | None) -> Iterator[None]:
     methods = METHODS[fault] if fault else {}
-    patches = [mock.patch.object(SwapConnector, name, method) for name, method in methods.items()]
+    patches = [
+        mock.patch.object(cls, name, method)
+        for name, method in methods.items()
+        for cls in [SwapConnector if hasattr(SwapConnector, name) else ActivationConnector]
+    ]
     for patch in patches:
         patch.start()
     try:
@@ -86,26 +107,29 @@ def compared(model: str, seeds: range) -> Iterator[dict[str, Any]]:
     """Of each case, for every seed: the requests whose tokens differ from those of an engine that
     never overflows, the preemptions and swaps there were, and the blocks left in use.
     """
-    ample = experiment(f"model={model}", *AMPLE)
+    sizes = MODELS.get(model, (f"model={model}",))
+    ample = experiment(*sizes, *AMPLE)
     with run_engine(ample) as engine:
         expected = {seed: tokens(engine, ample, seed)[0] for seed in seeds}
     cases: list[tuple[str, str, str | None]]
     cases = [(b, o, None) for b, o in product(BATCHING, OVERFLOW)]
-    cases += [("mixed", "swap-pinned-per_block", fault) for fault in FAULTS]
+    cases += [("mixed", overflow, fault) for fault, overflow in FAULTS.items()]
+    # Few enough that a request is rebuilt in several parts.
+    parts = mock.patch("kvscope.plan.hardware.overflow_cost.REBUILD_TOKENS", 64)
     for batching, overflow, fault in cases:
-        scarce = experiment(f"model={model}", *BATCHING[batching], *OVERFLOW[overflow])
-        differing, preempted, swapped, left = [], [], [], []
-        with faulty(fault), run_engine(scarce) as engine:
+        scarce = experiment(*sizes, *BATCHING[batching], *OVERFLOW[overflow])
+        differing, preempted, kept, left = [], [], [], []
+        with parts, faulty(fault), run_engine(scarce) as engine:
             for seed in seeds:
                 given, recording = tokens(engine, scarce, seed)
                 differing.append([i for i in given if given[i] != expected[seed][i]])
                 preempted.append([p.request_id for p in recording.preemptions])
-                swapped.append(sum(p.action.copies for p in recording.preemptions))
+                kept.append(sum(p.action.keeps for p in recording.preemptions))
                 left.append(engine.scheduler.kv_blocks_used + engine.scheduler.host_blocks_used)
         yield {
             "case": fault or f"{batching} {overflow}",
             "differing": differing,
             "preempted": preempted,
-            "swapped": swapped,
+            "kept": kept,
             "left": left,
         }

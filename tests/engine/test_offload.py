@@ -8,7 +8,6 @@ import torch
 
 from kvscope.errors import KvscopeError
 from kvscope.offload.cost import CostModel
-from kvscope.offload.engine import Generated, OffloadEngine
 from kvscope.offload.generation import loaded_bytes, stored_bytes
 from kvscope.offload.lanes import RealLanes
 from kvscope.offload.pipeline import Job
@@ -19,6 +18,7 @@ from kvscope.offload.policies.hybrid import Hybrid
 from kvscope.offload.policies.kv_only import KvOnly
 from kvscope.offload.policies.token import TokenRecompute
 from kvscope.offload.policies.zero_inference import ZeroInference
+from kvscope.offload.tensor_engine import Generated, TensorEngine
 from kvscope.offload.weights import of_transformers
 from kvscope.plan.models import Model
 
@@ -111,8 +111,8 @@ def expected(name: str) -> dict[int, list[int]]:
 
 
 def generate(name: str, policy: str, **keys) -> Generated:
-    cost = CostModel.of_hardware(model(name), 1e9, 1e11, 1e10)
-    engine = OffloadEngine(
+    cost = CostModel.of_rates(model(name), 1e9, 1e11, 1e10)
+    engine = TensorEngine(
         model(name),
         POLICIES[policy],
         source=of_transformers(transformers_model(name)),
@@ -219,10 +219,10 @@ def test_an_error_in_a_lane_is_raised_where_the_engine_waits():
 
 def test_random_weights_depend_on_the_seed_alone():
     policy = POLICIES["hybrid"]
-    cost = CostModel.of_hardware(model("opt"), 1e9, 1e11, 1e10)
+    cost = CostModel.of_rates(model("opt"), 1e9, 1e11, 1e10)
     outputs = []
     for seed in (1, 1, 2):
-        engine = OffloadEngine(model("opt"), policy, seed=seed, cost=cost, overlap=False)
+        engine = TensorEngine(model("opt"), policy, seed=seed, cost=cost, overlap=False)
         outputs.append(engine.generate(prompts()[:2], [6, 6]).tokens)
     assert outputs[0] == outputs[1] != outputs[2]
 

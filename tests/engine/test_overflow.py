@@ -1,4 +1,4 @@
-"""What swap records, and that requests which give up leave nothing behind."""
+"""What overflow policies record, and that requests which give up leave nothing behind."""
 
 from hashlib import sha256
 from pathlib import Path
@@ -20,6 +20,8 @@ from .conftest import AMPLE, SCARCE, Runner, Silent, kvscope
 pytestmark = pytest.mark.engine
 
 SWAP = ("overflow=swap", "overflow.host_blocks=64")
+ACTIVATION = ("overflow=activation", "overflow.host_blocks=64")
+either = pytest.mark.parametrize("policy", [SWAP, ACTIVATION], ids=["swap", "activation"])
 
 
 def tokens(run: Runner, *case: str) -> pd.Series:
@@ -40,16 +42,63 @@ def test_every_swap_is_timed_and_counted_in_bytes(run: Runner):
     assert not back["recomputed_tokens"].any()
 
 
-def test_warm_up_finds_that_what_was_swapped_out_came_back_as_it_was(run: Runner):
-    found = run(SCARCE, *SWAP).facts["engine"]
+def test_activations_cost_nothing_on_preemption_and_half_the_bytes_on_resumption(run: Runner):
+    made = run(SCARCE, *ACTIVATION)
+    events, engine = made.records.preemptions, made.facts["engine"]
+    out, back = events[events["event"] == "preempt"], events[events["event"] == "resume"]
+    assert len(out) == len(back) > 0
+    assert (events["policy"] == "activation").all()
+    assert not out["bytes"].any()
+    assert out[["swap_out_s", "copy_start_s"]].isna().all(axis=None)
+    assert engine["activation_block_bytes"] == engine["block_bytes"] / 2
+    blocks = -(-back["tokens"] // engine["block_size"])
+    assert (back["bytes"] == blocks * engine["activation_block_bytes"]).all()
+    assert (back[["swap_in_s", "rebuild_s"]] > 0).all(axis=None)
+    assert not back["recomputed_tokens"].any()
+
+
+def test_each_pass_writes_the_activations_of_its_tokens_through(run: Runner):
+    made = run(SCARCE, *ACTIVATION)
+    steps, engine = made.records.steps, made.facts["engine"]
+    token_bytes = engine["activation_block_bytes"] / engine["block_size"]
+    assert (steps["saved_bytes"] == steps["scheduled_tokens"] * token_bytes).all()
+    assert (steps["save_s"] > 0).all()
+    assert (steps["save_s"] < steps["forward_s"]).all()
+
+
+def test_activations_without_room_are_recomputed_and_recorded_as_refused(run: Runner):
+    case = (SCARCE, "overflow=activation", "overflow.host_blocks=9")
+    victims = run(*case).records.preemptions.query("event == 'preempt'")
+    assert set(victims["policy"]) == {"activation", "recompute"}
+    assert (victims["refused"] == (victims["policy"] == "recompute")).all()
+    assert tokens(run, *case).equals(tokens(run, AMPLE))
+
+
+def test_activations_larger_than_k_and_v_are_refused_in_one_sentence():
+    done = kvscope("plan", "overflow=activation", "model=tiny-gqa")
+    assert done.returncode == 2
+    assert "keeps 4,096 bytes a token of model=tiny-gqa, whose K and V have 2,048" in done.stderr
+
+
+def test_shared_heads_are_rebuilt_too(run: Runner):
+    shared = ("model=tiny-gqa", "model.kv_heads=4", "repeats=1")
+    case = (SCARCE, *ACTIVATION, *shared)
+    assert run(*case).records.requests["preemptions"].sum() > 0
+    assert tokens(run, *case).equals(tokens(run, AMPLE, *shared))
+
+
+@either
+def test_warm_up_finds_that_what_was_kept_came_back_as_it_was(run: Runner, policy):
+    found = run(SCARCE, *policy).facts["engine"]
     assert found["swap_checks"]["compared"] > 0
     assert found["swap_checks"]["differing"] == 0
     assert found["reference_checks"]["compared"] == 0  # vLLM's own kernels
 
 
-def test_the_copies_are_within_the_passes_that_made_them(run: Runner):
-    records = run(SCARCE, *SWAP).records
-    copied = records.preemptions[["swap_out_s", "swap_in_s"]].sum(axis=1)
+@either
+def test_the_copies_are_within_the_passes_that_made_them(run: Runner, policy):
+    records = run(SCARCE, *policy).records
+    copied = records.preemptions[["swap_out_s", "swap_in_s", "rebuild_s"]].sum(axis=1)
     spent = copied.groupby([records.preemptions["repeat"], records.preemptions["step"]]).sum()
     durations = records.steps.set_index(["repeat", "step"])["forward_s"].reindex(spent.index)
     assert (spent < durations).all()
@@ -76,11 +125,13 @@ def test_a_pool_of_two_blocks_recomputes_whom_it_cannot_hold(run: Runner):
     assert tokens(run, *case).equals(tokens(run, AMPLE))
 
 
-@pytest.mark.parametrize("size", [1, 2, 16])
-def test_small_blocks_give_the_same_tokens(run: Runner, size: int):
+@pytest.mark.parametrize(
+    ("size", "policy"), [(1, "swap"), (2, "swap"), (16, "swap"), (2, "activation")]
+)
+def test_small_blocks_give_the_same_tokens(run: Runner, size: int, policy: str):
     blocks = f"cache.blocks={13 * 32 // size}"
     own = (f"cache.block_size={size}", "engine.attention=paged", "repeats=1")
-    case = (blocks, "overflow=swap", f"overflow.host_blocks={64 * 32 // size}", *own)
+    case = (blocks, f"overflow={policy}", f"overflow.host_blocks={64 * 32 // size}", *own)
     assert run(*case).records.requests["preemptions"].sum() > 0
     assert tokens(run, *case).equals(tokens(run, AMPLE))
     found = run(*case).facts["engine"]
@@ -103,11 +154,10 @@ def served_but_for_one(file: Path) -> dict[str, Any]:
         def aborting_step():
             outputs = step()
             if recording.preemptions and not aborted:
-                assert recording.preemptions[0].action.copies
+                assert recording.preemptions[0].action.needs_pool
                 assert scheduler.host_blocks_used > 0
                 aborted.append(external_id(recording.preemptions[0].request_id))
                 engine.vllm.abort_request(aborted)
-                assert scheduler.host_blocks_used == 0
             return outputs
 
         engine.vllm.step = aborting_step
@@ -118,15 +168,17 @@ def served_but_for_one(file: Path) -> dict[str, Any]:
     return {"aborted": aborted, "outputs": outputs, "left": left, "events": events}
 
 
-def test_a_request_aborted_while_swapped_out_leaves_nothing_behind(run: Runner, warm: Warm):
-    made = run(SCARCE, *SWAP)
+@either
+def test_a_request_aborted_while_preempted_leaves_nothing_behind(run: Runner, warm: Warm, policy):
+    made = run(SCARCE, *policy)
     found = warm.call(served_but_for_one, made.directory / "experiment.yaml")
     assert found["left"] == 0
     (gone,) = found["aborted"]
     events = found["events"]
     assert events["event"][events["request_id"] == gone].tolist() == ["preempt"]
-    assert (events["policy"] == "swap").all()
-    assert (events["bytes"] > 0).all()
+    (name,) = set(events["policy"])
+    assert f"overflow={name}" in policy
+    assert (events["bytes"] > 0).all() == (name == "swap")
     others = {name: ids for name, ids in found["outputs"].items() if name != gone}
     assert len(others) == 7
     given = {name: sha256(np.asarray(ids, "<i4").tobytes()) for name, ids in others.items()}

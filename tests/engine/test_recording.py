@@ -73,7 +73,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, time: Time) -> RecordingScheduler:
     made.recording, made.marks, made.tracer, made.checks = Recording(), Marks(), None, None
     made.block_size, made.clock, made._ranked = 4, time, False
     made.batching, made.overflow = BatchingPolicy(name="b"), OverflowPolicy(name="o")
-    made._finished, made._preempted, made._in_flight, made._pool = set(), set(), None, None
+    made._finished, made._preempted, made._in_flight, made.connector = set(), set(), None, None
     made.waiting, made._free = [], SimpleNamespace(num_free_blocks=9)  # type: ignore[assignment]
     monkeypatch.setattr(Scheduler, "schedule", lambda self, _: time.take(5, self.planned.pop(0)))
     monkeypatch.setattr(Scheduler, "update_from_output", lambda *_: time.take(3, "outputs"))
@@ -109,11 +109,13 @@ def test_a_pass_notes_what_waits_and_what_is_free_once_it_is_scheduled(
     watched: Any, monkeypatch: pytest.MonkeyPatch
 ):
     def schedule(self: Any, _: bool) -> Any:
-        self.waiting, self._free.num_free_blocks, self._pool.used = ["one"], 2, 6
+        self.waiting, self._free.num_free_blocks = ["one"], 2
+        self.connector.host_blocks_used = 6
         return scheduled(4)
 
     monkeypatch.setattr(Scheduler, "schedule", schedule)
-    watched.waiting, watched._pool = ["one", "two", "three"], SimpleNamespace(used=0)
+    watched.waiting = ["one", "two", "three"]
+    watched.connector = SimpleNamespace(host_blocks_used=0)
     watched.schedule()
     (record,) = watched.recording.passes
     assert (record.waiting, record.kv_blocks_free, record.host_blocks_used) == (1, 2, 6)
@@ -144,8 +146,7 @@ def test_a_preemption_says_whether_it_was_swapped_or_refused(
 ):
     monkeypatch.setattr(Scheduler, "_preempt_request", lambda *_: None)
     watched.overflow = Choosy(name="choosy", kept=keeps)
-    watched._pool = SimpleNamespace(used=0)
-    watched.connector = SimpleNamespace(swap_out=lambda *_: room)
+    watched.connector = SimpleNamespace(keep=lambda action, *_: action.copies and room)
     watched.kv_cache_manager = SimpleNamespace(get_block_ids=lambda _: ([4, 8, 2],))
     left: list[Any] = []
     watched.checks = SimpleNamespace(record_swap_out=lambda *what: left.append(what))

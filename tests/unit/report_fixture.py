@@ -71,6 +71,8 @@ class Fake:
     status: str | None = "complete"  # None: it has not run
     reason: str | None = None
     log: str = "all went well\n"
+    exclusive: bool = False
+    placement: dict[str, Any] | None = None  # where a pack ran it
     rows: dict[str, list[Any]] = field(default_factory=dict)
 
     @property
@@ -246,7 +248,7 @@ class Simulation:
         tokens = (prefill + decode, prefill, decode, recomputed, sampled)
         counts = (len(rows), resumed, current.preempted, len(self.waiting))
         blocks = (used, fake.blocks, held, self.host_used, fake.pool)
-        self.write("steps", (*time, *parts, *tokens, *counts, *blocks, False, "measured"))
+        self.write("steps", (*time, *parts, *tokens, *counts, *blocks, 0, None, False, "measured"))
         start = self.now + SCHEDULE_S + current.copies_s
         each = (end - TAKING_S - start) / LAYERS
         for layer in range(LAYERS):
@@ -322,7 +324,8 @@ def settings(fake: Fake) -> dict[str, Any]:
     return {
         "model": {"name": model, "layers": LAYERS, "hidden_size": 256, "dtype": "float32"},
         "device": {"name": "cpu", "threads": 1}
-        | ({} if fake.activations is None else {"policy": "hybrid"}),
+        | ({} if fake.activations is None else {"policy": "hybrid"})
+        | {key[7:]: value for key, value in fake.varied.items() if key[:7] == "device."},
         "engine": {"max_model_len": 1024, "max_num_batched_tokens": 512},
         "workload": {
             "name": "fixed", "num_requests": fake.requests, "prompt_tokens": fake.prompt
@@ -333,6 +336,7 @@ def settings(fake: Fake) -> dict[str, Any]:
         "seed": 1234,
         "repeats": fake.repeats,
         "warmup": 1,
+        "exclusive": fake.exclusive,
     }  # fmt: skip
 
 
@@ -371,6 +375,7 @@ def facts(fake: Fake) -> dict[str, Any]:
         },
         "command": ["kvscope", "run"],
         "timings_s": {"total": 1.0},
+        **({} if fake.placement is None else {"placement": fake.placement}),
         **(measured if fake.status == "complete" else {}),
         "files": {},
     }  # fmt: skip
@@ -389,6 +394,7 @@ def offload(share: float) -> dict[str, Any]:
     ]  # fmt: skip
     return {
         "split": {"activation": share, "token": 0.0},
+        "cost": {"rebuild": {"slope_s": 1e-6}, "recompute": {"slope_s": 6e-6}},
         "closed_form_step_s": 0.01,
         "simulated_step_s": 0.011,
         "best_activation_share": 0.6,
@@ -428,7 +434,7 @@ def write_study(
                 "grid": "fake",
                 "varied": {key: fake.varied.get(key) for key in keys},
                 "resources": {
-                    **{"threads": 1, "memory_mib": 1, "gpus": 0, "batch": 0},
+                    **{"threads": 1, "memory_mib": 1, "gpus": 0, "exclusive": 0, "batch": 0},
                     "walltime_s": 1,
                 },
             }
@@ -440,9 +446,13 @@ def write_study(
 
 
 def offload_study() -> Iterator[Fake]:
-    """Three shares of activations."""
+    """Three shares of activations, and policies on a GPU of which gains are published."""
     for share in (0.0, 0.5, 1.0):
         yield Fake({"device.share": share}, activations=share, stall=False)
+    policies = {"flexgen": 0.5, "kv_only": 1.0, "act_only": 0.8, "token": 0.7, "hybrid": 1.2}
+    for policy, speed in policies.items():
+        on_gpu = {"device.policy": policy, "device.hardware": "rtx-4090"}
+        yield Fake(on_gpu, activations=0.5, stall=False, speed=speed)
 
 
 SWAPS = tuple((m, c) for m in ("pinned", "pageable") for c in ("per_block", "coalesced"))

@@ -108,6 +108,8 @@ def by_rows(run: Records, repeat: int) -> dict[str, float]:
         + sum(r["copy_end_s"] - r["copy_start_s"] for r in lost if r["policy"] == "swap"),
         "swap_out_s": out,
         "swap_in_s": into,
+        "rebuild_s": sum(r["rebuild_s"] or 0 for r in back if r["policy"] == "activation"),
+        "save_s": 0,
         "swapped_bytes": sum(row["bytes"] for row in preemptions),
         "host_block_utilization_peak": max(pool, default=math.nan),
         "recompute_fallbacks": sum(1 for row in lost if row["refused"]),

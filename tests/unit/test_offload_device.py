@@ -5,11 +5,15 @@ from typing import Any
 
 import pytest
 
+from kvscope.engine.devices.platform import platform_of
+from kvscope.engine.marks import Marks
+from kvscope.engine.recording import Recording
 from kvscope.errors import BadInput
 from kvscope.offload.device import OffloadDevice
 from kvscope.offload.policies import POLICIES
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
+from kvscope.workload.requests import build
 
 CONFIG = Path(__file__).parents[2] / "config"
 BASE = ("model=tiny-opt", "device=offload", "engine.attention=torch")
@@ -66,8 +70,71 @@ def test_a_setting_of_the_policy_makes_another_experiment():
     assert len(ids) == 3
 
 
-@pytest.mark.parametrize("study", ["hybrid-cpu", "hybrid-cuda"])
+@pytest.mark.parametrize("study", ["hybrid", "hybrid-cpu", "hybrid-cuda"])
 def test_the_studies_can_be_planned(study):
     found = expand(study, [], CONFIG)
     policies = {e.experiment.device.model_dump()["policy"] for e in found.experiments}
     assert {"kv_only", "act_only", "hybrid"} <= policies
+
+
+MODELED = (
+    *("model=opt-6.7b", "device=offload_modeled", "engine.attention=torch", "workload=fixed"),
+    *("workload.num_requests=8", "workload.prompt_tokens=200", "workload.output_tokens=6"),
+    *("engine.max_model_len=256", "engine.max_num_seqs=8", "cache.block_size=16"),
+    "cache.blocks=128",
+)
+
+
+def modeled(*overrides: str) -> Experiment:
+    words = {word.partition("=")[0]: word for word in (*MODELED, *overrides)}
+    return expand(None, [*words.values()], CONFIG).experiments[0].experiment
+
+
+def passes_s(directory: Path, *overrides: str) -> list[float]:
+    """Seconds of the modeled passes, by the clock of a server that is served one batch."""
+    experiment = modeled(*overrides)
+    platform = platform_of(experiment)
+    with platform.run_engine(directory) as server:
+        recording = Recording()
+        server.begin(recording, Marks())
+        for request in build(experiment):
+            server.submit(
+                request.request_id, request.prompt_token_ids.tolist(), request.output_tokens
+            )
+        while server.has_unfinished_requests():
+            server.step()
+    return [(record.end_ns - record.schedule_start_ns) * 1e-9 for record in recording.passes]
+
+
+def test_modeled_passes_take_what_the_simulation_says_every_time(tmp_path):
+    first, again = passes_s(tmp_path), passes_s(tmp_path)
+    assert first == again
+    assert len(first) == 6
+    assert min(first) > 0
+
+
+def test_a_modeled_pass_streams_the_weights_at_the_rate_of_the_link(tmp_path):
+    """With hardly any context: all weights of the layers over 26 GB/s."""
+    *_, last = passes_s(tmp_path, "device.policy=kv_only", "workload.prompt_tokens=1")
+    weights = 32 * (12 * 4096**2 + 13 * 4096) * 2
+    assert last == pytest.approx(weights / 26e9, rel=0.01)
+    *_, faster = passes_s(
+        tmp_path,
+        *("device.policy=kv_only", "workload.prompt_tokens=1"),
+        "device.constants={pinned_in_bytes_per_s:52.0e9}",
+    )
+    assert faster == pytest.approx(last / 2, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["device.weights=resident", "model=opt-30b"], r"must fit into the 24\.0 GB"),
+        (["device.device_gib=30"], r"must fit into the 24\.0 GB of device.hardware=rtx-4090"),
+        (["device.hardware=rtx-4099"], "device.hardware is 'rtx-4099'"),
+        (["device.constants={speed:1}"], "device.constants.speed"),
+    ],
+)
+def test_what_the_modeled_gpu_cannot_hold_is_refused(overrides, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        modeled(*overrides)

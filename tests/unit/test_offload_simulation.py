@@ -1,5 +1,6 @@
 """The schedule on a virtual clock: what it takes, and what it does with blocks."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 
 from kvscope.errors import BadInput
 from kvscope.offload.blocks import KINDS, Content, Kind, Place
-from kvscope.offload.cost import CostModel, Sizes, layer_parameters
+from kvscope.offload.cost import CostModel, Line, Sizes, layer_parameters
 from kvscope.offload.generation import Generation, Length, loaded_bytes
 from kvscope.offload.policies.act_only import ActOnly
 from kvscope.offload.policies.flexgen import FlexGen
@@ -44,7 +45,7 @@ RTX_4090 = {"link_bytes_per_s": 25e9, "flops_per_s": 150e12, "memory_bytes_per_s
 
 
 def generation(policy, lengths=((512, 6),) * 16, hidden=7168, **hardware) -> Generation:
-    cost = CostModel.of_hardware(opt(hidden), **(RTX_4090 | hardware))
+    cost = CostModel.of_rates(opt(hidden), **(RTX_4090 | hardware))
     return Generation(policy, cost, LAYERS, BLOCK, [Length(*each) for each in lengths])
 
 
@@ -76,8 +77,12 @@ def test_what_a_schedule_gives_up_costs_time():
     full = simulate(generation(host(Hybrid, weights="resident"))).step_s
     one_buffer = simulate(generation(host(Hybrid, weights="resident", buffers=1))).step_s
     assert one_buffer > 1.5 * full
-    pageable = simulate(generation(host(FlexGen)), pageable_bytes_per_s=20e9).step_s
-    assert pageable > 1.15 * simulate(generation(host(KvOnly))).step_s
+
+
+def test_pageable_memory_costs_the_hosts_copy():
+    pinned, pageable = generation(host(KvOnly)), generation(host(FlexGen))
+    pageable.cost = replace(pageable.cost, relay=Line(1 / 20e9))
+    assert simulate(pageable).step_s > 1.15 * simulate(pinned).step_s
 
 
 def test_spread_weights_leave_no_gap_before_the_next_layer():
@@ -163,8 +168,11 @@ def test_sizes_are_those_of_the_model(hidden):
 def test_the_timeline_of_a_pass_is_that_of_one_batch_clipped_to_the_pass():
     found = simulate(generation(host(Hybrid), lengths=((64, 6),) * 8, hidden=256))
     later = [i._replace(start_s=i.start_s + 100, end_s=i.end_s + 100) for i in found.intervals]
-    jobs = one_step([*found.intervals, *later], 2)
+    jobs = one_step([*found.intervals, *later], 2, LAYERS)
     assert sum(job["job"] == "compute" for job in jobs) == LAYERS * 4
     length_s = found.ends_s[2] - found.ends_s[1]
     assert all(0 <= job["start_s"] <= job["end_s"] <= length_s + 1e-9 for job in jobs)
-    assert one_step(found.intervals, 99) == []
+    part = one_step(found.intervals, 2, 1)
+    assert sum(job["job"] == "compute" for job in part) == 4
+    assert max(job["end_s"] for job in part) < 0.5 * length_s
+    assert one_step(found.intervals, 99, LAYERS) == []

@@ -57,7 +57,10 @@ COMMAND_LINE = [
     ("workload={name:zipf}", ["workload is {'name': 'zipf'}", "one of fixed"]),
     ("workload.name=zipf", ["write workload=zipf"]),
     ("batching=decode_first", ["batching is 'decode_first'", "one of chunked, mixed, prefill"]),
-    ("overflow=drop", ["overflow is 'drop' (the command line)", "one of recompute, swap"]),
+    (
+        "overflow=drop",
+        ["overflow is 'drop' (the command line)", "one of activation, recompute, swap"],
+    ),
     ("overflow=swap overflow.host_memory=paged", ["overflow.host_memory is 'paged'", "'pinned'"]),
     ("overflow=swap overflow.copies=all", ["overflow.copies is 'all'", "'per_block' or"]),
     ("overflow=swap overflow.host_gib=0.0000001", ["overflow.host_gib (1e-07)", "262,144 bytes"]),

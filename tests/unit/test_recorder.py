@@ -185,6 +185,7 @@ def _copies(preemptions: pd.DataFrame) -> Iterator[Any]:
             start_ns=ns(row.copy_start_s),
             end_ns=ns(row.copy_end_s),
             seconds=lambda seconds=seconds: seconds,
+            rebuild_seconds=None,
         )
 
 

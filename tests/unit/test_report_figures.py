@@ -258,11 +258,31 @@ def test_the_shares_are_drawn_on_the_line_that_was_predicted(drawn):
     assert list(view.data["best0"]["share"]) == [0.6]
 
 
-def test_the_pipeline_has_every_job_of_the_pass_measured_and_simulated(drawn):
+def test_the_pipeline_has_every_job_of_each_experiment_measured_and_simulated(drawn):
     drawing = drawn["offload"]["offload_pipeline"]
-    assert len(drawing.views) == 6
-    assert all(len(view.data["jobs"]) == 6 for view in drawing.views)
-    assert "compute busy 50%" in drawing.views[0].note
+    assert [view.choice[1] for view in drawing.views] == ["measured", "simulated"] * 2
+    assert [len(view.data) for view in drawing.views] == [3, 3, 5, 5]
+    for view in drawing.views:
+        assert {len(frame) for frame in view.data.values()} == {6}
+        assert "compute busy 50" in str(view.chart)
+
+
+def test_gains_stand_beside_the_published_ones_and_are_judged(studies, drawn):
+    view = drawn["offload"]["offload_published"].views[0]
+    runs = {run.settings["device"].get("policy"): run for run in studies["offload"].runs[3:]}
+
+    def gain(policy, base):
+        values = [runs[name].number("throughput_tokens_per_s").value for name in (policy, base)]
+        return values[0] / values[1]
+
+    found = dict(zip(view.data["points"]["claim"], view.data["points"]["gain"], strict=True))
+    assert found["hybrid over FlexGen"] == gain("hybrid", "flexgen")
+    assert found["hybrid over act_only"] == gain("hybrid", "act_only")
+    assert found["slowdown by token, share 0.2"] == gain("kv_only", "token")
+    assert found["rebuild over token recompute"] == pytest.approx(6)
+    published = dict(zip(view.data["means"]["claim"], view.data["means"]["published"], strict=True))
+    assert published["hybrid over FlexGen"] == 2.19
+    assert "Rebuild over token recompute: published 4.55, modeled 6: not explained." in view.note
 
 
 def test_thinned_columns_are_those_that_timelines_draw():

@@ -34,6 +34,7 @@ class StandIn(Scheduler):
         self.is_down = False
         self.refuses: PackError | None = None
         self.dies = ""
+        self.unknown = ""  # what it says of a job that it does not know
         self.calls: Counter[str] = Counter()
 
     def _call(self, name: str) -> None:
@@ -58,7 +59,7 @@ class StandIn(Scheduler):
 
     def status(self, jobs: Mapping[str, str]) -> dict[str, JobStatus]:
         self._call("status")
-        unknown = JobStatus(Phase.UNKNOWN)
+        unknown = JobStatus(Phase.UNKNOWN, words=self.unknown)
         return {p: self.jobs[j].status if j in self.jobs else unknown for p, j in jobs.items()}
 
     def find(self, packs: Iterable[str]) -> dict[str, str]:
@@ -77,12 +78,20 @@ class StandIn(Scheduler):
         """The jobs that are not over."""
         return [i for i, job in self.jobs.items() if job.status.phase != Phase.ENDED]
 
-    def run(self, job_id: str, states: Mapping[str, State | None] | None = None) -> None:
-        """Run a job: its members end in these states, by default well; of None nothing is left."""
+    def run(
+        self,
+        job_id: str,
+        states: Mapping[str, State | None] | None = None,
+        skipped: Iterable[str] = (),
+    ) -> None:
+        """Run a job: its members end in these states, by default well; of None nothing is left.
+
+        Members in `skipped` are not begun.
+        """
         job = self.jobs[job_id]
         attempt = job.directory.begin_attempt()
         job.status = JobStatus(Phase.RUNNING, nodes=("n1",))
-        for member in job.pack.members:
+        for member in (m for m in job.pack.members if m.key not in set(skipped)):
             before = job.directory.result(member.key)
             if before and before.is_final:
                 continue

@@ -1,5 +1,6 @@
 """Every member ends exactly once, whatever becomes of jobs, batch system and controller."""
 
+import dataclasses
 import itertools
 import os
 import tempfile
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from stand_in import Killed, StandIn
 from submitit_packs import controller as controllers
 from submitit_packs import directory as directories
+from submitit_packs import planner
 from submitit_packs.controller import Controller, Outcome
 from submitit_packs.directory import State
 from submitit_packs.errors import PackError, QueueFull, SubmissionRefused
@@ -32,6 +34,7 @@ def hurry():
         patch.setattr(os, "fsync", lambda _: None)
         patch.setattr(controllers, "GRACE_S", 0.0)
         patch.setattr(controllers, "VANISHED_S", 0.0)
+        patch.setattr(controllers, "FULL_S", 0.0)
         yield
 
 
@@ -141,6 +144,27 @@ def test_how_a_job_ends_decides_about_its_members(campaign, ending, words, again
         assert {campaign.ended[key].words.partition(" (pack")[0] for key in ("m0", "m1")} == {words}
 
 
+@pytest.mark.parametrize("ending", [Ending.WALLTIME, Ending.MEMORY])
+def test_a_member_still_in_line_when_its_job_reaches_a_limit_runs_again(campaign, ending):
+    campaign.cycle()
+    (job,) = campaign.system.live()
+    campaign.system.run(job, {"m0": None}, skipped=["m1"])
+    campaign.system.end(job, ending, "walltime exceeded (Exit_status -29)")
+    campaign.finish()
+    assert not campaign.ended["m0"].ok
+    assert campaign.ended["m1"].ok
+    assert campaign.system.began["m0"] == campaign.system.began["m1"] == 1
+
+
+def test_a_job_that_reaches_its_walltime_with_no_member_begun_does_not_run_again(campaign):
+    campaign.cycle()
+    (job,) = campaign.system.live()
+    campaign.system.end(job, Ending.WALLTIME, "walltime exceeded (Exit_status -29)")
+    campaign.cycle()
+    assert len(campaign.ended) == len(campaign.members)
+    assert not any(outcome.ok for outcome in campaign.ended.values())
+
+
 def test_a_deferred_member_runs_again_but_not_for_ever(campaign):
     for _ in range(20):
         campaign.cycle()
@@ -223,6 +247,32 @@ def test_a_full_queue_waits(campaign):
     assert len(list(campaign.root.glob("pack-*"))) == 0
     campaign.system.refuses = None
     campaign.finish()
+
+
+def test_a_queue_that_stays_full_is_tried_less_and_less_often(campaign, monkeypatch):
+    """For a day: neither the batch system nor the ledger notices much of it."""
+    now = [1e9]
+    monkeypatch.setattr(controllers, "FULL_S", 60.0)
+    campaign.controller.clock = lambda: now[0]
+    campaign.system.refuses = QueueFull("would exceed queue generic's per-user limit")
+    for _ in range(24 * 120):
+        campaign.cycle()
+        now[0] += 30
+    assert campaign.system.calls["submit"] < 100
+    assert len(campaign.controller.ledger.path.read_text().splitlines()) < 100
+    campaign.system.refuses = None
+    now[0] += controllers.LONGEST_FULL_S
+    campaign.finish()
+    assert campaign.system.began.total() == 6
+
+
+def test_members_of_a_full_queue_go_to_another(tmp_path):
+    """A queue may be full of other users' jobs, or of jobs that were submitted elsewhere."""
+    site = dataclasses.replace(SITE, queues=(Queue("q", 1, 4), Queue("other", 1, 4)))
+    found = planner.plan(members(6), site, SETTINGS, full={"q"})
+    assert {pack.queue for pack in found.packs} == {"other"}
+    found = planner.plan(members(6), site, SETTINGS, full={"q", "other"})
+    assert set(found.waiting.values()) == {"waits for queue q, which is full"}
 
 
 def test_a_queues_number_of_jobs_is_kept(tmp_path):
@@ -362,3 +412,26 @@ def test_every_member_ends_once_whatever_happens(kills, fates):
         expected = {key: int(outcome.ok) for key, outcome in campaign.ended.items()}
         assert done == expected, "something finished was redone"
         campaign.controller.close()
+
+
+def test_what_was_cancelled_runs_again_when_it_is_added_again(tmp_path):
+    campaign = Campaign(tmp_path)
+    campaign.cycle()
+    (job,) = campaign.system.live()
+    campaign.system.run(job, {f"m{i}": None for i in range(1, 6)})  # m0 has ended
+    campaign.controller.cancel()
+    campaign.restart()
+    assert campaign.attached == []
+    campaign.finish()
+    assert all(outcome.ok for outcome in campaign.ended.values())
+
+
+def test_a_job_that_vanishes_has_that_as_its_reason(tmp_path):
+    campaign = Campaign(tmp_path)
+    campaign.cycle()
+    campaign.system.unknown = "accepted, then unknown"
+    for job in campaign.system.live():
+        campaign.system.forget(job)
+    for _ in range(4):
+        campaign.cycle()
+    assert {"accepted, then unknown" in o.words for o in campaign.ended.values()} == {True}

@@ -101,7 +101,7 @@ def replay(ledger: Ledger, events) -> dict[str, Place]:
             ledger.reserve(f"pack-{number}", what)
             places |= {key: Place(f"pack-{number}", tries) for key, tries in what.items()}
         else:
-            ledger.report(what)
+            ledger.report({key: (True, "", None) for key in what})
             for key in what:
                 places.pop(key, None)
     return places

@@ -237,6 +237,8 @@ OWN: tuple[Metric, ...] = (
     overhead.resume_overhead_net_uncertainty_s,
     overhead.swap_out_s,
     overhead.swap_in_s,
+    overhead.rebuild_s,
+    overhead.save_s,
     overhead.swapped_bytes,
     host_block_utilization_peak,
     overhead.recompute_fallbacks,

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy.spatial import KDTree
 
-from kvscope.actions import copies_blocks
+from kvscope.actions import copies_back, copies_blocks
 from kvscope.analyse.metric import metric
 from kvscope.analyse.records import Records
 from kvscope.arraytypes import Floats
@@ -44,8 +44,8 @@ def resume_overhead_issued_s(records: Records) -> float:
 def net_of_resuming(records: Records) -> Floats:
     """Seconds of each resuming pass that the resumption caused, one value a pass.
 
-    These are its swap-in copies, and `_resumption_share` of the time beyond copies and expected
-    decoding.
+    These are its copies back, what it rebuilds, and `_resumption_share` of the time beyond these
+    and expected decoding.
     """
     passes = _resuming_passes(records)
     if passes.empty:
@@ -110,14 +110,28 @@ def control_errors_s(records: Records) -> pd.Series:
 
 @metric("s", "Swap out")
 def swap_out_s(records: Records) -> float:
-    """ΣP.swap_out_s over preemptions by `swap`: device time of the copies to the host"""
+    """ΣP.swap_out_s over preemptions: device time of the copies to the host"""
     return _total(_swap_rows(records, "preempt"), "swap_out_s")
 
 
 @metric("s", "Swap in")
 def swap_in_s(records: Records) -> float:
-    """ΣP.swap_in_s over resumptions by `swap`: device time of the copies back"""
+    """ΣP.swap_in_s over resumptions: device time of the copies back"""
     return _total(_swap_rows(records, "resume"), "swap_in_s")
+
+
+@metric("s", "Rebuild K and V")
+def rebuild_s(records: Records) -> float:
+    """ΣP.rebuild_s over resumptions: device time to make K and V of activations"""
+    return math.fsum(records.preemptions["rebuild_s"].astype(float).fillna(0))
+
+
+@metric("s", "Write-through")
+def save_s(records: Records) -> float:
+    """ΣS.save_s: device time to copy activations to the host as they are computed. On a GPU these
+    copies run behind the next pass
+    """
+    return math.fsum(records.steps["save_s"].astype(float).fillna(0))
 
 
 @metric("B", "Bytes swapped")
@@ -154,7 +168,8 @@ def _decoding_passes(passes: pd.DataFrame) -> pd.DataFrame:
 
 def _swap_rows(records: Records, event: str) -> pd.DataFrame:
     rows = records.preemptions
-    return rows[(rows["event"] == event) & (copies_blocks(rows["policy"]))]
+    copied = copies_blocks(rows["policy"]) if event == "preempt" else copies_back(rows["policy"])
+    return rows[(rows["event"] == event) & copied]
 
 
 def _total(rows: pd.DataFrame, column: str) -> float:
@@ -163,6 +178,8 @@ def _total(rows: pd.DataFrame, column: str) -> float:
 
 
 def _swap_in_s_by_pass(records: Records, steps: pd.Series) -> Floats:
-    """Seconds of swap-in copies in each of these steps, 0 without any."""
-    copied = _swap_rows(records, "resume").groupby("step")["swap_in_s"].sum()
+    """Seconds to copy blocks back, and to rebuild them, in each of these steps; 0 without any."""
+    rows = _swap_rows(records, "resume")
+    back_s = rows["swap_in_s"] + rows["rebuild_s"].astype(float).fillna(0)
+    copied = back_s.groupby(rows["step"]).sum()
     return copied.reindex(steps, fill_value=0.0).to_numpy(np.float64)

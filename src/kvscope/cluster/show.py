@@ -50,7 +50,7 @@ def table(manifest: Mapping[str, Any], results: Path, all_rows: bool = False) ->
             status.gpu,
             _minutes(status, found.now_s),
             jobs[status.pack],
-            status.result.reason if status.result else "",
+            status.reason,
         )
     left = len(ordered) - len(shown)
     more = [Text(f"… and {left} more (--all)")] if left else []
@@ -83,7 +83,4 @@ def _rank(state: str) -> int:
 
 
 def _minutes(status: MemberStatus, now_s: float) -> str:
-    if status.start is None:
-        return ""
-    end_s = status.result.end_s if status.result else now_s
-    return f"{(end_s - status.start.start_s) / MINUTE_S:.1f}"
+    return f"{status.busy_s(now_s) / MINUTE_S:.1f}" if status.start_s else ""

@@ -46,7 +46,7 @@ class Engine:
         """The entries of run.json on the host pool: blocks, kind of memory, pieces of a block."""
         from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
 
-        found = {"host_blocks_total": self.scheduler.host_blocks_total}
+        found: dict[str, Any] = self.scheduler.host_pool_facts
         if not self.platform.computes:
             return found | self.platform.host_pool()
         worker = get_kv_transfer_group() if has_kv_transfer_group() else None
@@ -211,7 +211,8 @@ def _observed(
     if not platform.computes:
         return Engine(llm, platform, scheduler, None, platform.experiment.model.layers, tracer)
     if has_kv_transfer_group():
-        get_kv_transfer_group().platform = platform
+        connector = get_kv_transfer_group()
+        llm.apply_model(lambda model: connector.attach(model, platform))
     check_layout(platform.experiment)
     timer = LayerTimer(scheduler)
     layers = llm.apply_model(timer.install)[0]

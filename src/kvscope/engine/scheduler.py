@@ -72,7 +72,6 @@ class RecordingScheduler(Scheduler):
         self._preempted: set[str] = set()  # reported by empty schedules
         self._in_flight: SchedulerOutput | None = None
         self._free = self.kv_cache_manager.block_pool.free_block_queue
-        self._pool = self.connector.pool if self.connector is not None else None
 
     def attach(
         self,
@@ -92,7 +91,7 @@ class RecordingScheduler(Scheduler):
         self.recording, self.marks = recording, marks
         self._finished.clear()
         self._preempted.clear()
-        if self._pool is not None:
+        if self.connector is not None:
             self.connector.transfers = recording.transfers
 
     @property
@@ -112,17 +111,23 @@ class RecordingScheduler(Scheduler):
 
     @property
     def host_blocks_used(self) -> int:
-        """Blocks that swapped-out requests hold in the host pool now."""
-        return self._pool.used if self._pool is not None else 0
+        """Blocks that requests hold in the host pool now."""
+        return self.connector.host_blocks_used if self.connector is not None else 0
 
     @property
     def host_blocks_total(self) -> int:
         """Blocks of the host pool; 0 without one."""
-        return self._pool.size if self._pool is not None else 0
+        return self.connector.host_blocks_total if self.connector is not None else 0
+
+    @property
+    def host_pool_facts(self) -> dict[str, int]:
+        """The entries of run.json on the host pool's size."""
+        none = {"host_blocks_total": 0}
+        return self.connector.pool_facts if self.connector is not None else none
 
     def swapped_out(self, request: Request) -> bool:
-        """Whether a request's blocks lie in the host pool."""
-        return self._pool is not None and request.request_id in self._pool
+        """Whether a preempted request's tokens are kept in the host pool."""
+        return self.connector is not None and request.request_id in self.connector
 
     def has_room(self, request: Request) -> bool:
         """Whether a waiting request that is computed from its start may be admitted.
@@ -186,7 +191,7 @@ class RecordingScheduler(Scheduler):
         finished, self._finished = self._finished | scheduled.finished_req_ids, set()
         preempted, self._preempted = self._preempted | (scheduled.preempted_req_ids or set()), set()
         self._in_flight = scheduled
-        # Plain attributes, no calls: this is vLLM's critical path.
+        # Few calls: this is vLLM's critical path.
         record = PassRecord(
             start_ns,
             0,
@@ -195,7 +200,7 @@ class RecordingScheduler(Scheduler):
             len(preempted),
             len(self.waiting),
             self._free.num_free_blocks,
-            self._pool.used if self._pool is not None else 0,
+            self.host_blocks_used,
         )
         self.recording.passes.append(record)
         record.schedule_end_ns = self.clock.now_ns()
@@ -235,15 +240,20 @@ class RecordingScheduler(Scheduler):
         victim = victim_of(request)
         blocks = self.blocks_of(request.request_id)
         action = self.overflow.action(victim) if victim.tokens else RECOMPUTE
-        if action.copies and self._pool is None:
+        if action.needs_pool and self.connector is None:
             raise BadInput(
                 f"overflow={self.overflow.name} returns the action {action.name!r}, which copies "
                 "blocks, but it has no host pool; make its class a subclass of Swap"
             )
-        kept = action.copies and self.connector.swap_out(victim.request_id, victim.tokens, blocks)
-        refused = action.copies and not kept
+        kept = self.connector is not None and self.connector.keep(
+            action, victim.request_id, victim.tokens, blocks
+        )
+        refused = action.needs_pool and not kept
         if kept and self.checks is not None:
-            self.checks.record_swap_out(victim.request_id, -(-victim.tokens // self.block_size))
+            if action.rebuilds:
+                self.checks.record_rebuild(victim.request_id, victim.tokens // self.block_size)
+            else:
+                self.checks.record_swap_out(victim.request_id, -(-victim.tokens // self.block_size))
         self.recording.preemptions.append(
             PreemptionRecord(
                 step=len(self.recording.passes),

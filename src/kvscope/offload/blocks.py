@@ -4,6 +4,7 @@ import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import takewhile
 from typing import NamedTuple
 
 from kvscope.errors import KvscopeError
@@ -126,7 +127,8 @@ class Sequence:
 
     def row(self, tokens: int) -> "Row":
         """What a pass that computes so many more tokens of it works with."""
-        ids = self.block_size * sum(block.content is Content.TOKEN for block in self.blocks)
+        prefix = takewhile(lambda block: block.content is Content.TOKEN, self.blocks)
+        ids = self.block_size * sum(1 for _ in prefix)
         context = {kind: tuple(spans) for kind, spans in self.spans.items()}
         return Row(self.index, self.tokens, tokens, context, self._targets(tokens), ids)
 
@@ -188,6 +190,8 @@ class Minibatch:
         self.id_tokens = sum(row.id_tokens for row in rows)
         self.kept = {kind: sum(tokens(row.context[kind]) for row in rows) for kind in KINDS}
         self.stored = {kind: sum(tokens(row.targets[kind]) for row in rows) for kind in KINDS}
+        prompts = (row.new_tokens for row in rows if not row.context_tokens)
+        self.causal_pairs = sum(n * (n + 1) // 2 for n in (*prompts, *(r.id_tokens for r in rows)))
 
     @property
     def rebuilt_tokens(self) -> int:

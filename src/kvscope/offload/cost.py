@@ -5,10 +5,11 @@ All times are seconds of one transformer block (layer). The lines are what the p
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from kvscope.plan.hardware.hardware import Hardware
 from kvscope.plan.models import BYTES, Model
 
 
@@ -66,8 +67,10 @@ class CostModel:
     """Seconds of what one layer does, each a line over its amount.
 
     `link` over bytes from host to device; `rebuild` over tokens whose K and V are made of their
-    activations; `recompute` over tokens that are computed again from their ids, attention among
-    them left out; `forward` over the requests of a batch, `attend` over their context tokens.
+    activations; `recompute` over tokens that are computed again from their ids; `forward` over the
+    newest tokens of a batch; `attend` over context tokens in decoding; `causal` over pairs of a
+    prefix's token and one up to it, where a prefix is computed; `relay` over bytes that the host
+    copies from pageable memory to a pinned buffer.
     """
 
     sizes: Sizes
@@ -76,15 +79,18 @@ class CostModel:
     recompute: Line
     forward: Line
     attend: Line
+    causal: Line = Line(0.0)
+    relay: Line = Line(0.0)
 
     @classmethod
-    def of_hardware(
+    def of_rates(
         cls, model: Model, link_bytes_per_s: float, flops_per_s: float, memory_bytes_per_s: float
     ) -> "CostModel":
-        """The roofline of a datasheet: each product at `flops_per_s`, nothing else costs.
+        """The roofline of three rates: each product at `flops_per_s`.
 
-        K and V of a token: 4 h d_kv operations. A token of a forward pass: two operations a
-        weight, and at the least one read of all weights a batch. Attention reads K and V once.
+        K and V of a token: 4 h d_kv operations. A token of a forward pass: two operations a weight,
+        and one read of all weights a mini-batch. Attention reads K and V once in decoding; of a
+        pair of a prefix it takes 4 h operations.
         """
         sizes, weights = Sizes.of(model), layer_parameters(model)
         kv_width = model.kv_heads * model.head_size
@@ -95,6 +101,21 @@ class CostModel:
             recompute=Line(2 * weights / flops_per_s),
             forward=Line(2 * weights / flops_per_s, sizes.weight_bytes / memory_bytes_per_s),
             attend=Line(sizes.kv_bytes / memory_bytes_per_s),
+            causal=Line(4 * model.hidden_size / flops_per_s),
+        )
+
+    @classmethod
+    def of_hardware(cls, model: Model, hardware: Hardware) -> "CostModel":
+        """The same of a GPU's data file, with the rates that its kernels and copies reach."""
+        rates = hardware.pinned_in_bytes_per_s, hardware.gemm_flops_per_s
+        roofline = cls.of_rates(model, *rates, hardware.memory_bytes_per_s * hardware.read_share)
+        weights_s = roofline.sizes.weight_bytes / hardware.weight_bytes_per_s
+        return replace(
+            roofline,
+            link=replace(roofline.link, fixed_s=hardware.pinned_copy_s),
+            forward=replace(roofline.forward, fixed_s=weights_s),
+            causal=Line(4 * model.hidden_size / hardware.attention_flops_per_s),
+            relay=Line(1 / hardware.pageable_in_bytes_per_s),
         )
 
     @property

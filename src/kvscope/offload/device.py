@@ -4,10 +4,13 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
+from kvscope.offload.cost import Sizes, layer_parameters
 from kvscope.offload.policies import POLICIES
 from kvscope.offload.policy import OffloadPolicy
 from kvscope.plan.device import Device, Kernels, Speed
+from kvscope.plan.devices.modeled import ModeledHardware
 from kvscope.plan.fields import GIB, Count, Gib, Label, Real, impossible
+from kvscope.plan.models import BYTES
 from kvscope.plan.parts import Conditions
 
 # Keys of the device that are keys of its policy, too.
@@ -103,3 +106,37 @@ class OffloadCuda(OffloadDevice):
     speed: ClassVar[Speed] = Speed(60, 1e9, 0, 0.02, 1e-4, 1e14, 1e10)
     gpus: ClassVar[int] = 1
     torch_device: ClassVar[str] = "cuda"
+
+
+class OffloadModeled(OffloadDevice, ModeledHardware):
+    """A GPU by its data file: the engine's schedule on a virtual clock."""
+
+    platform: ClassVar[str] = "kvscope.offload.platform:ModeledOffloadPlatform"
+    speed: ClassVar[Speed] = Speed(2, 1e18, 0, 3e-2, 0, 1e18, 1e18)
+    allocates: ClassVar[bool] = False
+    in_id: ClassVar[tuple[str, ...]] = ("policy", "hardware", "hardware_sha256")
+
+    hardware: Annotated[str, Label("hardware", "{}")] = "rtx-4090"
+
+    @property
+    def slug(self) -> str:
+        """With the hardware and the policy."""
+        return f"-{self.hardware}{super().slug}"
+
+    def needed_bytes(self, experiment: Conditions) -> float:
+        """Weights, the device's part of the context, and staging buffers."""
+        model = experiment.model
+        layer = layer_parameters(model) * BYTES[model.dtype]
+        policy = self.offload_policy(experiment.cache_blocks * experiment.block_bytes)
+        weights = model.weight_bytes - (max(0, model.layers - 2) * layer if policy.streamed else 0)
+        return weights + (policy.device_gib or 0.0) * GIB + self._staging_bytes(policy, experiment)
+
+    def _staging_bytes(self, policy: OffloadPolicy, experiment: Conditions) -> float:
+        """Of the longest requests, as many as a mini-batch may have."""
+        sizes, longest = Sizes.of(experiment.model), experiment.engine.max_model_len
+        requests = experiment.engine.max_num_seqs
+        if not policy.host_cache:
+            request_bytes = longest * sizes.kv_bytes * experiment.model.layers
+            requests = int((policy.device_gib or 0.0) * GIB // request_bytes)
+        count = -(-requests // policy.minibatches)
+        return policy.schedule.buffers * count * longest * (sizes.kv_bytes + sizes.activation_bytes)

@@ -1,140 +1,74 @@
-"""The engine: prompts in, tokens out, by whatever policy keeps the context."""
+"""An engine: requests in, passes out, one batch after another by whatever policy keeps the context.
 
-import time
-from collections import Counter
+What a pass is, work on tensors or seconds of a cost model, is up to the subclass.
+"""
+
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-import torch
-
-from kvscope.offload.architecture import architecture
 from kvscope.offload.cost import CostModel
 from kvscope.offload.generation import Generation, Length, Limits, rounds
-from kvscope.offload.lanes import RealLanes
-from kvscope.offload.pipeline import Pass, run
+from kvscope.offload.pipeline import Pass
 from kvscope.offload.policy import OffloadPolicy
-from kvscope.offload.profile import profile
-from kvscope.offload.split import Split
-from kvscope.offload.tensor_work import Memory, TensorWork
+from kvscope.offload.simulation import Simulated, simulate
 from kvscope.offload.timeline import Interval
-from kvscope.offload.weights import Source, Weights, seeded
 from kvscope.plan.models import Model
+
+Prompt = Sequence[int]
 
 
 @dataclass(frozen=True)
-class PassTime:
-    """A pass, its requests by their numbers, the token of each, and its host times."""
+class PassResult:
+    """A pass, its requests by their numbers, and the token of each."""
 
     step: Pass
     requests: list[int]
     tokens: list[int]
-    start_s: float
-    end_s: float
 
 
-@dataclass
-class Generated:
-    """What came out, and what it took."""
-
-    tokens: dict[int, list[int]] = field(default_factory=dict)
-    passes: list[PassTime] = field(default_factory=list)
-    intervals: list[Interval] = field(default_factory=list)
-    copied: Counter[str] = field(default_factory=Counter)  # bytes, by what they were
-    generations: list[Generation] = field(default_factory=list)
-
-    @property
-    def split(self) -> Split:
-        """The split of the first round."""
-        return self.generations[0].split
-
-
-class OffloadEngine:
-    """A model whose weights and context are where a policy keeps them.
-
-    On a CPU `overlap` runs the lanes as threads, the link at `link_bytes_per_s` at the most; else
-    jobs run as they come. `tile` makes results independent of how requests are batched. `cost` is
-    measured if it is not given.
-    """
+class Engine(ABC):
+    """A model, the policy that keeps its context, and what the machine's steps cost."""
 
     def __init__(
-        self,
-        model: Model,
-        policy: OffloadPolicy,
-        block_size: int = 16,
-        device: str = "cpu",
-        source: Source | None = None,
-        seed: int = 0,
-        tile: int | None = None,
-        overlap: bool = True,
-        link_bytes_per_s: float | None = None,
-        cost: CostModel | None = None,
+        self, model: Model, policy: OffloadPolicy, cost: CostModel, block_size: int
     ) -> None:
-        self.model, self.policy, self.block_size = model, policy, block_size
-        self.device = torch.device(device)
-        self.arch = architecture(model, self.device, tile)
-        source = source or seeded(seed, self.device, self.arch.dtype)
-        self.weights = Weights(self.arch, source, resident=not policy.streamed)
-        self.lanes = RealLanes(self.device, link_bytes_per_s, overlap)
-        self.cost = cost or profile(self.arch, self.weights, self.lanes)
-        self.generation: Generation | None = None  # the one under way, or the last one
-        self.copied: Counter[str] = Counter()
-        self._memory: Memory | None = None
-
-    def generate(self, prompts: Sequence[Sequence[int]], output_tokens: Sequence[int]) -> Generated:
-        """Greedy tokens of all requests, as many each as asked for."""
-        found = Generated({i: [] for i in range(len(prompts))})
-        self.copied.clear()
-        for done in self.stream(prompts, output_tokens):
-            found.passes.append(done)
-            for number, token in zip(done.requests, done.tokens, strict=True):
-                found.tokens[number].append(token)
-            if self.generation not in found.generations[-1:]:
-                assert self.generation is not None
-                found.generations.append(self.generation)
-        found.intervals = self.lanes.read()
-        found.copied = Counter(self.copied)
-        return found
+        self.model, self.policy, self.cost, self.block_size = model, policy, cost, block_size
+        self.generation: Generation | None = None  # of the batch under way, or of the last one
 
     def stream(
         self,
-        prompts: Sequence[Sequence[int]],
+        prompts: Sequence[Prompt],
         output_tokens: Sequence[int],
         limits: Limits | None = None,
-    ) -> Iterator[PassTime]:
+    ) -> Iterator[PassResult]:
         """The passes that generate these requests, one batch within the limits after another."""
         lengths = [Length(len(p), n) for p, n in zip(prompts, output_tokens, strict=True)]
-        batches = rounds(
-            self.policy,
-            self.cost.sizes,
-            self.model.layers,
-            self.block_size,
-            lengths,
-            limits or Limits(),
-        )
+        sizes, layers = self.cost.sizes, self.model.layers
+        batches = rounds(self.policy, sizes, layers, self.block_size, lengths, limits or Limits())
         for numbers in batches:
-            yield from self._round(
-                numbers, [prompts[i] for i in numbers], [lengths[i] for i in numbers]
-            )
+            self.generation = self.lay_out([lengths[i] for i in numbers])
+            for step, tokens in self.compute(self.generation, [prompts[i] for i in numbers]):
+                yield PassResult(step, [numbers[row.index] for row in step.rows], tokens)
 
-    def _round(
-        self, numbers: list[int], prompts: list[Sequence[int]], lengths: list[Length]
-    ) -> Iterator[PassTime]:
-        start_s = time.perf_counter()
-        generation = Generation(self.policy, self.cost, self.model.layers, self.block_size, lengths)
-        self.generation = generation
-        if self._memory is None or not self._memory.suits(generation):
-            self._memory = None  # freed before more is allocated
-            self._memory = Memory(self.arch, self.weights, generation)
-        ids = [torch.tensor(prompt, device=self.device) for prompt in prompts]
-        work = TensorWork(self.arch, self.weights, generation, self._memory, ids)
-        for step in run(generation.passes(), work, self.lanes, self.policy.schedule):
-            tokens = work.sampled(step)
-            end_s = time.perf_counter()
-            requests = [numbers[row.index] for row in step.rows]
-            yield PassTime(step, requests, tokens, start_s, end_s)
-            start_s = end_s
-        self.copied += work.copied
+    def lay_out(self, lengths: list[Length]) -> Generation:
+        """A batch before its first pass."""
+        return Generation(self.policy, self.cost, self.model.layers, self.block_size, lengths)
 
+    @abstractmethod
+    def compute(
+        self, generation: Generation, prompts: list[Prompt]
+    ) -> Iterator[tuple[Pass, list[int]]]:
+        """The passes of one batch, and the token of each of their rows."""
+
+    def simulated(self, lengths: list[Length]) -> Simulated:
+        """What the cost model says of a batch."""
+        return simulate(self.lay_out(lengths))
+
+    def measured(self) -> list[Interval]:
+        """What the lanes did since this was last read; nothing where nothing is measured."""
+        return []
+
+    @abstractmethod
     def close(self) -> None:
-        """End the lanes."""
-        self.lanes.close()
+        """End what the engine has started."""

@@ -200,6 +200,7 @@ def compute_s(cost: CostModel, minibatch: Minibatch) -> float:
         + cost.recompute(minibatch.id_tokens)
         + cost.forward(minibatch.new_tokens)
         + cost.attend(minibatch.context_tokens)
+        + cost.causal(minibatch.causal_pairs)
     )
 
 

@@ -5,9 +5,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from kvscope.engine.devices.modeled.clock import VirtualClock
 from kvscope.engine.devices.platform import Platform
 from kvscope.errors import BadInput
-from kvscope.offload.device import OffloadDevice
+from kvscope.offload.cost import CostModel
+from kvscope.offload.device import OffloadDevice, OffloadModeled
+from kvscope.plan.experiment import Experiment
+from kvscope.runschema import MODELED
 
 if TYPE_CHECKING:
     from kvscope.offload.server import OffloadServer
@@ -23,19 +27,15 @@ class OffloadPlatform(Platform):
         """The engine of the experiment, until the end of the `with` block."""
         import torch
 
-        from kvscope.offload.engine import OffloadEngine
         from kvscope.offload.server import OffloadServer
+        from kvscope.offload.tensor_engine import TensorEngine
 
         experiment, device = self.experiment, self.experiment.device
         assert isinstance(device, OffloadDevice)
-        if experiment.workload.timeout_s is not None:
-            raise BadInput(
-                f"workload.timeout_s ({experiment.workload.timeout_s:g}) must be null on device "
-                "offload, which computes a batch to its end"
-            )
+        refuse_timeout(experiment)
         if device.torch_device == "cpu":
             torch.set_num_threads(device.threads)
-        engine = OffloadEngine(
+        engine = TensorEngine(
             experiment.model,
             device.offload_policy(experiment.cache_blocks * experiment.block_bytes),
             block_size=experiment.cache.block_size,
@@ -66,3 +66,42 @@ class OffloadPlatform(Platform):
 
         found = torch.cuda.get_device_properties(0)
         return [{"name": found.name, "memory_bytes": found.total_memory}]
+
+
+class ModeledOffloadPlatform(Platform):
+    """The engine's schedule on a virtual clock, by the costs of a GPU's data file."""
+
+    time_source: ClassVar[str] = MODELED
+    computes: ClassVar[bool] = False
+    times_layers: ClassVar[bool] = False
+
+    def __init__(self, experiment: Experiment) -> None:
+        super().__init__(experiment)
+        self.clock: VirtualClock = VirtualClock()
+
+    @contextmanager
+    def run_engine(self, directory: Path) -> "Iterator[OffloadServer]":
+        """The modeled engine of the experiment."""
+        from kvscope.offload.modeled_engine import ModeledEngine
+        from kvscope.offload.server import OffloadServer
+
+        experiment, device = self.experiment, self.experiment.device
+        assert isinstance(device, OffloadModeled)
+        refuse_timeout(experiment)
+        engine = ModeledEngine(
+            experiment.model,
+            device.offload_policy(experiment.cache_blocks * experiment.block_bytes),
+            CostModel.of_hardware(experiment.model, device.numbers),
+            experiment.cache.block_size,
+            self.clock,
+        )
+        yield OffloadServer(self, engine)
+
+
+def refuse_timeout(experiment: Experiment) -> None:
+    """BadInput if requests have a timeout: a batch is computed to its end."""
+    if experiment.workload.timeout_s is not None:
+        raise BadInput(
+            f"workload.timeout_s ({experiment.workload.timeout_s:g}) must be null on device "
+            f"{experiment.device.name}, which computes a batch to its end"
+        )

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from kvscope.engine.marks import Marks
 from kvscope.engine.recording import PassRecord, Recording
-from kvscope.offload.engine import OffloadEngine, PassTime
+from kvscope.offload.engine import Engine, PassResult
 from kvscope.offload.generation import Generation, Limits
-from kvscope.offload.simulation import simulate
 from kvscope.offload.split import Split, best, step_s
 from kvscope.offload.timeline import Interval, one_step
 
 if TYPE_CHECKING:
-    from kvscope.offload.platform import OffloadPlatform
+    from kvscope.engine.devices.platform import Platform
 
 
 @dataclass
@@ -72,14 +71,15 @@ class Request:
 
 
 SHARES = 21  # of activations, from none to all, of which run.json has the predicted step
-TIMELINE_STEP = 2  # the pass whose timeline run.json has: one of decoding, warm
+TIMELINE_STEP = 2  # the pass whose timeline run.json has: one of decoding, warm …
+TIMELINE_LAYERS = 4  # … and so many layers of it
 
 
 @dataclass
 class Prediction:
     """What the cost model says of the warm-up's last batch, and its timeline, for run.json."""
 
-    engine: OffloadEngine
+    engine: Engine
     generation: Generation | None = None
     intervals: list[Interval] = field(default_factory=list)
 
@@ -88,11 +88,10 @@ class Prediction:
         """The split, the cost model, a decoding pass by the closed form and simulated."""
         if self.generation is None:
             return {}
-        policy, cost, layers = self.engine.policy, self.engine.cost, self.engine.model.layers
-        lengths, size = self.generation.lengths, self.engine.block_size
-        again = Generation(policy, cost, layers, size, lengths)
+        cost, layers, lengths = self.engine.cost, self.engine.model.layers, self.generation.lengths
+        again = self.engine.lay_out(lengths)
         demand = again.demand()
-        simulated = simulate(again)
+        simulated = self.engine.simulated(lengths)
         shares = [i / (SHARES - 1) for i in range(SHARES)]
         return {
             "split": asdict(again.split),
@@ -105,8 +104,8 @@ class Prediction:
                 [share, layers * step_s(cost, demand, Split(activation=share))] for share in shares
             ],
             "timeline": {
-                "measured": one_step(self.intervals, TIMELINE_STEP),
-                "simulated": one_step(simulated.intervals, TIMELINE_STEP),
+                "measured": one_step(self.intervals, TIMELINE_STEP, TIMELINE_LAYERS),
+                "simulated": one_step(simulated.intervals, TIMELINE_STEP, TIMELINE_LAYERS),
             },
         }
 
@@ -115,8 +114,8 @@ class Prediction:
 class OffloadServer:
     """The engine as `run.serving` and `run.session` see one; its own scheduler."""
 
-    platform: "OffloadPlatform"
-    engine: OffloadEngine
+    platform: "Platform"
+    engine: Engine
     waiting: list["Request"] = field(default_factory=list)
     recording: Recording = field(default_factory=Recording)
     marks: Marks = field(default_factory=Marks)
@@ -125,7 +124,7 @@ class OffloadServer:
     host_blocks_used: int = 0
 
     def __post_init__(self) -> None:
-        self._passes: Iterator[PassTime] | None = None
+        self._passes: Iterator[PassResult] | None = None
         self._batch: list[Request] = []
         self._tokens: dict[str, list[int]] = {}
         self._ended: set[str] = set()
@@ -200,7 +199,7 @@ class OffloadServer:
         record.end_ns = clock.now_ns()
         return finished
 
-    def _start(self) -> Iterator[PassTime]:
+    def _start(self) -> Iterator[PassResult]:
         experiment = self.platform.experiment
         return self.engine.stream(
             [request.prompt_token_ids for request in self._batch],
@@ -212,7 +211,7 @@ class OffloadServer:
             ),
         )
 
-    def _record(self, done: PassTime, begun: set[str], ended: set[str]) -> PassRecord:
+    def _record(self, done: PassResult, begun: set[str], ended: set[str]) -> PassRecord:
         """The record of a pass, in the recording, but for its times."""
         names = [f"{name}-0" for name in self._ids(done)]  # as vLLM appends characters to ids
         rows, size = done.step.rows, self.engine.block_size
@@ -236,10 +235,10 @@ class OffloadServer:
         self.recording.passes.append(record)
         return record
 
-    def _ids(self, done: PassTime) -> list[str]:
+    def _ids(self, done: PassResult) -> list[str]:
         return [self._batch[number].request_id for number in done.requests]
 
-    def _finished(self, done: PassTime) -> list[Output]:
+    def _finished(self, done: PassResult) -> list[Output]:
         """Add a pass's tokens to those of its requests; the requests that end with it."""
         self._ended = set()
         finished = []
@@ -261,4 +260,4 @@ class OffloadServer:
         for _ in self._passes:
             raise AssertionError("a pass without requests")
         self._prediction.generation = self.engine.generation
-        self._prediction.intervals = self.engine.lanes.read()
+        self._prediction.intervals = self.engine.measured()

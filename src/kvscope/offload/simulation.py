@@ -1,23 +1,26 @@
 """The same schedule with the seconds of a cost model in place of work."""
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from kvscope.offload.cost import CostModel
 from kvscope.offload.generation import Generation, compute_s, loaded_bytes, stored_bytes
 from kvscope.offload.pipeline import Job, Lanes, Pass, run
 from kvscope.offload.timeline import Interval
+
+LANES = ("link", "device", "back")
 
 
 class SimulatedLane:
     """A lane whose clock is moved by its jobs and by the marks that it waits for."""
 
     def __init__(self, name: str, intervals: list[Interval]) -> None:
-        self.name, self.now_s, self.intervals = name, 0.0, intervals
+        self.name, self.now_s, self.intervals, self.recorded = name, 0.0, intervals, True
 
     def submit(self, job: Job) -> None:
         """Let the job's seconds pass."""
         start_s, self.now_s = self.now_s, self.now_s + job.seconds
-        self.intervals.append(Interval.of(job, self.name, start_s, self.now_s))
+        if self.recorded:
+            self.intervals.append(Interval.of(job, self.name, start_s, self.now_s))
 
     def record(self) -> float:
         """The time at which all so far is done."""
@@ -45,22 +48,31 @@ class SimulatedLanes(Lanes):
         for lane in lanes:
             lane.wait(latest)
 
+    def stop_recording(self) -> None:
+        """Keep the intervals so far, and none of what follows."""
+        for lane in (self.link, self.device, self.back):
+            lane.recorded = False
 
-LANES = ("link", "device", "back")
+
+class Amounts(NamedTuple):
+    """What a mini-batch of a pass takes in each layer, the same in all of them."""
+
+    loaded_bytes: int
+    compute_s: float
+    stored_bytes: int
 
 
-@dataclass
 class CostWork:
     """The jobs of a schedule as seconds of a cost model."""
 
-    generation: Generation
-    cost: CostModel
-    layers: int
-    pageable_bytes_per_s: float | None = None  # of the host's copy to a pinned buffer first
+    def __init__(self, generation: Generation) -> None:
+        self.cost, self.layers = generation.cost, generation.layers
+        self.streamed, self.pinned = generation.policy.streamed, generation.policy.pinned
+        self._amounts: dict[tuple[int, int], Amounts] = {}
 
     def weights(self, layer: int, buffer: int, part: int, parts: int) -> Job | None:
         """A part of a layer's weights."""
-        if not self.generation.policy.streamed:
+        if not self.streamed:
             return None
         size = self.cost.sizes.weight_bytes / parts
         return Job("weights", seconds=self.cost.link(size), bytes=int(size), layer=layer)
@@ -74,41 +86,45 @@ class CostWork:
         return Job("end", step=step.number)
 
     def load(self, step: Pass, layer: int, minibatch: int, slot: int) -> Job | None:
-        """What the host keeps of the context."""
-        size = loaded_bytes(self.cost.sizes, step.minibatches[minibatch])
+        """What the host keeps of the context; pageable memory is first copied by the host."""
+        size = self._of(step, minibatch).loaded_bytes
         if not size:
             return None
-        seconds = self.cost.link(size)
-        if self.pageable_bytes_per_s and not self.generation.policy.pinned:
-            seconds += size / self.pageable_bytes_per_s
-        return Job(
-            "load", seconds=seconds, bytes=size, layer=layer, minibatch=minibatch, step=step.number
-        )
+        seconds = self.cost.link(size) + (0.0 if self.pinned else self.cost.relay(size))
+        return Job("load", seconds=seconds, bytes=size, **_place(step, layer, minibatch))
 
     def compute(self, step: Pass, layer: int, minibatch: int, slot: int, buffer: int) -> Job:
         """Rebuild, recompute, attend, and the layer's products."""
-        seconds = compute_s(self.cost, step.minibatches[minibatch])
-        return Job("compute", seconds=seconds, layer=layer, minibatch=minibatch, step=step.number)
+        seconds = self._of(step, minibatch).compute_s
+        return Job("compute", seconds=seconds, **_place(step, layer, minibatch))
 
     def store(self, step: Pass, layer: int, minibatch: int) -> Job | None:
         """The new tokens' rows; the way back is as fast as the link."""
-        size = stored_bytes(self.cost.sizes, step.minibatches[minibatch])
+        size = self._of(step, minibatch).stored_bytes
         if not size:
             return None
-        return Job(
-            "store",
-            seconds=self.cost.link(size),
-            bytes=size,
-            layer=layer,
-            minibatch=minibatch,
-            step=step.number,
-        )
+        seconds = self.cost.link(size)
+        return Job("store", seconds=seconds, bytes=size, **_place(step, layer, minibatch))
+
+    def _of(self, step: Pass, minibatch: int) -> Amounts:
+        key = step.number, minibatch
+        if key not in self._amounts:
+            batch, sizes = step.minibatches[minibatch], self.cost.sizes
+            self._amounts[key] = Amounts(
+                loaded_bytes(sizes, batch), compute_s(self.cost, batch), stored_bytes(sizes, batch)
+            )
+        return self._amounts[key]
+
+
+def _place(step: Pass, layer: int, minibatch: int) -> dict[str, Any]:
+    return {"layer": layer, "minibatch": minibatch, "step": step.number}
 
 
 @dataclass(frozen=True)
 class Simulated:
-    """What a simulation gives: the end of each pass, and what each lane did when."""
+    """What a simulation gives: the passes, the end of each, and what each lane did when."""
 
+    passes: list[Pass]
     ends_s: list[float]
     intervals: list[Interval]
 
@@ -120,9 +136,17 @@ class Simulated:
         return (self.ends_s[-2] - self.ends_s[1]) / (len(self.ends_s) - 3)
 
 
-def simulate(generation: Generation, pageable_bytes_per_s: float | None = None) -> Simulated:
-    """Run a generation's passes on the clock of its cost model."""
+def simulate(generation: Generation, recorded_passes: int | None = None) -> Simulated:
+    """Run a generation's passes on the clock of its cost model.
+
+    `recorded_passes` are the first passes whose intervals are kept; None is all.
+    """
     lanes = SimulatedLanes()
-    work = CostWork(generation, generation.cost, generation.layers, pageable_bytes_per_s)
-    passes = run(generation.passes(), work, lanes, generation.policy.schedule)
-    return Simulated([lanes.device.now_s for _ in passes], lanes.intervals)
+    found = Simulated([], [], lanes.intervals)
+    work = CostWork(generation)
+    for step in run(generation.passes(), work, lanes, generation.policy.schedule):
+        found.passes.append(step)
+        found.ends_s.append(lanes.device.now_s)
+        if len(found.passes) == recorded_passes:
+            lanes.stop_recording()
+    return found

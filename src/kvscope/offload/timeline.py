@@ -25,16 +25,17 @@ class Interval(NamedTuple):
         return cls(lane, job.name, job.step, job.layer, job.minibatch, job.bytes, start_s, end_s)
 
 
-def one_step(intervals: Sequence[Interval], step: int) -> list[dict[str, Any]]:
-    """What the lanes did while a pass was computed, in seconds since its beginning.
+def one_step(intervals: Sequence[Interval], step: int, layers: int) -> list[dict[str, Any]]:
+    """What the lanes did during the first layers of a pass, in seconds since its beginning.
 
     Of several batches, which each number their passes from 0, the first that has the pass.
     """
     device = sorted((i for i in intervals if i.lane == "device"), key=lambda i: i.start_s)
-    own = [*takewhile(lambda i: i.step == step, dropwhile(lambda i: i.step != step, device))]
-    if not own:
+    own = takewhile(lambda i: i.step == step, dropwhile(lambda i: i.step != step, device))
+    first = [i for i in own if i.layer < layers and i.name != "end"]
+    if not first:
         return []
-    begin_s, end_s = own[0].start_s, own[-1].end_s
+    begin_s, end_s = first[0].start_s, first[-1].end_s
     return [
         {
             "lane": i.lane,

@@ -18,6 +18,7 @@ FigureName = Literal[
     "preemptions",
     "resume_overhead",
     "swapping",
+    "offload_published",
     "offload_shares",
     "kv_timeline",
     "batch_composition",

@@ -127,6 +127,14 @@ class Model(Part):
         """Bytes of K and V of one token over all layers: 2 x layers x kv_heads x head_size."""
         return 2 * self.layers * self.kv_heads * self.head_size * BYTES[self.dtype]
 
+    @property
+    def activation_bytes_per_token(self) -> int:
+        """Bytes of the inputs of attention of one token over all layers: layers x hidden_size.
+
+        K and V are a product of them. With a KV head for each query head they have half its bytes.
+        """
+        return self.layers * self.hidden_size * BYTES[self.dtype]
+
     def hf_config(self) -> dict[str, Any]:
         """The config.json from which transformers and vLLM build this architecture."""
         common = {

@@ -1,6 +1,7 @@
 """The planner's view of batching and overflow policies."""
 
 from kvscope.plan.option import Option
+from kvscope.plan.parts import Conditions
 
 
 class Batching(Option):
@@ -15,6 +16,6 @@ class Batching(Option):
 class Overflow(Option):
     """An overflow policy: decides what is done with the blocks of a preempted request."""
 
-    def pool_blocks(self, block_bytes: int) -> int:
-        """The size of its host pool in blocks of `block_bytes`; 0 without a pool."""
+    def pool_blocks(self, experiment: Conditions) -> int:
+        """The size of its host pool in blocks; 0 without a pool."""
         return 0

@@ -75,7 +75,7 @@ def by_experiment(runs: Sequence[Run]) -> Row:
 
 
 def _row(study: StudyData, runs: Sequence[Run], axes: Axes) -> Row:
-    chosen = [run for run in runs if _matches(study, run, axes)]
+    chosen = [run for run in runs if matches(study, run, axes)]
     x = axes.x or _first_number(study, chosen)
     if x is None or x == EXPERIMENT:
         return by_experiment(chosen)
@@ -117,7 +117,8 @@ def _joined(words: Sequence[str]) -> str:
     return ", ".join(filter(None, words))
 
 
-def _matches(study: StudyData, run: Run, axes: Axes) -> bool:
+def matches(study: StudyData, run: Run, axes: Axes) -> bool:
+    """Whether an experiment has the values that the axes select."""
     return all(_value(study, run, key) == value for key, value in axes.where.items())
 
 

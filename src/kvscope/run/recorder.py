@@ -79,10 +79,17 @@ class Replay:
         self.batch: list[dict[str, Any]] = []
         self.preemptions: list[dict[str, Any]] = []
         self._transfers: dict[tuple[str, str], deque[Transfer]] = defaultdict(deque)
+        self._saves: deque[Transfer] = deque()
 
     def add_transfers(self, transfers: "Sequence[Transfer]") -> None:
-        """Add the copies of the repeat, in order; each belongs to one preemption or resumption."""
+        """Add the copies of the repeat, in order.
+
+        Each belongs to one preemption or resumption; those of direction 'save' to a pass.
+        """
         for transfer in transfers:
+            if transfer.direction == "save":
+                self._saves.append(transfer)
+                continue
             self._transfers[external_id(transfer.request_id), transfer.direction].append(transfer)
 
     def preempt(self, record: PreemptionRecord) -> None:
@@ -102,6 +109,7 @@ class Replay:
             # The first pass also lists the requests that ended in the previous repeat.
             if (state := self.requests.get(external_id(internal_id))) is not None:
                 state.resident_tokens = 0
+        saved = self._save_of(record)
         rows = [self._batch_row(step, record, *row) for row in scheduled_rows(record)]
         scheduled = sum(row["scheduled_tokens"] for row in rows)
         prefill = sum(row["scheduled_tokens"] for row in rows if row["phase"] == PREFILL)
@@ -128,11 +136,19 @@ class Replay:
                 "kv_tokens_used": sum(r.resident_tokens for r in self.requests.values()),
                 "host_blocks_used": record.host_blocks_used,
                 "host_blocks_total": self.context.host_blocks_total,
+                "saved_bytes": saved.bytes if saved else 0,
+                "save_s": saved.seconds() if saved else None,
                 "stalled": False,
                 "time_source": self.context.time_source,
             }
         )
         self.batch.extend(rows)
+
+    def _save_of(self, record: PassRecord) -> "Transfer | None":
+        """What was written through after a pass; None if nothing was."""
+        if not self._saves or self._saves[0].start_ns > record.end_ns:
+            return None
+        return self._saves.popleft()
 
     def _batch_row(
         self,
@@ -207,10 +223,11 @@ class Replay:
         **more: Any,
     ) -> None:
         direction = "out" if event == "preempt" else "in"
-        transfer = (
-            self._transfers[request_id, direction].popleft() if record.action.copies else None
-        )
+        action = record.action
+        copied = action.copies or (action.rebuilds and direction == "in")
+        transfer = self._transfers[request_id, direction].popleft() if copied else None
         took_s = transfer.seconds() if transfer else None
+        rebuilt = transfer.rebuild_seconds if transfer else None
         seconds = self.context.seconds
         self.preemptions.append(
             {
@@ -226,6 +243,7 @@ class Replay:
                 "bytes": transfer.bytes if transfer else 0,
                 "swap_out_s": took_s if direction == "out" else None,
                 "swap_in_s": took_s if direction == "in" else None,
+                "rebuild_s": rebuilt() if rebuilt else None,
                 "copy_start_s": seconds(transfer.start_ns) if transfer else None,
                 "copy_end_s": seconds(transfer.end_ns) if transfer else None,
                 "wait_s": None,

@@ -1,15 +1,18 @@
 """How packs stand, from their files alone: also while no controller runs, and from any shell."""
 
+import os
+import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Container, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from submitit_packs.directory import RESULT, STARTED, PackDirectory, Result, Start, read_json
-from submitit_packs.ledger import Ledger
+from submitit_packs.directory import RESULT, STARTED, PackDirectory, Result, Start, State, read_json
+from submitit_packs.ledger import End, Ledger
 from submitit_packs.model import Member, Pack
 
 QUEUED, RUNNING = "queued", "running"
+PILOT = re.compile(r"pilot-\d+\.json")
 
 
 @dataclass(frozen=True)
@@ -21,6 +24,19 @@ class MemberStatus:
     state: str
     start: Start | None
     result: Result | None
+    reason: str = ""  # why it ended
+
+    @property
+    def start_s(self) -> float | None:
+        """When it started; None if it has not."""
+        found = self.result or self.start
+        return found.start_s if found else None
+
+    def busy_s(self, now_s: float) -> float:
+        """Seconds that it has run, in the present or last attempt."""
+        if self.result:
+            return self.result.end_s - self.result.start_s
+        return now_s - self.start.start_s if self.start else 0.0
 
     @property
     def host(self) -> str:
@@ -51,11 +67,7 @@ class PackStatus:
 
     def busy_s(self, now_s: float) -> float:
         """Slot-seconds in which a member ran."""
-        return sum(
-            (m.result.end_s if m.result else now_s) - m.start.start_s
-            for m in self.members
-            if m.start and (m.result is None or m.result.end_s >= m.start.start_s)
-        )
+        return sum(member.busy_s(self.end_s or now_s) for member in self.members)
 
 
 @dataclass(frozen=True)
@@ -97,56 +109,74 @@ class Overview:
         return max(times, default=0.0)
 
     def _left_s(self, status: MemberStatus) -> float:
-        ran_s = self.now_s - status.start.start_s if status.start else 0.0
-        return max(0.0, status.member.expected_s - ran_s)
+        return max(0.0, status.member.expected_s - status.busy_s(self.now_s))
 
 
-def overview(root: Path, keys: Iterable[str] | None = None) -> Overview:
-    """How the packs below `root` stand: those of some members, or all. One listing a pack."""
-    wanted = None if keys is None else set(keys)
-    statuses = [
+def overview(
+    root: Path, keys: Collection[str] | None = None, now_s: float | None = None
+) -> Overview:
+    """How the packs below `root` stand: those of some members, or all.
+
+    Read are the ledger, each pack's plan, one listing a pack, and the files of those members only
+    whose end the ledger does not have.
+    """
+    ledger = Ledger(root)
+    statuses = (pack_status(PackDirectory(root / pack), ledger.ends) for pack in ledger.packs)
+    wanted = [
         status
-        for path in packs(root)
-        if (status := pack_status(PackDirectory(path)))
-        and (wanted is None or wanted & {m.member.key for m in status.members})
+        for status in statuses
+        if status and (keys is None or any(m.member.key in keys for m in status.members))
     ]
-    return Overview(tuple(statuses), time.time())
+    return Overview(tuple(wanted), time.time() if now_s is None else now_s)
 
 
-def packs(root: Path) -> Iterator[Path]:
-    """The directories of packs, in the order of the ledger."""
-    for pack in Ledger(root).packs:
-        if (root / pack).is_dir():
-            yield root / pack
-
-
-def pack_status(directory: PackDirectory) -> PackStatus | None:
-    """How a pack stands; None if it was not planned to the end."""
-    pack, job = directory.plan(), directory.job()
+def pack_status(directory: PackDirectory, ends: Mapping[str, End]) -> PackStatus | None:
+    """How a pack stands; None if it was not planned to the end. `ends` are those of the ledger."""
+    pack = directory.plan()
     if pack is None:
         return None
-    attempt = directory.attempt()
-    begun, ended = set(directory.keys(STARTED)), set(directory.keys(RESULT))
+    names = set(os.listdir(directory.path))
     pilots = [
-        facts
-        for path in sorted(directory.path.glob("pilot-*.json"))
-        if (facts := read_json(path)) is not None
+        facts for n in names if PILOT.fullmatch(n) and (facts := read_json(directory.path / n))
     ]
-    starts = {key: directory.start(key) for key in begun}
-    first_s = [f["start_s"] for f in pilots] + [s.start_s for s in starts.values() if s]
-    over = any(f["attempt"] == attempt.number for f in pilots) or bool(attempt.stop)
-    members = []
-    for member in pack.members:
-        result = directory.result(member.key) if member.key in ended else None
-        start = starts.get(member.key)
-        if result and not result.is_final and start and start.attempt > result.attempt:
-            result = None  # it runs again
-        state = str(result.state) if result else RUNNING if start else QUEUED
-        if result is None and over:
-            state = "lost" if start else "not begun"
-        members.append(MemberStatus(member, pack.id, state, start, result))
-    last = [f["end_s"] for f in pilots] + [m.result.end_s for m in members if m.result]
-    end_s = max(last) if over and last else None
-    return PackStatus(
-        pack, job["job_id"] if job else None, tuple(members), min(first_s, default=None), end_s
+    attempt, job = directory.attempt(), directory.job()
+    is_over = any(f["attempt"] == attempt.number for f in pilots) or bool(attempt.stop)
+    members = tuple(
+        _ended(member, end)
+        if (end := ends.get(member.key)) and end.pack == pack.id
+        else _member_status(directory, pack, member, names, is_over)
+        for member in pack.members
     )
+    starts_s = [m.start_s for m in members if m.start_s] + [f["start_s"] for f in pilots]
+    last_s = [f["end_s"] for f in pilots] + [m.result.end_s for m in members if m.result]
+    return PackStatus(
+        pack,
+        job["job_id"] if job else None,
+        members,
+        min(starts_s, default=None),
+        max(last_s) if is_over and last_s else None,
+    )
+
+
+def _ended(member: Member, end: End) -> MemberStatus:
+    """A member whose end was reported. Without a final result, it ended with its job."""
+    if end.result and end.result.is_final:
+        state, reason = end.result.state, end.result.reason
+    else:
+        state, reason = State.OK if end.ok else State.FAILED, end.reason
+    return MemberStatus(member, end.pack, str(state), None, end.result, reason)
+
+
+def _member_status(
+    directory: PackDirectory, pack: Pack, member: Member, names: Container[str], is_over: bool
+) -> MemberStatus:
+    """A member by its files, of which `names` has those that there are."""
+    key = member.key
+    start = directory.start(key) if f"{key}{STARTED}" in names else None
+    result = directory.result(key) if f"{key}{RESULT}" in names else None
+    if result and not result.is_final and start and start.attempt > result.attempt:
+        result = None  # it runs again
+    state = str(result.state) if result else RUNNING if start else QUEUED
+    if result is None and is_over:
+        state = "lost" if start else "not begun"
+    return MemberStatus(member, pack.id, state, start, result, result.reason if result else "")

@@ -10,7 +10,7 @@ import heapq
 import math
 import secrets
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,8 @@ from submitit_packs.queue import Queue, hours
 from submitit_packs.sites import Site
 
 MINUTE_S = 60
+SHORTEST_POLL_S, NODE_POLL_S = 5.0, 2.5
+TRIALS = 5  # numbers of nodes, or of packs, that are tried for the least idle slots
 
 
 @dataclass(frozen=True)
@@ -31,10 +33,10 @@ class Settings:
     queues
         the queues to use, in order of preference; empty for all of the site's
     length_s
-        how long a pack shall take where there is a choice; members follow one another in a slot
-        until then
-    max_nodes
-        nodes of one pack at most
+        how long a pack shall take where there is a choice, give or take a quarter; members follow
+        one another in a slot until then
+    min_nodes, max_nodes
+        nodes of one pack at least, where there are members for them, and at most
     min_fill
         share of a pack's slots that must be used; a pack with less waits for more members
     wait_s
@@ -43,17 +45,21 @@ class Settings:
         seconds of a job before its first member starts, and kept free at its end
     slack
         the walltime is so many times what is expected, if that is more than one member's timeout
+    poll_s
+        seconds between two looks of a running member at the attempt file; None for 5 s, and more
+        where many members share a node, so that a node makes a look every 2.5 s
     """
 
     queues: tuple[str, ...] = ()
     length_s: float = 3600.0
+    min_nodes: int = 1
     max_nodes: int | None = None
     min_fill: float = 0.5
     wait_s: float = 0.0
     startup_s: float = 60.0
     margin_s: float = 60.0
     slack: float = 1.2
-    poll_s: float = 5.0
+    poll_s: float | None = None
     heartbeat_s: float = 30.0
     setup: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -78,11 +84,13 @@ def plan(
     settings: Settings,
     jobs: Mapping[str, int] | None = None,
     waited_s: float = math.inf,
+    full: Collection[str] = (),
 ) -> Planned:
     """Place every member in a pack, or say why it waits.
 
     `jobs` counts the jobs that each queue has of ours; `waited_s` is how long the members have
-    waited for a fuller pack. BadSettings names the member that no queue can take.
+    waited for a fuller pack; `full` are queues that take no job now, whatever their limits say.
+    BadSettings names the member that no queue can take.
     """
     count = defaultdict(int, jobs or {})
     shapes: dict[tuple[int, bool], list[Member]] = defaultdict(list)
@@ -91,12 +99,14 @@ def plan(
     packs: list[Pack] = []
     waiting: dict[str, str] = {}
     for (gpus, exclusive), group in sorted(shapes.items()):
-        for shape_packs, queue in _place(group, gpus, exclusive, site, settings, count):
+        for shape_packs, queue in _place(group, gpus, exclusive, site, settings, count, full):
             for pack in shape_packs:
                 if pack.fill < settings.min_fill and waited_s < settings.wait_s:
                     reason = f"waits for a fuller pack ({pack.fill:.0%} of {pack.slots} slots)"
                 elif queue.max_jobs is not None and count[queue.name] >= queue.max_jobs:
                     reason = f"waits for queue {queue.name}, which takes {queue.max_jobs} jobs"
+                elif queue.name in full:
+                    reason = f"waits for queue {queue.name}, which is full"
                 else:
                     count[queue.name] += 1
                     packs.append(pack)
@@ -122,6 +132,7 @@ def _place(
     site: Site,
     settings: Settings,
     count: Mapping[str, int],
+    full: Collection[str],
 ) -> Iterable[tuple[list[Pack], Queue]]:
     """Packs of members of one shape, in the first queue that suits them."""
     for member in members:
@@ -135,7 +146,7 @@ def _place(
         first = next(i for i, queue in enumerate(queues) if queue.name == name)
         usable = [q for q in queues[first:] if _takes(group, q, settings)]
         options = [(_packs(group, gpus, slots, q, site, settings), q) for q in usable]
-        yield max(options, key=lambda option: _merit(option[0], option[1], count, settings))
+        yield max(options, key=lambda option: _merit(option[0], option[1], count, full, settings))
 
 
 def _queue_of(member: Member, queues: Sequence[Queue], settings: Settings) -> Queue:
@@ -167,12 +178,16 @@ def _takes(members: Iterable[Member], queue: Queue, settings: Settings) -> bool:
 
 
 def _merit(
-    packs: list[Pack], queue: Queue, count: Mapping[str, int], settings: Settings
+    packs: list[Pack],
+    queue: Queue,
+    count: Mapping[str, int],
+    full: Collection[str],
+    settings: Settings,
 ) -> tuple[bool, bool]:
     """What makes a queue better than one that is preferred: packs that fit now, and are full."""
-    free = queue.max_jobs is None or count[queue.name] + len(packs) <= queue.max_jobs
-    full = all(pack.fill >= settings.min_fill for pack in packs)
-    return full, free
+    takes_all = queue.max_jobs is None or count[queue.name] + len(packs) <= queue.max_jobs
+    filled = all(pack.fill >= settings.min_fill for pack in packs)
+    return filled, takes_all and queue.name not in full
 
 
 def _packs(
@@ -183,17 +198,39 @@ def _packs(
     length_s = min(settings.length_s, _longest(queue)) - settings.overhead_s
     length_s = max(length_s, max(m.expected_s for m in members))
     total_s = sum(m.expected_s for m in members)
-    number = max(1, math.ceil(total_s / (most_nodes * slots * length_s)))
+    wanted = max(1, math.ceil(total_s / (most_nodes * slots * length_s)))
     ordered = sorted(members, key=lambda m: (-m.expected_s, m.key))
+
+    def pack(part: list[Member]) -> Pack | None:
+        return _pack(part, gpus, slots, most_nodes, length_s, queue, settings)
+
+    def first_idle_share(number: int) -> float:  # hands are about equal
+        found = pack(deal(ordered, number, 0))
+        return _idle_share(found, settings) if found else 1.0
+
+    number = min(_around(wanted, 1), key=first_idle_share)
     while True:
         dealt = [part for n in range(number) if (part := deal(ordered, number, n))]
-        made = [_pack(part, gpus, slots, most_nodes, length_s, queue, settings) for part in dealt]
+        made = [pack(part) for part in dealt]
         if all(made) or number >= len(members):
             break
         number += 1 + number // 8
     if not all(made):
         raise BadSettings(f"no pack of queue {queue.name} takes {members[0].name}")
-    return [_complete(pack, site, settings) for pack in made if pack]
+    return [_complete(found, site, settings) for found in made if found]
+
+
+def _around(number: int, least: int) -> Sequence[int]:
+    """A number, and some down to a fifth less: with these, packs take up to a quarter longer."""
+    lowest = max(least, math.ceil(0.8 * number))
+    return range(number, lowest - 1, -max(1, (number - lowest) // TRIALS))
+
+
+def _idle_share(pack: Pack, settings: Settings) -> float:
+    """Share of the slots' time in which no member is expected to run."""
+    times_s = [m.expected_s for m in pack.members]
+    took_s = makespan(times_s, pack.slots) + settings.startup_s
+    return 1 - sum(times_s) / (pack.slots * took_s)
 
 
 def deal(ordered: Sequence[Member], number: int, n: int) -> list[Member]:
@@ -211,19 +248,35 @@ def _pack(
     queue: Queue,
     settings: Settings,
 ) -> Pack | None:
-    """One pack with as few nodes as keep to its length; None if no number of nodes does."""
+    """One pack, about as long as wanted, with few idle slots; None if no number of nodes does."""
     total_s = sum(m.expected_s for m in members)
     useful = min(most_nodes, math.ceil(len(members) / slots))
-    nodes = max(queue.min_nodes, min(useful, math.ceil(total_s / (slots * length_s))))
-    while True:
-        walltime_s = walltime(members, nodes * slots, queue.longest_s(nodes), settings)
-        if walltime_s is not None:
-            walltime_s = max(walltime_s, minutes(queue.min_walltime_s))
-            break
+    wanted = max(settings.min_nodes, math.ceil(total_s / (slots * length_s)))
+    nodes = max(queue.min_nodes, min(useful, wanted))
+    while not (made := _pack_on(nodes, members, gpus, slots, queue, settings)):
         if nodes >= useful:
             return None
         nodes += max(1, nodes // 16)  # few trials, also with hundreds of nodes
         nodes = min(nodes, useful)
+    fewer = (
+        _pack_on(n, members, gpus, slots, queue, settings) for n in _around(nodes, queue.min_nodes)
+    )
+    return min([made, *filter(None, fewer)], key=lambda pack: _idle_share(pack, settings))
+
+
+def _pack_on(
+    nodes: int,
+    members: list[Member],
+    gpus: int,
+    slots: int,
+    queue: Queue,
+    settings: Settings,
+) -> Pack | None:
+    """One pack on so many nodes; None if they do not suffice."""
+    walltime_s = walltime(members, nodes * slots, queue.longest_s(nodes), settings)
+    if walltime_s is None:
+        return None
+    walltime_s = max(walltime_s, minutes(queue.min_walltime_s))
     exclusive = members[0].exclusive
     return Pack("", queue.name, nodes, slots, gpus, walltime_s, tuple(members), exclusive)
 
@@ -273,7 +326,7 @@ def _complete(pack: Pack, site: Site, settings: Settings) -> Pack:
         affinity=affinity,
         interfaces=site.interfaces,
         setup=settings.setup,
-        poll_s=settings.poll_s,
+        poll_s=settings.poll_s or max(SHORTEST_POLL_S, NODE_POLL_S * pack.slots_per_node),
         heartbeat_s=settings.heartbeat_s,
         options={**site.options, **settings.options},
     )

@@ -31,6 +31,7 @@ TIMED = (
 )
 PERCENTILES = (2.5, 97.5)
 ALL_AT_ONCE = "all_at_once"
+POLICIES = ("recompute", "swap")  # whose costs are those of passes and copies alone
 
 Interval = tuple[float, float]
 
@@ -38,13 +39,15 @@ Interval = tuple[float, float]
 def modeled_intervals(records: Records, metrics: Iterable[Metric]) -> dict[str, Interval]:
     """Of each timed metric of a modeled run the interval of 95 % of the bootstrap's fits.
 
-    Empty if the run is not modeled, its hardware was not fitted, or arrivals decide its passes.
+    Empty if the run is not modeled, its hardware was not fitted, arrivals decide its passes, or its
+    overflow policy has other costs than passes and copies.
     """
     if records.facts.get("time_source") != MODELED or records.steps.empty:
         return {}
     experiment = load(records.directory / EXPERIMENT_FILE)
     fits = experiment.device.fits if isinstance(experiment.device, Modeled) else ()
-    if not fits or experiment.workload.arrival != ALL_AT_ONCE:
+    known = experiment.workload.arrival == ALL_AT_ONCE and experiment.overflow.name in POLICIES
+    if not fits or not known:
         return {}
     repeat = next(records.repeats())
     recosting = Recosting(repeat, experiment)

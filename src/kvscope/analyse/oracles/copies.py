@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from kvscope.actions import copies_blocks
+from kvscope.actions import copies_blocks, keeps_tokens, rebuilds_blocks
 from kvscope.analyse.oracles.run_tables import (
     OF_PASS,
     TOLERANCE_S,
@@ -19,14 +19,18 @@ STOPWATCH_S, STOPWATCH_SHARE = 20e-6, 0.10
 """Allowed difference between the inner and the outer timing of one copy."""
 MOST = 0.5
 """Share of the copies of one direction that must exceed it: an interrupt may hit a single copy."""
-COPIED = {"preempt": "swap_out_s", "resume": "swap_in_s"}
 
 
 def bytes_wrong(run: RunTables) -> Violations:
-    """A swap copies all blocks of the tokens it keeps, and recompute copies nothing."""
+    """A swap copies all blocks of the tokens it keeps, a rebuilding their activations, once.
+
+    Recompute copies nothing.
+    """
     rows = run.preemptions
-    kept = blocks_of(rows["tokens"], run.records.block_size).where(copies_blocks(rows["policy"]), 0)
-    rows = rows.assign(expected=kept * run.engine["block_bytes"])
+    back = rebuilds_blocks(rows["policy"]) & (rows["event"] == "resume")
+    each = back * run.engine.get("activation_block_bytes", 0)
+    each += copies_blocks(rows["policy"]) * run.engine["block_bytes"]
+    rows = rows.assign(expected=blocks_of(rows["tokens"], run.records.block_size) * each)
     return bad_rows(
         rows,
         rows["bytes"] != rows["expected"],
@@ -35,14 +39,23 @@ def bytes_wrong(run: RunTables) -> Violations:
 
 
 def copy_missing(run: RunTables) -> Violations:
-    """Each swap was accepted and has copy times: swap out at preemption, swap in at resumption."""
+    """What was kept was not refused, and has its times: out at preemption, in at resumption.
+
+    A rebuilding copies nothing out, and has the time of the rebuilding itself.
+    """
     rows = run.preemptions
-    swaps = copies_blocks(rows["policy"])
-    wrong = swaps & rows["refused"].astype(bool)
-    for event, column in COPIED.items():
-        wrong |= rows[column].notna() != (swaps & (rows["event"] == event))
-    for column in ("copy_start_s", "copy_end_s"):
-        wrong |= rows[column].notna() != swaps
+    swaps, resumed = copies_blocks(rows["policy"]), rows["event"] == "resume"
+    rebuilt = rebuilds_blocks(rows["policy"]) & resumed
+    wrong = keeps_tokens(rows["policy"]) & rows["refused"].astype(bool)
+    due = {
+        "swap_out_s": swaps & ~resumed,
+        "swap_in_s": swaps & resumed | rebuilt,
+        "rebuild_s": rebuilt,
+        "copy_start_s": swaps | rebuilt,
+        "copy_end_s": swaps | rebuilt,
+    }
+    for column, expected in due.items():
+        wrong |= rows[column].notna() != expected
     return bad_rows(
         rows, wrong, lambda r: f"copy times do not match the policy of this {r['event']}"
     )
@@ -69,9 +82,10 @@ def copy_time_wrong(run: RunTables) -> Violations:
     launch, not the copy.
     """
     rows = _copies(run)
-    took = rows["swap_out_s"].fillna(rows["swap_in_s"])
+    copied = rows["swap_out_s"].fillna(rows["swap_in_s"])
     seen = rows["copy_end_s"] - rows["copy_start_s"]
-    rows = rows.assign(took=took, seen=seen, wrong=took * FASTEST_BYTES_PER_S < rows["bytes"])
+    took = copied + rows["rebuild_s"].astype(float).fillna(0)
+    rows = rows.assign(took=took, seen=seen, wrong=copied * FASTEST_BYTES_PER_S < rows["bytes"])
     fast = bad_rows(rows, rows["wrong"], lambda r: f"{r['bytes']} bytes in {r['took']:.9f} s")
     if not run.engine.get("copies_awaited"):
         return fast

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from kvscope.actions import keeps_tokens
+from kvscope.actions import ACTIVATION, RECOMPUTE, SWAP, copies_blocks, keeps_tokens
 from kvscope.analyse.oracles.run_tables import (
     OF_PASS,
     OF_REQUEST,
@@ -122,23 +122,26 @@ def _had(row: object) -> str:
 
 
 def refused_wrong(run: RunTables) -> Violations:
-    """A swap is refused only if the host pool lacks room, and only refused victims are recomputed.
+    """A victim is refused only if the host pool lacks room, and only refused ones are recomputed.
 
     The host blocks in use are at most those after the previous pass plus those of earlier victims
-    of the same pass.
+    of the same pass. Activations may have found no room in an earlier pass.
     """
     lost = run.victims
     pool = run.steps[[*OF_PASS, "host_blocks_total"]].copy()
     pool["held"] = run.steps.groupby("repeat")["host_blocks_used"].shift(fill_value=0)
+    pool["lacking"] = run.lacks_room_for_activations
     lost = lost.merge(pool, on=OF_PASS, how="left").sort_values([*OF_PASS, "time_s"])
     need = blocks_of(lost["tokens"], run.records.block_size)
-    kept = need.where(lost["policy"] == "swap", 0)
+    kept = need.where(copies_blocks(lost["policy"]), 0)
     before = kept.groupby([lost[key] for key in OF_PASS]).cumsum() - kept
     room = lost["host_blocks_total"] - lost["held"] - before
-    refused = lost["refused"].astype(bool)
-    wrong = refused & ((need <= room) | (lost["host_blocks_total"] == 0))
-    if run.section("overflow").get("name") == "swap":
-        wrong |= (lost["policy"] == "recompute") & (lost["tokens"] > 0) & ~refused
+    refused, full = lost["refused"].astype(bool), need > room
+    if run.engine.get("activation_blocks_total"):
+        full = lost["lacking"].astype(bool)
+    wrong = refused & (~full | (lost["host_blocks_total"] == 0))
+    if run.section("overflow").get("name") in (SWAP.name, ACTIVATION.name):
+        wrong |= (lost["policy"] == RECOMPUTE.name) & (lost["tokens"] > 0) & ~refused
     lost = lost.assign(need=need, room=room)
     words = "{0} blocks {1}, the host pool had room for {2}"
     return bad_rows(

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from kvscope.actions import rebuilds_blocks
 from kvscope.analyse.records import Records
 from kvscope.arraytypes import Bools, Ints
 from kvscope.oracle import NONE, Violations
@@ -169,6 +170,39 @@ class RunTables:
                 "slot_tokens": rows["slot_tokens"],
             }
         )
+
+    def away(
+        self, is_kept: Callable[["pd.Series[str]"], "pd.Series[bool]"]
+    ) -> tuple[pd.DataFrame, pd.Series]:
+        """The spans (`step` to `until`) of victims whose action `is_kept`, and the blocks of each.
+
+        A span ends where the request resumes, or ends.
+        """
+        out = self.victims[is_kept(self.victims["policy"])].reset_index(drop=True)
+        back = self.resumptions[is_kept(self.resumptions["policy"])]
+        back = back.rename(columns={"step": "at"})[[*OF_REQUEST, "at"]]
+        ended = out.join(self.ended, on=OF_REQUEST)["at"].fillna(np.inf)
+        until = np.minimum(first_after(out, back).fillna(np.inf), ended)
+        return out.assign(until=until), blocks_of(out["tokens"], self.records.block_size)
+
+    @cached_property
+    def activation_blocks(self) -> Ints:
+        """Host blocks of all activations, if there is room, one value a pass.
+
+        They are kept of each request that runs, and of a victim until it is rebuilt.
+        """
+        if not self.engine.get("activation_blocks_total"):
+            return np.zeros(len(self.steps), np.int64)
+        running = blocks_of(self.stays["tokens"], self.records.block_size)
+        waiting = self.sum_over_passes(*self.away(rebuilds_blocks))
+        return self.sum_over_passes(self.stays, running) + waiting
+
+    @cached_property
+    def lacks_room_for_activations(self) -> Bools:
+        """Whether a repeat has more activations, at its most, than there is room for; by pass."""
+        most = pd.Series(self.activation_blocks).groupby(self.steps["repeat"]).transform("max")
+        lacks: Bools = (most > self.engine.get("activation_blocks_total", 0)).to_numpy()
+        return lacks
 
     def sum_over_passes(self, spans: pd.DataFrame, values: pd.Series | int) -> Ints:
         """Sum the values of the spans (`step` to `until`) that cover a pass, one value a pass."""

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from kvscope.actions import ACTIVATION
 from kvscope.analyse.oracles.run_tables import RunTables, bad_rows
 from kvscope.oracle import NONE, Violations
 from kvscope.plan.models import BYTES
@@ -32,7 +33,9 @@ def _of_engine(run: RunTables) -> Iterator[Pair]:
     yield "layers", made.get("layers"), model.get("layers")
     yield "device", made.get("device"), run.section("device").get("name")
     yield "kv_blocks_total", made.get("kv_blocks_total"), _blocks(cache, "", block_bytes)
-    pool = _blocks(run.section("overflow"), "host_", block_bytes)
+    overflow = run.section("overflow")
+    kept_bytes = _activation_block_bytes(size, model) if _writes_through(overflow) else block_bytes
+    pool = _blocks(overflow, "host_", kept_bytes)
     there = run.steps["host_blocks_total"].iloc[0]
     yield "host_blocks_total", made.get("host_blocks_total", there), pool or 0
 
@@ -44,6 +47,19 @@ def _block_bytes(block_size: Any, model: Mapping[str, Any]) -> int | None:
     if width is None or not all(isinstance(part, int) for part in parts):
         return None
     return 2 * width * math.prod(map(int, parts))
+
+
+def _writes_through(overflow: Mapping[str, Any]) -> bool:
+    return overflow.get("name") == ACTIVATION.name
+
+
+def _activation_block_bytes(block_size: Any, model: Mapping[str, Any]) -> int | None:
+    """Bytes of the activations of a block; None if the settings lack a size of the model."""
+    parts = [block_size, *(model.get(key) for key in ("layers", "hidden_size"))]
+    width = BYTES.get(str(model.get("dtype")))
+    if width is None or not all(isinstance(part, int) for part in parts):
+        return None
+    return width * math.prod(map(int, parts))
 
 
 def _blocks(section: Mapping[str, Any], prefix: str, block_bytes: int | None) -> Any:

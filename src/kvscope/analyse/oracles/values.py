@@ -24,9 +24,10 @@ KEYS = {
     "preemptions": [*OF_REQUEST, "step", "event"],
     "layers": [*OF_PASS, "layer"],
 }
-OF_A_COPY = {"swap_out_s", "swap_in_s", "copy_start_s", "copy_end_s"}
+OF_A_COPY = {"swap_out_s", "swap_in_s", "rebuild_s", "copy_start_s", "copy_end_s"}
 # Columns that may be null.
 NULLABLE = {
+    "steps": {"saved_bytes", "save_s"},
     "requests": {"first_scheduled_s", "first_token_s"},  # null if it was aborted earlier
     "preemptions": {"wait_s", "recomputed_tokens"} | OF_A_COPY,
 }

@@ -90,6 +90,22 @@ class CausalAttention(AttentionImpl[Any]):
         the builder's `batch` returned.
         """
 
+    def do_kv_cache_update(
+        self,
+        layer: Any,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        kv_cache: torch.Tensor,
+        slot_mapping: torch.Tensor,
+    ) -> None:
+        """vLLM's call to write K and V, (tokens, KV heads, head size), to `slot_mapping` (tokens).
+
+        It records no events. By default, a token's K lies before its V.
+        """
+        size = kv_cache.shape[2]
+        written = torch.cat((key, value), dim=-1)
+        kv_cache[slot_mapping // size, :, slot_mapping % size] = written
+
 
 class BatchBuilder(AttentionMetadataBuilder[Any]):
     """Converts vLLM's description of a batch to the kernels' work, once per forward pass."""

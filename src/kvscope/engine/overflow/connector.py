@@ -18,6 +18,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     SupportsHMA,
 )
 
+from kvscope.actions import Action
 from kvscope.engine.devices.platform import Platform
 from kvscope.engine.overflow import copies
 from kvscope.engine.overflow.copies import Transfer
@@ -68,10 +69,36 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA):
         self.done: list[Transfer] = []  # the worker's half: those of the pass under way
         self.platform: Platform  # the worker's half: set before anything is copied
 
+    @property
+    def host_blocks_used(self) -> int:
+        """Blocks of the host pool in use."""
+        return self.pool.used
+
+    @property
+    def host_blocks_total(self) -> int:
+        """Blocks of the host pool."""
+        return self.pool.size
+
+    @property
+    def pool_facts(self) -> dict[str, int]:
+        """The entries of run.json on the pool's size."""
+        return {"host_blocks_total": self.host_blocks_total}
+
+    def __contains__(self, request_id: str) -> bool:
+        """Whether a preempted request's tokens are kept on the host."""
+        return request_id in self.pool
+
     # ------------------------------------------------------------------ the scheduler's half
 
+    def keep(self, action: Action, request_id: str, tokens: int, blocks: list[int]) -> bool:
+        """Carry out the action for a victim's first `tokens` tokens, before its blocks are freed.
+
+        False if the victim is to be recomputed: by the action, or for want of room.
+        """
+        return action.copies and self.swap_out(request_id, tokens, blocks)
+
     def swap_out(self, request_id: str, tokens: int, blocks: list[int]) -> bool:
-        """Keep a request's first `tokens` tokens before its blocks are freed; False if full."""
+        """Order the copy of a victim's blocks; False if the pool has no room for them."""
         used = tuple(blocks[: -(-tokens // self.block_size)])
         held = self.pool.allocate(request_id, tokens, len(used))
         if held is None:
@@ -112,6 +139,10 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA):
             self.transfers += report.transfers
 
     # --------------------------------------------------------------------- the worker's half
+
+    def attach(self, model: Any, platform: Platform) -> None:
+        """Receive the worker's model and the device, once both are there."""
+        self.platform = platform
 
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         """View the cache as planes and allocate a host pool of the same shape."""

@@ -1,7 +1,9 @@
-"""Digests of the contents of blocks, to compare swapped-out blocks with those swapped in.
+"""The contents of blocks, to compare those of preempted requests with those they resume with.
 
-The blocks of a request come from vLLM's scheduler and their contents from indexing each layer's
-cache, independently of the code that selects and copies blocks.
+Swapped blocks come back as they were; of these, digests are kept. Rebuilt K and V are products of
+other shapes, so their last bits may differ; of these, copies are kept. The blocks of a request come
+from vLLM's scheduler and their contents from indexing each layer's cache, independently of the code
+that selects, copies and rebuilds blocks.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -14,8 +16,13 @@ from kvscope.engine.checks import Comparisons
 Content = dict[str, list[bytes]]  # of each layer, a digest of each block
 
 
+# Between rebuilt elements and those they replace, as a share of a block's largest: some ten times
+# the rounding of a product.
+TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
+
+
 class SwapChecks(Comparisons):
-    """Keeps digests of preempted requests' blocks and compares them when the requests resume.
+    """Keeps the contents of preempted requests' blocks and compares them when they resume.
 
     `layers` has the cache of each layer, a tensor (blocks, …); `blocks_of` returns the current
     blocks of a request, in order.
@@ -27,11 +34,21 @@ class SwapChecks(Comparisons):
         super().__init__()
         self._layers, self._blocks_of = layers, blocks_of
         self._away: dict[str, Content] = {}
+        self._to_rebuild: dict[str, dict[str, torch.Tensor]] = {}
 
     def record_swap_out(self, request_id: str, count: int) -> None:
         """Read the first `count` blocks of a request before it is swapped out."""
         blocks = self._blocks_of(request_id)[:count]
         self._away[request_id] = read_content(self._layers, blocks)
+
+    def record_rebuild(self, request_id: str, count: int) -> None:
+        """Copy the first `count` blocks of a request, which are full of tokens."""
+        if not count:
+            return
+        blocks = self._blocks_of(request_id)[:count]
+        self._to_rebuild[request_id] = {
+            name: cache[blocks].clone() for name, cache in self._layers.items()
+        }
 
     def compare_resumed(self, request_ids: Collection[str]) -> None:
         """Compare the blocks of resumed requests; called when a forward pass begins."""
@@ -41,6 +58,23 @@ class SwapChecks(Comparisons):
             blocks = self._blocks_of(request_id)[:count]
             difference = describe_difference(before, read_content(self._layers, blocks))
             self.add(not difference, f"request {request_id}: {difference}")
+        for request_id in self._to_rebuild.keys() & request_ids:
+            difference = self._describe_rebuilt(request_id, self._to_rebuild.pop(request_id))
+            self.add(not difference, f"request {request_id}: {difference}")
+
+    def _describe_rebuilt(self, request_id: str, before: dict[str, torch.Tensor]) -> str:
+        for name, blocks in before.items():
+            count = len(blocks)
+            found = self._layers[name][self._blocks_of(request_id)[:count]]
+            off = (found - blocks).abs().flatten(1).amax(1)
+            allowed = TOLERANCE[blocks.dtype] * blocks.abs().amax()
+            (changed,) = (~(off <= allowed)).nonzero(as_tuple=True)
+            if len(changed):
+                return (
+                    f"{len(changed)} of {count} blocks of {name} were rebuilt with other content, "
+                    f"the first at position {int(changed[0])}"
+                )
+        return ""
 
 
 def read_content(layers: Mapping[str, torch.Tensor], blocks: Sequence[int]) -> Content:

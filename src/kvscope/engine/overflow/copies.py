@@ -14,6 +14,8 @@ import torch
 
 Planes = list[torch.Tensor]
 
+SAVE = "save"  # the direction of what is written through as it is computed
+
 
 def cache_planes(caches: Sequence[torch.Tensor]) -> Planes:
     """The planes of vLLM's KV caches, one tensor (blocks, …) of each layer, in order.
@@ -145,12 +147,13 @@ def contiguous_runs(rows: Sequence[int]) -> Iterator[tuple[int, int, int]]:
 
 @dataclass(frozen=True)
 class Transfer:
-    """One request's blocks, copied one way."""
+    """One request's blocks, copied one way; or what a pass computed, saved (`SAVE`)."""
 
     request_id: str  # vLLM's internal id
-    direction: str  # 'out' of the cache or 'in'
+    direction: str  # 'out' of the cache or 'in', or SAVE
     blocks: int
     bytes: int
     start_ns: int  # of the platform's clock; on a GPU the copy is launched then
     end_ns: int
     seconds: Callable[[], float]  # on the device that copied; once the pass is over
+    rebuild_seconds: Callable[[], float] | None = None  # of K and V, after the copy

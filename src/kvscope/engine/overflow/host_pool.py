@@ -6,14 +6,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class HostAllocation:
-    """A swapped-out request: tokens whose K and V are kept, and the host blocks they are in."""
+    """A request's tokens that the host keeps, and the host blocks they are in."""
 
     tokens: int
     blocks: tuple[int, ...]
 
 
+NOTHING = HostAllocation(0, ())
+
+
 class HostPool:
-    """Blocks 0 … size-1 of host memory, free or held by a swapped-out request."""
+    """Blocks 0 … size-1 of host memory, free or held by a request."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -30,10 +33,15 @@ class HostPool:
         return request_id in self._held
 
     def allocate(self, request_id: str, tokens: int, count: int) -> HostAllocation | None:
-        """Allocate `count` blocks to a request; None if fewer are free."""
-        if count > self.size - self.used:
+        """Let a request keep `tokens` tokens in `count` blocks, those that it has among them.
+
+        None, and nothing changes, if fewer are free.
+        """
+        held = self._held.get(request_id, NOTHING)
+        more = count - len(held.blocks)
+        if more > self.size - self.used:
             return None
-        blocks = tuple(self._next() for _ in range(count))
+        blocks = held.blocks + tuple(self._next() for _ in range(more))
         self._held[request_id] = HostAllocation(tokens, blocks)
         return self._held[request_id]
 

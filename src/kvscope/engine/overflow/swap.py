@@ -25,9 +25,14 @@ class Swap(OverflowPolicy):
     host_gib: Annotated[Gib | None, Label("host pool (GiB)", "host pool {} GiB")] = None
     host_blocks: Annotated[Count | None, Label("host pool (blocks)", "host pool {} blocks")] = None
 
-    def pool_blocks(self, block_bytes: int) -> int:
+    def pool_blocks(self, experiment: Conditions) -> int:
         """Blocks of the host pool; of host_gib, as many as fit."""
+        block_bytes = self.pool_block_bytes(experiment)
         return self.host_blocks or int((self.host_gib or 0) * GIB // block_bytes)
+
+    def pool_block_bytes(self, experiment: Conditions) -> int:
+        """Bytes of a block in the host pool."""
+        return experiment.block_bytes
 
     def engine_arguments(self, host_blocks: int) -> dict[str, Any]:
         """vLLM moves blocks through a KV connector; this one is kvscope's."""
@@ -52,9 +57,9 @@ class Swap(OverflowPolicy):
 
     def check(self, experiment: Conditions) -> None:
         """Refuse a host pool smaller than one block."""
-        if not self.pool_blocks(experiment.block_bytes):
+        if not self.pool_blocks(experiment):
             raise impossible(
                 f"overflow.host_gib ({self.host_gib}) must hold at least one block of "
-                f"{experiment.block_bytes:,} bytes",
+                f"{self.pool_block_bytes(experiment):,} bytes",
                 "overflow.host_gib",
             )

@@ -3,12 +3,15 @@
 The batch is what the device's cache has room for; the others wait for the next round.
 """
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from kvscope.offload.policy import OffloadPolicy
+from kvscope.plan.fields import Count, Label
 
 
 class ZeroInference(OffloadPolicy):
     """All requests of a round in one mini-batch, the next layer's weights loaded meanwhile."""
 
     host_cache: ClassVar[bool] = False
+
+    minibatches: Annotated[Count, Label("mini-batches")] = 1

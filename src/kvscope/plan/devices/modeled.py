@@ -14,41 +14,18 @@ from kvscope.plan.models import Model
 from kvscope.plan.parts import Conditions
 
 
-class Modeled(Device):
-    """A GPU by its data file (`kvscope.plan.hardware`); `constants` replace numbers of it.
+class ModeledHardware(Device):
+    """A GPU by its data file (`kvscope.plan.hardware`); `constants` replace numbers of it."""
 
-    `bootstrap` has constants as fits to bootstrap samples give them, for intervals of metrics.
-    `kernels` says whose attention passes are modeled: of vLLM 0.4.2, which the paper ran with, or
-    of vLLM today.
-    """
-
-    platform: ClassVar[str] = "kvscope.engine.devices.modeled.platform:ModeledPlatform"
-    # `instrumented` has the same cost, and its accesses to the cache can be traced.
-    attentions: ClassVar[dict[str, Kernels]] = {
-        "vllm": Kernels(layouts=None),
-        "instrumented": Kernels(layouts=None),
-    }
     # Passes cost the scheduler's own time.
     speed: ClassVar[Speed] = Speed(20, 1e15, 0, 3e-4, 0, 1e18, 1e18)
     allocates: ClassVar[bool] = False
     in_id: ClassVar[tuple[str, ...]] = ("hardware", "hardware_sha256")
 
     hardware: Annotated[str, Label("hardware", "{}")] = "a100-40gb"
-    kernels: Annotated[
-        Literal["vllm-0.4.2", "vllm"], Label("attention kernels", "kernels of {}")
-    ] = "vllm-0.4.2"
     constants: Annotated[
         dict[str, Real], Field(default_factory=dict), Label("constants of the hardware")
     ]
-
-    bootstrap: Annotated[
-        list[dict[str, Real]], Field(default_factory=list), Label("fits to bootstrap samples")
-    ]
-
-    @property
-    def slug(self) -> str:
-        """With the hardware."""
-        return f"-{self.name}-{self.hardware}"
 
     @property
     def hardware_sha256(self) -> str:
@@ -60,6 +37,55 @@ class Modeled(Device):
         """The hardware's numbers, with the constants in their place."""
         found = data.read(self.hardware)
         return Hardware.model_validate(found.model_dump() | self.constants)
+
+    def needed_bytes(self, experiment: Conditions) -> float:
+        """What the experiment needs of the GPU's memory: weights and cache."""
+        return experiment.model.weight_bytes + experiment.cache_blocks * experiment.block_bytes
+
+    def check(self, experiment: Conditions) -> None:
+        """Refuse hardware without a data file, constants that it does not have, a model too big."""
+        super().check(experiment)
+        try:
+            numbers = self.numbers
+        except BadInput as error:
+            raise impossible(str(error), "device.hardware") from None
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            key = ".".join(map(str, first["loc"]))
+            raise impossible(
+                f"device.constants.{key}: {first['msg'].lower()}", "device.constants"
+            ) from None
+        needed = self.needed_bytes(experiment)
+        if needed > numbers.memory_bytes:
+            raise impossible(
+                f"weights and cache ({needed / 1e9:,.1f} GB) must fit into the "
+                f"{numbers.memory_bytes / 1e9:,.1f} GB of device.hardware={self.hardware}",
+                "cache.blocks",
+                "device.hardware",
+            )
+
+
+class Modeled(ModeledHardware):
+    """vLLM on modeled hardware.
+
+    `kernels` says whose attention passes are modeled: of vLLM 0.4.2, which the paper ran with, or
+    of vLLM today. `bootstrap` has constants as fits to bootstrap samples give them, for intervals
+    of metrics.
+    """
+
+    platform: ClassVar[str] = "kvscope.engine.devices.modeled.platform:ModeledPlatform"
+    # `instrumented` has the same cost, and its accesses to the cache can be traced.
+    attentions: ClassVar[dict[str, Kernels]] = {
+        "vllm": Kernels(layouts=None),
+        "instrumented": Kernels(layouts=None),
+    }
+
+    kernels: Annotated[
+        Literal["vllm-0.4.2", "vllm"], Label("attention kernels", "kernels of {}")
+    ] = "vllm-0.4.2"
+    bootstrap: Annotated[
+        list[dict[str, Real]], Field(default_factory=list), Label("fits to bootstrap samples")
+    ]
 
     @property
     def fits(self) -> list[Hardware]:
@@ -82,25 +108,18 @@ class Modeled(Device):
         return PassCost(hardware, model, prefix_kernel, split_decode=today)
 
     def check(self, experiment: Conditions) -> None:
-        """Refuse hardware without a data file, constants that it does not have, a model too big."""
+        """Refuse samples that are not numbers of the hardware."""
         super().check(experiment)
         try:
-            numbers = self.numbers
             self.fits  # noqa: B018
-        except BadInput as error:
-            raise impossible(str(error), "device.hardware") from None
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             key = ".".join(map(str, first["loc"]))
             raise impossible(
-                f"device.constants.{key}: {first['msg'].lower()}", "device.constants"
+                f"device.bootstrap has {key}: {first['msg'].lower()}", "device.bootstrap"
             ) from None
-        held = experiment.cache_blocks * experiment.block_bytes
-        needed = held + experiment.model.weight_bytes
-        if needed > numbers.memory_bytes:
-            raise impossible(
-                f"weights and cache ({needed / 1e9:,.1f} GB) must fit into the "
-                f"{numbers.memory_bytes / 1e9:,.1f} GB of device.hardware={self.hardware}",
-                "cache.blocks",
-                "device.hardware",
-            )
+
+    @property
+    def slug(self) -> str:
+        """With the hardware."""
+        return f"-{self.name}-{self.hardware}"

@@ -1,10 +1,11 @@
-"""What link and device did during one decoding pass of the offload engine, by policy."""
+"""What link and device did during a decoding pass of the offload engine, policy under policy."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pandas as pd
 
-from kvscope.report.data import StudyData
+from kvscope.report.data import Run, StudyData
 from kvscope.report.figures.figure import (
     PAPER,
     Drawing,
@@ -12,51 +13,82 @@ from kvscope.report.figures.figure import (
     Spec,
     View,
     colours,
+    grid,
     number,
     text,
 )
-from kvscope.report.figures.offload_shares import facts_of
+from kvscope.report.figures.offload_facts import (
+    by_conditions,
+    facts_of,
+    offload_runs,
+    policy_of,
+)
+from kvscope.report.words import percent, setting_words
 
-LABEL_PX = 60
+LABEL_PX = 100
 LANES = {"link": "host to device", "device": "compute", "back": "device to host"}
 JOBS = ("weights", "load", "compute", "store")
 TITLES = {"load": "load context", "store": "store new rows"}
-MOST_EXPERIMENTS = 30
+SETTINGS = ("share", "buffers", "spread_weights", "balanced")  # of a policy, where they are given
+MOST_RUNS = 12  # under each other
 
 
 def draw(study: StudyData) -> Drawing | None:
-    """A view for each experiment, measured and simulated."""
+    """A view for each set of conditions, measured and simulated."""
     views = tuple(_views(study))
-    return Drawing(views, ("Experiment", "Times"), LABEL_PX) if views else None
+    return Drawing(views, ("Conditions", "Times"), LABEL_PX) if views else None
 
 
 def _views(study: StudyData) -> Iterator[View]:
-    runs = [run for run in study.complete if facts_of(run).get("timeline")]
-    for run in runs[:MOST_EXPERIMENTS]:
-        for source, intervals in facts_of(run)["timeline"].items():
-            if not intervals:
-                continue
-            frame = pd.DataFrame(intervals)
-            frame["lane"] = frame["lane"].map(LANES)
-            frame["job"] = frame["job"].map(lambda job: TITLES.get(job, job))
-            frame["ms"] = 1e3 * (frame["end_s"] - frame["start_s"])
-            busy = frame.groupby("lane")["ms"].sum() / (1e3 * frame["end_s"].max())
-            parts = [f"{lane} busy {busy.get(lane, 0):.0%}" for lane in LANES.values()]
-            yield View(_chart(), {"jobs": frame}, (run.label, source), f"{'; '.join(parts)}.")
+    groups = by_conditions(offload_runs(study, FIGURE.name, "timeline"))
+    for conditions, runs in groups.items():
+        for source in ("measured", "simulated"):
+            frames = {_words(run): _jobs(run, source) for run in runs[:MOST_RUNS]}
+            known = {words: frame for words, frame in frames.items() if len(frame)}
+            if known:
+                yield _view(known, (conditions, source))
 
 
-def _chart() -> Spec:
+def _jobs(run: Run, source: str) -> pd.DataFrame:
+    frame = pd.DataFrame(facts_of(run)["timeline"].get(source) or [])
+    if frame.empty:
+        return frame
+    frame["ms"] = 1e3 * (frame["end_s"] - frame["start_s"])
+    frame["lane"] = frame["lane"].map(LANES)
+    frame["job"] = frame["job"].map(lambda job: TITLES.get(job, job))
+    return frame
+
+
+def _words(run: Run) -> str:
+    """'hybrid, 2 staging buffers': the policy and those of its settings that are given."""
+    device = run.settings["device"]
+    given = [key for key in SETTINGS if device.get(key) is not None]
+    return ", ".join((policy_of(run), *(setting_words(f"device.{k}", device[k]) for k in given)))
+
+
+def _view(frames: dict[str, pd.DataFrame], choice: tuple[str, str]) -> View:
+    longest_s = max(float(frame["end_s"].max()) for frame in frames.values())
+    data = {f"jobs{place}": frame for place, frame in enumerate(frames.values())}
+    cells = [
+        _cell(place, words, frame, longest_s) for place, (words, frame) in enumerate(frames.items())
+    ]
+    return View(grid(cells, 1), data, choice)
+
+
+def _cell(place: int, words: str, frame: pd.DataFrame, longest_s: float) -> Spec:
+    x = {"title": "time since the pass began (s)", "scale": {"domain": [0, longest_s]}}
     names = [TITLES.get(job, job) for job in JOBS]
     return {
-        "data": {"name": "jobs"},
-        "width": PAPER - LABEL_PX - 40,
-        "height": {"step": 34},
-        "mark": {"type": "bar", "stroke": "white", "strokeWidth": 0.4},
+        "title": {"text": words, "subtitle": _busy(frame)},
+        "data": {"name": f"jobs{place}"},
+        "width": PAPER - LABEL_PX - 30,
+        "height": {"step": 22},
+        "mark": {"type": "bar", "stroke": "white", "strokeWidth": 0.3},
         "encoding": {
             "y": text("lane", title=None, sort=list(LANES.values())),
-            "x": number("start_s", title="time since the pass began (s)"),
+            "x": number("start_s", **x),
             "x2": {"field": "end_s"},
-            "color": text("job", scale=colours(names), legend={"title": None, "orient": "top"}),
+            "color": text("job", scale=colours(names), legend={"title": None, "orient": "bottom"}),
             "tooltip": [
                 text("job"),
                 number("layer"),
@@ -67,11 +99,19 @@ def _chart() -> Spec:
     }
 
 
+def _busy(frame: pd.DataFrame) -> str:
+    """'host to device busy 98 %, compute busy 100 %', of the time shown."""
+    whole_ms = 1e3 * frame["end_s"].max()
+    busy = frame.groupby("lane")["ms"].sum() / whole_ms
+    known: list[Any] = [lane for lane in LANES.values() if lane in busy]
+    return ", ".join(f"{lane} busy {percent(busy[lane])}" for lane in known)
+
+
 FIGURE = Figure(
     "offload_pipeline",
     "Pipeline of a decoding pass",
-    "What the link, the device and the way back did during one decoding pass of the warm-up, and "
-    "what the simulation of the same schedule says.",
+    "What the link, the device and the way back did during the first layers of a decoding pass of "
+    "the warm-up, and what the simulation of the same schedule says.",
     draw,
     section="timeline",
 )

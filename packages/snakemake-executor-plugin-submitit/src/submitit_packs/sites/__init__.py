@@ -53,17 +53,25 @@ def load(name: str) -> Site:
     path = Path(name) if name.endswith((".yaml", ".yml")) else SHIPPED / f"{name}.yaml"
     try:
         plain = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError:
+    except FileNotFoundError:
         shipped = ", ".join(sorted(p.stem for p in SHIPPED.glob("*.yaml")))
         raise BadSettings(
             f"site is {name!r}, which is no file; there are {shipped}, or the path of your own"
         ) from None
+    except OSError as error:
+        raise BadSettings(f"{path}: cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise BadSettings(f"{path}: is no text in UTF-8") from None
     except yaml.YAMLError as error:
         raise BadSettings(f"{path}: is no YAML ({' '.join(str(error).split())})") from None
+    if not isinstance(plain, dict):
+        raise BadSettings(f"{path}: is no site, which has name, scheduler and queues")
     try:
         return _site(plain)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise BadSettings(f"{path}: is not a site's description: {error!r}") from None
+    except KeyError as error:
+        raise BadSettings(f"{path}: has no {error.args[0]}") from None
+    except (TypeError, ValueError, AttributeError) as error:
+        raise BadSettings(f"{path}: is not a site's description: {error}") from None
 
 
 def _site(plain: dict[str, Any]) -> Site:

@@ -107,10 +107,26 @@ class NumbaAttention(CausalAttention):
         self, kv_cache: torch.Tensor, blocks: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """K and V of these blocks, (tokens, KV heads, head size) each."""
-        count, heads, size, _ = kv_cache[blocks].shape
-        both = kv_cache[blocks].reshape(count, heads, 2, size, self.head_size)
+        both = self._k_and_v(kv_cache[blocks])
         k, v = (both[:, :, place].transpose(1, 2).flatten(0, 1) for place in (0, 1))
         return k, v
+
+    def do_kv_cache_update(
+        self,
+        layer: Any,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        kv_cache: torch.Tensor,
+        slot_mapping: torch.Tensor,
+    ) -> None:
+        """In the kernels' order of elements, without events."""
+        both, size = self._k_and_v(kv_cache), kv_cache.shape[2]
+        for place, written in enumerate((key, value)):
+            both[slot_mapping // size, :, place, slot_mapping % size] = written
+
+    def _k_and_v(self, blocks: torch.Tensor) -> torch.Tensor:
+        """A view (blocks, KV heads, K or V, block size, head size)."""
+        return blocks.flatten(2).unflatten(2, (2, blocks.shape[2], self.head_size))
 
 
 def as_elements(tensor: torch.Tensor) -> npt.NDArray[Any]:

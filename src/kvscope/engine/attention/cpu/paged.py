@@ -67,9 +67,9 @@ class PagedAttention(CausalAttention):
         output: torch.Tensor,
     ) -> None:
         """One request after the other; in `kv_cache`, a token's K is before its V."""
-        size, slots = kv_cache.shape[2], batch.slots[: key.shape[0]]
-        written = torch.cat((key[: slots.shape[0]], value[: slots.shape[0]]), dim=-1)
-        kv_cache[slots // size, :, slots % size] = written
+        slots = batch.slots[: key.shape[0]]
+        tokens = slots.shape[0]
+        self.do_kv_cache_update(None, key[:tokens], value[:tokens], kv_cache, slots)
         for row, seen in zip(batch.requests, batch.masks, strict=True):
             # (blocks, heads, size, 2 · head size) → (heads, tokens, 2 · head size)
             gathered = kv_cache[row.blocks].transpose(0, 1).flatten(1, 2)[:, : row.length]

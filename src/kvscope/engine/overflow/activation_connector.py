@@ -1,0 +1,301 @@
+"""Keeps the inputs of attention on the host, and rebuilds K and V from them.
+
+The input of a layer's attention, its *activation*, is what the layer's `qkv_proj` takes: K and V
+are one product of it, and a rotation. After each forward pass the activations of its tokens are
+written through to a host pool, so a preemption has nothing to copy. On resumption they are copied
+back, layer after layer is multiplied by its own `qkv_proj` and rotated to the tokens' positions,
+and vLLM's attention backend writes K and V to the request's new blocks, in its own layout.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+from vllm.forward_context import get_forward_context
+
+from kvscope.actions import Action
+from kvscope.engine.devices.platform import Platform
+from kvscope.engine.overflow import copies
+from kvscope.engine.overflow.connector import Blocks, SwapConnector, SwapOrders
+from kvscope.engine.overflow.copies import SAVE, Transfer
+from kvscope.engine.overflow.host_pool import HostPool
+from kvscope.plan.hardware.overflow_cost import rebuild_parts
+
+
+@dataclass(frozen=True)
+class Rebuild:
+    """A request whose first `tokens` tokens are to be rebuilt."""
+
+    request_id: str
+    tokens: int
+    blocks: Blocks  # of the cache
+    host: Blocks
+
+
+@dataclass
+class ActivationOrders(SwapOrders):
+    """What to copy and to rebuild before a pass, and what to save after it."""
+
+    rebuild: list[Rebuild] = field(default_factory=list)
+    saves: dict[int, int] = field(default_factory=dict)  # block of the cache: block of the pool
+    saved_tokens: int = 0
+    save_runs: int = 0  # stretches of the pool that these tokens fill
+
+
+class ActivationConnector(SwapConnector):
+    """Writes activations through to a host pool; also swaps, if there is a pool for that.
+
+    A request whose activations find no room is no longer kept: it is recomputed if it is
+    preempted, and kept again from its start.
+    """
+
+    orders: ActivationOrders
+
+    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        settings = self._kv_transfer_config.kv_connector_extra_config
+        self.activations = HostPool(int(settings["activation_blocks"]))
+        (group,) = kv_cache_config.kv_cache_groups
+        hidden_size = vllm_config.model_config.get_hidden_size()
+        self.dtype: torch.dtype = group.kv_cache_spec.dtype
+        self.shape = (len(group.layer_names), hidden_size)  # of a token's activations
+        token_bytes = self.shape[0] * hidden_size * self.dtype.itemsize
+        self.activation_block_bytes = self.block_size * token_bytes
+        self.orders = ActivationOrders()
+
+    # ------------------------------------------------------------------ the scheduler's half
+
+    @property
+    def host_blocks_used(self) -> int:
+        """Blocks of both pools in use."""
+        return self.pool.used + self.activations.used
+
+    @property
+    def host_blocks_total(self) -> int:
+        """Blocks of both pools."""
+        return self.pool.size + self.activations.size
+
+    @property
+    def pool_facts(self) -> dict[str, int]:
+        """The entries of run.json on the pools' sizes."""
+        return super().pool_facts | {
+            "activation_blocks_total": self.activations.size,
+            "activation_block_bytes": self.activation_block_bytes,
+        }
+
+    def __contains__(self, request_id: str) -> bool:
+        """Whether a preempted request's tokens are kept on the host."""
+        return request_id in self.pool or request_id in self.activations
+
+    def keep(self, action: Action, request_id: str, tokens: int, blocks: list[int]) -> bool:
+        """Activations are there already, or not: nothing is copied for them."""
+        held = self.activations.allocation(request_id)
+        if action.rebuilds and held is not None and held.tokens == tokens:
+            return True
+        self.activations.release(request_id)
+        return super().keep(action, request_id, tokens, blocks)
+
+    def get_num_new_matched_tokens(
+        self, request: Any, num_computed_tokens: int
+    ) -> tuple[int | None, bool]:
+        """Tokens in either pool beyond those computed."""
+        held = self.activations.allocation(request.request_id)
+        if held is None:
+            return super().get_num_new_matched_tokens(request, num_computed_tokens)
+        return max(0, held.tokens - num_computed_tokens), False
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        """A request that resumes has its new blocks: order the rebuilding; its activations stay."""
+        held = self.activations.allocation(request.request_id)
+        if held is None or not num_external_tokens:
+            super().update_state_after_alloc(request, blocks, num_external_tokens)
+            return
+        new = tuple(blocks.get_block_ids()[0][: len(held.blocks)])
+        self.orders.rebuild.append(Rebuild(request.request_id, held.tokens, new, held.blocks))
+
+    def build_connector_meta(self, scheduler_output: Any) -> ActivationOrders:
+        """Hand over the orders of this pass, with where each token's activations are to be kept."""
+        orders, self.orders = self.orders, ActivationOrders()
+        blocks_of = scheduler_output.kv_connector_block_state.get_block_ids
+        for request_id, before, tokens in scheduled_tokens(scheduler_output):
+            first, last = before // self.block_size, -(-(before + tokens) // self.block_size)
+            held = self.activations.allocation(request_id)
+            if before != (held.tokens if held else 0):
+                continue  # it found no room before
+            held = self.activations.allocate(request_id, before + tokens, last)
+            if held is None:
+                self.activations.release(request_id)
+                continue
+            blocks, host = blocks_of(request_id)[0][first:last], held.blocks[first:last]
+            orders.saves.update(zip(blocks, host, strict=True))
+            orders.saved_tokens += tokens
+            orders.save_runs += sum(1 for _ in copies.contiguous_runs(host))
+        return orders
+
+    def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, None]:
+        """A request that ends or is aborted leaves the pools."""
+        self.activations.release(request.request_id)
+        return super().request_finished(request, block_ids)
+
+    request_finished_all_groups = request_finished
+
+    # --------------------------------------------------------------------- the worker's half
+
+    def attach(self, model: Any, platform: Platform) -> None:
+        """Note what each layer's `qkv_proj` takes, from now on."""
+        super().attach(model, platform)
+        self.attentions = [
+            module
+            for module in model.modules()
+            if hasattr(module, "qkv_proj") and getattr(module, "attn", None) is not None
+        ]
+        for attention in self.attentions:
+            attention.qkv_proj.register_forward_pre_hook(self._note)
+
+    def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
+        """Allocate the pool of activations: of a token, all layers' lie together."""
+        super().register_kv_caches(kv_caches)
+        some = next(iter(kv_caches.values()))
+        self.device = some.device
+        width = self.activation_block_bytes
+        like = torch.empty((0, width), dtype=torch.uint8, device=self.device)
+        (self.kept,), self.host_memory = copies.host_planes(
+            [like], self.activations.size, self.pinned
+        )
+        self.host_rows = np.full(some.shape[0], -1)  # of each block of the cache
+        self.noted: list[torch.Tensor] = []  # of the pass under way, layer after layer
+        self.slots: npt.NDArray[np.int64] = np.empty(0, np.int64)  # of its tokens
+        self.saving = torch.cuda.Stream() if some.is_cuda else None
+
+    def _note(self, _module: Any, arguments: Any) -> None:
+        """Note a layer's activations; those of a dry run belong to no request."""
+        if not self.has_connector_metadata() or not self._get_connector_metadata().saves:
+            return
+        if not self.noted:
+            slots = next(iter(get_forward_context().slot_mapping.values()))
+            self.slots = slots.cpu().numpy()  # the pass has not been launched: no wait
+        self.noted.append(arguments[0])
+
+    def wait_for_save(self) -> None:
+        """Write the activations of the pass through to the pool."""
+        if not self.noted:
+            return
+        orders = self._get_connector_metadata()
+        blocks = np.fromiter(orders.saves, np.int64, len(orders.saves))
+        self.host_rows[blocks] = np.fromiter(orders.saves.values(), np.int64, len(orders.saves))
+        held = self.host_rows[self.slots // self.block_size]
+        (rows,) = ((self.slots >= 0) & (held >= 0)).nonzero()
+        to = held[rows] * self.block_size + self.slots[rows] % self.block_size
+        self.host_rows[blocks] = -1
+        start_ns = self.platform.clock.now_ns()
+        seconds = self.platform.timed(lambda: self._save(rows, to))
+        end_ns = self.platform.clock.now_ns()
+        moved = len(rows) * self.activation_block_bytes // self.block_size
+        self.done.append(Transfer("", SAVE, len(blocks), moved, start_ns, end_ns, seconds))
+        self.noted = []
+
+    def _save(self, rows: npt.NDArray[np.int64], to: npt.NDArray[np.int64]) -> None:
+        """Copy these tokens of the pass to these places of the pool.
+
+        On a GPU the copies are large ones on a stream of their own, behind the next pass.
+        """
+        tokens = torch.stack(self.noted, dim=1).flatten(1).view(torch.uint8)
+        pool = self.kept.view(-1, tokens.shape[1])
+        if self.saving is None:
+            pool.numpy()[to] = tokens.numpy()[rows]
+            return
+        self.saving.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.saving):
+            for first, last in runs(rows, to):
+                source = tokens[rows[first] : rows[last - 1] + 1]
+                pool[to[first] : to[last - 1] + 1].copy_(source, non_blocking=True)
+        tokens.record_stream(self.saving)
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        """Copy in and rebuild, before the forward pass reads the blocks."""
+        super().start_load_kv(forward_context, **kwargs)
+        if self.saving is not None:
+            torch.cuda.current_stream().wait_stream(self.saving)
+        for order in self._get_connector_metadata().rebuild:
+            self._carry_out_rebuild(order)
+
+    def _carry_out_rebuild(self, order: Rebuild) -> None:
+        platform, row_bytes = self.platform, self.activation_block_bytes
+        copied: list[Callable[[], float]] = []
+        rebuilt: list[Callable[[], float]] = []
+        start_ns = platform.clock.now_ns()
+        for first, last in rebuild_parts(order.tokens, self.block_size):
+            shape = (last - first, row_bytes)
+            staged = torch.empty(shape, dtype=torch.uint8, device=self.device)
+            copied.append(platform.timed(partial(self._fetch, staged, order.host[first:last])))
+            begin = first * self.block_size
+            tokens = min(order.tokens, last * self.block_size) - begin
+            work = partial(self.rebuild, staged, order.blocks[first:last], begin, tokens)
+            rebuilt.append(platform.timed(work))
+        end_ns = platform.clock.now_ns()
+        self.done.append(
+            Transfer(
+                order.request_id,
+                "in",
+                len(order.blocks),
+                len(order.host) * row_bytes,
+                start_ns,
+                end_ns,
+                lambda: sum(seconds() for seconds in copied),
+                lambda: sum(seconds() for seconds in rebuilt),
+            )
+        )
+
+    def _fetch(self, staged: torch.Tensor, host: Blocks) -> None:
+        self.copies.into([staged], range(len(host)), [self.kept], host)
+
+    def rebuild(self, staged: torch.Tensor, blocks: Blocks, begin: int, tokens: int) -> None:
+        """Write K and V of `tokens` tokens from position `begin` on to blocks of the cache.
+
+        `staged` has a row of bytes for each block: its tokens' activations of all layers.
+        """
+        inputs = staged.view(self.dtype).view(-1, *self.shape)[:tokens]
+        positions = torch.arange(begin, begin + tokens, device=self.device)
+        numbers = torch.tensor(blocks, device=self.device)
+        places = torch.arange(tokens, device=self.device)
+        size = self.block_size
+        slots = numbers[places // size] * size + places % size
+        for layer, module in enumerate(self.attentions):
+            attention = module.attn
+            # `forward`, not a call: the hook is for the tokens of a pass.
+            both, _ = module.qkv_proj.forward(inputs[:, layer].contiguous())
+            heads, kv_heads = attention.num_heads, attention.num_kv_heads
+            width = attention.head_size
+            q, k, v = both.split([heads * width, kv_heads * width, kv_heads * width], dim=-1)
+            if hasattr(module, "rotary_emb"):
+                _, k = module.rotary_emb(positions, q, k)
+            attention.impl.do_kv_cache_update(
+                attention,
+                k.reshape(-1, kv_heads, width),
+                v.reshape(-1, kv_heads, width),
+                attention.kv_cache,
+                slots,
+            )
+
+
+def scheduled_tokens(scheduler_output: Any) -> Iterator[tuple[str, int, int]]:
+    """Of each request of a pass: its id, its tokens in the cache before, its tokens in the pass."""
+    tokens = scheduler_output.num_scheduled_tokens
+    for new in scheduler_output.scheduled_new_reqs:
+        yield new.req_id, new.num_computed_tokens, tokens[new.req_id]
+    cached = scheduler_output.scheduled_cached_reqs
+    for request_id, before in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
+        yield request_id, before, tokens[request_id]
+
+
+def runs(rows: npt.NDArray[np.int64], to: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """(first, last) of the stretches in which both are consecutive."""
+    breaks = ((np.diff(rows) != 1) | (np.diff(to) != 1)).nonzero()[0] + 1
+    bounds = [0, *breaks.tolist(), len(rows)]
+    yield from pairwise(bounds)

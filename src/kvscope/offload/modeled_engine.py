@@ -1,0 +1,52 @@
+"""The engine on a virtual clock: the schedule with a GPU's costs, nothing of the model computed."""
+
+from collections.abc import Iterator
+
+from kvscope.engine.devices.modeled.clock import VirtualClock
+from kvscope.offload.cost import CostModel
+from kvscope.offload.engine import Engine, Prompt
+from kvscope.offload.generation import Generation, Length
+from kvscope.offload.pipeline import Pass
+from kvscope.offload.policy import OffloadPolicy
+from kvscope.offload.simulation import Simulated, simulate
+from kvscope.plan.models import Model
+
+TOKEN = 7  # of every request in every pass
+RECORDED_PASSES = 4  # the first ones, whose lanes a page shows
+
+
+class ModeledEngine(Engine):
+    """Lets the seconds of simulated passes go by; a batch of known lengths is simulated once."""
+
+    def __init__(
+        self,
+        model: Model,
+        policy: OffloadPolicy,
+        cost: CostModel,
+        block_size: int,
+        clock: VirtualClock,
+    ) -> None:
+        super().__init__(model, policy, cost, block_size)
+        self.clock = clock
+        self._known: dict[tuple[Length, ...], Simulated] = {}
+
+    def compute(
+        self, generation: Generation, prompts: list[Prompt]
+    ) -> Iterator[tuple[Pass, list[int]]]:
+        """The passes of one batch, each as long as simulated."""
+        found = self.simulated(generation.lengths)
+        begin_s = 0.0
+        for step, end_s in zip(found.passes, found.ends_s, strict=True):
+            self.clock.wait(end_s - begin_s)
+            begin_s = end_s
+            yield step, [TOKEN] * len(step.rows)
+
+    def simulated(self, lengths: list[Length]) -> Simulated:
+        """A batch of these lengths."""
+        key = tuple(lengths)
+        if key not in self._known:
+            self._known[key] = simulate(self.lay_out(lengths), RECORDED_PASSES)
+        return self._known[key]
+
+    def close(self) -> None:
+        """Nothing was started."""

@@ -1,0 +1,48 @@
+"""What runs of the offload engine say of themselves, as its figures need it."""
+
+from typing import Any
+
+from kvscope.report.axes import matches
+from kvscope.report.data import Run, StudyData
+
+
+def offload_runs(study: StudyData, figure: str, key: str) -> list[Run]:
+    """The runs that a figure declares, of those whose run.json has a fact of the engine."""
+    runs = [run for run in study.complete if facts_of(run).get(key)]
+    asked = next((one.axes for one in study.figures if one.name == figure), ())
+    return [run for run in runs if not asked or any(matches(study, run, axes) for axes in asked)]
+
+
+def facts_of(run: Run) -> dict[str, Any]:
+    """What run.json says of the offload engine; empty of other runs."""
+    found = run.facts.get("engine", {}).get("offload")
+    return found if isinstance(found, dict) else {}
+
+
+def policy_of(run: Run) -> str:
+    """The offload policy."""
+    return str(run.settings["device"]["policy"])
+
+
+def decoding_pass_s(run: Run) -> float:
+    """Seconds of the median pass of decoding, stalled ones left out."""
+    steps = run.records.steps
+    decode = steps[(steps["phase"] == "decode") & ~steps["stalled"].astype(bool)]
+    return float(decode["duration_s"].median())
+
+
+def by_conditions(runs: list[Run]) -> dict[str, list[Run]]:
+    """Runs by what decides their prediction beside the policy's split, in words."""
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        device, workload = run.settings["device"], run.settings["workload"]
+        prompt, room = workload.get("prompt_tokens"), device.get("device_gib")
+        words = (
+            run.settings["model"]["name"],
+            device.get("hardware"),
+            f"prompts of {prompt} tokens" if prompt else None,
+            f"weights {device.get('weights') or 'streamed'}",
+            f"{room:g} GiB of cache on the device" if room else None,
+        )
+        found.setdefault(", ".join(filter(None, words)), []).append(run)
+    return found
