@@ -5,12 +5,17 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from kvscope.analyse.calibration.recosting import Recosting
 from kvscope.analyse.checklist import checklist
 from kvscope.analyse.experiment import analyse
 from kvscope.analyse.records import read_records
 from kvscope.collect.collector import collect_run
 from kvscope.collect.oracles.registry import NAMES as ORACLES_OF_EVENTS
+from kvscope.plan.devices.modeled import Modeled
+from kvscope.plan.experiment import load
 from kvscope.plan.grid import expand
+from kvscope.plan.hardware.cost import PassCost
+from kvscope.plan.hardware.overflow_cost import OverflowCost
 from tests.warm import Warm
 
 from .conftest import ROOT, Run, Runner
@@ -118,20 +123,69 @@ def test_layers_have_times_where_they_are_traced(traced, published):
     assert table(published[1], "layers").empty
 
 
+OTHER = {"gemm_flops_per_s": 1.1e14, "memory_bytes_per_s": 9e11, "pinned_out_bytes_per_s": 9e9}
+
+
+@pytest.mark.parametrize("batching", ["prefill_first", "chunked"])
+def test_recosted_records_are_those_of_a_run_on_that_hardware(warm: Warm, batching: str):
+    words = [*SMALL, "overflow=swap", f"batching={batching}", "workload.max_tokens=192"]
+    words += ["batching.chunk_tokens=40"] * (batching == "chunked")
+    usual = directory_of(warm, words, "usual")
+    constants = ", ".join(f"{name}: {value}" for name, value in OTHER.items())
+    other = read_records(directory_of(warm, [*words, f"device.constants={{{constants}}}"], "other"))
+    experiment = load(usual / "experiment.yaml")
+    assert isinstance(experiment.device, Modeled)
+    hardware = experiment.device.numbers.model_copy(update=OTHER)
+    found = Recosting(next(read_records(usual).repeats()), experiment).records(hardware)
+    assert found.steps["duration_s"].sum() > 1.1 * table(usual, "steps")["duration_s"].sum()
+    for name in ("steps", "requests", "preemptions"):
+        pd.testing.assert_frame_equal(getattr(found, name), getattr(other, name), rtol=1e-6)
+
+
+def test_metrics_have_the_interval_of_the_bootstrap(published, tmp_path):
+    _, directory = published
+    metrics = analyse(directory, tmp_path).set_index("metric")
+    for name in ("makespan_s", "resume_overhead_issued_s"):
+        value, low, high = map(float, metrics.loc[name, ["value", "ci_low", "ci_high"]])
+        assert 0.9 * value < low < high < 1.1 * value
+
+
 @pytest.mark.parametrize(
     ("batching", "overflow"),
-    [("prefill_first", "swap"), ("mixed", "recompute"), ("chunked", "recompute")],
+    [
+        ("prefill_first", "swap"),
+        ("prefill_first", "activation"),
+        ("mixed", "recompute"),
+        ("chunked", "activation"),
+    ],
 )
 def test_modeled_passes_are_those_of_the_model_computed(run: Runner, batching, overflow):
     shared = (
         *(f"batching={batching}", f"overflow={overflow}", "cache.blocks=13", "repeats=1"),
         *("batching.chunk_tokens=40",) * (batching == "chunked"),
-        *("overflow.host_gib=0.0625",) * (overflow == "swap"),
+        *("overflow.host_gib=0.0625",) * (overflow != "recompute"),
     )
     computed = run("cache.admission=vllm-0.4.2", "cache.watermark=0.01", *shared)
     modeled = run("device=modeled", "cache.layout=by_layer", "warmup=0", *shared)
     columns = ["step", "request_id", "phase", "scheduled_tokens", "context_tokens", "resumed"]
     pd.testing.assert_frame_equal(rows(computed, columns), rows(modeled, columns))
+
+
+def test_activations_take_the_times_of_the_cost_model(run: Runner):
+    words = ("overflow=activation", "cache.blocks=13", "overflow.host_gib=0.0625")
+    made = run("device=modeled", "cache.block_size=32", "repeats=1", "warmup=0", *words)
+    experiment = load(made.directory / "experiment.yaml")
+    assert isinstance(experiment.device, Modeled)
+    passes = PassCost(experiment.device.numbers, experiment.model)
+    cost = OverflowCost(passes, 32, 1, "pinned", False)
+    back = made.records.preemptions.query("event == 'resume'")
+    assert len(back)
+    for tokens, fetched_s, rebuilt_s in back[["tokens", "swap_in_s", "rebuild_s"]].to_numpy():
+        assert fetched_s == pytest.approx(cost.fetch_s(-(-int(tokens) // 32), 1)[0])
+        assert rebuilt_s == pytest.approx(cost.rebuild_s(int(tokens)))
+    decoded = made.records.steps.query("phase == 'decode'")
+    for tokens, saved_s in decoded[["scheduled_tokens", "save_s"]].to_numpy():
+        assert saved_s == pytest.approx(cost.save_s(int(tokens), int(tokens))[0])
 
 
 def rows(run: Run, columns: list[str]) -> pd.DataFrame:

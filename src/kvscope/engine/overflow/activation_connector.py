@@ -25,10 +25,7 @@ from kvscope.engine.overflow import copies
 from kvscope.engine.overflow.connector import Blocks, SwapConnector, SwapOrders
 from kvscope.engine.overflow.copies import SAVE, Transfer
 from kvscope.engine.overflow.host_pool import HostPool
-
-# Tokens whose K and V are rebuilt at a time: enough for a product at the device's full speed, and
-# a bound of the temporary memory.
-REBUILD_TOKENS = 1024
+from kvscope.plan.hardware.overflow_cost import rebuild_parts
 
 
 @dataclass(frozen=True)
@@ -48,6 +45,7 @@ class ActivationOrders(SwapOrders):
     rebuild: list[Rebuild] = field(default_factory=list)
     saves: dict[int, int] = field(default_factory=dict)  # block of the cache: block of the pool
     saved_tokens: int = 0
+    save_runs: int = 0  # stretches of the pool that these tokens fill
 
 
 class ActivationConnector(SwapConnector):
@@ -134,9 +132,10 @@ class ActivationConnector(SwapConnector):
             if held is None:
                 self.activations.release(request_id)
                 continue
-            blocks = blocks_of(request_id)[0][first:last]
-            orders.saves.update(zip(blocks, held.blocks[first:last], strict=True))
+            blocks, host = blocks_of(request_id)[0][first:last], held.blocks[first:last]
+            orders.saves.update(zip(blocks, host, strict=True))
             orders.saved_tokens += tokens
+            orders.save_runs += sum(1 for _ in copies.contiguous_runs(host))
         return orders
 
     def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, None]:
@@ -231,7 +230,7 @@ class ActivationConnector(SwapConnector):
         copied: list[Callable[[], float]] = []
         rebuilt: list[Callable[[], float]] = []
         start_ns = platform.clock.now_ns()
-        for first, last in groups(order.tokens, self.block_size):
+        for first, last in rebuild_parts(order.tokens, self.block_size):
             shape = (last - first, row_bytes)
             staged = torch.empty(shape, dtype=torch.uint8, device=self.device)
             copied.append(platform.timed(partial(self._fetch, staged, order.host[first:last])))
@@ -293,13 +292,6 @@ def scheduled_tokens(scheduler_output: Any) -> Iterator[tuple[str, int, int]]:
     cached = scheduler_output.scheduled_cached_reqs
     for request_id, before in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
         yield request_id, before, tokens[request_id]
-
-
-def groups(tokens: int, block_size: int) -> Iterator[tuple[int, int]]:
-    """(first, last) of the blocks that are rebuilt at a time, of a request of so many tokens."""
-    count, step = -(-tokens // block_size), max(1, REBUILD_TOKENS // block_size)
-    for first in range(0, count, step):
-        yield first, min(first + step, count)
 
 
 def runs(rows: npt.NDArray[np.int64], to: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:

@@ -5,7 +5,19 @@ from collections.abc import Iterable, Sequence
 from kvscope.engine.overflow.copies import contiguous_runs
 from kvscope.plan.devices.modeled import Modeled
 from kvscope.plan.experiment import Experiment
-from kvscope.plan.hardware.cost import LayerCost, PassCost, copy_s
+from kvscope.plan.hardware.cost import LayerCost, PassCost
+from kvscope.plan.hardware.overflow_cost import OverflowCost, rebuild_parts
+
+
+def overflow_cost(experiment: Experiment, passes: PassCost) -> OverflowCost:
+    """The cost of an experiment's copies and rebuildings."""
+    return OverflowCost(
+        passes,
+        experiment.cache.block_size,
+        experiment.cache.pieces(experiment.model.layers),
+        memory=str(getattr(experiment.overflow, "host_memory", "pinned")),
+        coalesced=getattr(experiment.overflow, "copies", "") == "coalesced",
+    )
 
 
 class Cost:
@@ -15,18 +27,12 @@ class Cost:
         device = experiment.device
         assert isinstance(device, Modeled)
         self.hardware = device.numbers
-        today = device.kernels == "vllm"
-        chunked = experiment.batching.name == "chunked"
-        self._passes = PassCost(
-            self.hardware,
-            experiment.model,
-            prefix_kernel=chunked and not today,
-            split_decode=today,
-        )
-        self.pieces = experiment.cache.pieces(experiment.model.layers)
-        self.block_bytes = experiment.block_bytes
-        self.memory = str(getattr(experiment.overflow, "host_memory", "pinned"))
-        self.coalesced = getattr(experiment.overflow, "copies", "") == "coalesced"
+        self._passes = device.pass_cost(self.hardware, experiment.model, experiment.batching.name)
+        self._overflow = overflow_cost(experiment, self._passes)
+        self.pageable = self._overflow.memory == "pageable"
+        self.block_size = self._overflow.block_size
+        self.block_bytes = self._overflow.block_bytes
+        self.activation_block_bytes = self._overflow.activation_block_bytes
 
     def pass_s(self, rows: Iterable[tuple[int, int]]) -> float:
         """Seconds of a pass of requests, each with its tokens and those in the cache before."""
@@ -38,13 +44,18 @@ class Cost:
 
     def copy_s(self, host_blocks: Sequence[int], direction: str) -> tuple[float, float]:
         """Seconds to copy to or from these blocks of the host pool: on the device, and issued."""
-        if not self.coalesced:
-            copies = len(host_blocks) * self.pieces
-            piece_bytes = self.block_bytes / self.pieces
-            return copy_s(self.hardware, copies, piece_bytes, self.memory, direction)
-        moved = len(host_blocks) * self.block_bytes
-        copies = sum(1 for _ in contiguous_runs(host_blocks)) * self.pieces
-        device_s, issue_s = copy_s(self.hardware, copies, moved / copies, self.memory, direction)
-        # The device gathers or scatters the cache's blocks: it reads and writes each byte once.
-        reads = self.hardware.memory_bytes_per_s * self.hardware.read_share
-        return device_s + 2 * moved / reads, issue_s
+        runs = sum(1 for _ in contiguous_runs(host_blocks))
+        return self._overflow.swap_s(len(host_blocks), runs, direction)
+
+    def rebuild_s(self, tokens: int, host_blocks: Sequence[int]) -> tuple[float, float]:
+        """Seconds to fetch activations from these host blocks, and to rebuild K and V of them."""
+        fetch_s = 0.0
+        for first, last in rebuild_parts(tokens, self._overflow.block_size):
+            part = host_blocks[first:last]
+            runs = sum(1 for _ in contiguous_runs(part))
+            fetch_s += self._overflow.fetch_s(len(part), runs)[0]
+        return fetch_s, self._overflow.rebuild_s(tokens)
+
+    def save_s(self, tokens: int, runs: int) -> tuple[float, float]:
+        """Seconds to write activations through: on the device, and on its link to the host."""
+        return self._overflow.gather_s(tokens), self._overflow.save_s(tokens, runs)[0]

@@ -17,7 +17,7 @@ from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from kvscope.engine.devices.modeled.clock import VirtualClock
 from kvscope.engine.devices.modeled.cost import Cost
 from kvscope.engine.overflow.connector import SwapReport
-from kvscope.engine.overflow.copies import Transfer
+from kvscope.engine.overflow.copies import SAVE, Transfer
 
 if TYPE_CHECKING:
     from kvscope.engine.devices.modeled.tracer import ModeledTracer
@@ -36,6 +36,7 @@ class ModeledExecutor(Executor):
 
     def _init_executor(self) -> None:
         self._tokens: dict[str, int] = {}  # of each unfinished request: its length
+        self._link_free_ns = 0  # what a pass saved has crossed the link to the host
 
     def get_kv_cache_specs(self) -> list[dict[str, KVCacheSpec]]:
         """Full attention in every layer."""
@@ -79,13 +80,15 @@ class ModeledExecutor(Executor):
 
     def execute_model(self, scheduler_output: SchedulerOutput, non_block: bool = False) -> Any:
         """Let the time of the pass go by and answer with a token for each finished prompt."""
-        transfers = list(self._copied(scheduler_output.kv_connector_metadata))
+        orders = scheduler_output.kv_connector_metadata
+        transfers = list(self._copied(orders))
         started = dict(self._contexts(scheduler_output))
         scheduled = scheduler_output.num_scheduled_tokens
         if self.tracer is not None:
             self.tracer.note(scheduler_output, started, self.clock.now_ns())
         if scheduled:
             self.clock.wait(self.cost.pass_s((n, started[name]) for name, n in scheduled.items()))
+        transfers += self._saved(orders)
         sampled = [self._sampled(name, started[name] + n) for name, n in scheduled.items()]
         output = ModelRunnerOutput(
             req_ids=list(scheduled),
@@ -119,9 +122,12 @@ class ModeledExecutor(Executor):
         return [TOKEN]
 
     def _copied(self, orders: Any) -> Iterator[Transfer]:
-        """Copy what the connector orders before the pass, out first."""
+        """Copy what the connector orders before the pass, out first, once the link is free."""
         if orders is None:
             return
+        rebuild = getattr(orders, "rebuild", ())
+        if orders.out or orders.into or rebuild:
+            self.clock.wait(max(0, self._link_free_ns - self.clock.now_ns()) * 1e-9)
         for direction, ordered in (("out", orders.out), ("in", orders.into)):
             for request_id, blocks, host in ordered:
                 device_s, issue_s = self.cost.copy_s(host, direction)
@@ -136,6 +142,39 @@ class ModeledExecutor(Executor):
                     start_ns + round(issue_s * 1e9),
                     partial(float, device_s),
                 )
+        for order in rebuild:
+            fetch_s, rebuild_s = self.cost.rebuild_s(order.tokens, order.host)
+            start_ns = self.clock.now_ns()
+            self.clock.wait(fetch_s + rebuild_s)
+            yield Transfer(
+                order.request_id,
+                "in",
+                len(order.blocks),
+                len(order.host) * self.cost.activation_block_bytes,
+                start_ns,
+                self.clock.now_ns(),
+                partial(float, fetch_s),
+                partial(float, rebuild_s),
+            )
+
+    def _saved(self, orders: Any) -> Iterator[Transfer]:
+        """Write the pass's activations through: gathered at its end, copied behind the next.
+
+        The host waits for copies to pageable memory.
+        """
+        if not getattr(orders, "saves", None):
+            return
+        gather_s, copied_s = self.cost.save_s(orders.saved_tokens, orders.save_runs)
+        start_ns = self.clock.now_ns()
+        self.clock.wait(gather_s)
+        if self.cost.pageable:
+            self.clock.wait(copied_s)
+        else:
+            begin_ns = max(self.clock.now_ns(), self._link_free_ns)
+            self._link_free_ns = begin_ns + round(copied_s * 1e9)
+        moved = orders.saved_tokens * self.cost.activation_block_bytes // self.cost.block_size
+        end_ns, seconds = self.clock.now_ns(), partial(float, copied_s)
+        yield Transfer("", SAVE, len(orders.saves), moved, start_ns, end_ns, seconds)
 
 
 def executor_class(

@@ -1,0 +1,86 @@
+"""Seconds of what happens to a preempted request's blocks. docs/MODEL.md has the formulas."""
+
+from collections.abc import Iterator
+
+from kvscope.plan.hardware.cost import PassCost, copy_s
+from kvscope.plan.models import BYTES
+
+# Tokens whose K and V are rebuilt at a time: enough for a product at the device's full speed, and
+# a bound of the temporary memory.
+REBUILD_TOKENS = 1024
+# Of the some ten kernels of a layer, those that rebuild K and V: one copy, the product, the rotary
+# embedding, the write to the cache.
+REBUILD_LAUNCHES = 0.4
+
+
+class OverflowCost:
+    """Seconds to copy a victim's blocks, or to fetch its activations and rebuild K and V.
+
+    A block has `block_size` tokens and its K and V lie in `pieces`; the host pool's `memory` is
+    'pinned' or 'pageable', copies are `coalesced` or per block.
+    """
+
+    def __init__(
+        self, passes: PassCost, block_size: int, pieces: int, memory: str, coalesced: bool
+    ) -> None:
+        self.passes, self.hardware, self.model = passes, passes.hardware, passes.model
+        self.block_size, self.pieces = block_size, pieces
+        self.memory, self.coalesced = memory, coalesced
+        self.block_bytes = block_size * self.model.kv_bytes_per_token
+        self.activation_block_bytes = block_size * self.model.activation_bytes_per_token
+
+    def swap_s(self, blocks: int, runs: int, direction: str) -> tuple[float, float]:
+        """Of K and V of blocks, in `runs` stretches of host blocks: on the device, and issued."""
+        return self._copy_s(blocks, runs, self.pieces, self.block_bytes, direction)
+
+    def fetch_s(self, blocks: int, runs: int) -> tuple[float, float]:
+        """Of the activations of blocks, to the device; a block's lie in one piece."""
+        return self._copy_s(blocks, runs, 1, self.activation_block_bytes, "in")
+
+    def save_s(self, tokens: int, runs: int) -> tuple[float, float]:
+        """To copy the activations of tokens to the host, in so many copies."""
+        token_bytes = self.model.activation_bytes_per_token
+        return copy_s(self.hardware, runs, tokens * token_bytes / runs, self.memory, "out")
+
+    def gather_s(self, tokens: int) -> float:
+        """To gather the activations of tokens on the device, layer by layer, before the copy."""
+        return self._touch_s(2 * tokens * self.model.activation_bytes_per_token)
+
+    def rebuild_s(self, tokens: int) -> float:
+        """To make K and V of the activations of tokens: of each layer its product with Q, K and V.
+
+        Activations are read and written once more to lay them out, Q, K and V once each.
+        """
+        model, hardware, total_s = self.model, self.hardware, 0.0
+        width = BYTES[model.dtype]
+        outputs = model.head_size * (model.attention_heads + 2 * model.kv_heads)
+        for first, last in rebuild_parts(tokens):
+            count = last - first
+            product_s = self.passes.gemm_s(count, outputs, model.hidden_size)
+            busy_s = product_s + self._touch_s(2 * count * width * (model.hidden_size + outputs))
+            launches_s = REBUILD_LAUNCHES * hardware.layer_launch_s
+            layer_s = busy_s + launches_s if self.passes.is_cpu else max(busy_s, launches_s)
+            total_s += model.layers * layer_s
+        return total_s
+
+    def _copy_s(
+        self, blocks: int, runs: int, pieces: int, block_bytes: int, direction: str
+    ) -> tuple[float, float]:
+        copies = (runs if self.coalesced else blocks) * pieces
+        moved = blocks * block_bytes
+        device_s, issue_s = copy_s(self.hardware, copies, moved / copies, self.memory, direction)
+        if self.coalesced:
+            # The device gathers or scatters the cache's blocks: each byte is read and written once.
+            device_s += self._touch_s(2 * moved)
+        return device_s, issue_s
+
+    def _touch_s(self, moved_bytes: float) -> float:
+        """To read or write bytes of the device's memory."""
+        return moved_bytes / (self.hardware.memory_bytes_per_s * self.hardware.read_share)
+
+
+def rebuild_parts(tokens: int, block_size: int = 1) -> Iterator[tuple[int, int]]:
+    """(first, last) of the blocks that are rebuilt at a time, of a request of so many tokens."""
+    count, step = -(-tokens // block_size), max(1, REBUILD_TOKENS // block_size)
+    for first in range(0, count, step):
+        yield first, min(first + step, count)
