@@ -101,7 +101,7 @@ def test_a_killed_controller_finds_what_runs(toy):
     code, text = toy.call(nap=3)  # what failed, and nothing else, runs again
     assert toy.began() == {str(i): 2 if i == 4 else 1 for i in range(6)}, text
     assert "missing provenance" not in text
-    assert toy.processes() == []
+    assert [(p.pid, p.ppid(), p.cmdline()) for p in toy.processes()] == [], text
 
 
 def test_ctrl_c_cancels(toy):
