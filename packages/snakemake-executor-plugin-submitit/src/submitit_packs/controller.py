@@ -328,7 +328,8 @@ class Controller:
         pilot = read_json(directory.path / f"pilot-{attempt}.json") or {}
         began = {*directory.keys(STARTED), *directory.keys()}
         idle = status.ending in (None, Ending.DONE) and not began
-        last_words = _last_words(directory, pilot) if idle else ""
+        unknown = status.words if status.phase == Phase.UNKNOWN else ""
+        last_words = (unknown or _last_words(directory, pilot)) if idle else ""
         again: Counter[str] = Counter()
         for key, member in flight.members.items():
             place = self.ledger.places.get(key) or Place(flight.pack.id, 0)
@@ -444,13 +445,15 @@ class Controller:
                     time.sleep(CLOSING_TICK_S)
 
     def cancel(self) -> None:
-        """Cancel every job; the members keep what they have."""
+        """Cancel every job; the members keep what they have, and may be added again."""
         with self._lock:
             unknown = {p for p, f in self.flights.items() if f.job_id is None}
             jobs = [f.job_id for f in (self.flights | self.closing).values() if f.job_id]
             try:
                 jobs += self.scheduler.find(unknown).values() if unknown else ()
                 self.scheduler.cancel(jobs)
+                left = [(f.directory, key) for f in self.flights.values() for key in f.members]
+                self.ledger.report({k: (False, "cancelled", d.result(k)) for d, k in left})
             except NoAnswer as error:
                 self.say(f"jobs {', '.join(jobs)} may go on: {error}")
             self.pending.clear()

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from submitit_packs.directory import PackDirectory, Result, Start, State
+from submitit_packs.launchers import pbs_node
 from submitit_packs.model import Member, Pack
 from submitit_packs.processes import adopt_orphans, die_with_parent, kill_descendants
 
@@ -221,7 +222,8 @@ def words_of(code: int) -> str:
 
 def host() -> str:
     """The node's name, as the batch system has it."""
-    return os.environ.get("PACK_NODE") or os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+    given = os.environ.get("PACK_NODE") or os.environ.get("SLURMD_NODENAME")
+    return given or pbs_node() or os.uname().nodename
 
 
 @contextlib.contextmanager
