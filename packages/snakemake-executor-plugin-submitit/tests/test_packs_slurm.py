@@ -23,8 +23,8 @@ from submitit_packs.overview import Overview, overview
 from submitit_packs.planner import Settings
 from submitit_packs.schedulers import Phase
 
-pytestmark = pytest.mark.slow
-PATIENCE_S = 400.0
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # also on a machine with other work
+PATIENCE_S = 800.0
 HERE = Path(__file__).parent
 SETTINGS = Settings(
     queues=("prod", "long"),
@@ -209,16 +209,6 @@ class Story:
 
 
 @pytest.fixture(scope="module")
-def here(slurm) -> Iterator[Slurm]:
-    """Slurm's commands in this process talk to it."""
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in slurm.environment.items():
-            patch.setenv(name, value)
-        patch.setattr(controllers, "GRACE_S", 1.0)
-        yield slurm
-
-
-@pytest.fixture(scope="module")
 def story(here, tmp_path_factory) -> Iterator[Story]:
     story = Story(here, tmp_path_factory.mktemp("story"))
     try:
@@ -315,8 +305,10 @@ def test_no_process_is_left_on_any_node(story):
 
 
 @pytest.fixture
-def control(here, tmp_path):
+def control(here, tmp_path, monkeypatch):
     """Give members to a controller until all have ended: what is said, and the outcomes."""
+
+    monkeypatch.setattr(controllers, "GRACE_S", 0.0)
 
     def run(members, site=None, **settings):
         said: list[str] = []

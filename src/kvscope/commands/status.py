@@ -54,11 +54,16 @@ def _show_packs(given: argparse.Namespace) -> None:
         planned = manifest.read(given.what[0], given.results)
     except BadInput:
         return  # a run's directory, which no pack names
+    console = Console()
     if given.watch is None:
         if show.overview_of(planned, given.results).packs:
-            Console().print(show.table(planned, given.results, given.all))
+            console.print(show.table(planned, given.results, given.all))
         return
-    with Live(auto_refresh=False) as live:
+    with Live(console=console, auto_refresh=False) as live:
         while True:
-            live.update(show.table(planned, given.results, given.all), refresh=True)
+            table = show.table(planned, given.results, given.all)
+            if console.is_terminal:
+                live.update(table, refresh=True)
+            else:  # a file has every look
+                console.print(table)
             time.sleep(given.watch)
