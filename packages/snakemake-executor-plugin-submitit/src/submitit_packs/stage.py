@@ -69,7 +69,7 @@ def stage(archive: Path, packages: Path, scratch: Path) -> Staged:
 
 
 def _is_whole(archive: Path) -> bool:
-    """Whether a tar archive has its end, which tar does not check; of a compressed one gzip does."""
+    """Whether a tar archive has its end: tar itself does not check it, gzip and others do."""
     with archive.open("rb") as file:
         if file.read(262)[257:] != b"ustar":
             return True
