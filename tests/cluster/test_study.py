@@ -96,8 +96,7 @@ def test_a_study_on_pbs_by_its_profile(checkout, polaris):
     job = polaris.job("1")
     assert (job["queue"], job["Account_Name"], job["Exit_status"]) == ("debug", "physics", "0")
 
-    words = ("study=two", "seed=7", "--profile", "profiles/polaris")
-    submitted = checkout.kvscope("submit", *words)
+    submitted = checkout.kvscope("submit", "study=two", "seed=7", *words[:2])
     assert submitted.returncode == 0, submitted.stdout
     assert "pbs job 2, 2 members on 1 nodes x 4 slots" in submitted.stdout
     wait_for(lambda: polaris.processes() == 0)
