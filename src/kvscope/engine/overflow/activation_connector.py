@@ -93,10 +93,14 @@ class ActivationConnector(SwapConnector):
         """Whether a preempted request's tokens are kept on the host."""
         return request_id in self.pool or request_id in self.activations
 
+    def has_activations(self, request_id: str, tokens: int) -> bool:
+        """Whether the activations of a request's first `tokens` tokens are on the host."""
+        held = self.activations.allocation(request_id)
+        return held is not None and held.tokens == tokens
+
     def keep(self, action: Action, request_id: str, tokens: int, blocks: list[int]) -> bool:
         """Activations are there already, or not: nothing is copied for them."""
-        held = self.activations.allocation(request_id)
-        if action.rebuilds and held is not None and held.tokens == tokens:
+        if action.rebuilds and self.has_activations(request_id, tokens):
             return True
         self.activations.release(request_id)
         return super().keep(action, request_id, tokens, blocks)
