@@ -174,7 +174,7 @@ class Replay:
         decodes = bool(state.given) and tokens == 1 and not recomputed
         if recomputed and state.resumption:
             forward_s = (record.output_ns - record.schedule_end_ns) * NANOSECONDS
-            share = recomputed / record.scheduled.total_num_scheduled_tokens
+            share = recomputed / sum(record.scheduled.num_scheduled_tokens.values())
             state.resumption["cost_s"] += forward_s * share
         state.resident_tokens = context + tokens
         state.computed_tokens = max(state.computed_tokens, state.resident_tokens)
