@@ -2,7 +2,6 @@
 # make test    install what is needed here and run the tests
 #
 # make test-quick  the tests that need neither vLLM nor Snakemake, a minute's worth
-# make test-cluster  packs on schedulers, the real Slurm among them: minutes each
 # make env     the Python environment only      PYTHON=python3.12  DEVICE=cuda
 #                                               VLLM_WHEEL=…  TORCH_INDEX=…  (README.md)
 # make nsys    NVIDIA Nsight Systems only
@@ -14,7 +13,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := demo
-.PHONY: demo test test-cluster test-quick env env-dev nsys try-nsys lint docs clean
+.PHONY: demo test test-quick env env-dev nsys try-nsys lint docs clean
 
 export PYTHON DEVICE VLLM_WHEEL TORCH_INDEX
 unexport VENV   # the environment is .venv, whatever another tool calls so
@@ -32,9 +31,6 @@ demo: env try-nsys
 
 test: env-dev try-nsys
 	$(IN_PLACE) pytest -n 2 --dist loadfile --no-loadscope-reorder
-
-test-cluster: env-dev
-	$(IN_PLACE) pytest -m cluster
 
 test-quick: env-dev
 	$(IN_PLACE) pytest -n 2 --dist loadfile -m 'not slow' tests/unit

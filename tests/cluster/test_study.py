@@ -35,7 +35,6 @@ def snakemake(checkout: Checkout, *words: str) -> subprocess.CompletedProcess[st
     )
 
 
-@pytest.mark.cluster
 def test_a_study_in_packs_becomes_a_page(checkout):
     done = snakemake(checkout)
     assert done.returncode == 0, done.stdout
@@ -56,7 +55,6 @@ def test_a_study_in_packs_becomes_a_page(checkout):
     assert "Nothing to be done" in again.stdout, again.stdout
 
 
-@pytest.mark.cluster
 def test_submit_takes_a_study_to_its_metrics(checkout):
     submitted = checkout.kvscope("submit", "study=two", "--cluster", "local")
     assert submitted.returncode == 0, submitted.stdout

@@ -5,6 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from kvscope.analyse.calibration.recosting import Recosting
 from kvscope.analyse.checklist import checklist
 from kvscope.analyse.experiment import analyse
 from kvscope.analyse.records import read_records
@@ -120,6 +121,33 @@ def test_layers_have_times_where_they_are_traced(traced, published):
     spent = layers.groupby("step")["duration_s"].sum()
     assert (spent <= steps.set_index("step")["forward_s"] + 1e-9).all()
     assert table(published[1], "layers").empty
+
+
+OTHER = {"gemm_flops_per_s": 1.1e14, "memory_bytes_per_s": 9e11, "pinned_out_bytes_per_s": 9e9}
+
+
+@pytest.mark.parametrize("batching", ["prefill_first", "chunked"])
+def test_recosted_records_are_those_of_a_run_on_that_hardware(warm: Warm, batching: str):
+    words = [*SMALL, "overflow=swap", f"batching={batching}", "workload.max_tokens=192"]
+    words += ["batching.chunk_tokens=40"] * (batching == "chunked")
+    usual = directory_of(warm, words, "usual")
+    constants = ", ".join(f"{name}: {value}" for name, value in OTHER.items())
+    other = read_records(directory_of(warm, [*words, f"device.constants={{{constants}}}"], "other"))
+    experiment = load(usual / "experiment.yaml")
+    assert isinstance(experiment.device, Modeled)
+    hardware = experiment.device.numbers.model_copy(update=OTHER)
+    found = Recosting(next(read_records(usual).repeats()), experiment).records(hardware)
+    assert found.steps["duration_s"].sum() > 1.1 * table(usual, "steps")["duration_s"].sum()
+    for name in ("steps", "requests", "preemptions"):
+        pd.testing.assert_frame_equal(getattr(found, name), getattr(other, name), rtol=1e-6)
+
+
+def test_metrics_have_the_interval_of_the_bootstrap(published, tmp_path):
+    _, directory = published
+    metrics = analyse(directory, tmp_path).set_index("metric")
+    for name in ("makespan_s", "resume_overhead_issued_s"):
+        value, low, high = map(float, metrics.loc[name, ["value", "ci_low", "ci_high"]])
+        assert 0.9 * value < low < high < 1.1 * value
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,8 @@ class Fake:
     status: str | None = "complete"  # None: it has not run
     reason: str | None = None
     log: str = "all went well\n"
+    exclusive: bool = False
+    placement: dict[str, Any] | None = None  # where a pack ran it
     rows: dict[str, list[Any]] = field(default_factory=dict)
 
     @property
@@ -341,6 +343,7 @@ def settings(fake: Fake) -> dict[str, Any]:
         "seed": 1234,
         "repeats": fake.repeats,
         "warmup": 1,
+        "exclusive": fake.exclusive,
     }  # fmt: skip
 
 
@@ -379,6 +382,7 @@ def facts(fake: Fake) -> dict[str, Any]:
         },
         "command": ["kvscope", "run"],
         "timings_s": {"total": 1.0},
+        **({} if fake.placement is None else {"placement": fake.placement}),
         **(measured if fake.status == "complete" else {}),
         "files": {},
     }  # fmt: skip
@@ -437,7 +441,7 @@ def write_study(
                 "grid": "fake",
                 "varied": {key: fake.varied.get(key) for key in keys},
                 "resources": {
-                    **{"threads": 1, "memory_mib": 1, "gpus": 0, "batch": 0},
+                    **{"threads": 1, "memory_mib": 1, "gpus": 0, "exclusive": 0, "batch": 0},
                     "walltime_s": 1,
                 },
             }

@@ -13,7 +13,7 @@ rule analyse_experiment:
         "../envs/kvscope.yaml"
     resources:
         mem_mib=4096,
-        runtime=30,
+        runtime=10,
         expected_s=60,
     params:
         run="results/experiments/{id}",

@@ -14,7 +14,7 @@ rule collect_tables:
         "../envs/kvscope.yaml"
     resources:
         mem_mib=2048,
-        runtime=30,
+        runtime=10,
         expected_s=60,
     params:
         run=lambda wildcards, input: Path(input[0]).parent,

@@ -34,6 +34,7 @@ class StandIn(Scheduler):
         self.is_down = False
         self.refuses: PackError | None = None
         self.dies = ""
+        self.unknown = ""  # what it says of a job that it does not know
         self.calls: Counter[str] = Counter()
 
     def _call(self, name: str) -> None:
@@ -58,7 +59,7 @@ class StandIn(Scheduler):
 
     def status(self, jobs: Mapping[str, str]) -> dict[str, JobStatus]:
         self._call("status")
-        unknown = JobStatus(Phase.UNKNOWN)
+        unknown = JobStatus(Phase.UNKNOWN, words=self.unknown)
         return {p: self.jobs[j].status if j in self.jobs else unknown for p, j in jobs.items()}
 
     def find(self, packs: Iterable[str]) -> dict[str, str]:

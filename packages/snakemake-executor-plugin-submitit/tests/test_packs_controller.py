@@ -412,3 +412,26 @@ def test_every_member_ends_once_whatever_happens(kills, fates):
         expected = {key: int(outcome.ok) for key, outcome in campaign.ended.items()}
         assert done == expected, "something finished was redone"
         campaign.controller.close()
+
+
+def test_what_was_cancelled_runs_again_when_it_is_added_again(tmp_path):
+    campaign = Campaign(tmp_path)
+    campaign.cycle()
+    (job,) = campaign.system.live()
+    campaign.system.run(job, {f"m{i}": None for i in range(1, 6)})  # m0 has ended
+    campaign.controller.cancel()
+    campaign.restart()
+    assert campaign.attached == []
+    campaign.finish()
+    assert all(outcome.ok for outcome in campaign.ended.values())
+
+
+def test_a_job_that_vanishes_has_that_as_its_reason(tmp_path):
+    campaign = Campaign(tmp_path)
+    campaign.cycle()
+    campaign.system.unknown = "accepted, then unknown"
+    for job in campaign.system.live():
+        campaign.system.forget(job)
+    for _ in range(4):
+        campaign.cycle()
+    assert {"accepted, then unknown" in o.words for o in campaign.ended.values()} == {True}

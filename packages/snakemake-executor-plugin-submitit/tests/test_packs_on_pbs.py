@@ -20,7 +20,7 @@ from submitit_packs.sites import Site
 sys.path.append(str(Path(__file__).parents[2] / "submitit-pbs" / "tests"))
 fake_pbs = pytest.importorskip("fake_pbs.cluster")
 
-pytestmark = [pytest.mark.slow, pytest.mark.cluster]
+pytestmark = pytest.mark.slow
 PATIENCE_S = 240.0
 SITE = Site(
     "fake",

@@ -17,7 +17,14 @@ from submitit_packs.schedulers import of
 pytestmark = pytest.mark.slow
 
 SITE = dataclasses.replace(sites.load("polaris"), affinity="none", interfaces=("lo",))
-SETTINGS = Settings(queues=("preemptable",), length_s=400, startup_s=30, poll_s=0.5, heartbeat_s=3)
+SETTINGS = Settings(
+    queues=("preemptable",),
+    length_s=400,
+    startup_s=30,
+    poll_s=0.5,
+    heartbeat_s=3,
+    setup=("source site.sh",),  # in the directory of the submission, on every node
+)
 PATIENCE_S = 240.0
 
 
@@ -25,6 +32,8 @@ PATIENCE_S = 240.0
 def pbs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakePBS]:
     with FakePBS(tmp_path / "pbs", nodes=4) as pbs:
         monkeypatch.setenv("PATH", pbs.path)
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "site.sh").write_text("export SITE=here\n")
         yield pbs
 
 
@@ -51,7 +60,8 @@ def run(
 def test_members_run_on_all_nodes_of_a_pack_each_with_a_gpu(
     pbs: FakePBS, tmp_path: Path, launcher: str
 ) -> None:
-    command = f"echo $FAKE_PBS_NODE $CUDA_VISIBLE_DEVICES >>{tmp_path}/m; sleep 2"
+    words = "$FAKE_PBS_NODE $CUDA_VISIBLE_DEVICES $PACK_NODE $SITE"
+    command = f"echo {words} >>{tmp_path}/m; sleep 2"
     members = [
         Member(f"m{i}", f"member {i}", "exit 3" if i == 7 else command, str(tmp_path), 300, 360)
         for i in range(8)
@@ -63,6 +73,7 @@ def test_members_run_on_all_nodes_of_a_pack_each_with_a_gpu(
     places = (tmp_path / "m").read_text().splitlines()
     assert len(places) == len(set(places)) == 7
     assert {place.split()[0] for place in places} == set(pbs.hosts("1"))
+    assert all(place.split()[2:] == [place.split()[0], "here"] for place in places)
     assert len(pbs.hosts("1")) == 2
     assert pbs.calls("qsub") == 1
 

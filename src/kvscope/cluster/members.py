@@ -36,7 +36,7 @@ def member(entry: Mapping[str, Any], results: Path) -> Member:
         expected_s=float(needs["walltime_s"]),
         timeout_s=2.0 * needs["walltime_s"] + STAGES_S,
         gpus=needs["gpus"],
-        exclusive=bool(needs.get("exclusive", 0)),
+        exclusive=bool(needs["exclusive"]),
     )
 
 

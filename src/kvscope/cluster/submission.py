@@ -116,6 +116,7 @@ def submit(
             show()
             if not controller.is_idle:
                 time.sleep(min(cluster.poll_s * 2**controller.no_answer, LONGEST_PAUSE_S))
+        controller.finish()
     except KeyboardInterrupt:
         if controller:
             controller.cancel()

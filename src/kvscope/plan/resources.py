@@ -24,7 +24,8 @@ EVENT_BYTES, EVENT_BUFFERS = 32, 2
 
 
 def resources(experiment: "Experiment") -> dict[str, int]:
-    """The resources to request from a batch system: `threads`, `memory_mib` (host), `gpus`.
+    """The resources to request from a batch system: `threads`, `memory_mib` (host), `gpus`, and
+    whether it must have a node alone (`exclusive`).
 
     BadInput if a workload's file cannot be used.
     """
@@ -34,6 +35,7 @@ def resources(experiment: "Experiment") -> dict[str, int]:
         "threads": device.threads,
         "memory_mib": PROCESS_MIB + required_mib(experiment) + loading_mib,
         "gpus": device.gpus,
+        "exclusive": int(experiment.exclusive),
         "batch": int(not device.allocates),  # it may share its process with others
     }
 

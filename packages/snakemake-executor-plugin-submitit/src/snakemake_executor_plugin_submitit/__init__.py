@@ -45,6 +45,9 @@ class ExecutorSettings(ExecutorSettingsBase):  # type: ignore[misc]
         ".snakemake/submitit", "where packs lie, on a file system that all nodes share"
     )
     gpus_per_node: int | None = _setting(None, "GPUs of a node, if not the site's", int)
+    min_nodes: int | None = _setting(
+        1, "nodes of one pack at least, where there are jobs for them", int
+    )
     max_nodes: int | None = _setting(None, "nodes of one pack at most", int)
     length: int | None = _setting(60, "minutes that a pack shall take where there is a choice", int)
     min_fill: float | None = _setting(
@@ -191,6 +194,8 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         if outcome.ok:
             self.report_job_success(info)
         else:
+            if info.job.is_group():  # of which Snakemake prints no message
+                self.logger.error(f"{name_of(info.job)}: {outcome.words}")
             logs = [str(outcome.log)] if outcome.log.is_file() else []
             self.report_job_error(info, msg=f"{outcome.words}\n", aux_logs=logs)
 
@@ -227,6 +232,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
         with self.lock:
             self.wait = False
         self.wait_thread.join()
+        self.controller.finish()
         self.controller.close()
 
 
@@ -264,6 +270,7 @@ def configuration(given: ExecutorSettings) -> tuple[sites.Site, planner.Settings
     return site, planner.Settings(
         queues=tuple(word for word in (given.queues or "").split(",") if word),
         length_s=60.0 * (given.length or 60),
+        min_nodes=given.min_nodes or 1,
         max_nodes=given.max_nodes,
         min_fill=given.min_fill if given.min_fill is not None else 0.5,
         wait_s=float(given.wait or 0),

@@ -41,6 +41,9 @@ GRACE_S = 5.0
 # A job that the batch system does not know for so long is over; Polaris's `prod` lets jobs with
 # wrong parameters vanish without a message.
 VANISHED_S = 60.0
+# A job whose members have all ended must end, too; after so long it is cancelled.
+CLOSING_S = 120.0
+CLOSING_TICK_S = 2.0
 # A queue that took no job is tried again after this time, and each further time after twice as
 # long, or as soon as a job of ours in it ends.
 FULL_S = 60.0
@@ -72,6 +75,7 @@ class Flight:
     status: JobStatus | None = None
     over_since_s: float | None = None
     unknown_since_s: float | None = None
+    is_recorded: bool = True  # whether job.json has the job
 
 
 class Controller:
@@ -94,9 +98,11 @@ class Controller:
             self.root.mkdir(parents=True, exist_ok=True)
             self._hold_alone()
             self.ledger = Ledger(self.root)
+            self._mend()
         except OSError as error:
             raise PackError(f"packs cannot be kept in {self.root}: {error.strerror}") from None
         self.flights: dict[str, Flight] = {}
+        self.closing: dict[str, Flight] = {}  # whose members have all ended, and the job has not
         self.pending: dict[str, tuple[Member, int]] = {}  # by key, with the tries so far
         self._pending_since_s: float | None = None
         self._outcomes: list[Outcome] = []
@@ -104,6 +110,11 @@ class Controller:
         self._full: dict[str, tuple[float, float]] = {}  # queues: when to try again, pause in s
         self._unreported: dict[str, Outcome] = {}  # passed on, but not yet in the ledger
         self.no_answer = 0  # cycles in a row that the batch system, or the disk, did not let end
+
+    def _mend(self) -> None:
+        if lost := self.ledger.recovered:
+            self.ledger.mend()
+            self.say(f"{self.ledger.path} was damaged: {len(lost)} packs are found by their plans")
 
     def _hold_alone(self) -> None:
         """Let no second controller work here, where the file system has locks."""
@@ -163,11 +174,17 @@ class Controller:
         return True
 
     def _open(self, pack_id: str) -> Flight | None:
-        """A pack of the ledger; None if it was never planned to the end, hence never submitted."""
+        """A pack of the ledger; None if it was never planned to the end, hence never submitted.
+
+        The job of a plan that is damaged begins no further member, and is waited for.
+        """
         directory = PackDirectory(self.root / pack_id)
         pack, job = directory.plan(), directory.job()
-        if pack is None:
+        if pack is None and job is None:
             return None
+        if pack is None:
+            self.say(f"{pack_id}: its plan is damaged; its members run again when its job is over")
+            pack = Pack(pack_id, "", 0, 1, 1, 0, ())
         job_id = job["job_id"] if job else None
         return Flight(directory, pack, job_id, {}, frozenset(directory.keys()))
 
@@ -223,11 +240,14 @@ class Controller:
                 if result and result.is_final:
                     self._end(flight, key, result)
         for flight in [f for f in self.flights.values() if not f.members]:
-            self._leave(flight)
+            del self.flights[flight.pack.id]
+            self.closing[flight.pack.id] = flight
+            flight.over_since_s = self.clock()
 
     def _leave(self, flight: Flight) -> None:
         """A pack is over: its queue may take another."""
-        del self.flights[flight.pack.id]
+        for flights in (self.flights, self.closing):
+            flights.pop(flight.pack.id, None)
         self._full.pop(flight.pack.queue, None)
 
     def _end(self, flight: Flight, key: str, result: Result) -> None:
@@ -239,10 +259,24 @@ class Controller:
     def _look(self) -> None:
         """Learn of every job from the batch system, by one command."""
         self._find()
-        jobs = {p: f.job_id for p, f in self.flights.items() if f.job_id}
+        for flight in self.flights.values():
+            self._record(flight)
+        jobs = {p: f.job_id for p, f in (self.flights | self.closing).items() if f.job_id}
         if jobs:
             for pack, status in self.scheduler.status(jobs).items():
-                self._note(self.flights[pack], status)
+                if pack in self.flights:
+                    self._note(self.flights[pack], status)
+                else:
+                    self._release(self.closing[pack], status)
+
+    def _release(self, flight: Flight, status: JobStatus) -> None:
+        """Let go of a pack whose members have all ended, once its job is over."""
+        if status.phase in (Phase.RUNNING, Phase.QUEUED):
+            if self.clock() - (flight.over_since_s or 0.0) < CLOSING_S:
+                return
+            self.say(f"{flight.pack.id}: all members have ended, and job {flight.job_id} has not")
+            self.scheduler.cancel([flight.job_id or ""])
+        self._leave(flight)
 
     def _find(self) -> None:
         """Find the jobs of packs of which it is not known whether they were submitted."""
@@ -262,6 +296,8 @@ class Controller:
 
     def _note(self, flight: Flight, status: JobStatus) -> None:
         now = self.clock()
+        if _lost_its_pilot(flight, status):
+            status = replace(status, ending=Ending.NODE_LOST, words="its first node was lost")
         flight.status = status
         flight.over_since_s = flight.over_since_s if status.phase == Phase.ENDED else None
         if status.phase == Phase.ENDED:
@@ -270,7 +306,7 @@ class Controller:
             flight.unknown_since_s = flight.unknown_since_s or now
             if now - flight.unknown_since_s >= VANISHED_S:
                 flight.over_since_s = flight.unknown_since_s
-        elif status.ending is not None:  # it waits for what will never be
+        elif status.ending is not None:  # it will never start, or goes on in vain
             self.scheduler.cancel([flight.job_id or ""])
             flight.over_since_s = now - GRACE_S
         else:
@@ -292,7 +328,8 @@ class Controller:
         pilot = read_json(directory.path / f"pilot-{attempt}.json") or {}
         began = {*directory.keys(STARTED), *directory.keys()}
         idle = status.ending in (None, Ending.DONE) and not began
-        last_words = _last_words(directory, pilot) if idle else ""
+        unknown = status.words if status.phase == Phase.UNKNOWN else ""
+        last_words = (unknown or _last_words(directory, pilot)) if idle else ""
         again: Counter[str] = Counter()
         for key, member in flight.members.items():
             place = self.ledger.places.get(key) or Place(flight.pack.id, 0)
@@ -321,7 +358,7 @@ class Controller:
         if not self.pending:
             return
         waited_s = self.clock() - (self._pending_since_s or 0.0)
-        count = Counter(flight.pack.queue for flight in self.flights.values())
+        count = Counter(f.pack.queue for f in (self.flights | self.closing).values())
         members = [member for member, _ in self.pending.values()]
         full = {queue for queue, (retry_s, _) in self._full.items() if self.clock() < retry_s}
         planned = planner.plan(members, self.site, self.settings, count, waited_s, full)
@@ -380,23 +417,54 @@ class Controller:
         return True
 
     def _submitted(self, flight: Flight, job_id: str) -> None:
-        flight.job_id = job_id
-        job = {"cluster": self.scheduler.name, "job_id": job_id, "submitted_s": self.clock()}
-        flight.directory.write_job(job)
+        flight.job_id, flight.is_recorded = job_id, False
+        self._record(flight)
+
+    def _record(self, flight: Flight) -> None:
+        if not flight.is_recorded:
+            job = {"cluster": self.scheduler.name, "job_id": flight.job_id}
+            flight.directory.write_job({**job, "submitted_s": self.clock()})
+            flight.is_recorded = True
 
     # ------------------------------------------------------------------ the end
 
+    def finish(self) -> None:
+        """Wait until the jobs whose members have all ended are over; cancel one that goes on."""
+        until = time.monotonic() + CLOSING_S
+        with self._lock:
+            while self.closing:
+                jobs = {p: f.job_id or "" for p, f in self.closing.items()}
+                try:
+                    for pack, status in self.scheduler.status(jobs).items():
+                        self._release(self.closing[pack], status)
+                except NoAnswer as error:
+                    if time.monotonic() > until:
+                        self.say(f"jobs {', '.join(jobs.values())} may go on: {error}")
+                        return
+                if self.closing:
+                    time.sleep(CLOSING_TICK_S)
+
     def cancel(self) -> None:
-        """Cancel every job; the members keep what they have."""
+        """Cancel every job; the members keep what they have, and may be added again."""
         with self._lock:
             unknown = {p for p, f in self.flights.items() if f.job_id is None}
-            jobs = [f.job_id for f in self.flights.values() if f.job_id]
+            jobs = [f.job_id for f in (self.flights | self.closing).values() if f.job_id]
             try:
                 jobs += self.scheduler.find(unknown).values() if unknown else ()
                 self.scheduler.cancel(jobs)
+                left = [(f.directory, key) for f in self.flights.values() for key in f.members]
+                self.ledger.report({k: (False, "cancelled", d.result(k)) for d, k in left})
             except NoAnswer as error:
                 self.say(f"jobs {', '.join(jobs)} may go on: {error}")
             self.pending.clear()
+
+
+def _lost_its_pilot(flight: Flight, status: JobStatus) -> bool:
+    """Whether a running job goes on without its first node, as Slurm's do, until its walltime."""
+    if status.phase != Phase.RUNNING or not 0 < len(status.nodes) < flight.pack.nodes:
+        return False
+    host = flight.directory.attempt().host
+    return bool(host) and host not in status.nodes
 
 
 def _last_words(directory: PackDirectory, pilot: dict[str, Any]) -> str:

@@ -15,16 +15,18 @@ it or nothing. A writer whose attempt is not the current one writes no result.
 import json
 import os
 import secrets
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from submitit_packs.model import Pack
 
 PLAN, JOB, ATTEMPT = "plan.json", "job.json", "attempt.json"
 STARTED, RESULT, LOG = ".run", ".rc", ".log"
+CLOSED = "its job is over"  # why the members of a closed pack end
+T = TypeVar("T")
 
 
 class State(StrEnum):
@@ -49,6 +51,11 @@ class Start:
     gpu_uuids: tuple[str, ...]
     start_s: float
     attempt: int
+
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> Self:
+        """Read what `asdict` made."""
+        return cls(**{**plain, "gpu_uuids": tuple(plain["gpu_uuids"])})
 
 
 @dataclass(frozen=True)
@@ -84,6 +91,7 @@ class Attempt:
 
     number: int = 0
     stop: str = ""  # why running members shall end; empty if they shall not
+    host: str = ""  # where its pilot runs
 
 
 class PackDirectory:
@@ -106,8 +114,15 @@ class PackDirectory:
 
     def plan(self) -> Pack | None:
         """The pack; None if it was not planned to the end."""
-        plain = read_json(self.path / PLAN)
-        return Pack.from_json(plain) if plain else None
+        return read_as(Pack.from_json, self.path / PLAN)
+
+    @property
+    def planned_s(self) -> float:
+        """When the pack was planned, in seconds since 1970; 0 if it was not."""
+        try:
+            return (self.path / PLAN).stat().st_mtime
+        except OSError:
+            return 0.0
 
     def write_job(self, job: dict[str, Any]) -> None:
         """Write job.json."""
@@ -115,30 +130,35 @@ class PackDirectory:
 
     def job(self) -> dict[str, Any] | None:
         """The job: `cluster`, `job_id`, `submitted_s`."""
-        found: dict[str, Any] | None = read_json(self.path / JOB)
-        return found
+        found = read_as(dict[str, Any], self.path / JOB)
+        return found if found and "job_id" in found else None
 
     # ------------------------------------------------------------------ attempts
 
     def attempt(self) -> Attempt:
         """The current attempt; number 0 before the first."""
-        plain = read_json(self.path / ATTEMPT)
-        return Attempt(**plain) if plain else Attempt()
+        return read_as(lambda plain: Attempt(**plain), self.path / ATTEMPT) or Attempt()
 
-    def begin_attempt(self) -> int:
+    def begin_attempt(self, host: str = "") -> int:
         """Begin the next attempt: whatever runs of the one before ends, and writes nothing."""
         number = self.attempt().number + 1
-        write_json(self.path / ATTEMPT, asdict(Attempt(number)))
+        write_json(self.path / ATTEMPT, asdict(Attempt(number, host=host)))
         return number
 
     def stop(self, number: int, why: str) -> None:
         """End the members of an attempt, if it is the current one."""
-        if self.attempt() == Attempt(number):
-            write_json(self.path / ATTEMPT, asdict(Attempt(number, why)))
+        current = self.attempt()
+        if current.number == number and not current.stop:
+            write_json(self.path / ATTEMPT, asdict(replace(current, stop=why)))
 
     def close(self) -> None:
         """Let nothing that may still run write a result: the pack's job is over."""
-        self.stop(self.begin_attempt(), "its job is over")
+        self.stop(self.begin_attempt(), CLOSED)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the controller has decided about what was left of the pack."""
+        return self.attempt().stop == CLOSED
 
     # ------------------------------------------------------------------ members
 
@@ -152,8 +172,7 @@ class PackDirectory:
 
     def start(self, key: str) -> Start | None:
         """Where a member runs or ran; None if it was not begun."""
-        plain = read_json(self.path / f"{key}{STARTED}")
-        return Start(**{**plain, "gpu_uuids": tuple(plain["gpu_uuids"])}) if plain else None
+        return read_as(Start.from_json, self.path / f"{key}{STARTED}")
 
     def write_result(self, key: str, result: Result) -> bool:
         """Say how a member ended, unless its attempt is over; tell whether it was written."""
@@ -164,8 +183,7 @@ class PackDirectory:
 
     def result(self, key: str) -> Result | None:
         """How a member ended; None if it has not."""
-        plain = read_json(self.path / f"{key}{RESULT}")
-        return Result.from_json(plain) if plain else None
+        return read_as(Result.from_json, self.path / f"{key}{RESULT}")
 
     def keys(self, suffix: str = RESULT) -> Iterator[str]:
         """The members that have a file with this suffix: one metadata operation."""
@@ -203,6 +221,14 @@ def write_json(path: Path, value: Any) -> None:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def read_as(make: Callable[[Any], T], path: Path) -> T | None:
+    """What `make` makes of a JSON file; None if that is absent or damaged."""
+    try:
+        return make(read_json(path))
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
 
 
 def read_json(path: Path) -> Any:

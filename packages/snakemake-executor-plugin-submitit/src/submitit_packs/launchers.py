@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,12 +10,16 @@ from submitit_packs.errors import BadSettings
 
 Launcher = Callable[[int, str], str]
 # What a program that is started by pbs_tmrsh must be given: its environment is bare, PATH included.
-PASSED = ("PBS_", "PATH", "LD_LIBRARY_PATH", "PYTHON", "VIRTUAL_ENV", "CONDA", "HOME", "USER")
+# It has PBS's own variables.
+PASSED = ("PATH", "LD_LIBRARY_PATH", "PYTHON", "VIRTUAL_ENV", "CONDA", "HOME", "USER", "LOGNAME")
 
 
 def launch(name: str, nodes: int, command: str) -> str:
-    """Shell text that runs `command` once on each of `nodes` nodes, and waits for all."""
-    return of(name)(nodes, command)
+    """Shell text that runs `command` once on each of `nodes` nodes, and waits for all.
+
+    It runs in the present directory on each: pbs_tmrsh starts programs in the home directory.
+    """
+    return of(name)(nodes, f"cd {shlex.quote(os.getcwd())} || exit\n{command}")
 
 
 def of(name: str) -> Launcher:
@@ -24,10 +29,39 @@ def of(name: str) -> Launcher:
     return LAUNCHERS[name]
 
 
+def usable(name: str, nodes: int) -> tuple[str, str]:
+    """The launcher to use in this job, and a sentence if it is not the one of this name.
+
+    A single node needs none, and each node of a PBS job has pbs_tmrsh. BadSettings if there is no
+    program of this name, and none that could take its place.
+    """
+    of(name)
+    if name == "fork" or program(name):
+        return name, ""
+    missing = f"there is no {name} in PATH on {os.uname().nodename}"
+    if nodes == 1:
+        return "fork", f"{missing}; a single node needs no launcher"
+    if pbs_hosts() and program("pbs_tmrsh"):
+        return "pbs_tmrsh", f"{missing}; the nodes are started with pbs_tmrsh"
+    raise BadSettings(f"{missing}: load its module in the setup lines, or choose another launcher")
+
+
+def program(name: str) -> str | None:
+    """The path of a launcher's program; None if there is none.
+
+    PBS has an `mpiexec` beside `pbs_tmrsh` that starts nothing itself: it looks for another one.
+    """
+    for directory in os.environ.get("PATH", os.defpath).split(os.pathsep):
+        found = shutil.which(name, path=directory)
+        if found and not (name == "mpiexec" and shutil.which("pbs_tmrsh", path=directory)):
+            return found
+    return None
+
+
 def mpiexec(nodes: int, command: str) -> str:
     """PALS or another MPI's: one rank a node, unbound, and a dead rank ends no other."""
     options = f"-n {nodes} --ppn 1 --cpu-bind none"
-    return f"exec mpiexec {options} /bin/bash -c {shlex.quote(command)}"
+    return f"exec {program('mpiexec') or 'mpiexec'} {options} /bin/bash -c {shlex.quote(command)}"
 
 
 def srun(nodes: int, command: str) -> str:
@@ -53,7 +87,25 @@ def pbs_tmrsh(nodes: int, command: str) -> str:
 def pbs_hosts() -> list[str]:
     """The nodes of the PBS job, each once, in order."""
     path = os.environ.get("PBS_NODEFILE")
-    return list(dict.fromkeys(Path(path).read_text().split())) if path else []
+    try:
+        return list(dict.fromkeys(Path(path).read_text().split())) if path else []
+    except OSError:  # PBS writes it on the first node only
+        return []
+
+
+def pbs_node() -> str | None:
+    """The name that PBS has for this node; None outside of a job.
+
+    It is the node's own name, unless several nodes of the job have the same one; then mpiexec's
+    rank tells, of which each node has one.
+    """
+    hosts = pbs_hosts()
+    own = os.uname().nodename.partition(".")[0]
+    for host in hosts:
+        if host.partition(".")[0] == own:
+            return host
+    rank = os.environ.get("PMI_RANK", os.environ.get("PBS_NODENUM", ""))
+    return hosts[int(rank)] if rank.isdigit() and int(rank) < len(hosts) else None
 
 
 def fork(nodes: int, command: str) -> str:

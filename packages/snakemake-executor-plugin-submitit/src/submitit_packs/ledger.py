@@ -17,7 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from submitit_packs.directory import Result
+from submitit_packs.directory import PackDirectory, Result
+from submitit_packs.model import Member
 
 LEDGER = "ledger.jsonl"
 
@@ -48,23 +49,50 @@ class Ledger:
         self.places: dict[str, Place] = {}
         self.packs: list[str] = []
         self.ends: dict[str, End] = {}  # of members that are in no pack now
+        self.recovered: list[str] = []  # packs that the file should name, and does not
         self._read()
+        self._recover()
 
     def _read(self) -> None:
         try:
-            text = self.path.read_text(encoding="utf-8")
+            text = self.path.read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
             return
         for line in text.splitlines():
             try:
                 entry = json.loads(line)
-            except ValueError:
+                if "pack" in entry:
+                    self._note(entry["pack"], entry["members"])
+                for key, plain in entry.get("reported", {}).items():
+                    self.places.pop(key, None)
+                    self.ends[key] = _end(plain)
+            except (AttributeError, KeyError, TypeError, ValueError):
                 continue
-            if "pack" in entry:
-                self._note(entry["pack"], entry["members"])
-            for key, plain in entry.get("reported", {}).items():
-                self.places.pop(key, None)
-                self.ends[key] = _end(plain)
+
+    def _recover(self) -> None:
+        """Take what a damaged file lacks from the packs' directories.
+
+        A plan is written after its line here, so a plan without a line is a line that was lost.
+        """
+        known, root = set(self.packs), self.path.parent
+        lost = [PackDirectory(p) for p in root.glob("pack-*") if p.name not in known]
+        for directory in sorted(lost, key=lambda d: d.planned_s):
+            if pack := directory.plan():
+                self._note(pack.id, {m.key: 0 for m in pack.members if self._is_left(directory, m)})
+                self.recovered.append(pack.id)
+
+    def _is_left(self, directory: PackDirectory, member: Member) -> bool:
+        """Whether a member's end is still to be reported, as far as the directory shows."""
+        result = directory.result(member.key)
+        is_over = directory.is_closed or (result is not None and result.is_final)
+        return not is_over and member.key not in self.places
+
+    def mend(self) -> None:
+        """Write the lines that were lost."""
+        for pack in self.recovered:
+            members = {key: p.tries for key, p in self.places.items() if p.pack == pack}
+            self._append({"pack": pack, "members": members})
+        self.recovered = []
 
     def _note(self, pack: str, members: Mapping[str, int]) -> None:
         self.packs.append(pack)

@@ -10,7 +10,6 @@ starts once a member.
 """
 
 import contextlib
-import ctypes
 import fcntl
 import os
 import shutil
@@ -19,17 +18,22 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from submitit_packs.directory import PackDirectory, Result, Start, State
+from submitit_packs.launchers import pbs_node
 from submitit_packs.model import Member, Pack
+from submitit_packs.processes import adopt_orphans, die_with_parent, kill_descendants
 
 GRACE_S = 10.0  # from TERM to KILL
 # A member may die of the scheduler's signal before its wrapper hears that the pack stops.
 STOP_FOLLOWS_S = 3.0
-DEFERRED = 75  # exit code of this process for a member that was not begun (EX_TEMPFAIL)
+# Exit codes of this process: of a member that was not begun (EX_TEMPFAIL), and of one whose end
+# could not be written (EX_IOERR).
+DEFERRED, NO_RESULT = 75, 74
+DISK_S = 60.0  # how long a full disk is waited for
 TICK_S = 0.2
 # The member is no rank of the launcher's, and no task of Parsl's.
 FOREIGN = (
@@ -37,27 +41,29 @@ FOREIGN = (
     *("SLURM_PROCID", "SLURM_NODEID", "SLURM_GTIDS", "SLURM_SRUN", "SLURM_LAUNCH", "OMP_PLACES"),
     *("OMP_PROC_BIND", "KMP_AFFINITY", "GOMP_CPU_AFFINITY"),
 )
-_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main(arguments: list[str]) -> int:
-    """Run a member; the exit code is 0 once its end is written, or DEFERRED."""
+    """Run a member; the exit code is 0 once its end is written, or DEFERRED, or NO_RESULT."""
     path, key, attempt, end_s = arguments
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    told = Signal()
+    die_with_parent(signal.SIGTERM)
+    adopt_orphans()
+    signals = Signals()
     directory = PackDirectory(Path(path))
     pack = directory.plan()
     if pack is None:
         print(f"{path}: has no plan", file=sys.stderr)
-        return 1
+        return NO_RESULT
     member = next(m for m in pack.members if m.key == key)
-    result = run(directory, pack, member, int(attempt), float(end_s), told)
+    try:
+        result = Run(directory, pack, member, int(attempt), float(end_s), signals).result()
+    except OSError as error:  # a full disk, most often; the member runs again
+        print(f"{member.name}: its end is not written: {error}", file=sys.stderr)
+        return NO_RESULT
     return DEFERRED if result.state == State.DEFERRED else 0
 
 
-class Signal:
+class Signals:
     """Whether TERM or INT came: from the scheduler, or because the parent died."""
 
     def __init__(self) -> None:
@@ -70,123 +76,128 @@ class Signal:
         self.came = True
 
 
-def run(
-    directory: PackDirectory, pack: Pack, member: Member, attempt: int, end_s: float, told: Signal
-) -> Result:
-    """Run a member that has no final result yet, and write how it ended."""
-    gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "") if member.gpus else ""
-    with gpus_held(host(), gpu) as locks:
-        return _run(directory, pack, member, attempt, end_s, told, gpu, locks)
+@dataclass
+class Run:
+    """One run of a member in one attempt of its pack, whose job is over at `end_s`."""
 
+    directory: PackDirectory
+    pack: Pack
+    member: Member
+    attempt: int
+    end_s: float
+    signals: Signals
+    _looked_s: float = 0.0  # when the attempt file was read last, by the monotonic clock
 
-def _run(
-    directory: PackDirectory,
-    pack: Pack,
-    member: Member,
-    attempt: int,
-    end_s: float,
-    told: Signal,
-    gpu: str,
-    locks: list[int],
-) -> Result:
-    before = directory.result(member.key)
-    if before and before.is_final:
-        return before
-    now = time.time()
-    start = Start(host(), gpu, gpu_uuids(gpu), now, attempt)
-    result = Result(State.DEFERRED, None, start.host, gpu, start.gpu_uuids, now, now, attempt)
-    left_s = end_s - pack.margin_s - now
-    if left_s < member.expected_s:
-        reason = f"{left_s:.0f} s were left, {member.expected_s:.0f} s are expected"
-        result = replace(result, reason=reason)
-    else:
-        directory.write_start(member.key, start)
-        limit_s = min(member.timeout_s, left_s)
-        state, code, reason = _watch(directory, pack, member, start, limit_s, told, locks)
-        result = replace(result, state=state, exit_code=code, reason=reason, end_s=time.time())
-    directory.write_result(member.key, result)
-    return result
+    def result(self) -> Result:
+        """Run the member if it has no final result yet, and write how it ended."""
+        gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "") if self.member.gpus else ""
+        with gpus_held(host(), gpu, lambda: self._stop() is not None) as locks:
+            before = self.directory.result(self.member.key)
+            if before and before.is_final:
+                return before
+            result = self._run(gpu, locks)
+            self._write(result)
+            return result
 
+    def _run(self, gpu: str, locks: list[int]) -> Result:
+        now = time.time()
+        start = Start(host(), gpu, gpu_uuids(gpu), now, self.attempt)
+        left_s = self.end_s - self.pack.margin_s - now
+        code: int | None = None
+        self._looked_s = 0.0
+        if stop := self._stop():
+            state, reason = State.KILLED, stop
+        elif left_s < self.member.expected_s:
+            state = State.DEFERRED
+            reason = f"{left_s:.0f} s were left, {self.member.expected_s:.0f} s are expected"
+        else:
+            self.directory.write_start(self.member.key, start)
+            state, code, reason = self._watch(start, min(self.member.timeout_s, left_s), locks)
+        where = start.host, start.gpu, start.gpu_uuids
+        return Result(state, code, *where, now, time.time(), self.attempt, reason)
 
-def _watch(
-    directory: PackDirectory,
-    pack: Pack,
-    member: Member,
-    start: Start,
-    limit_s: float,
-    told: Signal,
-    locks: list[int],
-) -> tuple[State, int, str]:
-    """Run the command to its end: its state, its exit code, and why."""
-    with scratch() as temporary, directory.log(member.key).open("ab") as log:
-        environment = member_environment(directory, pack, member, start, temporary)
-        process = subprocess.Popen(
-            ["/bin/bash", "-c", member.command],
-            cwd=member.cwd,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            process_group=0,
-            pass_fds=locks,  # held as long as the command lives, whatever becomes of this process
-        )
-        ending = _wait(directory, pack, start.attempt, process, limit_s, told)
-        code = process.wait()
-        kill_rest(process.pid)
-    if ending is None and code < 0:
-        ending = _stop_after(directory, start.attempt, told)
-    if ending is None:
-        return (State.OK, 0, "") if code == 0 else (State.FAILED, code, words_of(code))
-    state, reason = ending
-    if state == State.TIMEOUT and limit_s < member.timeout_s:
-        state, reason = State.KILLED, "its pack's time was over"
-    return state, code, reason
+    def _write(self, result: Result) -> None:
+        """Write a result; a full disk may have room again in a while."""
+        until = time.monotonic() + DISK_S
+        while True:
+            try:
+                self.directory.write_result(self.member.key, result)
+                return
+            except OSError:
+                if self.signals.came or time.monotonic() > until:
+                    raise
+                time.sleep(1.0)
 
+    def _watch(self, start: Start, limit_s: float, locks: list[int]) -> tuple[State, int, str]:
+        """Run the command to its end: its state, its exit code, and why."""
+        with scratch() as temporary, self.directory.log(self.member.key).open("ab") as log:
+            environment = member_environment(
+                self.directory, self.pack, self.member, start, temporary
+            )
+            try:
+                process = subprocess.Popen(
+                    ["/bin/bash", "-c", self.member.command],
+                    cwd=self.member.cwd,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    process_group=0,
+                    pass_fds=locks,  # held as long as the command lives, whatever becomes of this
+                )
+            except OSError as error:  # its directory is not there
+                return State.FAILED, 127, f"could not start: {error}"
+            ending = self._wait(process, limit_s)
+            code = process.wait()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            kill_descendants()  # what left the group
+        if ending is None and code < 0 and (stop := self._stop_after()):
+            ending = State.KILLED, stop
+        if ending is None:
+            return (State.OK, 0, "") if code == 0 else (State.FAILED, code, words_of(code))
+        state, reason = ending
+        if state == State.TIMEOUT and limit_s < self.member.timeout_s:
+            state, reason = State.KILLED, "its pack's time was over"
+        return state, code, reason
 
-def _wait(
-    directory: PackDirectory,
-    pack: Pack,
-    attempt: int,
-    process: subprocess.Popen[bytes],
-    limit_s: float,
-    told: Signal,
-) -> tuple[State, str] | None:
-    """Wait for the process; end it if it must, and say why."""
-    began = looked = time.monotonic()
-    ending = None
-    while ending is None:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(TICK_S)
-            return None
+    def _wait(self, process: "subprocess.Popen[bytes]", limit_s: float) -> tuple[State, str] | None:
+        """Wait for the process; end it if it must, and say why."""
+        began = time.monotonic()
+        ending = None
+        while ending is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(TICK_S)
+                return None
+            if stop := self._stop():
+                ending = State.KILLED, stop
+            elif time.monotonic() - began > limit_s:
+                ending = State.TIMEOUT, f"took more than {limit_s:.0f} s"
+        end(process)
+        return ending
+
+    def _stop(self) -> str | None:
+        """Why the member must end now; the attempt file is read every `poll_s` seconds."""
+        if self.signals.came:
+            return "its pack was ended"
         now = time.monotonic()
-        if told.came:
-            ending = State.KILLED, "its pack was ended"
-        elif now - began > limit_s:
-            ending = State.TIMEOUT, f"took more than {limit_s:.0f} s"
-        elif now - looked > pack.poll_s:
-            looked = now
-            ending = _stopped(directory, attempt)
-    end(process)
-    return ending
+        if now - self._looked_s <= self.pack.poll_s:
+            return None
+        self._looked_s = now
+        current = self.directory.attempt()
+        if current.number != self.attempt:
+            return "its pack runs again elsewhere"
+        return current.stop or None
 
-
-def _stopped(directory: PackDirectory, attempt: int) -> tuple[State, str] | None:
-    current = directory.attempt()
-    if current.number != attempt:
-        return State.KILLED, "its pack runs again elsewhere"
-    return (State.KILLED, current.stop) if current.stop else None
-
-
-def _stop_after(directory: PackDirectory, attempt: int, told: Signal) -> tuple[State, str] | None:
-    """Of a member that died of a signal: whether its pack is being ended."""
-    until = time.monotonic() + STOP_FOLLOWS_S
-    while time.monotonic() < until:
-        if told.came:
-            return State.KILLED, "its pack was ended"
-        if stopped := _stopped(directory, attempt):
-            return stopped
-        time.sleep(TICK_S)
-    return None
+    def _stop_after(self) -> str | None:
+        """Of a member that died of a signal: whether its pack is being ended."""
+        until = time.monotonic() + STOP_FOLLOWS_S
+        while time.monotonic() < until:
+            self._looked_s = 0.0
+            if stop := self._stop():
+                return stop
+            time.sleep(TICK_S)
+        return None
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -197,24 +208,6 @@ def end(process: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(patience_s)
             return
-
-
-def kill_rest(group: int) -> None:
-    """Kill what the member left behind: its group, and descendants that left the group."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(group, signal.SIGKILL)
-    with contextlib.suppress(ChildProcessError):  # until there is no child left
-        while True:
-            for pid in _children():  # those that lost their parents became ours
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            if os.waitpid(-1, os.WNOHANG) == (0, 0):
-                time.sleep(0.01)
-
-
-def _children() -> list[int]:
-    path = Path(f"/proc/self/task/{os.getpid()}/children")
-    return [int(word) for word in path.read_text().split()]
 
 
 def words_of(code: int) -> str:
@@ -229,15 +222,17 @@ def words_of(code: int) -> str:
 
 def host() -> str:
     """The node's name, as the batch system has it."""
-    return os.environ.get("PACK_NODE") or os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+    given = os.environ.get("PACK_NODE") or os.environ.get("SLURMD_NODENAME")
+    return given or pbs_node() or os.uname().nodename
 
 
 @contextlib.contextmanager
-def gpus_held(node: str, visible: str) -> Iterator[list[int]]:
+def gpus_held(node: str, visible: str, is_over: Callable[[], bool]) -> Iterator[list[int]]:
     """Hold a lock of each of these GPUs; the descriptors of the lock files.
 
     A worker that Parsl starts anew must not begin a member while that of the worker before is
-    still ending on the same GPU. The locks are of the node, not of the shared file system.
+    still ending on the same GPU. The locks are of the node, not of the shared file system. They
+    are not waited for any longer once `is_over`.
     """
     place = Path(f"/tmp/submitit-packs-{os.getuid()}")
     place.mkdir(mode=0o700, exist_ok=True)
@@ -245,11 +240,20 @@ def gpus_held(node: str, visible: str) -> Iterator[list[int]]:
     try:
         for gpu in sorted(filter(None, visible.split(","))):
             locks.append(os.open(place / f"{node}-gpu{gpu}.lock", os.O_RDWR | os.O_CREAT, 0o600))
-            fcntl.flock(locks[-1], fcntl.LOCK_EX)
+            while not _is_locked(locks[-1]) and not is_over():
+                time.sleep(TICK_S)
         yield locks
     finally:
         for lock in locks:
             os.close(lock)
+
+
+def _is_locked(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def gpu_uuids(visible: str) -> tuple[str, ...]:

@@ -11,8 +11,8 @@ An engine is a function of an `Allocation`; what it must keep to are the files o
 """
 
 import os
+import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -22,9 +22,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from submitit_packs.directory import STARTED, PackDirectory, write_json
-from submitit_packs.launchers import launch
+from submitit_packs.directory import STARTED, PackDirectory, tail, write_json
+from submitit_packs.launchers import launch, usable
+from submitit_packs.member import host
 from submitit_packs.model import Member, Pack
+from submitit_packs.processes import adopt_orphans, kill_descendants
 
 STOPPED = 143  # exit code of a pilot that was told to stop
 LOST = 3  # exit code of a pilot that lost its launcher
@@ -35,6 +37,10 @@ JOB_FILE_S = 10.0  # how long the controller may take from a job's submission to
 # How long members have to end once the pack is to stop. While the pilot lives, PBS leaves the other
 # nodes in peace; it kills them as soon as the first node's shell is gone.
 STOP_S = 25.0
+# How long nodes may take until the first worker takes a member. An import from a cold file system
+# takes minutes; workers that die while they start are started again and again by Parsl.
+WORKERS_S = 1200.0
+END_S = 10.0  # how long Parsl has to end its processes, and what it leaves is killed
 
 
 @dataclass
@@ -49,20 +55,34 @@ class Allocation:
     stop: threading.Event = field(default_factory=threading.Event)
     lost: dict[str, str] = field(default_factory=dict)
     ready_s: float | None = None
+    note: str = ""  # what is not as it was planned
 
 
-def main(path: str) -> int:
-    """Run what is left of a pack; returns the exit code of its job."""
+def main(path: str) -> None:
+    """Run what is left of a pack, and end with all that was started here."""
+    try:
+        code = run(PackDirectory(Path(path)))
+    except OSError as error:  # a full disk, most often
+        print(f"{path}: {error}", file=sys.stderr)
+        code = 1
+    sys.stdout.flush()
+    kill_descendants(END_S)
+    # Threads of Parsl that wait for a launcher that hangs must not keep the job.
+    os._exit(code)
+
+
+def run(directory: PackDirectory) -> int:
+    """Run what is left of a pack; the exit code of its job."""
     began_s = time.time()
-    directory = PackDirectory(Path(path))
+    adopt_orphans()
     pack = directory.plan()
     if pack is None:
-        print(f"{path}: has no plan", file=sys.stderr)
+        print(f"{directory.path}: has no plan", file=sys.stderr)
         return 1
     if not is_job_of(directory):
         print("another job runs this pack", file=sys.stderr)
         return 0
-    attempt = directory.begin_attempt()
+    attempt = directory.begin_attempt(host())
     seen = set(directory.keys())  # one listing instead of a look for each member
     results = {key: directory.result(key) for key in seen}
     left = [m for m in pack.members if not ((r := results.get(m.key)) and r.is_final)]
@@ -80,9 +100,7 @@ def main(path: str) -> int:
     if code:
         directory.stop(attempt, "its pack was ended" if code == STOPPED else "its pack was lost")
     _account(here, began_s, error)
-    sys.stdout.flush()
-    # Threads of Parsl that wait for a launcher that hangs must not keep the job.
-    os._exit(code)
+    return code
 
 
 def is_job_of(directory: PackDirectory) -> bool:
@@ -98,13 +116,14 @@ def is_job_of(directory: PackDirectory) -> bool:
 def _account(here: Allocation, began_s: float, error: str) -> None:
     facts = {
         "attempt": here.attempt,
-        "host": socket.gethostname(),
+        "host": host(),
         "members": len(here.members),
         "start_s": began_s,
         "ready_s": here.ready_s,
         "end_s": time.time(),
         "lost": here.lost,
         "error": error,
+        "note": here.note,
     }
     write_json(here.directory.path / f"pilot-{here.attempt}.json", facts)
 
@@ -132,18 +151,33 @@ def parsl_engine(here: Allocation) -> None:
     place = str(here.directory.path)
     futures = {m.key: app(place, m.key, here.attempt, here.end_s) for m in here.members}
     _wait(here, futures)
-    _in_time(kernel.cleanup, 10.0)
+    _in_time(kernel.cleanup, END_S)
 
 
 def _wait(here: Allocation, futures: dict[str, Any]) -> None:
+    until = time.time() + WORKERS_S
     while futures and not here.stop.is_set():
         time.sleep(TICK_S)
+        if time.time() > until:
+            until = float("inf")
+            _check_workers(here)
         for key in [key for key, future in futures.items() if future.done()]:
-            if error := futures.pop(key).exception():
-                here.lost[key] = " ".join(str(error).split())[:300]
+            future = futures.pop(key)
+            if words := str(future.exception() or future.result()):
+                here.lost[key] = " ".join(words.split())[:300]
     if here.stop.is_set() or any("launcher" in why for why in here.lost.values()):
         here.directory.stop(here.attempt, "its pack was ended")
         _await_ends(here)
+
+
+def _check_workers(here: Allocation) -> None:
+    """RuntimeError with the workers' last words if none of them has taken a member."""
+    starts = map(here.directory.start, here.directory.keys(STARTED))
+    if any(start and start.attempt == here.attempt for start in starts):
+        return
+    logs = sorted((here.directory.path / f"parsl-{here.attempt}").rglob("submit_scripts/*.err"))
+    words = tail(logs[-1], 1) if logs else ""
+    raise RuntimeError(f"no worker began within {WORKERS_S:.0f} s{': ' if words else ''}{words}")
 
 
 def _await_ends(here: Allocation) -> None:
@@ -169,13 +203,19 @@ def _in_time(function: Callable[[], None], seconds: float) -> None:
     thread.join(seconds)
 
 
-def run_member(place: str, key: str, attempt: int, end_s: float) -> int:
-    """In a worker of Parsl's: start the process around a member, and wait for it."""
+def run_member(place: str, key: str, attempt: int, end_s: float) -> str:
+    """In a worker of Parsl's: run the process around a member; why it wrote no result, if so."""
     import subprocess
     import sys
 
+    from submitit_packs.member import DEFERRED
+
     command = [sys.executable, "-m", "submitit_packs.member", place, key, str(attempt), str(end_s)]
-    return subprocess.run(command).returncode
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
+    if done.returncode in (0, DEFERRED):
+        return ""
+    said = done.stderr.strip().splitlines()
+    return said[-1] if said else f"its process ended with exit code {done.returncode}"
 
 
 def _executor(here: Allocation, work: Path) -> Any:
@@ -185,24 +225,31 @@ def _executor(here: Allocation, work: Path) -> Any:
     from parsl.providers import LocalProvider
 
     pack = here.pack
+    launcher, other_launcher = usable(pack.launcher, pack.nodes)
+    affinity, no_affinity = usable_affinity(pack.affinity)
+    here.note = ". ".join(filter(None, (other_launcher, no_affinity)))
+    if here.note:
+        print(here.note, file=sys.stderr)
 
     class OneCall(Launcher):  # type: ignore[misc]
         """One launcher call for the whole pack."""
 
         def __call__(self, command: str, _tasks: int, nodes: int, script_dir: str = "") -> str:
             lines = [*pack.setup, SHORT_TMPDIR, f"exec {command}"]
-            return launch(pack.launcher, nodes, "\n".join(lines))
+            return launch(launcher, nodes, "\n".join(lines))
 
     # By its interpreter: a launcher may give an environment without PATH.
     manager = f"{sys.executable} -m parsl.executors.high_throughput.process_worker_pool "
     interchange = [sys.executable, "-m", "parsl.executors.high_throughput.interchange"]
+    # Without the pilot it would go on, and with it the managers of all nodes.
+    interchange = [sys.executable, "-m", "submitit_packs.processes", *interchange]
     return HighThroughputExecutor(
         label="pack",
         address=address(pack),
         available_accelerators=accelerators(pack),
         max_workers_per_node=pack.slots_per_node,
         cores_per_worker=1e-6,
-        cpu_affinity=pack.affinity,
+        cpu_affinity=affinity,
         prefetch_capacity=0,
         heartbeat_period=max(1, round(pack.heartbeat_s)),
         heartbeat_threshold=max(2, round(4 * pack.heartbeat_s)),
@@ -235,6 +282,19 @@ def accelerators(pack: Pack) -> list[str]:
     each = max(1, pack.gpus_per_slot)
     firsts = range(0, pack.slots_per_node * each, each)
     return [",".join(map(str, range(first, first + each))) for first in firsts]
+
+
+def usable_affinity(affinity: str) -> tuple[str, str]:
+    """The CPUs of each slot, or `none` with a sentence if this node lacks one of them.
+
+    A worker that is bound to a CPU that is not there dies at once, again and again.
+    """
+    ranges = re.findall(r"(\d+)(?:-(\d+))?", affinity) if affinity.startswith("list:") else []
+    cpus = {cpu for low, high in ranges for cpu in range(int(low), int(high or low) + 1)}
+    if missing := cpus - os.sched_getaffinity(0):
+        words = f"{host()} has no CPU {min(missing)}, so that slots are not bound to {affinity}"
+        return "none", words
+    return affinity, ""
 
 
 def address(pack: Pack) -> str:

@@ -35,8 +35,8 @@ class Settings:
     length_s
         how long a pack shall take where there is a choice, give or take a quarter; members follow
         one another in a slot until then
-    max_nodes
-        nodes of one pack at most
+    min_nodes, max_nodes
+        nodes of one pack at least, where there are members for them, and at most
     min_fill
         share of a pack's slots that must be used; a pack with less waits for more members
     wait_s
@@ -52,6 +52,7 @@ class Settings:
 
     queues: tuple[str, ...] = ()
     length_s: float = 3600.0
+    min_nodes: int = 1
     max_nodes: int | None = None
     min_fill: float = 0.5
     wait_s: float = 0.0
@@ -250,7 +251,8 @@ def _pack(
     """One pack, about as long as wanted, with few idle slots; None if no number of nodes does."""
     total_s = sum(m.expected_s for m in members)
     useful = min(most_nodes, math.ceil(len(members) / slots))
-    nodes = max(queue.min_nodes, min(useful, math.ceil(total_s / (slots * length_s))))
+    wanted = max(settings.min_nodes, math.ceil(total_s / (slots * length_s)))
+    nodes = max(queue.min_nodes, min(useful, wanted))
     while not (made := _pack_on(nodes, members, gpus, slots, queue, settings)):
         if nodes >= useful:
             return None

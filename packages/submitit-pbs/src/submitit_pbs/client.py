@@ -125,7 +125,8 @@ def cancel(job_ids: Iterable[str]) -> None:
 def signal(job_id: str, name: str) -> None:
     """Send a signal (`USR2`) to the processes of a running job; a job that has ended is left alone.
 
-    Every process of the job's sessions receives it, not the script alone.
+    Every process of the job's sessions receives it, the login shell that started the script, too:
+    it dies of USR1, USR2 or HUP, and PBS ends the job as soon as it is gone.
     """
     _check(_run(["qsig", "-s", name, job_id]), _UNKNOWN_JOB, _JOB_FINISHED, _WRONG_STATE)
 

@@ -147,7 +147,7 @@ def directives(parameters: Parameters, output: Path, array_size: int | None = No
     lines += [f"-r {'y' if p.rerunnable else 'n'}"]
     lines += [f"-k {p.keep}"] if p.keep else []
     lines += [f"-W umask={p.umask}"] if p.umask else []
-    lines += ["-j oe", f"-o {output}/"]
+    lines += ["-j oe", f"-o {shlex.quote(str(output))}/"]
     if array_size is not None:
         throttle = f"%{p.array_parallelism}" if p.array_parallelism else ""
         lines += [f"-J 0-{array_size - 1}{throttle}"]

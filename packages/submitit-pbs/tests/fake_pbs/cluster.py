@@ -19,7 +19,8 @@ from fake_pbs.queues import DEFAULT_QUEUE, POLARIS, node_names
 
 TESTS = Path(__file__).parents[1]
 COMMANDS = ("qsub", "qstat", "qdel", "qsig", "qrerun", "qselect")
-TASKS = {"pbs_tmrsh": "tmrsh", "mpiexec": "mpiexec"}
+TASKS = {"bin/pbs_tmrsh": "tmrsh", "bin/mpiexec": "no_mpiexec"}
+MPI = {"mpi/mpiexec": "mpiexec"}
 
 
 class FakePBS:
@@ -46,6 +47,8 @@ class FakePBS:
     time_scale
         seconds here for a second of a job's walltime, so that queues with a shortest walltime
         can be tested
+    mpi
+        whether nodes have an mpiexec beside PBS's own, which starts nothing
     """
 
     def __init__(
@@ -60,12 +63,13 @@ class FakePBS:
         requeue_delay_s: float = 0.3,
         start_retry_s: float = 0.02,
         time_scale: float = 1.0,
+        mpi: bool = True,
     ):
         self.directory = Path(directory).absolute()
         self.nodes = node_names(nodes)
         self.server = "fake-pbs"
         self._process: subprocess.Popen[bytes] | None = None
-        for name in ("jobs", "lost", "bin"):
+        for name in ("jobs", "lost", "bin", "mpi"):
             (self.directory / name).mkdir(parents=True, exist_ok=True)
         config = {
             **{"server": self.server, "queues": queues, "default_queue": DEFAULT_QUEUE},
@@ -75,12 +79,14 @@ class FakePBS:
         }
         (self.directory / "config.json").write_text(json.dumps(config))
         for name in COMMANDS:
-            self._write_command(name, f"command; command.main({name!r}, {str(self.directory)!r})")
-        for name, function in TASKS.items():
+            self._write_command(
+                f"bin/{name}", f"command; command.main({name!r}, {str(self.directory)!r})"
+            )
+        for name, function in (TASKS | MPI if mpi else TASKS).items():
             self._write_command(name, f"tasks; tasks.{function}({str(self.directory)!r})")
 
     def _write_command(self, name: str, work: str) -> None:
-        path = self.directory / "bin" / name
+        path = self.directory / name
         program = f"import sys\nsys.path.insert(0, {str(TESTS)!r})\nfrom fake_pbs import {work}\n"
         path.write_text(f"#!{os.path.realpath(sys.executable)} -IS\n{program}")
         path.chmod(0o755)

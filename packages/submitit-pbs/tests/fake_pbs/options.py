@@ -11,6 +11,10 @@ class Usage(Exception):
     """A command line that the command does not take."""
 
 
+class BadDirective(Exception):
+    """A `#PBS` line that qsub does not take."""
+
+
 class Submission:
     """What qsub is asked for, by its command line first, by the script's #PBS lines else."""
 
@@ -21,8 +25,10 @@ class Submission:
         self.resources = {}
         self.script = ""
         self.name = "STDIN"
+        self.is_command = False
         if operands and words[len(words) - len(operands) - 1] == "--":
             self.script = "exec " + shlex.join(operands) + "\n"
+            self.is_command = True
         elif operands:
             self.script = read(operands[0])
             self.name = operands[0].rpartition("/")[2]
@@ -31,7 +37,7 @@ class Submission:
         self.arguments = shlex.join(words)
         self._take(own)
         for line in directives(self.script):
-            self._take(split(shlex.split(line, comments=True), QSUB)[0])
+            self._take(options_of(line))
         self.name = self.options.get("N", self.name)
 
     def _take(self, pairs):
@@ -66,6 +72,17 @@ class Submission:
         if not match or int(match[1]) >= int(match[2]):
             raise Usage(f"illegal -J value {text}")
         return range(int(match[1]), int(match[2]) + 1, int(match[3] or 1)), int(match[4] or 0)
+
+
+def options_of(line):
+    """The options of a `#PBS` line; BadDirective if there is more on it."""
+    try:
+        pairs, operands = split(shlex.split(line, comments=True), QSUB)
+    except ValueError:
+        raise BadDirective("unmatched  ") from None
+    if operands:
+        raise BadDirective(f"directive error: {line} ")
+    return pairs
 
 
 def split(words, letters):

@@ -8,7 +8,7 @@ from fake_pbs import answers, options, sessions
 # Exit codes are the low byte of PBS's error numbers.
 USAGE, HOOK, FINISHED, LIMIT, UNKNOWN_JOB = 2, 32, 35, 38, 153
 NOT_ALLOWED, WRONG_STATE, UNKNOWN_QUEUE, VIOLATES, NO_ROUTE = 159, 168, 170, 188, 191
-MAY_NOT_ENTER = 172
+MAY_NOT_ENTER = 174
 
 
 class Refused(Exception):
@@ -27,6 +27,8 @@ def command(do):
             return do(server, request), "", 0
         except Refused as refused:
             return "", f"{request['command']}: {refused.words}\n", refused.code
+        except options.BadDirective as error:
+            return "", f"{request['command']}: {error}\n", 1
         except options.Usage as usage:
             return "", f"usage: {request['command']}: {usage}\n", USAGE
 
@@ -45,7 +47,7 @@ def qsub(server, request):
             with open(path if path.startswith("/") else f"{request['directory']}/{path}") as file:
                 return file.read()
         except OSError:
-            raise Refused(f"script file:: {path}: No such file or directory", 1) from None
+            raise Refused("script file:: No such file or directory", 1) from None
 
     asked = options.Submission(request["words"], request["stdin"], read)
     check_hooks(asked)
@@ -62,6 +64,7 @@ def qsub(server, request):
         nodes=asked.nodes,
         walltime_s=asked.walltime_s,
         script=asked.script,
+        is_command=asked.is_command,
         environment=environment_of(asked, request, queue),
         umask=int(asked.options.get("W umask", "077"), 8),
         parallel=parallel or 0,

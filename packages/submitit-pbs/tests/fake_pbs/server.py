@@ -22,6 +22,7 @@ FAILED_STARTS = 21
 UNSTARTED = -3
 RERUN = -11
 OVER_WALLTIME = -29
+PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 class Job:
@@ -35,6 +36,7 @@ class Job:
         self.script = known.get("script", "")
         self.environment = known.get("environment", {})
         self.umask = known.get("umask", 0o77)
+        self.is_command = known.get("is_command", False)  # of `qsub -- COMMAND`: no login shell
         self.started_at = known.get("started_at", 0.0)
         self.not_before = known.get("not_before", 0.0)
         self.assigned = known.get("assigned", [])
@@ -151,8 +153,8 @@ class Server:
         """Run a job's script on the first of its nodes."""
         job.attributes["run_count"] = str(job.run_count + 1)
         job.attributes["stime"] = answers.date()
-        job.attributes["exec_host"] = "+".join(f"{node}/0*64" for node in nodes)
-        chunks = "+".join(f"({node}:ncpus=64)" for node in nodes)
+        job.attributes["exec_host"] = "+".join(f"{node}/0" for node in nodes)
+        chunks = "+".join(f"({node}:ncpus=1)" for node in nodes)
         job.attributes["exec_vnode"] = chunks
         began = time.strftime("%a %b %d at %H:%M")
         ran = f"Job run at {began} on {chunks}"
@@ -205,12 +207,14 @@ class Server:
         environment = {
             **{"HOME": home, "USER": owner, "LOGNAME": owner, "SHELL": shell},
             **job.environment,
-            "PATH": f"{self.directory}/bin:/usr/local/bin:/usr/bin:/bin",
+            "PATH": f"{self.directory}/mpi:{PATH}:{self.directory}/bin",
             "PBS_ENVIRONMENT": "PBS_BATCH",
             "PBS_JOBCOOKIE": run,
             "PBS_JOBID": answers.full_id(job.id, self.name),
             "PBS_JOBNAME": job.attributes["Job_Name"],
             "PBS_NODEFILE": f"{run}/nodefile",
+            "NCPUS": "1",
+            "OMP_NUM_THREADS": "1",
             "PBS_NODENUM": "0",
             "PBS_QUEUE": job.queue,
             "TMPDIR": scratch,
@@ -222,6 +226,7 @@ class Server:
         plan = {
             **{"nodes": nodes, "shell": shell, "directory": home, "umask": job.umask},
             **{"stdout": output[0], "stderr": output[1], "environment": environment},
+            **{"kill_delay_s": self.config["kill_delay_s"], "is_command": job.is_command},
         }
         with open(f"{run}/run.json", "w") as file:
             json.dump(plan, file)
@@ -363,7 +368,10 @@ class Server:
         waiting.sort(key=lambda job: -self.queues[job.queue].get("priority", 0))
         running = [job for job in self.active.values() if job.state == "R"]
         free = self.free_nodes()
+        kept_back = set()  # queues whose jobs make room for one that waits
         for job in waiting:
+            if job.queue in kept_back:
+                continue
             if "routes" in self.queues[job.queue]:
                 self._route(job)
             if "routes" in self.queues[job.queue] or self._must_wait(job, running):
@@ -378,6 +386,7 @@ class Server:
                     words = "Not Running: Not enough free nodes available"
                     job.attributes["comment"] = words
                 self._preempt_for(job, len(free), running)
+                kept_back |= set(self.queues[job.queue].get("preempts", ()))
 
     def _route(self, job):
         for name in self.queues[job.queue]["routes"]:

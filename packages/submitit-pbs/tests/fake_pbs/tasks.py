@@ -10,7 +10,7 @@ import time
 from fake_pbs import sessions
 
 NOT_STARTED = 254
-BARE = ("HOME", "USER", "LOGNAME", "SHELL", "PBS_JOBID", "PBS_ENVIRONMENT", "PBS_NODEFILE")
+BARE = ("HOME", "PBS_JOBID", "PBS_ENVIRONMENT", "NCPUS", "OMP_NUM_THREADS")
 
 
 def hosts_of_job():
@@ -22,7 +22,7 @@ def is_lost(cluster, node):
     return os.path.exists(f"{cluster}/lost/{node}")
 
 
-def spawn(cluster, node, words, environment):
+def spawn(cluster, node, words, environment, directory="."):
     """Start a process on a node; its pid, or None if the node does not answer."""
     if is_lost(cluster, node):
         return None
@@ -34,6 +34,7 @@ def spawn(cluster, node, words, environment):
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, signal.SIG_DFL)
         os.setsid()
+        os.chdir(directory)
         sessions.register(run, node, os.getpid())
         os.execvpe(words[0], words, {**environment, "FAKE_PBS_NODE": node, "PBS_JOBCOOKIE": run})
     except OSError as error:
@@ -53,9 +54,10 @@ def code_of(status):
 
 
 def tmrsh(cluster):
-    """pbs_tmrsh HOST COMMAND…: with a bare environment; the exit code is the command's.
+    """pbs_tmrsh HOST COMMAND…: with a bare environment, in the home directory.
 
-    The words go to the node as they are; no shell reads them again (OpenPBS: src/cmds/pbs_tmrsh.c).
+    The exit code is the command's. The words go to the node as they are; no shell reads them again
+    (OpenPBS: src/cmds/pbs_tmrsh.c).
     """
     host, *words = sys.argv[1:]
     if host not in hosts_of_job():
@@ -63,8 +65,11 @@ def tmrsh(cluster):
         sys.stderr.write(f'pbs_tmrsh: host "{host}" is not a node in job <{job}>\n')
         sys.exit(255)
     environment = {name: os.environ[name] for name in BARE if name in os.environ}
-    environment["PATH"] = "/usr/local/bin:/usr/bin:/bin"
-    pid = spawn(cluster, host, words, environment)
+    environment["PATH"] = f"/usr/local/bin:/usr/bin:/bin:{cluster}/bin"
+    environment["PBS_NODENUM"] = str(hosts_of_job().index(host))
+    if environment["PBS_NODENUM"] != "0":
+        environment["PBS_NODEFILE"] = os.environ["PBS_NODEFILE"]
+    pid = spawn(cluster, host, words, environment, os.environ["HOME"])
     if pid is None:
         hang()
     _, status = os.waitpid(pid, 0)
@@ -77,6 +82,16 @@ LONG = (
     *("np=", "ppn=", "hosts=", "hostfile=", "cpu-bind=", "env=", "depth=", "line-buffer", "label"),
     *("no-abort-on-failure", "envall", "genv=", "mem-bind=", "gpu-bind="),
 )
+
+
+def no_mpiexec(cluster):
+    """PBS's own mpiexec, which looks for another one."""
+    for directory in os.environ.get("PBS_O_PATH", "").split(":"):
+        path = f"{directory}/mpiexec"
+        if os.access(path, os.X_OK) and not os.path.samefile(directory, f"{cluster}/bin"):
+            os.execv(path, [path, *sys.argv[1:]])
+    sys.stderr.write("mpiexec: unexpected error - no non-PBS mpiexec in PBS_O_PATH\n")
+    sys.exit(1)
 
 
 def mpiexec(cluster):

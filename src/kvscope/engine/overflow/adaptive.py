@@ -43,8 +43,11 @@ class Adaptive(Swap):
     def prepare(self, experiment: Conditions) -> None:
         """Make the cost model of the experiment."""
         device = experiment.device
-        today = not isinstance(device, Modeled) or device.kernels == "vllm"
-        self._cost = OverflowCost.of(experiment, self.numbers(experiment), today)
+        today = Modeled(name="modeled", kernels="vllm", constants={})
+        modeled = device if isinstance(device, Modeled) else today
+        numbers, batching = self.numbers(experiment), experiment.batching.name
+        passes = modeled.pass_cost(numbers, experiment.model, batching)
+        self._cost = OverflowCost.of(experiment, passes)
         self._uses_activations = uses_activations(experiment)
 
     def numbers(self, experiment: Conditions) -> Hardware:

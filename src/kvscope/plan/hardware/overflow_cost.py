@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from kvscope.plan.hardware.cost import PassCost, copy_s
-from kvscope.plan.hardware.hardware import Hardware
 from kvscope.plan.models import BYTES
 
 if TYPE_CHECKING:
@@ -44,11 +43,9 @@ class OverflowCost:
         self.activation_block_bytes = block_size * self.model.activation_bytes_per_token
 
     @classmethod
-    def of(cls, experiment: "Conditions", hardware: Hardware, today: bool) -> "OverflowCost":
-        """Of an experiment, with the attention kernels of vLLM 0.4.2 or of vLLM `today`."""
+    def of(cls, experiment: "Conditions", passes: PassCost) -> "OverflowCost":
+        """Of an experiment whose passes cost `passes`."""
         model, cache, batching = experiment.model, experiment.cache, experiment.batching
-        chunked = batching.name == "chunked"
-        passes = PassCost(hardware, model, prefix_kernel=chunked and not today, split_decode=today)
         overflow = experiment.overflow
         return cls(
             passes,

@@ -19,7 +19,7 @@ from submitit_packs.schedulers.scheduler import (
 
 try:
     from submitit_pbs import PBSExecutor, client
-    from submitit_pbs.reasons import reason, waiting
+    from submitit_pbs.reasons import NEVER_KNOWN, reason, waiting
     from submitit_pbs.script import Parameters, script
 except ImportError:
     raise BadSettings("PBS needs the package submitit-pbs: pip install submitit-pbs") from None
@@ -90,7 +90,7 @@ class PBS(Scheduler):
             found = client.status(jobs.values())
         except client.PBSError as error:
             raise NoAnswer(error.message) from None
-        unknown = JobStatus(Phase.UNKNOWN)
+        unknown = JobStatus(Phase.UNKNOWN, words=NEVER_KNOWN.words)
         return {p: status_of(found[job]) if job in found else unknown for p, job in jobs.items()}
 
     def find(self, packs: Iterable[str]) -> dict[str, str]:

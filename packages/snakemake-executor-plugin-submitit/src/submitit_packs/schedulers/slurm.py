@@ -56,8 +56,10 @@ NEVER = {
     "AccountNotAllowed": "the account may not use the partition",
     "InvalidAccount": "there is no such account",
     "JobHeldAdmin": "an administrator holds it",
-    "launch_failed_requeued_held": "it is held after failed launches",
+    "launch failed requeued held": "it is held after failed launches",
 }
+LIMITED_TO = ("Accounts", "Groups", "Qos")
+FORBIDDEN = re.compile(r"can't use this partition|not permitted to use this partition")
 
 
 class Slurm(Scheduler):
@@ -72,7 +74,7 @@ class Slurm(Scheduler):
         """Submit with sbatch."""
         try:
             job = self._executor(pack, directory)._submit_command(pilot_command(directory))
-        except (FailedJobError, FailedSubmissionError, OSError) as error:
+        except (FailedJobError, FailedSubmissionError) as error:
             raise _refusal(str(error)) from None
         return str(job.job_id)
 
@@ -181,15 +183,23 @@ def status_of(state: str, nodes: str, reason: str) -> JobStatus:
     word = word.rstrip("+")
     hosts = tuple(_parse_node_list(nodes)) if nodes and nodes[0].isalnum() else ()
     if word in WAITING:
-        if reason in NEVER:
-            return JobStatus(Phase.QUEUED, Ending.NOT_STARTED, f"{NEVER[reason]} ({reason})")
+        if why := never(reason):
+            return JobStatus(Phase.QUEUED, Ending.NOT_STARTED, why)
         return JobStatus(Phase.QUEUED, words=reason if reason != "None" else "")
-    if word in RUNNING:
-        return JobStatus(Phase.RUNNING, nodes=hosts)
+    if word in RUNNING:  # of a job that ends, the nodes are named that have not ended
+        return JobStatus(Phase.RUNNING, nodes=() if word == "COMPLETING" else hosts)
     ending, words = ENDINGS.get(word, (Ending.DONE, word.lower()))
     if by:
         words += f" {by}"
     return JobStatus(Phase.ENDED, ending, f"{words} ({word})", hosts)
+
+
+def never(reason: str) -> str | None:
+    """Why a job that waits for this reason waits for ever; None if it does not."""
+    if FORBIDDEN.search(reason):
+        return reason
+    words = NEVER.get(reason) or NEVER.get(reason.replace("_", " "))
+    return f"{words} ({reason})" if words else None
 
 
 def partitions() -> tuple[Queue, ...]:
@@ -208,6 +218,8 @@ def partitions() -> tuple[Queue, ...]:
             max_nodes=_number(facts.get("MaxNodes"), facts.get("TotalNodes")),
             max_walltime_s=_seconds(facts.get("MaxTime", "UNLIMITED")),
             preemptable=facts.get("PreemptMode", "OFF") != "OFF",
+            # Slurm accepts a job of those who may not use it, and keeps it for ever.
+            by_request=any(facts.get(f"Allow{who}", "ALL") != "ALL" for who in LIMITED_TO),
         )
         found.append((facts.get("Default") != "YES", queue))
     return tuple(queue for _, queue in sorted(found, key=lambda pair: pair[0]))

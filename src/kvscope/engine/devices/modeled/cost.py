@@ -16,8 +16,8 @@ class Cost:
         device = experiment.device
         assert isinstance(device, Modeled)
         self.hardware = device.numbers
-        self._overflow = OverflowCost.of(experiment, self.hardware, device.kernels == "vllm")
-        self._passes = self._overflow.passes
+        self._passes = device.pass_cost(self.hardware, experiment.model, experiment.batching.name)
+        self._overflow = OverflowCost.of(experiment, self._passes)
         self.pageable = self._overflow.memory == "pageable"
         self.block_size = self._overflow.block_size
         self.block_bytes = self._overflow.block_bytes

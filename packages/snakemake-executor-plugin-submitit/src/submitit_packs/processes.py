@@ -1,0 +1,51 @@
+"""Linux's families of processes: nothing that is started here outlives what started it.
+
+`python -m submitit_packs.processes COMMAND…` becomes a command that is killed with its parent.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def die_with_parent(number: signal.Signals) -> None:
+    """Be sent a signal when the thread that started this process ends; it survives `exec`."""
+    _libc.prctl(_PR_SET_PDEATHSIG, number)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of descendants whose parents end, in place of the machine's init."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def kill_descendants(patience_s: float = float("inf")) -> None:
+    """Kill all descendants, and reap them; only those of an adopter are all found."""
+    until = time.monotonic() + patience_s
+    with contextlib.suppress(ChildProcessError):  # until there is no child left
+        while time.monotonic() < until:
+            for pid in _children():  # those that lost their parents became ours
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            if os.waitpid(-1, os.WNOHANG) == (0, 0):
+                time.sleep(0.01)
+
+
+def _children() -> list[int]:
+    """The children of all threads of this process."""
+    found: list[int] = []
+    for path in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # the thread ended
+            found += map(int, path.read_text().split())
+    return found
+
+
+if __name__ == "__main__":
+    die_with_parent(signal.SIGKILL)
+    os.execvp(sys.argv[1], sys.argv[1:])
