@@ -43,7 +43,7 @@ class Adaptive(Swap):
     def prepare(self, experiment: Conditions) -> None:
         """Make the cost model of the experiment."""
         device = experiment.device
-        today = Modeled(name="modeled", kernels="vllm", constants={})
+        today = Modeled.model_validate({"name": "modeled", "kernels": "vllm"})
         modeled = device if isinstance(device, Modeled) else today
         numbers, batching = self.numbers(experiment), experiment.batching.name
         passes = modeled.pass_cost(numbers, experiment.model, batching)
