@@ -52,7 +52,10 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=496)
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
-    result = {name: campaign(given.experiments, given.nodes, most) for name, most in SHAPES.items()}
+    campaigns = {
+        name: campaign(given.experiments, given.nodes, most) for name, most in SHAPES.items()
+    }
+    result = {"nodes": given.nodes, "gpus_per_node": 4, "campaigns": campaigns}
     print(json.dumps(result, indent=2))
     if given.write:
         words = f"--experiments {given.experiments} --nodes {given.nodes}"

@@ -5,6 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from kvscope.analyse.calibration.recosting import Recosting
 from kvscope.analyse.checklist import checklist
 from kvscope.analyse.experiment import analyse
 from kvscope.analyse.records import read_records
@@ -122,6 +123,33 @@ def test_layers_have_times_where_they_are_traced(traced, published):
     assert table(published[1], "layers").empty
 
 
+OTHER = {"gemm_flops_per_s": 1.1e14, "memory_bytes_per_s": 9e11, "pinned_out_bytes_per_s": 9e9}
+
+
+@pytest.mark.parametrize("batching", ["prefill_first", "chunked"])
+def test_recosted_records_are_those_of_a_run_on_that_hardware(warm: Warm, batching: str):
+    words = [*SMALL, "overflow=swap", f"batching={batching}", "workload.max_tokens=192"]
+    words += ["batching.chunk_tokens=40"] * (batching == "chunked")
+    usual = directory_of(warm, words, "usual")
+    constants = ", ".join(f"{name}: {value}" for name, value in OTHER.items())
+    other = read_records(directory_of(warm, [*words, f"device.constants={{{constants}}}"], "other"))
+    experiment = load(usual / "experiment.yaml")
+    assert isinstance(experiment.device, Modeled)
+    hardware = experiment.device.numbers.model_copy(update=OTHER)
+    found = Recosting(next(read_records(usual).repeats()), experiment).records(hardware)
+    assert found.steps["duration_s"].sum() > 1.1 * table(usual, "steps")["duration_s"].sum()
+    for name in ("steps", "requests", "preemptions"):
+        pd.testing.assert_frame_equal(getattr(found, name), getattr(other, name), rtol=1e-6)
+
+
+def test_metrics_have_the_interval_of_the_bootstrap(published, tmp_path):
+    _, directory = published
+    metrics = analyse(directory, tmp_path).set_index("metric")
+    for name in ("makespan_s", "resume_overhead_issued_s"):
+        value, low, high = map(float, metrics.loc[name, ["value", "ci_low", "ci_high"]])
+        assert 0.9 * value < low < high < 1.1 * value
+
+
 @pytest.mark.parametrize(
     ("batching", "overflow"),
     [
@@ -158,6 +186,18 @@ def test_activations_take_the_times_of_the_cost_model(run: Runner):
     decoded = made.records.steps.query("phase == 'decode'")
     for tokens, saved_s in decoded[["scheduled_tokens", "save_s"]].to_numpy():
         assert saved_s == pytest.approx(cost.save_s(int(tokens), int(tokens))[0])
+
+
+def test_adaptive_takes_what_is_possible_and_records_what_it_expected(run: Runner):
+    """With so small a pool all three actions occur; the oracles of `run` hold for the mixture."""
+    shared = ("device=modeled", "overflow=adaptive", "cache.blocks=13", "repeats=1", "warmup=0")
+    mixture = run(*shared, "cache.block_size=32", "overflow.hardware=cpu", "overflow.host_blocks=3")
+    assert set(mixture.records.preemptions["policy"]) == {"recompute", "swap", "activation"}
+    # By the device's own numbers, copies cost what was predicted.
+    own = run(*shared, "cache.block_size=32", "batching=prefill_first", "overflow.host_blocks=64")
+    back = own.records.preemptions.query("event == 'resume' and policy != 'recompute'")
+    assert len(back)
+    assert back["cost_s"].to_numpy() == pytest.approx(back["predicted_s"].to_numpy())
 
 
 def rows(run: Run, columns: list[str]) -> pd.DataFrame:

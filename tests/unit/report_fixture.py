@@ -38,6 +38,7 @@ class Request:
     swapped: bool = False
     preemptions: int = 0
     preemption: dict[str, Any] | None = None  # its row, until it runs again
+    resumption: dict[str, Any] | None = None  # the row of its last one
     recovering: bool = False  # from its preemption until it gives a token
     first_scheduled_s: float | None = None
     first_token_s: float | None = None
@@ -71,6 +72,8 @@ class Fake:
     status: str | None = "complete"  # None: it has not run
     reason: str | None = None
     log: str = "all went well\n"
+    exclusive: bool = False
+    placement: dict[str, Any] | None = None  # where a pack ran it
     rows: dict[str, list[Any]] = field(default_factory=dict)
 
     @property
@@ -190,7 +193,9 @@ class Simulation:
             "wait_s": self.now - before["time_s"],
             "recomputed_tokens": before["tokens"] - context,
         }
+        row["cost_s"] = before.get("swap_out_s", 0.0) + row.get("swap_in_s", 0.0)
         self.write("preemptions", row)
+        request.resumption = row
         if request.swapped:
             self.host_used -= before["blocks"]
         request.preemption, request.swapped = None, False
@@ -231,8 +236,12 @@ class Simulation:
     def record(self, current: Pass, duration: float) -> None:
         fake, end = self.fake, self.now + duration
         rows = [self.batch_row(*one, end) for one in current.batch.values()]
-        for row in rows:
+        scheduled = sum(row[4] for row in rows)
+        for row, (request, _) in zip(rows, current.batch.values(), strict=True):
             self.write("batch", row)
+            if row[5] and request.resumption:
+                forward_s = duration - SCHEDULE_S - TAKING_S
+                request.resumption["cost_s"] += forward_s * row[5] / scheduled
         computed = {"prefill": 0, "decode": 0}
         for row in rows:
             computed[row[3]] += row[4]
@@ -334,6 +343,7 @@ def settings(fake: Fake) -> dict[str, Any]:
         "seed": 1234,
         "repeats": fake.repeats,
         "warmup": 1,
+        "exclusive": fake.exclusive,
     }  # fmt: skip
 
 
@@ -372,6 +382,7 @@ def facts(fake: Fake) -> dict[str, Any]:
         },
         "command": ["kvscope", "run"],
         "timings_s": {"total": 1.0},
+        **({} if fake.placement is None else {"placement": fake.placement}),
         **(measured if fake.status == "complete" else {}),
         "files": {},
     }  # fmt: skip
@@ -430,7 +441,7 @@ def write_study(
                 "grid": "fake",
                 "varied": {key: fake.varied.get(key) for key in keys},
                 "resources": {
-                    **{"threads": 1, "memory_mib": 1, "gpus": 0, "batch": 0},
+                    **{"threads": 1, "memory_mib": 1, "gpus": 0, "exclusive": 0, "batch": 0},
                     "walltime_s": 1,
                 },
             }

@@ -14,6 +14,7 @@ from kvscope.analyse.calibration.fit import (
     Parameter,
     bootstrap,
     fit,
+    intervals,
     leave_one_out,
 )
 from kvscope.plan.devices.modeled import Modeled
@@ -64,7 +65,7 @@ def test_an_observation_far_off_hardly_moves_the_fit():
 def test_the_bootstrap_is_the_same_each_time_and_holds_the_value():
     first, second = (bootstrap(OBSERVED, PARAMETERS, CPU, 4) for _ in range(2))
     assert first == second
-    low, high = first["gemm_flops_per_s"]
+    low, high = intervals(first)["gemm_flops_per_s"]
     assert low * 0.99 <= 7e10 <= high * 1.01
 
 
@@ -100,11 +101,13 @@ def test_each_fitted_figure_has_as_many_times_as_it_shows():
 
 def test_a_written_device_has_the_fitted_numbers(tmp_path):
     found = fit(OBSERVED, PARAMETERS, CPU)
-    calibration = Calibration(found, dict.fromkeys(found.values, (0.0, 1.0)), {"run": [0.1]}, {})
+    samples = [found.values, {**found.values, "gemm_flops_per_s": 8e10}]
+    calibration = Calibration(found, samples, {"run": [0.1]}, {})
     path = tmp_path / "here.yaml"
     write_device(calibration, path)
     written = yaml.safe_load(path.read_text(encoding="utf-8"))
     written.pop("sets")
     device = Modeled.model_validate(written)
     assert device.numbers.gemm_flops_per_s == pytest.approx(7e10, rel=0.01)
+    assert [one.gemm_flops_per_s for one in device.fits] == pytest.approx([7e10, 8e10], rel=0.01)
     assert "gemm_flops_per_s" in "\n".join(calibration.lines())

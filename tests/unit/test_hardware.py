@@ -10,7 +10,7 @@ from kvscope.plan.hardware import hardware
 @pytest.mark.parametrize("name", hardware.names())
 def test_every_number_has_a_source(name):
     found = hardware.read(name)
-    assert set(found.sources) == set(type(found).model_fields) - {"title", "sources"}
+    assert set(found.sources) == set(type(found).model_fields) - {"title", "sources", "bootstrap"}
     assert all(found.sources.values())
 
 
@@ -49,3 +49,10 @@ def test_a_number_without_a_source_or_out_of_bounds_is_refused(tmp_path, entry, 
     path.write_text(yaml.safe_dump(given), encoding="utf-8")
     with pytest.raises(BadInput, match=complaint):
         hardware.load(path)
+
+
+def test_a_fit_to_a_bootstrap_sample_has_the_numbers_that_were_fitted():
+    shipped = hardware.read("a100-40gb")
+    fitted = {name for name, text in shipped.sources.items() if text.startswith("Fitted")}
+    assert len(shipped.bootstrap) >= 12
+    assert all(set(one) == fitted for one in shipped.bootstrap)

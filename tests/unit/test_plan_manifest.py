@@ -139,7 +139,7 @@ def test_a_study_never_planned_has_no_manifest(results: Path) -> None:
 def test_every_experiment_has_its_resources(config: Path, results: Path) -> None:
     for entry in manifest.plan_if_changed("four", config, results)["experiments"]:
         needs = entry["resources"]
-        assert set(needs) == {"threads", "memory_mib", "gpus", "batch", "walltime_s"}
+        assert set(needs) == {"threads", "memory_mib", "gpus", "exclusive", "batch", "walltime_s"}
         assert all(isinstance(need, int) for need in needs.values())
         assert needs["walltime_s"] > 0
 

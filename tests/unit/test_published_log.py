@@ -8,7 +8,7 @@ from kvscope import tables
 from kvscope.analyse.check import check_run
 from kvscope.collect.unboxkv.importer import import_run
 from kvscope.collect.unboxkv.log import read_log
-from kvscope.collect.unboxkv.log_batches import batches
+from kvscope.collect.unboxkv.log_batches import Cache, passes
 from kvscope.errors import BadInput
 from kvscope.runfile import read_run
 
@@ -137,5 +137,99 @@ def test_what_is_no_whole_log_is_refused(tmp_path: Path, text: str, complaint: s
     [("default", [5, 4, 2, 1]), ("mixed", [5, 5, 1, 1]), ("chunked", [6, 4, 1, 1])],
 )
 def test_batches_of_the_three_strategies_by_hand(strategy: str, expected: list[int]):
-    found = batches([(5, 2), (4, 3)], strategy, 6)
-    assert [sum(row.tokens for row in rows) for rows in found] == expected
+    assert [one.tokens for one in passes([(5, 2), (4, 3)], strategy, 6)] == expected
+
+
+# Two requests of 4 + 6 tokens share four blocks of 4; the second one is preempted.
+SCARCE = Cache(blocks=4, block_size=4)
+
+
+def test_a_request_is_preempted_and_recomputed_by_hand():
+    found = list(passes([(4, 6), (4, 6)], "default", 16, SCARCE))
+    assert [one.tokens for one in found[:4]] == [8, 2, 1, 6]
+    (lost,) = found[2].lost
+    assert (lost.request, lost.tokens, lost.blocks) == (2, 5, 2)
+    (row,) = found[3].rows
+    assert (row.request, row.context, row.recomputed, row.resumed) == (2, 0, 5, True)
+
+
+@pytest.mark.parametrize("strategy", ["default", "mixed", "chunked"])
+@pytest.mark.parametrize("blocks", [48, 60, 80, 10_000])
+def test_tokens_are_conserved_and_every_victim_returns(strategy: str, blocks: int):
+    lengths = [(40 + 7 * n % 50, 30 + 11 * n % 60) for n in range(12)]
+    found = list(passes(lengths, strategy, 256, Cache(blocks, 4)))
+    rows = [row for one in found for row in one.rows]
+    due = sum(prompt + output - 1 for prompt, output in lengths)
+    assert sum(row.tokens for row in rows) == due + sum(row.recomputed for row in rows)
+    assert sum(row.sampled for row in rows) == sum(output for _, output in lengths)
+    lost = [one for made in found for one in made.lost]
+    assert sum(one.tokens for one in lost) == sum(row.recomputed for row in rows)
+    assert bool(lost) == (blocks < 1000)
+
+
+def log_of(lengths: list[tuple[int, int]], strategy: str, budget: int, cache: Cache) -> str:
+    """A log as vLLM 0.4.2 would have written it, with the batches that the rules give."""
+    chunked, mixed = strategy == "chunked", strategy == "mixed"
+    lines = [
+        f"Namespace(max_model_len=4096, max_num_batched_tokens={budget}, block_size="
+        f"{cache.block_size}, enable_chunked_prefill={chunked}, enable_mixed_batch={mixed})",
+        *(f"User Requests: prompt_len={p}, output_len={o}, sequence_len=..." for p, o in lengths),
+        f"INFO x] # GPU blocks: {cache.blocks}, # CPU blocks: 50",
+        "INFO x Start benchmarking...",
+    ]
+    for one in passes(lengths, strategy, budget, cache):
+        lines += ["WARNING x] Scheduler preempt the lowest-priority groups."] * len(one.lost)
+        again = sum(row.recomputed for row in one.rows)
+        if again:
+            lines.append(f"x] A RECOMPUTE sequence is resumed. recomputed_tokens = {again}, ...")
+        lines += [
+            f"x] before LlamaModel forward() input_ids.shape=torch.Size([{one.tokens}]), ...",
+            f"x] Avg ..., Running: {len(one.rows)} reqs, Swapped: 0 reqs, Pending: 0 reqs, GPU KV "
+            "cache usage: 50.0%, CPU KV cache usage: 0.0%, Interval(ms): 11.0",
+            "x] LLMEngine step() (unit:ms): time_cost 10.0 resumed_reqs=0, running_reqs=1",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("strategy", ["default", "mixed", "chunked"])
+def test_a_log_with_preemptions_has_batches_and_preemptions(tmp_path: Path, strategy: str):
+    lengths, cache = [(40, 60), (35, 80), (50, 50), (20, 90)], Cache(40, 4)
+    path, out = tmp_path / "scarce.log", tmp_path / "run"
+    path.write_text(log_of(lengths, strategy, 128, cache), encoding="utf-8")
+    import_run("unboxkv", [path], out)
+    assert [*check_run(out)] == []
+    found = tables.read(tables.PREEMPTIONS, out / "preemptions.parquet")
+    batch = tables.read(tables.BATCH, out / "batch.parquet")
+    steps = tables.read(tables.STEPS, out / "steps.parquet")
+    counts = found["event"].value_counts()
+    assert counts["preempt"] == counts["resume"] > 0
+    again = batch.groupby("step")["recomputed_tokens"].sum()
+    assert again.tolist() == steps["recomputed_tokens"].tolist()
+    resumed = found[found["event"] == "resume"]
+    assert again.sum() == resumed["recomputed_tokens"].sum() > 0
+    assert any("every pass agrees" in fault for fault in read_run(out)["faults"])
+
+
+@pytest.mark.parametrize("blocks", [39, 41])
+def test_batches_that_do_not_follow_are_not_made_up(tmp_path: Path, blocks: int):
+    """One block more or less: the passes are others, which the import notices."""
+    lengths, cache = [(40, 60), (35, 80), (50, 50), (20, 90)], Cache(40, 4)
+    path, out = tmp_path / "other.log", tmp_path / "run"
+    text = log_of(lengths, "default", 128, cache).replace("blocks: 40,", f"blocks: {blocks},")
+    path.write_text(text, encoding="utf-8")
+    import_run("unboxkv", [path], out)
+    assert tables.read(tables.BATCH, out / "batch.parquet").empty
+    assert tables.read(tables.PREEMPTIONS, out / "preemptions.parquet").empty
+    assert any(
+        "which request each pass computed is not known" in f for f in read_run(out)["faults"]
+    )
+
+
+@pytest.mark.parametrize("name", ["max_num_batched_tokens", "block_size"])
+@pytest.mark.parametrize("value", ["", "0", "-3", "many", "9" * 30])
+def test_a_setting_that_is_no_number_is_named(tmp_path: Path, name: str, value: str):
+    path = tmp_path / "wrong.log"
+    usual = {"max_num_batched_tokens": "6", "block_size": "16"}[name]
+    path.write_text(log_text().replace(f"{name}={usual}", f"{name}={value}"), encoding="utf-8")
+    with pytest.raises(BadInput, match=name):
+        import_run("unboxkv", [path], tmp_path / "run")

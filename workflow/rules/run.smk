@@ -20,6 +20,7 @@ rule run_experiment:
     resources:
         mem_mib=lambda wildcards: EXPERIMENTS[wildcards.id]["memory_mib"],
         gpu=lambda wildcards: EXPERIMENTS[wildcards.id]["gpus"],
+        exclusive=lambda wildcards: EXPERIMENTS[wildcards.id]["exclusive"],
         # Minutes: twice what is expected, and five, after which a batch system may end the job.
         runtime=lambda wildcards: EXPERIMENTS[wildcards.id]["walltime_s"] * 2 // 60 + 5,
         engine=1,

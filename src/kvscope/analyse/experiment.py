@@ -1,6 +1,6 @@
 """The metrics of one run: estimates with confidence intervals, and the run's validity."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +9,7 @@ import pandas as pd
 from kvscope import accounts, tables
 from kvscope.accounts import ANALYSED
 from kvscope.analyse import access_metrics
+from kvscope.analyse.calibration.intervals import modeled_intervals
 from kvscope.analyse.checklist import checklist
 from kvscope.analyse.metric import Metric
 from kvscope.analyse.metrics import METRICS
@@ -49,6 +50,8 @@ def metrics_of(records: Records, reasons: list[Reason], run_sha256: str) -> pd.D
         METRICS if len(records.steps) else access_metrics.METRICS
     )  # published kernels have no passes
     found = {m.name: _estimate_over_repeats(m, repeats if m in known else []) for m in METRICS}
+    for name, (low, high) in modeled_intervals(records, METRICS).items():
+        found[name] = replace(found[name], low=low, high=high)
     values = pd.DataFrame([vars(one) for one in found.values()])
     columns = {
         "experiment_id": facts["experiment_id"],

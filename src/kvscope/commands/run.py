@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     (
         "results/experiments/ID/experiment.yaml",
         "model=tiny-llama workload=zipf workload.num_requests=8 cache.blocks=60 --out mine",
+        "study=quickstart --multirun hydra/launcher=submitit_slurm hydra.launcher.partition=gpu",
     ),
     argument(
         "experiment",
@@ -44,18 +45,24 @@ def run(given: argparse.Namespace) -> int:
     """
     from kvscope import batch
 
-    experiments = _experiments(given.experiment, given.config_dir)
+    hydra = [word for word in given.experiment if word.startswith(("hydra/", "hydra."))]
+    words = [word for word in given.experiment if word not in hydra]
+    if hydra and not given.multirun:
+        raise BadInput(f"run {' '.join(hydra)}: a launcher of Hydra's needs --multirun")
+    experiments = _experiments(words, given.config_dir)
     if len(experiments) != 1 and not given.multirun:
         raise BadInput(
             f"these settings make {len(experiments)} experiments and `kvscope run` takes one; "
             "leave one value for each key, or run all of them: --multirun, or with all five stages "
-            f"snakemake --profile profiles/local --config {_as_config(given.experiment)}"
+            f"snakemake --profile profiles/local --config {_as_config(words)}"
         )
     if given.multirun and given.out:
         raise BadInput(
             "run --multirun: --out names the directory of one run; leave it out, and each run is "
             "written to results/experiments/<id>"
         )
+    if hydra:
+        return _launch(experiments, hydra, given)
     if batch.fits(experiments):
         places = [experiment_directory(RESULTS, e.id) for e in experiments]
         pairs = zip(experiments, places, strict=True)
@@ -63,6 +70,23 @@ def run(given: argparse.Namespace) -> int:
     if given.tables:
         raise BadInput("run --tables: takes several experiments of device=modeled, and --multirun")
     failed = [e.id for e in experiments if not _measure(e, given)]
+    if failed:
+        raise KvscopeError(f"{len(failed)} of {len(experiments)} failed: {', '.join(failed)}")
+    return EXIT_DONE
+
+
+def _launch(experiments: list[Experiment], hydra: list[str], given: argparse.Namespace) -> int:
+    """Run experiments with a launcher of Hydra's; print each one's directory, or why it failed."""
+    from kvscope.run import multirun
+
+    if given.tables:
+        raise BadInput("run --tables: not with a launcher of Hydra's; `kvscope submit` collects")
+    failed = multirun.launch(experiments, hydra, given.force)
+    for experiment in experiments:
+        if reason := failed.get(experiment.id):
+            print(f"kvscope: {experiment.id} failed: {reason}", file=sys.stderr)
+        else:
+            print(experiment_directory(RESULTS, experiment.id))
     if failed:
         raise KvscopeError(f"{len(failed)} of {len(experiments)} failed: {', '.join(failed)}")
     return EXIT_DONE

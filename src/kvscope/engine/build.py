@@ -181,6 +181,7 @@ def run_engine(
     platform = platform or platform_of(experiment)
     batching = instantiate_policy(experiment.batching, BatchingPolicy)
     overflow = instantiate_policy(experiment.overflow, OverflowPolicy)
+    overflow.prepare(experiment)
     with (
         tempfile.TemporaryDirectory(prefix="kvscope-model-") as model,
         open_tracer(platform, directory or Path(model)) as tracer,
@@ -191,6 +192,7 @@ def run_engine(
         llm = LLM(**engine_arguments(platform, batching, overflow, Path(model)))
         core = llm.llm_engine.engine_core.engine_core
         core.scheduler.attach(batching, overflow, platform.clock, tracer)
+        platform.observe(core.scheduler)
         if experiment.cache.admission == VLLM_0_4_2:
             admit_as_0_4_2(core.scheduler)
         try:
@@ -208,7 +210,6 @@ def _observed(
     from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
 
     if not platform.computes:
-        platform.observe(scheduler)
         return Engine(llm, platform, scheduler, None, platform.experiment.model.layers, tracer)
     if has_kv_transfer_group():
         connector = get_kv_transfer_group()

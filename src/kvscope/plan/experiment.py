@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError, model_validator
 from kvscope.plan import documents, rules
 from kvscope.plan.complaints import Origin, validation_message
 from kvscope.plan.device import Device
-from kvscope.plan.fields import GIB, MAX_REPEATS, Part, Whole
+from kvscope.plan.fields import GIB, MAX_REPEATS, Label, Part, Whole
 from kvscope.plan.models import Model
 from kvscope.plan.parts import CacheSettings, EngineSettings, ProfilerSettings, TracingSettings
 from kvscope.plan.policy import Batching, Overflow
@@ -37,6 +37,8 @@ class Experiment(Part):
     seed: Annotated[Whole, Field(ge=0, lt=2**32)]
     repeats: RepeatsField
     warmup: Annotated[Whole, Field(ge=0, le=MAX_REPEATS)]
+    # On a cluster, whether its node runs nothing else; on one machine nothing else runs anyway.
+    exclusive: Annotated[bool, Label("alone on its node")] = False
 
     @model_validator(mode="after")
     def _possible(self) -> "Experiment":
@@ -76,12 +78,13 @@ class Experiment(Part):
         cache = self.cache
         room = f"b{cache.blocks}" if cache.blocks else f"g{cache.gib:g}".replace("+", "")
         traced = "" if self.tracing.name == "none" else f"-{self.tracing.name}"
+        alone = "-exclusive" if self.exclusive else ""
         parts = (
             f"{self.model.name}{self.device.slug}",
             f"{self.workload.slug}{requests}",
             self.batching.slug,
             self.overflow.slug,
-            f"{room}x{cache.block_size}{traced}",
+            f"{room}x{cache.block_size}{traced}{alone}",
         )
         return "-".join(parts)
 

@@ -59,6 +59,7 @@ SHAPE: dict[str, Any] = {
                 "threads": int,
                 "memory_mib": int,
                 "gpus": int,
+                "exclusive": int,
                 "batch": int,
                 "walltime_s": int,
             },

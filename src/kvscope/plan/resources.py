@@ -24,7 +24,8 @@ EVENT_BYTES, EVENT_BUFFERS = 32, 2
 
 
 def resources(experiment: "Experiment") -> dict[str, int]:
-    """The resources to request from a batch system: `threads`, `memory_mib` (host), `gpus`.
+    """The resources to request from a batch system: `threads`, `memory_mib` (host), `gpus`, and
+    whether it must have a node alone (`exclusive`).
 
     BadInput if a workload's file cannot be used.
     """
@@ -34,6 +35,7 @@ def resources(experiment: "Experiment") -> dict[str, int]:
         "threads": device.threads,
         "memory_mib": PROCESS_MIB + required_mib(experiment) + loading_mib,
         "gpus": device.gpus,
+        "exclusive": int(experiment.exclusive),
         "batch": int(not device.allocates),  # it may share its process with others
     }
 
@@ -42,7 +44,7 @@ def required_mib(experiment: "Experiment") -> int:
     """MiB of host memory for weights, cache, host pool, requests and records of a run."""
     held = 0
     if experiment.device.allocates:
-        held += experiment.host_blocks * experiment.block_bytes
+        held += experiment.overflow.pool_bytes(experiment)
         held += experiment.device.memory_bytes(experiment)
     expected = expected_work(experiment)
     held += int(expected.prompt_tokens * TOKEN_ID_BYTES + expected.output_tokens * RECORD_BYTES)

@@ -90,6 +90,27 @@ def _hardware(key: str) -> Callable[[Run], str | None]:
     return lambda run: run.facts.get("hardware", {}).get(key)
 
 
+def _node(run: Run) -> str | None:
+    """The node of a run that a pack made, and how many others ran on it at the time."""
+    found = run.facts.get("placement") or {}
+    if not found.get("node"):
+        return None
+    beside = plural(len(found["neighbours"]), "other")
+    return f"{found['node']}, {f'beside {beside}' if found['neighbours'] else 'alone'}"
+
+
+def _gpu_clocks(run: Run) -> str | None:
+    """Clocks of the SMs of each GPU, before and after the run."""
+    gpus = (run.facts.get("placement") or {}).get("gpus")
+    if not gpus:
+        return None
+    after = {gpu["uuid"]: gpu["clocks.sm"] for gpu in gpus["after"]}
+    return "; ".join(
+        f"{gpu['uuid']}: {gpu['clocks.sm']} MHz before, {after.get(gpu['uuid'], '?')} MHz after"
+        for gpu in gpus["before"]
+    )
+
+
 def _setting(*path: str) -> Callable[[Run], str | None]:
     def of(run: Run) -> str | None:
         value: Any = run.settings
@@ -224,6 +245,8 @@ _FACTS: tuple[tuple[str, Callable[[Run], str | None]], ...] = (
     ("Machine", _hardware("hostname")),
     ("Processor", _processor),
     ("GPU", _gpus),
+    ("Node", _node),
+    ("GPU clocks", _gpu_clocks),
     ("Operating system", _hardware("os")),
     ("Device of the engine", _device),
     ("Engine", _software),

@@ -43,10 +43,14 @@ def main_columns(study: StudyData) -> list[Display]:
 def experiments_frame(study: StudyData) -> pd.DataFrame:
     """One row an experiment: what it is, whether to believe it, its main metrics.
 
-    A metric keeps its table's name and unit; `_ci_low` and `_ci_high` are its 95 % interval.
+    A metric keeps its table's name and unit; `_ci_low` and `_ci_high` are its 95 % interval. Where
+    packs ran experiments, `node`, `neighbours` (how many) and `gpu_uuids` say where.
     """
     columns = main_columns(study)
-    return pd.DataFrame([_row(run, study.keys, columns) for run in study.runs])
+    rows = [_row(run, study.keys, columns) for run in study.runs]
+    if any("placement" in run.facts for run in study.runs):
+        rows = [row | _placement(run) for row, run in zip(rows, study.runs, strict=True)]
+    return pd.DataFrame(rows)
 
 
 def write_tables(study: StudyData, out: Path) -> None:
@@ -75,6 +79,17 @@ def _row(run: Run, keys: tuple[str, ...], columns: Sequence[Display]) -> dict[st
         ):
             row[shown.metric + suffix] = None if math.isnan(value) else value
     return row
+
+
+def _placement(run: Run) -> dict[str, object]:
+    """Where a pack ran an experiment; the number of its neighbours, and the GPUs' UUIDs."""
+    found = run.facts.get("placement") or {}
+    gpus = found.get("gpus", {}).get("before", [])
+    return {
+        "node": found.get("node"),
+        "neighbours": len(found["neighbours"]) if "neighbours" in found else None,
+        "gpu_uuids": ";".join(gpu["uuid"] for gpu in gpus) or None,
+    }
 
 
 def _text(run: Run, key: str) -> str | None:

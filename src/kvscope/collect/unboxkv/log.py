@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from kvscope import limits
 from kvscope.errors import BadInput
 from kvscope.reading import text_lines
 
@@ -60,6 +61,7 @@ class LoggedPass:
 class Log:
     """What a log says."""
 
+    path: Path
     settings: dict[str, str] = field(default_factory=dict)
     lengths: list[tuple[int, int]] = field(default_factory=list)  # prompt and output tokens
     gpu_blocks: int = 0
@@ -71,6 +73,28 @@ class Log:
     def setting(self, name: str, default: str = "") -> str:
         """A setting of the command line, without quotes."""
         return self.settings.get(name, default).strip("'")
+
+    @property
+    def token_budget(self) -> int:
+        """Tokens of a pass at most."""
+        return self._number("max_num_batched_tokens")
+
+    @property
+    def block_size(self) -> int:
+        """Tokens of a block."""
+        return self._number("block_size")
+
+    @property
+    def most_requests(self) -> int:
+        """Requests of a pass at most; vLLM's default if the log does not say."""
+        return self._number("max_num_seqs", "256")
+
+    def _number(self, name: str, default: str = "") -> int:
+        """A setting that is a positive number."""
+        text = self.setting(name, default)
+        if not text.isdecimal() or not 0 < int(text) <= limits.COUNT[1]:
+            raise BadInput(f"{self.path}: its setting {name} is {text!r:.40}, not a number above 0")
+        return int(text)
 
     @property
     def tokens_due(self) -> int:
@@ -89,7 +113,7 @@ class Log:
 
 def read_log(path: Path) -> Log:
     """Read a log; BadInput names the file if it is no such log, or its passes are incomplete."""
-    log = Log()
+    log = Log(path)
     lines = iter(text_lines(path, LONGEST_LINE))
     _read_preamble(log, lines)
     if not log.settings or not log.lengths:

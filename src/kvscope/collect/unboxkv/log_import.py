@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 
 from kvscope import tables
+from kvscope.actions import RECOMPUTE
 from kvscope.collect.unboxkv.log import Log, LoggedPass, read_log
-from kvscope.collect.unboxkv.log_batches import CHUNKED, DEFAULT, MIXED, Row, batches
+from kvscope.collect.unboxkv.log_batches import CHUNKED, DEFAULT, MIXED, Cache, Lost, Pass, passes
 from kvscope.collect.unboxkv.provenance import PUBLISHED, UNBOXKV_LOG, provenance
 from kvscope.passes import DECODE, PREFILL
 from kvscope.passes import MIXED as MIXED_PASS
@@ -28,9 +29,11 @@ FAULTS = (
 STALLS = "{} passes stalled; chunked runs have first-use stalls of the host of about 1.55 s"
 NO_BATCH = (
     "which request each pass computed is not known: the tokens of pass {} do not follow from the "
-    "requests' lengths with room for all of them"
+    "requests' lengths, the budget and the blocks by the rules of vLLM 0.4.2"
 )
-PREEMPTED = "requests were preempted: {} lines, {} tokens computed again by the batches' totals"
+PREEMPTED = "{} preemptions, {} tokens computed again by the batches' totals; which requests they "
+FOLLOW = "were follows from the rules of vLLM 0.4.2, with which every pass agrees"
+UNKNOWN = "were is not known"
 
 
 def import_log(path: Path, out: Path) -> str:
@@ -39,15 +42,16 @@ def import_log(path: Path, out: Path) -> str:
     Raises BadInput if the file is no such log or is cut.
     """
     log = read_log(path)
-    rows, mismatch = _rows(log)
-    steps = steps_of(log, rows)
+    found, mismatch = _scheduled(log)
+    steps = steps_of(log, found)
+    preemptions = preemptions_of(found, steps, log)
     (out / RUN_FILE).unlink(missing_ok=True)  # no record vouches for the tables while they change
     frames = {
         tables.WORKLOAD: tables.WORKLOAD.empty(),
-        tables.REQUESTS: requests_of(log),
+        tables.REQUESTS: requests_of(log, preemptions),
         tables.STEPS: steps,
-        tables.BATCH: batch_of(rows) if rows else tables.BATCH.empty(),
-        tables.PREEMPTIONS: tables.PREEMPTIONS.empty(),
+        tables.BATCH: batch_of(found) if found else tables.BATCH.empty(),
+        tables.PREEMPTIONS: preemptions,
     }
     for table, frame in frames.items():
         tables.write(table, frame, out / table.file)
@@ -67,28 +71,34 @@ def strategy_of(log: Log) -> str:
     return MIXED if log.setting("enable_mixed_batch") == "True" else DEFAULT
 
 
-def _rows(log: Log) -> tuple[list[list[Row]], int | None]:
-    """The rows of every pass, or none and the first pass whose tokens do not follow."""
-    budget = int(log.setting("max_num_batched_tokens"))
-    found = list(batches(log.lengths, strategy_of(log), budget))
-    for number, one in enumerate(log.passes):
-        expected = sum(row.tokens for row in found[number]) if number < len(found) else 0
-        if expected != one.tokens:
-            return [], number + 1
-    return (found, None) if len(found) == len(log.passes) else ([], len(log.passes) + 1)
+def _scheduled(log: Log) -> tuple[list[Pass], int | None]:
+    """What every pass computed, or nothing and the first pass that does not follow."""
+    cache = Cache(log.gpu_blocks, log.block_size)
+    made = passes(log.lengths, strategy_of(log), log.token_budget, cache, log.most_requests)
+    found = []
+    for number, one in enumerate(log.passes, 1):
+        scheduled = next(made, None)
+        if scheduled is None or scheduled.tokens != one.tokens:
+            return [], number
+        if len(scheduled.lost) != one.preempted:
+            return [], number
+        found.append(scheduled)
+    return (found, None) if next(made, None) is None else ([], len(log.passes) + 1)
 
 
-def steps_of(log: Log, rows: list[list[Row]]) -> pd.DataFrame:
+def steps_of(log: Log, scheduled: list[Pass]) -> pd.DataFrame:
     """The `steps` table."""
     passes = log.passes
     duration_s = np.array([one.duration_ms or 0.0 for one in passes]) / 1e3
     ends_s = np.cumsum([one.interval_ms or 0.0 for one in passes]) / 1e3
-    scheduled = np.array([one.tokens for one in passes])
-    prefill = _prefill_tokens(log, rows)
-    decode = scheduled - prefill
+    tokens = np.array([one.tokens for one in passes])
+    prefill = _prefill_tokens(log, scheduled)
+    decode = tokens - prefill
     phase = np.where(decode == 0, PREFILL, np.where(prefill == 0, DECODE, MIXED_PASS))
-    counts = [len(one) for one in rows] if rows else [one.running for one in passes]
-    sampled = [sum(row.sampled for row in one) for one in rows] if rows else counts
+    counts = [len(one.rows) for one in scheduled] or [one.running for one in passes]
+    sampled = [sum(row.sampled for row in one.rows) for one in scheduled] or counts
+    recomputed = [sum(row.recomputed for row in one.rows) for one in scheduled]
+    resumed = [sum(row.resumed for row in one.rows) for one in scheduled]
     used = np.array([one.kv_percent for one in passes]) / 100 * log.gpu_blocks
     host = np.array([one.host_percent for one in passes]) / 100 * log.host_blocks
     return pd.DataFrame(
@@ -100,13 +110,13 @@ def steps_of(log: Log, rows: list[list[Row]]) -> pd.DataFrame:
             "duration_s": duration_s,
             "schedule_s": np.nan,
             "forward_s": np.nan,
-            "scheduled_tokens": scheduled,
+            "scheduled_tokens": tokens,
             "prefill_tokens": prefill,
             "decode_tokens": decode,
-            "recomputed_tokens": recomputed_by_pass(log),
+            "recomputed_tokens": recomputed or recomputed_by_pass(log),
             "sampled_tokens": sampled,
             "requests": counts,
-            "resumed_requests": [one.resumed for one in passes],
+            "resumed_requests": resumed or [one.resumed for one in passes],
             "preempted_requests": [one.preempted for one in passes],
             "waiting_requests": [one.pending + one.swapped for one in passes],
             "kv_blocks_used": np.rint(used).astype(int),
@@ -154,18 +164,17 @@ def host_stalls(passes: Sequence[LoggedPass]) -> list[bool]:
     ]
 
 
-def _prefill_tokens(log: Log, rows: list[list[Row]]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Tokens of prompts in each pass; without rows, all of those beyond one for each request."""
-    if rows:
-        prompts = [prompt for prompt, _ in log.lengths]
-        sums = [sum(r.tokens for r in one if r.context < prompts[r.request - 1]) for one in rows]
+def _prefill_tokens(log: Log, scheduled: list[Pass]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Tokens of prompts in each pass; if rows are not known, all beyond one for each request."""
+    if scheduled:
+        sums = [sum(row.tokens for row in one.rows if not row.decodes) for one in scheduled]
         return np.array(sums, dtype=np.int64)
     tokens = np.array([one.tokens or 0 for one in log.passes], dtype=np.int64)
     running = np.array([max(one.running, 1) for one in log.passes])
     return np.where(tokens > running, tokens, 0)
 
 
-def batch_of(rows: list[list[Row]]) -> pd.DataFrame:
+def batch_of(scheduled: list[Pass]) -> pd.DataFrame:
     """The `batch` table."""
     return pd.DataFrame(
         [
@@ -173,26 +182,55 @@ def batch_of(rows: list[list[Row]]) -> pd.DataFrame:
                 "repeat": 0,
                 "step": step,
                 "request_id": str(row.request),
-                "phase": DECODE if row.context and row.tokens == 1 and row.sampled else PREFILL,
+                "phase": DECODE if row.decodes else PREFILL,
                 "scheduled_tokens": row.tokens,
-                "recomputed_tokens": 0,
+                "recomputed_tokens": row.recomputed,
                 "context_tokens": row.context,
                 "sampled_tokens": row.sampled,
-                "resumed": False,
+                "resumed": row.resumed,
             }
-            for step, one in enumerate(rows)
-            for row in one
+            for step, one in enumerate(scheduled)
+            for row in one.rows
         ]
     )
 
 
-def requests_of(log: Log) -> pd.DataFrame:
+def preemptions_of(scheduled: list[Pass], steps: pd.DataFrame, log: Log) -> pd.DataFrame:
+    """The `preemptions` table; empty if rows are not known."""
+    start_s = steps["start_s"].to_numpy(float)
+    rows: list[dict[str, Any]] = []
+    lost: dict[int, tuple[Lost, float]] = {}  # by request, until it is scheduled again
+    for step, one in enumerate(scheduled):
+        usual = {"repeat": 0, "step": step, "time_s": start_s[step], "policy": RECOMPUTE.name}
+        for row in one.rows:
+            if row.request in lost:
+                before, since_s = lost.pop(row.request)
+                resumption = {
+                    "event": "resume",
+                    "blocks": -(-(row.context + row.tokens) // log.block_size),
+                    "wait_s": start_s[step] - since_s,
+                    "recomputed_tokens": before.tokens,
+                }
+                rows.append(usual | _preempted(before) | resumption)
+        for victim in one.lost:
+            lost[victim.request] = victim, start_s[step]
+            rows.append(usual | _preempted(victim) | {"event": "preempt"})
+    frame = pd.DataFrame(rows, columns=tables.PREEMPTIONS.names)
+    return frame.assign(time_source=PUBLISHED, refused=False, bytes=0)
+
+
+def _preempted(lost: Lost) -> dict[str, Any]:
+    return {"request_id": str(lost.request), "blocks": lost.blocks, "tokens": lost.tokens}
+
+
+def requests_of(log: Log, preemptions: pd.DataFrame) -> pd.DataFrame:
     """The `requests` table; requests are numbered from 1, as they were handed over.
 
     The log numbers them on from those of the warm-up.
     """
     if len(log.requests) != len(log.lengths):
         return tables.REQUESTS.empty()
+    counts = preemptions.query("event == 'preempt'")["request_id"].value_counts()
     origin_s = min(one["arrival_time"] for one in log.requests.values())
     rows = []
     for number, (name, (prompt, output)) in enumerate(
@@ -210,7 +248,7 @@ def requests_of(log: Log) -> pd.DataFrame:
                 "first_scheduled_s": times["first_scheduled_time"],
                 "first_token_s": times["first_token_time"],
                 "finished_s": times["finished_time"],
-                "preemptions": 0,
+                "preemptions": int(counts.get(str(number), 0)),
                 "output_sha256": "",
             }
         )
@@ -225,7 +263,8 @@ def _record(path: Path, log: Log, stalls: int, mismatch: int | None, out: Path) 
         faults.append(STALLS.format(stalls))
     preempted = sum(one.preempted for one in log.passes)
     if preempted or log.recomputed_tokens:
-        faults.append(PREEMPTED.format(preempted, log.recomputed_tokens))
+        words = PREEMPTED.format(preempted, log.recomputed_tokens)
+        faults.append(words + (FOLLOW if mismatch is None else UNKNOWN))
     if mismatch is not None:
         faults.append(NO_BATCH.format(mismatch))
     return {
@@ -240,7 +279,7 @@ def _record(path: Path, log: Log, stalls: int, mismatch: int | None, out: Path) 
         },
         "engine": {
             "kv_blocks_total": log.gpu_blocks,
-            "block_size": int(log.setting("block_size", "0")),
+            "block_size": log.block_size,
         },
         "files": file_records(out),
     }

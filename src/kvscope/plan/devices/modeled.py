@@ -8,7 +8,9 @@ from kvscope.errors import BadInput
 from kvscope.plan.device import Device, Kernels, Speed
 from kvscope.plan.fields import Label, Real, impossible
 from kvscope.plan.hardware import hardware as data
+from kvscope.plan.hardware.cost import PassCost
 from kvscope.plan.hardware.hardware import Hardware
+from kvscope.plan.models import Model
 from kvscope.plan.parts import Conditions
 
 
@@ -67,7 +69,8 @@ class Modeled(ModeledHardware):
     """vLLM on modeled hardware.
 
     `kernels` says whose attention passes are modeled: of vLLM 0.4.2, which the paper ran with, or
-    of vLLM today.
+    of vLLM today. `bootstrap` has constants as fits to bootstrap samples give them, for intervals
+    of metrics.
     """
 
     platform: ClassVar[str] = "kvscope.engine.devices.modeled.platform:ModeledPlatform"
@@ -80,6 +83,41 @@ class Modeled(ModeledHardware):
     kernels: Annotated[
         Literal["vllm-0.4.2", "vllm"], Label("attention kernels", "kernels of {}")
     ] = "vllm-0.4.2"
+    bootstrap: Annotated[
+        list[dict[str, Real]], Field(default_factory=list), Label("fits to bootstrap samples")
+    ]
+
+    @property
+    def fits(self) -> list[Hardware]:
+        """The hardware by each fit to a bootstrap sample; none where its numbers were not fitted.
+
+        A number that `constants` give is not one that the hardware's own samples vary.
+        """
+        usual = self.numbers.model_dump()
+        own = [
+            {name: value for name, value in one.items() if name not in self.constants}
+            for one in data.read(self.hardware).bootstrap
+        ]
+        samples = self.bootstrap or own
+        return [Hardware.model_validate(usual | sample) for sample in samples if sample]
+
+    def pass_cost(self, hardware: Hardware, model: Model, batching: str) -> PassCost:
+        """What passes cost on some hardware, by the kernels that are modeled."""
+        today = self.kernels == "vllm"
+        prefix_kernel = batching == "chunked" and not today
+        return PassCost(hardware, model, prefix_kernel, split_decode=today)
+
+    def check(self, experiment: Conditions) -> None:
+        """Refuse samples that are not numbers of the hardware."""
+        super().check(experiment)
+        try:
+            self.fits  # noqa: B018
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            key = ".".join(map(str, first["loc"]))
+            raise impossible(
+                f"device.bootstrap has {key}: {first['msg'].lower()}", "device.bootstrap"
+            ) from None
 
     @property
     def slug(self) -> str:

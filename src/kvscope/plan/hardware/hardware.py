@@ -22,11 +22,13 @@ Share = Annotated[Real, Field(gt=0, le=1)]
 class Hardware(Part):
     """One GPU and its host. docs/MODEL.md has the formulas in which these numbers stand.
 
-    `sources` has, for each of the numbers, where it comes from.
+    `sources` has, for each of the numbers, where it comes from. `bootstrap` has the fitted ones as
+    fits to bootstrap samples give them; it is empty if none was fitted.
     """
 
     title: str
     sources: dict[str, str]
+    bootstrap: list[dict[str, Real]] = Field(default_factory=list)
 
     # What the vendor states.
     multiprocessors: Count
@@ -89,7 +91,7 @@ def read(name: str) -> Hardware:
 
 
 def load(path: Path) -> Hardware:
-    """Read a data file: `title`, `sources` by a short name, and of each number value and source.
+    """Read a data file: title, sources by a short name, of each number value and source, bootstrap.
 
     BadInput names the file and the number that lacks one of the two.
     """
@@ -98,6 +100,7 @@ def load(path: Path) -> Hardware:
     if not isinstance(texts, dict):
         raise BadInput(f"{path}: sources must be a group of texts by name")
     values: dict[str, Any] = {"title": found.pop("title", None)}
+    values["bootstrap"] = found.pop("bootstrap", [])
     sources = {}
     for key, entry in found.items():
         if not isinstance(entry, dict) or set(entry) != {"value", "source"}:

@@ -5,27 +5,8 @@ from collections.abc import Iterable, Sequence
 from kvscope.engine.overflow.copies import contiguous_runs
 from kvscope.plan.devices.modeled import Modeled
 from kvscope.plan.experiment import Experiment
-from kvscope.plan.hardware.cost import LayerCost, PassCost
-from kvscope.plan.hardware.hardware import Hardware
+from kvscope.plan.hardware.cost import LayerCost
 from kvscope.plan.hardware.overflow_cost import OverflowCost, rebuild_parts
-
-
-def pass_cost(experiment: Experiment, hardware: Hardware, today: bool) -> PassCost:
-    """The cost of an experiment's passes, with the kernels of vLLM 0.4.2 or of vLLM `today`."""
-    chunked = experiment.batching.name == "chunked"
-    prefix_kernel = chunked and not today
-    return PassCost(hardware, experiment.model, prefix_kernel=prefix_kernel, split_decode=today)
-
-
-def overflow_cost(experiment: Experiment, passes: PassCost) -> OverflowCost:
-    """The cost of an experiment's copies and rebuildings."""
-    return OverflowCost(
-        passes,
-        experiment.cache.block_size,
-        experiment.cache.pieces(experiment.model.layers),
-        memory=str(getattr(experiment.overflow, "host_memory", "pinned")),
-        coalesced=getattr(experiment.overflow, "copies", "") == "coalesced",
-    )
 
 
 class Cost:
@@ -35,8 +16,8 @@ class Cost:
         device = experiment.device
         assert isinstance(device, Modeled)
         self.hardware = device.numbers
-        self._passes = pass_cost(experiment, self.hardware, device.kernels == "vllm")
-        self._overflow = overflow_cost(experiment, self._passes)
+        self._passes = device.pass_cost(self.hardware, experiment.model, experiment.batching.name)
+        self._overflow = OverflowCost.of(experiment, self._passes)
         self.pageable = self._overflow.memory == "pageable"
         self.block_size = self._overflow.block_size
         self.block_bytes = self._overflow.block_bytes

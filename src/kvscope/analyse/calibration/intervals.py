@@ -1,0 +1,62 @@
+"""Intervals of a modeled run's metrics: from fits of the cost model to bootstrap samples."""
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+
+from kvscope.analyse.calibration.recosting import Recosting
+from kvscope.analyse.metric import Metric
+from kvscope.analyse.records import Records
+from kvscope.plan.devices.modeled import Modeled
+from kvscope.plan.experiment import load
+from kvscope.runfile import EXPERIMENT_FILE
+from kvscope.runschema import MODELED
+
+# Metrics that the numbers of the hardware decide, and that are quickly computed.
+TIMED = (
+    "makespan_s",
+    "throughput_tokens_per_s",
+    "throughput_without_stalls_tokens_per_s",
+    "output_throughput_tokens_per_s",
+    "prefill_throughput_tokens_per_s",
+    "decode_throughput_tokens_per_s",
+    "mixed_throughput_tokens_per_s",
+    "ttft_mean_s",
+    "latency_mean_s",
+    "resume_overhead_paper_s",
+    "resume_overhead_issued_s",
+    "swap_out_s",
+    "swap_in_s",
+)
+PERCENTILES = (2.5, 97.5)
+ALL_AT_ONCE = "all_at_once"
+POLICIES = ("recompute", "swap")  # whose costs are those of passes and copies alone
+
+Interval = tuple[float, float]
+
+
+def modeled_intervals(records: Records, metrics: Iterable[Metric]) -> dict[str, Interval]:
+    """Of each timed metric of a modeled run the interval of 95 % of the bootstrap's fits.
+
+    Empty if the run is not modeled, its hardware was not fitted, arrivals decide its passes, or its
+    overflow policy has other costs than passes and copies.
+    """
+    if records.facts.get("time_source") != MODELED or records.steps.empty:
+        return {}
+    experiment = load(records.directory / EXPERIMENT_FILE)
+    fits = experiment.device.fits if isinstance(experiment.device, Modeled) else ()
+    known = experiment.workload.arrival == ALL_AT_ONCE and experiment.overflow.name in POLICIES
+    if not fits or not known:
+        return {}
+    repeat = next(records.repeats())
+    recosting = Recosting(repeat, experiment)
+    timed = [metric for metric in metrics if metric.name in TIMED]
+    found = [[metric.of(one) for metric in timed] for one in map(recosting.records, fits)]
+    low, high = np.percentile(np.array(found), PERCENTILES, axis=0)
+    ends = zip(low.tolist(), high.tolist(), strict=True)
+    return {
+        metric.name: interval
+        for metric, interval in zip(timed, ends, strict=True)
+        if not math.isnan(interval[0])
+    }
