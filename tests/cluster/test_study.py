@@ -1,14 +1,19 @@
 """A real study in packs, through Snakemake and through `kvscope submit`, on this machine."""
 
 import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
+import kvscope
+from fake_pbs.cluster import FakePBS, wait_for
 from submitit_packs.overview import overview
-from tests.workflow.test_snakemake import Checkout
+from tests.workflow.test_snakemake import ROOT, Checkout
 
 pytestmark = [pytest.mark.workflow, pytest.mark.slow]
 
@@ -64,14 +69,73 @@ def test_submit_takes_a_study_to_its_metrics(checkout):
     checkout.assert_true()
 
 
+@pytest.fixture
+def polaris(checkout, tmp_path) -> Iterator[FakePBS]:
+    """A PBS with Polaris's queues, whose nodes have what the checkout has in its environment."""
+    site = (ROOT / "envs" / "polaris.sh").read_text()
+    mine = {k: v for k, v in checkout.warm.items() if k.startswith("KVSCOPE_") or k == "PYTHONPATH"}
+    lines = [f"export {name}={shlex.quote(value)}\n" for name, value in mine.items()]
+    (tmp_path / "envs" / "polaris.sh").write_text("".join([site, *lines]))
+    with FakePBS(tmp_path / "pbs", nodes=2, mpi=False) as pbs:
+        checkout.more = {"PATH": f"{Path(sys.executable).parent}:{pbs.path}"}
+        checkout.more |= {"KVSCOPE_ACCOUNT": "physics"}
+        yield pbs
+
+
+def test_a_study_on_pbs_by_its_profile(checkout, polaris):
+    words = ["--profile", "profiles/polaris", "--seconds-between-status-checks", "1"]
+    done = subprocess.run(
+        [sys.executable, "-m", "snakemake", *words, "--latency-wait", "5", "--config", "study=two"],
+        cwd=checkout.path,
+        env=checkout.warm,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout
+    checkout.assert_true()
+    job = polaris.job("1")
+    assert (job["queue"], job["Account_Name"], job["Exit_status"]) == ("debug", "physics", "0")
+
+    submitted = checkout.kvscope("submit", "study=two", "seed=7", *words[:2])
+    assert submitted.returncode == 0, submitted.stdout
+    assert "pbs job 2, 2 members on 1 nodes x 4 slots" in submitted.stdout
+    wait_for(lambda: polaris.processes() == 0)
+
+
+@pytest.mark.cluster
+def test_a_configuration_packed_and_alone(checkout):
+    """Two slots: those that share the node have each other as a neighbour, the others none."""
+    site = checkout.path / "two-slots.yaml"
+    queue = "{name: local, nodes: [1, 1], max_jobs: 1}"
+    site.write_text(f"name: two\nscheduler: local\ngpus_per_node: 2\nqueues: [{queue}]\n")
+    words = ("study=two", "exclusive=false,true", "--cluster", "local", "--site", str(site))
+    submitted = checkout.kvscope("submit", *words)
+    assert submitted.returncode == 0, submitted.stdout
+    neighbours = {True: [], False: []}
+    for run in (checkout.path / "results" / "experiments").iterdir():
+        placement = kvscope.load(run).facts["placement"]
+        neighbours[placement["exclusive"]].append(len(placement["neighbours"]))
+    assert neighbours == {True: [0, 0], False: [1, 1]}
+    name = re.search(r"next: kvscope report (\S+)", submitted.stdout)
+    assert name
+    reported = checkout.kvscope("report", name[1])
+    assert reported.returncode == 0, reported.stdout
+    page = checkout.page(name[1]).read_text(encoding="utf-8")
+    assert "beside 1 other" in page
+    assert ", alone" in page
+
+
 def test_a_dry_run_prints_every_script_and_the_node_hours(checkout):
-    words = ("--cluster", "pbs", "--account", "physics", "--dry-run")
+    checkout.more = {"KVSCOPE_ACCOUNT": "physics"}
+    words = ("--profile", "profiles/polaris", "--dry-run")
     done = checkout.kvscope("submit", "study=two", *words)
     assert done.returncode == 0, done.stdout
     assert done.stdout.count("#!/bin/bash") == 1
     for line in ("#PBS -A physics", "#PBS -q debug", "#PBS -l filesystems=home:eagle"):
         assert line in done.stdout
     assert "#PBS -l select=1:system=polaris" in done.stdout
+    assert "source envs/polaris.sh" in done.stdout
     assert re.search(r"# 1 jobs, 2 experiments, at most \d\.\d\d node-hours", done.stdout)
     assert not (checkout.path / "results" / "packs").exists()
 
@@ -80,6 +144,12 @@ def test_a_dry_run_prints_every_script_and_the_node_hours(checkout):
     ("words", "sentence"),
     [
         (("--cluster", "pbs"), "polaris needs an account: --account PROJECT"),
+        ((), "where to? --cluster pbs, slurm or local, or --profile profiles/polaris"),
+        (
+            ("--profile", "profiles/polaris"),
+            "the account is $KVSCOPE_ACCOUNT: set this variable to your project",
+        ),
+        (("--profile", "profiles/mars"), "profiles/mars/config.yaml is no profile: "),
         (
             ("--cluster", "pbs", "--account", "a", "--queue", "quick", "--dry-run"),
             "queue is 'quick', and polaris has debug, debug-scaling, prod, preemptable, capacity,",
