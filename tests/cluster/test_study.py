@@ -112,7 +112,7 @@ def test_a_configuration_packed_and_alone(checkout):
     words = ("study=two", "exclusive=false,true", "--cluster", "local", "--site", str(site))
     submitted = checkout.kvscope("submit", *words)
     assert submitted.returncode == 0, submitted.stdout
-    neighbours = {True: [], False: []}
+    neighbours: dict[bool, list[int]] = {True: [], False: []}
     for run in (checkout.path / "results" / "experiments").iterdir():
         placement = kvscope.load(run).facts["placement"]
         neighbours[placement["exclusive"]].append(len(placement["neighbours"]))
