@@ -69,7 +69,7 @@ def run(
 def test_members_run_on_all_nodes_of_a_pack_each_with_a_gpu(
     pbs: FakePBS, tmp_path: Path, launcher: str
 ) -> None:
-    words = "$FAKE_PBS_NODE $CUDA_VISIBLE_DEVICES $PACK_NODE $SITE"
+    words = "$FAKE_PBS_NODE $CUDA_VISIBLE_DEVICES $PACK_NODE $SITE${OMP_NUM_THREADS-}"
     # Each waits for the others, so that all run at the same time.
     others = f"until [ $(wc -l <{tmp_path}/m) = 7 ]; do sleep 0.2; done"
     command = f"echo {words} >>{tmp_path}/m; {others}"
