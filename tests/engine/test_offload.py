@@ -148,6 +148,16 @@ def test_greedy_tokens_are_those_of_transformers(name, policy):
     )
 
 
+def test_requests_with_and_without_tokens_to_compute_again_share_a_minibatch():
+    """Blocks are long: of four requests the policy keeps the ids of the first block or two."""
+    policy = TokenRecompute(name="token", **HOST, share=0.4, minibatches=1)
+    source = of_transformers(transformers_model("llama"))
+    cost = CostModel.of_rates(model("llama"), 1e9, 1e11, 1e10)
+    engine = TensorEngine(model("llama"), policy, 64, source=source, cost=cost, overlap=False)
+    found = engine.generate(prompts(), [count for _, count in LENGTHS])
+    assert found.tokens == expected("llama")
+
+
 @st.composite
 def any_model(draw) -> Model:
     """Either family at small dimensions that are no powers of two."""

@@ -73,12 +73,17 @@ def _packs_of(given: argparse.Namespace) -> Callable[[], Look] | None:
 
 def _watch(packs: Callable[[], Look], given: argparse.Namespace) -> None:
     """Show the table again and again, until all is over or Ctrl-C."""
+    from rich.console import Console
     from rich.live import Live
 
-    with Live(auto_refresh=False) as live:
+    console = Console()
+    with Live(console=console, auto_refresh=False) as live:
         while True:
             looked = packs()
-            live.update(looked.table(given.all), refresh=True)
+            if console.is_terminal:
+                live.update(looked.table(given.all), refresh=True)
+            else:  # a file has every look
+                console.print(looked.table(given.all))
             if looked.is_over:
                 return
             time.sleep(given.watch)

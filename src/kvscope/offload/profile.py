@@ -11,7 +11,7 @@ from kvscope.offload.pipeline import Job
 from kvscope.offload.weights import Weights
 
 REPEATS = 3
-TOKENS = (256, 1024, 2048)
+TOKENS = (256, 1024, 4096)
 PREFIXES = (64, 256, 512)  # tokens of one request
 REQUESTS = (4, 16, 32)
 LINK_BYTES = (2**20, 2**22, 2**24)

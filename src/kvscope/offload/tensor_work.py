@@ -244,7 +244,9 @@ class TensorWork:
     def _causal(self, q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
         """Causal attention of one request's [n, …]; in tiles if the architecture is tiled."""
         model, tile = self.arch.model, self.arch.tile
-        if tile is None or not len(q):
+        if not len(q):  # a request none of whose tokens are computed again
+            return q
+        if tile is None:
             return attend(q[None], kv[None], model, None, causal=True)[0]
         rows = [
             attend(q[None, i : i + 1], kv[None, : i + 1], model, None)[0] for i in range(len(q))
