@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import kvscope
 from fake_pbs.cluster import FakePBS, wait_for
 from real_slurm import until
 from submitit_packs.overview import overview
@@ -143,6 +144,28 @@ def test_a_study_on_pbs_by_its_profile(checkout, polaris):
     assert submitted.returncode == 0, submitted.stdout
     assert "pbs job 2, 2 members on 1 nodes x 4 slots" in submitted.stdout
     wait_for(lambda: polaris.processes() == 0)
+
+
+def test_a_configuration_packed_and_alone(checkout):
+    """Two slots: those that share the node have each other as a neighbour, the others none."""
+    site = checkout.path / "two-slots.yaml"
+    queue = "{name: local, nodes: [1, 1], max_jobs: 1}"
+    site.write_text(f"name: two\nscheduler: local\ngpus_per_node: 2\nqueues: [{queue}]\n")
+    words = ("study=two", "exclusive=false,true", "--cluster", "local", "--site", str(site))
+    submitted = checkout.kvscope("submit", *words)
+    assert submitted.returncode == 0, submitted.stdout
+    neighbours: dict[bool, list[int]] = {True: [], False: []}
+    for run in (checkout.path / "results" / "experiments").iterdir():
+        placement = kvscope.load(run).facts["placement"]
+        neighbours[placement["exclusive"]].append(len(placement["neighbours"]))
+    assert neighbours == {True: [0, 0], False: [1, 1]}
+    name = re.search(r"next: kvscope report (\S+)", submitted.stdout)
+    assert name
+    reported = checkout.kvscope("report", name[1])
+    assert reported.returncode == 0, reported.stdout
+    page = checkout.page(name[1]).read_text(encoding="utf-8")
+    assert "beside 1 other" in page
+    assert ", alone" in page
 
 
 def test_a_dry_run_prints_every_script_and_the_node_hours(checkout):
