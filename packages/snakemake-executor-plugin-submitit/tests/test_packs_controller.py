@@ -187,6 +187,20 @@ def test_a_pack_that_cannot_start_does_not_start_again(campaign):
     assert campaign.reasons()[0].startswith("its pack could not start: No module named 'parsl'")
 
 
+@pytest.mark.parametrize("pilot", [None, {"is_launcher_killed": True}])
+def test_a_pack_that_was_killed_while_it_started_starts_again(campaign, pilot):
+    campaign.cycle()
+    (job,) = campaign.system.live()
+    directory = campaign.system.jobs[job].directory
+    number = directory.begin_attempt()
+    if pilot:
+        directories.write_json(directory.path / f"pilot-{number}.json", pilot)
+    campaign.system.end(job, words="failed")
+    campaign.finish()
+    assert campaign.system.began.total() == 6
+    assert all(outcome.ok for outcome in campaign.ended.values())
+
+
 def test_a_requeued_job_is_the_same_job(campaign):
     campaign.cycle()
     (job,) = campaign.system.live()

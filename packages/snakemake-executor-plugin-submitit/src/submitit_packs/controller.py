@@ -327,7 +327,9 @@ class Controller:
         status = flight.status or JobStatus(Phase.UNKNOWN)
         pilot = read_json(directory.path / f"pilot-{attempt}.json") or {}
         began = {*directory.keys(STARTED), *directory.keys()}
-        idle = status.ending in (None, Ending.DONE) and not began
+        # A pilot that was killed, or whose launcher was, says nothing about the environment.
+        is_killed = attempt > 0 and (not pilot or pilot.get("is_launcher_killed", False))
+        idle = status.ending in (None, Ending.DONE) and not began and not is_killed
         unknown = status.words if status.phase == Phase.UNKNOWN else ""
         last_words = (unknown or _last_words(directory, pilot)) if idle else ""
         again: Counter[str] = Counter()

@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from submitit_packs.processes import adopt_orphans, kill_descendants
 
 STOPPED = 143  # exit code of a pilot that was told to stop
 LOST = 3  # exit code of a pilot that lost its launcher
+KILLED = 128  # a shell's exit codes above this are signals
 TICK_S = 0.2
 # Parsl's manager names a socket in TMPDIR, and PBS's TMPDIR can be too long for that.
 SHORT_TMPDIR = 'export TMPDIR="${PACK_SCRATCH:-/tmp}"'
@@ -56,6 +58,7 @@ class Allocation:
     stop: threading.Event = field(default_factory=threading.Event)
     lost: dict[str, str] = field(default_factory=dict)
     ready_s: float | None = None
+    is_launcher_killed: bool = False
     note: str = ""  # what is not as it was planned
 
 
@@ -123,6 +126,7 @@ def _account(here: Allocation, began_s: float, error: str) -> None:
         "ready_s": here.ready_s,
         "end_s": time.time(),
         "lost": here.lost,
+        "is_launcher_killed": here.is_launcher_killed,
         "error": error,
         "note": here.note,
     }
@@ -157,8 +161,13 @@ def parsl_engine(here: Allocation) -> None:
 
 def _wait(here: Allocation, futures: dict[str, Any]) -> None:
     until = time.time() + WORKERS_S
+    looked_s = time.monotonic()
     while futures and not here.stop.is_set():
         time.sleep(TICK_S)
+        if time.monotonic() - looked_s > here.pack.poll_s:
+            looked_s = time.monotonic()
+            if _is_over(here):  # of a job that the batch system believes to have ended
+                here.stop.set()
         if time.time() > until:
             until = float("inf")
             _check_workers(here)
@@ -179,6 +188,12 @@ def _check_workers(here: Allocation) -> None:
     logs = sorted((here.directory.path / f"parsl-{here.attempt}").rglob("submit_scripts/*.err"))
     words = tail(logs[-1], 1) if logs else ""
     raise RuntimeError(f"no worker began within {WORKERS_S:.0f} s{': ' if words else ''}{words}")
+
+
+def _is_over(here: Allocation) -> bool:
+    """Whether the controller, or a later run of the job, has ended this attempt."""
+    current = here.directory.attempt()
+    return current.number != here.attempt or bool(current.stop)
 
 
 def _await_ends(here: Allocation) -> None:
@@ -256,7 +271,7 @@ def _executor(here: Allocation, work: Path) -> Any:
         heartbeat_threshold=max(2, round(4 * pack.heartbeat_s)),
         launch_cmd=manager + DEFAULT_LAUNCH_CMD.split(" ", 1)[1],
         interchange_launch_cmd=interchange,
-        block_error_handler=_launcher_ended,
+        block_error_handler=partial(_launcher_ended, here),
         worker_logdir_root=str(work),
         provider=LocalProvider(
             nodes_per_block=pack.nodes,
@@ -277,11 +292,13 @@ def staging(here: Allocation) -> list[str]:
     return [f'{first} && export PYTHONPATH="$staged${{PYTHONPATH:+:$PYTHONPATH}}"']
 
 
-def _launcher_ended(executor: Any, status: dict[str, Any]) -> None:
+def _launcher_ended(here: Allocation, executor: Any, status: dict[str, Any]) -> None:
     """Give up what is not done once the launcher has ended, whatever its exit code."""
     ended = [found for found in status.values() if found.terminal]
     if ended and len(ended) == len(status):
-        message = f"the launcher ended with exit code {ended[0].exit_code}"
+        code = ended[0].exit_code
+        here.is_launcher_killed = code is None or code > KILLED
+        message = f"the launcher ended with exit code {code}"
         if said := (ended[0].stderr_summary or "").strip():
             message += f": {said.splitlines()[-1]}"
         executor.set_bad_state_and_fail_all(RuntimeError(message))
