@@ -87,7 +87,7 @@ def missing() -> list[str]:
 class Slurm:
     """A running Slurm; `environment` makes its commands talk to it."""
 
-    def __init__(self, nodes: int = 12, gpus: int = 2) -> None:
+    def __init__(self, nodes: int = 14, gpus: int = 2) -> None:
         self.nodes = [f"n{number + 1}" for number in range(nodes)]
         self.gpus = gpus
         self.machines: dict[str, psutil.Popen] = {}

@@ -46,11 +46,11 @@ done
 
 
 class Story:
-    """64 members on 11 nodes, whose packs meet with all that can happen, at the same time.
+    """64 members on a dozen nodes, whose packs meet with all that can happen, at the same time.
 
     Members with one GPU have packs of two nodes, eight members each, which run four at a time;
-    those with two GPUs have packs of one node, eight members one after the other. One member fails,
-    and one takes too long.
+    those with two GPUs have packs of one node, about eight members one after the other. One member
+    fails, and one takes too long.
     """
 
     FATES = (
@@ -84,8 +84,7 @@ class Story:
         self.kill_controller()  # in the midst of its submissions
         self._start_controller()
         until("all members are in packs", lambda: len(self.overview().members) == 64, PATIENCE_S)
-        assert len(self._plans()) == len(self.FATES), "the planner makes other packs"
-        until("all jobs are there", lambda: len(self.slurm.jobs()) == len(self.FATES), PATIENCE_S)
+        until("all jobs are there", lambda: self.slurm.jobs().keys() == self._plans().keys())
         self._until_running(len(self._plans()))
         self._slurm_is_down_for_a_while()
         for pack, keys in self._plans().items():  # two end before anything happens
@@ -107,8 +106,11 @@ class Story:
         jobs = self.slurm.jobs("running")
         plans = self._plans()
         large = [p for p in plans if plans[p][-1].startswith("l")]
-        ordered = [*(p for p in plans if p not in large), *large]
-        self.fates = dict(zip(self.FATES, ordered, strict=True))
+        small = [p for p in plans if p not in large]
+        assert len(small) == 3, plans
+        # What the first controller left is dealt anew, perhaps to more packs than there are fates.
+        self.fates = dict(zip(self.FATES, [*small, *large], strict=False))
+        assert self.fates.keys() == set(self.FATES), plans
         job = {fate: jobs[pack] for fate, pack in self.fates.items()}
         for fate, number in (("first node lost", 0), ("last node lost", -1)):
             node = self.slurm.nodes_of(job[fate])[number]
