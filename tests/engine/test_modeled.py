@@ -5,6 +5,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from kvscope.analyse.calibration.predict import predicted_s
 from kvscope.analyse.calibration.recosting import Recosting
 from kvscope.analyse.checklist import checklist
 from kvscope.analyse.experiment import analyse
@@ -140,6 +141,17 @@ def test_recosted_records_are_those_of_a_run_on_that_hardware(warm: Warm, batchi
     assert found.steps["duration_s"].sum() > 1.1 * table(usual, "steps")["duration_s"].sum()
     for name in ("steps", "requests", "preemptions"):
         pd.testing.assert_frame_equal(getattr(found, name), getattr(other, name), rtol=1e-6)
+
+
+def test_predicted_passes_of_a_run_are_those_of_the_modeled_device(warm: Warm):
+    words = [*SMALL, "overflow=swap", "device.kernels=vllm", "workload.max_tokens=192"]
+    directory = directory_of(warm, words, "predicted")
+    experiment = load(directory / "experiment.yaml")
+    assert isinstance(experiment.device, Modeled)
+    repeat = next(read_records(directory).repeats())
+    assert len(repeat.preemptions)
+    found = predicted_s(experiment.device.numbers, experiment, repeat)
+    assert found == pytest.approx(repeat.steps["forward_s"].to_numpy(), rel=1e-6)
 
 
 def test_metrics_have_the_interval_of_the_bootstrap(published, tmp_path):
