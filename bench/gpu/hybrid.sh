@@ -3,7 +3,7 @@
 #
 #   bench/gpu/hybrid.sh
 #
-# Needs what overflow.sh needs, with 60 GB of GPU memory and 110 GB of host memory that may be
+# Needs what overflow.sh needs, with 60 GB of GPU memory and 85 GB of host memory that may be
 # pinned. What was measured is copied to bench/results/gpu/hybrid-cuda.
 set -euo pipefail
 cd "$(dirname "$0")/../.."

@@ -190,6 +190,19 @@ PREEMPTIONS = Table(
         Column("copy_end_s", F64, "when it had ended (on a GPU: was launched); null if none"),
         Column("wait_s", F64, "resume only: seconds since it was preempted"),
         Column("recomputed_tokens", I32, "resume only: tokens computed before and again"),
+        Column(
+            "predicted_s",
+            F64,
+            "seconds that the policy expected its action to cost; null if it predicts nothing",
+            True,
+        ),
+        Column(
+            "cost_s",
+            F64,
+            "resume only: seconds that it cost: copies both ways, rebuilding, and of each pass "
+            "that computed its tokens again, its part of the forward time by tokens",
+            True,
+        ),
         _SOURCE,
     ),
 )

@@ -25,7 +25,6 @@ def multirun(checkout: Checkout, *words: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-@pytest.mark.cluster
 def test_every_experiment_of_a_study_is_a_job_of_submitits_local(checkout):
     code, text = multirun(checkout, "hydra/launcher=submitit_local")
     assert code == 0, text
@@ -34,7 +33,6 @@ def test_every_experiment_of_a_study_is_a_job_of_submitits_local(checkout):
     assert len(list(jobs)) == 2
 
 
-@pytest.mark.cluster
 def test_every_experiment_of_a_study_is_a_job_of_pbs(checkout, tmp_path):
     with FakePBS(tmp_path / "pbs", nodes=2) as pbs:
         checkout.more = {"PATH": f"{pbs.path}:{os.path.dirname(sys.executable)}"}
@@ -71,7 +69,6 @@ def test_what_cannot_be_is_one_sentence(checkout, words, code, sentence):
     assert "Traceback" not in text
 
 
-@pytest.mark.cluster
 def test_a_failing_experiment_costs_no_other(checkout):
     planned = checkout.kvscope("plan", "study=two", "repeats=1", "warmup=0", "--json")
     first, second = (entry["id"] for entry in json.loads(planned.stdout))

@@ -40,6 +40,7 @@ OVERFLOW = {
         *(*SCARCE, "overflow=activation", "overflow.host_blocks=6"),
         *("overflow.host_memory=pageable", "overflow.copies=coalesced"),
     ),
+    "adaptive": (*SCARCE, "overflow=adaptive", "overflow.host_blocks=6"),
     "activation-small-blocks": (*SMALL_BLOCKS, "overflow=activation", "overflow.host_blocks=400"),
 }
 

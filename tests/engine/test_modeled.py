@@ -200,6 +200,18 @@ def test_activations_take_the_times_of_the_cost_model(run: Runner):
         assert saved_s == pytest.approx(cost.save_s(int(tokens), int(tokens))[0])
 
 
+def test_adaptive_takes_what_is_possible_and_records_what_it_expected(run: Runner):
+    """With so small a pool all three actions occur; the oracles of `run` hold for the mixture."""
+    shared = ("device=modeled", "overflow=adaptive", "cache.blocks=13", "repeats=1", "warmup=0")
+    mixture = run(*shared, "cache.block_size=32", "overflow.hardware=cpu", "overflow.host_blocks=3")
+    assert set(mixture.records.preemptions["policy"]) == {"recompute", "swap", "activation"}
+    # By the device's own numbers, copies cost what was predicted.
+    own = run(*shared, "cache.block_size=32", "batching=prefill_first", "overflow.host_blocks=64")
+    back = own.records.preemptions.query("event == 'resume' and policy != 'recompute'")
+    assert len(back)
+    assert back["cost_s"].to_numpy() == pytest.approx(back["predicted_s"].to_numpy())
+
+
 def rows(run: Run, columns: list[str]) -> pd.DataFrame:
     found = run.table("batch")
     return found.loc[found["repeat"] == 0, columns].reset_index(drop=True)

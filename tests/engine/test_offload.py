@@ -5,12 +5,15 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kvscope.errors import KvscopeError
 from kvscope.offload.cost import CostModel
 from kvscope.offload.generation import loaded_bytes, stored_bytes
 from kvscope.offload.lanes import RealLanes
 from kvscope.offload.pipeline import Job
+from kvscope.offload.policies import POLICIES as BY_NAME
 from kvscope.offload.policies.act_only import ActOnly
 from kvscope.offload.policies.flexgen import FlexGen
 from kvscope.offload.policies.gpu_kv import GpuKv
@@ -80,34 +83,44 @@ def prompts() -> list[list[int]]:
     return [torch.randint(5, 200, (n,), generator=generator).tolist() for n, _ in LENGTHS]
 
 
-@cache
-def transformers_model(name: str):
+def made_by_transformers(of: Model, seed: int):
     from transformers import LlamaConfig, LlamaForCausalLM, OPTConfig, OPTForCausalLM
 
-    config = model(name).hf_config()
+    config = of.hf_config()
     config.pop("architectures")
-    torch.manual_seed(1)
-    if MODELS[name][0] == "opt":
+    torch.manual_seed(seed)
+    if of.family == "opt":
         return OPTForCausalLM(OPTConfig(**config, init_std=0.2)).eval()
     return LlamaForCausalLM(LlamaConfig(**config, initializer_range=0.2)).eval()
 
 
 @cache
-def expected(name: str) -> dict[int, list[int]]:
-    """transformers' greedy tokens of each request alone."""
-    tokens = {}
-    for i, (prompt, (_, count)) in enumerate(zip(prompts(), LENGTHS, strict=True)):
-        with torch.no_grad():
-            found = transformers_model(name).generate(
-                torch.tensor([prompt]),
-                attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
-                max_new_tokens=count,
-                do_sample=False,
-                eos_token_id=None,
-                pad_token_id=1,
-            )
-        tokens[i] = found[0, len(prompt) :].tolist()
+def transformers_model(name: str):
+    return made_by_transformers(model(name), seed=1)
+
+
+def greedy(hf: Any, prompt: list[int], count: int) -> list[int]:
+    """transformers' tokens of a request alone."""
+    with torch.no_grad():
+        found = hf.generate(
+            torch.tensor([prompt]),
+            attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+            max_new_tokens=count,
+            do_sample=False,
+            eos_token_id=None,
+            pad_token_id=1,
+        )
+    tokens: list[int] = found[0, len(prompt) :].tolist()
     return tokens
+
+
+@cache
+def expected(name: str) -> dict[int, list[int]]:
+    pairs = zip(prompts(), LENGTHS, strict=True)
+    return {
+        i: greedy(transformers_model(name), prompt, count)
+        for i, (prompt, (_, count)) in enumerate(pairs)
+    }
 
 
 def generate(name: str, policy: str, **keys) -> Generated:
@@ -133,6 +146,79 @@ def test_greedy_tokens_are_those_of_transformers(name, policy):
     assert [generation.pools.used for generation in found.generations] == [0] * len(
         found.generations
     )
+
+
+def test_requests_with_and_without_tokens_to_compute_again_share_a_minibatch():
+    """Blocks are long: of four requests the policy keeps the ids of the first block or two."""
+    policy = TokenRecompute(name="token", **HOST, share=0.4, minibatches=1)
+    source = of_transformers(transformers_model("llama"))
+    cost = CostModel.of_rates(model("llama"), 1e9, 1e11, 1e10)
+    engine = TensorEngine(model("llama"), policy, 64, source=source, cost=cost, overlap=False)
+    found = engine.generate(prompts(), [count for _, count in LENGTHS])
+    assert found.tokens == expected("llama")
+
+
+@st.composite
+def any_model(draw) -> Model:
+    """Either family at small dimensions that are no powers of two."""
+    family = draw(st.sampled_from(["opt", "llama"]))
+    kv_heads = draw(st.integers(1, 4))
+    heads = kv_heads * (1 if family == "opt" else draw(st.integers(1, 4)))
+    head_size = 2 * draw(st.integers(2, 12))
+    return Model(
+        name="tiny",
+        family=family,
+        dtype="float32",
+        hidden_size=heads * head_size,
+        layers=draw(st.integers(1, 4)),
+        attention_heads=heads,
+        kv_heads=kv_heads,
+        head_size=head_size,
+        intermediate_size=draw(st.integers(3, 150)),
+        vocab_size=draw(st.integers(30, 300)),
+        max_position_embeddings=draw(st.integers(60, 150)),
+        tie_word_embeddings=draw(st.booleans()),
+        rope_theta=None if family == "opt" else draw(st.sampled_from([1e4, 5e5])),
+    )
+
+
+@st.composite
+def any_policy(draw):
+    """Every policy with settings that matter to where a block lies and in which mini-batch."""
+    name = draw(st.sampled_from(sorted(BY_NAME)))
+    keys: dict[str, Any] = {"name": name, "minibatches": draw(st.integers(1, 5))}
+    keys["weights"] = draw(st.sampled_from(["streamed", "resident"]))
+    fields = BY_NAME[name].model_fields
+    if BY_NAME[name].host_cache:
+        keys |= {"host_gib": 1.0, "device_gib": draw(st.sampled_from([None, 1e-5, 1e-4, 1.0]))}
+    else:
+        keys["device_gib"] = 1.0
+    if "share" in fields:
+        keys["share"] = draw(st.floats(0, 1))
+    if "buffers" in fields:
+        keys["buffers"] = draw(st.integers(1, 3))
+        keys |= {"spread_weights": draw(st.booleans()), "balanced": draw(st.booleans())}
+    return BY_NAME[name](**keys)
+
+
+@settings(max_examples=12, deadline=None, derandomize=True)
+@given(any_model(), any_policy(), st.integers(1, 40), st.integers(0, 2**16), st.data())
+def test_greedy_tokens_are_those_of_transformers_whatever_the_shape(
+    of, policy, block_size, seed, data
+):
+    longest = of.max_position_embeddings // 2
+    length = st.tuples(st.integers(1, longest), st.integers(1, 8))
+    lengths = data.draw(st.lists(length, min_size=1, max_size=5))
+    generator = torch.Generator().manual_seed(seed)
+    ids = [torch.randint(3, of.vocab_size, (n,), generator=generator).tolist() for n, _ in lengths]
+    hf = made_by_transformers(of, seed)
+    cost = CostModel.of_rates(of, 1e9, 1e11, 1e10)
+    source = of_transformers(hf)
+    engine = TensorEngine(of, policy, block_size, source=source, cost=cost, overlap=False)
+    found = engine.generate(ids, [count for _, count in lengths])
+    engine.close()
+    wanted = [greedy(hf, prompt, n) for prompt, (_, n) in zip(ids, lengths, strict=True)]
+    assert [found.tokens[i] for i in range(len(ids))] == wanted
 
 
 @pytest.mark.parametrize("policy", ["flexgen", "hybrid", "token"])

@@ -87,6 +87,29 @@ def test_shared_heads_are_rebuilt_too(run: Runner):
     assert tokens(run, *case).equals(tokens(run, AMPLE, *shared))
 
 
+def test_an_adaptive_victim_has_its_prediction_and_its_cost(run: Runner):
+    made = run(SCARCE, "overflow=adaptive", "overflow.host_blocks=64")
+    events = made.records.preemptions
+    assert (events["predicted_s"] > 0).all()
+    back = events[events["event"] == "resume"].set_index(["repeat", "request_id", "step"])
+    out = events[events["event"] == "preempt"]
+    kept = back[back["policy"] != "recompute"]
+    assert len(kept)
+    copied_s = back[["swap_in_s", "rebuild_s"]].astype(float).sum(axis=1).sum()
+    copied_s += out["swap_out_s"].astype(float).sum()
+    assert back["cost_s"].sum() >= copied_s * (1 - 1e-12)
+    assert made.facts["engine"]["activation_blocks_total"] == 64
+    assert made.facts["engine"]["host_blocks_total"] == 128
+
+
+def test_with_few_k_and_v_heads_adaptive_keeps_no_activations(run: Runner):
+    words = ("overflow=adaptive", "overflow.host_blocks=64", "model=tiny-gqa", "repeats=1")
+    made = run(SCARCE, *words)
+    assert made.facts["engine"]["activation_blocks_total"] == 0
+    assert not made.records.steps["saved_bytes"].any()
+    assert "activation" not in set(made.records.preemptions["policy"])
+
+
 @either
 def test_warm_up_finds_that_what_was_kept_came_back_as_it_was(run: Runner, policy):
     found = run(SCARCE, *policy).facts["engine"]

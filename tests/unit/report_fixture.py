@@ -38,6 +38,7 @@ class Request:
     swapped: bool = False
     preemptions: int = 0
     preemption: dict[str, Any] | None = None  # its row, until it runs again
+    resumption: dict[str, Any] | None = None  # the row of its last one
     recovering: bool = False  # from its preemption until it gives a token
     first_scheduled_s: float | None = None
     first_token_s: float | None = None
@@ -192,7 +193,9 @@ class Simulation:
             "wait_s": self.now - before["time_s"],
             "recomputed_tokens": before["tokens"] - context,
         }
+        row["cost_s"] = before.get("swap_out_s", 0.0) + row.get("swap_in_s", 0.0)
         self.write("preemptions", row)
+        request.resumption = row
         if request.swapped:
             self.host_used -= before["blocks"]
         request.preemption, request.swapped = None, False
@@ -233,8 +236,12 @@ class Simulation:
     def record(self, current: Pass, duration: float) -> None:
         fake, end = self.fake, self.now + duration
         rows = [self.batch_row(*one, end) for one in current.batch.values()]
-        for row in rows:
+        scheduled = sum(row[4] for row in rows)
+        for row, (request, _) in zip(rows, current.batch.values(), strict=True):
             self.write("batch", row)
+            if row[5] and request.resumption:
+                forward_s = duration - SCHEDULE_S - TAKING_S
+                request.resumption["cost_s"] += forward_s * row[5] / scheduled
         computed = {"prefill": 0, "decode": 0}
         for row in rows:
             computed[row[3]] += row[4]

@@ -65,6 +65,18 @@ def test_a_gpu_is_reserved_for_the_gpu_alone():
     assert planned().device.gpus == 0
 
 
+def test_host_memory_holds_the_context_and_streamed_weights_once():
+    def needed(*overrides: str) -> tuple[Experiment, int]:
+        words = ["model=opt-13b", "device=offload_cuda", "engine.attention=torch", *overrides]
+        found = expand(None, [*words, "cache.blocks=4160"], CONFIG).experiments[0].experiment
+        return found, found.device.memory_bytes(found)
+
+    streamed, most = needed()
+    _, least = needed("device.weights=resident")
+    context = 4160 * streamed.block_bytes
+    assert (most, least) == (context + streamed.model.weight_bytes, context)
+
+
 def test_a_setting_of_the_policy_makes_another_experiment():
     ids = {planned(*words).id for words in ([], ["device.share=0.5"], ["device.buffers=1"])}
     assert len(ids) == 3

@@ -44,9 +44,11 @@ def opt(hidden: int) -> Model:
 RTX_4090 = {"link_bytes_per_s": 25e9, "flops_per_s": 150e12, "memory_bytes_per_s": 0.95e12}
 
 
-def generation(policy, lengths=((512, 6),) * 16, hidden=7168, **hardware) -> Generation:
+def generation(
+    policy, lengths=((512, 6),) * 16, hidden=7168, layers=LAYERS, **hardware
+) -> Generation:
     cost = CostModel.of_rates(opt(hidden), **(RTX_4090 | hardware))
-    return Generation(policy, cost, LAYERS, BLOCK, [Length(*each) for each in lengths])
+    return Generation(policy, cost, layers, BLOCK, [Length(*each) for each in lengths])
 
 
 def host(cls, **keys):
@@ -71,6 +73,29 @@ def test_hybrid_is_faster_than_either_cache_alone_where_the_link_and_the_device_
     }
     assert seconds[KvOnly] / seconds[Hybrid] == pytest.approx(1.42, rel=0.05)
     assert seconds[ActOnly] / seconds[Hybrid] == pytest.approx(1.69, rel=0.05)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    hidden=st.sampled_from([2048, 4096, 7168, 12288]),
+    link=st.floats(3e9, 200e9),
+    flops=st.floats(20e12, 2000e12),
+    prompt=st.integers(100, 1500),
+    requests=st.sampled_from([16, 32, 64]),
+    weights=st.sampled_from(["streamed", "resident"]),
+)
+def test_the_chosen_share_is_within_3_percent_of_the_best_of_a_sweep(
+    hidden, link, flops, prompt, requests, weights
+):
+    """On the simulated schedule, whose mini-batches and blocks are not as fine as the formula."""
+    rates = {"link_bytes_per_s": link, "flops_per_s": flops, "memory_bytes_per_s": 2e12}
+
+    def seconds(share: float | None) -> float:
+        policy = host(Hybrid, weights=weights, share=share)
+        made = generation(policy, lengths=((prompt, 5),) * requests, hidden=hidden, **rates)
+        return simulate(made).step_s
+
+    assert seconds(None) <= 1.03 * min(seconds(i / 10) for i in range(11))
 
 
 def test_what_a_schedule_gives_up_costs_time():
@@ -102,6 +127,19 @@ def test_lanes_do_one_thing_at_a_time_and_the_device_waits_for_its_load():
     for each in found.intervals:
         if each.name == "compute" and (load := loads.get(tuple(getattr(each, k) for k in key))):
             assert each.start_s >= load.end_s
+
+
+@pytest.mark.parametrize("layers", [1, 2, 4])
+@pytest.mark.parametrize("minibatches", [1, 3])
+@pytest.mark.parametrize("buffers", [1, 2, 5])
+def test_a_load_waits_for_what_the_pass_before_stores_of_its_layer(layers, minibatches, buffers):
+    """Also where more buffers are free than a pass has mini-batches and layers."""
+    policy = host(Hybrid, minibatches=minibatches, buffers=buffers)
+    found = simulate(generation(policy, lengths=((64, 4),) * 6, hidden=256, layers=layers))
+    stored = {(i.step, i.layer): i.end_s for i in found.intervals if i.name == "store"}
+    loads = [i for i in found.intervals if i.name == "load"]
+    assert len(loads) == 3 * layers * minibatches
+    assert all(load.start_s >= stored[load.step - 1, load.layer] for load in loads)
 
 
 @settings(max_examples=25, deadline=None)

@@ -288,9 +288,12 @@ def machine(command: list[str]) -> None:
     """Run a daemon until it ends, or this process is terminated or left alone."""
     adopt_orphans()
     die_with_parent(signal.SIGTERM)
+    parent = os.getppid()
 
     def end(*_: object) -> None:
         kill_descendants()
+        if os.getppid() != parent:  # an interrupted test run
+            shutil.rmtree(Path(os.environ["SLURM_CONF"]).parent, ignore_errors=True)
         os._exit(0)
 
     signal.signal(signal.SIGTERM, end)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 
 from submitit_packs.overview import overview
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 SNAKEFILE = """
 rule all:
@@ -32,7 +33,7 @@ WORDS = [
     *("--submitit-gpus-per-node", "2", "--seconds-between-status-checks", "1"),
     *("--latency-wait", "5"),
 ]
-PATIENCE_S = 240
+PATIENCE_S = 600
 
 
 class Toy:
@@ -102,6 +103,18 @@ def test_a_killed_controller_finds_what_runs(toy):
     assert toy.began() == {str(i): 2 if i == 4 else 1 for i in range(6)}, text
     assert "missing provenance" not in text
     assert toy.processes() == []
+
+
+def test_a_workflow_on_slurm(toy, here):
+    code, text = toy.call("--submitit-site", "slurm", "--submitit-queues", "long")
+    assert code == 1, text
+    assert "slurm job" in text
+    assert re.search(r"failed: exit code 1 \(on n\d+ GPU \d", text), text
+    assert sorted(p.name for p in (toy.path / "out").iterdir()) == list("01235")
+    assert {m.gpu for m in overview(toy.packs).members.values()} == {"0", "1"}
+    assert toy.began() == {str(i): 1 for i in range(6)}
+    assert here.jobs("pending,running,completing") == {}
+    assert "Traceback" not in text
 
 
 def test_ctrl_c_cancels(toy):

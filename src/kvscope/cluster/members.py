@@ -12,8 +12,9 @@ from kvscope.layout import experiment_directory, tables_directory
 from kvscope.plan.manifest import experiment_path
 from submitit_packs.model import Member
 
-# What the stages after the run may take, beside the run itself.
-STAGES_S = 300
+# What the stages after the run are expected to take, and may take, as in workflow/rules; the second
+# has the five minutes that a run may take beyond twice what is expected.
+STAGES_EXPECTED_S, STAGES_S = 120, 1500
 
 
 def members(manifest: Mapping[str, Any], results: Path) -> list[Member]:
@@ -33,7 +34,7 @@ def member(entry: Mapping[str, Any], results: Path) -> Member:
         name=entry["id"],
         command=command(entry["id"], results),
         cwd=str(Path.cwd()),
-        expected_s=float(needs["walltime_s"]),
+        expected_s=float(needs["walltime_s"] + STAGES_EXPECTED_S),
         timeout_s=2.0 * needs["walltime_s"] + STAGES_S,
         gpus=needs["gpus"],
         exclusive=bool(needs["exclusive"]),

@@ -1,7 +1,8 @@
 """How a study's packs stand, as a table: which experiment waits, runs where, or ended how."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,44 +18,64 @@ MOST_ROWS = 40
 MINUTE_S = 60
 
 
-def overview_of(manifest: Mapping[str, Any], results: Path) -> Overview:
-    """The packs that hold an experiment of a study."""
-    ids = {entry["id"] for entry in manifest["experiments"]}
+@dataclass(frozen=True)
+class Look:
+    """How the experiments of a study stand that were submitted.
+
+    `rows` are they by id, `labels` their names; `planned` counts the study's experiments.
+    """
+
+    found: Overview
+    rows: Mapping[str, MemberStatus]
+    labels: Mapping[str, str]
+    planned: int
+
+    @property
+    def is_over(self) -> bool:
+        """Whether none waits or runs."""
+        return not any(status.state in (QUEUED, RUNNING) for status in self.rows.values())
+
+    def table(self, all_rows: bool = False) -> Group:
+        """A row an experiment, the most interesting ones first, and a line about all."""
+        jobs = {pack.pack.id: pack.job_id or "" for pack in self.found.packs}
+        grid = Table(box=None, pad_edge=False, header_style="bold")
+        for heading in ("experiment", "state", "node", "GPU", "minutes", "job", "reason"):
+            grid.add_column(heading, overflow="fold" if heading == "reason" else "ellipsis")
+        ordered = sorted(self.rows.items(), key=lambda row: (_rank(row[1].state), row[0]))
+        shown = ordered if all_rows else ordered[:MOST_ROWS]
+        for id_, status in shown:
+            grid.add_row(
+                self.labels[id_],
+                Text(status.state, style=STYLES.get(status.state, "")),
+                status.host,
+                status.gpu,
+                _minutes(status, self.found.now_s),
+                jobs[status.pack],
+                status.reason,
+            )
+        left = len(ordered) - len(shown)
+        more = [Text(f"… and {left} more (--all)")] if left else []
+        return Group(grid, *more, Text(closing_line(self.found, self.rows, self.planned)))
+
+
+def look(manifest: Mapping[str, Any], results: Path) -> Look:
+    """Look once at the packs that hold an experiment of a study."""
+    labels = {entry["id"]: entry["label"] for entry in manifest["experiments"]}
     found = overview(packs_directory(results))
-    packs = tuple(p for p in found.packs if any(experiment_of(m, ids) for m in p.members))
-    return Overview(packs, found.now_s)
+    ids = [[experiment_of(m, labels) for m in pack.members] for pack in found.packs]
+    ours = [(pack, of) for pack, of in zip(found.packs, ids, strict=True) if any(of)]
+    rows = {
+        id_: status
+        for pack, of in ours
+        for id_, status in zip(of, pack.members, strict=True)
+        if id_
+    }
+    return Look(Overview(tuple(p for p, _ in ours), found.now_s), rows, labels, len(labels))
 
 
-def experiment_of(status: MemberStatus, ids: set[str]) -> str | None:
+def experiment_of(status: MemberStatus, ids: Container[str]) -> str | None:
     """The experiment that a member runs: Snakemake's jobs have it in their names."""
     return next((word for word in status.member.name.split() if word in ids), None)
-
-
-def table(manifest: Mapping[str, Any], results: Path, all_rows: bool = False) -> Group:
-    """A row an experiment, the most interesting ones first, and a line about all."""
-    found = overview_of(manifest, results)
-    ids = {entry["id"] for entry in manifest["experiments"]}
-    labels = {entry["id"]: entry["label"] for entry in manifest["experiments"]}
-    rows = {id_: m for m in found.members.values() if (id_ := experiment_of(m, ids))}
-    jobs = {pack.pack.id: pack.job_id or "" for pack in found.packs}
-    grid = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("experiment", "state", "node", "GPU", "minutes", "job", "reason"):
-        grid.add_column(heading, overflow="fold" if heading == "reason" else "ellipsis")
-    ordered = sorted(rows.items(), key=lambda row: (_rank(row[1].state), row[0]))
-    shown = ordered if all_rows else ordered[:MOST_ROWS]
-    for id_, status in shown:
-        grid.add_row(
-            labels[id_],
-            Text(status.state, style=STYLES.get(status.state, "")),
-            status.host,
-            status.gpu,
-            _minutes(status, found.now_s),
-            jobs[status.pack],
-            status.reason,
-        )
-    left = len(ordered) - len(shown)
-    more = [Text(f"… and {left} more (--all)")] if left else []
-    return Group(grid, *more, Text(closing_line(found, rows, len(ids))))
 
 
 def closing_line(found: Overview, rows: Mapping[str, MemberStatus], planned: int) -> str:

@@ -1,14 +1,19 @@
 """A study on a cluster without Snakemake: `kvscope submit`."""
 
+import dataclasses
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from kvscope.cluster.members import members
 from kvscope.errors import BadInput, KvscopeError
 from kvscope.layout import packs_directory
+from snakemake_executor_plugin_submitit import ExecutorSettings, configuration
 from submitit_packs import planner, schedulers, sites
 from submitit_packs.controller import Controller, Outcome
 from submitit_packs.directory import PackDirectory
@@ -22,18 +27,30 @@ LONGEST_PAUSE_S = 300.0
 class Cluster:
     """Where and how to submit: what `kvscope submit` is given.
 
-    `site` is a shipped site's name or a file's path; `length_min` the minutes that a pack shall
-    take; `options` submitit's parameters, `slurm_qos=high,pbs_filesystems=home`.
+    Attributes
+    ----------
+    name
+        pbs, slurm or local; None for that of the site
+    profile
+        the directory of a Snakemake profile, whose `submitit-…` hold where nothing else is given
+    site
+        a shipped site's name or a file's path
+    length_min
+        the minutes that a pack shall take
+    options
+        submitit's parameters, `slurm_qos=high,pbs_filesystems=home`, in addition to the profile's
+    poll_s
+        seconds between two looks at the jobs
     """
 
-    name: str
+    name: str | None = None
+    profile: Path | None = None
     site: str | None = None
     account: str | None = None
     queues: tuple[str, ...] = ()
-    length_min: float = 60.0
+    length_min: float | None = None
     max_nodes: int | None = None
-    min_fill: float = 0.5
-    wait_s: float = 0.0
+    min_fill: float | None = None
     setup: tuple[str, ...] = ()
     options: str = ""
     poll_s: float = 10.0
@@ -41,26 +58,59 @@ class Cluster:
     def resolve(self) -> tuple[sites.Site, planner.Settings, schedulers.Scheduler]:
         """The site, how packs are made, and the batch system; BadInput if that is not possible."""
         try:
-            site = sites.load(self.site or SITES.get(self.name, self.name))
-            if site.scheduler != self.name:
+            given = self._settings()
+            site, settings = configuration(given)
+            if self.name not in (None, site.scheduler):
                 raise BadSettings(
                     f"--site {site.name} is one of {site.scheduler}, and --cluster is {self.name}"
                 )
-            if site.account_required and not self.account:
+            account = given.account
+            if account and account.startswith("$"):
+                raise BadSettings(f"the account is {account}: set this variable to your project")
+            if site.account_required and not account:
                 raise BadSettings(f"{site.name} needs an account: --account PROJECT")
-            settings = planner.Settings(
-                queues=self.queues,
-                length_s=60 * self.length_min,
-                max_nodes=self.max_nodes,
-                min_fill=self.min_fill,
-                wait_s=self.wait_s,
-                setup=self.setup,
-                options=sites.options(self.options),
-            )
-            site.candidates(self.queues)
-            return site, settings, schedulers.of(site.scheduler, self.account)
+            site.candidates(settings.queues)
+            return site, settings, schedulers.of(site.scheduler, account)
         except PackError as error:
             raise BadInput(str(error)) from None
+
+    def _settings(self) -> ExecutorSettings:
+        """The settings of the executor plugin: the profile's, and what is given beside it."""
+        found = profile_settings(self.profile) if self.profile else {}
+        given = {
+            "site": self.site or (SITES[self.name] if self.name and not self.profile else None),
+            "account": self.account,
+            "queues": ",".join(self.queues),
+            "length": self.length_min,
+            "max_nodes": self.max_nodes,
+            "min_fill": self.min_fill,
+            "setup": "\n".join(self.setup),
+            "options": ",".join(filter(None, (found.get("options"), self.options))),
+        }
+        found |= {name: value for name, value in given.items() if value not in (None, "")}
+        return ExecutorSettings(**found)
+
+
+def profile_settings(profile: Path) -> dict[str, Any]:
+    """The `submitit-…` settings of a Snakemake profile, with variables filled in.
+
+    BadSettings if there is no such profile, or it has a setting that the plugin does not know.
+    """
+    path = profile / "config.yaml"
+    try:
+        plain = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise BadSettings(f"{path} is no profile: {' '.join(str(error).split())}") from None
+    known = {field.name for field in dataclasses.fields(ExecutorSettings)}
+    found = {}
+    for key, value in (plain if isinstance(plain, dict) else {}).items():
+        name = key.removeprefix("submitit-").replace("-", "_")
+        if not key.startswith("submitit-"):
+            continue
+        if name not in known:
+            raise BadSettings(f"{path}: there is no setting {key}")
+        found[name] = os.path.expandvars(value) if isinstance(value, str) else value
+    return found
 
 
 def preview(manifest: Mapping[str, Any], results: Path, cluster: Cluster) -> Iterator[str]:

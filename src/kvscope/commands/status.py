@@ -1,12 +1,19 @@
 """Show the state of a study."""
 
+from __future__ import annotations
+
 import argparse
 import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from kvscope import cluster
 from kvscope.commands.command import RESULTS_DIR, argument, command, flag
 from kvscope.errors import EXIT_DONE, BadInput
 from kvscope.layout import packs_directory
+
+if TYPE_CHECKING:
+    from kvscope.cluster.show import Look
 
 
 @command(
@@ -26,39 +33,57 @@ from kvscope.layout import packs_directory
 def status(given: argparse.Namespace) -> int:
     """Show the state of a study: experiments with results, valid ones, reasons of the others.
 
-    Also of what was submitted to a cluster: where it runs, what it costs and when it is done.
+    Of what was submitted to a cluster, which experiment waits, runs where, or ended how; what it
+    costs and when it is done. While experiments wait or run, only that, because it reads few files.
     """
-    from kvscope.report.load import load
-    from kvscope.report.summary import summary
+    packs = _packs_of(given)
+    if given.watch is not None:
+        if packs is None:
+            raise BadInput(f"status --watch: nothing was submitted from {given.results}")
+        _watch(packs, given)
+        return EXIT_DONE
+    looked = packs() if packs else None
+    if looked is None or looked.is_over:
+        from kvscope.report.load import load
+        from kvscope.report.summary import summary
 
-    if given.watch is None:
         print("\n".join(summary(load(given.what, given.results))))
-    if len(given.what) == 1 and packs_directory(given.results).is_dir():
-        _show_packs(given)
-    elif given.watch is not None:
-        raise BadInput(f"status --watch: nothing was submitted from {given.results}")
+    if looked is not None and looked.rows:
+        from rich.console import Console
+
+        Console().print(looked.table(given.all))
     return EXIT_DONE
 
 
-def _show_packs(given: argparse.Namespace) -> None:
-    """The table of a study's packs, once or until Ctrl-C."""
-    from rich.console import Console
-    from rich.live import Live
-
+def _packs_of(given: argparse.Namespace) -> Callable[[], Look] | None:
+    """A function that looks at the packs of a study; None if nothing of one was submitted."""
+    if len(given.what) != 1 or not packs_directory(given.results).is_dir():
+        return None
     from kvscope.plan import manifest
 
     cluster.require_packages()
-    from kvscope.cluster import show
+    from kvscope.cluster.show import look
 
     try:
         planned = manifest.read(given.what[0], given.results)
     except BadInput:
-        return  # a run's directory, which no pack names
-    if given.watch is None:
-        if show.overview_of(planned, given.results).packs:
-            Console().print(show.table(planned, given.results, given.all))
-        return
-    with Live(auto_refresh=False) as live:
+        return None  # a run's directory, which no pack names
+    return lambda: look(planned, given.results)
+
+
+def _watch(packs: Callable[[], Look], given: argparse.Namespace) -> None:
+    """Show the table again and again, until all is over or Ctrl-C."""
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console()
+    with Live(console=console, auto_refresh=False) as live:
         while True:
-            live.update(show.table(planned, given.results, given.all), refresh=True)
+            looked = packs()
+            if console.is_terminal:
+                live.update(looked.table(given.all), refresh=True)
+            else:  # a file has every look
+                console.print(looked.table(given.all))
+            if looked.is_over:
+                return
             time.sleep(given.watch)

@@ -1,6 +1,7 @@
 """Run a study on a cluster."""
 
 import argparse
+from pathlib import Path
 
 from kvscope import cluster
 from kvscope.commands.command import (
@@ -11,17 +12,25 @@ from kvscope.commands.command import (
     command,
     flag,
 )
-from kvscope.errors import EXIT_DONE, KvscopeError
+from kvscope.errors import EXIT_DONE, BadInput, KvscopeError
 
 
 @command(
     (
         "study=quickstart --cluster local",
         "study=quickstart --cluster slurm --queue gpu",
-        "study=quickstart --cluster pbs --account PROJECT --dry-run",
+        "study=quickstart --profile profiles/polaris --dry-run",
     ),
     argument("overrides", nargs="+", metavar="OVERRIDE", help=f"study=NAME; {OVERRIDES_HELP}"),
-    argument("--cluster", required=True, choices=("pbs", "slurm", "local")),
+    argument(
+        "--cluster", choices=("pbs", "slurm", "local"), help="not needed with --profile or --site"
+    ),
+    argument(
+        "--profile",
+        type=Path,
+        metavar="DIR",
+        help="a Snakemake profile whose settings of packs hold, like profiles/polaris",
+    ),
     argument(
         "--site",
         metavar="NAME | FILE",
@@ -38,7 +47,6 @@ from kvscope.errors import EXIT_DONE, KvscopeError
     argument(
         "--length",
         type=float,
-        default=60,
         metavar="MINUTES",
         help="how long a pack shall take (default: 60)",
     ),
@@ -46,7 +54,6 @@ from kvscope.errors import EXIT_DONE, KvscopeError
     argument(
         "--min-fill",
         type=float,
-        default=0.5,
         metavar="SHARE",
         help="share of a pack's GPUs that must be used (default: 0.5)",
     ),
@@ -75,6 +82,8 @@ def submit(given: argparse.Namespace) -> int:
     """
     from kvscope.plan import grid, manifest
 
+    if not (given.cluster or given.profile or given.site):
+        raise BadInput("where to? --cluster pbs, slurm or local, or --profile profiles/polaris")
     cluster.require_packages()
     from kvscope.cluster import submission
 
@@ -82,6 +91,7 @@ def submit(given: argparse.Namespace) -> int:
     planned = manifest.plan_if_changed(study, given.config_dir, given.results, overrides)
     options = submission.Cluster(
         name=given.cluster,
+        profile=given.profile,
         site=given.site,
         account=given.account,
         queues=tuple(given.queue),

@@ -181,6 +181,7 @@ def run_engine(
     platform = platform or platform_of(experiment)
     batching = instantiate_policy(experiment.batching, BatchingPolicy)
     overflow = instantiate_policy(experiment.overflow, OverflowPolicy)
+    overflow.prepare(experiment)
     with (
         tempfile.TemporaryDirectory(prefix="kvscope-model-") as model,
         open_tracer(platform, directory or Path(model)) as tracer,

@@ -46,6 +46,7 @@ class PreemptionRecord:
     blocks: int
     action: Action = RECOMPUTE  # as carried out
     refused: bool = False  # the policy's action copies blocks, but the host pool was full
+    predicted_s: float | None = None  # what the policy expected its action to cost
 
 
 @dataclass

@@ -7,6 +7,7 @@ sampled tokens are on the host when the second one is called.
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -237,7 +238,7 @@ class RecordingScheduler(Scheduler):
         return super()._free_request(request, *args, **kwargs)
 
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        victim = victim_of(request)
+        victim = self._victim(request)
         blocks = self.blocks_of(request.request_id)
         action = self.overflow.action(victim) if victim.tokens else RECOMPUTE
         if action.needs_pool and self.connector is None:
@@ -263,9 +264,21 @@ class RecordingScheduler(Scheduler):
                 blocks=len(blocks),
                 action=RECOMPUTE if refused else action,
                 refused=refused,
+                predicted_s=self.overflow.predicted_s(victim, action) if victim.tokens else None,
             )
         )
         super()._preempt_request(request, *args, **kwargs)
+
+    def _victim(self, request: Request) -> Victim:
+        """A request that is preempted, with what the host pool has or has room for."""
+        victim, connector = victim_of(request), self.connector
+        if connector is None:
+            return victim
+        return replace(
+            victim,
+            room=connector.has_room(victim.tokens),
+            activations=connector.has_activations(victim.request_id, victim.tokens),
+        )
 
 
 def victim_of(request: Request) -> Victim:

@@ -201,11 +201,11 @@ def attend(
     heads, size = model.kv_heads, model.head_size
     k, v = kv.view(b, m, 2, heads, size).permute(2, 0, 3, 1, 4)
     attended = functional.scaled_dot_product_attention(
-        q.view(b, n, -1, size).transpose(1, 2),
+        q.view(b, n, model.attention_heads, size).transpose(1, 2),
         k,
         v,
         attn_mask=None if mask is None else mask[:, None, None, :],
         is_causal=causal,
         enable_gqa=heads != model.attention_heads,
     )
-    return attended.transpose(1, 2).reshape(b, n, -1)
+    return attended.transpose(1, 2).reshape(q.shape)

@@ -65,6 +65,10 @@ class OffloadDevice(Device):
         keys = self.policy_keys | {"name": self.policy, "host_gib": host_bytes / GIB}
         return POLICIES[self.policy].model_validate(keys)
 
+    def memory_bytes(self, experiment: Conditions) -> int:
+        """The context, and the weights once."""
+        return experiment.cache_blocks * experiment.block_bytes + experiment.model.weight_bytes
+
     def check(self, experiment: Conditions) -> None:
         """Refuse keys that the policy does not have, and what the engine cannot do."""
         super().check(experiment)
@@ -106,6 +110,12 @@ class OffloadCuda(OffloadDevice):
     speed: ClassVar[Speed] = Speed(60, 1e9, 0, 0.02, 1e-4, 1e14, 1e10)
     gpus: ClassVar[int] = 1
     torch_device: ClassVar[str] = "cuda"
+
+    def memory_bytes(self, experiment: Conditions) -> int:
+        """Without the weights where they are drawn on the GPU and stay there."""
+        policy = self.offload_policy(experiment.cache_blocks * experiment.block_bytes)
+        resident = 0 if policy.streamed else experiment.model.weight_bytes
+        return super().memory_bytes(experiment) - resident
 
 
 class OffloadModeled(OffloadDevice, ModeledHardware):

@@ -135,11 +135,17 @@ def run(passes: Iterable[Pass], work: Work, lanes: Lanes, style: Style) -> Itera
     buffer_free = [device.record(), device.record()]
     stored = [back.record() for _ in range(work.layers)]
     loaded: deque[tuple[_Task, int, Any]] = deque()
-    slots = 0
+    slots = computed = 0  # loads, and layers whose stores are submitted, over all passes
+    following: _Task | None = None
 
     def load_ahead() -> None:
-        nonlocal slots
-        while len(loaded) < style.buffers and (task := next(upcoming, None)) is not None:
+        nonlocal slots, following
+        while len(loaded) < style.buffers:
+            following = following or next(upcoming, None)
+            # What the pass before stores of this layer is to be among what is loaded.
+            if following is None or following.visit >= computed + work.layers:
+                return
+            task, following = following, None
             slot = slots % style.buffers
             slots += 1
             job = work.load(task.step, task.layer, task.minibatch, slot)
@@ -185,6 +191,7 @@ def run(passes: Iterable[Pass], work: Work, lanes: Lanes, style: Style) -> Itera
             load_weights((layer + 1) % work.layers, task.visit + 1, part, count)
         if task.last_of_layer:
             buffer_free[buffer] = device.record()
+            computed += 1
         if style.synchronous:
             lanes.join()
         load_ahead()

@@ -12,6 +12,7 @@ from kvscope.offload.weights import Weights
 
 REPEATS = 3
 TOKENS = (256, 1024, 4096)
+PREFIXES = (64, 256, 512)  # tokens of one request
 REQUESTS = (4, 16, 32)
 LINK_BYTES = (2**20, 2**22, 2**24)
 
@@ -19,43 +20,53 @@ LINK_BYTES = (2**20, 2**22, 2**24)
 def profile(arch: Architecture, weights: Weights, lanes: RealLanes) -> CostModel:
     """The lines of a machine, each through the fastest of three runs at three amounts."""
     device = {"dtype": arch.dtype, "device": arch.device}
-    model = arch.model
+    model, most = arch.model, max(TOKENS)
     w = weights.views(weights.layers[0].to(arch.device))
-    hidden = torch.zeros(max(TOKENS), model.hidden_size, **device).normal_()
-    positions = torch.arange(max(TOKENS), device=arch.device) % model.max_position_embeddings
-    host = torch.zeros(max(LINK_BYTES), dtype=torch.uint8)
-    if arch.device.type == "cuda":
-        host = host.pin_memory()
+    hidden = torch.zeros(most, model.hidden_size, **device).normal_()
+    rows = torch.arange(most, device=arch.device)
+    positions = rows % model.max_position_embeddings
+    pageable = torch.zeros(max(LINK_BYTES), dtype=torch.uint8)
+    host = pageable.pin_memory() if arch.device.type == "cuda" else pageable
     there = torch.zeros_like(host, device=arch.device)
+    requests = REQUESTS[1]
+    context = torch.zeros(requests, most // requests, 2 * arch.kv_width, **device).normal_()
 
     def link(size: int) -> None:
         there[:size].copy_(host[:size], non_blocking=True)
 
+    def relay(size: int) -> None:
+        found = pageable[:size]
+        found.pin_memory() if arch.device.type == "cuda" else found.clone()
+
     def rebuild(tokens: int) -> None:
-        arch.keys_values(w, hidden[:tokens], positions[:tokens])
+        kv = arch.keys_values(w, hidden[:tokens], positions[:tokens])
+        context.view(most, -1).index_copy_(0, rows[:tokens], kv)
 
     def forward(requests: int) -> None:
         x = arch.attention_input(w, hidden[:requests])
         arch.keys_values(w, x, positions[:requests])
         arch.finish(w, hidden[:requests], arch.query(w, x, positions[:requests]))
 
-    requests = REQUESTS[1]
-    context = torch.zeros(requests, max(TOKENS) // requests, 2 * arch.kv_width, **device).normal_()
-
     def attention(tokens: int) -> None:
         attend(hidden[:requests, None], context[:, : tokens // requests], model, None)
 
-    def line(run: Callable[[int], None], amounts: tuple[int, ...], on: str = "device") -> Line:
-        seconds = [_seconds(lanes, on, run, amount) for amount in amounts]
-        return Line.fit(amounts, seconds)
+    def prefix(tokens: int) -> None:
+        kv = context.view(1, most, -1)[:, :tokens]
+        attend(hidden[None, :tokens], kv, model, None, causal=True)
 
+    def seconds(run: Callable[[int], None], amount: int, on: str = "device") -> float:
+        return _seconds(lanes, on, run, amount)
+
+    pairs = [n * (n + 1) // 2 for n in PREFIXES]
     return CostModel(
         Sizes.of(model),
-        link=line(link, LINK_BYTES, "link"),
-        rebuild=line(rebuild, TOKENS),
-        recompute=line(forward, TOKENS),
-        forward=line(forward, REQUESTS),
-        attend=line(attention, TOKENS),
+        link=Line.fit(LINK_BYTES, [seconds(link, n, "link") for n in LINK_BYTES]),
+        rebuild=Line.fit(TOKENS, [seconds(rebuild, n) for n in TOKENS]),
+        recompute=Line.fit(TOKENS, [seconds(forward, n) for n in TOKENS]),
+        forward=Line.fit(REQUESTS, [seconds(forward, n) for n in REQUESTS]),
+        attend=Line.fit(TOKENS, [seconds(attention, n) for n in TOKENS]),
+        causal=Line.fit(pairs, [seconds(prefix, n) for n in PREFIXES]),
+        relay=Line.fit(LINK_BYTES, [seconds(relay, n) for n in LINK_BYTES]),
     )
 
 

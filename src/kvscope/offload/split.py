@@ -8,12 +8,14 @@ holds `device_bytes` of either. Per layer the link is busy for
 and the device for D(x) = x r + t_forward. L falls and D rises in x: the step, max(L, D), is
 shortest where they meet, or at an end. Where a block lies does not matter for x, as the pool saves
 the same bytes of the link whichever it holds. If activations are not smaller than K and V (grouped
-queries), x is 0, and a prefix of the tokens may be computed again from their ids instead.
+queries), x is 0, and a prefix of the tokens may be computed again from their ids instead, with
+attention among them, which is quadratic in their number.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import sqrt
 
-from kvscope.offload.cost import CostModel
+from kvscope.offload.cost import CostModel, Line
 
 
 @dataclass(frozen=True)
@@ -47,10 +49,8 @@ class Demand:
 
 def link_s(cost: CostModel, demand: Demand, split: Split) -> float:
     """Seconds that the link is busy in one layer."""
-    sizes = cost.sizes
-    kept = demand.tokens * (split.kv * sizes.kv_bytes + split.activation * sizes.activation_bytes)
-    loaded = max(0.0, kept - demand.device_bytes)
-    weights = cost.link(sizes.weight_bytes) if demand.streamed else 0.0
+    loaded = max(0.0, _kept_bytes(cost, demand, split) - demand.device_bytes)
+    weights = cost.link(cost.sizes.weight_bytes) if demand.streamed else 0.0
     return weights + cost.link.slope_s * loaded
 
 
@@ -59,7 +59,8 @@ def device_s(cost: CostModel, demand: Demand, split: Split) -> float:
     parts = demand.minibatches
     rebuilt = parts * cost.rebuild(demand.tokens * split.activation / parts)
     again = parts * cost.recompute(demand.tokens * split.token / parts)
-    return rebuilt + again + forward_s(cost, demand)
+    pairs = (demand.tokens * split.token) ** 2 / (2 * demand.requests)
+    return rebuilt + again + parts * cost.causal(pairs / parts) + forward_s(cost, demand)
 
 
 def forward_s(cost: CostModel, demand: Demand) -> float:
@@ -74,58 +75,65 @@ def step_s(cost: CostModel, demand: Demand, split: Split) -> float:
 
 
 def best(cost: CostModel, demand: Demand) -> Split:
-    """The split of the shortest step; of equally short ones that with the least recompute."""
+    """The split of the shortest step; of equally short ones that with the least recompute.
+
+    Where products have a fixed time, the smallest share may cost more than it saves: then it is
+    none, if the host has room for K and V alone.
+    """
     if cost.sizes.activation_bytes < cost.sizes.kv_bytes:
-        return _shorter(cost, demand, Split(), Split(activation=_activations(cost, demand)))
-    return _shorter(cost, demand, Split(), Split(token=_tokens(cost, demand)))
+        met = Split(activation=_activations(cost, demand))
+    else:
+        met = Split(token=_tokens(cost, demand))
+    alone = Split()
+    if not _has_room(cost, demand, alone):
+        return met
+    return min((alone, met), key=lambda split: step_s(cost, demand, split))
 
 
-def _shorter(cost: CostModel, demand: Demand, *splits: Split) -> Split:
-    """A product's fixed time may make the smallest share cost more than it saves."""
-    if demand.host_bytes is not None:
-        return splits[-1]
-    return min(splits, key=lambda split: step_s(cost, demand, split))
+def _has_room(cost: CostModel, demand: Demand, split: Split) -> bool:
+    """Whether device and host hold what the split keeps."""
+    room = None if demand.host_bytes is None else demand.host_bytes + demand.device_bytes
+    return room is None or _kept_bytes(cost, demand, split) <= room
+
+
+def _kept_bytes(cost: CostModel, demand: Demand, split: Split) -> float:
+    sizes = cost.sizes
+    return demand.tokens * (split.kv * sizes.kv_bytes + split.activation * sizes.activation_bytes)
 
 
 def _activations(cost: CostModel, demand: Demand) -> float:
     """The share x / n at which link and device meet."""
-    sizes, n = cost.sizes, demand.tokens
-    saved = sizes.kv_bytes - sizes.activation_bytes
-    excess = max(0.0, n * sizes.kv_bytes - demand.device_bytes)
-    share = _meeting(
-        cost,
-        demand,
-        excess_s=excess * cost.link.slope_s,
-        fixed_s=demand.minibatches * cost.rebuild.fixed_s,
-        slope_s=n * (cost.rebuild.slope_s + saved * cost.link.slope_s),
-    )
-    share = min(share, excess / (n * saved))  # beyond this all is on the device
-    if demand.host_bytes is not None:
-        share = max(share, (excess - demand.host_bytes) / (n * saved))
-    return min(1.0, max(0.0, share))
+    sizes = cost.sizes
+    saved_bytes = sizes.kv_bytes - sizes.activation_bytes
+    return _meeting(cost, demand, saved_bytes, cost.rebuild, square_s=0.0)
 
 
 def _tokens(cost: CostModel, demand: Demand) -> float:
-    """The share of a prefix, computed again, at which link and device meet."""
-    sizes, n = cost.sizes, demand.tokens
-    excess = max(0.0, n * sizes.kv_bytes - demand.device_bytes)
-    share = _meeting(
-        cost,
-        demand,
-        excess_s=excess * cost.link.slope_s,
-        fixed_s=demand.minibatches * cost.recompute.fixed_s,
-        slope_s=n * (cost.recompute.slope_s + sizes.kv_bytes * cost.link.slope_s),
-    )
-    share = min(share, excess / (n * sizes.kv_bytes))
-    if demand.host_bytes is not None:
-        share = max(share, (excess - demand.host_bytes) / (n * sizes.kv_bytes))
-    return min(1.0, max(0.0, share))
+    """The share of a prefix, computed again with attention among its tokens, at which they meet."""
+    square_s = cost.causal.slope_s * demand.tokens**2 / (2 * demand.requests)
+    fixed_s = cost.recompute.fixed_s + cost.causal.fixed_s
+    again = replace(cost.recompute, fixed_s=fixed_s)
+    return _meeting(cost, demand, cost.sizes.kv_bytes, again, square_s)
 
 
 def _meeting(
-    cost: CostModel, demand: Demand, excess_s: float, fixed_s: float, slope_s: float
+    cost: CostModel, demand: Demand, saved_bytes: int, work: Line, square_s: float
 ) -> float:
-    """The share at which weights + excess - (share of link) = forward + (share of device)."""
-    weights = cost.link(cost.sizes.weight_bytes) if demand.streamed else 0.0
-    slack = weights + excess_s - forward_s(cost, demand) - fixed_s
-    return slack / slope_s
+    """The share s at which link and device are busy for the same time, within what is possible.
+
+    A token that is not kept as K and V saves so many bytes of the link and costs `work` of the
+    device: link(0) - s saved = device(0) + s work + s^2 square. Beyond the share at which all that
+    is left lies on the device nothing is saved; below that at which the host is full nothing fits.
+    """
+    n, rate_s = demand.tokens, cost.link.slope_s
+    excess_bytes = max(0.0, n * cost.sizes.kv_bytes - demand.device_bytes)
+    fixed_s = demand.minibatches * work.fixed_s
+    slack_s = link_s(cost, demand, Split()) - device_s(cost, demand, Split()) - fixed_s
+    slope_s = n * (work.slope_s + saved_bytes * rate_s)
+    share = 0.0
+    if slack_s > 0:  # the larger root, in the form that loses no digits
+        share = 2 * slack_s / (slope_s + sqrt(slope_s**2 + 4 * square_s * slack_s))
+    share = min(share, excess_bytes / (n * saved_bytes))
+    if demand.host_bytes is not None:
+        share = max(share, (excess_bytes - demand.host_bytes) / (n * saved_bytes))
+    return min(1.0, max(0.0, share))

@@ -4,8 +4,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
+from kvscope.arraytypes import Int64s
 from kvscope.offload.architecture import Architecture, Tensors, attend
 from kvscope.offload.blocks import Content, Kind, Minibatch, Place
 from kvscope.offload.generation import Generation, loaded_bytes, stored_bytes
@@ -242,7 +244,9 @@ class TensorWork:
     def _causal(self, q: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
         """Causal attention of one request's [n, …]; in tiles if the architecture is tiled."""
         model, tile = self.arch.model, self.arch.tile
-        if tile is None or not len(q):
+        if not len(q):  # a request none of whose tokens are computed again
+            return q
+        if tile is None:
             return attend(q[None], kv[None], model, None, causal=True)[0]
         rows = [
             attend(q[None, i : i + 1], kv[None, : i + 1], model, None)[0] for i in range(len(q))
@@ -336,39 +340,31 @@ class TensorWork:
 
     def _indices_of(self, batch: Minibatch, prefill: bool) -> Indices:
         rows = batch.rows
-        first = 0
-        positions: list[int] = []
-        last: list[int] = []
-        for row in rows:
-            positions += range(row.context_tokens, row.context_tokens + row.new_tokens)
-            first += row.new_tokens
-            last.append(first - 1)
-        longest = self._slots[0].context.shape[1]
-        rebuilt: list[int] = []
-        rebuilt_positions: list[int] = []
-        for kind in (ACT_HOST, ACT_DEVICE):
-            for place, row in enumerate(rows):
-                for span in row.context[kind]:
-                    tokens = range(span.first_token, span.first_token + span.tokens)
-                    rebuilt += [place * longest + token for token in tokens]
-                    rebuilt_positions += tokens
         lengths = [row.context_tokens for row in rows]
+        longest = self._slots[0].context.shape[1]
+        spans = [
+            (place * longest, np.arange(span.first_token, span.first_token + span.tokens))
+            for kind in (ACT_HOST, ACT_DEVICE)
+            for place, row in enumerate(rows)
+            for span in row.context[kind]
+        ]
         mask = None
         if not prefill and len(set(lengths)) > 1:
             there = torch.arange(max(lengths) + 1, device=self.arch.device)
-            mask = there[None] <= self._tensor(lengths)[:, None]
+            mask = there[None] <= self._tensor([np.array(lengths)])[:, None]
         return Indices(
-            self._tensor([row.index for row in rows]),
-            self._tensor(positions),
-            self._tensor(last),
-            self._tensor(rebuilt),
-            self._tensor(rebuilt_positions),
+            self._tensor([np.array([row.index for row in rows])]),
+            self._tensor([row.context_tokens + np.arange(row.new_tokens) for row in rows]),
+            self._tensor([np.cumsum([row.new_tokens for row in rows]) - 1]),
+            self._tensor([first + tokens for first, tokens in spans]),
+            self._tensor([tokens for _, tokens in spans]),
             mask,
             max(lengths) + 1,
         )
 
-    def _tensor(self, values: Sequence[int]) -> torch.Tensor:
-        made = torch.tensor(values, dtype=torch.long)
+    def _tensor(self, parts: Sequence[Int64s]) -> torch.Tensor:
+        """Numbers on the device."""
+        made = torch.from_numpy(np.concatenate(parts) if parts else np.zeros(0, np.int64))
         if self.arch.device.type == "cuda":
             return made.pin_memory().to(self.arch.device, non_blocking=True)
         return made

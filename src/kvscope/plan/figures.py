@@ -17,6 +17,7 @@ FigureName = Literal[
     "utilization",
     "preemptions",
     "resume_overhead",
+    "resume_time",
     "swapping",
     "offload_published",
     "offload_shares",

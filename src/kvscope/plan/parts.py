@@ -1,11 +1,15 @@
 """The parts of an experiment that are not options, and the view of it that options get."""
 
-from typing import Annotated, ClassVar, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Protocol
 
 from pydantic import Field
 
 from kvscope.plan.fields import Count, Gib, Part, Real, Tokens
 from kvscope.plan.models import Model
+
+if TYPE_CHECKING:
+    from kvscope.plan.device import Device
+    from kvscope.plan.policy import Batching, Overflow
 
 VLLM_0_4_2 = "vllm-0.4.2"  # the release that the paper ran
 
@@ -72,6 +76,18 @@ class Conditions(Protocol):
     @property
     def engine(self) -> EngineSettings:
         """The engine's limits."""
+
+    @property
+    def device(self) -> "Device":
+        """The device."""
+
+    @property
+    def batching(self) -> "Batching":
+        """The batching policy."""
+
+    @property
+    def overflow(self) -> "Overflow":
+        """The overflow policy."""
 
     @property
     def cache(self) -> CacheSettings:

@@ -19,3 +19,7 @@ class Overflow(Option):
     def pool_blocks(self, experiment: Conditions) -> int:
         """The size of its host pool in blocks; 0 without a pool."""
         return 0
+
+    def pool_bytes(self, experiment: Conditions) -> int:
+        """Bytes of its host pool."""
+        return self.pool_blocks(experiment) * experiment.block_bytes

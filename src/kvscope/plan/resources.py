@@ -44,7 +44,7 @@ def required_mib(experiment: "Experiment") -> int:
     """MiB of host memory for weights, cache, host pool, requests and records of a run."""
     held = 0
     if experiment.device.allocates:
-        held += experiment.host_blocks * experiment.block_bytes
+        held += experiment.overflow.pool_bytes(experiment)
         held += experiment.device.memory_bytes(experiment)
     expected = expected_work(experiment)
     held += int(expected.prompt_tokens * TOKEN_ID_BYTES + expected.output_tokens * RECORD_BYTES)

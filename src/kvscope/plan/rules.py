@@ -5,23 +5,13 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from kvscope.plan import registry
-from kvscope.plan.device import Device
 from kvscope.plan.fields import impossible
 from kvscope.plan.parts import Conditions
-from kvscope.plan.policy import Overflow
 from kvscope.plan.repeats import StoppingRule
 
 
 class CompleteExperiment(Conditions, Protocol):
     """The view of an experiment that rules get."""
-
-    @property
-    def device(self) -> Device:
-        """The device."""
-
-    @property
-    def overflow(self) -> Overflow:
-        """The overflow policy."""
 
     @property
     def stopping(self) -> StoppingRule:

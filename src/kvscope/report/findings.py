@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from kvscope.report import overhead_findings as overhead
 from kvscope.report.access_findings import events_recorded, idle_blocks
+from kvscope.report.adaptive_findings import adaptive_regret
 from kvscope.report.comparisons import (
     Pair,
     common_context,
@@ -70,6 +71,7 @@ def findings(study: StudyData) -> Findings:
         (*differences[:SENTENCES], *rest),
         tuple(sentence for differs, sentence in found if not differs),
         (
+            *adaptive_regret(study),
             *overhead.control(study.complete),
             *same_tokens(study),
             *events_recorded(study),

@@ -46,6 +46,8 @@ class RequestState:
     finished_s: float | None = None
     preempted: PreemptionRecord | None = None  # set until it is scheduled again
     recovering: bool = False  # set from a preemption until it gives a token again
+    copied_out_s: float = 0.0  # for its last preemption
+    resumption: dict[str, Any] = field(default_factory=dict)  # the row of its last one
 
 
 @dataclass
@@ -98,9 +100,10 @@ class Replay:
         state = self.requests.setdefault(request_id, RequestState())
         state.preempted, state.recovering = record, True
         state.resident_tokens = 0
-        self._preemption_row(
+        row = self._preemption_row(
             record.step, request_id, "preempt", record, record.time_ns, record.blocks
         )
+        state.copied_out_s = row["swap_out_s"] or 0.0
 
     def forward_pass(self, step: int, record: PassRecord) -> None:
         """Add the row of `steps` of a pass, and the row of `batch` of each of its requests."""
@@ -169,6 +172,10 @@ class Replay:
         recomputed = max(0, min(state.computed_tokens, context + tokens) - context)
         # A request decodes where it computes its newest token and nothing else.
         decodes = bool(state.given) and tokens == 1 and not recomputed
+        if recomputed and state.resumption:
+            forward_s = (record.output_ns - record.schedule_end_ns) * NANOSECONDS
+            share = recomputed / sum(record.scheduled.num_scheduled_tokens.values())
+            state.resumption["cost_s"] += forward_s * share
         state.resident_tokens = context + tokens
         state.computed_tokens = max(state.computed_tokens, state.resident_tokens)
         if given:
@@ -201,7 +208,7 @@ class Replay:
         lost = state.preempted
         assert lost is not None
         state.preempted = None
-        self._preemption_row(
+        row = state.resumption = self._preemption_row(
             step,
             request_id,
             "resume",
@@ -211,6 +218,8 @@ class Replay:
             wait_s=(record.schedule_start_ns - lost.time_ns) * NANOSECONDS,
             recomputed_tokens=lost.tokens - context,
         )
+        back_s = (row["swap_in_s"] or 0.0) + (row["rebuild_s"] or 0.0)
+        row["cost_s"] = state.copied_out_s + back_s
 
     def _preemption_row(
         self,
@@ -221,7 +230,7 @@ class Replay:
         time_ns: int,
         blocks: int,
         **more: Any,
-    ) -> None:
+    ) -> dict[str, Any]:
         direction = "out" if event == "preempt" else "in"
         action = record.action
         copied = action.copies or (action.rebuilds and direction == "in")
@@ -248,10 +257,13 @@ class Replay:
                 "copy_end_s": seconds(transfer.end_ns) if transfer else None,
                 "wait_s": None,
                 "recomputed_tokens": None,
+                "predicted_s": record.predicted_s,
+                "cost_s": None,
                 "time_source": self.context.time_source,
             }
             | more
         )
+        return self.preemptions[-1]
 
 
 def scheduled_rows(record: PassRecord) -> Iterator[tuple[str, int, int, list[int]]]:

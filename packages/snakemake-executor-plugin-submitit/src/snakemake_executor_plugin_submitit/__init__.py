@@ -58,6 +58,9 @@ class ExecutorSettings(ExecutorSettingsBase):  # type: ignore[misc]
     startup: int | None = _setting(60, "seconds that a pack needs before its first member", int)
     launcher: str | None = _setting(None, "mpiexec, srun, pbs_tmrsh or fork, if not the site's")
     setup: str | None = _setting(None, "shell lines on each node, before anything else")
+    stage: str | None = _setting(
+        None, "a tar archive of the environment's site-packages, to be unpacked on each node"
+    )
     options: str | None = _setting(
         None, "submitit's parameters as key=value, separated by commas: slurm_qos=high"
     )
@@ -277,5 +280,6 @@ def configuration(given: ExecutorSettings) -> tuple[sites.Site, planner.Settings
         startup_s=float(given.startup if given.startup is not None else 60),
         margin_s=float(given.margin if given.margin is not None else 60),
         setup=tuple((given.setup or "").splitlines()),
+        stage=given.stage or "",
         options=sites.options(given.options or ""),
     )

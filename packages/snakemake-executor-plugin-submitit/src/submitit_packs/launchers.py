@@ -17,9 +17,12 @@ PASSED = ("PATH", "LD_LIBRARY_PATH", "PYTHON", "VIRTUAL_ENV", "CONDA", "HOME", "
 def launch(name: str, nodes: int, command: str) -> str:
     """Shell text that runs `command` once on each of `nodes` nodes, and waits for all.
 
-    It runs in the present directory on each: pbs_tmrsh starts programs in the home directory.
+    It runs in the present directory on each: pbs_tmrsh starts programs in the home directory. PBS
+    sets OMP_NUM_THREADS to the CPUs that a chunk asks for, one by default: here a node's CPUs are
+    all of the pack's, and the command decides.
     """
-    return of(name)(nodes, f"cd {shlex.quote(os.getcwd())} || exit\n{command}")
+    lines = ["unset OMP_NUM_THREADS NCPUS"] if pbs_hosts() else []
+    return of(name)(nodes, "\n".join([*lines, f"cd {shlex.quote(os.getcwd())} || exit", command]))
 
 
 def of(name: str) -> Launcher:

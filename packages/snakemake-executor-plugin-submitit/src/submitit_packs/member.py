@@ -272,13 +272,18 @@ def gpu_uuids(visible: str) -> tuple[str, ...]:
 @contextlib.contextmanager
 def scratch() -> Iterator[str]:
     """A directory for temporary files: on the node, and short, since names of sockets are."""
-    for parent in (os.environ.get("PACK_SCRATCH"), "/local/scratch", "/tmp"):
-        if parent and os.access(parent, os.W_OK | os.X_OK):
-            break
     with tempfile.TemporaryDirectory(
-        prefix="m", dir=parent, ignore_cleanup_errors=True
+        prefix="m", dir=scratch_parent(), ignore_cleanup_errors=True
     ) as temporary:
         yield temporary
+
+
+def scratch_parent() -> str:
+    """Where the node's own disks are: PACK_SCRATCH if it can be written, else /tmp."""
+    for parent in (os.environ.get("PACK_SCRATCH"), "/local/scratch"):
+        if parent and os.access(parent, os.W_OK | os.X_OK):
+            return parent
+    return "/tmp"
 
 
 def member_environment(

@@ -52,6 +52,8 @@ class Pack:
         network interfaces on which nodes reach the first one; the first that exists is used
     setup
         shell lines before anything else, on each node
+    stage
+        a tar archive of the environment's site-packages, unpacked on each node; empty for none
     """
 
     id: str
@@ -67,6 +69,7 @@ class Pack:
     affinity: str = "none"
     interfaces: tuple[str, ...] = ()
     setup: tuple[str, ...] = ()
+    stage: str = ""
     poll_s: float = 5.0
     heartbeat_s: float = 30.0
     options: dict[str, Any] = field(default_factory=dict)

@@ -12,6 +12,7 @@ An engine is a function of an `Allocation`; what it must keep to are the files o
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -235,7 +236,7 @@ def _executor(here: Allocation, work: Path) -> Any:
         """One launcher call for the whole pack."""
 
         def __call__(self, command: str, _tasks: int, nodes: int, script_dir: str = "") -> str:
-            lines = [*pack.setup, SHORT_TMPDIR, f"exec {command}"]
+            lines = [*pack.setup, SHORT_TMPDIR, *staging(here), f"exec {command}"]
             return launch(launcher, nodes, "\n".join(lines))
 
     # By its interpreter: a launcher may give an environment without PATH.
@@ -265,6 +266,15 @@ def _executor(here: Allocation, work: Path) -> Any:
             max_blocks=1,
         ),
     )
+
+
+def staging(here: Allocation) -> list[str]:
+    """Shell lines with which a node imports from its own disks, if the pack has an archive."""
+    if not here.pack.stage:
+        return []
+    command = [sys.executable, "-m", "submitit_packs.stage", here.pack.stage, here.directory.path]
+    first = f"staged=$({shlex.join(map(str, command))})"
+    return [f'{first} && export PYTHONPATH="$staged${{PYTHONPATH:+:$PYTHONPATH}}"']
 
 
 def _launcher_ended(executor: Any, status: dict[str, Any]) -> None:

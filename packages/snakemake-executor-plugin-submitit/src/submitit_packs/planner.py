@@ -62,6 +62,7 @@ class Settings:
     poll_s: float | None = None
     heartbeat_s: float = 30.0
     setup: tuple[str, ...] = ()
+    stage: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -326,6 +327,7 @@ def _complete(pack: Pack, site: Site, settings: Settings) -> Pack:
         affinity=affinity,
         interfaces=site.interfaces,
         setup=settings.setup,
+        stage=settings.stage,
         poll_s=settings.poll_s or max(SHORTEST_POLL_S, NODE_POLL_S * pack.slots_per_node),
         heartbeat_s=settings.heartbeat_s,
         options={**site.options, **settings.options},

@@ -32,7 +32,8 @@ def output_paths(job):
         if not text:
             return f"{owner_directory}/{job.attributes['Job_Name']}.{letter}{number}"
         if text.endswith("/") or os.path.isdir(text):
-            return f"{text.rstrip('/')}/{job.id}.{suffix}"
+            full = full_id(job.id, job.attributes["server"])
+            return f"{text.rstrip('/')}/{full}.{suffix}"
         return text.replace("^array_index^", job.attributes.get("array_index", ""))
 
     out = path("Output_Path", "o", "OU")

@@ -163,6 +163,10 @@ class FakePBS:
         """Take a job's nodes away, as for a job of higher priority."""
         self._control("preempt", job_id)
 
+    def shorten(self, job_id: str, walltime_s: int) -> None:
+        """Give a running job another walltime, as an operator can."""
+        self._control("walltime", job_id, str(walltime_s))
+
     def forget(self, job_id: str) -> None:
         """Lose a job and its history, as a routing queue does with what it cannot route."""
         self._control("forget", job_id)

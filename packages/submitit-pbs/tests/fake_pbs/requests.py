@@ -282,6 +282,8 @@ def control(server, request):
         server.lose(rest[0])
     elif event == "restore":
         server.restore(rest[0])
+    elif event == "walltime":  # as an operator's qalter
+        server.jobs[rest[0]].walltime_s = int(rest[1])
     elif event == "preempt":
         server.end(server.jobs[rest[0]], "preempt", "")
     elif event == "forget":

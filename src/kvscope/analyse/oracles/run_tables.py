@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kvscope.actions import rebuilds_blocks
+from kvscope.actions import keeps_tokens
 from kvscope.analyse.records import Records
 from kvscope.arraytypes import Bools, Ints
 from kvscope.oracle import NONE, Violations
@@ -189,12 +189,12 @@ class RunTables:
     def activation_blocks(self) -> Ints:
         """Host blocks of all activations, if there is room, one value a pass.
 
-        They are kept of each request that runs, and of a victim until it is rebuilt.
+        They are kept of each request that runs, and of a victim that is not recomputed.
         """
         if not self.engine.get("activation_blocks_total"):
             return np.zeros(len(self.steps), np.int64)
         running = blocks_of(self.stays["tokens"], self.records.block_size)
-        waiting = self.sum_over_passes(*self.away(rebuilds_blocks))
+        waiting = self.sum_over_passes(*self.away(keeps_tokens))
         return self.sum_over_passes(self.stays, running) + waiting
 
     @cached_property

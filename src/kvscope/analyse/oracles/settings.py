@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from kvscope.actions import ACTIVATION
 from kvscope.analyse.oracles.run_tables import RunTables, bad_rows
 from kvscope.oracle import NONE, Violations
 from kvscope.plan.models import BYTES
@@ -34,8 +33,7 @@ def _of_engine(run: RunTables) -> Iterator[Pair]:
     yield "device", made.get("device"), run.section("device").get("name")
     yield "kv_blocks_total", made.get("kv_blocks_total"), _blocks(cache, "", block_bytes)
     overflow = run.section("overflow")
-    kept_bytes = _activation_block_bytes(size, model) if _writes_through(overflow) else block_bytes
-    pool = _blocks(overflow, "host_", kept_bytes)
+    pool = _host_blocks(overflow, block_bytes, _activation_block_bytes(size, model))
     there = run.steps["host_blocks_total"].iloc[0]
     yield "host_blocks_total", made.get("host_blocks_total", there), pool or 0
 
@@ -49,8 +47,17 @@ def _block_bytes(block_size: Any, model: Mapping[str, Any]) -> int | None:
     return 2 * width * math.prod(map(int, parts))
 
 
-def _writes_through(overflow: Mapping[str, Any]) -> bool:
-    return overflow.get("name") == ACTIVATION.name
+def _host_blocks(
+    overflow: Mapping[str, Any], block_bytes: int | None, activation_bytes: int | None
+) -> Any:
+    """Blocks of the host pool, or of both: `adaptive` has as many of activations, if smaller."""
+    each, pools = block_bytes, 1
+    if overflow.get("name") == "activation":
+        each = activation_bytes
+    elif overflow.get("name") == "adaptive" and (activation_bytes or 0) <= (block_bytes or 0):
+        each, pools = (block_bytes or 0) + (activation_bytes or 0), 2
+    blocks = _blocks(overflow, "host_", each)
+    return pools * blocks if isinstance(blocks, int) else blocks
 
 
 def _activation_block_bytes(block_size: Any, model: Mapping[str, Any]) -> int | None:

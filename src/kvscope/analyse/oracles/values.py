@@ -29,7 +29,7 @@ OF_A_COPY = {"swap_out_s", "swap_in_s", "rebuild_s", "copy_start_s", "copy_end_s
 NULLABLE = {
     "steps": {"saved_bytes", "save_s"},
     "requests": {"first_scheduled_s", "first_token_s"},  # null if it was aborted earlier
-    "preemptions": {"wait_s", "recomputed_tokens"} | OF_A_COPY,
+    "preemptions": {"wait_s", "recomputed_tokens", "predicted_s", "cost_s"} | OF_A_COPY,
 }
 NULLABLE_IN_IMPORTS = {"schedule_s", "forward_s", "bytes", "time_s"}
 """Further columns that may be null in imported runs."""

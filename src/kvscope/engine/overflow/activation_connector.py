@@ -24,7 +24,7 @@ from kvscope.engine.devices.platform import Platform
 from kvscope.engine.overflow import copies
 from kvscope.engine.overflow.connector import Blocks, SwapConnector, SwapOrders
 from kvscope.engine.overflow.copies import SAVE, Transfer
-from kvscope.engine.overflow.host_pool import HostPool
+from kvscope.engine.overflow.host_pool import HostAllocation, HostPool
 from kvscope.plan.hardware.overflow_cost import rebuild_parts
 
 
@@ -93,26 +93,39 @@ class ActivationConnector(SwapConnector):
         """Whether a preempted request's tokens are kept on the host."""
         return request_id in self.pool or request_id in self.activations
 
-    def keep(self, action: Action, request_id: str, tokens: int, blocks: list[int]) -> bool:
-        """Activations are there already, or not: nothing is copied for them."""
+    def has_activations(self, request_id: str, tokens: int) -> bool:
+        """Whether the activations of a request's first `tokens` tokens are on the host."""
         held = self.activations.allocation(request_id)
-        if action.rebuilds and held is not None and held.tokens == tokens:
+        return held is not None and held.tokens == tokens
+
+    def keep(self, action: Action, request_id: str, tokens: int, blocks: list[int]) -> bool:
+        """Activations are there already, or not: nothing is copied for them.
+
+        They stay also where K and V are copied, for the next preemption.
+        """
+        if action.rebuilds and self.has_activations(request_id, tokens):
             return True
-        self.activations.release(request_id)
-        return super().keep(action, request_id, tokens, blocks)
+        kept = super().keep(action, request_id, tokens, blocks)
+        if not kept:
+            self.activations.release(request_id)
+        return kept
+
+    def _to_rebuild(self, request_id: str) -> HostAllocation | None:
+        """The activations that a request resumes from; None where its K and V are kept."""
+        return None if request_id in self.pool else self.activations.allocation(request_id)
 
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
         """Tokens in either pool beyond those computed."""
-        held = self.activations.allocation(request.request_id)
+        held = self._to_rebuild(request.request_id)
         if held is None:
             return super().get_num_new_matched_tokens(request, num_computed_tokens)
         return max(0, held.tokens - num_computed_tokens), False
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """A request that resumes has its new blocks: order the rebuilding; its activations stay."""
-        held = self.activations.allocation(request.request_id)
+        held = self._to_rebuild(request.request_id)
         if held is None or not num_external_tokens:
             super().update_state_after_alloc(request, blocks, num_external_tokens)
             return

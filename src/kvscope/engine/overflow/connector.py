@@ -90,6 +90,14 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA):
 
     # ------------------------------------------------------------------ the scheduler's half
 
+    def has_room(self, tokens: int) -> bool:
+        """Whether the pool has room for K and V of so many tokens."""
+        return -(-tokens // self.block_size) <= self.pool.size - self.pool.used
+
+    def has_activations(self, request_id: str, tokens: int) -> bool:
+        """Whether the activations of a request's first `tokens` tokens are on the host."""
+        return False
+
     def keep(self, action: Action, request_id: str, tokens: int, blocks: list[int]) -> bool:
         """Carry out the action for a victim's first `tokens` tokens, before its blocks are freed.
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvscope.actions import RECOMPUTE, Action
+from kvscope.plan.parts import Conditions
 from kvscope.plan.policy import Overflow
 
 
@@ -16,6 +17,9 @@ class Victim:
     output_tokens: int  # generated so far
     tokens: int  # tokens whose K and V are in its blocks
     preemptions: int  # previous preemptions
+    # Of a request that is preempted, if there is a host pool:
+    room: bool = False  # the pool has room for its K and V
+    activations: bool = False  # the pool has the activations of all its tokens
 
 
 class OverflowPolicy(Overflow):
@@ -24,6 +28,9 @@ class OverflowPolicy(Overflow):
     The fields of a subclass are its configuration keys. Private attributes (`_seen: int = 0`) may
     hold state: each engine has its own instance.
     """
+
+    def prepare(self, experiment: Conditions) -> None:
+        """Called once, before anything else, with the experiment that is to run."""
 
     def engine_arguments(self, host_blocks: int) -> dict[str, Any]:
         """Additional arguments for vLLM's `EngineArgs`; `host_blocks` is the size of the pool."""
@@ -39,3 +46,7 @@ class OverflowPolicy(Overflow):
     def action(self, victim: Victim) -> Action:
         """The action for a victim; one that copies blocks needs a subclass of `Swap`."""
         return RECOMPUTE
+
+    def predicted_s(self, victim: Victim, action: Action) -> float | None:
+        """The seconds that the policy expects the action to cost; None if it expects nothing."""
+        return None

@@ -34,6 +34,10 @@ class Swap(OverflowPolicy):
         """Bytes of a block in the host pool."""
         return experiment.block_bytes
 
+    def pool_bytes(self, experiment: Conditions) -> int:
+        """Bytes of the host pool."""
+        return self.pool_blocks(experiment) * self.pool_block_bytes(experiment)
+
     def engine_arguments(self, host_blocks: int) -> dict[str, Any]:
         """vLLM moves blocks through a KV connector; this one is kvscope's."""
         module, _, name = self.connector.partition(":")

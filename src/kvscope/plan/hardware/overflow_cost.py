@@ -1,9 +1,13 @@
 """Seconds of what happens to a preempted request's blocks. docs/MODEL.md has the formulas."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from kvscope.plan.hardware.cost import PassCost, copy_s
 from kvscope.plan.models import BYTES
+
+if TYPE_CHECKING:
+    from kvscope.plan.parts import Conditions
 
 # Tokens whose K and V are rebuilt at a time: enough for a product at the device's full speed, and
 # a bound of the temporary memory.
@@ -17,17 +21,56 @@ class OverflowCost:
     """Seconds to copy a victim's blocks, or to fetch its activations and rebuild K and V.
 
     A block has `block_size` tokens and its K and V lie in `pieces`; the host pool's `memory` is
-    'pinned' or 'pageable', copies are `coalesced` or per block.
+    'pinned' or 'pageable', copies are `coalesced` or per block. Tokens are computed again
+    `chunk_tokens` at a time, or all at once, in passes of their own or in those of other requests.
     """
 
     def __init__(
-        self, passes: PassCost, block_size: int, pieces: int, memory: str, coalesced: bool
+        self,
+        passes: PassCost,
+        block_size: int,
+        pieces: int,
+        memory: str,
+        coalesced: bool,
+        chunk_tokens: int | None = None,
+        shares_passes: bool = False,
     ) -> None:
         self.passes, self.hardware, self.model = passes, passes.hardware, passes.model
         self.block_size, self.pieces = block_size, pieces
         self.memory, self.coalesced = memory, coalesced
+        self.chunk_tokens, self.shares_passes = chunk_tokens, shares_passes
         self.block_bytes = block_size * self.model.kv_bytes_per_token
         self.activation_block_bytes = block_size * self.model.activation_bytes_per_token
+
+    @classmethod
+    def of(cls, experiment: "Conditions", passes: PassCost) -> "OverflowCost":
+        """Of an experiment whose passes cost `passes`."""
+        model, cache, batching = experiment.model, experiment.cache, experiment.batching
+        overflow = experiment.overflow
+        return cls(
+            passes,
+            cache.block_size,
+            cache.pieces(model.layers),
+            memory=str(getattr(overflow, "host_memory", "pinned")),
+            coalesced=getattr(overflow, "copies", "") == "coalesced",
+            chunk_tokens=batching.pass_tokens,
+            shares_passes=batching.name != "prefill_first",
+        )
+
+    def recompute_s(self, tokens: int) -> float:
+        """Of the passes that compute a victim's tokens again, with its newest one.
+
+        Passes that it shares with requests that decode would have read the weights anyway. A pass
+        of its own comes on top, with the host's time between passes.
+        """
+        total, most, spent_s = tokens + 1, self.chunk_tokens or tokens + 1, 0.0
+        due_s = self.passes.pass_s([], 1, 1, 1) if self.shares_passes else 0.0
+        for before in range(0, total, most):
+            part = min(most, total - before)
+            spent_s += self.passes.pass_s([(part, before)], 0, 0, 0) - due_s
+            if not self.shares_passes:
+                spent_s += self.hardware.between_passes_s
+        return max(0.0, spent_s)
 
     def swap_s(self, blocks: int, runs: int, direction: str) -> tuple[float, float]:
         """Of K and V of blocks, in `runs` stretches of host blocks: on the device, and issued."""

@@ -1,5 +1,9 @@
-"""This machine: a pack is a process. Its id is `PID-START`, which no later process has."""
+"""This machine: a pack is a process. Its id is `PID-START`, which no later process has.
 
+`python -m submitit_packs.schedulers.local FOLDER MINUTES COMMAND` starts one, and prints its PID.
+"""
+
+import os
 import shutil
 import signal
 import subprocess
@@ -10,7 +14,7 @@ import psutil
 import submitit
 
 from submitit_packs.directory import PackDirectory
-from submitit_packs.errors import BadSettings
+from submitit_packs.errors import BadSettings, SubmissionRefused
 from submitit_packs.model import Pack
 from submitit_packs.schedulers.scheduler import (
     Ending,
@@ -33,14 +37,18 @@ class Local(Scheduler):
         """Start the pack's process; it outlives this one."""
         if pack.nodes > 1 and pack.launcher != "fork":
             raise BadSettings(f"{pack.id}: this machine is one node, and {pack.nodes} are planned")
-        executor = submitit.LocalExecutor(folder(directory))
-        executor.update_parameters(
-            timeout_min=pack.walltime_s / 60, signal_delay_s=0, gpus_per_node=0
-        )
         command = pilot_command(directory).removeprefix("exec ")
-        job = executor._submit_command(command)
-        _reap(job._process)
-        return _id(psutil.Process(int(job.job_id)))
+        words = [str(folder(directory)), str(pack.walltime_s / 60), command]
+        # submitit leaves the process in its caller's session, with which it would be killed.
+        done = subprocess.run(
+            [sys.executable, "-m", __name__, *words],
+            start_new_session=True,
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            raise SubmissionRefused(done.stderr.strip().rpartition("\n")[2])
+        return _id(psutil.Process(int(done.stdout)))
 
     def script(self, pack: Pack, directory: PackDirectory) -> str:
         """What the process runs."""
@@ -107,12 +115,19 @@ def _hostname() -> str:
     return socket.gethostname()
 
 
-def _reap(process: "subprocess.Popen[bytes] | None") -> None:
-    """Let the child be waited for when it ends, so that it does not stay as a zombie."""
-    import threading
-
-    if process is not None:
-        threading.Thread(target=process.wait, daemon=True).start()
+def main(place: str, minutes: str, command: str) -> None:
+    """Start a job of submitit's that holds none of this process's streams, and print its PID."""
+    executor = submitit.LocalExecutor(place)
+    executor.update_parameters(timeout_min=float(minutes), signal_delay_s=0, gpus_per_node=0)
+    answer, null = os.dup(1), os.open(os.devnull, os.O_RDWR)
+    for stream in (0, 1, 2):
+        os.dup2(null, stream)
+    job = executor._submit_command(command)
+    os.write(answer, job.job_id.encode())
+    os._exit(0)
 
 
 assert sys.platform == "linux", "process groups, prctl and /proc are Linux's"
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from submitit_packs.directory import PackDirectory
+from submitit_packs.directory import PackDirectory, tail
 from submitit_packs.errors import BadSettings, NoAnswer, QueueFull, SubmissionRefused
 from submitit_packs.model import Pack
 from submitit_packs.schedulers.scheduler import (
@@ -24,6 +24,7 @@ try:
 except ImportError:
     raise BadSettings("PBS needs the package submitit-pbs: pip install submitit-pbs") from None
 
+KILLED = 271  # by TERM: deleted, or ended by a node that came back
 ENDINGS = {
     "succeeded": Ending.DONE,
     "failed": Ending.DONE,
@@ -109,10 +110,16 @@ class PBS(Scheduler):
             raise NoAnswer(error.message) from None
 
 
+def output_of(found: Any) -> str:
+    """The end of the file in which PBS notes why it killed a job."""
+    directory = Path(found.attributes.get("Output_Path", "").partition(":")[2])
+    return tail(directory / f"{found.id}.{found.attributes.get('server', '')}.OU", 5)
+
+
 def status_of(found: Any) -> JobStatus:
     """The status of what qstat says of a job."""
     nodes = tuple(found.hosts)
-    if why := reason(found):
+    if why := reason(found, output_of(found) if found.exit_status == KILLED else ""):
         phase = Phase.ENDED if found.is_finished else Phase.QUEUED  # held after failed starts
         return JobStatus(phase, ENDINGS[str(why.ending)], why.words, nodes)
     if found.is_running:

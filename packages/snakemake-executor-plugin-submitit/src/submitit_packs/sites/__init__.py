@@ -102,6 +102,9 @@ def _queue(plain: dict[str, Any]) -> Queue:
     plain = dict(plain)
     least, most = plain.pop("nodes", (1, 10**6))
     shortest, longest = plain.pop("walltime", ("00:01:00", "8784:00:00"))
+    known = {"name", "max_jobs", "preemptable", "by_request"}
+    if unknown := plain.keys() - known - {"tiers"}:
+        raise ValueError(f"queue {plain.get('name')} has unknown keys {', '.join(sorted(unknown))}")
     tiers = tuple((int(nodes), seconds(time)) for nodes, time in plain.pop("tiers", ()))
     return Queue(
         min_nodes=least,

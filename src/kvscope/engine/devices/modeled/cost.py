@@ -5,19 +5,8 @@ from collections.abc import Iterable, Sequence
 from kvscope.engine.overflow.copies import contiguous_runs
 from kvscope.plan.devices.modeled import Modeled
 from kvscope.plan.experiment import Experiment
-from kvscope.plan.hardware.cost import LayerCost, PassCost
+from kvscope.plan.hardware.cost import LayerCost
 from kvscope.plan.hardware.overflow_cost import OverflowCost, rebuild_parts
-
-
-def overflow_cost(experiment: Experiment, passes: PassCost) -> OverflowCost:
-    """The cost of an experiment's copies and rebuildings."""
-    return OverflowCost(
-        passes,
-        experiment.cache.block_size,
-        experiment.cache.pieces(experiment.model.layers),
-        memory=str(getattr(experiment.overflow, "host_memory", "pinned")),
-        coalesced=getattr(experiment.overflow, "copies", "") == "coalesced",
-    )
 
 
 class Cost:
@@ -28,7 +17,7 @@ class Cost:
         assert isinstance(device, Modeled)
         self.hardware = device.numbers
         self._passes = device.pass_cost(self.hardware, experiment.model, experiment.batching.name)
-        self._overflow = overflow_cost(experiment, self._passes)
+        self._overflow = OverflowCost.of(experiment, self._passes)
         self.pageable = self._overflow.memory == "pageable"
         self.block_size = self._overflow.block_size
         self.block_bytes = self._overflow.block_bytes

@@ -1,0 +1,105 @@
+"""What one preemption costs by its strategy, against the tokens that were evicted."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+
+from kvscope.report.axes import Place, Row, rows
+from kvscope.report.data import Run, StudyData
+from kvscope.report.figures.figure import (
+    NUMBER,
+    PICKED,
+    Drawing,
+    Figure,
+    Spec,
+    View,
+    colour_channel,
+    grid,
+    heading,
+    number,
+    plot_width,
+    text,
+)
+
+HEIGHT, LABEL_PX = 170, 62
+LEAST_PLACES = 2  # evicted tokens that differ: fewer are no line
+
+
+def resumptions(run: Run) -> pd.DataFrame:
+    """Resumptions whose cost was recorded."""
+    if not run.has_passes:
+        return pd.DataFrame()
+    found = run.records.preemptions
+    return found[(found["event"] == "resume") & found["cost_s"].notna()]
+
+
+def draw(study: StudyData) -> Drawing | None:
+    """A plot for each facet, a line for each strategy; a point an experiment."""
+    known = {run.id for run in study.complete if len(resumptions(run))}
+    axes = study.axes_of(FIGURE.name)
+    cells: list[Spec] = []
+    data: dict[str, pd.DataFrame] = {}
+    shown = rows(study, lambda run: run.id in known, axes) if known else []
+    for row in shown:
+        for facet in row.facets:
+            points = pd.DataFrame(_points(row, facet))
+            if points["tokens"].nunique() < LEAST_PLACES:
+                continue
+            name = f"cell{len(cells)}"
+            data[name] = points
+            width = plot_width(min(2, len(row.facets)), LABEL_PX)
+            cells.append(_cell(name, facet, list(dict.fromkeys(points["colour"])), width))
+    if not cells:
+        return None
+    return Drawing((View(grid(cells, 2, "colour"), data),), label_px=LABEL_PX)
+
+
+def _points(row: Row, facet: str) -> Iterator[dict[str, Any]]:
+    places = [place for place in row.places if place.facet == facet]
+    for place in places:
+        yield _point(place)
+
+
+def _point(place: Place) -> dict[str, Any]:
+    found = resumptions(place.run)
+    return {
+        "experiment": place.run.label,
+        "colour": place.colour,
+        "tokens": float(found["tokens"].mean()),
+        "cost_ms": 1e3 * float(found["cost_s"].mean()),
+        "resumptions": len(found),
+    }
+
+
+def _cell(data: str, facet: str, names: list[str], width: int) -> Spec:
+    tooltip = [
+        text("experiment"),
+        number("tokens", format=",.0f"),
+        number("cost_ms", title="ms", format=".4~g"),
+        number("resumptions"),
+    ]
+    scale = {"type": "log", "nice": False, "padding": 12}
+    return {
+        "data": {"name": data},
+        **heading("Cost of a preemption (ms)", facet),
+        "width": width,
+        "height": HEIGHT,
+        "encoding": {
+            "x": number("tokens", title="evicted tokens", scale=scale, axis={"format": NUMBER}),
+            "y": number("cost_ms", title=None, scale=scale, axis={"format": NUMBER}),
+            "color": colour_channel(names),
+            "opacity": PICKED,
+            "tooltip": tooltip,
+        },
+        "layer": [{"mark": "line"}, {"mark": {"type": "point", "filled": True, "size": 40}}],
+    }
+
+
+FIGURE = Figure(
+    "resume_time",
+    "Resume time by evicted tokens",
+    "What a preemption cost, mean of an experiment: copies out and in, rebuilding of K and V, and "
+    "of the passes that computed its tokens again their part by tokens.",
+    draw,
+)

@@ -1,0 +1,47 @@
+"""How far `adaptive` is from the best single policy: only otherwise equal experiments count."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from kvscope.report.adaptive_findings import adaptive_regret, regrets
+from kvscope.report.number import Number
+
+
+def run(overflow: str, net_s: float, model: str = "m", copies: str | None = None, **more: Any):
+    numbers = {"resume_overhead_net_s": net_s, "makespan_s": 10 + net_s, "preemptions": 1.0} | more
+    keys = {"model": model, "overflow": overflow} | ({"overflow.copies": copies} if copies else {})
+    return SimpleNamespace(
+        flat=keys,
+        settings={"overflow": {"name": overflow}},
+        number=lambda name: Number(numbers[name], numbers[name], numbers[name]),
+    )
+
+
+def study(*runs: Any) -> Any:
+    return SimpleNamespace(complete=list(runs))
+
+
+SINGLES = (run("recompute", 2.0), run("swap", 1.0, copies="a"), run("swap", 0.5, copies="b"))
+
+
+def test_the_best_is_of_the_policies_with_the_same_copies():
+    (found,) = regrets(study(*SINGLES, run("adaptive", 1.1, copies="a")), "resume_overhead_net_s")
+    assert found.best is SINGLES[1]
+    assert found.share == pytest.approx(0.1)
+
+
+def test_other_models_and_runs_that_never_preempt_are_not_compared():
+    adaptive = run("adaptive", 1.1, copies="a", model="other")
+    assert regrets(study(*SINGLES, adaptive), "makespan_s") == []
+    ample = run("adaptive", 0.0, copies="a", preemptions=0.0)
+    assert adaptive_regret(study(*SINGLES, ample)) == []
+
+
+def test_the_sentence_has_the_most_that_is_lost_and_where_which_policy_is_best():
+    other = [run("recompute", 1.0, "n"), run("swap", 2.0, "n", "a"), run("adaptive", 1.0, "n", "a")]
+    (sentence,) = adaptive_regret(study(*SINGLES, run("adaptive", 1.1, copies="a"), *other))
+    assert "2 experiments: net resume overhead at most 10 % above" in sentence
+    assert "makespan at most 0.91 % above it" in sentence
+    assert "swap in 1 and recompute in 1" in sentence
