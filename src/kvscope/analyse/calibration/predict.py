@@ -59,8 +59,11 @@ def predicted_s(hardware: Hardware, experiment: Experiment, repeat: Records) -> 
     """Seconds of each pass of a repeat, its copies included."""
     cost = PassCost(hardware, experiment.model, split_decode=True)
     steps = np.sort(repeat.steps["step"].to_numpy())
-    rows = repeat.batch.groupby("step")[["scheduled_tokens", "context_tokens"]]
-    seconds = np.array([cost.rows_s(rows.get_group(step).to_numpy().tolist()) for step in steps])
+    rows: dict[int, list[tuple[int, int]]] = {step: [] for step in steps.tolist()}
+    columns = ("step", "scheduled_tokens", "context_tokens")
+    for step, tokens, before in zip(*(repeat.batch[c].tolist() for c in columns), strict=True):
+        rows[step].append((tokens, before))
+    seconds = np.array([cost.rows_s(own) for own in rows.values()])
     pieces = experiment.cache.pieces(experiment.model.layers)
     memory = str(getattr(experiment.overflow, "host_memory", "pinned"))
     for row in repeat.preemptions.query("bytes > 0").to_dict("records"):
