@@ -2,7 +2,8 @@
 # node of a job. Nothing here is kvscope's own; docs/POLARIS.md says what each line is for. Where it
 # is sourced elsewhere it says what is missing, in a sentence, and changes what it can.
 
-# The facility's compilers and CUDA. /soft/modulefiles is not on the default MODULEPATH.
+# The facility's CUDA; nsys is in its default modules. /soft/modulefiles is not on the default
+# MODULEPATH.
 if command -v module >/dev/null; then
     module use /soft/modulefiles
     module load cudatoolkit-standalone ||

@@ -146,7 +146,6 @@ def test_a_study_on_pbs_by_its_profile(checkout, polaris):
     wait_for(lambda: polaris.processes() == 0)
 
 
-@pytest.mark.cluster
 def test_a_configuration_packed_and_alone(checkout):
     """Two slots: those that share the node have each other as a neighbour, the others none."""
     site = checkout.path / "two-slots.yaml"

@@ -16,8 +16,8 @@ from kvscope.engine.checks import Comparisons
 Content = dict[str, list[bytes]]  # of each layer, a digest of each block
 
 
-# Between rebuilt elements and those they replace, as a share of a block's largest: some ten times
-# the rounding of a product.
+# Between rebuilt elements and those they replace, as a share of the largest: above the rounding of
+# a product, far below the difference between two tokens.
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 
 

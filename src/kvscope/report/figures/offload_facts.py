@@ -5,6 +5,8 @@ from typing import Any
 from kvscope.report.axes import matches
 from kvscope.report.data import Run, StudyData
 
+ABLATIONS = ("buffers", "spread_weights", "balanced")
+
 
 def offload_runs(study: StudyData, figure: str, key: str) -> list[Run]:
     """The runs that a figure declares, of those whose run.json has a fact of the engine."""
@@ -22,6 +24,11 @@ def facts_of(run: Run) -> dict[str, Any]:
 def policy_of(run: Run) -> str:
     """The offload policy."""
     return str(run.settings["device"]["policy"])
+
+
+def is_ablated(run: Run) -> bool:
+    """Whether a part of the schedule is set apart from its default."""
+    return any(run.settings["device"].get(key) is not None for key in ABLATIONS)
 
 
 def decoding_pass_s(run: Run) -> float:

@@ -18,6 +18,7 @@ from kvscope.report.figures.figure import (
     text,
 )
 from kvscope.report.figures.offload_facts import (
+    ABLATIONS,
     by_conditions,
     facts_of,
     offload_runs,
@@ -29,7 +30,7 @@ LABEL_PX = 100
 LANES = {"link": "host to device", "device": "compute", "back": "device to host"}
 JOBS = ("weights", "load", "compute", "store")
 TITLES = {"load": "load context", "store": "store new rows"}
-SETTINGS = ("share", "buffers", "spread_weights", "balanced")  # of a policy, where they are given
+SETTINGS = ("share", *ABLATIONS)  # of a policy, where they are given
 MOST_RUNS = 12  # under each other
 
 

@@ -20,6 +20,7 @@ from kvscope.report.figures.offload_facts import (
     by_conditions,
     decoding_pass_s,
     facts_of,
+    is_ablated,
     offload_runs,
     policy_of,
 )
@@ -36,7 +37,8 @@ CHOICE = "the hybrid policy's choice"
 def draw(study: StudyData) -> Drawing | None:
     """Two plots for each set of runs with the same prediction: passes, and how well predicted."""
     runs = offload_runs(study, FIGURE.name, "predicted")
-    groups = by_conditions([run for run in runs if policy_of(run) in PIPELINED])
+    alike = [run for run in runs if policy_of(run) in PIPELINED and not is_ablated(run)]
+    groups = by_conditions(alike)
     swept = {words: group for words, group in groups.items() if len(group) > 2}
     if not swept:
         return None
@@ -48,7 +50,10 @@ def draw(study: StudyData) -> Drawing | None:
         data[f"points{place}"] = points
         data[f"line{place}"] = pd.DataFrame(facts["predicted"], columns=["share", "step_s"])
         data[f"best{place}"] = pd.DataFrame([{"share": facts["best_activation_share"]}])
-        cells += [_passes(place, words, names), _ratios(place, names)]
+        cells += [
+            _passes(place, words, facts["best_activation_share"], names),
+            _ratios(place, names),
+        ]
         notes.append(_note(points))
     return Drawing((View(grid(cells, COLUMNS), data, note=" ".join(notes)),), (), LABEL_PX)
 
@@ -72,14 +77,16 @@ def _note(points: pd.DataFrame) -> str:
     return f"Decoding passes took {span} times what the simulation says."
 
 
-def _passes(place: int, words: str, names: list[str]) -> Spec:
+def _passes(place: int, words: str, share: float, names: list[str]) -> Spec:
     y = number("step_s", title=None, scale={"zero": True})
     line = {
         "data": {"name": f"line{place}"},
         "mark": {"type": "line", "strokeWidth": 1.2, "color": GREY},
         "encoding": {"y": y},
     }
-    return _cell(place, heading("Decoding pass (s)", words), [line, _choice(place)], y, names)
+    return _cell(
+        place, heading("Decoding pass (s)", words), [line, _choice(place, share)], y, names
+    )
 
 
 def _ratios(place: int, names: list[str]) -> Spec:
@@ -115,13 +122,14 @@ def _cell(place: int, title: Spec, under: list[Spec], y: Spec, names: list[str])
     }
 
 
-def _choice(place: int) -> Spec:
+def _choice(place: int, share: float) -> Spec:
+    side = {"align": "right", "dx": -4} if share > 0.5 else {"align": "left", "dx": 4}
     return {
         "data": {"name": f"best{place}"},
         "layer": [
             {"mark": {"type": "rule", "strokeDash": [4, 3], "color": GREY}},
             {
-                "mark": {"type": "text", "align": "left", "baseline": "bottom", "dx": 4, "dy": -4},
+                "mark": {"type": "text", "baseline": "bottom", "dy": -4, **side},
                 "encoding": {"text": {"value": CHOICE}, "y": {"value": HEIGHT}},
             },
         ],
