@@ -1,6 +1,6 @@
 """Steps of Vidur's vLLM scheduler on a run's workload, for `kvscope score`.
 
-    pip install --no-deps vidur==0.0.26      # and what its imports ask for
+    pip install --no-deps vidur==0.0.26 && pip install scikit-learn fasteners
     python bench/vidur_steps.py REFERENCE steps.csv
     kvscope score steps.csv --run REFERENCE
 
@@ -32,11 +32,10 @@ class SteppedScheduler(VLLMReplicaScheduler):  # type: ignore[misc]
     """Vidur's scheduler; its own constructor takes these numbers from the setup of a simulation."""
 
     def __init__(self, experiment: Experiment) -> None:
-        batching, blocks = experiment.batching, experiment.cache_blocks
-        most_requests = experiment.engine.max_num_seqs
-        self._config = SimpleNamespace(
-            batch_size_cap=most_requests, max_tokens_in_batch=batching.pass_tokens
-        )
+        engine, blocks = experiment.engine, experiment.cache_blocks
+        most_requests = engine.max_num_seqs
+        budget = experiment.batching.pass_tokens or engine.max_num_batched_tokens
+        self._config = SimpleNamespace(batch_size_cap=most_requests, max_tokens_in_batch=budget)
         self._cache_config = SimpleNamespace(
             block_size=experiment.cache.block_size, num_blocks=blocks
         )
@@ -61,6 +60,9 @@ def steps(experiment: Experiment, lengths: list[tuple[int, int]]) -> Iterator[di
     while batch := scheduler.on_schedule(float(step)):
         victims = [r for r in requests if r.num_restarts > restarts[r.id]]
         restarts |= {r.id: r.num_restarts for r in victims}
+        for request in victims:  # Vidur 0.0.26 restarts a request without these
+            request._num_stage_processed_tokens = 0
+            request._is_prefill_stage_complete = False
         yield {
             "step": step,
             "requests": len(batch.requests),
@@ -71,6 +73,8 @@ def steps(experiment: Experiment, lengths: list[tuple[int, int]]) -> Iterator[di
         }
         for request, tokens in zip(batch.requests, batch.num_q_tokens, strict=True):
             request.on_batch_schedule(float(step))
+            request.on_batch_stage_schedule(float(step))
+            request.on_batch_stage_end(float(step), 0, 0.0, 0.0, tokens)
             request.on_batch_end(float(step), tokens)
         scheduler.on_batch_end(batch)
         scheduler.on_stage_end(0, None)

@@ -123,6 +123,9 @@ def test_tokens_beyond_the_lengths_were_computed_again_and_count_once(tmp_path: 
         (log_text().split("Start benchmarking")[0], "no pass"),
         (log_text((6, 4, 1, 0)), "fewer"),
         (log_text().replace("input_ids.shape=torch.Size([4])", ""), "pass 2 lacks a line"),
+        (log_text().replace("Pending: 0", "Pending: 9" + 20 * "9"), "pass 1 has a number"),
+        (log_text().replace("usage: 2.0%", f"usage: {'9' * 400}.0%"), "pass 1 has a number"),
+        (log_text().replace("prompt_len=5", f"prompt_len={'9' * 20}"), "beyond"),
     ],
 )
 def test_what_is_no_whole_log_is_refused(tmp_path: Path, text: str, complaint: str):

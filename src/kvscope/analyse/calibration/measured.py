@@ -45,14 +45,19 @@ def observations(directories: Iterable[Path]) -> list[Observation]:
     found: list[Observation] = []
     for directory in directories:
         records = read_records(directory)
-        if records.facts.get("time_source") != MEASURED:
-            raise BadInput(f"{directory}: a calibration needs measured times")
+        require_measured(records, directory)
         experiment = load(directory / EXPERIMENT_FILE)
         found += [*_passes(records, experiment), *_gaps(records, directory.name)]
         found += _copies(records, experiment)
     if not found:
         raise BadInput("calibrate: give at least one run's directory")
     return found
+
+
+def require_measured(records: Records, directory: Path) -> None:
+    """BadInput if a run's times were not measured."""
+    if records.facts.get("time_source") != MEASURED:
+        raise BadInput(f"{directory}: a calibration needs measured times")
 
 
 def parameters(observations: Sequence[Observation]) -> list[Parameter]:

@@ -41,7 +41,10 @@ class Recosting:
         self._base_s = self._passes_s(device.numbers)
 
     def records(self, hardware: Hardware) -> Records:
-        """The records with the durations of this hardware."""
+        """The records with the durations of this hardware; `wait_s` and `cost_s` stay as they are.
+
+        Copies begin as much later as their pass does, whatever others the pass has before them.
+        """
         steps, preemptions = self._steps, self._records.preemptions
         copied_s, issued_s = self._copies_s(hardware)
         longer_s = self._passes_s(hardware) - self._base_s

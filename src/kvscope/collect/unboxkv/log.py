@@ -15,6 +15,8 @@ from kvscope.errors import BadInput
 from kvscope.reading import text_lines
 
 LONGEST_LINE = 1 << 20
+# Of a pass: its counts, and its shares in percent and times in milliseconds.
+MOST = {int: limits.COUNT[1], float: 1e9}
 BEGIN = "Start benchmarking..."
 _NUMBER = r"(-?\d+(?:\.\d+)?)"
 _SETTING = re.compile(r"(\w+)=('[^']*'|[^,()]+)")
@@ -55,6 +57,13 @@ class LoggedPass:
     def is_whole(self) -> bool:
         """Whether all its lines were there."""
         return None not in (self.tokens, self.duration_ms, self.interval_ms)
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether every number is one that a pass can have."""
+        return all(
+            0 <= value <= MOST[type(value)] for value in vars(self).values() if value is not None
+        )
 
 
 @dataclass
@@ -124,12 +133,26 @@ def read_log(path: Path) -> Log:
     for number, one in enumerate(log.passes, 1):
         if not one.is_whole:
             raise BadInput(f"{path}: pass {number} lacks a line; the log is cut")
+        if not one.is_possible:
+            raise BadInput(
+                f"{path}: pass {number} has a number that no pass can have; it is damaged"
+            )
+    _check_lengths(log)
     if log.recomputed_tokens < 0:
         raise BadInput(
             f"{path}: its passes computed {-log.recomputed_tokens:,} tokens fewer than its "
             "requests have; the log is cut"
         )
     return log
+
+
+def _check_lengths(log: Log) -> None:
+    """BadInput if a request, the cache or an instant is beyond what tables hold."""
+    most = limits.COUNT[1]
+    counts = [log.gpu_blocks, log.host_blocks, *(n for pair in log.lengths for n in pair)]
+    instants = [value for metrics in log.requests.values() for value in metrics.values()]
+    if max(counts) > most or any(abs(value) > MOST[float] * 1e3 for value in instants):
+        raise BadInput(f"{log.path}: a request or its cache has a number beyond {most:,}")
 
 
 def _read_preamble(log: Log, lines: Iterator[str]) -> None:
