@@ -63,6 +63,11 @@ INSTEAD: tuple[tuple[str, str | None, str], ...] = (
         None,
         "needs the measurements of a whole study; tests/unit/test_calibration.py fits",
     ),
+    (
+        r"(kvscope calibrate --published)(?: --samples \d+)?",
+        r"\1 --samples 2",
+        "takes a minute; tests/unit/test_calibration.py fits",
+    ),
     (r"\. …/kvscope/(.+)", r". \1", "… is where kvscope lies: here"),
     (r"README\.md pip .+", None, "installs; tests/workflow/test_wheel.py installs the wheel, too"),
     (r"kvscope new NAME", "kvscope new --help", "NAME is for a name"),
