@@ -146,7 +146,11 @@ def test_a_preemption_says_whether_it_was_swapped_or_refused(
 ):
     monkeypatch.setattr(Scheduler, "_preempt_request", lambda *_: None)
     watched.overflow = Choosy(name="choosy", kept=keeps)
-    watched.connector = SimpleNamespace(keep=lambda action, *_: action.copies and room)
+    watched.connector = SimpleNamespace(
+        has_room=lambda _: room,
+        has_activations=lambda *_: False,
+        keep=lambda action, *_: action.copies and room,
+    )
     watched.kv_cache_manager = SimpleNamespace(get_block_ids=lambda _: ([4, 8, 2],))
     left: list[Any] = []
     watched.checks = SimpleNamespace(record_swap_out=lambda *what: left.append(what))
