@@ -163,7 +163,8 @@ def test_a_preemption_says_whether_it_was_swapped_or_refused(
     assert (record.request_id, record.tokens, record.blocks) == ("7-ab", tokens, 3)
     assert (record.action == SWAP, record.refused) == (swapped, refused)
     assert left == [("7-ab", 3)] * swapped  # 9 tokens are in 3 blocks of 4
-    assert watched.overflow._victims == [Victim("7-ab", 5, 4, tokens, 2)] * (tokens > 0)
+    victim = Victim("7-ab", 5, 4, tokens, 2, room=room)
+    assert watched.overflow._victims == [victim] * (tokens > 0)
 
 
 # --- the layer timer
