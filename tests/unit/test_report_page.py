@@ -11,12 +11,15 @@ from xml.etree import ElementTree
 import pytest
 
 from kvscope.analyse.experiment import analyse
+from kvscope.plan.experiment import dump
+from kvscope.plan.grid import expand
+from kvscope.plan.layers import SHIPPED_CONFIG
 from kvscope.report.circumstances import circumstances, faults
 from kvscope.report.data import Run, StudyData
 from kvscope.report.page import _origin
 from kvscope.report.render import Printed, scripts
 from kvscope.report.study import report
-from kvscope.runfile import read_run, write_run
+from kvscope.runfile import file_record, read_run, write_run
 
 from .report_fixture import Fake, write_study
 
@@ -221,7 +224,13 @@ def test_measured_times_are_called_measured_and_modeled_ones_modeled(html, tmp_p
     fake = Fake({"cache.blocks": 64}, blocks=64)
     write_study(tmp_path, [fake])
     run = tmp_path / "experiments" / fake.id
-    write_run(run, read_run(run) | {"time_source": "modeled"})
+    open_loop = ["device=modeled", "workload.arrival=poisson", "workload.rate_per_s=1"]
+    # No intervals of predictions apply to open loop.
+    (planned,) = expand(None, open_loop, SHIPPED_CONFIG).experiments
+    (run / "experiment.yaml").write_text(dump(planned.experiment))
+    facts = read_run(run)
+    files = facts["files"] | {"experiment.yaml": file_record(run / "experiment.yaml")}
+    write_run(run, facts | {"time_source": "modeled", "files": files})
     analyse(run, tmp_path / "tables" / fake.id)
     modeled = report(["fake"], tmp_path, None).read_text(encoding="utf-8")
     assert '<span class="badge modeled">MODELED</span>' in modeled

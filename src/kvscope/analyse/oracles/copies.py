@@ -1,5 +1,6 @@
 """Oracles of copies between the KV cache and the host pool: bytes and times."""
 
+import numpy as np
 import pandas as pd
 
 from kvscope.actions import copies_blocks, keeps_tokens, rebuilds_blocks
@@ -94,6 +95,31 @@ def copy_time_wrong(run: RunTables) -> Violations:
     words = "the copy took {0:.6f} s, {1:.6f} s by the clock of its pass"
     differ = longer | (shorter & (shorter.groupby(rows["event"]).transform("mean") > MOST))
     return combine(fast, bad_rows(rows, differ, lambda r: words.format(r["took"], r["seen"])))
+
+
+def saves_wrong(run: RunTables) -> Violations:
+    """A pass writes the activations of its own tokens through, at a possible bandwidth.
+
+    Those of all its tokens, where there is room for all; none, where there is no room for any.
+    """
+    steps = run.steps
+    has_pool = bool(run.engine.get("activation_blocks_total"))
+    block_bytes = run.engine["activation_block_bytes"] if has_pool else 0
+    most = steps["scheduled_tokens"].astype(np.int64) * block_bytes // run.records.block_size
+    saved, took = steps["saved_bytes"], steps["save_s"].astype(float)
+    wrong = (saved > most) | ((saved < most) & ~run.lacks_room_for_activations)
+    untimed = took.notna() != (saved > 0)
+    fast = took * FASTEST_BYTES_PER_S < saved
+    return combine(
+        bad_rows(
+            steps.assign(most=most),
+            wrong,
+            lambda r: f"{r['saved_bytes']} bytes of activations saved, expected {r['most']}",
+        ),
+        bad_rows(
+            steps, untimed | fast, lambda r: f"{r['saved_bytes']} bytes saved in {r['save_s']} s"
+        ),
+    )
 
 
 def _copies(run: RunTables) -> pd.DataFrame:

@@ -12,10 +12,11 @@ from kvscope.analyse.oracles.run_tables import (
     bad_rows,
     blocks_of,
     combine,
+    last_until,
 )
 from kvscope.oracle import Violations
 
-COMMON = ("policy", "refused", "tokens")
+COMMON = ("policy", "refused", "tokens", "predicted_s")
 """Columns with the same value at a preemption and at its resumption."""
 
 
@@ -76,7 +77,8 @@ def resumption_wrong(run: RunTables) -> Violations:
     lost = found["event_back"].isna() | found["event"].isna()
     differ = pd.Series(False, found.index)
     for column in COMMON:
-        differ |= found[column] != found[f"{column}_back"]
+        there, back = found[column], found[f"{column}_back"]
+        differ |= (there != back) & (there.notna() | back.notna())
     wait = found["start_s"] - found["time_s"]
     differ |= (found["wait_s_back"] - wait).abs() > TOLERANCE_S
     differ |= (found["time_s_back"] - found["start_s"]).abs() > TOLERANCE_S
@@ -87,6 +89,36 @@ def resumption_wrong(run: RunTables) -> Violations:
         bad_rows(found, lost, lambda _: "a resumption without preemption, or a missing resumption"),
         bad_rows(found, differ & ~lost, lambda _: "the resumption does not match its preemption"),
     )
+
+
+def cost_wrong(run: RunTables) -> Violations:
+    """A resumption costs its copies, its rebuilding, and its part of the passes that recompute it.
+
+    Of the forward time of a pass that computes its tokens again, it has a part by tokens.
+    """
+    rows = run.resumptions.reset_index(drop=True)
+    lost = run.victims[[*OF_REQUEST, "step", "swap_out_s"]].rename(columns={"step": "at"})
+    rows["at"] = last_until(rows, lost)
+    out_s = rows[[*OF_REQUEST, "at"]].merge(lost, how="left", on=[*OF_REQUEST, "at"])["swap_out_s"]
+    again_s = rows.join(_recomputing_s(run), on=[*OF_REQUEST, "step"])["again_s"]
+    parts = pd.concat([out_s, rows["swap_in_s"], rows["rebuild_s"], again_s], axis=1)
+    rows["expected"] = parts.astype(float).sum(axis=1)
+    return bad_rows(
+        rows,
+        ~((rows["cost_s"] - rows["expected"]).abs() <= TOLERANCE_S),
+        lambda r: f"cost_s is {r['cost_s']}, expected {r['expected']:.6f}",
+    )
+
+
+def _recomputing_s(run: RunTables) -> "pd.Series[float]":
+    """`again_s`, indexed by request and step of a resumption: forward time of tokens recomputed."""
+    rows = run.batch[run.batch["recomputed_tokens"] > 0]
+    resumed = run.resumptions[[*OF_REQUEST, "step"]].rename(columns={"step": "at"})
+    rows = rows.assign(resumed=last_until(rows, resumed))
+    passes = run.steps.set_index(OF_PASS)
+    token_s = (passes["forward_s"] / passes["scheduled_tokens"]).rename("token_s")
+    rows["again_s"] = rows["recomputed_tokens"] * rows.join(token_s, on=OF_PASS)["token_s"]
+    return rows.groupby([*OF_REQUEST, "resumed"])["again_s"].sum()
 
 
 def preemption_misplaced(run: RunTables) -> Violations:

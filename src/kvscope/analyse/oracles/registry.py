@@ -47,6 +47,12 @@ _POOL = _recorded("a host pool", lambda run: bool(run.steps["host_blocks_total"]
 _ABORTED = _recorded("requests that were aborted")
 _PREEMPTIONS = _recorded("preemptions recorded by kvscope")
 _ANY_PREEMPTION = _recorded(_PREEMPTIONS.words, lambda run: not run.preemptions.empty)
+_SAVES = _recorded(
+    "passes recorded with what they save", lambda run: bool(run.steps["saved_bytes"].notna().any())
+)
+_COSTS = _recorded(
+    "costs of resumptions", lambda run: bool(run.preemptions["cost_s"].notna().any())
+)
 _COPIES = _recorded(
     "requests that were swapped", lambda run: bool(run.preemptions["copy_start_s"].notna().any())
 )
@@ -89,10 +95,12 @@ ORACLES: tuple[Oracle[RunTables], ...] = (
     Oracle(preemptions.resumed_wrong, _PASSES),
     Oracle(preemptions.resumption_wrong, _PREEMPTIONS),
     Oracle(preemptions.refused_wrong, _ANY_PREEMPTION),
+    Oracle(preemptions.cost_wrong, _COSTS),
     Oracle(copies.bytes_wrong, _ANY_PREEMPTION),
     Oracle(copies.copy_missing, _ANY_PREEMPTION),
     Oracle(copies.copy_outside_pass, _COPIES),
     Oracle(copies.copy_time_wrong, _COPIES),
+    Oracle(copies.saves_wrong, _SAVES),
     Oracle(outputs.tokens_missing, _REQUESTS),
     Oracle(outputs.request_differs, _REQUESTS),
     Oracle(outputs.outputs_differ, _REPEATS),
