@@ -25,7 +25,6 @@ from kvscope.report.figures.offload_facts import (
     policy_of,
 )
 from kvscope.report.theme import GREY
-from kvscope.report.words import number_text
 
 HEIGHT = 170
 COLUMNS = 2
@@ -72,7 +71,7 @@ def _point(run: Run) -> dict[str, Any]:
 
 def _note(points: pd.DataFrame) -> str:
     """'Decoding passes took 0.97 to 1.08 times what the simulation says.'"""
-    low, high = (number_text(found, 2) for found in (points["ratio"].min(), points["ratio"].max()))
+    low, high = (f"{found:.2f}" for found in (points["ratio"].min(), points["ratio"].max()))
     span = low if low == high else f"{low} to {high}"
     return f"Decoding passes took {span} times what the simulation says."
 
