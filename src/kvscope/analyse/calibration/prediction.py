@@ -96,17 +96,19 @@ def write_prediction(
     of a phase by a fit without this run, if there is one.
     """
     sha256 = run_sha256(run)
-    prediction = Prediction(
-        schema=VERSION,
-        run_sha256=sha256,
-        fitted=sha256 in model.runs,
-        **_errors(passes),
-        phases={
-            phase: PhaseErrors(**_errors(own), left_out=left_out.get(phase), points=_points(own))
-            for phase in PASS_PHASES
-            if len(own := passes[passes["phase"] == phase])
-        },
-        model=model,
+    prediction = Prediction.model_validate(
+        {
+            "schema": VERSION,
+            "run_sha256": sha256,
+            "fitted": sha256 in model.runs,
+            **_errors(passes),
+            "phases": {
+                phase: _errors(own) | {"left_out": left_out.get(phase), "points": _points(own)}
+                for phase in PASS_PHASES
+                if len(own := passes[passes["phase"] == phase])
+            },
+            "model": model,
+        }
     )
     write_json(tables_directory(run) / FILE, prediction.model_dump(by_alias=True))
     return prediction

@@ -40,12 +40,13 @@ def draw(study: StudyData) -> Drawing | None:
     times = points[["measured_ms", "predicted_ms"]]
     equal = pd.DataFrame({"at": [times.min().min(), times.max().max()]})
     data = {"equal": equal.assign(low=equal["at"] * (1 - NEAR), high=equal["at"] * (1 + NEAR))}
+    names = [phase for phase in PASS_PHASES if (points["phase"] == phase).any()]
     plots = dict(iter(points.groupby("title", sort=False)))
     width = plot_width(min(2, len(plots)), LABEL_PX)
     cells: list[Spec] = []
     for title, own in plots.items():
         data[f"cell{len(cells)}"] = own
-        cells.append(_cell(f"cell{len(cells)}", str(title), width))
+        cells.append(_cell(f"cell{len(cells)}", str(title), names, width))
     return Drawing((View(grid(cells, 2, "phase"), data),), label_px=LABEL_PX)
 
 
@@ -63,18 +64,14 @@ def _points(found: Predictions) -> Iterator[dict[str, Any]]:
                 }
 
 
-def _cell(data: str, title: str, width: int) -> Spec:
-    scale = {"type": "log", "nice": False, "padding": 8}
-    look = {"scale": scale, "axis": {"format": NUMBER}}
-    at = {
-        "x": number("measured_ms", title="measured (ms)", **look),
-        "y": number("predicted_ms", title="predicted (ms)", **look),
-    }
+def _cell(data: str, title: str, names: list[str], width: int) -> Spec:
     tooltip = [text("experiment"), text("phase")]
     tooltip += [number(f"{name}_ms", title=f"{name} (ms)", format=",.4~g") for name in TIMES]
-    names = [phase for phase in PASS_PHASES if phase in HUES]
-    colour = text("phase", scale=colours(names, [HUES[name] for name in names]))
-    point = {"type": "point", "filled": True, "size": 24, "opacity": 0.6}
+    look: Spec = {
+        "color": text("phase", scale=colours(names, [HUES[name] for name in names])),
+        "opacity": PICKED,
+        "tooltip": tooltip,
+    }
     return {
         **heading(title),
         "width": width,
@@ -82,8 +79,8 @@ def _cell(data: str, title: str, width: int) -> Spec:
         "layer": [
             {
                 "data": {"name": data},
-                "mark": point,
-                "encoding": at | {"color": colour, "opacity": PICKED, "tooltip": tooltip},
+                "mark": {"type": "point", "filled": True, "size": 24, "opacity": 0.6},
+                "encoding": _at("measured_ms", "predicted_ms") | look,
             },
             _line("at", {}),
             _line("low", {"strokeDash": [4, 4]}),
@@ -96,7 +93,19 @@ def _line(column: str, look: Spec) -> Spec:
     return {
         "data": {"name": "equal"},
         "mark": {"type": "line", "strokeWidth": 1, "color": theme.GREY, **look},
-        "encoding": {"x": number("at"), "y": number(column)},
+        "encoding": _at("at", column),
+    }
+
+
+def _at(measured: str, predicted: str) -> Spec:
+    """Both axes; layers share them, so all have the same titles."""
+    look: Spec = {
+        "scale": {"type": "log", "nice": False, "padding": 8},
+        "axis": {"format": NUMBER},
+    }
+    return {
+        "x": number(measured, title="measured (ms)", **look),
+        "y": number(predicted, title="predicted (ms)", **look),
     }
 
 
