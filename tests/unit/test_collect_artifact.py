@@ -277,11 +277,13 @@ def test_timelines_of_an_import_have_no_tokens_held(swap_run):
     """They were not published, and are not 0."""
     analyse(swap_run, swap_run)
     study = load([str(swap_run)], Path("results"))
-    timeline = step_timeline.draw(study)
+    timeline, shares = step_timeline.draw(study), kv_timeline.draw(study)
+    assert timeline is not None
+    assert shares is not None
     assert "tokens held: not recorded" in timeline.views[0].note
     assert '"datum": "tokens held"' not in json.dumps(timeline.views[0].chart)
     assert '"datum": "blocks in use"' in json.dumps(timeline.views[0].chart)
-    assert '"datum": "tokens held"' not in json.dumps(kv_timeline.draw(study).views[0].chart)
+    assert '"datum": "tokens held"' not in json.dumps(shares.views[0].chart)
 
 
 def test_usages_are_thousandths_of_the_cache_and_of_the_pool(swap_run):

@@ -220,7 +220,9 @@ def test_a_log_with_preemptions_has_batches_and_preemptions(tmp_path: Path, stra
 def held_tokens(batch, preemptions, lengths) -> list[int]:
     """Tokens in the cache after each pass: what each request has computed and neither lost nor
     left behind with its last token."""
-    held, given, sums = {}, {}, []
+    held: dict[str, int] = {}
+    given: dict[str, int] = {}
+    sums = []
     lost = preemptions[preemptions["event"] == "preempt"]
     for step, rows in batch.groupby("step"):
         for request in lost.loc[lost["step"] == step, "request_id"]:

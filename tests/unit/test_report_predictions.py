@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kvscope import tables
-from kvscope.analyse.calibration.prediction import FILE, read_prediction
+from kvscope.analyse.calibration.prediction import FILE, Prediction, read_prediction
 from kvscope.analyse.experiment import analyse
 from kvscope.cli import main
 from kvscope.errors import BadInput
@@ -42,13 +42,17 @@ def retime(run: Path, slower: float = 1.0) -> None:
     """Give each pass the seconds that the hardware TRUE would take; decode passes `slower`."""
     (run / "experiment.yaml").write_text(dump(PLANNED.experiment), encoding="utf-8")
     cost = PassCost(TRUE, PLANNED.experiment.model, split_decode=True)
-    steps = tables.read(tables.STEPS, run / "steps.parquet").set_index(["repeat", "step"])
+    steps = tables.read(tables.STEPS, run / "steps.parquet")
     batch = tables.read(tables.BATCH, run / "batch.parquet").groupby(["repeat", "step"])
-    for at, rows in batch:
-        pairs = rows[["scheduled_tokens", "context_tokens"]].itertuples(index=False, name=None)
-        usual = steps.loc[at, "phase"] != "decode"
-        steps.loc[at, "duration_s"] = cost.rows_s(pairs) * (1 if usual else slower)
-    tables.write(tables.STEPS, steps.reset_index(), run / "steps.parquet")
+    rows = {
+        at: [*zip(own["scheduled_tokens"], own["context_tokens"], strict=False)]
+        for at, own in batch
+    }
+    steps["duration_s"] = [
+        cost.rows_s(rows[repeat, step]) * (slower if phase == "decode" else 1)
+        for repeat, step, phase in zip(steps["repeat"], steps["step"], steps["phase"], strict=True)
+    ]
+    tables.write(tables.STEPS, steps, run / "steps.parquet")
     write_run(run, read_run(run) | {"files": file_records(run)})
     analyse(run, run.parent.parent / "tables" / run.name)
 
@@ -75,6 +79,12 @@ def runs_of(results: Path) -> list[Path]:
     return [results / "experiments" / fake.id for fake in (*FITTED, OTHER)]
 
 
+def prediction_of(run: Path) -> Prediction:
+    found = read_prediction(run)
+    assert found is not None
+    return found
+
+
 def faults_of(results: Path) -> list[str]:
     return [*read_predictions(load([*map(str, runs_of(results))], results)).faults]
 
@@ -86,7 +96,7 @@ def measure_again(run: Path) -> None:
 
 
 def test_passes_are_predicted_as_well_as_the_model_holds(calibrated: Path):
-    *fitted, other = map(read_prediction, runs_of(calibrated))
+    *fitted, other = map(prediction_of, runs_of(calibrated))
     assert [one.fitted for one in (*fitted, other)] == [True, True, False]
     assert all(one.median_error < 0.01 for one in fitted)
     assert other.phases["decode"].median_error == pytest.approx(1 - 1 / OFF, abs=0.01)
@@ -97,7 +107,7 @@ def test_passes_are_predicted_as_well_as_the_model_holds(calibrated: Path):
 def test_a_prediction_has_every_pass_of_the_run(calibrated: Path):
     for run in runs_of(calibrated):
         steps = tables.read(tables.STEPS, run / "steps.parquet")
-        found = read_prediction(run)
+        found = prediction_of(run)
         assert found.passes == len(steps)
         assert found.measured_s == pytest.approx(steps["duration_s"].sum())
         assert found.measured_s == pytest.approx(sum(p.measured_s for p in found.phases.values()))
@@ -120,7 +130,7 @@ def test_the_page_shows_the_predictions(calibrated: Path, tmp_path: Path):
     assert '<section id="predictions">' in html
     assert "The model was not fitted to these runs." in html
     assert "gemm_flops_per_s" in html
-    other = read_prediction(runs_of(calibrated)[2])
+    other = prediction_of(runs_of(calibrated)[2])
     assert f"{other.ratio:.3f}" in html
     assert html.count("left out: ") >= 2
     assert (tmp_path / "figures" / "predictions.pdf").is_file()

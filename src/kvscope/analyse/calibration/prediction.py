@@ -28,6 +28,7 @@ MOST_POINTS = 40  # passes of each phase of a run whose times are kept for a cha
 Seconds = Annotated[Real, Field(gt=0)]
 Share = Annotated[Real, Field(ge=0)]
 Name = Annotated[str, Field(pattern=r"^[^/]+$")]  # of a directory
+Phase = Annotated[str, Field(pattern=f"^({'|'.join(PASS_PHASES)})$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -78,7 +79,7 @@ class Prediction(Record):
     measured_s: Seconds
     predicted_s: Seconds
     median_error: Share
-    phases: Annotated[dict[Literal["prefill", "decode", "mixed"], PhaseErrors], Field(min_length=1)]
+    phases: Annotated[dict[Phase, PhaseErrors], Field(min_length=1)]
     model: FittedModel
 
     @property
