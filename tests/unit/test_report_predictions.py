@@ -44,10 +44,8 @@ def retime(run: Path, slower: float = 1.0) -> None:
     cost = PassCost(TRUE, PLANNED.experiment.model, split_decode=True)
     steps = tables.read(tables.STEPS, run / "steps.parquet")
     batch = tables.read(tables.BATCH, run / "batch.parquet").groupby(["repeat", "step"])
-    rows = {
-        at: [*zip(own["scheduled_tokens"], own["context_tokens"], strict=False)]
-        for at, own in batch
-    }
+    columns = ["scheduled_tokens", "context_tokens"]
+    rows = {at: [*own[columns].itertuples(index=False, name=None)] for at, own in batch}
     steps["duration_s"] = [
         cost.rows_s(rows[repeat, step]) * (slower if phase == "decode" else 1)
         for repeat, step, phase in zip(steps["repeat"], steps["step"], steps["phase"], strict=True)
