@@ -43,7 +43,7 @@ class Predictions:
         if others:
             yield f"{_range(others)} The model was not fitted to these runs."
         if fitted:
-            yield f"{_range(fitted)} The model was fitted to these runs: this is no prediction."
+            yield f"{_range(fitted)} The model was fitted to these runs."
 
     @property
     def rows(self) -> Iterator[dict[str, Any]]:

@@ -52,7 +52,7 @@ def draw(study: StudyData) -> Drawing | None:
 
 def _points(found: Predictions) -> Iterator[dict[str, Any]]:
     for run, prediction in found.of_runs:
-        title = "the model was fitted to" if prediction.fitted else "predicted"
+        title = f"Runs that the model was {'' if prediction.fitted else 'not '}fitted to"
         for phase, passes in prediction.phases.items():
             for measured_s, predicted_s in passes.points:
                 yield {
