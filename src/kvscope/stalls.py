@@ -29,11 +29,14 @@ def power_class(count: Int64s) -> Int64s:
 def shape_classes(steps: pd.DataFrame) -> pd.Series:
     """The shape class of every pass of a `steps` table, e.g. 'p9-d4-c12'.
 
-    p: prefilled tokens, d: decoded tokens, c: tokens in the cache; as `power_class`.
+    p: prefilled tokens, d: decoded tokens, c: tokens in the cache, 0 where they are not known (in
+    imports); as `power_class`.
     """
     parts = [
         name
-        + pd.Series(power_class(steps[column].to_numpy(np.int64)), index=steps.index).astype(str)
+        + pd.Series(
+            power_class(steps[column].fillna(0).to_numpy(np.int64)), index=steps.index
+        ).astype(str)
         for name, column in (
             ("p", "prefill_tokens"),
             ("d", "decode_tokens"),

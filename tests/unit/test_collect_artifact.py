@@ -18,6 +18,8 @@ from kvscope.collect.unboxkv.series_csv import LONG_STATS, LONG_STEPS, STATS_SER
 from kvscope.collect.unboxkv.series_import import faults_of, preemptions_of, steps_of
 from kvscope.errors import BadInput
 from kvscope.files import sha256_of
+from kvscope.report.figures import kv_timeline, step_timeline
+from kvscope.report.load import load
 from kvscope.runfile import write_run
 
 KIND = "unboxkv-series"
@@ -269,6 +271,19 @@ def test_an_import_is_analysed_by_what_it_holds(swap_run):
     assert value["makespan_s"] == pytest.approx((steps["start_s"] + steps["duration_s"]).max())
     unknown = ("throughput_tokens_per_s", "ttft_mean_s", "itl_mean_s", "kv_token_utilization_mean")
     assert value[[*unknown, "swapped_bytes", "preemption_wait_mean_s"]].isna().all()
+
+
+def test_timelines_of_an_import_have_no_tokens_held(swap_run):
+    """They were not published, and are not 0."""
+    analyse(swap_run, swap_run)
+    study = load([str(swap_run)], Path("results"))
+    timeline, shares = step_timeline.draw(study), kv_timeline.draw(study)
+    assert timeline is not None
+    assert shares is not None
+    assert "tokens held: not recorded" in timeline.views[0].note
+    assert '"datum": "tokens held"' not in json.dumps(timeline.views[0].chart)
+    assert '"datum": "blocks in use"' in json.dumps(timeline.views[0].chart)
+    assert '"datum": "tokens held"' not in json.dumps(shares.views[0].chart)
 
 
 def test_usages_are_thousandths_of_the_cache_and_of_the_pool(swap_run):

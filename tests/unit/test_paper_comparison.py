@@ -4,8 +4,12 @@ import math
 
 import pytest
 
+from kvscope.analyse.calibration.published import FIGURES as FITTED
 from kvscope.plan.published.cold_start import MOST_S, from_idle_s
 from kvscope.plan.published.figures import Point, points
+from kvscope.report.data import StudyData
+from kvscope.report.paper import page
+from kvscope.report.paper.calibration import figure_errors, fitted_numbers
 from kvscope.report.paper.claims import CLAIMS, Values, judged
 from kvscope.report.paper.comparison import AGREES, DIFFERS, NOT_RUN, Comparison
 
@@ -91,3 +95,40 @@ def test_swapped_winners_are_noticed():
 def test_a_cold_start_adds_its_bound_at_most():
     assert from_idle_s(10.0, 0, 0) == pytest.approx(10.0 + MOST_S)
     assert from_idle_s(0.01, 0, 0) < 0.01 * 1.2
+
+
+def test_errors_of_the_calibration_are_those_of_times_on_the_modeled_a100():
+    found = [
+        *(compared(point, 1.1) for point in points(("3a", "8b"))),
+        *(compared(point, 2.0, device="cuda") for point in points(("3a",))),
+        *(compared(point, 1.0, "passes") for point in points(("4b",))),
+        *(compared(point, math.nan) for point in points(("9",))),
+    ]
+    errors = {one["figure"]: one for one in figure_errors(found)}
+    assert errors.keys() == {"3a", "8b"}
+    assert all(one["median_error"] == pytest.approx(0.1) for one in errors.values())
+    assert (errors["3a"]["fitted"], errors["8b"]["fitted"]) == (True, False)
+    assert errors["3a"]["left_out"] > 0
+    assert errors["8b"]["left_out"] is None
+
+
+def test_the_figures_that_are_fitted_are_those_of_the_calibration():
+    found = figure_errors([compared(point) for point in points()])
+    assert {one["figure"] for one in found if one["fitted"]} == set(FITTED)
+
+
+def test_every_fitted_number_has_an_interval():
+    numbers = {name: (value, low, high) for name, value, low, high in fitted_numbers()}
+    assert all(0 < low < high for _, low, high in numbers.values())
+    value, low, high = numbers["gemm_flops_per_s"]
+    assert low < value < high
+
+
+def test_the_page_shows_the_calibration(monkeypatch, tmp_path):
+    monkeypatch.setattr(page, "compare", lambda study: [compared(p, 1.1) for p in points()])
+    study = StudyData("paper", "The paper", "", (), ())
+    assert page.write_paper(study, tmp_path) == tmp_path / page.PAGE
+    html = (tmp_path / page.PAGE).read_text(encoding="utf-8")
+    assert "Calibration of the cost model" in html
+    assert "fitted on Figures 3a, 3c, 4a, 8a and on nothing else" in html
+    assert "gemm_flops_per_s" in html

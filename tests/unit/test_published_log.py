@@ -82,6 +82,8 @@ def test_a_log_becomes_passes_with_their_requests_and_times(log: Path, tmp_path:
     assert steps["phase"].tolist() == ["prefill", "mixed", "decode", "decode"]
     assert steps["stalled"].tolist() == [False, True, False, False]
     assert steps["duration_s"].tolist() == [ms / 1e3 for ms in TIMES_MS]
+    # Those of request 1 leave the cache in the second pass, those of request 2 in the last.
+    assert steps["kv_tokens_used"].tolist() == [5 + 1, 1 + 3, 5, 0]
     batch = tables.read(tables.BATCH, out / "batch.parquet")
     rows = batch[["step", "request_id", "scheduled_tokens", "context_tokens", "sampled_tokens"]]
     assert [tuple(row) for row in rows.to_numpy()] == [
@@ -113,6 +115,7 @@ def test_tokens_beyond_the_lengths_were_computed_again_and_count_once(tmp_path: 
     steps = tables.read(tables.STEPS, tmp_path / "run" / "steps.parquet")
     assert steps["recomputed_tokens"].sum() == 3
     assert len(tables.read(tables.BATCH, tmp_path / "run" / "batch.parquet")) == 0
+    assert steps["kv_tokens_used"].isna().all()
     assert any("computed again" in fault for fault in read_run(tmp_path / "run")["faults"])
 
 
@@ -208,9 +211,29 @@ def test_a_log_with_preemptions_has_batches_and_preemptions(tmp_path: Path, stra
     assert counts["preempt"] == counts["resume"] > 0
     again = batch.groupby("step")["recomputed_tokens"].sum()
     assert again.tolist() == steps["recomputed_tokens"].tolist()
+    assert steps["kv_tokens_used"].tolist() == held_tokens(batch, found, lengths)
     resumed = found[found["event"] == "resume"]
     assert again.sum() == resumed["recomputed_tokens"].sum() > 0
     assert any("every pass agrees" in fault for fault in read_run(out)["faults"])
+
+
+def held_tokens(batch, preemptions, lengths) -> list[int]:
+    """Tokens in the cache after each pass: what each request has computed and neither lost nor
+    left behind with its last token."""
+    held: dict[str, int] = {}
+    given: dict[str, int] = {}
+    sums = []
+    lost = preemptions[preemptions["event"] == "preempt"]
+    for step, rows in batch.groupby("step"):
+        for request in lost.loc[lost["step"] == step, "request_id"]:
+            held.pop(request)
+        for row in rows.itertuples():
+            held[row.request_id] = row.context_tokens + row.scheduled_tokens
+            given[row.request_id] = given.get(row.request_id, 0) + row.sampled_tokens
+            if given[row.request_id] == lengths[int(row.request_id) - 1][1]:
+                held.pop(row.request_id)
+        sums.append(sum(held.values()))
+    return sums
 
 
 @pytest.mark.parametrize("blocks", [39, 41])

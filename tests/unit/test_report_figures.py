@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import vl_convert
 from hypothesis import given
@@ -13,7 +14,14 @@ from hypothesis import strategies as st
 from kvscope import tables
 from kvscope.plan.figures import Axes
 from kvscope.report.data import FigureRequest
-from kvscope.report.figures import kv_timeline, resume_overhead, strategies, throughput, window_fill
+from kvscope.report.figures import (
+    kv_timeline,
+    resume_overhead,
+    resume_time,
+    strategies,
+    throughput,
+    window_fill,
+)
 from kvscope.report.figures.registry import FIGURES, drawings
 from kvscope.report.figures.scales import is_wide, log_ticks
 from kvscope.report.load import load
@@ -82,7 +90,8 @@ def cells(drawing):
 
 
 def test_together_the_studies_have_every_figure(drawn):
-    assert {name for found in drawn.values() for name in found} == set(FIGURES)
+    drawn_elsewhere = {"predictions"}  # test_report_predictions.py, of calibrated runs
+    assert {name for found in drawn.values() for name in found} == set(FIGURES) - drawn_elsewhere
     assert not set(drawn["overflow"]) & {"strategies", "window_fill", "kv_accesses"}
     assert not set(drawn["traced"]) & {"resume_overhead", "strategies", "swapping"}
 
@@ -133,6 +142,29 @@ def test_the_two_measures_and_the_makespan_are_drawn_as_the_tables_have_them(ove
         preempting = [run for run in overflow.runs if resume_overhead.preempts(run)]
         known = [r for r in preempting if not math.isnan(r.number(shown.metric).value)]
         assert sorted(frame["experiment"]) == sorted(run.label for run in known)
+
+
+def test_a_plot_of_resume_times_names_the_model_and_the_device(overflow, drawn):
+    (run, *_) = overflow.complete
+    for title, conditions in cells(drawn["overflow"]["resume_time"]):
+        assert title == "Cost of a preemption (ms)"
+        assert run.flat["model"] in conditions
+        assert run.flat["device"] in conditions
+
+
+def test_points_of_equal_cost_lie_in_one_another():
+    costs = {"a": (5.0, 7.0), "b": (5.1, 9.0), "c": (20.0, 9.0), "d": (5.0, 9.05)}
+    points = pd.DataFrame(
+        [
+            {"colour": name, "tokens": tokens, "cost_ms": cost}
+            for name, both in costs.items()
+            for tokens, cost in zip((100.0, 200.0), both, strict=True)
+        ]
+    )
+    found = resume_time.widen_covered(points).set_index(["tokens", "colour"])["size"]
+    assert found[100]["a"] > found[100]["b"] > found[100]["d"] == found[100]["c"]
+    assert found[200]["b"] > found[200]["c"] > found[200]["d"] == found[200]["a"]
+    assert found.is_monotonic_decreasing  # the widest are drawn first
 
 
 def test_a_facet_has_plots_of_its_own_and_picks_what_it_is_told(batching):

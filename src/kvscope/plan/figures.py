@@ -26,6 +26,7 @@ FigureName = Literal[
     "access_pattern",
     "access_gaps",
     "access_metrics",
+    "predictions",
     "step_timeline",
     "offload_pipeline",
     "kv_accesses",

@@ -23,6 +23,7 @@ from kvscope.report.findings import findings
 from kvscope.report.headline import Headline, headline
 from kvscope.report.paper import page as paper
 from kvscope.report.paper.comparison import COMPARISON_FILE
+from kvscope.report.predictions import read_predictions
 from kvscope.report.render import Printed, for_page, pack, print_figure, scripts
 from kvscope.report.summary import verdict
 from kvscope.report.templates import load_template
@@ -69,6 +70,7 @@ def write_page(
         reasons=_reasons(study),
         checklist=checklist(study.complete),
         figures=[_entry(FIGURES[name], drawing, prints[name]) for name, drawing in drawn.items()],
+        predictions=read_predictions(study),
         lacking=missing_figures(study, drawn),
         configs=_safe(orjson.dumps([theme.config(), theme.config(dark=True)]).decode()),
         commands=_commands(study, results),

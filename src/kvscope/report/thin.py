@@ -21,7 +21,7 @@ MERGE = {
     "stalled": "max",
 }
 
-# Columns that are 0 while no request is there.
+# Columns that are 0 while no request is there, if they are known.
 NOTHING = (
     "prefill_tokens",
     "decode_tokens",
@@ -54,10 +54,11 @@ def with_idle(passes: pd.DataFrame) -> pd.DataFrame:
     """`thin`'s rows with a row of zeros wherever the engine was idle after a pass."""
     following = passes["start_s"].shift(-1)
     idle = passes[following - passes["end_s"] > IDLE_S]
+    known = [name for name in NOTHING if passes[name].notna().any()]
     empty = idle.assign(
         start_s=idle["end_s"],
         end_s=following[idle.index],
-        **dict.fromkeys(NOTHING, 0),
+        **dict.fromkeys(known, 0),
     )
     return pd.concat([passes, empty]).sort_values("start_s", ignore_index=True)
 

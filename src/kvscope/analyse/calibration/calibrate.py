@@ -1,6 +1,6 @@
 """`kvscope calibrate`: fit, say how well it fits, and write a device that has the numbers."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -16,10 +16,19 @@ from kvscope.analyse.calibration.fit import (
     intervals,
     leave_one_out,
 )
+from kvscope.analyse.calibration.predict import predicted_passes
+from kvscope.analyse.calibration.prediction import (
+    Estimate,
+    FittedModel,
+    Prediction,
+    write_prediction,
+)
 from kvscope.files import write_text
 from kvscope.plan import documents
 from kvscope.plan.hardware import hardware as data
 from kvscope.plan.hardware.hardware import Hardware
+from kvscope.plan.published.left_out import HEADING
+from kvscope.runfile import run_sha256
 
 DIGITS = 4
 BOOTSTRAP_SAMPLES = 20
@@ -45,6 +54,11 @@ class Calibration:
     def bootstrap(self) -> list[dict[str, float]]:
         """The same of each bootstrap sample."""
         return [_constants(sample) for sample in self.samples]
+
+    def left_out_of(self, run: str) -> dict[str, float]:
+        """Of each part of a run the median error by a fit without that run."""
+        parts = (group.rpartition(":") for group in self.left_out)
+        return {part: self.left_out[f"{own}:{part}"] for own, _, part in parts if own == run}
 
     def lines(self) -> list[str]:
         """The numbers with their intervals, and the errors, as text."""
@@ -94,6 +108,33 @@ def calibrate_runs(directories: Sequence[Path], samples: int = BOOTSTRAP_SAMPLES
     observations = measured.observations(directories)
     hardware = data.read(measured.HARDWARE)
     return calibrate(observations, measured.parameters(observations), hardware, samples)
+
+
+def write_predictions(
+    calibration: Calibration, fitted: Sequence[Path], others: Sequence[Path]
+) -> Iterator[tuple[Path, Prediction]]:
+    """Write prediction.json of the runs that were fitted, and of other measured runs."""
+    ends = intervals(calibration.samples)
+    model = FittedModel(
+        runs={run_sha256(run): run.resolve().name for run in fitted},
+        constants={
+            name: Estimate(value=value, low=ends[name][0], high=ends[name][1])
+            for name, value in calibration.fit.values.items()
+        },
+        samples=len(calibration.samples),
+    )
+    for run in dict.fromkeys([*fitted, *others]):
+        passes = predicted_passes(calibration.fit.hardware, run)
+        left_out = calibration.left_out_of(run.resolve().name) if run in fitted else {}
+        yield run, write_prediction(run, passes, model, left_out)
+
+
+def write_left_out(calibration: Calibration, path: Path) -> None:
+    """Write the errors of the published figures that are left out, as kvscope ships them."""
+    errors = {
+        figure: float(f"{error:.{DIGITS}g}") for figure, error in calibration.left_out.items()
+    }
+    write_text(path, HEADING + documents.dump(errors))
 
 
 def write_device(calibration: Calibration, path: Path) -> None:

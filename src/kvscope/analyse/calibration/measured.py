@@ -47,8 +47,9 @@ def observations(directories: Iterable[Path]) -> list[Observation]:
         records = read_records(directory)
         require_measured(records, directory)
         experiment = load(directory / EXPERIMENT_FILE)
-        found += [*_passes(records, experiment), *_gaps(records, directory.name)]
-        found += _copies(records, experiment)
+        name = directory.resolve().name
+        found += [*_passes(records, experiment, name), *_gaps(records, name)]
+        found += _copies(records, experiment, name)
     if not found:
         raise BadInput("calibrate: give at least one run's directory")
     return found
@@ -70,7 +71,7 @@ def parameters(observations: Sequence[Observation]) -> list[Parameter]:
     return found
 
 
-def _passes(records: Records, experiment: Experiment) -> list[Observation]:
+def _passes(records: Records, experiment: Experiment, name: str) -> list[Observation]:
     """Each pass with the median of its duration over the repeats, less its copies."""
     steps = records.steps[~records.steps["stalled"].astype(bool)]
     plain = steps[(steps["preempted_requests"] == 0) & (steps["resumed_requests"] == 0)]
@@ -84,7 +85,7 @@ def _passes(records: Records, experiment: Experiment) -> list[Observation]:
     by_step = dict(iter(rows.groupby("step")))
     return [
         Observation(
-            f"{experiment.id}:{phases[step]}",
+            f"{name}:{phases[step]}",
             float(seconds[step]),
             partial(_pass_s, experiment, tuple(_pairs(by_step[step]))),
         )
@@ -122,7 +123,7 @@ def _between_passes_s(hardware: Hardware, values: Values) -> float:
     return hardware.between_passes_s
 
 
-def _copies(records: Records, experiment: Experiment) -> list[Observation]:
+def _copies(records: Records, experiment: Experiment, name: str) -> list[Observation]:
     memory = getattr(experiment.overflow, "host_memory", None)
     if memory is None or getattr(experiment.overflow, "copies", None) != "per_block":
         return []
@@ -136,7 +137,7 @@ def _copies(records: Records, experiment: Experiment) -> list[Observation]:
                 _copy_s, blocks * pieces, experiment.block_bytes / pieces, str(memory), direction
             )
             seconds = float(row[f"swap_{direction}_s"])
-            found.append(Observation(f"{experiment.id}:{memory}", seconds, predict))
+            found.append(Observation(f"{name}:{memory}", seconds, predict))
     return found
 
 

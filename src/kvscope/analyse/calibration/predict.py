@@ -1,58 +1,36 @@
-"""How well fitted numbers predict the passes of measured runs."""
+"""The forward passes of measured runs as a fitted cost model predicts them."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 
 import numpy as np
+import pandas as pd
 
 from kvscope.analyse.calibration.measured import require_measured
 from kvscope.analyse.records import Records, read_records
 from kvscope.arraytypes import Floats
+from kvscope.errors import BadInput
 from kvscope.plan.experiment import Experiment, load
 from kvscope.plan.hardware.cost import PassCost, copy_s
 from kvscope.plan.hardware.hardware import Hardware
 from kvscope.runfile import EXPERIMENT_FILE
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """Of one run: the median error of its passes, and the error of their sum, which has a sign."""
+def predicted_passes(hardware: Hardware, directory: Path) -> pd.DataFrame:
+    """`phase`, `measured_s` and `predicted_s` of every pass of the valid repeats of a run.
 
-    run: str
-    passes: int
-    median_error: float
-    sum_error: float
-
-    @property
-    def line(self) -> str:
-        """As text."""
-        return f"{self.run:66} {self.passes:6,} {self.median_error:7.1%} {self.sum_error:+8.1%}"
-
-
-HEADING = f"{'predicted':66} {'passes':>6} {'median':>7} {'sum':>8}"
-
-
-def predictions(hardware: Hardware, directories: Sequence[Path]) -> Iterator[Prediction]:
-    """The prediction of each measured run; BadInput names one that was not measured."""
-    for directory in directories:
-        records = read_records(directory)
-        require_measured(records, directory)
-        experiment = load(directory / EXPERIMENT_FILE)
-        pairs = [
-            (predicted_s(hardware, experiment, repeat), _measured_s(repeat))
-            for repeat in records.valid_repeats()
-        ]
-        predicted, measured = (np.concatenate(parts) for parts in zip(*pairs, strict=True))
-        off = np.abs(predicted / measured - 1)
-        whole = float(predicted.sum() / measured.sum() - 1)
-        yield Prediction(directory.name, len(off), median(off.tolist()), whole)
-
-
-def _measured_s(repeat: Records) -> Floats:
-    seconds: Floats = repeat.steps.sort_values("step")["duration_s"].to_numpy(float)
-    return seconds
+    BadInput if the run was not measured or has no passes.
+    """
+    records = read_records(directory)
+    require_measured(records, directory)
+    experiment = load(directory / EXPERIMENT_FILE)
+    frames = []
+    for repeat in records.valid_repeats():
+        steps = repeat.steps.sort_values("step")
+        passes = steps[["phase"]].assign(measured_s=steps["duration_s"].astype(float))
+        frames.append(passes.assign(predicted_s=predicted_s(hardware, experiment, repeat)))
+    if not frames or frames[0].empty:
+        raise BadInput(f"{directory}: has no forward passes to predict")
+    return pd.concat(frames, ignore_index=True)
 
 
 def predicted_s(hardware: Hardware, experiment: Experiment, repeat: Records) -> Floats:

@@ -31,7 +31,7 @@ NULLABLE = {
     "requests": {"first_scheduled_s", "first_token_s"},  # null if it was aborted earlier
     "preemptions": {"wait_s", "recomputed_tokens", "predicted_s", "cost_s"} | OF_A_COPY,
 }
-NULLABLE_IN_IMPORTS = {"schedule_s", "forward_s", "bytes", "time_s"}
+NULLABLE_IN_IMPORTS = {"schedule_s", "forward_s", "kv_tokens_used", "bytes", "time_s"}
 """Further columns that may be null in imported runs."""
 
 

@@ -59,9 +59,9 @@ def _first_start(timeline: pq.ParquetFile) -> int:
 
 
 def _write_counters(trace: "_Trace", run: Run) -> None:
-    steps = run.steps.dropna(subset=[*COUNTERS.values()])
-    times = instants_ns(run, steps["repeat"], steps["start_s"])
     for name, column in COUNTERS.items():
+        steps = run.steps.dropna(subset=[column])
+        times = instants_ns(run, steps["repeat"], steps["start_s"])
         values: pd.Series = steps[column].astype(int)
         for time, value in zip(times.tolist(), values.tolist(), strict=True):
             trace.count(name, time, value)

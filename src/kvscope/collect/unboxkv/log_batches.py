@@ -72,10 +72,14 @@ class Lost:
 
 @dataclass
 class Pass:
-    """One pass: its requests in order, and those that were preempted for it."""
+    """One pass: its requests in order, those that were preempted for it, and the cache after it.
+
+    `resident_tokens` have K and V in the cache once requests that ended have left it.
+    """
 
     rows: list[Row] = field(default_factory=list)
     lost: list[Lost] = field(default_factory=list)
+    resident_tokens: int = 0
 
     @property
     def tokens(self) -> int:
@@ -156,6 +160,7 @@ class _Scheduler:
         self.preempted = []
         made.rows = [self._compute(one, tokens) for one, tokens in chosen]
         self.running = [one for one in self.running if not self._ended(one)]
+        made.resident_tokens = sum(one.computed for one in self.running)
         return made
 
     def _go_on(self, made: Pass, budget: int) -> list[tuple[_Request, int]]:

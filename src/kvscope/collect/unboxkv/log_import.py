@@ -22,7 +22,8 @@ USUAL_TIMES = 4
 
 FAULTS = (
     "the warm-up is cut off; instants count from the first interval, which includes tokenisation",
-    "usages were published in percent with one decimal, as after the pass",
+    "usages were published in percent with one decimal, as after the pass; kv_tokens_used is as "
+    "after the pass, too, or null where it is not known which request each pass computed",
     "schedule_s and forward_s are not known, nor which tokens came out",
     "arrivals are when vLLM was handed a request, one after the other",
 )
@@ -121,7 +122,7 @@ def steps_of(log: Log, scheduled: list[Pass]) -> pd.DataFrame:
             "waiting_requests": [one.pending + one.swapped for one in passes],
             "kv_blocks_used": np.rint(used).astype(int),
             "kv_blocks_total": log.gpu_blocks,
-            "kv_tokens_used": 0,
+            "kv_tokens_used": [one.resident_tokens for one in scheduled] or np.nan,
             "host_blocks_used": np.rint(host).astype(int),
             "host_blocks_total": log.host_blocks,
             "stalled": host_stalls(passes),

@@ -33,7 +33,7 @@ FAULTS = (
     "than it has requests or admits any; chunked and mixed batching would be misread",
     f"usages were published in percent with one decimal, as after the pass: kv_blocks_* and "
     f"host_blocks_* count {SHARES}ths of the KV cache and of the host pool, not blocks",
-    "block size and tokens in the cache are not known: block_size and kv_tokens_used are 0",
+    "block size and tokens in the cache are not known: block_size is 0 and kv_tokens_used null",
     "hardware, settings, warm-up and the time of day were not published with the series; instants "
     "count from the start of the first interval, which includes tokenisation",
 )
@@ -110,7 +110,7 @@ def steps_of(rows: pd.DataFrame) -> pd.DataFrame:
             "waiting_requests": (now["pending"] + now["swapped"]).astype(int),
             "kv_blocks_used": np.rint(now["kv_percent"] * SHARES / 100).astype(int),
             "kv_blocks_total": SHARES,
-            "kv_tokens_used": 0,
+            "kv_tokens_used": np.nan,
             "host_blocks_used": host_blocks,
             "host_blocks_total": SHARES if host_blocks.any() else 0,
             "stalled": False,

@@ -26,8 +26,13 @@ EVENTS = {"preempt": "preempted", "resume": "resumed"}
 def draw(study: StudyData) -> Drawing | None:
     """Blocks and tokens in use over time, an experiment a facet."""
     runs = runs_with_passes(study)
-    pool = any(run.steps(run.repeats[0])["host_blocks_total"].any() for run in runs)
-    lines = dict(list(LINES.items())[: 3 if pool else 2])
+    passes = [run.steps(run.repeats[0]) for run in runs]
+    absent = set()
+    if not any(steps["host_blocks_total"].any() for steps in passes):
+        absent.add("host")
+    if not any(steps["kv_tokens_used"].notna().any() for steps in passes):
+        absent.add("tokens")
+    lines = {name: line for name, line in LINES.items() if line[0] not in absent}
     shown = MARKS if any(not marks(run).empty for run in runs) else {}
     hues = [*(hue for _, hue in lines.values()), *(hue for _, hue, _ in shown.values())]
     scale = colours([*lines, *shown], hues)

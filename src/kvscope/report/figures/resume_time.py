@@ -21,8 +21,11 @@ from kvscope.report.figures.figure import (
     plot_width,
     text,
 )
+from kvscope.report.words import setting_words
 
 HEIGHT, LABEL_PX = 170, 62
+POINT, RING = 40, 0.75  # px² of a point, and how much wider each of those under another one is
+COINCIDE = 0.03  # share by which costs differ whose points cover one another
 LEAST_PLACES = 2  # evicted tokens that differ: fewer are no line
 
 
@@ -47,18 +50,44 @@ def draw(study: StudyData) -> Drawing | None:
             if points["tokens"].nunique() < LEAST_PLACES:
                 continue
             name = f"cell{len(cells)}"
-            data[name] = points
+            colours = list(dict.fromkeys(points["colour"]))
+            data[name] = widen_covered(points)
             width = plot_width(min(2, len(row.facets)), LABEL_PX)
-            cells.append(_cell(name, facet, list(dict.fromkeys(points["colour"])), width))
+            cells.append(_cell(name, _conditions(row, facet), colours, width))
     if not cells:
         return None
     return Drawing((View(grid(cells, 2, "colour"), data),), label_px=LABEL_PX)
 
 
+def _conditions(row: Row, facet: str) -> str:
+    """The model, the device and the facet of a plot, as far as its experiments share them."""
+    runs = [place.run for place in row.places if place.facet == facet]
+    words = []
+    for key in ("model", "device", "device.hardware"):
+        values = {run.flat.get(key) for run in runs}
+        if len(values) == 1 and (value := values.pop()) is not None:
+            words.append(setting_words(key, value))
+    return ", ".join(dict.fromkeys([*words, facet] if facet else words))
+
+
 def _points(row: Row, facet: str) -> Iterator[dict[str, Any]]:
-    places = [place for place in row.places if place.facet == facet]
-    for place in places:
-        yield _point(place)
+    for place in row.places:
+        if place.facet == facet:
+            yield _point(place)
+
+
+def widen_covered(points: pd.DataFrame) -> pd.DataFrame:
+    """The points with their `size` in px², the widest first.
+
+    Of points that cover one another, those of the first colours are wider: they show as rings.
+    """
+    order = {name: place for place, name in enumerate(dict.fromkeys(points["colour"]))}
+    ordered = points.sort_values(["tokens", "cost_ms"])
+    apart = ordered["tokens"].diff().ne(0) | (ordered["cost_ms"].pct_change() > COINCIDE)
+    covering = ordered.assign(rank=ordered["colour"].map(order)).groupby(apart.cumsum())["rank"]
+    depth = covering.rank(ascending=False, method="first") - 1
+    sizes = POINT * (1 + RING * depth) ** 2
+    return points.assign(size=sizes).sort_values("size", ascending=False, ignore_index=True)
 
 
 def _point(place: Place) -> dict[str, Any]:
@@ -92,7 +121,13 @@ def _cell(data: str, facet: str, names: list[str], width: int) -> Spec:
             "opacity": PICKED,
             "tooltip": tooltip,
         },
-        "layer": [{"mark": "line"}, {"mark": {"type": "point", "filled": True, "size": 40}}],
+        "layer": [
+            {"mark": "line"},
+            {
+                "mark": {"type": "point", "filled": True},
+                "encoding": {"size": number("size", scale=None, legend=None)},
+            },
+        ],
     }
 
 
@@ -100,6 +135,7 @@ FIGURE = Figure(
     "resume_time",
     "Resume time by evicted tokens",
     "What a preemption cost, mean of an experiment: copies out and in, rebuilding of K and V, and "
-    "of the passes that computed its tokens again their part by tokens.",
+    "of the passes that computed its tokens again their part by tokens. Where strategies cost the "
+    "same, the points that another one covers are wider, and show as rings around it.",
     draw,
 )

@@ -1,7 +1,7 @@
 """Every forward pass of one repeat: its tokens, requests, events and the cache in use."""
 
 from collections.abc import Iterator
-from itertools import product
+from functools import cache
 from typing import Any
 
 import pandas as pd
@@ -73,7 +73,7 @@ def draw(study: StudyData) -> Drawing | None:
 
 def _views(study: StudyData) -> Iterator[View]:
     drawn = 0
-    charts = {key: _chart(*key) for key in product(ALONG.values(), (False, True))}
+    chart_of = cache(_chart)
     for run in runs_with_passes(study)[:MOST_EXPERIMENTS]:
         if drawn >= MOST_PASSES_A_PAGE:
             return
@@ -83,12 +83,17 @@ def _views(study: StudyData) -> Iterator[View]:
             drawn += len(data["passes"])
             note = _note(run, repeat, steps)
             pool = bool(steps["host_blocks_total"].any())
+            tokens = bool(steps["kv_tokens_used"].notna().any())
             for along, x in ALONG.items():
-                yield View(charts[x, pool], data, (run.label, str(repeat), along), note)
+                chart = chart_of(x, pool, tokens)
+                yield View(chart, data, (run.label, str(repeat), along), note)
 
 
-def _chart(x: str, pool: bool) -> Spec:
-    """Tokens, events, requests and shares over one axis, and a strip to choose a part of it."""
+def _chart(x: str, pool: bool, tokens: bool) -> Spec:
+    """Tokens, events, requests and shares over one axis, and a strip to choose a part of it.
+
+    Without a host pool, or where the tokens held were not recorded, their shares have no line.
+    """
     title = TIME if x == "start_s" else "forward pass"
     scale = {"domain": {"param": "zoom"}, "nice": False, "zero": False}
     hidden = number(
@@ -98,7 +103,8 @@ def _chart(x: str, pool: bool) -> Spec:
         axis={"labels": False, "ticks": False, "grid": True, "tickCount": 10},
     )
     last = number(x, title=title, scale=scale, axis={"grid": True, "tickCount": 10})
-    shares = dict(list(SHARES.items())[: 3 if pool else 2])
+    known = {"blocks_percent": True, "tokens_percent": tokens, "host_percent": pool}
+    shares = {name: share for name, share in SHARES.items() if known[share[0]]}
     percent = {"scale": {"domain": [0, 106]}, "axis": {"values": [0, 50, 100]}}
     details = _details(x)
     rows = [
@@ -204,7 +210,7 @@ def pass_table(run: Run, steps: pd.DataFrame) -> pd.DataFrame:
             "decode": tokens["decode"],
             "tokens": tokens["decode"] + tokens["prefill"],
             **{f"{name}_tokens": found for name, found in tokens.items()},
-            **{name: shown[name].astype(int) for name in counts},
+            **{name: shown[name] for name in counts},
             **{name: (100 * found).round(2) for name, found in share.items()},
         }
     )
@@ -237,8 +243,12 @@ def _note(run: Run, repeat: int, steps: pd.DataFrame) -> str:
         plural(int((events == "preempt").sum()), "preemption"),
         plural(int((events == "resume").sum()), "resumption"),
         plural(int(steps["stalled"].sum()), "stalled pass"),
-        f"capacity {plural(total, 'block')}, {plural(total * run.records.block_size, 'token')}",
+        f"capacity {plural(total, 'block')}",
     ]
+    if size := run.records.block_size:
+        parts[-1] += f", {plural(total * size, 'token')}"
+    if steps["kv_tokens_used"].isna().all():
+        parts.append("tokens held: not recorded")
     if (merged := merged_passes(len(steps), MOST_PASSES_A_REPEAT)) > 1:
         parts.append(
             f"{merged} passes are drawn as one: the mean of their tokens, the largest of the rest"

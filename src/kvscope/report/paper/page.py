@@ -8,6 +8,7 @@ import kvscope
 from kvscope.files import remove, write_text
 from kvscope.paper import PAPER
 from kvscope.report.data import StudyData
+from kvscope.report.paper.calibration import figure_errors, fitted_numbers
 from kvscope.report.paper.claims import judged
 from kvscope.report.paper.comparison import COMPARISON_FILE, by_figure, compare, write_comparison
 from kvscope.report.templates import load_template
@@ -33,6 +34,8 @@ def write_paper(study: StudyData, directory: Path) -> Path | None:
         claims=judged(found),
         devices=list(dict.fromkeys(one.device for one in found)),
         figures=list(by_figure(found)),
+        calibration=figure_errors(found),
+        numbers=list(fitted_numbers()),
         paper=PAPER.citation,
         csv=COMPARISON_FILE,
         styles=Markup((HERE.parent / "report.css").read_text(encoding="utf-8")),

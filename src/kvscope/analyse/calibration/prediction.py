@@ -1,0 +1,159 @@
+"""`prediction.json`: how well a fitted cost model predicts the forward passes of a measured run.
+
+`kvscope calibrate` writes it beside the run's tables, the report reads it. It names the measurement
+and those that the model was fitted to by the SHA-256 of their run.json.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import pandas as pd
+from pydantic import Field, ValidationError
+
+from kvscope.accounts import StaleResult
+from kvscope.errors import BadInput
+from kvscope.files import read_json, write_json
+from kvscope.layout import tables_directory
+from kvscope.passes import PASS_PHASES
+from kvscope.reading import short_repr
+from kvscope.runfile import RUN_FILE, run_sha256
+from kvscope.runschema import Real, Record, Whole
+
+FILE = "prediction.json"
+VERSION = 1
+MOST_POINTS = 40  # passes of each phase of a run whose times are kept for a chart
+
+Seconds = Annotated[Real, Field(gt=0)]
+Share = Annotated[Real, Field(ge=0)]
+Name = Annotated[str, Field(pattern=r"^[^/]+$")]  # of a directory
+Phase = Annotated[str, Field(pattern=f"^({'|'.join(PASS_PHASES)})$")]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Estimate(Record):
+    """A fitted number, with the interval of 95 % of the fits to bootstrap samples."""
+
+    value: Real
+    low: Real
+    high: Real
+
+
+class FittedModel(Record):
+    """The fitted numbers, and the runs that they are fitted to.
+
+    `runs` has the names of the runs' directories by the SHA-256 of their run.json.
+    """
+
+    runs: Annotated[dict[Sha256, Name], Field(min_length=1)]
+    constants: Annotated[dict[str, Estimate], Field(min_length=1)]
+    samples: Whole
+
+
+class PhaseErrors(Record):
+    """Passes of one phase: their sums and the median error of a pass, as a share of its duration.
+
+    `left_out` is the median error by a fit without this run; null for a run that the model was not
+    fitted to. `points` are measured and predicted seconds of some of the passes.
+    """
+
+    passes: Annotated[Whole, Field(gt=0)]
+    measured_s: Seconds
+    predicted_s: Seconds
+    median_error: Share
+    left_out: Share | None
+    points: list[tuple[Seconds, Seconds]]
+
+
+class Prediction(Record):
+    """The passes of a run, of all valid repeats, beside those that the model predicts.
+
+    `fitted`: the run is one of those that the model was fitted to.
+    """
+
+    schema_version: Annotated[Literal[1], Field(alias="schema")]
+    run_sha256: Sha256
+    fitted: bool
+    passes: Annotated[Whole, Field(gt=0)]
+    measured_s: Seconds
+    predicted_s: Seconds
+    median_error: Share
+    phases: Annotated[dict[Phase, PhaseErrors], Field(min_length=1)]
+    model: FittedModel
+
+    @property
+    def ratio(self) -> float:
+        """Predicted over measured seconds of all passes."""
+        return self.predicted_s / self.measured_s
+
+
+def write_prediction(
+    run: Path, passes: pd.DataFrame, model: FittedModel, left_out: Mapping[str, float]
+) -> Prediction:
+    """Write prediction.json of a run.
+
+    `passes` has `phase`, `measured_s` and `predicted_s` of each pass; `left_out` the median error
+    of a phase by a fit without this run, if there is one.
+    """
+    sha256 = run_sha256(run)
+    prediction = Prediction.model_validate(
+        {
+            "schema": VERSION,
+            "run_sha256": sha256,
+            "fitted": sha256 in model.runs,
+            **_errors(passes),
+            "phases": {
+                phase: _errors(own) | {"left_out": left_out.get(phase), "points": _points(own)}
+                for phase in PASS_PHASES
+                if len(own := passes[passes["phase"] == phase])
+            },
+            "model": model,
+        }
+    )
+    write_json(tables_directory(run) / FILE, prediction.model_dump(by_alias=True))
+    return prediction
+
+
+def _errors(passes: pd.DataFrame) -> dict[str, Any]:
+    off = (passes["predicted_s"] / passes["measured_s"] - 1).abs()
+    return {
+        "passes": len(passes),
+        "measured_s": float(passes["measured_s"].sum()),
+        "predicted_s": float(passes["predicted_s"].sum()),
+        "median_error": float(off.median()),
+    }
+
+
+def _points(passes: pd.DataFrame) -> list[tuple[float, float]]:
+    """Passes evenly spread over the run."""
+    shown = np.linspace(0, len(passes) - 1, min(len(passes), MOST_POINTS)).astype(int)
+    return [*passes.iloc[shown][["measured_s", "predicted_s"]].itertuples(index=False, name=None)]
+
+
+def read_prediction(run: Path) -> Prediction | None:
+    """The prediction of a run's passes; None if there is none.
+
+    BadInput if the file is damaged; StaleResult if the run, or one that the model was fitted to and
+    that lies beside it, was measured again since.
+    """
+    path = tables_directory(run) / FILE
+    if not path.exists():
+        return None
+    remedy = "make it again with `kvscope calibrate`"
+    try:
+        found = Prediction.model_validate(read_json(path))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(map(str, first["loc"]))
+        of_key = f"key {short_repr(key)[1:-1]}: " if key else ""
+        raise BadInput(f"{path}: damaged, {of_key}{first['msg']}; {remedy}") from None
+    of = {**found.model.runs, found.run_sha256: run.resolve().name}
+    for name in dict.fromkeys(of.values()):
+        measured = run.resolve().parent / name
+        if (measured / RUN_FILE).is_file() and run_sha256(measured) not in of:
+            raise StaleResult(
+                f"{path} was made from another measurement than {measured / RUN_FILE} holds now; "
+                f"{remedy}"
+            )
+    return found
