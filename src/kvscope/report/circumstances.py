@@ -14,8 +14,8 @@ from kvscope.runfile import IMPORTED_FROM, TRACING
 
 GIB = 2**30
 NANOSECONDS = 1_000_000_000
-# Labels listed beside a value that only some experiments have.
-LABELS = 3
+# Labels listed beside a value that only some experiments have, and their characters if several.
+LABELS, LABELS_LENGTH = 3, 150
 
 
 @dataclass(frozen=True)
@@ -81,9 +81,9 @@ def _circumstance(name: str, fact: Callable[[Run], str | None], runs: list[Run])
 
 
 def _holders(labels: list[str]) -> str:
-    if len(labels) <= LABELS:
-        return "; ".join(labels)
-    return plural(len(labels), "experiment")
+    names = "; ".join(labels)
+    few = len(labels) <= LABELS and len(names) <= LABELS_LENGTH
+    return names if few or len(labels) == 1 else plural(len(labels), "experiment")
 
 
 def _hardware(key: str) -> Callable[[Run], str | None]:
