@@ -194,6 +194,8 @@ def _warm_up(run: Run) -> str | None:
     if not found:
         return None
     rounds = run.settings.get("warmup")
+    if rounds == 0:  # as on a virtual clock, where nothing is warm or cold
+        return "none"
     text = f"{plural(rounds, 'round')} of the whole workload" if rounds is not None else "yes"
     missed = len(found.get("uncovered_classes", []))
     return text + (f"; {plural(missed, 'shape class')} not met before" if missed else "")
