@@ -70,6 +70,22 @@ def test_a_difference_beyond_the_intervals_is_told_with_its_range():
     ]
 
 
+NAN = float("nan")
+
+
+@pytest.mark.parametrize("source", ["modeled", "measured"])
+def test_only_modeled_numbers_are_compared_without_an_interval(source):
+    once = [blocks(count, (NAN, value, NAN)) for count, value in ((64, 100), (8, 80))]
+    for one in once:
+        one.metrics["time_source"] = source
+    found = {
+        "modeled": "KV cache (blocks) 8 instead of 64: 20\xa0% lower throughput.",
+        "measured": "KV cache (blocks) 8 instead of 64: throughput not compared, "
+        "an interval is missing.",
+    }
+    assert sentences(study(*once)) == [found[source]]
+
+
 def test_a_higher_throughput_is_told_alike():
     (found,) = sentences(study(blocks(64, (99, 100, 101)), blocks(128, (149, 150, 151))))
     assert "50\xa0% higher throughput (48\xa0% to 53\xa0%)" in found

@@ -59,6 +59,11 @@ INSTEAD: tuple[tuple[str, str | None, str], ...] = (
         "takes an hour, or reads files that others publish; tests/unit reads such files",
     ),
     (
+        r"docs/SCORE\.md (pip install|python bench/vidur_steps\.py) .+",
+        None,
+        "needs Vidur, which the project does not depend on",
+    ),
+    (
         r"docs/MODEL\.md kvscope (calibrate .*results/|run device=here ).+",
         None,
         "needs the measurements of a whole study; tests/unit/test_calibration.py fits",

@@ -23,6 +23,7 @@ from kvscope.report.settings import (
     without,
 )
 from kvscope.report.words import key_title, percent, value_words
+from kvscope.runschema import MODELED
 
 # Keys whose values ask for different work: what one costs says nothing of the other.
 DIFFERENT_WORK = ("workload", "model", "seed")
@@ -52,8 +53,15 @@ class Pair:
         return capitalize_first(f"{title}{self.other_name} instead of {self.base_name}")
 
     def compared(self, metric: str) -> "Ratio | None":
-        """other / base of a metric; None where that is not defined."""
-        return ratio(self.other.number(metric), self.base.number(metric))
+        """other / base of a metric; None where that is not defined.
+
+        Modeled numbers have no noise: two without an interval are compared as they are.
+        """
+        other, base = self.other.number(metric), self.base.number(metric)
+        modeled = self.other.time_source == self.base.time_source == MODELED
+        if modeled and not (other.has_interval or base.has_interval):
+            return ratio(other.exact, base.exact)
+        return ratio(other, base)
 
 
 @dataclass(frozen=True)
@@ -77,13 +85,18 @@ class Ratio:
 
     @property
     def range(self) -> str:
-        """What the ends of the intervals allow for a difference: '3 % to 9 %'."""
+        """What the ends of the intervals allow for a difference: ' (3 % to 9 %)'.
+
+        Empty for two numbers without noise.
+        """
+        if self.low == self.high:
+            return ""
         low, high = (
             (self.low - 1, self.high - 1) if self.sign > 0 else (1 - self.high, 1 - self.low)
         )
         if not math.isfinite(high):
-            return f"at least {percent(low)}"
-        return f"{percent(low)} to {percent(high)}"
+            return f" (at least {percent(low)})"
+        return f" ({percent(low)} to {percent(high)})"
 
 
 def ratio(other: Number, base: Number) -> Ratio | None:

@@ -108,7 +108,7 @@ def _throughput(pair: Pair) -> str:
         return "throughput not compared, an interval is missing"
     if not compared.sign:
         return "no difference in throughput beyond the noise"
-    return f"{compared.change} throughput ({compared.range})"
+    return f"{compared.change} throughput{compared.range}"
 
 
 def preemptions_of(pair: Pair) -> list[str]:

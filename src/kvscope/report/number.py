@@ -21,3 +21,8 @@ class Number:
     def half(self) -> float:
         """Half the interval's width; NaN without one."""
         return (self.high - self.low) / 2
+
+    @property
+    def exact(self) -> "Number":
+        """The same value with an interval of no width: a number without noise."""
+        return Number(self.value, self.value, self.value)

@@ -39,7 +39,7 @@ def pair_overhead(pair: Pair) -> str:
         return "net resume overhead not compared"
     sentence = "no difference in net resume overhead beyond the noise"
     if net.sign:
-        sentence = f"net resume overhead {net.change} ({net.range})"
+        sentence = f"net resume overhead {net.change}{net.range}"
     if paper is None:
         return sentence
     other = paper.change if paper.sign else "no difference"
