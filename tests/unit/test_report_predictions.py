@@ -195,3 +195,16 @@ def test_a_modeled_run_is_no_measurement_to_predict(results: Path, capsys):
     fitted = map(str, runs_of(results)[:2])
     assert main(["calibrate", *fitted, "--predict", str(run), "--samples", "2"]) == 2
     assert "measured times" in capsys.readouterr().err
+
+
+def test_runs_of_two_attention_kernels_are_not_of_one_fit(results: Path, capsys):
+    run = runs_of(results)[2]
+    (planned,) = expand(
+        None, ["model=tiny-llama", "engine.attention=paged"], SHIPPED_CONFIG
+    ).experiments
+    (run / "experiment.yaml").write_text(dump(planned.experiment), encoding="utf-8")
+    fitted = map(str, runs_of(results)[:2])
+    assert main(["calibrate", *fitted, "--predict", str(run), "--samples", "2"]) == 2
+    said = capsys.readouterr().err
+    assert f"{run} has paged" in said
+    assert "engine.attention=vllm and" in said

@@ -49,7 +49,7 @@ INSTEAD: tuple[tuple[str, str | None, str], ...] = (
         "needs a cluster, or does not end; tests/cluster submits, and looks meanwhile",
     ),
     (
-        r"(snakemake .+ --config study=(?:crossover|hybrid-cpu))",
+        r"(snakemake .+ --config study=(?:crossover|hybrid-cpu|calibration-cpu over.+))",
         r"\1 --dry-run",
         "takes minutes; tests/engine runs such experiments",
     ),

@@ -34,7 +34,7 @@ def calibrate(given: argparse.Namespace) -> int:
     prediction.json, which `kvscope report` shows. With --published the model is fitted to Figures
     3a, 3c, 4a and 8a of the paper.
     """
-    from kvscope.analyse.calibration import calibrate
+    from kvscope.analyse.calibration import calibrate, measured
 
     if given.published == bool(given.runs):
         raise BadInput("calibrate: give the directories of measured runs, or --published")
@@ -49,6 +49,7 @@ def calibrate(given: argparse.Namespace) -> int:
             calibrate.write_left_out(found, given.out)
             print(given.out)
         return EXIT_DONE
+    measured.require_one_attention([*given.runs, *given.predict])
     found = calibrate.calibrate_runs(given.runs, given.samples)
     print("\n".join(found.lines()))
     print(f"\n{'passes of a run':66} {'passes':>6} {'median':>7} {'sum':>8}")

@@ -55,6 +55,20 @@ def observations(directories: Iterable[Path]) -> list[Observation]:
     return found
 
 
+def require_one_attention(directories: Iterable[Path]) -> None:
+    """BadInput if runs were measured with different attention kernels: a fit is of one."""
+    used: dict[str, Path] = {}
+    for directory in directories:
+        used.setdefault(load(directory / EXPERIMENT_FILE).engine.attention, directory)
+    if len(used) > 1:
+        (one, first), (other, second) = list(used.items())[:2]
+        raise BadInput(
+            f"calibrate: {first} has engine.attention={one} and {second} has {other}, but a fit is "
+            f"of one; give runs of one, such as those of study=calibration-cpu "
+            f'overrides="engine.attention=vllm cache.block_size=32"'
+        )
+
+
 def require_measured(records: Records, directory: Path) -> None:
     """BadInput if a run's times were not measured."""
     if records.facts.get("time_source") != MEASURED:
