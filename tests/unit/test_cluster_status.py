@@ -12,7 +12,6 @@ from submitit_packs.directory import PackDirectory, Result, Start, State
 from submitit_packs.ledger import Ledger
 from submitit_packs.model import Member, Pack
 
-NOW_S = time.time() - 600
 COUNT = 60
 # Runs a command, and prints which files below a directory it opened, and what it imported.
 WATCHED = """
@@ -32,17 +31,18 @@ print(json.dumps({"code": code, "opened": opened, "heavy": sorted(heavy)}), file
 @pytest.fixture
 def results(tmp_path):
     """Of sixty: 10 ended well, one failed, one was cancelled with its pack, 8 run, 40 wait."""
+    begun_s = time.time() - 600
     members = [Member(f"id-{i}", f"id-{i}", "true", "/", 300, 600) for i in range(COUNT)]
     root = tmp_path / "packs"
     directory, ledger = PackDirectory(root / "pack-1"), Ledger(root)
     ledger.reserve("pack-1", {m.key: 0 for m in members})
     directory.write_plan(Pack("pack-1", "prod", 2, 4, 1, 3600, tuple(members)))
-    directory.write_job({"job_id": "77", "cluster": "pbs", "submitted_s": NOW_S})
+    directory.write_job({"job_id": "77", "cluster": "pbs", "submitted_s": begun_s})
     attempt = directory.begin_attempt()
 
     def end(number: int, state: State, reason: str = "") -> Result:
-        result = Result(state, 0, "n1", "2", (), NOW_S, NOW_S + 120, attempt, reason)
-        directory.write_start(f"id-{number}", Start("n1", "2", (), NOW_S, attempt))
+        result = Result(state, 0, "n1", "2", (), begun_s, begun_s + 120, attempt, reason)
+        directory.write_start(f"id-{number}", Start("n1", "2", (), begun_s, attempt))
         directory.write_result(f"id-{number}", result)
         return result
 
@@ -50,7 +50,7 @@ def results(tmp_path):
     ledger.report(ends | {"id-11": (False, "deleted by ada (Exit_status 271)", None)})
     end(10, State.FAILED, "exit code 3")  # nobody has looked since
     for i in range(12, 20):
-        directory.write_start(f"id-{i}", Start("n2", str(i % 4), (), NOW_S + 300, attempt))
+        directory.write_start(f"id-{i}", Start("n2", str(i % 4), (), begun_s + 300, attempt))
 
     needs = {"threads": 1, "memory_mib": 1, "gpus": 1, "exclusive": 0, "batch": 0, "walltime_s": 9}
     entries = [
