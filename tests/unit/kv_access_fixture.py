@@ -157,7 +157,7 @@ class Engine:
                 "scheduled_tokens": sum(scheduled), "sampled_tokens": len(scheduled),
                 "requests": len(scheduled), "kv_blocks_total": self.served.blocks,
                 "kv_blocks_used": sum(map(len, self.tables)), "kv_tokens_used": sum(held),
-                "stalled": False, "time_source": "measured",
+                "save_s": None, "stalled": False, "time_source": "measured",
             }
         )  # fmt: skip
         self.served.batch += [
