@@ -44,6 +44,7 @@ def test_keys_of_the_device_are_those_of_its_policy():
     ("overrides", "sentence"),
     [
         (["device.policy=both"], r"device.policy \(both\) must be one of gpu_kv, .*hybrid"),
+        (["device=offload_modeled", "device.policy=both"], r"device.policy \(both\) must be one"),
         (["device.policy=kv_only", "device.share=0.5"], "device.share must be null with .*kv_only"),
         (["device.policy=token", "device.buffers=1"], "device.buffers must be null with .*token"),
         (["device.share=1.5"], "device.share"),

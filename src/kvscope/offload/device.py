@@ -71,7 +71,6 @@ class OffloadDevice(Device):
 
     def check(self, experiment: Conditions) -> None:
         """Refuse keys that the policy does not have, and what the engine cannot do."""
-        super().check(experiment)
         if self.policy not in POLICIES:
             raise impossible(
                 f"device.policy ({self.policy}) must be one of {', '.join(POLICIES)}",
@@ -86,6 +85,7 @@ class OffloadDevice(Device):
                     f"device.{key}",
                     "device.policy",
                 )
+        super().check(experiment)  # of the policy's memory, too
 
 
 class OffloadCpu(OffloadDevice):
