@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from kvscope.analyse.oracles.copies import saves_wrong
 from kvscope.analyse.oracles.registry import judge_tables
 from kvscope.analyse.oracles.run_tables import RunTables
 from kvscope.analyse.oracles.times import given_up_wrong
@@ -334,6 +335,44 @@ def test_copies_take_the_time_that_their_passes_saw(event: str, runs: dict[str, 
 def test_one_copy_may_be_interrupted_before_its_stopwatch_starts(runs: dict[str, Records]) -> None:
     assert violated(with_copies(runs["swap"], slice(1), "preempt", 0.1)) == {}
     assert set(violated(with_copies(runs["swap"], slice(1), "preempt", 2))) == {"copy_time_wrong"}
+
+
+# ------------------------------------------------------------------------ saved activations
+
+TOKEN_BYTES = 512  # of a token's activations
+
+
+def with_saves(run: Records, blocks: int, **wrong: Any) -> Records:
+    """The run with the activations of its tokens saved; in one pass the values of `wrong`."""
+    steps = run.steps.copy()
+    steps["saved_bytes"] = steps["scheduled_tokens"].astype(np.int64) * TOKEN_BYTES
+    steps["save_s"] = 1e-4
+    for column, value in wrong.items():
+        steps.loc[5, column] = value
+    pool = {"activation_blocks_total": blocks}
+    pool["activation_block_bytes"] = TOKEN_BYTES * run.block_size
+    return run.variant(steps=steps, facts=run.facts | {"engine": run.facts["engine"] | pool})
+
+
+@pytest.mark.parametrize(
+    ("blocks", "wrong", "right"),
+    [
+        (10_000, {}, True),
+        (10_000, {"saved_bytes": TOKEN_BYTES}, False),  # less than it computed
+        (1, {"saved_bytes": TOKEN_BYTES}, True),  # there is no room for more
+        (1, {"saved_bytes": 10**9}, False),  # more than it computed
+        (10_000, {"save_s": np.nan}, False),
+        (1, {"saved_bytes": 0, "save_s": np.nan}, True),
+        (1, {"saved_bytes": 0}, False),  # nothing was copied in some time
+        (10_000, {"save_s": 1e-12}, False),  # no link is so fast
+    ],
+)
+def test_a_pass_saves_the_activations_of_its_tokens(
+    blocks: int, wrong: dict[str, Any], right: bool, runs: dict[str, Records]
+) -> None:
+    run = with_saves(runs["ample"], blocks, **wrong)
+    assert run.steps.loc[5, "scheduled_tokens"] > 1
+    assert (saves_wrong(RunTables(run)) == NONE) == right
 
 
 # ------------------------------------------------------------------------ what was asked for
