@@ -183,8 +183,26 @@ def test_a_fact_that_differs_is_told_with_whom_it_holds_for():
     assert found["Profiler"] == (("none: not requested", ""),)
 
 
+def test_long_labels_are_counted_but_for_a_single_one():
+    long = ["b" * 80, "c" * 80]
+    ones = [ran("a" * 200, 0, os="x"), *(ran(label, 0, os="y") for label in long)]
+    found = {c.name: c.values for c in circumstances(study(*ones))}
+    assert found["Operating system"] == (("x", "a" * 200), ("y", "2 experiments"))
+
+
 def told(run):
     return {c.name: c.values[0][0] for c in circumstances(study(run))}
+
+
+@pytest.mark.parametrize(
+    ("rounds", "words"),
+    [(0, "none"), (1, "1 round of the whole workload; 2 shape classes not met before")],
+)
+def test_without_a_warm_up_no_shape_is_missed_by_it(rounds, words):
+    one = ran("a", 0)
+    one.facts["warmup"] = {"uncovered_classes": ["x", "y"]}
+    one.settings["warmup"] = rounds
+    assert told(one)["Warm-up"] == words
 
 
 def test_the_rule_that_ended_the_repeats_is_told_with_their_number():
