@@ -371,7 +371,7 @@ def test_a_pass_saves_the_activations_of_its_tokens(
     blocks: int, wrong: dict[str, Any], right: bool, runs: dict[str, Records]
 ) -> None:
     run = with_saves(runs["ample"], blocks, **wrong)
-    assert run.steps.loc[5, "scheduled_tokens"] > 1
+    assert int(run.steps["scheduled_tokens"].iloc[5]) > 1
     assert (saves_wrong(RunTables(run)) == NONE) == right
 
 
