@@ -10,8 +10,9 @@ from kvscope.plan.published.figures import Point, points
 from kvscope.report.data import StudyData
 from kvscope.report.paper import page
 from kvscope.report.paper.calibration import figure_errors, fitted_numbers
-from kvscope.report.paper.claims import CLAIMS, Values, judged
+from kvscope.report.paper.claims import CLAIMS, judged
 from kvscope.report.paper.comparison import AGREES, DIFFERS, NOT_RUN, Comparison
+from kvscope.report.paper.values import Values
 
 DEVICE = "modeled a100-40gb"
 NEED_TABLES = {"3b", "6", "11a", "11b", "11c", "10, 11"}  # of runs, not only their metrics
