@@ -42,6 +42,6 @@ def test_other_models_and_runs_that_never_preempt_are_not_compared():
 def test_the_sentence_has_the_most_that_is_lost_and_where_which_policy_is_best():
     other = [run("recompute", 1.0, "n"), run("swap", 2.0, "n", "a"), run("adaptive", 1.0, "n", "a")]
     (sentence,) = adaptive_regret(study(*SINGLES, run("adaptive", 1.1, copies="a"), *other))
-    assert "2 experiments: net resume overhead at most 10 % above" in sentence
-    assert "makespan at most 0.91 % above it" in sentence
+    assert "2 experiments: net resume overhead at most 10 % above it" in sentence
+    assert "it (more than 3 % in 1) and makespan at most 0.91 % above it. By" in sentence
     assert "swap in 1 and recompute in 1" in sentence

@@ -1,6 +1,9 @@
 """Published values beside ours: ratio, tolerance, verdict, and the claims made of them."""
 
 import math
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -8,10 +11,12 @@ from kvscope.analyse.calibration.published import FIGURES as FITTED
 from kvscope.plan.published.cold_start import MOST_S, from_idle_s
 from kvscope.plan.published.figures import Point, points
 from kvscope.report.data import StudyData
+from kvscope.report.number import Number
 from kvscope.report.paper import page
 from kvscope.report.paper.calibration import figure_errors, fitted_numbers
 from kvscope.report.paper.claims import CLAIMS, judged
 from kvscope.report.paper.comparison import AGREES, DIFFERS, NOT_RUN, Comparison
+from kvscope.report.paper.further import further
 from kvscope.report.paper.values import Values
 
 DEVICE = "modeled a100-40gb"
@@ -116,6 +121,39 @@ def test_errors_of_the_calibration_are_those_of_times_on_the_modeled_a100():
 def test_the_figures_that_are_fitted_are_those_of_the_calibration():
     found = figure_errors([compared(point) for point in points()])
     assert {one["figure"] for one in found if one["fitted"]} == set(FITTED)
+
+
+def run_of(name: str, policy: str, seconds: float):
+    numbers = dict.fromkeys(("resume_overhead_issued_s", "resume_overhead_net_s"), seconds)
+    numbers |= {"makespan_s": 100 + seconds, "preemptions": 1.0}
+    return SimpleNamespace(
+        id=f"{name}-{policy}",
+        flat={"cache.blocks": name, "overflow": policy},
+        settings={"overflow": {"name": policy}},
+        number=lambda metric: Number(numbers[metric], numbers[metric], numbers[metric]),
+    )
+
+
+def test_further_policies_are_shown_once_beside_the_papers_in_the_same_experiment():
+    costs = {"recompute": 2.0, "swap": 1.0, "activation": 0.5, "adaptive": 0.6}
+    first, second = (
+        {policy: run_of(name, policy, cost) for policy, cost in costs.items()} for name in "ab"
+    )
+    runs = [*first.values(), second["recompute"], second["activation"]]
+    # The extended abstract shows Figure 8b's experiments again.
+    found = [
+        replace(compared(point), run=first[point.settings["overflow.name"]])
+        for point in points(("8b", "abstract 2b"))
+        if point.x == 125
+    ]
+    (row,) = further(cast(StudyData, SimpleNamespace(complete=runs)), found)
+    assert (row.figure, row.experiment) == ("8b", "figure8b-1k.csv, KV cache 125 blocks")
+    assert row.seconds == costs
+    assert row.by_net
+    assert row.by_makespan
+    assert row.by_net.best is first["activation"]
+    assert row.by_net.share == pytest.approx(0.2)
+    assert row.by_makespan.share == pytest.approx(0.1 / 100.5)
 
 
 def test_every_fitted_number_has_an_interval():

@@ -1,6 +1,6 @@
 """The published values, and the study that has an experiment for each of them."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
@@ -24,6 +24,24 @@ def test_every_published_value_has_exactly_one_experiment_in_the_study(settings)
     for point in figures.points():
         found = [one for one in settings if point.fits(one)]
         assert len(found) == 1, (point.table.figure, dict(point.settings), len(found))
+
+
+def test_further_policies_stand_beside_those_of_the_paper(settings):
+    """Each experiment with `adaptive` has the paper's policies beside it, and activation."""
+
+    def rest(one: dict) -> tuple:
+        return tuple(sorted((k, str(v)) for k, v in one.items() if not k.startswith("overflow")))
+
+    beside: dict[tuple, set[str]] = defaultdict(set)
+    for one in settings:
+        pinned = one.get("overflow.host_memory") != "pageable"
+        beside[rest(one)] |= {one["overflow.name"]} if pinned else set()
+    further = [names for names in beside.values() if "adaptive" in names]
+    everything = {"recompute", "swap", "activation", "adaptive"}
+    assert len(further) == 18
+    # Activations of grouped queries are larger than K and V: one experiment has none.
+    assert Counter(map(frozenset, further))[frozenset(everything - {"activation"})] == 1
+    assert sum(names == everything for names in further) == 17
 
 
 def test_every_metric_of_a_published_table_is_one_of_kvscope():

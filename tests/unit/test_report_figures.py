@@ -17,11 +17,11 @@ from kvscope.report.data import FigureRequest
 from kvscope.report.figures import (
     kv_timeline,
     resume_overhead,
-    resume_time,
     strategies,
     throughput,
     window_fill,
 )
+from kvscope.report.figures.covered import widen_covered
 from kvscope.report.figures.registry import FIGURES, drawings
 from kvscope.report.figures.scales import is_wide, log_ticks
 from kvscope.report.load import load
@@ -161,10 +161,16 @@ def test_points_of_equal_cost_lie_in_one_another():
             for tokens, cost in zip((100.0, 200.0), both, strict=True)
         ]
     )
-    found = resume_time.widen_covered(points).set_index(["tokens", "colour"])["size"]
+    found = widen_covered(points, "tokens", "cost_ms").set_index(["tokens", "colour"])["size"]
     assert found[100]["a"] > found[100]["b"] > found[100]["d"] == found[100]["c"]
     assert found[200]["b"] > found[200]["c"] > found[200]["d"] == found[200]["a"]
     assert found.is_monotonic_decreasing  # the widest are drawn first
+
+
+def test_negative_values_apart_are_not_taken_to_cover_one_another():
+    points = pd.DataFrame({"colour": ["a", "b", "c"], "x": 1.0, "y": [-2.0, -1.0, -0.99]})
+    found = widen_covered(points, "x", "y").set_index("colour")["size"]
+    assert found["b"] > found["c"] == found["a"]
 
 
 def test_a_facet_has_plots_of_its_own_and_picks_what_it_is_told(batching):
@@ -173,6 +179,13 @@ def test_a_facet_has_plots_of_its_own_and_picks_what_it_is_told(batching):
     found = cells(throughput.FIGURE.draw(asked))
     assert {facet for _, facet in found} == {"KV cache 32 blocks"}
     assert all(len(frame) == 4 for frame in found.values())
+
+
+def test_an_option_is_picked_by_its_name_whatever_its_settings(batching):
+    axes = Axes(x="cache.blocks", colour="batching", where={"batching": "chunked"})
+    asked = replace(batching, figures=(FigureRequest("throughput", (axes,)),))
+    frame = next(iter(cells(throughput.FIGURE.draw(asked)).values()))
+    assert set(frame["colour"]) == {"chunked (128 tokens)", "chunked (64 tokens)"}
 
 
 def test_without_a_declaration_the_first_number_is_x_and_the_policy_the_colour(batching):
@@ -213,7 +226,7 @@ def test_what_is_not_valid_is_hollow_and_says_why(overflow, results):
     metrics = run.metrics.assign(valid=False, reasons="unstable")
     study = replace(overflow, runs=(replace(run, metrics=metrics), *overflow.runs[1:]))
     drawing = draw(throughput, study)
-    assert drawing.remarks == ("hollow: not valid",)
+    assert "hollow: not valid" in drawing.remarks
     frame = next(iter(cells(drawing).values()))
     assert list(frame.loc[~frame["valid"], "reasons"]) == ["not valid: unstable"]
 

@@ -18,6 +18,7 @@ from kvscope.report.words import (
 ADAPTIVE = "adaptive"
 # Settings of overflow policies that single policies and `adaptive` must share, if they have them.
 SHARED = ("overflow.copies", "overflow.host_memory")
+MUCH = 0.03  # of the best policy's cost, by which adaptive should never lose
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Regret:
 def regrets(study: StudyData, metric: str) -> list[Regret]:
     """Of each experiment with `adaptive` that preempts and has single policies beside it."""
     found = []
-    for run, singles in _beside(study):
+    for run, singles in beside(study):
         known = [one for one in singles if math.isfinite(one.number(metric).value)]
         own = run.number(metric).value
         if len(known) < 2 or not math.isfinite(own):
@@ -53,16 +54,18 @@ def adaptive_regret(study: StudyData) -> list[str]:
     parts = []
     for name, found in (("net resume overhead", by_net), ("makespan", by_makespan)):
         most = max(0.0, *(one.share for one in found))
-        parts.append(f"{name} at most {100 * most:.2g} % above")
+        much = sum(one.share > MUCH for one in found)
+        where = f" (more than {100 * MUCH:.0f} % in {much})" if much else ""
+        parts.append(f"{name} at most {100 * most:.2g} % above it{where}")
     counts = Counter(one.best.settings["overflow"]["name"] for one in by_net).most_common()
     best = join_words([f"{name} in {count}" for name, count in counts])
     return [
         f"Adaptive beside the best single policy, {plural(len(by_net), 'experiment')}: "
-        f"{join_words(parts)} it. By net resume overhead the best is {best}."
+        f"{join_words(parts)}. By net resume overhead the best is {best}."
     ]
 
 
-def _beside(study: StudyData) -> Iterator[tuple[Run, list[Run]]]:
+def beside(study: StudyData) -> Iterator[tuple[Run, list[Run]]]:
     """The experiments with `adaptive` that preempt, each with those that differ in policy only."""
     groups: dict[tuple[Any, ...], list[Run]] = defaultdict(list)
     for run in study.complete:

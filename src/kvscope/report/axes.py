@@ -119,7 +119,12 @@ def _joined(words: Sequence[str]) -> str:
 
 def matches(study: StudyData, run: Run, axes: Axes) -> bool:
     """Whether an experiment has the values that the axes select."""
-    return all(_value(study, run, key) == value for key, value in axes.where.items())
+    return all(_plain(_value(study, run, key)) == value for key, value in axes.where.items())
+
+
+def _plain(value: Any) -> Any:
+    """A value as a study writes it: of an option the name, whatever its settings."""
+    return value.name if isinstance(value, Option) else value
 
 
 def _value(study: StudyData, run: Run, key: str) -> Any:

@@ -10,6 +10,7 @@ import pandas as pd
 from kvscope.plan.figures import Axes
 from kvscope.report.axes import Place, Row, Wanted, by_experiment, rows, split_by_colour, x_words
 from kvscope.report.data import Run, StudyData, of_interest
+from kvscope.report.figures.covered import RINGS, has_rings, widen_covered
 from kvscope.report.figures.figure import (
     LETTER,
     NUMBER,
@@ -84,8 +85,9 @@ def over_experiments(
         views = [_view(" and ".join(row.title for row in declared), declared, known, len(runs))]
         if declared != [everything]:
             views.append(_view(everything.title, [everything], known, len(runs)))
-        remarks = (HOLLOW,) if any(not run.valid for run in runs) else ()
-        return Drawing(tuple(views), ("Along",), _label_px(declared), remarks)
+        remarks = [HOLLOW] if any(not run.valid for run in runs) else []
+        remarks += [RINGS] if any(map(has_rings, views[0].data.values())) else []
+        return Drawing(tuple(views), ("Along",), _label_px(declared), tuple(remarks))
 
     def draw_lead(study: StudyData) -> Drawing | None:
         return draw(study, [Panel(title, (above_all,))])
@@ -155,7 +157,8 @@ def _frame(row: Row, facet: str, shown: Display, names: Sequence[str]) -> pd.Dat
     """The values of one metric in one facet, those that are defined; in the unit shown."""
     places = [place for place in row.places if place.facet == facet]
     known = [p for p in places if not math.isnan(p.run.number(shown.metric).value)]
-    return pd.DataFrame([_point(place, row, shown, names) for place in known])
+    found = pd.DataFrame([_point(place, row, shown, names) for place in known])
+    return widen_covered(found, "x", "value") if row.ordered and known else found
 
 
 def _point(place: Place, row: Row, shown: Display, names: Sequence[str]) -> dict[str, Any]:
@@ -237,6 +240,7 @@ def _lines(row: Row, values: Spec, names: Sequence[str]) -> Spec:
         "y": number("value", **values),
         "fill": text("colour", scale=scale, legend=None),
         "fillOpacity": {"condition": {"test": "datum.valid", "value": 1}, "value": 0},
+        "size": number("size", scale=None, legend=None),
         "tooltip": TOOLTIP,
     } | ({"shape": text("colour", scale=scale)} if len(names) > 1 else {})
     return {
@@ -248,7 +252,7 @@ def _lines(row: Row, values: Spec, names: Sequence[str]) -> Spec:
                 "encoding": {"y": number("low", **values), "y2": {"field": "high"}},
             },
             {"mark": "line", "encoding": {"y": number("value", **values)}},
-            {"mark": {"type": "point", "size": 42, "strokeWidth": 1.5}, "encoding": points},
+            {"mark": {"type": "point", "strokeWidth": 1.5}, "encoding": points},
         ],
     }
 

@@ -7,6 +7,7 @@ import pandas as pd
 
 from kvscope.report.axes import Place, Row, rows
 from kvscope.report.data import Run, StudyData
+from kvscope.report.figures.covered import widen_covered
 from kvscope.report.figures.figure import (
     NUMBER,
     PICKED,
@@ -24,8 +25,6 @@ from kvscope.report.figures.figure import (
 from kvscope.report.words import setting_words
 
 HEIGHT, LABEL_PX = 170, 62
-POINT, RING = 40, 0.75  # px² of a point, and how much wider each of those under another one is
-COINCIDE = 0.03  # share by which costs differ whose points cover one another
 LEAST_PLACES = 2  # evicted tokens that differ: fewer are no line
 
 
@@ -51,7 +50,7 @@ def draw(study: StudyData) -> Drawing | None:
                 continue
             name = f"cell{len(cells)}"
             colours = list(dict.fromkeys(points["colour"]))
-            data[name] = widen_covered(points)
+            data[name] = widen_covered(points, "tokens", "cost_ms")
             width = plot_width(min(2, len(row.facets)), LABEL_PX)
             cells.append(_cell(name, _conditions(row, facet), colours, width))
     if not cells:
@@ -74,20 +73,6 @@ def _points(row: Row, facet: str) -> Iterator[dict[str, Any]]:
     for place in row.places:
         if place.facet == facet:
             yield _point(place)
-
-
-def widen_covered(points: pd.DataFrame) -> pd.DataFrame:
-    """The points with their `size` in px², the widest first.
-
-    Of points that cover one another, those of the first colours are wider: they show as rings.
-    """
-    order = {name: place for place, name in enumerate(dict.fromkeys(points["colour"]))}
-    ordered = points.sort_values(["tokens", "cost_ms"])
-    apart = ordered["tokens"].diff().ne(0) | (ordered["cost_ms"].pct_change() > COINCIDE)
-    covering = ordered.assign(rank=ordered["colour"].map(order)).groupby(apart.cumsum())["rank"]
-    depth = covering.rank(ascending=False, method="first") - 1
-    sizes = POINT * (1 + RING * depth) ** 2
-    return points.assign(size=sizes).sort_values("size", ascending=False, ignore_index=True)
 
 
 def _point(place: Place) -> dict[str, Any]:

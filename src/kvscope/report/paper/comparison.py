@@ -87,10 +87,19 @@ class Comparison:
 
 def series_words(point: Point) -> str:
     """What the experiments of a series share, in words."""
-    own = {key: value for key, value in point.settings.items() if key != point.table.x}
+    return _words({key: value for key, value in point.settings.items() if key != point.table.x})
+
+
+def experiment_words(point: Point) -> str:
+    """What is in the experiment of a value, in words, whatever its overflow policy."""
+    own = point.settings.items()
+    return _words({k: v for k, v in own if not k.startswith(("overflow.", "engine."))})
+
+
+def _words(settings: Mapping[str, Any]) -> str:
     return ", ".join(
-        str(value) if key.endswith(".name") else setting_words(key, value)
-        for key, value in own.items()
+        str(value) if key.endswith((".name", ".path")) else setting_words(key, value)
+        for key, value in settings.items()
     )
 
 

@@ -7,10 +7,12 @@ from markupsafe import Markup
 import kvscope
 from kvscope.files import remove, write_text
 from kvscope.paper import PAPER
+from kvscope.report.adaptive_findings import adaptive_regret
 from kvscope.report.data import StudyData
 from kvscope.report.paper.calibration import figure_errors, fitted_numbers
 from kvscope.report.paper.claims import judged
 from kvscope.report.paper.comparison import COMPARISON_FILE, by_figure, compare, write_comparison
+from kvscope.report.paper.further import POLICIES, further
 from kvscope.report.templates import load_template
 from kvscope.report.words import number_text, percent
 
@@ -36,6 +38,9 @@ def write_paper(study: StudyData, directory: Path) -> Path | None:
         figures=list(by_figure(found)),
         calibration=figure_errors(found),
         numbers=list(fitted_numbers()),
+        policies=POLICIES,
+        further=list(further(study, found)),
+        regret=adaptive_regret(study),
         paper=PAPER.citation,
         csv=COMPARISON_FILE,
         styles=Markup((HERE.parent / "report.css").read_text(encoding="utf-8")),
