@@ -19,11 +19,13 @@ from kvscope.report.figures import (
     resume_overhead,
     strategies,
     throughput,
+    utilization,
     window_fill,
 )
 from kvscope.report.figures.covered import widen_covered
 from kvscope.report.figures.registry import FIGURES, drawings
 from kvscope.report.figures.scales import is_wide, log_ticks
+from kvscope.report.latencies import latencies_of
 from kvscope.report.load import load
 from kvscope.report.render import print_figure, specification, svg
 from kvscope.report.thin import MERGE
@@ -332,3 +334,67 @@ def test_gains_stand_beside_the_published_ones_and_are_judged(studies, drawn):
 
 def test_thinned_columns_are_those_that_timelines_draw():
     assert {"start_s", "prefill_tokens", "kv_blocks_used", "host_blocks_used"} <= set(MERGE)
+
+
+@pytest.fixture(scope="module")
+def many(batching):
+    """More experiments than one figure shows: nine times those of the study, by policy a grid."""
+    runs = [
+        replace(
+            run,
+            id=f"{run.id}-{seed}",
+            grid=run.varied["batching"],
+            varied=run.varied | {"seed": seed},
+        )
+        for seed in range(9)
+        for run in batching.runs
+    ]
+    return replace(batching, runs=tuple(runs))
+
+
+def shown(view):
+    """The experiments' values that a view has."""
+    return sum(len(frame) for name, frame in view.data.items() if name.startswith("cell"))
+
+
+def test_of_many_experiments_a_view_shows_one_grid_and_together_they_show_all(many):
+    drawing = draw(utilization, many)
+    whole = draw(utilization, replace(many, runs=many.runs[:64]))
+    assert "Grid" not in whole.headings
+    assert drawing.headings[0] == "Grid"
+    grids = list(dict.fromkeys(run.grid for run in many.runs))
+    assert list(dict.fromkeys(view.choice[0] for view in drawing.views)) == grids
+    assert all(view.remarks == (f"Grid: {view.choice[0]}",) for view in drawing.views)
+    size = {grid: sum(run.grid == grid for run in many.runs) for grid in grids}
+    first = {view.choice[0]: shown(view) for view in reversed(drawing.views)}
+    of_one = shown(whole.views[0]) / 64
+    assert first == {grid: of_one * count for grid, count in size.items()}
+
+
+def test_the_printed_figure_names_its_grid(many):
+    assert "Grid: prefill_first" in svg(draw(utilization, many))
+
+
+def test_axes_that_the_study_declares_hold_for_all_its_grids(many):
+    axes = (Axes(x="seed", colour="batching", facet="cache.blocks"),)
+    declared = replace(many, figures=(FigureRequest("utilization", axes),))
+    drawing = draw(utilization, declared)
+    assert "Grid" not in drawing.headings
+    assert shown(drawing.views[0]) == shown(drawing.views[1])
+
+
+def test_strategies_are_compared_in_grids_that_have_several(many):
+    drawing = draw(strategies, many)
+    assert {view.choice[0] for view in drawing.views} == {"chunked"}  # of two sizes of chunks
+
+
+def test_latencies_that_do_not_differ_are_no_distribution(batching):
+    same = [replace(run) for run in batching.runs]
+    for run in same:
+        requests = run.records.requests
+        run.__dict__["latencies"] = latencies_of(
+            requests.assign(arrival_s=0.0, first_token_s=1.0, finished_s=1.0)
+        )
+    alike = replace(batching, runs=tuple(same))
+    assert FIGURES["latency_distributions"].draw(alike) is None
+    assert FIGURES["goodput"].draw(alike) is None

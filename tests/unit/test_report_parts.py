@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from kvscope.analyse.metrics import METRICS
 from kvscope.analyse.study_metrics import STUDY_METRICS
 from kvscope.report.circumstances import circumstances, dates, shared
-from kvscope.report.data import Run, StudyData
+from kvscope.report.data import Run, StudyData, labels
 from kvscope.report.figures import pareto
-from kvscope.report.load import names
 from kvscope.report.number import Number
 from kvscope.report.settings import (
     in_tokens,
@@ -115,9 +114,9 @@ def test_what_differs_beside_the_option_is_a_key_of_its_own():
 
 
 def test_runs_go_by_what_sets_them_apart_and_by_their_labels_where_nothing_does():
-    assert names([complete(), complete()]) == ["", ""]
+    assert labels([complete(), complete()]) == ["", ""]
     runs = [complete(seed=1, size=8), complete(seed=1, size=8), complete(seed=2, size=8)]
-    assert names(runs) == ["1-8", "1-8", "seed 2"]
+    assert labels(runs) == ["1-8", "1-8", "seed 2"]
 
 
 def test_shared_settings_are_those_that_all_have():

@@ -66,19 +66,20 @@ def rows(study: StudyData, wanted: Wanted, asked: Sequence[Axes]) -> list[Row]:
     runs = [run for run in study.complete if wanted(run)]
     made = (_row(study, runs, axes) for axes in asked or (Axes(),))
     suitable = [row for row in made if len(row.values) > 1]
-    return suitable or [by_experiment(runs)]
+    return suitable or [by_experiment(study, runs)]
 
 
-def by_experiment(runs: Sequence[Run]) -> Row:
+def by_experiment(study: StudyData, runs: Sequence[Run]) -> Row:
     """Each experiment by its name."""
-    return Row(EXPERIMENT, tuple(Place(run, run.label, "", "") for run in runs), False)
+    places = tuple(Place(run, study.labels[run.id], "", "") for run in runs)
+    return Row(EXPERIMENT, places, ordered=False)
 
 
 def _row(study: StudyData, runs: Sequence[Run], axes: Axes) -> Row:
     chosen = [run for run in runs if matches(study, run, axes)]
     x = axes.x or _first_number(study, chosen)
     if x is None or x == EXPERIMENT:
-        return by_experiment(chosen)
+        return by_experiment(study, chosen)
     found = [run for run in chosen if _value(study, run, x) is not None]
     facet = axes.facet or (None if axes.colour else _first_other(study, found, x))
     colours = _colours(study, found, x, axes.colour, facet)
@@ -101,7 +102,7 @@ def series(row: Row, most: int) -> dict[str, list[tuple[str, Run]]]:
         places = [place for place in row.places if place.facet == facet]
         apart = len(places) > most and len(row.colours) > 1
         for place in sorted(places, key=lambda place: row.values.index(place.x)):
-            x = place.run.label if row.key == EXPERIMENT else setting_words(row.key, place.x)
+            x = place.x if row.key == EXPERIMENT else setting_words(row.key, place.x)
             plot, line = ((facet, x), (place.colour,)) if apart else ((facet,), (place.colour, x))
             found.setdefault(_joined(plot), []).append((_joined(line), place.run))
     return found

@@ -2,7 +2,8 @@
 
 import math
 import shlex
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +17,7 @@ from kvscope.oracle import Verdict
 from kvscope.plan.figures import Axes
 from kvscope.report.latencies import Latencies, latencies_of
 from kvscope.report.number import Number
-from kvscope.report.settings import flat, in_tokens, traits
+from kvscope.report.settings import flat, in_tokens, names, traits
 from kvscope.report.words import Display
 from kvscope.runfile import COMPLETE
 from kvscope.runschema import MODELED
@@ -174,6 +175,11 @@ class StudyData:
         rows = traits(list(self.compared.values()))
         return dict(zip(self.compared, rows, strict=True))
 
+    @cached_property
+    def labels(self) -> dict[str, str]:
+        """Each run's label among the runs of this study or part of one, by its id."""
+        return {run.id: name for run, name in zip(self.runs, labels(self.runs), strict=True)}
+
     def axes_of(self, figure: str, default: Axes | None = None) -> tuple[Axes, ...]:
         """The axes declared for a figure, else its own ones, else the first that are declared."""
         declared = {asked.name: asked.axes for asked in self.figures if asked.axes}
@@ -211,6 +217,16 @@ class StudyData:
     def modeled(self) -> bool:
         """Whether any number of the study comes from a cost model."""
         return MODELED in self.time_sources
+
+
+def labels(runs: Sequence[Run]) -> list[str]:
+    """A short name for each run: its traits, or the label it has where others have the same."""
+    found = names(traits(in_tokens([run.varied for run in runs])))
+    count = Counter(found)
+    return [
+        name if name and count[name] == 1 else run.label
+        for run, name in zip(runs, found, strict=True)
+    ]
 
 
 def _names(joined: str) -> list[str]:

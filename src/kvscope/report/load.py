@@ -1,7 +1,6 @@
 """Reads what a report is made from: a planned study, or runs given by their directories."""
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from kvscope.report.data import (
     FigureRequest,
     Run,
     StudyData,
+    labels,
 )
 from kvscope.report.proofs import invalidate_differing
 from kvscope.runfile import COMPLETE, FAILED, RUN_FILE, TRACING, read_run
@@ -137,18 +137,8 @@ def compare_runs(runs: Sequence[Run]) -> tuple[Run, ...]:
     extended = iter(add_study_metrics(analysed))
     return tuple(
         replace(run, label=name, metrics=None if run.metrics is None else next(extended))
-        for run, name in zip(runs, names(runs), strict=True)
+        for run, name in zip(runs, labels(runs), strict=True)
     )
-
-
-def names(runs: Sequence[Run]) -> list[str]:
-    """A short name for each run: its traits, or the label it has where others have the same."""
-    found = settings.names(settings.traits(settings.in_tokens([run.varied for run in runs])))
-    count = Counter(found)
-    return [
-        name if name and count[name] == 1 else run.label
-        for run, name in zip(runs, found, strict=True)
-    ]
 
 
 def load_run(directory: Path, run_id: str, label: str, varied: dict[str, Any]) -> Run:

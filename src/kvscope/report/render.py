@@ -70,7 +70,7 @@ def print_figure(drawing: Drawing) -> Printed:
 def svg(drawing: Drawing) -> str:
     """The first view on white paper as SVG; the same bytes for the same data."""
     view = drawing.views[0]
-    spec = specification(view.chart, drawing.remarks)
+    spec = specification(view.chart, (*view.remarks, *drawing.remarks))
     spec["datasets"] = {name: frame.to_dict("records") for name, frame in view.data.items()}
     spec["config"] = theme.config(background="white")
     image: str = vl_convert.vegalite_to_svg(_json(spec))
@@ -91,9 +91,9 @@ def for_page(drawing: Drawing) -> str:
 
     Views that share a specification or a table refer to the same one.
     """
-    charts = list({id(view.chart): view.chart for view in drawing.views}.values())
+    charts = {id(view.chart): (view.chart, view.remarks) for view in drawing.views}
     frames = {id(frame): frame for view in drawing.views for frame in view.data.values()}
-    chart_place = {id(chart): place for place, chart in enumerate(charts)}
+    chart_place = {key: place for place, key in enumerate(charts)}
     table_place = {key: place for place, key in enumerate(frames)}
     content = {
         "label_px": drawing.label_px,
@@ -106,7 +106,9 @@ def for_page(drawing: Drawing) -> str:
             }
             for view in drawing.views
         ],
-        "specs": [specification(chart, drawing.remarks) for chart in charts],
+        "specs": [
+            specification(chart, (*remarks, *drawing.remarks)) for chart, remarks in charts.values()
+        ],
         "tables": [frame.to_dict("list") for frame in frames.values()],
     }
     return _json(content)

@@ -27,13 +27,15 @@ Spec = dict[str, Any]
 class View:
     """One state of a figure: a chart, and the tables it draws by the names it gives them.
 
-    `choice` says which state it is, a text for each heading of the drawing.
+    `choice` says which state it is, a text for each heading of the drawing; `remarks` stand above
+    the chart.
     """
 
     chart: Spec
     data: dict[str, pd.DataFrame]
     choice: tuple[str, ...] = ()
     note: str = ""
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

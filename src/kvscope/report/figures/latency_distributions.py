@@ -5,11 +5,13 @@ from collections.abc import Callable
 import pandas as pd
 
 from kvscope.report.data import Run, StudyData
+from kvscope.report.figures.by_grid import by_grid
 from kvscope.report.figures.distribution import distribution
 from kvscope.report.figures.figure import Drawing, Figure
 from kvscope.report.figures.lines import COLUMNS, Lines, lines_drawing, request_plots
 from kvscope.report.latencies import Latencies
 
+NAME = "latency_distributions"
 SHARE = "share of requests at or below (%)"
 MEASURES: dict[str, Callable[[Latencies], pd.Series]] = {
     "time to first token (s)": lambda found: found.ttft_s,
@@ -22,7 +24,7 @@ def draw(study: StudyData) -> Drawing | None:
     """For each measure the distributions of all experiments, a line an experiment."""
     plots = [
         Lines(table, measure, SHARE, plot)
-        for plot, runs in request_plots(study, FIGURE.name).items()
+        for plot, runs in request_plots(study, NAME).items()
         for measure, of in MEASURES.items()
         if not (table := _table(runs, of)).empty
     ]
@@ -36,8 +38,8 @@ def _table(runs: list[tuple[str, Run]], of: Callable[[Latencies], pd.Series]) ->
 
 
 FIGURE = Figure(
-    "latency_distributions",
+    NAME,
     "Latency distributions",
     "Share of the served requests, of all repeats, whose latency is at or below a bound.",
-    draw,
+    by_grid(NAME, draw),
 )

@@ -50,8 +50,11 @@ class Lines:
 
 
 def request_plots(study: StudyData, figure: str) -> dict[str, list[tuple[str, Run]]]:
-    """Experiments with served requests by plot, each with its line's name, along the first axes."""
-    row, *_ = rows(study, lambda run: not run.latencies.ttft_s.empty, study.axes_of(figure))
+    """Experiments by plot, each with its line's name, along the first axes.
+
+    Only those in which latencies differ: where one forward pass serves all requests, none do.
+    """
+    row, *_ = rows(study, lambda run: run.latencies.latency_s.nunique() > 1, study.axes_of(figure))
     return series(row, MOST_TOGETHER)
 
 

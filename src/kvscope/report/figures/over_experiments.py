@@ -10,6 +10,7 @@ import pandas as pd
 from kvscope.plan.figures import Axes
 from kvscope.report.axes import Place, Row, Wanted, by_experiment, rows, split_by_colour, x_words
 from kvscope.report.data import Run, StudyData, of_interest
+from kvscope.report.figures.by_grid import by_grid
 from kvscope.report.figures.covered import RINGS, has_rings, widen_covered
 from kvscope.report.figures.figure import (
     LETTER,
@@ -55,7 +56,7 @@ def over_experiments(
     title: str,
     caption: str,
     panels: Sequence[Panel],
-    axes: Axes | None = None,
+    axes: Callable[[StudyData], Axes | None] = lambda study: None,
     wanted: Wanted = lambda run: True,
     suits: Callable[[StudyData], bool] = lambda study: True,
     lead: Display | None = None,
@@ -79,9 +80,9 @@ def over_experiments(
             return None
         declared = [
             split_by_colour(row) if row.ordered and len(row.colours) > MOST_LINES else row
-            for row in rows(study, has_any, study.axes_of(name, axes))
+            for row in rows(study, has_any, study.axes_of(name, axes(study)))
         ]
-        everything = by_experiment(runs)
+        everything = by_experiment(study, runs)
         views = [_view(" and ".join(row.title for row in declared), declared, known, len(runs))]
         if declared != [everything]:
             views.append(_view(everything.title, [everything], known, len(runs)))
@@ -92,7 +93,8 @@ def over_experiments(
     def draw_lead(study: StudyData) -> Drawing | None:
         return draw(study, [Panel(title, (above_all,))])
 
-    return Figure(name, title, caption, draw, lead=Lead(above_all, draw_lead))
+    lead_drawing = Lead(above_all, by_grid(name, draw_lead))
+    return Figure(name, title, caption, by_grid(name, draw), lead=lead_drawing)
 
 
 def _known(panel: Panel, runs: Sequence[Run]) -> Panel:

@@ -10,8 +10,8 @@ BATCHING, CHUNK = "batching", "batching.chunk_tokens"
 
 def strategy_key(study: StudyData) -> str | None:
     """The key by which the study's batching varies; None if it has one strategy."""
-    keys = {key for row in study.traits.values() for key in row}
-    return next((key for key in (BATCHING, CHUNK) if key in keys), None)
+    rows = study.traits.values()
+    return next((key for key in (BATCHING, CHUNK) if len({row.get(key) for row in rows}) > 1), None)
 
 
 def varies(study: StudyData) -> bool:
@@ -31,6 +31,6 @@ FIGURE = over_experiments(
         Panel("Throughput of mixed passes", (MIXED,)),
         Panel("Forward passes", (PASSES,)),
     ],
-    axes=Axes(x=BATCHING),
+    axes=lambda study: Axes(x=strategy_key(study)),
     suits=varies,
 )

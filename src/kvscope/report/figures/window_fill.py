@@ -5,12 +5,14 @@ import pandas as pd
 from kvscope.plan.figures import Axes
 from kvscope.report.axes import Place, rows
 from kvscope.report.data import Run, StudyData
+from kvscope.report.figures.by_grid import by_grid
 from kvscope.report.figures.figure import Drawing, Figure, number
 from kvscope.report.figures.lines import DOTTED, Lines, lines_drawing
 from kvscope.report.figures.strategies import strategy_key
 from kvscope.report.settings import names, without
 from kvscope.report.words import setting_words
 
+NAME = "window_fill"
 FIRST = 20
 MOST_GROUPS = 6
 
@@ -80,9 +82,9 @@ def first_tokens(run: Run) -> list[int]:
 
 
 FIGURE = Figure(
-    "window_fill",
+    NAME,
     "Tokens in the first forward passes",
     f"The first {FIRST} forward passes of the first repeat, by batching strategy. The window is "
     "the most tokens that a pass may have, or the longest request if that is less.",
-    draw,
+    by_grid(NAME, draw),
 )

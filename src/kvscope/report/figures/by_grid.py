@@ -1,0 +1,46 @@
+"""Figures of many experiments: a view for each grid of the study."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from kvscope.report.data import StudyData
+from kvscope.report.figures.figure import Drawing
+
+MOST_TOGETHER = 64  # experiments in a figure whose axes the study does not declare
+
+Draw = Callable[[StudyData], Drawing | None]
+
+
+def by_grid(name: str, draw: Draw) -> Draw:
+    """`draw` of the study where that is readable, else of each of its grids, in a view each.
+
+    Axes that the study declares for the figure `name` are taken as they are, for all experiments.
+    """
+
+    def draw_study(study: StudyData) -> Drawing | None:
+        grids = list(dict.fromkeys(run.grid for run in study.complete))
+        declared = any(asked.name == name and asked.axes for asked in study.figures)
+        if declared or len(grids) < 2 or len(study.complete) <= MOST_TOGETHER:
+            return draw(study)
+        found = {grid: drawing for grid in grids if (drawing := draw(_of_grid(study, grid)))}
+        return _joined(found) if found else None
+
+    return draw_study
+
+
+def _of_grid(study: StudyData, grid: str) -> StudyData:
+    """The experiments of one grid; axes that the study declares for other figures suit others."""
+    return replace(study, runs=tuple(run for run in study.runs if run.grid == grid), figures=())
+
+
+def _joined(drawings: dict[str, Drawing]) -> Drawing:
+    """One drawing with the views of all, chosen by grid first."""
+    first = next(iter(drawings.values()))
+    views = [
+        replace(view, choice=(grid, *view.choice), remarks=(f"Grid: {grid}",))
+        for grid, drawing in drawings.items()
+        for view in drawing.views
+    ]
+    remarks = dict.fromkeys(each for drawing in drawings.values() for each in drawing.remarks)
+    label_px = max(drawing.label_px for drawing in drawings.values())
+    return Drawing(tuple(views), ("Grid", *first.headings), label_px, tuple(remarks))
