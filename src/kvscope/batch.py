@@ -27,6 +27,7 @@ from kvscope.run.locks import SESSION_LOCK, SUPERVISOR_LOCK, hold_lock
 from kvscope.run.supervisor import Profiling
 
 FAILED = 1
+FREEZE = gc.freeze  # before vLLM's calls of it have no effect
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,9 @@ def run_each(jobs: Sequence[Job], out: TextIO) -> int:
         place = f"[{number}/{len(jobs)}] {job.experiment.id}"
         print(f"{place}: failed: {reason}" if reason else f"{place}: {took}", file=out, flush=True)
         failed += reason is not None
+        if number == 1:  # what it imported is there for good
+            gc.collect()
+            FREEZE()
     return FAILED if failed else 0
 
 
@@ -141,21 +145,18 @@ def measure_here(experiment: Experiment, directory: Path, profiling: Profiling) 
 def main() -> int:
     """Run what standard input lists."""
     jobs = [Job.of_json(line) for line in sys.stdin if line.strip()]
-    keep_modules_from_collector()
+    collect_once_a_run()
     return run_each(jobs, sys.stderr)
 
 
-def keep_modules_from_collector() -> None:
-    """Collect garbage once for each experiment, and only what it made, not all of vLLM's modules.
+def collect_once_a_run() -> None:
+    """Leave the collection of garbage to `run_engine`, which collects what an engine leaves.
 
     vLLM collects several times for each engine, and Python while passes are recorded, all of which
-    are kept: that takes longer than most modeled runs. `run_engine` collects what an engine leaves.
+    are kept: that takes longer than most modeled runs.
     """
-    import vllm.entrypoints.llm  # noqa: F401
     import vllm.v1.engine.core as core
 
-    gc.collect()
-    gc.freeze()
     gc.disable()
     gc.freeze = gc.unfreeze = core.freeze_gc_heap = _nothing
 

@@ -85,7 +85,7 @@ class Run:
         """Tokens per block of the KV cache; 0 if not known."""
         return int(self.facts.get("engine", {}).get("block_size", 0))
 
-    @property
+    @cached_property
     def served(self) -> pd.DataFrame:
         """The rows of `requests` that were completed."""
         return self.requests[~self.requests["aborted"].astype(bool)]

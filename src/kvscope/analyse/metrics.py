@@ -208,6 +208,8 @@ def stall_time_s(records: Records) -> float:
     all repeats, as for the flag, see below
     """
     stalled = records.steps.loc[records.steps["stalled"].astype(bool), "duration_s"]
+    if stalled.empty:
+        return 0.0
     return float((stalled - records.pass_durations.usual_s.loc[stalled.index]).sum())
 
 

@@ -168,8 +168,9 @@ def _decoding_passes(passes: pd.DataFrame) -> pd.DataFrame:
 
 def _swap_rows(records: Records, event: str) -> pd.DataFrame:
     rows = records.preemptions
-    copied = copies_blocks(rows["policy"]) if event == "preempt" else copies_back(rows["policy"])
-    return rows[(rows["event"] == event) & copied]
+    rows = rows[rows["event"] == event]
+    copied = copies_blocks if event == "preempt" else copies_back
+    return rows[copied(rows["policy"])] if len(rows) else rows
 
 
 def _total(rows: pd.DataFrame, column: str) -> float:
