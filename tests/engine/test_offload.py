@@ -246,6 +246,34 @@ def test_in_tiles_every_policy_gives_the_bits_of_kv_only(name, monkeypatch):
     assert all(found == logits["kv_only"] for found in logits.values())
 
 
+@pytest.mark.parametrize("minibatches", [1, 2, 3])
+def test_in_tiles_bits_do_not_depend_on_where_in_memory_a_request_lies(minibatches, monkeypatch):
+    """Rows of 54 numbers begin at any alignment, by which kernels of attention differ."""
+    from kvscope.offload.architecture import Architecture
+
+    of = model("llama, grouped").model_copy(
+        update={"attention_heads": 9, "kv_heads": 3, "head_size": 18, "hidden_size": 162}
+    )
+    source = of_transformers(made_by_transformers(of, seed=1))
+    cost, plain = CostModel.of_rates(of, 1e9, 1e11, 1e10), Architecture.logits
+    logits = []
+    for policy in (KvOnly(name="kv_only", **HOST), ActOnly(name="act_only", **HOST)):
+        count = 4 if policy.name == "kv_only" else minibatches
+        policy = policy.model_copy(update={"minibatches": count})
+        seen: list[torch.Tensor] = []
+
+        def recorded(arch, outer, hidden, seen=seen):
+            seen.append(plain(arch, outer, hidden))
+            return seen[-1]
+
+        monkeypatch.setattr(Architecture, "logits", recorded)
+        engine = TensorEngine(of, policy, 17, source=source, cost=cost, tile=16, overlap=False)
+        engine.generate(prompts(), [count for _, count in LENGTHS])
+        engine.close()
+        logits.append({row.numpy().tobytes() for rows in seen for row in rows})
+    assert logits[0] == logits[1]
+
+
 @pytest.mark.parametrize("policy", ["kv_only", "act_only", "hybrid", "flexgen"])
 def test_bytes_that_crossed_the_link_are_those_of_the_lengths(policy):
     found = generate("opt", policy)

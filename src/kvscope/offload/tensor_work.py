@@ -249,7 +249,8 @@ class TensorWork:
         if tile is None:
             return attend(q[None], kv[None], model, None, causal=True)[0]
         rows = [
-            attend(q[None, i : i + 1], kv[None, : i + 1], model, None)[0] for i in range(len(q))
+            attend(q[None, i : i + 1].clone(), kv[None, : i + 1].clone(), model, None)[0]
+            for i in range(len(q))
         ]
         return torch.cat(rows)
 
@@ -307,9 +308,10 @@ class TensorWork:
         model = self.arch.model
         if self.arch.tile is None:
             return attend(q[:, None], context, model, at.mask)[:, 0]
+        # Of copies, since kernels differ in their last bits by how memory is aligned.
+        kvs = [context[i : i + 1, : row.context_tokens + 1] for i, row in enumerate(batch.rows)]
         each = [
-            attend(q[i : i + 1, None], context[i : i + 1, : row.context_tokens + 1], model, None)
-            for i, row in enumerate(batch.rows)
+            attend(q[i : i + 1, None].clone(), kv.clone(), model, None) for i, kv in enumerate(kvs)
         ]
         return torch.cat(each)[:, 0]
 
