@@ -191,8 +191,11 @@ def test_the_share_of_blocks_is_the_share_wanted(share):
 
 
 def test_a_cache_that_does_not_fit_is_refused_in_words():
-    with pytest.raises(BadInput, match=r"device_gib leaves .* requests need .* GiB more"):
+    """The keys are those of the configuration."""
+    with pytest.raises(BadInput, match=r"device.device_gib \(0.001\) is .* small for 16 requests"):
         generation(GpuKv(name="gpu_kv", device_gib=1e-3))
+    with pytest.raises(BadInput, match=r"cache.blocks gives the host 0.001 GiB, but one request"):
+        generation(KvOnly(name="kv_only", host_gib=1e-3), lengths=((512, 6),))
 
 
 @pytest.mark.parametrize("hidden", [256, 4096])

@@ -282,8 +282,12 @@ def test_several_studies_are_refused_as_such(tmp_path):
         load([run, "two"], tmp_path)
 
 
-def test_to_analyse_a_run_that_failed_says_why_it_failed(tmp_path, capsys):
+@pytest.mark.parametrize("begun", [False, True])
+def test_to_analyse_a_run_that_failed_says_why_it_failed(begun, tmp_path, capsys):
+    """A run that is refused by its own process leaves tables without rows."""
     run = write_experiment(BROKEN, tmp_path)
+    for table in tables.HOST_TABLES if begun else ():
+        tables.write(table, table.empty(), run / table.file)
     assert main(["analyse", str(run)]) == 2
     said = capsys.readouterr().err
     assert said == f"kvscope: {run}: the run failed and left nothing to analyse (no room)\n"

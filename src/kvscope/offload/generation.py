@@ -156,13 +156,23 @@ class Generation:
         )
         room = (self.policy.host_gib or 0.0) * GIB if self.policy.host_cache else 0.0
         if on_host > room:
-            key = "offload.host_gib" if self.policy.host_cache else "offload.device_gib"
-            raise BadInput(
-                f"{key} leaves {room / GIB:.3g} GiB for what does not fit on the device, but "
-                f"{len(self.sequences)} requests need {on_host / GIB:.3g} GiB more; raise it or "
-                "serve fewer requests at once (engine.max_num_seqs)"
-            )
+            raise BadInput(self._too_small(on_host))
         return sizes
+
+    def _too_small(self, on_host: int) -> str:
+        """What is too small for what so many bytes on the host are to hold, and how to mend it."""
+        count, policy = len(self.sequences), self.policy
+        who = f"{count} requests at once" if count > 1 else "one request"
+        remedy = "raise it or serve fewer requests at once (engine.max_num_seqs)"
+        if policy.host_cache:
+            return (
+                f"cache.blocks gives the host {policy.host_gib or 0:.3g} GiB, but {who} keep "
+                f"{on_host / GIB:.3g} GiB there with device.policy={policy.name}; {remedy}"
+            )
+        return (
+            f"device.device_gib ({policy.device_gib or 0:g}) is {on_host / GIB:.3g} GiB too small "
+            f"for {who} with device.policy={policy.name}; {remedy}"
+        )
 
     def _needs(self) -> dict[Content, int]:
         """Blocks of each content if all requests stay to the end."""
