@@ -69,8 +69,7 @@ def read_records(directory: Path) -> Records:
     records = Records(directory)
     due = [table for table in HOST_TABLES if table is not LAYERS]
     missing = [path for path in map(records.path, due) if not path.exists()]
-    empty = missing or not records.facts["files"]  # of a refused run, whatever tables it began
-    if empty and records.facts["status"] == FAILED:
+    if records.facts["status"] == FAILED and (missing or records.steps.empty):
         reason = records.facts.get("reason") or "no reason recorded"
         raise BadInput(f"{directory}: the run failed and left nothing to analyse ({reason})")
     for table in due:
