@@ -10,12 +10,13 @@ from kvscope.analyse.calibration.predict import predicted_s
 from kvscope.analyse.calibration.recosting import Recosting
 from kvscope.analyse.checklist import checklist
 from kvscope.analyse.experiment import analyse
-from kvscope.analyse.records import read_records
+from kvscope.analyse.records import Records, read_records
 from kvscope.collect.collector import collect_run
 from kvscope.collect.oracles.registry import NAMES as ORACLES_OF_EVENTS
 from kvscope.plan.devices.modeled import Modeled
 from kvscope.plan.experiment import load
 from kvscope.plan.grid import expand
+from kvscope.plan.hardware import hardware as data
 from kvscope.plan.hardware.cost import PassCost
 from kvscope.plan.hardware.overflow_cost import OverflowCost
 from tests.warm import Warm
@@ -126,38 +127,107 @@ def test_layers_have_times_where_they_are_traced(traced, published):
 
 
 # Passes of so small a model are bound by their launches.
-OTHER = {"layer_launch_s": 4e-4, "request_s": 9e-5, "pinned_out_bytes_per_s": 9e9}
+OTHER = {
+    **{"layer_launch_s": 4e-4, "request_s": 9e-5, "between_passes_s": 3e-4},
+    **{"memory_bytes_per_s": 4e11, "gemm_flops_per_s": 3e12, "copy_issue_s": 1e-6},
+    **{"pinned_copy_s": 9e-6, "pinned_out_bytes_per_s": 2e7, "pinned_in_bytes_per_s": 7e8},
+    **{"pageable_copy_s": 2e-6, "pageable_out_bytes_per_s": 5e8},
+}
 NANOSECONDS: dict[str, Any] = {
     "rtol": 1e-5,
     "atol": 1e-8,
 }  # to which the virtual clock rounds each wait
+POOL = "overflow.host_gib=0.0625"
+# With so small a pool all three actions occur; by other hardware's numbers, which stay as they are.
+MIXTURE = ("cache.block_size=32", "overflow.hardware=cpu", "overflow.host_blocks=3")
+OVERFLOWS = {
+    "recomputed": ("overflow=recompute", "batching=mixed"),
+    "swapped": ("overflow=swap", POOL),
+    "swapped, chunked": ("overflow=swap", POOL, "batching=chunked", "batching.chunk_tokens=40"),
+    "swapped, coalesced": ("overflow=swap", POOL, "overflow.copies=coalesced"),
+    "swapped, pageable": ("overflow=swap", POOL, "overflow.host_memory=pageable"),
+    "rebuilt": ("overflow=activation", POOL),
+    "rebuilt, chunked": (
+        "overflow=activation",
+        POOL,
+        "batching=chunked",
+        "batching.chunk_tokens=40",
+    ),
+    "rebuilt, coalesced": ("overflow=activation", POOL, "overflow.copies=coalesced"),
+    "rebuilt, pageable": ("overflow=activation", POOL, "overflow.host_memory=pageable"),
+    "mixture": ("overflow=adaptive", *MIXTURE),
+    "mixture, coalesced": ("overflow=adaptive", *MIXTURE, "overflow.copies=coalesced"),
+}
 
 
-@pytest.mark.parametrize("batching", ["prefill_first", "chunked"])
-def test_recosted_records_are_those_of_a_run_on_that_hardware(warm: Warm, batching: str):
-    words = [*SMALL, "overflow=swap", f"batching={batching}", "workload.max_tokens=192"]
-    words += ["batching.chunk_tokens=40"] * (batching == "chunked")
-    usual = directory_of(warm, words, "usual")
-    constants = ", ".join(f"{name}: {value}" for name, value in OTHER.items())
-    other = read_records(directory_of(warm, [*words, f"device.constants={{{constants}}}"], "other"))
-    experiment = load(usual / "experiment.yaml")
+def recosted(directory: Path, **constants: float) -> Records:
+    """The records of a run as a device with these constants would have made them."""
+    experiment = load(directory / "experiment.yaml")
     assert isinstance(experiment.device, Modeled)
-    hardware = experiment.device.numbers.model_copy(update=OTHER)
-    found = Recosting(next(read_records(usual).repeats()), experiment).records(hardware)
+    hardware = experiment.device.numbers.model_copy(update=constants)
+    repeat = next(read_records(directory).repeats())
+    assert len(repeat.preemptions)
+    return Recosting(repeat, experiment).records(hardware)
+
+
+def assert_same_times(found: Records, due: Records) -> None:
+    for name in ("steps", "requests", "preemptions"):
+        # Waits and costs of a preemption are not made anew.
+        left = ["wait_s", "cost_s"] if name == "preemptions" else []
+        one, other = (getattr(records, name).drop(columns=left) for records in (found, due))
+        pd.testing.assert_frame_equal(one, other, **NANOSECONDS)
+
+
+@pytest.fixture(scope="module", params=list(OVERFLOWS))
+def overflowing(request, warm: Warm) -> tuple[list[str], Path]:
+    words = [*SMALL, "workload.max_tokens=192", *OVERFLOWS[request.param]]
+    return words, directory_of(warm, words, "usual")
+
+
+def test_durations_computed_anew_are_those_of_the_run(overflowing):
+    _, directory = overflowing
+    assert_same_times(recosted(directory), read_records(directory))
+
+
+def test_recosted_records_are_those_of_a_run_on_that_hardware(warm: Warm, overflowing):
+    words, usual = overflowing
+    constants = ", ".join(f"{name}: {value}" for name, value in OTHER.items())
+    other = directory_of(warm, [*words, f"device.constants={{{constants}}}"], "other")
+    found = recosted(usual, **OTHER)
     assert found.steps["duration_s"].sum() > 1.1 * table(usual, "steps")["duration_s"].sum()
-    for name in ("steps", "requests"):
-        pd.testing.assert_frame_equal(getattr(found, name), getattr(other, name), **NANOSECONDS)
-    recosted, due = (
-        one.preemptions.assign(
-            issued_s=lambda rows: rows["copy_end_s"] - rows["copy_start_s"]
-        ).drop(columns=["copy_start_s", "copy_end_s", "wait_s", "cost_s"])
-        for one in (found, other)
+    assert_same_times(found, read_records(other))
+
+
+@pytest.mark.parametrize("overflow", ["activation", "adaptive"])
+def test_a_sample_of_the_bootstrap_is_as_a_device_of_its_numbers(warm: Warm, overflow: str):
+    """The choices of `adaptive` are the same by both."""
+    words = [*SMALL, f"overflow={overflow}", POOL, "workload.max_tokens=192", "cache.block_size=32"]
+    usual = directory_of(warm, words, "usual")
+    sample = data.read("a100-40gb").bootstrap[4]
+    constants = ", ".join(f"{name}: {value!r}" for name, value in sample.items())
+    other = directory_of(warm, [*words, f"device.constants={{{constants}}}"], "other")
+    found, due = recosted(usual, **sample), read_records(other)
+    assert_same_times(
+        found.variant(preemptions=found.preemptions.drop(columns="predicted_s")),
+        due.variant(preemptions=due.preemptions.drop(columns="predicted_s")),
     )
-    pd.testing.assert_frame_equal(recosted, due, **NANOSECONDS)
 
 
-def test_predicted_passes_of_a_run_are_those_of_the_modeled_device(warm: Warm):
-    words = [*SMALL, "overflow=swap", "device.kernels=vllm", "workload.max_tokens=192"]
+@pytest.mark.parametrize("overflow", ["activation", "adaptive"])
+def test_metrics_of_kept_activations_have_the_interval_of_the_bootstrap(
+    warm: Warm, overflow, tmp_path
+):
+    words = [*SMALL, f"overflow={overflow}", POOL, "workload.max_tokens=192"]
+    metrics = analyse(directory_of(warm, words, "usual"), tmp_path).set_index("metric")
+    for name in ("makespan_s", "resume_overhead_net_s", "save_s", "rebuild_s"):
+        value, low, high = map(float, metrics.loc[name, ["value", "ci_low", "ci_high"]])
+        assert 0.8 * value < low < high < 1.2 * value
+
+
+@pytest.mark.parametrize("overflow", ["swap", "activation"])
+def test_predicted_passes_of_a_run_are_those_of_the_modeled_device(warm: Warm, overflow: str):
+    words = [*SMALL, f"overflow={overflow}", POOL, "overflow.host_memory=pageable"]
+    words += ["device.kernels=vllm", "workload.max_tokens=192"]
     directory = directory_of(warm, words, "predicted")
     experiment = load(directory / "experiment.yaml")
     assert isinstance(experiment.device, Modeled)
@@ -170,7 +240,7 @@ def test_predicted_passes_of_a_run_are_those_of_the_modeled_device(warm: Warm):
 def test_metrics_have_the_interval_of_the_bootstrap(published, tmp_path):
     _, directory = published
     metrics = analyse(directory, tmp_path).set_index("metric")
-    for name in ("makespan_s", "resume_overhead_issued_s"):
+    for name in ("makespan_s", "resume_overhead_issued_s", "resume_overhead_net_s"):
         value, low, high = map(float, metrics.loc[name, ["value", "ci_low", "ci_high"]])
         assert 0.9 * value < low < high < 1.1 * value
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kvscope.plan.composition import Composer
 from kvscope.plan.hardware import hardware as data
-from kvscope.plan.hardware.cost import PassCost
+from kvscope.plan.hardware.cost import PassCost, copies_in, copy_s
 from kvscope.plan.hardware.overflow_cost import OverflowCost, rebuild_parts
 from kvscope.plan.models import Model
 
@@ -70,3 +70,20 @@ def test_what_is_saved_crosses_the_link_once():
     seconds, _ = LLAMA_2.save_s(4096, 1)
     expected = 4096 * 32 * 4096 * 2 / A100.pinned_out_bytes_per_s
     assert seconds == pytest.approx(expected, rel=1e-3)
+
+
+@given(st.integers(1, 10_000), st.integers(1, 4096), st.sampled_from(["in", "out"]), st.booleans())
+def test_the_seconds_of_copies_tell_how_many_there_were(
+    copies: int, piece_bytes: int, direction: str, coalesced: bool
+):
+    cost = cost_of("yarn-llama-2-7b", coalesced)
+    moved = copies * piece_bytes
+    seconds, _ = cost.copied_s(copies, moved, direction)
+    assert cost.copies_in(seconds, moved, direction) == copies
+
+
+@given(st.integers(1, 1000), st.integers(1, 4096))
+def test_so_they_do_where_the_hosts_calls_take_longer(copies: int, piece_bytes: int):
+    slow = A100.model_copy(update={"copy_issue_s": 1e-4, "pinned_copy_s": 0.0})
+    seconds, _ = copy_s(slow, copies, piece_bytes, "pinned", "out")
+    assert copies_in(slow, seconds, copies * piece_bytes, "pinned", "out") == copies

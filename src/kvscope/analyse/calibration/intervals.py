@@ -26,12 +26,15 @@ TIMED = (
     "latency_mean_s",
     "resume_overhead_paper_s",
     "resume_overhead_issued_s",
+    "resume_overhead_net_s",
     "swap_out_s",
     "swap_in_s",
+    "rebuild_s",
+    "save_s",
 )
 PERCENTILES = (2.5, 97.5)
 ALL_AT_ONCE = "all_at_once"
-POLICIES = ("recompute", "swap")  # whose costs are those of passes and copies alone
+POLICIES = ("recompute", "swap", "activation", "adaptive")  # whose costs the model has
 
 Interval = tuple[float, float]
 
@@ -40,7 +43,7 @@ def modeled_intervals(records: Records, metrics: Iterable[Metric]) -> dict[str, 
     """Of each timed metric of a modeled run the interval of 95 % of the bootstrap's fits.
 
     Empty if the run is not modeled, its hardware was not fitted, arrivals decide its passes, or its
-    overflow policy has other costs than passes and copies.
+    overflow policy is none of kvscope's own.
     """
     if records.facts.get("time_source") != MODELED or records.steps.empty:
         return {}

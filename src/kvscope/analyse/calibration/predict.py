@@ -6,12 +6,14 @@ import numpy as np
 import pandas as pd
 
 from kvscope.analyse.calibration.measured import require_measured
+from kvscope.analyse.calibration.moves import Moves
 from kvscope.analyse.records import Records, read_records
 from kvscope.arraytypes import Floats
 from kvscope.errors import BadInput
 from kvscope.plan.experiment import Experiment, load
-from kvscope.plan.hardware.cost import PassCost, copy_s
+from kvscope.plan.hardware.cost import PassCost
 from kvscope.plan.hardware.hardware import Hardware
+from kvscope.plan.hardware.overflow_cost import OverflowCost
 from kvscope.runfile import EXPERIMENT_FILE
 
 
@@ -34,7 +36,10 @@ def predicted_passes(hardware: Hardware, directory: Path) -> pd.DataFrame:
 
 
 def predicted_s(hardware: Hardware, experiment: Experiment, repeat: Records) -> Floats:
-    """Seconds of each pass of a repeat, its copies included."""
+    """Seconds of each pass of a repeat, with all that is moved before and after it.
+
+    What is saved to pageable memory, or by a CPU, ends with its pass.
+    """
     cost = PassCost(hardware, experiment.model, split_decode=True)
     steps = np.sort(repeat.steps["step"].to_numpy())
     rows: dict[int, list[tuple[int, int]]] = {step: [] for step in steps.tolist()}
@@ -42,12 +47,9 @@ def predicted_s(hardware: Hardware, experiment: Experiment, repeat: Records) -> 
     for step, tokens, before in zip(*(repeat.batch[c].tolist() for c in columns), strict=True):
         rows[step].append((tokens, before))
     seconds = np.array([cost.rows_s(own) for own in rows.values()])
-    pieces = experiment.cache.pieces(experiment.model.layers)
-    memory = str(getattr(experiment.overflow, "host_memory", "pinned"))
-    for row in repeat.preemptions.query("bytes > 0").to_dict("records"):
-        blocks = int(row["bytes"]) // experiment.block_bytes
-        direction = "out" if row["event"] == "preempt" else "in"
-        piece_bytes = experiment.block_bytes / pieces
-        copied_s, _ = copy_s(hardware, blocks * pieces, piece_bytes, memory, direction)
-        seconds[np.searchsorted(steps, row["step"])] += copied_s
-    return seconds
+    overflow = OverflowCost.of(experiment, cost)
+    moved = Moves.assumed(repeat, overflow).seconds(overflow)
+    at = np.searchsorted(steps, repeat.preemptions["step"])
+    seconds += np.bincount(at, moved.copied_s + moved.rebuilt_s, len(steps)) + moved.gathered_s
+    in_pass = cost.is_cpu or overflow.memory == "pageable"
+    return seconds + moved.saved_s if in_pass else seconds

@@ -1,7 +1,8 @@
 """The records of a modeled run as other numbers of its hardware would have made them.
 
 With all requests there at the start, which passes there are follows from the scheduler alone:
-other numbers change their durations and those of copies, and nothing else.
+other numbers change their durations and those of copies, and nothing else. What an overflow policy
+chose by its predictions stays as it chose it.
 """
 
 from functools import cached_property
@@ -10,14 +11,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from kvscope.analyse.calibration.moves import Moves, Seconds
 from kvscope.analyse.records import Records
 from kvscope.arraytypes import Floats
 from kvscope.plan.devices.modeled import Modeled
 from kvscope.plan.experiment import Experiment
-from kvscope.plan.hardware.cost import Chunk, copy_s
+from kvscope.plan.hardware.cost import Chunk, PassCost
 from kvscope.plan.hardware.hardware import Hardware
+from kvscope.plan.hardware.overflow_cost import OverflowCost
 
-DIRECTIONS = {"preempt": "out", "resume": "in"}
 SHORT_S = 1e-6  # by which instants of one pass may differ
 
 
@@ -30,6 +32,14 @@ class Load(NamedTuple):
     longest: int
 
 
+class Times(NamedTuple):
+    """Of each pass: its start, and when its copies begin and it ends, after that."""
+
+    start_s: Floats
+    moves_s: Floats
+    forward_s: Floats
+
+
 class Recosting:
     """Of one repeat of a modeled run, whose requests are all there at the start."""
 
@@ -38,31 +48,75 @@ class Recosting:
         assert isinstance(device, Modeled)
         self._records, self._experiment, self._device = records, experiment, device
         self._steps = records.steps.sort_values("step", ignore_index=True)
-        self._base_s = self._passes_s(device.numbers)
+        rows = records.preemptions
+        self._at = np.searchsorted(self._steps["step"], rows["step"])  # the pass of each row
+        self._moves = Moves.recorded(records, self._cost(device.numbers))
+
+    def _cost(self, hardware: Hardware) -> OverflowCost:
+        experiment = self._experiment
+        passes = self._device.pass_cost(hardware, experiment.model, experiment.batching.name)
+        return OverflowCost.of(experiment, passes)
 
     def records(self, hardware: Hardware) -> Records:
-        """The records with the durations of this hardware; `wait_s` and `cost_s` stay as they are.
+        """The records with the durations of this hardware.
 
-        Copies begin as much later as their pass does, whatever others the pass has before them.
+        `wait_s`, `cost_s` and `predicted_s` of preemptions stay as they are.
         """
-        steps, preemptions = self._steps, self._records.preemptions
-        copied_s, issued_s = self._copies_s(hardware)
-        longer_s = self._passes_s(hardware) - self._base_s
-        more_copies_s = copied_s - self._copied_s
-        at = np.searchsorted(steps["step"], preemptions["step"])
-        np.add.at(longer_s, at, more_copies_s)
-        later_s = np.cumsum(longer_s) - longer_s  # of a pass's start
-        start_s, duration_s = (steps[name].to_numpy(float) for name in ("start_s", "duration_s"))
+        steps, cost = self._steps, self._cost(hardware)
+        moved = self._moves.seconds(cost)
+        times = self._times(cost, moved)
+        before_s, recorded_s, forward_s = (
+            steps[name].to_numpy(float) for name in ("start_s", "duration_s", "forward_s")
+        )
+        later_s = times.start_s - before_s
+        duration_s = recorded_s - forward_s + times.forward_s
+        saved_s = np.where(self._moves.saved_bytes > 0, moved.saved_s, np.nan)
         made = steps.assign(
-            start_s=start_s + later_s,
-            duration_s=duration_s + longer_s,
-            forward_s=steps["forward_s"].to_numpy(float) + longer_s,
+            start_s=times.start_s,
+            duration_s=duration_s,
+            forward_s=times.forward_s,
+            save_s=saved_s,
         )
         return self._records.variant(
             steps=made,
-            requests=self._requests(start_s, later_s, later_s + longer_s),
-            preemptions=self._preemptions(copied_s, issued_s, later_s[at]),
+            requests=self._requests(before_s, later_s, later_s + duration_s - recorded_s),
+            preemptions=self._preemptions(moved, times.moves_s[self._at], later_s[self._at]),
         )
+
+    def _times(self, cost: OverflowCost, moved: Seconds) -> Times:
+        """Passes one after another: what is moved before each, its computation, what it saves.
+
+        What a pass saves crosses the link behind the next ones, and what is moved later waits for
+        it. The host waits for copies to pageable memory.
+        """
+        steps, size = self._steps, len(self._steps)
+        recorded_s, duration_s, schedule_s, forward_s = (
+            steps[name].to_numpy(float)
+            for name in ("start_s", "duration_s", "schedule_s", "forward_s")
+        )
+        usual_s = self._device.numbers.between_passes_s
+        gap_s = np.diff(recorded_s, append=0.0) - duration_s
+        rest_s = duration_s - schedule_s - forward_s + gap_s
+        rest_s += cost.hardware.between_passes_s - usual_s
+        before_s = np.bincount(self._at, moved.copied_s + moved.rebuilt_s, size)
+        moves = np.bincount(self._at, self._moves.bytes, size) > 0
+        busy_s = self._passes_s(cost.passes) + moved.gathered_s + before_s
+        link_s = moved.saved_s
+        if cost.memory == "pageable":
+            busy_s, link_s = busy_s + link_s, np.zeros(size)
+        times = Times(np.zeros(size), np.zeros(size), np.zeros(size))
+        now_s = link_free_s = float(recorded_s[0])
+        columns = (column.tolist() for column in (schedule_s, moves, busy_s, link_s, rest_s))
+        for place, (schedule, waits, busy, link, rest) in enumerate(zip(*columns, strict=True)):
+            begun_s = now_s + schedule
+            moves_s = max(begun_s, link_free_s) if waits else begun_s
+            end_s = moves_s + busy
+            times.start_s[place], times.moves_s[place] = now_s, moves_s
+            times.forward_s[place] = end_s - begun_s
+            if link:
+                link_free_s = max(end_s, link_free_s) + link
+            now_s = end_s + rest
+        return times
 
     def _requests(self, start_s: Floats, later_s: Floats, ends_later_s: Floats) -> pd.DataFrame:
         """Requests begin with a pass; they get their first token and end where a pass ends."""
@@ -76,53 +130,22 @@ class Recosting:
             moved[name] = ended_s + ends_later_s[own]
         return requests.assign(**moved)
 
-    def _preemptions(self, copied_s: Floats, issued_s: Floats, later_s: Floats) -> pd.DataFrame:
+    def _preemptions(self, moved: Seconds, moves_s: Floats, later_s: Floats) -> pd.DataFrame:
+        """`moves_s` is when the first copy of each row's pass begins; one follows the other."""
         rows = self._records.preemptions
-        start_s = rows["copy_start_s"].to_numpy(float) + later_s
-        moved: dict[str, Any] = {"copy_start_s": start_s, "copy_end_s": start_s + issued_s}
-        for event, direction in DIRECTIONS.items():
-            own = (rows["event"] == event).to_numpy() & rows[f"swap_{direction}_s"].notna()
-            moved[f"swap_{direction}_s"] = np.where(own, copied_s, np.nan)
-        return rows.assign(time_s=rows["time_s"].to_numpy(float) + later_s, **moved)
-
-    @cached_property
-    def _copied_s(self) -> Floats:
-        """Seconds of each copy on the device as recorded; 0 without one."""
-        rows = self._records.preemptions
-        seconds: Floats = rows["swap_out_s"].fillna(rows["swap_in_s"]).fillna(0.0).to_numpy(float)
-        return seconds
-
-    def _copies_s(self, hardware: Hardware) -> tuple[Floats, Floats]:
-        """Seconds of each row's copy on the device, and issued, as longer or shorter in proportion.
-
-        Copies of equal pieces are proportional exactly; coalesced ones, whose pieces are not
-        recorded, as those of whole blocks.
-        """
-        rows = self._records.preemptions
-        issued_s = (rows["copy_end_s"] - rows["copy_start_s"]).fillna(0.0).to_numpy(float)
-        if not self._copied_s.any():
-            return self._copied_s, issued_s
-        ratios = np.array(
-            [
-                self._ratios(hardware, int(moved), DIRECTIONS[event])
-                for moved, event in zip(rows["bytes"], rows["event"], strict=True)
-            ]
-        )
-        return self._copied_s * ratios[:, 0], issued_s * ratios[:, 1]
-
-    def _ratios(self, hardware: Hardware, moved_bytes: int, direction: str) -> tuple[float, float]:
-        """By how much a copy takes longer on the device, and issued."""
-        if not moved_bytes:
-            return 1.0, 1.0
-        experiment = self._experiment
-        pieces = experiment.cache.pieces(experiment.model.layers)
-        copies = moved_bytes // experiment.block_bytes * pieces
-        memory = str(getattr(experiment.overflow, "host_memory", "pinned"))
-        (now_s, issue_s), (base_s, base_issue_s) = (
-            copy_s(one, copies, experiment.block_bytes / pieces, memory, direction)
-            for one in (hardware, self._device.numbers)
-        )
-        return now_s / base_s, issue_s / base_issue_s
+        spent_s = pd.Series(moved.copied_s + moved.rebuilt_s)
+        order = np.argsort(rows["copy_start_s"].to_numpy(float), kind="stable")
+        before_s = spent_s[order].groupby(self._at[order]).cumsum().sort_index() - spent_s
+        begun_s = np.where(self._moves.bytes > 0, moves_s + before_s, np.nan)
+        times: dict[str, Any] = {
+            "time_s": rows["time_s"].to_numpy(float) + later_s,
+            "copy_start_s": begun_s,
+            "copy_end_s": begun_s + moved.issued_s,
+            "rebuild_s": moved.rebuilt_s,
+        }
+        times |= {name: moved.copied_s for name in ("swap_out_s", "swap_in_s")}
+        there = {name: rows[name].notna() for name in times}
+        return rows.assign(**{name: np.where(there[name], times[name], np.nan) for name in times})
 
     @cached_property
     def _loads(self) -> list[Load]:
@@ -145,8 +168,6 @@ class Recosting:
         columns = zip(chunks, count.tolist(), context.tolist(), longest.tolist(), strict=True)
         return [Load(tuple(parts), *rest) for parts, *rest in columns]
 
-    def _passes_s(self, hardware: Hardware) -> Floats:
+    def _passes_s(self, cost: PassCost) -> Floats:
         """Seconds of each pass."""
-        experiment = self._experiment
-        cost = self._device.pass_cost(hardware, experiment.model, experiment.batching.name)
         return np.array([cost.pass_s(*load) for load in self._loads])

@@ -225,3 +225,17 @@ def copy_s(
         return device_s, device_s
     ahead = min(copies, hardware.copy_queue)
     return device_s, max(copies * hardware.copy_issue_s, (copies - ahead) * each_s)
+
+
+def copies_in(
+    hardware: Hardware, seconds: float, moved_bytes: float, memory: str, direction: str
+) -> int:
+    """How many equal copies of these bytes take so many seconds on the device, as of `copy_s`.
+
+    1 where their number makes no difference.
+    """
+    of_bytes_s = moved_bytes / getattr(hardware, f"{memory}_{direction}_bytes_per_s")
+    fixed_s = getattr(hardware, f"{memory}_copy_s")
+    found = [seconds / hardware.copy_issue_s] if hardware.copy_issue_s else []
+    found += [(seconds - of_bytes_s) / fixed_s] if fixed_s else []
+    return max(1, round(min(found, default=1)))

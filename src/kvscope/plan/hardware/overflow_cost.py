@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from kvscope.plan.hardware.cost import PassCost, copy_s
+from kvscope.plan.hardware.cost import PassCost, copies_in, copy_s
 from kvscope.plan.models import BYTES
 
 if TYPE_CHECKING:
@@ -110,12 +110,26 @@ class OverflowCost:
         self, blocks: int, runs: int, pieces: int, block_bytes: int, direction: str
     ) -> tuple[float, float]:
         copies = (runs if self.coalesced else blocks) * pieces
-        moved = blocks * block_bytes
-        device_s, issue_s = copy_s(self.hardware, copies, moved / copies, self.memory, direction)
-        if self.coalesced:
-            # The device gathers or scatters the cache's blocks: each byte is read and written once.
-            device_s += self._touch_s(2 * moved)
-        return device_s, issue_s
+        return self.copied_s(copies, blocks * block_bytes, direction)
+
+    def copied_s(self, copies: int, moved_bytes: int, direction: str) -> tuple[float, float]:
+        """Of the bytes of blocks in so many equal copies: on the device, and issued."""
+        piece_bytes = moved_bytes / copies
+        device_s, issue_s = copy_s(self.hardware, copies, piece_bytes, self.memory, direction)
+        return device_s + self._scatter_s(moved_bytes), issue_s
+
+    def copies_in(self, device_s: float, moved_bytes: int, direction: str) -> int:
+        """How many copies took so many seconds on the device: what `copied_s` was given."""
+        link_s = device_s - self._scatter_s(moved_bytes)
+        return copies_in(self.hardware, link_s, moved_bytes, self.memory, direction)
+
+    def _scatter_s(self, moved_bytes: int) -> float:
+        """To gather or scatter the cache's blocks: each byte is read and written once.
+
+        A CPU gathers them as it copies.
+        """
+        apart = self.coalesced and not self.passes.is_cpu
+        return self._touch_s(2 * moved_bytes) if apart else 0.0
 
     def _touch_s(self, moved_bytes: float) -> float:
         """To read or write bytes of the device's memory."""

@@ -1,0 +1,117 @@
+"""What a run moved between the device and the host, and how long it takes on some hardware.
+
+Copies of blocks, fetched and saved activations, and K and V rebuilt of them: which they are follows
+from a run's records, their seconds from the cost model.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from kvscope.actions import ACTIVATION
+from kvscope.analyse.records import Records
+from kvscope.arraytypes import Floats
+from kvscope.plan.hardware.cost import copies_in
+from kvscope.plan.hardware.overflow_cost import OverflowCost
+
+DIRECTIONS = {"preempt": "out", "resume": "in"}
+
+Ints = npt.NDArray[np.int64]
+
+
+class Seconds(NamedTuple):
+    """Of each row of `preemptions`, then of each pass; 0 where nothing was moved.
+
+    Copies take `copied_s` on the device and `issued_s` until the host's calls return; `rebuilt_s`
+    are for K and V of activations. What a pass saves is gathered in `gathered_s` and copied in
+    `saved_s`.
+    """
+
+    copied_s: Floats
+    issued_s: Floats
+    rebuilt_s: Floats
+    gathered_s: Floats
+    saved_s: Floats
+
+
+@dataclass(frozen=True)
+class Moves:
+    """Of each row of `preemptions`: bytes, copies, and the tokens rebuilt; of each pass: what it
+    saved of activations, in bytes and copies.
+    """
+
+    directions: list[str]
+    bytes: Ints
+    copies: Ints
+    rebuilt_tokens: Ints
+    saved_bytes: Ints
+    save_copies: Ints
+
+    @classmethod
+    def recorded(cls, repeat: Records, cost: OverflowCost) -> "Moves":
+        """Of a modeled repeat on the hardware of `cost`: as many copies as took these seconds."""
+        rows, steps = repeat.preemptions, repeat.steps.sort_values("step")
+        found = cls._without_copies(rows, steps)
+        copied_s = rows["swap_out_s"].fillna(rows["swap_in_s"]).to_numpy(float)
+        moves = zip(copied_s.tolist(), found.bytes.tolist(), found.directions, strict=True)
+        for place, (seconds, moved, direction) in enumerate(moves):
+            if moved:
+                found.copies[place] = cost.copies_in(seconds, moved, direction)
+        saves = zip(steps["save_s"].tolist(), found.saved_bytes.tolist(), strict=True)
+        for place, (seconds, saved) in enumerate(saves):
+            if saved:
+                copies = copies_in(cost.hardware, seconds, saved, cost.memory, "out")
+                found.save_copies[place] = copies
+        return found
+
+    @classmethod
+    def assumed(cls, repeat: Records, cost: OverflowCost) -> "Moves":
+        """Of a measured repeat, whose copies are not recorded.
+
+        Coalesced ones are in one stretch of the host's blocks; each request's tokens are saved in
+        one.
+        """
+        rows, steps = repeat.preemptions, repeat.steps.sort_values("step")
+        found = cls._without_copies(rows, steps)
+        rebuilt = found.rebuilt_tokens > 0
+        block_bytes = np.where(rebuilt, cost.activation_block_bytes, cost.block_bytes)
+        blocks = 1 if cost.coalesced else found.bytes // block_bytes
+        found.copies[:] = blocks * np.where(rebuilt, 1, cost.pieces)
+        found.save_copies[:] = steps["requests"]
+        return found
+
+    @classmethod
+    def _without_copies(cls, rows: pd.DataFrame, steps: pd.DataFrame) -> "Moves":
+        """A row that resumes by activations rebuilds all tokens that its request had."""
+        rebuilds = (rows["policy"] == ACTIVATION.name) & (rows["event"] == "resume")
+        return cls(
+            [DIRECTIONS[event] for event in rows["event"]],
+            rows["bytes"].to_numpy(np.int64),
+            np.zeros(len(rows), np.int64),
+            np.where(rebuilds, rows["tokens"], 0).astype(np.int64),
+            steps["saved_bytes"].fillna(0).to_numpy(np.int64),
+            np.zeros(len(steps), np.int64),
+        )
+
+    def seconds(self, cost: OverflowCost) -> Seconds:
+        """How long all this takes on the hardware of `cost`."""
+        copied = np.zeros((len(self.bytes), 2))
+        for place in np.flatnonzero(self.bytes):
+            copies, moved = int(self.copies[place]), int(self.bytes[place])
+            copied[place] = cost.copied_s(copies, moved, self.directions[place])
+        rebuilt_s = np.array([cost.rebuild_s(n) for n in self.rebuilt_tokens.tolist()])
+        tokens = self.saved_bytes // cost.model.activation_bytes_per_token
+        saved_s = np.zeros(len(tokens))
+        for place in np.flatnonzero(tokens):
+            saved_s[place] = cost.save_s(int(tokens[place]), int(self.save_copies[place]))[0]
+        return Seconds(
+            copied[:, 0],
+            # K and V are rebuilt as activations come: the calls return with the last of them.
+            np.where(self.rebuilt_tokens > 0, copied[:, 0] + rebuilt_s, copied[:, 1]),
+            rebuilt_s,
+            np.array(cost.gather_s(1) * tokens),
+            saved_s,
+        )
