@@ -60,12 +60,15 @@ def plain_decode(steps: pd.DataFrame) -> Bools:
 
 
 def decode_passes(steps: pd.DataFrame, batch: pd.DataFrame) -> pd.DataFrame:
-    """For each pass of `steps`: repeat, step, duration_s, and the TERMS of the fit.
+    """For each pass of `steps`: repeat, step, duration_s, the TERMS of the fit, and `plain`.
 
     `decodes` is the number of decoding requests. `context` is their context in tokens, from
-    `batch`; for published passes, whose batch is not known, it is the blocks in use.
+    `batch`; for published passes, whose batch is not known, it is the blocks in use. `plain` is
+    whether the pass only decodes, as `plain_decode`.
     """
-    passes = steps[["repeat", "step", "duration_s"]].assign(decodes=steps["decode_tokens"])
+    passes = steps[["repeat", "step", "duration_s"]].assign(
+        decodes=steps["decode_tokens"], plain=plain_decode(steps)
+    )
     if batch.empty:
         return passes.assign(context=steps["kv_blocks_used"])
     decoding = batch[batch["phase"] == "decode"]
@@ -74,22 +77,23 @@ def decode_passes(steps: pd.DataFrame, batch: pd.DataFrame) -> pd.DataFrame:
     return passes.assign(context=held.reindex(places, fill_value=0).to_numpy())
 
 
-def decode_due_s(steps: pd.DataFrame, batch: pd.DataFrame) -> pd.Series:
-    """Seconds due to decoding in each pass of a run; `steps` holds all repeats.
+def decode_due_s(passes: pd.DataFrame, of: pd.DataFrame | None = None) -> pd.Series:
+    """Seconds due to decoding in each of some passes; `passes` holds those of all repeats.
 
-    0 if the pass decodes no request; NaN if its repeat has no plain decode pass.
+    Both are rows of `decode_passes`; None is all. 0 if a pass decodes no request; NaN if its repeat
+    has no plain decode pass.
     """
-    passes = decode_passes(steps, batch)
-    return pd.Series(_due_s(passes[plain_decode(steps)], passes), steps.index)
+    wanted = passes if of is None else of
+    return pd.Series(_due_s(passes[passes["plain"]], wanted), wanted.index)
 
 
-def held_out_due_s(steps: pd.DataFrame, batch: pd.DataFrame) -> pd.Series:
+def held_out_due_s(passes: pd.DataFrame) -> pd.Series:
     """`decode_due_s` of the plain decode passes, cross-validated.
 
     Each pass is predicted by a fit to the passes outside its fold; fold k holds the passes k,
     k + FOLDS, …. NaN if no other pass is left.
     """
-    plain = decode_passes(steps, batch)[plain_decode(steps)]
+    plain = passes[passes["plain"]]
     due, fold = np.empty(len(plain)), np.arange(len(plain)) % FOLDS
     for number in range(FOLDS):
         out = fold == number
@@ -112,6 +116,8 @@ def fit_decode_cost(plain: pd.DataFrame) -> DecodeCost:
     for _ in range(TURNS):
         constant, *of_terms = _huber(columns, duration / speed)
         cost = DecodeCost(constant, dict(zip(terms, of_terms, strict=True)))
+        if plain["repeat"].nunique() == 1:
+            break  # `_level` has its speed
         both = pd.DataFrame({"taken": duration, "fitted": cost.fitted_s(plain)})
         sums = both.groupby(plain["repeat"].to_numpy()).transform("sum")
         speed = (sums["taken"] / sums["fitted"]).to_numpy(np.float64)
@@ -154,7 +160,8 @@ def _level(plain: pd.DataFrame, fitted_s: Floats, passes: pd.DataFrame) -> Float
 def _huber(columns: Floats, values: Floats) -> Floats:
     """Constant and coefficients, none negative, that minimise Huber's loss.
 
-    By iteratively reweighted least squares.
+    By iteratively reweighted least squares, whose triangle of the QR decomposition has the same
+    solution as all rows.
     """
     matrix = np.column_stack([np.ones(len(values)), columns])
     scale = np.abs(matrix).max(axis=0)  # columns of one size, for nnls
@@ -163,7 +170,9 @@ def _huber(columns: Floats, values: Floats) -> Floats:
     found = np.zeros(matrix.shape[1])
     for _ in range(ITERATIONS):
         root = np.sqrt(weight)
-        before, found = found, nnls(root[:, None] * matrix, root * values)[0]
+        rows = root[:, None] * np.column_stack([matrix, values])
+        triangle = np.asarray(np.linalg.qr(rows, mode="r"))
+        before, found = found, nnls(triangle[:, :-1], triangle[:, -1])[0]
         distance = np.abs(values - matrix @ found)
         sigma = MAD_TO_SIGMA * float(np.median(distance))
         if sigma == 0 or np.allclose(found, before, rtol=1e-4, atol=0):

@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvscope.analyse.calibration.loads import loads_of
 from kvscope.plan.composition import Composer
 from kvscope.plan.hardware import hardware as data
 from kvscope.plan.hardware.cost import PassCost, copy_s, paid_elements
@@ -43,6 +45,23 @@ def test_one_long_context_takes_longer_than_its_bytes_with_a_thread_block_a_head
     split = PassCost(A100, MODEL, split_decode=True)
     assert COST.decode_attention_s(16_000, 16_000) > 2 * split.decode_attention_s(16_000, 16_000)
     assert COST.decode_attention_s(256_000, 1000) == split.decode_attention_s(256_000, 1000)
+
+
+rows = st.lists(st.tuples(st.integers(1, 600), st.integers(0, 4096)), min_size=1, max_size=20)
+
+
+@given(st.lists(rows, min_size=1, max_size=8), st.booleans(), st.booleans())
+def test_many_passes_take_each_what_it_takes_alone(passes, prefix_kernel, split_decode):
+    """To the last bit: intervals begin with what a run recorded."""
+    for hardware in (A100, data.read("cpu")):
+        cost = PassCost(hardware, MODEL, prefix_kernel, split_decode)
+        steps = pd.DataFrame({"step": range(len(passes))})
+        batch = pd.DataFrame(
+            [(step, *row) for step, rows in enumerate(passes) for row in rows],
+            columns=["step", "scheduled_tokens", "context_tokens"],
+        )
+        together = cost.passes_s(loads_of(steps, batch))
+        assert together.tolist() == [cost.rows_s(rows) for rows in passes]
 
 
 @given(tokens, st.integers(1, 20_000), st.sampled_from([108, 132]))

@@ -16,7 +16,7 @@ from kvscope.analyse.experiment import metrics_of
 from kvscope.analyse.metrics import BY_NAME
 from kvscope.analyse.records import Records
 from kvscope.analyse.statistics import estimate
-from kvscope.due import decode_due_s, held_out_due_s
+from kvscope.due import decode_due_s, decode_passes, held_out_due_s
 
 DECODE_S = 0.010
 NO_BATCH = tables.BATCH.empty()
@@ -120,7 +120,7 @@ def test_of_two_equally_near_the_earlier_counts():
 
 
 def due_of(steps: pd.DataFrame, batch: pd.DataFrame = NO_BATCH) -> np.ndarray:
-    return decode_due_s(steps, batch).to_numpy()
+    return decode_due_s(decode_passes(steps, batch)).to_numpy()
 
 
 A, B, C = 0.004, 0.0003, 2e-6  # seconds a pass, a request, a token (here: a block in use)
@@ -201,7 +201,7 @@ def of_steps(steps: pd.DataFrame) -> Records:
 def test_each_plain_pass_is_judged_by_a_fit_that_has_not_seen_it():
     steps = served(np.random.default_rng(1), noise=0.2)
     plain = np.flatnonzero(steps["resumed_requests"] == 0)
-    found = held_out_due_s(steps, NO_BATCH)
+    found = held_out_due_s(decode_passes(steps, NO_BATCH))
     assert list(found.index) == list(plain)
     for fold in range(5):
         out = plain[fold::5]
@@ -212,7 +212,7 @@ def test_each_plain_pass_is_judged_by_a_fit_that_has_not_seen_it():
 def test_the_control_is_the_mean_error_of_the_ten_passes_most_like_each_that_resumes():
     steps = served(np.random.default_rng(2), noise=0.2)
     plain = steps[steps["resumed_requests"] == 0]
-    error = plain["duration_s"].astype(float) - held_out_due_s(steps, NO_BATCH)
+    error = plain["duration_s"].astype(float) - held_out_due_s(decode_passes(steps, NO_BATCH))
     expected = 0.0
     for _, row in steps[steps["resumed_requests"] > 0].iterrows():
         away = sum(

@@ -50,17 +50,18 @@ def metrics_of(records: Records, reasons: list[Reason], run_sha256: str) -> pd.D
         METRICS if len(records.steps) else access_metrics.METRICS
     )  # published kernels have no passes
     found = {m.name: _estimate_over_repeats(m, repeats if m in known else []) for m in METRICS}
-    for name, (low, high) in modeled_intervals(records, METRICS).items():
+    values = {metric: found[metric.name].value for metric in METRICS}
+    for name, (low, high) in modeled_intervals(records, values).items():
         found[name] = replace(found[name], low=low, high=high)
-    values = pd.DataFrame([vars(one) for one in found.values()])
+    estimates = pd.DataFrame([vars(one) for one in found.values()])
     columns = {
         "experiment_id": facts["experiment_id"],
         "metric": [*found],
-        "value": values["value"],
-        "ci_low": values["low"],
-        "ci_high": values["high"],
+        "value": estimates["value"],
+        "ci_low": estimates["low"],
+        "ci_high": estimates["high"],
         "unit": [metric.unit for metric in METRICS],
-        "repeats_valid": values["count"],
+        "repeats_valid": estimates["count"],
         "valid": not reasons,
         "reasons": ";".join(dict.fromkeys(reason.name for reason in reasons)),
         "time_source": facts["time_source"],

@@ -56,7 +56,9 @@ def output_throughput_tokens_per_s(records: Records) -> float:
 
 def _served_tokens(records: Records, *columns: str) -> float:
     """The sum of these columns over served requests; NaN if no requests were recorded."""
-    return float(records.served[list(columns)].sum().sum()) if len(records.requests) else math.nan
+    if records.requests.empty:
+        return math.nan
+    return float(sum(records.served[column].sum() for column in columns))
 
 
 def _of_phase(phase: str, tokens: str, heading: str) -> Metric:

@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 from scipy.spatial import KDTree
 
-from kvscope.actions import copies_back, copies_blocks
 from kvscope.analyse.metric import metric
 from kvscope.analyse.records import Records
 from kvscope.arraytypes import Floats
@@ -36,7 +35,7 @@ def resume_overhead_issued_s(records: Records) -> float:
     preemptions by `swap`): swap-out by a clock around calls that do not synchronise, as the paper
     timed it. On a GPU these return before the copies end
     """
-    out = _swap_rows(records, "preempt")
+    out = records.copied_out
     issued_s = math.fsum((out["copy_end_s"] - out["copy_start_s"]).astype(float))
     return float(_resuming_passes(records)["duration_s"].sum()) + issued_s
 
@@ -51,7 +50,7 @@ def net_of_resuming(records: Records) -> Floats:
     if passes.empty:
         return np.zeros(0)
     duration = passes["duration_s"].to_numpy(np.float64)
-    due = records.pass_durations.due_s.loc[passes.index].to_numpy(np.float64)
+    due = records.pass_durations.due_s(passes.index).to_numpy(np.float64)
     copied = _swap_in_s_by_pass(records, passes["step"])
     net: Floats = copied + (duration - copied - due) * _resumption_share(passes)
     return net
@@ -111,13 +110,13 @@ def control_errors_s(records: Records) -> pd.Series:
 @metric("s", "Swap out")
 def swap_out_s(records: Records) -> float:
     """ΣP.swap_out_s over preemptions: device time of the copies to the host"""
-    return _total(_swap_rows(records, "preempt"), "swap_out_s")
+    return _total(records.copied_out, "swap_out_s")
 
 
 @metric("s", "Swap in")
 def swap_in_s(records: Records) -> float:
     """ΣP.swap_in_s over resumptions: device time of the copies back"""
-    return _total(_swap_rows(records, "resume"), "swap_in_s")
+    return _total(records.copied_back, "swap_in_s")
 
 
 @metric("s", "Rebuild K and V")
@@ -166,13 +165,6 @@ def _decoding_passes(passes: pd.DataFrame) -> pd.DataFrame:
     return passes[passes["decode_tokens"] > 0]
 
 
-def _swap_rows(records: Records, event: str) -> pd.DataFrame:
-    rows = records.preemptions
-    rows = rows[rows["event"] == event]
-    copied = copies_blocks if event == "preempt" else copies_back
-    return rows[copied(rows["policy"])] if len(rows) else rows
-
-
 def _total(rows: pd.DataFrame, column: str) -> float:
     """The sum of a column; NaN if a row has no value, as an unknown copy still has a cost."""
     return math.fsum(rows[column].astype(float))
@@ -180,7 +172,7 @@ def _total(rows: pd.DataFrame, column: str) -> float:
 
 def _swap_in_s_by_pass(records: Records, steps: pd.Series) -> Floats:
     """Seconds to copy blocks back, and to rebuild them, in each of these steps; 0 without any."""
-    rows = _swap_rows(records, "resume")
+    rows = records.copied_back
     back_s = rows["swap_in_s"] + rows["rebuild_s"].astype(float).fillna(0)
     copied = back_s.groupby(rows["step"]).sum()
     return copied.reindex(steps, fill_value=0.0).to_numpy(np.float64)

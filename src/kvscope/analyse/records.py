@@ -1,10 +1,13 @@
 """The records of a run for analysis: tables, settings, KV events, expected pass durations."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
+import pandas as pd
+
+from kvscope.actions import copies_back, copies_blocks
 from kvscope.analyse.access import KvTrace, find_trace
 from kvscope.analyse.pass_durations import PassDurations
 from kvscope.errors import BadInput
@@ -36,10 +39,25 @@ class Records(Run):
     def pass_durations(self) -> PassDurations:
         """Expected durations of passes, estimated over the whole run."""
         return (
-            PassDurations(self.steps, self.batch)
+            PassDurations.of(self.steps, self.batch)
             if self.repeat is None
             else self.whole.pass_durations
         )
+
+    @cached_property
+    def copied_out(self) -> pd.DataFrame:
+        """The rows of `preemptions` of requests whose blocks were copied to the host."""
+        return self._preemptions("preempt", copies_blocks)
+
+    @cached_property
+    def copied_back(self) -> pd.DataFrame:
+        """The rows of `preemptions` of requests that resumed by copies to the device."""
+        return self._preemptions("resume", copies_back)
+
+    def _preemptions(self, event: str, of_policy: Callable[[pd.Series], pd.Series]) -> pd.DataFrame:
+        rows = self.preemptions
+        rows = rows[rows["event"] == event]
+        return rows[of_policy(rows["policy"])] if len(rows) else rows
 
     @property
     def disturbed(self) -> list[int]:

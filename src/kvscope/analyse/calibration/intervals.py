@@ -1,7 +1,7 @@
 """Intervals of a modeled run's metrics: from fits of the cost model to bootstrap samples."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -39,9 +39,10 @@ POLICIES = ("recompute", "swap", "activation", "adaptive")  # whose costs the mo
 Interval = tuple[float, float]
 
 
-def modeled_intervals(records: Records, metrics: Iterable[Metric]) -> dict[str, Interval]:
+def modeled_intervals(records: Records, values: Mapping[Metric, float]) -> dict[str, Interval]:
     """Of each timed metric of a modeled run the interval of 95 % of the bootstrap's fits.
 
+    `values` are the metrics as recorded. What is 0 happens in no pass, whatever passes take.
     Empty if the run is not modeled, its hardware was not fitted, arrivals decide its passes, or its
     overflow policy is none of kvscope's own.
     """
@@ -54,12 +55,10 @@ def modeled_intervals(records: Records, metrics: Iterable[Metric]) -> dict[str, 
         return {}
     repeat = next(records.repeats())
     recosting = Recosting(repeat, experiment)
-    timed = [metric for metric in metrics if metric.name in TIMED]
-    found = [[metric.of(one) for metric in timed] for one in map(recosting.records, fits)]
+    timed = {m: value for m, value in values.items() if m.name in TIMED and not math.isnan(value)}
+    changing = [metric for metric, value in timed.items() if value]
+    found = [[metric.of(one) for metric in changing] for one in map(recosting.records, fits)]
     low, high = np.percentile(np.array(found), PERCENTILES, axis=0)
-    ends = zip(low.tolist(), high.tolist(), strict=True)
-    return {
-        metric.name: interval
-        for metric, interval in zip(timed, ends, strict=True)
-        if not math.isnan(interval[0])
-    }
+    intervals = zip(low.tolist(), high.tolist(), strict=True)
+    never = {metric.name: (0.0, 0.0) for metric in timed}
+    return never | {metric.name: own for metric, own in zip(changing, intervals, strict=True)}

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from kvscope.analyse.calibration.loads import loads_of
 from kvscope.analyse.calibration.measured import require_measured
 from kvscope.analyse.calibration.moves import Moves
 from kvscope.analyse.records import Records, read_records
@@ -41,15 +42,11 @@ def predicted_s(hardware: Hardware, experiment: Experiment, repeat: Records) -> 
     What is saved to pageable memory, or by a CPU, ends with its pass.
     """
     cost = PassCost(hardware, experiment.model, split_decode=True)
-    steps = np.sort(repeat.steps["step"].to_numpy())
-    rows: dict[int, list[tuple[int, int]]] = {step: [] for step in steps.tolist()}
-    columns = ("step", "scheduled_tokens", "context_tokens")
-    for step, tokens, before in zip(*(repeat.batch[c].tolist() for c in columns), strict=True):
-        rows[step].append((tokens, before))
-    seconds = np.array([cost.rows_s(own) for own in rows.values()])
+    steps = repeat.steps.sort_values("step")
+    seconds = cost.passes_s(loads_of(steps, repeat.batch))
     overflow = OverflowCost.of(experiment, cost)
     moved = Moves.assumed(repeat, overflow).seconds(overflow)
-    at = np.searchsorted(steps, repeat.preemptions["step"])
+    at = np.searchsorted(steps["step"], repeat.preemptions["step"])
     seconds += np.bincount(at, moved.copied_s + moved.rebuilt_s, len(steps)) + moved.gathered_s
     in_pass = cost.is_cpu or overflow.memory == "pageable"
     return seconds + moved.saved_s if in_pass else seconds

@@ -5,35 +5,26 @@ other numbers change their durations and those of copies, and nothing else. What
 chose by its predictions stays as it chose it.
 """
 
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from kvscope.analyse.calibration.loads import loads_of
 from kvscope.analyse.calibration.moves import Moves, Seconds
+from kvscope.analyse.pass_durations import PassDurations
 from kvscope.analyse.records import Records
 from kvscope.arraytypes import Floats
 from kvscope.plan.devices.modeled import Modeled
 from kvscope.plan.experiment import Experiment
-from kvscope.plan.hardware.cost import Chunk, PassCost
 from kvscope.plan.hardware.hardware import Hardware
 from kvscope.plan.hardware.overflow_cost import OverflowCost
 
 SHORT_S = 1e-6  # by which instants of one pass may differ
 
 
-class Load(NamedTuple):
-    """What is in a pass: chunks of prompts, and of requests that decode number and contexts."""
-
-    chunks: tuple[Chunk, ...]
-    decodes: int
-    context: int
-    longest: int
-
-
 class Times(NamedTuple):
-    """Of each pass: its start, and when its copies begin and it ends, after that."""
+    """Of each pass: when it starts, when what it moves begins to move, and its forward time."""
 
     start_s: Floats
     moves_s: Floats
@@ -51,6 +42,8 @@ class Recosting:
         rows = records.preemptions
         self._at = np.searchsorted(self._steps["step"], rows["step"])  # the pass of each row
         self._moves = Moves.recorded(records, self._cost(device.numbers))
+        self._loads = loads_of(self._steps, records.batch)
+        self._pass_durations = PassDurations.of(self._steps, records.batch)
 
     def _cost(self, hardware: Hardware) -> OverflowCost:
         experiment = self._experiment
@@ -81,6 +74,7 @@ class Recosting:
             steps=made,
             requests=self._requests(before_s, later_s, later_s + duration_s - recorded_s),
             preemptions=self._preemptions(moved, times.moves_s[self._at], later_s[self._at]),
+            pass_durations=self._pass_durations.retimed(made),
         )
 
     def _times(self, cost: OverflowCost, moved: Seconds) -> Times:
@@ -100,7 +94,7 @@ class Recosting:
         rest_s += cost.hardware.between_passes_s - usual_s
         before_s = np.bincount(self._at, moved.copied_s + moved.rebuilt_s, size)
         moves = np.bincount(self._at, self._moves.bytes, size) > 0
-        busy_s = self._passes_s(cost.passes) + moved.gathered_s + before_s
+        busy_s = cost.passes.passes_s(self._loads) + moved.gathered_s + before_s
         link_s = moved.saved_s
         if cost.memory == "pageable":
             busy_s, link_s = busy_s + link_s, np.zeros(size)
@@ -133,6 +127,8 @@ class Recosting:
     def _preemptions(self, moved: Seconds, moves_s: Floats, later_s: Floats) -> pd.DataFrame:
         """`moves_s` is when the first copy of each row's pass begins; one follows the other."""
         rows = self._records.preemptions
+        if rows.empty:
+            return rows
         spent_s = pd.Series(moved.copied_s + moved.rebuilt_s)
         order = np.argsort(rows["copy_start_s"].to_numpy(float), kind="stable")
         before_s = spent_s[order].groupby(self._at[order]).cumsum().sort_index() - spent_s
@@ -146,28 +142,3 @@ class Recosting:
         times |= {name: moved.copied_s for name in ("swap_out_s", "swap_in_s")}
         there = {name: rows[name].notna() for name in times}
         return rows.assign(**{name: np.where(there[name], times[name], np.nan) for name in times})
-
-    @cached_property
-    def _loads(self) -> list[Load]:
-        """Of each pass, in order."""
-        batch = self._records.batch.sort_values("step", kind="stable")
-        tokens, before = (
-            batch[name].to_numpy(np.int64) for name in ("scheduled_tokens", "context_tokens")
-        )
-        decodes = (tokens == 1) & (before > 0)
-        steps = self._steps["step"].to_numpy()
-        of = np.searchsorted(steps, batch["step"].to_numpy())
-        size = len(steps)
-        count = np.bincount(of[decodes], minlength=size)
-        context = np.bincount(of[decodes], before[decodes] + 1, size).astype(np.int64)
-        longest = np.zeros(size, np.int64)
-        np.maximum.at(longest, of[decodes], before[decodes] + 1)
-        chunks: list[list[Chunk]] = [[] for _ in range(size)]
-        for place in np.flatnonzero(~decodes):
-            chunks[of[place]].append((int(tokens[place]), int(before[place])))
-        columns = zip(chunks, count.tolist(), context.tolist(), longest.tolist(), strict=True)
-        return [Load(tuple(parts), *rest) for parts, *rest in columns]
-
-    def _passes_s(self, cost: PassCost) -> Floats:
-        """Seconds of each pass."""
-        return np.array([cost.pass_s(*load) for load in self._loads])

@@ -12,7 +12,7 @@ from kvscope.actions import RECOMPUTE, SWAP
 from kvscope.arraytypes import Floats, Int64s
 from kvscope.collect.unboxkv.provenance import PUBLISHED, UNBOXKV_SERIES, provenance
 from kvscope.collect.unboxkv.series_csv import read_series
-from kvscope.due import decode_due_s
+from kvscope.due import decode_due_s, decode_passes
 from kvscope.errors import BadInput
 from kvscope.runfile import RUN_FILE, file_records, write_run
 from kvscope.stalls import find_stalls
@@ -196,7 +196,7 @@ def _events(counts: Int64s, event: str, policy: str, **known: Any) -> pd.DataFra
 
 def _copy_s(steps: pd.DataFrame) -> Floats:
     """Of each pass: seconds beyond what its decode was due to take; NaN unless it decodes only."""
-    beyond = steps["duration_s"] - decode_due_s(steps, tables.BATCH.empty())
+    beyond = steps["duration_s"] - decode_due_s(decode_passes(steps, tables.BATCH.empty()))
     return np.where(steps["phase"] == "decode", beyond, np.nan)
 
 

@@ -7,11 +7,14 @@ A pass of n tokens and r requests takes
 On a CPU, hardware of one multiprocessor, launches do not overlap with the rest: their sum counts.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from math import ceil
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
+import numpy as np
+
+from kvscope.arraytypes import Floats, Int64s
 from kvscope.plan.hardware.hardware import Hardware
 from kvscope.plan.models import BYTES, Model
 
@@ -32,6 +35,16 @@ CORNER = 4
 PREFIX_QUERIES = 128
 
 Chunk = tuple[float, int]  # tokens computed, tokens in the cache before
+Value = TypeVar("Value", float, Floats)  # of one pass, or of each of many
+
+
+class Loads(NamedTuple):
+    """What is in each of many passes, as `PassCost.pass_s` takes it of one."""
+
+    chunks: Sequence[Sequence[Chunk]]
+    decodes: Int64s
+    context: Floats
+    longest: Floats
 
 
 class LayerCost(NamedTuple):
@@ -101,11 +114,36 @@ class PassCost:
         attention_s = self._attention_s(chunks, decodes, context, longest)
         requests = len(chunks) + decodes
         tokens = sum(n for n, _ in chunks) + decodes
+        return self._pass_s(self._dense_s(tokens, requests), attention_s, requests, max)
+
+    def passes_s(self, loads: Loads) -> Floats:
+        """The same of each of many passes, to the last bit."""
+        prompts = [len(chunks) for chunks in loads.chunks]
+        requests = np.array(prompts, np.int64) + loads.decodes
+        attention_s = np.where(
+            loads.decodes > 0, self._decode_attention_s(loads.context, loads.longest, np.maximum), 0
+        )
+        tokens = loads.decodes.tolist()
+        for place in np.flatnonzero(prompts):
+            chunks = loads.chunks[place]
+            tokens[place] += sum(n for n, _ in chunks)
+            attention_s[place] += self.prefill_attention_s(chunks)
+        dense_s = np.array(list(map(self._dense_s, tokens, requests.tolist())))
+        return self._pass_s(dense_s, attention_s, requests.astype(float), np.maximum)
+
+    def _pass_s(
+        self,
+        dense_s: Value,
+        attention_s: Value,
+        requests: Value,
+        longer: Callable[..., Value],
+    ) -> Value:
+        """The parts of a pass together; `longer` is the maximum."""
         layers, hardware = self.model.layers, self.hardware
-        gpu_s = self._dense_s(tokens, requests) + layers * attention_s
+        gpu_s = dense_s + layers * attention_s
         host_s = hardware.request_s + hardware.vocabulary_entry_s * self.model.vocab_size
         launches_s = layers * hardware.layer_launch_s
-        busy_s = gpu_s + launches_s if self.is_cpu else max(gpu_s, launches_s)
+        busy_s = gpu_s + launches_s if self.is_cpu else longer(gpu_s, launches_s)
         return busy_s + requests * host_s
 
     @property
@@ -168,15 +206,20 @@ class PassCost:
         A thread block of paged_attention_v1 has its share of the bandwidth, and its request's whole
         context: it ends last for the longest one.
         """
+        return self._decode_attention_s(context, longest, max)
+
+    def _decode_attention_s(
+        self, context: Value, longest: Value, longer: Callable[..., Value]
+    ) -> Value:
         hardware, model = self.hardware, self.model
         width = 2 * model.head_size * BYTES[model.dtype]
         reads_bytes_per_s = hardware.memory_bytes_per_s * hardware.read_share
         memory_s = context * model.kv_heads * width / reads_bytes_per_s
         cache_s = context * model.attention_heads * width / hardware.l2_bytes_per_s
         if self.split_decode:
-            return max(memory_s, cache_s)
+            return longer(memory_s, cache_s)
         share = hardware.memory_bytes_per_s / hardware.multiprocessors
-        return max(memory_s, cache_s, longest * width / share)
+        return longer(longer(memory_s, cache_s), longest * width / share)
 
 
 def _prefill_and_decode(
