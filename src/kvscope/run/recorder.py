@@ -3,6 +3,7 @@
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -66,6 +67,7 @@ class RepeatTables:
         return self.requests.get(request_id, RequestState())
 
 
+@lru_cache(4096)
 def external_id(internal_id: str) -> str:
     """The workload's request id: vLLM appends '-' and random characters to it."""
     return internal_id.rsplit("-", 1)[0]
@@ -77,6 +79,7 @@ class Replay:
     def __init__(self, context: RepeatContext) -> None:
         self.context = context
         self.requests: dict[str, RequestState] = {}
+        self.resident_tokens = 0  # of all requests
         self.steps: list[dict[str, Any]] = []
         self.batch: list[dict[str, Any]] = []
         self.preemptions: list[dict[str, Any]] = []
@@ -99,7 +102,7 @@ class Replay:
         request_id = external_id(record.request_id)
         state = self.requests.setdefault(request_id, RequestState())
         state.preempted, state.recovering = record, True
-        state.resident_tokens = 0
+        self._keep(state, 0)
         row = self._preemption_row(
             record.step, request_id, "preempt", record, record.time_ns, record.blocks
         )
@@ -111,7 +114,7 @@ class Replay:
         for internal_id in record.finished_before:
             # The first pass also lists the requests that ended in the previous repeat.
             if (state := self.requests.get(external_id(internal_id))) is not None:
-                state.resident_tokens = 0
+                self._keep(state, 0)
         saved = self._save_of(record)
         rows = [self._batch_row(step, record, *row) for row in scheduled_rows(record)]
         scheduled = sum(row["scheduled_tokens"] for row in rows)
@@ -136,7 +139,7 @@ class Replay:
                 "waiting_requests": record.waiting,
                 "kv_blocks_used": self.context.kv_blocks_total - record.kv_blocks_free,
                 "kv_blocks_total": self.context.kv_blocks_total,
-                "kv_tokens_used": sum(r.resident_tokens for r in self.requests.values()),
+                "kv_tokens_used": self.resident_tokens,
                 "host_blocks_used": record.host_blocks_used,
                 "host_blocks_total": self.context.host_blocks_total,
                 "saved_bytes": saved.bytes if saved else 0,
@@ -146,6 +149,11 @@ class Replay:
             }
         )
         self.batch.extend(rows)
+
+    def _keep(self, state: RequestState, tokens: int) -> None:
+        """A request has so many tokens in the cache from now on."""
+        self.resident_tokens += tokens - state.resident_tokens
+        state.resident_tokens = tokens
 
     def _save_of(self, record: PassRecord) -> "Transfer | None":
         """What was written through after a pass; None if nothing was."""
@@ -176,7 +184,7 @@ class Replay:
             forward_s = (record.output_ns - record.schedule_end_ns) * NANOSECONDS
             share = recomputed / sum(record.scheduled.num_scheduled_tokens.values())
             state.resumption["cost_s"] += forward_s * share
-        state.resident_tokens = context + tokens
+        self._keep(state, context + tokens)
         state.computed_tokens = max(state.computed_tokens, state.resident_tokens)
         if given:
             state.given += given

@@ -53,7 +53,8 @@ class Recosting:
     def records(self, hardware: Hardware) -> Records:
         """The records with the durations of this hardware.
 
-        `wait_s`, `cost_s` and `predicted_s` of preemptions stay as they are.
+        `stalled` of passes and `wait_s`, `cost_s` and `predicted_s` of preemptions stay as they
+        are.
         """
         steps, cost = self._steps, self._cost(hardware)
         moved = self._moves.seconds(cost)
