@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvscope.errors import KvscopeError
+from kvscope.offload.amounts import loaded_bytes, stored_bytes
 from kvscope.offload.cost import CostModel
-from kvscope.offload.generation import loaded_bytes, stored_bytes
 from kvscope.offload.lanes import RealLanes
 from kvscope.offload.pipeline import Job
 from kvscope.offload.policies import POLICIES as BY_NAME

@@ -17,12 +17,16 @@ class Content(Enum):
     ACTIVATION = "activation"  # the input of attention, after its norm
     TOKEN = "token"  # the ids alone: the tokens are computed again
 
+    __hash__ = object.__hash__  # by identity: Enum hashes its name, in Python, and this is a key
+
 
 class Place(Enum):
     """Which memory a block is in."""
 
     DEVICE = "device"
     HOST = "host"
+
+    __hash__ = object.__hash__
 
 
 class Kind(NamedTuple):

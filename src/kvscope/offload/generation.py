@@ -5,18 +5,26 @@ computation: pass 0 computes the prompts and gives the first tokens, pass p stor
 the next one.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import inf
+from statistics import fmean
 from typing import NamedTuple
 
 from kvscope.errors import BadInput
+from kvscope.offload.amounts import effort, width_bytes
 from kvscope.offload.blocks import Content, Kind, Minibatch, Place, Pools, Row, Sequence
 from kvscope.offload.cost import CostModel, Sizes
-from kvscope.offload.minibatches import Effort, balanced, in_order
+from kvscope.offload.minibatches import balanced, in_order
 from kvscope.offload.pipeline import Pass
+from kvscope.offload.placement import Placement
 from kvscope.offload.policy import OffloadPolicy
+from kvscope.offload.simulation import Steady, simulate
 from kvscope.offload.split import Demand, Split
+from kvscope.offload.tally import sampled_rows
 from kvscope.plan.fields import GIB
+
+TRIAL_ROWS = 640  # of the passes on which a split is tried: each request is a row of each
 
 
 class Length(NamedTuple):
@@ -24,44 +32,6 @@ class Length(NamedTuple):
 
     prompt_tokens: int
     output_tokens: int
-
-
-@dataclass
-class Placement:
-    """Deals out contents to blocks so that all requests together keep to a split."""
-
-    split: Split
-    blocks: float = 0.0
-    activations: int = 0
-    ids: int = 0
-
-    def prompt(self, count: int) -> list[Content]:
-        """The contents of a prompt's blocks: ids first, then K and V, then activations."""
-        self.blocks += count
-        ids = self._due(self.split.token, self.ids, count)
-        activations = self._due(self.split.activation, self.activations, count - ids)
-        self.ids += ids
-        self.activations += activations
-        kv = count - ids - activations
-        return [Content.TOKEN] * ids + [Content.KV] * kv + [Content.ACTIVATION] * activations
-
-    def further(self) -> Content:
-        """The content of one more block; ids are a prefix, so they are not among them."""
-        self.blocks += 1
-        due = self._due(self.split.activation, self.activations, 1)
-        self.activations += due
-        return Content.ACTIVATION if due else Content.KV
-
-    def _due(self, share: float, so_far: int, most: int) -> int:
-        return max(0, min(most, round(share * self.blocks) - so_far))
-
-
-@dataclass(frozen=True)
-class Layout:
-    """What a policy makes of a batch: what it keeps as what, and how large its pools are."""
-
-    split: Split
-    sizes: dict[Kind, int]  # of the pools, in blocks
 
 
 @dataclass
@@ -80,9 +50,11 @@ class Generation:
             Sequence(i, length.prompt_tokens, length.output_tokens, self.block_size)
             for i, length in enumerate(self.lengths)
         ]
-        self.split = self.policy.split(self.cost, self.demand())
+        self.split = self.policy.split(self.cost, self.demand(), self._trial_s)
         self.placement = Placement(self.split)
-        self.sizes = self._pool_sizes()
+        self.sizes = self._pool_sizes(self.split)
+        if self._host_bytes(self.sizes) > self.host_room:
+            raise BadInput(self._too_small(self._host_bytes(self.sizes)))
         self.pools = Pools(self.sizes)
 
     def demand(self) -> Demand:
@@ -97,6 +69,31 @@ class Generation:
             policy.host_gib and policy.host_gib * GIB / self.layers,
             policy.streamed,
         )
+
+    def _trial_s(self, split: Split) -> float:
+        """Seconds of a pass of decoding with a split; inf if the host is too small for it.
+
+        The mean of some passes of the batch on the schedule, of two layers, as all are alike.
+        """
+        sizes = self._pool_sizes(split)
+        if self._host_bytes(sizes) > self.host_room:
+            return inf
+        layers = min(2, self.layers)
+        rows = sampled_rows(self.sequences, split, sizes, self._sampled_passes())
+        steps = (self._minibatches(each, prefill=False) for each in rows)
+        steady = (Steady(self.policy, self.cost, layers, minibatches) for minibatches in steps)
+        return fmean(simulate(step).step_s for step in steady)
+
+    def _sampled_passes(self) -> set[int]:
+        """Passes of decoding with others before and after them, evenly: all of a small batch."""
+        passes = range(2, max(s.output_tokens for s in self.sequences) - 1) or range(1, 2)
+        samples = max(1, TRIAL_ROWS // len(self.sequences))
+        return {passes[len(passes) * (2 * i + 1) // (2 * samples)] for i in range(samples)}
+
+    @property
+    def host_room(self) -> float:
+        """Bytes of the cache that the host may hold."""
+        return (self.policy.host_gib or 0.0) * GIB if self.policy.host_cache else 0.0
 
     def block_bytes(self, content: Content) -> int:
         """Bytes of a block over all layers."""
@@ -140,9 +137,9 @@ class Generation:
             groups = balanced([effort(self.cost, Minibatch([row])) for row in rows], count)
         return [Minibatch([rows[i] for i in group]) for group in groups]
 
-    def _pool_sizes(self) -> dict[Kind, int]:
+    def _pool_sizes(self, split: Split) -> dict[Kind, int]:
         """The device's pool holds activations first, then K and V; the host the rest."""
-        needs = self._needs()
+        needs = self._needs(split)
         device_bytes = (self.policy.device_gib or 0.0) * GIB
         sizes: dict[Kind, int] = {}
         for content in (Content.ACTIVATION, Content.KV):
@@ -151,13 +148,14 @@ class Generation:
             device_bytes -= on_device * self.block_bytes(content)
             sizes[Kind(content, Place.DEVICE)] = on_device
             sizes[Kind(content, Place.HOST)] = needs[content] - on_device
-        on_host = sum(
-            sizes[Kind(content, Place.HOST)] * self.block_bytes(content) for content in needs
-        )
-        room = (self.policy.host_gib or 0.0) * GIB if self.policy.host_cache else 0.0
-        if on_host > room:
-            raise BadInput(self._too_small(on_host))
         return sizes
+
+    def _host_bytes(self, sizes: dict[Kind, int]) -> int:
+        return sum(
+            blocks * self.block_bytes(kind.content)
+            for kind, blocks in sizes.items()
+            if kind.place is Place.HOST
+        )
 
     def _too_small(self, on_host: int) -> str:
         """What is too small for what so many bytes on the host are to hold, and how to mend it."""
@@ -174,9 +172,9 @@ class Generation:
             f"for {who} with device.policy={policy.name}; {remedy}"
         )
 
-    def _needs(self) -> dict[Content, int]:
+    def _needs(self, split: Split) -> dict[Content, int]:
         """Blocks of each content if all requests stay to the end."""
-        placement = Placement(self.split)
+        placement = Placement(split)
         contents: list[Content] = []
         for s in self.sequences:
             contents += placement.prompt(-(-s.prompt_tokens // self.block_size))
@@ -186,46 +184,6 @@ class Generation:
         )
         contents += [placement.further() for _ in range(grown)]
         return {content: contents.count(content) for content in (Content.KV, Content.ACTIVATION)}
-
-
-def loaded_bytes(sizes: Sizes, minibatch: Minibatch) -> int:
-    """Bytes of one layer that a mini-batch's context takes over the link in one pass."""
-    return _host_bytes(sizes, minibatch.kept)
-
-
-def stored_bytes(sizes: Sizes, minibatch: Minibatch) -> int:
-    """Bytes of one layer that a mini-batch's new tokens take over the way back in one pass."""
-    return _host_bytes(sizes, minibatch.stored)
-
-
-def _host_bytes(sizes: Sizes, kept: Mapping[Kind, int]) -> int:
-    contents = (Content.KV, Content.ACTIVATION)
-    return sum(kept[Kind(c, Place.HOST)] * width_bytes(sizes, c) for c in contents)
-
-
-def compute_s(cost: CostModel, minibatch: Minibatch) -> float:
-    """Seconds that the device computes for a mini-batch in one layer."""
-    return (
-        cost.rebuild(minibatch.rebuilt_tokens)
-        + cost.recompute(minibatch.id_tokens)
-        + cost.forward(minibatch.new_tokens)
-        + cost.attend(minibatch.context_tokens)
-        + cost.causal(minibatch.causal_pairs)
-    )
-
-
-def effort(cost: CostModel, minibatch: Minibatch) -> Effort:
-    """What a mini-batch takes of link and device in one layer of a step."""
-    return Effort(cost.link(loaded_bytes(cost.sizes, minibatch)), compute_s(cost, minibatch))
-
-
-def width_bytes(sizes: Sizes, content: Content) -> int:
-    """Bytes of one token in one layer, kept as this content."""
-    return {
-        Content.KV: sizes.kv_bytes,
-        Content.ACTIVATION: sizes.activation_bytes,
-        Content.TOKEN: 0,
-    }[content]
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from kvscope.offload.cost import CostModel
 from kvscope.offload.pipeline import Style
-from kvscope.offload.split import Demand, Split
+from kvscope.offload.split import Demand, Split, Trial
 from kvscope.plan.fields import Count, Gib, Label
 from kvscope.plan.option import Option
 
@@ -42,6 +42,6 @@ class OffloadPolicy(Option):
         """Whether mini-batches are formed by what requests load and compute."""
         return self.balances
 
-    def split(self, cost: CostModel, demand: Demand) -> Split:
+    def split(self, cost: CostModel, demand: Demand, trial: Trial) -> Split:
         """What to keep of the context."""
         return Split()

@@ -6,14 +6,15 @@ takes the next: it is made for throughput, not for latency.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from kvscope.engine.marks import Marks
 from kvscope.engine.recording import PassRecord, Recording
 from kvscope.offload.engine import Engine, PassResult
 from kvscope.offload.generation import Generation, Limits
-from kvscope.offload.split import Split, best, step_s
+from kvscope.offload.policies.hybrid import Hybrid
+from kvscope.offload.split import Split, step_s
 from kvscope.offload.timeline import Interval, one_step
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ class Prediction:
             "rho": cost.rho,
             "closed_form_step_s": layers * step_s(cost, demand, again.split),
             "simulated_step_s": simulated.step_s if len(simulated.ends_s) > 3 else None,
-            "best_activation_share": best(cost, demand).activation,
+            "best_activation_share": self._hybrid_share(again),
             "predicted": [
                 [share, layers * step_s(cost, demand, Split(activation=share))] for share in shares
             ],
@@ -108,6 +109,12 @@ class Prediction:
                 "simulated": one_step(simulated.intervals, TIMELINE_STEP, TIMELINE_LAYERS),
             },
         }
+
+    def _hybrid_share(self, own: Generation) -> float:
+        """What `hybrid` would keep as activations in the same conditions."""
+        keys = own.policy.model_dump(include=set(Hybrid.model_fields))
+        policy = Hybrid.model_validate(keys | {"name": "hybrid", "share": None})
+        return replace(own, policy=policy).split.activation
 
 
 @dataclass

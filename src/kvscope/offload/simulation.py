@@ -1,10 +1,14 @@
 """The same schedule with the seconds of a cost model in place of work."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from kvscope.offload.generation import Generation, compute_s, loaded_bytes, stored_bytes
+from kvscope.offload.amounts import compute_s, loaded_bytes, stored_bytes
+from kvscope.offload.blocks import Minibatch
+from kvscope.offload.cost import CostModel
 from kvscope.offload.pipeline import Job, Lanes, Pass, run
+from kvscope.offload.policy import OffloadPolicy
 from kvscope.offload.timeline import Interval
 
 LANES = ("link", "device", "back")
@@ -54,6 +58,31 @@ class SimulatedLanes(Lanes):
             lane.recorded = False
 
 
+class Batch(Protocol):
+    """What is simulated: the passes of a batch of requests under a policy."""
+
+    policy: OffloadPolicy
+    cost: CostModel
+    layers: int
+
+    def passes(self) -> Iterable[Pass]:
+        """The passes, in order."""
+
+
+@dataclass
+class Steady:
+    """A step of decoding over and over."""
+
+    policy: OffloadPolicy
+    cost: CostModel
+    layers: int
+    minibatches: list[Minibatch]
+
+    def passes(self) -> Iterable[Pass]:
+        """As few as have one of decoding with others before and after it."""
+        return (Pass(number, False, self.minibatches) for number in range(4))
+
+
 class Amounts(NamedTuple):
     """What a mini-batch of a pass takes in each layer, the same in all of them."""
 
@@ -65,9 +94,9 @@ class Amounts(NamedTuple):
 class CostWork:
     """The jobs of a schedule as seconds of a cost model."""
 
-    def __init__(self, generation: Generation) -> None:
-        self.cost, self.layers = generation.cost, generation.layers
-        self.streamed, self.pinned = generation.policy.streamed, generation.policy.pinned
+    def __init__(self, batch: Batch) -> None:
+        self.cost, self.layers = batch.cost, batch.layers
+        self.streamed, self.pinned = batch.policy.streamed, batch.policy.pinned
         self._amounts: dict[tuple[int, int], Amounts] = {}
 
     def weights(self, layer: int, buffer: int, part: int, parts: int) -> Job | None:
@@ -136,15 +165,15 @@ class Simulated:
         return (self.ends_s[-2] - self.ends_s[1]) / (len(self.ends_s) - 3)
 
 
-def simulate(generation: Generation, recorded_passes: int | None = None) -> Simulated:
-    """Run a generation's passes on the clock of its cost model.
+def simulate(batch: Batch, recorded_passes: int | None = None) -> Simulated:
+    """Run a batch's passes on the clock of its cost model.
 
     `recorded_passes` are the first passes whose intervals are kept; None is all.
     """
     lanes = SimulatedLanes()
     found = Simulated([], [], lanes.intervals)
-    work = CostWork(generation)
-    for step in run(generation.passes(), work, lanes, generation.policy.schedule):
+    work = CostWork(batch)
+    for step in run(batch.passes(), work, lanes, batch.policy.schedule):
         found.passes.append(step)
         found.ends_s.append(lanes.device.now_s)
         if len(found.passes) == recorded_passes:

@@ -12,6 +12,7 @@ queries), x is 0, and a prefix of the tokens may be computed again from their id
 attention among them, which is quadratic in their number.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import sqrt
 
@@ -45,6 +46,12 @@ class Demand:
     device_bytes: float = 0.0
     host_bytes: float | None = None
     streamed: bool = True
+
+
+Trial = Callable[[Split], float]  # seconds of a step in whole blocks; inf where they do not fit
+
+SWEEP = 10  # parts of the context, of which none to all are tried beside the closed form's share
+WORTH = 0.01  # of a step: less is not worth leaving the closed form for
 
 
 def link_s(cost: CostModel, demand: Demand, split: Split) -> float:
@@ -88,6 +95,20 @@ def best(cost: CostModel, demand: Demand) -> Split:
     if not _has_room(cost, demand, alone):
         return met
     return min((alone, met), key=lambda split: step_s(cost, demand, split))
+
+
+def in_whole_blocks(closed: Split, cost: CostModel, trial: Trial) -> Split:
+    """The closed form's split, unless one of a sweep is shorter on trial by what is worth it.
+
+    The closed form divides a batch as if it were of one piece. There are whole blocks of requests
+    in few mini-batches, which need not come to the same.
+    """
+    shares = [part / SWEEP for part in range(SWEEP + 1)]
+    smaller = cost.sizes.activation_bytes < cost.sizes.kv_bytes
+    sweep = [Split(activation=share) if smaller else Split(token=share) for share in shares]
+    seconds = {split: trial(split) for split in sweep}
+    shortest = min(sweep, key=lambda split: seconds[split])
+    return shortest if seconds[shortest] < (1 - WORTH) * trial(closed) else closed
 
 
 def _has_room(cost: CostModel, demand: Demand, split: Split) -> bool:

@@ -8,9 +8,10 @@ import numpy as np
 import torch
 
 from kvscope.arraytypes import Int64s
+from kvscope.offload.amounts import loaded_bytes, stored_bytes
 from kvscope.offload.architecture import Architecture, Tensors, attend
 from kvscope.offload.blocks import Content, Kind, Minibatch, Place
-from kvscope.offload.generation import Generation, loaded_bytes, stored_bytes
+from kvscope.offload.generation import Generation
 from kvscope.offload.pipeline import Job, Pass
 from kvscope.offload.storage import Storage
 from kvscope.offload.weights import Weights

@@ -2,12 +2,12 @@
 
 from kvscope.offload.cost import CostModel
 from kvscope.offload.policy import OffloadPolicy
-from kvscope.offload.split import Demand, Split
+from kvscope.offload.split import Demand, Split, Trial
 
 
 class ActOnly(OffloadPolicy):
     """Half the bytes of K and V for multi-head attention, the most recompute."""
 
-    def split(self, cost: CostModel, demand: Demand) -> Split:
+    def split(self, cost: CostModel, demand: Demand, trial: Trial) -> Split:
         """Activations only."""
         return Split(activation=1.0)

@@ -7,12 +7,12 @@ from pydantic import Field
 from kvscope.offload.cost import CostModel
 from kvscope.offload.pipeline import Style
 from kvscope.offload.policy import OffloadPolicy
-from kvscope.offload.split import Demand, Split, best
+from kvscope.offload.split import Demand, Split, Trial, best, in_whole_blocks
 from kvscope.plan.fields import Count, Label, Real
 
 
 class Hybrid(OffloadPolicy):
-    """The closed form's split, or a given `share` of activations.
+    """The closed form's split, corrected for whole blocks, or a given `share` of activations.
 
     Ablations: `spread_weights` false loads a layer's weights in one piece, `balanced` false takes
     requests into mini-batches as they come, one of `buffers` leaves nothing to overlap.
@@ -37,6 +37,8 @@ class Hybrid(OffloadPolicy):
         """Unless that is ablated."""
         return self.balanced
 
-    def split(self, cost: CostModel, demand: Demand) -> Split:
+    def split(self, cost: CostModel, demand: Demand, trial: Trial) -> Split:
         """The given share, or the best one."""
-        return best(cost, demand) if self.share is None else Split(activation=self.share)
+        if self.share is not None:
+            return Split(activation=self.share)
+        return in_whole_blocks(best(cost, demand), cost, trial)

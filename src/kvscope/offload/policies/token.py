@@ -6,7 +6,7 @@ from pydantic import Field
 
 from kvscope.offload.cost import CostModel
 from kvscope.offload.policy import OffloadPolicy
-from kvscope.offload.split import Demand, Split
+from kvscope.offload.split import Demand, Split, Trial
 from kvscope.plan.fields import Label, Real
 
 
@@ -15,6 +15,6 @@ class TokenRecompute(OffloadPolicy):
 
     share: Annotated[Real, Field(ge=0, le=1), Label("tokens computed again (share)")] = 0.2
 
-    def split(self, cost: CostModel, demand: Demand) -> Split:
+    def split(self, cost: CostModel, demand: Demand, trial: Trial) -> Split:
         """The share, and K and V of the rest."""
         return Split(token=self.share)

@@ -140,7 +140,7 @@ FIGURE = Figure(
     "Share of activations",
     "Left: the median decoding pass of the pipelined policies, at the share of the context that "
     "each keeps as activations. Line: the closed form, with the first run's cost model; "
-    "dashed: its optimum, which the hybrid policy takes. Right: the same passes over what the "
+    "dashed: what the hybrid policy takes with it. Right: the same passes over what the "
     "simulation of the schedule says of each run.",
     draw,
 )
