@@ -1,6 +1,7 @@
 """Metrics, settings and numbers as the report writes them."""
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,8 @@ from kvscope.plan.repeats import MINIMUM_REPEATS
 from kvscope.report.number import Number
 
 NBSP = "\N{NO-BREAK SPACE}"
+# One of what is counted, in the plural.
+ONE = re.compile(r"^(1 [a-z ]+)s$")
 
 
 _ALL: tuple[Metric | StudyMetric, ...] = (*METRICS, *STUDY_METRICS)
@@ -215,10 +218,11 @@ def value_words(value: Any) -> str:
 
 
 def setting_words(key: str, value: Any) -> str:
-    """A key with its value: 'block size 32', 'KV cache 64 blocks', 'pinned'."""
+    """A key with its value: 'block size 32', 'KV cache 64 blocks', '1 request', 'pinned'."""
     words, label = value_words(value), registry.label(key)
     phrase = label.phrase if label else PHRASES.get(key)
-    return phrase.format(words) if phrase else f"{key_title(key)} {words}"
+    text = phrase.format(words) if phrase else f"{key_title(key)} {words}"
+    return ONE.sub(r"\1", text)
 
 
 def decimals_for(value: float, digits: int) -> int:
