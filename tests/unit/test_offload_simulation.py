@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvscope.engine.devices.modeled.clock import VirtualClock
 from kvscope.errors import BadInput
 from kvscope.offload.amounts import loaded_bytes
 from kvscope.offload.blocks import KINDS, Content, Kind, Place, tokens
 from kvscope.offload.cost import CostModel, Line, Sizes, layer_parameters
 from kvscope.offload.generation import Generation, Length
+from kvscope.offload.modeled_engine import ModeledEngine
 from kvscope.offload.policies.act_only import ActOnly
 from kvscope.offload.policies.flexgen import FlexGen
 from kvscope.offload.policies.gpu_kv import GpuKv
@@ -159,6 +161,22 @@ def test_a_host_without_room_for_the_best_share_gets_one_that_fits():
     room = 0.55 * 8 * (64 + 320) // BLOCK * block_bytes / 2**30
     small = generation(policy.model_copy(update={"host_gib": room}), lengths=lengths)
     assert free.split.activation < 0.8 < small.split.activation
+
+
+def test_an_engine_chooses_the_split_of_the_same_lengths_once():
+    chosen = []
+
+    class Counted(Hybrid):
+        def split(self, cost, demand, trial):
+            chosen.append(super().split(cost, demand, trial))
+            return chosen[-1]
+
+    cost = CostModel.of_rates(opt(7168), **RTX_4090)
+    engine = ModeledEngine(opt(7168), host(Counted), cost, BLOCK, VirtualClock())
+    short, long = ([Length(tokens, 6)] * 16 for tokens in (128, 512))
+    splits = [engine.lay_out(lengths).split for lengths in (short, long, short, long)]
+    assert splits == chosen * 2
+    assert len(chosen) == 2
 
 
 def test_what_a_schedule_gives_up_costs_time():

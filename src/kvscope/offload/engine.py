@@ -12,6 +12,7 @@ from kvscope.offload.generation import Generation, Length, Limits, rounds
 from kvscope.offload.pipeline import Pass
 from kvscope.offload.policy import OffloadPolicy
 from kvscope.offload.simulation import Simulated, simulate
+from kvscope.offload.split import Split
 from kvscope.offload.timeline import Interval
 from kvscope.plan.models import Model
 
@@ -35,6 +36,7 @@ class Engine(ABC):
     ) -> None:
         self.model, self.policy, self.cost, self.block_size = model, policy, cost, block_size
         self.generation: Generation | None = None  # of the batch under way, or of the last one
+        self._splits: dict[tuple[Length, ...], Split] = {}
 
     def stream(
         self,
@@ -52,8 +54,12 @@ class Engine(ABC):
                 yield PassResult(step, [numbers[row.index] for row in step.rows], tokens)
 
     def lay_out(self, lengths: list[Length]) -> Generation:
-        """A batch before its first pass."""
-        return Generation(self.policy, self.cost, self.model.layers, self.block_size, lengths)
+        """A batch before its first pass; the split for the same lengths is chosen once."""
+        known = self._splits.get(tuple(lengths))
+        layers, size = self.model.layers, self.block_size
+        generation = Generation(self.policy, self.cost, layers, size, lengths, known=known)
+        self._splits[tuple(lengths)] = generation.split
+        return generation
 
     @abstractmethod
     def compute(

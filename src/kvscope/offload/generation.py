@@ -6,7 +6,7 @@ the next one.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from math import inf
 from statistics import fmean
 from typing import NamedTuple
@@ -36,7 +36,7 @@ class Length(NamedTuple):
 
 @dataclass
 class Generation:
-    """The passes of one batch of requests under a policy."""
+    """The passes of one batch of requests under a policy; `known` is its split if it was chosen."""
 
     policy: OffloadPolicy
     cost: CostModel
@@ -44,13 +44,14 @@ class Generation:
     block_size: int
     lengths: list[Length]
     sequences: list[Sequence] = field(default_factory=list)
+    known: InitVar[Split | None] = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, known: Split | None) -> None:
         self.sequences = [
             Sequence(i, length.prompt_tokens, length.output_tokens, self.block_size)
             for i, length in enumerate(self.lengths)
         ]
-        self.split = self.policy.split(self.cost, self.demand(), self._trial_s)
+        self.split = known or self.policy.split(self.cost, self.demand(), self._trial_s)
         self.placement = Placement(self.split)
         self.sizes = self._pool_sizes(self.split)
         if self._host_bytes(self.sizes) > self.host_room:
