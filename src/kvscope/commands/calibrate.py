@@ -31,8 +31,9 @@ def calibrate(given: argparse.Namespace) -> int:
     """Fit the cost model of device=modeled to measured runs, and write a fitted device.
 
     The fit has bootstrap intervals and the errors of runs that are left out. Each run gets a
-    prediction.json, which `kvscope report` shows. With --published the model is fitted to Figures
-    3a, 3c, 4a and 8a of the paper.
+    prediction.json, which `kvscope report` shows; `speed` is how fast the machine was around that
+    run, relative to the fitted ones. With --published the model is fitted to Figures 3a, 3c, 4a and
+    8a of the paper.
     """
     from kvscope.analyse.calibration import calibrate, measured
 
@@ -52,11 +53,12 @@ def calibrate(given: argparse.Namespace) -> int:
     measured.require_one_attention([*given.runs, *given.predict])
     found = calibrate.calibrate_runs(given.runs, given.samples)
     print("\n".join(found.lines()))
-    print(f"\n{'passes of a run':66} {'passes':>6} {'median':>7} {'sum':>8}")
+    print(f"\n{'passes of a run':66} {'passes':>6} {'median':>7} {'sum':>8} {'speed':>6}")
     for run, one in calibrate.write_predictions(found, given.runs, given.predict):
         which = "fitted" if one.fitted else "predicted"
         error = f"{one.median_error:7.1%} {one.ratio - 1:+8.1%}"
-        print(f"{run.name:66} {one.passes:6,} {error}   {which}")
+        speed = "" if one.speed is None else f"{one.speed:.2f}"
+        print(f"{run.name:66} {one.passes:6,} {error} {speed:>6}   {which}")
     if given.out:
         calibrate.write_device(found, given.out)
         print(given.out)

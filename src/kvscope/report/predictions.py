@@ -12,6 +12,8 @@ from kvscope.passes import PASS_PHASES
 from kvscope.report.data import Run, StudyData
 from kvscope.report.words import number_text, percent, plural
 
+SAME_SPEED = 1.15  # the median error of a pass that a calibration is to reach, as a factor
+
 
 @dataclass(frozen=True)
 class Predictions:
@@ -44,6 +46,14 @@ class Predictions:
             yield f"{_range(others)} The model was not fitted to these runs."
         if fitted:
             yield f"{_range(fitted)} The model was fitted to these runs."
+        speeds = [one.speed for one in others if one.speed]
+        if apart := [speed for speed in speeds if max(speed, 1 / speed) > SAME_SPEED]:
+            yield (
+                f"Around {len(apart)} of {plural(len(speeds), 'experiment')} that the model was "
+                f"not fitted to, the machine did its reference work {_times(apart)} times as fast "
+                "as around those that it was fitted to (work_s in run.json); a prediction cannot "
+                "know that."
+            )
 
     @property
     def rows(self) -> Iterator[dict[str, Any]]:
@@ -86,6 +96,12 @@ def _range(predictions: Sequence[Prediction]) -> str:
         f"In {runs} the median error of a forward pass is {low} to {high}, "
         f"{percent(median(errors))} in the median experiment."
     )
+
+
+def _times(factors: Sequence[float]) -> str:
+    """The range of some factors."""
+    low, high = f"{min(factors):.2f}", f"{max(factors):.2f}"
+    return low if low == high else f"{low} to {high}"
 
 
 def _phase(prediction: Prediction, phase: str) -> dict[str, str]:

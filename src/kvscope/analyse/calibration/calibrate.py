@@ -21,6 +21,7 @@ from kvscope.analyse.calibration.prediction import (
     Estimate,
     FittedModel,
     Prediction,
+    reference_work_s,
     write_prediction,
 )
 from kvscope.files import write_text
@@ -117,6 +118,7 @@ def write_predictions(
     ends = intervals(calibration.samples)
     model = FittedModel(
         runs={run_sha256(run): run.resolve().name for run in fitted},
+        work_s=reference_work_s(fitted),
         constants={
             name: Estimate(value=value, low=ends[name][0], high=ends[name][1])
             for name, value in calibration.fit.values.items()

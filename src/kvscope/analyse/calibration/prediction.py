@@ -4,8 +4,9 @@
 and those that the model was fitted to by the SHA-256 of their run.json.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from statistics import median
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -18,7 +19,7 @@ from kvscope.files import read_json, write_json
 from kvscope.layout import tables_directory
 from kvscope.passes import PASS_PHASES
 from kvscope.reading import short_repr
-from kvscope.runfile import RUN_FILE, run_sha256
+from kvscope.runfile import RUN_FILE, read_run, run_sha256
 from kvscope.runschema import Real, Record, Whole
 
 FILE = "prediction.json"
@@ -43,10 +44,12 @@ class Estimate(Record):
 class FittedModel(Record):
     """The fitted numbers, and the runs that they are fitted to.
 
-    `runs` has the names of the runs' directories by the SHA-256 of their run.json.
+    `runs` has the names of the runs' directories by the SHA-256 of their run.json; `work_s` is what
+    the reference work took around their repeats.
     """
 
     runs: Annotated[dict[Sha256, Name], Field(min_length=1)]
+    work_s: Seconds | None = None
     constants: Annotated[dict[str, Estimate], Field(min_length=1)]
     samples: Whole
 
@@ -69,7 +72,8 @@ class PhaseErrors(Record):
 class Prediction(Record):
     """The passes of a run, of all valid repeats, beside those that the model predicts.
 
-    `fitted`: the run is one of those that the model was fitted to.
+    `fitted`: the run is one of those that the model was fitted to. `work_s` is what the reference
+    work took around its repeats.
     """
 
     schema_version: Annotated[Literal[1], Field(alias="schema")]
@@ -81,11 +85,17 @@ class Prediction(Record):
     median_error: Share
     phases: Annotated[dict[Phase, PhaseErrors], Field(min_length=1)]
     model: FittedModel
+    work_s: Seconds | None = None
 
     @property
     def ratio(self) -> float:
         """Predicted over measured seconds of all passes."""
         return self.predicted_s / self.measured_s
+
+    @property
+    def speed(self) -> float | None:
+        """How fast the machine did the reference work, over its speed around the fitted runs."""
+        return self.model.work_s / self.work_s if self.model.work_s and self.work_s else None
 
 
 def write_prediction(
@@ -109,10 +119,18 @@ def write_prediction(
                 if len(own := passes[passes["phase"] == phase])
             },
             "model": model,
+            "work_s": reference_work_s([run]),
         }
     )
     write_json(tables_directory(run) / FILE, prediction.model_dump(by_alias=True))
     return prediction
+
+
+def reference_work_s(runs: Iterable[Path]) -> float | None:
+    """Median of what the reference work took around the repeats of some runs; None if unknown."""
+    repeats = (repeat for run in runs for repeat in read_run(run).get("disturbance", []))
+    found = [work_s for repeat in repeats if (work_s := repeat.get("work_s"))]
+    return median(found) if found else None
 
 
 def _errors(passes: pd.DataFrame) -> dict[str, Any]:
