@@ -383,6 +383,17 @@ def test_axes_that_the_study_declares_hold_for_all_its_grids(many):
     assert shown(drawing.views[0]) == shown(drawing.views[1])
 
 
+def test_plots_along_axes_of_several_grids_name_theirs(many):
+    grids = list(dict.fromkeys(run.grid for run in many.runs))
+    axes = tuple(Axes(x="seed", colour="batching", where={"grid": grid}) for grid in grids)
+    of_all, of_one = (
+        draw(utilization, replace(many, figures=(FigureRequest("utilization", asked),)))
+        for asked in (axes, axes[:1])
+    )
+    assert list(dict.fromkeys(subtitle for _, subtitle in cells(of_all))) == grids
+    assert {subtitle for _, subtitle in cells(of_one)} == {""}
+
+
 def test_strategies_are_compared_in_grids_that_have_several(many):
     drawing = draw(strategies, many)
     assert {view.choice[0] for view in drawing.views} == {"chunked"}  # of two sizes of chunks

@@ -100,6 +100,8 @@ def test_its_declared_axes_place_its_experiments(study: StudyData) -> None:
             assert drawing.views[0].choice != ("experiment",), axes
             frames = drawing.views[0].data.values()
             assert any(frame["x"].nunique() > 1 for frame in frames), axes
+            lines = [frame["colour"].nunique() for frame in frames]
+            assert not axes.colour or max(lines) > 1, axes  # side by side they cannot be compared
 
 
 def test_it_has_a_headline_with_a_number_and_a_chart(study: StudyData) -> None:

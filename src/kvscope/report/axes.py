@@ -61,12 +61,22 @@ class Row:
 def rows(study: StudyData, wanted: Wanted, asked: Sequence[Axes]) -> list[Row]:
     """The rows of a figure over the wanted experiments; by experiment where no axis suits.
 
-    An axis suits if the experiments have two of its values or more.
+    An axis suits if the experiments have two of its values or more. Rows of several grids have the
+    grid's name in their facets.
     """
     runs = [run for run in study.complete if wanted(run)]
-    made = (_row(study, runs, axes) for axes in asked or (Axes(),))
-    suitable = [row for row in made if len(row.values) > 1]
-    return suitable or [by_experiment(study, runs)]
+    asked = asked or (Axes(),)
+    made = [(_row(study, runs, axes), str(axes.where.get(GRID, ""))) for axes in asked]
+    suitable = [(row, grid) for row, grid in made if len(row.values) > 1]
+    if len({grid for _, grid in suitable}) > 1:
+        return [_of_grid(row, grid) for row, grid in suitable]
+    return [row for row, _ in suitable] or [by_experiment(study, runs)]
+
+
+def _of_grid(row: Row, grid: str) -> Row:
+    """The row with the name of its grid in the facets."""
+    places = (replace(place, facet=_joined((place.facet, grid))) for place in row.places)
+    return replace(row, places=tuple(places))
 
 
 def by_experiment(study: StudyData, runs: Sequence[Run]) -> Row:

@@ -30,13 +30,14 @@ from kvscope.report.figures.figure import (
     text,
 )
 from kvscope.report.figures.scales import is_wide, log_ticks
+from kvscope.report.theme import SHAPES
 from kvscope.report.words import Display, estimate_text, plural
 
 HEIGHT = 150
 LONGEST = 190  # pixels of a label
 SHORT = 100  # pixels: labels that leave room for three plots beside each other
 LINES_PX = 52  # beside a plot, for the numbers of its axis
-MOST_LINES = 6  # in a plot; more are hard to distinguish
+MOST_LINES = len(SHAPES)  # in a plot, each of its own shape
 ASIDE = 0.025  # of the axis: between the first and the last colour at one place
 DECADES = 30  # values that spread further stand on a logarithmic axis
 HOLLOW = "hollow: not valid"
