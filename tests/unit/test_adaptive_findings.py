@@ -9,13 +9,22 @@ from kvscope.report.adaptive_findings import adaptive_regret, regrets
 from kvscope.report.number import Number
 
 
-def run(overflow: str, net_s: float, model: str = "m", copies: str | None = None, **more: Any):
+def run(
+    overflow: str,
+    net_s: float,
+    model: str = "m",
+    copies: str | None = None,
+    noise: float = 0.0,
+    valid: bool = True,
+    **more: Any,
+):
     numbers = {"resume_overhead_net_s": net_s, "makespan_s": 10 + net_s, "preemptions": 1.0} | more
     keys = {"model": model, "overflow": overflow} | ({"overflow.copies": copies} if copies else {})
     return SimpleNamespace(
         flat=keys,
         settings={"overflow": {"name": overflow}},
-        number=lambda name: Number(numbers[name], numbers[name], numbers[name]),
+        number=lambda name: Number(numbers[name], numbers[name] - noise, numbers[name] + noise),
+        believed=lambda name: valid,
     )
 
 
@@ -45,3 +54,23 @@ def test_the_sentence_has_the_most_that_is_lost_and_where_which_policy_is_best()
     assert "2 experiments: net resume overhead at most 10 % above it" in sentence
     assert "it (more than 3 % in 1) and makespan at most 0.91 % above it. By" in sentence
     assert "swap in 1 and recompute in 1" in sentence
+
+
+def test_values_that_are_not_valid_are_left_out():
+    cheap = run("activation", 0.1, copies="a", valid=False)
+    (found,) = regrets(study(*SINGLES, cheap, run("adaptive", 1.0, copies="a")), "makespan_s")
+    assert found.best is SINGLES[1]
+    assert (
+        regrets(study(*SINGLES, run("adaptive", 9.0, copies="a", valid=False)), "makespan_s") == []
+    )
+
+
+def test_a_loss_within_the_noise_is_said_to_be_so():
+    singles = (run("recompute", 2.0), run("swap", 1.0, copies="a", noise=0.1))
+    for noise, words in (
+        (0.02, "(more than 3 % in 1)"),
+        (0.1, "(more than 3 % in 1, beyond the noise in 0)"),
+    ):
+        adaptive = run("adaptive", 1.15, copies="a", noise=noise)
+        (sentence,) = adaptive_regret(study(*singles, adaptive))
+        assert f"net resume overhead at most 15 % above it {words}" in sentence

@@ -131,6 +131,7 @@ def run_of(name: str, policy: str, seconds: float):
         flat={"cache.blocks": name, "overflow": policy},
         settings={"overflow": {"name": policy}},
         number=lambda metric: Number(numbers[metric], numbers[metric], numbers[metric]),
+        believed=lambda metric: True,
     )
 
 

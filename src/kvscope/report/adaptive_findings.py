@@ -23,26 +23,37 @@ MUCH = 0.03  # of the best policy's cost, by which adaptive should never lose
 
 @dataclass(frozen=True)
 class Regret:
-    """What `adaptive` costs beyond the best single policy, as a share of that one's cost."""
+    """What `adaptive` costs beyond the best single policy, as a share of that one's cost.
+
+    `certain`: the intervals of the two do not overlap, or there are none.
+    """
 
     run: Run
     best: Run
     share: float
+    certain: bool
 
 
 def regrets(study: StudyData, metric: str) -> list[Regret]:
-    """Of each experiment with `adaptive` that preempts and has single policies beside it."""
+    """Of each experiment with `adaptive` that preempts and has single policies beside it.
+
+    Values that are not valid are left out.
+    """
     found = []
     for run, singles in beside(study):
-        known = [one for one in singles if math.isfinite(one.number(metric).value)]
-        own = run.number(metric).value
-        if len(known) < 2 or not math.isfinite(own):
+        known = [one for one in singles if _has(one, metric)]
+        if len(known) < 2 or not _has(run, metric):
             continue
         best = min(known, key=lambda one: one.number(metric).value)
-        least = best.number(metric).value
-        if least > 0:
-            found.append(Regret(run, best, own / least - 1))
+        own, least = run.number(metric), best.number(metric)
+        if least.value > 0:
+            noisy = own.has_interval and least.has_interval and own.low <= least.high
+            found.append(Regret(run, best, own.value / least.value - 1, certain=not noisy))
     return found
+
+
+def _has(run: Run, metric: str) -> bool:
+    return run.believed(metric) and math.isfinite(run.number(metric).value)
 
 
 def adaptive_regret(study: StudyData) -> list[str]:
@@ -54,8 +65,10 @@ def adaptive_regret(study: StudyData) -> list[str]:
     parts = []
     for name, found in (("net resume overhead", by_net), ("makespan", by_makespan)):
         most = max(0.0, *(one.share for one in found))
-        much = sum(one.share > MUCH for one in found)
-        where = f" (more than {100 * MUCH:.0f} % in {much})" if much else ""
+        much = [one for one in found if one.share > MUCH]
+        certain = sum(one.certain for one in much)
+        noise = f", beyond the noise in {certain}" if certain < len(much) else ""
+        where = f" (more than {100 * MUCH:.0f} % in {len(much)}{noise})" if much else ""
         parts.append(f"{name} at most {100 * most:.2g} % above it{where}")
     counts = Counter(one.best.settings["overflow"]["name"] for one in by_net).most_common()
     best = join_words([f"{name} in {count}" for name, count in counts])
