@@ -87,7 +87,7 @@ def runs(prefix: str, **_: Any) -> list[str]:
 
 
 def studies_and_runs(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
-    """The arguments of `kvscope report`: a planned study, or directories of runs."""
+    """Planned studies, or directories of runs, as `kvscope report` takes them."""
     planned = parsed_args.results.glob(f"{layout.STUDIES}/*/{layout.MANIFEST}")
     return [*(path.parent.name for path in planned), *runs(prefix)]
 
@@ -107,6 +107,7 @@ COMPLETERS: dict[str, Completer] = {
     "run": runs,
     "runs": runs,
     "what": studies_and_runs,
+    "predict": studies_and_runs,
     "config_dir": directories,
     "results": directories,
     "out": directories,

@@ -24,7 +24,7 @@ from kvscope.report.predictions import read_predictions
 from kvscope.report.study import report
 from kvscope.runfile import file_records, read_run, write_run
 
-from .report_fixture import Fake, write_experiment
+from .report_fixture import Fake, write_experiment, write_study
 
 pytestmark = pytest.mark.slow
 
@@ -216,6 +216,30 @@ def test_a_prediction_that_is_cut_is_named(results: Path):
     path.write_bytes(path.read_bytes()[:100])
     (fault,) = faults_of(results)
     assert "not readable as JSON" in fault
+
+
+def test_studies_are_calibrated_by_their_names(calibrated: Path, tmp_path: Path, capsys):
+    planned = Fake({"workload.prompt_tokens": 80}, prompt=80)
+    own = write_study(tmp_path / "results", [*FITTED, planned], "fitted")
+    write_study(own, [OTHER], "others")
+    for run in (*runs_of(own), own / "experiments" / planned.id):
+        shutil.rmtree(run)
+    for name in ("experiments", "tables"):
+        shutil.copytree(calibrated / name, own / name, dirs_exist_ok=True)
+    words = ["fitted", "--predict", "others", "--results", str(own), "--samples", "2"]
+    assert main(["calibrate", *words]) == 0
+    assert "1 of 3 experiments of fitted are not complete" in capsys.readouterr().err
+    by_name, by_directory = ([*map(prediction_of, runs_of(each))] for each in (own, calibrated))
+    assert by_name == by_directory
+
+
+def test_a_study_without_a_complete_run_is_named(results: Path, capsys):
+    write_study(results, [OTHER], "others")
+    shutil.rmtree(runs_of(results)[2])
+    assert main(["calibrate", "others", "--results", str(results)]) == 2
+    assert "no experiment of others is complete" in capsys.readouterr().err
+    assert main(["calibrate", "unknown", "--results", str(results)]) == 2
+    assert "'unknown' is neither a planned study (others in" in capsys.readouterr().err
 
 
 def test_a_modeled_run_is_no_measurement_to_predict(results: Path, capsys):

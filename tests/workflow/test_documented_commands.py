@@ -64,7 +64,7 @@ INSTEAD: tuple[tuple[str, str | None, str], ...] = (
         "needs Vidur, which the project does not depend on",
     ),
     (
-        r"docs/MODEL\.md kvscope (calibrate .*results/|run device=here ).+",
+        r"docs/MODEL\.md kvscope (calibrate calibration-cpu|run device=here ).+",
         None,
         "needs the measurements of a whole study; tests/unit/test_calibration.py fits",
     ),

@@ -1,15 +1,29 @@
 """Fit the cost model of device=modeled."""
 
 import argparse
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
-from kvscope.commands.command import argument, command, flag, path
+from kvscope.commands.command import RESULTS_DIR, argument, command, flag, path
 from kvscope.errors import EXIT_DONE, BadInput
+from kvscope.layout import STUDIES, experiment_directory
 
 
 @command(
-    ("results/experiments/* --out config/device/here.yaml", "--published"),
-    path("runs", "a measured run", nargs="*"),
+    (
+        "calibration-cpu --out config/device/here.yaml",
+        "calibration-cpu --predict overflow-cpu",
+        "results/experiments/* --out config/device/here.yaml",
+        "--published",
+    ),
+    argument(
+        "what",
+        nargs="*",
+        metavar="STUDY | DIR",
+        help="planned studies, of which the complete runs are taken, or measured runs' directories",
+    ),
+    RESULTS_DIR,
     flag("--published", "fit the published figures"),
     path(
         "--out",
@@ -20,9 +34,8 @@ from kvscope.errors import EXIT_DONE, BadInput
     argument(
         "--predict",
         nargs="+",
-        type=Path,
         default=[],
-        metavar="RUN",
+        metavar="STUDY | DIR",
         help="other measured runs of this device, whose passes are predicted",
     ),
     argument("--samples", type=int, default=20, metavar="N", help="of the bootstrap (default: 20)"),
@@ -37,8 +50,8 @@ def calibrate(given: argparse.Namespace) -> int:
     """
     from kvscope.analyse.calibration import calibrate, measured
 
-    if given.published == bool(given.runs):
-        raise BadInput("calibrate: give the directories of measured runs, or --published")
+    if given.published == bool(given.what):
+        raise BadInput("calibrate: give studies or directories of measured runs, or --published")
     if given.published and given.predict:
         raise BadInput("calibrate --published: --predict is for measured runs")
     if given.samples < 2:
@@ -50,11 +63,13 @@ def calibrate(given: argparse.Namespace) -> int:
             calibrate.write_left_out(found, given.out)
             print(given.out)
         return EXIT_DONE
-    measured.require_one_attention([*given.runs, *given.predict])
-    found = calibrate.calibrate_runs(given.runs, given.samples)
+    fitted = _measured_runs(given.what, given.results)
+    others = _measured_runs(given.predict, given.results)
+    measured.require_one_attention([*fitted, *others])
+    found = calibrate.calibrate_runs(fitted, given.samples)
     print("\n".join(found.lines()))
     print(f"\n{'passes of a run':66} {'passes':>6} {'median':>7} {'sum':>8} {'speed':>6}")
-    for run, one in calibrate.write_predictions(found, given.runs, given.predict):
+    for run, one in calibrate.write_predictions(found, fitted, others):
         which = "fitted" if one.fitted else "predicted"
         error = f"{one.median_error:7.1%} {one.ratio - 1:+8.1%}"
         speed = "" if one.speed is None else f"{one.speed:.2f}"
@@ -63,3 +78,45 @@ def calibrate(given: argparse.Namespace) -> int:
         calibrate.write_device(found, given.out)
         print(given.out)
     return EXIT_DONE
+
+
+def _measured_runs(words: Sequence[str], results: Path) -> list[Path]:
+    """The runs that the words name: directories, and planned studies with their complete runs.
+
+    A word with a slash in it is a directory, also where a study has the same name. BadInput names a
+    word that is neither, and a study without a complete run.
+    """
+    from kvscope.results import studies
+
+    planned = studies(results)
+    found: list[Path] = []
+    for word in words:
+        if "/" not in word and word in planned:
+            found += _complete_runs(word, results)
+        elif Path(word).is_dir():
+            found.append(Path(word))
+        else:
+            raise BadInput(
+                f"calibrate: '{word}' is neither a planned study ({', '.join(planned) or 'none'} "
+                f"in {results / STUDIES}) nor a run's directory"
+            )
+    return list(dict.fromkeys(found))
+
+
+def _complete_runs(study: str, results: Path) -> list[Path]:
+    """The complete runs of a planned study; how many are left out is printed."""
+    from kvscope.plan import manifest
+    from kvscope.runfile import is_complete
+
+    ids = [entry["id"] for entry in manifest.read(study, results)["experiments"]]
+    runs = {id_: experiment_directory(results, id_) for id_ in ids}
+    complete = [run for id_, run in runs.items() if is_complete(run, id_)]
+    if not complete:
+        raise BadInput(f"calibrate: no experiment of {study} is complete; run the study first")
+    if left_out := len(runs) - len(complete):
+        print(
+            f"kvscope: {left_out} of {len(runs)} experiments of {study} are not complete and are "
+            "left out",
+            file=sys.stderr,
+        )
+    return complete
