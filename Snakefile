@@ -16,6 +16,7 @@ from snakemake.utils import min_version
 
 from kvscope import workflow as stages
 from kvscope.errors import KvscopeError
+from kvscope.plan import batches
 
 min_version("9.0")
 
@@ -32,11 +33,14 @@ except KvscopeError as error:
 
 STUDY = PLAN["study"]
 EXPERIMENTS = {entry["id"]: entry["resources"] for entry in PLAN["experiments"]}
-BATCHES = stages.batches(PLAN, workflow.cores or 1)
+# On a cluster as many as may be in packs at a time, else as many as this machine runs at a time.
+PARTS = batches.count(PLAN, workflow.nodes or workflow.cores or 1)
 
 
 wildcard_constraints:
     id="[^/]+",
+    part=r"\d+",
+    parts=r"\d+",
 
 
 # Of each machine, not of a whole cluster.

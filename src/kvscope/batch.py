@@ -20,8 +20,10 @@ from typing import Any, TextIO
 
 from kvscope import layout, runfile
 from kvscope.errors import BadInput, KvscopeError
+from kvscope.plan import batches
 from kvscope.plan.experiment import Experiment, parse
 from kvscope.run import supervisor
+from kvscope.run.attempt import read_session
 from kvscope.run.environment import measured_environment
 from kvscope.run.locks import SESSION_LOCK, SUPERVISOR_LOCK, hold_lock
 from kvscope.run.supervisor import Profiling
@@ -76,17 +78,20 @@ def run_together(jobs: Sequence[Job]) -> int:
 
 def run_each(jobs: Sequence[Job], out: TextIO) -> int:
     """Run the jobs here; 0 if all are complete. `out` is told of each, and why one failed."""
-    failed = 0
+    failed: list[str] = []
     for number, job in enumerate(jobs, 1):
         began = time.perf_counter()
         reason = run_one(job)
-        took = f"{time.perf_counter() - began:.1f} s"
-        place = f"[{number}/{len(jobs)}] {job.experiment.id}"
-        print(f"{place}: failed: {reason}" if reason else f"{place}: {took}", file=out, flush=True)
-        failed += reason is not None
+        took_s = time.perf_counter() - began
+        said = batches.line(number, len(jobs), job.experiment.id, took_s, reason)
+        print(said, file=out, flush=True)
+        if reason is not None:
+            failed.append(job.experiment.id)
         if number == 1:  # what it imported is there for good
             gc.collect()
             FREEZE()
+    if failed:
+        print(f"{len(failed)} of {len(jobs)} failed: {', '.join(failed)}", file=out, flush=True)
     return FAILED if failed else 0
 
 
@@ -132,7 +137,7 @@ def measure_here(experiment: Experiment, directory: Path, profiling: Profiling) 
         redirect_stderr(log),
     ):
         session.main(directory, annotate=False)
-    found = supervisor.read_session(directory)
+    found = read_session(directory)
     reason, finished = found.pop("reason", None), found.pop("finished", False)
     if found.pop("bad_input", False):
         raise BadInput(reason)

@@ -1,12 +1,13 @@
 """The functions that the Snakefile calls: options, plan, and which outputs to remake."""
 
 import shlex
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvscope import accounts, layout, runfile
+from kvscope import accounts, layout, packages, runfile
 from kvscope.accounts import ANALYSED, COLLECTED
 from kvscope.errors import BadInput
 from kvscope.plan import manifest
@@ -18,7 +19,6 @@ DEFAULT_STUDY = "quickstart"
 OPTIONS = ("study", "overrides", "remeasure")
 INVALID, ALL, NONE = "invalid", "all", "none"
 RULE = "run_experiment"  # the rule that measures
-LEAST_IN_BATCH = 10  # fewer modeled experiments are not worth another import of vLLM
 
 
 @dataclass(frozen=True)
@@ -74,24 +74,21 @@ def plan(given: Options, config_dir: Path, results: Path) -> dict[str, Any]:
 
     The directories of its runs are settled first, in case a process was killed there.
     """
-    found = manifest.plan_if_changed(given.study, config_dir, results, given.overrides)
+    try:
+        found = manifest.plan_if_changed(given.study, config_dir, results, given.overrides)
+    except Exception as error:
+        from kvscope.plan import registry  # a plan that did not change takes no time to import it
+
+        if fault := registry.fault_of_option(error):
+            raise BadInput(fault) from None
+        raise
+    needs = [entry["resources"] for entry in found["experiments"]]
+    if note := manifest.device_note(needs, packages.variant()[0]):
+        print(f"kvscope: note: {note}", file=sys.stderr)
     for directory in _directories(found, results):
         settle_if_free(directory)
     withdraw_batches(found, results)
     return found
-
-
-def batches(found: Mapping[str, Any], cores: int) -> list[list[str]]:
-    """The modeled experiments of a plan, in as many parts as there are cores, of like duration.
-
-    None where there is but one such experiment: it is run as any other.
-    """
-    needs = {e["id"]: e["resources"] for e in found["experiments"] if e["resources"]["batch"]}
-    if len(needs) < 2:
-        return []
-    longest_first = sorted(needs, key=lambda i: (-needs[i]["walltime_s"], i))
-    parts = min(cores, max(1, len(needs) // LEAST_IN_BATCH))
-    return [longest_first[part::parts] for part in range(parts)]
 
 
 def withdraw_batches(found: Mapping[str, Any], results: Path) -> None:

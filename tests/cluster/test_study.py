@@ -92,6 +92,16 @@ def test_a_study_in_packs_becomes_a_page(checkout):
     assert "Nothing to be done" in text, text
 
 
+@pytest.mark.parametrize(("profile", "batches"), [(LOCAL, 2), (("--cores", "1"), 1)])
+def test_modeled_experiments_are_as_many_batches_as_run_at_a_time(checkout, profile, batches):
+    words = "overrides=device=modeled engine.max_num_seqs=8 seed=range(0,25)"
+    with started(checkout, "snakemake", *profile, "-n", "--config", words) as process:
+        text, _ = process.communicate()
+    assert process.returncode == 0, text
+    assert re.search(rf"^run_batch +{batches}$", text, re.MULTILINE), text
+    assert "run_experiment" not in text
+
+
 @pytest.mark.parametrize("through", ["snakemake", "submit"])
 def test_a_study_on_slurm_is_watched_to_its_end(checkout, here, through):
     command = ["kvscope.cli", "submit", "study=two", "--cluster", "slurm"]

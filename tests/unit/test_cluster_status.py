@@ -5,9 +5,14 @@ import re
 import subprocess
 import sys
 import time
+from typing import Any
 
 import pytest
 
+from kvscope.cluster import members as cluster_members
+from kvscope.cluster.members import members
+from kvscope.cluster.show import look
+from kvscope.plan import batches
 from submitit_packs.directory import PackDirectory, Result, Start, State
 from submitit_packs.ledger import Ledger
 from submitit_packs.model import Member, Pack
@@ -57,8 +62,14 @@ def results(tmp_path):
         {"id": m.key, "label": f"label {m.key}", "grid": "", "varied": {}, "resources": needs}
         for m in members
     ]
-    manifest = {"study": "many", "base": "many", "title": "", "description": "", "files": []}
-    manifest |= {"varied_keys": [], "figures": [], "overrides": [], "config_sha256": ""}
+    manifest: dict[str, Any] = {
+        **{"study": "many", "base": "many", "title": "", "description": "", "files": []},
+        "compare": None,
+        "varied_keys": [],
+        "figures": [],
+        "overrides": [],
+        "config_sha256": "",
+    }
     path = tmp_path / "studies" / "many" / "manifest.json"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(manifest | {"experiments": entries}))
@@ -82,6 +93,68 @@ def test_states_places_and_reasons(status):
     assert re.search(
         r"0\.3\d node-hours used, \d\d% of the slots idle, done in about \d+ min", text
     )
+
+
+STUDY = {
+    "study": "modeled",
+    "experiments": [
+        {"id": f"e{n:02}", "label": f"e{n:02}", "resources": {"batch": 1, "walltime_s": 30}}
+        for n in range(37)
+    ],
+}
+
+
+def test_modeled_experiments_are_submitted_in_batches_that_stay_the_same(tmp_path):
+    found = members(STUDY, tmp_path)
+    assert [m.name for m in found] == [f"run_batch modeled {part} 3" for part in range(3)]
+    ids = [word.split("/")[-2] for m in found for word in m.command.split() if "yaml" in word]
+    assert sorted(ids) == [f"e{n:02}" for n in range(37)]
+    assert all(f"--results {tmp_path}" in m.command for m in found)
+    assert sum(m.expected_s for m in found) == 37 * 30
+    other = members(STUDY | {"experiments": STUDY["experiments"][1:]}, tmp_path)
+    assert {m.key for m in found} & {m.key for m in other} == set(), "of other experiments"
+
+
+def test_a_batch_is_submitted_as_long_as_one_of_its_experiments_lacks_its_metrics(
+    tmp_path, monkeypatch
+):
+    whole = members(STUDY, tmp_path)
+    first = set(batches.batch(STUDY, 0, 3))
+    monkeypatch.setattr(cluster_members, "is_done", lambda id_, _: id_ in first)
+    assert members(STUDY, tmp_path) == whole[1:]
+    first -= {next(iter(first))}
+    assert members(STUDY, tmp_path) == whole
+
+
+def test_each_experiment_of_a_batch_is_shown_where_it_stands(tmp_path):
+    """Three batches on two slots: what their logs say of each, and where the next one is."""
+    root, packs = tmp_path / "packs", members(STUDY, tmp_path)
+    directory, ledger = PackDirectory(root / "pack-1"), Ledger(root)
+    ledger.reserve("pack-1", {m.key: 0 for m in packs})
+    directory.write_plan(Pack("pack-1", "debug", 1, 2, 1, 3600, tuple(packs)))
+    attempt, now_s = directory.begin_attempt(), time.time()
+    for number in range(2):
+        directory.write_start(packs[number].key, Start("n1", str(number), (), now_s - 60, attempt))
+    first, second, third = (batches.batch(STUDY, part, 3) for part in range(3))
+    said = [batches.line(1, 13, first[0], 2.0, None), batches.line(2, 13, first[1], 1.0, "no room")]
+    directory.log(packs[0].key).write_text("\n".join(["import", *said, ""]))
+
+    rows = look(STUDY, tmp_path).rows
+    assert rows.keys() == {f"e{n:02}" for n in range(37)}
+    assert [rows[id_].state for id_ in first] == ["ok", "failed", "running", *["queued"] * 10]
+    assert rows[first[1]].reason == "no room"
+    assert rows[first[0]].busy_s(now_s) == pytest.approx(2.0)
+    assert [rows[id_].state for id_ in second] == ["running", *["queued"] * 11]
+    assert (rows[second[0]].host, rows[second[0]].gpu, rows[second[1]].host) == ("n1", "1", "")
+    assert {rows[id_].state for id_ in third} == {"queued"}
+
+    result = Result(State.FAILED, 1, "n1", "0", (), now_s - 60, now_s, attempt, "exit code 1")
+    more = [batches.line(n, 13, id_, 1.0, None) for n, id_ in enumerate(first[2:], 3)]
+    with directory.log(packs[0].key).open("a") as log:
+        log.write("\n".join(more))
+    ledger.report({packs[0].key: (False, "exit code 1", result)})
+    rows = look(STUDY, tmp_path).rows
+    assert [rows[id_].state for id_ in first] == ["ok", "failed", *["ok"] * 11]
 
 
 def test_it_is_cheap(status):

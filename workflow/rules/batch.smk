@@ -7,21 +7,25 @@
 rule run_batch:
     input:
         lambda wildcards: expand(
-            "results/experiments/{id}/experiment.yaml", id=BATCHES[int(wildcards.part)]
+            "results/experiments/{id}/experiment.yaml",
+            id=batches.batch(PLAN, int(wildcards.part), int(wildcards.parts)),
         ),
     output:
-        touch("results/studies/{study}/batch-{part}.done"),
+        touch("results/studies/{study}/batch-{part}-of-{parts}.done"),
     log:
-        "results/studies/{study}/batch-{part}.log",
+        "results/studies/{study}/batch-{part}-of-{parts}.log",
     conda:
         "../envs/kvscope.yaml"
     resources:
         mem_mib=4096,
-        runtime=lambda wildcards: sum(
-            EXPERIMENTS[id]["walltime_s"] for id in BATCHES[int(wildcards.part)]
+        runtime=lambda wildcards: batches.walltime_s(
+            PLAN, int(wildcards.part), int(wildcards.parts)
         )
         * 2
         // 60
         + 5,
+        expected_s=lambda wildcards: batches.walltime_s(
+            PLAN, int(wildcards.part), int(wildcards.parts)
+        ),
     shell:
         "kvscope run --multirun --tables {input} 2>&1 | tee {log}"

@@ -6,9 +6,12 @@ rule report_study:
         f"results/studies/{STUDY}/manifest.json",
         expand(
             "results/tables/{id}/metrics.parquet",
-            id=[i for i in EXPERIMENTS if not any(i in batch for batch in BATCHES)],
+            id=[i for i in EXPERIMENTS if i not in batches.batched(PLAN)],
         ),
-        expand(f"results/studies/{STUDY}/batch-{{part}}.done", part=range(len(BATCHES))),
+        expand(
+            f"results/studies/{STUDY}/batch-{{part}}-of-{PARTS}.done",
+            part=range(PARTS),
+        ),
     output:
         report(
             f"results/studies/{STUDY}/report.html",

@@ -19,9 +19,10 @@ from submitit_packs.directory import State
 from submitit_packs.errors import PackError, QueueFull, SubmissionRefused
 from submitit_packs.ledger import Ledger
 from submitit_packs.model import Member
+from submitit_packs.overview import overview
 from submitit_packs.planner import Settings
 from submitit_packs.queue import Queue
-from submitit_packs.schedulers import Ending
+from submitit_packs.schedulers import Ending, JobStatus, Phase
 from submitit_packs.sites import Site
 
 SITE = Site("here", "stand-in", gpus_per_node=2, queues=(Queue("q", 1, 4, max_jobs=3),))
@@ -328,6 +329,46 @@ def test_a_restart_attaches_to_what_runs_and_to_what_ended_meanwhile(campaign):
     assert set(campaign.attached) == {"m0", "m2", "m3", "m4", "m5"}  # what failed runs anew
     campaign.finish()
     assert campaign.system.began == {"m0": 2, "m1": 2, "m2": 1, "m3": 1, "m4": 1, "m5": 1}
+
+
+def test_members_of_a_job_that_waits_again_are_queued(campaign):
+    """Its node died, or it was preempted: the files tell of an attempt that is over."""
+    campaign.cycle()
+    (job,) = campaign.system.live()
+    campaign.system.run(job, dict.fromkeys(["m1", "m2", "m3", "m4", "m5"]))  # m0 has ended
+    campaign.cycle()
+    running = overview(campaign.root)
+    assert states(running) == ["ok", *["running"] * 5]
+    campaign.system.jobs[job].status = JobStatus(Phase.QUEUED, words="BeginTime")
+    for restart in (False, True):  # whoever looks, and without anybody who looks
+        campaign.cycle()
+        found = overview(campaign.root)
+        assert states(found) == ["ok", *["queued"] * 5]
+        assert {(m.host, m.busy_s(1e9)) for m in list(found.members.values())[1:]} == {("", 0.0)}
+        assert found.left_s is None, "it waits for nodes"
+        assert found.packs[0].end_s is not None, "no node is used"
+        if restart:
+            campaign.restart()
+    campaign.system.run(job, dict.fromkeys(["m1", "m2", "m3", "m4", "m5"]))
+    assert states(overview(campaign.root)) == ["ok", *["running"] * 5]  # nobody has looked yet
+    campaign.cycle()
+    assert states(overview(campaign.root)) == ["ok", *["running"] * 5]
+    assert overview(campaign.root).packs[0].end_s is None
+
+
+def test_a_late_answer_that_a_job_waits_is_put_right(campaign):
+    campaign.cycle()
+    (job,) = campaign.system.live()
+    campaign.system.run(job, dict.fromkeys(m.key for m in campaign.members))
+    campaign.system.jobs[job].status = JobStatus(Phase.QUEUED)
+    campaign.cycle()
+    campaign.system.jobs[job].status = JobStatus(Phase.RUNNING, nodes=("n1",))
+    campaign.cycle()
+    assert states(overview(campaign.root)) == ["running"] * 6
+
+
+def states(found):
+    return [found.members[f"m{i}"].state for i in range(6)]
 
 
 def test_a_reported_end_is_no_more_the_controllers(campaign):

@@ -13,6 +13,8 @@ import pytest
 
 from submitit_packs.directory import PackDirectory, Result
 from submitit_packs.model import Member, Pack
+from submitit_packs.overview import pack_status
+from submitit_packs.reasons import words
 
 LONG = 60.0
 LAST = f"sleep 51.{os.getpid()}"  # another test run may be under way
@@ -23,9 +25,17 @@ def start(tmp_path):
     """Start a member's wrapper; it and what it leaves are ended with the test."""
     processes = []
 
-    def begin(command, expected_s=1.0, timeout_s=LONG, left_s=1000.0, attempts=1, **environment):
+    def begin(
+        command,
+        expected_s=1.0,
+        timeout_s=LONG,
+        left_s=1000.0,
+        attempts=1,
+        logs=(),
+        **environment,
+    ):
         directory = PackDirectory(tmp_path / "pack-1")
-        member = Member("m", "m", command, str(tmp_path), expected_s, timeout_s)
+        member = Member("m", "m", command, str(tmp_path), expected_s, timeout_s, logs=logs)
         pack = Pack("pack-1", "q", 1, 1, 1, 600, (member,), margin_s=5.0, poll_s=0.3)
         directory.write_plan(pack)
         for _ in range(attempts):
@@ -77,6 +87,33 @@ def test_how_a_command_ends_is_its_result(start, command, state, code):
     assert (found.state, found.exit_code, found.attempt) == (state, code, 1)
     assert found.host == os.uname().nodename
     assert found.end_s >= found.start_s
+
+
+@pytest.mark.parametrize(
+    ("command", "logs", "why"),
+    [
+        ("echo begins; echo 'disk: no room'; echo; exit 3", (), "exit code 3: disk: no room"),
+        ("echo Exiting; echo 'of the rule' >rule.log; exit 1", ("rule.log",), "exit code 1: of th"),
+        ("echo Exiting; exit 1", ("never.log",), "exit code 1: Exiting"),
+        ("echo a >a.log; sleep 0.1; echo b >b.log; exit 1", ("b.log", "a.log"), "exit code 1: b"),
+        ("exit 1", (), "exit code 1"),
+        ("printf '\\xff\\xfe'; exit 1", (), "exit code 1: "),
+        ("echo fine", (), ""),
+    ],
+)
+def test_what_failed_says_why_in_its_last_line(start, command, logs, why):
+    process, directory = start(command, logs=logs)
+    found = end(process, directory)
+    assert found.why.startswith(why) if why else found.why == ""
+    assert "\n" not in found.why
+    assert words(found).startswith(f"{found.state}: {found.reason} (on ")
+    status = overview_of(directory)
+    assert status.reason == found.why
+
+
+def overview_of(directory):
+    (member,) = pack_status(directory, {}).members
+    return member
 
 
 def test_output_and_environment(start, tmp_path):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fake_pbs import server
 from fake_pbs.cluster import FakePBS, wait_for
 from submitit_pbs import client
 
@@ -192,6 +193,27 @@ def test_a_killed_server_has_lost_nothing_that_it_answered(pbs, qsub) -> None:
     pbs.start()
     assert client.status(jobs).keys() == set(jobs)
     assert qsub("true", "-q demand -l select=1,walltime=01:00:00") == "4"
+
+
+@pytest.mark.parametrize("before", ["_write_run", "run_script"])
+def test_a_job_that_a_killed_server_was_starting_is_started_again(
+    pbs, qsub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    pbs.configure("tick_s", 3600)
+    job_id = qsub(f"echo ran >>{tmp_path}/log", "-q demand -l select=1,walltime=01:00:00")
+    pbs.stop(signal.SIGKILL)
+    again = server.Server(str(pbs.directory))
+    with monkeypatch.context() as patch:
+
+        def killed(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        patch.setattr(server.Server, before, killed)
+        with pytest.raises(KeyboardInterrupt):
+            again.start(again.jobs[job_id], again.free_nodes()[:1])
+    pbs.start()
+    wait_for(lambda: state_of(pbs, job_id) == "F")
+    assert (tmp_path / "log").read_text() == "ran\n"
 
 
 def test_an_array_runs_as_many_at_once_as_it_says(pbs, qsub, tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """How a study's packs stand, as a table: which experiment waits, runs where, or ended how."""
 
 from collections import Counter
-from collections.abc import Container, Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from kvscope.layout import packs_directory
+from kvscope.plan import batches
+from submitit_packs.directory import PackDirectory, Result, State
 from submitit_packs.overview import QUEUED, RUNNING, MemberStatus, Overview, overview
 
 STYLES = {"ok": "green", RUNNING: "cyan", "failed": "red", "timeout": "red"}
@@ -61,21 +63,56 @@ class Look:
 def look(manifest: Mapping[str, Any], results: Path) -> Look:
     """Look once at the packs that hold an experiment of a study."""
     labels = {entry["id"]: entry["label"] for entry in manifest["experiments"]}
-    found = overview(packs_directory(results))
-    ids = [[experiment_of(m, labels) for m in pack.members] for pack in found.packs]
-    ours = [(pack, of) for pack, of in zip(found.packs, ids, strict=True) if any(of)]
-    rows = {
-        id_: status
-        for pack, of in ours
-        for id_, status in zip(of, pack.members, strict=True)
-        if id_
-    }
-    return Look(Overview(tuple(p for p, _ in ours), found.now_s), rows, labels, len(labels))
+    packs = packs_directory(results)
+    found = overview(packs)
+    rows: dict[str, MemberStatus] = {}
+    ours = []
+    for pack in found.packs:
+        of_pack: dict[str, MemberStatus] = {}
+        for status in pack.members:
+            if ids := batches.of_name(manifest, status.member.name):
+                of_pack |= experiments_of_batch(status, ids, packs)
+            elif id_ := experiment_of(status, labels):
+                of_pack[id_] = status
+        rows |= of_pack
+        if of_pack:
+            ours.append(pack)
+    return Look(Overview(tuple(ours), found.now_s), rows, labels, len(labels))
 
 
 def experiment_of(status: MemberStatus, ids: Container[str]) -> str | None:
     """The experiment that a member runs: Snakemake's jobs have it in their names."""
     return next((word for word in status.member.name.split() if word in ids), None)
+
+
+def experiments_of_batch(
+    status: MemberStatus, ids: Sequence[str], packs: Path
+) -> dict[str, MemberStatus]:
+    """How each experiment of a batch stands: its log tells of those that have ended.
+
+    They run one after the other, so that of a batch that runs the first of the others is at work.
+    """
+    begun = status.start_s is not None
+    log = PackDirectory(packs / status.pack).log(status.member.key)
+    ended = batches.ends(log.read_text(errors="replace")) if begun and log.is_file() else {}
+    left = [id_ for id_ in ids if id_ not in ended]
+    rows = {}
+    for id_ in ids:
+        if id_ in ended:
+            rows[id_] = _ended_in_batch(status, *ended[id_])
+        elif status.state == RUNNING and id_ != left[0]:
+            rows[id_] = replace(status, state=QUEUED, start=None)
+        else:
+            rows[id_] = status
+    return rows
+
+
+def _ended_in_batch(status: MemberStatus, took_s: float, reason: str | None) -> MemberStatus:
+    start_s = status.start_s or 0.0
+    state, code = (State.OK, 0) if reason is None else (State.FAILED, 1)
+    where = status.host, status.gpu, ()
+    result = Result(state, code, *where, start_s, start_s + took_s, 0, reason or "")
+    return replace(status, state=str(state), start=None, result=result, reason=reason or "")
 
 
 def closing_line(found: Overview, rows: Mapping[str, MemberStatus], planned: int) -> str:

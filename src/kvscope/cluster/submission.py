@@ -10,9 +10,10 @@ from typing import Any
 
 import yaml
 
-from kvscope.cluster.members import members
+from kvscope.cluster.members import members, unfinished
 from kvscope.errors import BadInput, KvscopeError
 from kvscope.layout import packs_directory
+from kvscope.plan import batches
 from snakemake_executor_plugin_submitit import ExecutorSettings, configuration
 from submitit_packs import planner, schedulers, sites
 from submitit_packs.controller import Controller, Outcome
@@ -121,20 +122,22 @@ def preview(manifest: Mapping[str, Any], results: Path, cluster: Cluster) -> Ite
         planned = planner.plan(todo, site, settings)
         for pack in planned.packs:
             directory = PackDirectory(packs_directory(results) / pack.id)
+            batched = [batches.of_name(manifest, m.name) or [m.name] for m in pack.members]
             yield (
-                f"# {pack.id}: {len(pack.members)} experiments on {pack.nodes} nodes x "
+                f"# {pack.id}: {sum(map(len, batched))} experiments on {pack.nodes} nodes x "
                 f"{pack.slots_per_node} slots ({pack.fill:.0%} used), at most "
                 f"{pack.node_hours:.2f} node-hours"
             )
-            yield from (f"#   {member.name}" for member in pack.members)
+            yield from (f"#   {' '.join(ids)}" for ids in batched)
             yield scheduler.script(pack, directory)
     except PackError as error:
         raise BadInput(str(error)) from None
     for reason in sorted(set(planned.waiting.values())):
         count = list(planned.waiting.values()).count(reason)
-        yield f"# {count} experiments: {reason}"
+        yield f"# {count} more: {reason}"
     hours = sum(pack.node_hours for pack in planned.packs)
-    yield f"# {len(planned.packs)} jobs, {len(todo)} experiments, at most {hours:.2f} node-hours"
+    left = len(unfinished(manifest, results))
+    yield f"# {len(planned.packs)} jobs, {left} experiments, at most {hours:.2f} node-hours"
 
 
 def submit(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kvscope import cluster
-from kvscope.commands.command import RESULTS_DIR, argument, command, flag
+from kvscope.commands.command import RESULTS_DIR, argument, command, flag, seconds
 from kvscope.errors import EXIT_DONE, BadInput
 from kvscope.layout import packs_directory
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     argument(
         "--watch",
         nargs="?",
-        type=float,
+        type=seconds,
         const=10.0,
         metavar="SECONDS",
         help="show what was submitted to a cluster again and again (default: every 10 s)",
@@ -47,7 +47,8 @@ def status(given: argparse.Namespace) -> int:
         from kvscope.report.load import load
         from kvscope.report.summary import summary
 
-        print("\n".join(summary(load(given.what, given.results))))
+        submitted = looked is not None and bool(looked.rows)
+        print("\n".join(summary(load(given.what, given.results), submitted)))
     if looked is not None and looked.rows:
         from rich.console import Console
 

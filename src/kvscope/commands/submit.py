@@ -1,9 +1,10 @@
 """Run a study on a cluster."""
 
 import argparse
-from pathlib import Path
+import sys
+from typing import Any
 
-from kvscope import cluster
+from kvscope import cluster, packages
 from kvscope.commands.command import (
     CONFIG_DIR,
     OVERRIDES_HELP,
@@ -11,6 +12,7 @@ from kvscope.commands.command import (
     argument,
     command,
     flag,
+    place,
 )
 from kvscope.errors import EXIT_DONE, BadInput, KvscopeError
 
@@ -18,8 +20,8 @@ from kvscope.errors import EXIT_DONE, BadInput, KvscopeError
 @command(
     (
         "study=quickstart --cluster local",
-        "study=quickstart --cluster slurm --queue gpu",
-        "study=quickstart --profile profiles/polaris --dry-run",
+        "study=quickstart device=cuda --cluster slurm --queue gpu",
+        "study=quickstart device=cuda --profile profiles/polaris --dry-run",
     ),
     argument("overrides", nargs="+", metavar="OVERRIDE", help=f"study=NAME; {OVERRIDES_HELP}"),
     argument(
@@ -27,7 +29,7 @@ from kvscope.errors import EXIT_DONE, BadInput, KvscopeError
     ),
     argument(
         "--profile",
-        type=Path,
+        type=place,
         metavar="DIR",
         help="a Snakemake profile whose settings of packs hold, like profiles/polaris",
     ),
@@ -80,15 +82,13 @@ def submit(given: argparse.Namespace) -> int:
     Each experiment has a GPU, and the packs are submitted. Called again, it finds what it
     submitted before.
     """
-    from kvscope.plan import grid, manifest
+    from kvscope.plan import grid
 
     if not (given.cluster or given.profile or given.site):
         raise BadInput("where to? --cluster pbs, slurm or local, or --profile profiles/polaris")
     cluster.require_packages()
     from kvscope.cluster import submission
 
-    study, overrides = grid.split_study(given.overrides)
-    planned = manifest.plan_if_changed(study, given.config_dir, given.results, overrides)
     options = submission.Cluster(
         name=given.cluster,
         profile=given.profile,
@@ -101,6 +101,8 @@ def submit(given: argparse.Namespace) -> int:
         setup=tuple(given.setup),
         options=given.options,
     )
+    options.resolve()  # what cannot be is refused before a plan is written
+    planned = _planned(given, *grid.split_study(given.overrides))
     if given.dry_run:
         print("\n".join(submission.preview(planned, given.results, options)))
         return EXIT_DONE
@@ -109,3 +111,15 @@ def submit(given: argparse.Namespace) -> int:
         raise KvscopeError(f"{len(failed)} of {len(ended)} failed: {', '.join(failed)}")
     print(f"next: kvscope report {planned['study']} --results {given.results}")
     return EXIT_DONE
+
+
+def _planned(given: argparse.Namespace, study: str | None, overrides: list[str]) -> dict[str, Any]:
+    """The manifest of what is to be submitted, which a dry run does not write."""
+    from kvscope.plan import manifest
+
+    place = study, given.config_dir, given.results, overrides
+    planned = (manifest.preview if given.dry_run else manifest.plan_if_changed)(*place)
+    needs = [entry["resources"] for entry in planned["experiments"]]
+    if note := manifest.device_note(needs, packages.variant()[0]):
+        print(f"kvscope: note: {note}", file=sys.stderr)
+    return planned

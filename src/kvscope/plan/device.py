@@ -1,6 +1,6 @@
 """The planner's view of a device: limits of its kernels, memory requirements, and speed."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -9,6 +9,7 @@ from pydantic import Field
 from kvscope.plan.fields import MAX_THREADS, Label, Whole, impossible
 from kvscope.plan.option import Option
 from kvscope.plan.parts import Conditions
+from kvscope.runschema import MEASURED
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Kernels:
     head_sizes: tuple[int, ...] | None = None
     dtypes: tuple[str, ...] | None = None
     layouts: tuple[str, ...] | None = ("by_layer", "by_block")
+    compared: bool = False  # warm-up compares their outputs with a plain recomputation
 
     def refusals(self, experiment: Conditions) -> dict[str, tuple[object, str]]:
         """The keys with unsupported values: for each its value, and what it must be in words."""
@@ -58,13 +60,23 @@ class Device(Option):
     `platform` is the device's class in the engine package, 'module:Class'. `attentions` maps each
     engine.attention that the device has to what its kernels support. By default weights and KV
     cache are in host memory.
+
+    The facts that a run of the device has, which `kvscope check` holds its run.json against:
+    `time_source` is of every time in its tables. `allocates` is false of a device without a worker:
+    neither weights nor cache nor host pool take memory, and nothing of the model is computed.
+    `copies_awaited` is true if a copy ends before the call returns, so that the host can time it.
+    `times_layers` is false where the layers of a pass have no times of their own, because several
+    are under way at once.
     """
 
     platform: ClassVar[str]
     attentions: ClassVar[dict[str, Kernels]] = {"vllm": Kernels()}
     speed: ClassVar[Speed]
     gpus: ClassVar[int] = 0
-    allocates: ClassVar[bool] = True  # False: neither weights nor cache nor host pool take memory
+    time_source: ClassVar[str] = MEASURED
+    allocates: ClassVar[bool] = True
+    copies_awaited: ClassVar[bool] = True
+    times_layers: ClassVar[bool] = True
     in_id: ClassVar[tuple[str, ...]] = ("threads",)
 
     threads: Annotated[Whole, Field(ge=1, le=MAX_THREADS), Label("CPU threads")] = 1
@@ -83,6 +95,13 @@ class Device(Option):
         """Bytes of host memory that hold weights and cache while requests are served."""
         cache = experiment.cache_blocks * experiment.block_bytes
         return cache + 2 * experiment.model.weight_bytes  # as loaded, and packed for its product
+
+    def passes_s(self, experiment: Conditions, lengths: Sequence[tuple[int, int]]) -> list[float]:
+        """Seconds of the passes that serve a batch of requests, each with prompt and output tokens.
+
+        Of a modeled device that computes such a batch to its end; empty of others.
+        """
+        return []
 
     def loading_bytes(self, experiment: Conditions) -> int:
         """Bytes of host memory that weights take only while they are loaded."""

@@ -6,11 +6,12 @@ members, and members' ends become Snakemake's.
 
 import asyncio
 import hashlib
+import math
 import os
 import shlex
 import threading
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,22 @@ from snakemake_interface_executor_plugins.settings import CommonSettings, Execut
 
 from submitit_packs import planner, schedulers, sites
 from submitit_packs.controller import Controller, Outcome
-from submitit_packs.errors import PackError
+from submitit_packs.errors import BadSettings, PackError
 from submitit_packs.model import Member
 
 DEFAULT_MINUTES = 10
+# The least and the most that a number among the settings may be.
+LIMITS = {
+    "gpus_per_node": (0, 1000),
+    "min_nodes": (1, 10**6),
+    "max_nodes": (1, 10**6),
+    "length": (1, 366 * 24 * 60),
+    "min_fill": (0, 1),
+    "wait": (0, 10**7),
+    "margin": (0, 10**6),
+    "startup": (0, 10**6),
+}
+COUNTS = ("gpus_per_node", "min_nodes", "max_nodes")
 
 
 def _setting(default: Any, help: str, type: type = str) -> Any:
@@ -144,6 +157,7 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
             timeout_s=timeout_s,
             gpus=max(int(one.resources.get("gpu", one.resources.get("gpus", 0))) for one in jobs),
             exclusive=any(one.resources.get("exclusive", 0) for one in jobs),
+            logs=tuple(str(file) for one in jobs for file in one.log),
         )
 
     def _is_outdated(self, job: JobExecutorInterface, key: str) -> bool:
@@ -261,8 +275,44 @@ def key_of(job: JobExecutorInterface) -> str:
     return hashlib.sha256("\0".join(outputs).encode()).hexdigest()[:16]
 
 
+def checked(given: ExecutorSettings) -> ExecutorSettings:
+    """Settings whose values are of their types; BadSettings names the first that cannot be used.
+
+    A profile's values are what its YAML says, of any type.
+    """
+    found: dict[str, Any] = {}
+    for setting in fields(given):
+        value = getattr(given, setting.name)
+        if value is not None:
+            is_text = setting.metadata["type"] is str
+            found[setting.name] = (_text if is_text else _number)(setting.name, value)
+    return replace(given, **found)
+
+
+def _text(name: str, value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise BadSettings(f"{name.replace('_', '-')} is {value!r} but must be text")
+    return str(value)
+
+
+def _number(name: str, value: Any) -> float:
+    least, most = LIMITS[name]
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    is_whole = name not in COUNTS or number.is_integer()
+    if isinstance(value, bool) or not least <= number <= most or not is_whole:
+        kind = "a whole number" if name in COUNTS else "a number"
+        raise BadSettings(
+            f"{name.replace('_', '-')} is {value!r} but must be {kind} from {least} to {most}"
+        )
+    return int(number) if name in COUNTS else number
+
+
 def configuration(given: ExecutorSettings) -> tuple[sites.Site, planner.Settings]:
     """The site and the planner's settings of Snakemake's; BadSettings if they cannot be used."""
+    given = checked(given)
     site = sites.load(given.site or "local")
     changes: dict[str, Any] = {}
     if given.gpus_per_node is not None:
@@ -270,6 +320,8 @@ def configuration(given: ExecutorSettings) -> tuple[sites.Site, planner.Settings
     if given.launcher:
         changes["launcher"] = given.launcher
     site = sites.changed(site, **changes)
+    options = sites.options(given.options or "")
+    schedulers.check_options(site.scheduler, {**site.options, **options})
     return site, planner.Settings(
         queues=tuple(word for word in (given.queues or "").split(",") if word),
         length_s=60.0 * (given.length or 60),
@@ -281,5 +333,5 @@ def configuration(given: ExecutorSettings) -> tuple[sites.Site, planner.Settings
         margin_s=float(given.margin if given.margin is not None else 60),
         setup=tuple((given.setup or "").splitlines()),
         stage=given.stage or "",
-        options=sites.options(given.options or ""),
+        options=options,
     )

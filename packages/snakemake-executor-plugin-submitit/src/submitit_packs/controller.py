@@ -76,6 +76,7 @@ class Flight:
     over_since_s: float | None = None
     unknown_since_s: float | None = None
     is_recorded: bool = True  # whether job.json has the job
+    is_requeued: bool = False  # whether job.json says that it waits to run again
 
 
 class Controller:
@@ -296,6 +297,7 @@ class Controller:
 
     def _note(self, flight: Flight, status: JobStatus) -> None:
         now = self.clock()
+        self._note_requeue(flight, status.phase)
         if _lost_its_pilot(flight, status):
             status = replace(status, ending=Ending.NODE_LOST, words="its first node was lost")
         flight.status = status
@@ -311,6 +313,15 @@ class Controller:
             flight.over_since_s = now - GRACE_S
         else:
             flight.unknown_since_s = None
+
+    def _note_requeue(self, flight: Flight, phase: Phase) -> None:
+        """Write down when a job that ran waits to run again, and when it no longer does."""
+        was_queued = flight.status is not None and flight.status.phase == Phase.QUEUED
+        if phase == Phase.QUEUED and not was_queued:
+            flight.is_requeued = flight.directory.note_requeue(self.clock())
+        elif phase == Phase.RUNNING and flight.is_requeued:
+            flight.directory.note_requeue(None)
+            flight.is_requeued = False
 
     def _settle(self) -> None:
         """Decide about the members of packs whose jobs are over."""

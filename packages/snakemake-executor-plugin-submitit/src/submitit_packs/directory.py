@@ -1,7 +1,7 @@
 """A pack's directory: the only truth between controller, allocation and restart.
 
     plan.json       the pack, written before it is submitted
-    job.json        the job that runs it, written after
+    job.json        the job that runs it, written after, and whether it waits to run again
     attempt.json    which run of the job is current (a requeued job runs again), and whether to stop
     pilot-N.json    what the pilot of attempt N saw
     KEY.run         written when a member starts: where
@@ -15,7 +15,7 @@ it or nothing. A writer whose attempt is not the current one writes no result.
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -26,6 +26,7 @@ from submitit_packs.model import Pack
 PLAN, JOB, ATTEMPT = "plan.json", "job.json", "attempt.json"
 STARTED, RESULT, LOG = ".run", ".rc", ".log"
 CLOSED = "its job is over"  # why the members of a closed pack end
+MOST_LINES, LONGEST_LINE = 20, 300  # of an output, where its last line is looked for
 T = TypeVar("T")
 
 
@@ -60,7 +61,10 @@ class Start:
 
 @dataclass(frozen=True)
 class Result:
-    """How a member ended; `exit_code` is None if it was not begun, negative for a signal."""
+    """How a member ended; `exit_code` is None if it was not begun, negative for a signal.
+
+    `said` is the last line of the output of one that failed.
+    """
 
     state: State
     exit_code: int | None
@@ -71,6 +75,12 @@ class Result:
     end_s: float
     attempt: int
     reason: str = ""
+    said: str = ""
+
+    @property
+    def why(self) -> str:
+        """The reason, and what a member that failed said last."""
+        return ": ".join(filter(None, (self.reason, self.said)))
 
     @property
     def is_final(self) -> bool:
@@ -129,9 +139,21 @@ class PackDirectory:
         write_json(self.path / JOB, job)
 
     def job(self) -> dict[str, Any] | None:
-        """The job: `cluster`, `job_id`, `submitted_s`."""
+        """The job: `cluster`, `job_id`, `submitted_s`, and `requeued` while it waits again."""
         found = read_as(dict[str, Any], self.path / JOB)
         return found if found and "job_id" in found else None
+
+    def note_requeue(self, now_s: float | None) -> bool:
+        """Say that the job waits once more since then, or no longer; whether it ever ran.
+
+        Its latest attempt is named: what a later one does is not that of a job that waits.
+        """
+        attempt, job = self.attempt().number, self.job()
+        if not attempt or job is None:
+            return False
+        requeued = None if now_s is None else {"attempt": attempt, "since_s": now_s}
+        self.write_job(job | {"requeued": requeued})
+        return True
 
     # ------------------------------------------------------------------ attempts
 
@@ -196,6 +218,16 @@ class PackDirectory:
     def last_lines(self, key: str, count: int = 5) -> str:
         """The end of a member's output."""
         return tail(self.log(key), count)
+
+
+def last_line(paths: Iterable[Path]) -> str:
+    """The last line of text in the file that was written last; empty if none can be read."""
+    found = [path for path in paths if path.is_file()]
+    for path in sorted(found, key=os.path.getmtime, reverse=True):
+        if lines := tail(path, MOST_LINES).split("\n"):
+            for line in filter(None, map(str.strip, reversed(lines))):
+                return line[:LONGEST_LINE]
+    return ""
 
 
 def tail(path: Path, count: int, longest_bytes: int = 4096) -> str:

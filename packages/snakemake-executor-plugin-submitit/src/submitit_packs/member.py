@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from submitit_packs.directory import PackDirectory, Result, Start, State
+from submitit_packs.directory import PackDirectory, Result, Start, State, last_line
 from submitit_packs.launchers import pbs_node
 from submitit_packs.model import Member, Pack
 from submitit_packs.processes import adopt_orphans, die_with_parent, kill_descendants
@@ -114,7 +114,13 @@ class Run:
             self.directory.write_start(self.member.key, start)
             state, code, reason = self._watch(start, min(self.member.timeout_s, left_s), locks)
         where = start.host, start.gpu, start.gpu_uuids
-        return Result(state, code, *where, now, time.time(), self.attempt, reason)
+        said = self._last_line() if state == State.FAILED else ""
+        return Result(state, code, *where, now, time.time(), self.attempt, reason, said)
+
+    def _last_line(self) -> str:
+        """What the member said last: in a log of its own, or else in its output."""
+        logs = [Path(self.member.cwd, log) for log in self.member.logs]
+        return last_line(logs) or last_line([self.directory.log(self.member.key)])
 
     def _write(self, result: Result) -> None:
         """Write a result; a full disk may have room again in a while."""

@@ -20,6 +20,8 @@ class Member:
         seconds after which it is ended
     exclusive
         whether it has a node alone
+    logs
+        files that it writes besides its output, in which a failure is explained
     """
 
     key: str
@@ -30,6 +32,12 @@ class Member:
     timeout_s: float
     gpus: int = 1
     exclusive: bool = False
+    logs: tuple[str, ...] = ()
+
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> Self:
+        """Read what `asdict` made."""
+        return cls(**{**plain, "logs": tuple(plain.get("logs", ()))})
 
 
 @dataclass(frozen=True)
@@ -96,6 +104,6 @@ class Pack:
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> Self:
         """Read what `as_json` made."""
-        members = tuple(Member(**member) for member in plain["members"])
+        members = tuple(map(Member.from_json, plain["members"]))
         lists = {key: tuple(plain[key]) for key in ("interfaces", "setup")}
         return cls(**{**plain, **lists, "members": members})

@@ -4,10 +4,20 @@ import os
 import re
 import time
 from collections.abc import Collection, Container, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from submitit_packs.directory import RESULT, STARTED, PackDirectory, Result, Start, State, read_json
+from submitit_packs.directory import (
+    RESULT,
+    STARTED,
+    Attempt,
+    PackDirectory,
+    Result,
+    Start,
+    State,
+    read_json,
+)
 from submitit_packs.ledger import End, Ledger
 from submitit_packs.model import Member, Pack
 
@@ -58,6 +68,7 @@ class PackStatus:
     members: tuple[MemberStatus, ...]
     start_s: float | None
     end_s: float | None
+    is_waiting: bool = False  # to start, or to run again
 
     def node_s(self, now_s: float) -> float:
         """Node-seconds used so far."""
@@ -100,10 +111,10 @@ class Overview:
         times = []
         for pack in self.packs:
             todo = [m for m in pack.members if m.state in (QUEUED, RUNNING)]
+            if todo and pack.is_waiting:
+                return None
             if not todo or pack.end_s is not None:
                 continue
-            if pack.start_s is None:
-                return None
             work_s = sum(self._left_s(m) for m in todo)
             times.append(max(work_s / pack.pack.slots, max(map(self._left_s, todo))))
         return max(times, default=0.0)
@@ -139,7 +150,8 @@ def pack_status(directory: PackDirectory, ends: Mapping[str, End]) -> PackStatus
     pilots = [
         facts for n in names if PILOT.fullmatch(n) and (facts := read_json(directory.path / n))
     ]
-    attempt, job = directory.attempt(), directory.job()
+    attempt, job = directory.attempt(), directory.job() or {}
+    requeued_s = _requeued_s(job, attempt)
     is_over = any(f["attempt"] == attempt.number for f in pilots) or bool(attempt.stop)
     members = tuple(
         _ended(member, end)
@@ -149,19 +161,35 @@ def pack_status(directory: PackDirectory, ends: Mapping[str, End]) -> PackStatus
     )
     starts_s = [m.start_s for m in members if m.start_s] + [f["start_s"] for f in pilots]
     last_s = [f["end_s"] for f in pilots] + [m.result.end_s for m in members if m.result]
-    return PackStatus(
-        pack,
-        job["job_id"] if job else None,
-        members,
-        min(starts_s, default=None),
-        max(last_s) if is_over and last_s else None,
-    )
+    if requeued_s is not None:
+        members = tuple(map(_queued_again, members))
+        if not is_over:  # it was lost, with its pilot
+            is_over, last_s = True, [requeued_s]
+    start_s = min(starts_s, default=None)
+    end_s = max(last_s) if is_over and last_s else None
+    is_waiting = requeued_s is not None or start_s is None
+    return PackStatus(pack, job.get("job_id"), members, start_s, end_s, is_waiting)
+
+
+def _requeued_s(job: Mapping[str, Any], attempt: Attempt) -> float | None:
+    """Since when a job waits to run again after this attempt; None if it does not."""
+    requeued = job.get("requeued")
+    if not requeued or requeued["attempt"] != attempt.number:
+        return None
+    return float(requeued["since_s"])
+
+
+def _queued_again(status: MemberStatus) -> MemberStatus:
+    """A member of a job that waits to run again: what had not ended is begun anew."""
+    if status.result and status.result.is_final:
+        return status
+    return replace(status, state=QUEUED, start=None, result=None)
 
 
 def _ended(member: Member, end: End) -> MemberStatus:
     """A member whose end was reported. Without a final result, it ended with its job."""
     if end.result and end.result.is_final:
-        state, reason = end.result.state, end.result.reason
+        state, reason = end.result.state, end.result.why
     else:
         state, reason = State.OK if end.ok else State.FAILED, end.reason
     return MemberStatus(member, end.pack, str(state), None, end.result, reason)
@@ -179,4 +207,4 @@ def _member_status(
     state = str(result.state) if result else RUNNING if start else QUEUED
     if result is None and is_over:
         state = "lost" if start else "not begun"
-    return MemberStatus(member, pack.id, state, start, result, result.reason if result else "")
+    return MemberStatus(member, pack.id, state, start, result, result.why if result else "")

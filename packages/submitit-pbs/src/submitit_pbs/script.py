@@ -13,6 +13,10 @@ JOB_ID_VARIABLE = "SUBMITIT_PBS_JOB_ID"
 ATTEMPT_VARIABLE = "SUBMITIT_PBS_ATTEMPT"
 
 
+# A second word or line would be an option of its own.
+ONE_WORD = ("queue", "account", "chunk", "mem", "select", "place", "filesystems", "keep", "umask")
+
+
 @dataclass(frozen=True)
 class Parameters:
     """What `PBSExecutor.update_parameters` takes; with AutoExecutor their names begin with `pbs_`.
@@ -98,6 +102,10 @@ class Parameters:
             raise ValueError(f"nodes={self.nodes} is not a number of nodes: 1 or more")
         if self.walltime_s <= 0:
             raise ValueError(f"walltime={self.walltime!r} is no time: minutes, or 'HH:MM:SS'")
+        for name in ONE_WORD:
+            value = getattr(self, name)
+            if value is not None and not re.fullmatch(r"\S+", str(value)):
+                raise ValueError(f"{name} is {value!r} but must be one word")
         for name in ("setup", "teardown", "directives"):
             if isinstance(getattr(self, name), str):
                 raise ValueError(f"{name} is a list of lines, not {getattr(self, name)!r}")
@@ -120,7 +128,7 @@ class Parameters:
             return self.select
         amounts = {"ncpus": self.cpus_per_task, "ngpus": self.gpus_per_node, "mem": self.mem}
         parts = [f"{name}={value}" for name, value in amounts.items() if value is not None]
-        return ":".join([str(self.nodes), *([self.chunk] if self.chunk else []), *parts])
+        return ":".join([str(self.nodes), *([str(self.chunk)] if self.chunk else []), *parts])
 
 
 PARAMETER_NAMES = tuple(parameter.name for parameter in fields(Parameters))

@@ -22,6 +22,8 @@ SOON_S = 0.1  # after a signal other than TERM what is left is killed at once
 
 
 def main(run):
+    if not sessions.begin(run):
+        return
     with open(f"{run}/run.json") as file:
         plan = json.load(file)
     started = os.pipe()

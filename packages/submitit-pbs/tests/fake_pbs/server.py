@@ -86,6 +86,9 @@ class Server:
         for name in sorted(os.listdir(f"{self.directory}/jobs"), key=answers.order):
             with open(f"{self.directory}/jobs/{name}/job.json") as file:
                 self.add(Job(**json.load(file)), saved=True)
+        for job in list(self.active.values()):
+            if job.state == "R" and sessions.begin(self.run_of(job)):
+                self._requeue(job, None)  # the server was killed before the job's script began
 
     def add(self, job, saved=False):
         """Take a job into the books."""
@@ -163,16 +166,16 @@ class Server:
         if not all(os.path.isdir(os.path.dirname(path)) for path in output):
             self._start_failed(job)
             return
-        run = self.run_of(job)
-        os.makedirs(f"{run}/sessions")
-        self._write_run(job, run, nodes, output)
         job.state = "R"
         job.attributes["substate"] = "42"
         job.started_at = self.clock()
         job.assigned = nodes
         job.ending = None
+        self.save(job)  # before anything of the run is there: no other run has its number
+        run = self.run_of(job)
+        os.makedirs(f"{run}/sessions")
+        self._write_run(job, run, nodes, output)
         self.run_script(job)
-        self.save(job)
         if job.array:
             array = self.jobs[job.array]
             array.state = "B"

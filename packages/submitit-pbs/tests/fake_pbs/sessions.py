@@ -8,6 +8,16 @@ import contextlib
 import os
 
 
+def begin(run):
+    """Whether nobody has begun with this run before: its MoM, or a server that gives it up."""
+    os.makedirs(run, exist_ok=True)
+    try:
+        os.close(os.open(f"{run}/begun", os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+
 def register(run, node, session):
     """Note a session on a node before anything runs in it."""
     os.close(os.open(f"{run}/sessions/{node}.{session}", os.O_CREAT | os.O_WRONLY))

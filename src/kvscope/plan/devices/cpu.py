@@ -14,8 +14,8 @@ class Cpu(Device):
     platform: ClassVar[str] = "kvscope.engine.devices.cpu:CpuPlatform"
     attentions: ClassVar[dict[str, Kernels]] = {
         "vllm": Kernels(32, head_sizes=HEAD_SIZES, layouts=("by_layer",)),
-        "paged": Kernels(),
-        "instrumented": Kernels(dtypes=("float32", "bfloat16")),
+        "paged": Kernels(compared=True),
+        "instrumented": Kernels(dtypes=("float32", "bfloat16"), compared=True),
     }
     # One thread of a server.
     speed: ClassVar[Speed] = Speed(20, 2e8, 30, 0.01, 1e-4, 2e10, 1e10)

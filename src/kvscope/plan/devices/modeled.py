@@ -12,6 +12,10 @@ from kvscope.plan.hardware.cost import PassCost
 from kvscope.plan.hardware.hardware import Hardware
 from kvscope.plan.models import Model
 from kvscope.plan.parts import Conditions
+from kvscope.runschema import MODELED
+
+TOKEN = 7
+"""The token that every modeled request samples: nothing of the model is computed."""
 
 
 class ModeledHardware(Device):
@@ -19,6 +23,7 @@ class ModeledHardware(Device):
 
     # Passes cost the scheduler's own time.
     speed: ClassVar[Speed] = Speed(20, 1e15, 0, 3e-4, 0, 1e18, 1e18)
+    time_source: ClassVar[str] = MODELED
     allocates: ClassVar[bool] = False
     in_id: ClassVar[tuple[str, ...]] = ("hardware", "hardware_sha256")
 
@@ -74,6 +79,7 @@ class Modeled(ModeledHardware):
     """
 
     platform: ClassVar[str] = "kvscope.engine.devices.modeled.platform:ModeledPlatform"
+    copies_awaited: ClassVar[bool] = False
     # `instrumented` has the same cost, and its accesses to the cache can be traced.
     attentions: ClassVar[dict[str, Kernels]] = {
         "vllm": Kernels(layouts=None),

@@ -21,7 +21,7 @@ from submitit_packs.schedulers.scheduler import (
     JobStatus,
     Phase,
     Scheduler,
-    folder,
+    make_folder,
     pilot_command,
 )
 
@@ -38,7 +38,7 @@ class Local(Scheduler):
         if pack.nodes > 1 and pack.launcher != "fork":
             raise BadSettings(f"{pack.id}: this machine is one node, and {pack.nodes} are planned")
         command = pilot_command(directory).removeprefix("exec ")
-        words = [str(folder(directory)), str(pack.walltime_s / 60), command]
+        words = [str(make_folder(directory)), str(pack.walltime_s / 60), command]
         # submitit leaves the process in its caller's session, with which it would be killed.
         done = subprocess.run(
             [sys.executable, "-m", __name__, *words],
@@ -69,7 +69,7 @@ class Local(Scheduler):
         for process in psutil.process_iter(["cmdline"]):
             words = process.info["cmdline"] or []
             if PILOT in words and (pack := words[-1].rpartition("/")[2]) in wanted:
-                parent = process.parent()
+                parent = _parent(process)
                 is_submitit = parent and "submitit.local._local" in _words(parent)
                 found[pack] = _id(parent if parent and is_submitit else process)
         return found
@@ -99,6 +99,13 @@ def _process(job: str) -> psutil.Process | None:
         alive = process.is_running() and process.status() != psutil.STATUS_ZOMBIE
         return process if alive and _id(process) == job else None
     except psutil.NoSuchProcess:
+        return None
+
+
+def _parent(process: psutil.Process) -> psutil.Process | None:
+    try:
+        return process.parent()
+    except psutil.Error:  # it ended, or it is another user's and hidden
         return None
 
 

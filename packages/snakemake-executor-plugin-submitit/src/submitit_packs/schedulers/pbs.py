@@ -13,6 +13,7 @@ from submitit_packs.schedulers.scheduler import (
     Phase,
     Scheduler,
     folder,
+    make_folder,
     options_of,
     pilot_command,
 )
@@ -20,7 +21,7 @@ from submitit_packs.schedulers.scheduler import (
 try:
     from submitit_pbs import PBSExecutor, client
     from submitit_pbs.reasons import NEVER_KNOWN, reason, waiting
-    from submitit_pbs.script import Parameters, script
+    from submitit_pbs.script import PARAMETER_NAMES, Parameters, script
 except ImportError:
     raise BadSettings("PBS needs the package submitit-pbs: pip install submitit-pbs") from None
 
@@ -45,6 +46,7 @@ class PBS(Scheduler):
     """submitit's `pbs` cluster."""
 
     name = "pbs"
+    parameters = frozenset(PARAMETER_NAMES)
 
     def __init__(self, account: str | None = None) -> None:
         self.account = account
@@ -52,7 +54,7 @@ class PBS(Scheduler):
     def submit(self, pack: Pack, directory: PackDirectory) -> str:
         """Submit with qsub."""
         try:
-            executor = PBSExecutor(folder(directory))
+            executor = PBSExecutor(make_folder(directory))
             executor.update_parameters(**self._parameters(pack))
             return str(executor._submit_command(pilot_command(directory)).job_id)
         except client.QueueFull as error:
@@ -66,8 +68,11 @@ class PBS(Scheduler):
 
     def script(self, pack: Pack, directory: PackDirectory) -> str:
         """The file that qsub is given."""
-        place = directory.path / "submitit"
-        parameters = Parameters(**self._parameters(pack))
+        place = folder(directory)
+        try:
+            parameters = Parameters(**self._parameters(pack))
+        except (TypeError, ValueError) as error:
+            raise BadSettings(str(error)) from None
         return str(script(parameters, pilot_command(directory), place, place, Path.cwd()))
 
     def _parameters(self, pack: Pack) -> dict[str, Any]:

@@ -47,9 +47,13 @@ class JobStatus:
 
 
 class Scheduler(ABC):
-    """A batch system. Each method is one command; NoAnswer is raised if it does not answer."""
+    """A batch system. Each method is one command; NoAnswer is raised if it does not answer.
+
+    `parameters` are those of submitit's for it.
+    """
 
     name: str
+    parameters: frozenset[str] = frozenset()
 
     @abstractmethod
     def submit(self, pack: Pack, directory: PackDirectory) -> str:
@@ -83,7 +87,12 @@ def pilot_command(directory: PackDirectory) -> str:
 
 def folder(directory: PackDirectory) -> Path:
     """Where submitit keeps a job's script and output."""
-    path = directory.path / FOLDER
+    return directory.path / FOLDER
+
+
+def make_folder(directory: PackDirectory) -> Path:
+    """Make that folder: a batch system writes to it before submitit does."""
+    path = folder(directory)
     path.mkdir(parents=True, exist_ok=True)
     return path
 

@@ -23,6 +23,7 @@ from submitit_packs.schedulers.scheduler import (
     Phase,
     Scheduler,
     folder,
+    make_folder,
     options_of,
     pilot_command,
 )
@@ -66,12 +67,14 @@ class Slurm(Scheduler):
     """submitit's `slurm` cluster."""
 
     name = "slurm"
+    parameters = frozenset(submitit.SlurmExecutor._valid_parameters())
 
     def __init__(self, account: str | None = None) -> None:
         self.account = account
 
     def submit(self, pack: Pack, directory: PackDirectory) -> str:
         """Submit with sbatch."""
+        make_folder(directory)
         try:
             job = self._executor(pack, directory)._submit_command(pilot_command(directory))
         except (FailedJobError, FailedSubmissionError) as error:

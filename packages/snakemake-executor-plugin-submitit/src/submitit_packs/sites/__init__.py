@@ -4,6 +4,7 @@ A site is a YAML file, shipped here with its sources and their date, or a user's
 """
 
 import dataclasses
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from submitit_packs.errors import BadSettings
 from submitit_packs.queue import Queue, seconds
 
 SHIPPED = Path(__file__).parent
+OCTAL = re.compile(r"0\d+")
 ASK = "ask"  # in place of queues or GPUs: the batch system or the machine is asked
 
 
@@ -90,6 +92,8 @@ def _site(plain: dict[str, Any]) -> Site:
         plain.setdefault("gpus_per_node", slurm.gpus_per_node())
     else:
         asked = tuple(_queue(queue) for queue in queues)
+    if not isinstance(plain.get("gpus_per_node", 1), int) or plain.get("gpus_per_node", 1) < 0:
+        raise ValueError(f"gpus_per_node is {plain['gpus_per_node']!r}, which is no number of GPUs")
     required = plain.pop("account", None) == "required"
     known = {f.name for f in dataclasses.fields(Site)}
     if unknown := plain.keys() - known:
@@ -107,8 +111,8 @@ def _queue(plain: dict[str, Any]) -> Queue:
         raise ValueError(f"queue {plain.get('name')} has unknown keys {', '.join(sorted(unknown))}")
     tiers = tuple((int(nodes), seconds(time)) for nodes, time in plain.pop("tiers", ()))
     return Queue(
-        min_nodes=least,
-        max_nodes=most,
+        min_nodes=int(least),
+        max_nodes=int(most),
         min_walltime_s=seconds(shortest),
         max_walltime_s=seconds(longest),
         tiers=tiers,
@@ -126,7 +130,10 @@ def changed(site: Site, **changes: Any) -> Site:
 
 
 def options(text: str) -> dict[str, Any]:
-    """Options of `key=value,key=value`, values as YAML reads them; BadSettings if it is not so."""
+    """Options of `key=value,key=value`, values as YAML reads them; BadSettings if it is not so.
+
+    Digits after a 0 are text: of umask=022 YAML makes 18, and accounts may be numbers.
+    """
     found = {}
     for word in filter(None, text.split(",")):
         key, separator, value = word.partition("=")
@@ -134,5 +141,8 @@ def options(text: str) -> dict[str, Any]:
             raise BadSettings(
                 f"option {word!r} is not CLUSTER_PARAMETER=VALUE, like slurm_qos=high"
             )
-        found[key.strip()] = yaml.safe_load(value)
+        try:
+            found[key.strip()] = value if OCTAL.fullmatch(value) else yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise BadSettings(f"option {word!r}: {value!r} is no value of YAML") from None
     return found
