@@ -1,7 +1,7 @@
 """The offload engine computes what transformers computes, whatever a policy keeps where."""
 
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -21,6 +21,7 @@ from kvscope.offload.policies.hybrid import Hybrid
 from kvscope.offload.policies.kv_only import KvOnly
 from kvscope.offload.policies.token import TokenRecompute
 from kvscope.offload.policies.zero_inference import ZeroInference
+from kvscope.offload.split import Split
 from kvscope.offload.tensor_engine import Generated, TensorEngine
 from kvscope.offload.weights import of_transformers
 from kvscope.plan.models import Model
@@ -28,6 +29,23 @@ from kvscope.plan.models import Model
 pytestmark = pytest.mark.engine
 
 HOST: dict[str, Any] = {"host_gib": 1.0}
+
+
+class WithIds(Hybrid):
+    """What `hybrid` keeps where rebuilding is fast: ids of a prefix, activations of the rest."""
+
+    kept: ClassVar[Split] = Split(activation=0.6, token=0.4)
+
+    def split(self, cost, demand, trial) -> Split:
+        return self.kept
+
+
+class OfEach(WithIds):
+    """Ids, K and V, and activations in one request."""
+
+    kept: ClassVar[Split] = Split(activation=0.3, token=0.4)
+
+
 POLICIES = {
     "gpu_kv": GpuKv(name="gpu_kv", device_gib=1.0),
     "zero_inference": ZeroInference(name="zero_inference", device_gib=1.2e-4),
@@ -39,6 +57,8 @@ POLICIES = {
     "one buffer": Hybrid(name="hybrid", **HOST, share=0.4, buffers=1, spread_weights=False),
     "three buffers": Hybrid(name="hybrid", **HOST, share=0.7, buffers=3, balanced=False),
     "resident": Hybrid(name="hybrid", **HOST, share=0.3, weights="resident", minibatches=1),
+    "with ids": WithIds(name="hybrid", **HOST, device_gib=3e-5),
+    "of each": OfEach(name="hybrid", **HOST, minibatches=2),
 }
 MODELS: dict[str, tuple[Any, int]] = {
     "opt": ("opt", 4),
@@ -221,7 +241,7 @@ def test_greedy_tokens_are_those_of_transformers_whatever_the_shape(
     assert [found.tokens[i] for i in range(len(ids))] == wanted
 
 
-@pytest.mark.parametrize("policy", ["flexgen", "hybrid", "token"])
+@pytest.mark.parametrize("policy", ["flexgen", "hybrid", "token", "of each"])
 def test_lanes_that_overlap_change_no_token(policy):
     link = {"overlap": True, "link_bytes_per_s": 2e9}
     assert generate("llama", policy, **link).tokens == expected("llama")
@@ -233,7 +253,15 @@ def test_in_tiles_every_policy_gives_the_bits_of_kv_only(name, monkeypatch):
     from kvscope.offload.architecture import Architecture
 
     logits, plain = {}, Architecture.logits
-    for policy in ("kv_only", "act_only", "hybrid", "token", "zero_inference", "flexgen"):
+    for policy in (
+        "kv_only",
+        "act_only",
+        "hybrid",
+        "with ids",
+        "token",
+        "zero_inference",
+        "flexgen",
+    ):
         seen: list[torch.Tensor] = []
 
         def recorded(arch, outer, hidden, seen=seen):

@@ -9,6 +9,7 @@ from kvscope.engine.devices.platform import platform_of
 from kvscope.engine.marks import Marks
 from kvscope.engine.recording import Recording
 from kvscope.errors import BadInput
+from kvscope.offload.blocks import Sequence
 from kvscope.offload.device import OffloadDevice
 from kvscope.offload.policies import POLICIES
 from kvscope.plan.experiment import Experiment
@@ -151,3 +152,8 @@ def test_a_modeled_pass_streams_the_weights_at_the_rate_of_the_link(tmp_path):
 def test_what_the_modeled_gpu_cannot_hold_is_refused(overrides, sentence):
     with pytest.raises(BadInput, match=sentence):
         modeled(*overrides)
+
+
+def test_the_last_output_token_needs_no_place() -> None:
+    """Its K and V are never read, as no token follows it."""
+    assert Sequence(0, prompt_tokens=4, output_tokens=5, block_size=4).total_tokens == 8

@@ -24,11 +24,13 @@ def machine(rho: float, sizes: Sizes = SIZES, link: float = 1 / 25e9, forward: f
 
 @st.composite
 def cases(draw):
+    rebuild = draw(SECONDS)
     cost = CostModel(
         SIZES,
         link=Line(draw(st.floats(1e-11, 1e-9))),
-        rebuild=Line(draw(SECONDS), draw(st.floats(0, 1e-4))),
-        recompute=Line(draw(SECONDS)),
+        rebuild=Line(rebuild),
+        # A whole layer takes at least twice what its K and V take.
+        recompute=Line(draw(st.floats(2, 12)) * rebuild),
         forward=Line(draw(SECONDS), draw(st.floats(0, 1e-2))),
         attend=Line(draw(st.floats(1e-10, 1e-8))),
     )
@@ -43,26 +45,24 @@ def cases(draw):
 
 
 def linear_program(cost: CostModel, demand: Demand) -> float:
-    """The shortest step over tokens as K and V, or activations, on the device, or the host."""
+    """The shortest step over tokens as K and V or activations, on device or host, or ids alone."""
     kv, act, n = SIZES.kv_bytes, SIZES.activation_bytes, demand.tokens
-    link, rebuild = cost.link.slope_s, cost.rebuild.slope_s
+    link, rebuild, again = cost.link.slope_s, cost.rebuild.slope_s, cost.recompute.slope_s
     weights = link_s(cost, demand, Split()) - link * max(0.0, n * kv - demand.device_bytes)
-    fixed = device_s(cost, demand, Split()) + demand.minibatches * cost.rebuild.fixed_s
     bound = demand.device_bytes / (n * kv)  # shares of n, so that the numbers are of one size
     found = linprog(
-        [0, 0, 0, 0, 1],  # device kv, device activation, host kv, host activation, seconds
+        [0, 0, 0, 0, 0, 1],  # on the device kv, activation; on the host both; ids; seconds
         A_ub=[
-            [0, 0, n * link * kv, n * link * act, -1],
-            [0, n * rebuild, 0, n * rebuild, -1],
-            [1, act / kv, 0, 0, 0],
+            [0, 0, n * link * kv, n * link * act, 0, -1],
+            [0, n * rebuild, 0, n * rebuild, n * again, -1],
+            [1, act / kv, 0, 0, 0, 0],
         ],
-        b_ub=[-weights, -fixed, bound],
-        A_eq=[[1, 1, 1, 1, 0]],
+        b_ub=[-weights, -device_s(cost, demand, Split()), bound],
+        A_eq=[[1, 1, 1, 1, 1, 0]],
         b_eq=[1],
-        bounds=[(0, 1)] * 4 + [(0, None)],
+        bounds=[(0, 1)] * 5 + [(0, None)],
     )
-    none = step_s(cost, demand, Split())  # without a rebuild, its fixed time is spared
-    return min(float(found.x[4]), none)
+    return float(found.x[5])
 
 
 @settings(max_examples=60, deadline=None)
@@ -81,13 +81,17 @@ def exponent(low: int, high: int):
 
 @st.composite
 def any_machine(draw):
-    """A cost model and a demand of any proportion: some of it dwarfs the rest, or costs nothing."""
+    """A cost model and a demand of any proportion: some of it dwarfs the rest, or costs nothing.
+
+    Computing a token again takes no less than rebuilding its K and V, which is a part of it.
+    """
 
     def line(low: int, high: int) -> Line:
         slope = draw(st.one_of(st.just(0.0), exponent(low, high)))
         return Line(slope, draw(st.one_of(st.just(0.0), exponent(-9, 0))))
 
     act = draw(st.integers(1, 2**16))
+    rebuild, more = line(-10, -2), line(-9, -1)
     cost = CostModel(
         Sizes(
             kv_bytes=max(1, round(act * draw(st.sampled_from([2, 2, 1.5, 1, 0.5, 0.25])))),
@@ -95,8 +99,8 @@ def any_machine(draw):
             weight_bytes=draw(st.integers(1, 2**33)),
         ),
         link=Line(draw(exponent(-13, -6)), draw(st.sampled_from([0.0, 1e-5]))),
-        rebuild=line(-10, -2),
-        recompute=line(-9, -1),
+        rebuild=rebuild,
+        recompute=Line(rebuild.slope_s + more.slope_s, rebuild.fixed_s + more.fixed_s),
         forward=line(-8, 0),
         attend=line(-12, -5),
         causal=line(-14, -6),
@@ -127,23 +131,26 @@ def has_room(cost: CostModel, demand: Demand, split: Split) -> bool:
 @settings(max_examples=300, deadline=None)
 @given(any_machine())
 def test_no_share_of_a_sweep_is_better_whatever_the_machine(case):
-    """Of activations where they are smaller than K and V, else of tokens computed again."""
+    """From K and V to activations and on to ids; past activations where those are not smaller."""
     cost, demand = case
-    chosen = best(cost, demand)
-    smaller = cost.sizes.activation_bytes < cost.sizes.kv_bytes
-    name = "activation" if smaller else "token"
-    assert smaller or chosen.activation == 0
-    assert not smaller or chosen.token == 0
-    sweep = [Split(**{name: share}) for share in np.linspace(0, 1, 101)]
+    chosen, shares = best(cost, demand), np.linspace(0, 1, 101)
+    if cost.sizes.activation_bytes < cost.sizes.kv_bytes:
+        sweep = [Split(activation=share) for share in shares]
+        sweep += [Split(activation=1 - share, token=share) for share in shares]
+    else:
+        sweep = [Split(token=share) for share in shares]
+        assert chosen.activation == 0
     possible = [split for split in sweep if has_room(cost, demand, split)]
     shortest = min(step_s(cost, demand, split) for split in possible)
     assert step_s(cost, demand, chosen) <= shortest * (1 + 1e-6)
 
 
-@pytest.mark.parametrize("rho", [0.1, 0.3, 0.5])
-def test_a_fast_rebuild_takes_activations_only(rho):
-    demand = Demand(requests=1, tokens=10_000, streamed=False)
-    assert best(machine(rho), demand) == Split(activation=1.0)
+@pytest.mark.parametrize("rho", [0.02, 0.1, 0.3, 0.5])
+def test_a_fast_rebuild_takes_activations_and_ids(rho):
+    """A token computed again takes six rebuilds: (1 - t) / 2 = (1 - t) rho + 6 t rho."""
+    split = best(machine(rho), Demand(requests=1, tokens=10_000, streamed=False))
+    assert split.token == pytest.approx((1 / 2 - rho) / (1 / 2 + 5 * rho), abs=1e-9)
+    assert split.activation == pytest.approx(1 - split.token)
 
 
 @pytest.mark.parametrize("rho", [0.7, 1.0, 1.5, 3.0])

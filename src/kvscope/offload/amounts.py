@@ -1,20 +1,20 @@
-"""What a mini-batch takes of link and device in one layer of a pass."""
+"""What a mini-batch, or one request of it, takes of link and device in one layer of a pass."""
 
 from collections.abc import Mapping
 
-from kvscope.offload.blocks import Content, Kind, Minibatch, Place
+from kvscope.offload.blocks import Content, Kind, Minibatch, Place, Row
 from kvscope.offload.cost import CostModel, Sizes
 from kvscope.offload.minibatches import Effort
 
 
-def loaded_bytes(sizes: Sizes, minibatch: Minibatch) -> int:
-    """Bytes of one layer that a mini-batch's context takes over the link in one pass."""
-    return _host_bytes(sizes, minibatch.kept)
+def loaded_bytes(sizes: Sizes, part: Minibatch | Row) -> int:
+    """Bytes of one layer that its context takes over the link in one pass."""
+    return _host_bytes(sizes, part.kept)
 
 
-def stored_bytes(sizes: Sizes, minibatch: Minibatch) -> int:
-    """Bytes of one layer that a mini-batch's new tokens take over the way back in one pass."""
-    return _host_bytes(sizes, minibatch.stored)
+def stored_bytes(sizes: Sizes, part: Minibatch | Row) -> int:
+    """Bytes of one layer that its new tokens take over the way back in one pass."""
+    return _host_bytes(sizes, part.stored)
 
 
 def _host_bytes(sizes: Sizes, kept: Mapping[Kind, int]) -> int:
@@ -22,20 +22,20 @@ def _host_bytes(sizes: Sizes, kept: Mapping[Kind, int]) -> int:
     return sum(kept[Kind(c, Place.HOST)] * width_bytes(sizes, c) for c in contents)
 
 
-def compute_s(cost: CostModel, minibatch: Minibatch) -> float:
-    """Seconds that the device computes for a mini-batch in one layer."""
+def compute_s(cost: CostModel, part: Minibatch | Row) -> float:
+    """Seconds that the device computes for it in one layer."""
     return (
-        cost.rebuild(minibatch.rebuilt_tokens)
-        + cost.recompute(minibatch.id_tokens)
-        + cost.forward(minibatch.new_tokens)
-        + cost.attend(minibatch.context_tokens)
-        + cost.causal(minibatch.causal_pairs)
+        cost.rebuild(part.rebuilt_tokens)
+        + cost.recompute(part.id_tokens)
+        + cost.forward(part.new_tokens)
+        + cost.attend(part.context_tokens)
+        + cost.causal(part.causal_pairs)
     )
 
 
-def effort(cost: CostModel, minibatch: Minibatch) -> Effort:
-    """What a mini-batch takes of link and device in one layer of a step."""
-    return Effort(cost.link(loaded_bytes(cost.sizes, minibatch)), compute_s(cost, minibatch))
+def effort(cost: CostModel, part: Minibatch | Row) -> Effort:
+    """What it takes of link and device in one layer of a step."""
+    return Effort(cost.link(loaded_bytes(cost.sizes, part)), compute_s(cost, part))
 
 
 def width_bytes(sizes: Sizes, content: Content) -> int:

@@ -4,6 +4,7 @@ import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -183,6 +184,27 @@ class Row:
         """The prefix of the context of which only the ids are kept."""
         return min(self.context_tokens, self.reserved_ids)
 
+    @cached_property
+    def kept(self) -> Mapping[Kind, int]:
+        """Context tokens of each kind."""
+        return {kind: tokens(spans) for kind, spans in self.context.items()}
+
+    @cached_property
+    def stored(self) -> Mapping[Kind, int]:
+        """New tokens of each kind."""
+        return {kind: tokens(spans) for kind, spans in self.targets.items()}
+
+    @property
+    def rebuilt_tokens(self) -> int:
+        """Context tokens that are kept as activations."""
+        return sum(self.kept[Kind(Content.ACTIVATION, place)] for place in Place)
+
+    @property
+    def causal_pairs(self) -> int:
+        """Pairs of a token and one up to it, of the prompt or of the prefix computed again."""
+        n = self.id_tokens if self.context_tokens else self.new_tokens
+        return n * (n + 1) // 2
+
 
 class Minibatch:
     """The requests of one mini-batch of a pass, and what they add up to."""
@@ -192,15 +214,10 @@ class Minibatch:
         self.context_tokens = sum(row.context_tokens for row in rows)
         self.new_tokens = sum(row.new_tokens for row in rows)
         self.id_tokens = sum(row.id_tokens for row in rows)
-        self.kept = {kind: sum(tokens(row.context[kind]) for row in rows) for kind in KINDS}
-        self.stored = {kind: sum(tokens(row.targets[kind]) for row in rows) for kind in KINDS}
-        prompts = (row.new_tokens for row in rows if not row.context_tokens)
-        self.causal_pairs = sum(n * (n + 1) // 2 for n in (*prompts, *(r.id_tokens for r in rows)))
-
-    @property
-    def rebuilt_tokens(self) -> int:
-        """Context tokens that are kept as activations."""
-        return sum(self.kept[Kind(Content.ACTIVATION, place)] for place in Place)
+        self.kept = {kind: sum(row.kept[kind] for row in rows) for kind in KINDS}
+        self.stored = {kind: sum(row.stored[kind] for row in rows) for kind in KINDS}
+        self.rebuilt_tokens = sum(row.rebuilt_tokens for row in rows)
+        self.causal_pairs = sum(row.causal_pairs for row in rows)
 
 
 def tokens(spans: tuple[Span, ...]) -> int:

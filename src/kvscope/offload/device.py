@@ -1,5 +1,6 @@
 """`offload`: the throughput-oriented engine, whose weights and context lie behind a link."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -30,6 +31,7 @@ class OffloadDevice(Device):
     platform: ClassVar[str] = "kvscope.offload.platform:OffloadPlatform"
     attentions: ClassVar[dict[str, Kernels]] = {"torch": Kernels()}
     in_id: ClassVar[tuple[str, ...]] = ("threads", "policy")
+    times_layers: ClassVar[bool] = False
     torch_device: ClassVar[str]
 
     policy: Annotated[str, Label("offload policy", "{}")] = "hybrid"
@@ -132,6 +134,12 @@ class OffloadModeled(OffloadDevice, ModeledHardware):
     def slug(self) -> str:
         """With the hardware and the policy."""
         return f"-{self.hardware}{super().slug}"
+
+    def passes_s(self, experiment: Conditions, lengths: Sequence[tuple[int, int]]) -> list[float]:
+        """As the engine simulates them."""
+        from kvscope.offload.modeled_engine import modeled_passes_s
+
+        return modeled_passes_s(experiment, self, lengths)
 
     def needed_bytes(self, experiment: Conditions) -> float:
         """Weights, the device's part of the context, and staging buffers."""

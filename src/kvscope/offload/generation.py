@@ -7,8 +7,8 @@ the next one.
 
 from collections.abc import Iterator
 from dataclasses import InitVar, dataclass, field
+from itertools import pairwise
 from math import inf
-from statistics import fmean
 from typing import NamedTuple
 
 from kvscope.errors import BadInput
@@ -19,11 +19,14 @@ from kvscope.offload.minibatches import balanced, in_order
 from kvscope.offload.pipeline import Pass
 from kvscope.offload.placement import Placement
 from kvscope.offload.policy import OffloadPolicy
-from kvscope.offload.simulation import Steady, simulate
+from kvscope.offload.simulation import Excerpt, simulate
 from kvscope.offload.split import Demand, Split
 from kvscope.offload.tally import sampled_rows
 from kvscope.plan.fields import GIB
+from kvscope.plan.parts import Conditions
 
+TRIAL_LAYERS = 3  # a load, a product and a store, each of its own layer, may be under way at once
+TRIAL_TASKS = 400  # more layers where they have fewer mini-batches of passes than these in all
 TRIAL_ROWS = 640  # of the passes on which a split is tried: each request is a row of each
 
 
@@ -51,7 +54,7 @@ class Generation:
             Sequence(i, length.prompt_tokens, length.output_tokens, self.block_size)
             for i, length in enumerate(self.lengths)
         ]
-        self.split = known or self.policy.split(self.cost, self.demand(), self._trial_s)
+        self.split = known or self.policy.split(self.cost, self.demand(), self)
         self.placement = Placement(self.split)
         self.sizes = self._pool_sizes(self.split)
         if self._host_bytes(self.sizes) > self.host_room:
@@ -71,25 +74,44 @@ class Generation:
             policy.streamed,
         )
 
-    def _trial_s(self, split: Split) -> float:
-        """Seconds of a pass of decoding with a split; inf if the host is too small for it.
+    def fits(self, split: Split) -> bool:
+        """Whether the host holds what a split leaves to it, to the end of the batch."""
+        return self._host_bytes(self._pool_sizes(split)) <= self.host_room
 
-        The mean of some passes of the batch on the schedule, of two layers, as all are alike.
+    def trial_s(self, split: Split) -> float:
+        """Seconds of decoding with a split, in so many layers as behave like all; inf without room.
+
+        Passes of the batch run on the schedule, each counted as often as passes are like it.
         """
-        sizes = self._pool_sizes(split)
+        sizes, counts = self._pool_sizes(split), self._sampled_passes()
         if self._host_bytes(sizes) > self.host_room:
             return inf
-        layers = min(2, self.layers)
-        rows = sampled_rows(self.sequences, split, sizes, self._sampled_passes())
-        steps = (self._minibatches(each, prefill=False) for each in rows)
-        steady = (Steady(self.policy, self.cost, layers, minibatches) for minibatches in steps)
-        return fmean(simulate(step).step_s for step in steady)
+        rows = sampled_rows(self.sequences, split, sizes, counts)
+        passes = [
+            Pass(number, not number, self._minibatches(each, prefill=not number))
+            for number, each in zip(counts, rows, strict=True)
+        ]
+        tasks = sum(len(each.minibatches) for each in passes)
+        layers = min(self.layers, max(TRIAL_LAYERS, TRIAL_TASKS // tasks))
+        ends_s = simulate(Excerpt(self.policy, self.cost, layers, passes)).ends_s
+        lasted_s = [end - start for start, end in pairwise(ends_s)] or ends_s
+        stands_for = [*counts.values()][-len(lasted_s) :]
+        return sum(n * seconds for n, seconds in zip(stands_for, lasted_s, strict=True))
 
-    def _sampled_passes(self) -> set[int]:
-        """Passes of decoding with others before and after them, evenly: all of a small batch."""
-        passes = range(2, max(s.output_tokens for s in self.sequences) - 1) or range(1, 2)
-        samples = max(1, TRIAL_ROWS // len(self.sequences))
-        return {passes[len(passes) * (2 * i + 1) // (2 * samples)] for i in range(samples)}
+    def _sampled_passes(self) -> dict[int, float]:
+        """Numbers of passes and how many each stands for: all of a small batch, each for itself.
+
+        The prompts', the first and the last of decoding stand for themselves; those between are
+        chosen evenly, for as many in all as there are.
+        """
+        last = max(s.output_tokens for s in self.sequences) - 1
+        between = range(2, last)
+        samples = min(len(between), max(1, TRIAL_ROWS // len(self.sequences)))
+        chosen = {
+            between[len(between) * (2 * i + 1) // (2 * samples)]: len(between) / samples
+            for i in range(samples)
+        }
+        return {0: 1, min(1, last): 1} | chosen | {last: 1}
 
     @property
     def host_room(self) -> float:
@@ -135,7 +157,7 @@ class Generation:
         if prefill or not self.policy.formation:
             groups = in_order(len(rows), count)
         else:
-            groups = balanced([effort(self.cost, Minibatch([row])) for row in rows], count)
+            groups = balanced([effort(self.cost, row) for row in rows], count)
         return [Minibatch([rows[i] for i in group]) for group in groups]
 
     def _pool_sizes(self, split: Split) -> dict[Kind, int]:
@@ -194,6 +216,12 @@ class Limits:
     requests: int = 1024
     tokens: int | None = None
     blocks: int | None = None
+
+    @classmethod
+    def of(cls, experiment: Conditions) -> "Limits":
+        """Of an experiment's engine and cache."""
+        engine = experiment.engine
+        return cls(engine.max_num_seqs, engine.max_num_batched_tokens, experiment.cache_blocks)
 
 
 def rounds(

@@ -1,15 +1,18 @@
 """The engine on a virtual clock: the schedule with a GPU's costs, nothing of the model computed."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from kvscope.engine.devices.modeled.clock import VirtualClock
 from kvscope.offload.cost import CostModel
+from kvscope.offload.device import OffloadModeled
 from kvscope.offload.engine import Engine, Prompt
-from kvscope.offload.generation import Generation, Length
+from kvscope.offload.generation import Generation, Length, Limits
 from kvscope.offload.pipeline import Pass
 from kvscope.offload.policy import OffloadPolicy
 from kvscope.offload.simulation import Simulated, simulate
 from kvscope.plan.models import Model
+from kvscope.plan.parts import Conditions
 
 TOKEN = 7  # of every request in every pass
 RECORDED_PASSES = 4  # the first ones, whose lanes a page shows
@@ -50,3 +53,28 @@ class ModeledEngine(Engine):
 
     def close(self) -> None:
         """Nothing was started."""
+
+
+def modeled_engine(
+    experiment: Conditions, device: OffloadModeled, clock: VirtualClock
+) -> ModeledEngine:
+    """The engine of an experiment on a clock."""
+    return ModeledEngine(
+        experiment.model,
+        device.offload_policy(experiment.cache_blocks * experiment.block_bytes),
+        CostModel.of_hardware(experiment.model, device.numbers),
+        experiment.cache.block_size,
+        clock,
+    )
+
+
+def modeled_passes_s(
+    experiment: Conditions, device: OffloadModeled, lengths: Sequence[tuple[int, int]]
+) -> list[float]:
+    """Seconds of the passes that serve requests of these prompt and output tokens."""
+    clock = VirtualClock()
+    engine, found = modeled_engine(experiment, device, clock), [0.0]
+    prompts, outputs = [range(prompt) for prompt, _ in lengths], [output for _, output in lengths]
+    for _ in engine.stream(prompts, outputs, Limits.of(experiment)):
+        found.append(clock.now_ns() * 1e-9)
+    return [end - begin for begin, end in pairwise(found)]

@@ -3,8 +3,8 @@
 For each layer and mini-batch the link loads what the host keeps of its context, the device
 computes, and the rows of the new tokens are stored. While a mini-batch is computed the next one is
 loaded, and between those loads the next layer's weights come in parts, one a mini-batch. Nothing
-waits but for marks: a load for a free buffer, a product for its load and its weights, a store for
-its rows.
+waits but for marks: a load for a free buffer and for what the pass before stored of its layer, a
+product for its load and its weights, a store for its rows.
 
 The lanes decide what a job is: work on tensors, or seconds of a cost model (`simulation`).
 """
@@ -184,13 +184,14 @@ def run(passes: Iterable[Pass], work: Work, lanes: Lanes, style: Style) -> Itera
         if job is not None:
             back.wait(slot_free[slot])
             back.submit(job)
-        stored[layer] = back.record()
         if style.spread_weights and task.more:
             count = len(step.minibatches)
             part = range(task.minibatch, task.minibatch + 1)
             load_weights((layer + 1) % work.layers, task.visit + 1, part, count)
         if task.last_of_layer:
             buffer_free[buffer] = device.record()
+            # Not before: loads of this pass wait for what the pass before has stored, no more.
+            stored[layer] = back.record()
             computed += 1
         if style.synchronous:
             lanes.join()

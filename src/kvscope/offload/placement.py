@@ -18,19 +18,25 @@ class Placement:
     def prompt(self, count: int) -> list[Content]:
         """The contents of a prompt's blocks: ids first, then K and V, then activations."""
         self.blocks += count
-        ids = self._due(self.split.token, self.ids, count)
-        activations = self._due(self.split.activation, self.activations, count - ids)
+        ids = _due(self.split.token * self.blocks, self.ids, count)
         self.ids += ids
-        self.activations += activations
+        activations = self._activations(count - ids)
         kv = count - ids - activations
         return [Content.TOKEN] * ids + [Content.KV] * kv + [Content.ACTIVATION] * activations
 
     def further(self) -> Content:
         """The content of one more block; ids are a prefix, so they are not among them."""
         self.blocks += 1
-        due = self._due(self.split.activation, self.activations, 1)
-        self.activations += due
-        return Content.ACTIVATION if due else Content.KV
+        return Content.ACTIVATION if self._activations(1) else Content.KV
 
-    def _due(self, share: float, so_far: int, most: int) -> int:
-        return max(0, min(most, round(share * self.blocks) - so_far))
+    def _activations(self, most: int) -> int:
+        """How many of the newest blocks are activations: their share of all that are no ids."""
+        kept = 1.0 - self.split.token
+        share = self.split.activation / kept if kept else 0.0
+        due = _due(share * (self.blocks - self.ids), self.activations, most)
+        self.activations += due
+        return due
+
+
+def _due(blocks: float, so_far: int, most: int) -> int:
+    return max(0, min(most, round(blocks) - so_far))

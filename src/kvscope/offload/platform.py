@@ -3,15 +3,13 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from kvscope.engine.devices.modeled.clock import VirtualClock
 from kvscope.engine.devices.platform import Platform
 from kvscope.errors import BadInput
-from kvscope.offload.cost import CostModel
 from kvscope.offload.device import OffloadDevice, OffloadModeled
 from kvscope.plan.experiment import Experiment
-from kvscope.runschema import MODELED
 
 if TYPE_CHECKING:
     from kvscope.offload.server import OffloadServer
@@ -19,8 +17,6 @@ if TYPE_CHECKING:
 
 class OffloadPlatform(Platform):
     """Runs kvscope's own engine; vLLM is not imported."""
-
-    times_layers: ClassVar[bool] = False
 
     @contextmanager
     def run_engine(self, directory: Path) -> "Iterator[OffloadServer]":
@@ -71,10 +67,6 @@ class OffloadPlatform(Platform):
 class ModeledOffloadPlatform(Platform):
     """The engine's schedule on a virtual clock, by the costs of a GPU's data file."""
 
-    time_source: ClassVar[str] = MODELED
-    computes: ClassVar[bool] = False
-    times_layers: ClassVar[bool] = False
-
     def __init__(self, experiment: Experiment) -> None:
         super().__init__(experiment)
         self.clock: VirtualClock = VirtualClock()
@@ -82,20 +74,13 @@ class ModeledOffloadPlatform(Platform):
     @contextmanager
     def run_engine(self, directory: Path) -> "Iterator[OffloadServer]":
         """The modeled engine of the experiment."""
-        from kvscope.offload.modeled_engine import ModeledEngine
+        from kvscope.offload.modeled_engine import modeled_engine
         from kvscope.offload.server import OffloadServer
 
         experiment, device = self.experiment, self.experiment.device
         assert isinstance(device, OffloadModeled)
         refuse_timeout(experiment)
-        engine = ModeledEngine(
-            experiment.model,
-            device.offload_policy(experiment.cache_blocks * experiment.block_bytes),
-            CostModel.of_hardware(experiment.model, device.numbers),
-            experiment.cache.block_size,
-            self.clock,
-        )
-        yield OffloadServer(self, engine)
+        yield OffloadServer(self, modeled_engine(experiment, device, self.clock))
 
 
 def refuse_timeout(experiment: Experiment) -> None:

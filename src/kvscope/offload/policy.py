@@ -20,7 +20,7 @@ class OffloadPolicy(Option):
     style: ClassVar[Style] = Style()
     pinned: ClassVar[bool] = True
     host_cache: ClassVar[bool] = True
-    balances: ClassVar[bool] = False  # mini-batches are formed by what requests load and compute
+    balances: ClassVar[bool] = True  # mini-batches are formed by what requests load and compute
 
     weights: Annotated[Literal["streamed", "resident"], Label("weights")] = "streamed"
     minibatches: Annotated[Count, Label("mini-batches")] = 4

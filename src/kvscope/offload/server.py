@@ -28,6 +28,7 @@ class Scheduled:
     num_scheduled_tokens: dict[str, int]
     scheduled_cached_reqs: "Cached"
     scheduled_new_reqs: tuple[()] = ()
+    kv_connector_metadata: None = None
 
 
 @dataclass
@@ -78,7 +79,7 @@ TIMELINE_LAYERS = 4  # … and so many layers of it
 
 @dataclass
 class Prediction:
-    """What the cost model says of the warm-up's last batch, and its timeline, for run.json."""
+    """What the cost model says of the warm-up's first batch, and its timeline, for run.json."""
 
     engine: Engine
     generation: Generation | None = None
@@ -95,6 +96,7 @@ class Prediction:
         simulated = self.engine.simulated(lengths)
         shares = [i / (SHARES - 1) for i in range(SHARES)]
         return {
+            "requests": len(lengths),
             "split": asdict(again.split),
             "cost": asdict(cost),
             "rho": cost.rho,
@@ -198,6 +200,8 @@ class OffloadServer:
         self.marks.push("step", len(self.recording.passes))
         schedule_end_ns = clock.now_ns()
         done = next(self._passes)
+        if not done.step.number and 0 in done.requests:
+            self._prediction.generation = self.engine.generation
         record = self._record(done, begun, ended)
         record.schedule_start_ns, record.schedule_end_ns = start_ns, schedule_end_ns
         record.output_ns = clock.now_ns()
@@ -211,11 +215,7 @@ class OffloadServer:
         return self.engine.stream(
             [request.prompt_token_ids for request in self._batch],
             [request.output_tokens for request in self._batch],
-            Limits(
-                experiment.engine.max_num_seqs,
-                experiment.engine.max_num_batched_tokens,
-                experiment.cache_blocks,
-            ),
+            Limits.of(experiment),
         )
 
     def _record(self, done: PassResult, begun: set[str], ended: set[str]) -> PassRecord:
@@ -266,5 +266,4 @@ class OffloadServer:
         assert self._passes is not None
         for _ in self._passes:
             raise AssertionError("a pass without requests")
-        self._prediction.generation = self.engine.generation
         self._prediction.intervals = self.engine.measured()

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from kvscope.offload.amounts import compute_s, loaded_bytes, stored_bytes
-from kvscope.offload.blocks import Minibatch
 from kvscope.offload.cost import CostModel
 from kvscope.offload.pipeline import Job, Lanes, Pass, run
 from kvscope.offload.policy import OffloadPolicy
@@ -70,17 +69,17 @@ class Batch(Protocol):
 
 
 @dataclass
-class Steady:
-    """A step of decoding over and over."""
+class Excerpt:
+    """Some passes of a batch."""
 
     policy: OffloadPolicy
     cost: CostModel
     layers: int
-    minibatches: list[Minibatch]
+    chosen: list[Pass]
 
     def passes(self) -> Iterable[Pass]:
-        """As few as have one of decoding with others before and after it."""
-        return (Pass(number, False, self.minibatches) for number in range(4))
+        """Those."""
+        return self.chosen
 
 
 class Amounts(NamedTuple):

@@ -1,22 +1,28 @@
 """How much of the context to keep as what: the closed form that balances link and device.
 
-Of n tokens in a batch let x be kept as activations, the others as K and V; a pool on the device
-holds `device_bytes` of either. Per layer the link is busy for
+What is kept of a token is on a ladder: K and V; its activation, if that is smaller; nothing but its
+id. Each rung down loads fewer bytes and takes more work. Of n tokens in a batch let a share s be
+one rung down from the others; a pool on the device holds `device_bytes` of what is kept. Per layer
+the link is busy for
 
-    L(x) = t_weights + max(0, n s_kv - x (s_kv - s_act) - device_bytes) / B
+    L(s) = t_weights + max(0, n (bytes + s (bytes below - bytes)) - device_bytes) / B
 
-and the device for D(x) = x r + t_forward. L falls and D rises in x: the step, max(L, D), is
-shortest where they meet, or at an end. Where a block lies does not matter for x, as the pool saves
-the same bytes of the link whichever it holds. If activations are not smaller than K and V (grouped
-queries), x is 0, and a prefix of the tokens may be computed again from their ids instead, with
-attention among them, which is quadratic in their number.
+and the device for D(s) = n (work + s (work below - work)) + t_forward. L falls and D rises on the
+way down: the step, max(L, D), is shortest where they meet, or on a rung. Each rung saves fewer
+bytes for the same work than the one before, so no split over three rungs is shorter. Where a block
+lies does not matter, as the pool saves the same bytes of the link whichever it holds. With grouped
+queries activations are not smaller than K and V: then ids come next. A prefix of the tokens is
+computed again from its ids, with attention among them, which is quadratic in their number.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from math import sqrt
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from heapq import nsmallest
+from math import inf
+from typing import Protocol
 
-from kvscope.offload.cost import CostModel, Line
+from kvscope.offload.cost import CostModel, Sizes
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,44 @@ class Split:
     def kv(self) -> float:
         """The share that is kept as K and V."""
         return 1.0 - self.activation - self.token
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """Splits from the most bytes to the least; a position is between two of its rungs."""
+
+    rungs: tuple[Split, ...]
+
+    @classmethod
+    def of(cls, sizes: Sizes) -> "Ladder":
+        """K and V, activations if they are smaller, ids."""
+        activations = (Split(activation=1.0),) * (sizes.activation_bytes < sizes.kv_bytes)
+        return cls((Split(), *activations, Split(token=1.0)))
+
+    @property
+    def end(self) -> float:
+        """The last position: that of its lowest rung."""
+        return float(len(self.rungs) - 1)
+
+    def at(self, position: float) -> Split:
+        """The split at a position: 0.3 is three tenths of the way from the first rung down."""
+        rung = min(int(position), len(self.rungs) - 2)
+        above, below, part = *self.rungs[rung : rung + 2], position - rung
+        return Split(
+            above.activation + part * (below.activation - above.activation),
+            above.token + part * (below.token - above.token),
+        )
+
+    def position(self, split: Split) -> float:
+        """Where a split of two neighbouring rungs is."""
+        return split.activation + self.end * split.token
+
+    def first(self, holds: Callable[[Split], bool]) -> float:
+        """The first position from which on something holds; the last one if it nowhere does."""
+        if holds(self.at(0.0)):
+            return 0.0
+        places = range(round(self.end * FINE))
+        return bisect_left(places, True, key=lambda i: holds(self.at(i / FINE))) / FINE
 
 
 @dataclass(frozen=True)
@@ -48,9 +92,20 @@ class Demand:
     streamed: bool = True
 
 
-Trial = Callable[[Split], float]  # seconds of a step in whole blocks; inf where they do not fit
+class Trial(Protocol):
+    """A batch on which a split can be tried, in whole blocks."""
 
-SWEEP = 10  # parts of the context, of which none to all are tried beside the closed form's share
+    def fits(self, split: Split) -> bool:
+        """Whether device and host hold it to its end."""
+
+    def trial_s(self, split: Split) -> float:
+        """Seconds of decoding; inf if it does not fit."""
+
+
+FINE = 2**40  # parts of a rung, of which the place of a meeting is one
+SWEEP = 5  # parts of a rung that are tried …
+HALVINGS = 5  # … then halves of them around the best ones, so often
+BEST = 2  # so many
 WORTH = 0.01  # of a step: less is not worth leaving the closed form for
 
 
@@ -82,33 +137,48 @@ def step_s(cost: CostModel, demand: Demand, split: Split) -> float:
 
 
 def best(cost: CostModel, demand: Demand) -> Split:
-    """The split of the shortest step; of equally short ones that with the least recompute.
+    """The split of the shortest step; of equally short ones that with the least work.
 
-    Where products have a fixed time, the smallest share may cost more than it saves: then it is
-    none, if the host has room for K and V alone.
+    Where products have a fixed time, the first of a rung's tokens may cost more than they save: the
+    rungs themselves are compared with the meeting, if there is room for them.
     """
-    if cost.sizes.activation_bytes < cost.sizes.kv_bytes:
-        met = Split(activation=_activations(cost, demand))
-    else:
-        met = Split(token=_tokens(cost, demand))
-    alone = Split()
-    if not _has_room(cost, demand, alone):
-        return met
-    return min((alone, met), key=lambda split: step_s(cost, demand, split))
+    ladder = Ladder.of(cost.sizes)
+    least = ladder.first(lambda split: _has_room(cost, demand, split))
+    meeting = ladder.first(
+        lambda split: (
+            link_s(cost, demand, split) <= device_s(cost, demand, split)
+            or _kept_bytes(cost, demand, split) <= demand.device_bytes
+        )
+    )
+    positions = {least, max(least, meeting), *map(ladder.position, ladder.rungs)}
+    possible = [ladder.at(position) for position in sorted(positions) if position >= least]
+    return min(possible, key=lambda split: step_s(cost, demand, split))
 
 
 def in_whole_blocks(closed: Split, cost: CostModel, trial: Trial) -> Split:
-    """The closed form's split, unless one of a sweep is shorter on trial by what is worth it.
+    """The closed form's split, unless another is shorter on trial by what is worth it.
 
     The closed form divides a batch as if it were of one piece. There are whole blocks of requests
-    in few mini-batches, which need not come to the same.
+    in few mini-batches, which need not come to the same. Tried are that split, the one at which the
+    memory is full and parts of each rung, then what lies between the best of them.
     """
-    shares = [part / SWEEP for part in range(SWEEP + 1)]
-    smaller = cost.sizes.activation_bytes < cost.sizes.kv_bytes
-    sweep = [Split(activation=share) if smaller else Split(token=share) for share in shares]
-    seconds = {split: trial(split) for split in sweep}
-    shortest = min(sweep, key=lambda split: seconds[split])
-    return shortest if seconds[shortest] < (1 - WORTH) * trial(closed) else closed
+    ladder = Ladder.of(cost.sizes)
+    least, start = ladder.first(trial.fits), ladder.position(closed)
+    seconds: dict[float, float] = {}
+
+    def attempt(positions: Iterable[float]) -> None:
+        for position in positions:
+            if 0 <= position <= ladder.end and position not in seconds:
+                seconds[position] = trial.trial_s(ladder.at(position))
+
+    attempt((least, start, *(part / SWEEP for part in range(round(ladder.end * SWEEP) + 1))))
+    for halving in range(1, HALVINGS + 1):
+        step = 1 / SWEEP / 2**halving
+        near = nsmallest(BEST, seconds, key=seconds.__getitem__)
+        attempt(position + side for position in near for side in (-step, step))
+    shortest = min(seconds, key=seconds.__getitem__)
+    worth = seconds[shortest] < (1 - WORTH) * seconds.get(start, inf)
+    return ladder.at(shortest if worth else start)
 
 
 def _has_room(cost: CostModel, demand: Demand, split: Split) -> bool:
@@ -120,41 +190,3 @@ def _has_room(cost: CostModel, demand: Demand, split: Split) -> bool:
 def _kept_bytes(cost: CostModel, demand: Demand, split: Split) -> float:
     sizes = cost.sizes
     return demand.tokens * (split.kv * sizes.kv_bytes + split.activation * sizes.activation_bytes)
-
-
-def _activations(cost: CostModel, demand: Demand) -> float:
-    """The share x / n at which link and device meet."""
-    sizes = cost.sizes
-    saved_bytes = sizes.kv_bytes - sizes.activation_bytes
-    return _meeting(cost, demand, saved_bytes, cost.rebuild, square_s=0.0)
-
-
-def _tokens(cost: CostModel, demand: Demand) -> float:
-    """The share of a prefix, computed again with attention among its tokens, at which they meet."""
-    square_s = cost.causal.slope_s * demand.tokens**2 / (2 * demand.requests)
-    fixed_s = cost.recompute.fixed_s + cost.causal.fixed_s
-    again = replace(cost.recompute, fixed_s=fixed_s)
-    return _meeting(cost, demand, cost.sizes.kv_bytes, again, square_s)
-
-
-def _meeting(
-    cost: CostModel, demand: Demand, saved_bytes: int, work: Line, square_s: float
-) -> float:
-    """The share s at which link and device are busy for the same time, within what is possible.
-
-    A token that is not kept as K and V saves so many bytes of the link and costs `work` of the
-    device: link(0) - s saved = device(0) + s work + s^2 square. Beyond the share at which all that
-    is left lies on the device nothing is saved; below that at which the host is full nothing fits.
-    """
-    n, rate_s = demand.tokens, cost.link.slope_s
-    excess_bytes = max(0.0, n * cost.sizes.kv_bytes - demand.device_bytes)
-    fixed_s = demand.minibatches * work.fixed_s
-    slack_s = link_s(cost, demand, Split()) - device_s(cost, demand, Split()) - fixed_s
-    slope_s = n * (work.slope_s + saved_bytes * rate_s)
-    share = 0.0
-    if slack_s > 0:  # the larger root, in the form that loses no digits
-        share = 2 * slack_s / (slope_s + sqrt(slope_s**2 + 4 * square_s * slack_s))
-    share = min(share, excess_bytes / (n * saved_bytes))
-    if demand.host_bytes is not None:
-        share = max(share, (excess_bytes - demand.host_bytes) / (n * saved_bytes))
-    return min(1.0, max(0.0, share))

@@ -5,9 +5,9 @@ lies. That is left open, as neither seconds nor bytes depend on it; a whole batc
 milliseconds, so that many splits can be tried.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from kvscope.offload.blocks import KINDS, Content, Kind, Place, Row, Sequence, Span
+from kvscope.offload.blocks import KINDS, Content, Kind, Place, Row, Sequence, Span, Spans
 from kvscope.offload.placement import Placement
 from kvscope.offload.split import Split
 
@@ -35,40 +35,52 @@ class Tally:
                 self.blocks[kind] += taken
                 self.last = kind
 
+    def grow(self, placement: Placement, number: int) -> None:
+        """Take the blocks for the tokens that this pass stores."""
+        size, prompt = self.sequence.block_size, self.sequence.prompt_tokens
+        if not number:
+            contents = placement.prompt(-(-prompt // size))
+            for content in Content:  # in a prompt's order, but for ids, which come first
+                self.add(content, contents.count(content))
+        elif (prompt + number - 1) % size == 0:
+            self.add(placement.further(), 1)
+
     def release(self) -> None:
         """Give the blocks back."""
         for kind, blocks in self.blocks.items():
             self.left[kind] += blocks
 
     def row(self, number: int) -> Row:
-        """What a pass of decoding works with; only the last block may be partly filled."""
-        size, tokens = self.sequence.block_size, self.sequence.prompt_tokens + number - 1
+        """What a pass works with: the prompt's, 0, stores all of it, another one token more."""
+        prompt = self.sequence.prompt_tokens
+        kept = self._kept(prompt + max(0, number - 1))
+        ids = self.ids * self.sequence.block_size
+        if not number:
+            return Row(self.sequence.index, 0, prompt, dict.fromkeys(KINDS, ()), kept, ids)
+        target = {kind: (Span(0, 0, 1),) * (kind == self.last) for kind in KINDS}
+        return Row(self.sequence.index, prompt + number - 1, 1, kept, target, ids)
+
+    def _kept(self, tokens: int) -> Spans:
+        """Where so many tokens lie; only the last block may be partly filled."""
+        size = self.sequence.block_size
         kept = {kind: blocks * size for kind, blocks in self.blocks.items()}
         if self.last is not None:
             kept[self.last] -= sum(kept.values()) + self.ids * size - tokens
-        context = {kind: (Span(0, 0, kept[kind]),) for kind in KINDS}
-        targets = {kind: (Span(tokens, 0, 1),) * (kind == self.last) for kind in KINDS}
-        return Row(self.sequence.index, tokens, 1, context, targets, self.ids * size)
+        return {kind: (Span(0, 0, kept[kind]),) for kind in KINDS}
 
 
 def sampled_rows(
-    sequences: list[Sequence], split: Split, sizes: dict[Kind, int], numbers: set[int]
+    sequences: list[Sequence], split: Split, sizes: dict[Kind, int], numbers: Iterable[int]
 ) -> Iterator[list[Row]]:
-    """The rows of these passes of decoding, with pools of so many blocks."""
-    placement, left = Placement(split), dict(sizes)
+    """The rows of these passes, in rising order, with pools of so many blocks."""
+    placement, left, wanted = Placement(split), dict(sizes), set(numbers)
     running = [Tally(sequence, left) for sequence in sequences]
-    for tally in running:
-        size = tally.sequence.block_size
-        contents = placement.prompt(-(-tally.sequence.prompt_tokens // size))
-        for content in Content:  # in the order of a prompt's blocks, but for ids, which come first
-            tally.add(content, contents.count(content))
-    for number in range(1, max(numbers) + 1):
+    for number in range(max(wanted) + 1):
         for tally in running:
-            if tally.sequence.output_tokens == number:
+            if number and tally.sequence.output_tokens == number:
                 tally.release()
         running = [tally for tally in running if tally.sequence.output_tokens > number]
         for tally in running:
-            if (tally.sequence.prompt_tokens + number - 1) % tally.sequence.block_size == 0:
-                tally.add(placement.further(), 1)
-        if number in numbers:
+            tally.grow(placement, number)
+        if number in wanted:
             yield [tally.row(number) for tally in running]

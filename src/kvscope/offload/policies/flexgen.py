@@ -16,3 +16,4 @@ class FlexGen(OffloadPolicy):
 
     style: ClassVar[Style] = Style(spread_weights=False, synchronous=True)
     pinned: ClassVar[bool] = False
+    balances: ClassVar[bool] = False

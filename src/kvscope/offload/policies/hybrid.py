@@ -1,6 +1,6 @@
-"""`hybrid`: K, V and activations in the shares that keep link and device busy alike long."""
+"""`hybrid`: K and V, activations and ids in shares that keep link and device busy equally long."""
 
-from typing import Annotated, ClassVar
+from typing import Annotated
 
 from pydantic import Field
 
@@ -17,8 +17,6 @@ class Hybrid(OffloadPolicy):
     Ablations: `spread_weights` false loads a layer's weights in one piece, `balanced` false takes
     requests into mini-batches as they come, one of `buffers` leaves nothing to overlap.
     """
-
-    balances: ClassVar[bool] = True
 
     share: Annotated[
         Annotated[Real, Field(ge=0, le=1)] | None, Label("activations (share of context)")

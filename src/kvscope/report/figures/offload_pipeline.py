@@ -1,4 +1,8 @@
-"""What link and device did during a decoding pass of the offload engine, policy under policy."""
+"""What link and device did during a decoding pass of the offload engine, policy under policy.
+
+Batches differ, as what a policy keeps on the device bounds its batch: times are for each token that
+the pass gives, one a request.
+"""
 
 from collections.abc import Iterator
 from typing import Any
@@ -41,7 +45,7 @@ def draw(study: StudyData) -> Drawing | None:
 
 
 def _views(study: StudyData) -> Iterator[View]:
-    groups = by_conditions(offload_runs(study, FIGURE.name, "timeline"))
+    groups = by_conditions(offload_runs(study, FIGURE.name, "requests"))
     for conditions, runs in groups.items():
         for source in ("measured", "simulated"):
             frames = {_words(run): _jobs(run, source) for run in runs[:MOST_RUNS]}
@@ -54,30 +58,35 @@ def _jobs(run: Run, source: str) -> pd.DataFrame:
     frame = pd.DataFrame(facts_of(run)["timeline"].get(source) or [])
     if frame.empty:
         return frame
+    tokens = facts_of(run)["requests"]  # that the pass gives
     frame["ms"] = 1e3 * (frame["end_s"] - frame["start_s"])
+    frame[["start_ms", "end_ms"]] = 1e3 / tokens * frame[["start_s", "end_s"]]
     frame["lane"] = frame["lane"].map(LANES)
     frame["job"] = frame["job"].map(lambda job: TITLES.get(job, job))
     return frame
 
 
 def _words(run: Run) -> str:
-    """'hybrid, 2 staging buffers': the policy and those of its settings that are given."""
+    """'hybrid, 1 staging buffer, batch of 128': the policy, settings that are given, requests."""
     device = run.settings["device"]
     given = [key for key in SETTINGS if device.get(key) is not None]
-    return ", ".join((policy_of(run), *(setting_words(f"device.{k}", device[k]) for k in given)))
+    settings = (setting_words(f"device.{key}", device[key]) for key in given)
+    return ", ".join((policy_of(run), *settings, f"batch of {facts_of(run)['requests']}"))
 
 
 def _view(frames: dict[str, pd.DataFrame], choice: tuple[str, str]) -> View:
-    longest_s = max(float(frame["end_s"].max()) for frame in frames.values())
+    longest_ms = max(float(frame["end_ms"].max()) for frame in frames.values())
     data = {f"jobs{place}": frame for place, frame in enumerate(frames.values())}
     cells = [
-        _cell(place, words, frame, longest_s) for place, (words, frame) in enumerate(frames.items())
+        _cell(place, words, frame, longest_ms)
+        for place, (words, frame) in enumerate(frames.items())
     ]
     return View(grid(cells, 1), data, choice)
 
 
-def _cell(place: int, words: str, frame: pd.DataFrame, longest_s: float) -> Spec:
-    x = {"title": "time since the pass began (s)", "scale": {"domain": [0, longest_s]}}
+def _cell(place: int, words: str, frame: pd.DataFrame, longest_ms: float) -> Spec:
+    title = "time since the pass began, over the tokens it gives (ms a token)"
+    x = {"title": title, "scale": {"domain": [0, longest_ms]}}
     names = [TITLES.get(job, job) for job in JOBS]
     return {
         "title": {"text": words, "subtitle": _busy(frame)},
@@ -87,8 +96,8 @@ def _cell(place: int, words: str, frame: pd.DataFrame, longest_s: float) -> Spec
         "mark": {"type": "bar", "stroke": "white", "strokeWidth": 0.3},
         "encoding": {
             "y": text("lane", title=None, sort=list(LANES.values())),
-            "x": number("start_s", **x),
-            "x2": {"field": "end_s"},
+            "x": number("start_ms", **x),
+            "x2": {"field": "end_ms"},
             "color": text("job", scale=colours(names), legend={"title": None, "orient": "bottom"}),
             "tooltip": [
                 text("job"),
@@ -112,7 +121,8 @@ FIGURE = Figure(
     "offload_pipeline",
     "Pipeline of a decoding pass",
     "What the link, the device and the way back did during the first layers of a decoding pass of "
-    "the warm-up, and what the simulation of the same schedule says.",
+    "the warm-up, and what the simulation of the same schedule says. A pass gives each request of "
+    "its batch a token; times are divided by their number, so that batches of any size compare.",
     draw,
     section="timeline",
 )

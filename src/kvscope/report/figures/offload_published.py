@@ -19,11 +19,16 @@ from kvscope.report.figures.figure import (
     number,
     text,
 )
-from kvscope.report.figures.offload_facts import facts_of, policy_of
+from kvscope.report.figures.offload_facts import (
+    facts_of,
+    is_ablated,
+    offload_runs,
+    policy_of,
+)
 from kvscope.report.theme import GREY, NOTE
 from kvscope.report.words import THROUGHPUT, number_text, percent
 
-HARDWARE = "rtx-4090"  # theirs
+HARDWARE, RECOMPUTED = "rtx-4090", 0.2  # theirs
 LABEL_PX = 190
 NEAR = 0.15  # of a published figure: the model explains it
 
@@ -111,15 +116,15 @@ def draw(study: StudyData) -> Drawing | None:
 
 
 def _runs(study: StudyData) -> Runs:
-    """The runs on their hardware at the policies' own shares, by conditions and policy."""
+    """The runs in their conditions, at hybrid's own share, by model, prompt tokens and policy."""
     found: Runs = {}
-    for run in study.complete:
-        device = run.settings.get("device", {})
-        share = device.get("share") if facts_of(run) and policy_of(run) == "hybrid" else None
-        if device.get("hardware") != HARDWARE or not facts_of(run) or share is not None:
-            continue
-        at = (run.settings["model"]["name"], run.settings["workload"]["prompt_tokens"])
-        found.setdefault(at, {})[policy_of(run)] = run
+    for run in offload_runs(study, FIGURE.name, "cost"):
+        device = run.settings["device"]
+        theirs = (None, RECOMPUTED) if policy_of(run) == "token" else (None,)
+        if device.get("hardware") == HARDWARE and device.get("share") in theirs:
+            at = (run.settings["model"]["name"], run.settings["workload"]["prompt_tokens"])
+            if not is_ablated(run):
+                found.setdefault(at, {})[policy_of(run)] = run
     return found
 
 
