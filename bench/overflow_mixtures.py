@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
-from kvscope.engine.overflow.adaptive import Adaptive, uses_activations
+from kvscope.engine.overflow.adaptive import Adaptive
 from kvscope.engine.overflow.policy import Victim
 from kvscope.plan.grid import expand
 from kvscope.plan.hardware.overflow_cost import OverflowCost
@@ -31,7 +31,7 @@ def prepared(*words: str) -> tuple[Adaptive, bool]:
     policy = planned.experiment.overflow
     assert isinstance(policy, Adaptive)
     policy.prepare(planned.experiment)
-    return policy, uses_activations(planned.experiment)
+    return policy, bool(policy.pools(planned.experiment).activations)
 
 
 def swap_s(cost: OverflowCost, blocks: int) -> float:

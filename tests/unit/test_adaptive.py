@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from kvscope.actions import ACTIVATION, RECOMPUTE, SWAP
 from kvscope.engine.overflow.adaptive import Adaptive
-from kvscope.engine.overflow.policy import Victim
+from kvscope.engine.overflow.outlook import Growth
+from kvscope.engine.overflow.policy import Outlook, Victim
 from kvscope.errors import BadInput
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
@@ -61,24 +62,91 @@ def test_a_few_tokens_are_computed_in_a_pass_that_reads_the_weights_anyway():
     assert prepared(*words, "batching=prefill_first").action(small) != RECOMPUTE
 
 
-def test_the_pools_share_the_memory_for_as_many_blocks_of_either():
-    found = experiment("model=yarn-llama-2-7b", "cache.gib=6", "overflow.host_gib=1.5")
-    block_bytes = 16 * (512 + 256) * 1024
-    assert found.host_blocks == 1.5 * 2**30 // block_bytes
-    assert found.overflow.pool_bytes(found) <= 1.5 * 2**30
+def outlook(prompt: int, most: int, *lost: int, room: bool = True) -> Outlook:
+    """Of a request that is preempted with these tokens, with or without room for activations."""
+    victims = (victim(tokens, beside=3, room=True, activations=room) for tokens in lost)
+    return Outlook(Growth(prompt, most), tuple(victims))
+
+
+MHA = ("model=yarn-llama-2-7b", "cache.gib=6", "batching=prefill_first")
+
+
+@pytest.mark.parametrize("memory", ["pinned", "pageable"])
+def test_what_is_never_lost_or_has_no_room_is_not_saved(memory: str):
+    policy = prepared(*MHA, f"overflow.host_memory={memory}")
+    assert not policy.saves(outlook(2000, 2200))
+    assert policy.saves(outlook(2000, 2200, 2100, 2150, 2190))
+    assert not policy.saves(outlook(2000, 2200, 2100, 2150, 2190, room=False))
+
+
+def test_the_host_waits_for_pageable_memory_so_it_takes_more_preemptions_to_repay():
+    pinned, pageable = (prepared(*MHA, f"overflow.host_memory={m}") for m in ("pinned", "pageable"))
+    once, often = outlook(100, 4000, 1000), outlook(100, 4000, *range(1000, 4000, 200))
+    assert (pinned.saves(once), pinned.saves(often)) == (True, True)
+    assert (pageable.saves(once), pageable.saves(often)) == (False, True)
+
+
+@given(st.integers(2, 4000), st.integers(0, 30))
+def test_a_prompt_in_chunks_is_dearer_the_fewer_run_beside_it(tokens: int, beside: int):
+    policy = prepared("model=yarn-llama-2-7b", "cache.gib=6", "batching=chunked")
+    fewer, more = (
+        policy.seconds(victim(tokens, beside=n))[RECOMPUTE] for n in (beside, beside + 1)
+    )
+    assert fewer > more if tokens >= 256 else fewer == more
+
+
+def test_requests_that_are_computed_together_share_their_pass():
+    """Apart, each would read all weights; so as many as share it make swapping less worthwhile."""
+    policy = prepared(*MHA)
+    alone, shared = (policy.seconds(victim(50, together=n))[RECOMPUTE] for n in (1, 8))
+    assert shared < alone / 2
+    chunked = prepared("model=yarn-llama-2-7b", "cache.gib=6", "batching=chunked")
+    one, many = (chunked.seconds(victim(50, together=n)) for n in (1, 8))
+    assert one == many
+
+
+def pools(*words: str) -> tuple[int, int, int]:
+    """Blocks of the plan, and of K and V and of activations when the engine gets seven."""
+    found = experiment(*words)
     assert isinstance(found.overflow, Adaptive)
     found.overflow.prepare(found)
     settings = found.overflow.engine_arguments(7)["kv_transfer_config"]["kv_connector_extra_config"]
-    assert (settings["host_blocks"], settings["activation_blocks"]) == (7, 7)
+    return found.host_blocks, settings["host_blocks"], settings["activation_blocks"]
+
+
+def test_memory_for_the_cache_in_both_ways_is_shared_for_as_many_blocks_of_either():
+    words = ("model=yarn-llama-2-7b", "cache.blocks=100")
+    both = 16 * (512 + 256) * 1024  # bytes of a block
+    assert pools(*words, f"overflow.host_gib={100 * both / 2**30}") == (100, 7, 7)
+    assert pools(*words, "overflow.host_gib=null", "overflow.host_blocks=9") == (9, 7, 7)
+
+
+def test_scarce_memory_is_for_what_is_cheaper():
+    words = ("model=yarn-llama-2-7b", "cache.gib=6", "overflow.host_gib=1.5")
+    blocks = 1.5 * 2**30 // (16 * 256 * 1024)
+    assert pools(*words) == (blocks, 0, 7)
+    slow = "device.constants={gemm_flops_per_s: 1.0e+12}"  # to rebuild
+    assert pools(*words, slow) == (blocks // 2, 7, 0)
+    saving = "device.constants={pageable_copy_s: 1.0e-3}"  # of every token, of few runs of blocks
+    pageable = ("overflow.host_memory=pageable", "overflow.copies=coalesced")
+    assert pools(*words, saving, *pageable) == (blocks // 2, 7, 0)
+
+
+def test_scarce_memory_is_for_what_holds_a_request_if_the_cheaper_pool_does_not():
+    """On a CPU K and V are cheaper to swap, but activations take half the memory."""
+    words = ("device.hardware=cpu", "model=tiny-llama", "batching=prefill_first")
+    shape = ("cache.block_size=4", "cache.blocks=975", "engine.max_model_len=2294")
+    block_gib = 4 * 8 * 1024 / 2**30  # 4 layers, K and V of 256 elements of 4 bytes
+    half = 2294 // 2 // 4  # blocks of half the longest request
+    room = f"overflow.host_gib={1.2 * half * block_gib:.6f}"
+    scarce = f"overflow.host_gib={0.4 * half * block_gib:.6f}"
+    assert pools(*words, *shape, room)[1:] == (7, 0)
+    assert pools(*words, *shape, scarce)[1:] == (0, 7)
 
 
 def test_llama_3_1_has_a_pool_of_k_and_v_alone():
-    found = experiment("model=llama-3.1-8b", "cache.gib=6", "overflow.host_gib=1")
-    assert found.host_blocks == 2**30 // found.block_bytes
-    assert isinstance(found.overflow, Adaptive)
-    found.overflow.prepare(found)
-    settings = found.overflow.engine_arguments(7)["kv_transfer_config"]["kv_connector_extra_config"]
-    assert (settings["host_blocks"], settings["activation_blocks"]) == (7, 0)
+    words = ("model=llama-3.1-8b", "cache.gib=6", "overflow.host_gib=1")
+    assert pools(*words) == (2**30 // (16 * 128 * 1024), 7, 0)
 
 
 def test_a_device_without_numbers_needs_the_name_of_hardware():
@@ -92,3 +160,11 @@ def test_a_device_without_numbers_needs_the_name_of_hardware():
 def test_the_hardware_of_the_cost_model_is_part_of_the_id():
     ids = {experiment("cache.blocks=64", f"overflow.hardware={h}").id for h in ("h100", "h200")}
     assert len({*ids, experiment("cache.blocks=64").id}) == 3
+
+
+def test_what_is_recomputed_again_and_again_is_as_dear_as_all_of_it(policy: Adaptive):
+    """The prediction stays that of one preemption."""
+    once, often = (victim(4000, beside=1, room=True, again=n) for n in (0, 1000))
+    assert policy.action(often) == SWAP
+    assert policy.predicted_s(often, RECOMPUTE) == policy.predicted_s(once, RECOMPUTE)
+    assert policy.expected_s(once) == policy.seconds(once)

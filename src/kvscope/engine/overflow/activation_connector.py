@@ -44,18 +44,19 @@ class ActivationOrders(SwapOrders):
 
     rebuild: list[Rebuild] = field(default_factory=list)
     saves: dict[int, int] = field(default_factory=dict)  # block of the cache: block of the pool
-    saved_tokens: int = 0
+    saved_tokens: dict[str, int] = field(default_factory=dict)  # of each request that is kept
     save_runs: int = 0  # stretches of the pool that these tokens fill
 
 
 class ActivationConnector(SwapConnector):
     """Writes activations through to a host pool; also swaps, if there is a pool for that.
 
-    A request whose activations find no room is no longer kept: it is recomputed if it is
-    preempted, and kept again from its start.
+    `saves` is asked of each request that begins. A request whose activations find no room is no
+    longer kept: it is recomputed if it is preempted, and begins again.
     """
 
     orders: ActivationOrders
+    saves: Callable[[str], bool]  # the scheduler's half: set before anything is scheduled
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
@@ -140,14 +141,16 @@ class ActivationConnector(SwapConnector):
             first, last = before // self.block_size, -(-(before + tokens) // self.block_size)
             held = self.activations.allocation(request_id)
             if before != (held.tokens if held else 0):
-                continue  # it found no room before
+                continue  # it is not kept
+            if not before and not self.saves(request_id):
+                continue
             held = self.activations.allocate(request_id, before + tokens, last)
             if held is None:
                 self.activations.release(request_id)
                 continue
             blocks, host = blocks_of(request_id)[0][first:last], held.blocks[first:last]
             orders.saves.update(zip(blocks, host, strict=True))
-            orders.saved_tokens += tokens
+            orders.saved_tokens[request_id] = tokens
             orders.save_runs += sum(1 for _ in copies.contiguous_runs(host))
         return orders
 

@@ -1,27 +1,35 @@
 """`adaptive`: of each victim the cheapest of recompute, swap and activation, by the cost model."""
 
-from typing import Annotated, Any, ClassVar
+from math import inf
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 from pydantic import Field, PrivateAttr
 
 from kvscope.actions import ACTIVATION, RECOMPUTE, SWAP, Action
-from kvscope.engine.overflow.policy import Victim
+from kvscope.engine.overflow.policy import Outlook, Victim
 from kvscope.engine.overflow.swap import Swap
 from kvscope.plan.devices.modeled import Modeled
-from kvscope.plan.fields import Label, Real, impossible
+from kvscope.plan.fields import GIB, Label, Real, impossible
 from kvscope.plan.hardware import hardware as data
 from kvscope.plan.hardware.hardware import Hardware
 from kvscope.plan.hardware.overflow_cost import OverflowCost
 from kvscope.plan.parts import Conditions
 
 
+class Pools(NamedTuple):
+    """Bytes of a block in each host pool; 0 without it."""
+
+    kv: int
+    activations: int
+
+
 class Adaptive(Swap):
     """Predict what each action costs for a victim, and return the cheapest that has room.
 
     The cost model is that of the modeled device: its own numbers there, elsewhere those of
-    `hardware`, with `constants` in their place, as `kvscope calibrate` fits them. The host pool is
-    two: one of K and V, and one of activations unless these are larger than K and V. `host_blocks`
-    is the size of each; `host_gib` is shared by both, for as many blocks of either.
+    `hardware`, with `constants` in their place, as `kvscope calibrate` fits them. It has a host
+    pool of K and V and one of activations, each of `host_blocks` blocks, or `host_gib` for as many
+    of either. Activations larger than K and V are not kept, and scarce memory is for one pool.
     """
 
     connector: ClassVar[str] = "kvscope.engine.overflow.activation_connector:ActivationConnector"
@@ -33,7 +41,7 @@ class Adaptive(Swap):
     ]
 
     _cost: OverflowCost | None = PrivateAttr(default=None)
-    _uses_activations: bool = PrivateAttr(default=False)
+    _pools: Pools = PrivateAttr(default=Pools(0, 0))
 
     @property
     def hardware_sha256(self) -> str | None:
@@ -42,13 +50,16 @@ class Adaptive(Swap):
 
     def prepare(self, experiment: Conditions) -> None:
         """Make the cost model of the experiment."""
+        self._cost, self._pools = self.cost(experiment), self.pools(experiment)
+
+    def cost(self, experiment: Conditions) -> OverflowCost:
+        """The cost model of the experiment."""
         device = experiment.device
         today = Modeled.model_validate({"name": "modeled", "kernels": "vllm"})
         modeled = device if isinstance(device, Modeled) else today
         numbers, batching = self.numbers(experiment), experiment.batching.name
         passes = modeled.pass_cost(numbers, experiment.model, batching)
-        self._cost = OverflowCost.of(experiment, passes)
-        self._uses_activations = uses_activations(experiment)
+        return OverflowCost.of(experiment, passes)
 
     def numbers(self, experiment: Conditions) -> Hardware:
         """The numbers of the hardware that the cost model is of."""
@@ -59,24 +70,46 @@ class Adaptive(Swap):
         return Hardware.model_validate(found.model_dump() | self.constants)
 
     def engine_arguments(self, host_blocks: int) -> dict[str, Any]:
-        """A pool for K and V, and one of as many blocks for activations."""
+        """As many blocks of each pool."""
         arguments = super().engine_arguments(host_blocks)
         settings = arguments["kv_transfer_config"]["kv_connector_extra_config"]
-        settings["activation_blocks"] = host_blocks if self._uses_activations else 0
+        blocks, activation_blocks = (host_blocks * bool(size) for size in self._pools)
+        settings |= {"host_blocks": blocks, "activation_blocks": activation_blocks}
         return arguments
 
     def pool_block_bytes(self, experiment: Conditions) -> int:
         """Bytes of a block in the host pools."""
-        block_bytes = super().pool_block_bytes(experiment)
-        if not uses_activations(experiment):
-            return block_bytes
-        return (
-            block_bytes + experiment.cache.block_size * experiment.model.activation_bytes_per_token
-        )
+        return sum(self.pools(experiment))
+
+    def pools(self, experiment: Conditions) -> Pools:
+        """The bytes of a block in the pools that it has.
+
+        Memory that has no room for the whole cache in both ways is for one: the one that spares
+        more of recomputing a request of half the longest length, of which half is its prompt, by
+        the part of it that the memory holds.
+        """
+        block_size, model = experiment.cache.block_size, experiment.model
+        both = Pools(experiment.block_bytes, block_size * model.activation_bytes_per_token)
+        if both.activations > both.kv:
+            return both._replace(activations=0)
+        memory_bytes = (self.host_gib or 0) * GIB
+        if self.host_blocks or memory_bytes >= experiment.cache_blocks * sum(both):
+            return both
+        cost, tokens = self.cost(experiment), max(1, experiment.engine.max_model_len // 2)
+        recompute_s = cost.recompute_s(tokens, experiment.engine.max_num_seqs - 1)
+
+        def worth(way_s: float, block_bytes: int) -> tuple[float, float]:
+            """Seconds that a way spares of recomputing; where none does, the cheaper one."""
+            held = memory_bytes / (-(-tokens // block_size) * block_bytes)
+            return max(0.0, recompute_s - way_s) * min(1.0, held), -way_s
+
+        kept_s = rebuild_s(cost, tokens) + cost.write_through_s(-(-tokens // 2), tokens)
+        if worth(kept_s, both.activations) > worth(swap_s(cost, tokens), both.kv):
+            return both._replace(kv=0)
+        return both._replace(activations=0)
 
     def check(self, experiment: Conditions) -> None:
         """Refuse a device without a cost model."""
-        super().check(experiment)
         device, known = experiment.device, data.names()
         has_numbers = isinstance(device, Modeled) and not self.hardware
         if not has_numbers and (self.hardware or device.name) not in known:
@@ -85,30 +118,58 @@ class Adaptive(Swap):
                 f"with device={device.name}: overflow=adaptive predicts costs by its numbers",
                 "overflow.hardware",
             )
+        super().check(experiment)
+
+    def saves(self, outlook: Outlook) -> bool:
+        """Whether rebuilding at each preemption to come spares more than writing through costs."""
+        assert self._cost is not None, "prepare() was not called"
+        spared_s = 0.0
+        for victim in outlook.victims:
+            seconds = self.expected_s(victim)
+            rebuilt_s = seconds.pop(ACTIVATION, inf)
+            spared_s += max(0.0, min(seconds.values()) - rebuilt_s)
+        return spared_s > self._cost.write_through_s(*outlook.growth)
 
     def seconds(self, victim: Victim) -> dict[Action, float]:
         """The predicted seconds of each action that is possible for a victim."""
         cost, tokens = self._cost, victim.tokens
         assert cost is not None, "prepare() was not called"
-        found = {RECOMPUTE: cost.recompute_s(tokens)}
-        blocks = -(-tokens // cost.block_size)
+        found = {RECOMPUTE: cost.recompute_s(tokens, victim.beside, victim.together)}
         if victim.room:
-            found[SWAP] = sum(cost.swap_s(blocks, 1, way)[0] for way in ("out", "in"))
+            found[SWAP] = swap_s(cost, tokens)
         if victim.activations:
-            found[ACTIVATION] = cost.fetch_s(blocks, 1)[0] + cost.rebuild_s(tokens)
+            found[ACTIVATION] = rebuild_s(cost, tokens)
         return found
 
+    def expected_s(self, victim: Victim) -> dict[Action, float]:
+        """The same, with what recomputing again and again costs until the victim goes on."""
+        found = self.seconds(victim)
+        found[RECOMPUTE] *= 1 + victim.again
+        return found
+
+    def predictions_s(self, experiment: Conditions, tokens: int, beside: int) -> dict[str, float]:
+        """What each action costs where it is possible."""
+        self.prepare(experiment)
+        others = {"beside": beside, "together": beside + 1}  # one of them counts, by the batching
+        victim = Victim("", 0, 0, tokens, 0, **others, room=True, activations=True)
+        return {action.name: seconds for action, seconds in self.seconds(victim).items()}
+
     def action(self, victim: Victim) -> Action:
-        """The action of the fewest predicted seconds."""
-        seconds = self.seconds(victim)
+        """The action of the fewest expected seconds."""
+        seconds = self.expected_s(victim)
         return min(seconds, key=seconds.__getitem__)
 
     def predicted_s(self, victim: Victim, action: Action) -> float | None:
-        """The prediction that the action was chosen by."""
+        """The seconds of the action, once."""
         return self.seconds(victim)[action]
 
 
-def uses_activations(experiment: Conditions) -> bool:
-    """Whether activations of the experiment's model are no larger than its K and V."""
-    model = experiment.model
-    return model.activation_bytes_per_token <= model.kv_bytes_per_token
+def swap_s(cost: OverflowCost, tokens: int) -> float:
+    """To copy K and V of a request's tokens out and in."""
+    blocks = -(-tokens // cost.block_size)
+    return sum(cost.swap_s(blocks, 1, way)[0] for way in ("out", "in"))
+
+
+def rebuild_s(cost: OverflowCost, tokens: int) -> float:
+    """To fetch the activations of a request's tokens, and rebuild K and V."""
+    return cost.fetch_s(-(-tokens // cost.block_size), 1)[0] + cost.rebuild_s(tokens)

@@ -92,7 +92,7 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA):
 
     def has_room(self, tokens: int) -> bool:
         """Whether the pool has room for K and V of so many tokens."""
-        return -(-tokens // self.block_size) <= self.pool.size - self.pool.used
+        return -(-tokens // self.block_size) <= self.pool.free
 
     def has_activations(self, request_id: str, tokens: int) -> bool:
         """Whether the activations of a request's first `tokens` tokens are on the host."""

@@ -29,6 +29,11 @@ class HostPool:
         """Blocks that are not free."""
         return self._untouched - len(self._returned)
 
+    @property
+    def free(self) -> int:
+        """Blocks that are free."""
+        return self.size - self.used
+
     def __contains__(self, request_id: str) -> bool:
         return request_id in self._held
 
@@ -39,7 +44,7 @@ class HostPool:
         """
         held = self._held.get(request_id, NOTHING)
         more = count - len(held.blocks)
-        if more > self.size - self.used:
+        if more > self.free:
             return None
         blocks = held.blocks + tuple(self._next() for _ in range(more))
         self._held[request_id] = HostAllocation(tokens, blocks)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvscope.actions import RECOMPUTE, Action
+from kvscope.engine.overflow.outlook import Growth
 from kvscope.plan.parts import Conditions
 from kvscope.plan.policy import Overflow
 
@@ -17,9 +18,23 @@ class Victim:
     output_tokens: int  # generated so far
     tokens: int  # tokens whose K and V are in its blocks
     preemptions: int  # previous preemptions
+    beside: int = 0  # requests that run with it
+    together: int = 1  # requests that are expected to resume or begin in the pass that resumes it
+    again: int = 0  # times that it is expected to be preempted at once if it is recomputed
     # Of a request that is preempted, if there is a host pool:
     room: bool = False  # the pool has room for its K and V
     activations: bool = False  # the pool has the activations of all its tokens
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What is to come of a request that begins: its growth, and how it is at each preemption.
+
+    `victims` have their activations if there is room for them and they are saved.
+    """
+
+    growth: Growth
+    victims: tuple[Victim, ...]
 
 
 class OverflowPolicy(Overflow):
@@ -46,6 +61,13 @@ class OverflowPolicy(Overflow):
     def action(self, victim: Victim) -> Action:
         """The action for a victim; one that copies blocks needs a subclass of `Swap`."""
         return RECOMPUTE
+
+    def saves(self, outlook: Outlook) -> bool:
+        """Whether the activations of a request that begins are written through, if there is a pool.
+
+        A request begins again if it is recomputed.
+        """
+        return True
 
     def predicted_s(self, victim: Victim, action: Action) -> float | None:
         """The seconds that the policy expects the action to cost; None if it expects nothing."""

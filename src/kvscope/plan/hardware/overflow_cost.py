@@ -57,20 +57,25 @@ class OverflowCost:
             shares_passes=batching.name != "prefill_first",
         )
 
-    def recompute_s(self, tokens: int) -> float:
+    def recompute_s(self, tokens: int, beside: int, together: int = 1) -> float:
         """Of the passes that compute a victim's tokens again, with its newest one.
 
-        Passes that it shares with requests that decode would have read the weights anyway. A pass
-        of its own comes on top, with the host's time between passes.
+        Passes that it shares with the requests `beside` it, which decode, would have read the
+        weights anyway. But of all of these passes but the last it gives no token: its part of their
+        time is lost. Passes of their own come on top, with the host's time between passes, and so
+        many requests are computed `together` in them.
         """
         total, most, spent_s = tokens + 1, self.chunk_tokens or tokens + 1, 0.0
-        due_s = self.passes.pass_s([], 1, 1, 1) if self.shares_passes else 0.0
-        for before in range(0, total, most):
-            part = min(most, total - before)
-            spent_s += self.passes.pass_s([(part, before)], 0, 0, 0) - due_s
-            if not self.shares_passes:
-                spent_s += self.hardware.between_passes_s
-        return max(0.0, spent_s)
+        shared = 1 if self.shares_passes else together
+        starts = range(0, total, most)
+        for before in starts:
+            chunk = (min(most, total - before), before)
+            spent_s += self.passes.pass_s([chunk] * shared, 0, 0, 0) / shared
+        if not self.shares_passes:
+            return spent_s + len(starts) * self.hardware.between_passes_s / together
+        decoding_s = self.passes.pass_s([], 1, 1, 1)
+        added_s = max(0.0, spent_s - len(starts) * decoding_s)
+        return added_s + (len(starts) - 1) * decoding_s / (beside + 1)
 
     def swap_s(self, blocks: int, runs: int, direction: str) -> tuple[float, float]:
         """Of K and V of blocks, in `runs` stretches of host blocks: on the device, and issued."""
@@ -84,6 +89,16 @@ class OverflowCost:
         """To copy the activations of tokens to the host, in so many copies."""
         token_bytes = self.model.activation_bytes_per_token
         return copy_s(self.hardware, runs, tokens * token_bytes / runs, self.memory, "out")
+
+    def write_through_s(self, tokens: int, most: int) -> float:
+        """By which passes are longer that save a request's tokens: some at once, then one by one.
+
+        Copies to pageable memory are waited for, others run behind the next pass.
+        """
+        spent_s = self.gather_s(most)
+        if self.memory == "pageable" or self.passes.is_cpu:
+            spent_s += self.save_s(tokens, 1)[0] + (most - tokens) * self.save_s(1, 1)[0]
+        return spent_s
 
     def gather_s(self, tokens: int) -> float:
         """To gather the activations of tokens on the device, layer by layer, before the copy."""

@@ -1,0 +1,114 @@
+"""Preemptions to come, against a plain simulation of vLLM's order, one pass after another."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvscope.engine.overflow.outlook import (
+    Growth,
+    preempted_again,
+    preemptions,
+    resuming_together,
+)
+
+growths = st.tuples(st.integers(1, 60), st.integers(0, 60)).map(lambda g: Growth(g[0], sum(g)))
+
+
+def blocks_of(tokens: int, block_size: int) -> int:
+    return -(-tokens // block_size)
+
+
+def simulated(
+    ahead: list[Growth], own: Growth, block_size: int, blocks: int
+) -> list[tuple[int, int]]:
+    """The own request's tokens at each preemption, and its pass.
+
+    First come, first served, and the last one goes.
+    """
+    found, pass_, have, waits = [], 0, own.tokens, False
+    while have <= own.most:
+        others = sum(
+            blocks_of(tokens + pass_, block_size)
+            for tokens, most in ahead
+            if tokens + pass_ <= most
+        )
+        fits = others + blocks_of(have, block_size) <= blocks
+        if not fits and not waits:
+            found.append((have - 1, pass_))
+        waits = not fits
+        have += fits
+        pass_ += 1
+    return found
+
+
+@given(st.lists(growths, max_size=6), growths, st.integers(1, 9), st.integers(0, 40))
+def test_it_is_what_a_simulation_of_each_pass_gives(ahead, own, block_size, spare):
+    """In any cache in which the request and those before it have room when it begins."""
+    begun = sum(blocks_of(one.tokens, block_size) for one in [*ahead, own])
+    alone = max(blocks_of(one.most, block_size) for one in [*ahead, own])
+    blocks = max(begun, alone) + spare
+    found = preemptions(ahead, own, block_size, blocks)
+    assert list(found) == simulated(ahead, own, block_size, blocks)
+
+
+@given(growths, st.integers(1, 9))
+def test_a_request_alone_is_never_preempted(own, block_size):
+    blocks = blocks_of(own.most, block_size)
+    assert preemptions([], own, block_size, blocks) == ()
+
+
+def test_requests_that_end_together_let_all_that_wait_resume_in_one_pass():
+    """Four requests of 8 to 12 tokens in blocks of 4: the cache holds three at their end."""
+    ahead = [Growth(8, 12)] * 3
+    assert resuming_together(ahead, [8], 4, 9, most_tokens=100) == 1
+    assert resuming_together(ahead, [8, 8, 8], 4, 9, most_tokens=100) == 3
+    assert resuming_together(ahead, [8, 8, 8], 4, 9, most_tokens=20) == 2
+    # The third of those ahead will find no room and waits, too.
+    assert resuming_together(ahead, [8, 8], 4, 8, most_tokens=100) == 3
+
+
+def test_only_as_many_resume_as_one_that_ends_gives_room():
+    ahead = [Growth(8, 12), Growth(8, 40)]
+    assert resuming_together(ahead, [8, 8, 8], 4, 6, most_tokens=100) == 1
+    assert resuming_together(ahead, [8, 8, 8], 4, 7, most_tokens=100) == 2
+    assert resuming_together([], [8], 4, 6, most_tokens=100) == 1
+
+
+def by_0_4_2(ahead: list[Growth], tokens: int, block_size: int, blocks: int, watermark: int) -> int:
+    """How often a victim is preempted again until it goes on, or has to wait: a simulation."""
+    again, holds = 0, 0
+    for _ in range(10 * block_size):
+        ahead = [one.after(1) for one in ahead if one.tokens < one.most]
+        used = sum(blocks_of(one.tokens, block_size) for one in ahead)
+        if holds:  # the last to be served, it goes on only if a block is free, needed or not
+            if used + holds < blocks:
+                break
+            again, holds, tokens = again + 1, 0, tokens + 1
+        else:
+            holds = blocks_of(tokens + 1, block_size)
+            if used + holds + watermark > blocks:
+                break
+    return again
+
+
+@given(
+    st.lists(growths, min_size=1, max_size=6),
+    st.integers(1, 60),
+    st.integers(1, 9),
+    st.integers(-3, 3),
+    st.integers(0, 2),
+)
+def test_a_victim_is_preempted_at_once_as_often_as_by_the_rules_of_0_4_2(
+    ahead, tokens, block_size, spare, watermark
+):
+    begun = sum(blocks_of(one.tokens + 1, block_size) for one in ahead if one.tokens < one.most)
+    blocks = max(1, begun + blocks_of(tokens + 1, block_size) + spare)
+    found = preempted_again(ahead, tokens, block_size, blocks, watermark)
+    assert found == by_0_4_2(ahead, tokens, block_size, blocks, watermark)
+
+
+def test_a_victim_takes_the_last_block_until_another_needs_it():
+    """One ahead has 1 of 8 tokens of a block; every second pass it has one more."""
+    assert preempted_again([Growth(1, 99)], 7, 8, 2, 0) == 1  # then its own ninth token needs two
+    assert preempted_again([Growth(1, 99)], 1, 8, 2, 0) == 4
+    assert preempted_again([Growth(1, 99)], 1, 8, 2, 1) == 0
+    assert preempted_again([Growth(1, 99)], 1, 8, 3, 0) == 0
