@@ -15,6 +15,7 @@ from typing import Any
 
 from kvscope import packages
 from kvscope.errors import EXIT_DONE, EXIT_FAILED, BadInput
+from kvscope.machine import load_1min
 
 # Only the standard library is imported here: any other package may be the broken one.
 
@@ -170,6 +171,8 @@ def _ask_engine() -> tuple[dict[str, Any], str]:
         )
     except subprocess.TimeoutExpired:
         return {}, f"none within {IMPORT_LIMIT_S:.0f} s"
+    except OSError as error:
+        return {}, f"none, Python does not start: {error}"
     if done.returncode != 0:
         return {}, _last_line(done.stderr) or f"none, exit code {done.returncode}"
     try:
@@ -229,9 +232,10 @@ def threads_check() -> MachineCheck:
 
     OMP_NUM_THREADS and OMP_WAIT_POLICY are not checked: every run sets its own.
     """
-    cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
+    cores, load = len(os.sched_getaffinity(0)), load_1min()
     advice = "other processes keep them busy, so measured times would be long and scattered: wait"
-    return MachineCheck("cores", load < cores, f"{cores}, load {load:.1f}", advice)
+    found = "load unknown" if load is None else f"load {load:.1f}"
+    return MachineCheck("cores", (load or 0.0) < cores, f"{cores}, {found}", advice)
 
 
 def _first_line_of(*command: str) -> str:

@@ -1,13 +1,40 @@
 """Check this machine."""
 
 import argparse
+import sys
 
-from kvscope.commands.command import command
+from kvscope.commands.command import CONFIG_DIR, command, flag
+from kvscope.errors import EXIT_DONE
+
+NOISE_S = 60.0
 
 
-@command(("",))
+@command(
+    ("", "--noise"),
+    flag("--noise", "measure what differences this machine can resolve, for a minute, with vLLM"),
+    CONFIG_DIR,
+)
 def doctor(given: argparse.Namespace) -> int:
-    """Check this machine for what kvscope needs, with advice on what is missing."""
+    """Check this machine for what kvscope needs, with advice on what is missing.
+
+    With --noise, measure one experiment against itself: what it can resolve beside its other load.
+    """
+    if given.noise:
+        return _measure_noise(given)
     from kvscope import doctor
 
     return doctor.main()
+
+
+def _measure_noise(given: argparse.Namespace) -> int:
+    from kvscope.run import noise
+
+    found = noise.measure_noise(given.config_dir, NOISE_S, _tell)
+    print("\n".join(noise.describe(found)))
+    return EXIT_DONE
+
+
+def _tell(words: str) -> None:
+    """On a terminal in one line that is written again and again, elsewhere in lines."""
+    again = "\r\033[K" if sys.stderr.isatty() else ""
+    print(f"{again}{words}", end="" if again else "\n", file=sys.stderr, flush=True)

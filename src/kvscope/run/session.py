@@ -11,7 +11,8 @@ import os
 import sys
 import time
 import traceback
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 import pandas as pd
 
 from kvscope import stalls, tables
+from kvscope.copies import copies_of
 from kvscope.engine.build import Engine
 from kvscope.engine.devices.platform import Platform, platform_of
 from kvscope.engine.marks import Marks, NvtxMarks
@@ -28,6 +30,7 @@ from kvscope.files import write_json
 from kvscope.plan.experiment import Experiment, load
 from kvscope.ranges import REPEAT, RUN, WARM_UP
 from kvscope.run import disturbance
+from kvscope.run.attempt import keep_whole_repeats, read_repeats, read_session, repeats_of
 from kvscope.run.disturbance import MachineSample, reference_work_s
 from kvscope.run.kernel_events import KernelEvents
 from kvscope.run.locks import SESSION_LOCK, hold_lock
@@ -35,9 +38,11 @@ from kvscope.run.progress import Progress
 from kvscope.run.recorder import RepeatContext, RepeatTables, replay
 from kvscope.run.serving import ServingResult, requests_table, serve
 from kvscope.run.throughput import throughput_tokens_per_s
-from kvscope.runfile import KERNEL_EVENTS, SESSION_FILE
+from kvscope.runfile import EXPERIMENT_FILE, KERNEL_EVENTS, SESSION_FILE
 from kvscope.runschema import MEASURED
 from kvscope.workload.requests import Request, build, to_frame
+
+STARTING = "starting the engine"
 
 
 @dataclass
@@ -50,17 +55,64 @@ class Session:
     requests: list[Request]
     start_ns: int
     start_utc_ns: int
-    warm_up: list[pd.DataFrame] = field(default_factory=list)
+    proc: Path = disturbance.PROC
+    warm_up: list[RepeatTables] = field(default_factory=list)
     repeats: list[RepeatTables] = field(default_factory=list)
     outcomes: list[pd.DataFrame] = field(default_factory=list)
     origins_ns: list[int] = field(default_factory=list)
     durations_s: list[float] = field(default_factory=list)
+    elapsed: list[dict[str, Any]] = field(default_factory=list)  # by other clocks; the round
     timings_s: dict[str, float] = field(default_factory=dict)
     engine: dict[str, Any] = field(default_factory=dict)
     leaks: list[dict[str, int]] = field(default_factory=list)
-    samples: list[tuple[MachineSample, MachineSample]] = field(default_factory=list)
+    loads: list[dict[str, Any]] = field(default_factory=list)  # around each measured repeat
     kernel_events: KernelEvents | None = None
     repeats_written: int = -1
+    earlier: dict[str, Any] = field(default_factory=dict)  # session.json of the process before
+
+    @classmethod
+    def begin(cls, directory: Path, proc: Path = disturbance.PROC) -> "Session":
+        """The session of the experiment in `directory`; goes on where an earlier process ended."""
+        experiment = load(directory / EXPERIMENT_FILE)
+        platform = platform_of(experiment)
+        begun = platform.clock.now_ns(), time.time_ns()
+        session = cls(experiment, directory, platform, build(experiment), *begun, proc)
+        session._resume()
+        return session
+
+    def _resume(self) -> None:
+        """Take over the repeats that an earlier process of this attempt has finished."""
+        found = read_session(self.directory)
+        if not (repeats := repeats_of(found)):
+            return
+        keep_whole_repeats(self.directory, found)
+        self.earlier = found
+        clock, count = found["clock"], len(repeats)
+        self.start_ns = clock["run_start_monotonic_ns"]
+        self.start_utc_ns = clock["run_start_utc_ns"]
+        self.outcomes = read_repeats(self.directory, tables.REQUESTS, count)
+        columns = (tables.STEPS, tables.BATCH, tables.PREEMPTIONS, tables.LAYERS)
+        frames = zip(*(read_repeats(self.directory, t, count) for t in columns), strict=True)
+        self.repeats = [RepeatTables(*each) for each in frames]
+        for entry in repeats:
+            self.origins_ns.append(self.start_ns + entry.pop("start_ns"))
+            self.durations_s.append(entry.pop("duration_s"))
+            self.elapsed.append({key: entry[key] for key in entry if key != "repeat"})
+        own = ("repeat", *disturbance.VERDICT)
+        for entry in found["disturbance"]:
+            self.loads.append({key: entry[key] for key in entry if key not in own})
+        self.leaks = found["engine"]["leaked_blocks"]
+        parts = ("start_engine", "warm_up")
+        self.timings_s = {part: found["timings_s"][part] for part in parts}
+        self.repeats_written = count
+
+    @property
+    def resumed_after_s(self) -> float:
+        """Seconds from the first repeat's start to the last one's end, of earlier processes."""
+        if not self.earlier:
+            return 0.0
+        count = len(repeats_of(self.earlier)) - 1
+        return (self.origins_ns[count] - self.origins_ns[0]) * 1e-9 + self.durations_s[count]
 
     @property
     def throughputs(self) -> list[float]:
@@ -70,8 +122,17 @@ class Session:
     @property
     def disturbed_repeats(self) -> set[int]:
         """The numbers of the finished repeats that other load disturbed."""
-        found = disturbance.judge_repeats(self.samples)
+        found = disturbance.judged(self.loads)
         return {entry["repeat"] for entry in found if entry["disturbed"]}
+
+    @property
+    def output_tokens(self) -> int:
+        """The output tokens of a repeat."""
+        return sum(request.output_tokens for request in self.requests)
+
+    def sample(self) -> MachineSample:
+        """The counters of the machine, and its speed."""
+        return disturbance.take_sample(self.proc, work=reference_work_s)
 
     def context(self, engine: Engine, origin_ns: int) -> RepeatContext:
         """The context of the repeat that starts at `origin_ns`."""
@@ -81,86 +142,114 @@ class Session:
             kv_blocks_total=engine.scheduler.kv_blocks_total,
             host_blocks_total=engine.scheduler.host_blocks_total,
             block_size=self.experiment.cache.block_size,
-            time_source=self.platform.time_source,
+            time_source=self.experiment.device.time_source,
         )
 
 
 def measure(session: Session, marks: Marks, progress: Progress) -> None:
     """Warm up, then repeat until the stopping rule ends the run.
 
-    After an exception, the session holds the finished repeats. Warm-up serves the whole request
-    list, so that it covers every shape class of the measured repeats.
+    After an exception, the session holds the finished repeats.
     """
-    experiment = session.experiment
-    stopping = experiment.stopping
-    tokens = sum(r.output_tokens for r in session.requests)
-    progress.begin(tokens * (experiment.warmup + stopping.min), "starting the engine")
-    began = time.perf_counter()
-    with marks.range(RUN), ExitStack() as stack:
+    stopping = session.experiment.stopping
+    progress.begin(session.output_tokens * (session.experiment.warmup + stopping.min), STARTING)
+    with marks.range(RUN), prepare(session, marks, progress) as engine:
+        while not stopping.ends(session.throughputs, session.disturbed_repeats):
+            number = len(session.repeats)
+            progress.phase(f"repeat {number + 1}/{max(number + 1, stopping.min)}")
+            if number >= stopping.min:
+                progress.add_total(session.output_tokens)
+            measure_repeat(session, engine, marks, progress)
+
+
+@contextmanager
+def prepare(session: Session, marks: Marks, progress: Progress) -> Iterator[Engine]:
+    """The engine of the session's experiment, warm, until the end of a `with` block.
+
+    Warm-up serves the whole request list, so that it covers every shape class of the repeats.
+    """
+    experiment, began = session.experiment, time.perf_counter()
+    with ExitStack() as stack:
         with progress.watch_supervisor():
             engine = stack.enter_context(session.platform.run_engine(session.directory))
-        session.timings_s["start_engine"] = time.perf_counter() - began
-        session.engine = {
-            "kv_blocks_total": engine.scheduler.kv_blocks_total,
-            "block_size": experiment.cache.block_size,
-            "block_bytes": experiment.block_bytes,
-            "layers": engine.layers,
-            "device": experiment.device.name,
-            "copies_awaited": session.platform.awaited,
-            "computes": session.platform.computes,
-            "times_layers": session.platform.times_layers,
-        } | engine.host_pool
-        events = KernelEvents(experiment, engine.tracer, session.directory)
-        session.kernel_events = events
+        session.timings_s.setdefault("start_engine", time.perf_counter() - began)
+        session.engine = engine_facts(experiment, engine)
+        session.kernel_events = KernelEvents(experiment, engine.tracer, session.directory)
+        session.kernel_events.resume(session.earlier.get("tracing"), session.start_ns)
         began = time.perf_counter()
         with engine.check_results() as checks:
             for number in range(experiment.warmup):
                 progress.phase(f"warm-up {number + 1}/{experiment.warmup}")
                 with marks.range(WARM_UP, number):
-                    _, repeat, _ = serve_once(session, engine, events, marks, progress)
-                session.warm_up.append(repeat.steps)
+                    _, repeat, _ = serve_once(session, engine, marks, progress)
+                session.warm_up.append(repeat)
         session.engine |= {name: found.facts for name, found in checks.items()}
-        session.timings_s["warm_up"] = time.perf_counter() - began
-        began = time.perf_counter()
-        while not stopping.ends(session.throughputs, session.disturbed_repeats):
-            number = len(session.repeats)
-            progress.phase(f"repeat {number + 1}/{max(number + 1, stopping.min)}")
-            if number >= stopping.min:
-                progress.add_total(tokens)
-            measured = session.platform.time_source == MEASURED
-            before = disturbance.take_sample(work=reference_work_s) if measured else None
-            with marks.range(REPEAT, number):
-                timeout_s = experiment.workload.timeout_s
-                recording, repeat, served = serve_once(
-                    session, engine, events, marks, progress, timeout_s
-                )
-            if before is not None:
-                session.samples.append((before, disturbance.take_sample(work=reference_work_s)))
-            session.outcomes.append(requests_table(repeat, number, session.requests, served))
-            session.origins_ns.append(served.origin_ns)
-            session.durations_s.append(served.duration_s)
-            session.leaks += find_leaks(engine, number)
-            session.repeats.append(repeat)
-            events.write(number, recording, repeat)
-            save(session)
-        session.timings_s["repeats"] = time.perf_counter() - began
+        session.timings_s.setdefault("warm_up", time.perf_counter() - began)
+        began = time.perf_counter() - session.resumed_after_s
+        try:
+            yield engine
+        finally:
+            session.timings_s["repeats"] = time.perf_counter() - began
+
+
+def engine_facts(experiment: Experiment, engine: Engine) -> dict[str, Any]:
+    """The entries of run.json on the engine."""
+    device = experiment.device
+    return {
+        "kv_blocks_total": engine.scheduler.kv_blocks_total,
+        "block_size": experiment.cache.block_size,
+        "block_bytes": experiment.block_bytes,
+        "layers": engine.layers,
+        "device": device.name,
+        "copies_awaited": device.copies_awaited,
+        "computes": device.allocates,
+        "times_layers": device.times_layers,
+    } | engine.host_pool
+
+
+def measure_repeat(
+    session: Session,
+    engine: Engine,
+    marks: Marks,
+    progress: Progress,
+    measured_in: dict[str, Any] | None = None,
+) -> None:
+    """Measure the next repeat and save all; `measured_in` is the round, if it is one of a round."""
+    number, experiment = len(session.repeats), session.experiment
+    measured = experiment.device.time_source == MEASURED
+    before = session.sample() if measured else None
+    with marks.range(REPEAT, number):
+        timeout_s = experiment.workload.timeout_s
+        recording, repeat, served = serve_once(session, engine, marks, progress, timeout_s)
+    if before is not None:
+        session.loads.append(disturbance.compare_samples(before, session.sample()))
+    session.outcomes.append(requests_table(repeat, number, session.requests, served))
+    session.origins_ns.append(served.origin_ns)
+    session.durations_s.append(served.duration_s)
+    session.elapsed.append(served.elapsed | ({"round": measured_in} if measured_in else {}))
+    session.leaks += find_leaks(engine, number)
+    session.repeats.append(repeat)
+    if session.kernel_events:
+        session.kernel_events.write(number, recording, repeat)
+    save(session)
 
 
 def serve_once(
     session: Session,
     engine: Engine,
-    events: KernelEvents,
     marks: Marks,
     progress: Progress,
     timeout_s: float | None = None,
 ) -> tuple[Recording, RepeatTables, ServingResult]:
     """Serve the request list once; returns the recording, its tables, and the outputs."""
-    if session.platform.time_source == MEASURED:
+    assert session.kernel_events
+    measured = session.experiment.device.time_source == MEASURED
+    if measured:
         gc.collect()  # what was left before must not be collected while passes are timed
     recording = Recording()
     engine.scheduler.begin(recording, marks)
-    with events.record():
-        served = serve(engine, session.requests, progress, timeout_s)
+    with session.kernel_events.record():
+        served = serve(engine, session.requests, progress, timeout_s, other_clocks=measured)
     return recording, replay(recording, session.context(engine, served.origin_ns)), served
 
 
@@ -208,13 +297,14 @@ def save(
 def summary(session: Session) -> dict[str, Any]:
     """The contents of session.json, most of which the supervisor copies to `run.json`."""
     measured = _concat(tables.STEPS, [repeat.steps for repeat in session.repeats])
-    warm_up = _concat(tables.STEPS, session.warm_up)
+    warm_up = _concat(tables.STEPS, [repeat.steps for repeat in session.warm_up])
+    copies = _concat(tables.PREEMPTIONS, [repeat.preemptions for repeat in session.warm_up])
     return {
-        "time_source": session.platform.time_source,
+        "time_source": session.experiment.device.time_source,
         "repeats": session.experiment.stopping.facts(
             session.throughputs, session.disturbed_repeats
         ),
-        "disturbance": disturbance.judge_repeats(session.samples),
+        "disturbance": disturbance.judged(session.loads),
         "clock": {
             "run_start_monotonic_ns": session.start_ns,
             "run_start_utc_ns": session.start_utc_ns,
@@ -223,9 +313,10 @@ def summary(session: Session) -> dict[str, Any]:
                     "repeat": number,
                     "start_ns": origin_ns - session.start_ns,
                     "duration_s": duration_s,
+                    **by_others,
                 }
-                for number, (origin_ns, duration_s) in enumerate(
-                    zip(session.origins_ns, session.durations_s, strict=True)
+                for number, (origin_ns, duration_s, by_others) in enumerate(
+                    zip(session.origins_ns, session.durations_s, session.elapsed, strict=True)
                 )
             ],
         },
@@ -235,6 +326,7 @@ def summary(session: Session) -> dict[str, Any]:
             "uncovered_classes": stalls.uncovered_classes(measured, warm_up)
             if len(measured)
             else [],
+            "copies": copies_of(copies, warm_up),
         },
         "workload": session.experiment.workload.facts(),
         "engine": session.engine | {"leaked_blocks": session.leaks},
@@ -249,16 +341,21 @@ def file_size_bytes(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def main(directory: Path, annotate: bool) -> int:
-    """Measure the experiment in `directory`; 0 if every repeat was finished."""
-    experiment = load(directory / "experiment.yaml")
-    platform = platform_of(experiment)
-    start_ns, start_utc_ns = platform.clock.now_ns(), time.time_ns()
-    requests = build(experiment)
-    session = Session(experiment, directory, platform, requests, start_ns, start_utc_ns)
+def main(directory: Path, annotate: bool, proc: Path = disturbance.PROC) -> int:
+    """Measure the experiment in `directory`; 0 if every repeat was finished.
+
+    `proc` is the /proc that shows the machine's processes.
+    """
+    marks = NvtxMarks() if annotate else Marks()
+    session = Session.begin(directory, proc)
+    return conclude(session, lambda: measure(session, marks, Progress(directory)))
+
+
+def conclude(session: Session, measure: Callable[[], None]) -> int:
+    """Measure, save how that ended, and return the process's exit code; 0 if it went well."""
     reason, bad_input = None, False
     try:
-        measure(session, NvtxMarks() if annotate else Marks(), Progress(directory))
+        measure()
     except BadInput as error:  # of a policy, which only this process can make
         reason, bad_input = str(error), True
     except KvscopeError as error:
@@ -279,11 +376,14 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="kvscope.run.session")
     parser.add_argument("directory", type=Path)
     parser.add_argument("--annotate", action="store_true")
+    parser.add_argument("--proc", type=Path, default=disturbance.PROC)
     return parser.parse_args()
 
 
 if __name__ == "__main__":
     given = arguments()
     with hold_lock(given.directory, SESSION_LOCK):
-        code = main(given.directory, given.annotate)
+        # A profiler may close the descriptor that the supervisor opened.
+        proc = given.proc if (given.proc / "stat").exists() else disturbance.PROC
+        code = main(given.directory, given.annotate, proc)
     sys.exit(code)

@@ -12,20 +12,27 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kvscope import runfile, tables
+from kvscope import runfile
 from kvscope.engine.devices.platform import platform_of
 from kvscope.errors import BadInput
-from kvscope.files import follow_umask, make_directory, read_json, remove_temporaries, write_text
+from kvscope.files import (
+    exit_on_sigterm,
+    follow_umask,
+    make_directory,
+    write_text,
+)
 from kvscope.plan.experiment import Experiment, dump
 from kvscope.plan.resources import check_memory
+from kvscope.run.attempt import keep_whole_repeats, read_session
 from kvscope.run.capture import export, profile_command
 from kvscope.run.display import Display
+from kvscope.run.disturbance import MEASURED_PROCESS, open_proc
 from kvscope.run.environment import measured_environment
 from kvscope.run.locks import SESSION_LOCK, SUPERVISOR_LOCK, hold_lock
 from kvscope.run.placement import gpu_clocks, placement
@@ -34,7 +41,7 @@ from kvscope.run.profiler import Nsys, find_nsys
 from kvscope.run.progress import PROGRESS_FILE, read_progress
 from kvscope.run.provenance import hardware, option_origins, versions
 from kvscope.run.requirements import require_vllm
-from kvscope.runfile import ATTEMPT, EXPERIMENT_FILE, KERNEL_EVENTS, LOG_FILE
+from kvscope.runfile import ATTEMPT, EXPERIMENT_FILE, LOG_FILE
 from kvscope.runschema import MEASURED
 from kvscope.workload import requests
 
@@ -216,24 +223,6 @@ def watch_with_retries(
     return profiling, ending
 
 
-def keep_whole_repeats(directory: Path, session: dict[str, Any]) -> None:
-    """Cut the tables of a killed process to the repeats that all tables contain.
-
-    The process writes each table after each repeat and session.json last, so every table has at
-    least the repeats that session.json counts.
-    """
-    remove_temporaries(directory)
-    repeats = len((session.get("clock") or {}).get("repeats", []))
-    for table in (tables.REQUESTS, tables.STEPS, tables.BATCH, tables.PREEMPTIONS, tables.LAYERS):
-        path = directory / f"{table.name}.parquet"
-        if path.exists():
-            frame = tables.read(table, path)
-            tables.write(table, frame[frame["repeat"] < repeats], path)
-    events = directory / KERNEL_EVENTS
-    if events.exists():
-        os.truncate(events, session.get("kernel_events_bytes", 0))
-
-
 @dataclass(frozen=True)
 class Ending:
     """How the measured process ended."""
@@ -245,25 +234,22 @@ class Ending:
 
 def watch(experiment: Experiment, directory: Path, profiling: Profiling) -> Ending:
     """Start the measured process, show its progress, and wait for its end."""
-    command = [sys.executable, "-m", "kvscope.run.session", str(directory)]
-    if profiling.nsys:
-        trace = directory / "trace"
-        traced = platform_of(experiment).profiler_options
-        command = profile_command(profiling.nsys, traced, trace, [*command, "--annotate"])
     with (
+        open_proc() as proc,
         (directory / LOG_FILE).open("wb") as log,
         # nsys keeps files of a fixed name in TMPDIR, which belong to whoever came first.
         tempfile.TemporaryDirectory(prefix="kvscope-") as temporary,
         Display(experiment.id) as display,
     ):
         process = subprocess.Popen(
-            command,
+            _measured_command(experiment, directory, profiling, proc),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
             env=measured_environment(experiment) | {"TMPDIR": temporary},
             start_new_session=True,
             preexec_fn=end_with_parent(),
+            pass_fds=proc,
         )
         with kill_on_exit(process):
             complaint = wait(process, directory, display)
@@ -274,10 +260,16 @@ def watch(experiment: Experiment, directory: Path, profiling: Profiling) -> Endi
     return Ending(started, measured, complaint)
 
 
-def read_session(directory: Path) -> dict[str, Any]:
-    """The contents of session.json; empty before the measured process writes it."""
-    path = directory / runfile.SESSION_FILE
-    return read_json(path) if path.exists() else {}
+def _measured_command(
+    experiment: Experiment, directory: Path, profiling: Profiling, proc: Sequence[int]
+) -> list[str]:
+    """The command of the measured process, under the profiler if there is one."""
+    command = [sys.executable, "-m", MEASURED_PROCESS, str(directory.absolute())]
+    command += [f"--proc=/proc/self/fd/{descriptor}" for descriptor in proc]
+    if profiling.nsys is None:
+        return command
+    trace, traced = directory / "trace", platform_of(experiment).profiler_options
+    return profile_command(profiling.nsys, traced, trace, [*command, "--annotate"])
 
 
 def wait(process: subprocess.Popen[bytes], directory: Path, display: Display) -> str | None:
@@ -305,16 +297,12 @@ def wait(process: subprocess.Popen[bytes], directory: Path, display: Display) ->
 def kill_on_exit(process: subprocess.Popen[bytes]) -> Iterator[None]:
     """Kill the process and its children if this process is interrupted or terminated."""
 
-    def stop(number: int, _frame: Any) -> None:
-        raise SystemExit(128 + number)
-
-    previous = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
-        if process.poll() is None:
-            kill(process)
+    with exit_on_sigterm():
+        try:
+            yield
+        finally:
+            if process.poll() is None:
+                kill(process)
 
 
 def describe_exit(returncode: int, directory: Path) -> str:

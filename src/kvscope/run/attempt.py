@@ -1,0 +1,51 @@
+"""The files of a measurement under way: `session.json` and the tables of the finished repeats.
+
+The measured process writes each table after each repeat and session.json last, so every table has
+at least the repeats that session.json counts, whenever the process is killed.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from kvscope import tables
+from kvscope.files import read_json, remove_temporaries
+from kvscope.runfile import KERNEL_EVENTS, SESSION_FILE
+
+REPEATED = (tables.REQUESTS, tables.STEPS, tables.BATCH, tables.PREEMPTIONS, tables.LAYERS)
+"""The tables with rows of each repeat."""
+
+
+def read_session(directory: Path) -> dict[str, Any]:
+    """The contents of session.json; empty before the measured process writes it."""
+    path = directory / SESSION_FILE
+    return read_json(path) if path.exists() else {}
+
+
+def repeats_of(session: dict[str, Any]) -> list[dict[str, Any]]:
+    """The entries of the finished repeats in the contents of session.json, in order."""
+    found: list[dict[str, Any]] = (session.get("clock") or {}).get("repeats", [])
+    return found
+
+
+def keep_whole_repeats(directory: Path, session: dict[str, Any]) -> None:
+    """Cut the files of a killed process to the repeats that session.json counts."""
+    remove_temporaries(directory)
+    repeats = len(repeats_of(session))
+    for table in REPEATED:
+        path = directory / f"{table.name}.parquet"
+        if path.exists():
+            frame = tables.read(table, path)
+            tables.write(table, frame[frame["repeat"] < repeats], path)
+    events = directory / KERNEL_EVENTS
+    if events.exists():
+        os.truncate(events, session.get("kernel_events_bytes", 0))
+
+
+def read_repeats(directory: Path, table: tables.Table, count: int) -> list[pd.DataFrame]:
+    """The rows of a table for each of so many repeats."""
+    frame = tables.read(table, directory / f"{table.name}.parquet")
+    found = dict(iter(frame.groupby("repeat")))
+    return [found.get(number, frame.iloc[:0]) for number in range(count)]

@@ -1,0 +1,52 @@
+"""A parked engine: a measured process that serves one repeat whenever its campaign asks for it.
+
+It is a fork of `kvscope.run.zygote`. It builds and warms up its engine, says so, and waits; its
+records are those of `kvscope.run.session`.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from kvscope.engine.marks import Marks
+from kvscope.run.link import Link, Lost
+from kvscope.run.locks import SESSION_LOCK, hold_lock
+from kvscope.run.progress import Progress
+from kvscope.run.session import STARTING, Session, conclude, measure_repeat, prepare
+
+
+def main(directory: Path, link: Link) -> int:
+    """Serve repeats of the experiment in `directory` until told to end; the exit code."""
+    with hold_lock(directory, SESSION_LOCK):
+        session = Session.begin(directory)
+        code = conclude(session, lambda: serve_on_demand(session, link))
+        say(link, ended=True)
+    return code
+
+
+def serve_on_demand(session: Session, link: Link) -> None:
+    """Be ready, measure a repeat for each request, and return when there are no more."""
+    progress = Progress(session.directory)
+    progress.begin(session.output_tokens, STARTING)
+    with prepare(session, Marks(), progress) as engine:
+        say(link, ready=True, repeats=len(session.repeats))
+        while "serve" in (request := receive(link)):
+            measure_repeat(session, engine, Marks(), progress, request["serve"])
+            say(link, served=len(session.repeats))
+
+
+def receive(link: Link) -> dict[str, Any]:
+    """The next request; ends the process if its campaign has ended, whose records are complete."""
+    try:
+        request, _ = link.receive()
+    except Lost:
+        os._exit(1)
+    return request
+
+
+def say(link: Link, **message: Any) -> None:
+    """Send a message; ends the process if its campaign has ended."""
+    try:
+        link.send(**message)
+    except Lost:
+        os._exit(1)

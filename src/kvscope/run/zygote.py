@@ -1,0 +1,119 @@
+"""The zygote: imports vLLM once, and forks a measured process for each experiment.
+
+Run as `python -m kvscope.run.zygote DESCRIPTOR`, its end of a `Link` to the campaign. A request has
+the directory of an attempt, and comes with the engine's end of another link and a log file; the
+answer is the fork's process id. The fork is `kvscope.run.parked`.
+
+- No parallel region of OpenMP runs before a fork: libgomp's threads would not exist in the fork,
+  which would wait for them for ever.
+- A fork does not end with the zygote but with its link, which the campaign alone holds.
+"""
+
+import gc
+import importlib
+import os
+import pkgutil
+import signal
+import sys
+import traceback
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+import kvscope
+from kvscope.run.link import Link, Lost
+
+IMPORTED = (
+    *("vllm.entrypoints.llm", "vllm.v1.engine.core", "vllm.v1.worker.cpu_worker"),
+    *("vllm.model_executor.models.llama", "vllm.model_executor.models.opt"),
+)
+# Their processes are measured; what they import is what every fork needs.
+MEASURED_PARTS = ("kvscope.engine", "kvscope.run", "kvscope.workload", "kvscope.offload")
+# The most threads that Numba's compiled kernels may be told to use in a fork.
+MOST_NUMBA_THREADS = os.cpu_count() or 1
+
+
+def main(descriptor: int) -> None:
+    """Warm up, say so, and fork on demand until the campaign closes the link."""
+    link = Link.of(descriptor)
+    warm_up()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks are reaped; their links tell the campaign
+    with suppress(Lost):
+        link.send(warm=True)
+        while True:
+            request, (engine, log) = link.receive()
+            pid = fork(link, request, engine, log)
+            os.close(engine)
+            os.close(log)
+            link.send(pid=pid)
+
+
+def warm_up() -> None:
+    """Do once what every engine would do again: import, look through all modules and objects."""
+    import torch
+
+    torch.set_num_threads(1)
+    import_all(IMPORTED)
+    from vllm.platforms import current_platform
+    from vllm.triton_utils import dispatcher
+
+    current_platform.register_triton_kernel_overrides()  # fails after llvmlite's import
+    dispatcher.register_kernels = lambda overrides: None
+    found = (each.name for each in pkgutil.walk_packages(kvscope.__path__, "kvscope."))
+    import_all(name for name in found if name.startswith(MEASURED_PARTS) and name != __name__)
+    from kvscope.run.disturbance import prepare_reference_work
+
+    prepare_reference_work()
+    gc.collect()
+    gc.freeze()
+    gc.unfreeze = _nothing  # what all forks share is no fork's garbage
+
+
+def import_all(modules: Iterable[str]) -> None:
+    """Import modules, except those that need what is not here, such as a GPU's libraries."""
+    for module in modules:
+        with suppress(ImportError):
+            importlib.import_module(module)
+
+
+def fork(link: Link, request: dict[str, object], engine: int, log: int) -> int:
+    """Fork a measured process; its id, in the zygote. In the fork this does not return."""
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        os.setsid()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        link.close()
+        for stream in (1, 2):
+            os.dup2(log, stream)
+        os.close(log)
+        set_threads(int(str(request["threads"])))
+        from kvscope.run import parked
+
+        code = parked.main(Path(str(request["directory"])), Link.of(engine))
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        for output in (sys.stdout, sys.stderr):
+            output.flush()
+    os._exit(code)
+
+
+def set_threads(count: int) -> None:
+    """Do what OMP_NUM_THREADS and Numba's do when torch and numba are imported."""
+    import numba
+    import torch
+
+    torch.set_num_threads(count)
+    os.environ["OMP_NUM_THREADS"] = os.environ["NUMBA_NUM_THREADS"] = str(count)
+    numba.config.NUMBA_NUM_THREADS = count
+
+
+def _nothing() -> None:
+    """Leave frozen what is frozen."""
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
