@@ -13,12 +13,15 @@ import yaml
 
 from kvscope import runfile, tables
 from kvscope.analyse.experiment import analyse
+from kvscope.copies import copies_of
+from kvscope.disturbed import SHARES
 from kvscope.files import write_json
-from kvscope.stalls import find_stalls
+from kvscope.stalls import find_stalls, shape_classes
 
 SCHEDULE_S, TAKING_S = 1e-4, 5e-5  # before a pass's forward part, and after it
 LAYERS = 4
 UTC_NS = 1_790_000_000_000_000_000
+QUIET = {"cores": 4, "other_run": False, "work_s": 0.006} | dict.fromkeys(SHARES, 0.0)
 TOKEN_BYTES = 4096  # K and V of a token over all layers
 # Seconds a copy takes to be issued, and bytes a second, by kind of host memory.
 COPY_S = 2e-5
@@ -124,11 +127,11 @@ class Simulation:
         while self.waiting or self.running:
             current = Pass(self.fake.chunk)
             if self.fake.batching == "prefill_first":
-                self.admit(current)
+                self.admit(current, swapped=False)
             if not current.batch:
                 self.decode(current)
-                if self.fake.batching != "prefill_first" and not current.preempted:
-                    self.admit(current)
+                if not current.preempted:
+                    self.admit(current, swapped=True)
             duration = self.duration(current)
             self.record(current, duration)
             self.now, self.step = self.now + duration + 2e-4, self.step + 1
@@ -143,8 +146,13 @@ class Simulation:
             if request in self.running:
                 self.compute(request, current)
 
-    def admit(self, current: Pass) -> None:
+    def admit(self, current: Pass, swapped: bool) -> None:
+        """With `prefill_first` only requests that are swapped out, or only others."""
         while self.waiting and current.budget > 0 and not self.lacks_room(self.waiting[0], current):
+            if self.fake.batching != "chunked" and self.waiting[0].due > current.budget:
+                break
+            if self.fake.batching == "prefill_first" and self.waiting[0].swapped != swapped:
+                break
             request = self.waiting.pop(0)
             self.running.append(request)
             if request.first_scheduled_s is None:
@@ -273,7 +281,7 @@ class Simulation:
             if request.first_token_s is None:
                 request.first_token_s = end
         name = str(request.number)
-        counts = (tokens, recomputed, before, gives, resumed)
+        counts = (tokens, recomputed, before, gives, resumed, 0)
         return (self.repeat, self.step, name, phase, *counts)
 
     def outcome(self, request: Request) -> tuple[Any, ...]:
@@ -355,14 +363,25 @@ def facts(fake: Fake) -> dict[str, Any]:
             "run_start_monotonic_ns": 5,
             "run_start_utc_ns": UTC_NS,
             "repeats": [
-                {"repeat": n, "start_ns": n * 10**12, "duration_s": _took_s(fake, n)}
+                {"repeat": n, "start_ns": n * 10**12} | clocks(_took_s(fake, n))
                 for n in range(fake.repeats)
             ],
         },
-        "warmup": {"passes": 50, "classes": 9, "uncovered_classes": []},
+        "repeats": {
+            "min": fake.repeats, "max": fake.repeats, "until": None, "measured": fake.repeats
+        },
+        "disturbance": [
+            {"repeat": n, "disturbed": False, "why": "", "shared": ""} | QUIET
+            for n in range(fake.repeats)
+        ],
+        "warmup": {
+            "passes": len(fake.rows.get("steps", ())) // fake.repeats, "classes": _classes(fake),
+            "uncovered_classes": [], "copies": _warm_up_copies(fake),
+        },
         "engine": {
             "kv_blocks_total": fake.blocks, "host_blocks_total": fake.pool, "layers": LAYERS,
             "device": "cpu", "copies_awaited": True, "leaked_blocks": [],
+            "swap_checks": {"compared": _swapped_back(fake), "differing": 0, "first": ""},
         }
         | size
         | ({} if fake.activations is None else {"offload": offload(fake.activations)}),
@@ -381,11 +400,22 @@ def facts(fake: Fake) -> dict[str, Any]:
             "hostname": "laptop", "cpu": "Some CPU", "cores": 8, "memory_bytes": 2**34, "gpus": []
         },
         "command": ["kvscope", "run"],
-        "timings_s": {"total": 1.0},
+        "timings_s": {"start_engine": 0.0, "warm_up": 0.0, "repeats": 1e6, "total": 1e6},
         **({} if fake.placement is None else {"placement": fake.placement}),
         **(measured if fake.status == "complete" else {}),
         "files": {},
     }  # fmt: skip
+
+
+def _classes(fake: Fake) -> int:
+    rows = fake.rows.get("steps", ())
+    return len(set(shape_classes(pd.DataFrame(rows, columns=tables.STEPS.names))))
+
+
+def _swapped_back(fake: Fake) -> int:
+    """Of one repeat, and so of the warm-up."""
+    rows = [row for row in fake.rows.get("preemptions", ()) if row["event"] == "resume"]
+    return sum(row["policy"] == "swap" for row in rows) // fake.repeats
 
 
 def offload(share: float) -> dict[str, Any]:
@@ -400,6 +430,7 @@ def offload(share: float) -> dict[str, Any]:
         for n in range(2)
     ]  # fmt: skip
     return {
+        "requests": 8,
         "split": {"activation": share, "token": 0.0},
         "cost": {"rebuild": {"slope_s": 1e-6}, "recompute": {"slope_s": 6e-6}},
         "closed_form_step_s": 0.01,
@@ -408,6 +439,22 @@ def offload(share: float) -> dict[str, Any]:
         "predicted": [[x / 4, max(0.02 - 0.01 * x / 4, 0.02 * x / 4)] for x in range(5)],
         "timeline": {"measured": intervals, "simulated": intervals},
     }
+
+
+def clocks(duration_s: float) -> dict[str, float]:
+    """What all clocks say of a repeat."""
+    others = {"cpu_s": duration_s, "thread_cpu_s": duration_s, "apart_s": 0.0, "copy_cpu_s": 0.0}
+    return {"duration_s": duration_s, "raw_s": duration_s, **others}
+
+
+def _warm_up_copies(fake: Fake) -> dict[str, Any]:
+    """Those of one repeat, as fast as in all."""
+    frames = {
+        name: pd.DataFrame(fake.rows.get(name, []), columns=tables.TABLES[name].names)
+        for name in ("preemptions", "steps")
+    }
+    found = copies_of(**frames)
+    return {kind: one | {"count": one["count"] // fake.repeats} for kind, one in found.items()}
 
 
 def _took_s(fake: Fake, repeat: int) -> float:
@@ -432,6 +479,7 @@ def write_study(
         "files": [],
         "title": "A study made for tests",
         "description": "Nothing was measured.",
+        "compare": None,
         "varied_keys": keys,
         "figures": list(figures),
         "experiments": [

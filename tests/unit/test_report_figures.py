@@ -314,6 +314,15 @@ def test_the_pipeline_has_every_job_of_each_experiment_measured_and_simulated(dr
         assert "compute busy 50" in str(view.chart)
 
 
+def test_the_pipeline_is_per_token_of_the_batch(drawn):
+    """Eight requests: a mini-batch of 100 ms is 12.5 ms a token, whatever else is in the plot."""
+    for view in drawn["offload"]["offload_pipeline"].views:
+        for frame in view.data.values():
+            assert list(frame["end_ms"] - frame["start_ms"]) == pytest.approx([12.5] * 6)
+            assert list(frame["ms"]) == pytest.approx([100] * 6)
+        assert "batch of 8" in str(view.chart)
+
+
 def test_gains_stand_beside_the_published_ones_and_are_judged(studies, drawn):
     view = drawn["offload"]["offload_published"].views[0]
     runs = {run.settings["device"].get("policy"): run for run in studies["offload"].runs[3:]}

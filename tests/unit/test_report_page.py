@@ -4,6 +4,7 @@ import base64
 import json
 import re
 import zlib
+from dataclasses import replace
 from html.parser import HTMLParser
 from urllib.parse import unquote
 from xml.etree import ElementTree
@@ -11,12 +12,14 @@ from xml.etree import ElementTree
 import pytest
 
 from kvscope.analyse.experiment import analyse
+from kvscope.oracle import HELD, VIOLATED
 from kvscope.plan.experiment import dump
 from kvscope.plan.grid import expand
 from kvscope.plan.layers import SHIPPED_CONFIG
 from kvscope.report.circumstances import circumstances, faults
 from kvscope.report.data import Run, StudyData
-from kvscope.report.page import _origin
+from kvscope.report.load import load
+from kvscope.report.page import _origin, write_page
 from kvscope.report.render import Printed, scripts
 from kvscope.report.study import report
 from kvscope.runfile import file_record, read_run, write_run
@@ -122,6 +125,17 @@ def test_it_opens_with_what_is_wrong_then_the_headline_then_the_chart_that_shows
         for cell in spec["concat"]
         for title in cell["title"]["text"]
     } == {"Throughput (tokens/s)"}
+
+
+@pytest.mark.parametrize("state", [HELD, VIOLATED])
+def test_a_checklist_is_folded_unless_an_oracle_is_violated(state, results, tmp_path):
+    study = load(["fake"], results)
+    verdict = replace(study.complete[0].verdicts[0], state=state)
+    runs = tuple(replace(run, verdicts=(verdict,) * run.complete) for run in study.runs)
+    write_page(replace(study, runs=runs), {}, {}, results, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert '<details class="checklist">' in page or state == VIOLATED
+    assert '<details class="checklist" open>' in page or state == HELD
 
 
 def test_every_column_can_be_chosen_and_those_shown_are_checked(page):

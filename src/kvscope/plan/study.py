@@ -15,6 +15,7 @@ from kvscope.plan import documents, layers
 from kvscope.plan.complaints import format_value, suggestion, validation_message
 from kvscope.plan.fields import Part
 from kvscope.plan.figures import Axes, Entry
+from kvscope.plan.question import Question
 from kvscope.plan.repeats import RepeatRange
 
 # Values of dotted configuration keys, set together.
@@ -56,6 +57,7 @@ class StudyFile(Part):
 
     title: str
     description: str = ""
+    compare: Question | None = None
     grids: Annotated[list[GridFile], Field(min_length=1)]
     figures: list[Entry] = Field(default_factory=list)
 
@@ -76,13 +78,14 @@ class Grid:
 
 @dataclass(frozen=True)
 class StudyDefinition:
-    """A named list of grids and the figures they feed, with the axes declared for each."""
+    """A named list of grids, the figures they feed with the axes of each, and what is asked."""
 
     name: str
     title: str
     description: str
     grids: tuple[Grid, ...]
     figures: Mapping[str, tuple[Axes, ...]]
+    question: Question | None = None
 
 
 def read(name: str, config_dir: Path) -> StudyDefinition:
@@ -107,7 +110,7 @@ def read(name: str, config_dir: Path) -> StudyDefinition:
         raise validation_message(StudyFile, error, lambda key: str(path)) from None
     grids = tuple(_grid(grid, path) for grid in file.grids)
     figures: dict[str, tuple[Axes, ...]] = {entry.name: tuple(entry.axes) for entry in file.figures}
-    return StudyDefinition(name, file.title, file.description, grids, figures)
+    return StudyDefinition(name, file.title, file.description, grids, figures, file.compare)
 
 
 def _grid(file: GridFile, path: Path) -> Grid:

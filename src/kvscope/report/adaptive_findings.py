@@ -10,7 +10,6 @@ from kvscope.report.data import Run, StudyData
 from kvscope.report.words import (
     MAKESPAN,
     OVERHEAD_NET,
-    PREEMPTIONS,
     join_words,
     plural,
 )
@@ -35,9 +34,10 @@ class Regret:
 
 
 def regrets(study: StudyData, metric: str) -> list[Regret]:
-    """Of each experiment with `adaptive` that preempts and has single policies beside it.
+    """Of each experiment with `adaptive` that has single policies beside it.
 
-    Values that are not valid are left out.
+    Values that are not valid are left out, and experiments in which the best one's is 0, as the
+    overhead of preemptions is where there are none.
     """
     found = []
     for run, singles in beside(study):
@@ -60,31 +60,35 @@ def adaptive_regret(study: StudyData) -> list[str]:
     """One sentence: the most that `adaptive` loses to the best single policy, by two measures."""
     by_net = regrets(study, OVERHEAD_NET.metric)
     by_makespan = regrets(study, MAKESPAN.metric)
-    if not by_net or not by_makespan:
+    if not by_makespan:
         return []
     parts = []
     for name, found in (("net resume overhead", by_net), ("makespan", by_makespan)):
+        if not found:
+            continue
         most = max(0.0, *(one.share for one in found))
         much = [one for one in found if one.share > MUCH]
         certain = sum(one.certain for one in much)
         noise = f", beyond the noise in {certain}" if certain < len(much) else ""
         where = f" (more than {100 * MUCH:.0f} % in {len(much)}{noise})" if much else ""
         parts.append(f"{name} at most {100 * most:.2g} % above it{where}")
-    counts = Counter(one.best.settings["overflow"]["name"] for one in by_net).most_common()
-    best = join_words([f"{name} in {count}" for name, count in counts])
-    return [
-        f"Adaptive beside the best single policy, {plural(len(by_net), 'experiment')}: "
-        f"{join_words(parts)}. By net resume overhead the best is {best}."
-    ]
+    told = (
+        f"Adaptive beside the best single policy, {plural(len(by_makespan), 'experiment')}: "
+        f"{join_words(parts)}."
+    )
+    if by_net:
+        counts = Counter(one.best.settings["overflow"]["name"] for one in by_net).most_common()
+        best = join_words([f"{name} in {count}" for name, count in counts])
+        told += f" By net resume overhead the best is {best}."
+    return [told]
 
 
 def beside(study: StudyData) -> Iterator[tuple[Run, list[Run]]]:
-    """The experiments with `adaptive` that preempt, each with those that differ in policy only."""
+    """The experiments with `adaptive`, each with those that differ in policy only."""
     groups: dict[tuple[Any, ...], list[Run]] = defaultdict(list)
     for run in study.complete:
-        if run.number(PREEMPTIONS.metric).value > 0:
-            rest = ((k, str(v)) for k, v in run.flat.items() if not k.startswith("overflow"))
-            groups[tuple(sorted(rest))].append(run)
+        rest = ((k, str(v)) for k, v in run.flat.items() if not k.startswith("overflow"))
+        groups[tuple(sorted(rest))].append(run)
     for runs in groups.values():
         for run in runs:
             if run.flat.get("overflow") == ADAPTIVE:

@@ -1,9 +1,10 @@
 """Pairs of experiments that can be compared, and what their intervals allow to say.
 
 Two experiments are compared if they differ in one varied key alone, one that leaves the work the
-same, and both are valid. A difference is one of disjoint 95 % intervals: a stricter demand than a
-test at 5 %. The range given for a ratio, from the intervals' ends, is wider than its 95 %
-interval: nothing is claimed too easily.
+same, and both are valid. With the key that the study asks about, those may differ that go along.
+A difference is one of disjoint 95 % intervals: a stricter demand than a test at 5 %. The range
+given for a ratio, from the intervals' ends, is wider than its 95 % interval: nothing is claimed
+too easily.
 """
 
 import math
@@ -118,7 +119,7 @@ def pairs(study: StudyData) -> Iterator[Pair]:
     for key in keys:
         if key.split(".")[0] in DIFFERENT_WORK:
             continue
-        base = _base_value(study, key)
+        base, along = _base_value(study, key), _along(study, key)
         bases: dict[str, list[Run]] = defaultdict(list)
         for run in valid:
             if study.compared[run.id].get(key) == base:
@@ -127,17 +128,27 @@ def pairs(study: StudyData) -> Iterator[Pair]:
             if study.compared[other.id].get(key) in (base, None):
                 continue
             for candidate in bases[_independent(study, other, key)]:
-                if differing_keys(study.compared[candidate.id], study.compared[other.id]) == [key]:
+                one, two = study.compared[candidate.id], study.compared[other.id]
+                if set(differing_keys(one, two)) - along == {key}:
                     yield _pair(study, key, candidate, other, limits)
 
 
-def group_by_change(found: Iterator[Pair]) -> list[list[Pair]]:
-    """Pairs of the same change together, those of policies first."""
+def group_by_change(found: Iterator[Pair], asked: str = "") -> list[list[Pair]]:
+    """Pairs of the same change together: of the key that is asked about first, then of policies.
+
+    Of the others those with the most pairs, which say the most.
+    """
     groups: dict[str, list[Pair]] = defaultdict(list)
     for pair in found:
         groups[pair.change].append(pair)
-    order = {"overflow": 0, "batching": 1}
-    return sorted(groups.values(), key=lambda group: order.get(group[0].key.split(".")[0], 2))
+    order = {"overflow": 1, "batching": 2}
+
+    def rank(group: list[Pair]) -> tuple[int, int]:
+        key = group[0].key
+        place = 0 if key == asked else order.get(key.split(".")[0], 3)
+        return (place, -len(group)) if place == 3 else (place, 0)
+
+    return sorted(groups.values(), key=rank)
 
 
 def summarize_ratios(ratios: Sequence[Ratio | None], of: str = "") -> str:
@@ -184,14 +195,25 @@ def _pair(study: StudyData, key: str, base: Run, other: Run, untold: Set[str]) -
 
 
 def _base_value(study: StudyData, key: str) -> Any:
-    """What the others are compared with: the key's first value in the plan."""
+    """What the others are compared with: as the study asks, else the key's first value in it."""
+    if study.question and study.question.key == key:
+        return study.question.base
     return next((v for row in study.compared.values() if (v := row.get(key)) is not None), None)
+
+
+def _along(study: StudyData, key: str) -> Set[str]:
+    """Keys that may differ with this one."""
+    asked = study.question
+    return {*asked.along} if asked and asked.key == key else set()
 
 
 def _independent(study: StudyData, run: Run, key: str) -> str:
     """The settings that a partner must share: all but the key and what comes with it."""
+    apart = {key, *_along(study, key)}
     rest = {
-        k: v for k, v in study.compared[run.id].items() if k != key and not k.startswith(f"{key}.")
+        k: v
+        for k, v in study.compared[run.id].items()
+        if k not in apart and not k.startswith(f"{key}.")
     }
     return repr(sorted(rest.items()))
 

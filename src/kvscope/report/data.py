@@ -15,6 +15,7 @@ from kvscope import results
 from kvscope.analyse.access import KvTrace, find_trace, has_rows
 from kvscope.oracle import Verdict
 from kvscope.plan.figures import Axes
+from kvscope.plan.question import Question
 from kvscope.report.latencies import Latencies, latencies_of
 from kvscope.report.number import Number
 from kvscope.report.settings import flat, in_tokens, names, traits
@@ -159,6 +160,7 @@ class StudyData:
     keys: tuple[str, ...]
     runs: tuple[Run, ...]
     figures: tuple[FigureRequest, ...] = ()
+    question: Question | None = None
     planned: bool = True  # False for runs that were given by their directories
     base: str | None = None  # the study that `overrides` vary; None for the defaults
     overrides: tuple[str, ...] = ()

@@ -35,12 +35,13 @@ SINGLE_PAIRS = 2
 class Findings:
     """What a study shows, in sentences.
 
-    `common` are the settings that all `differences` of single pairs have, in words. `unchanged` are
-    comparisons that show no difference, `checks` what was verified beside them, `caveats` what
-    is not compared.
+    `common` are the settings that all `differences` of single pairs have, in words; `several`
+    whether some are of several pairs, which need not have them. `unchanged` are comparisons that
+    show no difference, `checks` what was verified beside them, `caveats` what is not compared.
     """
 
     common: str = ""
+    several: bool = False
     differences: tuple[str, ...] = ()
     unchanged: tuple[str, ...] = ()
     checks: tuple[str, ...] = ()
@@ -51,10 +52,16 @@ class Findings:
         """All of them."""
         return [*self.differences, *self.unchanged, *self.checks, *self.caveats]
 
+    @property
+    def scope(self) -> str:
+        """Which of the differences have the common settings; nothing without any."""
+        but = ", but for those of several pairs," if self.several else ""
+        return f"All comparisons below{but} have {self.common}:" if self.common else ""
+
 
 def findings(study: StudyData) -> Findings:
     """Where policies overtake each other, comparisons, checks and caveats."""
-    groups = group_by_change(pairs(study))
+    groups = group_by_change(pairs(study), study.question.key if study.question else "")
     single = [pair for group in groups if len(group) <= SINGLE_PAIRS for pair in group]
     common = common_context([pair for pair in single if _differ(pair)])
     found = [(True, sentence) for group in groups for sentence in overhead.crossings(group)]
@@ -68,6 +75,7 @@ def findings(study: StudyData) -> Findings:
     rest = [f"{plural(left, 'more difference')} not listed here."] if left > 0 else []
     return Findings(
         in_words(common),
+        any(len(group) > SINGLE_PAIRS and any(map(_differ, group)) for group in groups),
         (*differences[:SENTENCES], *rest),
         tuple(sentence for differs, sentence in found if not differs),
         (

@@ -1,10 +1,13 @@
 """The headline of a page: the main result of the study, in one sentence with its number."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from statistics import geometric_mean
 
 from kvscope.plan.figures import Axes
-from kvscope.report.comparisons import Pair, Ratio, capitalize_first, pairs
+from kvscope.report.axes import matches
+from kvscope.report.comparisons import Pair, Ratio, capitalize_first, pairs, summarize_ratios
 from kvscope.report.data import StudyData
 from kvscope.report.figures.figure import Drawing, Lead
 from kvscope.report.figures.registry import FIGURES
@@ -27,10 +30,10 @@ class Headline:
 
 
 def headline(study: StudyData) -> Headline:
-    """The largest difference in the metric of the study's first figure, along its axes.
+    """The best answer to the study's question, or else the largest difference.
 
-    A difference is one of disjoint 95 % intervals. Along x, or else among the colours, or else in
-    anything the study varies.
+    In the metric of its first figure. A difference is one of disjoint 95 % intervals. Along x, or
+    else among the colours, or else in anything the study varies.
     """
     for name in (*(one.name for one in study.figures), DEFAULT):
         lead = FIGURES[name].lead if name in FIGURES else None
@@ -39,6 +42,13 @@ def headline(study: StudyData) -> Headline:
             one = replace(drawing, views=drawing.views[:1])
             return Headline(sentence, lead.metric.heading, one)
     return Headline("")
+
+
+def rule(study: StudyData) -> str:
+    """Which of the comparisons is the headline, in a sentence."""
+    largest = "the largest difference along the axes of the first figure"
+    answer = "the best answer to the study's question in what the first figure shows, or else "
+    return f"The headline is {answer if study.question else ''}{largest}."
 
 
 def _largest(study: StudyData, axes: tuple[Axes, ...], lead: Lead) -> str:
@@ -55,10 +65,42 @@ def _largest(study: StudyData, axes: tuple[Axes, ...], lead: Lead) -> str:
         count = plural(len(found), "comparison")
         return f"No difference in {_noun(metric)} beyond the noise: {count}."
     first = axes[0] if axes else Axes()
+    if answer := _answer(study, found, metric, first):
+        return answer
     keys = [key for key in (first.x, first.colour) if key]
     along = next((own for key in keys if (own := _along(differing, key))), differing)
     pair, ratio = max(along, key=lambda one: abs(math.log(one[1].value)))
     return _sentence(pair, ratio, metric, first)
+
+
+def _answer(
+    study: StudyData, found: Sequence[tuple[Pair, Ratio]], metric: Display, axes: Axes
+) -> str:
+    """What the best value of the key that is asked about gains over the base, on average.
+
+    Of what the first figure shows, if any of that is compared.
+    """
+    asked = study.question
+    own = [one for one in found if asked and one[0].key == asked.key]
+    own = [one for one in own if matches(study, one[0].other, axes)] or own
+    changes = dict.fromkeys(pair.change for pair, _ in own)
+    groups = [[one for one in own if one[0].change == change] for change in changes]
+    if not groups:
+        return ""
+    best = max(groups, key=lambda group: (metric.better or 1) * math.log(_mean(group)))
+    (pair, ratio), *others = best
+    if not any(ratio.sign for _, ratio in best):
+        return f"{pair.change}: no difference in {_noun(metric)} beyond the noise."
+    if not others:
+        return _sentence(pair, ratio, metric, axes)
+    mean = _mean(best)
+    spread = summarize_ratios([ratio for _, ratio in best])
+    change = f"{pair.change}: {Ratio(mean, mean, mean).change} {_noun(metric)}"
+    return f"{change}, the geometric mean of {plural(len(best), 'pair')}: {spread}."
+
+
+def _mean(group: Sequence[tuple[Pair, Ratio]]) -> float:
+    return geometric_mean(ratio.value for _, ratio in group)
 
 
 def _along(found: list[tuple[Pair, Ratio]], key: str) -> list[tuple[Pair, Ratio]]:

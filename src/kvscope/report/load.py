@@ -2,18 +2,23 @@
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
 
 from kvscope import accounts, results, runfile, tables
 from kvscope.accounts import ANALYSED, COLLECTED
+from kvscope.analyse.checklist import read_verdicts
 from kvscope.analyse.study_metrics import ExperimentMetrics, add_study_metrics
 from kvscope.errors import BadInput
 from kvscope.layout import experiment_directory
-from kvscope.oracle import Verdict
-from kvscope.plan import documents, manifest
+from kvscope.plan import experiment, manifest
+from kvscope.plan.complaints import validation_message
+from kvscope.plan.fields import Part
 from kvscope.plan.figures import Axes
+from kvscope.plan.question import Question
 from kvscope.reading import open_file
 from kvscope.report import settings
 from kvscope.report.data import (
@@ -30,6 +35,7 @@ from kvscope.report.data import (
 from kvscope.report.proofs import invalidate_differing
 from kvscope.runfile import COMPLETE, FAILED, RUN_FILE, TRACING, read_run
 
+P = TypeVar("P", bound=Part)
 SECTIONS = (
     *("model", "device", "engine", "workload", "batching", "overflow", "cache"),
     *("tracing", "profiler"),
@@ -84,13 +90,23 @@ def load_study(name: str, place: Path) -> StudyData:
         description=found["description"],
         keys=tuple(found["varied_keys"]),
         figures=tuple(
-            FigureRequest(one["name"], tuple(Axes(**axes) for axes in one["axes"]))
+            FigureRequest(one["name"], tuple(_part(Axes, axes, name) for axes in one["axes"]))
             for one in found["figures"]
         ),
+        question=found["compare"] and _part(Question, found["compare"], name),
         runs=compare_runs(runs),
         base=found["base"],
         overrides=tuple(found["overrides"]),
     )
+
+
+def _part(kind: type[P], group: dict[str, Any], study: str) -> P:
+    """A group of keys of a study's manifest as the part that it describes."""
+    try:
+        return kind.model_validate(group)
+    except ValidationError as error:
+        where = f"the manifest of {study}: plan it again"
+        raise validation_message(kind, error, lambda _: where, group) from None
 
 
 def load_directories(directories: list[Path]) -> StudyData:
@@ -185,11 +201,7 @@ def with_metrics(run: Run) -> Run:
         made = (below / stage).exists() and (below / ANALYSED).exists()
         return _without_results(run, DAMAGED if made else NOT_ANALYSED, str(error))
     doubts = tuple(f"{reason['name']} ({reason['detail']})" for reason in analysed["reasons"])
-    of_verdict = [field.name for field in fields(Verdict)]
-    verdicts = tuple(
-        Verdict(**{name: found[name] for name in of_verdict}) for found in analysed["oracles"]
-    )
-    metrics = metrics.set_index("metric", drop=False)
+    metrics, verdicts = metrics.set_index("metric", drop=False), tuple(read_verdicts(analysed))
     return replace(run, metrics=metrics, doubts=doubts, verdicts=verdicts)
 
 
@@ -231,12 +243,10 @@ def log_of(run: Run, status: str) -> Path:
 
 def read_settings(directory: Path) -> dict[str, Any]:
     """The run's experiment.yaml, empty if there is none."""
-    path = directory / runfile.EXPERIMENT_FILE
-    if not path.exists():
-        return {}
-    settings = documents.load_mapping(path)
+    settings = experiment.read_settings(directory)
     for section in SECTIONS:
         if not isinstance(settings.get(section, {}), dict):
+            path = directory / runfile.EXPERIMENT_FILE
             raise BadInput(f"{path}: {section} must be a group of keys")
     return settings
 

@@ -20,7 +20,7 @@ from kvscope.report.experiments_table import experiments_table
 from kvscope.report.figures.figure import Drawing, Figure
 from kvscope.report.figures.registry import FIGURES, missing_figures
 from kvscope.report.findings import findings
-from kvscope.report.headline import Headline, headline
+from kvscope.report.headline import Headline, headline, rule
 from kvscope.report.paper import page as paper
 from kvscope.report.paper.comparison import COMPARISON_FILE
 from kvscope.report.predictions import read_predictions
@@ -55,6 +55,7 @@ def write_page(
         dates=dates(study),
         version=kvscope.__version__,
         headline=lead.sentence,
+        headline_rule=rule(study),
         lead=_lead(lead),
         findings=findings(study),
         circumstances=circumstances(study),

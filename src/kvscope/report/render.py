@@ -126,13 +126,14 @@ def scripts() -> str:
 
     To bundle them takes seconds, so they are kept in the user's cache, by vl-convert's version.
     """
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    home = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
     path = home / "kvscope" / f"vega-{version('vl-convert-python')}.js"
-    if path.is_file():
+    with suppress(OSError):  # not there yet, or a home that cannot be read
         return path.read_text(encoding="utf-8")
     bundle: str = vl_convert.javascript_bundle(None)  # type: ignore[arg-type]  # its stub is wrong
-    with suppress(OSError, KvscopeError):
-        write_text(path, bundle)
+    with suppress(KvscopeError):
+        if home.is_absolute():  # a user without a home has none
+            write_text(path, bundle)
     return bundle
 
 

@@ -20,8 +20,11 @@ def verdict(study: StudyData) -> str:
     return ", ".join(parts)
 
 
-def summary(study: StudyData) -> Iterator[str]:
-    """The verdict; each experiment that is not valid or without results, and why; what to do."""
+def summary(study: StudyData, submitted: bool = False) -> Iterator[str]:
+    """The verdict; each experiment that is not valid or without results, and why; what to do.
+
+    `submitted` to a cluster: what it ran there is not to be run on this machine.
+    """
     yield f"{study.name}: {verdict(study)}"
     for run in study.runs:
         if not run.complete:
@@ -33,7 +36,7 @@ def summary(study: StudyData) -> Iterator[str]:
         if run.again:
             yield f"  {run.label}: {run.again}"
     if study.planned:
-        yield from _remedies(study)
+        yield from _remedies(study, submitted)
 
 
 def _repeats(numbers: list[int]) -> str:
@@ -41,8 +44,9 @@ def _repeats(numbers: list[int]) -> str:
     return f"repeat{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 
-def _remedies(study: StudyData) -> Iterator[str]:
-    command = f"snakemake --profile profiles/local --config {study.options}"
+def _remedies(study: StudyData, submitted: bool) -> Iterator[str]:
+    profile = "PROFILE-OF-THE-CLUSTER" if submitted else "profiles/local"
+    command = f"snakemake --profile {profile} --config {study.options}"
     if study.count(lambda run: run.status == DAMAGED):
         yield f"Make again what is damaged or not valid: {command} remeasure=invalid"
     elif not study.finished:

@@ -28,6 +28,7 @@ _SCALES = {
     ("s", "µs"): 1e6,
     ("share", "%"): 100.0,
     ("B/s", "GB/s"): 1e-9,
+    ("B", "GiB"): 2.0**-30,
 }
 
 
@@ -71,6 +72,7 @@ TPOT_P50 = Display("tpot_p50_s", "ms", always=False, better=-1)
 TPOT_P99 = Display("tpot_p99_s", "ms", always=False, better=-1)
 KV_BLOCKS_MEAN = Display("kv_block_utilization_mean", "%")
 KV_BLOCKS_PEAK = Display("kv_block_utilization_peak", "%")
+KV_BYTES_PEAK = Display("kv_bytes_peak", "GiB")
 KV_TOKENS_MEAN = Display("kv_token_utilization_mean", "%")
 PREEMPTIONS = Display("preemptions", "a repeat", better=-1)
 RECOMPUTED = Display("recomputed_tokens", "tokens a repeat", better=-1)

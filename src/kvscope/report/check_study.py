@@ -1,0 +1,106 @@
+"""Check a study's files: its manifest against the plan, its tables against the runs as they are.
+
+Figures and pages are not compared: their bytes depend on versions of the libraries that draw them.
+`kvscope report` makes them again from the same tables.
+"""
+
+import csv
+from collections.abc import Iterator
+from itertools import zip_longest
+from pathlib import Path
+
+from kvscope.analyse.differences import AGAIN, table_differences, value_differences
+from kvscope.errors import BadInput
+from kvscope.files import scratch_directory
+from kvscope.layout import UNFINISHED
+from kvscope.plan import manifest
+from kvscope.plan.grid import expand
+from kvscope.reading import open_file
+from kvscope.report.data import StudyData
+from kvscope.report.load import load_study
+from kvscope.report.paper.comparison import COMPARISON_FILE, compare, write_comparison
+from kvscope.report.paper.page import STUDY as PAPER_STUDY
+from kvscope.report.tables import EXPERIMENTS_FILE, write_tables
+from kvscope.tables import METRICS
+
+WRITTEN = (METRICS.file, EXPERIMENTS_FILE, COMPARISON_FILE)
+"""What a report writes of a study, in the study's directory or in unfinished/."""
+PRINTED = 2e-6
+"""Numbers in a CSV file are equal up to this share: comparison.csv has six digits."""
+
+
+def study_complaints(directory: Path, config_dir: Path) -> Iterator[str]:
+    """How a study's files differ from what its plan and its runs give now, one sentence each."""
+    name, results = directory.name, directory.parent.parent
+    try:
+        yield from _plan_differences(name, results, config_dir)
+        study = load_study(name, results)
+    except BadInput as error:
+        yield str(error)
+        return
+    for made in (directory, directory / UNFINISHED):
+        if any((made / name).exists() for name in WRITTEN):
+            yield from _table_differences(study, made)
+
+
+def _plan_differences(name: str, results: Path, config_dir: Path) -> Iterator[str]:
+    """How the manifest differs from the plan, apart from the estimated resources."""
+    path = manifest.manifest_path(name, results)
+    planned = manifest.read(name, results)
+    base = planned["base"]
+    if planned["config_sha256"] != manifest.config_sha256(base, config_dir):
+        yield (
+            f"{path}: planned from another configuration than {config_dir} holds now, or by "
+            f"another version of kvscope, so it cannot be confirmed; plan the study again"
+        )
+        return
+    plan = expand(base, planned["overrides"], config_dir)
+    needs = {entry["id"]: entry["resources"] for entry in planned["experiments"]}
+    ids = [one.experiment.id for one in plan.experiments]
+    found = manifest.contents(plan, {id_: needs.get(id_, {}) for id_ in ids})
+    yield from value_differences(f"{path}: ", planned, found)
+
+
+def _table_differences(study: StudyData, made: Path) -> Iterator[str]:
+    with scratch_directory() as again:
+        write_tables(study, again)
+        if study.base == PAPER_STUDY and (found := compare(study)):
+            write_comparison(found, again)
+        for name in WRITTEN:
+            there, new = (made / name).exists(), (again / name).exists()
+            if there != new:
+                yield f"{made / name}: {'there' if there else 'missing'}, {AGAIN} it is not"
+            elif there:
+                differences = table_differences if name == METRICS.file else _csv_differences
+                yield from differences(made / name, again / name)
+
+
+def _csv_differences(made: Path, again: Path) -> Iterator[str]:
+    """How a CSV file differs from another: the first row of each column."""
+    header, *rows = _cells(made)
+    new_header, *new_rows = _cells(again)
+    if header != new_header or len(rows) != len(new_rows):
+        yield (
+            f"{made}: has {len(rows)} rows of {', '.join(header)}, {AGAIN} {len(new_rows)} of "
+            f"{', '.join(new_header)}"
+        )
+        return
+    told: set[str] = set()
+    for row, (old, new) in enumerate(zip(rows, new_rows, strict=True)):
+        for column, one, other in zip_longest(header, old, new, fillvalue=""):
+            if column not in told and not _same(one, other):
+                told.add(column)
+                yield f"{made}: {column} of row {row} is {one!r}, {AGAIN} it is {other!r}"
+
+
+def _cells(path: Path) -> list[list[str]]:
+    with open_file(path) as file:
+        lines = file.read().decode(errors="replace").splitlines()
+    return list(csv.reader(lines)) or [[]]
+
+
+def _same(one: str, other: str) -> bool:
+    try:
+        return one == other or abs(float(one) - float(other)) <= PRINTED * abs(float(other))
+    except ValueError:
+        return False
