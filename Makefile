@@ -18,9 +18,9 @@ SHELL := /bin/bash
 export PYTHON DEVICE VLLM_WHEEL TORCH_INDEX
 unexport VENV   # the environment is .venv, whatever another tool calls so
 
-# What runs here keeps its caches here, too.
-IN_PLACE := XDG_CACHE_HOME='$(CURDIR)/.cache' VLLM_CACHE_ROOT='$(CURDIR)/.cache/vllm' VLLM_NO_USAGE_STATS=1 \
-            PATH='$(CURDIR)/.venv/bin':"$$PATH"
+# What runs here keeps its caches here, too. The shell knows its directory, whatever its name holds.
+IN_PLACE := XDG_CACHE_HOME="$$PWD/.cache" VLLM_CACHE_ROOT="$$PWD/.cache/vllm" VLLM_NO_USAGE_STATS=1 \
+            PATH="$$PWD/.venv/bin:$$PATH"
 
 CODE := src tests bench workflow packages
 

@@ -23,6 +23,11 @@ def test_what_programs_need_is_passed_on():
     assert (found["PATH"], found["HOME"]) == ("/bin", "/home/x")
 
 
+def test_it_knows_the_pack_that_it_is_in():
+    found = environment(PACK_DIRECTORY="/packs/pack-1", PACK_EXCLUSIVE="0", PACK_SCRATCH="/tmp")
+    assert {key for key in found if key.startswith("PACK_")} == {"PACK_DIRECTORY", "PACK_EXCLUSIVE"}
+
+
 def test_threads_are_the_experiments():
     assert environment("device.threads=3", OMP_NUM_THREADS="64")["OMP_NUM_THREADS"] == "3"
 

@@ -26,6 +26,9 @@ if [ -x "$dest/bin/nsys" ] && version=$("$dest/bin/nsys" --version); then
     exit 0
 fi
 
+place=$dest
+[[ $dest == /* ]] || place=$PWD/$dest
+[[ $place != *" "* ]] || unavailable "nsys does not start from a path with a space, '$place'"
 [ "$(uname -sm)" = "Linux x86_64" ] || unavailable "the packages are for x86-64 Linux"
 for tool in apt-get dpkg-deb; do
     command -v "$tool" >/dev/null || unavailable "there is no $tool"

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvscope.errors import BadInput
+from kvscope.machine import memory_bytes, system_text
 from kvscope.plan.fields import GIB
 from kvscope.plan.work import expected_work
 
@@ -60,10 +61,7 @@ def minimum_gib(experiment: "Experiment") -> float:
 
 def machine_gib() -> float:
     """GiB of memory available to a process here: of the machine, or of its control group."""
-    import psutil
-
-    total: int = psutil.virtual_memory().total
-    return min(total, *group_limits()) / GIB
+    return min([memory_bytes(), *group_limits()]) / GIB
 
 
 def check_memory(experiment: "Experiment") -> None:
@@ -81,18 +79,17 @@ def group_limits(
 ) -> Iterator[int]:
     """Memory limits in bytes of this process's control groups, of version 1 and 2, if any.
 
-    A batch system or a container sets them.
+    A batch system or a container sets them; on a machine of one's own there is none.
     """
-    lines = proc.read_text(encoding="utf-8").splitlines() if proc.exists() else []
-    for line in lines:
-        _, controllers, group = line.split(":", 2)
-        if controllers in ("", "memory"):
+    for line in system_text(proc).splitlines():
+        _, _, rest = line.partition(":")
+        controllers, separator, group = rest.partition(":")
+        if separator and (not controllers or "memory" in controllers.split(",")):
             mount, name = (
                 (root / "memory", "memory.limit_in_bytes") if controllers else (root, "memory.max")
             )
             inner = mount / group.lstrip("/")
             for directory in (inner, *inner.parents):
-                limit = directory / name
-                text = limit.read_text(encoding="utf-8").strip() if limit.exists() else ""
+                text = system_text(directory / name).strip()
                 if text.isdecimal():  # and not 'max'
                     yield int(text)

@@ -3,37 +3,31 @@
 Nothing is read while a repeat is timed. Most values come from /proc; without it they are null. A
 disturbed repeat stays in the tables, with the reason why it may be slow.
 
-A process belongs to the run if it is in the session of the measured process, which the supervisor
-creates and the profiler's processes share.
+Three kinds of processes use the machine. The run's own are the measured process, the profiler
+around it, and what they start. Neighbours are all other processes of the pack that made the run
+(`run.placement`): their load is a circumstance of the experiment, recorded, and disturbs nothing.
+All others are strangers; so is a pack to an experiment that shall have its node alone.
 """
 
 import os
+import re
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
+from kvscope.disturbed import Load, Verdict, judge_repeats
+from kvscope.machine import system_names, system_text
+from kvscope.run.placement import shared_pack
+
+PROC = Path("/proc")
 MEASURED_PROCESS = "kvscope.run.session"
 
-# A repeat is disturbed if it exceeds any of these shares. An idle machine stays below them (system
-# services take about 1 %); load above them may lengthen a repeat by a good part of the 5 % to which
-# kvscope's studies measure throughput.
-# Share of the machine's CPU time that the hypervisor gave to other machines. It lengthens a repeat
-# by at most this share; idle virtual machines lose 1 to 4 %.
-MAXIMUM_STEAL = 0.05
-# Share of the machine's CPU time used by other processes. Even on other cores they compete with the
-# run for caches, memory bandwidth and clock rate.
-MAXIMUM_OTHERS = 0.10
-# Share of the repeat in which the main thread, which every pass waits for, was ready without a CPU.
-MAXIMUM_WAITING = 0.02
-# Relative increase of the time of a fixed piece of work around the repeat, over its lowest time in
-# the run. Neighbours of a virtual machine compete for caches and memory, which /proc does not show.
-# The reads of the fixed work slow down several times more than an engine's passes, which also
-# compute.
-MAXIMUM_SLOWDOWN = 0.60
 # Ticks (10 ms each) by which two counts of the same CPU time may differ; smaller differences are
 # ignored.
 NOISE_TICKS = 5
@@ -56,6 +50,7 @@ class MachineSample:
     time_s: float
     cpu: CpuTime | None = None
     own_ticks: int = 0  # CPU time of the run's processes
+    neighbour_ticks: int = 0  # of the other processes of its pack
     waited_s: float | None = None  # of the main thread, ready and without a CPU
     switches: int | None = None  # of the main thread, involuntary
     run_queue: float | None = None
@@ -66,7 +61,11 @@ class MachineSample:
 
 @dataclass(frozen=True)
 class Process:
-    """A process of /proc: its id, session and parent, and CPU time of all threads in ticks."""
+    """A process of /proc: its id, session and parent, and CPU time in ticks.
+
+    The CPU time is that of all threads, and of the children that have ended: a sum over a process
+    and its descendants loses nothing when one of them ends.
+    """
 
     id: int
     session: int
@@ -74,30 +73,62 @@ class Process:
     parent: int = 0
 
 
+@dataclass(frozen=True)
+class Device:
+    """What a measured process computes on.
+
+    Attributes
+    ----------
+    gpus
+        as its CUDA_VISIBLE_DEVICES names them; none if it computes on CPUs; None if not known
+    cores
+        a bit for each core that it may use
+    """
+
+    gpus: frozenset[str] | None
+    cores: int
+
+    def is_shared_with(self, other: "Device") -> bool:
+        """Whether two processes may use the same GPU, or, without any, the same cores.
+
+        What a process with another device needs of the cores shows in their use.
+        """
+        if self.gpus == frozenset() and not other.gpus:
+            return bool(self.cores & other.cores)
+        return self.gpus is None or other.gpus is None or bool(self.gpus & other.gpus)
+
+
 def take_sample(
-    proc: Path = Path("/proc"),
+    proc: Path = PROC,
     cpus: Path = Path("/sys/devices/system/cpu"),
     work: Callable[[], float] | None = None,
 ) -> MachineSample:
     """Read the counters of the machine and the run; `work` times a fixed piece of work."""
-    own = parse_process(_text(proc / "self/stat"))
-    everyone = list(_processes(proc))
-    above = ancestor_sessions(own, everyone) if own else set()
+    own = parse_process(system_text(proc / "self/stat"))
+    everyone = list(_processes(proc)) if own else []
+    commands = {p.id: system_text(proc / str(p.id) / "cmdline") for p in everyone}
+    run = run_of(own, everyone, commands) if own else set()
+    pack = shared_pack()
+    named = (i for i, command in commands.items() if pack and pack in command)
+    neighbours = with_descendants(named, everyone) - run
+    device = device_of(proc / "self")
     return MachineSample(
         time_s=time.perf_counter(),
-        cpu=parse_cpu_time(_text(proc / "stat")),
-        own_ticks=sum(p.ticks for p in everyone if own and p.session == own.session),
-        waited_s=parse_waiting_s(_text(proc / "self/schedstat")),
-        switches=parse_switches(_text(proc / "self/status")),
-        run_queue=parse_run_queue(_text(proc / "loadavg")),
+        cpu=parse_cpu_time(system_text(proc / "stat")),
+        own_ticks=sum(p.ticks for p in everyone if p.id in run),
+        neighbour_ticks=sum(p.ticks for p in everyone if p.id in neighbours),
+        waited_s=parse_waiting_s(system_text(proc / "self/schedstat")),
+        switches=parse_switches(system_text(proc / "self/status")),
+        run_queue=parse_run_queue(system_text(proc / "loadavg")),
         frequency_mhz=parse_frequency_mhz(
-            (_text(path) for path in cpus.glob("cpu[0-9]*/cpufreq/scaling_cur_freq")),
-            _text(proc / "cpuinfo"),
+            (system_text(cpus / n / "cpufreq/scaling_cur_freq") for n in system_names(cpus)),
+            system_text(proc / "cpuinfo"),
         ),
         other_run=any(
-            is_measured_process(_text(proc / str(p.id) / "cmdline"))
-            for p in everyone
-            if own and p.session not in above
+            measured_directory(command) is not None
+            and device.is_shared_with(device_of(proc / str(i)))
+            for i, command in commands.items()
+            if i not in run | neighbours
         ),
         work_s=work() if work else None,
     )
@@ -120,6 +151,11 @@ def reference_work_s() -> float:
         return time.perf_counter() - began
 
     return median(round_s() for _ in range(ROUNDS))
+
+
+def prepare_reference_work() -> None:
+    """Allocate what the fixed work reads, so that forks of this process share it."""
+    _reads()
 
 
 @cache
@@ -146,19 +182,67 @@ def parse_process(stat: str) -> Process | None:
     """Parse the text of /proc/ID/stat, where the process name may contain any characters."""
     before, _, after = stat.rpartition(")")
     words = after.split()
-    if len(words) < 13:
+    if len(words) < 15:
         return None
-    ticks = int(words[11]) + int(words[12])
+    ticks = sum(map(int, words[11:15]))
     return Process(int(before.split()[0]), int(words[3]), ticks, int(words[1]))
 
 
-def ancestor_sessions(own: Process, everyone: Iterable[Process]) -> set[int]:
-    """The sessions of a process and of its ancestors; a profiler has a separate session."""
-    by_id, found = {process.id: process for process in everyone}, {own.session}
-    while own.parent in by_id and own.parent != own.id:
-        own = by_id[own.parent]
-        found.add(own.session)
+@contextmanager
+def open_proc() -> Iterator[tuple[int, ...]]:
+    """A descriptor of /proc, or none where there is no /proc.
+
+    A measured process in a process namespace of its own sees the machine's processes through it.
+    """
+    try:
+        descriptor = os.open(PROC, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError:
+        yield ()
+        return
+    try:
+        yield (descriptor,)
+    finally:
+        os.close(descriptor)
+
+
+def run_of(own: Process, everyone: Sequence[Process], commands: dict[int, str]) -> set[int]:
+    """The ids of a run's processes: those of its session, and all that was started with it.
+
+    A profiler has the command line of the process that it starts, in a session of its own.
+    """
+    mine = measured_directory(commands.get(own.id, ""))
+    session = {process.id for process in everyone if process.session == own.session}
+    named = (i for i, command in commands.items() if mine and measured_directory(command) == mine)
+    return session | with_descendants(named, everyone)
+
+
+def with_descendants(ids: Iterable[int], everyone: Iterable[Process]) -> set[int]:
+    """The ids of these processes and of their descendants."""
+    children = defaultdict(list)
+    for process in everyone:
+        children[process.parent].append(process.id)
+    found: set[int] = set()
+    left = list(ids)
+    while left:
+        if (one := left.pop()) not in found:
+            found.add(one)
+            left += children[one]
     return found
+
+
+def device_of(process: Path) -> Device:
+    """The device of a process, from its directory in /proc; another user's GPUs are not known."""
+    status = dict(_pair(line, ":") for line in system_text(process / "status").splitlines())
+    environment = dict(_pair(word, "=") for word in system_text(process / "environ").split("\0"))
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    gpus = None if visible is None else frozenset(filter(None, visible.split(",")))
+    cores = status.get("Cpus_allowed", "").strip().replace(",", "")
+    return Device(gpus, int(cores, 16) if cores else -1)
+
+
+def _pair(text: str, separator: str) -> tuple[str, str]:
+    name, _, value = text.partition(separator)
+    return name, value
 
 
 def parse_waiting_s(schedstat: str) -> float | None:
@@ -181,48 +265,59 @@ def parse_run_queue(loadavg: str) -> float | None:
 def parse_frequency_mhz(cpufreq: Iterable[str], cpuinfo: str) -> float | None:
     """The clock rate of the fastest core in MHz, from cpufreq's texts (kHz) or from cpuinfo."""
     rates = [int(text) / 1000 for text in cpufreq if text.strip().isdecimal()]
-    rates = rates or [
-        float(line.partition(":")[2]) for line in cpuinfo.splitlines() if line.startswith("cpu MHz")
-    ]
+    rates = rates or [float(rate) for rate in re.findall(r"(?m)^cpu MHz\s*: *(\d+\.?\d*)", cpuinfo)]
     return max(rates, default=None)
 
 
-def is_measured_process(cmdline: str) -> bool:
-    """Whether a command line (arguments ended by NUL) is that of a measured process."""
-    return MEASURED_PROCESS in cmdline.split("\0")
+def measured_directory(command: str) -> str | None:
+    """The run's directory in the command line of a measured process; None of any other process."""
+    words = command.split("\0")
+    if MEASURED_PROCESS not in words[:-1]:
+        return None
+    return words[words.index(MEASURED_PROCESS) + 1]
 
 
-def judge_repeats(samples: Sequence[tuple[MachineSample, MachineSample]]) -> list[dict[str, Any]]:
+def entries(samples: Sequence[tuple[MachineSample, MachineSample]]) -> list[dict[str, Any]]:
     """The entries of run.json for all repeats, from the samples before and after each.
 
     A slow machine is detected by comparison with the other repeats, so all repeats are judged again
     each time.
     """
-    found = [compare_samples(before, after) for before, after in samples]
-    fastest = min((each["work_s"] for each in found if each["work_s"] is not None), default=None)
+    return judged([compare_samples(before, after) for before, after in samples])
+
+
+VERDICT = Verdict._fields
+"""The keys of an entry that follow from the others."""
+
+
+def judged(found: Sequence[Load]) -> list[dict[str, Any]]:
+    """The entries of run.json for all repeats, from the load around each (`compare_samples`)."""
+    verdicts = judge_repeats(found)
     return [
-        {"repeat": number, **each, "disturbed": bool(why), "why": why}
-        for number, each in enumerate(found)
-        for why in [", ".join(_reasons(each, fastest))]
+        {"repeat": number, **each, **verdict._asdict()}
+        for number, (each, verdict) in enumerate(zip(found, verdicts, strict=True))
     ]
 
 
 def compare_samples(before: MachineSample, after: MachineSample) -> dict[str, Any]:
     """The load between two samples, and the mean time of the fixed work in them."""
     duration_s = after.time_s - before.time_s
-    steal, others, cores = None, None, 1
+    steal, others, neighbours, cores = None, None, None, 1
     if before.cpu and after.cpu and after.cpu.total > before.cpu.total:
         total, cores = after.cpu.total - before.cpu.total, after.cpu.cores
-        busy = after.cpu.busy - before.cpu.busy
+        beside = after.neighbour_ticks - before.neighbour_ticks
         own = after.own_ticks - before.own_ticks
+        rest = after.cpu.busy - before.cpu.busy - own - beside
         steal = max(0, after.cpu.steal - before.cpu.steal - NOISE_TICKS) / total
-        others = max(0, busy - own - NOISE_TICKS) / total
+        others = max(0, rest - NOISE_TICKS) / total
+        neighbours = max(0, beside - NOISE_TICKS) / total
     waiting = _difference(after.waited_s, before.waited_s)
     works_s = [s.work_s for s in (before, after) if s.work_s is not None]
     return {
         "cores": cores,
         "steal_share": steal,
         "other_cpu_share": others,
+        "neighbour_cpu_share": neighbours,
         "waiting_share": None if waiting is None or duration_s <= 0 else waiting / duration_s,
         "involuntary_switches": _difference(after.switches, before.switches),
         "run_queue": after.run_queue,
@@ -232,41 +327,11 @@ def compare_samples(before: MachineSample, after: MachineSample) -> dict[str, An
     }
 
 
-def _reasons(found: dict[str, Any], fastest_s: float | None) -> Iterator[str]:
-    """The reasons why a repeat is disturbed, from `compare_samples` and the run's fastest work."""
-    others, steal, waiting = (
-        found[key] or 0.0 for key in ("other_cpu_share", "steal_share", "waiting_share")
-    )
-    if others > MAXIMUM_OTHERS:
-        yield f"other processes used {others * found['cores']:.1f} of {found['cores']} CPUs"
-    if found["other_run"]:
-        yield "another run was measured at the same time"
-    if steal > MAXIMUM_STEAL:
-        yield f"the hypervisor took {steal:.0%} of the CPU time"
-    if waiting > MAXIMUM_WAITING:
-        yield f"the run waited for a CPU for {waiting:.0%} of its time"
-    slowdown = found["work_s"] / fastest_s - 1 if fastest_s else 0.0
-    if slowdown > MAXIMUM_SLOWDOWN:
-        yield f"the same work took {slowdown:.0%} longer than around another repeat"
-
-
 def _difference(after: float | None, before: float | None) -> float | None:
     return None if after is None or before is None else after - before
 
 
 def _processes(proc: Path) -> Iterator[Process]:
-    try:
-        names = os.listdir(proc)
-    except OSError:
-        return
-    for name in names:
-        if name.isdecimal() and (found := parse_process(_text(proc / name / "stat"))):
+    for name in system_names(proc):
+        if name.isdecimal() and (found := parse_process(system_text(proc / name / "stat"))):
             yield found
-
-
-def _text(path: Path) -> str:
-    """A file's text; empty if the file does not exist or its process has ended."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

@@ -24,6 +24,7 @@ ALLOWED = frozenset(
         ),
         *("CUDA_MODULE_LOADING", "PYTORCH_CUDA_ALLOC_CONF"),
         *("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"),
+        *("PACK_DIRECTORY", "PACK_EXCLUSIVE"),
     )
 )
 

@@ -34,6 +34,17 @@ class KernelEvents:
         self.path = directory / KERNEL_EVENTS
         self.samples: list[ClockSample] = []  # of the tracer's clock
         self.events = self.dropped = self.passes = 0
+        self.waited_before_s = 0.0
+
+    def resume(self, earlier: dict[str, Any] | None, start_ns: int) -> None:
+        """Go on counting where an earlier process of the run ended; `earlier` are its `facts`."""
+        if not earlier:
+            return
+        for one in earlier["clock"]["samples"]:
+            sample = ClockSample(one["ticks"], one["host_ns"] + start_ns, one["uncertainty_ns"])
+            self.samples.append(sample)
+        self.passes, self.events = earlier["passes"], earlier["events"]
+        self.dropped, self.waited_before_s = earlier["dropped_events"], earlier["drain_wait_s"]
 
     @contextmanager
     def record(self) -> Iterator[None]:
@@ -99,7 +110,7 @@ class KernelEvents:
                 "passes": self.passes,
                 "events": self.events,
                 "dropped_events": self.dropped,
-                "drain_wait_s": self.tracer.waited_s,
+                "drain_wait_s": self.waited_before_s + self.tracer.waited_s,
             }
         }
 

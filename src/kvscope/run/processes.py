@@ -37,13 +37,12 @@ def kill(process: "subprocess.Popen[Any]") -> None:
 
     The agents of nsys leave the group. Returns when the process has ended.
     """
-    try:
+    family: list[psutil.Process] = []
+    with suppress(psutil.Error, OSError):  # it ended, or /proc hides processes: its group remains
         family = psutil.Process(process.pid).children(recursive=True)
-    except psutil.NoSuchProcess:
-        family = []
     with suppress(ProcessLookupError):  # it ended meanwhile, which is what is wanted
         os.killpg(process.pid, signal.SIGKILL)
     for child in family:
-        with suppress(psutil.NoSuchProcess):  # likewise
+        with suppress(psutil.Error):  # likewise
             child.kill()
     process.wait()

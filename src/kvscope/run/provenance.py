@@ -8,9 +8,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 import kvscope
+from kvscope.machine import load_1min, memory_bytes, processor
 from kvscope.plan import registry
 from kvscope.plan.experiment import Experiment
 
@@ -77,19 +76,9 @@ def hardware() -> dict[str, Any]:
     """The machine: processor, cores, memory, operating system, name and load."""
     return {
         "hostname": platform.node(),
-        "cpu": cpu_model(),
+        "cpu": processor().get("model name") or platform.machine(),
         "cores": os.cpu_count(),
-        "memory_bytes": psutil.virtual_memory().total,
+        "memory_bytes": memory_bytes(),
         "os": platform.platform(),
-        "load_1min": os.getloadavg()[0],
+        "load_1min": load_1min(),
     }
-
-
-def cpu_model() -> str:
-    """The processor's name from /proc/cpuinfo, or the architecture."""
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.machine()

@@ -1,7 +1,7 @@
 """Converts the raw records of a repeat (`engine.recording`) to its tables."""
 
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -202,6 +202,7 @@ class Replay:
             "context_tokens": context,
             "sampled_tokens": len(given),
             "resumed": resumed,
+            "saved_tokens": saved_tokens(record).get(internal_id, 0),
         }
 
     def _resume(
@@ -283,6 +284,12 @@ def scheduled_rows(record: PassRecord) -> Iterator[tuple[str, int, int, list[int
     for internal_id, tokens in scheduled.num_scheduled_tokens.items():
         given = output.sampled_token_ids[output.req_id_to_index[internal_id]]
         yield internal_id, tokens, context[internal_id], list(given)
+
+
+def saved_tokens(record: PassRecord) -> Mapping[str, int]:
+    """Tokens of requests, by internal id, whose activations the pass was to write through."""
+    found: Mapping[str, int] = getattr(record.scheduled.kv_connector_metadata, "saved_tokens", {})
+    return found
 
 
 def replay(recording: Recording, context: RepeatContext) -> RepeatTables:

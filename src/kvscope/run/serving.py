@@ -12,6 +12,7 @@ import pandas as pd
 from kvscope import tables
 from kvscope.engine.clock import Clock
 from kvscope.run.progress import Progress
+from kvscope.run.readings import elapsed, read_clocks
 from kvscope.run.recorder import NANOSECONDS, RepeatTables
 from kvscope.workload.requests import Request
 
@@ -21,13 +22,17 @@ if TYPE_CHECKING:
 
 @dataclass
 class ServingResult:
-    """The result of serving a request list: output token ids, and times of aborts."""
+    """The result of serving a request list: output token ids, and times of aborts.
+
+    `elapsed` has the seconds that other clocks counted meanwhile (`run.readings`), if any was read.
+    """
 
     clock: Clock
     origin_ns: int
     duration_s: float = 0.0  # from origin_ns to the end of the last request
     outputs: dict[str, list[int]] = field(default_factory=dict)
     aborted_s: dict[str, float] = field(default_factory=dict)
+    elapsed: dict[str, float | None] = field(default_factory=dict)
 
     def now_s(self) -> float:
         """Seconds since the start."""
@@ -39,16 +44,20 @@ def serve(
     requests: Sequence[Request],
     progress: Progress,
     timeout_s: float | None = None,
+    other_clocks: bool = False,
 ) -> ServingResult:
     """Serve the requests once.
 
     A request is submitted at its arrival, or when the forward pass at that time ends; its time to
     first token counts from its arrival. With `timeout_s`, a request that is not finished this long
-    after its arrival is aborted when the current pass ends.
+    after its arrival is aborted when the current pass ends. `other_clocks` are read together with
+    the engine's when it begins and when it ends.
     """
     upcoming = deque(sorted(requests, key=lambda r: r.arrival_s))
     clock = engine.platform.clock
-    served = ServingResult(clock, clock.now_ns())
+    begin = read_clocks(clock) if other_clocks else None
+    copy_cpu_ns = engine.platform.copy_cpu_ns if other_clocks else 0
+    served = ServingResult(clock, begin.engine_ns if begin else clock.now_ns())
     unfinished: dict[str, Request] = {}
     while upcoming or engine.vllm.has_unfinished_requests():
         now_s = served.now_s()
@@ -68,7 +77,13 @@ def serve(
         engine.platform.after_pass()
         if timeout_s is not None:
             abort_late(engine, unfinished, served, timeout_s)
-    served.duration_s = served.now_s()
+    if begin is None:
+        served.duration_s = served.now_s()
+        return served
+    end = read_clocks(clock)
+    served.duration_s = (end.engine_ns - begin.engine_ns) * NANOSECONDS
+    copies_s = (engine.platform.copy_cpu_ns - copy_cpu_ns) * NANOSECONDS
+    served.elapsed = elapsed(begin, end) | {"copy_cpu_s": copies_s}
     return served
 
 

@@ -1,0 +1,44 @@
+"""What the operating system says of this machine, as far as it says anything.
+
+Only the standard library is imported here, and nothing here raises: a container, a hardened kernel
+or another processor may hide any file of /proc and /sys.
+"""
+
+import os
+from pathlib import Path
+
+
+def system_text(path: Path) -> str:
+    """A file's text; empty if it is absent or hidden, or its process has ended."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def system_names(directory: Path) -> list[str]:
+    """The names in a directory; none if it is absent or hidden."""
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []
+
+
+def memory_bytes() -> int:
+    """The machine's memory in bytes; a control group may allow less (`plan.resources`)."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def load_1min() -> float | None:
+    """The mean number of running and ready tasks in the last minute; None if it is hidden."""
+    try:
+        return os.getloadavg()[0]
+    except OSError:
+        return None
+
+
+def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
+    """What /proc/cpuinfo says of the first core, by name; ARM has no 'model name' or 'cpu MHz'."""
+    first, _, _ = system_text(cpuinfo).partition("\n\n")
+    fields = (line.partition(":") for line in first.splitlines())
+    return {name.strip(): value.strip() for name, _, value in fields}
