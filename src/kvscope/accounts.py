@@ -15,7 +15,6 @@ from kvscope.files import make_directory, read_json, remove, remove_temporaries,
 from kvscope.reading import short_repr
 from kvscope.runfile import (
     COMPLETE,
-    IMPORTED_FROM,
     PERFETTO,
     RUN_FILE,
     TRACING,
@@ -25,7 +24,7 @@ from kvscope.runfile import (
     run_sha256,
 )
 from kvscope.runschema import ABSENT, FileName, FileRecord, Record, Whole
-from kvscope.tables import KV_TABLES, METRICS, NSYS_TABLES, SCHEMA_VERSION, TIMELINE, Table
+from kvscope.tables import KV_TABLES, METRICS, NSYS_TABLES, SCHEMA_VERSION, TIMELINE
 
 COLLECTED, ANALYSED = "collect.json", "analyse.json"
 # The files that a stage may write beside its account, and the command that writes them.
@@ -142,6 +141,11 @@ def read(out: Path, account: str, run: Path) -> dict[str, Any]:
         key = ".".join(map(str, first["loc"]))
         of_key = f"key {short_repr(key)[1:-1]}: " if key else ""
         raise BadInput(f"{path}: damaged, {of_key}{first['msg']}; {remedy}") from None
+    if (version := facts.get("schema")) != SCHEMA_VERSION:
+        raise BadInput(
+            f"{path}: of schema version {short_repr(version)}, this kvscope reads "
+            f"{SCHEMA_VERSION}; {remedy}"
+        )
     if of != run_sha256(run):
         raise StaleResult(
             f"{path} was made from another measurement than {run / RUN_FILE} holds now; {remedy}"
@@ -158,9 +162,7 @@ def _files_due(account: str, record: dict[str, Any]) -> set[str]:
     """The files that a stage must write for a run with this run.json; it may write more."""
     if account == ANALYSED:
         return {METRICS.file}
-    due: tuple[Table, ...] = KV_TABLES if _has_kv_events(record) else ()
-    if IMPORTED_FROM not in record:  # an imported run has no nsys export
-        due += (*NSYS_TABLES, TIMELINE)
+    due = (*NSYS_TABLES, *(KV_TABLES if _has_kv_events(record) else ()), TIMELINE)
     return {table.file for table in due}
 
 

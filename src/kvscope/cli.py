@@ -1,9 +1,11 @@
 """The command line: `kvscope COMMAND`, with one module below `commands` for each command."""
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 from kvscope import __version__
 from kvscope.commands import (
@@ -23,6 +25,7 @@ from kvscope.commands import (
     status,
     submit,
 )
+from kvscope.commands.command import CommandParser
 from kvscope.errors import (
     EXIT_BAD_INPUT,
     EXIT_DONE,
@@ -54,14 +57,19 @@ COMMANDS = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command; returns its exit code (0 done, 1 failed while working, 2 bad input)."""
+    prepare_streams()
     parser = build_parser()
     if "_ARGCOMPLETE" in os.environ:  # a shell requests completions of a command line
         from kvscope import completion
 
         completion.complete(parser)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(line_buffering=True)  # a file has each line at once
     given = parser.parse_args(arguments)
     try:
-        return int(given.command(given))
+        code = int(given.command(given))
+        sys.stdout.flush()  # a full disk is an error of this command, not of Python's exit
+        return code
     except KvscopeError as error:
         print(f"kvscope: {error}", file=sys.stderr)
         return error.exit_code
@@ -69,12 +77,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("kvscope: interrupted", file=sys.stderr)
         return EXIT_FAILED
     except BrokenPipeError:
-        sys.stderr.close()  # the reader of the output ended, as in `| head`
+        abandon_output()  # its reader ended, as in `| head`
         return EXIT_DONE
-    except OSError as error:  # not converted to a KvscopeError where it was raised
+    except ImportError as error:  # an environment that is not whole
+        print(f"kvscope: {error}; `kvscope doctor` says what is missing", file=sys.stderr)
+        return EXIT_FAILED
+    except (Exception, SystemExit) as error:
+        from kvscope.plan import registry  # not above: the doctor needs the standard library only
+
+        if fault := registry.fault_of_option(error):
+            print(f"kvscope: {fault}", file=sys.stderr)
+            return EXIT_BAD_INPUT
+        if not isinstance(error, OSError):
+            raise
+        # It was not converted to a KvscopeError where it was raised.
         place = f"{error.filename}: " if error.filename else ""
         print(f"kvscope: {place}{reason_of(error)}", file=sys.stderr)
+        abandon_output()
         return EXIT_FAILED
+
+
+def prepare_streams() -> None:
+    """Let any text be printed: to a closed stream, and in an encoding that lacks its characters."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller, as by `>&-`
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), "r+"))
+    if isinstance(sys.stdout, io.TextIOWrapper):  # an undecodable file name is printed as its bytes
+        utf_8 = sys.stdout.encoding.lower() == "utf-8"
+        with suppress(OSError):  # its file was replaced since Python opened it
+            sys.stdout.reconfigure(errors="surrogateescape" if utf_8 else "backslashreplace")
+
+
+def abandon_output() -> None:
+    """Drop what is still to be printed, which Python would try, and complain of, at its exit."""
+    with suppress(OSError, ValueError):  # a stream that is no file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -87,7 +124,7 @@ def build_parser() -> argparse.ArgumentParser:
         "the stage before; Snakemake runs them all (see README.md).",
     )
     parser.add_argument("--version", action="version", version=f"kvscope {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=CommandParser)
     for command in COMMANDS:
         command.add_to(commands)
     return parser

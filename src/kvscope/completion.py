@@ -40,6 +40,7 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
         yield action
         if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():
+                command.mixes = False  # argcomplete follows argparse's own order
                 yield from _actions(command)
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from kvscope.analyse import access_metrics
+from kvscope.analyse.checklist import FACTS
 from kvscope.analyse.metric import Metric
 from kvscope.analyse.metrics import OWN
-from kvscope.analyse.oracles.engine_checks import ENGINE_ORACLES
 from kvscope.analyse.oracles.registry import ORACLES, ROWS
 from kvscope.analyse.reason import REASONS
 from kvscope.analyse.study_metrics import STUDY_METRICS, StudyMetric
@@ -73,7 +73,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "reasons": lambda: markdown(
         ("reason", "meaning"), [(f"`{kind.name}`", kind.meaning) for kind in REASONS]
     ),
-    "oracles": lambda: _oracles_table((*ROWS, *ORACLES, *ENGINE_ORACLES)),
+    "oracles": lambda: _oracles_table((*ROWS, *ORACLES, *FACTS)),
     "oracles of KV events": lambda: _oracles_table(ALL_ORACLES),
     **{f"table {table.name}": partial(_columns_table, table) for table in TABLES.values()},
 }

@@ -12,6 +12,8 @@ KINDS = ("k_read", "v_read", "k_write", "v_write")  # by code
 
 WRITE, ATTENTION = KERNELS = ("write", "attention")  # the kernels that record events
 
+VIRTUAL_CLOCK = "virtual"  # name of the clock of modeled events: recording takes no time on it
+
 RECORD = np.dtype(
     [
         # word 0

@@ -5,7 +5,9 @@ import json
 import os
 import re
 import shutil
+import signal
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,9 +44,12 @@ def atomic_path(path: Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; on success fsync the file and rename it to `path`.
 
     The temporary file is removed if the block raises. The file gets the permissions that the umask
-    allows. CannotWrite names the path and the system's reason if the file cannot be written.
+    allows. CannotWrite names the path and the system's reason if the file cannot be written;
+    BadInput refuses a device or a pipe, which a file would replace.
     """
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise BadInput(f"{path}: not a regular file, so that it cannot be written as a whole")
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=TEMPORARY)
     except OSError as error:
@@ -61,6 +66,30 @@ def atomic_path(path: Path) -> Iterator[Path]:
         raise CannotWrite(path, error) from None
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def scratch_directory() -> Iterator[Path]:
+    """Yield an empty directory below $TMPDIR; it is removed, also if SIGTERM ends the process."""
+    with exit_on_sigterm(), tempfile.TemporaryDirectory(prefix="kvscope-") as name:
+        yield Path(name)
+
+
+@contextmanager
+def exit_on_sigterm() -> Iterator[None]:
+    """Raise SystemExit on SIGTERM, so that what has to be done at the end is done."""
+
+    def stop(number: int, _frame: Any) -> None:
+        raise SystemExit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():  # has no signals
+        yield
+        return
+    previous = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def umask() -> int:

@@ -6,6 +6,7 @@ was computed from another measurement than the run's directory holds now. docs/L
 to use this in a notebook.
 """
 
+import math
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -44,8 +45,8 @@ def _table(table: Table) -> cached_property[pd.DataFrame]:
 class Run:
     """One run: run.json as `facts`, and each table as an attribute of its name.
 
-    `known` are facts and tables given by the caller instead of read. An attribute raises BadInput,
-    naming the file, if its file is missing, damaged, changed or stale.
+    `known` are facts, tables and the `tables_directory` given by the caller instead of read. An
+    attribute raises BadInput, naming the file, if its file is missing, damaged, changed or stale.
     """
 
     workload = _table(tables.WORKLOAD)
@@ -75,7 +76,7 @@ class Run:
         """The contents of run.json."""
         return runfile.read_run(self.directory)
 
-    @property
+    @cached_property
     def tables_directory(self) -> Path:
         """The directory of the run's collected tables and metrics."""
         return tables_directory(self.directory)
@@ -84,6 +85,11 @@ class Run:
     def block_size(self) -> int:
         """Tokens per block of the KV cache; 0 if not known."""
         return int(self.facts.get("engine", {}).get("block_size", 0))
+
+    @property
+    def block_bytes(self) -> float:
+        """Bytes of a block of the KV cache, all layers; NaN if not known."""
+        return float(self.facts.get("engine", {}).get("block_bytes") or math.nan)
 
     @cached_property
     def served(self) -> pd.DataFrame:
@@ -104,7 +110,8 @@ class Run:
 
     def of_repeat(self, number: int) -> Self:
         """A view of one repeat, whose tables have only the rows of that repeat."""
-        view = type(self)(self.directory, facts=self.facts)
+        places = {"tables_directory": self.tables_directory}
+        view = type(self)(self.directory, facts=self.facts, **places)
         view.repeat, view._whole = number, self.whole
         return view
 

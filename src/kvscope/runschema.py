@@ -4,7 +4,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-VERSION = 1
+VERSION = OTHER_CLOCKS = 2
+"""Since version 2, `clock.repeats` has other clocks, and `warmup.copies` the rates of copies."""
+READABLE = (1, VERSION)
 
 Whole = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 Real = Annotated[float, Field(allow_inf_nan=False)]
@@ -39,12 +41,28 @@ class FileRecord(Record):
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
+class RoundRecord(Record):
+    """The round that a repeat was measured in: of which campaign, which round, at which place."""
+
+    campaign: Annotated[str, Field(pattern=r"^[0-9a-f]{12}$")]
+    number: Annotated[Whole, Field(lt=2**31)]
+    place: Annotated[Whole, Field(lt=2**31)]
+
+
 class RepeatRecord(Record):
-    """When a repeat ran, on the host's monotonic clock."""
+    """When a repeat ran, on the host's monotonic clock, and what its threads did meanwhile."""
 
     repeat: Annotated[Whole, Field(lt=2**31)]
     start_ns: Annotated[int, Field(strict=True, gt=-(2**62), lt=2**62)]
     duration_s: Annotated[Real, Field(ge=0, lt=1e9)]
+    raw_s: Real | None = None
+    cpu_s: Real = ABSENT
+    thread_cpu_s: Real = ABSENT
+    apart_s: Real = ABSENT
+    copy_cpu_s: Real = ABSENT
+    ran_s: Annotated[Real, Field(ge=0)] | None = None
+    waited_s: Annotated[Real, Field(ge=0)] | None = None
+    round: RoundRecord | None = None
 
 
 class StoppingRecord(Record):
@@ -64,6 +82,13 @@ class DisturbanceRecord(Record):
     repeat: Annotated[Whole, Field(lt=2**31)]
     disturbed: bool
     why: str = ""
+    shared: str = ""
+    cores: Annotated[Whole, Field(gt=0)] = ABSENT
+    steal_share: Real | None = None
+    other_cpu_share: Real | None = None
+    neighbour_cpu_share: Real | None = None
+    waiting_share: Real | None = None
+    other_run: bool = ABSENT
     work_s: Annotated[Real, Field(gt=0)] | None = None
 
 
@@ -101,11 +126,19 @@ class HardwareRecord(Record):
     gpus: list[GpuRecord] = []
 
 
+class CopiesRecord(Record):
+    """Copies of one kind: how many, and the fastest of them."""
+
+    count: Whole
+    fastest_bytes_per_s: Annotated[Real, Field(ge=0)]
+
+
 class WarmUpRecord(Record):
-    """The warm-up: its forward passes, and the shape classes that it did not cover."""
+    """The warm-up: its forward passes, shape classes that it did not cover, and its copies."""
 
     passes: Whole = 0
     uncovered_classes: Texts = []
+    copies: dict[str, CopiesRecord] = ABSENT
 
 
 class LeakRecord(Record):
@@ -202,8 +235,9 @@ def schema_problem(facts: Any) -> str | None:
     """The first problem of the contents of run.json, in words; None if they are valid."""
     if not isinstance(facts, dict):
         return f"must be one JSON object, not {type(facts).__name__}"
-    if facts.get("schema") != VERSION:
-        return f"schema is {facts.get('schema')!r:.60}, this kvscope reads {VERSION}"
+    if facts.get("schema") not in READABLE:
+        readable = " and ".join(map(str, READABLE))
+        return f"schema is {facts.get('schema')!r:.60}, this kvscope reads {readable}"
     try:
         RunRecord.model_validate(facts)
     except ValidationError as error:

@@ -160,6 +160,7 @@ BATCH = Table(
         Column("context_tokens", I32, "its tokens in the cache before the pass"),
         Column("sampled_tokens", I32, "output tokens the pass gave it"),
         Column("resumed", BOOL, "it was preempted and has not given a token since"),
+        Column("saved_tokens", I32, "of scheduled_tokens, those whose activations are saved", True),
     ),
 )
 
@@ -415,7 +416,7 @@ def read(table: Table, path: Path, columns: list[str] | None = None, **kwargs: A
     complaint = check_file(table, path)
     if complaint:
         raise BadInput(complaint)
-    with _reading(path):
+    with reading(path):
         rows = pq.read_table(path, columns=columns, **kwargs)
         rows.validate(full=True)  # texts are UTF-8, and so on
         frame: pd.DataFrame = rows.to_pandas(ignore_metadata=True)
@@ -432,7 +433,7 @@ def check_file(table: Table, path: Path) -> str | None:
     """The problem with the schema of a table's file in one sentence; None if it is correct."""
     try:
         open_file(path).close()
-        with _reading(path), pq.ParquetFile(path) as file:
+        with reading(path), pq.ParquetFile(path) as file:
             found, rows, version = file.schema_arrow, file.metadata.num_rows, _version(file)
     except BadInput as error:
         return str(error)
@@ -457,7 +458,7 @@ def check_file(table: Table, path: Path) -> str | None:
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def reading(path: Path) -> Iterator[None]:
     """Convert the errors that Arrow raises for a damaged file to BadInput."""
     try:
         yield

@@ -187,7 +187,7 @@ def main(path: Path) -> dict[str, list[str]]:
             "block_size": experiment.cache.block_size,
             "block_bytes": experiment.block_bytes,
             "layers": engine.layers,
-            "copies_awaited": engine.platform.awaited,
+            "copies_awaited": experiment.device.copies_awaited,
             "leaked_blocks": [],
         }
     facts, found = {"engine": made}, {}

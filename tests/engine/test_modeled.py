@@ -118,6 +118,32 @@ def test_modeled_events_satisfy_the_oracles_of_measured_ones(traced):
     assert "violated" not in found.values()
 
 
+def test_kernels_and_their_events_last_as_long_as_the_cost_model_says(traced):
+    """A kernel's busiest multiprocessor has events from its start to its end."""
+    directory, _ = traced
+    experiment = load(directory / "experiment.yaml")
+    device = experiment.device
+    assert isinstance(device, Modeled)
+    cost = device.pass_cost(device.numbers, experiment.model, experiment.batching.name)
+    due_ns: dict[tuple[Any, str], float] = {}
+    for step, rows in table(directory, "batch").groupby("step"):
+        layer = cost.layer_cost(zip(rows["scheduled_tokens"], rows["context_tokens"], strict=True))
+        due_ns |= {
+            (step, "write"): layer.write_s * 1e9,
+            (step, "attention"): layer.attention_s * 1e9,
+        }
+    kernels = table(directory, "tables/kv_kernels").set_index(["layer", "step", "kernel"])
+    took = kernels["end_ns"] - kernels["start_ns"]
+    assert len(took) == len(due_ns) * experiment.model.layers
+    assert max(abs(took[key] - due_ns[key[1:]]) for key in took.index) <= 1  # cut to ns
+    events = table(directory, "tables/kv_events")
+    events["kernel"] = events["kind"].str.endswith("write").map({True: "write", False: "attention"})
+    events["took"] = events["end_ns"] - events["start_ns"]
+    worked = events.groupby(["layer", "step", "kernel", "worker"])["took"].sum()
+    busiest = worked.groupby(["layer", "step", "kernel"]).max()
+    assert (busiest == took[busiest.index]).all()
+
+
 def test_layers_have_times_where_they_are_traced(traced, published):
     steps, layers = (table(traced[0], name) for name in ("steps", "layers"))
     assert set(layers["step"]) == set(steps["step"])
@@ -138,8 +164,9 @@ NANOSECONDS: dict[str, Any] = {
     "atol": 1e-8,
 }  # to which the virtual clock rounds each wait
 POOL = "overflow.host_gib=0.0625"
-# With so small a pool all three actions occur; by other hardware's numbers, which stay as they are.
-MIXTURE = ("cache.block_size=32", "overflow.hardware=cpu", "overflow.host_blocks=3")
+# With so small a pool and such copies all three actions occur, if recomputing needs its own passes.
+MIXTURE = ("overflow=adaptive", "batching=prefill_first", "overflow.host_blocks=6")
+MIXED_COPIES = {"per block": "pinned_copy_s: 6.0e-6", "coalesced": "pinned_copy_s: 3.0e-5"}
 OVERFLOWS = {
     "recomputed": ("overflow=recompute", "batching=mixed"),
     "swapped, chunked": ("overflow=swap", POOL, "batching=chunked", "batching.chunk_tokens=40"),
@@ -153,7 +180,11 @@ OVERFLOWS = {
         "batching.chunk_tokens=40",
     ),
     "rebuilt, pageable": ("overflow=activation", POOL, "overflow.host_memory=pageable"),
-    "mixture, coalesced": ("overflow=adaptive", *MIXTURE, "overflow.copies=coalesced"),
+    # The choice is by numbers of its own, which stay as they are.
+    "mixture, coalesced": (
+        *(*MIXTURE, "overflow.copies=coalesced", "overflow.hardware=a100-40gb"),
+        f"overflow.constants={{{MIXED_COPIES['coalesced']}}}",
+    ),
 }
 
 
@@ -210,11 +241,9 @@ def test_a_sample_of_the_bootstrap_is_as_a_device_of_its_numbers(warm: Warm, ove
     )
 
 
-@pytest.mark.parametrize("overflow", ["activation", "adaptive"])
-def test_metrics_of_kept_activations_have_the_interval_of_the_bootstrap(
-    warm: Warm, overflow, tmp_path
-):
-    words = [*SMALL, f"overflow={overflow}", POOL, "workload.max_tokens=192"]
+@pytest.mark.parametrize("kept", ["rebuilt", "mixture, coalesced"])
+def test_metrics_of_kept_activations_have_the_interval_of_the_bootstrap(warm: Warm, kept, tmp_path):
+    words = [*SMALL, *OVERFLOWS[kept], "workload.max_tokens=192"]
     metrics = analyse(directory_of(warm, words, "usual"), tmp_path).set_index("metric")
     timed = ["makespan_s", "resume_overhead_net_s", "save_s", "rebuild_s"]
     found = metrics.loc[timed, ["value", "ci_low", "ci_high"]].astype(float)
@@ -290,14 +319,13 @@ def test_activations_take_the_times_of_the_cost_model(run: Runner):
 
 
 def test_adaptive_takes_what_is_possible_and_records_what_it_expected(run: Runner):
-    """With so small a pool all three actions occur; the oracles of `run` hold for the mixture."""
-    shared = ("device=modeled", "overflow=adaptive", "cache.blocks=13", "repeats=1", "warmup=0")
-    mixture = run(*shared, "cache.block_size=32", "overflow.hardware=cpu", "overflow.host_blocks=3")
+    """All three actions occur; the oracles of `run` hold for the mixture."""
+    words = (*SMALL, *MIXTURE, "cache.block_size=16", "workload.num_requests=16")
+    lengths = ("workload.max_tokens=192", "repeats=1", "warmup=0")
+    mixture = run(*words, *lengths, f"device.constants={{{MIXED_COPIES['per block']}}}")
     assert set(mixture.records.preemptions["policy"]) == {"recompute", "swap", "activation"}
     # By the device's own numbers, copies cost what was predicted.
-    own = run(*shared, "cache.block_size=32", "batching=prefill_first", "overflow.host_blocks=64")
-    back = own.records.preemptions.query("event == 'resume' and policy != 'recompute'")
-    assert len(back)
+    back = mixture.records.preemptions.query("event == 'resume' and policy != 'recompute'")
     assert back["cost_s"].to_numpy() == pytest.approx(back["predicted_s"].to_numpy())
 
 

@@ -151,12 +151,16 @@ def test_a_preemption_says_whether_it_was_swapped_or_refused(
         has_activations=lambda *_: False,
         keep=lambda action, *_: action.copies and room,
     )
-    watched.kv_cache_manager = SimpleNamespace(get_block_ids=lambda _: ([4, 8, 2],))
+    watched.kv_cache_manager = SimpleNamespace(
+        get_block_ids=lambda _: ([4, 8, 2],), block_pool=SimpleNamespace(num_gpu_blocks=20)
+    )
+    watched.running, watched._hidden, watched.kept_free = [], [], 0
+    watched.max_num_active_reqs, watched.max_num_scheduled_tokens = 8, 64
     left: list[Any] = []
     watched.checks = SimpleNamespace(record_swap_out=lambda *what: left.append(what))
     request = SimpleNamespace(
         **{"request_id": "7-ab", "num_computed_tokens": tokens, "num_prompt_tokens": 5},
-        **{"num_output_tokens": 4, "num_preemptions": 2},
+        **{"num_output_tokens": 4, "num_preemptions": 2, "num_tokens": tokens},
     )
     watched._preempt_request(request)
     (record,) = watched.recording.preemptions

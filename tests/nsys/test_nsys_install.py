@@ -144,6 +144,14 @@ class TestUnpacking:
         assert "KVSCOPE_NSYS" in done.stderr
         assert not (tmp_path / "nsys").exists()
 
+    def test_for_a_path_from_which_nsys_does_not_start_nothing_is_downloaded(self, tmp_path: Path):
+        place = tmp_path / "my work" / "nsys"
+        done = self.run(place, os.environ["PATH"])
+        assert done.returncode == 1
+        assert f"nsys does not start from a path with a space, '{place}'" in done.stderr
+        assert done.stdout == ""
+        assert not place.exists()
+
     def test_without_apt_an_nsys_on_path_will_do(self, tmp_path: Path, without_apt: Path):
         fake_nsys(without_apt / "nsys", "2025.1.1")
         done = self.run(tmp_path / "nsys", str(without_apt))

@@ -1,6 +1,8 @@
 """A run under the real Nsight Systems: what it records, and what it must not."""
 
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +16,7 @@ from kvscope.files import read_json
 from kvscope.plan.grid import expand
 from kvscope.ranges import FORWARD_PASS, LAYER
 from kvscope.run import capture, supervisor
+from kvscope.run.disturbance import MEASURED_PROCESS
 
 pytestmark = [pytest.mark.nsys, pytest.mark.engine]
 
@@ -27,9 +30,18 @@ SECRET = "hunter2-is-no-password"
 
 
 def run(directory: Path, patch: pytest.MonkeyPatch) -> dict:
-    """Run the experiment as a user does whose shell, and whose other processes, hold a secret."""
+    """Run the experiment as a user does whose shell, and whose other processes, hold a secret.
+
+    One of these looks like another run.
+    """
     patch.setenv("SECRET_TOKEN", SECRET)
-    return supervisor.run(expand(None, SETTINGS, CONFIG).experiments[0].experiment, directory)
+    other = [sys.executable, "-c", "import time; time.sleep(1e6)", MEASURED_PROCESS, "x"]
+    with subprocess.Popen(other) as process:
+        try:
+            experiment = expand(None, SETTINGS, CONFIG).experiments[0].experiment
+            return supervisor.run(experiment, directory)
+        finally:
+            process.kill()
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +59,12 @@ def profiled(tmp_path_factory, nsys, require) -> Path:
 
 def test_it_is_sound(profiled):
     assert check_run(profiled) == []
+
+
+def test_another_run_is_seen_through_the_profilers_namespace(profiled):
+    found = read_json(profiled / "run.json")["disturbance"]
+    assert [entry["other_run"] for entry in found] == [True, True]
+    assert all(entry["other_cpu_share"] < 1 for entry in found)
 
 
 def test_every_measured_pass_and_layer_has_its_range(profiled):

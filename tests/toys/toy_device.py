@@ -11,6 +11,7 @@ class Toy(Cpu):
     """vLLM on the CPU, by a clock that is modeled."""
 
     platform: ClassVar[str] = "toy_platform:ToyPlatform"
+    time_source: ClassVar[str] = "modeled"
     attentions: ClassVar[dict[str, Kernels]] = {"vllm": Kernels(32, layouts=("by_layer",))}
 
     reading_ns: Annotated[Count, Label("a reading of the clock (ns)")] = 1000

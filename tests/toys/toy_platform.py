@@ -1,7 +1,5 @@
 """The device on engine's floor: each reading of its clock takes as long as the experiment says."""
 
-from typing import ClassVar
-
 from kvscope.engine.devices.cpu import CpuPlatform
 from kvscope.plan.experiment import Experiment
 
@@ -22,8 +20,6 @@ class Steps:
 
 class ToyPlatform(CpuPlatform):
     """Takes no time but by its clock."""
-
-    time_source: ClassVar[str] = "modeled"
 
     def __init__(self, experiment: Experiment) -> None:
         super().__init__(experiment)

@@ -15,8 +15,9 @@ import yaml
 
 from kvscope import accounts, runfile, tables
 from kvscope.analyse.experiment import analyse
+from kvscope.stalls import shape_classes
 
-from .report_fixture import Fake, facts, settings
+from .report_fixture import Fake, clocks, facts, settings
 
 BETWEEN_LAYERS_NS, BETWEEN_PASSES_NS, SOFTMAX_NS = 40_000, 200_000, 900
 READ_NS, WRITE_NS = 250, 120
@@ -199,11 +200,13 @@ def write_traced_run(results: Path, name: str = "traced", served: Served | None 
         tables.write(table, frame, directory / f"{table.name}.parquet")
     known = facts(replace(fake, repeats=done.repeats)) | {"experiment_id": name}
     known["engine"] |= {"block_bytes": done.block_bytes, "layers": done.layers}
-    steps = pd.DataFrame(done.steps)
+    steps = pd.DataFrame(done.steps, columns=tables.STEPS.names)
+    passes, classes = len(steps) // done.repeats, len(set(shape_classes(steps)))
+    known["warmup"] |= {"passes": passes, "classes": classes}
     ends = (steps["start_s"] + steps["duration_s"]).groupby(steps["repeat"]).max()
     for repeat in known["clock"]["repeats"]:
-        repeat["duration_s"] = float(ends[repeat["repeat"]])
-    runfile.write_run(directory, known)
+        repeat |= clocks(float(ends[repeat["repeat"]]))
+    runfile.write_run(directory, known | {"files": runfile.file_records(directory)})
     trace_run(directory, out, done)
     return directory
 

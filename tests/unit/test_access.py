@@ -211,6 +211,18 @@ def test_amplification_is_what_tiles_read_over_what_contexts_hold(trace, served)
     assert trace.metric("kv_read_amplification", PASSES) == pytest.approx(read / held)
 
 
+def test_a_block_of_which_each_tile_sees_more_is_held_as_the_last_one_sees_it(tmp_path):
+    rows = [
+        event(0, kind, 0, at, at + 10, tokens=tokens)
+        for kind, at, tokens in (
+            *(("k_read", 0, 2), ("v_read", 10, 2)),
+            *(("k_read", 20, 4), ("v_read", 30, 4)),
+        )
+    ]
+    found = write(tmp_path, rows).metric("kv_read_amplification", PASSES)
+    assert found == pytest.approx(12 / 8)
+
+
 def test_idle_times_are_those_between_passes_counted_block_by_block(trace, frame):
     block = ["layer", "request_id", "block"]
     spans = frame.groupby([*block, "step"])[["start_ns", "end_ns"]].agg(

@@ -270,6 +270,14 @@ def test_a_repeat_may_lose_a_twentieth_in_stalls(lost, found):
     assert names(validity.check_stalls(records)) == found
 
 
+def test_stalls_beside_neighbours_of_the_pack_are_no_reason():
+    records = of_one_kind([0.01] * 100, [0.01] * 99 + [0.2], [0.01] * 99 + [0.2])
+    entry = {"repeat": 1, "disturbed": False, "why": "", "shared": "they used 0.9 of 2 CPUs"}
+    told = {"disturbance": [entry], "placement": {"neighbours": [{"member": "m1"}]}}
+    (left,) = validity.check_stalls(records.variant(facts=records.facts | told))
+    assert left.detail.startswith("repeat 2: ")
+
+
 @pytest.mark.parametrize(("spread", "found"), [(0.15, ["unstable"]), (0.07, [])])
 def test_makespans_may_vary_by_a_tenth(spread, found):
     # Of 1 - x, 1 and 1 + x the standard deviation is x and the mean 1.

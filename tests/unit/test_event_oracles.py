@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from kvscope.collect.kv.clock import Clock
 from kvscope.collect.kv.flushes import Flush, parse_flush
 from kvscope.collect.oracles.judge import Judge
 from kvscope.collect.oracles.registry import ALL_ORACLES, NAMES, verdicts
-from kvscope.collect.oracles.run_facts import LayerTimes, RunFacts
+from kvscope.collect.oracles.run_facts import LayerTimes, RunFacts, Sizes
 from kvscope.collect.oracles.schedule import Schedule
 from kvscope.oracle import HELD, NOT_APPLICABLE, VIOLATED
 from kvscope.report.words import reason_in_words
@@ -64,6 +65,26 @@ def batches(draw: st.DrawFn) -> Batch:
 @settings(max_examples=150)
 def test_what_a_correct_engine_records_violates_nothing(batch: Batch) -> None:
     assert violations(batch.flush()) == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda found: found.update(block_table=None), "no block table"),
+        (lambda found: found["kernels"][0].update(start_ticks=None), "a kernel without times"),
+        (lambda found: found.update(tile_tokens=11), "tile_tokens is 11, run.json has 10"),
+    ],
+)
+def test_kvscope_s_own_flushes_lack_nothing(change: Callable[[Found], Any], words: str) -> None:
+    known: dict[str, Any] = {"traced_layers": [0], "sizes": Sizes(16, 10)}
+    sound = MIXED.flush()
+    assert "flush_incomplete" not in violations(sound, **known)
+    found = copy.deepcopy(sound)
+    change(found)
+    judge = Judge(RunFacts(CLOCK, **known))
+    judge.add(flush_of(found))
+    assert words in judge.account()["flush_incomplete"]["first"]
+    assert "flush_incomplete" not in violations(found)  # an import may lack it
 
 
 def test_every_oracle_is_told_of_even_if_it_has_seen_nothing() -> None:
@@ -550,6 +571,47 @@ def test_durations_in_another_unit_than_starts_are_caught(
     assert {name for name in NAMES if verdict[name]["violations"]} == (
         {"clock_factor_wrong"} if caught else set()
     )
+
+
+def delayed(found: Found, share: float) -> Found:
+    """The flush of a loaded machine: before that share of events, each worker waits for long."""
+
+    def edit(rows: list[list[int]], _: Found) -> None:
+        waited: dict[int, int] = {}
+        for number, row in enumerate(rows):
+            late = 5_000 * (number % 10 < 10 * share)
+            waited[row[-1]] = waited.get(row[-1], 0) + late
+            row[START] += waited[row[-1]]
+
+    return edited(found, edit)
+
+
+@pytest.mark.parametrize(("share", "caught"), [(0.8, False), (1.0, True)])
+def test_events_that_wait_for_a_busy_machine_are_in_the_right_unit(
+    share: float, caught: bool
+) -> None:
+    flushes = [Batch([(600, 1)], step=step, seed=step).flush() for step in range(4)]
+    found = violations(*(delayed(flush, share) for flush in flushes))
+    assert ("clock_factor_wrong" in found) == caught
+
+
+def test_modeled_events_follow_one_another_and_fill_their_kernel() -> None:
+    clock = replace(CLOCK, virtual=True)
+    judge = Judge(RunFacts(clock))
+    for step in range(4):
+        found = Batch([(600, 1)], step=step, seed=step, kv_heads=[0, 1]).flush()
+        judge.add(flush_of(change(lambda r: True, duration_ticks=lambda d: d * 3 // 4)(found)))
+    wrong = {name for name, of in judge.account().items() if of["violations"]}
+    assert wrong == {"clock_factor_wrong", "kernel_not_filled"}
+
+
+def test_the_trace_has_the_heads_and_events_that_run_json_has() -> None:
+    found = MIXED.flush()
+    events = sum(found["segments"]["events"])
+    assert violations(found, heads=[1, 4], counted=(events, 0)) == {}
+    assert violations(found, heads=[1, 4, 7], counted=(events, 0)) == {"heads_missing": 1}
+    assert violations(found, counted=(events + 1, 0)) == {"counts_differ": 1}
+    assert violations(found, counted=(events, None)) == {"counts_differ": 1}
 
 
 def test_too_few_gaps_say_nothing_about_the_unit() -> None:

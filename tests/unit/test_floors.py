@@ -13,7 +13,19 @@ SOURCE = Path(kvscope.__file__).parent
 GROUND = {
     *("arraytypes", "layout", "passes", "results"),
     *("errors", "files", "tables", "events", "ranges", "stalls", "due", "limits", "reading"),
-    *("actions", "runfile", "runschema", "accounts", "paper", "oracle", "interval"),
+    *(
+        "actions",
+        "copies",
+        "disturbed",
+        "machine",
+        "runfile",
+        "runschema",
+        "accounts",
+        "paper",
+        "oracle",
+        "interval",
+        "rounds",
+    ),
 }
 # What each part may import beside itself and the ground floor.
 ALLOWED = {
@@ -23,7 +35,7 @@ ALLOWED = {
     "offload": {"engine", "plan"},
     "run": {"engine", "workload", "plan"},
     "collect": set(),
-    "analyse": {"collect", "plan"},
+    "analyse": {"collect", "plan", "workload"},
     "report": {"analyse", "collect", "plan"},
     "cluster": {"plan"},
 }

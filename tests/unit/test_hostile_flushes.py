@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvscope import limits, tables
-from kvscope.analyse.check import check_run
 from kvscope.collect.kv.clock import Clock
 from kvscope.collect.kv.flushes import read_flushes
 from kvscope.collect.kv.tables import write_kv_tables
@@ -25,7 +24,7 @@ from kvscope.runfile import KERNEL_EVENTS
 
 from .kv_flushes import Batch, compressed, tracing, write_flushes
 from .mutations import altered, damaged, is_a_sentence, nested, shuffled
-from .test_kv_events import batches_of_a_run, traced_run
+from .test_kv_events import batches_of_a_run, faults, traced_run
 
 SECOND = 1_000_000_000
 FLUSHES = [*batches_of_a_run()[:3], Batch([(20, 5), (0, 3)], gpu=True, step=7).flush()]
@@ -147,18 +146,18 @@ def test_a_record_that_no_event_has_is_left_out_and_counted(
     (flush,) = read_flushes(write_flushes(tmp_path / KERNEL_EVENTS, [found]))
     assert flush.unreadable == 1
     assert len(flush) == len(found["events"]["kind"]) - 1
-    (complaint,) = [c for c in check_run(traced_run(tmp_path / "run", [found])) if "records_" in c]
+    (complaint,) = [c for c in faults(traced_run(tmp_path / "run", [found])) if "records_" in c]
     assert "1 records are not events" in complaint
 
 
 def test_check_refuses_a_batch_that_no_engine_has(tmp_path: Path) -> None:
     absurd = broken_by(context_tokens=[2**40])
-    assert "line 1" in check_run(traced_run(tmp_path / "run", [absurd]))[0]
+    assert "line 1" in faults(traced_run(tmp_path / "run", [absurd]))[0]
 
 
 def test_times_that_the_clock_does_not_reach_are_refused(tmp_path: Path) -> None:
     run = traced_run(tmp_path / "run", [broken_by(origin_ticks=2**63 - 1)])
-    (complaint,) = check_run(run)
+    (complaint,) = faults(run)
     assert "tracing.clock" in complaint
 
 

@@ -99,6 +99,8 @@ def by_rows(run: Records, repeat: int) -> dict[str, float]:
         "forward_passes": len(steps),
         "kv_block_utilization_mean": weighted("kv_blocks_used", 1),
         "kv_block_utilization_peak": max(r["kv_blocks_used"] / r["kv_blocks_total"] for r in steps),
+        "kv_bytes_peak": max(r["kv_blocks_used"] for r in steps)
+        * run.facts["engine"]["block_bytes"],
         "kv_token_utilization_mean": weighted("kv_tokens_used", run.block_size),
         "preemptions": len(lost),
         "recomputed_tokens": sum(row["recomputed_tokens"] for row in steps),

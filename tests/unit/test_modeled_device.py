@@ -4,10 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kvscope import batch, workflow
 from kvscope.accounts import ANALYSED
 from kvscope.errors import BadInput
+from kvscope.plan import batches
 from kvscope.plan.grid import expand
 from kvscope.plan.resources import resources
 
@@ -96,22 +99,52 @@ def plan_of(count: int, batched: int = 1) -> dict:
     return {"study": "s", "experiments": entries}
 
 
-@pytest.mark.parametrize(("count", "cores"), [(2, 1), (25, 2), (200, 2), (9, 4)])
-def test_batches_hold_every_modeled_experiment_once(count: int, cores: int):
-    parts = workflow.batches(plan_of(count), cores)
+@given(st.integers(2, 200), st.integers(1, 10**6))
+def test_batches_hold_every_modeled_experiment_once(count: int, slots: int):
+    found = plan_of(count)
+    number = batches.count(found, slots)
+    parts = [batches.batch(found, part, number) for part in range(number)]
     assert sorted(i for part in parts for i in part) == sorted(f"e{n}" for n in range(count))
-    assert len(parts) <= cores
+    assert 1 <= number <= slots
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    if number > 1:
+        assert min(map(len, parts)) >= batches.LEAST_IN_BATCH
+    for part in range(number):
+        assert batches.of_name(found, batches.name("s", part, number)) == parts[part]
+
+
+def test_a_study_of_modeled_experiments_is_spread_over_the_slots_of_a_cluster():
+    assert batches.count(plan_of(37), 10_000) == 3
+    assert batches.count(plan_of(37), 1) == 1
 
 
 def test_measured_or_single_experiments_are_in_no_batch():
-    assert workflow.batches(plan_of(5, batched=0), 2) == []
-    assert workflow.batches(plan_of(1), 2) == []
+    for found in (plan_of(5, batched=0), plan_of(1)):
+        assert batches.batched(found) == []
+        assert batches.count(found, 2) == 0
+
+
+@pytest.mark.parametrize("name", ["run_batch s 0", "run_batch t 0 1", "run_batch s 0 0", "e1", ""])
+def test_what_is_no_batch_of_a_plan_has_no_experiments(name: str):
+    assert batches.of_name(plan_of(12), name) == []
+
+
+def test_what_a_batch_says_of_each_experiment_can_be_read():
+    said = [
+        batches.line(1, 3, "e1", 1.25, None),
+        batches.line(2, 3, "e2", 0.5, "no room: 3 GiB (log: there)"),
+        "Select jobs to execute...",
+        "1 of 3 failed: e2",
+    ]
+    assert batches.ends("\n".join(said)) == {
+        "e1": (1.2, None),
+        "e2": (0.0, "no room: 3 GiB (log: there)"),
+    }
 
 
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_batch_is_made_again_if_an_experiment_lost_its_analysis(tmp_path: Path, whole: bool):
-    marker = tmp_path / "studies" / "s" / "batch-0.done"
+    marker = tmp_path / "studies" / "s" / "batch-0-of-1.done"
     marker.parent.mkdir(parents=True)
     marker.touch()
     for number in range(3 if whole else 2):

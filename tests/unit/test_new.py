@@ -30,6 +30,12 @@ def test_it_prints_the_path_and_a_command_that_plans_it(capsys: pytest.CaptureFi
     assert "4 experiments" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", ["null", "true", "no", "nan"])
+def test_a_name_that_is_a_value_of_yaml_is_a_name(name: str) -> None:
+    assert main(["new", name]) == 0
+    assert expand(name, [], HERE).title == name
+
+
 def test_elsewhere_the_command_says_where(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["new", "mine", "--config-dir", "my settings"]) == 0
     path, then = capsys.readouterr().out.splitlines()

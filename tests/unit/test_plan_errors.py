@@ -170,6 +170,15 @@ STUDIES = [
         "title: T\nfigures: [{throughput: {x: sed}}]\ngrids: [{name: a}]",
         ["sed (study mine, figure throughput) is not a key (did you mean 'seed'?)"],
     ),
+    (
+        "title: T\ncompare: {key: sed, base: 1}\ngrids: [{name: a}]",
+        ["sed (study mine, compare) is not a key (did you mean 'seed'?)"],
+    ),
+    (
+        "title: T\ncompare: {key: seed, base: 3}\n" + GRID[9:] + "product: {seed: [1, 2]}",
+        ["compare.base is 3 (study mine) but must be a value that a grid gives seed: 1, 2"],
+    ),
+    ("title: T\ncompare: seed\ngrids: [{name: a}]", ["compare is 'seed' (config/study/mine.yaml)"]),
     (GRID + "prodcut: {seed: [1]}", ["grids.0.prodcut", "did you mean 'grids.0.product'?"]),
     (GRID + "product: {seed: 1}", ["grids.0.product.seed is 1", "must be a list"]),
     (GRID + "product: {seed: []}", ["grids.0.product.seed is []"]),

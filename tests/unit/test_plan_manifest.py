@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from kvscope.files import sha256_of
 from kvscope.plan import grid, manifest, show
 from kvscope.plan.experiment import load
 from kvscope.plan.grid import expand
+from kvscope.plan.question import Question
+from kvscope.report.load import load_study
 
 CONFIG = Path(__file__).parents[2] / "config"
 STUDY = "title: T\ngrids: [{name: g, product: {seed: [1, 2], batching: [mixed, chunked]}}]\n"
@@ -303,6 +306,33 @@ def test_a_damaged_manifest_is_refused_by_its_key_and_made_again(
     assert manifest.plan_if_changed("four", config, results) == sound
 
 
+def test_the_manifest_says_what_a_study_asks(tmp_path: Path) -> None:
+    manifest.write(expand("hybrid-cpu", [], CONFIG), tmp_path)
+    asked = manifest.read("hybrid-cpu", tmp_path)["compare"]
+    assert asked == {"key": "device.policy", "base": "kv_only", "along": []}
+    assert load_study("hybrid-cpu", tmp_path).question == Question(**asked)
+
+
+@pytest.mark.parametrize(
+    ("edit", "sentence"),
+    [
+        (lambda m: m["compare"].update(keyy=1), "keyy .* is not a key .did you mean 'key'"),
+        (lambda m: m["compare"].pop("base"), "base is missing .the manifest of hybrid-cpu"),
+        (lambda m: m["compare"].update(along="x"), "along"),
+        (lambda m: m["figures"][0]["axes"].append({"z": "seed"}), "z .* is not a key"),
+    ],
+)
+def test_an_edited_question_or_axis_is_named_when_the_page_is_made(
+    tmp_path: Path, edit: Callable[[Any], Any], sentence: str
+) -> None:
+    path = manifest.write(expand("hybrid-cpu", [], CONFIG), tmp_path)
+    edited = json.loads(path.read_text())
+    edit(edited)
+    path.write_text(json.dumps(edited))
+    with pytest.raises(BadInput, match=sentence):
+        load_study("hybrid-cpu", tmp_path)
+
+
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=9), inner),
@@ -346,7 +376,7 @@ def test_any_manifest_is_read_or_refused(
         sentence = str(error)
     else:
         sentence = ""
-        assert {e["resources"]["walltime_s"] + 1 for e in found["experiments"]}
+        assert all(e["resources"]["walltime_s"] >= 0 for e in found["experiments"])
         assert all(manifest.experiment_path(e["id"], results) for e in found["experiments"])
     assert sentence == "" or sentence.isprintable()
 
@@ -374,7 +404,7 @@ def test_the_table_has_a_line_for_each_experiment(
     assert header.split() == ["id", "time", "seed", "batching"]
     assert [line.split()[0] for line in lines] == [p.experiment.id for p in plan.experiments]
     assert [" ".join(line.split()[1:3]) for line in lines] == ["40 s", "2 min", "2 h", "9 s"]
-    assert total == "4 experiments, about 2 h in all, one after the other: T"
+    assert total == "4 experiments on device=cpu, about 2 h in all, one after the other: T"
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,9 @@ def simulated(fake: Fake) -> Frames:
         frame = pd.DataFrame(fake.rows[name], columns=table.names)
         if name == "preemptions":
             frame["refused"] = frame["refused"].astype(bool)
+        if name == "batch":  # activations of every other request are saved
+            chosen = frame["request_id"].astype(int) % 2
+            frame["saved_tokens"] = frame["scheduled_tokens"] * chosen
         frames[name] = tables.to_arrow(table, frame).to_pandas()
     return frames
 
@@ -157,6 +160,13 @@ def _passes(
                     for n in names
                     if n not in known
                 ],
+                kv_connector_metadata=SimpleNamespace(
+                    saved_tokens={
+                        internal(name): n
+                        for name, n in zip(names, rows["saved_tokens"], strict=True)
+                        if n
+                    }
+                ),
             ),
             finished_before=finished | before,
             preempted=step.preempted_requests,

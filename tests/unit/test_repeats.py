@@ -20,9 +20,11 @@ from kvscope.analyse.precision import (
     check_disturbance,
     check_precision,
     describe_disturbance,
+    describe_sharing,
 )
 from kvscope.analyse.records import Records
 from kvscope.analyse.statistics import estimate
+from kvscope.analyse.validity import check_repeats
 from kvscope.errors import BadInput
 from kvscope.interval import half_width, half_width_share
 from kvscope.plan.experiment import Experiment, dump, load
@@ -260,6 +262,24 @@ def test_a_run_with_too_few_undisturbed_repeats_is_not_valid(
     run = facts(None, *(repeat(n, BUSY * (n in disturbed)) for n in range(repeats)))
     found = check_disturbance(records(*[2] * repeats, facts=run))
     assert [r.detail.partition(";")[0] for r in found] == ([] if detail is None else [detail])
+
+
+@pytest.mark.parametrize("neighbours", [[], [{"member": "m1", "gpu": "1", "overlap_s": 9.0}]])
+def test_what_the_neighbours_of_a_pack_cost_is_no_reason_against_a_run(
+    neighbours: list[dict[str, Any]],
+) -> None:
+    """If there were any: what an entry says of neighbours must agree with the pack's files."""
+    shared = repeat(2) | {"shared": "its pack's other members used 0.9 of 2 CPUs"}
+    run = facts(0.05, repeat(0), repeat(1), shared) | {"placement": {"neighbours": neighbours}}
+    found = {reason.name for reason in check_repeats(records(1, 1, 3, facts=run))}
+    assert found == (set() if neighbours else {"unstable", "not_precise"})
+    assert bool(describe_sharing(run)) == bool(neighbours)
+
+
+def test_beside_neighbours_a_load_of_other_origin_counts() -> None:
+    both = [repeat(number, BUSY) | {"shared": "they ran"} for number in range(3)]
+    run = facts(None, *both) | {"placement": {"neighbours": [{"member": "m1"}]}}
+    assert [reason.name for reason in check_repeats(records(2, 2, 2, facts=run))] == ["disturbed"]
 
 
 @given(

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kvscope import runfile, tables
 from kvscope.errors import BadInput, CannotWrite
 from kvscope.files import atomic_path, make_directory, write_json, write_text
-from kvscope.run.supervisor import keep_whole_repeats
+from kvscope.run.attempt import keep_whole_repeats
 from kvscope.runfile import ATTEMPT, MEASURE_AGAIN, RUN_DONE, RUN_FILE
 
 ID = "tiny-0123456789"

@@ -342,37 +342,94 @@ def test_one_copy_may_be_interrupted_before_its_stopwatch_starts(runs: dict[str,
 TOKEN_BYTES = 512  # of a token's activations
 
 
-def with_saves(run: Records, blocks: int, **wrong: Any) -> Records:
-    """The run with the activations of its tokens saved; in one pass the values of `wrong`."""
-    steps = run.steps.copy()
-    steps["saved_bytes"] = steps["scheduled_tokens"].astype(np.int64) * TOKEN_BYTES
-    steps["save_s"] = 1e-4
+def with_saves(
+    run: Records,
+    saved: Callable[[pd.DataFrame], pd.Series],
+    blocks: int = 10_000,
+    policy: str = "adaptive",
+    **wrong: Any,
+) -> Records:
+    """The run with a pool of activations, in which it saves those of the rows of `batch` that
+
+    `saved` selects; in pass 5 it records the values of `wrong`.
+    """
+    batch, steps = run.batch.copy(), run.steps.copy()
+    batch["saved_tokens"] = batch["scheduled_tokens"] * saved(batch)
+    tokens = batch.groupby(["repeat", "step"])["saved_tokens"].sum()
+    steps["saved_bytes"] = steps.join(tokens, on=["repeat", "step"])["saved_tokens"] * TOKEN_BYTES
+    steps["save_s"] = np.where(steps["saved_bytes"] > 0, 1e-4, np.nan)
     for column, value in wrong.items():
         steps.loc[5, column] = value
     pool = {"activation_blocks_total": blocks}
     pool["activation_block_bytes"] = TOKEN_BYTES * run.block_size
-    return run.variant(steps=steps, facts=run.facts | {"engine": run.facts["engine"] | pool})
+    return run.variant(
+        steps=steps,
+        batch=batch,
+        settings=run.settings | {"overflow": {"name": policy}},
+        facts=run.facts | {"engine": run.facts["engine"] | pool},
+    )
+
+
+def everything(batch: pd.DataFrame) -> pd.Series:
+    return pd.Series(True, batch.index)
+
+
+def some_requests(batch: pd.DataFrame) -> pd.Series:
+    return batch["request_id"].isin(["0", "3", "4"])
+
+
+def saves_are_right(run: Records) -> bool:
+    return saves_wrong(RunTables(run)) == NONE
 
 
 @pytest.mark.parametrize(
-    ("blocks", "wrong", "right"),
+    ("wrong", "right"),
     [
-        (10_000, {}, True),
-        (10_000, {"saved_bytes": TOKEN_BYTES}, False),  # less than it computed
-        (1, {"saved_bytes": TOKEN_BYTES}, True),  # there is no room for more
-        (1, {"saved_bytes": 10**7}, False),  # more than it computed
-        (10_000, {"save_s": np.nan}, False),
-        (1, {"saved_bytes": 0, "save_s": np.nan}, True),
-        (1, {"saved_bytes": 0}, False),  # nothing was copied in some time
-        (10_000, {"save_s": 1e-12}, False),  # no link is so fast
+        ({}, True),
+        ({"saved_bytes": TOKEN_BYTES}, False),  # less than was ordered
+        ({"saved_bytes": 10**7}, False),
+        ({"save_s": np.nan}, False),
+        ({"saved_bytes": 0, "save_s": np.nan}, False),
+        ({"save_s": 1e-12}, False),  # no link is so fast
+        ({"save_s": 60.0}, False),  # the host waited for it within the pass
     ],
 )
-def test_a_pass_saves_the_activations_of_its_tokens(
-    blocks: int, wrong: dict[str, Any], right: bool, runs: dict[str, Records]
+def test_a_pass_saves_the_activations_that_it_is_to_save(
+    wrong: dict[str, Any], right: bool, runs: dict[str, Records]
 ) -> None:
-    run = with_saves(runs["ample"], blocks, **wrong)
-    assert int(run.steps["scheduled_tokens"].iloc[5]) > 1
-    assert (saves_wrong(RunTables(run)) == NONE) == right
+    for saved in (everything, some_requests):
+        run = with_saves(runs["ample"], saved, **wrong)
+        assert int(run.steps["saved_bytes"].iloc[5]) != TOKEN_BYTES or wrong
+        assert saves_are_right(run) == right
+
+
+def test_activation_saves_all_requests_and_adaptive_some(runs: dict[str, Records]) -> None:
+    run = runs["ample"]
+    assert saves_are_right(with_saves(run, everything, policy="activation"))
+    assert not saves_are_right(with_saves(run, some_requests, policy="activation"))
+    assert saves_are_right(with_saves(run, some_requests, blocks=1, policy="activation"))
+
+
+def test_a_request_is_saved_from_its_start_until_there_is_no_room(
+    runs: dict[str, Records],
+) -> None:
+    def late(batch: pd.DataFrame) -> pd.Series:
+        return some_requests(batch) & (batch["context_tokens"] > 0)
+
+    def early(batch: pd.DataFrame) -> pd.Series:
+        return some_requests(batch) & (batch["context_tokens"] == 0)
+
+    run = runs["ample"]
+    assert not saves_are_right(with_saves(run, late))
+    assert not saves_are_right(with_saves(run, early))
+    assert saves_are_right(with_saves(run, early, blocks=1))
+
+
+def test_a_request_is_saved_whole(runs: dict[str, Records]) -> None:
+    run = with_saves(runs["ample"], everything)
+    batch = run.batch.assign(saved_tokens=run.batch["saved_tokens"].clip(upper=1))
+    saved = batch.groupby(["repeat", "step"])["saved_tokens"].sum().to_numpy() * TOKEN_BYTES
+    assert not saves_are_right(run.variant(batch=batch, steps=run.steps.assign(saved_bytes=saved)))
 
 
 # ------------------------------------------------------------------------ what was asked for

@@ -104,7 +104,10 @@ def test_what_cannot_be_loaded_is_refused_only_where_it_is_named(
     registry.find_registered.cache_clear()
     registry.load_all.cache_clear()
     experiment()
-    for name, sentence in (("broken", "cannot be loaded from nowhere"), ("text", "a subclass of")):
+    for name, sentence in (
+        ("broken", "cannot be loaded from broken 1, nowhere"),
+        ("text", "a subclass of"),
+    ):
         with pytest.raises(BadInput, match=sentence):
             expand(None, [f"workload={name}"], CONFIG)
 

@@ -75,7 +75,12 @@ INSTEAD: tuple[tuple[str, str | None, str], ...] = (
     ),
     (r"\. …/kvscope/(.+)", r". \1", "… is where kvscope lies: here"),
     (r"README\.md pip .+", None, "installs; tests/workflow/test_wheel.py installs the wheel, too"),
-    (r"kvscope new NAME", "kvscope new --help", "NAME is for a name"),
+    (r"kvscope (new|check) (?:results/studies/)?NAME", r"kvscope \1 --help", "NAME is for a name"),
+    (
+        r"workflow/scripts/install-nsys\.sh .+",
+        None,
+        "downloads; tests/nsys/test_nsys_install.py installs it",
+    ),
     (
         r"(snakemake --snakefile .+)",
         r"shipped=$(kvscope shipped); \1 --dry-run",
@@ -101,6 +106,12 @@ INSTEAD: tuple[tuple[str, str | None, str], ...] = (
     ),
     (r"(\S*python bench/collect_events\.py) (.+)", r"\1 --events 200000 \2", "takes a minute"),
     (r"(\S*python bench/plan\.py) (.+)", r"\1 --experiments 10 \2", "takes half a minute"),
+    (r"(python bench/adaptive_regret\.py) --seeds (\d+)-\d+", r"\1 --seeds \2-\2", "takes minutes"),
+    (
+        r"(\S*kvscope doctor) --noise",
+        r"\1 --help",
+        "takes a minute; tests/engine/test_rounds.py measures",
+    ),
     (r"(\S*python bench/cluster/campaign\.py) .+", r"\1 --help", "takes minutes"),
     (r"(\S*python bench/net_control\.py) .+", r"\1 --help", "needs runs that preempt"),
     (r"(bench/gpu/\w+\.sh)(?: --flexgen)?", r"bash -n \1", "needs a GPU: bash reads it only"),
@@ -250,6 +261,7 @@ def shrink(config: Path) -> None:
             varied |= block if isinstance(block, dict) else block[0]
         experiment = grid["set"] | varied | {"repeats": 2, "workload.num_requests": 2}
         study["figures"] = study["figures"][:1] or ["throughput"]
+        study.pop("compare", None)  # what it asks about varies no longer
         study["grids"] = [{"name": grid["name"], "set": experiment}]
         path.write_text(yaml.safe_dump(study), encoding="utf-8")
 

@@ -77,12 +77,14 @@ class KvTrace:
         return 1 - self._summary.covered_ns / duration_ns
 
 
-def find_trace(run: Path, facts: dict[str, Any]) -> KvTrace | None:
+def find_trace(run: Path, facts: dict[str, Any], made: Path | None = None) -> KvTrace | None:
     """The trace of a run's directory; None if no KV event was traced, or the run failed.
+
+    `made` is the directory of its tables, by default the one that they are written to.
 
     A traced run has a trace even if its events were not collected; reading them then fails.
     """
-    path = tables_directory(run) / KV_EVENTS.file
+    path = (made or tables_directory(run)) / KV_EVENTS.file
     tracing: dict[str, Any] = facts.get(TRACING) or {}
     if facts.get("status") != COMPLETE or not (tracing or has_rows(path)):
         return None

@@ -1,21 +1,42 @@
-"""Check a run's directory: recorded hashes, table schemas, and every oracle.
+"""Check a run's directory: its files and settings, every oracle, and what was computed from it.
 
-Collected tables and metrics must be of the same measurement and unchanged.
+Collect and analyse run again from the records, into a temporary directory, and everything that they
+wrote is compared with what they write now. Hashes cannot tell a result from one that was edited
+together with its hash; this can.
 """
 
+import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from kvscope import accounts, tables
-from kvscope.analyse.checklist import checklist
+from kvscope.accounts import ANALYSED, COLLECTED
+from kvscope.analyse.checklist import checklist, read_verdicts
+from kvscope.analyse.differences import stage_differences
+from kvscope.analyse.experiment import analyse
 from kvscope.analyse.records import read_records
-from kvscope.errors import BadInput
+from kvscope.collect.collector import collect_run
+from kvscope.errors import BadInput, CannotWrite, KvscopeError
+from kvscope.files import read_json, scratch_directory
 from kvscope.layout import tables_directory
 from kvscope.oracle import VIOLATED, Verdict
-from kvscope.runfile import COMPLETE, RUN_FILE, file_problem, read_run
+from kvscope.plan.experiment import read_settings, unknown_options
+from kvscope.runfile import (
+    COMPLETE,
+    EXPERIMENT_FILE,
+    IMPORTED_FROM,
+    PERFETTO,
+    RECORDED_FILES,
+    RUN_FILE,
+    TRACING,
+    file_problem,
+    read_run,
+)
 
-ACCOUNTS = (accounts.COLLECTED, accounts.ANALYSED)
+STAGES = (COLLECTED, ANALYSED)
 
 
 @dataclass(frozen=True)
@@ -26,16 +47,17 @@ class CheckResult:
     verdicts: list[Verdict]
 
 
-def check_run(run: Path) -> list[str]:
+def check_run(run: Path, quick: bool = False) -> list[str]:
     """The faults of a run's directory, one sentence each; empty if it is sound."""
-    return inspect_run(run).complaints
+    return inspect_run(run, quick).complaints
 
 
-def inspect_run(run: Path) -> CheckResult:
+def inspect_run(run: Path, quick: bool = False) -> CheckResult:
     """Check a run's directory and judge it by every oracle.
 
     The oracles read the raw records, not the collected tables. They are skipped if files are
-    damaged. Raises BadInput if the directory does not exist.
+    damaged. Unless `quick`, the tables and metrics are computed again and compared. Raises BadInput
+    if the directory does not exist, KvscopeError if there is no room for the tables.
     """
     if not run.is_dir():
         raise BadInput(f"{run}: no such directory; give a run's, e.g. results/experiments/<id>")
@@ -45,17 +67,29 @@ def inspect_run(run: Path) -> CheckResult:
         facts = read_run(run)
     except BadInput as error:
         return CheckResult([str(error)], [])
-    complaints = [
-        c for name, file in facts["files"].items() if (c := _check_file(run / name, file))
-    ]
-    if complaints:
-        return CheckResult(complaints, [])
+    if damaged := list(_damaged_files(run, facts)):
+        return CheckResult(damaged, [])
     if facts["status"] != COMPLETE:
         return CheckResult([f"{run}: the run failed ({facts['reason']})"], [])
+    return _inspect_complete(run, facts, quick)
+
+
+def _inspect_complete(run: Path, facts: dict[str, Any], quick: bool) -> CheckResult:
+    """Check a complete run whose recorded files are as they were recorded."""
     made = tables_directory(run)
-    complaints = [c for name in ACCOUNTS for c in accounts.complaints(made, name, run)]
+    found = {
+        stage: accounts.complaints(made, stage, run) or [*_not_accounted_for(made, stage)]
+        for stage in STAGES
+    }
+    complaints = [*chain(*found.values(), _not_recorded(run, facts))]
     try:
-        verdicts = checklist(read_records(run))
+        complaints += _unconfirmed_settings(run)
+        if quick:
+            verdicts = checklist(read_records(run))
+        else:
+            sound = [stage for stage in STAGES if (made / stage).exists() and not found[stage]]
+            differences, verdicts = _compute_again(run, facts, made, sound)
+            complaints += differences
     except BadInput as error:
         return CheckResult([*complaints, str(error)], [])
     violated = [
@@ -64,8 +98,64 @@ def inspect_run(run: Path) -> CheckResult:
     return CheckResult([*complaints, *violated], verdicts)
 
 
-def _check_file(path: Path, record: dict[str, Any]) -> str | None:
-    complaint = file_problem(path, record)
-    if complaint is None and path.suffix == ".parquet" and path.stem in tables.TABLES:
-        return tables.check_file(tables.TABLES[path.stem], path)
-    return complaint
+def _damaged_files(run: Path, facts: dict[str, Any]) -> Iterator[str]:
+    """How recorded files differ from their records or their schema."""
+    for name, record in facts["files"].items():
+        path = run / name
+        complaint = file_problem(path, record)
+        if complaint is None and path.suffix == ".parquet" and path.stem in tables.TABLES:
+            complaint = tables.check_file(tables.TABLES[path.stem], path)
+        if complaint:
+            yield complaint
+
+
+def _not_recorded(run: Path, facts: dict[str, Any]) -> Iterator[str]:
+    """Files of a run that run.json does not vouch for."""
+    for name in RECORDED_FILES:
+        if name not in facts["files"] and (run / name).exists():
+            yield f"{run / name}: there, but not recorded in {RUN_FILE}"
+    if EXPERIMENT_FILE not in facts["files"] and IMPORTED_FROM not in facts:
+        yield f"{run / RUN_FILE}: records no {EXPERIMENT_FILE}, though the run was not imported"
+
+
+def _not_accounted_for(made: Path, account: str) -> Iterator[str]:
+    """Files of a stage that are there and that its account does not vouch for."""
+    path = made / account
+    listed = read_json(path)["files"] if path.exists() else {}
+    for name in accounts.FILES[account]:
+        if (made / name).exists() and name not in listed:
+            yield f"{made / name}: there, but not listed in {account}"
+
+
+def _unconfirmed_settings(run: Path) -> Iterator[str]:
+    """Settings whose id cannot be computed here; BadInput if they are another experiment's."""
+    for option in unknown_options(read_settings(run)):
+        yield (
+            f"{run / EXPERIMENT_FILE}: its settings cannot be held against its id without the "
+            f"package of {option}; install it here"
+        )
+
+
+def _compute_again(
+    run: Path, facts: dict[str, Any], made: Path, stages: list[str]
+) -> tuple[list[str], list[Verdict]]:
+    """Collect and analyse again: how these stages' files in `made` differ, and the verdicts."""
+    with scratch_directory() as again:
+        try:
+            if TRACING in facts or COLLECTED in stages:
+                _say(run, "collecting again")
+                collect_run(run, again, perfetto=(made / PERFETTO).exists())
+            _say(run, "analysing again")
+            analyse(run, again, tables_directory=again)
+        except CannotWrite as error:
+            raise KvscopeError(f"{error}; or set TMPDIR to a directory with room") from None
+        if stages:
+            _say(run, "comparing")
+        differences = [d for stage in stages for d in stage_differences(made, again, stage)]
+        return differences, read_verdicts(read_json(again / ANALYSED))
+
+
+def _say(run: Path, what: str) -> None:
+    """Say on a terminal what a long check is doing."""
+    if sys.stderr.isatty():
+        print(f"{run}: {what}", file=sys.stderr)

@@ -1,12 +1,14 @@
 """The checklist of a run: the verdicts of all oracles."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from kvscope import accounts
 from kvscope.accounts import COLLECTED
-from kvscope.analyse.oracles.engine_checks import ENGINE_ORACLES
+from kvscope.analyse.oracles.engine_checks import ENGINE_ORACLES, Facts
+from kvscope.analyse.oracles.facts import origin_wrong
 from kvscope.analyse.oracles.registry import ORACLES, ROWS, judge_tables
 from kvscope.analyse.records import Records
 from kvscope.collect.kv.flushes import read_flushes
@@ -17,7 +19,8 @@ from kvscope.results import Run
 from kvscope.runfile import COMPLETE, KERNEL_EVENTS, TRACING
 from kvscope.tables import KV_EVENTS
 
-EVERY_ORACLE: tuple[Oracle[Any], ...] = (*ROWS, *ORACLES, *ENGINE_ORACLES, *ALL_ORACLES)
+FACTS: tuple[Oracle[Facts], ...] = (Oracle(origin_wrong), *ENGINE_ORACLES)
+EVERY_ORACLE: tuple[Oracle[Any], ...] = (*ROWS, *ORACLES, *FACTS, *ALL_ORACLES)
 
 
 def checklist(records: Records, collected: bool = False) -> list[Verdict]:
@@ -28,7 +31,7 @@ def checklist(records: Records, collected: bool = False) -> list[Verdict]:
     """
     if records.facts["status"] != COMPLETE:
         return []
-    found = judge_tables(records) + judge(ENGINE_ORACLES, records.facts)
+    found = judge_tables(records) + judge(FACTS, records.facts)
     return found + verdicts(_of_events(records, collected))
 
 
@@ -42,6 +45,12 @@ def _of_events(run: Run, collected: bool) -> dict[str, Any]:
     accounts.require_unchanged(run.tables_directory, account, KV_EVENTS.file)
     found: dict[str, Any] = account["kv_events"]["oracles"]
     return found
+
+
+def read_verdicts(account: Mapping[str, Any]) -> list[Verdict]:
+    """The verdicts that analyse.json records."""
+    names = [field.name for field in fields(Verdict)]
+    return [Verdict(**{name: entry[name] for name in names}) for entry in account["oracles"]]
 
 
 def summary(found: Sequence[Verdict]) -> str:

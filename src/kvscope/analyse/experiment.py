@@ -2,6 +2,7 @@
 
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -14,19 +15,20 @@ from kvscope.analyse.checklist import checklist
 from kvscope.analyse.metric import Metric
 from kvscope.analyse.metrics import METRICS
 from kvscope.analyse.reason import Reason
-from kvscope.analyse.records import Records, disturbances, read_records
+from kvscope.analyse.records import Records, disturbances, read_records, sharings
 from kvscope.analyse.statistics import Estimate, estimate, widen
 from kvscope.analyse.validity import find_reasons
 from kvscope.runfile import run_sha256
 
 
-def analyse(run: Path, out: Path) -> pd.DataFrame:
+def analyse(run: Path, out: Path, **known: Any) -> pd.DataFrame:
     """Compute a run's metrics, write `out`/metrics.parquet, and return the `metrics` table.
 
     Also writes `out`/analyse.json with the measurement's hash, the verdicts of all oracles, and the
-    reasons if the run is not valid. Raises BadInput if records are missing or damaged.
+    reasons if the run is not valid. `known` as for `Run`: `tables_directory` is where the collected
+    tables are. Raises BadInput if records are missing or damaged.
     """
-    records = read_records(run)
+    records = read_records(run, **known)
     verdicts = checklist(records, collected=True)
     reasons = find_reasons(records, verdicts)
     frame = metrics_of(records, reasons, run_sha256(run))
@@ -37,6 +39,7 @@ def analyse(run: Path, out: Path) -> pd.DataFrame:
         "reasons": [asdict(reason) for reason in reasons],
         "oracles": [asdict(each) for each in verdicts],
         "disturbed": disturbances(records.facts),
+        "shared": sharings(records.facts),
     }
     accounts.write(out, ANALYSED, run, verdict)
     return frame

@@ -146,6 +146,12 @@ def kv_block_utilization_peak(records: Records) -> float:
     return float((records.steps["kv_blocks_used"] / records.steps["kv_blocks_total"]).max())
 
 
+@metric("B", "KV cache in use, peak")
+def kv_bytes_peak(records: Records) -> float:
+    """max(S.kv_blocks_used) · engine.block_bytes of `run.json`"""
+    return float(records.steps["kv_blocks_used"].max()) * records.block_bytes
+
+
 @metric("share", "KV use in tokens, mean")
 def kv_token_utilization_mean(records: Records) -> float:
     """Σ(S.kv_tokens_used / (S.kv_blocks_total · block size) · S.duration_s) / ΣS.duration_s"""
@@ -230,6 +236,7 @@ OWN: tuple[Metric, ...] = (
     forward_passes,
     kv_block_utilization_mean,
     kv_block_utilization_peak,
+    kv_bytes_peak,
     kv_token_utilization_mean,
     preemptions,
     recomputed_tokens,

@@ -5,7 +5,7 @@ from typing import Any
 
 from kvscope.analyse.metrics import BY_NAME
 from kvscope.analyse.reason import DISTURBED, NOT_PRECISE, Reason
-from kvscope.analyse.records import Records, disturbances
+from kvscope.analyse.records import Records, disturbances, sharings
 from kvscope.interval import half_width_share
 from kvscope.plan.repeats import MINIMUM_REPEATS
 
@@ -16,10 +16,11 @@ MOST_DESCRIBED = 3
 def check_precision(records: Records) -> list[Reason]:
     """NOT_PRECISE if the throughput's interval is wider than `repeats.until` requests.
 
-    The interval is computed from the tables, not read from run.json.
+    The interval is computed from the tables, not read from run.json. What neighbours of the pack
+    make it wider by is the experiment's.
     """
     until = records.facts.get("repeats", {}).get("until")
-    if until is None:
+    if until is None or sharings(records.facts):
         return []
     throughput = BY_NAME["throughput_tokens_per_s"].of
     found = [throughput(repeat) for repeat in records.valid_repeats()]
@@ -52,8 +53,16 @@ def describe_disturbance(facts: dict[str, Any]) -> str:
 
     Example: 'repeat 1: other processes used 0.9 of 2 CPUs'
     """
-    found = disturbances(facts)
-    described = [f"repeat {entry['repeat']}: {entry['why']}" for entry in found[:MOST_DESCRIBED]]
+    return _describe(disturbances(facts), "why", facts)
+
+
+def describe_sharing(facts: dict[str, Any]) -> str:
+    """The repeats that neighbours of the pack slowed down, as text; empty if there are none."""
+    return _describe(sharings(facts), "shared", facts)
+
+
+def _describe(found: list[dict[str, Any]], key: str, facts: dict[str, Any]) -> str:
+    described = [f"repeat {entry['repeat']}: {entry[key]}" for entry in found[:MOST_DESCRIBED]]
     if more := found[MOST_DESCRIBED:]:
         described.append(f"and {len(more)} more of {len(facts['disturbance'])} repeats")
     return "; ".join(described)

@@ -11,7 +11,7 @@ from kvscope.actions import copies_back, copies_blocks
 from kvscope.analyse.access import KvTrace, find_trace
 from kvscope.analyse.pass_durations import PassDurations
 from kvscope.errors import BadInput
-from kvscope.plan.documents import load_mapping
+from kvscope.plan.experiment import Experiment, load, read_settings
 from kvscope.plan.repeats import repeats_for_metrics
 from kvscope.results import Run
 from kvscope.runfile import EXPERIMENT_FILE, FAILED, require_unchanged
@@ -23,16 +23,21 @@ class Records(Run):
 
     @cached_property
     def settings(self) -> dict[str, Any]:
-        """The settings in experiment.yaml; empty if the run has none."""
-        path = self.directory / EXPERIMENT_FILE
-        require_unchanged(self.directory, self.facts, path.name)
-        return load_mapping(path) if path.exists() else {}
+        """The settings in experiment.yaml, whose id is the run's; empty if the run has none."""
+        require_unchanged(self.directory, self.facts, EXPERIMENT_FILE)
+        return read_settings(self.directory)
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        """The experiment; BadInput if the run has none, or one that cannot be used here."""
+        require_unchanged(self.directory, self.facts, EXPERIMENT_FILE)
+        return load(self.directory / EXPERIMENT_FILE)
 
     @cached_property
     def trace(self) -> KvTrace | None:
         """The KV events; None if the run has none."""
         if self.repeat is None:
-            return find_trace(self.directory, self.facts)
+            return find_trace(self.directory, self.facts, self.tables_directory)
         return self.whole.trace and self.whole.trace.of_repeat(self.repeat)
 
     @cached_property
@@ -74,17 +79,24 @@ def disturbances(facts: dict[str, Any]) -> list[dict[str, Any]]:
     return [entry for entry in facts.get("disturbance", []) if entry["disturbed"]]
 
 
+def sharings(facts: dict[str, Any]) -> list[dict[str, Any]]:
+    """The entries of run.json for repeats that the neighbours of the run's pack slowed down."""
+    if not facts.get("placement", {}).get("neighbours"):
+        return []
+    return [entry for entry in facts.get("disturbance", []) if entry.get("shared")]
+
+
 def disturbed_repeats(facts: dict[str, Any]) -> list[int]:
     """The numbers of the disturbed repeats."""
     return [entry["repeat"] for entry in disturbances(facts)]
 
 
-def read_records(directory: Path) -> Records:
-    """Read the records of a run's directory.
+def read_records(directory: Path, **known: Any) -> Records:
+    """Read the records of a run's directory; `known` as for `Run`.
 
     Raises BadInput if a table is missing, damaged or changed, or if the run failed without tables.
     """
-    records = Records(directory)
+    records = Records(directory, **known)
     due = [table for table in HOST_TABLES if table is not LAYERS]
     missing = [path for path in map(records.path, due) if not path.exists()]
     if records.facts["status"] == FAILED and (missing or records.steps.empty):

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from kvscope.commands.command import RESULTS_DIR, argument, command, flag, path
+from kvscope.commands.command import RESULTS_DIR, argument, command, flag, path, whole
 from kvscope.errors import EXIT_DONE, BadInput
 from kvscope.layout import STUDIES, experiment_directory
 
@@ -38,7 +38,9 @@ from kvscope.layout import STUDIES, experiment_directory
         metavar="STUDY | DIR",
         help="other measured runs of this device, whose passes are predicted",
     ),
-    argument("--samples", type=int, default=20, metavar="N", help="of the bootstrap (default: 20)"),
+    argument(
+        "--samples", type=whole(1), default=20, metavar="N", help="of the bootstrap (default: 20)"
+    ),
 )
 def calibrate(given: argparse.Namespace) -> int:
     """Fit the cost model of device=modeled to measured runs, and write a fitted device.

@@ -23,6 +23,7 @@ def collect(given: argparse.Namespace) -> int:
     from kvscope.collect import collector
     from kvscope.files import read_json
     from kvscope.layout import tables_directory
+    from kvscope.plan.experiment import read_settings
 
     if (given.run is None) == (given.nsys is None):
         raise BadInput("collect: give a run's directory, or --nsys FILE.sqlite with --out DIR")
@@ -33,6 +34,7 @@ def collect(given: argparse.Namespace) -> int:
         collector.collect_nsys(given.nsys, out)
     else:
         out = given.out or tables_directory(given.run)
+        read_settings(given.run)  # refuses a run whose settings are not its own
         collector.collect_run(given.run, out, perfetto=given.perfetto)
     for warning in read_json(out / COLLECTED)["warnings"]:
         print(f"kvscope: {warning}", file=sys.stderr)

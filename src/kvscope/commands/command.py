@@ -1,6 +1,9 @@
 """What a command of the command line is: a function, its arguments, and examples."""
 
 import argparse
+import math
+import os
+import re
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,13 +12,32 @@ from typing import Any, TypeAlias
 
 from kvscope.layout import RESULTS
 
-Parsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+Parsers: TypeAlias = "argparse._SubParsersAction[CommandParser]"
 Function = Callable[[argparse.Namespace], int]
 Argument = tuple[tuple[str, ...], dict[str, Any]]
 
 CONFIG = Path("config")
 HELP_WIDTH = 78
 OVERRIDES_HELP = "settings in Hydra's grammar; config/README.md explains every key"
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A command's parser; unless `mixes` is off, it takes words and options in any order."""
+
+    mixes = True
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's for words and options that are mixed, which calls this one in turn.
+
+        After `--` all are words, which argparse does not know of mixed ones.
+        """
+        if not self.mixes or "--" in (args or ()):
+            return super().parse_known_args(args, namespace)
+        self.mixes = False
+        try:
+            return self.parse_known_intermixed_args(args, namespace)
+        finally:
+            self.mixes = True
 
 
 @dataclass(frozen=True)
@@ -59,7 +81,7 @@ def argument(*names: str, **options: Any) -> Argument:
 
 def path(name: str, text: str | None = None, **options: Any) -> Argument:
     """An argument that is a path."""
-    return argument(name, help=text, **{"type": Path, "metavar": "DIR"} | options)
+    return argument(name, help=text, **{"type": place, "metavar": "DIR"} | options)
 
 
 def flag(name: str, text: str, *short: str) -> Argument:
@@ -67,9 +89,41 @@ def flag(name: str, text: str, *short: str) -> Argument:
     return argument(*short, name, action="store_true", help=text)
 
 
+def whole(least: int) -> Callable[[str], int]:
+    """A type for argparse: a whole number of at least `least`."""
+
+    def number(text: str) -> int:
+        if not re.fullmatch(r"[+-]?\d+", text) or int(text) < least:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {least}")
+        return int(text)
+
+    return number
+
+
+def seconds(text: str) -> float:
+    """A type for argparse: a number of seconds above 0."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if not 0 < found < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return found
+
+
+def place(text: str) -> Path:
+    """A path (a type for argparse); one that is empty, as of a variable that is not set, is none.
+
+    Python takes it for the working directory, where results would be written over other files.
+    """
+    if not text:
+        raise argparse.ArgumentTypeError("the path is empty; the working directory is '.'")
+    return Path(text)
+
+
 def directory(text: str) -> Path:
     """A path that must be an existing directory (a type for argparse)."""
-    if not Path(text).is_dir():
+    if not os.path.isdir(place(text)):  # also a name that is too long is none
         raise argparse.ArgumentTypeError(f"{text!r} is not a directory")
     return Path(text)
 

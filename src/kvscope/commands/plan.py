@@ -31,6 +31,7 @@ def plan(given: argparse.Namespace) -> int:
 
     Nothing is run.
     """
+    from kvscope import packages
     from kvscope.plan import grid, manifest, show
     from kvscope.workload import requests
 
@@ -41,6 +42,8 @@ def plan(given: argparse.Namespace) -> int:
     needs = manifest.resources_of(plan, given.write or RESULTS)
     if warning := show.memory_warning(plan):
         print(f"kvscope: warning: {warning}", file=sys.stderr)
+    if note := manifest.device_note(needs.values(), packages.variant()[0]):
+        print(f"kvscope: note: {note}", file=sys.stderr)
     if given.write:
         path = manifest.write(plan, given.write)
         name = path.parent.name

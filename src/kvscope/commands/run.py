@@ -7,7 +7,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvscope.commands.command import CONFIG_DIR, OVERRIDES_HELP, argument, command, flag, path
+from kvscope.commands.command import (
+    CONFIG_DIR,
+    OVERRIDES_HELP,
+    RESULTS_DIR,
+    argument,
+    command,
+    flag,
+    path,
+)
 from kvscope.errors import EXIT_DONE, BadInput, KvscopeError
 from kvscope.layout import RESULTS, experiment_directory
 
@@ -19,7 +27,8 @@ if TYPE_CHECKING:
     (
         "results/experiments/ID/experiment.yaml",
         "model=tiny-llama workload=zipf workload.num_requests=8 cache.blocks=60 --out mine",
-        "study=quickstart --multirun hydra/launcher=submitit_slurm hydra.launcher.partition=gpu",
+        "study=quickstart device=cuda --multirun hydra/launcher=submitit_slurm "
+        "hydra.launcher.partition=gpu",
     ),
     argument(
         "experiment",
@@ -27,7 +36,8 @@ if TYPE_CHECKING:
         metavar="WORD",
         help=f"a planned experiment's file, or {OVERRIDES_HELP}",
     ),
-    path("--out", "default: results/experiments/<id>"),
+    path("--out", "default: RESULTS/experiments/<id>"),
+    RESULTS_DIR,
     flag("--force", "measure a finished run again"),
     flag(
         "--multirun",
@@ -59,12 +69,14 @@ def run(given: argparse.Namespace) -> int:
     if given.multirun and given.out:
         raise BadInput(
             "run --multirun: --out names the directory of one run; leave it out, and each run is "
-            "written to results/experiments/<id>"
+            f"written to {given.results}/experiments/<id>"
         )
     if hydra:
+        if given.results != RESULTS:
+            raise BadInput("run --results: not with a launcher of Hydra's, which writes to results")
         return _launch(experiments, hydra, given)
     if batch.fits(experiments):
-        places = [experiment_directory(RESULTS, e.id) for e in experiments]
+        places = [experiment_directory(given.results, e.id) for e in experiments]
         pairs = zip(experiments, places, strict=True)
         return batch.run_together([batch.Job(*pair, given.force, given.tables) for pair in pairs])
     if given.tables:
@@ -97,7 +109,7 @@ def _measure(experiment: Experiment, given: argparse.Namespace) -> bool:
     from kvscope import runfile
     from kvscope.run import supervisor
 
-    directory = given.out or experiment_directory(RESULTS, experiment.id)
+    directory = given.out or experiment_directory(given.results, experiment.id)
     facts = supervisor.run(experiment, directory, force=given.force)
     if facts["status"] == runfile.COMPLETE:
         print(directory)

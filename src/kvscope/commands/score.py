@@ -3,7 +3,7 @@
 import argparse
 import json
 
-from kvscope.commands.command import argument, command, flag, path
+from kvscope.commands.command import argument, command, flag, path, whole
 from kvscope.errors import EXIT_DONE
 
 
@@ -11,7 +11,7 @@ from kvscope.errors import EXIT_DONE
     ("steps.csv --run results/experiments/ID",),
     path("trace", "the steps of the other one, .csv or .json", metavar="TRACE"),
     path("--run", "the run", required=True),
-    argument("--repeat", type=int, default=0, metavar="N", help="default: 0"),
+    argument("--repeat", type=whole(0), default=0, metavar="N", help="default: 0"),
     flag("--json", "print the score as JSON"),
 )
 def score(given: argparse.Namespace) -> int:

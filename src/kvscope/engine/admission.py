@@ -25,7 +25,7 @@ def admit_as_0_4_2(scheduler: RecordingScheduler) -> None:
     pool, block_size, allocate = manager.block_pool, scheduler.block_size, manager.allocate_slots
     watermark = int(scheduler.scheduler_config.watermark * scheduler.kv_blocks_total)
     manager.watermark_blocks = watermark
-    scheduler.watermark_when_idle = True
+    scheduler.watermark_when_idle, scheduler.kept_free = True, 1
 
     def allocate_slots(request: Request, num_new_tokens: int, *args: Any, **kwargs: Any) -> Any:
         free = pool.get_num_free_blocks()

@@ -47,7 +47,7 @@ class Engine:
         from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
 
         found: dict[str, Any] = self.scheduler.host_pool_facts
-        if not self.platform.computes:
+        if not self.platform.experiment.device.allocates:
             return found | self.platform.host_pool()
         worker = get_kv_transfer_group() if has_kv_transfer_group() else None
         return found | {
@@ -185,7 +185,7 @@ def run_engine(
     with (
         tempfile.TemporaryDirectory(prefix="kvscope-model-") as model,
         open_tracer(platform, directory or Path(model)) as tracer,
-        select_attention(platform) if platform.computes else nullcontext(),
+        select_attention(platform) if experiment.device.allocates else nullcontext(),
     ):
         config = Path(model) / "config.json"
         config.write_text(json.dumps(experiment.model.hf_config()), encoding="utf-8")
@@ -209,7 +209,7 @@ def _observed(
     """The engine, with its layers timed and its attention traced where there are any."""
     from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
 
-    if not platform.computes:
+    if not platform.experiment.device.allocates:
         return Engine(llm, platform, scheduler, None, platform.experiment.model.layers, tracer)
     if has_kv_transfer_group():
         connector = get_kv_transfer_group()

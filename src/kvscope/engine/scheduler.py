@@ -5,10 +5,11 @@ pass and sampling → `update_from_output()`. The two overridden methods bracket
 sampled tokens are on the host when the second one is called.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any
 
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -22,7 +23,13 @@ from kvscope.engine.batching.policy import BatchingPolicy
 from kvscope.engine.clock import Clock, HostClock
 from kvscope.engine.marks import Marks
 from kvscope.engine.overflow.contents import SwapChecks
-from kvscope.engine.overflow.policy import OverflowPolicy, Victim
+from kvscope.engine.overflow.outlook import (
+    Growth,
+    preempted_again,
+    preemptions,
+    resuming_together,
+)
+from kvscope.engine.overflow.policy import Outlook, OverflowPolicy, Victim
 from kvscope.engine.recording import PassRecord, PreemptionRecord, Recording
 from kvscope.errors import BadInput
 from kvscope.ranges import FORWARD_PASS
@@ -68,7 +75,9 @@ class RecordingScheduler(Scheduler):
         self.tracer: Tracer | None = None
         self.checks: SwapChecks | None = None  # while copies are checked
         self.watermark_when_idle = False  # vLLM has no watermark while nothing runs
+        self.kept_free = 0  # blocks that must be free for a running request to go on
         self._ranked = False
+        self._hidden: list[Request] = []  # running requests that vLLM does not see
         self._finished: set[str] = set()  # reported by empty schedules
         self._preempted: set[str] = set()  # reported by empty schedules
         self._in_flight: SchedulerOutput | None = None
@@ -84,6 +93,8 @@ class RecordingScheduler(Scheduler):
         """Set the policies, the clock and the tracer."""
         self.batching, self.overflow, self.clock, self.tracer = batching, overflow, clock, tracer
         self._ranked = type(overflow).rank is not OverflowPolicy.rank
+        if self.connector is not None:
+            self.connector.saves = self._saves
         if self._ranked:  # vLLM then preempts the running request of the highest `priority`
             self.policy = SchedulingPolicy.PRIORITY
 
@@ -165,12 +176,12 @@ class RecordingScheduler(Scheduler):
     def hide_running(self) -> Iterator[None]:
         """Within the context, vLLM does not see the running requests; they keep their order."""
         paused, limit = self.running, self.max_num_active_reqs
-        self.running = HiddenRequests() if paused else []
+        self._hidden, self.running = paused, HiddenRequests() if paused else []
         self.max_num_active_reqs = limit - len(paused)
         try:
             yield
         finally:
-            self.running = [*paused, *self.running]
+            self._hidden, self.running = [], [*paused, *self.running]
             self.max_num_active_reqs = limit
 
     def undo_empty_schedule(self, empty: SchedulerOutput) -> None:
@@ -269,16 +280,63 @@ class RecordingScheduler(Scheduler):
         )
         super()._preempt_request(request, *args, **kwargs)
 
+    def _saves(self, request_id: str) -> bool:
+        """Whether the policy writes the activations of a request of this pass, its first, through.
+
+        Called while the pass is scheduled, when the request runs already.
+        """
+        running = [*self._hidden, *self.running]
+        ahead = [growth_of(one) for one in takewhile(lambda r: r.request_id != request_id, running)]
+        request, size = self.requests[request_id], self.block_size
+        own, blocks = growth_of(request), self.kv_blocks_total - self.kept_free
+        room, free = self.connector.pool.size, self.connector.activations.free
+        victims = (
+            replace(
+                victim_of(request),
+                tokens=tokens,
+                beside=len(ahead),
+                again=self._preempted_again([one.after(passes) for one in ahead], tokens),
+                room=tokens <= room * size,
+                activations=tokens <= free * size,
+            )
+            for tokens, passes in preemptions(ahead, own, size, blocks)
+        )
+        return self.overflow.saves(Outlook(own, tuple(victims)))
+
     def _victim(self, request: Request) -> Victim:
         """A request that is preempted, with what the host pool has or has room for."""
         victim, connector = victim_of(request), self.connector
         if connector is None:
             return victim
+        beside = [one for one in (*self._hidden, *self.running) if one is not request]
+        ahead = [growth_of(one) for one in beside]
+        queue = (one.num_tokens for one in self.waiting if not self.swapped_out(one))
         return replace(
             victim,
+            beside=len(beside),
+            together=resuming_together(
+                ahead,
+                [request.num_tokens, *islice(queue, self.max_num_active_reqs)],
+                self.block_size,
+                self.kv_blocks_total - self.kept_free,
+                self.max_num_scheduled_tokens,
+            ),
+            again=self._preempted_again(ahead, victim.tokens),
             room=connector.has_room(victim.tokens),
             activations=connector.has_activations(victim.request_id, victim.tokens),
         )
+
+    def _preempted_again(self, ahead: Sequence[Growth], tokens: int) -> int:
+        """How often a victim is preempted at once if it is recomputed: never by today's rules."""
+        if not self.kept_free:
+            return 0
+        watermark = self.kv_cache_manager.watermark_blocks
+        return preempted_again(ahead, tokens, self.block_size, self.kv_blocks_total, watermark)
+
+
+def growth_of(request: Request) -> Growth:
+    """The tokens of a request in the cache: soon, and at its end. Its last token is not cached."""
+    return Growth(request.num_tokens, request.num_prompt_tokens + request.max_tokens - 1)
 
 
 def victim_of(request: Request) -> Victim:

@@ -60,6 +60,13 @@ def validation_message(
         tags = ", ".join(tag for member in members for tag in _tags(member))
         tag = format_value(context.get("tag"))
         return BadInput(f"{key} is {tag} ({origin(key)}) but must be one of {tags}")
+    if "error" in context:  # a ValueError or AssertionError of the class itself
+        group = str(first["loc"][0])
+        origin_of_class = registry.package_origin(group, value[group]["name"]) or "kvscope"
+        return BadInput(
+            f"{key} is {format_value(first['input'])} ({origin(key)}), which {origin_of_class} "
+            f"refuses: {registry.describe_error(context['error'])}"
+        )
     allowed = ALLOWED[kind].format(**context) if kind in ALLOWED else first["msg"]
     return BadInput(
         f"{key} is {format_value(first['input'])} ({origin(key)}) but must be {allowed}"

@@ -1,13 +1,20 @@
-"""An experiment: one frozen, validated object, its id, and its file."""
+"""An experiment: one frozen, validated object, its id, and its file.
+
+The id is a hash of the settings. Whoever reads an experiment.yaml computes it again.
+"""
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, ValidationError, model_validator
 
-from kvscope.plan import documents, rules
+from kvscope.errors import BadInput
+from kvscope.layout import EXPERIMENT_FILE, EXPERIMENTS
+from kvscope.plan import documents, registry, rules
 from kvscope.plan.complaints import Origin, validation_message
 from kvscope.plan.device import Device
 from kvscope.plan.fields import GIB, MAX_REPEATS, Label, Part, Whole
@@ -17,6 +24,7 @@ from kvscope.plan.policy import Batching, Overflow
 from kvscope.plan.registry import OneOf
 from kvscope.plan.repeats import RepeatsField, StoppingRule
 from kvscope.plan.workload import Workload
+from kvscope.runfile import RUN_FILE, read_run
 
 ID_DIGITS = 10
 
@@ -86,7 +94,7 @@ class Experiment(Part):
             self.overflow.slug,
             f"{room}x{cache.block_size}{traced}{alone}",
         )
-        return "-".join(parts)
+        return "-".join(map(str, parts))
 
     @property
     def stopping(self) -> StoppingRule:
@@ -133,8 +141,73 @@ def parse(value: Any, origin: Origin) -> Experiment:
 
 
 def load(path: Path) -> Experiment:
-    """Read an experiment.yaml; BadInput names the file and the key if it cannot be used."""
-    return parse(documents.load_mapping(path), lambda key: str(path))
+    """Read an experiment.yaml.
+
+    BadInput names the file and the key if it cannot be used, and both ids if it has another id than
+    the run beside it, or than its directory in results/experiments/.
+    """
+    settings = documents.load_mapping(path)
+    require_id(path, settings)
+    return _parse_file(path, settings)
+
+
+def read_settings(directory: Path) -> dict[str, Any]:
+    """The settings in the experiment.yaml of a run's directory; empty if there is none.
+
+    BadInput as for `load`, except that the id is not computed of settings that name an option of a
+    package that is not installed here (`unknown_options`).
+    """
+    path = directory / EXPERIMENT_FILE
+    if not path.exists():
+        return {}
+    settings = documents.load_mapping(path)
+    if not unknown_options(settings):
+        require_id(path, settings)
+    return settings
+
+
+def unknown_options(settings: dict[str, Any]) -> list[str]:
+    """The options, as 'overflow=stash', that no installed package registers."""
+    sections = ((kind, settings.get(kind)) for kind in registry.KINDS)
+    named = [(kind, part.get("name")) for kind, part in sections if isinstance(part, dict)]
+    return [
+        f"{kind}={name}"
+        for kind, name in named
+        if isinstance(name, str) and name not in registry.find_registered(kind)
+    ]
+
+
+def require_id(path: Path, settings: dict[str, Any]) -> None:
+    """Raise BadInput if an experiment.yaml with these settings belongs to another experiment."""
+    experiment = _parse_file(path, settings)
+    for expected, place in ids_beside(path):
+        if experiment.id != expected:
+            raise BadInput(
+                f"{path}: its settings are those of experiment {experiment.id}, but {place} is of "
+                f"{expected}; restore the file (planning again writes it), or copy it elsewhere to "
+                f"run it as an experiment of its own{_hint(experiment)}"
+            )
+
+
+def _hint(experiment: Experiment) -> str:
+    """What else changes the id: numbers that kvscope and not the file has."""
+    parts = [part for _, part in experiment if isinstance(part, Part)]
+    if all(key in type(part).model_fields for part in parts for key in part.in_id):
+        return ""
+    return " (a kvscope with other numbers of the hardware computes another id)"
+
+
+def ids_beside(path: Path) -> Iterator[tuple[str, Path]]:
+    """The ids that an experiment.yaml must have: of its directory, and of the run in there."""
+    directory = path.parent.resolve()
+    if directory.parent.name == EXPERIMENTS:
+        yield directory.name, directory
+    with suppress(BadInput):  # there is no run, or it has to be measured again
+        yield read_run(path.parent)["experiment_id"], path.parent / RUN_FILE
+
+
+def _parse_file(path: Path, settings: dict[str, Any]) -> Experiment:
+    return parse(settings, lambda key: str(path))
 
 
 def dump(experiment: Experiment) -> str:

@@ -16,6 +16,7 @@ from kvscope.plan.composition import Composer, Config
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.figures import EXPERIMENT, GRID, Axes
 from kvscope.plan.point import Point, check_keys, label
+from kvscope.plan.question import Question
 from kvscope.plan.study import Grid, Settings, StudyDefinition
 
 MAX_EXPERIMENTS = 10_000
@@ -48,6 +49,7 @@ class Plan:
     experiments: tuple[PlannedExperiment, ...]
     varied_keys: tuple[str, ...]
     figures: Mapping[str, tuple[Axes, ...]]
+    question: Question | None = None
 
 
 def expand(study: str | None, overrides: list[str], config_dir: Path) -> Plan:
@@ -61,6 +63,7 @@ def expand(study: str | None, overrides: list[str], config_dir: Path) -> Plan:
     found = _ad_hoc() if study is None else studies.read(study, config_dir)
     grids = [_with_command_line(grid, given) for grid in found.grids]
     _check_axes(found)
+    _check_question(found)
     _refuse_too_many(found.name, grids)
     rows: dict[str, tuple[Experiment, Point, Config]] = {}
     for grid in grids:
@@ -85,6 +88,7 @@ def expand(study: str | None, overrides: list[str], config_dir: Path) -> Plan:
         experiments=planned,
         varied_keys=tuple(varied[0]),
         figures=found.figures,
+        question=found.question,
     )
 
 
@@ -124,6 +128,22 @@ def _check_axes(study: StudyDefinition) -> None:
         for axes in rows:
             keys = {key: None for key in axes.keys if key not in (EXPERIMENT, GRID)}
             check_keys(keys, f"study {study.name}, figure {name}")
+
+
+def _check_question(study: StudyDefinition) -> None:
+    """Raise BadInput if the study compares an unknown key, or with a value that no grid has."""
+    asked = study.question
+    if asked is None:
+        return
+    check_keys(asked.keys, f"study {study.name}, compare")
+    rows = (row for grid in study.grids for axis in grid.axes for row in axis)
+    values = dict.fromkeys(row[asked.key] for row in rows if asked.key in row)
+    if asked.base not in values:
+        known = ", ".join(map(format_value, values)) or "no value"
+        raise BadInput(
+            f"compare.base is {format_value(asked.base)} (study {study.name}) but must be a value "
+            f"that a grid gives {asked.key}: {known}"
+        )
 
 
 def _refuse_too_many(study: str, grids: list[Grid]) -> None:

@@ -6,7 +6,7 @@ current manifest is read without Hydra and pydantic.
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,12 +31,14 @@ if TYPE_CHECKING:
 # each finished run changes the estimates slightly, which must not change the manifest.
 STEADY = 1.5
 TEXT_OR_NULL = (str, type(None))
+GROUP_OR_NULL = (dict, type(None))
 WORDS = {
     str: "text",
     int: "a whole number of at least 0",
     dict: "a group of keys",
     list: "a list",
     TEXT_OR_NULL: "text or null",
+    GROUP_OR_NULL: "a group of keys or null",
 }
 # What a manifest holds: a type, several, or [of each item], or {of each key}.
 SHAPE: dict[str, Any] = {
@@ -44,6 +46,7 @@ SHAPE: dict[str, Any] = {
     "base": TEXT_OR_NULL,
     "title": str,
     "description": str,
+    "compare": GROUP_OR_NULL,
     "varied_keys": [str],
     "figures": [{"name": str, "axes": [dict]}],
     "overrides": [str],
@@ -110,6 +113,19 @@ def plan_if_changed(
     return read(path.parent.name, results)
 
 
+def preview(
+    study: str | None, config_dir: Path, results: Path, overrides: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The manifest that `plan_if_changed` would give; nothing is written."""
+    before = _read_if_sound(name_of(study, overrides), results)
+    if before:
+        study, overrides = before["base"], before["overrides"]
+    from kvscope.plan.grid import expand  # takes half a second
+
+    plan = expand(study, list(overrides), config_dir)
+    return contents(plan, resources_of(plan, results))
+
+
 def _read_if_sound(study: str, results: Path) -> dict[str, Any] | None:
     """A study's manifest; None if it is missing, damaged, or of another version."""
     try:
@@ -160,14 +176,24 @@ def write(plan: "Plan", results: Path) -> Path:
 
     BadInput if a workload's file cannot be used.
     """
-    needs = resources_of(plan, results)
-    name = name_of(plan.study, plan.overrides)
     experiments = [planned.experiment for planned in plan.experiments]
-    manifest = {
-        "study": name,
+    manifest = contents(plan, resources_of(plan, results))
+    for experiment in experiments:
+        _write_experiment(experiment, experiment_path(experiment.id, results))
+    path = manifest_path(manifest["study"], results)
+    write_text_if_changed(path, json.dumps(manifest, indent=1, allow_nan=False) + "\n")
+    return path
+
+
+def contents(plan: "Plan", needs: dict[str, dict[str, int]]) -> dict[str, Any]:
+    """The manifest of a plan, with these resources of each experiment's run by id."""
+    experiments = [planned.experiment for planned in plan.experiments]
+    return {
+        "study": name_of(plan.study, plan.overrides),
         "base": plan.study,
         "title": plan.title,
         "description": plan.description,
+        "compare": plan.question and plan.question.model_dump(),
         "varied_keys": list(plan.varied_keys),
         "figures": [
             {"name": name, "axes": [one.model_dump(exclude_defaults=True) for one in axes]}
@@ -178,11 +204,6 @@ def write(plan: "Plan", results: Path) -> Path:
         "files": _files(experiments),
         "experiments": [_entry(planned, needs) for planned in plan.experiments],
     }
-    for experiment in experiments:
-        _write_experiment(experiment, experiment_path(experiment.id, results))
-    path = manifest_path(name, results)
-    write_text_if_changed(path, json.dumps(manifest, indent=1, allow_nan=False) + "\n")
-    return path
 
 
 def _write_experiment(experiment: "Experiment", path: Path) -> None:
@@ -191,12 +212,22 @@ def _write_experiment(experiment: "Experiment", path: Path) -> None:
     The bytes of one experiment can differ: the path of a workload's file is not part of its id.
     """
     from kvscope.plan.experiment import dump
-    from kvscope.runfile import is_complete
 
     text = dump(experiment)
     changed = not path.is_file() or path.read_bytes() != text.encode()
-    if changed and not is_complete(path.parent, experiment.id):
+    if changed and not _is_recorded(experiment.id, path):
         write_text(path, text)
+
+
+def _is_recorded(experiment_id: str, path: Path) -> bool:
+    """Whether a complete run of the experiment records its experiment.yaml as it is."""
+    from kvscope.plan.experiment import load
+    from kvscope.runfile import is_complete
+
+    try:
+        return is_complete(path.parent, experiment_id) and load(path).id == experiment_id
+    except BadInput:
+        return False
 
 
 def resources_of(plan: "Plan", results: Path) -> dict[str, dict[str, int]]:
@@ -219,6 +250,21 @@ def resources_of(plan: "Plan", results: Path) -> dict[str, dict[str, int]]:
         steady = now / STEADY <= before_s <= now * STEADY
         needs[experiment.id] = resources(experiment) | {"walltime_s": before_s if steady else now}
     return needs
+
+
+def device_note(needs: Iterable[Mapping[str, int]], environment: str) -> str | None:
+    """A note that experiments leave a GPU unused, for which the environment was made.
+
+    `needs` has the resources of each experiment's run, `environment` is the device that
+    `make env DEVICE=…` installs for.
+    """
+    on_cpu = sum(not need["gpus"] and not need["batch"] for need in needs)
+    if environment != "cuda" or not on_cpu:
+        return None
+    return (
+        f"this environment is made for a GPU, but {on_cpu} of the experiments run on the CPU: "
+        'device=cuda measures on the GPU (with snakemake: --config overrides="device=cuda")'
+    )
 
 
 def _files(experiments: Iterable["Experiment"]) -> list[dict[str, str]]:

@@ -16,7 +16,7 @@ STUDY = f"""\
 # Its experiments:     kvscope plan study=NAME
 # What a key means:    README.md in the directory config of `kvscope shipped`
 
-title: NAME # one line for people
+title: "NAME" # one line for people
 description: >-
   What the study asks.
 

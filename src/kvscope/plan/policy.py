@@ -20,6 +20,14 @@ class Overflow(Option):
         """The size of its host pool in blocks; 0 without a pool."""
         return 0
 
+    def predictions_s(self, experiment: Conditions, tokens: int, beside: int) -> dict[str, float]:
+        """The seconds that it predicts for a victim of so many tokens, by the name of the action.
+
+        `beside` requests run with it. `kvscope check` compares `preemptions.predicted_s`. Empty if
+        it predicts nothing, or from more than this.
+        """
+        return {}
+
     def pool_bytes(self, experiment: Conditions) -> int:
         """Bytes of its host pool."""
         return self.pool_blocks(experiment) * experiment.block_bytes

@@ -6,6 +6,7 @@ A package registers one as an entry point, in its pyproject.toml:
     my_policy = "my_package.my_module:MyPolicy"
 """
 
+import traceback
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
@@ -20,6 +21,7 @@ from kvscope.plan.fields import Label, impossible
 from kvscope.plan.option import Option
 from kvscope.plan.policy import Batching, Overflow
 from kvscope.plan.workload import Workload
+from kvscope.reading import one_line
 
 BASES: dict[str, type[Option]] = {
     "device": Device,
@@ -67,10 +69,10 @@ def load(kind: str, name: str) -> type[Option]:
     point = find_registered(kind)[name]
     try:
         found = point.load()
-    except Exception as error:  # whatever a module of another package raises
+    except (Exception, SystemExit) as error:  # whatever a module of another package raises
         raise BadInput(
-            f"{kind}={name} cannot be loaded from {point.value} ({error}); fix or uninstall "
-            "its package"
+            f"{kind}={name} cannot be loaded from {package_origin(kind, name) or point.value} "
+            f"({describe_error(error)}); fix or uninstall its package"
         ) from error
     base = BASES[kind]
     if not (isinstance(found, type) and issubclass(found, base)):
@@ -78,7 +80,43 @@ def load(kind: str, name: str) -> type[Option]:
             f"{kind}={name} is {point.value}, which must be a subclass of "
             f"{base.__module__}.{base.__name__}"
         )
+    unset = (name for name in base.__class_vars__ if not hasattr(found, name))
+    if lacking := sorted({*found.__abstractmethods__, *unset}):
+        raise BadInput(
+            f"{kind}={name} is {point.value}, which lacks {', '.join(lacking)} of "
+            f"{base.__module__}.{base.__name__}"
+        )
     return found
+
+
+def fault_of_option(error: BaseException) -> str | None:
+    """The message for an error that another package's option raised; None for any other error.
+
+    It is the option's error if it was raised in a method of the option, or in what that called.
+    """
+    for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
+        owner = frame.f_locals.get("self", frame.f_locals.get("cls"))
+        if named := _name_of(owner if isinstance(owner, type) else type(owner)):
+            kind, name = named
+            return (
+                f"{kind}={name} of {package_origin(kind, name)} raised {describe_error(error)} "
+                f"({frame.f_code.co_filename}:{line}); fix or uninstall its package"
+            )
+    return None
+
+
+def describe_error(error: BaseException) -> str:
+    """'KeyError: 'x'', on one line."""
+    return one_line(f"{type(error).__name__}: {error}").rstrip(": ")
+
+
+def _name_of(option: type) -> tuple[str, str] | None:
+    """Kind and name of another package's option by its class."""
+    if not issubclass(option, Option):
+        return None
+    names = ((kind, name) for kind in KINDS for name in find_registered(kind))
+    others = (named for named in names if package_origin(*named))
+    return next((named for named in others if load_all(named[0]).get(named[1]) is option), None)
 
 
 @cache

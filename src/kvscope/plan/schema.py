@@ -68,8 +68,9 @@ def study_schema() -> Schema:
             | {"minProperties": 1}
         ),
     }
-    for name in ("Entry", "Axes"):
+    for name in ("Entry", "Axes", "Question"):
         study["$defs"].pop(name)
+    study["properties"]["compare"] = _question()
     study["properties"]["grids"]["items"] = _ref("grid")
     study["properties"]["figures"] = _list(_figure())
     return {
@@ -77,6 +78,18 @@ def study_schema() -> Schema:
         **_untitled(study),
         "description": "A study of kvscope; README.md of its configuration explains every key.",
         "$defs": {"grid": _untitled(grid), "row": row, **_axes(values), **values},
+    }
+
+
+def _question() -> Schema:
+    """The key that a study compares, its base, and the keys that go along."""
+    properties = {"key": _ref("axis"), "base": SINGLE, "along": _list(_ref("axis"))}
+    required = ["key", "base"]
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
     }
 
 

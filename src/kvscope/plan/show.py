@@ -41,15 +41,16 @@ def print_table(plan: Plan, needs: Needs) -> None:
         print(
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         )
-    print(f"{format_total(needs)}: {plan.title}")
+    print(f"{format_total(plan, needs)}: {plan.title}")
 
 
-def format_total(needs: Needs) -> str:
-    """'9 experiments, about 4 min in all, one after the other'."""
+def format_total(plan: Plan, needs: Needs) -> str:
+    """'9 experiments on device=cpu, about 4 min in all, one after the other'."""
+    devices = dict.fromkeys(planned.experiment.device.name for planned in plan.experiments)
     seconds = sum(need["walltime_s"] for need in needs.values())
-    if len(needs) == 1:
-        return f"1 experiment, about {format_duration(seconds)}"
-    return f"{len(needs)} experiments, about {format_duration(seconds)} in all, one after the other"
+    count = "1 experiment" if len(needs) == 1 else f"{len(needs)} experiments"
+    length = "" if len(needs) == 1 else " in all, one after the other"
+    return f"{count} on device={','.join(devices)}, about {format_duration(seconds)}{length}"
 
 
 def format_duration(seconds: int) -> str:

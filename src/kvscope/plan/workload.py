@@ -3,11 +3,13 @@
 from abc import abstractmethod
 from dataclasses import dataclass
 from math import ceil
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from kvscope.plan.fields import MAX_TOKENS, Label, Rate, Seconds, impossible
 from kvscope.plan.option import Option
 from kvscope.plan.parts import Conditions
+
+ALL_AT_ONCE: Final = "all_at_once"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class Workload(Option):
     length_keys: ClassVar[tuple[str, ...]] = ()
     has_times: ClassVar[bool] = False
 
-    arrival: Literal["all_at_once", "poisson", "trace"] = "all_at_once"
+    arrival: Literal["all_at_once", "poisson", "trace"] = ALL_AT_ONCE
     rate_per_s: Annotated[Rate | None, Label("arrival rate (requests/s)", "{} requests/s")] = None
     timeout_s: Seconds | None = None
 

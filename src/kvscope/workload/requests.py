@@ -93,6 +93,8 @@ def _arrivals(workload: Workload, lengths: list[Lengths], seed: int) -> list[flo
 
 
 def _refuse_too_long(workload: Workload, lengths: list[Lengths], max_model_len: int) -> None:
+    if not lengths:
+        raise BadInput(f"workload={workload.name} has no requests")
     index, longest = max(enumerate(lengths), key=lambda item: item[1].total)
     if longest.total > max_model_len:
         path = next((getattr(workload, key) for key in workload.files), None)

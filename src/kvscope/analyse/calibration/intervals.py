@@ -9,8 +9,7 @@ from kvscope.analyse.calibration.recosting import Recosting
 from kvscope.analyse.metric import Metric
 from kvscope.analyse.records import Records
 from kvscope.plan.devices.modeled import Modeled
-from kvscope.plan.experiment import load
-from kvscope.runfile import EXPERIMENT_FILE
+from kvscope.plan.workload import ALL_AT_ONCE
 from kvscope.runschema import MODELED
 
 # Metrics that the numbers of the hardware decide, and that are quickly computed.
@@ -33,7 +32,6 @@ TIMED = (
     "save_s",
 )
 PERCENTILES = (2.5, 97.5)
-ALL_AT_ONCE = "all_at_once"
 POLICIES = ("recompute", "swap", "activation", "adaptive")  # whose costs the model has
 
 Interval = tuple[float, float]
@@ -48,7 +46,7 @@ def modeled_intervals(records: Records, values: Mapping[Metric, float]) -> dict[
     """
     if records.facts.get("time_source") != MODELED or records.steps.empty:
         return {}
-    experiment = load(records.directory / EXPERIMENT_FILE)
+    experiment = records.experiment
     fits = experiment.device.fits if isinstance(experiment.device, Modeled) else ()
     known = experiment.workload.arrival == ALL_AT_ONCE and experiment.overflow.name in POLICIES
     if not fits or not known:

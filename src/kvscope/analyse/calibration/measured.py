@@ -46,7 +46,7 @@ def observations(directories: Iterable[Path]) -> list[Observation]:
     for directory in directories:
         records = read_records(directory)
         require_measured(records, directory)
-        experiment = load(directory / EXPERIMENT_FILE)
+        experiment = records.experiment
         name = directory.resolve().name
         found += [*_passes(records, experiment, name), *_gaps(records, name)]
         found += _copies(records, experiment, name)

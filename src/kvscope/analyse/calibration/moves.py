@@ -80,7 +80,10 @@ class Moves:
         block_bytes = np.where(rebuilt, cost.activation_block_bytes, cost.block_bytes)
         blocks = 1 if cost.coalesced else found.bytes // block_bytes
         found.copies[:] = blocks * np.where(rebuilt, 1, cost.pieces)
-        found.save_copies[:] = steps["requests"]
+        saved = repeat.batch.loc[
+            repeat.batch["saved_tokens"].astype(float) > 0, "step"
+        ].value_counts()
+        found.save_copies[:] = saved.reindex(steps["step"], fill_value=0)
         return found
 
     @classmethod

@@ -11,11 +11,10 @@ from kvscope.analyse.calibration.moves import Moves
 from kvscope.analyse.records import Records, read_records
 from kvscope.arraytypes import Floats
 from kvscope.errors import BadInput
-from kvscope.plan.experiment import Experiment, load
+from kvscope.plan.experiment import Experiment
 from kvscope.plan.hardware.cost import PassCost
 from kvscope.plan.hardware.hardware import Hardware
 from kvscope.plan.hardware.overflow_cost import OverflowCost
-from kvscope.runfile import EXPERIMENT_FILE
 
 
 def predicted_passes(hardware: Hardware, directory: Path) -> pd.DataFrame:
@@ -25,7 +24,7 @@ def predicted_passes(hardware: Hardware, directory: Path) -> pd.DataFrame:
     """
     records = read_records(directory)
     require_measured(records, directory)
-    experiment = load(directory / EXPERIMENT_FILE)
+    experiment = records.experiment
     frames = []
     for repeat in records.valid_repeats():
         steps = repeat.steps.sort_values("step")

@@ -11,7 +11,7 @@ from kvscope.analyse.oracles.run_tables import (
     combine,
 )
 from kvscope.oracle import Violations
-from kvscope.passes import DECODE, PREFILL, phase_of_tokens
+from kvscope.passes import DECODE, MIXED, PREFILL, phase_of_tokens
 
 
 def pass_differs_from_batch(run: RunTables) -> Violations:
@@ -80,6 +80,21 @@ def sampled_wrong(run: RunTables) -> Violations:
         rows,
         rows["sampled_tokens"] != complete.astype(int),
         lambda r: f"{r['sampled_tokens']} tokens sampled with {r['end_tokens']} tokens computed",
+    )
+
+
+def batching_wrong(run: RunTables) -> Violations:
+    """Passes are filled as the batching policy says.
+
+    With `mixed` and `prefill_first` a prompt is computed whole, and with the latter no pass does
+    both prefill and decode. Other policies only have a limit of tokens.
+    """
+    name, steps = run.section("batching").get("name"), run.steps
+    cut = (run.batch["sampled_tokens"] == 0) & (name in ("mixed", "prefill_first"))
+    both = (steps["phase"] == MIXED) & (name == "prefill_first")
+    return combine(
+        bad_rows(run.batch, cut, lambda _: f"a part of its tokens is computed, with {name}"),
+        bad_rows(steps, both, lambda _: f"a pass does prefill and decode, with {name}"),
     )
 
 

@@ -1,9 +1,8 @@
 """Oracles of copies between the KV cache and the host pool: bytes and times."""
 
-import numpy as np
 import pandas as pd
 
-from kvscope.actions import copies_blocks, keeps_tokens, rebuilds_blocks
+from kvscope.actions import ACTIVATION, copies_blocks, keeps_tokens, rebuilds_blocks
 from kvscope.analyse.oracles.run_tables import (
     OF_PASS,
     TOLERANCE_S,
@@ -12,12 +11,15 @@ from kvscope.analyse.oracles.run_tables import (
     blocks_of,
     combine,
 )
-from kvscope.oracle import Violations
+from kvscope.copies import Copies, copies_of
+from kvscope.oracle import NONE, Violations
 
 FASTEST_BYTES_PER_S = 2e12
 """Upper bound: no host link and no host memory reaches this bandwidth."""
 STOPWATCH_S, STOPWATCH_SHARE = 20e-6, 0.10
 """Allowed difference between the inner and the outer timing of one copy."""
+ENOUGH, FASTER = 5, 3.0
+"""Copies of a kind whose fastest can be compared, and by how much it may exceed the warm-up's."""
 MOST = 0.5
 """Share of the copies of one direction that must exceed it: an interrupt may hit a single copy."""
 
@@ -97,28 +99,71 @@ def copy_time_wrong(run: RunTables) -> Violations:
     return combine(fast, bad_rows(rows, differ, lambda r: words.format(r["took"], r["seen"])))
 
 
-def saves_wrong(run: RunTables) -> Violations:
-    """A pass writes the activations of its own tokens through, at a possible bandwidth.
+def copy_rate_wrong(run: RunTables) -> Violations:
+    """The fastest copy of a kind is at most three times as fast as the fastest of the warm-up.
 
-    Those of all its tokens, where there is room for all; none, where there is no room for any.
+    The warm-up serves the same requests. Copies that the host waits for are slow where it lacks a
+    CPU, and have their CPU time instead. Kinds with fewer than five copies are not compared.
     """
-    steps = run.steps
-    has_pool = bool(run.engine.get("activation_blocks_total"))
-    block_bytes = run.engine["activation_block_bytes"] if has_pool else 0
-    most = steps["scheduled_tokens"].astype(np.int64) * block_bytes // run.records.block_size
+    usual: Copies = run.facts.get("warmup", {}).get("copies", {})
+    wrong = [
+        f"{kind}: {rate / 1e9:.3f} GB/s, {usual[kind]['fastest_bytes_per_s'] / 1e9:.3f} in warm-up"
+        for kind, found in copies_of(run.preemptions, run.steps).items()
+        if kind in usual and min(found["count"], usual[kind]["count"]) >= ENOUGH
+        if (rate := found["fastest_bytes_per_s"]) > FASTER * usual[kind]["fastest_bytes_per_s"]
+    ]
+    return Violations(len(wrong), wrong[0]) if wrong else NONE
+
+
+def saves_wrong(run: RunTables) -> Violations:
+    """A pass writes through the activations of some of its requests, at a possible bandwidth.
+
+    Those of all tokens of a request, from its start on, until there is no room for them. With the
+    policy `activation` those of every request for which there is room. Where the host waits for
+    them, they take no longer than the pass.
+    """
+    rows, steps = run.batch, run.steps
+    block_bytes = run.engine.get("activation_block_bytes", 0)
+    token_bytes = block_bytes // run.records.block_size
+    due = rows.groupby(OF_PASS)["saved_tokens"].sum() * token_bytes
+    steps = steps.join(due.rename("due"), on=OF_PASS).fillna({"due": 0})
     saved, took = steps["saved_bytes"], steps["save_s"].astype(float)
-    wrong = (saved > most) | ((saved < most) & ~run.lacks_room_for_activations)
     untimed = took.notna() != (saved > 0)
+    if run.engine.get("copies_awaited"):
+        untimed |= took > steps["duration_s"] + TOLERANCE_S
     fast = took * FASTEST_BYTES_PER_S < saved
+    kept, begins = rows["saved_tokens"] > 0, rows["context_tokens"] == 0
+    partly = kept & (rows["saved_tokens"] != rows["scheduled_tokens"])
+    late = kept & ~begins & ~rows["previous_saved"]
     return combine(
         bad_rows(
-            steps.assign(most=most),
-            wrong,
-            lambda r: f"{r['saved_bytes']} bytes of activations saved, expected {r['most']}",
+            steps,
+            saved != steps["due"],
+            lambda r: f"{r['saved_bytes']} bytes of activations saved, expected {r['due']}",
         ),
         bad_rows(
             steps, untimed | fast, lambda r: f"{r['saved_bytes']} bytes saved in {r['save_s']} s"
         ),
+        bad_rows(rows, partly | late, lambda r: f"saved {r['saved_tokens']} tokens out of turn"),
+        _unsaved(run),
+    )
+
+
+def _unsaved(run: RunTables) -> Violations:
+    """Passes that do not save a request although there is room beside those that they save."""
+    rows, total = run.batch, run.engine.get("activation_blocks_total", 0)
+    begins = rows["context_tokens"] == 0
+    due = rows["previous_saved"] & ~begins
+    if run.section("overflow").get("name") == ACTIVATION.name:
+        due |= begins
+    lost = rows[due & (rows["saved_tokens"] == 0)]
+    needed = blocks_of(lost["end_tokens"], run.records.block_size)
+    wanted = needed.groupby([lost[key] for key in OF_PASS]).sum().rename("wanted")
+    steps = run.steps.assign(kept=run.activation_blocks).join(wanted, on=OF_PASS)
+    return bad_rows(
+        steps,
+        steps["kept"] + steps["wanted"] <= total,
+        lambda r: f"{r['wanted']:.0f} blocks of activations not saved, {total - r['kept']} free",
     )
 
 

@@ -9,10 +9,17 @@ from typing import Any
 from kvscope.oracle import NONE, Need, Oracle, Violations
 
 Facts = dict[str, Any]
+WIDEST = 0.03
+"""No type has a wider tolerance than bfloat16."""
 
 
 def attention_differs(facts: Facts) -> Violations | None:
     """Attention computes what its definition says; sampled in warm-up, for every layer and head."""
+    found = facts.get("engine", {}).get("reference_checks", {})
+    error, most = found.get("largest_error", 0.0), found.get("tolerance", 0.0)
+    if not found.get("differing") and not 0 <= error <= min(most, WIDEST):
+        words = f"the largest error is {error:g} of the largest output, {most:g} is allowed"
+        return Violations(1, words)
     return _differing(facts, "reference_checks")
 
 

@@ -1,5 +1,9 @@
 """Oracles of preemptions and resumptions: complete, in the right pass, with the right tokens."""
 
+import math
+from functools import cache
+from typing import cast
+
 import numpy as np
 import pandas as pd
 
@@ -15,9 +19,14 @@ from kvscope.analyse.oracles.run_tables import (
     last_until,
 )
 from kvscope.oracle import Violations
+from kvscope.plan import registry
+from kvscope.plan.parts import VLLM_0_4_2
+from kvscope.plan.policy import Overflow
 
 COMMON = ("policy", "refused", "tokens", "predicted_s")
 """Columns with the same value at a preemption and at its resumption."""
+PREDICTED = ["tokens", "policy", "refused", "predicted_s"]
+"""What a prediction is compared by."""
 
 
 def preemptions_differ(run: RunTables) -> Violations:
@@ -110,6 +119,31 @@ def cost_wrong(run: RunTables) -> Violations:
     )
 
 
+def prediction_wrong(run: RunTables) -> Violations | None:
+    """What a policy predicts for a victim is what the settings give for its tokens and the action.
+
+    Of a refused victim, it is what they give for some action; so for some number of requests that
+    run beside the victim or resume with it. Policies that predict nothing, or from more than the
+    settings, are not checked.
+    """
+    policy = cast(type[Overflow], registry.load("overflow", run.section("overflow")["name"]))
+    if policy.predictions_s is Overflow.predictions_s:
+        return None
+    experiment, lost = run.records.experiment, run.victims[run.victims["tokens"] > 0]
+    overflow, beside = experiment.overflow, range(experiment.engine.max_num_seqs)
+    predicted = cache(lambda *of: overflow.predictions_s(experiment, *of))
+    wrong = []
+    for tokens, action, refused, found_s in lost[PREDICTED].itertuples(index=False, name=None):
+        known = (predicted(tokens, others) for others in beside)
+        due_s = (s for each in known for name, s in each.items() if refused or name == action)
+        wrong.append(not any(math.isclose(found_s, one_s) for one_s in due_s))
+    return bad_rows(
+        lost,
+        np.array(wrong, bool),
+        lambda r: f"predicted_s is {r['predicted_s']}, by the settings {predicted(r['tokens'], 0)}",
+    )
+
+
 def _recomputing_s(run: RunTables) -> "pd.Series[float]":
     """`again_s`, indexed by request and step of a resumption: forward time of tokens recomputed."""
     rows = run.batch[run.batch["recomputed_tokens"] > 0]
@@ -153,16 +187,47 @@ def _had(row: object) -> str:
     return f"{freed}, the request held {found['had']:.0f} tokens"
 
 
+def preempted_with_room(run: RunTables) -> Violations:
+    """A request is preempted only where the free blocks do not suffice for the pass.
+
+    The blocks in use and those of the pass's victims are then all blocks of the cache. The last
+    victim may be the request that lacks room, which then has none of the blocks that it asks for.
+    """
+    kept_free = int(run.section("cache").get("admission") == VLLM_0_4_2)
+    lost = run.victims.assign(asks=_asked_blocks(run))
+    of_pass = lost.groupby(OF_PASS).agg(lost=("blocks", "sum"), asks=("asks", "max"))
+    steps = run.steps.merge(of_pass, on=OF_PASS)
+    held = steps["kv_blocks_used"] + steps["lost"]
+    words = "preempted although {0} of {1} blocks were in use"
+    return bad_rows(
+        steps.assign(held=held),
+        held + steps["asks"] + kept_free <= steps["kv_blocks_total"],
+        lambda r: words.format(r["held"], r["kv_blocks_total"]),
+    )
+
+
+def _asked_blocks(run: RunTables) -> "pd.Series[int]":
+    """The blocks that each victim needs at most for its next pass, one value a victim."""
+    lost, rows = run.victims, run.batch.rename(columns={"step": "at"})
+    rows["given"] = rows["sampled_before"] + rows["sampled_tokens"]
+    rows = rows.merge(run.requests[[*OF_REQUEST, "prompt_tokens"]], on=OF_REQUEST)
+    known = lost[[*OF_REQUEST, "tokens"]].assign(
+        at=last_until(lost.assign(step=lost["step"] - 1), rows[[*OF_REQUEST, "at"]])
+    )
+    known = known.merge(rows, how="left", on=[*OF_REQUEST, "at"]).set_axis(lost.index)
+    missing = known["prompt_tokens"] + known["given"] - known["tokens"]
+    return blocks_of(missing.fillna(1).clip(lower=1), run.records.block_size)
+
+
 def refused_wrong(run: RunTables) -> Violations:
     """A victim is refused only if the host pool lacks room, and only refused ones are recomputed.
 
     The host blocks in use are at most those after the previous pass plus those of earlier victims
-    of the same pass. Activations may have found no room in an earlier pass.
+    of the same pass. Where activations are kept, a victim is refused that has none.
     """
     lost = run.victims
     pool = run.steps[[*OF_PASS, "host_blocks_total"]].copy()
     pool["held"] = run.steps.groupby("repeat")["host_blocks_used"].shift(fill_value=0)
-    pool["lacking"] = run.lacks_room_for_activations
     lost = lost.merge(pool, on=OF_PASS, how="left").sort_values([*OF_PASS, "time_s"])
     need = blocks_of(lost["tokens"], run.records.block_size)
     kept = need.where(copies_blocks(lost["policy"]), 0)
@@ -170,7 +235,7 @@ def refused_wrong(run: RunTables) -> Violations:
     room = lost["host_blocks_total"] - lost["held"] - before
     refused, full = lost["refused"].astype(bool), need > room
     if run.engine.get("activation_blocks_total"):
-        full = lost["lacking"].astype(bool)
+        full = ~run.saved_before(lost)
     wrong = refused & (~full | (lost["host_blocks_total"] == 0))
     if run.section("overflow").get("name") in (SWAP.name, ACTIVATION.name):
         wrong |= (lost["policy"] == RECOMPUTE.name) & (lost["tokens"] > 0) & ~refused

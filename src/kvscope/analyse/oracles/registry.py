@@ -5,19 +5,25 @@ from collections.abc import Callable
 from kvscope.analyse.oracles import (
     batches,
     cache,
+    clocks,
     copies,
+    facts,
+    modeled,
     outputs,
     preemptions,
+    profiled,
     repeats,
     settings,
     times,
     values,
+    workload,
 )
 from kvscope.analyse.oracles.run_tables import RunTables
 from kvscope.analyse.records import Records
 from kvscope.collect.unboxkv.provenance import UNBOXKV_LOG
 from kvscope.oracle import VIOLATED, Need, Oracle, Verdict, judge, verdict
-from kvscope.runfile import IMPORTED_FROM
+from kvscope.runfile import IMPORTED_FROM, KERNEL_EVENTS
+from kvscope.runschema import OTHER_CLOCKS
 
 RunNeed = Need[RunTables]
 
@@ -35,6 +41,14 @@ def _flags_by_duration(run: RunTables) -> bool:
 
 _PASSES = _recorded("passes recorded by kvscope")
 _SETTINGS = _recorded("an experiment.yaml", lambda run: bool(run.records.settings))
+_WORKLOAD = _recorded("a complete experiment.yaml", workload.has_all_settings)
+_PROFILED = _recorded("an export of Nsight Systems", profiled.is_profiled)
+_MODELED_EVENTS = _recorded(
+    "KV events of device modeled",
+    lambda run: modeled.is_modeled(run) and KERNEL_EVENTS in run.facts["files"],
+)
+_BATCHES = _recorded("a device that models whole batches", modeled.predicts_batches)
+_MODELED = _recorded("device modeled", modeled.is_modeled)
 _LAYERS = _recorded(
     "times of the layers",
     lambda run: (
@@ -47,6 +61,10 @@ _POOL = _recorded("a host pool", lambda run: bool(run.steps["host_blocks_total"]
 _ABORTED = _recorded("requests that were aborted")
 _PREEMPTIONS = _recorded("preemptions recorded by kvscope")
 _ANY_PREEMPTION = _recorded(_PREEMPTIONS.words, lambda run: not run.preemptions.empty)
+_PREDICTIONS = _recorded(
+    "preemptions of a policy that predicts their costs",
+    lambda run: _ANY_PREEMPTION.met(run) and "name" in run.section("overflow"),
+)
 _SAVES = _recorded(
     "passes recorded with what they save", lambda run: bool(run.steps["saved_bytes"].notna().any())
 )
@@ -57,6 +75,22 @@ _COPIES = _recorded(
     "requests that were swapped", lambda run: bool(run.preemptions["copy_start_s"].notna().any())
 )
 _REQUESTS = _recorded("requests recorded by kvscope", lambda run: not run.requests.empty)
+_TIMED = _recorded(
+    "repeats timed by a real clock",
+    lambda run: run.measured and bool(run.facts.get("clock", {}).get("repeats")),
+)
+_OTHER_CLOCKS = _recorded(
+    f"readings of other clocks, which run.json has since schema {OTHER_CLOCKS}",
+    lambda run: _TIMED.met(run) and run.has_other_clocks,
+)
+_COPY_CPU = _recorded(
+    "copies that the host waits for, and their CPU time",
+    lambda run: _OTHER_CLOCKS.met(run) and bool(run.engine.get("copies_awaited")),
+)
+_COPIES_APART = _recorded(
+    "copies that the host does not wait for, and those of the warm-up",
+    lambda run: _OTHER_CLOCKS.met(run) and not run.engine.get("copies_awaited"),
+)
 _STALLS: RunNeed = Need("passes whose stalls are flagged by their durations", _flags_by_duration)
 _REPEATS: RunNeed = Need(
     "two repeats or more", lambda run: run.records.served["repeat"].nunique() >= 2
@@ -72,19 +106,30 @@ ROWS: tuple[Oracle[RunTables], ...] = (
 )
 ORACLES: tuple[Oracle[RunTables], ...] = (
     Oracle(settings.settings_differ, _SETTINGS),
+    Oracle(workload.workload_differs, _WORKLOAD),
     Oracle(settings.limit_exceeded, _SETTINGS),
+    Oracle(facts.facts_differ, _SETTINGS),
     Oracle(values.time_source_differs),
     Oracle(repeats.repeats_differ, _PASSES),
+    Oracle(clocks.clocks_differ, _OTHER_CLOCKS),
+    Oracle(clocks.copy_cpu_wrong, _COPY_CPU),
+    Oracle(clocks.timings_differ, _TIMED),
     Oracle(times.passes_overlap, _PASSES),
     Oracle(times.passes_apart, _PASSES),
     Oracle(times.stalled_wrong, _STALLS),
     Oracle(times.layers_outside_pass, _LAYERS),
     Oracle(times.request_times_differ, _REQUESTS),
     Oracle(times.given_up_wrong, _ABORTED),
+    Oracle(modeled.modeled_time_wrong, _MODELED),
+    Oracle(modeled.modeled_kernel_wrong, _MODELED_EVENTS),
+    Oracle(modeled.modeled_output_wrong, _MODELED),
+    Oracle(modeled.modeled_batch_wrong, _BATCHES),
+    Oracle(profiled.ranges_differ, _PROFILED),
     Oracle(batches.pass_differs_from_batch, _PASSES),
     Oracle(batches.phase_wrong, _PASSES),
     Oracle(batches.recomputed_wrong, _PASSES),
     Oracle(batches.sampled_wrong, _PASSES),
+    Oracle(batches.batching_wrong, _SETTINGS),
     Oracle(batches.waiting_wrong, _PASSES),
     Oracle(cache.tokens_differ, _PASSES),
     Oracle(cache.blocks_differ, _PASSES),
@@ -94,12 +139,15 @@ ORACLES: tuple[Oracle[RunTables], ...] = (
     Oracle(preemptions.context_wrong, _PASSES),
     Oracle(preemptions.resumed_wrong, _PASSES),
     Oracle(preemptions.resumption_wrong, _PREEMPTIONS),
+    Oracle(preemptions.preempted_with_room, _ANY_PREEMPTION),
     Oracle(preemptions.refused_wrong, _ANY_PREEMPTION),
     Oracle(preemptions.cost_wrong, _COSTS),
+    Oracle(preemptions.prediction_wrong, _PREDICTIONS),
     Oracle(copies.bytes_wrong, _ANY_PREEMPTION),
     Oracle(copies.copy_missing, _ANY_PREEMPTION),
     Oracle(copies.copy_outside_pass, _COPIES),
     Oracle(copies.copy_time_wrong, _COPIES),
+    Oracle(copies.copy_rate_wrong, _COPIES_APART),
     Oracle(copies.saves_wrong, _SAVES),
     Oracle(outputs.tokens_missing, _REQUESTS),
     Oracle(outputs.request_differs, _REQUESTS),

@@ -17,11 +17,13 @@ from kvscope.arraytypes import Bools, Ints
 from kvscope.oracle import NONE, Violations
 from kvscope.passes import PREFILL
 from kvscope.plan.parts import VLLM_0_4_2
+from kvscope.plan.workload import ALL_AT_ONCE
 from kvscope.runfile import IMPORTED_FROM
-from kvscope.runschema import MEASURED
+from kvscope.runschema import MEASURED, OTHER_CLOCKS
 
 OF_REQUEST = ["repeat", "request_id"]
 OF_PASS = ["repeat", "step"]
+NANOSECONDS = 1e-9
 TOLERANCE_S = 1e-6
 """Tolerance of comparisons between times that were computed in two ways."""
 
@@ -47,6 +49,20 @@ class RunTables:
     def measured(self) -> bool:
         """Whether times come from a real clock, whose readings never repeat and take time."""
         return bool(self.facts.get("time_source", MEASURED) == MEASURED)
+
+    @property
+    def has_other_clocks(self) -> bool:
+        """Whether run.json is of a version that has other clocks and copies of the warm-up."""
+        clock = self.facts.get("clock", {})
+        new = self.facts.get("schema", 1) >= OTHER_CLOCKS
+        return new or any("apart_s" in repeat for repeat in clock.get("repeats", []))
+
+    @property
+    def repeats_warm_up(self) -> bool:
+        """Whether repeats have the same passes as the warm-up: requests that all come at once."""
+        workload = self.section("workload")
+        at_once = workload.get("arrival") == ALL_AT_ONCE and workload.get("timeout_s") is None
+        return self.has_other_clocks and at_once
 
     @property
     def engine(self) -> Mapping[str, Any]:
@@ -89,15 +105,18 @@ class RunTables:
         `end_tokens` are the request's tokens in the cache after the pass, `slot_tokens` those that
         its blocks are for (`_slot_tokens`), `sampled_before` the output tokens it had before the
         pass. `previous_step` and `previous_tokens` are the step and
-        `end_tokens` of the request's previous row (-1 and 0 if there is none). `preempted_step` is
+        `end_tokens` of the request's previous row (-1 and 0 if there is none), `previous_saved`
+        whether its activations were saved there. `preempted_step` is
         the step whose scheduling last preempted the request (-1 if none did).
         """
         rows = self.records.batch.sort_values([*OF_REQUEST, "step"], ignore_index=True)
         rows["end_tokens"] = rows["context_tokens"] + rows["scheduled_tokens"]
+        rows["saved_tokens"] = rows["saved_tokens"].astype(float).fillna(0).astype(np.int64)
         own = rows.groupby(OF_REQUEST)
         rows["sampled_before"] = own["sampled_tokens"].cumsum() - rows["sampled_tokens"]
         rows["previous_step"] = own["step"].shift(fill_value=-1)
         rows["previous_tokens"] = own["end_tokens"].shift(fill_value=0)
+        rows["previous_saved"] = own["saved_tokens"].shift(fill_value=0) > 0
         rows["slot_tokens"] = self._slot_tokens(rows)
         rows["preempted_step"] = last_until(rows, self._victim_steps)
         return rows
@@ -154,7 +173,7 @@ class RunTables:
     def stays(self) -> pd.DataFrame:
         """One row a stay: `repeat`, first `step`, `until` (the step after the last), `tokens`.
 
-        `slot_tokens` are those that its blocks are for.
+        `slot_tokens` are those that its blocks are for, `saved_tokens` those that its pass saved.
         """
         rows = self.batch
         following = rows.groupby(OF_REQUEST)["step"].shift(-1)
@@ -168,6 +187,7 @@ class RunTables:
                 "until": until,
                 "tokens": rows["end_tokens"],
                 "slot_tokens": rows["slot_tokens"],
+                "saved_tokens": rows["saved_tokens"],
             }
         )
 
@@ -185,24 +205,25 @@ class RunTables:
         until = np.minimum(first_after(out, back).fillna(np.inf), ended)
         return out.assign(until=until), blocks_of(out["tokens"], self.records.block_size)
 
+    def saved_before(self, victims: pd.DataFrame) -> pd.Series:
+        """Whether the activations of each victim were saved in its last pass."""
+        passes = self.batch.rename(columns={"step": "at"})[[*OF_REQUEST, "at", "saved_tokens"]]
+        at = last_until(victims, passes[[*OF_REQUEST, "at"]])
+        last = victims[OF_REQUEST].assign(at=at).merge(passes, how="left")
+        return last["saved_tokens"].set_axis(victims.index).fillna(0) > 0
+
     @cached_property
     def activation_blocks(self) -> Ints:
-        """Host blocks of all activations, if there is room, one value a pass.
+        """Host blocks of activations, one value a pass.
 
-        They are kept of each request that runs, and of a victim that is not recomputed.
+        They are kept of each request that runs and was saved in its last pass, and of such a
+        victim that is not recomputed.
         """
-        if not self.engine.get("activation_blocks_total"):
-            return np.zeros(len(self.steps), np.int64)
-        running = blocks_of(self.stays["tokens"], self.records.block_size)
-        waiting = self.sum_over_passes(*self.away(keeps_tokens))
-        return self.sum_over_passes(self.stays, running) + waiting
-
-    @cached_property
-    def lacks_room_for_activations(self) -> Bools:
-        """Whether a repeat has more activations, at its most, than there is room for; by pass."""
-        most = pd.Series(self.activation_blocks).groupby(self.steps["repeat"]).transform("max")
-        lacks: Bools = (most > self.engine.get("activation_blocks_total", 0)).to_numpy()
-        return lacks
+        stays = self.stays[self.stays["saved_tokens"] > 0]
+        away, blocks = self.away(keeps_tokens)
+        saved = self.saved_before(away)
+        running = self.sum_over_passes(stays, blocks_of(stays["tokens"], self.records.block_size))
+        return running + self.sum_over_passes(away[saved], blocks[saved])
 
     def sum_over_passes(self, spans: pd.DataFrame, values: pd.Series | int) -> Ints:
         """Sum the values of the spans (`step` to `until`) that cover a pass, one value a pass."""

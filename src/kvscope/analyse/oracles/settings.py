@@ -1,26 +1,35 @@
 """Oracles of settings: the engine, workload and repeats are those of experiment.yaml."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from kvscope.analyse.metrics import BY_NAME
 from kvscope.analyse.oracles.run_tables import RunTables, bad_rows
 from kvscope.oracle import NONE, Violations
 from kvscope.plan.models import BYTES
+from kvscope.plan.repeats import StoppingRule
 
 GIB = 2**30
+DIGITS = 9  # to which two computations of one share agree
+DERIVED = {"half_width_share", "reached"}  # keys of `repeats` that decide nothing
 Pair = tuple[str, Any, Any]
-"""A quantity's name, its value in the run, and in the settings (None if they do not state it)."""
+"""A quantity's name, its value in the run, and by the settings (None if they do not state it)."""
+
+
+def differing(pairs: Iterable[Pair]) -> Violations:
+    """One violation for each quantity with another value in the run than by the settings."""
+    wrong = [
+        f"{name} is {found}, the settings have {expected}"
+        for name, found, expected in pairs
+        if expected is not None and found != expected
+    ]
+    return Violations(len(wrong), wrong[0]) if wrong else NONE
 
 
 def settings_differ(run: RunTables) -> Violations:
     """The engine, its memory, the requests and the repeats match the experiment's settings."""
-    wrong = [
-        f"{name} is {found}, the settings have {expected}"
-        for name, found, expected in (*_of_engine(run), *_of_requests(run), *_of_repeats(run))
-        if expected is not None and found != expected
-    ]
-    return Violations(len(wrong), wrong[0]) if wrong else NONE
+    return differing([*_of_engine(run), *_of_requests(run), *_of_repeats(run)])
 
 
 def _of_engine(run: RunTables) -> Iterator[Pair]:
@@ -33,9 +42,17 @@ def _of_engine(run: RunTables) -> Iterator[Pair]:
     yield "device", made.get("device"), run.section("device").get("name")
     yield "kv_blocks_total", made.get("kv_blocks_total"), _blocks(cache, "", block_bytes)
     overflow = run.section("overflow")
-    pool = _host_blocks(overflow, block_bytes, _activation_block_bytes(size, model))
-    there = run.steps["host_blocks_total"].iloc[0]
-    yield "host_blocks_total", made.get("host_blocks_total", there), pool or 0
+    there = int(made.get("host_blocks_total", run.steps["host_blocks_total"].iloc[0]))
+    activations = made.get("activation_blocks_total", 0)
+    pools = _pools(overflow, there, activations)
+    each = (block_bytes, _activation_block_bytes(size, model))
+    blocks = _blocks(
+        overflow, "host_", sum(n or 0 for n, has in zip(each, pools, strict=True) if has)
+    )
+    if pools[1]:
+        yield "activation_block_bytes", made.get("activation_block_bytes"), each[1]
+    yield "host_blocks_total", there, sum(pools) * (blocks or 0)
+    yield "activation_blocks_total", activations, pools[1] * (blocks or 0)
 
 
 def _block_bytes(block_size: Any, model: Mapping[str, Any]) -> int | None:
@@ -47,17 +64,14 @@ def _block_bytes(block_size: Any, model: Mapping[str, Any]) -> int | None:
     return 2 * width * math.prod(map(int, parts))
 
 
-def _host_blocks(
-    overflow: Mapping[str, Any], block_bytes: int | None, activation_bytes: int | None
-) -> Any:
-    """Blocks of the host pool, or of both: `adaptive` has as many of activations, if smaller."""
-    each, pools = block_bytes, 1
-    if overflow.get("name") == "activation":
-        each = activation_bytes
-    elif overflow.get("name") == "adaptive" and (activation_bytes or 0) <= (block_bytes or 0):
-        each, pools = (block_bytes or 0) + (activation_bytes or 0), 2
-    blocks = _blocks(overflow, "host_", each)
-    return pools * blocks if isinstance(blocks, int) else blocks
+def _pools(overflow: Mapping[str, Any], total: int, activations: int) -> tuple[bool, bool]:
+    """Whether there are pools of K and V, and of activations.
+
+    Those of `adaptive` follow from its cost model, so they are taken from the run: at least one.
+    """
+    if overflow.get("name") == "adaptive":
+        return total > activations or not activations, activations > 0
+    return overflow.get("name") != "activation", overflow.get("name") == "activation"
 
 
 def _activation_block_bytes(block_size: Any, model: Mapping[str, Any]) -> int | None:
@@ -89,17 +103,19 @@ def _of_requests(run: RunTables) -> Iterator[Pair]:
 
 def _of_repeats(run: RunTables) -> Iterator[Pair]:
     setting, recorded = run.records.settings.get("repeats"), run.facts.get("repeats", {})
-    rule = setting if isinstance(setting, Mapping) else {"min": setting, "max": setting}
-    least, most = rule.get("min"), rule.get("max")
-    if not (isinstance(least, int) and isinstance(most, int)):
+    if setting is None:
         return
-    measured = int(run.requests["repeat"].nunique())
-    yield "the number of repeats", measured, min(max(measured, least), most)
-    for key, found in recorded.items():
-        if key in ("min", "max", "until"):
-            yield f"repeats.{key} of run.json", found, rule.get(key)
-    if "measured" in recorded:
-        yield "repeats.measured of run.json", recorded["measured"], measured
+    rule = StoppingRule(**setting) if isinstance(setting, Mapping) else StoppingRule.of(setting)
+    throughput = BY_NAME["throughput_tokens_per_s"].of
+    found = [throughput(repeat) for repeat in run.records.repeats()]
+    yield "the number of repeats", len(found), min(max(len(found), rule.min), rule.max)
+    for key, expected in rule.facts(found, run.records.disturbed).items():
+        if key in recorded or key not in DERIVED:
+            yield f"repeats.{key} of run.json", _rounded(recorded.get(key)), _rounded(expected)
+
+
+def _rounded(value: Any) -> Any:
+    return round(value, DIGITS) if isinstance(value, float) else value
 
 
 def limit_exceeded(run: RunTables) -> Violations | None:

@@ -28,6 +28,7 @@ OF_A_COPY = {"swap_out_s", "swap_in_s", "rebuild_s", "copy_start_s", "copy_end_s
 # Columns that may be null.
 NULLABLE = {
     "steps": {"saved_bytes", "save_s"},
+    "batch": {"saved_tokens"},  # of earlier versions and imports, where nothing is saved
     "requests": {"first_scheduled_s", "first_token_s"},  # null if it was aborted earlier
     "preemptions": {"wait_s", "recomputed_tokens", "predicted_s", "cost_s"} | OF_A_COPY,
 }

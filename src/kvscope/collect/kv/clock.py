@@ -15,6 +15,7 @@ from kvscope import limits
 from kvscope.arraytypes import Int64s
 from kvscope.collect.kv.flushes import Kernel
 from kvscope.errors import BadInput
+from kvscope.events import VIRTUAL_CLOCK
 from kvscope.reading import short_repr
 from kvscope.runfile import KERNEL_EVENTS, RUN_FILE
 
@@ -34,6 +35,7 @@ class Clock:
     slopes: npt.NDArray[np.float64]
     uncertainty_ns: int
     resolution_ns: float = 0.0  # the step between two readings; 0 if it was not measured
+    virtual: bool = False  # events take modeled time only, and recording them none
     source: Path = Path(RUN_FILE)  # where the readings are from
 
     @classmethod
@@ -68,6 +70,7 @@ class Clock:
             slopes,
             uncertainty,
             resolution_ns,
+            clock.get("name") == VIRTUAL_CLOCK,
             run_json,
         )
 

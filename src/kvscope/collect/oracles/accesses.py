@@ -87,6 +87,9 @@ def _reads_differ(counts: FlushCounts, by: Int64s) -> Violations:
 
 def heads_missing(counts: FlushCounts) -> Violations:
     """Reads name every traced head, and no other head."""
+    due, told = counts.run.heads, counts.flush.kv_heads
+    if due not in (None, told):
+        return Violations(1, f"the trace has heads {told}; traced are {due}")
     if not counts.demand.slots:
         return NONE
     found = set(np.unique(counts.flush.kv_head[counts.is_read]).tolist())
@@ -243,6 +246,26 @@ def layer_unknown(counts: FlushCounts) -> Violations:
     """Every flush names a traced layer of the model."""
     traced, layer = counts.run.traced_layers or [], counts.flush.layer
     return NONE if layer in traced else Violations(1, f"layer {layer}; traced are {traced}")
+
+
+def flush_incomplete(counts: FlushCounts) -> Violations:
+    """A flush of kvscope's has block tables, and on a CPU its kernels have their times.
+
+    Its blocks and tiles have as many tokens as run.json says.
+    """
+    flush, due = counts.flush, counts.run.sizes
+    wrong = []
+    if flush.block_table is None:
+        wrong.append("no block table")
+    if flush.segments.timers is None and any(
+        None in (kernel.start_ticks, kernel.end_ticks) for kernel in flush.kernels
+    ):
+        wrong.append("a kernel without times")
+    for name, found in zip(due._fields, (flush.block_size, flush.tile_tokens), strict=True):
+        expected = getattr(due, name)
+        if expected not in (None, found):
+            wrong.append(f"{name} is {found}, run.json has {expected}")
+    return violations(wrong, str)
 
 
 def batch_differs(counts: FlushCounts) -> Violations:

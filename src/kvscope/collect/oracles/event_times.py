@@ -58,6 +58,26 @@ def event_outside_kernel(counts: FlushCounts) -> Violations | None:
     return violations(np.flatnonzero(early | late), words) + outside
 
 
+def is_filled(counts: FlushCounts) -> bool:
+    """Whether events fill their kernels: modeled ones, of all heads."""
+    heads = counts.flush.kv_heads
+    return counts.run.clock.virtual and heads == list(range(len(heads or ())))
+
+
+def kernel_not_filled(counts: FlushCounts) -> Violations:
+    """The events of a modeled kernel begin with it and end with it."""
+    flush = counts.flush
+    owner = flush.segments.kernel[flush.segment]
+    wrong = [
+        kernel.name
+        for number, kernel in enumerate(flush.kernels)
+        if (own := owner == number).any()
+        and (kernel.start_ticks, kernel.end_ticks)
+        != (flush.start_ticks[own].min(), flush.end_ticks[own].max())
+    ]
+    return violations(wrong, "the events of kernel '{}' do not fill it".format)
+
+
 def _outside(flush: Flush, segments: npt.NDArray[np.intp]) -> Violations:
     workers = flush.segments.worker[segments]
     return violations(workers, "thread block {} ran outside its kernel's interval".format)

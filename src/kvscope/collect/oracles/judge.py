@@ -25,6 +25,7 @@ class Judge:
     def __init__(self, run: RunFacts) -> None:
         self.run = run
         self.coverage = Coverage(run)
+        self.events = self.dropped = 0
         self.gaps = Gaps()
         self._block_tables = None if run.preempted is None else BlockTables(run.preempted)
         self._counts: Counter[str] = Counter()
@@ -46,6 +47,8 @@ class Judge:
         moved = None if self._block_tables is None else self._block_tables.find_moves(flush)
         counts = FlushCounts(flush, self.run, moved)
         self.coverage.add(flush)
+        self.events += int(flush.segments.events.sum())
+        self.dropped += 0 if flush.segments.dropped is None else int(flush.segments.dropped.sum())
         self.gaps.add(counts)
         explained = DUE_TO_DROPS if _drops_explain_gaps(counts) else ()
         for oracle in OF_FLUSHES:

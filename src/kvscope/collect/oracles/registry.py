@@ -22,6 +22,8 @@ _LAYERS: Need[FlushCounts] = Need(_WORDS, lambda c: c.run.traced_layers is not N
 _BLOCKS: Need[FlushCounts] = Need(_WORDS, lambda c: c.run.blocks is not None)
 _SCHEDULE: Need[FlushCounts] = Need(_WORDS, lambda c: bool(c.run.schedule))
 _PASSES: Need[RunCounts] = Need(_WORDS, lambda c: bool(c.run.passes))
+_COUNTED: Need[RunCounts] = Need(_WORDS, lambda c: c.run.counted is not None)
+_VIRTUAL: Need[FlushCounts] = Need("modeled KV events of all heads", event_times.is_filled)
 
 OF_FLUSHES: tuple[Oracle[FlushCounts], ...] = (
     Oracle(accesses.events_dropped, _DROPS),
@@ -36,6 +38,7 @@ OF_FLUSHES: tuple[Oracle[FlushCounts], ...] = (
     Oracle(accesses.tokens_misread, _READS),
     Oracle(accesses.layer_wrong, _EVENTS),
     Oracle(accesses.layer_unknown, _LAYERS),
+    Oracle(accesses.flush_incomplete, _LAYERS),
     Oracle(accesses.batch_differs, _SCHEDULE),
     Oracle(blocks.block_not_in_table, _TABLE),
     Oracle(blocks.block_outside_cache, _BLOCKS),
@@ -44,6 +47,7 @@ OF_FLUSHES: tuple[Oracle[FlushCounts], ...] = (
     Oracle(blocks.tokens_outside_block, _EVENTS),
     Oracle(event_times.event_of_other_kernel, _HEADS),
     Oracle(event_times.event_outside_kernel, _EVENTS),
+    Oracle(event_times.kernel_not_filled, _VIRTUAL),
     Oracle(event_times.worker_repeated, _HEADS),
     Oracle(event_times.events_overlap, _HEADS),
     Oracle(event_times.v_read_before_k, _HEADS),
@@ -51,6 +55,7 @@ OF_FLUSHES: tuple[Oracle[FlushCounts], ...] = (
 )
 OF_RUNS: tuple[Oracle[RunCounts], ...] = (
     Oracle(whole_run.passes_missing, _PASSES),
+    Oracle(whole_run.counts_differ, _COUNTED),
     Oracle(whole_run.clock_factor_wrong, _EVENTS),
 )
 ALL_ORACLES: tuple[Oracle[Any], ...] = (*OF_FLUSHES, *OF_RUNS)

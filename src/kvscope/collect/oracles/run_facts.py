@@ -1,6 +1,7 @@
 """The records of a run that its KV events are checked against."""
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from kvscope.collect.host_times import duration_ns, instants_ns, require_times
 from kvscope.collect.kv.clock import Clock
@@ -42,6 +43,13 @@ class LayerTimes:
         return max(0, layer[0] - first, last - layer[1])
 
 
+class Sizes(NamedTuple):
+    """Tokens of a block and of a tile; None if unknown."""
+
+    block_size: int | None = None
+    tile_tokens: int | None = None
+
+
 @dataclass(frozen=True)
 class RunFacts:
     """A run's records, as the oracles need them; None or empty where they are not recorded."""
@@ -53,6 +61,9 @@ class RunFacts:
     schedule: Schedule | None = None
     blocks: int | None = None  # of the cache; block tables have numbers 1 … blocks
     preempted: dict[tuple[int, str], list[int]] | None = None  # steps, by (repeat, request)
+    heads: list[int] | None = None  # KV heads that are traced
+    counted: tuple[int | None, int | None] | None = None  # events and drops
+    sizes: Sizes = field(default_factory=Sizes)
 
     @classmethod
     def of_run(cls, run: Run) -> "RunFacts":
@@ -77,6 +88,9 @@ class RunFacts:
             schedule,
             engine.get("kv_blocks_total"),
             _preempted(run),
+            tracing.get("kv_heads"),
+            (tracing.get("events"), tracing.get("dropped_events")),
+            Sizes(engine.get("block_size"), tracing.get("tile_tokens")),
         )
 
 

@@ -20,8 +20,7 @@ PUBLISHED = "published"  # the time_source of imported runs
 def provenance(kind: str, paths: Sequence[Path], series: str | None = None) -> dict[str, Any]:
     """Where it came from; the id depends on the files' content, not on their order."""
     files = [{"file": path.name, "sha256": sha256_of(path)} for path in paths]
-    contents = " ".join(sorted(file["sha256"] for file in files))
-    digest = hashlib.sha256(f"{contents} {series}".encode()).hexdigest()[:10]
+    digest = content_digest([file["sha256"] for file in files], series)
     # A stats series is named after its run, the step series adds to that name.
     stem = min((path.stem for path in paths), key=len)
     return {
@@ -32,3 +31,8 @@ def provenance(kind: str, paths: Sequence[Path], series: str | None = None) -> d
         IMPORTED_FROM: {"kind": kind, "series": series, "files": files},
         "versions": {"kvscope": kvscope.__version__},
     }
+
+
+def content_digest(hashes: Sequence[str], series: str | None) -> str:
+    """The end of the id of published files with these SHA-256, in whatever order."""
+    return hashlib.sha256(f"{' '.join(sorted(hashes))} {series}".encode()).hexdigest()[:10]

@@ -12,10 +12,8 @@ import numpy as np
 import orjson
 import zstandard
 
-from kvscope import accounts, tables
-from kvscope.accounts import COLLECTED
-from kvscope.collect.kv.tables import write_kv_tables
-from kvscope.collect.oracles.judge import Judge
+from kvscope import tables
+from kvscope.collect.collector import collect_run
 from kvscope.collect.unboxkv.provenance import UNBOXKV_TRACE, provenance
 from kvscope.collect.unboxkv.trace_flushes import (
     CYCLES_PER_TICK,
@@ -26,7 +24,7 @@ from kvscope.collect.unboxkv.trace_flushes import (
 from kvscope.collect.unboxkv.trace_json import DURATION_KEY, KernelTraces, Record, read_records
 from kvscope.events import ATTENTION, K_READ, KINDS, V_READ
 from kvscope.files import atomic_path
-from kvscope.results import Run
+from kvscope.layout import tables_directory
 from kvscope.runfile import KERNEL_EVENTS, RUN_FILE, TRACING, file_records, write_run
 
 FAULTS = (
@@ -126,15 +124,7 @@ def import_trace(paths: Sequence[Path], out: Path) -> str:
     facts["faults"] = [*counts.losses(), *facts["faults"]]
     facts[TRACING]["events"] = sum(counts.events.values())
     write_run(out, facts | {"files": file_records(out)})
-    account = write_kv_tables(out / KERNEL_EVENTS, out, Judge.of_run(Run(out)))
-    collected: dict[str, Any] = {
-        "source": None,
-        "rows": {tables.KV_EVENTS.name: account["rows"]},
-        "warnings": [],
-        "alignment": None,
-        "kv_events": account,
-    }
-    accounts.write(out, COLLECTED, out, collected)
+    collect_run(out, tables_directory(out))
     return str(counts)
 
 

@@ -16,7 +16,6 @@ class CudaPlatform(Platform):
     backends: ClassVar[Mapping[str, str]] = {
         "instrumented": "kvscope.engine.attention.cuda.backend.CudaBackend"
     }
-    awaited: ClassVar[bool] = False
     # CUDA graphs are traced kernel by kernel; by default a whole graph is one row.
     profiler_options: ClassVar[tuple[str, ...]] = ("--trace=cuda,nvtx", "--cuda-graph-trace=node")
 

@@ -1,5 +1,6 @@
 """The engine's view of a device, and that of the process that runs the engine."""
 
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -8,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from kvscope.engine.clock import Clock, HostClock
 from kvscope.plan.experiment import Experiment
-from kvscope.runschema import MEASURED
 
 if TYPE_CHECKING:
     from kvscope.engine.attention.tracer import Tracer
@@ -19,23 +19,17 @@ class Platform:
     """A device of one engine. vLLM is imported inside of methods only.
 
     `backends` maps engine.attention to the class of kvscope's attention, which is registered with
-    vLLM in place of its backend `slot`. `awaited` is true if a copy ends before the call returns,
-    so that the host can time it. `computes` is false of a device without a worker: no weights, no
-    cache, no attention. `times_layers` is false where the layers of a pass have no times of their
-    own, because several are under way at once.
+    vLLM in place of its backend `slot`.
     """
 
-    time_source: ClassVar[str] = MEASURED
     slot: ClassVar[str] = "CUSTOM"
     backends: ClassVar[Mapping[str, str]] = {}
-    awaited: ClassVar[bool] = True
-    computes: ClassVar[bool] = True
-    times_layers: ClassVar[bool] = True
     profiler_options: ClassVar[tuple[str, ...]] = ("--trace=nvtx",)
 
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment
         self.clock: Clock = HostClock()
+        self.copy_cpu_ns = 0
 
     @property
     def backend(self) -> str | None:
@@ -75,10 +69,15 @@ class Platform:
         llm.llm_engine.engine_core.shutdown()
 
     def timed(self, copy: Callable[[], None]) -> Callable[[], float]:
-        """Run a copy; returns a function that gives its seconds once the pass is over."""
+        """Run a copy; returns a function that gives its seconds once the pass is over.
+
+        `copy_cpu_ns` adds up the CPU time of this thread in all copies, which none can exceed.
+        """
+        cpu_ns = time.thread_time_ns()
         start_ns = self.clock.now_ns()
         copy()
         duration_s = (self.clock.now_ns() - start_ns) * 1e-9
+        self.copy_cpu_ns += time.thread_time_ns() - cpu_ns
         return lambda: duration_s
 
     def accelerators(self) -> list[dict[str, Any]]:

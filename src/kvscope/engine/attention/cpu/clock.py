@@ -15,18 +15,15 @@ from numba import njit, types
 from numba.extending import intrinsic
 
 from kvscope.engine.attention.clock import TickClock
+from kvscope.machine import processor
 
 CLOCK_MONOTONIC = 1  # what perf_counter_ns reads on Linux
 
 
 def has_steady_counter(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
     """Whether the cycle counter is a clock: x86, and steady over cores and power states."""
-    if platform.machine() not in ("x86_64", "AMD64") or not cpuinfo.exists():
-        return False
-    flags = next(
-        (line for line in cpuinfo.read_text().splitlines() if line.startswith("flags")), ""
-    )
-    return {"constant_tsc", "nonstop_tsc"} <= set(flags.split())
+    flags = processor(cpuinfo).get("flags", "").split()
+    return platform.machine() in ("x86_64", "AMD64") and {"constant_tsc", "nonstop_tsc"} <= {*flags}
 
 
 @intrinsic

@@ -18,11 +18,11 @@ from kvscope.engine.devices.modeled.clock import VirtualClock
 from kvscope.engine.devices.modeled.cost import Cost
 from kvscope.engine.overflow.connector import SwapReport
 from kvscope.engine.overflow.copies import SAVE, Transfer
+from kvscope.plan.devices.modeled import TOKEN
 
 if TYPE_CHECKING:
     from kvscope.engine.devices.modeled.tracer import ModeledTracer
 
-TOKEN = 7
 PLENTY_BYTES = 1 << 60  # the experiment says how many blocks there are
 
 
@@ -164,7 +164,8 @@ class ModeledExecutor(Executor):
         """
         if not getattr(orders, "saves", None):
             return
-        gather_s, copied_s = self.cost.save_s(orders.saved_tokens, orders.save_runs)
+        tokens = sum(orders.saved_tokens.values())
+        gather_s, copied_s = self.cost.save_s(tokens, orders.save_runs)
         start_ns = self.clock.now_ns()
         self.clock.wait(gather_s)
         if self.cost.pageable:
@@ -172,7 +173,7 @@ class ModeledExecutor(Executor):
         else:
             begin_ns = max(self.clock.now_ns(), self._link_free_ns)
             self._link_free_ns = begin_ns + round(copied_s * 1e9)
-        moved = orders.saved_tokens * self.cost.activation_block_bytes // self.cost.block_size
+        moved = tokens * self.cost.activation_block_bytes // self.cost.block_size
         end_ns, seconds = self.clock.now_ns(), partial(float, copied_s)
         yield Transfer("", SAVE, len(orders.saves), moved, start_ns, end_ns, seconds)
 

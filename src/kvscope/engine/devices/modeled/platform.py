@@ -2,12 +2,11 @@
 
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from kvscope.engine.devices.modeled.clock import VirtualClock
 from kvscope.engine.devices.platform import Platform
 from kvscope.plan.experiment import Experiment
-from kvscope.runschema import MODELED
 
 if TYPE_CHECKING:
     from kvscope.engine.devices.modeled.cost import Cost
@@ -17,10 +16,6 @@ if TYPE_CHECKING:
 
 class ModeledPlatform(Platform):
     """Nothing of the model is allocated or computed."""
-
-    time_source: ClassVar[str] = MODELED
-    awaited: ClassVar[bool] = False
-    computes: ClassVar[bool] = False
 
     def __init__(self, experiment: Experiment) -> None:
         super().__init__(experiment)

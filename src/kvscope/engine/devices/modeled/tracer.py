@@ -13,7 +13,7 @@ from kvscope.engine.attention.tracer import TracedPass, Tracer
 from kvscope.engine.devices.modeled.accesses import TILE_TOKENS, Accesses, Row, reads, writes
 from kvscope.engine.devices.modeled.clock import VirtualClock
 from kvscope.engine.devices.modeled.cost import Cost
-from kvscope.events import ATTENTION, WRITE
+from kvscope.events import ATTENTION, VIRTUAL_CLOCK, WRITE
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.hardware.cost import LayerCost
 
@@ -23,7 +23,7 @@ NANOSECONDS = 1e9  # a second
 class VirtualTicks(TickClock):
     """The virtual clock, whose ticks are nanoseconds."""
 
-    name: ClassVar[str] = "virtual"
+    name: ClassVar[str] = VIRTUAL_CLOCK
 
     def __init__(self, clock: VirtualClock) -> None:
         self.clock = clock

@@ -1,0 +1,212 @@
+"""Oracles of run.json: what it says of a run follows from the experiment's settings.
+
+Other oracles, their needs and the rules of validity believe these keys: a wrong one would turn them
+off.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, cast
+
+from kvscope.actions import copies_blocks, rebuilds_blocks
+from kvscope.analyse.oracles.run_tables import RunTables
+from kvscope.analyse.oracles.settings import Pair, differing
+from kvscope.collect.unboxkv.provenance import IMPORT_KINDS, PUBLISHED, content_digest
+from kvscope.copies import copies_of
+from kvscope.disturbed import LOAD, Verdict, judge_repeats
+from kvscope.events import VIRTUAL_CLOCK
+from kvscope.oracle import Violations
+from kvscope.plan import registry
+from kvscope.plan.device import Device
+from kvscope.plan.parts import CacheSettings
+from kvscope.runfile import (
+    COMPLETE,
+    EXPERIMENT_FILE,
+    IMPORTED_FROM,
+    KERNEL_EVENTS,
+    NSYS_EXPORT,
+    TRACING,
+)
+from kvscope.runschema import MEASURED, OTHER_CLOCKS
+from kvscope.stalls import shape_classes
+
+Facts = Mapping[str, Any]
+OWN = ("warmup", "timings_s", "command", "disturbance", "profiler")
+"""Keys that only a measurement by kvscope has."""
+STRIDES = ("step_stride", "layer_stride", "head_stride")
+
+
+def origin_wrong(facts: Facts) -> Violations:
+    """A run has an experiment.yaml, unless run.json names the published files that it is from.
+
+    An imported run has times of `published` source, a known kind, the id of its files, and nothing
+    that only a measurement has.
+    """
+    return differing(_of_import(facts) if IMPORTED_FROM in facts else _of_own_run(facts))
+
+
+def _of_own_run(facts: Facts) -> Iterator[Pair]:
+    yield f"whether {EXPERIMENT_FILE} is recorded", EXPERIMENT_FILE in facts["files"], True
+    yield "faults of a run by kvscope", facts.get("faults", []), []
+    if facts.get("status") == COMPLETE:
+        yield "whether a complete run has a reason for a failure", bool(facts.get("reason")), False
+
+
+def _of_import(facts: Facts) -> Iterator[Pair]:
+    source = facts[IMPORTED_FROM]
+    hashes = [file.get("sha256", "") for file in source["files"]]
+    digest = str(facts["experiment_id"]).rpartition("-")[2]
+    yield f"whether {EXPERIMENT_FILE} is recorded", EXPERIMENT_FILE in facts["files"], False
+    yield "whether published files are named", bool(hashes), True
+    yield "time_source", facts.get("time_source"), PUBLISHED
+    yield "keys of a measurement by kvscope", [key for key in OWN if key in facts], []
+    yield "imported_from.kind", source["kind"] in IMPORT_KINDS, True
+    yield "the end of experiment_id", digest, content_digest(hashes, source.get("series"))
+
+
+def facts_differ(run: RunTables) -> Violations:
+    """run.json has the device, repeats, tracing, profiler and warm-up that the settings lead to.
+
+    What is known of a device, such as the source of its times, is declared by the device's class.
+    """
+
+    sections = (_of_device, _of_memory, _of_tracing, _of_profiler, _of_warm_up, _of_repeats)
+    return differing(pair for section in sections for pair in section(run))
+
+
+def _of_device(run: RunTables) -> Iterator[Pair]:
+    name, made = run.section("device").get("name"), run.engine
+    if name is None:
+        return
+    device = device_class(name)
+    yield "time_source", run.facts.get("time_source", MEASURED), device.time_source
+    yield "engine.copies_awaited", made.get("copies_awaited", False), device.copies_awaited
+    yield "engine.computes", made.get("computes", True), device.allocates
+    yield "engine.times_layers", made.get("times_layers", True), device.times_layers
+    gpus = run.facts.get("hardware", {}).get("gpus")
+    yield "whether there are GPUs", bool(gpus), bool(device.gpus)
+
+
+def _of_memory(run: RunTables) -> Iterator[Pair]:
+    made, cache, overflow = run.engine, run.section("cache"), run.section("overflow")
+    pool, layers = made.get("host_blocks_total"), run.section("model").get("layers")
+    if pool and layers and "layout" in cache:
+        pieces = CacheSettings.model_validate(cache).pieces(layers)
+        yield "engine.pieces_per_block", made.get("pieces_per_block"), pieces
+    if pool and "host_memory" in overflow and "host_memory" in made:
+        pinned = made["host_memory"] != "pageable"
+        yield "whether engine.host_memory is pinned", pinned, overflow["host_memory"] == "pinned"
+    workload = run.facts.get("workload", {}).get("workload")
+    yield "workload.workload", workload, workload and run.section("workload").get("name")
+
+
+def device_class(name: str) -> type[Device]:
+    """The class of a device; BadInput if no installed package has it."""
+    return cast(type[Device], registry.load("device", name))
+
+
+def _of_tracing(run: RunTables) -> Iterator[Pair]:
+    asked, model = run.section("tracing"), run.section("model")
+    if "name" not in asked:
+        return
+    traced = asked["name"] != "none"
+    recorded = run.facts.get(TRACING) or {}
+    yield "whether KV events are traced", TRACING in run.facts, traced
+    yield f"whether {KERNEL_EVENTS} is recorded", KERNEL_EVENTS in run.facts["files"], traced
+    if not traced:
+        return
+    for key, expected in asked.items():
+        yield f"tracing.{key}", recorded.get(key), expected
+    steps, layers, heads = (asked.get(stride, 1) for stride in STRIDES)
+    for key, exist, stride in (("layers", "layers", layers), ("kv_heads", "kv_heads", heads)):
+        if exist in model:
+            yield f"tracing.{key}", recorded.get(key), list(range(0, model[exist], stride))
+    yield "tracing.passes", recorded.get("passes"), int((run.steps["step"] % steps == 0).sum())
+    clock = recorded.get("clock") or {}
+    virtual = clock.get("name") == VIRTUAL_CLOCK
+    yield "whether events are modeled", virtual, not run.measured
+    apart = [one for one in clock.get("samples", []) if one["ticks"] != one["host_ns"]]
+    yield "readings of the virtual clock that differ from the host's", len(apart) * virtual, 0
+
+
+def _of_profiler(run: RunTables) -> Iterator[Pair]:
+    requested, found = run.section("profiler").get("name"), run.facts.get("profiler") or {}
+    if requested is None:
+        return
+    used, why = found.get("used"), bool(found.get("reason"))
+    due = "nsys" if requested != "none" else "none"
+    yield "profiler.requested", found.get("requested"), requested
+    yield "profiler.used", used, due if used == "nsys" or not why else None
+    if not (used == "nsys" and why):
+        yield (
+            f"whether {NSYS_EXPORT} is recorded",
+            NSYS_EXPORT in run.facts["files"],
+            used == "nsys",
+        )
+
+
+def _of_warm_up(run: RunTables) -> Iterator[Pair]:
+    asked, found = run.records.settings.get("warmup"), run.facts.get("warmup") or {}
+    if asked is None:
+        return
+    yield "whether there was a warm-up", bool(found.get("passes")), asked > 0
+    measured, missed = set(shape_classes(run.steps)), set(found.get("uncovered_classes", []))
+    yield "uncovered classes that were not measured", sorted(missed - measured), []
+    covered = len(measured - missed) <= found.get("classes", 0)
+    yield "whether warmup.classes has the classes covered", covered, True
+    name, attention = run.section("device").get("name"), run.section("engine").get("attention")
+    repeats = len(run.records.numbers)
+    if name is None or not asked:
+        return
+    device = device_class(name)
+    checked = attention in device.attentions and device.attentions[attention].compared
+    yield "whether attention was compared", _compared(run, "reference_checks"), checked or None
+    if run.repeats_warm_up and device.allocates:
+        found = copies_of(run.preemptions, run.steps)
+        yield "whether copies were compared", _compared(run, "swap_checks"), bool(found) or None
+        yield "warmup.passes", run.facts["warmup"].get("passes"), len(run.steps) * asked / repeats
+        yield "warmup.classes", run.facts["warmup"].get("classes"), len(measured)
+        back = _compared_copies(run) * asked / repeats
+        yield "engine.swap_checks.compared", _checks(run, "swap_checks"), back
+        warm = {kind: one["count"] for kind, one in run.facts["warmup"].get("copies", {}).items()}
+        due = {kind: one["count"] * asked / repeats for kind, one in found.items()}
+        yield "copies in the warm-up", warm, due
+
+
+def _compared(run: RunTables, key: str) -> bool:
+    return bool(_checks(run, key))
+
+
+def _checks(run: RunTables, key: str) -> int:
+    return int(run.engine.get(key, {}).get("compared", 0))
+
+
+def _compared_copies(run: RunTables) -> int:
+    """Resumptions whose blocks can be compared: swapped, and rebuilt ones of a full block."""
+    rows = run.resumptions
+    full = rebuilds_blocks(rows["policy"]) & (rows["tokens"] >= run.records.block_size)
+    return int((copies_blocks(rows["policy"]) | full).sum())
+
+
+def _of_repeats(run: RunTables) -> Iterator[Pair]:
+    if run.records.settings.get("repeats") is None:
+        return
+    numbers, judged = run.records.numbers, run.facts.get("disturbance") or []
+    clock = (run.facts.get("clock") or {}).get("repeats", [])
+    yield "repeats of clock", [entry["repeat"] for entry in clock], numbers
+    due = numbers if run.measured else []
+    yield "repeats of disturbance", [entry["repeat"] for entry in judged], due
+    yield from _of_disturbance(run.facts, judged)
+    yield "whether engine.leaked_blocks is recorded", "leaked_blocks" in run.engine, True
+
+
+def _of_disturbance(facts: Facts, judged: Sequence[Facts]) -> Iterator[Pair]:
+    """The verdict on each repeat, from the load around it; older runs have not all of it."""
+    lacking = [entry["repeat"] for entry in judged if not {*LOAD} <= entry.keys()]
+    if facts.get("schema", 1) < OTHER_CLOCKS:
+        return
+    yield "repeats without the load that their disturbance follows from", lacking, []
+    if lacking:
+        return
+    for entry, due in zip(judged, judge_repeats(judged), strict=True):
+        found = {field: entry.get(field) for field in Verdict._fields}
+        yield f"disturbance of repeat {entry['repeat']}", found, due._asdict()

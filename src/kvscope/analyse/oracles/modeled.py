@@ -1,0 +1,318 @@
+"""The oracle of modeled times: they are what the cost model gives for what the passes contain.
+
+The settings have the model's constants, `batch` what each pass computes, `preemptions` and `steps`
+what is moved. Only one thing is taken from the recorded times: in how many stretches of host blocks
+a coalesced copy ran, which no table has. Some number of them must give its seconds.
+"""
+
+from collections.abc import Iterator
+from functools import cache
+from hashlib import sha256
+
+import numpy as np
+import pandas as pd
+
+from kvscope.analyse.calibration.loads import loads_of
+from kvscope.analyse.calibration.moves import Moves
+from kvscope.analyse.oracles.facts import device_class
+from kvscope.analyse.oracles.run_tables import NANOSECONDS, RunTables, bad_rows, combine
+from kvscope.analyse.records import Records
+from kvscope.arraytypes import Bools, Floats, Ints
+from kvscope.collect.kv.flushes import read_flushes
+from kvscope.events import ATTENTION, WRITE
+from kvscope.oracle import Violations
+from kvscope.plan.device import Device
+from kvscope.plan.devices.modeled import TOKEN, Modeled
+from kvscope.plan.hardware.overflow_cost import OverflowCost
+from kvscope.runfile import KERNEL_EVENTS
+
+TOLERANCE_S = 50e-9
+"""Every wait ends on a whole nanosecond, and the times of a pass are sums of some."""
+
+
+def is_modeled(run: RunTables) -> bool:
+    """Whether the settings are of the device that `plan.hardware` models."""
+    return run.section("device").get("name") == "modeled"
+
+
+def cost_of(run: RunTables) -> OverflowCost:
+    """What passes and copies cost by the settings."""
+    experiment = run.records.experiment
+    device, batching = experiment.device, experiment.batching.name
+    assert isinstance(device, Modeled)
+    passes = device.pass_cost(device.numbers, experiment.model, batching)
+    return OverflowCost.of(experiment, passes)
+
+
+def modeled_kernel_wrong(run: RunTables) -> Violations:
+    """The kernels of a modeled layer begin and end where the cost model has them in the layer."""
+    passes, begins_ns = cost_of(run).passes, _layers_ns(run)
+    wrong, first = 0, ""
+    for flush in read_flushes(run.records.directory / KERNEL_EVENTS):
+        rows = zip(flush.scheduled.tolist(), flush.context.tolist(), strict=True)
+        layer = passes.layer_cost(rows)
+        write_s = layer.write_start_s, layer.write_s
+        due_s = {WRITE: write_s, ATTENTION: (sum(write_s), layer.attention_s)}
+        layer_ns = begins_ns.get((flush.repeat, flush.step, flush.layer))
+        for kernel in flush.kernels:
+            begin, end = kernel.start_ticks or 0, kernel.end_ticks or 0
+            after_s = (flush.origin_ticks + begin - (layer_ns or 0)) * NANOSECONDS
+            found_s = after_s, (end - begin) * NANOSECONDS
+            apart_s = max(
+                abs(one - due) for one, due in zip(found_s, due_s[kernel.name], strict=True)
+            )
+            if layer_ns is None or apart_s > TOLERANCE_S:
+                words = (
+                    "{} begins {:.9f} s after its layer and takes {:.9f} s, expected {:.9f}, {:.9f}"
+                )
+                said = words.format(kernel.name, *found_s, *due_s[kernel.name])
+                wrong, first = wrong + 1, first or f"{flush.where}: {said}"
+    return Violations(wrong, first)
+
+
+def _layers_ns(run: RunTables) -> dict[tuple[int, int, int], int]:
+    """When each recorded layer begins, by repeat, step and layer, on the clock of the events."""
+    origins = {one["repeat"]: one["start_ns"] for one in run.facts["clock"]["repeats"]}
+    rows = run.records.layers[["repeat", "step", "layer", "start_s"]]
+    return {
+        (repeat, step, layer): origins[repeat] + round(start_s / NANOSECONDS)
+        for repeat, step, layer, start_s in rows.itertuples(index=False, name=None)
+    }
+
+
+def modeled_time_wrong(run: RunTables) -> Violations:
+    """The times of a modeled run are what the cost model gives for its settings and its batches.
+
+    These are the times of passes, of copies and what is rebuilt or saved, of traced layers, and of
+    the host between passes. A request that arrives when nothing runs begins a pass at once.
+    """
+    cost = cost_of(run)
+    found = [_repeats_differ(run, cost)]
+    for repeat in run.records.repeats():
+        found += ModeledRepeat(run, repeat, cost).violations()
+    return combine(*found)
+
+
+class ModeledRepeat:
+    """One repeat: its passes, its copies (the rows of `preemptions`), and what both must take.
+
+    `at` is the pass of each row, `moved_s` what the device moves before each pass, which begins at
+    `moves_s`, once the link to the host is free.
+    """
+
+    def __init__(self, run: RunTables, repeat: Records, cost: OverflowCost) -> None:
+        of_repeat = (run.steps["repeat"] == repeat.repeat).to_numpy()
+        self.repeat, self.cost = repeat, cost
+        self.steps = run.steps[of_repeat].reset_index(drop=True)
+        self.ended = run.count_ended[of_repeat]
+        self.rows = repeat.preemptions.reset_index(drop=True)
+        self.moves = Moves.recorded(repeat, cost)
+        self.seconds = self.moves.seconds(cost)
+        self.at = np.searchsorted(self.steps["step"], self.rows["step"])
+        self.each_s = self.seconds.copied_s + self.seconds.rebuilt_s
+        self.moved_s = np.bincount(self.at, self.each_s, len(self.steps))
+        self.begin_s = (self.steps["start_s"] + self.steps["schedule_s"]).to_numpy(float)
+        waits = np.bincount(self.at, self.moves.bytes, len(self.steps)) > 0
+        free_s = self._link_free_s()
+        self.moves_s = np.where(waits, np.maximum(self.begin_s, free_s), self.begin_s)
+
+    def violations(self) -> Iterator[Violations]:
+        """Of each kind of time."""
+        yield self._passes()
+        yield self._gaps()
+        yield self._copies()
+        yield self._saves()
+        yield self._layers()
+        yield self._scheduling()
+
+    def _link_free_s(self) -> Floats:
+        """When what earlier passes saved has crossed the link, of each pass.
+
+        The host waits for copies to pageable memory itself.
+        """
+        found = np.zeros(len(self.steps))
+        if self.cost.memory == "pageable" or not self.seconds.saved_s.any():
+            return found
+        ends_s, free_s = self.begin_s + self.steps["forward_s"].to_numpy(float), 0.0
+        for place, saved_s in enumerate(self.seconds.saved_s):
+            found[place] = free_s
+            if saved_s:
+                free_s = max(free_s, ends_s[place]) + saved_s
+        return found
+
+    def _passes(self) -> Violations:
+        loads = loads_of(self.steps, self.repeat.batch)
+        due_s = self.moves_s - self.begin_s + self.moved_s + self.seconds.gathered_s
+        due_s = due_s + self.cost.passes.passes_s(loads)
+        if self.cost.memory == "pageable":
+            due_s = due_s + self.seconds.saved_s
+        wrong = differs(self.steps["forward_s"], due_s) | differs(self.steps["duration_s"], due_s)
+        return _wrong(self.steps, wrong, "duration_s", due_s)
+
+    def _gaps(self) -> Violations:
+        """Time between passes, or until a request arrives where none is there."""
+        arrivals = np.sort(self.repeat.requests["arrival_s"].to_numpy(float))
+        before_s = self.steps["before_s"].to_numpy(float)
+        ready_s = before_s + np.where(np.arange(len(before_s)), self.between_s, 0.0)
+        arrived = np.searchsorted(arrivals, ready_s + NANOSECONDS, side="right")
+        following = np.append(arrivals, np.nan)[arrived]
+        due_s = np.where(arrived > self.ended, ready_s, following)
+        return _wrong(self.steps, differs(self.steps["start_s"], due_s), "start_s", due_s)
+
+    @property
+    def between_s(self) -> float:
+        """The host's time between two passes."""
+        return self.cost.hardware.between_passes_s
+
+    def _copies(self) -> Violations:
+        """Copies one after another, of as many stretches as their blocks may lie in."""
+        rows, seconds = self.rows, self.seconds
+        moved = rows["copy_start_s"].notna().to_numpy()
+        copied = rows["swap_out_s"].fillna(rows["swap_in_s"])
+        order = np.argsort(rows["copy_start_s"].to_numpy(float), kind="stable")
+        spent_s = pd.Series(self.each_s)[order].groupby(self.at[order]).cumsum().sort_index()
+        starts_s = self.moves_s[self.at] + spent_s.to_numpy(float) - self.each_s
+        wrong = differs(copied, seconds.copied_s)
+        wrong |= differs(rows["rebuild_s"].fillna(0.0), seconds.rebuilt_s)
+        wrong |= differs(rows["copy_start_s"], starts_s)
+        wrong |= differs(rows["copy_end_s"], starts_s + seconds.issued_s)
+        wrong |= self._stretches_impossible()
+        return _wrong(rows.assign(copied=copied), wrong & moved, "copied", seconds.copied_s)
+
+    def _stretches_impossible(self) -> Bools:
+        """Where no number of copies of a row's blocks takes the recorded seconds."""
+        rebuilt, cost = self.moves.rebuilt_tokens > 0, self.cost
+        block_bytes = np.where(rebuilt, cost.activation_block_bytes, cost.block_bytes)
+        blocks, pieces = self.moves.bytes // block_bytes, np.where(rebuilt, 1, cost.pieces)
+        stretches, rest = np.divmod(self.moves.copies, pieces)
+        least: Ints = np.minimum(blocks, 1) if cost.coalesced else blocks
+        impossible: Bools = (rest > 0) | (stretches < least) | (stretches > blocks)
+        return impossible
+
+    def _saves(self) -> Violations:
+        saved, due_s = self.moves.saved_bytes > 0, self.seconds.saved_s
+        wrong = differs(self.steps["save_s"], due_s)
+        tokens = self.moves.saved_bytes // self.cost.model.activation_bytes_per_token
+        wrong |= self.moves.save_copies > tokens
+        return _wrong(self.steps, wrong & saved, "save_s", due_s)
+
+    def _scheduling(self) -> Violations:
+        """Scheduling takes no time: requests are preempted as their pass begins."""
+        steps, rows = self.steps, self.rows
+        slow = bad_rows(
+            steps,
+            differs(steps["schedule_s"], 0.0 * steps["schedule_s"]),
+            lambda r: f"schedule_s is {r['schedule_s']:.9f}, a virtual clock stands still",
+        )
+        begins_s = steps["start_s"].to_numpy(float)[self.at]
+        return combine(slow, _wrong(rows, differs(rows["time_s"], begins_s), "time_s", begins_s))
+
+    def _layers(self) -> Violations:
+        """Layers of a traced pass: of equal length, the first after what is moved."""
+        layers = self.repeat.layers.reset_index(drop=True)
+        traced = np.unique(layers["step"])
+        batch = self.repeat.batch[self.repeat.batch["step"].isin(traced)]
+        rows = batch.groupby("step")[["scheduled_tokens", "context_tokens"]]
+        layer_cost = self.cost.passes.layer_cost
+        length = {
+            step: layer_cost(of_pass.itertuples(index=False, name=None)).seconds
+            for step, of_pass in rows
+        }
+        each_s = np.asarray(layers["step"].map(pd.Series(length, dtype=float)), np.float64)
+        begin_s = (self.moves_s + self.moved_s)[np.searchsorted(self.steps["step"], layers["step"])]
+        wrong = differs(layers["start_s"], begin_s + layers["layer"] * each_s)
+        wrong |= differs(layers["duration_s"], each_s)
+        return combine(_wrong(layers, wrong, "duration_s", each_s), self._untimed())
+
+    def _untimed(self) -> Violations:
+        """Traced passes without the times of all their layers."""
+        asked, steps = self.repeat.settings.get("tracing", {}), self.steps
+        traced = steps["step"] % asked.get("step_stride", 1) == 0
+        due = traced * (asked.get("name") != "none") * self.cost.model.layers
+        found = steps["step"].map(self.repeat.layers.groupby("step")["layer"].nunique()).fillna(0)
+        words = "{0:.0f} layers are timed, {1} traced"
+        rows = steps.assign(found=found, due=due)
+        return bad_rows(rows, found != due, lambda r: words.format(r["found"], r["due"]))
+
+
+def _repeats_differ(run: RunTables, cost: OverflowCost) -> Violations:
+    """A repeat ends with the host's time after its last pass, and the next one begins then.
+
+    Without a warm-up, the first one begins with the clock.
+    """
+    clock = pd.DataFrame(run.facts["clock"]["repeats"])
+    last_s = run.steps.groupby("repeat")["end_s"].max().to_numpy(float)
+    due_s = last_s + cost.hardware.between_passes_s
+    ends_ns = clock["start_ns"] + np.rint(clock["duration_s"] / NANOSECONDS).astype(np.int64)
+    wrong = differs(clock["duration_s"], due_s)
+    wrong[1:] |= ends_ns.to_numpy()[:-1] != clock["start_ns"].to_numpy()[1:]
+    late = (clock.index == 0) & (clock["start_ns"] != 0)
+    late &= not run.records.settings.get("warmup")
+    return combine(
+        _wrong(clock, wrong, "duration_s", due_s),
+        bad_rows(clock, late, lambda r: f"begins at {r['start_ns']:.0f} ns, though nothing ran"),
+    )
+
+
+def modeled_output_wrong(run: RunTables) -> Violations:
+    """A modeled request has one and the same token as often as it sampled one."""
+    rows = run.requests
+    due = [
+        sha256(np.full(count, TOKEN, "<i4").tobytes()).hexdigest()
+        for count in rows["output_tokens"].tolist()
+    ]
+    return bad_rows(rows, rows["output_sha256"] != due, lambda _: "not the tokens of a model")
+
+
+def predicts_batches(run: RunTables) -> bool:
+    """Whether the run's device computes batches to their end, and knows the seconds of each."""
+    name = run.section("device").get("name")
+    return name is not None and device_class(name).passes_s is not Device.passes_s
+
+
+def modeled_batch_wrong(run: RunTables) -> Violations:
+    """The passes of a modeled batch are those that the device gives for its requests' lengths.
+
+    A batch has the requests that have arrived when the one before has ended.
+    """
+    return combine(*(_batches_differ(run, repeat) for repeat in run.records.repeats()))
+
+
+def _batches_differ(run: RunTables, repeat: Records) -> Violations:
+    experiment = run.records.experiment
+    passes_s = cache(lambda lengths: experiment.device.passes_s(experiment, lengths))
+    steps = run.steps[run.steps["repeat"] == repeat.repeat].reset_index(drop=True)
+    waiting = repeat.requests.sort_values("arrival_s", kind="stable")
+    starts_s: list[float] = []
+    now_s = 0.0
+    while len(waiting):
+        now_s = max(now_s, waiting["arrival_s"].iloc[0])
+        batch = waiting[waiting["arrival_s"] <= now_s + NANOSECONDS]
+        lengths = zip(batch["prompt_tokens"], batch["output_tokens"], strict=True)
+        for pass_s in passes_s(tuple(lengths)):
+            starts_s.append(now_s)
+            now_s += pass_s
+        waiting = waiting.iloc[len(batch) :]
+    if len(starts_s) != len(steps):
+        words = f"{len(steps)} passes, its device gives {len(starts_s)}"
+        return Violations(1, f"repeat {repeat.repeat}: {words}")
+    due_s: Floats = np.array([*starts_s, now_s])
+    tolerance_s = TOLERANCE_S * (1 + len(steps))  # each pass ends on a whole nanosecond
+    wrong = differs(steps["start_s"], due_s[:-1], tolerance_s)
+    took_s: Floats = due_s[1:] - due_s[:-1]
+    wrong |= differs(steps["duration_s"], took_s, tolerance_s)
+    return _wrong(steps, wrong, "duration_s", took_s)
+
+
+def differs(
+    found: pd.Series, expected: pd.Series | Floats, tolerance_s: float = TOLERANCE_S
+) -> Bools:
+    """Where a time is missing, or is not the expected one."""
+    wrong: Bools = ~((found.astype(float) - expected).abs() <= tolerance_s).to_numpy()
+    return wrong
+
+
+def _wrong(frame: pd.DataFrame, wrong: Bools, column: str, due_s: Floats) -> Violations:
+    words = f"{column} is {{0:.9f}}, the cost model gives {{1:.9f}}"
+    found = frame.assign(found_s=frame[column], due_s=due_s)
+    return bad_rows(found, wrong, lambda r: words.format(r["found_s"], r["due_s"]))

@@ -1,0 +1,30 @@
+"""The forward passes of a run as its profiler saw them."""
+
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+
+from kvscope.collect.nsys.export import NsysExport
+from kvscope.collect.nsys.nvtx import NvtxRanges
+from kvscope.ranges import DOMAIN, FORWARD_PASS
+
+COLUMNS = ["repeat", "step", "start_ns", "end_ns", "closed"]
+
+
+def forward_passes(sqlite: Path) -> pd.DataFrame:
+    """The ranges of the measured forward passes: repeat, step, and both ends (profiler's clock).
+
+    Raises BadInput if the file is no readable export.
+    """
+    with NsysExport(sqlite) as export:
+        found = [_own(batch) for batch in NvtxRanges(export).batches()]
+    rows = pd.concat(found, ignore_index=True) if found else pd.DataFrame(columns=COLUMNS)
+    return rows[rows["closed"].astype(bool)].drop_duplicates(["repeat", "step"])
+
+
+def _own(batch: dict[str, pa.Array]) -> pd.DataFrame:
+    frame = pa.table({name: batch[name] for name in (*COLUMNS, "name", "domain")}).to_pandas()
+    own = (frame["domain"] == DOMAIN) & (frame["name"] == FORWARD_PASS)
+    found: pd.DataFrame = frame.loc[own, COLUMNS].dropna()
+    return found

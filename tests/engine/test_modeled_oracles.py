@@ -1,0 +1,205 @@
+"""The oracles of modeled times hold of modeled runs, and of none with other times."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from kvscope.analyse.oracles import modeled
+from kvscope.analyse.oracles.registry import judge_tables
+from kvscope.analyse.oracles.run_tables import RunTables
+from kvscope.analyse.oracles.workload import workload_differs
+from kvscope.analyse.records import Records, read_records
+from kvscope.collect.kv.flushes import Flush, read_flushes
+from kvscope.oracle import HELD, NONE, VIOLATED
+from tests.warm import Warm
+
+from .test_modeled import SMALL, directory_of
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
+PAGEABLE = ("overflow.host_memory=pageable", "overflow.copies=coalesced", "batching=chunked")
+LATER = ("workload.arrival=poisson", "workload.rate_per_s=20")
+CASES = {
+    "swap": ("overflow=swap", *LATER),
+    "activation": ("overflow=activation", *PAGEABLE, "batching.chunk_tokens=64"),
+    "adaptive": (
+        *("overflow=adaptive", "model=opt-13b", "workload=fixed", "workload.num_requests=12"),
+        *("workload.prompt_tokens=200", "workload.output_tokens=60", "cache.blocks=120"),
+    ),
+}
+OFFLOAD = (
+    *("device=offload_modeled", "engine.attention=torch", "model=opt-6.7b", "workload=uniform"),
+    *(
+        "workload.num_requests=9",
+        "workload.min_tokens=10",
+        "workload.max_tokens=40",
+        "engine.max_num_seqs=4",
+    ),
+    *("engine.max_model_len=64", "cache.block_size=16", "cache.blocks=64", *LATER),
+)
+
+
+@pytest.fixture(scope="module")
+def runs(warm: Warm) -> dict[str, Records]:
+    small = (*SMALL, "workload.max_tokens=192")
+    words = {name: [*small, *case] for name, case in CASES.items()}
+    words |= {"adaptive": ["device=modeled", *CASES["adaptive"]], "offload": [*OFFLOAD]}
+    words["traced"] = [*small, "overflow=swap", "tracing=full", "model=tiny-gqa"]
+    return {name: read_records(directory_of(warm, case, "held")) for name, case in words.items()}
+
+
+def found(run: Records, state: str) -> set[str]:
+    return {verdict.name for verdict in judge_tables(run) if verdict.state == state}
+
+
+@pytest.mark.parametrize("name", [*CASES, "offload"])
+def test_modeled_runs_take_the_times_of_their_model(name: str, runs: dict[str, Records]) -> None:
+    run = runs[name]
+    assert found(run, VIOLATED) == set()
+    oracle = "modeled_batch_wrong" if name == "offload" else "modeled_time_wrong"
+    assert oracle in found(run, HELD)
+    assert name == "offload" or len(run.preemptions)
+
+
+Forgery = Callable[[Records], Records]
+
+
+def scaled(table: str, factor: float, *columns: str) -> Forgery:
+    """Columns of a table by a factor, wherever they are."""
+
+    def forge(run: Records) -> Records:
+        frame: pd.DataFrame = getattr(run, table)
+        return run.variant(**{table: frame.assign(**{c: factor * frame[c] for c in columns})})
+
+    return forge
+
+
+def everything(factor: float) -> Forgery:
+    """All times, and the clock of run.json."""
+
+    def forge(run: Records) -> Records:
+        tables = {}
+        for name in ("workload", "requests", "steps", "preemptions"):
+            frame: pd.DataFrame = getattr(run, name)
+            times = [c for c in map(str, frame) if c.endswith("_s")]
+            tables[name] = frame.assign(**{c: factor * frame[c].astype(float) for c in times})
+        repeats = [
+            repeat
+            | {
+                "start_ns": round(factor * repeat["start_ns"]),
+                "duration_s": factor * repeat["duration_s"],
+            }
+            for repeat in run.facts["clock"]["repeats"]
+        ]
+        clock = run.facts["clock"] | {"repeats": repeats}
+        return run.variant(facts=run.facts | {"clock": clock}, **tables)
+
+    return forge
+
+
+@pytest.mark.parametrize("name", [*CASES, "offload"])
+@pytest.mark.parametrize("factor", [1.2, 0.999])
+def test_all_times_by_a_factor_are_not_those_of_the_model(
+    name: str, factor: float, runs: dict[str, Records]
+) -> None:
+    oracle = "modeled_batch_wrong" if name == "offload" else "modeled_time_wrong"
+    assert oracle in found(everything(factor)(runs[name]), VIOLATED)
+
+
+@pytest.mark.parametrize(
+    ("name", "forge", "oracle"),
+    [
+        ("swap", scaled("steps", 1.001, "duration_s", "forward_s"), "modeled_time_wrong"),
+        ("swap", scaled("preemptions", 0.5, "swap_out_s"), "modeled_time_wrong"),
+        ("swap", scaled("preemptions", 1.01, "copy_end_s"), "modeled_time_wrong"),
+        ("activation", scaled("steps", 0.3, "save_s"), "modeled_time_wrong"),
+        ("activation", scaled("preemptions", 1.1, "rebuild_s"), "modeled_time_wrong"),
+        ("activation", scaled("preemptions", 0.2, "swap_in_s"), "modeled_time_wrong"),
+        ("adaptive", scaled("preemptions", 3.0, "predicted_s"), "prediction_wrong"),
+        ("offload", scaled("steps", 1.01, "duration_s"), "modeled_batch_wrong"),
+    ],
+)
+def test_one_kind_of_time_is_not_that_of_the_model(
+    name: str, forge: Forgery, oracle: str, runs: dict[str, Records]
+) -> None:
+    assert oracle in found(forge(runs[name]), VIOLATED)
+
+
+def test_a_pause_between_two_passes_is_not_of_the_model(runs: dict[str, Records]) -> None:
+    run = runs["swap"]
+    later = (run.steps["step"] > 5) * 1e-4
+    steps = run.steps.assign(start_s=run.steps["start_s"] + later)
+    assert "modeled_time_wrong" in found(run.variant(steps=steps), VIOLATED)
+
+
+def moved(table: str, column: str, by_s: float, event: str | None = None) -> Forgery:
+    """A column of a table later by some seconds; of `preemptions` in the rows of one event."""
+
+    def forge(run: Records) -> Records:
+        frame: pd.DataFrame = getattr(run, table)
+        rows = 1.0 if event is None else frame["event"] == event
+        return run.variant(**{table: frame.assign(**{column: frame[column] + by_s * rows})})
+
+    return forge
+
+
+@pytest.mark.parametrize(
+    "forge",
+    [moved("steps", "schedule_s", 1e-3), moved("preemptions", "time_s", -9e-7, "preempt")],
+)
+def test_scheduling_takes_no_modeled_time(forge: Forgery, runs: dict[str, Records]) -> None:
+    assert "modeled_time_wrong" in found(forge(runs["swap"]), VIOLATED)
+
+
+def test_the_first_modeled_repeat_begins_with_the_clock(runs: dict[str, Records]) -> None:
+    run = runs["swap"]
+    (repeat,) = run.facts["clock"]["repeats"]
+    later = run.facts["clock"] | {"repeats": [repeat | {"start_ns": 10**9}]}
+    assert "modeled_time_wrong" in found(run.variant(facts=run.facts | {"clock": later}), VIOLATED)
+
+
+def test_modeled_requests_have_the_tokens_of_a_model(runs: dict[str, Records]) -> None:
+    run = runs["swap"]
+    requests = run.requests.assign(output_sha256="0" * 64)
+    assert "modeled_output_wrong" in found(run.variant(requests=requests), VIOLATED)
+
+
+@pytest.mark.parametrize(
+    ("column", "change"),
+    [
+        ("arrival_s", lambda values: values * (1 + 1e-9)),
+        ("output_tokens", lambda values: values + 1),
+        ("prompt_token_ids", lambda values: [list(one)[::-1] for one in values]),
+        ("request_id", lambda values: values[::-1].tolist()),
+    ],
+)
+@pytest.mark.parametrize("name", ["swap", "offload"])
+def test_requests_are_those_of_the_settings_and_the_seed(
+    name: str, column: str, change: Callable[[pd.Series], Any], runs: dict[str, Records]
+) -> None:
+    run = runs[name]
+    assert workload_differs(RunTables(run)) == NONE
+    forged = run.variant(workload=run.workload.assign(**{column: change(run.workload[column])}))
+    assert workload_differs(RunTables(forged))
+
+
+def test_all_layers_of_a_traced_modeled_pass_are_timed(runs: dict[str, Records]) -> None:
+    run = runs["traced"]
+    assert found(run, VIOLATED) == set()
+    half = run.variant(layers=run.layers[run.layers["layer"] % 2 == 0])
+    assert {"modeled_time_wrong", "modeled_kernel_wrong"} <= found(half, VIOLATED)
+
+
+def test_modeled_kernels_begin_where_the_model_has_them(
+    runs: dict[str, Records], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def late(path: Path) -> Iterator[Flush]:
+        for flush in read_flushes(path):
+            yield replace(flush, origin_ticks=flush.origin_ticks + 600)
+
+    monkeypatch.setattr(modeled, "read_flushes", late)
+    assert "modeled_kernel_wrong" in found(runs["traced"], VIOLATED)

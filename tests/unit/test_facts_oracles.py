@@ -1,0 +1,393 @@
+"""Oracles of run.json and of clocks: nothing that other oracles believe can be said otherwise."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from kvscope.analyse.checklist import FACTS
+from kvscope.analyse.oracles import profiled
+from kvscope.analyse.oracles.engine_checks import attention_differs
+from kvscope.analyse.oracles.registry import judge_tables
+from kvscope.analyse.records import Records, read_records
+from kvscope.collect.unboxkv.provenance import content_digest
+from kvscope.copies import copies_of
+from kvscope.disturbed import judge_repeats
+from kvscope.errors import BadInput
+from kvscope.oracle import NOT_APPLICABLE, VIOLATED, judge
+from kvscope.plan.parts import TracingSettings
+from kvscope.runfile import KERNEL_EVENTS, NSYS_EXPORT
+
+from .report_fixture import Fake, write_experiment
+
+pytestmark = pytest.mark.slow
+
+Facts = dict[str, Any]
+Change = Callable[[Facts], Any]
+A_FILE = {"bytes": 1, "sha256": "0" * 64}
+TRACED = TracingSettings(name="full", layer_stride=3, step_stride=2).model_dump()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Records:
+    """A traced run on the CPU, whose warm-up had the passes of one repeat, with swaps."""
+    results = tmp_path_factory.mktemp("results")
+    fake = Fake({"kind": "swap"}, blocks=24, overflow="swap", batching="prefill_first")
+    found = read_records(write_experiment(fake, results))
+    settings = copy.deepcopy(found.settings)
+    settings["tracing"], settings["profiler"] = TRACED, {"name": "auto"}
+    settings["engine"]["attention"] = "instrumented"
+    settings["model"]["kv_heads"] = 2
+    settings["workload"]["arrival"] = "all_at_once"
+    facts = copy.deepcopy(found.facts)
+    facts["engine"]["reference_checks"] = {"compared": 7, "differing": 0}
+    facts["tracing"] = TRACED | {"layers": [0, 3], "kv_heads": [0, 1]}
+    facts["tracing"]["passes"] = int((found.steps["step"] % 2 == 0).sum())
+    facts["tracing"]["clock"] = {"name": "tsc", "samples": [{"ticks": 5, "host_ns": 7}]}
+    facts["files"][KERNEL_EVENTS] = A_FILE
+    return found.variant(facts=facts, settings=settings)
+
+
+def states(run: Records, state: str) -> dict[str, str]:
+    return {found.name: found.first for found in judge_tables(run) if found.state == state}
+
+
+def forged(run: Records, change: Change) -> Records:
+    facts = copy.deepcopy(run.facts)
+    change(facts)
+    return run.variant(facts=facts)
+
+
+def put(path: str, value: Any) -> Change:
+    """A key of run.json, by its dotted name, with another value."""
+    *above, last = path.split(".")
+
+    def change(facts: Facts) -> None:
+        for name in above:
+            facts = facts[name]
+        facts[last] = value
+
+    return change
+
+
+def drop(path: str) -> Change:
+    *above, last = path.split(".")
+
+    def change(facts: Facts) -> None:
+        for name in above:
+            facts = facts[name]
+        del facts[last]
+
+    return change
+
+
+def test_what_the_settings_lead_to_violates_nothing(run: Records) -> None:
+    assert states(run, VIOLATED) == {}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(put("time_source", "modeled"), put("engine.times_layers", False)),
+        *(put("engine.copies_awaited", False), put("engine.computes", False)),
+        *(put("hardware.gpus", [{"name": "H100", "memory_bytes": 1}]), drop("tracing")),
+        *(put(f"tracing.{key}", 9) for key in TRACED if key != "name"),
+        *(drop(f"tracing.{key}") for key in ("step_stride", "layers", "kv_heads", "passes")),
+        *(put("tracing.layers", [0]), put("tracing.kv_heads", [0]), put("tracing.passes", 1)),
+        *(put("tracing.name", "sampled"), put("tracing.clock.name", "virtual")),
+        lambda facts: facts["files"].pop(KERNEL_EVENTS),
+        *(put("profiler.requested", "none"), put("profiler.reason", None)),
+        *(
+            put("profiler", {"requested": "auto", "used": "nsys"}),
+            lambda facts: facts["files"].update({NSYS_EXPORT: A_FILE}),
+        ),
+        *(put("warmup.passes", 0), put("warmup.classes", 0), drop("warmup.copies")),
+        *(put("warmup.uncovered_classes", ["p1-d1-c1"]), drop("warmup.classes")),
+        *(drop("disturbance"), drop("clock.repeats"), drop("engine.leaked_blocks")),
+        lambda facts: facts["disturbance"][1].update(disturbed=True),
+        lambda facts: facts["disturbance"][1].update(why="a neighbour"),
+        lambda facts: facts["disturbance"][1].update(shared="a neighbour"),
+        lambda facts: facts["disturbance"][1].update(waiting_share=0.4),
+        lambda facts: facts["disturbance"][1].update(other_run=True),
+        lambda facts: facts["disturbance"][1].pop("work_s"),
+        lambda facts: facts["disturbance"].pop(),
+        *(drop("engine.reference_checks"), put("engine.swap_checks.compared", 0)),
+        *(put("engine.host_memory", "pageable"), put("workload", {"workload": "sharegpt"})),
+    ],
+)
+def test_run_json_says_what_follows_from_the_settings(
+    run: Records, change: Change, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    none = pd.DataFrame(columns=["repeat", "step", "start_ns", "end_ns"])
+    monkeypatch.setattr(profiled, "forward_passes", lambda path: none)
+    assert "facts_differ" in states(forged(run, change), VIOLATED)
+
+
+@pytest.mark.parametrize("key", ["min", "max", "until", "measured"])
+def test_a_rule_for_repeats_cannot_be_left_out(run: Records, key: str) -> None:
+    rule = {"min": 2, "max": 9, "until": 0.5}
+    asked = run.settings | {"repeats": rule}
+    facts = run.facts | {"repeats": rule | {"measured": 3}}
+    assert states(run.variant(facts=facts, settings=asked), VIOLATED) == {}
+    without = facts | {"repeats": {k: v for k, v in facts["repeats"].items() if k != key}}
+    assert "settings_differ" in states(run.variant(facts=without, settings=asked), VIOLATED)
+
+
+def test_a_device_that_is_not_installed_is_named_in_one_sentence(run: Records) -> None:
+    elsewhere = run.variant(settings=run.settings | {"device": {"name": "npu"}})
+    with pytest.raises(BadInput, match=r"device.name is 'npu' but must be one of"):
+        judge_tables(elsewhere)
+
+
+# ------------------------------------------------------------------------ where it is from
+
+IMPORTED = {
+    "experiment_id": f"log-{content_digest(['a'], None)}",
+    "time_source": "published",
+    "imported_from": {"kind": "unboxkv", "files": [{"file": "a.log", "sha256": "a"}]},
+    "files": {},
+}
+
+
+def wrong_origin(facts: Facts) -> bool:
+    return VIOLATED in {
+        found.state for found in judge(FACTS, facts) if found.name == "origin_wrong"
+    }
+
+
+def test_a_run_is_kvscopes_or_imported(run: Records) -> None:
+    assert not wrong_origin(run.facts)
+    assert not wrong_origin(IMPORTED)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(put("time_source", "measured"), put("imported_from.kind", "own")),
+        *(put("experiment_id", "log-0123456789"), put("imported_from.files", [])),
+        *(put("files", {"experiment.yaml": A_FILE}), drop("imported_from")),
+        *(put("warmup", {"passes": 1}), put("timings_s", {"total": 1.0})),
+    ],
+)
+def test_an_import_names_what_it_is_from(change: Change) -> None:
+    facts = copy.deepcopy(IMPORTED)
+    change(facts)
+    assert wrong_origin(facts)
+
+
+# ------------------------------------------------------------------------ other clocks
+
+
+def in_repeats(key: str, change: Callable[[float], float]) -> Change:
+    def apply(facts: Facts) -> None:
+        for repeat in facts["clock"]["repeats"]:
+            repeat[key] = change(repeat[key])
+
+    return apply
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(in_repeats("raw_s", lambda s: 2 * s), in_repeats("raw_s", lambda s: s / 2)),
+        *(in_repeats("raw_s", lambda s: 1.002 * s), in_repeats("thread_cpu_s", lambda s: 2 * s)),
+        *(in_repeats("cpu_s", lambda s: 9 * s), in_repeats("cpu_s", lambda s: s / 2)),
+        lambda facts: facts["clock"]["repeats"][1].pop("apart_s"),
+        lambda facts: [repeat.pop("cpu_s") for repeat in facts["clock"]["repeats"]],
+    ],
+)
+def test_a_repeat_is_as_long_by_every_clock(run: Records, change: Change) -> None:
+    assert "clocks_differ" in states(forged(run, change), VIOLATED)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3])
+def test_a_loaded_machine_violates_nothing(run: Records, share: float) -> None:
+    """Its repeats have less CPU time than they last, and clocks are slewed."""
+    loaded = forged(run, in_repeats("cpu_s", lambda s: share * s))
+    loaded = forged(loaded, in_repeats("thread_cpu_s", lambda s: share * s))
+    assert states(forged(loaded, in_repeats("raw_s", lambda s: 1.0004 * s)), VIOLATED) == {}
+
+
+def test_a_thread_that_waits_for_a_cpu_may_end_its_repeat_late(run: Records) -> None:
+    def late(facts: Facts) -> None:
+        for repeat in facts["clock"]["repeats"]:
+            for key in ("duration_s", "raw_s"):
+                repeat[key] *= 1.5
+
+    assert "repeats_differ" in states(forged(run, late), VIOLATED)
+
+    def waited(facts: Facts) -> None:
+        late(facts)
+        for entry in facts["disturbance"]:
+            entry["waiting_share"] = 0.4
+        for entry, verdict in zip(
+            facts["disturbance"], judge_repeats(facts["disturbance"]), strict=True
+        ):
+            entry |= verdict._asdict()
+
+    assert states(forged(run, waited), VIOLATED) == {}
+
+
+def test_a_run_of_an_older_schema_has_no_other_clocks(run: Records) -> None:
+    def older(facts: Facts) -> None:
+        facts["schema"] = 1
+        for repeat in facts["clock"]["repeats"]:
+            for key in ("raw_s", "cpu_s", "thread_cpu_s", "apart_s"):
+                del repeat[key]
+        del facts["warmup"]["copies"]
+
+    found = forged(run, older)
+    assert states(found, VIOLATED) == {}
+    assert {"clocks_differ", "copy_rate_wrong"} <= states(found, NOT_APPLICABLE).keys()
+
+
+def test_a_run_that_calls_itself_older_is_held_against_the_clocks_it_has(run: Records) -> None:
+    found = forged(forged(run, put("schema", 1)), in_repeats("raw_s", lambda s: 2 * s))
+    assert "clocks_differ" in states(found, VIOLATED)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        put("timings_s", {"total": 1.0}),
+        put("timings_s", {"total": 1e6, "repeats": 1e-3}),
+        put("timings_s", {"total": 1e6, "start_engine": 2.0, "warm_up": 3.0}),
+        put("timings_s", {"total": 5e3, "repeats": 6e3}),
+    ],
+)
+def test_the_repeats_lie_in_the_time_of_the_run(run: Records, change: Change) -> None:
+    assert "timings_differ" in states(forged(run, change), VIOLATED)
+
+
+# ------------------------------------------------------------------------ copies, the profiler
+
+
+def test_copies_take_at_least_their_cpu_time(run: Records) -> None:
+    copied = run.preemptions[["swap_out_s", "swap_in_s"]].sum(axis=1)
+    cpu_s = copied.groupby(run.preemptions["repeat"]).sum()
+
+    def timed(facts: Facts) -> None:
+        for repeat in facts["clock"]["repeats"]:
+            repeat["copy_cpu_s"] = 0.9 * float(cpu_s[repeat["repeat"]])
+
+    known = forged(run, timed)
+    assert states(known, VIOLATED) == {}
+    frame = run.preemptions
+    columns = {name: 0.2 * frame[name] for name in ("swap_out_s", "swap_in_s")}
+    assert "copy_cpu_wrong" in states(known.variant(preemptions=frame.assign(**columns)), VIOLATED)
+    untimed = forged(run, lambda facts: facts["clock"]["repeats"][0].pop("copy_cpu_s"))
+    assert "clocks_differ" in states(untimed, VIOLATED)
+
+
+@pytest.mark.parametrize(("column", "kind"), [("swap_out_s", "out"), ("swap_in_s", "in")])
+@pytest.mark.parametrize(("factor", "caught"), [(0.2, True), (0.4, False), (20.0, False)])
+def test_copies_are_not_much_faster_than_in_the_warm_up(
+    run: Records, column: str, kind: str, factor: float, caught: bool
+) -> None:
+    frame = run.preemptions
+    assert copies_of(frame, run.steps)[kind]["count"] >= 5
+    launched = forged(run, put("engine.copies_awaited", False))
+    made = launched.variant(preemptions=frame.assign(**{column: factor * frame[column]}))
+    assert ("copy_rate_wrong" in states(made, VIOLATED)) == caught
+
+
+@pytest.mark.parametrize(
+    ("of_pass", "of_all", "caught"),
+    [(1.0, 1.0, False), (1.02, 1.0, False), (2.0, 1.0, True), (0.5, 1.0, True), (1.0, 1.1, True)],
+)
+def test_passes_are_as_long_as_their_ranges(
+    run: Records, monkeypatch: pytest.MonkeyPatch, of_pass: float, of_all: float, caught: bool
+) -> None:
+    steps = run.steps
+    begin_s = 1000.0 * steps["repeat"] + steps["start_s"] + steps["schedule_s"]
+    ranges = pd.DataFrame({"repeat": steps["repeat"], "step": steps["step"]})
+    ranges["start_ns"] = (of_all * begin_s * 1e9).astype("int64")
+    ranges["end_ns"] = ranges["start_ns"] + (of_pass * steps["forward_s"] * 1e9).astype("int64")
+    monkeypatch.setattr(profiled, "forward_passes", lambda path: ranges)
+
+    def with_export(facts: Facts) -> None:
+        facts["files"][NSYS_EXPORT] = A_FILE
+        facts["profiler"] |= {"used": "nsys", "reason": None}
+
+    found = states(forged(run, with_export), VIOLATED)
+    assert found.keys() == ({"ranges_differ"} if caught else set())
+
+
+# ------------------------------------------------------------------------ warm-up and engine
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(put("warmup.passes", 9), put("warmup.classes", 99)),
+        put("engine.swap_checks.compared", 1),
+    ],
+)
+def test_a_warm_up_had_the_passes_of_the_repeats(run: Records, change: Change) -> None:
+    assert "facts_differ" in states(forged(run, change), VIOLATED)
+
+
+@pytest.mark.parametrize("key", ["start_engine", "warm_up", "repeats", "total"])
+def test_every_part_of_a_run_is_timed(run: Records, key: str) -> None:
+    assert "timings_differ" in states(forged(run, drop(f"timings_s.{key}")), VIOLATED)
+
+
+@pytest.mark.parametrize("change", [put("faults", ["in microseconds"]), put("reason", "it failed")])
+def test_a_complete_run_by_kvscope_has_no_faults(run: Records, change: Change) -> None:
+    assert wrong_origin(forged(run, change).facts)
+
+
+@pytest.mark.parametrize(
+    ("error", "allowed", "caught"), [(1e-5, 1e-4, 0), (1e-3, 1e-4, 1), (0.5, 1.0, 1), (-1, 1, 1)]
+)
+def test_attention_is_as_exact_as_rounding(error: float, allowed: float, caught: int) -> None:
+    checks = {"compared": 7, "differing": 0, "largest_error": error, "tolerance": allowed}
+    found = attention_differs({"engine": {"reference_checks": checks}})
+    assert found is not None
+    assert found.count == caught
+
+
+def test_blocks_of_activations_have_the_size_that_the_settings_lead_to(run: Records) -> None:
+    asked = run.settings | {"overflow": {"name": "activation", "host_blocks": 200}}
+    facts = copy.deepcopy(run.facts)
+    layers, hidden = (run.settings["model"][key] for key in ("layers", "hidden_size"))
+    size = 4 * layers * hidden * run.block_size
+    for found, wrong in ((size, False), (size + 1, True)):
+        facts["engine"] |= {"activation_blocks_total": 200, "activation_block_bytes": found}
+        words = states(run.variant(facts=facts, settings=asked), VIOLATED)
+        assert ("activation_block_bytes is" in words.get("settings_differ", "")) == wrong
+
+
+# ------------------------------------------------------------------------ scheduling
+
+
+@pytest.mark.parametrize("more", [3, 10])
+def test_nothing_is_preempted_where_there_is_room(run: Records, more: int) -> None:
+    total = run.steps["kv_blocks_total"] + more
+    settings = run.settings | {"cache": run.settings["cache"] | {"blocks": int(total.iloc[0])}}
+    facts = copy.deepcopy(run.facts)
+    facts["engine"]["kv_blocks_total"] = int(total.iloc[0])
+    steps = run.steps.assign(kv_blocks_total=total)
+    found = run.variant(steps=steps, settings=settings, facts=facts)
+    assert "preempted_with_room" in states(found, VIOLATED)
+
+
+def test_passes_are_filled_as_the_policy_says(
+    run: Records, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    def under(name: str) -> set[str]:
+        return {
+            *states(run_of.variant(settings=run_of.settings | {"batching": asked(name)}), VIOLATED)
+        }
+
+    def asked(name: str) -> dict[str, Any]:
+        return {"name": name} | ({"chunk_tokens": 48} if name == "chunked" else {})
+
+    fake = Fake({"kind": "chunked"}, blocks=24, overflow="swap", chunk=48)
+    run_of = read_records(write_experiment(fake, tmp_path_factory.mktemp("chunked")))
+    assert "batching_wrong" not in under("chunked")
+    assert "batching_wrong" in under("mixed") & under("prefill_first")
+    run_of = run
+    assert "batching_wrong" not in under("prefill_first") | under("mixed")
