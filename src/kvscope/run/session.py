@@ -214,7 +214,10 @@ def measure_repeat(
     progress: Progress,
     measured_in: dict[str, Any] | None = None,
 ) -> None:
-    """Measure the next repeat and save all; `measured_in` is the round, if it is one of a round."""
+    """Measure the next repeat and save all.
+
+    `measured_in` is added to its entry in run.json: the round, or that it is profiled.
+    """
     number, experiment = len(session.repeats), session.experiment
     measured = experiment.device.time_source == MEASURED
     before = session.sample() if measured else None
@@ -226,7 +229,7 @@ def measure_repeat(
     session.outcomes.append(requests_table(repeat, number, session.requests, served))
     session.origins_ns.append(served.origin_ns)
     session.durations_s.append(served.duration_s)
-    session.elapsed.append(served.elapsed | ({"round": measured_in} if measured_in else {}))
+    session.elapsed.append(served.elapsed | (measured_in or {}))
     session.leaks += find_leaks(engine, number)
     session.repeats.append(repeat)
     if session.kernel_events:
