@@ -368,7 +368,7 @@ def facts(fake: Fake) -> dict[str, Any]:
             ],
         },
         "repeats": {
-            "min": fake.repeats, "max": fake.repeats, "until": None, "measured": fake.repeats
+            "min": fake.repeats, "until": None, "measured": fake.repeats
         },
         "disturbance": [
             {"repeat": n, "disturbed": False, "why": "", "shared": ""} | QUIET

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from kvscope import runfile
 from kvscope.errors import BadInput
 from kvscope.plan.device import Speed
+from kvscope.plan.repeats import StoppingRule
 from kvscope.plan.work import Work, expected_work
 
 if TYPE_CHECKING:
@@ -35,17 +36,28 @@ LONGEST_S = 10**9
 def expected_s(experiment: "Experiment", repeats: float | None = None) -> float:
     """Seconds that the model expects for a run; BadInput if a workload's file cannot be used.
 
-    `repeats` is the number of repeats. By default it is the mean of the least and the most that the
-    stopping rule allows, so that twice the time suffices for the most.
+    `repeats` is the number of repeats; by default the stopping rule ends them (`_measuring_s`).
     """
-    if repeats is None:
-        repeats = (experiment.stopping.min + experiment.stopping.max) / 2
     speed, model = experiment.device.speed, experiment.model
     start_s = speed.start_s + model.weight_bytes / speed.load_bytes_per_s
     if experiment.engine.attention == "instrumented":
         start_s += speed.compile_s
-    servings = experiment.warmup + repeats
-    return start_s + servings * _serving_s(experiment, expected_work(experiment), speed)
+    serving_s = _serving_s(experiment, expected_work(experiment), speed)
+    measuring_s = (
+        _measuring_s(experiment.stopping, serving_s) if repeats is None else repeats * serving_s
+    )
+    return start_s + experiment.warmup * serving_s + measuring_s
+
+
+def _measuring_s(stopping: StoppingRule, serving_s: float) -> float:
+    """Seconds of all repeats: the mean of the least and the most that the stopping rule allows.
+
+    Twice this time suffices for the most. The repeat in which the budget ends is finished.
+    """
+    least_s = stopping.min * serving_s
+    if stopping.budget_s is None:
+        return least_s
+    return (least_s + max(least_s, stopping.budget_s + serving_s)) / 2
 
 
 def _serving_s(experiment: "Experiment", once: Work, speed: Speed) -> float:

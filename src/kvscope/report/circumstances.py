@@ -176,11 +176,11 @@ def _repeats(run: Run) -> str | None:
     found = run.facts.get("repeats")
     if not found or found["until"] is None:
         return _setting("repeats")(run)
-    until = percent(found["until"])
-    most = "" if found["reached"] else f", not reached after {found['max']}"
+    budget_s = found.get("budget_s")
+    most = f"{budget_s:g} s" if budget_s else f"{found['max']} repeats"  # before budget_s
     return (
-        f"{found['measured']}: at least {found['min']}, then until the throughput's 95 % interval "
-        f"was within ± {until} of its mean{most}"
+        f"{found['measured']}: at least {found['min']}, then until ± {percent(found['until'])} was "
+        f"known or {most} were over"
     )
 
 

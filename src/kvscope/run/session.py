@@ -27,6 +27,7 @@ from kvscope.engine.marks import Marks, NvtxMarks
 from kvscope.engine.recording import Recording
 from kvscope.errors import BadInput, CannotWrite, KvscopeError
 from kvscope.files import write_json
+from kvscope.interval import half_width_share
 from kvscope.plan.experiment import Experiment, load
 from kvscope.ranges import REPEAT, RUN, WARM_UP
 from kvscope.run import disturbance
@@ -107,23 +108,16 @@ class Session:
         self.repeats_written = count
 
     @property
-    def resumed_after_s(self) -> float:
-        """Seconds from the first repeat's start to the last one's end, of earlier processes."""
-        if not self.earlier:
+    def measured_s(self) -> float:
+        """Seconds from the first repeat's start to the last one's end; 0 without repeats."""
+        if not self.repeats:
             return 0.0
-        count = len(repeats_of(self.earlier)) - 1
-        return (self.origins_ns[count] - self.origins_ns[0]) * 1e-9 + self.durations_s[count]
+        return (self.origins_ns[-1] - self.origins_ns[0]) * 1e-9 + self.durations_s[-1]
 
     @property
     def throughputs(self) -> list[float]:
         """Tokens a second of each finished repeat."""
         return [throughput_tokens_per_s(frame) for frame in self.outcomes]
-
-    @property
-    def disturbed_repeats(self) -> set[int]:
-        """The numbers of the finished repeats that other load disturbed."""
-        found = disturbance.judged(self.loads)
-        return {entry["repeat"] for entry in found if entry["disturbed"]}
 
     @property
     def output_tokens(self) -> int:
@@ -154,8 +148,11 @@ def measure(session: Session, marks: Marks, progress: Progress) -> None:
     stopping = session.experiment.stopping
     progress.begin(session.output_tokens * (session.experiment.warmup + stopping.min), STARTING)
     with marks.range(RUN), prepare(session, marks, progress) as engine:
-        while not stopping.ends(session.throughputs, session.disturbed_repeats):
-            number = len(session.repeats)
+        while not stopping.ends(
+            number := len(session.repeats),
+            half_width_share(session.throughputs),
+            session.measured_s,
+        ):
             progress.phase(f"repeat {number + 1}/{max(number + 1, stopping.min)}")
             if number >= stopping.min:
                 progress.add_total(session.output_tokens)
@@ -185,7 +182,7 @@ def prepare(session: Session, marks: Marks, progress: Progress) -> Iterator[Engi
                 session.warm_up.append(repeat)
         session.engine |= {name: found.facts for name, found in checks.items()}
         session.timings_s.setdefault("warm_up", time.perf_counter() - began)
-        began = time.perf_counter() - session.resumed_after_s
+        began = time.perf_counter() - session.measured_s
         try:
             yield engine
         finally:
@@ -305,7 +302,7 @@ def summary(session: Session) -> dict[str, Any]:
     return {
         "time_source": session.experiment.device.time_source,
         "repeats": session.experiment.stopping.facts(
-            session.throughputs, session.disturbed_repeats
+            len(session.repeats), half_width_share(session.throughputs)
         ),
         "disturbance": disturbance.judged(session.loads),
         "clock": {
