@@ -64,6 +64,7 @@ SHAPE: dict[str, Any] = {
                 "gpus": int,
                 "exclusive": int,
                 "batch": int,
+                "together": int,
                 "walltime_s": int,
             },
         }
@@ -231,11 +232,12 @@ def _is_recorded(experiment_id: str, path: Path) -> bool:
 
 
 def resources_of(plan: "Plan", results: Path) -> dict[str, dict[str, int]]:
-    """The resources of each experiment's run by id: `resources.resources`, and `walltime_s`.
+    """The resources of each experiment's run by id: `resources.resources`, and more.
 
     BadInput if a workload's file cannot be used.
     """
     from kvscope.plan.resources import resources
+    from kvscope.plan.together import connected
     from kvscope.plan.walltime import walltimes_s
 
     experiments = [planned.experiment for planned in plan.experiments]
@@ -243,12 +245,18 @@ def resources_of(plan: "Plan", results: Path) -> dict[str, dict[str, int]]:
     entries = before["experiments"] if before else []
     expected_before = {entry["id"]: entry["resources"]["walltime_s"] for entry in entries}
     expected = walltimes_s(experiments, results)
+    measured = [experiment for experiment in experiments if experiment.device.allocates]
+    together = {i: number for number, ids in enumerate(connected(measured)) for i in ids}
     needs = {}
     for experiment in experiments:
         now = expected[experiment.id]
         before_s = expected_before.get(experiment.id, 0)
         steady = now / STEADY <= before_s <= now * STEADY
-        needs[experiment.id] = resources(experiment) | {"walltime_s": before_s if steady else now}
+        needs[experiment.id] = resources(experiment) | {
+            "walltime_s": before_s if steady else now,
+            # experiments of one number are compared, so one process measures them
+            "together": together.get(experiment.id, 0),
+        }
     return needs
 
 

@@ -126,7 +126,7 @@ def _groups(
 def _fill(
     units: Iterable[tuple[str, ...]], needs: Mapping[str, int], room: float
 ) -> list[tuple[str, ...]] | None:
-    """The ids of whole units, in order, in groups that fit into `room` MiB; None if one is too large."""
+    """Whole units in order, in groups of ids that fit into `room` MiB; None if one does not."""
     groups: list[list[str]] = []
     left = 0.0
     for unit in units:

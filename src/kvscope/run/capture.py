@@ -72,7 +72,7 @@ class CaptureSession:
 
         `pid` is that of the command with the prefix. KvscopeError if nsys does not.
         """
-        output = ["--force-overwrite=true", f"--output={trace}"]
+        output = ["--force-overwrite=true", f"--output={trace.absolute()}"]
         self._tell(pid, "start", *NO_PERF_EVENTS, *output)
         try:
             yield

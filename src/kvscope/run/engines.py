@@ -45,7 +45,7 @@ class Zygote:
     @property
     def pid(self) -> int | None:
         """The id of its process, or of the command that runs it; None if it does not run."""
-        return self._process and self._process.pid
+        return None if self._process is None else self._process.pid
 
     def start(self) -> None:
         """Start the process, unless it runs, and wait until it has imported vLLM.

@@ -9,7 +9,8 @@ in the same round. An engine that fails is left out from then on.
 import random
 import uuid
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +21,7 @@ from kvscope.plan.experiment import Experiment
 from kvscope.run.attempt import read_session, repeats_of
 from kvscope.run.engines import ParkedEngine, Zygote
 from kvscope.run.link import Lost
-from kvscope.run.locks import SESSION_LOCK, hold_lock
+from kvscope.run.locks import SESSION_LOCK, SUPERVISOR_LOCK, hold_lock
 from kvscope.runfile import LOG_FILE
 
 # An engine that ends without a word is forked again, but not for ever.
@@ -36,15 +37,28 @@ class Member:
     directory: Path
 
 
+@contextmanager
+def hold_locks(members: Iterable[Member]) -> Iterator[None]:
+    """Hold the supervisor's locks of the members, without which their engines end."""
+    with ExitStack() as stack:
+        for member in members:
+            stack.enter_context(hold_lock(member.directory, SUPERVISOR_LOCK))
+        yield
+
+
 class Group:
     """The members' engines, from the beginning of a `with` block to its end.
 
-    The caller holds the supervisor's lock of each member's directory. `failed` has the reasons of
+    The caller holds the members' locks (`hold_locks`). `failed` has the reasons of
     the members that are left out, by name; `parked` is false if engines stand one at a time.
     """
 
     def __init__(
-        self, members: Mapping[str, Member], zygote: Zygote, id_: str | None = None, parked: bool = True
+        self,
+        members: Mapping[str, Member],
+        zygote: Zygote,
+        id_: str | None = None,
+        parked: bool = True,
     ) -> None:
         self.members = dict(members)
         self.id = id_ or uuid.uuid4().hex[:12]
@@ -151,7 +165,9 @@ class Group:
         with hold_lock(directory, SESSION_LOCK):  # until its predecessor has ended
             reason = read_session(directory).get("reason")
         if self._losses[name] > MOST_LOSSES:
-            reason = reason or f"the engine was lost {MOST_LOSSES} times; see {directory / LOG_FILE}"
+            reason = (
+                reason or f"the engine was lost {MOST_LOSSES} times; see {directory / LOG_FILE}"
+            )
         if reason:
             self.failed[name] = reason
         elif self._parked:

@@ -199,7 +199,8 @@ def measure_apart(experiment: Experiment, directory: Path, profiling: Profiling)
             profiling.nsys, directory, measured_environment(experiment)
         )
         profiling = Profiling(profiling.requested, profiling.nsys, complaint)
-    facts = run_facts(experiment, directory, session, reason, profiling, began)
+    total_s = time.perf_counter() - began
+    facts = run_facts(experiment, directory, session, reason, profiling, total_s)
     return facts | {"placement": placement(began_s, clocks)}
 
 
@@ -209,14 +210,14 @@ def run_facts(
     session: dict[str, Any],
     reason: str | None,
     profiling: Profiling,
-    began: float,
+    total_s: float,
 ) -> dict[str, Any]:
-    """The contents of run.json of a measurement that began then, and has ended."""
+    """The contents of run.json of a measurement that has ended, after so many seconds."""
     (directory / runfile.SESSION_FILE).unlink(missing_ok=True)
     (directory / PROGRESS_FILE).unlink(missing_ok=True)
     follow_umask(directory)
     gpus = session.pop("accelerators", [])
-    timings_s = session.pop("timings_s", {}) | {"total": time.perf_counter() - began}
+    timings_s = session.pop("timings_s", {}) | {"total": total_s}
     return {
         "experiment_id": experiment.id,
         "status": runfile.FAILED if reason else runfile.COMPLETE,
