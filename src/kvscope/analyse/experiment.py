@@ -25,9 +25,10 @@ from kvscope.runfile import run_sha256
 def analyse(run: Path, out: Path, **known: Any) -> pd.DataFrame:
     """Compute a run's metrics, and return the `metrics` table.
 
-    Writes `out`/metrics.parquet and `out`/repeat_metrics.parquet, and `out`/analyse.json with the measurement's hash, the verdicts of all oracles, and the
-    reasons if the run is not valid. `known` as for `Run`: `tables_directory` is where the collected
-    tables are. Raises BadInput if records are missing or damaged.
+    Writes metrics.parquet and repeat_metrics.parquet into `out`, and analyse.json with the
+    measurement's hash, the verdicts of all oracles, and the reasons if the run is not valid.
+    `known` as for `Run`: `tables_directory` is where the collected tables are. Raises BadInput if
+    records are missing or damaged.
     """
     records = read_records(run, **known)
     verdicts = checklist(records, collected=True)
@@ -59,24 +60,23 @@ def repeat_metrics(records: Records, run_sha256: str) -> pd.DataFrame:
         for repeat in records.valid_repeats()
         for metric in _defined(known, repeat)
     ]
-    frame = pd.DataFrame(rows, columns=tables.REPEAT_METRICS.names).assign(
+    return pd.DataFrame(rows, columns=tables.REPEAT_METRICS.names).assign(
         experiment_id=records.facts["experiment_id"],
         time_source=records.facts["time_source"],
         run_sha256=run_sha256,
     )
-    return tables.to_arrow(tables.REPEAT_METRICS, frame).to_pandas()
 
 
 def _circumstances(entry: dict[str, Any]) -> dict[str, Any]:
     """In which round a repeat was measured, and how long it waited, of its entry in run.json."""
     found = entry.get("round") or {}
     ran_s, waited_s = entry.get("ran_s"), entry.get("waited_s")
-    known = ran_s is not None and waited_s is not None
+    waiting = None if ran_s is None or waited_s is None else rounds.waiting(ran_s, waited_s)
     return {
         "campaign": found.get("campaign"),
         "round": found.get("number"),
         "place": found.get("place"),
-        "waiting": rounds.waiting(ran_s, waited_s) if known else None,
+        "waiting": waiting,
     }
 
 
@@ -91,7 +91,7 @@ def metrics_of(
 ) -> pd.DataFrame:
     """The `metrics` table of one run, from its `repeat_metrics`; `run_sha256` as for these."""
     facts = records.facts
-    values_of = {name: rows.tolist() for name, rows in repeats.groupby("metric")["value"]}
+    values_of = {str(name): rows.tolist() for name, rows in repeats.groupby("metric")["value"]}
     found = {metric.name: _estimate(metric, values_of) for metric in METRICS}
     values = {metric: found[metric.name].value for metric in METRICS}
     for name, (low, high) in modeled_intervals(records, values).items():
