@@ -27,7 +27,7 @@ from kvscope.layout import (
     study_directory,
     tables_directory,
 )
-from kvscope.tables import HOST_TABLES, METRICS, Table
+from kvscope.tables import ANALYSIS_TABLES, HOST_TABLES, METRICS, Table
 
 
 def _table(table: Table) -> cached_property[pd.DataFrame]:
@@ -63,6 +63,7 @@ class Run:
     gpu_memcpys = _table(tables.GPU_MEMCPYS)
     timeline = _table(tables.TIMELINE)
     metrics = _table(tables.METRICS)
+    repeat_metrics = _table(tables.REPEAT_METRICS)
 
     def __init__(self, directory: Path, **known: Any) -> None:
         self.directory = directory
@@ -147,7 +148,7 @@ class Run:
             if not path.exists():
                 return table.empty()
         else:
-            account = self.account(ANALYSED if table is METRICS else COLLECTED)
+            account = self.account(ANALYSED if table in ANALYSIS_TABLES else COLLECTED)
             accounts.require_unchanged(self.tables_directory, account, path.name)
         return tables.read(table, path, columns)
 

@@ -42,12 +42,11 @@ class Records(Run):
 
     @cached_property
     def pass_durations(self) -> PassDurations:
-        """Expected durations of passes, estimated over the whole run."""
-        return (
-            PassDurations.of(self.steps, self.batch)
-            if self.repeat is None
-            else self.whole.pass_durations
-        )
+        """Expected durations of passes, estimated over all `timed` repeats of the run."""
+        if self.repeat is not None:
+            return self.whole.pass_durations
+        timed = (frame[frame["repeat"].isin(self.timed)] for frame in (self.steps, self.batch))
+        return PassDurations.of(*timed)
 
     @cached_property
     def copied_out(self) -> pd.DataFrame:
@@ -69,9 +68,19 @@ class Records(Run):
         """The numbers of the disturbed repeats."""
         return disturbed_repeats(self.facts)
 
+    @cached_property
+    def timed(self) -> list[int]:
+        """The numbers of the repeats whose times count: profiled ones only if there are no others.
+
+        A profiled repeat was served under the profiler, after those that are measured.
+        """
+        repeats = self.facts.get("clock", {}).get("repeats", [])
+        profiled = {entry["repeat"] for entry in repeats if entry.get("profiled")}
+        return [number for number in self.numbers if number not in profiled] or self.numbers
+
     def valid_repeats(self) -> Iterator[Self]:
         """The repeats that metrics are computed from (`plan.repeats.repeats_for_metrics`)."""
-        yield from map(self.of_repeat, repeats_for_metrics(self.numbers, self.disturbed))
+        yield from map(self.of_repeat, repeats_for_metrics(self.timed, self.disturbed))
 
 
 def disturbances(facts: dict[str, Any]) -> list[dict[str, Any]]:
