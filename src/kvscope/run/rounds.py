@@ -6,9 +6,10 @@ and end after it. An engine that is killed loses the repeat under way, which its
 in the same round. An engine that fails is left out from then on.
 """
 
+import os
 import random
 import uuid
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from kvscope.runfile import LOG_FILE
 
 # An engine that ends without a word is forked again, but not for ever.
 MOST_LOSSES = 3
+# Engines that are built and warmed up at the same time.
+AT_A_TIME = len(os.sched_getaffinity(0))
 ROUND, PROFILED = "round", "profiled"
 
 
@@ -147,9 +150,13 @@ class Group:
         return [entry for entry in found if (entry.get(ROUND) or {}).get("campaign") == self.id]
 
     def _fork_all(self) -> None:
+        starting: deque[str] = deque()
         for name in self.members:
+            if len(starting) == AT_A_TIME:
+                self._await_ready(starting.popleft())
             self._fork(name)
-        for name in self.members:
+            starting.append(name)
+        for name in starting:
             self._await_ready(name)
 
     def _fork(self, name: str) -> None:
