@@ -8,12 +8,13 @@ nothing but the plan: each process finds the same one.
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 RULE = "run_experiments"  # of the workflow; a batch's jobs on a cluster have this name, too
 MODELED, MEASURED = "modeled", "measured"
 KINDS = (MODELED, MEASURED)
+CAMPAIGN_S = 40  # two processes that import vLLM, one of them under the profiler
 LEAST_IN_BATCH = 10  # fewer modeled experiments are not worth another import of vLLM
 LINE = re.compile(r"\[\d+/\d+\] ([^\s:]+): (?:failed: (?P<reason>.*)|(?P<took_s>[\d.]+) s)")
 
@@ -27,7 +28,7 @@ def units(manifest: Mapping[str, Any], kind: str) -> list[list[str]]:
         if kind == (MODELED if needs["batch"] else MEASURED):
             unit = number if kind == MODELED else (needs["together"], needs["exclusive"])
             found[unit].append(entry["id"])
-            seconds[unit] += needs["walltime_s"]
+            seconds[unit] += needs["walltime_s" if kind == MODELED else "share_s"]
     return [found[unit] for unit in sorted(found, key=lambda u: (-seconds[u], found[u][0]))]
 
 
@@ -63,8 +64,15 @@ def needs(manifest: Mapping[str, Any], kind: str, part: int, parts: int) -> dict
     memory = max if kind == MODELED else sum
     return most | {
         "memory_mib": memory(one["memory_mib"] for one in each),
-        "walltime_s": sum(one["walltime_s"] for one in each),
+        "walltime_s": expected_s(each),
     }
+
+
+def expected_s(needs: Sequence[Mapping[str, int]]) -> int:
+    """Seconds that experiments with these resources take in one batch."""
+    modeled = sum(one["walltime_s"] for one in needs if one["batch"])
+    shares = [one["share_s"] for one in needs if not one["batch"]]
+    return modeled + (CAMPAIGN_S + sum(shares) if shares else 0)
 
 
 def name(study: str, kind: str, part: int, parts: int) -> str:
