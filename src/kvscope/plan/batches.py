@@ -61,9 +61,11 @@ def needs(manifest: Mapping[str, Any], kind: str, part: int, parts: int) -> dict
     ids = set(batch(manifest, kind, part, parts))
     each = [entry["resources"] for entry in manifest["experiments"] if entry["id"] in ids]
     most = {key: max(one[key] for one in each) for key in ("threads", "gpus", "exclusive")}
-    memory = max if kind == MODELED else sum
+    memory_mib = max(one["memory_mib"] for one in each)
+    if kind == MEASURED:
+        memory_mib += sum(one["parked_mib"] for one in each)
     return most | {
-        "memory_mib": memory(one["memory_mib"] for one in each),
+        "memory_mib": memory_mib,
         "walltime_s": expected_s(each),
     }
 

@@ -61,6 +61,7 @@ SHAPE: dict[str, Any] = {
             "resources": {
                 "threads": int,
                 "memory_mib": int,
+                "parked_mib": int,
                 "gpus": int,
                 "exclusive": int,
                 "batch": int,
@@ -250,9 +251,8 @@ def resources_of(plan: "Plan", results: Path) -> dict[str, dict[str, int]]:
     together = {i: number for number, ids in enumerate(connected(measured)) for i in ids}
     needs = {}
     for i, expected in walltimes_s(experiments, results).items():
-        steady = {
-            key: _steady(now, earlier.get(i, {}).get(key, 0)) for key, now in expected.items()
-        }
+        before_s = earlier.get(i, {})
+        steady = {key: _steady(now, before_s.get(key, 0)) for key, now in expected.items()}
         # experiments of one number are compared, so one process measures them
         needs[i] = resources(by_id[i]) | steady | {"together": together.get(i, 0)}
     return needs

@@ -47,12 +47,12 @@ def print_table(plan: Plan, needs: Needs) -> None:
 
 
 def format_total(plan: Plan, needs: Needs) -> str:
-    """'9 experiments on device=cpu, about 2 min in all, 9 engines side by side in rounds, 4.5 GiB'."""
+    """'9 experiments on device=cpu, about 2 min, 9 engines side by side in rounds, 4.5 GiB'."""
     experiments = [planned.experiment for planned in plan.experiments]
     devices = dict.fromkeys(experiment.device.name for experiment in experiments)
     count = together.plural(len(needs), "experiment")
     length = format_duration(batches.expected_s([*needs.values()]))
-    total = f"{count} on device={','.join(devices)}, about {length}{'' if len(needs) == 1 else ' in all'}"
+    total = f"{count} on device={','.join(devices)}, about {length}"
     measured = [experiment for experiment in experiments if experiment.device.allocates]
     return f"{total}, {together.design(measured).words}" if len(measured) > 1 else total
 

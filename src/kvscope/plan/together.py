@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from itertools import combinations, pairwise
 from typing import TYPE_CHECKING
 
-from kvscope.plan.resources import machine_gib, required_mib
+from kvscope.plan.resources import PARKED_MIB, ZYGOTE_MIB, machine_gib, required_mib
 
 if TYPE_CHECKING:
     from kvscope.plan.experiment import Experiment
@@ -26,9 +26,6 @@ ROUNDS, GROUPS, SITTINGS = "rounds", "groups", "sittings"
 # Sections of the settings in which comparable experiments may differ; others ask for other work, or
 # say how it is measured.
 COMPARED = ("device", "engine", "batching", "overflow", "cache")
-# Memory of the process that imports vLLM, most of which its forks share, and of an engine's fork
-# beside its cache, weights and records: 590 MiB and 190 to 300 MiB were measured.
-ZYGOTE_MIB, PARKED_MIB = 800, 320
 # Share of the machine's memory that parked engines may take: the rest is for its other programs.
 MEMORY_SHARE = 0.8
 GIB_MIB = 1024

@@ -100,11 +100,11 @@ def _flops(experiment: "Experiment", once: Work) -> float:
 
 
 def walltimes_s(experiments: Iterable["Experiment"], results: Path) -> dict[str, dict[str, int]]:
-    """Expected seconds of each experiment by id: of a run of its own, and of its share of a campaign.
+    """Expected seconds of each experiment by id: alone, and of its share of a campaign.
 
-    BadInput if a workload's file is unusable. The model's value is multiplied by measured / expected of the experiment's own finished run
-    below `results`; else by the median of that ratio over this host's finished runs with the same
-    device and model.
+    BadInput if a workload's file is unusable. The model's value is multiplied by measured /
+    expected of the experiment's own finished run below `results`; else by the median of that ratio
+    over this host's finished runs with the same device and model.
     """
     planned = {experiment.id: experiment for experiment in experiments}
     ratios = {
