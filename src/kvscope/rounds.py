@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import fmean
 
 import numpy as np
 from numpy.typing import NDArray
@@ -172,7 +173,7 @@ class Rounds:
         for name, number, log, waits in rows:
             found[name].setdefault(number, []).append((log, waits))
         return {
-            name: _Cells([*own], np.array([np.mean(one, axis=0) for one in own.values()]))
+            name: _Cells([*own], np.array([_mean(one) for one in own.values()]))
             for name, own in found.items()
         }
 
@@ -208,6 +209,11 @@ class _Cells:
     @property
     def waits(self) -> Array:
         return self.means[:, 1]
+
+
+def _mean(repeats: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    logs, waits = zip(*repeats, strict=True)
+    return fmean(logs), fmean(waits)
 
 
 def _paired(differences: Array) -> tuple[float, float]:

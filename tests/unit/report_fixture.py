@@ -22,6 +22,7 @@ SCHEDULE_S, TAKING_S = 1e-4, 5e-5  # before a pass's forward part, and after it
 LAYERS = 4
 UTC_NS = 1_790_000_000_000_000_000
 QUIET = {"cores": 4, "other_run": False, "work_s": 0.006} | dict.fromkeys(SHARES, 0.0)
+SLOPE = 1.2  # of the logarithm of a pass's time on waiting
 TOKEN_BYTES = 4096  # K and V of a token over all layers
 # Seconds a copy takes to be issued, and bytes a second, by kind of host memory.
 COPY_S = 2e-5
@@ -77,6 +78,9 @@ class Fake:
     log: str = "all went well\n"
     exclusive: bool = False
     placement: dict[str, Any] | None = None  # where a pack ran it
+    campaign: str | None = None  # the campaign in whose rounds its repeats were measured
+    waiting: Sequence[float] = ()  # −log(1 − w) of each repeat, which takes SLOPE times as much
+    profiled: bool = False  # its last repeat was served under the profiler, twice as slow
     rows: dict[str, list[Any]] = field(default_factory=dict)
 
     @property
@@ -87,6 +91,9 @@ class Fake:
     def id(self) -> str:
         values = "-".join(f"{v}" for v in self.varied.values() if v is not None)
         return "fake-" + re.sub(r"[^\w-]", "", values)
+
+    def is_profiled(self, repeat: int) -> bool:
+        return self.profiled and repeat == self.repeats - 1
 
     @property
     def pool(self) -> int:
@@ -239,6 +246,8 @@ class Simulation:
         fake = self.fake
         forward = (0.004 + 2e-5 * (fake.chunk - current.budget)) / fake.speed + current.copies_s
         forward *= 1 + fake.noise * (self.random.standard_normal() + (self.repeat - 1))
+        forward *= math.exp(SLOPE * (fake.waiting[self.repeat] if fake.waiting else 0.0))
+        forward *= 2 if fake.is_profiled(self.repeat) else 1
         return forward * (6 if self.step == self.slow and self.repeat == 1 and fake.stall else 1)
 
     def record(self, current: Pass, duration: float) -> None:
@@ -363,7 +372,7 @@ def facts(fake: Fake) -> dict[str, Any]:
             "run_start_monotonic_ns": 5,
             "run_start_utc_ns": UTC_NS,
             "repeats": [
-                {"repeat": n, "start_ns": n * 10**12} | clocks(_took_s(fake, n))
+                {"repeat": n, "start_ns": n * 10**12} | clocks(_took_s(fake, n)) | _round(fake, n)
                 for n in range(fake.repeats)
             ],
         },
@@ -405,6 +414,18 @@ def facts(fake: Fake) -> dict[str, Any]:
         **(measured if fake.status == "complete" else {}),
         "files": {},
     }  # fmt: skip
+
+
+def _round(fake: Fake, repeat: int) -> dict[str, Any]:
+    """In which round a repeat was measured, and what its threads ran and waited meanwhile."""
+    if fake.campaign is None:
+        return {}
+    waiting = fake.waiting[repeat] if fake.waiting else 0.0
+    place = {"campaign": fake.campaign, "number": repeat, "place": 0}
+    return {
+        **{"ran_s": 1.0, "waited_s": math.expm1(waiting)},
+        **({"profiled": True} if fake.is_profiled(repeat) else {"round": place}),
+    }
 
 
 def _classes(fake: Fake) -> int:

@@ -20,7 +20,6 @@ from kvscope.analyse.statistics import (
     difference,
     independent_ratio,
     paired_ratio,
-    widen,
 )
 from kvscope.rounds import Interval, Rounds
 from kvscope.runschema import MODELED
@@ -163,12 +162,7 @@ class _InCampaign:
     def ratio(self, other: str, base: str) -> Ratio | None:
         if {other, base} <= self._positive:
             rounds = self._rounds
-            found = rounds.ratio(other, base)
-            shares = [self._error(name) / self._mean(name) for name in (other, base)]
-            half = math.hypot(math.log(found.high / found.low) / 2, *shares)
-            found = Interval(
-                found.value, found.value * math.exp(-half), found.value * math.exp(half)
-            )
+            found = self._widened(rounds.ratio(other, base), other, base)
             how = ADJUSTED if rounds.adjusts else PAIRED
             return _known(found, how, rounds.count(other, base))
         one, two = self._by_round(other), self._by_round(base)
@@ -189,10 +183,8 @@ class _InCampaign:
         """An experiment's own value where nothing waits; None where it is not adjusted."""
         if not (self._of_time and name in self._positive and self._rounds.adjusts):
             return None
-        found = self._rounds.value(name)
-        share = self._error(name) / self._mean(name)
-        known = Estimate(found.value, found.low, found.high, self._rounds.count(name, name))
-        return widen(known, share * found.value)
+        found = self._widened(self._rounds.value(name), name)
+        return Estimate(found.value, found.low, found.high, self._rounds.count(name, name))
 
     @cached_property
     def _rounds(self) -> Rounds:
@@ -205,8 +197,13 @@ class _InCampaign:
         """The metric in each round: the mean of a sitting's repeats."""
         return self._rows[self._rows["name"] == name].groupby("round")["value"].mean()
 
-    def _mean(self, name: str) -> float:
-        return float(self._rows.loc[self._rows["name"] == name, "value"].mean())
+    def _widened(self, found: Interval, *names: str) -> Interval:
+        """An interval to which the method's errors are added, as shares of the means."""
+        if self._errors is None:
+            return found
+        shares = [self._error(name) / float(self._by_round(name).mean()) for name in names]
+        half = math.hypot(math.log(found.high / found.low) / 2, *shares)
+        return Interval(found.value, found.value / math.exp(half), found.value * math.exp(half))
 
     def _error(self, name: str) -> float:
         """The mean error of the method; 0 of a metric without one."""

@@ -71,14 +71,16 @@ def difference(one: Estimate, other: Estimate) -> Estimate:
 def independent_ratio(one: Estimate, base: Estimate) -> Interval:
     """one / base, of independent means, with Fieller's interval and Welch's degrees of freedom.
 
-    UNKNOWN if either side has fewer than two repeats, or the base is not above 0.
+    It has no upper end if the base's own interval reaches 0. UNKNOWN if either side has fewer than
+    two repeats, or the base is not above 0.
     """
     variances = one.variance, base.variance
     if not base.value > 0 or math.isnan(sum(variances)):
         return UNKNOWN_RATIO
     t = _t(_welch(one, base, one.value / base.value))
     squares = [t * t * variance for variance in variances]
-    return _fieller((one.value, base.value), (squares[0], squares[1]), 0.0)
+    found = _fieller((one.value, base.value), (squares[0], squares[1]), 0.0)
+    return found if base.low > 0 else Interval(found.value, found.low, math.inf)
 
 
 def paired_ratio(

@@ -139,13 +139,13 @@ def lines(found: Sequence[Difference]) -> Iterator[str]:
             yield experiment or "one experiment"
         numbers = f"{first:>{widths[1]}} -> {second:>{widths[2]}}  {change:>{widths[3]}}"
         yield f"  {name:<{widths[0]}}  {numbers}  {verdict}"
-    counts = Counter(one.verdict for one in found)
-    yield ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
     if any(one.ratio and one.ratio.how == INDEPENDENT for one in found):
         yield (
             "not measured in the same rounds: the intervals do not have in them what the machines "
             "did between the two"
         )
+    counts = Counter(one.verdict for one in found)
+    yield ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
 
 
 def _cells(one: Difference) -> tuple[str, str, str, str, str]:

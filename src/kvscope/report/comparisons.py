@@ -22,7 +22,7 @@ from kvscope.report.settings import (
     value_of,
     without,
 )
-from kvscope.report.words import NBSP, key_title, percent, value_words
+from kvscope.report.words import NBSP, decimals_for, key_title, percent, value_words
 
 # Keys whose values ask for different work: what one costs says nothing of the other.
 DIFFERENT_WORK = ("workload", "model", "seed")
@@ -84,7 +84,7 @@ def half_words(ratio: Ratio, way: str | None = None) -> str:
     """'12 % (± 3) lower': the difference, and half the width of its interval, in percent."""
     change, half = abs(ratio.value - 1), (ratio.high - ratio.low) / 2
     direction = ("higher" if ratio.value > 1 else "lower") if way is None else way
-    known = f" (± {percent(half).partition(NBSP)[0]})" if 0 < half < math.inf else ""
+    known = f" (± {_points(half)})" if 0 < half < math.inf else ""
     return f"{percent(change)}{known} {direction}".strip()
 
 
@@ -199,7 +199,13 @@ def _half(ratios: Sequence[Ratio]) -> str:
     half = max((one.high - one.low) / 2 for one in ratios)
     if not 0 < half < math.inf:
         return ""
-    return f", each ± {percent(half)} or less" if len(ratios) > 1 else f", ± {percent(half)}"
+    words = f"± {_points(half)}{NBSP}%"
+    return f", each {words} or less" if len(ratios) > 1 else f", {words}"
+
+
+def _points(half: float) -> str:
+    """Half the width of an interval in percent, of one significant digit, or whole from 1 on."""
+    return f"{100 * half:.{min(decimals_for(100 * half, 1), 2)}f}"
 
 
 def _pair(study: StudyData, key: str, base: Run, other: Run, untold: Set[str]) -> Pair:
