@@ -63,6 +63,7 @@ class RepeatRecord(Record):
     ran_s: Annotated[Real, Field(ge=0)] | None = None
     waited_s: Annotated[Real, Field(ge=0)] | None = None
     round: RoundRecord | None = None
+    profiled: bool = False
 
 
 class StoppingRecord(Record):
