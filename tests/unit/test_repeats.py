@@ -1,8 +1,7 @@
 """When the repeats of a run end: a rule over the throughputs measured so far."""
 
 import math
-from collections.abc import Collection
-from itertools import count, takewhile
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +14,8 @@ from scipy import stats
 
 from kvscope import tables
 from kvscope.analyse.metrics import BY_NAME
-from kvscope.analyse.precision import (
-    MOST_DESCRIBED,
-    check_disturbance,
-    check_precision,
-    describe_disturbance,
-    describe_sharing,
-)
-from kvscope.analyse.records import Records
+from kvscope.analyse.records import Records, counted_repeats
 from kvscope.analyse.statistics import estimate
-from kvscope.analyse.validity import check_repeats
 from kvscope.errors import BadInput
 from kvscope.interval import half_width, half_width_share
 from kvscope.plan.experiment import Experiment, dump, load
@@ -188,9 +179,7 @@ def test_a_rule_that_cannot_be_is_refused(override: str, sentence: str) -> None:
     assert sentence in str(error.value)
 
 
-def records(
-    *makespans: float, disturbed: Collection[int] = (), facts: dict[str, Any] | None = None
-) -> Records:
+def records(*makespans: float, facts: dict[str, Any] | None = None) -> Records:
     """One request of 60 tokens in each repeat, served in this time."""
     empty = {table.name: table.empty() for table in tables.HOST_TABLES}
     requests = pd.DataFrame(
@@ -203,12 +192,7 @@ def records(
             "finished_s": [0.5 + makespan for makespan in makespans],
         }
     )
-    known = facts or {"disturbance": [repeat(number, BUSY) for number in disturbed]}
-    return Records(Path(), **empty | {"facts": known, "requests": requests})
-
-
-def facts(until: float | None, *disturbance: dict[str, Any]) -> dict[str, Any]:
-    return {"repeats": {"until": until}, "disturbance": list(disturbance)}
+    return Records(Path(), **empty | {"facts": facts or {}, "requests": requests})
 
 
 @given(st.lists(st.floats(0.1, 1e3), min_size=1, max_size=4))
@@ -218,103 +202,20 @@ def test_the_throughput_that_ends_the_repeats_is_the_metric(makespans: list[floa
         assert throughput_tokens_per_s(repeat.requests) == pytest.approx(metric(repeat))
 
 
-@pytest.mark.parametrize(
-    ("makespans", "until", "detail"),
-    [
-        ((1, 1, 1), 0.05, None),
-        ((1, 2, 3), None, None),
-        ((1, 2, 3), 3, None),
-        ((1, 1.1, 1), 0.05, "throughput ± 13 %, ± 5 % requested, after 3 repeats"),
-        ((1,), 0.05, "throughput is not known, ± 5 % requested, after 1 repeat"),
-    ],
-)
-def test_a_run_that_is_less_precise_than_asked_for_is_not_valid(
-    makespans: tuple[float, ...], until: float | None, detail: str | None
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=10))
+def test_metrics_are_of_all_repeats_but_one_that_was_served_for_its_profile(
+    repeats: list[tuple[bool, bool]],
 ) -> None:
-    found = [reason.detail for reason in check_precision(records(*makespans, facts=facts(until)))]
-    assert found == ([] if detail is None else [detail])
-
-
-def test_a_run_of_before_the_rule_asked_for_nothing() -> None:
-    assert check_precision(records(1, 2, 3)) == []
-    assert describe_disturbance({}) == ""
-
-
-BUSY = "other processes used 0.9 of 2 CPUs"
-
-
-def repeat(number: int, why: str = "") -> dict[str, Any]:
-    return {"repeat": number, "disturbed": bool(why), "why": why}
-
-
-def test_what_disturbed_a_run_is_told_with_what_it_may_have_caused() -> None:
-    run = facts(0.05, repeat(0), repeat(1, BUSY), repeat(2))
-    assert describe_disturbance(run) == f"repeat 1: {BUSY}"
-    (reason,) = check_precision(records(1, 2, 3, facts=run))
-    assert reason.detail.endswith(f"after 3 repeats; repeat 1: {BUSY}")
-
-
-@pytest.mark.parametrize(
-    ("disturbed", "repeats", "detail"),
-    [
-        ((), 3, None),
-        ((), 1, None),
-        ((0, 1, 2), 3, "0 of 3 repeats were undisturbed, at least 3 are needed"),
-        ((2,), 3, "2 of 3 repeats were undisturbed, at least 3 are needed"),
-        ((3,), 4, None),
-        ((0, 1, 2, 3, 4, 5, 6), 10, None),
-        ((0, 1, 2, 3, 4, 5, 6, 7), 10, "2 of 10 repeats were undisturbed, at least 3 are needed"),
-    ],
-)
-def test_a_run_with_too_few_undisturbed_repeats_is_not_valid(
-    disturbed: tuple[int, ...], repeats: int, detail: str | None
-) -> None:
-    run = facts(None, *(repeat(n, BUSY * (n in disturbed)) for n in range(repeats)))
-    found = check_disturbance(records(*[2] * repeats, facts=run))
-    assert [r.detail.partition(";")[0] for r in found] == ([] if detail is None else [detail])
-
-
-@pytest.mark.parametrize("neighbours", [[], [{"member": "m1", "gpu": "1", "overlap_s": 9.0}]])
-def test_what_the_neighbours_of_a_pack_cost_is_no_reason_against_a_run(
-    neighbours: list[dict[str, Any]],
-) -> None:
-    """If there were any: what an entry says of neighbours must agree with the pack's files."""
-    shared = repeat(2) | {"shared": "its pack's other members used 0.9 of 2 CPUs"}
-    run = facts(0.05, repeat(0), repeat(1), shared) | {"placement": {"neighbours": neighbours}}
-    found = {reason.name for reason in check_repeats(records(1, 1, 3, facts=run))}
-    assert found == (set() if neighbours else {"unstable", "not_precise"})
-    assert bool(describe_sharing(run)) == bool(neighbours)
-
-
-def test_beside_neighbours_a_load_of_other_origin_counts() -> None:
-    both = [repeat(number, BUSY) | {"shared": "they ran"} for number in range(3)]
-    run = facts(None, *both) | {"placement": {"neighbours": [{"member": "m1"}]}}
-    assert [reason.name for reason in check_repeats(records(2, 2, 2, facts=run))] == ["disturbed"]
-
-
-@given(
-    st.lists(st.tuples(st.floats(1, 2), st.booleans()), min_size=1, max_size=10),
-    st.floats(1.1, 5),
-)
-def test_metrics_are_those_of_the_undisturbed_repeats_alone(
-    repeats: list[tuple[float, bool]], slowdown: float
-) -> None:
-    """However slow the disturbed ones are; where too few are undisturbed, all count."""
-    loaded = [number for number, (_, disturbed) in enumerate(repeats) if disturbed]
-    makespans = [alone * (slowdown if disturbed else 1) for alone, disturbed in repeats]
-    expected = [60 / makespan for makespan in makespans]
-    if len(repeats) - len(loaded) >= 3:
-        expected = [one for number, one in enumerate(expected) if number not in loaded]
-    of = BY_NAME["throughput_tokens_per_s"].of
-    found = [of(repeat) for repeat in records(*makespans, disturbed=loaded).valid_repeats()]
-    assert found == pytest.approx(expected)
-
-
-def test_of_many_disturbed_repeats_some_are_described_and_all_are_counted() -> None:
-    text = describe_disturbance(facts(0.05, *(repeat(number, BUSY) for number in range(8))))
-    described = takewhile(lambda part: part.startswith("repeat "), text.split("; "))
-    assert len(list(described)) == MOST_DESCRIBED
-    assert text.endswith("; and 5 more of 8 repeats")
+    """Whatever else the machine did meanwhile."""
+    entries = [
+        {"repeat": number, "start_ns": 0, "duration_s": 1.0, "profiled": profiled}
+        for number, (profiled, _) in enumerate(repeats)
+    ]
+    load = [{"repeat": n, "disturbed": busy, "why": ""} for n, (_, busy) in enumerate(repeats)]
+    run = records(*[2] * len(repeats), facts={"clock": {"repeats": entries}, "disturbance": load})
+    expected = [number for number, (profiled, _) in enumerate(repeats) if not profiled]
+    assert [repeat.repeat for repeat in run.valid_repeats()] == expected
+    assert [entry["repeat"] for entry in counted_repeats(run.facts)] == expected
 
 
 @pytest.mark.parametrize(
@@ -330,7 +231,7 @@ def test_of_many_disturbed_repeats_some_are_described_and_all_are_counted() -> N
 )
 def test_run_json_with_something_else_is_refused(tmp_path: Path, key: str, value: Any) -> None:
     sound = {"experiment_id": "one", "status": "complete", "files": {}}
-    told = {"repeats": RULE.facts(3, 0.01), "disturbance": [repeat(0)]}
+    told = {"repeats": RULE.facts(3, 0.01), "disturbance": [{"repeat": 0, "disturbed": False}]}
     write_run(tmp_path, sound | told)
     assert read_run(tmp_path)["repeats"]["reached"] is True
     write_run(tmp_path, sound | {key: value})

@@ -1,7 +1,6 @@
 """How often a run repeats its measurement: a number of times, or until a width is reached."""
 
 import math
-from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -17,20 +16,6 @@ from kvscope.plan.fields import (
     Whole,
     impossible,
 )
-
-# With fewer repeats the interval is not meaningful, and the run is not valid.
-MINIMUM_REPEATS = 3
-
-
-def repeats_for_metrics(repeats: Iterable[int], disturbed: Collection[int]) -> list[int]:
-    """The repeats that metrics are computed from.
-
-    The undisturbed ones if there are at least MINIMUM_REPEATS, else all. The selection depends on
-    other load of the machine only, never on the duration of a repeat.
-    """
-    everything = list(repeats)
-    undisturbed = [number for number in everything if number not in disturbed]
-    return undisturbed if len(undisturbed) >= MINIMUM_REPEATS else everything
 
 
 class RepeatsUntil(Part):

@@ -116,8 +116,12 @@ class Session:
 
     @property
     def throughputs(self) -> list[float]:
-        """Tokens a second of each finished repeat."""
-        return [throughput_tokens_per_s(frame) for frame in self.outcomes]
+        """Tokens a second of each finished repeat, but for one that was served for its profile."""
+        return [
+            throughput_tokens_per_s(frame)
+            for frame, entry in zip(self.outcomes, self.elapsed, strict=True)
+            if not entry.get("profiled")
+        ]
 
     @property
     def output_tokens(self) -> int:
@@ -303,7 +307,7 @@ def summary(session: Session) -> dict[str, Any]:
     return {
         "time_source": session.experiment.device.time_source,
         "repeats": session.experiment.stopping.facts(
-            len(session.repeats), half_width_share(session.throughputs)
+            len(session.throughputs), half_width_share(session.throughputs)
         ),
         "disturbance": disturbance.judged(session.loads),
         "clock": {

@@ -107,7 +107,7 @@ def _of_repeats(run: RunTables) -> Iterator[Pair]:
         return
     rule = StoppingRule(**setting) if isinstance(setting, Mapping) else StoppingRule.of(setting)
     throughput = BY_NAME["throughput_tokens_per_s"].of
-    found = [throughput(run.records.of_repeat(number)) for number in run.records.timed]
+    found = [throughput(repeat) for repeat in run.records.valid_repeats()]
     yield "the number of repeats", len(found), len(found) if rule.until else rule.min
     yield "whether there are repeats.min repeats", len(found) >= rule.min, True
     share = recorded.get("half_width_share")
