@@ -6,6 +6,7 @@ rule analyse_experiment:
         "results/tables/{id}/collect.json",
     output:
         "results/tables/{id}/metrics.parquet",
+        "results/tables/{id}/repeat_metrics.parquet",
         "results/tables/{id}/analyse.json",
     log:
         "results/tables/{id}/analyse.log",
