@@ -39,7 +39,7 @@ import torch
 
 from kvscope.errors import BadInput, KvscopeError
 from kvscope.files import write_json
-from kvscope.interval import half_width
+from kvscope.interval import half_width, half_width_share
 from kvscope.offload.cost import Sizes
 from kvscope.offload.device import OffloadCuda
 from kvscope.offload.generation import Length, Limits, rounds
@@ -324,7 +324,12 @@ def measured(work: Work, row: Row, source: Source) -> dict[str, Any]:
     with model(work, row, source) as lm:
         for _ in range(experiment.warmup):
             generate(lm, work)
-        while not experiment.stopping.ends([each["throughput_tokens_per_s"] for each in found]):
+        began = time.perf_counter()
+        while not experiment.stopping.ends(
+            len(found),
+            half_width_share([each["throughput_tokens_per_s"] for each in found]),
+            time.perf_counter() - began,
+        ):
             gc.collect()
             tokens = generate(lm, work)
             repeats.append(lm.passes_s)

@@ -73,7 +73,7 @@ class _CollectRecord(_AccountRecord):
 
 
 class _ReasonRecord(Record, strict=True):
-    """A reason why a run is not valid."""
+    """A reason why a run is not valid, or a circumstance of it."""
 
     name: str
     detail: str
@@ -95,6 +95,7 @@ class _AnalyseRecord(_AccountRecord):
 
     valid: bool
     reasons: list[_ReasonRecord]
+    circumstances: list[_ReasonRecord] = ABSENT  # of earlier versions
     oracles: list[_VerdictRecord]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from kvscope.analyse import access_metrics
 from kvscope.analyse.checklist import FACTS
+from kvscope.analyse.circumstances import CIRCUMSTANCES
 from kvscope.analyse.metric import Metric
 from kvscope.analyse.metrics import OWN
 from kvscope.analyse.oracles.registry import ORACLES, ROWS
@@ -72,6 +73,9 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "metrics of studies": lambda: _metrics_table(STUDY_METRICS),
     "reasons": lambda: markdown(
         ("reason", "meaning"), [(f"`{kind.name}`", kind.meaning) for kind in REASONS]
+    ),
+    "circumstances": lambda: markdown(
+        ("circumstance", "meaning"), [(f"`{name}`", text) for name, text in CIRCUMSTANCES.items()]
     ),
     "oracles": lambda: _oracles_table((*ROWS, *ORACLES, *FACTS)),
     "oracles of KV events": lambda: _oracles_table(ALL_ORACLES),

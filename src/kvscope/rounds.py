@@ -40,7 +40,7 @@ ROUNDING = 1e-6
 def waiting(ran_s: float, waited_s: float) -> float:
     """−log(1 − w), with w = waited / (ran + waited) summed over an engine's threads.
 
-    `ran_s` and `waited_s` are what /proc/PID/task/*/schedstat counted meanwhile.
+    `ran_s` and `waited_s` are the repeat's in run.json, from /proc/PID/task/*/schedstat.
     """
     return math.log1p(waited_s / ran_s) if ran_s > 0 else 0.0
 

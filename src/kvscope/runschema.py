@@ -76,11 +76,12 @@ class CampaignRecord(Record):
 
 
 class StoppingRecord(Record):
-    """The requested repeats, and the half width of the throughput's interval that they reached."""
+    """The requested repeats, and the half width of the interval that they reached."""
 
     min: Whole
-    max: Whole
+    max: Whole = ABSENT  # of runs before `budget_s`
     until: Annotated[Real, Field(gt=0)] | None = None
+    budget_s: Annotated[Real, Field(gt=0)] | None = None
     measured: Whole
     half_width_share: Annotated[Real, Field(ge=0)] | None = None
     reached: bool | None = None

@@ -3,15 +3,14 @@
 import pytest
 
 from kvscope.analyse.metrics import BY_NAME
-from kvscope.analyse.precision import check_precision
 from kvscope.interval import half_width_share
 
 from .conftest import AMPLE, Run, Runner
 
 pytestmark = pytest.mark.engine
 
-EASY = (AMPLE, "repeats={min:2,max:4,until:1e9}")
-IMPOSSIBLE = (AMPLE, "repeats={min:2,max:3,until:1e-9}")
+EASY = (AMPLE, "repeats={min:2,until:1e9,budget_s:60}")
+IMPOSSIBLE = (AMPLE, "repeats={min:2,until:1e-9,budget_s:0.01}")
 
 
 def numbers(made: Run) -> dict[str, set[int]]:
@@ -31,37 +30,28 @@ def test_every_part_of_a_run_has_the_repeats_that_were_measured(run: Runner, cas
     assert all(found == measured for found in numbers(made).values())
 
 
-def test_it_ends_when_the_throughput_is_known_of_undisturbed_repeats(run: Runner):
-    made = run(*EASY)
-    disturbed = [entry["disturbed"] for entry in made.facts["disturbance"]]
-    ended = next((n for n in (2, 3) if disturbed[:n].count(False) == 2), 4)
-    assert made.facts["repeats"]["measured"] == ended
-    assert made.facts["repeats"]["reached"] is True
-    assert check_precision(made.records) == []
+def test_it_ends_when_the_throughput_is_known(run: Runner):
+    rule = run(*EASY).facts["repeats"]
+    assert (rule["measured"], rule["reached"]) == (2, True)
 
 
-def test_it_says_that_the_throughput_is_not_known_after_the_most_repeats(run: Runner):
-    made = run(*IMPOSSIBLE)
-    assert made.facts["repeats"]["measured"] == 3
-    assert made.facts["repeats"]["reached"] is False
-    (reason,) = check_precision(made.records)
-    assert reason.name == "not_precise"
-    assert "requested, after 3 repeats" in reason.detail
+def test_it_says_that_the_throughput_is_not_known_when_the_budget_is_spent(run: Runner):
+    rule = run(*IMPOSSIBLE).facts["repeats"]
+    assert (rule["measured"], rule["reached"]) == (2, False)
 
 
 @pytest.mark.parametrize("case", [EASY, IMPOSSIBLE], ids=["easy", "never"])
 def test_the_throughput_that_ends_it_is_the_metric(run: Runner, case):
     made = run(*case)
     throughput = BY_NAME["throughput_tokens_per_s"].of
-    found = half_width_share([throughput(repeat) for repeat in made.records.valid_repeats()])
+    found = half_width_share([throughput(repeat) for repeat in made.records.repeats()])
     assert made.facts["repeats"]["half_width_share"] == pytest.approx(found, rel=1e-9)
 
 
 def test_a_number_of_repeats_is_that_number(run: Runner):
     facts = run(AMPLE).facts["repeats"]
-    assert (facts["min"], facts["max"], facts["measured"]) == (2, 2, 2)
-    assert facts["until"] is None
-    assert facts["reached"] is None
+    assert (facts["min"], facts["measured"]) == (2, 2)
+    assert facts["until"] is facts["budget_s"] is facts["reached"] is None
 
 
 def test_what_disturbs_a_repeat_is_recorded(run: Runner):

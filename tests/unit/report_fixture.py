@@ -72,6 +72,7 @@ class Fake:
     speed: float = 1.0
     stall: bool = True
     noise: float = 0.01
+    warm: bool = True  # else nothing was served before the repeats, and it is not valid
     activations: float | None = None  # share of the context; None: not of the offload engine
     status: str | None = "complete"  # None: it has not run
     reason: str | None = None
@@ -359,7 +360,7 @@ def settings(fake: Fake) -> dict[str, Any]:
         "cache": {"block_size": fake.block_size, "blocks": fake.blocks},
         "seed": 1234,
         "repeats": fake.repeats,
-        "warmup": 1,
+        "warmup": int(fake.warm),
         "exclusive": fake.exclusive,
     }  # fmt: skip
 
@@ -377,20 +378,25 @@ def facts(fake: Fake) -> dict[str, Any]:
             ],
         },
         "repeats": {
-            "min": fake.repeats, "max": fake.repeats, "until": None, "measured": fake.repeats
+            "min": fake.repeats, "until": None, "measured": fake.repeats
         },
         "disturbance": [
             {"repeat": n, "disturbed": False, "why": "", "shared": ""} | QUIET
             for n in range(fake.repeats)
         ],
         "warmup": {
-            "passes": len(fake.rows.get("steps", ())) // fake.repeats, "classes": _classes(fake),
+            "passes": len(fake.rows.get("steps", ())) // fake.repeats,
+            "classes": len(_classes(fake)),
             "uncovered_classes": [], "copies": _warm_up_copies(fake),
-        },
+        }
+        if fake.warm
+        else {"passes": 0, "classes": 0, "uncovered_classes": sorted(_classes(fake)), "copies": {}},
         "engine": {
             "kv_blocks_total": fake.blocks, "host_blocks_total": fake.pool, "layers": LAYERS,
             "device": "cpu", "copies_awaited": True, "leaked_blocks": [],
-            "swap_checks": {"compared": _swapped_back(fake), "differing": 0, "first": ""},
+            "swap_checks": {
+                "compared": _swapped_back(fake) * fake.warm, "differing": 0, "first": "",
+            },
         }
         | size
         | ({} if fake.activations is None else {"offload": offload(fake.activations)}),
@@ -428,9 +434,9 @@ def _round(fake: Fake, repeat: int) -> dict[str, Any]:
     }
 
 
-def _classes(fake: Fake) -> int:
+def _classes(fake: Fake) -> set[str]:
     rows = fake.rows.get("steps", ())
-    return len(set(shape_classes(pd.DataFrame(rows, columns=tables.STEPS.names))))
+    return set(shape_classes(pd.DataFrame(rows, columns=tables.STEPS.names)))
 
 
 def _swapped_back(fake: Fake) -> int:

@@ -125,9 +125,9 @@ def test_run_json_says_what_follows_from_the_settings(
     assert "facts_differ" in states(forged(run, change), VIOLATED)
 
 
-@pytest.mark.parametrize("key", ["min", "max", "until", "measured"])
+@pytest.mark.parametrize("key", ["min", "until", "budget_s", "measured"])
 def test_a_rule_for_repeats_cannot_be_left_out(run: Records, key: str) -> None:
-    rule = {"min": 2, "max": 9, "until": 0.5}
+    rule = {"min": 2, "until": 0.5, "budget_s": 60}
     asked = run.settings | {"repeats": rule}
     facts = run.facts | {"repeats": rule | {"measured": 3}}
     assert states(run.variant(facts=facts, settings=asked), VIOLATED) == {}

@@ -41,17 +41,21 @@ def test_the_model_is_near_what_was_measured() -> None:
     assert sum(found) == pytest.approx(sum(MEASURED_S), rel=0.3)
 
 
-UNTIL_KNOWN = "repeats={min:3,max:10,until:0.05}"
+UNTIL_KNOWN = "repeats={min:3,until:0.05,budget_s:60}"
 
 
-def test_twice_what_is_expected_is_enough_for_the_most_repeats() -> None:
-    assert 2 * expected_s(experiment(UNTIL_KNOWN)) > expected_s(experiment("repeats=10"))
+def test_twice_what_is_expected_is_enough_for_the_least_repeats_and_for_the_budget() -> None:
+    least_s, expected = expected_s(experiment("repeats=3")), expected_s(experiment(UNTIL_KNOWN))
+    assert least_s < expected
+    assert 2 * expected > expected_s(experiment("repeats=1")) + 60
+    spent = experiment("repeats={min:3,until:0.05,budget_s:0.1}")
+    assert expected_s(spent) == least_s  # min repeats are made in any case
     assert expected_s(experiment(UNTIL_KNOWN), 3) == expected_s(experiment("repeats=3"))
 
 
 def test_a_finished_run_is_held_against_as_many_repeats_as_it_took(results: Path) -> None:
     ended_early = experiment(UNTIL_KNOWN)
-    repeats = {"min": 3, "max": 10, "until": 0.05, "measured": 3}
+    repeats = {"min": 3, "until": 0.05, "budget_s": 60, "measured": 3}
     finished(ended_early, results, 2 * expected_s(ended_early, 3), repeats=repeats)
     found = walltimes_s([ended_early, OTHER], results)
     assert found[ended_early.id] == pytest.approx(2 * expected_s(ended_early), abs=1)

@@ -32,7 +32,7 @@ HOSTILE = "</script><script>document.title = 'broken'</script><!-- $x$ "
 FAKES = [
     Fake({"cache.blocks": 96, "batching": "mixed"}, blocks=96, stall=False),
     Fake({"cache.blocks": 24, "batching": "mixed"}, blocks=24, overflow="swap", stall=False),
-    Fake({"cache.blocks": 24, "batching": HOSTILE}, blocks=24, repeats=2),
+    Fake({"cache.blocks": 24, "batching": HOSTILE}, blocks=24, warm=False),
     Fake(
         {"cache.blocks": 4, "batching": "mixed"},
         status="failed",
@@ -115,7 +115,7 @@ def test_it_opens_with_what_is_wrong_then_the_headline_then_the_chart_that_shows
     banner = html[places[0] : places[1]]
     assert "2 experiments\n    without results" in banner
     assert "failed; a request needs 6 blocks" in banner
-    assert "Not valid and not compared: 1 experiment (too_few_repeats)" in banner
+    assert "Not valid and not compared: 1 experiment (no_warm_up)" in banner
     assert re.search(r'class="headline">A quarter of the KV cache costs \d\d\xa0% of the', html)
     lead = page.data["data-lead"]
     assert len(lead["views"]) == 1
@@ -229,8 +229,8 @@ def test_every_complete_experiment_stands_in_a_chart(page):
 
 
 def test_the_doubtful_experiment_has_its_reason_and_what_it_means(html):
-    assert ">too_few_repeats</abbr>" in html
-    assert "fewer than 3 repeats" in html
+    assert ">no_warm_up</abbr>" in html
+    assert "there was no warm-up before the measured part" in html
 
 
 def test_measured_times_are_called_measured_and_modeled_ones_modeled(html, tmp_path):

@@ -205,34 +205,19 @@ def test_without_a_warm_up_no_shape_is_missed_by_it(rounds, words):
 
 
 def test_the_rule_that_ended_the_repeats_is_told_with_their_number():
-    rule = {"min": 3, "max": 10, "until": 0.05, "measured": 4, "reached": True}
+    rule = {"min": 3, "until": 0.05, "budget_s": 60, "measured": 4, "reached": True}
     one = ran("a", 0)
     one.facts["repeats"] = rule
-    assert told(one)["Repeats"] == (
-        "4: at least 3, then until the throughput's 95 % interval was within ± 5 % of its mean"
-    )
-    one.facts["repeats"] = rule | {"measured": 10, "reached": False}
-    assert told(one)["Repeats"].endswith("of its mean, not reached after 10")
+    assert told(one)["Repeats"] == "4: at least 3, then until ± 5 % was known or 60 s were over"
+    earlier = {key: value for key, value in rule.items() if key != "budget_s"} | {"max": 10}
+    one.facts["repeats"] = earlier
+    assert told(one)["Repeats"].endswith("or 10 repeats were over")
 
 
 def test_a_number_of_repeats_is_told_as_it_was_asked_for():
     one = replace(ran("a", 0), settings={"repeats": 3})
-    one.facts["repeats"] = {"min": 3, "max": 3, "until": None, "measured": 3, "reached": None}
+    one.facts["repeats"] = {"min": 3, "until": None, "measured": 3, "reached": None}
     assert told(one)["Repeats"] == "3"
-
-
-def test_disturbed_repeats_are_shown_apart():
-    one = ran("a", 0)
-    assert "Other load" not in told(one), "nothing was recorded"
-    quiet = {"repeat": 0, "disturbed": False, "why": ""}
-    one.facts["disturbance"] = [quiet]
-    assert told(one)["Other load"] == "disturbed no repeat"
-    busy = {"repeat": 1, "disturbed": True, "why": "other processes used 0.9 of 2 CPUs"}
-    one.facts["disturbance"] = [quiet, busy]
-    apart = "repeat 1: other processes used 0.9 of 2 CPUs"
-    assert told(one)["Other load"] == f"{apart}; all in the metrics", "too few are undisturbed"
-    one.facts["disturbance"] = [quiet, busy, quiet, quiet]
-    assert told(one)["Other load"] == f"{apart}; not in the metrics"
 
 
 def test_what_was_submitted_to_a_cluster_is_made_there():
@@ -242,38 +227,6 @@ def test_what_was_submitted_to_a_cluster_is_made_there():
     )
     assert here.startswith("Make what is missing: snakemake --profile profiles/local ")
     assert there.startswith("Make what is missing: snakemake --profile PROFILE-OF-THE-CLUSTER ")
-
-
-def test_what_the_neighbours_of_a_pack_did_is_told():
-    one = ran("a", 0)
-    entry = {"repeat": 0, "disturbed": False, "why": "", "shared": "they used 0.9 of 2 CPUs"}
-    one.facts["disturbance"] = [entry]
-    one.facts["placement"] = {"neighbours": [{"member": "b"}]}
-    told_ = told(one)["Other load"]
-    assert told_ == "disturbed no repeat; beside its pack, repeat 0: they used 0.9 of 2 CPUs"
-    (load,) = (c for c in circumstances(study(one)) if c.name == "Other load")
-    summed = "disturbed none of 1 repeat; neighbours in the pack were at work in 1"
-    assert load.summary == summed, "the details are folded"
-
-
-def test_disturbed_repeats_are_one_line_with_the_details_below_it():
-    quiet, busy = ({"repeat": 0, "disturbed": each, "why": "x" * each} for each in (False, True))
-    runs = [ran("a", 0), ran("b", 0), ran("c", 0)]
-    for one, repeats in zip(runs, ([busy, busy], [quiet, busy], [quiet, quiet]), strict=True):
-        one.facts["disturbance"] = repeats
-    (load,) = (c for c in circumstances(study(*runs)) if c.name == "Other load")
-    assert load.summary == "disturbed 3 of 6 repeats"
-    assert len(load.values) == len(runs)
-    (load,) = (c for c in circumstances(study(runs[2])) if c.name == "Other load")
-    assert load.summary == "", "nothing to unfold"
-
-
-def test_the_console_names_the_disturbed_repeats_of_a_valid_run():
-    metrics = pd.DataFrame({"metric": ["makespan_s"], "valid": [True], "reasons": [""]})
-    one = replace(ran("a", 0), metrics=metrics)
-    assert len(list(summary(study(one)))) == 1
-    one.facts["disturbance"] = [{"repeat": 2, "disturbed": True, "why": "another run"}]
-    assert list(summary(study(one)))[1] == "  a: valid, without disturbed repeat 2"
 
 
 def test_dates_are_a_minute_or_a_span():

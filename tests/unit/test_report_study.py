@@ -251,11 +251,11 @@ def test_an_experiment_that_is_to_be_measured_again_leaves_the_study_unfinished(
 
 @pytest.mark.usefixtures("one_figure")
 def test_the_console_says_what_is_not_valid_and_why_and_what_to_do(tmp_path, capsys):
-    write_study(tmp_path, [ROOMY, replace(SCARCE, repeats=2)])
+    write_study(tmp_path, [ROOMY, replace(SCARCE, warm=False)])
     code, said = reported(capsys, tmp_path)
     assert code == 0
     assert "fake: 2 experiments, 2 complete, 1 valid" in said
-    assert "too_few_repeats (2, at least 3 are needed)" in said
+    assert "no_warm_up (nothing ran before the measured part)" in said
     assert "study=fake remeasure=invalid" in said
     assert main(["status", "fake", "--results", str(tmp_path)]) == 0
     assert "1 valid" in capsys.readouterr().out

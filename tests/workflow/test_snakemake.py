@@ -30,7 +30,7 @@ grids:
       model: tiny-llama
       profiler: none
       repeats: 2
-      warmup: 1
+      warmup: 0
       engine.max_model_len: 128
       engine.max_num_batched_tokens: 128
       workload.prompt_tokens: 32
@@ -383,7 +383,7 @@ def test_a_run_measured_again_by_hand_makes_its_numbers_stale_until_the_workflow
 
 def test_what_is_not_valid_is_measured_again_on_demand(finished):
     assert finished.snakemake().returncode == 0
-    before = finished.measurements()  # of two repeats, so none is valid
+    before = finished.measurements()  # not warm, so none is valid
     dry = finished.snakemake("-n", more=["remeasure=invalid"])
     assert "run_experiment" in dry.stdout
     assert finished.measurements() == before
@@ -393,7 +393,7 @@ def test_what_is_not_valid_is_measured_again_on_demand(finished):
     after = finished.measurements()
     assert all(after[name] != before[name] for name in finished.ids())
     assert "2 complete, 0 valid" in done.stdout
-    assert "too_few_repeats" in done.stdout
+    assert "no_warm_up" in done.stdout
     finished.assert_true()
     assert "Nothing to be done" in finished.snakemake().stdout
 

@@ -13,10 +13,11 @@ from kvscope.accounts import ANALYSED
 from kvscope.analyse import access_metrics
 from kvscope.analyse.calibration.intervals import modeled_intervals
 from kvscope.analyse.checklist import checklist
+from kvscope.analyse.circumstances import find_circumstances
 from kvscope.analyse.metric import Metric
 from kvscope.analyse.metrics import METRICS
 from kvscope.analyse.reason import Reason
-from kvscope.analyse.records import Records, disturbances, read_records, sharings
+from kvscope.analyse.records import Records, read_records
 from kvscope.analyse.statistics import Estimate, estimate, widen
 from kvscope.analyse.validity import find_reasons
 from kvscope.runfile import run_sha256
@@ -26,9 +27,9 @@ def analyse(run: Path, out: Path, **known: Any) -> pd.DataFrame:
     """Compute a run's metrics, and return the `metrics` table.
 
     Writes metrics.parquet and repeat_metrics.parquet into `out`, and analyse.json with the
-    measurement's hash, the verdicts of all oracles, and the reasons if the run is not valid.
-    `known` as for `Run`: `tables_directory` is where the collected tables are. Raises BadInput if
-    records are missing or damaged.
+    measurement's hash, the verdicts of all oracles, the reasons if the run is not valid, and its
+    circumstances. `known` as for `Run`: `tables_directory` is where the collected tables are.
+    Raises BadInput if records are missing or damaged.
     """
     records = read_records(run, **known)
     verdicts = checklist(records, collected=True)
@@ -42,8 +43,7 @@ def analyse(run: Path, out: Path, **known: Any) -> pd.DataFrame:
         "valid": not reasons,
         "reasons": [asdict(reason) for reason in reasons],
         "oracles": [asdict(each) for each in verdicts],
-        "disturbed": disturbances(records.facts),
-        "shared": sharings(records.facts),
+        "circumstances": [asdict(each) for each in find_circumstances(records)],
     }
     accounts.write(out, ANALYSED, run, verdict)
     return frame

@@ -1,16 +1,10 @@
-"""The registry of reasons why a run is not valid.
+"""The registry of reasons why a run is not valid: its records are not those of a sound run.
 
-A violated oracle is a reason, too, under its own name.
+A violated oracle is a reason, too, under its own name. Noise is none: it widens intervals
+(`circumstances`).
 """
 
 from dataclasses import dataclass
-
-from kvscope.plan.repeats import MINIMUM_REPEATS
-
-MAXIMUM_VARIATION = 0.10
-"""Makespans that vary more than this (standard deviation over mean) are unstable."""
-MAXIMUM_STALL_SHARE = 0.05
-"""A repeat that lost more than this share of its makespan in stalls is stalled."""
 
 
 @dataclass(frozen=True)
@@ -38,27 +32,8 @@ NO_WARM_UP = ReasonKind("no_warm_up", "nothing ran before the measured part")
 WARM_UP_INCOMPLETE = ReasonKind(
     "warm_up_incomplete", "a shape class was measured that warm-up had not met"
 )
-TOO_FEW_REPEATS = ReasonKind("too_few_repeats", f"fewer than {MINIMUM_REPEATS}")
-UNSTABLE = ReasonKind(
-    "unstable",
-    "the makespan's standard deviation over the repeats exceeds "
-    f"{100 * MAXIMUM_VARIATION:.0f} % of its mean",
-)
-NOT_PRECISE = ReasonKind(
-    "not_precise",
-    "`repeats.until` was requested, and half the width of the throughput's 95 % interval is a "
-    "larger share of its mean after all repeats",
-)
-DISTURBED = ReasonKind(
-    "disturbed",
-    f"fewer than {MINIMUM_REPEATS} repeats were undisturbed, and others were not",
-)
-STALLED = ReasonKind(
-    "stalled",
-    f"a repeat lost more than {100 * MAXIMUM_STALL_SHARE:.0f} % of its makespan in stalled passes",
-)
 PROFILER_LOST_EVENTS = ReasonKind(
-    "profiler_lost_events", "the profiler was used and its trace is incomplete or absent"
+    "profiler_lost_events", "`profiler=nsys` was requested, and its trace is incomplete or absent"
 )
 OUTPUTS_DIFFER = ReasonKind(
     "outputs_differ_between_experiments",
@@ -66,7 +41,4 @@ OUTPUTS_DIFFER = ReasonKind(
     "report)",
 )
 
-REASONS = (
-    *(FAILED, NO_WARM_UP, WARM_UP_INCOMPLETE, TOO_FEW_REPEATS, UNSTABLE, NOT_PRECISE),
-    *(DISTURBED, STALLED, PROFILER_LOST_EVENTS, OUTPUTS_DIFFER),
-)
+REASONS = (FAILED, NO_WARM_UP, WARM_UP_INCOMPLETE, PROFILER_LOST_EVENTS, OUTPUTS_DIFFER)

@@ -12,7 +12,6 @@ from kvscope.analyse.access import KvTrace, find_trace
 from kvscope.analyse.pass_durations import PassDurations
 from kvscope.errors import BadInput
 from kvscope.plan.experiment import Experiment, load, read_settings
-from kvscope.plan.repeats import repeats_for_metrics
 from kvscope.results import Run
 from kvscope.runfile import EXPERIMENT_FILE, FAILED, require_unchanged
 from kvscope.tables import HOST_TABLES, LAYERS
@@ -63,24 +62,29 @@ class Records(Run):
         rows = rows[rows["event"] == event]
         return rows[of_policy(rows["policy"])] if len(rows) else rows
 
-    @property
-    def disturbed(self) -> list[int]:
-        """The numbers of the disturbed repeats."""
-        return disturbed_repeats(self.facts)
-
     @cached_property
     def timed(self) -> list[int]:
         """The numbers of the repeats whose times count: profiled ones only if there are no others.
 
-        A profiled repeat was served under the profiler, after those that are measured.
+        A profiled repeat was served under the profiler, after those that are measured. Nothing is
+        selected by what else the machine did.
         """
-        repeats = self.facts.get("clock", {}).get("repeats", [])
-        profiled = {entry["repeat"] for entry in repeats if entry.get("profiled")}
+        profiled = {entry["repeat"] for entry in _clock(self.facts) if entry.get("profiled")}
         return [number for number in self.numbers if number not in profiled] or self.numbers
 
     def valid_repeats(self) -> Iterator[Self]:
-        """The repeats that metrics are computed from (`plan.repeats.repeats_for_metrics`)."""
-        yield from map(self.of_repeat, repeats_for_metrics(self.timed, self.disturbed))
+        """The repeats that metrics are computed from, the `timed` ones."""
+        yield from map(self.of_repeat, self.timed)
+
+
+def counted_repeats(facts: dict[str, Any]) -> list[dict[str, Any]]:
+    """The entries of `clock.repeats` in run.json of the repeats that metrics are computed from."""
+    return [entry for entry in _clock(facts) if not entry.get("profiled")]
+
+
+def _clock(facts: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = (facts.get("clock") or {}).get("repeats", [])
+    return found
 
 
 def disturbances(facts: dict[str, Any]) -> list[dict[str, Any]]:
@@ -93,11 +97,6 @@ def sharings(facts: dict[str, Any]) -> list[dict[str, Any]]:
     if not facts.get("placement", {}).get("neighbours"):
         return []
     return [entry for entry in facts.get("disturbance", []) if entry.get("shared")]
-
-
-def disturbed_repeats(facts: dict[str, Any]) -> list[int]:
-    """The numbers of the disturbed repeats."""
-    return [entry["repeat"] for entry in disturbances(facts)]
 
 
 def read_records(directory: Path, **known: Any) -> Records:

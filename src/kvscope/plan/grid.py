@@ -182,7 +182,7 @@ def _varied_values(points: list[tuple[Point, Config]], composer: Composer) -> li
 
 
 def _flat_value(value: Any) -> Any:
-    """A value for a table cell; a group of keys as text, 'min 3, max 10, until 0.05'."""
+    """A value for a table cell; a group of keys as text, 'min 5, until 0.05, budget_s 120'."""
     if not isinstance(value, dict):
         return value
     return ", ".join(f"{key} {format_value(item)}" for key, item in value.items())

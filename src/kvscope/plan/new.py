@@ -29,7 +29,7 @@ grids:
       workload.num_requests: 8
       workload.prompt_tokens: 128
       workload.output_tokens: 64
-      repeats: 3
+      repeats: {{min: 5, until: 0.05, budget_s: 120}}
     product: # an experiment takes one value of each list
       cache.blocks: [64, 32]
       batching: [mixed, chunked]

@@ -7,15 +7,10 @@ from typing import Any, Protocol
 from kvscope.plan import registry
 from kvscope.plan.fields import impossible
 from kvscope.plan.parts import Conditions
-from kvscope.plan.repeats import StoppingRule
 
 
 class CompleteExperiment(Conditions, Protocol):
     """The view of an experiment that rules get."""
-
-    @property
-    def stopping(self) -> StoppingRule:
-        """The rule that ends its repeats."""
 
     def __iter__(self) -> Iterator[tuple[str, Any]]:
         """Its parts by name."""
@@ -137,16 +132,6 @@ def _sequences_within_batch(experiment: CompleteExperiment) -> None:
         )
 
 
-def _repeats_in_order(experiment: CompleteExperiment) -> None:
-    stopping = experiment.stopping
-    if stopping.min > stopping.max:
-        raise impossible(
-            f"repeats.min ({stopping.min}) must not exceed repeats.max ({stopping.max})",
-            "repeats.min",
-            "repeats.max",
-        )
-
-
 def _or_null(value: object) -> object:
     return "null" if value is None else value
 
@@ -162,5 +147,4 @@ RULES: tuple[Callable[[CompleteExperiment], None], ...] = (
     _one_request_fits_cache,
     _sequences_within_batch,
     _options_work,
-    _repeats_in_order,
 )

@@ -19,7 +19,7 @@ from kvscope.plan import layers, registry
 from kvscope.plan.composition import groups
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.figures import EXPERIMENT, FIGURES, GRID, Axes
-from kvscope.plan.repeats import RepeatRange
+from kvscope.plan.repeats import RepeatsUntil
 from kvscope.plan.study import StudyFile
 
 Schema = dict[str, Any]
@@ -141,7 +141,7 @@ def _leaves() -> dict[str, Schema]:
 
 def _repeats() -> Schema:
     """The schema of `repeats` as a group of keys."""
-    keys = list(RepeatRange.model_fields)
+    keys = list(RepeatsUntil.model_fields)
     return {
         "type": "object",
         "properties": {key: _ref(f"repeats.{key}") for key in keys},

@@ -16,7 +16,7 @@ from kvscope.plan.complaints import format_value, suggestion, validation_message
 from kvscope.plan.fields import Part
 from kvscope.plan.figures import Axes, Entry
 from kvscope.plan.question import Question
-from kvscope.plan.repeats import RepeatRange
+from kvscope.plan.repeats import RepeatsUntil
 
 # Values of dotted configuration keys, set together.
 Settings = dict[str, Any]
@@ -25,7 +25,7 @@ Settings = dict[str, Any]
 def _single(value: Any) -> Any:
     if value is None or isinstance(value, str | bool | int | float):
         return value
-    if isinstance(value, dict) and value.keys() & RepeatRange.model_fields.keys():
+    if isinstance(value, dict) and value.keys() & {*RepeatsUntil.model_fields, "max"}:
         return value  # validated as part of the experiment
     raise PydanticCustomError("single_value", "a single value (text, number, true, false, null)")
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from kvscope.analyse.precision import describe_disturbance, describe_sharing, percent
-from kvscope.plan.repeats import MINIMUM_REPEATS
+from kvscope.analyse.circumstances import percent
 from kvscope.report.data import Run, StudyData
 from kvscope.report.settings import shared_settings
 from kvscope.report.words import number_text, plural, value_text
@@ -20,14 +19,10 @@ LABELS, LABELS_LENGTH = 3, 150
 
 @dataclass(frozen=True)
 class Circumstance:
-    """A fact and its values: each with the experiments it holds for, '' if for all.
-
-    With a summary, the values are its details.
-    """
+    """A fact and its values: each with the experiments it holds for, '' if for all."""
 
     name: str
     values: tuple[tuple[str, str], ...]
-    summary: str = ""
 
 
 def circumstances(study: StudyData) -> list[Circumstance]:
@@ -80,9 +75,7 @@ def _circumstance(name: str, fact: Callable[[Run], str | None], runs: list[Run])
             holders.setdefault(text, []).append(run.label)
     same = len(holders) == 1
     return Circumstance(
-        name,
-        tuple((text, "" if same else _holders(who)) for text, who in holders.items()),
-        _SUMMARIES[name](runs) if name in _SUMMARIES else "",
+        name, tuple((text, "" if same else _holders(who)) for text, who in holders.items())
     )
 
 
@@ -176,39 +169,12 @@ def _repeats(run: Run) -> str | None:
     found = run.facts.get("repeats")
     if not found or found["until"] is None:
         return _setting("repeats")(run)
-    until = percent(found["until"])
-    most = "" if found["reached"] else f", not reached after {found['max']}"
+    budget_s = found.get("budget_s")
+    most = f"{budget_s:g} s" if budget_s else f"{found['max']} repeats"  # before budget_s
     return (
-        f"{found['measured']}: at least {found['min']}, then until the throughput's 95 % interval "
-        f"was within ± {until} of its mean{most}"
+        f"{found['measured']}: at least {found['min']}, then until ± {percent(found['until'])} was "
+        f"known or {most} were over"
     )
-
-
-def _other_load(run: Run) -> str | None:
-    """Which repeats other load disturbed, and whether the metrics are made without them.
-
-    And which ones the neighbours of its pack slowed down: they are in the metrics.
-    """
-    if "disturbance" not in run.facts:
-        return None
-    marked = [entry["disturbed"] for entry in run.facts["disturbance"]]
-    told = "disturbed no repeat"
-    if any(marked):
-        apart = marked.count(False) >= MINIMUM_REPEATS
-        told = f"{describe_disturbance(run.facts)}; {'not in' if apart else 'all in'} the metrics"
-    shared = describe_sharing(run.facts)
-    return f"{told}; beside its pack, {shared}" if shared else told
-
-
-def _disturbed_repeats(runs: list[Run]) -> str:
-    """How many repeats of all experiments other load disturbed or neighbours shared; '' if none."""
-    found = [entry for run in runs for entry in run.facts.get("disturbance", [])]
-    disturbed = sum(entry["disturbed"] for entry in found)
-    shared = sum(bool(entry.get("shared")) for entry in found)
-    if not disturbed and not shared:
-        return ""
-    counted = f"disturbed {disturbed or 'none'} of {plural(len(found), 'repeat')}"
-    return counted + (f"; neighbours in the pack were at work in {shared}" if shared else "")
 
 
 def _warm_up(run: Run) -> str | None:
@@ -265,8 +231,6 @@ def _imported(run: Run) -> str | None:
     return source and ", ".join(entry["file"] for entry in source["files"])
 
 
-# Facts whose values are long and differ by experiment.
-_SUMMARIES: dict[str, Callable[[list[Run]], str]] = {"Other load": _disturbed_repeats}
 _FACTS: tuple[tuple[str, Callable[[Run], str | None]], ...] = (
     ("Machine", _hardware("hostname")),
     ("Processor", _processor),
@@ -281,7 +245,6 @@ _FACTS: tuple[tuple[str, Callable[[Run], str | None]], ...] = (
     ("Block", _block),
     ("Seed", _setting("seed")),
     ("Repeats", _repeats),
-    ("Other load", _other_load),
     ("Warm-up", _warm_up),
     ("Profiler", _profiler),
     ("KV events", _tracing),

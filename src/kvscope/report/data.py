@@ -45,7 +45,8 @@ class Run:
     `metrics` is its `metrics` table indexed by metric, None unless the run is complete and every
     file behind them is as recorded; `repeat_metrics` is read only if it was measured in rounds.
     `status` is 'complete', 'failed', or one of the states above, and `failure` says why if it is
-    not complete. `doubts` are the reasons against it in figures, `verdicts` those of the oracles.
+    not complete. `doubts` are the reasons against it in figures, `circumstances` those of its
+    measurement, `verdicts` those of the oracles.
     `again` says what became of a new measurement that was requested, if it is not there yet.
     """
 
@@ -61,6 +62,7 @@ class Run:
     status: str = COMPLETE
     failure: str = ""
     doubts: tuple[str, ...] = ()
+    circumstances: tuple[str, ...] = ()
     verdicts: tuple[Verdict, ...] = ()
     again: str = ""
     log: Path | None = None

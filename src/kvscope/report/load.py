@@ -1,7 +1,7 @@
 """Reads what a report is made from: a planned study, or runs given by their directories."""
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -198,9 +198,19 @@ def with_metrics(run: Run) -> Run:
         stage = COLLECTED if TRACING in run.facts else ANALYSED
         made = (below / stage).exists() and (below / ANALYSED).exists()
         return _without_results(run, DAMAGED if made else NOT_ANALYSED, str(error))
-    doubts = tuple(f"{reason['name']} ({reason['detail']})" for reason in analysed["reasons"])
-    metrics, verdicts = metrics.set_index("metric", drop=False), tuple(read_verdicts(analysed))
-    return replace(run, metrics=metrics, repeat_metrics=repeats, doubts=doubts, verdicts=verdicts)
+    return replace(
+        run,
+        metrics=metrics.set_index("metric", drop=False),
+        repeat_metrics=repeats,
+        doubts=_in_figures(analysed["reasons"]),
+        circumstances=_in_figures(analysed.get("circumstances", [])),
+        verdicts=tuple(read_verdicts(analysed)),
+    )
+
+
+def _in_figures(named: Iterable[Mapping[str, str]]) -> tuple[str, ...]:
+    """'name (detail)' of each."""
+    return tuple(f"{each['name']} ({each['detail']})" for each in named)
 
 
 def remeasurement(directory: Path) -> str:

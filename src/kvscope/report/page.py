@@ -12,6 +12,7 @@ from markupsafe import Markup
 import kvscope
 from kvscope.files import write_text
 from kvscope.paper import PAPER
+from kvscope.report import conditions as machine
 from kvscope.report import theme
 from kvscope.report.checks import checklist
 from kvscope.report.circumstances import circumstances, dates, faults, shared
@@ -20,7 +21,7 @@ from kvscope.report.experiments_table import experiments_table
 from kvscope.report.figures.figure import Drawing, Figure
 from kvscope.report.figures.registry import FIGURES, missing_figures
 from kvscope.report.findings import findings
-from kvscope.report.headline import Headline, headline, rule
+from kvscope.report.headline import headline, rule
 from kvscope.report.paper import page as paper
 from kvscope.report.paper.comparison import COMPARISON_FILE
 from kvscope.report.predictions import read_predictions
@@ -56,8 +57,11 @@ def write_page(
         version=kvscope.__version__,
         headline=lead.sentence,
         headline_rule=rule(study),
-        lead=_lead(lead),
+        lead=_apart(Figure("lead", lead.title, "", lambda _: lead.drawing), lead.drawing),
         findings=findings(study),
+        missed=machine.missed_widths(study),
+        conditions=machine.conditions(study),
+        conditions_chart=_apart(machine.FIGURE, machine.draw(study)),
         circumstances=circumstances(study),
         faults=faults(study),
         shared=shared(study),
@@ -94,12 +98,9 @@ def _entry(figure: Figure, drawing: Drawing, printed: Printed) -> dict[str, Any]
     }
 
 
-def _lead(lead: Headline) -> dict[str, Any] | None:
-    """The chart beside the headline, if there is one."""
-    if lead.drawing is None:
-        return None
-    figure = Figure("lead", lead.title, "", lambda study: lead.drawing)
-    return _entry(figure, lead.drawing, print_figure(lead.drawing))
+def _apart(figure: Figure, drawing: Drawing | None) -> dict[str, Any] | None:
+    """A chart that stands apart from the figures, if there is one."""
+    return _entry(figure, drawing, print_figure(drawing)) if drawing else None
 
 
 def _reasons(study: StudyData) -> list[str]:

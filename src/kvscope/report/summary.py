@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from kvscope.analyse.records import disturbed_repeats
+from kvscope.report.conditions import conditions, missed_widths
 from kvscope.report.data import DAMAGED, REFUSED, StudyData
 from kvscope.report.words import plural
 
@@ -21,27 +21,21 @@ def verdict(study: StudyData) -> str:
 
 
 def summary(study: StudyData, submitted: bool = False) -> Iterator[str]:
-    """The verdict; each experiment that is not valid or without results, and why; what to do.
+    """The verdict and the conditions; what is not valid or without results, and why; what to do.
 
     `submitted` to a cluster: what it ran there is not to be run on this machine.
     """
     yield f"{study.name}: {verdict(study)}"
+    yield from filter(None, (conditions(study).line, missed_widths(study)))
     for run in study.runs:
         if not run.complete:
             yield f"  {run.label}: {run.status}{f', {run.failure}' if run.failure else ''}"
         elif not run.valid:
             yield f"  {run.label}: not valid, {'; '.join(run.doubts)}"
-        elif left_out := disturbed_repeats(run.facts):
-            yield f"  {run.label}: valid, without disturbed {_repeats(left_out)}"
         if run.again:
             yield f"  {run.label}: {run.again}"
     if study.planned:
         yield from _remedies(study, submitted)
-
-
-def _repeats(numbers: list[int]) -> str:
-    """'repeat 2', 'repeats 0, 2'."""
-    return f"repeat{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
 
 
 def _remedies(study: StudyData, submitted: bool) -> Iterator[str]:

@@ -9,10 +9,8 @@ from kvscope.analyse.checklist import EVERY_ORACLE
 from kvscope.analyse.metric import Metric
 from kvscope.analyse.metrics import METRICS
 from kvscope.analyse.outputs import DIFFER
-from kvscope.analyse.reason import MAXIMUM_STALL_SHARE, MAXIMUM_VARIATION
 from kvscope.analyse.study_metrics import STUDY_METRICS, StudyMetric
 from kvscope.plan import registry
-from kvscope.plan.repeats import MINIMUM_REPEATS
 from kvscope.report.number import Number
 
 NBSP = "\N{NO-BREAK SPACE}"
@@ -168,14 +166,6 @@ VALUES = {
 }
 
 REASONS = {
-    "too_few_repeats": f"fewer than {MINIMUM_REPEATS} repeats, too few for an interval",
-    "unstable": "the makespan varies between repeats by more than "
-    f"{100 * MAXIMUM_VARIATION:.0f}{NBSP}% (standard deviation over mean)",
-    "stalled": f"a repeat lost more than {100 * MAXIMUM_STALL_SHARE:.0f}{NBSP}% of its makespan "
-    "in stalls",
-    "disturbed": f"fewer than {MINIMUM_REPEATS} repeats were undisturbed by other load",
-    "not_precise": "after the largest number of repeats the throughput's interval was wider than "
-    "`repeats.until` allows",
     "no_warm_up": "there was no warm-up before the measured part",
     "warm_up_incomplete": "the measured part had forward passes of shapes that the warm-up lacked",
     DIFFER: "experiments that must give the same tokens (float32, the same weights and prompts) "

@@ -27,6 +27,7 @@ from kvscope.engine.marks import Marks, NvtxMarks
 from kvscope.engine.recording import Recording
 from kvscope.errors import BadInput, CannotWrite, KvscopeError
 from kvscope.files import write_json
+from kvscope.interval import half_width_share
 from kvscope.plan.experiment import Experiment, load
 from kvscope.ranges import REPEAT, RUN, WARM_UP
 from kvscope.run import disturbance
@@ -107,32 +108,29 @@ class Session:
         self.repeats_written = count
 
     @property
-    def resumed_after_s(self) -> float:
-        """Seconds from the first repeat's start to the last one's end, of earlier processes."""
-        if not self.earlier:
+    def measured_s(self) -> float:
+        """Seconds from the first repeat's start to the last one's end; 0 without repeats."""
+        if not self.repeats:
             return 0.0
-        count = len(repeats_of(self.earlier)) - 1
-        return (self.origins_ns[count] - self.origins_ns[0]) * 1e-9 + self.durations_s[count]
+        return (self.origins_ns[-1] - self.origins_ns[0]) * 1e-9 + self.durations_s[-1]
 
     @property
     def throughputs(self) -> list[float]:
-        """Tokens a second of each finished repeat."""
-        return [throughput_tokens_per_s(frame) for frame in self.outcomes]
-
-    @property
-    def disturbed_repeats(self) -> set[int]:
-        """The numbers of the finished repeats that other load disturbed."""
-        found = disturbance.judged(self.loads)
-        return {entry["repeat"] for entry in found if entry["disturbed"]}
+        """Tokens a second of each finished repeat, but for one that was served for its profile."""
+        return [
+            throughput_tokens_per_s(frame)
+            for frame, entry in zip(self.outcomes, self.elapsed, strict=True)
+            if not entry.get("profiled")
+        ]
 
     @property
     def output_tokens(self) -> int:
         """The output tokens of a repeat."""
         return sum(request.output_tokens for request in self.requests)
 
-    def sample(self) -> MachineSample:
-        """The counters of the machine, and its speed."""
-        return disturbance.take_sample(self.proc, work=reference_work_s)
+    def sample(self, times: int = disturbance.OFTEN) -> MachineSample:
+        """The counters of the machine, and its speed by work that is done so often."""
+        return disturbance.take_sample(self.proc, work=lambda: reference_work_s(times))
 
     def context(self, engine: Engine, origin_ns: int) -> RepeatContext:
         """The context of the repeat that starts at `origin_ns`."""
@@ -154,8 +152,11 @@ def measure(session: Session, marks: Marks, progress: Progress) -> None:
     stopping = session.experiment.stopping
     progress.begin(session.output_tokens * (session.experiment.warmup + stopping.min), STARTING)
     with marks.range(RUN), prepare(session, marks, progress) as engine:
-        while not stopping.ends(session.throughputs, session.disturbed_repeats):
-            number = len(session.repeats)
+        while not stopping.ends(
+            number := len(session.repeats),
+            half_width_share(session.throughputs),
+            session.measured_s,
+        ):
             progress.phase(f"repeat {number + 1}/{max(number + 1, stopping.min)}")
             if number >= stopping.min:
                 progress.add_total(session.output_tokens)
@@ -185,7 +186,7 @@ def prepare(session: Session, marks: Marks, progress: Progress) -> Iterator[Engi
                 session.warm_up.append(repeat)
         session.engine |= {name: found.facts for name, found in checks.items()}
         session.timings_s.setdefault("warm_up", time.perf_counter() - began)
-        began = time.perf_counter() - session.resumed_after_s
+        began = time.perf_counter() - session.measured_s
         try:
             yield engine
         finally:
@@ -214,19 +215,23 @@ def measure_repeat(
     progress: Progress,
     measured_in: dict[str, Any] | None = None,
 ) -> None:
-    """Measure the next repeat and save all; `measured_in` is the round, if it is one of a round."""
+    """Measure the next repeat and save all.
+
+    `measured_in` is added to its entry in run.json: the round, or that it is profiled.
+    """
     number, experiment = len(session.repeats), session.experiment
     measured = experiment.device.time_source == MEASURED
-    before = session.sample() if measured else None
+    times = disturbance.SELDOM if measured_in else disturbance.OFTEN
+    before = session.sample(times) if measured else None
     with marks.range(REPEAT, number):
         timeout_s = experiment.workload.timeout_s
         recording, repeat, served = serve_once(session, engine, marks, progress, timeout_s)
     if before is not None:
-        session.loads.append(disturbance.compare_samples(before, session.sample()))
+        session.loads.append(disturbance.compare_samples(before, session.sample(times)))
     session.outcomes.append(requests_table(repeat, number, session.requests, served))
     session.origins_ns.append(served.origin_ns)
     session.durations_s.append(served.duration_s)
-    session.elapsed.append(served.elapsed | ({"round": measured_in} if measured_in else {}))
+    session.elapsed.append(served.elapsed | (measured_in or {}))
     session.leaks += find_leaks(engine, number)
     session.repeats.append(repeat)
     if session.kernel_events:
@@ -302,7 +307,7 @@ def summary(session: Session) -> dict[str, Any]:
     return {
         "time_source": session.experiment.device.time_source,
         "repeats": session.experiment.stopping.facts(
-            session.throughputs, session.disturbed_repeats
+            len(session.throughputs), half_width_share(session.throughputs)
         ),
         "disturbance": disturbance.judged(session.loads),
         "clock": {

@@ -6,13 +6,13 @@ from typing import Any
 
 from kvscope.analyse.metrics import BY_NAME
 from kvscope.analyse.oracles.run_tables import RunTables, bad_rows
+from kvscope.interval import half_width_share
 from kvscope.oracle import NONE, Violations
 from kvscope.plan.models import BYTES
 from kvscope.plan.repeats import StoppingRule
 
 GIB = 2**30
 DIGITS = 9  # to which two computations of one share agree
-DERIVED = {"half_width_share", "reached"}  # keys of `repeats` that decide nothing
 Pair = tuple[str, Any, Any]
 """A quantity's name, its value in the run, and by the settings (None if they do not state it)."""
 
@@ -107,15 +107,29 @@ def _of_repeats(run: RunTables) -> Iterator[Pair]:
         return
     rule = StoppingRule(**setting) if isinstance(setting, Mapping) else StoppingRule.of(setting)
     throughput = BY_NAME["throughput_tokens_per_s"].of
-    found = [throughput(repeat) for repeat in run.records.repeats()]
-    yield "the number of repeats", len(found), min(max(len(found), rule.min), rule.max)
-    for key, expected in rule.facts(found, run.records.disturbed).items():
-        if key in recorded or key not in DERIVED:
-            yield f"repeats.{key} of run.json", _rounded(recorded.get(key)), _rounded(expected)
+    found = [throughput(repeat) for repeat in run.records.valid_repeats()]
+    yield "the number of repeats", len(found), len(found) if rule.until else rule.min
+    yield "whether there are repeats.min repeats", len(found) >= rule.min, True
+    share = recorded.get("half_width_share")
+    share = math.nan if share is None else share
+    due = rule.facts(len(found), share)
+    for key in ("min", "until", "budget_s", "measured", *({"reached"} & recorded.keys())):
+        yield f"repeats.{key} of run.json", recorded.get(key), due[key]
+    if "half_width_share" in recorded and _is_of_throughput(run.facts):
+        expected = half_width_share(found)
+        yield "repeats.half_width_share of run.json", _rounded(share), _rounded(expected)
 
 
-def _rounded(value: Any) -> Any:
-    return round(value, DIGITS) if isinstance(value, float) else value
+def _is_of_throughput(facts: Mapping[str, Any]) -> bool:
+    """Whether the half width is that of the run's throughput over all of its repeats.
+
+    In a campaign it is that of a comparison; runs of before `budget_s` left out disturbed repeats.
+    """
+    return not facts.get("campaign") and "max" not in facts["repeats"]
+
+
+def _rounded(value: float) -> float | None:
+    return None if math.isnan(value) else round(value, DIGITS)
 
 
 def limit_exceeded(run: RunTables) -> Violations | None:

@@ -1,0 +1,198 @@
+"""The conditions of the measurement: rounds and their order, waiting, other load, drift."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from kvscope.analyse.circumstances import describe_width, percent, waiting_share
+from kvscope.analyse.records import counted_repeats
+from kvscope.report import theme
+from kvscope.report.data import Run, StudyData
+from kvscope.report.figures.figure import Drawing, Figure, Spec, View, number, plot_width
+from kvscope.report.words import plural
+from kvscope.runschema import MEASURED
+
+CHART = "conditions"
+HEIGHT, LABEL_PX = 80, 52
+ALONE, GROUPS, SITTINGS = "alone", "groups", "sittings"
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """The conditions in one line, and their details: the rounds' orders, each experiment's own."""
+
+    line: str = ""
+    orders: tuple[str, ...] = ()
+    experiments: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def details(self) -> bool:
+        """Whether there is more than the line."""
+        return bool(self.orders or self.experiments)
+
+
+def conditions(study: StudyData) -> Conditions:
+    """The conditions of all measured experiments; empty if there are none."""
+    runs, repeats = _measured(study), _repeats(study)
+    if repeats.empty:
+        return Conditions()
+    parts = [_waiting(repeats), _other_load(runs), _drift(repeats)]
+    line = "; ".join([_design(runs, repeats), *filter(None, parts)])
+    told = ((run.label, "; ".join(run.circumstances)) for run in runs if run.circumstances)
+    return Conditions(f"{line}.", tuple(_orders(repeats)), tuple(told))
+
+
+def missed_widths(study: StudyData) -> str:
+    """What was asked of intervals and not reached, in a sentence; '' if nothing was missed.
+
+    Experiments that were measured together have one width. Of several, it is the widest.
+    """
+    found = {
+        (run.facts.get("campaign") or {}).get("id", run.id): (run, text)
+        for run in study.complete
+        if (text := describe_width(run.facts))
+    }
+    if not found:
+        return ""
+    widest, sentence = max(found.values(), key=lambda one: _to_go(one[0].facts["repeats"]))
+    if len(found) == 1:
+        return f"{sentence}."
+    return f"{len(found)} intervals are wider than asked; of {widest.label}: {sentence}."
+
+
+def draw(study: StudyData) -> Drawing | None:
+    """Waiting and speed by round, a point a repeat and a line of their means."""
+    repeats = _repeats(study)
+    if repeats["round"].nunique() < 2:
+        return None
+    of = "round" if (repeats["campaign"] != "").any() else "repeat, in order of time"
+    shown = [("speed", "Speed while it ran (%)")]
+    if repeats["waiting"].notna().any():
+        shown.insert(0, ("waiting", "Waiting for a CPU (%)"))
+    means = repeats.groupby("round", as_index=False)[["waiting", "speed"]].mean()
+    columns = ["round", "experiment", "waiting", "speed"]
+    cells = [_cell(column, title, of) for column, title in shown]
+    chart = {"concat": cells, "columns": len(cells)}
+    data = {"repeats": repeats[columns], "means": means}
+    return Drawing((View(chart, data),), label_px=LABEL_PX)
+
+
+FIGURE = Figure(
+    CHART,
+    "Conditions of the measurement",
+    "Each point is a repeat, the line their mean in a round. Waiting: the share of its time in "
+    "which an engine was ready without a CPU. Speed: while it ran, relative to the experiment's "
+    "median.",
+    draw,
+)
+
+
+def _cell(column: str, title: str, of: str) -> Spec:
+    x = number("round", title=of, axis={"format": "d", "tickMinStep": 1}, scale={"zero": False})
+    y = number(column, title=title, scale={"zero": column == "waiting", "nice": True})
+    tooltip = [{"field": "experiment"}, number(column, format=".1f", title=title)]
+    points = {"type": "point", "filled": True, "size": 14, "opacity": 0.45, "color": theme.GREY}
+    return {
+        "width": plot_width(2, LABEL_PX),
+        "height": HEIGHT,
+        "encoding": {"x": x, "y": y},
+        "layer": [
+            {"data": {"name": "repeats"}, "mark": points, "encoding": {"tooltip": tooltip}},
+            {"data": {"name": "means"}, "mark": {"type": "line", "color": theme.KV_BLOCKS}},
+        ],
+    }
+
+
+def _measured(study: StudyData) -> list[Run]:
+    """The experiments whose times are of this kvscope's clock."""
+    return [
+        run
+        for run in study.complete
+        if run.facts.get("time_source", MEASURED) == MEASURED and run.facts.get("disturbance")
+    ]
+
+
+def _repeats(study: StudyData) -> pd.DataFrame:
+    """A row a repeat: its round, in order of time, and `waiting` and `speed` in percent.
+
+    An experiment that was measured alone has a round for each repeat.
+    """
+    rows = [row for run in _measured(study) for row in _rows(run)]
+    columns = ["experiment", "campaign", "number", "place", "at", "running_s", "waiting"]
+    found = pd.DataFrame(rows, columns=columns)
+    found["waiting"] = found["waiting"].astype(float)
+    medians = found.groupby("experiment")["running_s"].transform("median")
+    found["speed"] = 100 * medians / found["running_s"]
+    began = found.groupby(["campaign", "number"])["at"].transform("min")
+    found["round"] = began.rank(method="dense").astype(int)
+    return found.sort_values(["round", "place"], ignore_index=True)
+
+
+def _rows(run: Run) -> Iterator[tuple[Any, ...]]:
+    began_ns = run.facts["clock"].get("run_start_utc_ns") or 0
+    for entry in counted_repeats(run.facts):
+        share, of = waiting_share(entry), entry.get("round") or {}
+        running_s = entry["duration_s"] * (1 - (share or 0.0))
+        if running_s > 0:
+            yield (
+                run.label,
+                of.get("campaign", ""),
+                of.get("number", f"{run.id} {entry['repeat']}"),
+                of.get("place", 0),
+                began_ns + entry["start_ns"],
+                running_s,
+                None if share is None else 100 * share,
+            )
+
+
+def _design(runs: Sequence[Run], repeats: pd.DataFrame) -> str:
+    """'12 rounds of 9 experiments in random order, in 3 min'."""
+    together = repeats[repeats["campaign"] != ""]
+    count, rounds = plural(len(runs), "experiment"), plural(together["round"].nunique(), "round")
+    designs = {(run.facts.get("campaign") or {}).get("design", "rounds") for run in runs}
+    if together.empty:
+        return f"{count} by {'itself' if len(runs) == 1 else 'themselves'}, " + plural(
+            len(repeats), "repeat"
+        )
+    if SITTINGS in designs:
+        sittings = plural(together["campaign"].nunique(), "sitting")
+        return f"{count} in {sittings} in random order"
+    groups = f" in {plural(together['campaign'].nunique(), 'group')}" if GROUPS in designs else ""
+    return f"{rounds} of {count}{groups} in random order"
+
+
+def _waiting(repeats: pd.DataFrame) -> str:
+    found = repeats.groupby("round")["waiting"].mean().dropna() / 100
+    if found.empty:
+        return ""
+    mean = repeats["waiting"].mean() / 100
+    spread = f" ({percent(found.min())} to {percent(found.max())})" if len(found) > 1 else ""
+    return f"engines waited for a CPU {percent(mean)} of their time{spread}"
+
+
+def _other_load(runs: Sequence[Run]) -> str:
+    """What others used, in the mean over all repeats."""
+    entries = [entry for run in runs for entry in run.facts["disturbance"]]
+    known = [one for one in entries if one.get("other_cpu_share") is not None and one.get("cores")]
+    if not known:
+        return ""
+    used = sum(one["other_cpu_share"] * one["cores"] for one in known) / len(known)
+    return f"other processes used {used:.1f} of {plural(known[0]['cores'], 'CPU')}"
+
+
+def _drift(repeats: pd.DataFrame) -> str:
+    found = repeats.groupby("round")["speed"].mean() / 100
+    return f"the machine's speed varied by ± {percent(found.std())}" if len(found) > 1 else ""
+
+
+def _orders(repeats: pd.DataFrame) -> Iterator[str]:
+    """'Round 1: a, b': the order in which each round served its experiments."""
+    together = repeats[repeats["campaign"] != ""]
+    for number_, rows in together.groupby("round"):
+        yield f"Round {number_}: {', '.join(rows['experiment'])}"
+
+
+def _to_go(rule: dict[str, Any]) -> float:
+    return float((rule.get("half_width_share") or 0.0) / rule["until"])
