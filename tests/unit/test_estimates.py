@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -58,6 +59,11 @@ def experiment(
     )
 
 
+def row(frame: pd.DataFrame, metric: str) -> dict[str, Any]:
+    """The row of a `metrics` table."""
+    return {str(column): frame.at[metric, column] for column in frame}
+
+
 def unit(metric: str) -> str:
     return BY_NAME[metric].unit if metric in BY_NAME else "s"
 
@@ -80,7 +86,7 @@ def pair() -> Estimates:
     )
 
 
-def test_a_ratio_of_times_is_adjusted_for_waiting_and_says_of_how_many_rounds():
+def test_a_ratio_of_times_is_adjusted_for_waiting_and_says_of_how_many_rounds() -> None:
     ratio = pair().ratio(TIME, "b", "a")
     assert ratio is not None
     assert (ratio.how, ratio.rounds) == (ADJUSTED, ROUNDS)
@@ -89,16 +95,16 @@ def test_a_ratio_of_times_is_adjusted_for_waiting_and_says_of_how_many_rounds():
     assert ratio.sign == 1
 
 
-def test_values_are_adjusted_to_where_nothing_waits_and_say_so():
+def test_values_are_adjusted_to_where_nothing_waits_and_say_so() -> None:
     estimates = pair()
     for name, level in {"a": 2.0, "b": 3.0}.items():
-        table = estimates.adjusted(name)
-        assert table.at[TIME, "adjusted"]
-        assert table.at[TIME, "value"] == pytest.approx(level, rel=0.03)
-        assert table.at[TIME, "ci_low"] <= level <= table.at[TIME, "ci_high"]
+        found = row(estimates.adjusted(name), TIME)
+        assert found["adjusted"]
+        assert found["value"] == pytest.approx(level, rel=0.03)
+        assert found["ci_low"] <= level <= found["ci_high"]
 
 
-def test_without_waiting_values_are_as_measured_and_ratios_are_paired():
+def test_without_waiting_values_are_as_measured_and_ratios_are_paired() -> None:
     one, two = experiment({TIME: times(2.0, 1)}), experiment({TIME: times(3.0, 2)})
     estimates = Estimates({"a": one, "b": two})
     pd.testing.assert_frame_equal(estimates.adjusted("a").drop(columns="adjusted"), one.metrics)
@@ -108,7 +114,7 @@ def test_without_waiting_values_are_as_measured_and_ratios_are_paired():
     assert ratio.how == PAIRED
 
 
-def test_drift_from_round_to_round_is_in_no_ratio():
+def test_drift_from_round_to_round_is_in_no_ratio() -> None:
     drift = np.exp(np.random.default_rng(3).normal(0, 0.5, ROUNDS))
     one, two = (
         experiment({TIME: (np.array(times(level, seed)) * drift).tolist()})
@@ -122,7 +128,7 @@ def test_drift_from_round_to_round_is_in_no_ratio():
     assert not (alone.low > 1)
 
 
-def test_counts_that_every_repeat_has_are_compared_exactly_whatever_waits():
+def test_counts_that_every_repeat_has_are_compared_exactly_whatever_waits() -> None:
     waits = np.random.default_rng(4).uniform(0, 1, ROUNDS).tolist()
     one, two = (
         experiment({COUNT: [float(count)] * ROUNDS, TIME: times(2.0, count)}, waits)
@@ -130,17 +136,17 @@ def test_counts_that_every_repeat_has_are_compared_exactly_whatever_waits():
     )
     estimates = Estimates({"a": one, "b": two})
     assert estimates.ratio(COUNT, "b", "a") == Ratio(1.5, 1.5, 1.5, PAIRED, ROUNDS)
-    assert not estimates.adjusted("a").at[COUNT, "adjusted"]
+    assert not row(estimates.adjusted("a"), COUNT)["adjusted"]
 
 
-def test_nothing_is_a_multiple_of_what_is_not_above_0():
+def test_nothing_is_a_multiple_of_what_is_not_above_0() -> None:
     none, some = (experiment({COUNT: [count] * ROUNDS}) for count in (0.0, 3.0))
     estimates = Estimates({"none": none, "some": some})
     assert estimates.ratio(COUNT, "some", "none") is None
     assert estimates.ratio(COUNT, "none", "some") == Ratio(0, 0, 0, PAIRED, ROUNDS)
 
 
-def test_times_that_may_be_negative_are_compared_by_their_means_over_rounds():
+def test_times_that_may_be_negative_are_compared_by_their_means_over_rounds() -> None:
     random = np.random.default_rng(5)
     base, other = random.normal(1, 0.3, ROUNDS), random.normal(0.1, 0.3, ROUNDS)
     assert other.min() < 0
@@ -151,7 +157,7 @@ def test_times_that_may_be_negative_are_compared_by_their_means_over_rounds():
     assert ratio == Ratio(found.value, found.low, found.high, PAIRED, ROUNDS)
 
 
-def test_the_error_of_a_method_widens_a_ratio_and_a_value():
+def test_the_error_of_a_method_widens_a_ratio_and_a_value() -> None:
     def found(error: float) -> Estimates:
         waits = np.random.default_rng(6).uniform(0, 1, (2, ROUNDS))
         return Estimates(
@@ -170,12 +176,12 @@ def test_the_error_of_a_method_widens_a_ratio_and_a_value():
     # Shares are of the mean as measured, which is above the adjusted one.
     half, half_wide = (math.log(r.high / r.low) / 2 for r in (without, wide))
     assert half < half_wide < math.hypot(half, 0.1, 0.1)
-    value, value_wide = (found(error).adjusted("a").loc[NET] for error in (0.0, 0.1))
+    value, value_wide = (row(found(error).adjusted("a"), NET) for error in (0.0, 0.1))
     assert value_wide["ci_high"] > value["ci_high"]
     assert value_wide["value"] == value["value"]
 
 
-def test_experiments_of_two_campaigns_or_of_none_are_independent():
+def test_experiments_of_two_campaigns_or_of_none_are_independent() -> None:
     one = experiment({TIME: times(2.0, 1)}, campaign="c")
     for campaign in ("d", None):
         two = experiment({TIME: times(3.0, 2)}, campaign=campaign)
@@ -190,7 +196,7 @@ def test_experiments_of_two_campaigns_or_of_none_are_independent():
         assert (apart.low, apart.high) == pytest.approx(tuple(welch.confidence_interval(0.95)))
 
 
-def test_once_measured_is_not_compared_but_once_modeled_is():
+def test_once_measured_is_not_compared_but_once_modeled_is() -> None:
     for source, expected in (("measured", None), ("modeled", Ratio(1.5, 1.5, 1.5, "modeled"))):
         one, two = (
             experiment({TIME: [level]}, campaign=None, source=source) for level in (2.0, 3.0)
@@ -198,25 +204,25 @@ def test_once_measured_is_not_compared_but_once_modeled_is():
         assert Estimates({"a": one, "b": two}).ratio(TIME, "b", "a") == expected
 
 
-def test_sittings_are_compared_as_wholes():
+def test_sittings_are_compared_as_wholes() -> None:
     """Three repeats in each of four sittings, each of which has an error of its own."""
     random = np.random.default_rng(7)
-    both = {
-        name: experiment(
-            {TIME: (level * np.exp(random.normal(0, 0.1, 4).repeat(3))).tolist()},
-            repeats_a_round=3,
-        )
+    values = {
+        name: level * np.exp(random.normal(0, 0.1, 4).repeat(3))
         for name, level in {"a": 2.0, "b": 3.0}.items()
+    }
+    both = {
+        name: experiment({TIME: own.tolist()}, repeats_a_round=3) for name, own in values.items()
     }
     ratio = Estimates(both).ratio(TIME, "b", "a")
     assert ratio is not None
     assert ratio.rounds == 4
-    logs = [np.log(one.repeats["value"].to_numpy()[::3]) for one in both.values()]
+    logs = [np.log(own[::3]) for own in values.values()]
     half = stats.t.ppf(0.975, 3) * (logs[1] - logs[0]).std(ddof=1) / math.sqrt(3)
     assert math.log(ratio.high / ratio.low) / 2 == pytest.approx(half)
 
 
-def test_the_makespan_beyond_an_ample_cache_is_that_of_pairs():
+def test_the_makespan_beyond_an_ample_cache_is_that_of_pairs() -> None:
     drift = np.exp(np.random.default_rng(8).normal(0, 0.3, ROUNDS))
     ample, scarce = (
         experiment(
@@ -226,10 +232,10 @@ def test_the_makespan_beyond_an_ample_cache_is_that_of_pairs():
         for level, count in ((2.0, 0.0), (3.0, 4.0))
     )
     _, found = add_study_metrics([ample, scarce])
-    row = found.loc["makespan_beyond_ample_s"]
-    assert row["value"] == pytest.approx(drift.mean())
+    beyond = row(found, "makespan_beyond_ample_s")
+    assert beyond["value"] == pytest.approx(drift.mean())
     half = stats.t.ppf(0.975, ROUNDS - 1) * drift.std(ddof=1) / math.sqrt(ROUNDS - 1)
-    assert row["ci_high"] - row["value"] == pytest.approx(half)
+    assert beyond["ci_high"] - beyond["value"] == pytest.approx(half)
 
 
 # ------------------------------------------------------------------ Fieller
@@ -238,7 +244,9 @@ POSITIVE = st.floats(min_value=0.1, max_value=100)
 
 
 @given(POSITIVE, POSITIVE, POSITIVE, POSITIVE, st.integers(2, 9), st.integers(2, 9))
-def test_a_ratio_excludes_its_ends_by_welchs_test(mean, base, half, base_half, count, base_count):
+def test_a_ratio_excludes_its_ends_by_welchs_test(
+    mean: float, base: float, half: float, base_half: float, count: int, base_count: int
+) -> None:
     """At an end r, the interval of mean − r · base mean just reaches 0."""
     one = Estimate(mean, mean - half, mean + half, count)
     other = Estimate(base, base - base_half, base + base_half, base_count)
@@ -257,7 +265,7 @@ def test_a_ratio_excludes_its_ends_by_welchs_test(mean, base, half, base_half, c
 
 
 @pytest.mark.parametrize("shared", [0.0, 0.2], ids=["apart", "in common"])
-def test_a_ratio_of_means_covers_the_truth(shared: float):
+def test_a_ratio_of_means_covers_the_truth(shared: float) -> None:
     random, trials, hits = np.random.default_rng(9), 2000, 0
     for _ in range(trials):
         common = random.normal(0, shared, 6)
@@ -267,7 +275,7 @@ def test_a_ratio_of_means_covers_the_truth(shared: float):
     assert hits / trials >= 0.95 - 2 * math.sqrt(0.05 * 0.95 / trials)
 
 
-def test_a_base_that_may_be_0_leaves_a_ratio_without_an_upper_end():
+def test_a_base_that_may_be_0_leaves_a_ratio_without_an_upper_end() -> None:
     sure, unsure = Estimate(9, 8, 10, 5), Estimate(1, -0.2, 2.2, 5)
     found = independent_ratio(sure, unsure)
     assert found.low > 1
