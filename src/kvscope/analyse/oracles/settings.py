@@ -111,7 +111,9 @@ def _of_repeats(run: RunTables) -> Iterator[Pair]:
     yield "the number of repeats", len(found), min(max(len(found), rule.min), rule.max)
     for key, expected in rule.facts(found, run.records.disturbed).items():
         if key in recorded or key not in DERIVED:
-            yield f"repeats.{key} of run.json", _rounded(recorded.get(key)), _rounded(expected)
+            value, name = recorded.get(key), f"repeats.{key} of run.json"
+            yield name, _rounded(value), _rounded(expected)
+            yield f"whether {name} is null", value is None, expected is None
 
 
 def _rounded(value: Any) -> Any:
