@@ -132,6 +132,13 @@ def test_one_kind_of_time_is_not_that_of_the_model(
     assert oracle in found(forge(runs[name]), VIOLATED)
 
 
+def test_what_adaptive_chose_to_recompute_was_not_refused(runs: dict[str, Records]) -> None:
+    rows = runs["adaptive"].preemptions
+    assert set(rows["policy"]) == {"recompute"}
+    forged = runs["adaptive"].variant(preemptions=rows.assign(refused=rows["event"] == "preempt"))
+    assert "prediction_wrong" in found(forged, VIOLATED)
+
+
 def test_a_pause_between_two_passes_is_not_of_the_model(runs: dict[str, Records]) -> None:
     run = runs["swap"]
     later = (run.steps["step"] > 5) * 1e-4
