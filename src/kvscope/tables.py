@@ -4,13 +4,14 @@ The tables of `docs/TRACE_SPEC.md` are generated from this module. A column keep
 meaning; a change that breaks a reader increments SCHEMA_VERSION.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -18,6 +19,9 @@ from kvscope import limits
 from kvscope.errors import BadInput
 from kvscope.files import atomic_path
 from kvscope.reading import one_line, open_file
+
+if TYPE_CHECKING:  # the workflow, which reads no table, does without
+    import pandas as pd
 
 SCHEMA_VERSION = 2
 
