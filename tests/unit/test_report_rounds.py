@@ -26,7 +26,7 @@ def fakes(campaign: str, waiting: bool) -> list[Fake]:
     random = np.random.default_rng(0)
     return [
         Fake(
-            {"cache.blocks": blocks}, blocks=blocks, stall=False, noise=0.004, repeats=ROUNDS + 1,
+            {"cache.blocks": blocks}, blocks=blocks, stall=False, noise=0.004, repeats=ROUNDS,
             campaign=campaign, profiled=True,
             waiting=[*random.uniform(0, 0.2, ROUNDS), 0.0] if waiting else (),
         )

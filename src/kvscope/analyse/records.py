@@ -62,16 +62,6 @@ class Records(Run):
         rows = rows[rows["event"] == event]
         return rows[of_policy(rows["policy"])] if len(rows) else rows
 
-    @cached_property
-    def timed(self) -> list[int]:
-        """The numbers of the repeats whose times count: profiled ones only if there are no others.
-
-        A profiled repeat was served under the profiler, after those that are measured. Nothing is
-        selected by what else the machine did.
-        """
-        profiled = {entry["repeat"] for entry in _clock(self.facts) if entry.get("profiled")}
-        return [number for number in self.numbers if number not in profiled] or self.numbers
-
     def valid_repeats(self) -> Iterator[Self]:
         """The repeats that metrics are computed from, the `timed` ones."""
         yield from map(self.of_repeat, self.timed)
