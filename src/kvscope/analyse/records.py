@@ -48,6 +48,13 @@ class Records(Run):
             else self.whole.pass_durations
         )
 
+    @property
+    def depends_on_speed(self) -> bool:
+        """Whether requests arrive or are aborted in real time, so that passes depend on it."""
+        workload = self.settings.get("workload") or {}
+        later = bool(self.workload["arrival_s"].gt(0).any())
+        return later or workload.get("timeout_s") is not None
+
     @cached_property
     def copied_out(self) -> pd.DataFrame:
         """The rows of `preemptions` of requests whose blocks were copied to the host."""
