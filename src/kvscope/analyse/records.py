@@ -47,6 +47,13 @@ class Records(Run):
         timed = (frame[frame["repeat"].isin(self.timed)] for frame in (self.steps, self.batch))
         return PassDurations.of(*timed)
 
+    @property
+    def depends_on_speed(self) -> bool:
+        """Whether requests arrive or are aborted in real time, so that passes depend on it."""
+        workload = self.settings.get("workload") or {}
+        later = bool(self.workload["arrival_s"].gt(0).any())
+        return later or workload.get("timeout_s") is not None
+
     @cached_property
     def copied_out(self) -> pd.DataFrame:
         """The rows of `preemptions` of requests whose blocks were copied to the host."""
