@@ -19,6 +19,7 @@ from kvscope.report.settings import (
     differing_keys,
     following_limits,
     in_words,
+    is_of_key,
     value_of,
     without,
 )
@@ -148,7 +149,7 @@ def group_by_change(found: Iterator[Pair], asked: str = "") -> list[list[Pair]]:
 
     def rank(group: list[Pair]) -> tuple[int, int]:
         key = group[0].key
-        place = 0 if key == asked else order.get(key.split(".")[0], 3)
+        place = 0 if asked and is_of_key(key, asked) else order.get(key.split(".")[0], 3)
         return (place, -len(group)) if place == 3 else (place, 0)
 
     return sorted(groups.values(), key=rank)

@@ -20,10 +20,9 @@ from kvscope.report.data import StudyData
 from kvscope.report.figures.figure import Drawing, Lead
 from kvscope.report.figures.registry import FIGURES
 from kvscope.report.findings import preemptions_of
-from kvscope.report.settings import MINOR, in_words, is_number
+from kvscope.report.settings import CACHE, MINOR, in_words, is_number, is_of_key
 from kvscope.report.words import Display, estimate_text, plural
 
-CACHE = ("cache.blocks", "cache.tokens", "cache.gib")
 PARTS = {2: "half", 3: "a third", 4: "a quarter", 5: "a fifth", 8: "an eighth"}
 DEFAULT = "throughput"
 
@@ -89,7 +88,7 @@ def _answer(
     Of what the first figure shows, if any of that is compared.
     """
     asked = study.question
-    own = [one for one in found if asked and one[0].key == asked.key]
+    own = _along([*found], asked.key) if asked else []
     own = [one for one in own if matches(study, one[0].other, axes)] or own
     changes = dict.fromkeys(pair.change for pair, _ in own)
     groups = [[one for one in own if one[0].change == change] for change in changes]
@@ -103,8 +102,8 @@ def _answer(
     if not others:
         return _sentence(pair, ratio, metric, axes)
     spread = summarize_ratios([ratio for _, ratio in best])
-    change = f"{pair.change}: {half_words(mean)} {_noun(metric)}"
-    return f"{change}, the geometric mean of {plural(len(best), 'pair')}: {spread}."
+    what = _what(pair, mean, metric)
+    return f"{what}, the geometric mean of {plural(len(best), 'pair')}: {spread}."
 
 
 def _mean(group: Sequence[tuple[Pair, Ratio]]) -> Ratio:
@@ -113,8 +112,7 @@ def _mean(group: Sequence[tuple[Pair, Ratio]]) -> Ratio:
 
 def _along(found: list[tuple[Pair, Ratio]], key: str) -> list[tuple[Pair, Ratio]]:
     """The pairs that differ in a key, in one that comes with it, or in the cache's size."""
-    keys = CACHE if key in CACHE else (key,)
-    return [one for one in found if one[0].key in keys or one[0].key.startswith(f"{key}.")]
+    return [one for one in found if is_of_key(one[0].key, key)]
 
 
 def _sentence(pair: Pair, ratio: Ratio, metric: Display, axes: Axes) -> str:
