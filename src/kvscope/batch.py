@@ -14,8 +14,10 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 from subprocess import PIPE
 from typing import Any, TextIO
@@ -93,20 +95,36 @@ def run_measured(jobs: Sequence[Job], compare: str | None, line: Line) -> int:
 
     wanted = [campaign.Wanted(job.experiment, job.directory, job.force) for job in jobs]
     reasons = campaign.measure(wanted, line.show, compare)
-    for number, job in enumerate(jobs, 1):
-        id_ = job.experiment.id
-        if job.tables and reasons[id_] is None:
-            line.show(f"tables and metrics, {number} of {len(jobs)}")
-            reasons[id_] = _tables_problem(job.directory)
-        if (reason := reasons[id_]) is None:
-            line.note(batches.line(number, len(jobs), id_, _measured_s(job.directory), None))
+    reasons |= _make_all_tables(
+        [j for j in jobs if j.tables and not reasons[j.experiment.id]], line
+    )
+    for number, (id_, reason) in enumerate(reasons.items(), 1):
+        directory = jobs[number - 1].directory
+        if reason is None:
+            line.note(batches.line(number, len(jobs), id_, _measured_s(directory), None))
         else:
-            reason = f"{reason} (log: {runfile.log_path(job.directory)})"
+            reason = f"{reason} (log: {runfile.log_path(directory)})"
             line.say(batches.line(number, len(jobs), id_, 0.0, reason))
     failed = [id_ for id_, reason in reasons.items() if reason is not None]
     if failed:
         line.say(f"{len(failed)} of {len(jobs)} failed: {', '.join(failed)}")
     return FAILED if failed else 0
+
+
+def _make_all_tables(jobs: Sequence[Job], line: Line) -> dict[str, str | None]:
+    """Collect and analyse runs, one on each core at a time; by id why one has no tables."""
+    # Imported here, they are in all processes.
+    import kvscope.analyse.experiment
+    import kvscope.collect.collector  # noqa: F401
+
+    found: dict[str, str | None] = {}
+    cores = len(os.sched_getaffinity(0))
+    with ProcessPoolExecutor(max(1, min(cores, len(jobs))), get_context("fork")) as pool:
+        reasons = pool.map(_tables_problem, [job.directory for job in jobs])
+        for number, (job, reason) in enumerate(zip(jobs, reasons, strict=True), 1):
+            line.show(f"tables and metrics, {number} of {len(jobs)}")
+            found[job.experiment.id] = reason
+    return found
 
 
 def _tables_problem(directory: Path) -> str | None:

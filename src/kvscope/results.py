@@ -122,6 +122,17 @@ class Run:
         numbers = {*self.requests["repeat"], *self.steps["repeat"]}
         return sorted(numbers or ({0} if runfile.TRACING in self.facts else ()))
 
+    @cached_property
+    def timed(self) -> list[int]:
+        """The numbers of the repeats whose times count: profiled ones only if there are no others.
+
+        A profiled repeat was served under the profiler, after those that are measured. Nothing is
+        selected by what else the machine did.
+        """
+        repeats = (self.facts.get("clock") or {}).get("repeats", [])
+        profiled = {entry["repeat"] for entry in repeats if entry.get("profiled")}
+        return [number for number in self.numbers if number not in profiled] or self.numbers
+
     def repeats(self) -> Iterator[Self]:
         """A view of each repeat, in order."""
         yield from map(self.of_repeat, self.numbers)

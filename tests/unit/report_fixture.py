@@ -81,7 +81,7 @@ class Fake:
     placement: dict[str, Any] | None = None  # where a pack ran it
     campaign: str | None = None  # the campaign in whose rounds its repeats were measured
     waiting: Sequence[float] = ()  # −log(1 − w) of each repeat, which takes SLOPE times as much
-    profiled: bool = False  # its last repeat was served under the profiler, twice as slow
+    profiled: bool = False  # one more repeat was served under the profiler, twice as slow
     rows: dict[str, list[Any]] = field(default_factory=dict)
 
     @property
@@ -94,7 +94,12 @@ class Fake:
         return "fake-" + re.sub(r"[^\w-]", "", values)
 
     def is_profiled(self, repeat: int) -> bool:
-        return self.profiled and repeat == self.repeats - 1
+        return self.profiled and repeat == self.repeats
+
+    @property
+    def served(self) -> int:
+        """How many repeats there are: those that are measured, and the profiled one."""
+        return self.repeats + self.profiled
 
     @property
     def pool(self) -> int:
@@ -314,7 +319,7 @@ def write_experiment(fake: Fake, results: Path, seed: int = 0) -> Path:
     fake.rows = {name: [] for name in ("requests", "steps", "batch", "preemptions", "layers")}
     if fake.status == "complete":
         random = np.random.default_rng(seed)
-        for repeat in range(fake.repeats):
+        for repeat in range(fake.served):
             Simulation(fake, repeat, random).run()
         for name, rows in fake.rows.items():
             table = tables.TABLES[name]
@@ -374,7 +379,7 @@ def facts(fake: Fake) -> dict[str, Any]:
             "run_start_utc_ns": UTC_NS,
             "repeats": [
                 {"repeat": n, "start_ns": n * 10**12} | clocks(_took_s(fake, n)) | _round(fake, n)
-                for n in range(fake.repeats)
+                for n in range(fake.served)
             ],
         },
         "repeats": {
@@ -382,10 +387,10 @@ def facts(fake: Fake) -> dict[str, Any]:
         },
         "disturbance": [
             {"repeat": n, "disturbed": False, "why": "", "shared": ""} | QUIET
-            for n in range(fake.repeats)
+            for n in range(fake.served)
         ],
         "warmup": {
-            "passes": len(fake.rows.get("steps", ())) // fake.repeats,
+            "passes": len(fake.rows.get("steps", ())) // fake.served,
             "classes": len(_classes(fake)),
             "uncovered_classes": [], "copies": _warm_up_copies(fake),
         }
@@ -442,7 +447,7 @@ def _classes(fake: Fake) -> set[str]:
 def _swapped_back(fake: Fake) -> int:
     """Of one repeat, and so of the warm-up."""
     rows = [row for row in fake.rows.get("preemptions", ()) if row["event"] == "resume"]
-    return sum(row["policy"] == "swap" for row in rows) // fake.repeats
+    return sum(row["policy"] == "swap" for row in rows) // fake.served
 
 
 def offload(share: float) -> dict[str, Any]:
@@ -481,7 +486,7 @@ def _warm_up_copies(fake: Fake) -> dict[str, Any]:
         for name in ("preemptions", "steps")
     }
     found = copies_of(**frames)
-    return {kind: one | {"count": one["count"] // fake.repeats} for kind, one in found.items()}
+    return {kind: one | {"count": one["count"] // fake.served} for kind, one in found.items()}
 
 
 def _took_s(fake: Fake, repeat: int) -> float:
@@ -516,8 +521,9 @@ def write_study(
                 "grid": "fake",
                 "varied": {key: fake.varied.get(key) for key in keys},
                 "resources": {
-                    **{"threads": 1, "memory_mib": 1, "gpus": 0, "exclusive": 0, "batch": 0},
-                    "walltime_s": 1,
+                    **{"threads": 1, "memory_mib": 1, "parked_mib": 1},
+                    **{"gpus": 0, "exclusive": 0, "batch": 0, "together": 0},
+                    **{"walltime_s": 1, "share_s": 1},
                 },
             }
             for fake in fakes

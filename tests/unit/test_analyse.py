@@ -318,11 +318,23 @@ def test_what_was_given_up_is_in_the_makespan_and_in_neither_throughput_nor_late
     assert BY_NAME["itl_mean_s"].of(records) == pytest.approx(0.6)
 
 
-def test_warm_up_must_have_met_everything():
-    assert validity.check_warm_up({"warmup": {"passes": 9, "uncovered_classes": []}}) == []
-    assert names(validity.check_warm_up({"warmup": {"passes": 0}})) == ["no_warm_up"]
-    missed = {"warmup": {"passes": 9, "uncovered_classes": ["p0-d4-c9"]}}
-    assert names(validity.check_warm_up(missed)) == ["warm_up_incomplete"]
+@pytest.mark.parametrize(
+    ("arrival_s", "timeout_s", "incomplete"),
+    [(0.0, None, ["warm_up_incomplete"]), (0.5, None, []), (0.0, 3.0, [])],
+)
+def test_warm_up_must_have_met_what_does_not_depend_on_the_machines_speed(
+    arrival_s, timeout_s, incomplete
+):
+    run = repeated(1).variant(settings={"workload": {"timeout_s": timeout_s}})
+    run = run.variant(workload=run.requests[["arrival_s"]].assign(arrival_s=arrival_s))
+
+    def warm(passes, *missed):
+        return run.variant(facts={"warmup": {"passes": passes, "uncovered_classes": [*missed]}})
+
+    assert names(validity.check_warm_up(warm(9))) == []
+    assert names(validity.check_warm_up(warm(0))) == ["no_warm_up"]
+    assert names(validity.check_warm_up(warm(9, "p0-d4-c9"))) == incomplete
+    assert ("cold" in told(warm(9, "p0-d4-c9"))) is (incomplete == [])
 
 
 def test_a_lost_profile_is_a_reason_where_it_was_requested():

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from kvscope import tables
+from kvscope.analyse.estimates import ExperimentMetrics
 from kvscope.analyse.statistics import Estimate, difference, estimate
 from kvscope.analyse.study_metrics import (
     STUDY_METRICS,
-    ExperimentMetrics,
     add_study_metrics,
     cost_per_preemption,
     find_ample_partners,

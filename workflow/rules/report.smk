@@ -17,6 +17,8 @@ rule report_study:
         ),
         f"results/studies/{STUDY}/metrics.parquet",
         f"results/studies/{STUDY}/experiments.csv",
+        f"results/studies/{STUDY}/comparisons.parquet",
+        f"results/studies/{STUDY}/comparisons.csv",
     log:
         f"results/studies/{STUDY}/report.log",
     localrule: True

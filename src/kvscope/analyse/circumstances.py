@@ -25,6 +25,7 @@ CIRCUMSTANCES = {
     "was spent",
     "waited": "the engine's threads were ready without a CPU for more than "
     f"{100 * MAXIMUM_WAITING:.0f} % of their time",
+    "cold": "requests come in real time, and shape classes were measured that warm-up had not met",
     "disturbed": "other load disturbed repeats (see Repeats)",
     "shared": "neighbours in its pack did what would have disturbed it elsewhere",
     "unstable": "the makespan's standard deviation over the repeats exceeds "
@@ -53,6 +54,7 @@ def find_circumstances(records: Records) -> list[Circumstance]:
         "lone_repeat": _lone_repeat(records),
         "not_precise": describe_width(facts),
         "waited": _waited(facts),
+        "cold": _cold(records),
         "disturbed": describe_disturbance(facts),
         "shared": describe_sharing(facts),
         **(_of_passes(records) if len(records.steps) else {}),
@@ -129,6 +131,11 @@ def _waited(facts: dict[str, Any]) -> str:
     if not shares or (mean := sum(shares) / len(shares)) <= MAXIMUM_WAITING:
         return ""
     return f"{percent(mean)} of the time ({percent(min(shares))} to {percent(max(shares))})"
+
+
+def _cold(records: Records) -> str:
+    missed = (records.facts.get("warmup") or {}).get("uncovered_classes", [])
+    return f"classes {', '.join(missed)}" if missed and records.depends_on_speed else ""
 
 
 def _of_passes(records: Records) -> dict[str, str]:

@@ -30,7 +30,8 @@ class ReasonKind:
 FAILED = ReasonKind("failed", "the run did not finish; `run.json` and `log.txt` say why")
 NO_WARM_UP = ReasonKind("no_warm_up", "nothing ran before the measured part")
 WARM_UP_INCOMPLETE = ReasonKind(
-    "warm_up_incomplete", "a shape class was measured that warm-up had not met"
+    "warm_up_incomplete",
+    "requests all come at once, and a shape class was measured that warm-up had not met",
 )
 PROFILER_LOST_EVENTS = ReasonKind(
     "profiler_lost_events", "`profiler=nsys` was requested, and its trace is incomplete or absent"

@@ -47,6 +47,13 @@ class Records(Run):
         timed = (frame[frame["repeat"].isin(self.timed)] for frame in (self.steps, self.batch))
         return PassDurations.of(*timed)
 
+    @property
+    def depends_on_speed(self) -> bool:
+        """Whether requests arrive or are aborted in real time, so that passes depend on it."""
+        workload = self.settings.get("workload") or {}
+        later = bool(self.workload["arrival_s"].gt(0).any())
+        return later or workload.get("timeout_s") is not None
+
     @cached_property
     def copied_out(self) -> pd.DataFrame:
         """The rows of `preemptions` of requests whose blocks were copied to the host."""
@@ -61,16 +68,6 @@ class Records(Run):
         rows = self.preemptions
         rows = rows[rows["event"] == event]
         return rows[of_policy(rows["policy"])] if len(rows) else rows
-
-    @cached_property
-    def timed(self) -> list[int]:
-        """The numbers of the repeats whose times count: profiled ones only if there are no others.
-
-        A profiled repeat was served under the profiler, after those that are measured. Nothing is
-        selected by what else the machine did.
-        """
-        profiled = {entry["repeat"] for entry in _clock(self.facts) if entry.get("profiled")}
-        return [number for number in self.numbers if number not in profiled] or self.numbers
 
     def valid_repeats(self) -> Iterator[Self]:
         """The repeats that metrics are computed from, the `timed` ones."""

@@ -139,8 +139,9 @@ class Run:
 
     @cached_property
     def latencies(self) -> Latencies:
-        """Latencies of its requests, of all repeats."""
-        return latencies_of(self.records.requests)
+        """Latencies of its requests, of all repeats whose times count."""
+        requests = self.records.requests
+        return latencies_of(requests[requests["repeat"].isin(self.records.timed)])
 
     def steps(self, repeat: int) -> pd.DataFrame:
         """The forward passes of one repeat, in order."""

@@ -10,6 +10,7 @@ from kvscope.analyse.oracles.run_tables import (
     bad_rows,
     combine,
 )
+from kvscope.analyse.oracles.waiting import without_cpu_s
 from kvscope.oracle import NONE, Violations
 
 ENDING_S, ENDING_SHARE = 0.050, 0.02
@@ -20,8 +21,8 @@ def repeats_differ(run: RunTables) -> Violations | None:
     """The repeats in the tables are those of run.json, in sequence, and as long as stated there.
 
     run.json has the clock readings around each repeat, independent of the times of its passes. A
-    repeat may end later by as much as its main thread waited for a CPU. No two repeats have
-    identical pass durations.
+    repeat may end later by as much as it waited for a CPU. No two repeats have identical pass
+    durations.
     """
     recorded = run.facts.get("clock", {}).get("repeats")
     if recorded is None:
@@ -29,7 +30,7 @@ def repeats_differ(run: RunTables) -> Violations | None:
     clock = pd.DataFrame(recorded, columns=["repeat", "start_ns", "duration_s"]).set_index("repeat")
     repeats = clock.join(_last_s(run), how="outer").reset_index()
     took, last = repeats["duration_s"], repeats["last_s"]
-    ending = ENDING_S + (ENDING_SHARE + repeats["repeat"].map(_waiting_shares(run))) * took
+    ending = ENDING_S + ENDING_SHARE * took + repeats["repeat"].map(without_cpu_s(run))
     long = (last > took + TOLERANCE_S) | (took - last > ending)
     begin = repeats["start_ns"] * NANOSECONDS
     overlap = begin < (begin + took).shift() - TOLERANCE_S
@@ -45,14 +46,6 @@ def repeats_differ(run: RunTables) -> Violations | None:
         bad_rows(repeats, overlap, lambda _: "begins before the previous repeat ends"),
         _copied(run) if run.measured else NONE,
     )
-
-
-def _waiting_shares(run: RunTables) -> dict[int, float]:
-    """Of each repeat the share in which its main thread was ready without a CPU; 0 if unknown."""
-    shares = dict.fromkeys(run.records.numbers, 0.0)
-    for entry in run.facts.get("disturbance", []):
-        shares[entry["repeat"]] = min(1.0, max(0.0, entry.get("waiting_share") or 0.0))
-    return shares
 
 
 def _last_s(run: RunTables) -> pd.Series:

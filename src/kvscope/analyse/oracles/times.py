@@ -11,6 +11,7 @@ from kvscope.analyse.oracles.run_tables import (
     bad_rows,
     combine,
 )
+from kvscope.analyse.oracles.waiting import without_cpu_s
 from kvscope.oracle import NONE, Violations
 from kvscope.stalls import find_stalls
 
@@ -37,7 +38,10 @@ def passes_overlap(run: RunTables) -> Violations:
 
 
 def passes_apart(run: RunTables) -> Violations:
-    """While requests are unfinished, little time passes between the passes of a repeat."""
+    """While requests are unfinished, little time passes between the passes of a repeat.
+
+    But for what the engine waited for a CPU.
+    """
     steps = run.steps
     left = run.count_arrived("before_s") > run.count_ended
     lost = (steps["start_s"] - steps["before_s"]).where(left & (steps["step"] > 0), 0.0)
@@ -45,6 +49,7 @@ def passes_apart(run: RunTables) -> Violations:
     most += BETWEEN_OF_REQUEST_S * steps["requests"]
     parts = pd.DataFrame({"lost": lost, "most": most, "took": steps["duration_s"]})
     sums = parts.groupby(steps["repeat"]).sum().reset_index()
+    sums["most"] += sums["repeat"].map(without_cpu_s(run))
     return bad_rows(
         sums,
         sums["lost"] > sums["most"],

@@ -71,13 +71,14 @@ class Platform:
     def timed(self, copy: Callable[[], None]) -> Callable[[], float]:
         """Run a copy; returns a function that gives its seconds once the pass is over.
 
-        `copy_cpu_ns` adds up the CPU time of this thread in all copies, which none can exceed.
+        `copy_cpu_ns` adds up the CPU time of this thread in all copies. It is read within the
+        seconds, which it therefore cannot exceed at any speed.
         """
-        cpu_ns = time.thread_time_ns()
-        start_ns = self.clock.now_ns()
+        start_ns, cpu_ns = self.clock.now_ns(), time.thread_time_ns()
         copy()
+        cpu_ns = time.thread_time_ns() - cpu_ns
         duration_s = (self.clock.now_ns() - start_ns) * 1e-9
-        self.copy_cpu_ns += time.thread_time_ns() - cpu_ns
+        self.copy_cpu_ns += cpu_ns
         return lambda: duration_s
 
     def accelerators(self) -> list[dict[str, Any]]:
