@@ -36,7 +36,7 @@ def count(manifest: Mapping[str, Any], kind: str, slots: int) -> int:
     """The number of batches of a plan where so many run at a time."""
     there = len(units(manifest, kind))
     least = LEAST_IN_BATCH if kind == MODELED else 1
-    return min(slots, -(-there // least))
+    return min(slots, there, max(1, there // least))
 
 
 def parts(manifest: Mapping[str, Any], nodes: int | None, cores: int | None) -> dict[str, int]:

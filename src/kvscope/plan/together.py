@@ -100,7 +100,7 @@ def _on_gpu(experiments: Iterable["Experiment"]) -> bool:
 def _groups(
     experiments: Sequence["Experiment"], needs: Mapping[str, int], room: float
 ) -> tuple[tuple[str, ...], ...] | None:
-    """Groups that fit into `room` MiB, filled in order; None if two engines do not fit.
+    """Groups that fit into `room` MiB, filled in order; None if some must stand alone.
 
     What is connected and too large for one group is in several, with one experiment in all of them.
     """
@@ -111,6 +111,8 @@ def _groups(
         if sum(needs[i] for i in ids) <= room:
             whole.append(ids)
             continue
+        if len(ids) == 1:
+            return None
         reference = _reference([by_id[i] for i in ids], needs)
         rest = [(i,) for i in ids if i != reference]
         split = _fill(rest, needs, room - needs[reference])
@@ -184,8 +186,3 @@ def _equal_but_for(
             rest = (text for name, text in row.items() if name != section)
             equal[(device, *rest)].append(id_)
         yield from (ids for ids in equal.values() if len(ids) > 1)
-
-
-def fits(experiments: Sequence["Experiment"]) -> bool:
-    """Whether these can be measured by one campaign: all are measured, none modeled."""
-    return all(e.device.allocates for e in experiments)
