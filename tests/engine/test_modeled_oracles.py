@@ -3,8 +3,6 @@
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import replace
-from functools import reduce
-from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -174,9 +172,11 @@ def test_scheduling_takes_no_modeled_time(
 
 def with_fact(run: Records, place: str, change: Callable[[Any], Any]) -> Records:
     """The run with one fact of run.json, named by its keys with dots, changed."""
-    facts = deepcopy(run.facts)
+    facts: Any = deepcopy(run.facts)
+    holder = facts
     *above, last = [int(key) if key.isdigit() else key for key in place.split(".")]
-    holder = reduce(getitem, above, facts)
+    for key in above:
+        holder = holder[key]
     holder[last] = change(holder[last])
     return run.variant(facts=facts)
 

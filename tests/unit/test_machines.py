@@ -131,6 +131,7 @@ MACHINES = [
     Machine("programs that do not start", functions={"subprocess.Popen": fails(PermissionError())}),
     Machine("no home", variables={"HOME": None}, functions={"pwd.getpwuid": fails(KeyError())}),
     Machine("a home that is not there", variables={"HOME": "/no/home", "XDG_CACHE_HOME": None}),
+    Machine("a home that may not be written", variables={"HOME": "/proc", "XDG_CACHE_HOME": None}),
     Machine("an XDG directory that is a file", variables={"XDG_CACHE_HOME": "/dev/null"}),
     Machine("no directory for temporary files", variables={"TMPDIR": "/no/tmp"}),
     Machine("a long name of it", variables={"TMPDIR": "/tmp/" + 150 * "x"}),
@@ -269,6 +270,22 @@ def test_make_works_in_a_directory_of_any_name(name: str, tmp_path: Path) -> Non
     done = subprocess.run(words, cwd=place, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[0] == f"{place}/.cache"
+
+
+COMPILE = """
+import pathlib, sys
+for path in sorted(pathlib.Path(sys.argv[1]).rglob("*.py")):
+    compile(path.read_bytes(), str(path), "exec")
+"""
+
+
+@pytest.mark.parametrize("python", ["python3.12", "python3.13"])
+def test_later_pythons_compile_the_sources_without_a_warning(python: str) -> None:
+    words = [python, "-W", "error", "-c", COMPILE, str(CONFIG.parent / "src")]
+    if not shutil.which(python) or subprocess.run([python, "-c", ""]).returncode:
+        pytest.skip(f"{python} is not installed")
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def command(*words: str) -> str:

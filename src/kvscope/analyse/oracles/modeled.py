@@ -321,9 +321,9 @@ def _batches_differ(run: RunTables, repeat: Records) -> Violations:
     wrong = differs(steps["start_s"], due_s[:-1], tolerance_s)
     took_s: Floats = due_s[1:] - due_s[:-1]
     wrong |= differs(steps["duration_s"], took_s, tolerance_s)
-    number, begun_s = run.records.numbers.index(repeat.repeat or 0), _begun_s(run, repeat)
-    begin_s = (experiment.warmup + number) * now_s  # the clock began with the warm-up
-    late = abs(begun_s - begin_s) > tolerance_s * (1 + experiment.warmup + number)
+    served, begun_s = experiment.warmup + (repeat.repeat or 0), _begun_s(run, repeat)
+    begin_s = served * now_s  # the clock began with the warm-up
+    late = abs(begun_s - begin_s) > tolerance_s * (1 + served)
     words = f"repeat {repeat.repeat} begins at {begun_s:.9f} s, its device gives {begin_s:.9f}"
     return combine(
         _wrong(steps, wrong, "duration_s", took_s),
