@@ -32,13 +32,12 @@ except KvscopeError as error:
     raise WorkflowError(str(error)) from None
 
 STUDY = PLAN["study"]
-EXPERIMENTS = {entry["id"]: entry["resources"] for entry in PLAN["experiments"]}
 # On a cluster as many as may be in packs at a time, else as many as this machine runs at a time.
-PARTS = batches.count(PLAN, workflow.nodes or workflow.cores or 1)
+PARTS = batches.parts(PLAN, workflow.nodes, workflow.cores)
 
 
 wildcard_constraints:
-    id="[^/]+",
+    kind="|".join(batches.KINDS),
     part=r"\d+",
     parts=r"\d+",
 
@@ -54,9 +53,6 @@ localrules:
 
 
 include: "workflow/rules/run.smk"
-include: "workflow/rules/batch.smk"
-include: "workflow/rules/collect.smk"
-include: "workflow/rules/analyse.smk"
 include: "workflow/rules/report.smk"
 
 
@@ -68,7 +64,7 @@ rule all:
 
 # `kvscope run` keeps a finished run, unless a new measurement is requested: by -F, -R or -f.
 onstart:
-    stages.request_forced(workflow.dag, OPTIONS, RESULTS)
+    stages.request_forced(workflow.dag, PLAN, OPTIONS, RESULTS)
 
 
 # Of a study that is not finished, a page that shows what there is and names what is missing.

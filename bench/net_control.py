@@ -16,7 +16,7 @@ import numpy as np
 from measuring import store
 
 from kvscope.analyse import overhead
-from kvscope.analyse.experiment import metrics_of
+from kvscope.analyse.experiment import metrics_of, repeat_metrics
 from kvscope.analyse.records import Records, read_records
 from kvscope.due import NEAREST
 
@@ -39,7 +39,7 @@ def of_run(run: Path) -> dict[str, object]:
     records = read_records(run)
     repeats = list(records.valid_repeats())
     errors = [overhead.control_errors_s(repeat) for repeat in repeats]
-    found = metrics_of(records, [], "").set_index("metric")
+    found = metrics_of(records, repeat_metrics(records, ""), [], "").set_index("metric")
     return {
         "repeats": len(repeats),
         "preemptions": found.at["preemptions", "value"],

@@ -24,13 +24,13 @@ from kvscope.runfile import (
     run_sha256,
 )
 from kvscope.runschema import ABSENT, FileName, FileRecord, Record, Whole
-from kvscope.tables import KV_TABLES, METRICS, NSYS_TABLES, SCHEMA_VERSION, TIMELINE
+from kvscope.tables import ANALYSIS_TABLES, KV_TABLES, NSYS_TABLES, SCHEMA_VERSION, TIMELINE
 
 COLLECTED, ANALYSED = "collect.json", "analyse.json"
 # The files that a stage may write beside its account, and the command that writes them.
 FILES = {
     COLLECTED: (*(table.file for table in (*NSYS_TABLES, *KV_TABLES, TIMELINE)), PERFETTO),
-    ANALYSED: (METRICS.file,),
+    ANALYSED: tuple(table.file for table in ANALYSIS_TABLES),
 }
 COMMANDS = {COLLECTED: "kvscope collect", ANALYSED: "kvscope analyse"}
 
@@ -162,7 +162,7 @@ def read(out: Path, account: str, run: Path) -> dict[str, Any]:
 def _files_due(account: str, record: dict[str, Any]) -> set[str]:
     """The files that a stage must write for a run with this run.json; it may write more."""
     if account == ANALYSED:
-        return {METRICS.file}
+        return {*FILES[ANALYSED]}
     due = (*NSYS_TABLES, *(KV_TABLES if _has_kv_events(record) else ()), TIMELINE)
     return {table.file for table in due}
 

@@ -1,6 +1,7 @@
-"""Many modeled experiments in one process: each run, collected and analysed, one after another.
+"""Many experiments at once: run, collected and analysed.
 
-Run as `python -m kvscope.batch`; its standard input has a line of JSON for each experiment. What
+Measured ones are a campaign (`run.campaign`); modeled ones share a process, one after another. It
+is run as `python -m kvscope.batch`; its standard input has a line of JSON for each experiment. What
 takes the time of a short modeled run is the start of Python and vLLM: here all share it. An
 experiment that fails keeps its log and reason, and the others go on.
 """
@@ -13,9 +14,12 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any, TextIO
 
 from kvscope import layout, runfile
@@ -24,6 +28,7 @@ from kvscope.plan import batches
 from kvscope.plan.experiment import Experiment, parse
 from kvscope.run import supervisor
 from kvscope.run.attempt import read_session
+from kvscope.run.display import Line
 from kvscope.run.environment import measured_environment
 from kvscope.run.locks import SESSION_LOCK, SUPERVISOR_LOCK, hold_lock
 from kvscope.run.supervisor import Profiling
@@ -60,20 +65,81 @@ class Job:
         return cls(experiment, Path(value["directory"]), value["force"], value["tables"])
 
 
-def fits(experiments: Sequence[Experiment]) -> bool:
-    """Whether these are several that may share a process: none allocates or measures."""
-    return len(experiments) > 1 and not any(e.device.allocates for e in experiments)
+def run_modeled(jobs: Sequence[Job], line: Line) -> int:
+    """Run the jobs in one process beside this one; its exit code. `line` shows how far it is."""
+    command = [sys.executable, "-m", "kvscope.batch"]
+    environment = measured_environment(jobs[0].experiment)
+    with subprocess.Popen(
+        command, stdin=PIPE, stderr=PIPE, text=True, env=environment, errors="replace"
+    ) as process:
+        assert process.stdin
+        assert process.stderr
+        process.stdin.writelines(f"{job.to_json()}\n" for job in jobs)
+        process.stdin.close()
+        for words in map(str.rstrip, process.stderr):
+            ended = batches.LINE.match(words)
+            if ended and ended["reason"] is None:
+                line.note(words)
+                line.show(f"{words.partition(']')[0][1:].replace('/', ' of ')} experiments")
+            else:
+                line.say(words)
+    return process.returncode
 
 
-def run_together(jobs: Sequence[Job]) -> int:
-    """Run the jobs in one process beside this one; its exit code."""
-    done = subprocess.run(
-        [sys.executable, "-m", "kvscope.batch"],
-        input="".join(f"{job.to_json()}\n" for job in jobs),
-        text=True,
-        env=measured_environment(jobs[0].experiment),
+def run_measured(jobs: Sequence[Job], compare: str | None, line: Line) -> int:
+    """Measure the jobs together, and make their tables; 0 if all are complete.
+
+    `compare` is the key whose comparisons end the rounds; `line` shows how far they are.
+    """
+    from kvscope.run import campaign
+
+    wanted = [campaign.Wanted(job.experiment, job.directory, job.force) for job in jobs]
+    reasons = campaign.measure(wanted, line.show, compare)
+    reasons |= _make_all_tables(
+        [j for j in jobs if j.tables and not reasons[j.experiment.id]], line
     )
-    return done.returncode
+    for number, (id_, reason) in enumerate(reasons.items(), 1):
+        directory = jobs[number - 1].directory
+        if reason is None:
+            line.note(batches.line(number, len(jobs), id_, _measured_s(directory), None))
+        else:
+            reason = f"{reason} (log: {runfile.log_path(directory)})"
+            line.say(batches.line(number, len(jobs), id_, 0.0, reason))
+    failed = [id_ for id_, reason in reasons.items() if reason is not None]
+    if failed:
+        line.say(f"{len(failed)} of {len(jobs)} failed: {', '.join(failed)}")
+    return FAILED if failed else 0
+
+
+def _make_all_tables(jobs: Sequence[Job], line: Line) -> dict[str, str | None]:
+    """Collect and analyse runs, one on each core at a time; by id why one has no tables."""
+    # Imported here, they are in all processes.
+    import kvscope.analyse.experiment
+    import kvscope.collect.collector  # noqa: F401
+
+    found: dict[str, str | None] = {}
+    cores = len(os.sched_getaffinity(0))
+    with ProcessPoolExecutor(max(1, min(cores, len(jobs))), get_context("fork")) as pool:
+        reasons = pool.map(_tables_problem, [job.directory for job in jobs])
+        for number, (job, reason) in enumerate(zip(jobs, reasons, strict=True), 1):
+            line.show(f"tables and metrics, {number} of {len(jobs)}")
+            found[job.experiment.id] = reason
+    return found
+
+
+def _tables_problem(directory: Path) -> str | None:
+    """Why a run has no tables or metrics; None if it has."""
+    try:
+        make_tables(directory, perfetto=True)
+    except KvscopeError as error:
+        return str(error)
+    return None
+
+
+def _measured_s(directory: Path) -> float:
+    """Seconds of all repeats of a run."""
+    repeats = runfile.read_run(directory)["clock"]["repeats"]
+    return sum(float(entry["duration_s"]) for entry in repeats)
 
 
 def run_each(jobs: Sequence[Job], out: TextIO) -> int:
@@ -111,7 +177,7 @@ def run_one(job: Job) -> str | None:
     return None
 
 
-def make_tables(directory: Path) -> None:
+def make_tables(directory: Path, perfetto: bool = False) -> None:
     """Collect and analyse a run, unless that was done of this measurement."""
     from kvscope import accounts
     from kvscope.analyse.experiment import analyse
@@ -120,7 +186,7 @@ def make_tables(directory: Path) -> None:
     tables = layout.tables_directory(directory)
     if accounts.is_current(tables, accounts.ANALYSED, directory):
         return
-    collect_run(directory, tables)
+    collect_run(directory, tables, perfetto=perfetto)
     analyse(directory, tables)
 
 
@@ -144,7 +210,8 @@ def measure_here(experiment: Experiment, directory: Path, profiling: Profiling) 
     found.pop("kernel_events_bytes", None)
     if not finished:
         reason = reason or "the run did not end"
-    return supervisor.run_facts(experiment, directory, found, reason, profiling, began)
+    total_s = time.perf_counter() - began
+    return supervisor.run_facts(experiment, directory, found, reason, profiling, total_s)
 
 
 def main() -> int:

@@ -1,5 +1,6 @@
 """Atomic writes: a reader sees the old content of a file or the new one, never a part."""
 
+import fcntl
 import hashlib
 import json
 import os
@@ -9,7 +10,7 @@ import signal
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from kvscope.errors import BadInput, CannotWrite
 from kvscope.reading import read_bytes
 
 TEMPORARY = ".tmp"  # suffix of a file that is being written
+SCRATCH = "kvscope-scratch-"  # prefix of a directory that its process has locked
 
 MAX_NAME = 200
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_NAME - 1}}}")
@@ -70,9 +72,31 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def scratch_directory() -> Iterator[Path]:
-    """Yield an empty directory below $TMPDIR; it is removed, also if SIGTERM ends the process."""
-    with exit_on_sigterm(), tempfile.TemporaryDirectory(prefix="kvscope-") as name:
-        yield Path(name)
+    """Yield an empty directory below $TMPDIR; it is removed, also if SIGTERM ends the process.
+
+    Those of killed processes are removed before.
+    """
+    for left in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*"):
+        with suppress(OSError), _lock_of(left):  # of another user, or in use
+            shutil.rmtree(left)
+    made = Path(tempfile.mkdtemp(prefix=f".{SCRATCH}"))
+    with exit_on_sigterm(), _lock_of(made):
+        place = made.rename(made.with_name(made.name[1:]))  # others see it when it is locked
+        try:
+            yield place
+        finally:
+            shutil.rmtree(place)
+
+
+@contextmanager
+def _lock_of(directory: Path) -> Iterator[None]:
+    """Hold a directory's lock, which ends with the process; OSError if another one holds it."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from kvscope.layout import (
     study_directory,
     tables_directory,
 )
-from kvscope.tables import HOST_TABLES, METRICS, Table
+from kvscope.tables import ANALYSIS_TABLES, HOST_TABLES, METRICS, Table
 
 
 def _table(table: Table) -> cached_property[pd.DataFrame]:
@@ -63,6 +63,7 @@ class Run:
     gpu_memcpys = _table(tables.GPU_MEMCPYS)
     timeline = _table(tables.TIMELINE)
     metrics = _table(tables.METRICS)
+    repeat_metrics = _table(tables.REPEAT_METRICS)
 
     def __init__(self, directory: Path, **known: Any) -> None:
         self.directory = directory
@@ -121,6 +122,17 @@ class Run:
         numbers = {*self.requests["repeat"], *self.steps["repeat"]}
         return sorted(numbers or ({0} if runfile.TRACING in self.facts else ()))
 
+    @cached_property
+    def timed(self) -> list[int]:
+        """The numbers of the repeats whose times count: profiled ones only if there are no others.
+
+        A profiled repeat was served under the profiler, after those that are measured. Nothing is
+        selected by what else the machine did.
+        """
+        repeats = (self.facts.get("clock") or {}).get("repeats", [])
+        profiled = {entry["repeat"] for entry in repeats if entry.get("profiled")}
+        return [number for number in self.numbers if number not in profiled] or self.numbers
+
     def repeats(self) -> Iterator[Self]:
         """A view of each repeat, in order."""
         yield from map(self.of_repeat, self.numbers)
@@ -147,7 +159,7 @@ class Run:
             if not path.exists():
                 return table.empty()
         else:
-            account = self.account(ANALYSED if table is METRICS else COLLECTED)
+            account = self.account(ANALYSED if table in ANALYSIS_TABLES else COLLECTED)
             accounts.require_unchanged(self.tables_directory, account, path.name)
         return tables.read(table, path, columns)
 

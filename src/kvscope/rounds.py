@@ -12,9 +12,11 @@ Journal of Econometrics 29. docs/METRICS.md has the formulas.
 """
 
 import math
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import fmean
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,16 +29,18 @@ Array = NDArray[np.float64]
 # system's own services.
 WAITING_SEEN = 0.05
 # Engines are not equally sensitive to other load: the slopes of two differ by about this much, of
-# which one common slope knows nothing.
+# which one common slope knows nothing. docs/METRICS.md has the coverage with it and without.
 SLOPES_DIFFER_BY = 0.06
 # Leverage at most: a repeat that alone determines a coefficient has no rest to learn from.
 MOST_LEVERAGE = 0.99
+# Rounding of the fit, by which it is judged what the rounds determine.
+ROUNDING = 1e-6
 
 
 def waiting(ran_s: float, waited_s: float) -> float:
     """−log(1 − w), with w = waited / (ran + waited) summed over an engine's threads.
 
-    `ran_s` and `waited_s` are what /proc/PID/task/*/schedstat counted meanwhile.
+    `ran_s` and `waited_s` are the repeat's in run.json, from /proc/PID/task/*/schedstat.
     """
     return math.log1p(waited_s / ran_s) if ran_s > 0 else 0.0
 
@@ -62,6 +66,9 @@ UNKNOWN = Interval(math.nan, math.nan, math.nan)
 class Rounds:
     """Times of experiments, one a repeat: arrays of the same length.
 
+    Several repeats of one experiment in one round, a sitting, count as one: the mean of their
+    logarithms and of their waiting.
+
     Attributes
     ----------
     experiment, round
@@ -73,7 +80,7 @@ class Rounds:
     """
 
     experiment: Sequence[str]
-    round: Sequence[int]
+    round: Sequence[Hashable]
     time: Sequence[float]
     waiting: Sequence[float]
 
@@ -85,63 +92,137 @@ class Rounds:
         """
         if other == base:
             return Interval(1.0, 1.0, 1.0)
-        differences = [] if self.waited else self._differences(other, base)
-        paired = len(differences) > 1
-        return _exp(*(_paired(differences) if paired else self._model.contrast(other, base)))
+        shared = self._shared(other, base)
+        if not self.waited and len(shared) > 1:
+            return _exp(*_paired(self._of(other, shared).logs - self._of(base, shared).logs))
+        if other not in self._cells or base not in self._cells:
+            return UNKNOWN
+        log, half = self._model.contrast(other, base)
+        waits = [float(self._cells[name].waits.mean()) for name in (other, base)]
+        return _exp(log, half + self._widening(sum(waits) / 2))
 
     def value(self, experiment: str) -> Interval:
         """The time of an experiment where nothing waits: geometric mean and t interval over rounds.
 
-        Where something waited it is extrapolated by the slope, whose own error is added.
+        Where something waited it is extrapolated by the slope, whose own error is added; as
+        measured, if the rounds do not determine a slope (`adjusts`).
         """
-        rows = [n for n, name in enumerate(self.experiment) if name == experiment]
-        logs, waited = self._logs[rows], self._waiting[rows]
-        if len(rows) < 2:
-            return _exp(float(logs[0]), math.nan) if len(rows) else UNKNOWN
-        slope, slope_variance = self._model.slope if self.waited else (0.0, 0.0)
-        left = logs - slope * waited
-        mean_waiting = float(waited.mean())
-        variance = float(left.var(ddof=1)) / len(rows) + slope_variance * mean_waiting**2
-        half = _t(len(rows) - 1) * math.sqrt(variance)
-        return _exp(float(left.mean()), half + SLOPES_DIFFER_BY * mean_waiting * self.waited)
+        cells = self._cells.get(experiment)
+        if cells is None:
+            return UNKNOWN
+        left = self._adjusted(cells)
+        mean_waiting = float(cells.waits.mean())
+        if len(left) < 2:
+            return _exp(float(left[0]), math.nan)
+        variance = float(left.var(ddof=1)) / len(left) + self._slope[1] * mean_waiting**2
+        half = _t(len(left) - 1) * math.sqrt(variance)
+        return _exp(float(left.mean()), half + self._widening(mean_waiting))
+
+    def difference(self, other: str, base: str) -> Interval:
+        """time of `other` − time of `base`, in the times' unit: a paired t interval.
+
+        Of times adjusted for waiting, as for `value`. UNKNOWN below two rounds that have both.
+        """
+        shared = self._shared(other, base)
+        if len(shared) < 2:
+            return UNKNOWN
+        one, two = self._of(other, shared), self._of(base, shared)
+        times, base_times = np.exp(self._adjusted(one)), np.exp(self._adjusted(two))
+        apart = times - base_times
+        # What the mean changes by if the slope does.
+        by_slope = float((times * one.waits - base_times * two.waits).mean())
+        variance = float(apart.var(ddof=1)) / (len(apart) - 1) + self._slope[1] * by_slope**2
+        half = _t(len(apart) - 1) * math.sqrt(variance)
+        size = float(np.mean(times * one.waits + base_times * two.waits)) / 2
+        half += self._widening(size)
+        return Interval(float(apart.mean()), apart.mean() - half, apart.mean() + half)
+
+    def count(self, other: str, base: str) -> int:
+        """In how many rounds both were measured; of two that a third connects, the fewer."""
+        shared = len(self._shared(other, base))
+        return shared or min(len(self._cells[name].logs) for name in (other, base))
 
     @property
     def waited(self) -> bool:
-        """Whether waiting was seen, so that times are adjusted for it."""
-        return bool((self._waiting > WAITING_SEEN).any())
+        """Whether waiting was seen, so that times are to be adjusted for it."""
+        return any((cells.waits > WAITING_SEEN).any() for cells in self._cells.values())
 
     @cached_property
-    def _logs(self) -> Array:
-        times: Array = np.asarray(self.time, dtype=float)
-        return np.log(times)
+    def adjusts(self) -> bool:
+        """Whether times are adjusted: waiting was seen, and the rounds determine its slope."""
+        return self.waited and not math.isnan(self._model.slope[1])
+
+    def _widening(self, mean_waiting: float) -> float:
+        return SLOPES_DIFFER_BY * mean_waiting if self.adjusts else 0.0
+
+    @property
+    def _slope(self) -> tuple[float, float]:
+        """The slope and its variance; 0 where times are not adjusted."""
+        return self._model.slope if self.adjusts else (0.0, 0.0)
+
+    def _adjusted(self, cells: "_Cells") -> Array:
+        left: Array = cells.logs - self._slope[0] * cells.waits
+        return left
 
     @cached_property
-    def _waiting(self) -> Array:
-        return np.asarray(self.waiting, dtype=float)
+    def _cells(self) -> "dict[str, _Cells]":
+        """Of each experiment, one entry a round: the means over its repeats of that round."""
+        found: dict[str, dict[Hashable, list[tuple[float, float]]]] = defaultdict(dict)
+        logs = np.log(np.asarray(self.time, dtype=float)).tolist()
+        rows = zip(self.experiment, self.round, logs, self.waiting, strict=True)
+        for name, number, log, waits in rows:
+            found[name].setdefault(number, []).append((log, waits))
+        return {
+            name: _Cells([*own], np.array([_mean(one) for one in own.values()]))
+            for name, own in found.items()
+        }
 
     @cached_property
     def _model(self) -> "_Model":
-        slopes = self._waiting if self.waited else None
-        return _Model.fit(self.experiment, self.round, self._logs, slopes)
+        return _Model.fit(self._cells, self.waited)
 
-    def _differences(self, other: str, base: str) -> list[float]:
-        """log other − log base of each round that has both."""
-        logs: dict[str, dict[int, float]] = {other: {}, base: {}}
-        for name, number, log in zip(self.experiment, self.round, self._logs, strict=True):
-            if name in logs:
-                logs[name][number] = float(log)
-        both = logs[other].keys() & logs[base].keys()
-        return [logs[other][number] - logs[base][number] for number in sorted(both)]
+    def _shared(self, other: str, base: str) -> list[Hashable]:
+        """The rounds that have both."""
+        if other not in self._cells or base not in self._cells:
+            return []
+        there = {*self._cells[base].rounds}
+        return [number for number in self._cells[other].rounds if number in there]
+
+    def _of(self, experiment: str, rounds: Sequence[Hashable]) -> "_Cells":
+        """An experiment's cells of these rounds, in their order."""
+        cells = self._cells[experiment]
+        places = {number: place for place, number in enumerate(cells.rounds)}
+        return _Cells(rounds, cells.means[[places[number] for number in rounds]])
 
 
-def _paired(differences: Sequence[float]) -> tuple[float, float]:
+@dataclass(frozen=True, eq=False)
+class _Cells:
+    """An experiment's rounds, and of each the mean logarithm and the mean waiting, as columns."""
+
+    rounds: Sequence[Hashable]
+    means: Array
+
+    @property
+    def logs(self) -> Array:
+        return self.means[:, 0]
+
+    @property
+    def waits(self) -> Array:
+        return self.means[:, 1]
+
+
+def _mean(repeats: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    logs, waits = zip(*repeats, strict=True)
+    return fmean(logs), fmean(waits)
+
+
+def _paired(differences: Array) -> tuple[float, float]:
     """Mean and half width of the paired t interval, with HC3's error: √(n / (n−1)) times as wide.
 
     It is what the model says of two experiments alone.
     """
-    sample = np.asarray(differences)
-    error = float(sample.std(ddof=1)) / math.sqrt(len(sample) - 1)
-    return float(sample.mean()), _t(len(sample) - 1) * error
+    error = float(differences.std(ddof=1)) / math.sqrt(len(differences) - 1)
+    return float(differences.mean()), _t(len(differences) - 1) * error
 
 
 def _exp(log: float, half: float) -> Interval:
@@ -156,65 +237,57 @@ def _t(freedom: int) -> float:
 
 @dataclass(frozen=True, eq=False)
 class _Model:
-    """A fit: coefficients, their covariance, and which column is whose effect."""
+    """A fit: coefficients and their covariance, and which of their contrasts the rounds determine.
+
+    `effects` are the columns of the experiments; the slope, if there is one, is the last column.
+    """
 
     effects: dict[str, int]
-    groups: dict[str, int]
     coefficients: Array
     covariance: Array
+    determined: Array
     freedom: int
-    mean_waiting: float  # 0 without a slope
 
     @classmethod
-    def fit(
-        cls, experiment: Sequence[str], number: Sequence[int], logs: Array, slopes: Array | None
-    ) -> "_Model":
-        """Least squares of logs on experiments, rounds and, if given, waiting."""
-        names, numbers = list(dict.fromkeys(experiment)), list(dict.fromkeys(number))
-        effects = {name: column for column, name in enumerate(names)}
-        rounds = {one: len(names) + column for column, one in enumerate(numbers)}
-        design = np.zeros((len(logs), len(names) + len(numbers) + (slopes is not None)))
-        for row, (name, one) in enumerate(zip(experiment, number, strict=True)):
-            design[row, effects[name]] = design[row, rounds[one]] = 1.0
-        if slopes is not None:
-            design[:, -1] = slopes
-        inverse = np.linalg.pinv(design.T @ design)
-        coefficients = inverse @ design.T @ logs
+    def fit(cls, cells: dict[str, _Cells], with_slope: bool) -> "_Model":
+        """Least squares of the logarithms on experiments, rounds and, if wanted, waiting."""
+        effects = {name: column for column, name in enumerate(cells)}
+        numbers = dict.fromkeys(number for own in cells.values() for number in own.rounds)
+        rounds = {number: len(cells) + column for column, number in enumerate(numbers)}
+        logs = np.concatenate([own.logs for own in cells.values()])
+        design = np.zeros((len(logs), len(cells) + len(rounds) + with_slope))
+        row = 0
+        for name, own in cells.items():
+            for number in own.rounds:
+                design[row, effects[name]] = design[row, rounds[number]] = 1.0
+                row += 1
+        if with_slope:
+            design[:, -1] = np.concatenate([own.waits for own in cells.values()])
+        gram = design.T @ design
+        inverse = np.linalg.pinv(gram, rcond=ROUNDING**2, hermitian=True)
+        solving = design @ inverse
+        coefficients = solving.T @ logs
         rest = logs - design @ coefficients
-        leverage = np.einsum("ij,jk,ik->i", design, inverse, design).clip(0, MOST_LEVERAGE)
-        weighted = design * (rest / (1 - leverage))[:, None]
-        covariance = inverse @ (weighted.T @ weighted) @ inverse
-        freedom = len(logs) - int(np.linalg.matrix_rank(design))
-        mean = 0.0 if slopes is None else float(slopes.mean())
-        groups = _connected(experiment, number)
-        return cls(effects, groups, coefficients, covariance, freedom, mean)
+        leverage = (solving * design).sum(axis=1).clip(0, MOST_LEVERAGE)
+        weighted = solving * (rest / (1 - leverage))[:, None]
+        freedom = len(logs) - round(float(np.trace(solving.T @ design)))
+        return cls(effects, coefficients, weighted.T @ weighted, inverse @ gram, freedom)
 
     def contrast(self, other: str, base: str) -> tuple[float, float]:
-        """log of a ratio and half the width of its interval; NaN if the rounds do not tell it."""
-        unknown = math.nan, math.nan
-        if other not in self.effects or base not in self.effects or self.freedom < 1:
-            return unknown
-        if self.groups[other] != self.groups[base]:
-            return unknown
+        """log of a ratio, and half the width of its interval; NaN if the rounds do not tell it."""
         weights = np.zeros(len(self.coefficients))
         weights[self.effects[other]], weights[self.effects[base]] = 1.0, -1.0
-        error = math.sqrt(max(0.0, float(weights @ self.covariance @ weights)))
-        half = _t(self.freedom) * error + SLOPES_DIFFER_BY * self.mean_waiting
-        return float(weights @ self.coefficients), half
+        log, variance = self._estimate(weights)
+        return log, _t(self.freedom) * math.sqrt(variance) if variance >= 0 else math.nan
 
-    @property
+    @cached_property
     def slope(self) -> tuple[float, float]:
-        """The coefficient of waiting and its variance."""
-        return float(self.coefficients[-1]), float(self.covariance[-1, -1])
+        """The coefficient of waiting and its variance; NaN if the rounds do not determine it."""
+        return self._estimate(np.eye(len(self.coefficients))[-1])
 
-
-def _connected(experiment: Sequence[str], number: Sequence[int]) -> dict[str, int]:
-    """A number for each experiment, equal for those that rounds connect, if through others."""
-    members: dict[int, set[str]] = {}
-    for name, one in zip(experiment, number, strict=True):
-        members.setdefault(one, set()).add(name)
-    found = {name: place for place, name in enumerate(dict.fromkeys(experiment))}
-    for together in members.values():
-        joined, least = {found[name] for name in together}, min(found[name] for name in together)
-        found = {name: least if place in joined else place for name, place in found.items()}
-    return found
+    def _estimate(self, weights: Array) -> tuple[float, float]:
+        """A contrast of the coefficients and its variance, NaN where it is not determined."""
+        told = np.abs(weights @ self.determined - weights).max() < ROUNDING
+        if not told or self.freedom < 1:
+            return math.nan, math.nan
+        return float(weights @ self.coefficients), float(weights @ self.covariance @ weights)

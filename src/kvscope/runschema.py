@@ -66,6 +66,15 @@ class RepeatRecord(Record):
     profiled: bool = False
 
 
+class CampaignRecord(Record):
+    """The campaign in which the run was measured: which experiments, and how they took turns."""
+
+    id: Annotated[str, Field(pattern=r"^[0-9a-f]{12}$")]
+    design: Literal["rounds", "groups", "sittings"]
+    members: Texts
+    reference: str | None = None
+
+
 class StoppingRecord(Record):
     """The requested repeats, and the half width of the interval that they reached."""
 
@@ -224,6 +233,7 @@ class RunRecord(Record):
     hardware: HardwareRecord = ABSENT
     timings_s: dict[str, Real] = {}
     clock: ClockRecord = ABSENT
+    campaign: CampaignRecord = ABSENT
     repeats: StoppingRecord = ABSENT
     disturbance: list[DisturbanceRecord] = []
     warmup: WarmUpRecord = ABSENT

@@ -4,13 +4,14 @@ The tables of `docs/TRACE_SPEC.md` are generated from this module. A column keep
 meaning; a change that breaks a reader increments SCHEMA_VERSION.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -18,6 +19,9 @@ from kvscope import limits
 from kvscope.errors import BadInput
 from kvscope.files import atomic_path
 from kvscope.reading import one_line, open_file
+
+if TYPE_CHECKING:  # the workflow, which reads no table, does without
+    import pandas as pd
 
 SCHEMA_VERSION = 2
 
@@ -383,12 +387,61 @@ METRICS = Table(
     ),
 )
 
-# Tables that a run records itself, and tables that `collect` writes.
+REPEAT_METRICS = Table(
+    "repeat_metrics",
+    "one metric of one repeat that defines it; profiled repeats are left out",
+    (
+        Column("experiment_id", TEXT, "the experiment"),
+        _REPEAT,
+        Column("campaign", TEXT, "campaign that measured it; null outside of campaigns"),
+        Column("round", I32, "the campaign's round, or sitting, from 0; null outside of campaigns"),
+        Column("place", I32, "place of the repeat in its round, from 0; null outside of campaigns"),
+        Column(
+            "waiting",
+            F64,
+            "−log(1 − w), w the share of its time in which the engine was ready without a CPU; "
+            "null if not known",
+        ),
+        Column("metric", TEXT, "its name in docs/METRICS.md"),
+        Column("value", F64, "the metric of this repeat, as measured"),
+        Column("unit", TEXT, "unit of value"),
+        _SOURCE,
+        Column("run_sha256", TEXT, "SHA-256 of the run.json it was computed from"),
+    ),
+)
+
+COMPARISONS = Table(
+    "comparisons",
+    "one metric of two experiments of a study that differ in one key",
+    (
+        Column("base", TEXT, "the experiment that the other one is compared with"),
+        Column("other", TEXT, "the other experiment"),
+        Column("key", TEXT, "the key in which they differ"),
+        Column("metric", TEXT, "its name in docs/METRICS.md"),
+        Column("ratio", F64, "the metric of other / of base"),
+        Column("low", F64, "95 % confidence interval, lower end"),
+        Column("high", F64, "95 % confidence interval, upper end; infinite if there is none"),
+        Column("rounds", I32, "rounds that the interval is of; 0 where none connect the two"),
+        Column("adjusted", BOOL, "whether times are adjusted for waiting"),
+        Column(
+            "how",
+            TEXT,
+            "'adjusted' or 'paired' over rounds, 'independent' without common rounds, 'modeled'",
+        ),
+    ),
+)
+
+# Tables that a run records itself, and tables that `collect` and `analyse` write.
 HOST_TABLES = (WORKLOAD, REQUESTS, STEPS, BATCH, PREEMPTIONS, LAYERS)
 NSYS_TABLES = (NVTX_RANGES, CUDA_API, GPU_KERNELS, GPU_MEMCPYS)
 KV_TABLES = (KV_EVENTS, KV_KERNELS)
+ANALYSIS_TABLES = (METRICS, REPEAT_METRICS)
 TABLES: dict[str, Table] = {
-    table.name: table for table in (*HOST_TABLES, *KV_TABLES, *NSYS_TABLES, TIMELINE, METRICS)
+    table.name: table
+    for table in (
+        *(*HOST_TABLES, *KV_TABLES, *NSYS_TABLES, TIMELINE),
+        *(*ANALYSIS_TABLES, COMPARISONS),
+    )
 }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from kvscope import accounts, layout, packages, runfile
 from kvscope.accounts import ANALYSED, COLLECTED
 from kvscope.errors import BadInput
-from kvscope.plan import manifest
+from kvscope.plan import batches, manifest
 from kvscope.plan.complaints import suggestion
 from kvscope.run.locks import SUPERVISOR_LOCK, hold_lock_if_free
 from kvscope.runfile import RUN_DONE
@@ -18,7 +18,6 @@ from kvscope.runfile import RUN_DONE
 DEFAULT_STUDY = "quickstart"
 OPTIONS = ("study", "overrides", "remeasure")
 INVALID, ALL, NONE = "invalid", "all", "none"
-RULE = "run_experiment"  # the rule that measures
 
 
 @dataclass(frozen=True)
@@ -93,10 +92,10 @@ def plan(given: Options, config_dir: Path, results: Path) -> dict[str, Any]:
 
 def withdraw_batches(found: Mapping[str, Any], results: Path) -> None:
     """Have the batches of a plan made again if an experiment of theirs lacks its metrics."""
-    needs = [e["id"] for e in found["experiments"] if e["resources"]["batch"]]
+    ids = [e["id"] for e in found["experiments"]]
     done = results / layout.STUDIES / found["study"]
-    if any(not (results / layout.TABLES / i / ANALYSED).exists() for i in needs):
-        for marker in done.glob("batch-*.done"):
+    if any(not (results / layout.TABLES / i / ANALYSED).exists() for i in ids):
+        for marker in done.glob("*-of-*.done"):
             marker.unlink()
 
 
@@ -113,28 +112,54 @@ def read_plan(given: Options, results: Path) -> dict[str, Any]:
     return manifest.read(manifest.name_of(given.study, given.overrides), results)
 
 
-def settings_of(experiment_id: str, given: Options, results: Path, dag: Any) -> str:
-    """The path of an experiment's settings: the input of the rule that measures it.
+def settings_of(
+    batch: Any, planned: Mapping[str, Any], given: Options, results: Path, dag: Any
+) -> list[str]:
+    """The paths of the settings of a batch's experiments: the input of the rule that runs it.
 
-    As a side effect it forces, like Snakemake's -R, the outputs of the experiment that exist but
-    must be remade.
+    `batch` are the rule's wildcards. As a side effect it forces, like Snakemake's -R, the batch's
+    output if an experiment of it is to be measured again, or its results are outdated.
     """
-    path = manifest.experiment_path(experiment_id, results)
+    paths = [manifest.experiment_path(i, results) for i in _ids(batch, planned)]
     if not dag.workflow.is_main_process:
-        return str(path)
-    if given.remeasure == NONE and not dag.workflow.dryrun and runfile.is_requested(path.parent):
-        with hold_lock_if_free(path.parent, SUPERVISOR_LOCK) as free:
-            if free:
-                runfile.withdraw_request(path.parent)
-    dag.forcefiles.update(outputs_to_remake(path.parent, given.remeasure))
-    return str(path)
+        return [str(path) for path in paths]
+    for directory in (path.parent for path in paths):
+        if given.remeasure == NONE and not dag.workflow.dryrun and runfile.is_requested(directory):
+            with hold_lock_if_free(directory, SUPERVISOR_LOCK) as free:
+                if free:
+                    runfile.withdraw_request(directory)
+        if is_due(directory, given.remeasure):
+            dag.forcefiles.add(str(_marker(batch, results)))
+    return [str(path) for path in paths]
 
 
-def outputs_to_remake(directory: Path, remeasure: str | None) -> set[str]:
-    """The outputs of one experiment that must be remade."""
-    outdated = _first_outdated(directory)
-    again = [directory / RUN_DONE] if _must_measure(directory, remeasure) else []
-    return {str(path) for path in (outdated, *again) if path}
+def _ids(batch: Any, planned: Mapping[str, Any]) -> list[str]:
+    return batches.batch(planned, batch.kind, int(batch.part), int(batch.parts))
+
+
+def _marker(batch: Any, results: Path) -> Path:
+    """What says that a batch is done."""
+    name = f"{batch.kind}-{batch.part}-of-{batch.parts}.done"
+    return layout.study_directory(results, str(batch.study)) / name
+
+
+def needs(batch: Any, planned: Mapping[str, Any]) -> dict[str, int]:
+    """The resources of a batch; `batch` are the rule's wildcards."""
+    return batches.needs(planned, batch.kind, int(batch.part), int(batch.parts))
+
+
+def compare_option(planned: Mapping[str, Any]) -> str:
+    """The option of `kvscope run` that says what a study compares; empty if it does not say."""
+    asked = planned["compare"]
+    return f"--compare {shlex.quote(asked['key'])}" if asked else ""
+
+
+def is_due(directory: Path, remeasure: str | None) -> bool:
+    """Whether an experiment is to be run: it has no results of its last measurement, or again."""
+    if _must_measure(directory, remeasure) or not (directory / RUN_DONE).exists():
+        return True
+    tables = layout.tables_directory(directory)
+    return not all(accounts.is_current(tables, one, directory) for one in (COLLECTED, ANALYSED))
 
 
 def _must_measure(directory: Path, remeasure: str | None) -> bool:
@@ -147,21 +172,6 @@ def _must_measure(directory: Path, remeasure: str | None) -> bool:
     if remeasure == ALL or runfile.is_requested(directory):
         return True
     return remeasure == INVALID and is_invalid(directory)
-
-
-def _first_outdated(directory: Path) -> Path | None:
-    """The first output of an experiment not made from its last measurement; None if all are.
-
-    Snakemake does not notice a missing intermediate file when its dependents exist: a failed job's
-    outputs are removed, but older files that were made from them remain.
-    """
-    tables = layout.tables_directory(directory)
-    if not (directory / RUN_DONE).exists():
-        return directory / RUN_DONE if (tables / ANALYSED).exists() else None
-    for account in (COLLECTED, ANALYSED):
-        if not accounts.is_current(tables, account, directory):
-            return tables / account
-    return None
 
 
 def is_invalid(directory: Path) -> bool:
@@ -180,19 +190,20 @@ def is_invalid(directory: Path) -> bool:
     return account.get("valid") is False
 
 
-def request_forced(dag: Any, given: Options, results: Path) -> None:
-    """Request a new measurement of every experiment whose RULE the user forced: -F, -R, remeasure.
+def request_forced(dag: Any, planned: Mapping[str, Any], given: Options, results: Path) -> None:
+    """Request a new measurement of what the user forced: -F, -R, remeasure.
 
     Snakemake also forces the incomplete jobs of a killed call; finished runs of these are kept.
     """
     settings = dag.workflow.dag_settings
     named = {*settings.forcerun, *(settings.targets if settings.forcetargets else ())}
     for job in dag.needrun_jobs():
-        if job.rule.name == RULE:
-            directory = layout.experiment_directory(results, job.wildcards.id)
-            forced_here = settings.forceall or RULE in named or str(job.output[0]) in named
-            if forced_here or _must_measure(directory, given.remeasure):
-                runfile.request_again(directory)
+        if job.rule.name == batches.RULE:
+            forced_here = settings.forceall or batches.RULE in named or str(job.output[0]) in named
+            for i in _ids(job.wildcards, planned):
+                directory = layout.experiment_directory(results, i)
+                if forced_here or _must_measure(directory, given.remeasure):
+                    runfile.request_again(directory)
 
 
 def _directories(planned: Mapping[str, Any], results: Path) -> Iterable[Path]:

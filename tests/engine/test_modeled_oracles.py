@@ -1,7 +1,10 @@
 """The oracles of modeled times hold of modeled runs, and of none with other times."""
 
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import replace
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +132,13 @@ def test_one_kind_of_time_is_not_that_of_the_model(
     assert oracle in found(forge(runs[name]), VIOLATED)
 
 
+def test_what_adaptive_chose_to_recompute_was_not_refused(runs: dict[str, Records]) -> None:
+    rows = runs["adaptive"].preemptions
+    assert set(rows["policy"]) == {"recompute"}
+    forged = runs["adaptive"].variant(preemptions=rows.assign(refused=rows["event"] == "preempt"))
+    assert "prediction_wrong" in found(forged, VIOLATED)
+
+
 def test_a_pause_between_two_passes_is_not_of_the_model(runs: dict[str, Records]) -> None:
     run = runs["swap"]
     later = (run.steps["step"] > 5) * 1e-4
@@ -148,11 +158,72 @@ def moved(table: str, column: str, by_s: float, event: str | None = None) -> For
 
 
 @pytest.mark.parametrize(
-    "forge",
-    [moved("steps", "schedule_s", 1e-3), moved("preemptions", "time_s", -9e-7, "preempt")],
+    ("name", "forge", "oracle"),
+    [
+        ("swap", moved("steps", "schedule_s", 1e-3), "modeled_time_wrong"),
+        ("swap", moved("preemptions", "time_s", -9e-7, "preempt"), "modeled_time_wrong"),
+        ("offload", moved("steps", "schedule_s", 1e-3), "modeled_batch_wrong"),
+        ("offload", moved("steps", "forward_s", -1e-3), "modeled_batch_wrong"),
+    ],
 )
-def test_scheduling_takes_no_modeled_time(forge: Forgery, runs: dict[str, Records]) -> None:
-    assert "modeled_time_wrong" in found(forge(runs["swap"]), VIOLATED)
+def test_scheduling_takes_no_modeled_time(
+    name: str, forge: Forgery, oracle: str, runs: dict[str, Records]
+) -> None:
+    assert oracle in found(forge(runs[name]), VIOLATED)
+
+
+def with_fact(run: Records, place: str, change: Callable[[Any], Any]) -> Records:
+    """The run with one fact of run.json, named by its keys with dots, changed."""
+    facts = deepcopy(run.facts)
+    *above, last = [int(key) if key.isdigit() else key for key in place.split(".")]
+    holder = reduce(getitem, above, facts)
+    holder[last] = change(holder[last])
+    return run.variant(facts=facts)
+
+
+def places(value: Any, above: str) -> Iterator[str]:
+    """Where the values of a fact are, by their keys with dots."""
+    if not isinstance(value, dict | list):
+        yield above
+        return
+    for key in value if isinstance(value, dict) else range(len(value)):
+        yield from places(value[key], f"{above}.{key}")
+
+
+def test_what_an_offload_engine_predicts_follows_from_its_settings(
+    runs: dict[str, Records],
+) -> None:
+    """Split, cost model, predicted passes and timeline: every value of them."""
+    run, unnoticed = runs["offload"], []
+    for place in places(run.facts["engine"]["offload"], "engine.offload"):
+        forged = with_fact(run, place, lambda old: f"{old}x" if isinstance(old, str) else old + 0.5)
+        if not modeled.modeled_facts_wrong(RunTables(forged)):
+            unnoticed.append(place)
+    assert unnoticed == []
+    removed = with_fact(run, "engine.offload", lambda _: {})
+    assert "modeled_facts_wrong" in found(removed, VIOLATED)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "oracle"),
+    [
+        ("warmup.classes", 20, "facts_differ"),
+        ("warmup.copies", {"save": {"count": 3}}, "facts_differ"),
+        ("repeats.until", 0.05, "settings_differ"),
+        ("repeats.reached", True, "settings_differ"),
+    ],
+)
+def test_facts_of_warm_up_and_repeats_follow_from_the_settings(
+    place: str, value: Any, oracle: str, runs: dict[str, Records]
+) -> None:
+    assert oracle in found(with_fact(runs["swap"], place, lambda _: value), VIOLATED)
+
+
+def test_the_first_repeat_of_an_offload_engine_begins_after_its_warm_up(
+    runs: dict[str, Records],
+) -> None:
+    later = with_fact(runs["offload"], "clock.repeats.0.start_ns", lambda old: old + 10**6)
+    assert "modeled_batch_wrong" in found(later, VIOLATED)
 
 
 def test_the_first_modeled_repeat_begins_with_the_clock(runs: dict[str, Records]) -> None:
@@ -162,8 +233,9 @@ def test_the_first_modeled_repeat_begins_with_the_clock(runs: dict[str, Records]
     assert "modeled_time_wrong" in found(run.variant(facts=run.facts | {"clock": later}), VIOLATED)
 
 
-def test_modeled_requests_have_the_tokens_of_a_model(runs: dict[str, Records]) -> None:
-    run = runs["swap"]
+@pytest.mark.parametrize("name", ["swap", "offload"])
+def test_modeled_requests_have_the_tokens_of_a_model(name: str, runs: dict[str, Records]) -> None:
+    run = runs[name]
     requests = run.requests.assign(output_sha256="0" * 64)
     assert "modeled_output_wrong" in found(run.variant(requests=requests), VIOLATED)
 

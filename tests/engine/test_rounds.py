@@ -4,7 +4,8 @@ import multiprocessing
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pandas as pd
@@ -14,8 +15,10 @@ import pytest
 from kvscope.files import make_directory, read_json, write_text
 from kvscope.plan.experiment import Experiment, dump
 from kvscope.plan.grid import expand
+from kvscope.run.engines import Zygote
+from kvscope.run.environment import measured_environment
 from kvscope.run.noise import LEAST_ROUNDS, describe, measure_noise
-from kvscope.run.rounds import Campaign, Member
+from kvscope.run.rounds import Group, Member, hold_locks
 from kvscope.runfile import EXPERIMENT_FILE, SESSION_FILE
 from tests.warm import ROOT
 
@@ -46,8 +49,17 @@ def members(place: Path) -> dict[str, Member]:
     return found
 
 
-def campaign(place: Path) -> Campaign:
-    return Campaign(members(place), place / "zygote.log", ID)
+@contextmanager
+def group(place: Path) -> Iterator[tuple[Group, Zygote]]:
+    """The engines of both, and the process that forks them."""
+    found = members(place)
+    environment = measured_environment(found["ample"].experiment)
+    with (
+        hold_locks(found.values()),
+        Zygote(environment, place / "zygote.log") as zygote,
+        Group(found, zygote, ID) as running,
+    ):
+        yield running, zygote
 
 
 def session(place: Path, name: str) -> dict:
@@ -62,7 +74,7 @@ def counts(place: Path, name: str) -> list[pd.DataFrame]:
 
 def assert_complete(place: Path, rounds: int) -> None:
     """Every repeat is there once, in its round and its place, and has the same counts."""
-    order = campaign(place).order
+    order = Group(members(place), Zygote({}, place), ID).order
     for name in ("ample", "scarce"):
         repeats = session(place, name)["clock"]["repeats"]
         assert [entry["repeat"] for entry in repeats] == list(range(rounds))
@@ -80,19 +92,17 @@ def await_end(processes: list[psutil.Process]) -> None:
     assert not alive, alive
 
 
-def engines_of(running: Campaign) -> list[psutil.Process]:
+def engines_of(running: Group) -> list[psutil.Process]:
     return [psutil.Process(engine.pid) for engine in running._engines.values()]
 
 
 def test_rounds_survive_the_deaths_of_engines_and_of_the_zygote(tmp_path: Path):
-    with campaign(tmp_path) as running:
+    with group(tmp_path) as (running, first):
         running.serve_round(0)
         psutil.Process(running._engines["ample"].pid).kill()
         running.serve_round(1)
-        zygote = running._zygote._process
-        assert zygote is not None
-        zygote.kill()
-        zygote.wait()
+        assert first.pid is not None
+        psutil.Process(first.pid).kill()
         running.serve_round(2)  # parked engines do not need it
         psutil.Process(running._engines["scarce"].pid).send_signal(signal.SIGSEGV)
         running.serve_round(3)  # a second zygote forks this one
@@ -116,10 +126,8 @@ def test_rounds_survive_the_deaths_of_engines_and_of_the_zygote(tmp_path: Path):
 
 def test_a_killed_campaign_leaves_no_process_and_goes_on_where_it_ended(tmp_path: Path):
     def serve() -> None:
-        with campaign(tmp_path) as running:
-            pids = [str(engine.pid) for engine in running._engines.values()]
-            zygote = running._zygote._process
-            assert zygote is not None
+        with group(tmp_path) as (running, zygote):
+            pids = [str(engine.pid) for engine in engines_of(running)]
             write_text(tmp_path / "pids", " ".join([*pids, str(zygote.pid)]))
             for number in range(1000):
                 running.serve_round(number)
@@ -134,7 +142,7 @@ def test_a_killed_campaign_leaves_no_process_and_goes_on_where_it_ended(tmp_path
     await_end(processes)
     done = _repeats(tmp_path)
     before = session(tmp_path, "ample")["clock"]["repeats"][:done]
-    with campaign(tmp_path) as running:
+    with group(tmp_path) as (running, _):
         for number in range(done + 2):
             running.serve_round(number)
         running.finish()

@@ -22,6 +22,7 @@ SCHEDULE_S, TAKING_S = 1e-4, 5e-5  # before a pass's forward part, and after it
 LAYERS = 4
 UTC_NS = 1_790_000_000_000_000_000
 QUIET = {"cores": 4, "other_run": False, "work_s": 0.006} | dict.fromkeys(SHARES, 0.0)
+SLOPE = 1.2  # of the logarithm of a pass's time on waiting
 TOKEN_BYTES = 4096  # K and V of a token over all layers
 # Seconds a copy takes to be issued, and bytes a second, by kind of host memory.
 COPY_S = 2e-5
@@ -78,6 +79,9 @@ class Fake:
     log: str = "all went well\n"
     exclusive: bool = False
     placement: dict[str, Any] | None = None  # where a pack ran it
+    campaign: str | None = None  # the campaign in whose rounds its repeats were measured
+    waiting: Sequence[float] = ()  # −log(1 − w) of each repeat, which takes SLOPE times as much
+    profiled: bool = False  # one more repeat was served under the profiler, twice as slow
     rows: dict[str, list[Any]] = field(default_factory=dict)
 
     @property
@@ -88,6 +92,14 @@ class Fake:
     def id(self) -> str:
         values = "-".join(f"{v}" for v in self.varied.values() if v is not None)
         return "fake-" + re.sub(r"[^\w-]", "", values)
+
+    def is_profiled(self, repeat: int) -> bool:
+        return self.profiled and repeat == self.repeats
+
+    @property
+    def served(self) -> int:
+        """How many repeats there are: those that are measured, and the profiled one."""
+        return self.repeats + self.profiled
 
     @property
     def pool(self) -> int:
@@ -240,6 +252,8 @@ class Simulation:
         fake = self.fake
         forward = (0.004 + 2e-5 * (fake.chunk - current.budget)) / fake.speed + current.copies_s
         forward *= 1 + fake.noise * (self.random.standard_normal() + (self.repeat - 1))
+        forward *= math.exp(SLOPE * (fake.waiting[self.repeat] if fake.waiting else 0.0))
+        forward *= 2 if fake.is_profiled(self.repeat) else 1
         return forward * (6 if self.step == self.slow and self.repeat == 1 and fake.stall else 1)
 
     def record(self, current: Pass, duration: float) -> None:
@@ -305,7 +319,7 @@ def write_experiment(fake: Fake, results: Path, seed: int = 0) -> Path:
     fake.rows = {name: [] for name in ("requests", "steps", "batch", "preemptions", "layers")}
     if fake.status == "complete":
         random = np.random.default_rng(seed)
-        for repeat in range(fake.repeats):
+        for repeat in range(fake.served):
             Simulation(fake, repeat, random).run()
         for name, rows in fake.rows.items():
             table = tables.TABLES[name]
@@ -364,8 +378,8 @@ def facts(fake: Fake) -> dict[str, Any]:
             "run_start_monotonic_ns": 5,
             "run_start_utc_ns": UTC_NS,
             "repeats": [
-                {"repeat": n, "start_ns": n * 10**12} | clocks(_took_s(fake, n))
-                for n in range(fake.repeats)
+                {"repeat": n, "start_ns": n * 10**12} | clocks(_took_s(fake, n)) | _round(fake, n)
+                for n in range(fake.served)
             ],
         },
         "repeats": {
@@ -373,10 +387,10 @@ def facts(fake: Fake) -> dict[str, Any]:
         },
         "disturbance": [
             {"repeat": n, "disturbed": False, "why": "", "shared": ""} | QUIET
-            for n in range(fake.repeats)
+            for n in range(fake.served)
         ],
         "warmup": {
-            "passes": len(fake.rows.get("steps", ())) // fake.repeats,
+            "passes": len(fake.rows.get("steps", ())) // fake.served,
             "classes": len(_classes(fake)),
             "uncovered_classes": [], "copies": _warm_up_copies(fake),
         }
@@ -413,6 +427,18 @@ def facts(fake: Fake) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _round(fake: Fake, repeat: int) -> dict[str, Any]:
+    """In which round a repeat was measured, and what its threads ran and waited meanwhile."""
+    if fake.campaign is None:
+        return {}
+    waiting = fake.waiting[repeat] if fake.waiting else 0.0
+    place = {"campaign": fake.campaign, "number": repeat, "place": 0}
+    return {
+        **{"ran_s": 1.0, "waited_s": math.expm1(waiting)},
+        **({"profiled": True} if fake.is_profiled(repeat) else {"round": place}),
+    }
+
+
 def _classes(fake: Fake) -> set[str]:
     rows = fake.rows.get("steps", ())
     return set(shape_classes(pd.DataFrame(rows, columns=tables.STEPS.names)))
@@ -421,7 +447,7 @@ def _classes(fake: Fake) -> set[str]:
 def _swapped_back(fake: Fake) -> int:
     """Of one repeat, and so of the warm-up."""
     rows = [row for row in fake.rows.get("preemptions", ()) if row["event"] == "resume"]
-    return sum(row["policy"] == "swap" for row in rows) // fake.repeats
+    return sum(row["policy"] == "swap" for row in rows) // fake.served
 
 
 def offload(share: float) -> dict[str, Any]:
@@ -460,7 +486,7 @@ def _warm_up_copies(fake: Fake) -> dict[str, Any]:
         for name in ("preemptions", "steps")
     }
     found = copies_of(**frames)
-    return {kind: one | {"count": one["count"] // fake.repeats} for kind, one in found.items()}
+    return {kind: one | {"count": one["count"] // fake.served} for kind, one in found.items()}
 
 
 def _took_s(fake: Fake, repeat: int) -> float:
@@ -495,8 +521,9 @@ def write_study(
                 "grid": "fake",
                 "varied": {key: fake.varied.get(key) for key in keys},
                 "resources": {
-                    **{"threads": 1, "memory_mib": 1, "gpus": 0, "exclusive": 0, "batch": 0},
-                    "walltime_s": 1,
+                    **{"threads": 1, "memory_mib": 1, "parked_mib": 1},
+                    **{"gpus": 0, "exclusive": 0, "batch": 0, "together": 0},
+                    **{"walltime_s": 1, "share_s": 1},
                 },
             }
             for fake in fakes

@@ -3,8 +3,10 @@
 from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pytest
 
+from kvscope.analyse.estimates import Estimates, ExperimentMetrics
 from kvscope.report.adaptive_findings import adaptive_regret, regrets
 from kvscope.report.number import Number
 
@@ -20,7 +22,12 @@ def run(
 ):
     numbers = {"resume_overhead_net_s": net_s, "makespan_s": 10 + net_s, "preemptions": 1.0} | more
     keys = {"model": model, "overflow": overflow} | ({"overflow.copies": copies} if copies else {})
+    rows = [(name, value, value - noise, value + noise, 3) for name, value in numbers.items()]
+    frame = pd.DataFrame(rows, columns=["metric", "value", "ci_low", "ci_high", "repeats_valid"])
+    metrics = frame.set_index("metric", drop=False).assign(time_source="measured")
     return SimpleNamespace(
+        id=repr((keys, numbers)),
+        as_measured=ExperimentMetrics({}, metrics),
         flat=keys,
         settings={"overflow": {"name": overflow}},
         number=lambda name: Number(numbers[name], numbers[name] - noise, numbers[name] + noise),
@@ -29,7 +36,8 @@ def run(
 
 
 def study(*runs: Any) -> Any:
-    return SimpleNamespace(complete=list(runs))
+    estimates = Estimates({run.id: run.as_measured for run in runs})
+    return SimpleNamespace(complete=list(runs), estimates=estimates)
 
 
 SINGLES = (run("recompute", 2.0), run("swap", 1.0, copies="a"), run("swap", 0.5, copies="b"))
@@ -76,8 +84,8 @@ def test_values_that_are_not_valid_are_left_out():
 def test_a_loss_within_the_noise_is_said_to_be_so():
     singles = (run("recompute", 2.0), run("swap", 1.0, copies="a", noise=0.1))
     for noise, words in (
-        (0.02, "(more than 3 % in 1)"),
-        (0.1, "(more than 3 % in 1, beyond the noise in 0)"),
+        (0.02, "(4.9\xa0% to 27\xa0%; more than 3 % in 1)"),
+        (0.2, "(0.96\xa0% lower to 32\xa0% higher; more than 3 % in 1, beyond the noise in 0)"),
     ):
         adaptive = run("adaptive", 1.15, copies="a", noise=noise)
         (sentence,) = adaptive_regret(study(*singles, adaptive))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kvscope import tables
 from kvscope.analyse import metric, validity
 from kvscope.analyse.circumstances import find_circumstances
-from kvscope.analyse.experiment import metrics_of
+from kvscope.analyse.experiment import metrics_of, repeat_metrics
 from kvscope.analyse.metric import Metric
 from kvscope.analyse.metrics import BY_NAME
 from kvscope.analyse.reason import Reason
@@ -281,7 +281,9 @@ def told(records: Records) -> dict[str, str]:
 
 
 def test_a_metric_of_repeats_is_their_mean_with_its_interval():
-    found = metrics_of(repeated(1.0, 1.1, 1.2), [], "0" * 64).set_index("metric")
+    records = repeated(1.0, 1.1, 1.2)
+    repeats = repeat_metrics(records, "0" * 64)
+    found = metrics_of(records, repeats, [], "0" * 64).set_index("metric")
     assert found.loc["makespan_s", "value"] == pytest.approx(1.1)
     # t(0.975, 2) = 4.3027, s = 0.1
     half = 4.3027 * 0.1 / math.sqrt(3)

@@ -5,19 +5,23 @@ import re
 import subprocess
 import sys
 import time
-from typing import Any
 
 import pytest
 
 from kvscope.cluster import members as cluster_members
-from kvscope.cluster.members import members
+from kvscope.cluster.members import STAGES_EXPECTED_S, members
 from kvscope.cluster.show import look
 from kvscope.plan import batches
 from submitit_packs.directory import PackDirectory, Result, Start, State
 from submitit_packs.ledger import Ledger
 from submitit_packs.model import Member, Pack
 
+from .plans import entry, manifest_of
+
 COUNT = 60
+# Measured experiments that are compared with no other: each is a batch.
+STUDY = manifest_of((entry(f"id-{i:02}", gpus=1, together=i) for i in range(COUNT)), "many")
+MODELED = manifest_of((entry(f"e{n:02}", batch=1) for n in range(37)), "modeled")
 # Runs a command, and prints which files below a directory it opened, and what it imported.
 WATCHED = """
 import collections, json, sys
@@ -37,7 +41,12 @@ print(json.dumps({"code": code, "opened": opened, "heavy": sorted(heavy)}), file
 def results(tmp_path):
     """Of sixty: 10 ended well, one failed, one was cancelled with its pack, 8 run, 40 wait."""
     begun_s = time.time() - 600
-    members = [Member(f"id-{i}", f"id-{i}", "true", "/", 300, 600) for i in range(COUNT)]
+    parts = batches.parts(STUDY, COUNT, None)[batches.MEASURED]
+    names = [batches.name("many", batches.MEASURED, part, parts) for part in range(parts)]
+    keys = [f"id-{i:02}" for i in range(COUNT)]
+    assert [batches.of_name(STUDY, name) for name in names] == [[key] for key in keys]
+    pairs = zip(keys, names, strict=True)
+    members = [Member(key, name, "true", "/", 300, 600) for key, name in pairs]
     root = tmp_path / "packs"
     directory, ledger = PackDirectory(root / "pack-1"), Ledger(root)
     ledger.reserve("pack-1", {m.key: 0 for m in members})
@@ -47,32 +56,19 @@ def results(tmp_path):
 
     def end(number: int, state: State, reason: str = "") -> Result:
         result = Result(state, 0, "n1", "2", (), begun_s, begun_s + 120, attempt, reason)
-        directory.write_start(f"id-{number}", Start("n1", "2", (), begun_s, attempt))
-        directory.write_result(f"id-{number}", result)
+        directory.write_start(keys[number], Start("n1", "2", (), begun_s, attempt))
+        directory.write_result(keys[number], result)
         return result
 
-    ends = {f"id-{i}": (True, "", end(i, State.OK)) for i in range(10)}
-    ledger.report(ends | {"id-11": (False, "deleted by ada (Exit_status 271)", None)})
+    ends = {keys[i]: (True, "", end(i, State.OK)) for i in range(10)}
+    ledger.report(ends | {keys[11]: (False, "deleted by ada (Exit_status 271)", None)})
     end(10, State.FAILED, "exit code 3")  # nobody has looked since
     for i in range(12, 20):
-        directory.write_start(f"id-{i}", Start("n2", str(i % 4), (), begun_s + 300, attempt))
+        directory.write_start(keys[i], Start("n2", str(i % 4), (), begun_s + 300, attempt))
 
-    needs = {"threads": 1, "memory_mib": 1, "gpus": 1, "exclusive": 0, "batch": 0, "walltime_s": 9}
-    entries = [
-        {"id": m.key, "label": f"label {m.key}", "grid": "", "varied": {}, "resources": needs}
-        for m in members
-    ]
-    manifest: dict[str, Any] = {
-        **{"study": "many", "base": "many", "title": "", "description": "", "files": []},
-        "compare": None,
-        "varied_keys": [],
-        "figures": [],
-        "overrides": [],
-        "config_sha256": "",
-    }
     path = tmp_path / "studies" / "many" / "manifest.json"
     path.parent.mkdir(parents=True)
-    path.write_text(json.dumps(manifest | {"experiments": entries}))
+    path.write_text(json.dumps(STUDY))
     return tmp_path
 
 
@@ -95,51 +91,44 @@ def test_states_places_and_reasons(status):
     )
 
 
-STUDY = {
-    "study": "modeled",
-    "experiments": [
-        {"id": f"e{n:02}", "label": f"e{n:02}", "resources": {"batch": 1, "walltime_s": 30}}
-        for n in range(37)
-    ],
-}
-
-
 def test_modeled_experiments_are_submitted_in_batches_that_stay_the_same(tmp_path):
-    found = members(STUDY, tmp_path)
-    assert [m.name for m in found] == [f"run_batch modeled {part} 3" for part in range(3)]
+    found = members(MODELED, tmp_path)
+    assert [m.name for m in found] == [
+        f"run_experiments modeled modeled {part} 3" for part in range(3)
+    ]
     ids = [word.split("/")[-2] for m in found for word in m.command.split() if "yaml" in word]
     assert sorted(ids) == [f"e{n:02}" for n in range(37)]
     assert all(f"--results {tmp_path}" in m.command for m in found)
-    assert sum(m.expected_s for m in found) == 37 * 30
-    other = members(STUDY | {"experiments": STUDY["experiments"][1:]}, tmp_path)
+    assert sum(m.expected_s for m in found) == 37 * 30 + 3 * STAGES_EXPECTED_S
+    other = members(MODELED | {"experiments": MODELED["experiments"][1:]}, tmp_path)
     assert {m.key for m in found} & {m.key for m in other} == set(), "of other experiments"
 
 
 def test_a_batch_is_submitted_as_long_as_one_of_its_experiments_lacks_its_metrics(
     tmp_path, monkeypatch
 ):
-    whole = members(STUDY, tmp_path)
-    first = set(batches.batch(STUDY, 0, 3))
+    whole = members(MODELED, tmp_path)
+    first = set(batches.batch(MODELED, batches.MODELED, 0, 3))
     monkeypatch.setattr(cluster_members, "is_done", lambda id_, _: id_ in first)
-    assert members(STUDY, tmp_path) == whole[1:]
+    assert members(MODELED, tmp_path) == whole[1:]
     first -= {next(iter(first))}
-    assert members(STUDY, tmp_path) == whole
+    assert members(MODELED, tmp_path) == whole
 
 
 def test_each_experiment_of_a_batch_is_shown_where_it_stands(tmp_path):
     """Three batches on two slots: what their logs say of each, and where the next one is."""
-    root, packs = tmp_path / "packs", members(STUDY, tmp_path)
+    root, packs = tmp_path / "packs", members(MODELED, tmp_path)
     directory, ledger = PackDirectory(root / "pack-1"), Ledger(root)
     ledger.reserve("pack-1", {m.key: 0 for m in packs})
     directory.write_plan(Pack("pack-1", "debug", 1, 2, 1, 3600, tuple(packs)))
     attempt, now_s = directory.begin_attempt(), time.time()
     for number in range(2):
         directory.write_start(packs[number].key, Start("n1", str(number), (), now_s - 60, attempt))
-    first, second, third = (batches.batch(STUDY, part, 3) for part in range(3))
+    first, second, third = (batches.batch(MODELED, batches.MODELED, part, 3) for part in range(3))
     said = [batches.line(1, 13, first[0], 2.0, None), batches.line(2, 13, first[1], 1.0, "no room")]
     directory.log(packs[0].key).write_text("\n".join(["import", *said, ""]))
 
-    rows = look(STUDY, tmp_path).rows
+    rows = look(MODELED, tmp_path).rows
     assert rows.keys() == {f"e{n:02}" for n in range(37)}
     assert [rows[id_].state for id_ in first] == ["ok", "failed", "running", *["queued"] * 10]
     assert rows[first[1]].reason == "no room"
@@ -153,7 +142,7 @@ def test_each_experiment_of_a_batch_is_shown_where_it_stands(tmp_path):
     with directory.log(packs[0].key).open("a") as log:
         log.write("\n".join(more))
     ledger.report({packs[0].key: (False, "exit code 1", result)})
-    rows = look(STUDY, tmp_path).rows
+    rows = look(MODELED, tmp_path).rows
     assert [rows[id_].state for id_ in first] == ["ok", "failed", *["ok"] * 11]
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvscope import tables
-from kvscope.analyse.experiment import metrics_of
+from kvscope.analyse.experiment import metrics_of, repeat_metrics
 from kvscope.analyse.metrics import BY_NAME
 from kvscope.analyse.records import Records
 from kvscope.analyse.statistics import estimate
@@ -285,7 +285,7 @@ def test_the_interval_of_the_net_cost_holds_the_uncertainty():
         for seed in (0, 1)
     )
     records = of_steps(pd.concat([one, two], ignore_index=True))
-    found = metrics_of(records, [], "0" * 64).set_index("metric")
+    found = metrics_of(records, repeat_metrics(records, "0" * 64), [], "0" * 64).set_index("metric")
     row = found.loc["resume_overhead_net_s"]
     alone = estimate([of("resume_overhead_net_s", repeat) for repeat in records.repeats()])
     uncertainty = found["value"].astype(float)["resume_overhead_net_uncertainty_s"]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 from kvscope import runfile
 from kvscope.errors import BadInput
 from kvscope.files import sha256_of
-from kvscope.plan import grid, manifest, show
+from kvscope.plan import grid, manifest, show, together
 from kvscope.plan.experiment import load
 from kvscope.plan.grid import expand
 from kvscope.plan.question import Question
@@ -142,9 +143,9 @@ def test_a_study_never_planned_has_no_manifest(results: Path) -> None:
 def test_every_experiment_has_its_resources(config: Path, results: Path) -> None:
     for entry in manifest.plan_if_changed("four", config, results)["experiments"]:
         needs = entry["resources"]
-        assert set(needs) == {"threads", "memory_mib", "gpus", "exclusive", "batch", "walltime_s"}
+        assert needs.keys() == manifest.SHAPE["experiments"][0]["resources"].keys()
         assert all(isinstance(need, int) for need in needs.values())
-        assert needs["walltime_s"] > 0
+        assert needs["walltime_s"] > needs["share_s"] > 0
 
 
 def measured(entry: dict[str, Any], results: Path, seconds: float) -> None:
@@ -392,19 +393,23 @@ def test_json_holds_id_and_resolved_experiment(config: Path, results: Path) -> N
 
 
 def test_the_table_has_a_line_for_each_experiment(
-    config: Path, results: Path, capsys: pytest.CaptureFixture[str]
+    config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = expand("four", [], config)
     needs = {
-        planned.experiment.id: {"walltime_s": seconds}
+        planned.experiment.id: {"batch": 0, "walltime_s": 1, "share_s": seconds}
         for planned, seconds in zip(plan.experiments, (40, 100, 7200, 9), strict=True)
     }
+    monkeypatch.setattr(together, "machine_gib", lambda: 64.0)
     show.print_table(plan, needs)
     header, *lines, total = capsys.readouterr().out.splitlines()
     assert header.split() == ["id", "time", "seed", "batching"]
     assert [line.split()[0] for line in lines] == [p.experiment.id for p in plan.experiments]
     assert [" ".join(line.split()[1:3]) for line in lines] == ["40 s", "2 min", "2 h", "9 s"]
-    assert total == "4 experiments on device=cpu, about 2 h in all, one after the other: T"
+    assert re.fullmatch(
+        r"4 experiments on device=cpu, about 2 h, 4 engines side by side in rounds, \S+ GiB: T",
+        total,
+    )
 
 
 @pytest.mark.parametrize(

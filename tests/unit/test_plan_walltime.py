@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from kvscope.plan import walltime
 from kvscope.plan.experiment import Experiment, dump
 from kvscope.plan.grid import expand
 from kvscope.plan.manifest import experiment_path
-from kvscope.plan.walltime import expected_s, walltimes_s
+from kvscope.plan.walltime import expected_s, once_s, share_s, walltimes_s
 from kvscope.plan.work import Work, expected_work
 from kvscope.workload import requests
 
@@ -57,7 +58,7 @@ def test_a_finished_run_is_held_against_as_many_repeats_as_it_took(results: Path
     ended_early = experiment(UNTIL_KNOWN)
     repeats = {"min": 3, "until": 0.05, "budget_s": 60, "measured": 3}
     finished(ended_early, results, 2 * expected_s(ended_early, 3), repeats=repeats)
-    found = walltimes_s([ended_early, OTHER], results)
+    found = alone_s([ended_early, OTHER], results)
     assert found[ended_early.id] == pytest.approx(2 * expected_s(ended_early), abs=1)
     assert found[OTHER.id] == pytest.approx(2 * expected_s(OTHER), abs=1)
 
@@ -152,15 +153,44 @@ ONE, OTHER = experiment("seed=1"), experiment("workload.num_requests=400")
 OF_ANOTHER_MODEL = experiment("model=tiny-gqa")
 
 
+def alone_s(planned: Sequence[Experiment], results: Path) -> dict[str, int]:
+    """What each is expected to take by itself."""
+    return {i: both["walltime_s"] for i, both in walltimes_s(planned, results).items()}
+
+
 def test_nothing_was_measured(results: Path) -> None:
     found = walltimes_s([ONE, OTHER], results)
-    assert found == {e.id: round(expected_s(e)) for e in (ONE, OTHER)}
-    assert all(isinstance(seconds, int) for seconds in found.values())
+    assert found == {
+        e.id: {"walltime_s": round(expected_s(e)), "share_s": round(share_s(e))}
+        for e in (ONE, OTHER)
+    }
+    assert all(isinstance(seconds, int) for both in found.values() for seconds in both.values())
+
+
+def test_a_run_of_a_campaign_is_held_against_its_own_servings(results: Path) -> None:
+    """Its engine served a warm-up and four repeats in twice the time; the start was shared."""
+    repeats = [
+        {"repeat": n, "start_ns": 0, "duration_s": 2 * once_s(ONE)} for n in range(4)
+    ]  # fmt: skip
+    finished(
+        ONE,
+        results,
+        1e6,
+        timings_s={"total": 1e6, "warm_up": 2 * ONE.warmup * once_s(ONE)},
+        clock={"repeats": repeats},
+        campaign={"id": "0" * 12, "design": "rounds", "members": [ONE.id], "reference": None},
+    )
+    found = walltimes_s([ONE, OTHER], results)
+    for experiment in (ONE, OTHER):
+        assert found[experiment.id]["share_s"] == pytest.approx(2 * share_s(experiment), abs=1)
+        assert found[experiment.id]["walltime_s"] == pytest.approx(
+            2 * expected_s(experiment), abs=1
+        )
 
 
 def test_a_finished_run_tells_its_own_time_and_the_ratio_of_others(results: Path) -> None:
     finished(ONE, results, 3 * expected_s(ONE))
-    found = walltimes_s([ONE, OTHER, OF_ANOTHER_MODEL], results)
+    found = alone_s([ONE, OTHER, OF_ANOTHER_MODEL], results)
     assert found[ONE.id] == round(3 * expected_s(ONE))
     assert found[OTHER.id] == pytest.approx(3 * expected_s(OTHER), abs=1)
     assert found[OF_ANOTHER_MODEL.id] == round(expected_s(OF_ANOTHER_MODEL))
@@ -170,12 +200,12 @@ def test_runs_of_other_studies_tell_theirs_too_and_the_median_counts(results: Pa
     for seed, ratio in ((2, 0.5), (3, 2), (4, 100)):
         run = experiment(f"seed={seed}")
         finished(run, results, ratio * expected_s(run))
-    assert walltimes_s([OTHER], results)[OTHER.id] == pytest.approx(2 * expected_s(OTHER), abs=1)
+    assert alone_s([OTHER], results)[OTHER.id] == pytest.approx(2 * expected_s(OTHER), abs=1)
 
 
 def test_another_host_tells_of_the_same_experiment_only(results: Path) -> None:
     finished(ONE, results, 3000, hardware={"hostname": "another"})
-    assert walltimes_s([ONE, OTHER], results) == {ONE.id: 3000, OTHER.id: round(expected_s(OTHER))}
+    assert alone_s([ONE, OTHER], results) == {ONE.id: 3000, OTHER.id: round(expected_s(OTHER))}
 
 
 @pytest.mark.parametrize(
@@ -194,19 +224,19 @@ def test_another_host_tells_of_the_same_experiment_only(results: Path) -> None:
 )
 def test_what_is_no_measurement_tells_nothing(changes: dict[str, Any], results: Path) -> None:
     finished(ONE, results, 3000, **changes)
-    assert walltimes_s([ONE, OTHER], results) == {e.id: round(expected_s(e)) for e in (ONE, OTHER)}
+    assert alone_s([ONE, OTHER], results) == {e.id: round(expected_s(e)) for e in (ONE, OTHER)}
 
 
 @pytest.mark.parametrize("content", ["", "[" * 100_000, "[]", '{"timings_s": 3}'])
 def test_a_damaged_run_tells_nothing(content: str, results: Path) -> None:
     finished(ONE, results, 3000).write_text(content)
-    assert walltimes_s([ONE, OTHER], results) == {e.id: round(expected_s(e)) for e in (ONE, OTHER)}
+    assert alone_s([ONE, OTHER], results) == {e.id: round(expected_s(e)) for e in (ONE, OTHER)}
 
 
 def test_a_damaged_experiment_tells_nothing_of_others(results: Path) -> None:
     run = finished(ONE, results, 3000)
     (run.parent / "experiment.yaml").write_text("[")
-    assert walltimes_s([OTHER], results) == {OTHER.id: round(expected_s(OTHER))}
+    assert alone_s([OTHER], results) == {OTHER.id: round(expected_s(OTHER))}
 
 
 def test_the_newest_runs_count(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,13 +244,13 @@ def test_the_newest_runs_count(results: Path, monkeypatch: pytest.MonkeyPatch) -
     for seed, ratio in ((2, 100), (3, 3), (4, 3)):
         run = experiment(f"seed={seed}")
         os.utime(finished(run, results, ratio * expected_s(run)), (seed, seed))
-    assert walltimes_s([OTHER], results)[OTHER.id] == pytest.approx(3 * expected_s(OTHER), abs=1)
+    assert alone_s([OTHER], results)[OTHER.id] == pytest.approx(3 * expected_s(OTHER), abs=1)
 
 
 @pytest.mark.parametrize("total", [1e-9, 1e300])
 def test_a_walltime_is_a_whole_number_of_seconds(total: float, results: Path) -> None:
     finished(ONE, results, total)
-    assert json.dumps(walltimes_s([ONE], results)) in (
+    assert json.dumps(alone_s([ONE], results)) in (
         f'{{"{ONE.id}": 1}}',
         f'{{"{ONE.id}": 1000000000}}',
     )

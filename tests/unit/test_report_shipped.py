@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 
 from kvscope import tables
+from kvscope.analyse.estimates import ExperimentMetrics
 from kvscope.analyse.metrics import METRICS
-from kvscope.analyse.study_metrics import ExperimentMetrics, add_study_metrics
+from kvscope.analyse.study_metrics import add_study_metrics
 from kvscope.plan import documents, layers
 from kvscope.plan.experiment import dump
 from kvscope.plan.grid import PlannedExperiment, expand

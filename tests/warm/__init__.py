@@ -4,6 +4,7 @@ With `Warm.variables` in its environment, a supervisor starts `python -m kvscope
 ever, and `sitecustomize.py` makes a stand-in of it (`stand_in.py`), which passes its arguments,
 environment, directory and streams to the warm process (`server.py`). That forks, and the fork is
 the measured process. The stand-in ends as the fork ends; the fork is killed when the stand-in is.
+So it is with the zygote of a campaign, `python -m kvscope.run.zygote …`.
 Supervisor, locks, files and engine are the real ones.
 
 A process with other variables than the warm one's (those of a profiler), or with another kvscope

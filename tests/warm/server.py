@@ -1,8 +1,8 @@
 """The warm process: `python -m tests.warm.server SOCKET PROCESS`; ends when that process has ended.
 
 It listens, imports vLLM, and forks for each request.
-A request is JSON with the three standard streams; the answer is the fork's exit code, below zero
-for a signal. Whose connection closes before has been killed: then its fork is, too.
+A request is JSON with the three standard streams, and a zygote's link; the answer is the fork's
+exit code, below zero for a signal. Whose connection closes before has been killed: then its fork is, too.
 """
 
 import gc
@@ -93,7 +93,8 @@ def run(words: list[str]) -> None:
 def become(request: dict[str, Any], streams: list[int]) -> int:
     """Do, in a fork, what the requested process does; its exit code."""
     os.setsid()
-    for number, stream in enumerate(streams):
+    words, link = request["words"], streams[3:]
+    for number, stream in enumerate(streams[:3]):
         os.dup2(stream, number)
         os.close(stream)
     os.chdir(request["directory"])
@@ -104,7 +105,7 @@ def become(request: dict[str, Any], streams: list[int]) -> int:
     tempfile.tempdir = None  # of the environment
     importlib.invalidate_caches()
     try:
-        run(request["words"])
+        run([*words[:2], *map(str, link), *words[2 + len(link) :]])
     except SystemExit as end:
         if end.code is None or isinstance(end.code, int):
             return end.code or 0
@@ -131,7 +132,7 @@ class Server:
     def accept(self) -> None:
         """Fork for a request."""
         connection, _ = self.listener.accept()
-        message, streams, _, _ = socket.recv_fds(connection, MOST_BYTES, 3)
+        message, streams, _, _ = socket.recv_fds(connection, MOST_BYTES, 4)
         if not message:  # who asks was killed
             connection.close()
             return

@@ -4,14 +4,11 @@
 rule report_study:
     input:
         f"results/studies/{STUDY}/manifest.json",
-        expand(
-            "results/tables/{id}/metrics.parquet",
-            id=[i for i in EXPERIMENTS if i not in batches.batched(PLAN)],
-        ),
-        expand(
-            f"results/studies/{STUDY}/batch-{{part}}-of-{PARTS}.done",
-            part=range(PARTS),
-        ),
+        [
+            f"results/studies/{STUDY}/{kind}-{part}-of-{count}.done"
+            for kind, count in PARTS.items()
+            for part in range(count)
+        ],
     output:
         report(
             f"results/studies/{STUDY}/report.html",
@@ -20,6 +17,8 @@ rule report_study:
         ),
         f"results/studies/{STUDY}/metrics.parquet",
         f"results/studies/{STUDY}/experiments.csv",
+        f"results/studies/{STUDY}/comparisons.parquet",
+        f"results/studies/{STUDY}/comparisons.csv",
     log:
         f"results/studies/{STUDY}/report.log",
     localrule: True

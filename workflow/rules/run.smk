@@ -1,32 +1,36 @@
-# What happened while one experiment ran?
+# What happened while experiments ran, what is the one timeline of it, and what does it amount to?
 #
-# run.done is the rule's only output: Snakemake deletes the outputs of a failed job, and a failed
-# run's records, log and reason are to stay. `kvscope run` writes it, with the SHA-256 of run.json:
-# it changes when there is a new measurement, also one made by hand. A finished run stays as it is.
+# Experiments that are compared are measured together, and modeled ones share a process: each batch
+# is run, collected and analysed in one job. Their files are no outputs of the rule: Snakemake would
+# delete those of all when one fails. The next call goes on where this one ended, because
+# `kvscope run` keeps what is finished.
 
 
-rule run_experiment:
+rule run_experiments:
     input:
         lambda wildcards: stages.settings_of(
-            wildcards.id, OPTIONS, RESULTS, workflow.dag
+            wildcards, PLAN, OPTIONS, RESULTS, workflow.dag
         ),
     output:
-        "results/experiments/{id}/run.done",
+        touch("results/studies/{study}/{kind}-{part}-of-{parts}.done"),
     log:
-        "results/experiments/{id}/run.log",
+        "results/studies/{study}/{kind}-{part}-of-{parts}.log",
     conda:
         "../envs/kvscope.yaml"
-    threads: lambda wildcards: EXPERIMENTS[wildcards.id]["threads"]
+    threads: lambda wildcards: stages.needs(wildcards, PLAN)["threads"]
     resources:
-        mem_mib=lambda wildcards: EXPERIMENTS[wildcards.id]["memory_mib"],
-        gpu=lambda wildcards: EXPERIMENTS[wildcards.id]["gpus"],
-        exclusive=lambda wildcards: EXPERIMENTS[wildcards.id]["exclusive"],
+        mem_mib=lambda wildcards: stages.needs(wildcards, PLAN)["memory_mib"],
+        gpu=lambda wildcards: stages.needs(wildcards, PLAN)["gpus"],
+        exclusive=lambda wildcards: stages.needs(wildcards, PLAN)["exclusive"],
+        engine=lambda wildcards: int(wildcards.kind == batches.MEASURED),
         # Minutes: twice what is expected, and five, after which a batch system may end the job.
-        runtime=lambda wildcards: EXPERIMENTS[wildcards.id]["walltime_s"] * 2 // 60 + 5,
-        engine=1,
+        runtime=lambda wildcards: stages.needs(wildcards, PLAN)["walltime_s"]
+        * 2
+        // 60
+        + 5,
         # Seconds, by which packs on a cluster are planned.
-        expected_s=lambda wildcards: EXPERIMENTS[wildcards.id]["walltime_s"],
+        expected_s=lambda wildcards: stages.needs(wildcards, PLAN)["walltime_s"],
     params:
-        out=lambda wildcards, output: Path(output[0]).parent,
+        compare=stages.compare_option(PLAN),
     shell:
-        "kvscope run {input} --out {params.out} 2>&1 | tee {log}"
+        "kvscope run --multirun --tables {params.compare} --log {log} {input}"

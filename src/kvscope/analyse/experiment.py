@@ -1,13 +1,14 @@
 """The metrics of one run: estimates with confidence intervals, and the run's validity."""
 
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
-from kvscope import accounts, tables
+from kvscope import accounts, rounds, tables
 from kvscope.accounts import ANALYSED
 from kvscope.analyse import access_metrics
 from kvscope.analyse.calibration.intervals import modeled_intervals
@@ -23,19 +24,21 @@ from kvscope.runfile import run_sha256
 
 
 def analyse(run: Path, out: Path, **known: Any) -> pd.DataFrame:
-    """Compute a run's metrics, write `out`/metrics.parquet, and return the `metrics` table.
+    """Compute a run's metrics, and return the `metrics` table.
 
-    Also writes `out`/analyse.json with the measurement's hash, the verdicts of all oracles, the
-    reasons if the run is not valid, and its circumstances. `known` as for `Run`:
-    `tables_directory` is where the collected tables are. Raises BadInput if records are missing or
-    damaged.
+    Writes metrics.parquet and repeat_metrics.parquet into `out`, and analyse.json with the
+    measurement's hash, the verdicts of all oracles, the reasons if the run is not valid, and its
+    circumstances. `known` as for `Run`: `tables_directory` is where the collected tables are.
+    Raises BadInput if records are missing or damaged.
     """
     records = read_records(run, **known)
     verdicts = checklist(records, collected=True)
     reasons = find_reasons(records, verdicts)
-    frame = metrics_of(records, reasons, run_sha256(run))
+    repeats = repeat_metrics(records, run_sha256(run))
+    frame = metrics_of(records, repeats, reasons, run_sha256(run))
     accounts.begin(out, ANALYSED)
     tables.write(tables.METRICS, frame, out / tables.METRICS.file)
+    tables.write(tables.REPEAT_METRICS, repeats, out / tables.REPEAT_METRICS.file)
     verdict = {
         "valid": not reasons,
         "reasons": [asdict(reason) for reason in reasons],
@@ -46,14 +49,50 @@ def analyse(run: Path, out: Path, **known: Any) -> pd.DataFrame:
     return frame
 
 
-def metrics_of(records: Records, reasons: list[Reason], run_sha256: str) -> pd.DataFrame:
-    """The `metrics` table of one run; `run_sha256` is the hash of its run.json."""
+def repeat_metrics(records: Records, run_sha256: str) -> pd.DataFrame:
+    """The `repeat_metrics` table of one run; `run_sha256` is the hash of its run.json."""
+    # Published kernels have no passes.
+    known = METRICS if len(records.steps) else access_metrics.METRICS
+    clock = records.facts.get("clock", {}).get("repeats", [])
+    entries = {entry["repeat"]: entry for entry in clock}
+    rows = [
+        {"repeat": repeat.repeat, **_circumstances(entries.get(repeat.repeat, {})), **metric}
+        for repeat in records.valid_repeats()
+        for metric in _defined(known, repeat)
+    ]
+    return pd.DataFrame(rows, columns=tables.REPEAT_METRICS.names).assign(
+        experiment_id=records.facts["experiment_id"],
+        time_source=records.facts["time_source"],
+        run_sha256=run_sha256,
+    )
+
+
+def _circumstances(entry: dict[str, Any]) -> dict[str, Any]:
+    """In which round a repeat was measured, and how long it waited, of its entry in run.json."""
+    found = entry.get("round") or {}
+    ran_s, waited_s = entry.get("ran_s"), entry.get("waited_s")
+    waiting = None if ran_s is None or waited_s is None else rounds.waiting(ran_s, waited_s)
+    return {
+        "campaign": found.get("campaign"),
+        "round": found.get("number"),
+        "place": found.get("place"),
+        "waiting": waiting,
+    }
+
+
+def _defined(metrics: Iterable[Metric], repeat: Records) -> Iterator[dict[str, Any]]:
+    for metric in metrics:
+        if not math.isnan(value := metric.of(repeat)):
+            yield {"metric": metric.name, "value": value, "unit": metric.unit}
+
+
+def metrics_of(
+    records: Records, repeats: pd.DataFrame, reasons: list[Reason], run_sha256: str
+) -> pd.DataFrame:
+    """The `metrics` table of one run, from its `repeat_metrics`; `run_sha256` as for these."""
     facts = records.facts
-    repeats = list(records.valid_repeats())
-    known = (
-        METRICS if len(records.steps) else access_metrics.METRICS
-    )  # published kernels have no passes
-    found = {m.name: _estimate_over_repeats(m, repeats if m in known else []) for m in METRICS}
+    values_of = {str(name): rows.tolist() for name, rows in repeats.groupby("metric")["value"]}
+    found = {metric.name: _estimate(metric, values_of) for metric in METRICS}
     values = {metric: found[metric.name].value for metric in METRICS}
     for name, (low, high) in modeled_intervals(records, values).items():
         found[name] = replace(found[name], low=low, high=high)
@@ -74,9 +113,9 @@ def metrics_of(records: Records, reasons: list[Reason], run_sha256: str) -> pd.D
     return pd.DataFrame(columns)[tables.METRICS.names]
 
 
-def _estimate_over_repeats(metric: Metric, repeats: list[Records]) -> Estimate:
-    """Estimate a metric over repeats; the interval includes the method's mean uncertainty."""
-    found = estimate([metric.of(repeat) for repeat in repeats])
+def _estimate(metric: Metric, values_of: Mapping[str, list[float]]) -> Estimate:
+    """A metric over repeats; the interval includes the method's mean uncertainty."""
+    found = estimate(values_of.get(metric.name, []))
     if metric.uncertainty is None or found.count < 2:
         return found
-    return widen(found, float(np.mean([metric.uncertainty(repeat) for repeat in repeats])))
+    return widen(found, estimate(values_of.get(metric.uncertainty.name, [])).value)

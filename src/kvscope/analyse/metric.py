@@ -23,8 +23,8 @@ class Metric:
 
     `heading` labels a table's column or an axis. `formula` is over table columns, in the notation
     of docs/METRICS.md. `of` computes the value, in `unit`, from the records of a repeat, NaN where
-    it is undefined; `uncertainty` computes the method's error in the same unit. `needs_all` names
-    what must be traced in full for a metric of KV events.
+    it is undefined; `uncertainty` is the metric of the method's error. `needs_all` names what must
+    be traced in full for a metric of KV events.
     """
 
     name: str
@@ -32,16 +32,26 @@ class Metric:
     heading: str
     formula: str
     of: "Callable[[Records], float]"
-    uncertainty: "Callable[[Records], float] | None" = None
+    uncertainty: "Metric | None" = None
     needs_all: str = ""
+
+    @property
+    def of_time(self) -> bool:
+        """Whether clocks decide the value, so that other load changes it; otherwise counts do."""
+        return is_of_time(self.unit)
 
     def __call__(self, records: "Records") -> float:
         """The metric's value for one repeat, in `unit`."""
         return self.of(records)
 
 
+def is_of_time(unit: str) -> bool:
+    """Whether a metric in this unit is a time or a rate."""
+    return unit == "s" or unit.endswith("/s")
+
+
 def metric(
-    unit: str, heading: str, uncertainty: "Callable[[Records], float] | None" = None
+    unit: str, heading: str, uncertainty: "Metric | None" = None
 ) -> "Callable[[Callable[[Records], float]], Metric]":
     """Declare a function as a metric: its name, and its docstring's first paragraph as formula."""
 

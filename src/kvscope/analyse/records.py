@@ -41,12 +41,11 @@ class Records(Run):
 
     @cached_property
     def pass_durations(self) -> PassDurations:
-        """Expected durations of passes, estimated over the whole run."""
-        return (
-            PassDurations.of(self.steps, self.batch)
-            if self.repeat is None
-            else self.whole.pass_durations
-        )
+        """Expected durations of passes, estimated over all `timed` repeats of the run."""
+        if self.repeat is not None:
+            return self.whole.pass_durations
+        timed = (frame[frame["repeat"].isin(self.timed)] for frame in (self.steps, self.batch))
+        return PassDurations.of(*timed)
 
     @property
     def depends_on_speed(self) -> bool:
@@ -71,12 +70,8 @@ class Records(Run):
         return rows[of_policy(rows["policy"])] if len(rows) else rows
 
     def valid_repeats(self) -> Iterator[Self]:
-        """The repeats that metrics are computed from: all but one that was served for its profile.
-
-        Nothing is selected by what else the machine did.
-        """
-        apart = {entry["repeat"] for entry in _clock(self.facts) if entry.get("profiled")}
-        yield from (self.of_repeat(number) for number in self.numbers if number not in apart)
+        """The repeats that metrics are computed from, the `timed` ones."""
+        yield from map(self.of_repeat, self.timed)
 
 
 def counted_repeats(facts: dict[str, Any]) -> list[dict[str, Any]]:

@@ -7,44 +7,34 @@ import json
 import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
-from scipy import stats
 
-from kvscope import tables
-from kvscope.analyse.statistics import Estimate
-from kvscope.interval import CONFIDENCE
-
-UNKNOWN = Estimate(math.nan, math.nan, math.nan, 0)
-
-
-@dataclass(frozen=True)
-class ExperimentMetrics:
-    """A complete experiment: its settings and its `metrics` table, indexed by metric."""
-
-    settings: Mapping[str, Any]
-    metrics: pd.DataFrame
-
-    def estimate(self, metric: str) -> Estimate:
-        """A metric's estimate; NaN where the table has none."""
-        row = self._rows.get(metric)
-        if row is None:
-            return UNKNOWN
-        return Estimate(row["value"], row["ci_low"], row["ci_high"], row["repeats_valid"])
-
-    @cached_property
-    def _rows(self) -> dict[str, dict[str, Any]]:
-        return dict(zip(self.metrics.index, self.metrics.to_dict("records"), strict=True))
+from kvscope.analyse.estimates import Estimates, ExperimentMetrics
+from kvscope.analyse.statistics import UNKNOWN, Estimate
 
 
 def add_study_metrics(experiments: Sequence[ExperimentMetrics]) -> list[pd.DataFrame]:
-    """The `metrics` tables of a study's experiments, each with the rows of STUDY_METRICS added."""
+    """The `metrics` tables of a study's experiments: times adjusted, rows of STUDY_METRICS added.
+
+    The column `adjusted` says which times are as if nothing had waited for a CPU.
+    """
+    measured = Estimates({str(place): one for place, one in enumerate(experiments)})
+    adjusted = [
+        replace(one, metrics=measured.adjusted(str(place))) for place, one in enumerate(experiments)
+    ]
+    names = {one: str(place) for place, one in enumerate(adjusted)}
+    estimates = Estimates({name: one for one, name in names.items()})
+
+    def beyond(one: ExperimentMetrics, ample: ExperimentMetrics | None) -> Estimate:
+        return estimates.difference("makespan_s", names[one], names[ample]) if ample else UNKNOWN
+
+    partners = find_ample_partners(adjusted)
     return [
-        _add_rows(one, ample)
-        for one, ample in zip(experiments, find_ample_partners(experiments), strict=True)
+        _add_rows(one, ample, beyond(one, ample))
+        for one, ample in zip(adjusted, partners, strict=True)
     ]
 
 
@@ -69,33 +59,6 @@ def find_ample_partners(experiments: Sequence[ExperimentMetrics]) -> list[Experi
 def _served_all(one: ExperimentMetrics) -> bool:
     """Whether no request was aborted, so that partners did the same work."""
     return not one.estimate("aborted_requests").value > 0
-
-
-def difference(one: Estimate, other: Estimate) -> Estimate:
-    """The difference of two independent means, with Welch's interval.
-
-    Standard errors follow from the given intervals, degrees of freedom from the Welch–Satterthwaite
-    equation. The interval is NaN if either side has fewer than two repeats.
-    """
-    value, count = one.value - other.value, min(one.count, other.count)
-    if count < 2 or math.isnan(value):
-        return Estimate(value, math.nan, math.nan, count)
-    squared = [_standard_error(each) ** 2 for each in (one, other)]
-    total = sum(squared)
-    if total == 0:
-        return Estimate(value, value, value, count)
-    freedom = total**2 / sum(
-        square**2 / (each.count - 1) for square, each in zip(squared, (one, other), strict=True)
-    )
-    half = float(stats.t.ppf(0.5 + CONFIDENCE / 2, freedom)) * math.sqrt(total)
-    return Estimate(value, value - half, value + half, count)
-
-
-def makespan_beyond_ample(one: ExperimentMetrics, ample: ExperimentMetrics | None) -> Estimate:
-    """The makespan minus that with an ample cache, in seconds."""
-    if ample is None:
-        return UNKNOWN
-    return difference(one.estimate("makespan_s"), ample.estimate("makespan_s"))
 
 
 def cost_per_preemption(one: ExperimentMetrics) -> Estimate:
@@ -126,17 +89,22 @@ def swap_bandwidth(one: ExperimentMetrics) -> Estimate:
     return Estimate(value, swapped.value / longest, swapped.value / shortest, count)
 
 
-def _add_rows(one: ExperimentMetrics, ample: ExperimentMetrics | None) -> pd.DataFrame:
-    rows = [_row(metric, one, ample) for metric in STUDY_METRICS]
-    added = pd.DataFrame(rows, columns=tables.METRICS.names).astype(one.metrics.dtypes)
+def _add_rows(
+    one: ExperimentMetrics, ample: ExperimentMetrics | None, beyond: Estimate
+) -> pd.DataFrame:
+    rows = [_row(metric, one, ample, beyond) for metric in STUDY_METRICS]
+    added = pd.DataFrame(rows, columns=one.metrics.columns).astype(one.metrics.dtypes)
     return pd.concat([one.metrics, added.set_index("metric", drop=False)])
 
 
 def _row(
-    metric: "StudyMetric", one: ExperimentMetrics, ample: ExperimentMetrics | None
+    metric: "StudyMetric",
+    one: ExperimentMetrics,
+    ample: ExperimentMetrics | None,
+    beyond: Estimate,
 ) -> dict[str, Any]:
     """A row of the `metrics` table; valid if all experiments that it is computed from are."""
-    found = metric.of(one, ample)
+    found = metric.of(one, beyond)
     first = one.metrics.iloc[0]
     behind = [first] if ample is None or not metric.compares else [first, ample.metrics.iloc[0]]
     reasons = [name for row in behind for name in str(row["reasons"]).split(";") if name]
@@ -144,6 +112,7 @@ def _row(
         **first,  # experiment, time source and run are the same in all rows
         **{"metric": metric.name, "unit": metric.unit, "repeats_valid": found.count},
         **{"value": found.value, "ci_low": found.low, "ci_high": found.high},
+        "adjusted": bool(one.metrics["adjusted"].any()),
         "valid": all(bool(row["valid"]) for row in behind),
         "reasons": ";".join(dict.fromkeys(reasons)),
     }
@@ -166,14 +135,9 @@ def _is_exact(number: Estimate) -> bool:
     return number.count == 1 or number.low == number.high
 
 
-def _standard_error(number: Estimate) -> float:
-    half = (number.high - number.low) / 2
-    return half / float(stats.t.ppf(0.5 + CONFIDENCE / 2, number.count - 1))
-
-
 @dataclass(frozen=True)
 class StudyMetric:
-    """A metric of an experiment in a study; `of` takes it and its partner with an ample cache.
+    """A metric of an experiment in a study; `of` takes it and its makespan beyond an ample cache.
 
     If it `compares` the two, it is valid only if both are.
     """
@@ -182,7 +146,7 @@ class StudyMetric:
     unit: str
     heading: str
     formula: str
-    of: Callable[[ExperimentMetrics, ExperimentMetrics | None], Estimate]
+    of: Callable[[ExperimentMetrics, Estimate], Estimate]
     compares: bool = False
 
 
@@ -192,7 +156,7 @@ STUDY_METRICS = (
         "s",
         "Makespan beyond ample",
         "makespan_s − makespan_s of the same requests with room for all; see below",
-        makespan_beyond_ample,
+        lambda _, beyond: beyond,
         compares=True,
     ),
     StudyMetric(

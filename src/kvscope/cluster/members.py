@@ -1,9 +1,9 @@
-"""The members of a study's packs: experiments that have no result yet, modeled ones in batches."""
+"""The members of a study's packs: batches of experiments that have no result yet."""
 
 import hashlib
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from submitit_packs.model import Member
 
 # What the stages after the run are expected to take, and may take, as in workflow/rules; the second
 # has the five minutes that a run may take beyond twice what is expected.
-STAGES_EXPECTED_S, STAGES_S, STARTS_S = 120, 1500, 300
+STAGES_EXPECTED_S, STAGES_S = 60, 1500
 KVSCOPE = (sys.executable, "-m", "kvscope.cli")
 
 
@@ -26,63 +26,45 @@ def unfinished(manifest: Mapping[str, Any], results: Path) -> set[str]:
 
 
 def members(manifest: Mapping[str, Any], results: Path) -> list[Member]:
-    """What takes the unfinished experiments of a study to their metrics.
+    """What takes the unfinished experiments of a study to their metrics, a member a batch.
 
     A batch is the same however many of its experiments are finished, which it keeps.
     """
     todo = unfinished(manifest, results)
-    single = todo - set(batches.batched(manifest))
-    parts = batches.count(manifest, sys.maxsize)
-    return [member(e, results) for e in manifest["experiments"] if e["id"] in single] + [
-        batch(manifest, part, parts, results)
-        for part in range(parts)
-        if todo & set(batches.batch(manifest, part, parts))
+    parts = batches.parts(manifest, sys.maxsize, None)
+    return [
+        batch(manifest, kind, part, count, results)
+        for kind, count in parts.items()
+        for part in range(count)
+        if todo & set(batches.batch(manifest, kind, part, count))
     ]
 
 
-def member(entry: Mapping[str, Any], results: Path) -> Member:
-    """An experiment of a manifest, as a command that takes it from its settings to its metrics."""
-    needs = entry["resources"]
+def batch(manifest: Mapping[str, Any], kind: str, part: int, parts: int, results: Path) -> Member:
+    """A batch of experiments, which one command takes from settings to metrics."""
+    ids = batches.batch(manifest, kind, part, parts)
+    needs = batches.needs(manifest, kind, part, parts)
+    expected_s = needs["walltime_s"] + STAGES_EXPECTED_S
+    same = hashlib.sha256("\0".join(ids).encode()).hexdigest()[:10]
     return Member(
-        key=entry["id"],
-        name=entry["id"],
-        command=command(entry["id"], results),
+        key=ids[0] if len(ids) == 1 else f"{manifest['study']}-{kind}-{part}-of-{parts}-{same}",
+        name=batches.name(manifest["study"], kind, part, parts),
+        command=command(manifest, ids, results),
         cwd=str(Path.cwd()),
-        expected_s=float(needs["walltime_s"] + STAGES_EXPECTED_S),
+        expected_s=float(expected_s),
         timeout_s=2.0 * needs["walltime_s"] + STAGES_S,
         gpus=needs["gpus"],
         exclusive=bool(needs["exclusive"]),
     )
 
 
-def batch(manifest: Mapping[str, Any], part: int, parts: int, results: Path) -> Member:
-    """A batch of modeled experiments, which one command takes from settings to metrics."""
-    ids = batches.batch(manifest, part, parts)
-    expected_s = batches.walltime_s(manifest, part, parts)
+def command(manifest: Mapping[str, Any], ids: Sequence[str], results: Path) -> str:
+    """The shell command of a batch: run, collect, analyse."""
+    asked = manifest["compare"]
+    words = ["run", "--multirun", "--tables", "--results", str(results)]
+    words += ["--compare", asked["key"]] if asked else []
     files = [str(experiment_path(id_, results)) for id_ in ids]
-    words = ["run", "--multirun", "--tables", "--results", str(results), *files]
-    same = hashlib.sha256("\0".join(ids).encode()).hexdigest()[:10]
-    return Member(
-        key=f"{manifest['study']}-batch-{part}-of-{parts}-{same}",
-        name=batches.name(manifest["study"], part, parts),
-        command=shlex.join([*KVSCOPE, *words]),
-        cwd=str(Path.cwd()),
-        expected_s=float(expected_s),
-        timeout_s=2.0 * expected_s + STARTS_S,
-        gpus=0,
-    )
-
-
-def command(experiment_id: str, results: Path) -> str:
-    """The shell command of an experiment: run, collect, analyse."""
-    run = experiment_directory(results, experiment_id)
-    tables = tables_directory(run)
-    stages = [
-        ["run", str(experiment_path(experiment_id, results)), "--out", str(run)],
-        ["collect", str(run), "--out", str(tables), "--perfetto"],
-        ["analyse", str(run), "--out", str(tables)],
-    ]
-    return " && ".join(shlex.join([*KVSCOPE, *stage]) for stage in stages)
+    return shlex.join([*KVSCOPE, *words, *files])
 
 
 def is_done(experiment_id: str, results: Path) -> bool:

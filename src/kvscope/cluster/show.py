@@ -1,7 +1,7 @@
 """How a study's packs stand, as a table: which experiment waits, runs where, or ended how."""
 
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -72,17 +72,10 @@ def look(manifest: Mapping[str, Any], results: Path) -> Look:
         for status in pack.members:
             if ids := batches.of_name(manifest, status.member.name):
                 of_pack |= experiments_of_batch(status, ids, packs)
-            elif id_ := experiment_of(status, labels):
-                of_pack[id_] = status
         rows |= of_pack
         if of_pack:
             ours.append(pack)
     return Look(Overview(tuple(ours), found.now_s), rows, labels, len(labels))
-
-
-def experiment_of(status: MemberStatus, ids: Container[str]) -> str | None:
-    """The experiment that a member runs: Snakemake's jobs have it in their names."""
-    return next((word for word in status.member.name.split() if word in ids), None)
 
 
 def experiments_of_batch(
@@ -90,17 +83,18 @@ def experiments_of_batch(
 ) -> dict[str, MemberStatus]:
     """How each experiment of a batch stands: its log tells of those that have ended.
 
-    They run one after the other, so that of a batch that runs the first of the others is at work.
+    Modeled ones run one after the other: the first of the others is at work.
     """
     begun = status.start_s is not None
     log = PackDirectory(packs / status.pack).log(status.member.key)
     ended = batches.ends(log.read_text(errors="replace")) if begun and log.is_file() else {}
     left = [id_ for id_ in ids if id_ not in ended]
+    in_turn = batches.MODELED in status.member.name.split()
     rows = {}
     for id_ in ids:
         if id_ in ended:
             rows[id_] = _ended_in_batch(status, *ended[id_])
-        elif status.state == RUNNING and id_ != left[0]:
+        elif in_turn and status.state == RUNNING and id_ != left[0]:
             rows[id_] = replace(status, state=QUEUED, start=None)
         else:
             rows[id_] = status

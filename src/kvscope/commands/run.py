@@ -41,11 +41,17 @@ if TYPE_CHECKING:
     flag("--force", "measure a finished run again"),
     flag(
         "--multirun",
-        "run every experiment of a grid, one after the other, modeled ones in one process "
-        "(Snakemake runs all stages)",
+        "run every experiment of a grid: measured ones together, in rounds, modeled ones in one "
+        "process (Snakemake runs all stages)",
         "-m",
     ),
-    flag("--tables", "with --multirun of modeled experiments: collect and analyse each as well"),
+    flag("--tables", "with --multirun: collect and analyse each as well"),
+    argument(
+        "--compare",
+        metavar="KEY",
+        help="with --multirun: the key whose comparisons repeats.until is about (default: all)",
+    ),
+    path("--log", "with --multirun: a file that has the progress, too", metavar="FILE"),
     CONFIG_DIR,
 )
 def run(given: argparse.Namespace) -> int:
@@ -53,8 +59,6 @@ def run(given: argparse.Namespace) -> int:
 
     The repeats are measured under Nsight Systems where it is available.
     """
-    from kvscope import batch
-
     hydra = [word for word in given.experiment if word.startswith(("hydra/", "hydra."))]
     words = [word for word in given.experiment if word not in hydra]
     if hydra and not given.multirun:
@@ -75,16 +79,30 @@ def run(given: argparse.Namespace) -> int:
         if given.results != RESULTS:
             raise BadInput("run --results: not with a launcher of Hydra's, which writes to results")
         return _launch(experiments, hydra, given)
-    if batch.fits(experiments):
-        places = [experiment_directory(given.results, e.id) for e in experiments]
-        pairs = zip(experiments, places, strict=True)
-        return batch.run_together([batch.Job(*pair, given.force, given.tables) for pair in pairs])
-    if given.tables:
-        raise BadInput("run --tables: takes several experiments of device=modeled, and --multirun")
-    failed = [e.id for e in experiments if not _measure(e, given)]
-    if failed:
-        raise KvscopeError(f"{len(failed)} of {len(experiments)} failed: {', '.join(failed)}")
+    if given.multirun:
+        return _run_all(experiments, given)
+    if given.tables or given.compare or given.log:
+        raise BadInput("run --tables, --compare and --log: only with --multirun")
+    if not _measure(experiments[0], given):
+        raise KvscopeError(f"1 of 1 failed: {experiments[0].id}")
     return EXIT_DONE
+
+
+def _run_all(experiments: list[Experiment], given: argparse.Namespace) -> int:
+    """Run experiments, modeled ones in one process, measured ones together."""
+    from kvscope import batch
+    from kvscope.run.display import Line
+
+    jobs = [
+        batch.Job(e, experiment_directory(given.results, e.id), given.force, given.tables)
+        for e in experiments
+    ]
+    modeled = [job for job in jobs if not job.experiment.device.allocates]
+    measured = [job for job in jobs if job.experiment.device.allocates]
+    with Line(sys.stderr, given.log) as line:
+        codes = [batch.run_modeled(modeled, line)] if modeled else []
+        codes += [batch.run_measured(measured, given.compare, line)] if measured else []
+    return max(codes)
 
 
 def _launch(experiments: list[Experiment], hydra: list[str], given: argparse.Namespace) -> int:

@@ -141,6 +141,14 @@ class OffloadModeled(OffloadDevice, ModeledHardware):
 
         return modeled_passes_s(experiment, self, lengths)
 
+    def engine_facts(
+        self, experiment: Conditions, lengths: Sequence[tuple[int, int]]
+    ) -> dict[str, Any]:
+        """What the cost model says of the first batch."""
+        from kvscope.offload.modeled_engine import modeled_prediction
+
+        return {"offload": modeled_prediction(experiment, self, lengths)}
+
     def needed_bytes(self, experiment: Conditions) -> float:
         """Weights, the device's part of the context, and staging buffers."""
         model = experiment.model

@@ -2,19 +2,21 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from typing import Any
 
 from kvscope.engine.devices.modeled.clock import VirtualClock
 from kvscope.offload.cost import CostModel
 from kvscope.offload.device import OffloadModeled
 from kvscope.offload.engine import Engine, Prompt
-from kvscope.offload.generation import Generation, Length, Limits
+from kvscope.offload.generation import Generation, Length, Limits, rounds
 from kvscope.offload.pipeline import Pass
 from kvscope.offload.policy import OffloadPolicy
+from kvscope.offload.prediction import Prediction
 from kvscope.offload.simulation import Simulated, simulate
+from kvscope.plan.devices.modeled import TOKEN
 from kvscope.plan.models import Model
 from kvscope.plan.parts import Conditions
 
-TOKEN = 7  # of every request in every pass
 RECORDED_PASSES = 4  # the first ones, whose lanes a page shows
 
 
@@ -78,3 +80,15 @@ def modeled_passes_s(
     for _ in engine.stream(prompts, outputs, Limits.of(experiment)):
         found.append(clock.now_ns() * 1e-9)
     return [end - begin for begin, end in pairwise(found)]
+
+
+def modeled_prediction(
+    experiment: Conditions, device: OffloadModeled, lengths: Sequence[tuple[int, int]]
+) -> dict[str, Any]:
+    """What run.json says of the first batch of requests of these prompt and output tokens."""
+    engine, each = modeled_engine(experiment, device, VirtualClock()), [Length(*n) for n in lengths]
+    sizes, layers, size = engine.cost.sizes, engine.model.layers, engine.block_size
+    limits = Limits.of(experiment)
+    for numbers in rounds(engine.policy, sizes, layers, size, each, limits):
+        return Prediction(engine, engine.lay_out([each[i] for i in numbers])).facts
+    return {}

@@ -6,16 +6,14 @@ takes the next: it is made for throughput, not for latency.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kvscope.engine.marks import Marks
 from kvscope.engine.recording import PassRecord, Recording
 from kvscope.offload.engine import Engine, PassResult
-from kvscope.offload.generation import Generation, Limits
-from kvscope.offload.policies.hybrid import Hybrid
-from kvscope.offload.split import Split, step_s
-from kvscope.offload.timeline import Interval, one_step
+from kvscope.offload.generation import Limits
+from kvscope.offload.prediction import Prediction
 
 if TYPE_CHECKING:
     from kvscope.engine.devices.platform import Platform
@@ -70,53 +68,6 @@ class Request:
     request_id: str
     prompt_token_ids: list[int]
     output_tokens: int
-
-
-SHARES = 21  # of activations, from none to all, of which run.json has the predicted step
-TIMELINE_STEP = 2  # the pass whose timeline run.json has: one of decoding, warm …
-TIMELINE_LAYERS = 4  # … and so many layers of it
-
-
-@dataclass
-class Prediction:
-    """What the cost model says of the warm-up's first batch, and its timeline, for run.json."""
-
-    engine: Engine
-    generation: Generation | None = None
-    intervals: list[Interval] = field(default_factory=list)
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """The split, the cost model, a decoding pass by the closed form and simulated."""
-        if self.generation is None:
-            return {}
-        cost, layers, lengths = self.engine.cost, self.engine.model.layers, self.generation.lengths
-        again = self.engine.lay_out(lengths)
-        demand = again.demand()
-        simulated = self.engine.simulated(lengths)
-        shares = [i / (SHARES - 1) for i in range(SHARES)]
-        return {
-            "requests": len(lengths),
-            "split": asdict(again.split),
-            "cost": asdict(cost),
-            "rho": cost.rho,
-            "closed_form_step_s": layers * step_s(cost, demand, again.split),
-            "simulated_step_s": simulated.step_s if len(simulated.ends_s) > 3 else None,
-            "best_activation_share": self._hybrid_share(again),
-            "predicted": [
-                [share, layers * step_s(cost, demand, Split(activation=share))] for share in shares
-            ],
-            "timeline": {
-                "measured": one_step(self.intervals, TIMELINE_STEP, TIMELINE_LAYERS),
-                "simulated": one_step(simulated.intervals, TIMELINE_STEP, TIMELINE_LAYERS),
-            },
-        }
-
-    def _hybrid_share(self, own: Generation) -> float:
-        """What `hybrid` would keep as activations in the same conditions."""
-        keys = own.policy.model_dump(include=set(Hybrid.model_fields))
-        policy = Hybrid.model_validate(keys | {"name": "hybrid", "share": None})
-        return replace(own, policy=policy).split.activation
 
 
 @dataclass
@@ -200,7 +151,7 @@ class OffloadServer:
         self.marks.push("step", len(self.recording.passes))
         schedule_end_ns = clock.now_ns()
         done = next(self._passes)
-        if not done.step.number and 0 in done.requests:
+        if self._prediction.generation is None:
             self._prediction.generation = self.engine.generation
         record = self._record(done, begun, ended)
         record.schedule_start_ns, record.schedule_end_ns = start_ns, schedule_end_ns
@@ -266,4 +217,5 @@ class OffloadServer:
         assert self._passes is not None
         for _ in self._passes:
             raise AssertionError("a pass without requests")
-        self._prediction.intervals = self.engine.measured()
+        measured = self.engine.measured()
+        self._prediction.intervals = self._prediction.intervals or measured

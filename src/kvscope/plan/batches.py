@@ -1,53 +1,92 @@
-"""Batches: the modeled experiments of a plan that share a process, and what such a process says.
+"""Batches: the experiments of a plan that one process takes from settings to metrics.
 
-What takes the time of a short modeled run is the start of Python and vLLM. A batch is part
-`part` of `parts`, which depends on nothing but the plan: each process finds the same one.
+Modeled experiments share a process, because the start of Python and vLLM takes longer than most of
+them. Measured experiments that comparisons connect (`plan.together`) are in one batch, whose
+process measures them in rounds. A batch is part `part` of `parts` of its kind, which depends on
+nothing but the plan: each process finds the same one.
 """
 
 import re
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-RULE = "run_batch"  # of the workflow; a batch's jobs on a cluster have this name, too
+RULE = "run_experiments"  # of the workflow; a batch's jobs on a cluster have this name, too
+MODELED, MEASURED = "modeled", "measured"
+KINDS = (MODELED, MEASURED)
+CAMPAIGN_S = 40  # two processes that import vLLM, one of them under the profiler
 LEAST_IN_BATCH = 10  # fewer modeled experiments are not worth another import of vLLM
 LINE = re.compile(r"\[\d+/\d+\] ([^\s:]+): (?:failed: (?P<reason>.*)|(?P<took_s>[\d.]+) s)")
 
 
-def batched(manifest: Mapping[str, Any]) -> list[str]:
-    """The ids of the experiments in batches, those that take longest first.
+def units(manifest: Mapping[str, Any], kind: str) -> list[list[str]]:
+    """The ids that must stay together, those first that take longest; a batch has whole units."""
+    found: dict[Any, list[str]] = defaultdict(list)
+    seconds: dict[Any, int] = defaultdict(int)
+    for number, entry in enumerate(manifest["experiments"]):
+        needs = entry["resources"]
+        if kind == (MODELED if needs["batch"] else MEASURED):
+            unit = number if kind == MODELED else (needs["together"], needs["exclusive"])
+            found[unit].append(entry["id"])
+            seconds[unit] += needs["walltime_s" if kind == MODELED else "share_s"]
+    return [found[unit] for unit in sorted(found, key=lambda u: (-seconds[u], found[u][0]))]
 
-    None where there is but one such experiment: it is run as any other.
-    """
-    needs = {e["id"]: e["resources"] for e in manifest["experiments"] if e["resources"]["batch"]}
-    return sorted(needs, key=lambda i: (-needs[i]["walltime_s"], i)) if len(needs) > 1 else []
 
-
-def count(manifest: Mapping[str, Any], slots: int) -> int:
+def count(manifest: Mapping[str, Any], kind: str, slots: int) -> int:
     """The number of batches of a plan where so many run at a time."""
-    ids = batched(manifest)
-    return min(slots, max(1, len(ids) // LEAST_IN_BATCH)) if ids else 0
+    there = len(units(manifest, kind))
+    least = LEAST_IN_BATCH if kind == MODELED else 1
+    return min(slots, there, max(1, there // least))
 
 
-def batch(manifest: Mapping[str, Any], part: int, parts: int) -> list[str]:
+def parts(manifest: Mapping[str, Any], nodes: int | None, cores: int | None) -> dict[str, int]:
+    """The number of batches of each kind, as workers of a workflow's `nodes` and `cores` take them.
+
+    On one machine measured experiments share its cores, so they are one batch.
+    """
+    slots = {MODELED: nodes or cores or 1, MEASURED: nodes or 1}
+    return {kind: count(manifest, kind, slots[kind]) for kind in KINDS}
+
+
+def batch(manifest: Mapping[str, Any], kind: str, part: int, parts: int) -> list[str]:
     """The ids of one batch, in the order in which they are run; all batches take about as long."""
-    return batched(manifest)[part::parts]
+    return [i for unit in units(manifest, kind)[part::parts] for i in unit]
 
 
-def walltime_s(manifest: Mapping[str, Any], part: int, parts: int) -> int:
-    """Seconds that a batch is expected to take."""
-    needs = {entry["id"]: entry["resources"] for entry in manifest["experiments"]}
-    return sum(needs[id_]["walltime_s"] for id_ in batch(manifest, part, parts))
+def needs(manifest: Mapping[str, Any], kind: str, part: int, parts: int) -> dict[str, int]:
+    """The resources of a batch: those of its most demanding experiment, and the sum of their times.
+
+    Memory is that of engines side by side, which `plan.together` limits to what the machine has.
+    """
+    ids = set(batch(manifest, kind, part, parts))
+    each = [entry["resources"] for entry in manifest["experiments"] if entry["id"] in ids]
+    most = {key: max(one[key] for one in each) for key in ("threads", "gpus", "exclusive")}
+    memory_mib = max(one["memory_mib"] for one in each)
+    if kind == MEASURED:
+        memory_mib += sum(one["parked_mib"] for one in each)
+    return most | {
+        "memory_mib": memory_mib,
+        "walltime_s": expected_s(each),
+    }
 
 
-def name(study: str, part: int, parts: int) -> str:
+def expected_s(needs: Sequence[Mapping[str, int]]) -> int:
+    """Seconds that experiments with these resources take in one batch."""
+    modeled = sum(one["walltime_s"] for one in needs if one["batch"])
+    shares = [one["share_s"] for one in needs if not one["batch"]]
+    return modeled + (CAMPAIGN_S + sum(shares) if shares else 0)
+
+
+def name(study: str, kind: str, part: int, parts: int) -> str:
     """The name of a batch's job on a cluster: the rule and its wildcards, as Snakemake's jobs."""
-    return f"{RULE} {study} {part} {parts}"
+    return f"{RULE} {study} {kind} {part} {parts}"
 
 
 def of_name(manifest: Mapping[str, Any], name: str) -> list[str]:
     """The experiments of a job of this name; none if it is no batch of the plan."""
-    match = re.fullmatch(rf"{RULE} {re.escape(manifest['study'])} (\d+) ([1-9]\d*)", name)
-    return batch(manifest, int(match[1]), int(match[2])) if match else []
+    pattern = rf"{RULE} {re.escape(manifest['study'])} ({'|'.join(KINDS)}) (\d+) ([1-9]\d*)"
+    match = re.fullmatch(pattern, name)
+    return batch(manifest, match[1], int(match[2]), int(match[3])) if match else []
 
 
 def line(number: int, of: int, experiment_id: str, took_s: float, reason: str | None) -> str:

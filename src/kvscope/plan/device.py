@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -102,6 +102,15 @@ class Device(Option):
         Of a modeled device that computes such a batch to its end; empty of others.
         """
         return []
+
+    def engine_facts(
+        self, experiment: Conditions, lengths: Sequence[tuple[int, int]]
+    ) -> dict[str, Any]:
+        """What run.json's `engine` says of the first batch of the warm-up, by such a device.
+
+        `lengths` are the prompt and output tokens of its requests; none without a warm-up.
+        """
+        return {}
 
     def loading_bytes(self, experiment: Conditions) -> int:
         """Bytes of host memory that weights take only while they are loaded."""

@@ -61,10 +61,13 @@ SHAPE: dict[str, Any] = {
             "resources": {
                 "threads": int,
                 "memory_mib": int,
+                "parked_mib": int,
                 "gpus": int,
                 "exclusive": int,
                 "batch": int,
+                "together": int,
                 "walltime_s": int,
+                "share_s": int,
             },
         }
     ],
@@ -231,25 +234,33 @@ def _is_recorded(experiment_id: str, path: Path) -> bool:
 
 
 def resources_of(plan: "Plan", results: Path) -> dict[str, dict[str, int]]:
-    """The resources of each experiment's run by id: `resources.resources`, and `walltime_s`.
+    """The resources of each experiment's run by id: `resources.resources`, and more.
 
     BadInput if a workload's file cannot be used.
     """
     from kvscope.plan.resources import resources
+    from kvscope.plan.together import connected
     from kvscope.plan.walltime import walltimes_s
 
     experiments = [planned.experiment for planned in plan.experiments]
+    by_id = {experiment.id: experiment for experiment in experiments}
     before = _read_if_sound(name_of(plan.study, plan.overrides), results)
     entries = before["experiments"] if before else []
-    expected_before = {entry["id"]: entry["resources"]["walltime_s"] for entry in entries}
-    expected = walltimes_s(experiments, results)
+    earlier = {entry["id"]: entry["resources"] for entry in entries}
+    measured = [experiment for experiment in experiments if experiment.device.allocates]
+    together = {i: number for number, ids in enumerate(connected(measured)) for i in ids}
     needs = {}
-    for experiment in experiments:
-        now = expected[experiment.id]
-        before_s = expected_before.get(experiment.id, 0)
-        steady = now / STEADY <= before_s <= now * STEADY
-        needs[experiment.id] = resources(experiment) | {"walltime_s": before_s if steady else now}
+    for i, expected in walltimes_s(experiments, results).items():
+        before_s = earlier.get(i, {})
+        steady = {key: _steady(now, before_s.get(key, 0)) for key, now in expected.items()}
+        # experiments of one number are compared, so one process measures them
+        needs[i] = resources(by_id[i]) | steady | {"together": together.get(i, 0)}
     return needs
+
+
+def _steady(now_s: int, before_s: int) -> int:
+    """An estimate that changes only if it changes much."""
+    return before_s if now_s / STEADY <= before_s <= now_s * STEADY else now_s
 
 
 def device_note(needs: Iterable[Mapping[str, int]], environment: str) -> str | None:

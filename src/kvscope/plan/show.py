@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from kvscope.plan import batches, together
 from kvscope.plan.complaints import format_value
 from kvscope.plan.grid import Plan
 from kvscope.plan.resources import machine_gib, minimum_gib
@@ -34,7 +35,8 @@ def print_table(plan: Plan, needs: Needs) -> None:
             value if isinstance(value, str) else format_value(value)
             for value in planned.varied.values()
         )
-        seconds = needs[planned.experiment.id]["walltime_s"]
+        need = needs[planned.experiment.id]
+        seconds = need["walltime_s" if need["batch"] or len(needs) == 1 else "share_s"]
         rows.append([planned.experiment.id, format_duration(seconds), *values])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
@@ -45,12 +47,14 @@ def print_table(plan: Plan, needs: Needs) -> None:
 
 
 def format_total(plan: Plan, needs: Needs) -> str:
-    """'9 experiments on device=cpu, about 4 min in all, one after the other'."""
-    devices = dict.fromkeys(planned.experiment.device.name for planned in plan.experiments)
-    seconds = sum(need["walltime_s"] for need in needs.values())
-    count = "1 experiment" if len(needs) == 1 else f"{len(needs)} experiments"
-    length = "" if len(needs) == 1 else " in all, one after the other"
-    return f"{count} on device={','.join(devices)}, about {format_duration(seconds)}{length}"
+    """'9 experiments on device=cpu, about 2 min, 9 engines side by side in rounds, 4.5 GiB'."""
+    experiments = [planned.experiment for planned in plan.experiments]
+    devices = dict.fromkeys(experiment.device.name for experiment in experiments)
+    count = together.plural(len(needs), "experiment")
+    length = format_duration(batches.expected_s([*needs.values()]))
+    total = f"{count} on device={','.join(devices)}, about {length}"
+    measured = [experiment for experiment in experiments if experiment.device.allocates]
+    return f"{total}, {together.design(measured).words}" if len(measured) > 1 else total
 
 
 def format_duration(seconds: int) -> str:

@@ -42,11 +42,24 @@ def expected_s(experiment: "Experiment", repeats: float | None = None) -> float:
     start_s = speed.start_s + model.weight_bytes / speed.load_bytes_per_s
     if experiment.engine.attention == "instrumented":
         start_s += speed.compile_s
-    serving_s = _serving_s(experiment, expected_work(experiment), speed)
+    serving_s = once_s(experiment)
     measuring_s = (
         _measuring_s(experiment.stopping, serving_s) if repeats is None else repeats * serving_s
     )
     return start_s + experiment.warmup * serving_s + measuring_s
+
+
+def share_s(experiment: "Experiment") -> float:
+    """Seconds of an experiment's part of a campaign, whose start all share.
+
+    Its engine warms up for the rounds and for the profiled repeat. The fewest rounds are counted.
+    """
+    return (2 * experiment.warmup + experiment.stopping.min + 1) * once_s(experiment)
+
+
+def once_s(experiment: "Experiment") -> float:
+    """Seconds of serving the request list once."""
+    return _serving_s(experiment, expected_work(experiment), experiment.device.speed)
 
 
 def _measuring_s(stopping: StoppingRule, serving_s: float) -> float:
@@ -86,12 +99,12 @@ def _flops(experiment: "Experiment", once: Work) -> float:
     return weights + 4.0 * model.hidden_size * model.layers * once.tokens * once.mean_tokens / 2
 
 
-def walltimes_s(experiments: Iterable["Experiment"], results: Path) -> dict[str, int]:
-    """Expected seconds of each experiment's run by id; BadInput if a workload's file is unusable.
+def walltimes_s(experiments: Iterable["Experiment"], results: Path) -> dict[str, dict[str, int]]:
+    """Expected seconds of each experiment by id: alone, and of its share of a campaign.
 
-    The model's value is multiplied by measured / expected of the experiment's own finished run
-    below `results`; else by the median of that ratio over this host's finished runs with the same
-    device and model.
+    BadInput if a workload's file is unusable. The model's value is multiplied by measured /
+    expected of the experiment's own finished run below `results`; else by the median of that ratio
+    over this host's finished runs with the same device and model.
     """
     planned = {experiment.id: experiment for experiment in experiments}
     ratios = {
@@ -100,11 +113,21 @@ def walltimes_s(experiments: Iterable["Experiment"], results: Path) -> dict[str,
         if (ratio := _ratio(results / "experiments" / i, experiment))
     }
     corrections = _corrections(planned, results) if len(ratios) < len(planned) else {}
-    seconds = {
-        i: expected_s(experiment) * (ratios.get(i) or corrections.get(_machine(experiment), 1.0))
+    factor = {
+        i: ratios.get(i) or corrections.get(_machine(experiment), 1.0)
         for i, experiment in planned.items()
     }
-    return {i: max(1, round(min(s, LONGEST_S))) for i, s in seconds.items()}
+    return {
+        i: {
+            "walltime_s": _whole(expected_s(experiment) * factor[i]),
+            "share_s": _whole(share_s(experiment) * factor[i]),
+        }
+        for i, experiment in planned.items()
+    }
+
+
+def _whole(seconds: float) -> int:
+    return max(1, round(min(seconds, LONGEST_S)))
 
 
 def _corrections(planned: dict[str, "Experiment"], results: Path) -> dict[tuple[str, str], float]:
@@ -134,7 +157,8 @@ def _newest(results: Path) -> list[Path]:
 def _ratio(directory: Path, experiment: "Experiment", host: str | None = None) -> float | None:
     """Measured / expected seconds of a complete run; None if there is none (on `host`, if given).
 
-    Expected is the model's value for as many repeats as were measured.
+    Expected is the model's value for as many repeats as were measured. Of a run that others were
+    measured with, only its own servings count.
     """
     try:
         facts = runfile.read_run(directory)
@@ -144,7 +168,11 @@ def _ratio(directory: Path, experiment: "Experiment", host: str | None = None) -
         return None
     if host is not None and facts.get("hardware", {}).get("hostname") != host:
         return None
-    total = facts.get("timings_s", {}).get("total")
+    timings_s, repeats = facts.get("timings_s", {}), facts.get("clock", {}).get("repeats", [])
+    if facts.get("campaign"):
+        served_s = timings_s.get("warm_up", 0.0) + sum(one["duration_s"] for one in repeats)
+        return served_s / ((experiment.warmup + len(repeats)) * once_s(experiment)) or None
+    total = timings_s.get("total")
     if not isinstance(total, int | float) or total <= 0:
         return None
     return total / expected_s(experiment, facts.get("repeats", {}).get("measured"))

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from kvscope.analyse.estimates import Ratio
+from kvscope.report.comparisons import interval_words
 from kvscope.report.data import Run, StudyData
 from kvscope.report.words import (
     MAKESPAN,
@@ -24,13 +26,18 @@ MUCH = 0.03  # of the best policy's cost, by which adaptive should never lose
 class Regret:
     """What `adaptive` costs beyond the best single policy, as a share of that one's cost.
 
-    `certain`: the intervals of the two do not overlap, or there are none.
+    `ratio` is that of the two costs; None without an interval.
     """
 
     run: Run
     best: Run
     share: float
-    certain: bool
+    ratio: Ratio | None
+
+    @property
+    def certain(self) -> bool:
+        """Whether the interval of the ratio is above 1, or there is none."""
+        return self.ratio is None or self.ratio.sign > 0
 
 
 def regrets(study: StudyData, metric: str) -> list[Regret]:
@@ -47,8 +54,9 @@ def regrets(study: StudyData, metric: str) -> list[Regret]:
         best = min(known, key=lambda one: one.number(metric).value)
         own, least = run.number(metric), best.number(metric)
         if least.value > 0:
-            noisy = own.has_interval and least.has_interval and own.low <= least.high
-            found.append(Regret(run, best, own.value / least.value - 1, certain=not noisy))
+            ratio = study.estimates.ratio(metric, run.id, best.id)
+            share = ratio.value if ratio else own.value / least.value
+            found.append(Regret(run, best, share - 1, ratio))
     return found
 
 
@@ -66,12 +74,14 @@ def adaptive_regret(study: StudyData) -> list[str]:
     for name, found in (("net resume overhead", by_net), ("makespan", by_makespan)):
         if not found:
             continue
-        most = max(0.0, *(one.share for one in found))
+        most = max(found, key=lambda one: one.share)
         much = [one for one in found if one.share > MUCH]
         certain = sum(one.certain for one in much)
         noise = f", beyond the noise in {certain}" if certain < len(much) else ""
-        where = f" (more than {100 * MUCH:.0f} % in {len(much)}{noise})" if much else ""
-        parts.append(f"{name} at most {100 * most:.2g} % above it{where}")
+        where = [interval_words(most.ratio).strip(" ()")] if most.ratio and most.share > 0 else []
+        where += [f"more than {100 * MUCH:.0f} % in {len(much)}{noise}"] if much else []
+        aside = f" ({'; '.join(filter(None, where))})" if any(where) else ""
+        parts.append(f"{name} at most {100 * max(0.0, most.share):.2g} % above it{aside}")
     told = (
         f"Adaptive beside the best single policy, {plural(len(by_makespan), 'experiment')}: "
         f"{join_words(parts)}."

@@ -20,10 +20,9 @@ from kvscope.report.data import StudyData
 from kvscope.report.load import load_study
 from kvscope.report.paper.comparison import COMPARISON_FILE, compare, write_comparison
 from kvscope.report.paper.page import STUDY as PAPER_STUDY
-from kvscope.report.tables import EXPERIMENTS_FILE, write_tables
-from kvscope.tables import METRICS
+from kvscope.report.tables import STUDY_FILES, write_tables
 
-WRITTEN = (METRICS.file, EXPERIMENTS_FILE, COMPARISON_FILE)
+WRITTEN = (*STUDY_FILES, COMPARISON_FILE)
 """What a report writes of a study, in the study's directory or in unfinished/."""
 PRINTED = 2e-6
 """Numbers in a CSV file are equal up to this share: comparison.csv has six digits."""
@@ -71,7 +70,7 @@ def _table_differences(study: StudyData, made: Path) -> Iterator[str]:
             if there != new:
                 yield f"{made / name}: {'there' if there else 'missing'}, {AGAIN} it is not"
             elif there:
-                differences = table_differences if name == METRICS.file else _csv_differences
+                differences = table_differences if name.endswith(".parquet") else _csv_differences
                 yield from differences(made / name, again / name)
 
 

@@ -1,11 +1,17 @@
-"""Two studies, result sets or runs compared: a verdict on each metric of each experiment."""
+"""Two studies, result sets or runs compared: a verdict on each metric of each experiment.
 
+Two runs of one campaign are compared over its rounds, others as independent means.
+"""
+
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kvscope.analyse.estimates import INDEPENDENT, Estimates, Ratio
+from kvscope.analyse.statistics import Estimate
 from kvscope.errors import BadInput
 from kvscope.layout import MANIFEST
 from kvscope.report.data import Run, StudyData, of_interest
@@ -18,25 +24,33 @@ NOT_VALID, NOT_COMPARED, SAME = "not valid", "not compared", "no difference"
 
 @dataclass(frozen=True)
 class Difference:
-    """One metric of one experiment, in the first results and in the second."""
+    """One metric of one experiment, in the first results and in the second.
+
+    `ratio` is second / first, and `apart` their difference with its interval, for numbers that
+    have no ratio.
+    """
 
     experiment: str
     metric: Display
     first: Number
     second: Number
     believed: bool
+    ratio: Ratio | None
+    apart: Estimate
 
     @property
     def sign(self) -> int:
-        """1 if the second is larger beyond the 95 % intervals, -1 if smaller, 0 otherwise."""
-        return (self.second.low > self.first.high) - (self.second.high < self.first.low)
+        """1 if the second is larger, -1 if smaller, 0 if the 95 % interval allows either."""
+        if self.ratio:
+            return self.ratio.sign
+        return (self.apart.low > 0) - (self.apart.high < 0)
 
     @property
     def verdict(self) -> str:
         """'better' or 'worse', 'higher' or 'lower', or why there is neither."""
         if not self.believed:
             return NOT_VALID
-        if not (self.first.has_interval and self.second.has_interval):
+        if not (self.ratio or self.apart.has_interval):
             return NOT_COMPARED
         if not self.sign:
             return SAME
@@ -45,11 +59,20 @@ class Difference:
 
     @property
     def change(self) -> str:
-        """'+12 %' of the first value; empty where that is not above 0."""
-        if not self.first.value > 0:
-            return ""
-        ratio = self.second.value / self.first.value - 1
-        return f"{'+' if ratio >= 0 else '-'}{percent(abs(ratio))}"
+        """'+12 % (+9 % to +15 %)' of the first value; empty where that is not above 0."""
+        if self.ratio is None:
+            if not self.first.value > 0:
+                return ""
+            return _signed(self.second.value / self.first.value)
+        low, high = _signed(self.ratio.low), _signed(self.ratio.high)
+        interval = f" ({low} to {high})" if self.ratio.low < self.ratio.high else ""
+        return f"{_signed(self.ratio.value)}{interval}"
+
+
+def _signed(ratio: float) -> str:
+    """'+12 %' of the ratio 1.12."""
+    sign = "-" if ratio < 1 else "+"
+    return f"{sign}{percent(abs(ratio - 1)) if math.isfinite(ratio) else '∞'}"
 
 
 def read(what: str, results: Path) -> StudyData:
@@ -67,16 +90,9 @@ def differences(first: StudyData, second: StudyData) -> list[Difference]:
     they are. BadInput if there is nothing to compare.
     """
     found = [
-        Difference(
-            run.label,
-            shown,
-            run.number(shown.metric),
-            other.number(shown.metric),
-            run.believed(shown.metric) and other.believed(shown.metric),
-        )
+        one
         for run, other in _matched(first.complete, second.complete)
-        for shown in MAIN
-        if of_interest(shown, (run,)) and of_interest(shown, (other,))
+        for one in _differences(run, other)
     ]
     if not found:
         raise BadInput(
@@ -84,6 +100,23 @@ def differences(first: StudyData, second: StudyData) -> list[Difference]:
             "by label"
         )
     return found
+
+
+def _differences(run: Run, other: Run) -> Iterator[Difference]:
+    sides = {"first": run.as_measured, "second": other.as_measured}
+    estimates = Estimates({side: one for side, one in sides.items() if one})
+    for shown in MAIN:
+        name = shown.metric
+        if of_interest(shown, (run,)) and of_interest(shown, (other,)):
+            yield Difference(
+                run.label,
+                shown,
+                run.number(name),
+                other.number(name),
+                run.believed(name) and other.believed(name),
+                estimates.ratio(name, "second", "first"),
+                estimates.difference(name, "second", "first"),
+            )
 
 
 def _matched(first: Sequence[Run], second: Sequence[Run]) -> Iterator[tuple[Run, Run]]:
@@ -106,6 +139,11 @@ def lines(found: Sequence[Difference]) -> Iterator[str]:
             yield experiment or "one experiment"
         numbers = f"{first:>{widths[1]}} -> {second:>{widths[2]}}  {change:>{widths[3]}}"
         yield f"  {name:<{widths[0]}}  {numbers}  {verdict}"
+    if any(one.ratio and one.ratio.how == INDEPENDENT for one in found):
+        yield (
+            "not measured in the same rounds: the intervals do not have in them what the machines "
+            "did between the two"
+        )
     counts = Counter(one.verdict for one in found)
     yield ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
 
@@ -120,7 +158,11 @@ def as_json(found: Sequence[Difference]) -> list[dict[str, Any]]:
 
     def number(one: Number) -> dict[str, float | None]:
         values = {"value": one.value, "ci_low": one.low, "ci_high": one.high}
-        return {key: None if value != value else value for key, value in values.items()}
+        return {key: value if math.isfinite(value) else None for key, value in values.items()}
+
+    def ratio(one: Ratio) -> dict[str, Any]:
+        ends = number(Number(one.value, one.low, one.high))
+        return {**ends, "how": one.how, "rounds": one.rounds}
 
     return [
         {
@@ -128,6 +170,7 @@ def as_json(found: Sequence[Difference]) -> list[dict[str, Any]]:
             "metric": one.metric.metric,
             "first": number(one.first),
             "second": number(one.second),
+            "ratio": one.ratio and ratio(one.ratio),
             "verdict": one.verdict,
         }
         for one in found

@@ -1,30 +1,29 @@
-"""Pairs of experiments that can be compared, and what their intervals allow to say.
+"""Pairs of experiments that can be compared, and what the intervals of their ratios allow to say.
 
 Two experiments are compared if they differ in one varied key alone, one that leaves the work the
 same, and both are valid. With the key that the study asks about, those may differ that go along.
-A difference is one of disjoint 95 % intervals: a stricter demand than a test at 5 %. The range
-given for a ratio, from the intervals' ends, is wider than its 95 % interval: nothing is claimed
-too easily.
+They differ in a metric if the 95 % interval of its ratio does not have 1 in it.
 """
 
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
+from statistics import geometric_mean
 from typing import Any
 
+from kvscope.analyse.estimates import Estimates, Ratio
 from kvscope.report.data import Run, StudyData
-from kvscope.report.number import Number
 from kvscope.report.settings import (
     Settings,
     differing_keys,
     following_limits,
     in_words,
+    is_of_key,
     value_of,
     without,
 )
-from kvscope.report.words import key_title, percent, value_words
-from kvscope.runschema import MODELED
+from kvscope.report.words import NBSP, decimals_for, key_title, percent, value_words
 
 # Keys whose values ask for different work: what one costs says nothing of the other.
 DIFFERENT_WORK = ("workload", "model", "seed")
@@ -37,7 +36,7 @@ class Pair:
     """Two valid experiments that differ in `key` alone: `other` instead of `base`.
 
     The names are those of the key's values; `context` holds the other settings, which
-    both have, but for limits that follow from them.
+    both have, but for limits that follow from them. `estimates` are those of the study.
     """
 
     key: str
@@ -46,6 +45,7 @@ class Pair:
     base_name: str
     other_name: str
     context: Settings
+    estimates: Estimates
 
     @property
     def change(self) -> str:
@@ -53,62 +53,66 @@ class Pair:
         title = "" if self.key in POLICIES else f"{key_title(self.key)} "
         return capitalize_first(f"{title}{self.other_name} instead of {self.base_name}")
 
-    def compared(self, metric: str) -> "Ratio | None":
-        """other / base of a metric; None where that is not defined.
-
-        Modeled numbers have no noise: two without an interval are compared as they are.
-        """
-        other, base = self.other.number(metric), self.base.number(metric)
-        modeled = self.other.time_source == self.base.time_source == MODELED
-        if modeled and not (other.has_interval or base.has_interval):
-            return ratio(other.exact, base.exact)
-        return ratio(other, base)
+    def compared(self, metric: str) -> Ratio | None:
+        """other / base of a metric; None where that is not defined."""
+        return self.estimates.ratio(metric, self.other.id, self.base.id)
 
 
-@dataclass(frozen=True)
-class Ratio:
-    """Ratio of two positive means, with the range that their intervals' ends allow."""
-
-    value: float
-    low: float
-    high: float
-
-    @property
-    def sign(self) -> int:
-        """1 if the intervals are disjoint and it is larger than 1, -1 if less, otherwise 0."""
-        return (self.low > 1) - (self.high < 1)
-
-    @property
-    def change(self) -> str:
-        """'12 % lower'."""
-        size, way = (self.value - 1, "higher") if self.value > 1 else (1 - self.value, "lower")
-        return f"{percent(size)} {way}"
-
-    @property
-    def range(self) -> str:
-        """What the ends of the intervals allow for a difference: ' (3 % to 9 %)'.
-
-        Empty for two numbers without noise.
-        """
-        if self.low == self.high:
-            return ""
-        low, high = (
-            (self.low - 1, self.high - 1) if self.sign > 0 else (1 - self.high, 1 - self.low)
-        )
-        if not math.isfinite(high):
-            return f" (at least {percent(low)})"
-        return f" ({percent(low)} to {percent(high)})"
+def change_words(ratio: Ratio) -> str:
+    """'12 % lower'."""
+    way = "higher" if ratio.value > 1 else "lower"
+    return f"{percent(abs(ratio.value - 1))} {way}"
 
 
-def ratio(other: Number, base: Number) -> Ratio | None:
-    """other / base, of numbers that cannot be negative; None where an interval is missing.
+def interval_words(ratio: Ratio) -> str:
+    """The interval of the difference: ' (9 % to 15 %)', or ' (2 % lower to 5 % higher)'.
 
-    None, too, where the base is not above 0: there is nothing to be a multiple of.
+    Empty for two numbers without noise.
     """
-    if not (other.has_interval and base.has_interval and base.value > 0):
-        return None
-    highest = other.high / base.low if base.low > 0 else math.inf
-    return Ratio(other.value / base.value, max(0.0, other.low) / base.high, highest)
+    low, high = ratio.low - 1, ratio.high - 1
+    if low == high:
+        return ""
+    if ratio.sign < 0:
+        return f" ({percent(-high)} to {percent(-low)})"
+    if math.isinf(high):
+        return f" (at least {percent(low)})" if ratio.sign else ""
+    if ratio.sign:
+        return f" ({percent(low)} to {percent(high)})"
+    return f" ({percent(-low)} lower to {percent(high)} higher)"
+
+
+def half_words(ratio: Ratio, way: str | None = None) -> str:
+    """'12 % (± 3) lower': the difference, and half the width of its interval, in percent."""
+    change, half = abs(ratio.value - 1), (ratio.high - ratio.low) / 2
+    direction = ("higher" if ratio.value > 1 else "lower") if way is None else way
+    known = f" (± {_points(half)})" if 0 < half < math.inf else ""
+    return f"{percent(change)}{known} {direction}".strip()
+
+
+def compared_words(ratio: Ratio | None, what: str) -> str:
+    """'12 % lower throughput (9 % to 15 %)', or why there is no difference to speak of."""
+    if ratio is None:
+        return f"{what} not compared, an interval is missing"
+    if not ratio.sign:
+        return f"no difference in {what} beyond the noise{interval_words(ratio)}"
+    return f"{change_words(ratio)} {what}{interval_words(ratio)}"
+
+
+def mean_ratio(ratios: Sequence[Ratio]) -> Ratio:
+    """The geometric mean of ratios, and of the ends of their intervals.
+
+    That is at least as wide as the 95 % interval of the mean, whatever the ratios have in common.
+    """
+    columns = zip(*((one.value, one.low, one.high) for one in ratios), strict=True)
+    value, low, high = (_geometric_mean(column) for column in columns)
+    return Ratio(value, low, high, ratios[0].how, min(one.rounds for one in ratios))
+
+
+def _geometric_mean(numbers: Sequence[float]) -> float:
+    """0 if one of them is not above 0, infinite if one is."""
+    if min(numbers) <= 0:
+        return 0.0
+    return geometric_mean(numbers) if math.isfinite(max(numbers)) else math.inf
 
 
 def pairs(study: StudyData) -> Iterator[Pair]:
@@ -145,7 +149,7 @@ def group_by_change(found: Iterator[Pair], asked: str = "") -> list[list[Pair]]:
 
     def rank(group: list[Pair]) -> tuple[int, int]:
         key = group[0].key
-        place = 0 if key == asked else order.get(key.split(".")[0], 3)
+        place = 0 if asked and is_of_key(key, asked) else order.get(key.split(".")[0], 3)
         return (place, -len(group)) if place == 3 else (place, 0)
 
     return sorted(groups.values(), key=rank)
@@ -163,14 +167,14 @@ def summarize_ratios(ratios: Sequence[Ratio | None], of: str = "") -> str:
         return f"in all {count}" if count == len(ratios) > 1 else f"in {count}"
 
     for sign, way in ((-1, "lower"), (1, "higher")):
-        changes = [abs(one.value - 1) for one in known if one.sign == sign]
-        if changes:
+        differing = [one for one in known if one.sign == sign]
+        if differing:
             parts.append(
-                f"{way}{f' {of}' if of else ''} {many(len(changes))} (by {_span(changes)})"
+                f"{way}{f' {of}' if of else ''} {many(len(differing))} (by {_span(differing)})"
             )
-    same = sum(1 for one in known if one.sign == 0)
-    what = f" in {of}" if of and not parts else ""
-    parts += [f"no difference{what} beyond the noise {many(same)}"] if same else []
+    if same := [one for one in known if one.sign == 0]:
+        what = f" in {of}" if of and not parts else ""
+        parts.append(f"no difference{what} beyond the noise {many(len(same))}{_half(same)}")
     unknown = len(ratios) - len(known)
     parts += [f"{unknown} not compared"] if unknown else []
     return ", ".join(parts)
@@ -181,9 +185,28 @@ def capitalize_first(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _span(changes: list[float]) -> str:
+def _span(ratios: Sequence[Ratio]) -> str:
+    """The least and the greatest difference, and the width of the widest interval.
+
+    '4.0 % to 20 %, each ± 2.5 % or less'; in percent of the base.
+    """
+    changes = [abs(one.value - 1) for one in ratios]
     low, high = percent(min(changes)), percent(max(changes))
-    return low if low == high else f"{low} to {high}"
+    return f"{low if low == high else f'{low} to {high}'}{_half(ratios)}"
+
+
+def _half(ratios: Sequence[Ratio]) -> str:
+    """', each ± 2.5 % or less'; empty without noise, or if an interval has no upper end."""
+    half = max((one.high - one.low) / 2 for one in ratios)
+    if not 0 < half < math.inf:
+        return ""
+    words = f"± {_points(half)}{NBSP}%"
+    return f", each {words} or less" if len(ratios) > 1 else f", {words}"
+
+
+def _points(half: float) -> str:
+    """Half the width of an interval in percent, of one significant digit, or whole from 1 on."""
+    return f"{100 * half:.{min(decimals_for(100 * half, 1), 2)}f}"
 
 
 def _pair(study: StudyData, key: str, base: Run, other: Run, untold: Set[str]) -> Pair:
@@ -191,7 +214,7 @@ def _pair(study: StudyData, key: str, base: Run, other: Run, untold: Set[str]) -
     rest = without(two, key)
     context = {k: v for k, v in without(one, key).items() if rest.get(k) == v and k not in untold}
     base_name, other_name = (value_words(value_of(row, key)) for row in (one, two))
-    return Pair(key, base, other, base_name, other_name, context)
+    return Pair(key, base, other, base_name, other_name, context, study.estimates)
 
 
 def _base_value(study: StudyData, key: str) -> Any:

@@ -13,6 +13,7 @@ import pandas as pd
 
 from kvscope import results
 from kvscope.analyse.access import KvTrace, find_trace, has_rows
+from kvscope.analyse.estimates import Estimates, ExperimentMetrics
 from kvscope.oracle import Verdict
 from kvscope.plan.figures import Axes
 from kvscope.plan.question import Question
@@ -42,9 +43,10 @@ class Run:
 
     `facts` is its run.json and `settings` its experiment.yaml, both empty where there is none;
     `metrics` is its `metrics` table indexed by metric, None unless the run is complete and every
-    file behind them is as recorded. `status` is 'complete', 'failed', or one of the states above,
-    and `failure` says why if it is not complete. `doubts` are the reasons against it in figures,
-    `circumstances` those of its measurement, `verdicts` those of the oracles.
+    file behind them is as recorded; `repeat_metrics` is read only if it was measured in rounds.
+    `status` is 'complete', 'failed', or one of the states above, and `failure` says why if it is
+    not complete. `doubts` are the reasons against it in figures, `circumstances` those of its
+    measurement, `verdicts` those of the oracles.
     `again` says what became of a new measurement that was requested, if it is not there yet.
     """
 
@@ -56,6 +58,7 @@ class Run:
     settings: dict[str, Any] = field(default_factory=dict)
     grid: str = ""
     metrics: pd.DataFrame | None = None
+    repeat_metrics: pd.DataFrame | None = None
     status: str = COMPLETE
     failure: str = ""
     doubts: tuple[str, ...] = ()
@@ -90,10 +93,22 @@ class Run:
         """Numbers of the repeats that were recorded."""
         return [entry["repeat"] for entry in self.facts.get("clock", {}).get("repeats", [])]
 
+    @property
+    def in_rounds(self) -> bool:
+        """Whether its repeats were measured in the rounds of a campaign."""
+        return any(entry.get("round") for entry in self.facts.get("clock", {}).get("repeats", []))
+
     @cached_property
     def records(self) -> results.Run:
         """Its tables."""
         return results.Run(self.directory, facts=self.facts)
+
+    @property
+    def as_measured(self) -> ExperimentMetrics | None:
+        """Its settings, metrics and repeats; None without metrics."""
+        if self.metrics is None:
+            return None
+        return ExperimentMetrics(self.settings, self.metrics, self.repeat_metrics)
 
     @cached_property
     def _numbers(self) -> dict[str, Number]:
@@ -111,6 +126,11 @@ class Run:
         found = self.metrics
         return found is not None and metric in found.index and bool(found.at[metric, "valid"])
 
+    @property
+    def adjusted(self) -> bool:
+        """Whether its times are as if nothing had waited for a CPU."""
+        return self.metrics is not None and bool(self.metrics["adjusted"].any())
+
     @cached_property
     def trace(self) -> KvTrace | None:
         """Its KV events; None if there are none."""
@@ -119,8 +139,9 @@ class Run:
 
     @cached_property
     def latencies(self) -> Latencies:
-        """Latencies of its requests, of all repeats."""
-        return latencies_of(self.records.requests)
+        """Latencies of its requests, of all repeats whose times count."""
+        requests = self.records.requests
+        return latencies_of(requests[requests["repeat"].isin(self.records.timed)])
 
     def steps(self, repeat: int) -> pd.DataFrame:
         """The forward passes of one repeat, in order."""
@@ -188,6 +209,11 @@ class StudyData:
         declared = {asked.name: asked.axes for asked in self.figures if asked.axes}
         own = (default,) if default else next(iter(declared.values()), ())
         return declared.get(figure, own)
+
+    @cached_property
+    def estimates(self) -> Estimates:
+        """What compares the experiments that have results, by their ids."""
+        return Estimates({run.id: one for run in self.complete if (one := run.as_measured)})
 
     @cached_property
     def complete(self) -> list[Run]:

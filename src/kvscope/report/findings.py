@@ -1,14 +1,16 @@
-"""Findings in sentences: a difference is one of disjoint 95 % confidence intervals."""
+"""Findings in sentences: a difference is one whose 95 % confidence interval is all on one side."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from kvscope.analyse.estimates import INDEPENDENT
 from kvscope.report import overhead_findings as overhead
 from kvscope.report.access_findings import events_recorded, idle_blocks
 from kvscope.report.adaptive_findings import adaptive_regret
 from kvscope.report.comparisons import (
     Pair,
     common_context,
+    compared_words,
     context_of,
     group_by_change,
     pairs,
@@ -85,14 +87,18 @@ def findings(study: StudyData) -> Findings:
             *events_recorded(study),
             *idle_blocks(study),
         ),
-        (*([] if found else _nothing_compared(study)), *_caveats(study)),
+        (
+            *([] if found else _nothing_compared(study)),
+            *_apart([pair for group in groups for pair in group]),
+            *_caveats(study),
+        ),
     )
 
 
 def _one(pair: Pair, common: Settings) -> str:
     where = context_of(pair, common if _differ(pair) else None)
     parts = [overhead.pair_overhead(pair)] if overhead.has_overhead(pair) else []
-    parts += [_throughput(pair), *preemptions_of(pair)]
+    parts += [compared_words(pair.compared(THROUGHPUT.metric), "throughput"), *preemptions_of(pair)]
     return f"{pair.change}{f' ({where})' if where else ''}: {'; '.join(parts)}."
 
 
@@ -108,15 +114,6 @@ def _differ(pair: Pair) -> bool:
     metrics = [THROUGHPUT, OVERHEAD_NET] if overhead.has_overhead(pair) else [THROUGHPUT]
     ratios = [pair.compared(shown.metric) for shown in metrics]
     return any(one is not None and one.sign for one in ratios)
-
-
-def _throughput(pair: Pair) -> str:
-    compared = pair.compared(THROUGHPUT.metric)
-    if compared is None:
-        return "throughput not compared, an interval is missing"
-    if not compared.sign:
-        return "no difference in throughput beyond the noise"
-    return f"{compared.change} throughput{compared.range}"
 
 
 def preemptions_of(pair: Pair) -> list[str]:
@@ -135,6 +132,19 @@ def _nothing_compared(study: StudyData) -> list[str]:
     if valid < 2:
         return [f"No comparison: {plural(valid, 'experiment')} valid, two are needed."]
     return ["No comparison: no two valid experiments differ in one key alone."]
+
+
+def _apart(found: Sequence[Pair]) -> list[str]:
+    """How many measured pairs no round connects."""
+    known = [one for pair in found if (one := pair.compared(THROUGHPUT.metric))]
+    apart = [one for one in known if one.how == INDEPENDENT]
+    if not apart:
+        return []
+    which = "" if len(apart) == len(known) else f" of {plural(len(apart), 'comparison')}"
+    return [
+        f"Not measured in the same rounds: the intervals{which} do not have in them what the "
+        "machine did between the experiments."
+    ]
 
 
 def _caveats(study: StudyData) -> list[str]:

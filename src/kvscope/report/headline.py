@@ -3,19 +3,26 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import geometric_mean
 
+from kvscope.analyse.estimates import Ratio
 from kvscope.plan.figures import Axes
 from kvscope.report.axes import matches
-from kvscope.report.comparisons import Pair, Ratio, capitalize_first, pairs, summarize_ratios
+from kvscope.report.comparisons import (
+    Pair,
+    capitalize_first,
+    compared_words,
+    half_words,
+    mean_ratio,
+    pairs,
+    summarize_ratios,
+)
 from kvscope.report.data import StudyData
 from kvscope.report.figures.figure import Drawing, Lead
 from kvscope.report.figures.registry import FIGURES
 from kvscope.report.findings import preemptions_of
-from kvscope.report.settings import MINOR, in_words, is_number
-from kvscope.report.words import Display, estimate_text, percent, plural
+from kvscope.report.settings import CACHE, MINOR, in_words, is_number, is_of_key
+from kvscope.report.words import Display, estimate_text, plural
 
-CACHE = ("cache.blocks", "cache.tokens", "cache.gib")
 PARTS = {2: "half", 3: "a third", 4: "a quarter", 5: "a fifth", 8: "an eighth"}
 DEFAULT = "throughput"
 
@@ -32,8 +39,8 @@ class Headline:
 def headline(study: StudyData) -> Headline:
     """The best answer to the study's question, or else the largest difference.
 
-    In the metric of its first figure. A difference is one of disjoint 95 % intervals. Along x, or
-    else among the colours, or else in anything the study varies.
+    In the metric of its first figure. Along x, or else among the colours, or else in anything the
+    study varies.
     """
     for name in (*(one.name for one in study.figures), DEFAULT):
         lead = FIGURES[name].lead if name in FIGURES else None
@@ -62,8 +69,8 @@ def _largest(study: StudyData, axes: tuple[Axes, ...], lead: Lead) -> str:
         return ""
     differing = [(pair, ratio) for pair, ratio in found if ratio.sign]
     if not differing:
-        count = plural(len(found), "comparison")
-        return f"No difference in {_noun(metric)} beyond the noise: {count}."
+        spread = summarize_ratios([ratio for _, ratio in found], _noun(metric))
+        return f"{capitalize_first(spread)}."
     first = axes[0] if axes else Axes()
     if answer := _answer(study, found, metric, first):
         return answer
@@ -81,32 +88,31 @@ def _answer(
     Of what the first figure shows, if any of that is compared.
     """
     asked = study.question
-    own = [one for one in found if asked and one[0].key == asked.key]
+    own = _along([*found], asked.key) if asked else []
     own = [one for one in own if matches(study, one[0].other, axes)] or own
     changes = dict.fromkeys(pair.change for pair, _ in own)
     groups = [[one for one in own if one[0].change == change] for change in changes]
     if not groups:
         return ""
-    best = max(groups, key=lambda group: (metric.better or 1) * math.log(_mean(group)))
+    best = max(groups, key=lambda group: (metric.better or 1) * math.log(_mean(group).value))
     (pair, ratio), *others = best
+    mean = _mean(best)
     if not any(ratio.sign for _, ratio in best):
-        return f"{pair.change}: no difference in {_noun(metric)} beyond the noise."
+        return f"{pair.change}: {compared_words(mean, _noun(metric))}."
     if not others:
         return _sentence(pair, ratio, metric, axes)
-    mean = _mean(best)
     spread = summarize_ratios([ratio for _, ratio in best])
-    change = f"{pair.change}: {Ratio(mean, mean, mean).change} {_noun(metric)}"
-    return f"{change}, the geometric mean of {plural(len(best), 'pair')}: {spread}."
+    what = _what(pair, mean, metric)
+    return f"{what}, the geometric mean of {plural(len(best), 'pair')}: {spread}."
 
 
-def _mean(group: Sequence[tuple[Pair, Ratio]]) -> float:
-    return geometric_mean(ratio.value for _, ratio in group)
+def _mean(group: Sequence[tuple[Pair, Ratio]]) -> Ratio:
+    return mean_ratio([ratio for _, ratio in group])
 
 
 def _along(found: list[tuple[Pair, Ratio]], key: str) -> list[tuple[Pair, Ratio]]:
     """The pairs that differ in a key, in one that comes with it, or in the cache's size."""
-    keys = CACHE if key in CACHE else (key,)
-    return [one for one in found if one[0].key in keys or one[0].key.startswith(f"{key}.")]
+    return [one for one in found if is_of_key(one[0].key, key)]
 
 
 def _sentence(pair: Pair, ratio: Ratio, metric: Display, axes: Axes) -> str:
@@ -120,9 +126,9 @@ def _sentence(pair: Pair, ratio: Ratio, metric: Display, axes: Axes) -> str:
 def _what(pair: Pair, ratio: Ratio, metric: Display) -> str:
     part = _part(pair)
     if part and metric.better > 0 and ratio.sign < 0:
-        lost = percent(1 - ratio.value)
+        lost = half_words(ratio, "")
         return f"{capitalize_first(part)} of the KV cache costs {lost} of the {_noun(metric)}"
-    return f"{pair.change}: {ratio.change} {_noun(metric)}"
+    return f"{pair.change}: {half_words(ratio)} {_noun(metric)}"
 
 
 def _part(pair: Pair) -> str | None:

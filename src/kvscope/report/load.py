@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from kvscope import accounts, results, runfile, tables
 from kvscope.accounts import ANALYSED, COLLECTED
 from kvscope.analyse.checklist import read_verdicts
-from kvscope.analyse.study_metrics import ExperimentMetrics, add_study_metrics
+from kvscope.analyse.study_metrics import add_study_metrics
 from kvscope.errors import BadInput
 from kvscope.layout import experiment_directory
 from kvscope.plan import experiment, manifest
@@ -144,13 +144,10 @@ def experiment_id_of(directory: Path) -> str:
 def compare_runs(runs: Sequence[Run]) -> tuple[Run, ...]:
     """The runs of one study: compared with one another, and labelled by what distinguishes them.
 
-    The study's metrics are added.
+    Times are adjusted for waiting, and the study's metrics added.
     """
     runs = invalidate_differing(runs)
-    analysed = [
-        ExperimentMetrics(run.settings, run.metrics) for run in runs if run.metrics is not None
-    ]
-    extended = iter(add_study_metrics(analysed))
+    extended = iter(add_study_metrics([one for run in runs if (one := run.as_measured)]))
     return tuple(
         replace(run, label=name, metrics=None if run.metrics is None else next(extended))
         for run, name in zip(runs, labels(runs), strict=True)
@@ -194,6 +191,7 @@ def with_metrics(run: Run) -> Run:
             collected = run.records.account(COLLECTED)
             accounts.require_unchanged(below, collected, tables.KV_EVENTS.file)
         metrics, analysed = run.records.metrics, run.records.account(ANALYSED)
+        repeats = run.records.repeat_metrics if run.in_rounds else None
     except accounts.StaleResult as error:
         return _without_results(run, STALE, str(error))
     except BadInput as error:
@@ -203,6 +201,7 @@ def with_metrics(run: Run) -> Run:
     return replace(
         run,
         metrics=metrics.set_index("metric", drop=False),
+        repeat_metrics=repeats,
         doubts=_in_figures(analysed["reasons"]),
         circumstances=_in_figures(analysed.get("circumstances", [])),
         verdicts=tuple(read_verdicts(analysed)),

@@ -4,7 +4,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from kvscope.report.comparisons import Pair, capitalize_first, summarize_ratios
+from kvscope.report.comparisons import (
+    Pair,
+    capitalize_first,
+    change_words,
+    compared_words,
+    interval_words,
+    summarize_ratios,
+)
 from kvscope.report.data import Run
 from kvscope.report.settings import in_words
 from kvscope.report.words import (
@@ -33,16 +40,12 @@ def has_overhead(pair: Pair) -> bool:
 
 
 def pair_overhead(pair: Pair) -> str:
-    """'net resume overhead 41 % lower (…), by the paper's measure 12 % lower'."""
+    """'41 % lower net resume overhead (…), by the paper's measure 12 % lower (…)'."""
     net, paper = (pair.compared(shown.metric) for _, shown in MEASURES)
-    if net is None:
-        return "net resume overhead not compared"
-    sentence = "no difference in net resume overhead beyond the noise"
-    if net.sign:
-        sentence = f"net resume overhead {net.change}{net.range}"
-    if paper is None:
+    sentence = compared_words(net, "net resume overhead")
+    if net is None or paper is None:
         return sentence
-    other = paper.change if paper.sign else "no difference"
+    other = f"{change_words(paper) if paper.sign else 'no difference'}{interval_words(paper)}"
     disagree = net.sign * paper.sign < 0
     return f"{sentence}, by the paper's measure {other}{', which disagrees' if disagree else ''}"
 
@@ -115,5 +118,5 @@ def _crossing(signs: list[tuple[Any, int]], key: str, pair: Pair) -> str:
     return (
         f"{names[first]} is cheaper up to {setting_words(key, before)}, "
         f"{names[last]} from {value_words(after)} on"
-        f"{'; between them the intervals overlap' if between else ''}"
+        f"{'; between them neither is beyond the noise' if between else ''}"
     )

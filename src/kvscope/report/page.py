@@ -146,6 +146,7 @@ def _places(study: StudyData, results: Path, path: Path) -> list[tuple[str, str,
     places = [
         ("this study's metrics", below / "metrics.parquet"),
         ("one row an experiment", below / "experiments.csv"),
+        ("the ratios of what is compared", below / "comparisons.csv"),
         ("figures for print", below / "figures"),
     ]
     if study.base == paper.STUDY:

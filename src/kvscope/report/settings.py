@@ -15,6 +15,13 @@ Settings = dict[str, Any]
 
 MINOR = ("tracing", "profiler")  # in a name only where nothing else differs
 BLOCKS, BLOCK_SIZE, TOKENS = "cache.blocks", "cache.block_size", "cache.tokens"
+CACHE = (BLOCKS, TOKENS, "cache.gib")
+"""Keys that all say how large the cache is."""
+
+
+def is_of_key(key: str, asked: str) -> bool:
+    """Whether a key is the one that is asked about, one that comes with it, or the same size."""
+    return key == asked or key.startswith(f"{asked}.") or (key in CACHE and asked in CACHE)
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ from kvscope.report.paper.page import PAGE as PAPER_PAGE
 from kvscope.report.paper.page import STUDY as PAPER_STUDY
 from kvscope.report.paper.page import write_paper
 from kvscope.report.render import print_figure
-from kvscope.report.tables import EXPERIMENTS_FILE, write_tables
-from kvscope.tables import METRICS
+from kvscope.report.tables import STUDY_FILES, write_tables
 
 PAGE = "report.html"
 FIGURES = "figures"
@@ -31,7 +30,7 @@ def report(what: list[str], results: Path, out: Path | None) -> Path:
 def write_report(
     study: StudyData, drawn: Mapping[str, Drawing], results: Path, out: Path | None
 ) -> Path:
-    """Write metrics.parquet, experiments.csv, figures/ and report.html; give the page's path.
+    """Write the study's tables, figures/ and report.html; give the page's path.
 
     The study of the paper gets comparison.csv and paper.html, too.
 
@@ -61,5 +60,5 @@ def write_report(
 
 def retire(home: Path) -> None:
     """Remove what an earlier report wrote of a study, since it is true no longer."""
-    for name in (PAGE, PAPER_PAGE, COMPARISON_FILE, METRICS.file, EXPERIMENTS_FILE, FIGURES):
+    for name in (PAGE, PAPER_PAGE, COMPARISON_FILE, FIGURES, *STUDY_FILES):
         remove(home / name)

@@ -1,4 +1,4 @@
-"""A study's tables: metrics.parquet (all metrics, long) and experiments.csv (one row a run)."""
+"""A study's tables: all metrics, the experiments, and the ratios of those that are compared."""
 
 import io
 import math
@@ -8,18 +8,25 @@ from pathlib import Path
 import pandas as pd
 
 from kvscope import tables
+from kvscope.analyse.estimates import ADJUSTED as ADJUSTED_HOW
 from kvscope.files import write_text
+from kvscope.report.comparisons import pairs
 from kvscope.report.data import Run, StudyData, of_interest
 from kvscope.report.words import MAIN, Display, value_text
 
 EXPERIMENTS_FILE = "experiments.csv"
+COMPARISONS_FILE = "comparisons.csv"
+STUDY_FILES = (tables.METRICS.file, tables.COMPARISONS.file, COMPARISONS_FILE, EXPERIMENTS_FILE)
+"""What `write_tables` writes."""
+
+ADJUSTED = tables.Column("adjusted", tables.BOOL, "whether value is as if nothing had waited")
 
 
 def study_metrics(keys: tuple[str, ...]) -> tables.Table:
-    """The `metrics` table with one text column a varied key after the experiment."""
+    """The `metrics` table with one text column a varied key after the experiment, and ADJUSTED."""
     first, *rest = tables.METRICS.columns
     varied = (tables.Column(key, tables.TEXT, f"value of {key}; null if none") for key in keys)
-    return tables.Table(tables.METRICS.name, tables.METRICS.row, (first, *varied, *rest))
+    return tables.Table(tables.METRICS.name, tables.METRICS.row, (first, *varied, *rest, ADJUSTED))
 
 
 def metrics_frame(study: StudyData) -> pd.DataFrame:
@@ -43,7 +50,8 @@ def main_columns(study: StudyData) -> list[Display]:
 def experiments_frame(study: StudyData) -> pd.DataFrame:
     """One row an experiment: what it is, whether to believe it, its main metrics.
 
-    A metric keeps its table's name and unit; `_ci_low` and `_ci_high` are its 95 % interval. Where
+    A metric keeps its table's name and unit; `_ci_low` and `_ci_high` are its 95 % interval. Times
+    of one that is `adjusted` are as if nothing had waited for a CPU. Where
     packs ran experiments, `node`, `neighbours` (how many) and `gpu_uuids` say where.
     """
     columns = main_columns(study)
@@ -54,11 +62,32 @@ def experiments_frame(study: StudyData) -> pd.DataFrame:
 
 
 def write_tables(study: StudyData, out: Path) -> None:
-    """Write both files into `out`."""
+    """Write all of them into `out`: metrics and comparisons as Parquet, too."""
     tables.write(study_metrics(study.keys), metrics_frame(study), out / tables.METRICS.file)
+    compared = comparisons_frame(study)
+    tables.write(tables.COMPARISONS, compared, out / tables.COMPARISONS.file)
+    _write_csv(compared, out / COMPARISONS_FILE)
+    _write_csv(experiments_frame(study), out / EXPERIMENTS_FILE)
+
+
+def _write_csv(frame: pd.DataFrame, path: Path) -> None:
     buffer = io.StringIO()
-    experiments_frame(study).to_csv(buffer, index=False, lineterminator="\n")
-    write_text(out / EXPERIMENTS_FILE, buffer.getvalue())
+    frame.to_csv(buffer, index=False, lineterminator="\n")
+    write_text(path, buffer.getvalue())
+
+
+def comparisons_frame(study: StudyData) -> pd.DataFrame:
+    """The `comparisons` table: the main metrics of all pairs that are compared."""
+    rows = [
+        (
+            *(pair.base.id, pair.other.id, pair.key, shown.metric),
+            *(one.value, one.low, one.high, one.rounds, one.how == ADJUSTED_HOW, one.how),
+        )
+        for pair in pairs(study)
+        for shown in main_columns(study)
+        if (one := pair.compared(shown.metric))
+    ]
+    return pd.DataFrame(rows, columns=tables.COMPARISONS.names)
 
 
 def _row(run: Run, keys: tuple[str, ...], columns: Sequence[Display]) -> dict[str, object]:
@@ -69,6 +98,7 @@ def _row(run: Run, keys: tuple[str, ...], columns: Sequence[Display]) -> dict[st
         "valid": run.valid if run.complete else None,
         "reasons": ";".join(run.reasons) if run.complete else run.failure,
         "time_source": run.time_source,
+        "adjusted": run.adjusted if run.complete else None,
     }
     for shown in columns:
         number = run.number(shown.metric)

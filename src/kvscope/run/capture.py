@@ -5,18 +5,24 @@ therefore runs in a separate process namespace, which needs no privileges. If th
 none, the report is deleted, and strings that hold environments are blanked in the export.
 """
 
+import os
 import shutil
 import sqlite3
 import subprocess
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from functools import cache
 from pathlib import Path
 
+import psutil
+
+from kvscope.errors import KvscopeError
 from kvscope.run.profiler import NO_PERF_EVENTS, Nsys
 from kvscope.runfile import NSYS_EXPORT, NSYS_REPORT
 
 EXPORT_LIMIT_S = 900.0
+CAPTURE_LIMIT_S = 120.0
+ENTER = ("nsenter", "--user", "--pid", "--mount", "--preserve-credentials")
 ANSWER_LIMIT_S = 30.0
 
 
@@ -24,7 +30,7 @@ ANSWER_LIMIT_S = 30.0
 def private_namespace() -> tuple[str, ...]:
     """The command prefix that hides all other processes; empty if the system allows none."""
     unshare = shutil.which("unshare")
-    if unshare is None:
+    if unshare is None or shutil.which("nsenter") is None:
         return ()
     options = ("--user", "--map-current-user", "--pid", "--fork", "--kill-child", "--mount-proc")
     prefix = (unshare, *options, "--")
@@ -41,6 +47,58 @@ def profile_command(
     """
     options = [*traced, *NO_PERF_EVENTS, "--force-overwrite=true", f"--output={trace}"]
     return [*private_namespace(), str(nsys.path), "profile", *options, *command]
+
+
+class CaptureSession:
+    """A session of nsys around one process and its forks, which captures while it is told to.
+
+    `traced` are the options that say what is traced, `environment` is that of nsys.
+    """
+
+    def __init__(self, nsys: Nsys, traced: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._nsys, self._environment = str(nsys.path), dict(environment)
+        self._name = f"kvscope-{os.getpid()}"
+        self._traced = traced
+
+    @property
+    def prefix(self) -> list[str]:
+        """What the command of the process begins with."""
+        options = [f"--session-new={self._name}", *self._traced, "--trace-fork-before-exec=true"]
+        return [*private_namespace(), self._nsys, "launch", *options]
+
+    @contextmanager
+    def capture(self, pid: int, trace: Path) -> Iterator[None]:
+        """Capture into `trace`.nsys-rep what the process and its forks do in a `with` block.
+
+        `pid` is that of the command with the prefix. KvscopeError if nsys does not.
+        """
+        output = ["--force-overwrite=true", f"--output={trace.absolute()}"]
+        self._tell(pid, "start", *NO_PERF_EVENTS, *output)
+        try:
+            yield
+        finally:
+            self._tell(pid, "stop")
+
+    def _tell(self, pid: int, word: str, *options: str) -> None:
+        command = [self._nsys, word, f"--session={self._name}", *options]
+        if private_namespace():
+            inside = psutil.Process(pid).children()[0].pid
+            command = [*ENTER, f"--target={inside}", *command]
+        try:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                env=self._environment,
+                timeout=CAPTURE_LIMIT_S,
+            )
+        except subprocess.TimeoutExpired:
+            limit = f"{CAPTURE_LIMIT_S:.0f} s"
+            raise KvscopeError(f"nsys {word} did not end within {limit}") from None
+        if done.returncode != 0:
+            last = (done.stderr or done.stdout).strip().splitlines()[-1:]
+            raise KvscopeError(f"nsys {word} failed: {' '.join(last)}")
 
 
 def export(nsys: Nsys, directory: Path, environment: dict[str, str]) -> str | None:

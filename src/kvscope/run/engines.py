@@ -4,15 +4,14 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from kvscope.errors import KvscopeError
-from kvscope.plan.experiment import Experiment
-from kvscope.run.environment import measured_environment
 from kvscope.run.link import Link, Lost, Silent
-from kvscope.run.processes import kill
+from kvscope.run.processes import end_with_parent, kill
 from kvscope.runfile import LOG_FILE
 
 # A zygote that dies again and again is not started for ever.
@@ -23,56 +22,89 @@ SILENCE_LIMIT_S = 1800.0
 
 
 class Zygote:
-    """The process that imports vLLM once and forks engines; started again if it is killed."""
+    """The process that imports vLLM once and forks engines, in a `with` block.
 
-    def __init__(self, experiment: Experiment, log: Path) -> None:
-        self._environment, self._log = measured_environment(experiment), log
+    It is started when it is needed, and again if it is killed. `prefix` is a command that runs it,
+    such as a profiler's; engines have NVTX ranges if there is one.
+    """
+
+    def __init__(
+        self, environment: Mapping[str, str], log: Path, prefix: Sequence[str] = ()
+    ) -> None:
+        self.prefix = tuple(prefix)
+        self._environment, self._log = environment, log
         self._process: subprocess.Popen[bytes] | None = None
         self._link: Link | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    @property
+    def pid(self) -> int | None:
+        """The id of its process, or of the command that runs it; None if it does not run."""
+        return None if self._process is None else self._process.pid
+
+    def start(self) -> None:
+        """Start the process, unless it runs, and wait until it has imported vLLM.
+
+        KvscopeError if it ends before.
+        """
+        try:
+            self._link = self._link or self._start()
+        except Lost:
+            self.end()
+            raise KvscopeError(f"the process that imports vLLM ended; see {self._log}") from None
 
     def fork(self, directory: Path, threads: int) -> "ParkedEngine":
         """Fork the measured process of the attempt in `directory`; KvscopeError if that fails."""
         for _ in range(MOST_ZYGOTES):
+            self.start()
             try:
                 return self._fork(directory, threads)
             except Lost:
                 self.end()
-        raise KvscopeError(f"the process that imports vLLM ended; see {self._log}")
+        raise KvscopeError(f"the process that forks engines was lost; see {self._log}")
 
     def _fork(self, directory: Path, threads: int) -> "ParkedEngine":
-        link = self._link or self._start()
+        assert self._link
         ours, theirs = Link.pair()
+        words = {"directory": str(directory.absolute()), "threads": threads}
         try:
             with (directory / LOG_FILE).open("ab") as log:
                 descriptors = theirs.fileno(), log.fileno()
-                link.send(descriptors, directory=str(directory.absolute()), threads=threads)
-            pid = link.receive()[0]["pid"]
+                self._link.send(descriptors, annotate=bool(self.prefix), **words)
+            pid = self._link.receive()[0]["pid"]
         except Lost:
             ours.close()
             raise
         finally:
             theirs.close()
-        return ParkedEngine(directory, ours, pid)
+        # Below a prefix, the id may be one of another process namespace.
+        return ParkedEngine(directory, ours, None if self.prefix else pid)
 
     def _start(self) -> Link:
         ours, theirs = Link.pair()
+        command = [sys.executable, "-m", "kvscope.run.zygote", str(theirs.fileno())]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "kvscope.run.zygote", str(theirs.fileno())],
+                [*self.prefix, *command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env=self._environment,
                 start_new_session=True,
+                preexec_fn=end_with_parent() if self.prefix else None,
                 pass_fds=[theirs.fileno()],
             )
         theirs.close()
-        self._link = ours
         ours.receive()
         return ours
 
     def end(self) -> None:
-        """End the process; its forks go on."""
+        """End the process; its forks go on, unless it has a prefix."""
         if self._link is not None:
             self._link.close()
         if self._process is not None:
@@ -86,7 +118,7 @@ class Zygote:
 class ParkedEngine:
     """An engine that serves a repeat when it is asked, in a process of its own."""
 
-    def __init__(self, directory: Path, link: Link, pid: int) -> None:
+    def __init__(self, directory: Path, link: Link, pid: int | None) -> None:
         self.directory, self.pid = directory, pid
         self._link = link
 
@@ -95,7 +127,10 @@ class ParkedEngine:
         return int(self._expect("ready")["repeats"])
 
     def serve(self, measured_in: dict[str, Any]) -> int:
-        """Measure a repeat in this round; how many there are then. Lost if the engine ended."""
+        """Measure a repeat; how many there are then. Lost if the engine ended.
+
+        `measured_in` is added to its entry in run.json.
+        """
         self._link.send(serve=measured_in)
         return int(self._expect("served")["served"])
 
@@ -109,7 +144,10 @@ class ParkedEngine:
         self._link.close()
 
     def kill(self) -> None:
-        """Kill the engine and all that it started."""
+        """Kill the engine and all that it started; one whose id is not known loses its link."""
+        if self.pid is None:
+            self.close()
+            return
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)  # it leads its session
 

@@ -13,12 +13,15 @@ from pathlib import Path
 import numpy as np
 
 from kvscope import rounds
+from kvscope.errors import KvscopeError
 from kvscope.files import make_directory, scratch_directory, write_text
 from kvscope.machine import load_1min
 from kvscope.plan.experiment import Experiment, dump
 from kvscope.plan.grid import expand
+from kvscope.run.engines import Zygote
+from kvscope.run.environment import measured_environment
 from kvscope.run.requirements import require_vllm
-from kvscope.run.rounds import Campaign, Member
+from kvscope.run.rounds import Group, Member, hold_locks
 from kvscope.runfile import EXPERIMENT_FILE
 
 # A cache that overflows, in a repeat of about a second: short enough for many rounds in a minute.
@@ -61,16 +64,23 @@ def measure_noise(
     with scratch_directory() as place:
         members = {name: _member(planned.experiment, place / name) for name in (ONE, OTHER)}
         tell("importing vLLM, starting two engines")
-        with Campaign(members, place / "zygote.log") as campaign:
+        environment = measured_environment(planned.experiment)
+        with (
+            Zygote(environment, place / "zygote.log") as zygote,
+            hold_locks(members.values()),
+            Group(members, zygote) as group,
+        ):
             began, number = time.monotonic(), 0
-            while number < LEAST_ROUNDS or time.monotonic() - began < seconds:
-                campaign.serve_round(number)
+            while group.active and (number < LEAST_ROUNDS or time.monotonic() - began < seconds):
+                group.serve_round(number)
                 number += 1
                 took = time.monotonic() - began
-                found = _noise(campaign.measured(), number, took)
+                found = _noise(group.measured(), number, took)
                 left = max(0.0, seconds - took)
                 tell(f"round {number}, {_percent(found.resolution)}, {left:.0f} s left")
-            campaign.finish()
+            group.finish()
+        if group.failed:
+            raise KvscopeError("; ".join(group.failed.values()))
     return found
 
 

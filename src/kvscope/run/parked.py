@@ -8,30 +8,35 @@ import os
 from pathlib import Path
 from typing import Any
 
-from kvscope.engine.marks import Marks
+from kvscope.engine.marks import Marks, NvtxMarks
+from kvscope.ranges import RUN
 from kvscope.run.link import Link, Lost
 from kvscope.run.locks import SESSION_LOCK, hold_lock
 from kvscope.run.progress import Progress
 from kvscope.run.session import STARTING, Session, conclude, measure_repeat, prepare
 
 
-def main(directory: Path, link: Link) -> int:
-    """Serve repeats of the experiment in `directory` until told to end; the exit code."""
+def main(directory: Path, link: Link, annotate: bool) -> int:
+    """Serve repeats of the experiment in `directory` until told to end; the exit code.
+
+    With `annotate` they have NVTX ranges.
+    """
+    marks = NvtxMarks() if annotate else Marks()
     with hold_lock(directory, SESSION_LOCK):
         session = Session.begin(directory)
-        code = conclude(session, lambda: serve_on_demand(session, link))
+        code = conclude(session, lambda: serve_on_demand(session, link, marks))
         say(link, ended=True)
     return code
 
 
-def serve_on_demand(session: Session, link: Link) -> None:
+def serve_on_demand(session: Session, link: Link, marks: Marks) -> None:
     """Be ready, measure a repeat for each request, and return when there are no more."""
     progress = Progress(session.directory)
     progress.begin(session.output_tokens, STARTING)
-    with prepare(session, Marks(), progress) as engine:
+    with marks.range(RUN), prepare(session, marks, progress) as engine:
         say(link, ready=True, repeats=len(session.repeats))
         while "serve" in (request := receive(link)):
-            measure_repeat(session, engine, Marks(), progress, request["serve"])
+            measure_repeat(session, engine, marks, progress, request["serve"])
             say(link, served=len(session.repeats))
 
 

@@ -5,7 +5,7 @@ can be held against them: one that nothing adjusts, and CPU time.
 """
 
 import time
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,12 +27,12 @@ class Reading:
     cpu_ns: int  # of this process
     thread_cpu_ns: int  # of this thread
     apart_ns: int
-    threads: "ThreadTime | None" = None  # read just before, in a longer time than apart_ns
+    threads: "Mapping[str, ThreadTime] | None" = None  # read just before; None if all are hidden
 
 
 @dataclass(frozen=True)
 class ThreadTime:
-    """What the threads of this process have run, and waited for a CPU, since each began."""
+    """What a thread has run, and waited for a CPU, since it began."""
 
     ran_ns: int
     waited_ns: int
@@ -40,17 +40,37 @@ class ThreadTime:
 
 def read_clocks(clock: Clock, tries: int = TRIES) -> Reading:
     """Read all clocks at nearly the same instant: the closest of so many tries."""
-    threads = read_threads(system_text(TASKS / i / "schedstat") for i in system_names(TASKS))
+    threads = read_threads({i: system_text(TASKS / i / "schedstat") for i in system_names(TASKS)})
     found = [_read(clock) for _ in range(tries)]
     return replace(min(found, key=lambda reading: reading.apart_ns), threads=threads)
 
 
-def read_threads(schedstats: Iterable[str]) -> ThreadTime | None:
-    """The sum over threads, from the texts of their schedstat; None if all are hidden."""
-    found = [(int(w[0]), int(w[1])) for text in schedstats if len(w := text.split()) > 1]
-    if not found:
-        return None
-    return ThreadTime(*(sum(column) for column in zip(*found, strict=True)))
+def read_threads(schedstats: Mapping[str, str]) -> dict[str, ThreadTime] | None:
+    """What each thread ran and waited, from the texts of schedstat; None if all are hidden."""
+    words = {i: text.split() for i, text in schedstats.items()}
+    found = {i: ThreadTime(int(w[0]), int(w[1])) for i, w in words.items() if len(w) > 1}
+    return found or None
+
+
+def threads_between(
+    begin: Mapping[str, ThreadTime], end: Mapping[str, ThreadTime]
+) -> tuple[float, float]:
+    """Seconds that the threads ran together, and that they waited meanwhile for a CPU.
+
+    A thread's share of waiting counts by what it ran: Σ ran · w / (1 − Σ ran · w / Σ ran) with
+    w = waited / (ran + waited). So a thread that wakes up often and does little does not count for
+    more than it does.
+    """
+    unborn = ThreadTime(0, 0)
+    ran_ns, weighted_ns = 0.0, 0.0
+    for i, last in end.items():
+        first = begin.get(i, unborn)
+        ran, waited = last.ran_ns - first.ran_ns, last.waited_ns - first.waited_ns
+        if ran > 0 and waited >= 0:
+            ran_ns += ran
+            weighted_ns += ran * waited / (ran + waited)
+    share = weighted_ns / ran_ns if ran_ns else 0.0
+    return ran_ns * NANOSECONDS, ran_ns * share / (1 - share) * NANOSECONDS
 
 
 def _read(clock: Clock) -> Reading:
@@ -63,15 +83,11 @@ def _read(clock: Clock) -> Reading:
 def elapsed(begin: Reading, end: Reading) -> dict[str, float | None]:
     """The entries of run.json for a repeat: seconds between two readings on each other clock."""
     raw_ns = None if end.raw_ns is None or begin.raw_ns is None else end.raw_ns - begin.raw_ns
-    one, other = begin.threads, end.threads
-    ran_ns, waited_ns = (
-        (None, None)
-        if one is None or other is None
-        else (other.ran_ns - one.ran_ns, other.waited_ns - one.waited_ns)
-    )
+    threads = begin.threads and end.threads and threads_between(begin.threads, end.threads)
+    ran_s, waited_s = threads or (None, None)
     return {
-        "ran_s": None if ran_ns is None else max(0, ran_ns) * NANOSECONDS,
-        "waited_s": None if waited_ns is None else max(0, waited_ns) * NANOSECONDS,
+        "ran_s": ran_s,
+        "waited_s": waited_s,
         "raw_s": None if raw_ns is None else raw_ns * NANOSECONDS,
         "cpu_s": (end.cpu_ns - begin.cpu_ns) * NANOSECONDS,
         "thread_cpu_s": (end.thread_cpu_ns - begin.thread_cpu_ns) * NANOSECONDS,

@@ -1,21 +1,23 @@
-"""A campaign: experiments that are measured together, in complete rounds in random order.
+"""Engines that are measured together, in complete rounds in random order.
 
-Each has an engine that is parked until its turn. A round serves every engine once; its order is
-drawn from the campaign's id and the round's number. The number of a repeat is that of its round: an
-engine that is killed loses the repeat under way, which its successor measures in the same round.
+A round serves every engine once; its order is drawn from the campaign's id and the round's number.
+Engines that fit in memory together are parked between their turns; others are started for each turn
+and end after it. An engine that is killed loses the repeat under way, which its successor measures
+in the same round. An engine that fails is left out from then on.
 """
 
+import os
 import random
 import uuid
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from kvscope import rounds
-from kvscope.errors import BadInput, KvscopeError
 from kvscope.plan.experiment import Experiment
 from kvscope.run.attempt import read_session, repeats_of
 from kvscope.run.engines import ParkedEngine, Zygote
@@ -25,40 +27,56 @@ from kvscope.runfile import LOG_FILE
 
 # An engine that ends without a word is forked again, but not for ever.
 MOST_LOSSES = 3
+# Engines that are built and warmed up at the same time.
+AT_A_TIME = len(os.sched_getaffinity(0))
+ROUND, PROFILED = "round", "profiled"
 
 
 @dataclass(frozen=True)
 class Member:
-    """An experiment of a campaign, and the directory of its attempt, with its experiment.yaml."""
+    """An experiment that is measured, and the directory of its attempt, with experiment.yaml."""
 
     experiment: Experiment
     directory: Path
 
 
-class Campaign:
+@contextmanager
+def hold_locks(members: Iterable[Member]) -> Iterator[None]:
+    """Hold the supervisor's locks of the members, without which their engines end."""
+    with ExitStack() as stack:
+        for member in members:
+            stack.enter_context(hold_lock(member.directory, SUPERVISOR_LOCK))
+        yield
+
+
+class Group:
     """The members' engines, from the beginning of a `with` block to its end.
 
-    `members` are by name, which the results of `measured` have.
+    The caller holds the members' locks (`hold_locks`). `failed` has the reasons of
+    the members that are left out, by name; `parked` is false if engines stand one at a time.
     """
 
-    def __init__(self, members: Mapping[str, Member], log: Path, id_: str | None = None) -> None:
+    def __init__(
+        self,
+        members: Mapping[str, Member],
+        zygote: Zygote,
+        id_: str | None = None,
+        parked: bool = True,
+    ) -> None:
         self.members = dict(members)
         self.id = id_ or uuid.uuid4().hex[:12]
-        self._zygote = Zygote(next(iter(members.values())).experiment, log)
+        self.failed: dict[str, str] = {}
+        self._zygote, self._parked = zygote, parked
         self._engines: dict[str, ParkedEngine] = {}
-        self._repeats: dict[str, int] = {}
-        self._stack = ExitStack()
+        self._losses: dict[str, int] = defaultdict(int)  # one after another
 
     def __enter__(self) -> Self:
-        self._stack.callback(self._zygote.end)
-        self._stack.callback(self._close)
-        with self._stack.pop_all() as stack:  # an exception below ends what has begun
-            for name, member in self.members.items():
-                stack.enter_context(hold_lock(member.directory, SUPERVISOR_LOCK))
-                self._fork(name)
-            for name in self.members:
-                self._await_ready(name)
-            self._stack = stack.pop_all()
+        try:
+            if self._parked:
+                self._fork_all()
+        except BaseException:
+            self._kill()
+            raise
         return self
 
     def __exit__(
@@ -67,7 +85,15 @@ class Campaign:
         value: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._stack.close()
+        if kind is not None:
+            self._kill()
+        for engine in self._engines.values():
+            engine.close()
+
+    @property
+    def active(self) -> list[str]:
+        """The members that have not failed."""
+        return [name for name in self.members if name not in self.failed]
 
     def order(self, number: int) -> Sequence[str]:
         """The members' names in the order in which a round serves them."""
@@ -76,68 +102,94 @@ class Campaign:
     def serve_round(self, number: int) -> None:
         """Measure the repeat of each member that this round does not have yet."""
         for place, name in enumerate(self.order(number)):
-            while self._repeats[name] <= number:
-                self._serve(name, {"campaign": self.id, "number": number, "place": place})
+            measured_in = {ROUND: {"campaign": self.id, "number": number, "place": place}}
+            while name in self.active and number not in self.rounds_of(name):
+                self.serve(name, measured_in)
+
+    def serve(self, name: str, measured_in: Mapping[str, Any]) -> bool:
+        """Measure one repeat; false if the engine was lost with it, and was forked again."""
+        try:
+            if not self._parked:
+                self._fork(name)
+                self._engines[name].await_ready()
+            self._engines[name].serve(dict(measured_in))
+            if not self._parked:
+                self._engines[name].end()
+        except Lost:
+            self._replace(name)
+            return False
+        self._losses[name] = 0
+        return True
+
+    def rounds_of(self, name: str) -> set[int]:
+        """The numbers of the campaign's rounds that have a repeat of the member."""
+        return {entry[ROUND]["number"] for entry in self._entries(name)}
 
     def finish(self) -> None:
         """Let all engines end, with complete records; a lost one has them, too."""
-        for engine in self._engines.values():
+        for name in self.active:
             try:
-                engine.end()
+                if self._parked:
+                    self._engines[name].end()
             except Lost:
                 continue
 
     def measured(self) -> rounds.Rounds:
-        """The duration of every repeat so far, in s, and how long it waited."""
-        rows = [
-            (name, entry)
-            for name, member in self.members.items()
-            for entry in repeats_of(read_session(member.directory))
-        ]
+        """The duration of every repeat in the campaign's rounds so far, in s, and its waiting."""
+        rows = [(name, entry) for name in self.active for entry in self._entries(name)]
         return rounds.Rounds(
             experiment=[name for name, _ in rows],
-            round=[entry["round"]["number"] for _, entry in rows],
+            round=[entry[ROUND]["number"] for _, entry in rows],
             time=[entry["duration_s"] for _, entry in rows],
             waiting=[_waiting(entry) for _, entry in rows],
         )
 
-    def _serve(self, name: str, measured_in: dict[str, str | int]) -> None:
-        try:
-            self._repeats[name] = self._engines[name].serve(measured_in)
-        except Lost:
-            self._replace(name)
+    def _entries(self, name: str) -> list[dict[str, Any]]:
+        """The entries of the member's finished repeats that this campaign measured in rounds."""
+        found = repeats_of(read_session(self.members[name].directory))
+        return [entry for entry in found if (entry.get(ROUND) or {}).get("campaign") == self.id]
+
+    def _fork_all(self) -> None:
+        starting: deque[str] = deque()
+        for name in self.members:
+            if len(starting) == AT_A_TIME:
+                self._await_ready(starting.popleft())
+            self._fork(name)
+            starting.append(name)
+        for name in starting:
+            self._await_ready(name)
 
     def _fork(self, name: str) -> None:
         member = self.members[name]
         engine = self._zygote.fork(member.directory, member.experiment.device.threads)
         self._engines[name] = engine
 
+    def _replace(self, name: str) -> None:
+        """Fork a lost engine again; the member has failed if it said why, or was lost too often."""
+        directory = self.members[name].directory
+        self._losses[name] += 1
+        self._engines[name].close()
+        with hold_lock(directory, SESSION_LOCK):  # until its predecessor has ended
+            reason = read_session(directory).get("reason")
+        if self._losses[name] > MOST_LOSSES:
+            reason = (
+                reason or f"the engine was lost {MOST_LOSSES} times; see {directory / LOG_FILE}"
+            )
+        if reason:
+            self.failed[name] = reason
+        elif self._parked:
+            self._fork(name)
+            self._await_ready(name)
+
     def _await_ready(self, name: str) -> None:
         try:
-            self._repeats[name] = self._engines[name].await_ready()
+            self._engines[name].await_ready()
         except Lost:
             self._replace(name)
 
-    def _replace(self, name: str) -> None:
-        """Fork a lost engine again; raises the reason if it failed by itself, or too often."""
-        directory = self.members[name].directory
-        for _ in range(MOST_LOSSES):
-            self._engines[name].close()
-            with hold_lock(directory, SESSION_LOCK):  # until its predecessor has ended
-                found = read_session(directory)
-            if found.get("reason"):
-                raise (BadInput if found.get("bad_input") else KvscopeError)(found["reason"])
-            self._fork(name)
-            try:
-                self._repeats[name] = self._engines[name].await_ready()
-            except Lost:
-                continue
-            return
-        raise KvscopeError(f"the engine was lost {MOST_LOSSES} times; see {directory / LOG_FILE}")
-
-    def _close(self) -> None:
+    def _kill(self) -> None:
         for engine in self._engines.values():
-            engine.close()
+            engine.kill()
 
 
 def _waiting(entry: Mapping[str, float | None]) -> float:

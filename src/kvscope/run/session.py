@@ -128,9 +128,9 @@ class Session:
         """The output tokens of a repeat."""
         return sum(request.output_tokens for request in self.requests)
 
-    def sample(self) -> MachineSample:
-        """The counters of the machine, and its speed."""
-        return disturbance.take_sample(self.proc, work=reference_work_s)
+    def sample(self, times: int = disturbance.OFTEN) -> MachineSample:
+        """The counters of the machine, and its speed by work that is done so often."""
+        return disturbance.take_sample(self.proc, work=lambda: reference_work_s(times))
 
     def context(self, engine: Engine, origin_ns: int) -> RepeatContext:
         """The context of the repeat that starts at `origin_ns`."""
@@ -215,19 +215,23 @@ def measure_repeat(
     progress: Progress,
     measured_in: dict[str, Any] | None = None,
 ) -> None:
-    """Measure the next repeat and save all; `measured_in` is the round, if it is one of a round."""
+    """Measure the next repeat and save all.
+
+    `measured_in` is added to its entry in run.json: the round, or that it is profiled.
+    """
     number, experiment = len(session.repeats), session.experiment
     measured = experiment.device.time_source == MEASURED
-    before = session.sample() if measured else None
+    times = disturbance.SELDOM if measured_in else disturbance.OFTEN
+    before = session.sample(times) if measured else None
     with marks.range(REPEAT, number):
         timeout_s = experiment.workload.timeout_s
         recording, repeat, served = serve_once(session, engine, marks, progress, timeout_s)
     if before is not None:
-        session.loads.append(disturbance.compare_samples(before, session.sample()))
+        session.loads.append(disturbance.compare_samples(before, session.sample(times)))
     session.outcomes.append(requests_table(repeat, number, session.requests, served))
     session.origins_ns.append(served.origin_ns)
     session.durations_s.append(served.duration_s)
-    session.elapsed.append(served.elapsed | ({"round": measured_in} if measured_in else {}))
+    session.elapsed.append(served.elapsed | (measured_in or {}))
     session.leaks += find_leaks(engine, number)
     session.repeats.append(repeat)
     if session.kernel_events:

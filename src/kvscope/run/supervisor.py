@@ -109,28 +109,54 @@ def run(
     measure = measure or measure_apart
     make_directory(directory)
     with hold_lock(directory, SUPERVISOR_LOCK):
-        wait_for_orphan(directory / ATTEMPT)
-        runfile.settle(directory)
-        wanted = force or runfile.is_requested(directory)
-        if not wanted and runfile.is_complete(directory, experiment.id):
-            print(f"{experiment.id}: finished before; --force measures it again", file=sys.stderr)
+        if not is_wanted(experiment, directory, force):
             return runfile.read_run(directory)
-        if runfile.is_complete(directory, experiment.id):
-            runfile.request_again(directory)  # so that a failure leaves it to be done again
-        attempt = runfile.begin_attempt(directory)
-        write_text(attempt / EXPERIMENT_FILE, dump(experiment))
         try:
-            require_vllm()
-            requests.check(experiment)
-            check_memory(experiment)
+            attempt = begin(experiment, directory)
             facts = measure(experiment, attempt, choose_profiler(experiment))
         except BadInput as error:
-            runfile.write_run(attempt, refusal_facts(experiment, str(error)))
-            runfile.settle(directory)
+            refuse(experiment, directory, str(error))
             raise
-        runfile.write_run(attempt, facts)
-        runfile.settle(directory)
+        settle(directory, facts)
     return facts
+
+
+def is_wanted(experiment: Experiment, directory: Path, force: bool) -> bool:
+    """Whether the run in `directory` is to be measured; false of a finished one that is kept.
+
+    The caller holds the supervisor's lock, here and below.
+    """
+    wait_for_orphan(directory / ATTEMPT)
+    runfile.settle(directory)
+    complete = runfile.is_complete(directory, experiment.id)
+    if complete and not force and not runfile.is_requested(directory):
+        print(f"{experiment.id}: finished before; --force measures it again", file=sys.stderr)
+        return False
+    if complete:
+        runfile.request_again(directory)  # so that a failure leaves it to be done again
+    return True
+
+
+def begin(experiment: Experiment, directory: Path) -> Path:
+    """Begin an attempt; gives its directory. BadInput if the experiment cannot be run here."""
+    attempt = runfile.begin_attempt(directory)
+    write_text(attempt / EXPERIMENT_FILE, dump(experiment))
+    require_vllm()
+    requests.check(experiment)
+    check_memory(experiment)
+    choose_profiler(experiment)
+    return attempt
+
+
+def refuse(experiment: Experiment, directory: Path, reason: str) -> None:
+    """End the attempt of an experiment that cannot be run."""
+    settle(directory, refusal_facts(experiment, reason))
+
+
+def settle(directory: Path, facts: dict[str, Any]) -> None:
+    """Write the attempt's run.json, and move it into place if it may replace what is there."""
+    runfile.write_run(directory / ATTEMPT, facts)
+    runfile.settle(directory)
 
 
 def wait_for_orphan(attempt: Path) -> None:
@@ -173,7 +199,8 @@ def measure_apart(experiment: Experiment, directory: Path, profiling: Profiling)
             profiling.nsys, directory, measured_environment(experiment)
         )
         profiling = Profiling(profiling.requested, profiling.nsys, complaint)
-    facts = run_facts(experiment, directory, session, reason, profiling, began)
+    total_s = time.perf_counter() - began
+    facts = run_facts(experiment, directory, session, reason, profiling, total_s)
     return facts | {"placement": placement(began_s, clocks)}
 
 
@@ -183,14 +210,14 @@ def run_facts(
     session: dict[str, Any],
     reason: str | None,
     profiling: Profiling,
-    began: float,
+    total_s: float,
 ) -> dict[str, Any]:
-    """The contents of run.json of a measurement that began then, and has ended."""
+    """The contents of run.json of a measurement that has ended, after so many seconds."""
     (directory / runfile.SESSION_FILE).unlink(missing_ok=True)
     (directory / PROGRESS_FILE).unlink(missing_ok=True)
     follow_umask(directory)
     gpus = session.pop("accelerators", [])
-    timings_s = session.pop("timings_s", {}) | {"total": time.perf_counter() - began}
+    timings_s = session.pop("timings_s", {}) | {"total": total_s}
     return {
         "experiment_id": experiment.id,
         "status": runfile.FAILED if reason else runfile.COMPLETE,

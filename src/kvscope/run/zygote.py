@@ -92,7 +92,8 @@ def fork(link: Link, request: dict[str, object], engine: int, log: int) -> int:
         set_threads(int(str(request["threads"])))
         from kvscope.run import parked
 
-        code = parked.main(Path(str(request["directory"])), Link.of(engine))
+        directory, annotate = Path(str(request["directory"])), bool(request["annotate"])
+        code = parked.main(directory, Link.of(engine), annotate)
     except BaseException:
         traceback.print_exc()
     finally:

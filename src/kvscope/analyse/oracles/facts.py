@@ -153,6 +153,8 @@ def _of_warm_up(run: RunTables) -> Iterator[Pair]:
     yield "uncovered classes that were not measured", sorted(missed - measured), []
     covered = len(measured - missed) <= found.get("classes", 0)
     yield "whether warmup.classes has the classes covered", covered, True
+    if not asked:
+        yield "what there is of a warm-up", found.get("classes") or found.get("copies") or 0, 0
     name, attention = run.section("device").get("name"), run.section("engine").get("attention")
     repeats = len(run.records.numbers)
     if name is None or not asked:
@@ -160,16 +162,18 @@ def _of_warm_up(run: RunTables) -> Iterator[Pair]:
     device = device_class(name)
     checked = attention in device.attentions and device.attentions[attention].compared
     yield "whether attention was compared", _compared(run, "reference_checks"), checked or None
-    if run.repeats_warm_up and device.allocates:
-        found = copies_of(run.preemptions, run.steps)
+    if not run.repeats_warm_up:
+        return
+    found = copies_of(run.preemptions, run.steps)
+    yield "warmup.passes", run.facts["warmup"].get("passes"), len(run.steps) * asked / repeats
+    yield "warmup.classes", run.facts["warmup"].get("classes"), len(measured)
+    warm = {kind: one["count"] for kind, one in run.facts["warmup"].get("copies", {}).items()}
+    due = {kind: one["count"] * asked / repeats for kind, one in found.items()}
+    yield "copies in the warm-up", warm, due
+    if device.allocates:
         yield "whether copies were compared", _compared(run, "swap_checks"), bool(found) or None
-        yield "warmup.passes", run.facts["warmup"].get("passes"), len(run.steps) * asked / repeats
-        yield "warmup.classes", run.facts["warmup"].get("classes"), len(measured)
         back = _compared_copies(run) * asked / repeats
         yield "engine.swap_checks.compared", _checks(run, "swap_checks"), back
-        warm = {kind: one["count"] for kind, one in run.facts["warmup"].get("copies", {}).items()}
-        due = {kind: one["count"] * asked / repeats for kind, one in found.items()}
-        yield "copies in the warm-up", warm, due
 
 
 def _compared(run: RunTables, key: str) -> bool:

@@ -14,13 +14,14 @@ import pandas as pd
 
 from kvscope.analyse.calibration.loads import loads_of
 from kvscope.analyse.calibration.moves import Moves
+from kvscope.analyse.differences import value_differences
 from kvscope.analyse.oracles.facts import device_class
 from kvscope.analyse.oracles.run_tables import NANOSECONDS, RunTables, bad_rows, combine
 from kvscope.analyse.records import Records
 from kvscope.arraytypes import Bools, Floats, Ints
 from kvscope.collect.kv.flushes import read_flushes
 from kvscope.events import ATTENTION, WRITE
-from kvscope.oracle import Violations
+from kvscope.oracle import NONE, Violations
 from kvscope.plan.device import Device
 from kvscope.plan.devices.modeled import TOKEN, Modeled
 from kvscope.plan.hardware.overflow_cost import OverflowCost
@@ -198,14 +199,9 @@ class ModeledRepeat:
 
     def _scheduling(self) -> Violations:
         """Scheduling takes no time: requests are preempted as their pass begins."""
-        steps, rows = self.steps, self.rows
-        slow = bad_rows(
-            steps,
-            differs(steps["schedule_s"], 0.0 * steps["schedule_s"]),
-            lambda r: f"schedule_s is {r['schedule_s']:.9f}, a virtual clock stands still",
-        )
-        begins_s = steps["start_s"].to_numpy(float)[self.at]
-        return combine(slow, _wrong(rows, differs(rows["time_s"], begins_s), "time_s", begins_s))
+        rows, begins_s = self.rows, self.steps["start_s"].to_numpy(float)[self.at]
+        late = _wrong(rows, differs(rows["time_s"], begins_s), "time_s", begins_s)
+        return combine(_scheduled(self.steps), late)
 
     def _layers(self) -> Violations:
         """Layers of a traced pass: of equal length, the first after what is moved."""
@@ -233,6 +229,15 @@ class ModeledRepeat:
         words = "{0:.0f} layers are timed, {1} traced"
         rows = steps.assign(found=found, due=due)
         return bad_rows(rows, found != due, lambda r: words.format(r["found"], r["due"]))
+
+
+def _scheduled(steps: pd.DataFrame) -> Violations:
+    """Passes of which a part is not the forward pass."""
+    return bad_rows(
+        steps,
+        differs(steps["schedule_s"], 0.0) | differs(steps["forward_s"], steps["duration_s"]),
+        lambda r: f"schedule_s is {r['schedule_s']:.9f}, a virtual clock stands still",
+    )
 
 
 def _repeats_differ(run: RunTables, cost: OverflowCost) -> Violations:
@@ -278,6 +283,21 @@ def modeled_batch_wrong(run: RunTables) -> Violations:
     return combine(*(_batches_differ(run, repeat) for repeat in run.records.repeats()))
 
 
+def modeled_facts_wrong(run: RunTables) -> Violations:
+    """What run.json says of a modeled batch is what its device says of the warm-up's first batch.
+
+    Those are the predictions of its cost model.
+    """
+    experiment, requests = run.records.experiment, run.records.workload
+    first = requests["arrival_s"] <= requests["arrival_s"].min() + NANOSECONDS
+    batch = requests[first & (experiment.warmup > 0)]
+    lengths = [*zip(batch["prompt_tokens"], batch["output_tokens"], strict=True)]
+    due = experiment.device.engine_facts(experiment, lengths)
+    found = {key: run.engine.get(key) for key in due}
+    wrong = [*value_differences("engine.", found, due)]
+    return Violations(len(wrong), wrong[0]) if wrong else NONE
+
+
 def _batches_differ(run: RunTables, repeat: Records) -> Violations:
     experiment = run.records.experiment
     passes_s = cache(lambda lengths: experiment.device.passes_s(experiment, lengths))
@@ -301,11 +321,26 @@ def _batches_differ(run: RunTables, repeat: Records) -> Violations:
     wrong = differs(steps["start_s"], due_s[:-1], tolerance_s)
     took_s: Floats = due_s[1:] - due_s[:-1]
     wrong |= differs(steps["duration_s"], took_s, tolerance_s)
-    return _wrong(steps, wrong, "duration_s", took_s)
+    number, begun_s = run.records.numbers.index(repeat.repeat or 0), _begun_s(run, repeat)
+    begin_s = (experiment.warmup + number) * now_s  # the clock began with the warm-up
+    late = abs(begun_s - begin_s) > tolerance_s * (1 + experiment.warmup + number)
+    words = f"repeat {repeat.repeat} begins at {begun_s:.9f} s, its device gives {begin_s:.9f}"
+    return combine(
+        _wrong(steps, wrong, "duration_s", took_s),
+        _scheduled(steps),
+        Violations(1, words) if late else NONE,
+    )
+
+
+def _begun_s(run: RunTables, repeat: Records) -> float:
+    """When a repeat begins, by the clock of run.json."""
+    clock = run.facts["clock"]["repeats"]
+    begun_ns: int = next(one["start_ns"] for one in clock if one["repeat"] == repeat.repeat)
+    return begun_ns * NANOSECONDS
 
 
 def differs(
-    found: pd.Series, expected: pd.Series | Floats, tolerance_s: float = TOLERANCE_S
+    found: pd.Series, expected: pd.Series | Floats | float, tolerance_s: float = TOLERANCE_S
 ) -> Bools:
     """Where a time is missing, or is not the expected one."""
     wrong: Bools = ~((found.astype(float) - expected).abs() <= tolerance_s).to_numpy()

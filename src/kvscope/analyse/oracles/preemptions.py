@@ -122,9 +122,9 @@ def cost_wrong(run: RunTables) -> Violations:
 def prediction_wrong(run: RunTables) -> Violations | None:
     """What a policy predicts for a victim is what the settings give for its tokens and the action.
 
-    Of a refused victim, it is what they give for some action; so for some number of requests that
-    run beside the victim or resume with it. Policies that predict nothing, or from more than the
-    settings, are not checked.
+    Of a refused victim, it is what they give for some action that was refused, so not for
+    recomputing. They give it for some number of requests that run beside the victim or resume with
+    it. Policies that predict nothing, or from more than the settings, are not checked.
     """
     policy = cast(type[Overflow], registry.load("overflow", run.section("overflow")["name"]))
     if policy.predictions_s is Overflow.predictions_s:
@@ -135,7 +135,12 @@ def prediction_wrong(run: RunTables) -> Violations | None:
     wrong = []
     for tokens, action, refused, found_s in lost[PREDICTED].itertuples(index=False, name=None):
         known = (predicted(tokens, others) for others in beside)
-        due_s = (s for each in known for name, s in each.items() if refused or name == action)
+        due_s = (
+            seconds
+            for each in known
+            for name, seconds in each.items()
+            if (name != RECOMPUTE.name if refused else name == action)
+        )
         wrong.append(not any(math.isclose(found_s, one_s) for one_s in due_s))
     return bad_rows(
         lost,

@@ -49,6 +49,10 @@ _MODELED_EVENTS = _recorded(
 )
 _BATCHES = _recorded("a device that models whole batches", modeled.predicts_batches)
 _MODELED = _recorded("device modeled", modeled.is_modeled)
+_MODELED_TOKENS = _recorded(
+    "tokens of a modeled device",
+    lambda run: modeled.is_modeled(run) or modeled.predicts_batches(run),
+)
 _LAYERS = _recorded(
     "times of the layers",
     lambda run: (
@@ -122,8 +126,9 @@ ORACLES: tuple[Oracle[RunTables], ...] = (
     Oracle(times.given_up_wrong, _ABORTED),
     Oracle(modeled.modeled_time_wrong, _MODELED),
     Oracle(modeled.modeled_kernel_wrong, _MODELED_EVENTS),
-    Oracle(modeled.modeled_output_wrong, _MODELED),
+    Oracle(modeled.modeled_output_wrong, _MODELED_TOKENS),
     Oracle(modeled.modeled_batch_wrong, _BATCHES),
+    Oracle(modeled.modeled_facts_wrong, _BATCHES),
     Oracle(profiled.ranges_differ, _PROFILED),
     Oracle(batches.pass_differs_from_batch, _PASSES),
     Oracle(batches.phase_wrong, _PASSES),

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from kvscope.collect.nsys.export import NsysExport
 from kvscope.collect.nsys.nvtx import NvtxRanges
@@ -24,7 +25,7 @@ def forward_passes(sqlite: Path) -> pd.DataFrame:
 
 
 def _own(batch: dict[str, pa.Array]) -> pd.DataFrame:
-    frame = pa.table({name: batch[name] for name in (*COLUMNS, "name", "domain")}).to_pandas()
-    own = (frame["domain"] == DOMAIN) & (frame["name"] == FORWARD_PASS)
-    found: pd.DataFrame = frame.loc[own, COLUMNS].dropna()
+    own = pc.and_(pc.equal(batch["domain"], DOMAIN), pc.equal(batch["name"], FORWARD_PASS))
+    frame = pa.table({name: batch[name] for name in COLUMNS}).filter(own).to_pandas()
+    found: pd.DataFrame = frame.dropna()
     return found

@@ -29,10 +29,11 @@ LEAST_PLACES = 2  # evicted tokens that differ: fewer are no line
 
 
 def resumptions(run: Run) -> pd.DataFrame:
-    """Resumptions whose cost was recorded."""
+    """Resumptions whose cost was recorded, in repeats whose times count."""
     if not run.has_passes:
         return pd.DataFrame()
     found = run.records.preemptions
+    found = found[found["repeat"].isin(run.records.timed)]
     return found[(found["event"] == "resume") & found["cost_s"].notna()]
 
 

@@ -1,0 +1,121 @@
+"""A block of a campaign: engines that are served in the same rounds until their rule ends them."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from kvscope import rounds
+from kvscope.plan.repeats import StoppingRule
+from kvscope.run.rounds import Group
+
+
+@dataclass(frozen=True)
+class Block:
+    """The ids of experiments with one stopping rule, and the comparisons that it is about."""
+
+    ids: tuple[str, ...]
+    rule: StoppingRule
+    pairs: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class State:
+    """How far the rounds of a block are.
+
+    Attributes
+    ----------
+    complete
+        rounds that every engine has served
+    half_width_share
+        of the widest comparison; NaN before there are intervals
+    elapsed_s
+        seconds of measurement
+    """
+
+    rule: StoppingRule
+    engines: int
+    complete: int
+    half_width_share: float
+    elapsed_s: float
+
+    @property
+    def expected(self) -> int:
+        """Rounds that there will be, if the noise stays as it is."""
+        needed = self.needed
+        if self.rule.budget_s is not None and self.complete:
+            affordable = math.ceil(self.rule.budget_s * self.complete / max(self.elapsed_s, 1e-9))
+            needed = min(needed, affordable)
+        return max(self.rule.min, self.complete, needed)
+
+    @property
+    def needed(self) -> int:
+        """Rounds after which the widest comparison would be as narrow as wanted."""
+        if self.rule.until is None or not math.isfinite(self.half_width_share):
+            return self.rule.min
+        return math.ceil(self.complete * (self.half_width_share / self.rule.until) ** 2)
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until the rounds end; NaN before the first one has."""
+        if not self.complete:
+            return math.nan
+        return self.elapsed_s / self.complete * (self.expected - self.complete)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the rule ends the rounds."""
+        return self.rule.ends(self.complete, self.half_width_share, self.elapsed_s)
+
+    def __str__(self) -> str:
+        if not self.complete:
+            return f"{self.engines} engines are warm, round 1 of {self.expected}"
+        width = self.half_width_share
+        known = f", ± {100 * width:.2g} %" if math.isfinite(width) else ""
+        left = "" if self.ended else f", {duration(self.left_s)} left"
+        return f"round {self.complete} of {self.expected}{known}{left}"
+
+
+def duration(seconds: float) -> str:
+    """'40 s', '1 min 40 s'."""
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+Show = Callable[[str], None]
+"""Shows one line to whoever waits, in place of the one before."""
+
+
+def serve_rounds(group: Group, block: Block, numbers: Sequence[int], show: Show) -> float:
+    """Serve complete rounds with these numbers until the block's rule ends them.
+
+    Rounds that were served before count. Returns half the width of the widest comparison, as a
+    share.
+    """
+    own = set(numbers)
+    before_s, began_s = sum(group.measured().time), time.monotonic()
+    served = set().union(*(group.rounds_of(name) for name in group.active)) & own
+    number = max(served, default=numbers[0])
+    while True:
+        measured = group.measured()
+        whole = own.intersection(*(group.rounds_of(name) for name in group.active))
+        width = _widest(measured, block.pairs)
+        elapsed_s = before_s + time.monotonic() - began_s
+        state = State(block.rule, len(group.active), len(whole), width, elapsed_s)
+        show(str(state))
+        if state.ended or not group.active:
+            return width
+        if number in whole:
+            number = numbers[numbers.index(number) + 1]
+        group.serve_round(number)
+
+
+def _widest(measured: rounds.Rounds, pairs: Sequence[tuple[str, str]]) -> float:
+    """Half the width of the widest comparison, else value, as a share; NaN if unknown."""
+    there = set(measured.experiment)
+    known = [pair for pair in pairs if there.issuperset(pair)]
+    if known:
+        widths = [measured.ratio(other, base).half_width_share for base, other in known]
+    else:
+        widths = [measured.value(name).half_width_share for name in there]
+    return math.nan if not widths or any(map(math.isnan, widths)) else max(widths)

@@ -1,0 +1,255 @@
+"""A campaign: experiments that are measured together, from their settings to their records.
+
+Each has an engine of its own; `plan.together` has which of them stand side by side. All are served
+in rounds until the stopping rule ends them, then once more under the profiler. A campaign that was
+killed goes on where it ended: the file CAMPAIGN of an attempt says which campaign began it, and
+each of its repeats in which round it was measured.
+"""
+
+import json
+import math
+import tempfile
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from kvscope import runfile
+from kvscope.engine.devices.platform import platform_of
+from kvscope.errors import BadInput
+from kvscope.files import exit_on_sigterm, make_directory, read_json, write_json
+from kvscope.machine import system_text
+from kvscope.plan import together
+from kvscope.plan.experiment import Experiment
+from kvscope.plan.fields import MAX_REPEATS
+from kvscope.run import supervisor
+from kvscope.run.attempt import keep_whole_repeats, read_session, repeats_of
+from kvscope.run.block import Block, Show, serve_rounds
+from kvscope.run.engines import Zygote
+from kvscope.run.environment import measured_environment
+from kvscope.run.locks import SUPERVISOR_LOCK, hold_lock
+from kvscope.run.placement import gpu_clocks, placement
+from kvscope.run.profiled import profile
+from kvscope.run.rounds import PROFILED, Group, Member, hold_locks
+from kvscope.run.supervisor import Profiling, choose_profiler
+
+CAMPAIGN = "campaign.json"  # of an attempt
+ID_DIGITS = 12
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+# What the environments of engines may differ in, since each fork sets it for itself.
+OF_FORK = ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
+NANOSECONDS = 1e-9
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """An experiment to measure, its run's directory, and whether a finished run is replaced."""
+
+    experiment: Experiment
+    directory: Path
+    force: bool = False
+
+    @property
+    def member(self) -> Member:
+        """The experiment, with the directory of its attempt."""
+        return Member(self.experiment, self.directory / runfile.ATTEMPT)
+
+
+@dataclass
+class Campaign:
+    """What is measured together, and what came of it.
+
+    Attributes
+    ----------
+    wanted
+        by id, the experiments whose runs are not finished
+    id
+        in the records of every repeat
+    key
+        the comparisons that end the rounds are those in its section; of all sections if None
+    failed
+        by id, why there is no run
+    widths
+        by id, half the width of the widest comparison of its block, as a share
+    """
+
+    wanted: dict[str, Wanted]
+    id: str
+    show: Show
+    key: str | None = None
+    failed: dict[str, str] = field(default_factory=dict)
+    widths: dict[str, float] = field(default_factory=dict)
+    began_s: float = field(default_factory=time.time)
+    clocks: list[dict[str, str]] = field(default_factory=gpu_clocks)
+
+    @property
+    def members(self) -> dict[str, Member]:
+        """The experiments that have not failed."""
+        return {i: one.member for i, one in self.wanted.items() if i not in self.failed}
+
+    def blocks(self, design: together.Design) -> list[Block]:
+        """The members of each group of the design by their stopping rules."""
+        found = []
+        for ids in design.groups:
+            by_rule: dict[Any, list[Experiment]] = defaultdict(list)
+            for i in ids:
+                experiment = self.wanted[i].experiment
+                by_rule[experiment.stopping].append(experiment)
+            for rule, alike in by_rule.items():
+                pairs = together.comparisons(alike, self.key)
+                found.append(Block(tuple(e.id for e in alike), rule, tuple(pairs)))
+        return found
+
+
+def measure(wanted: Sequence[Wanted], show: Show, key: str | None = None) -> dict[str, str | None]:
+    """Measure experiments together; by id why one has no complete run, None if it has.
+
+    A finished run is kept, as `supervisor.run` says. With `key`, the comparisons that end the
+    rounds are those in its section.
+    """
+    found: dict[str, str | None] = {one.experiment.id: None for one in wanted}
+    with ExitStack() as stack:
+        stack.enter_context(exit_on_sigterm())
+        pending = []
+        for one in wanted:
+            make_directory(one.directory)
+            stack.enter_context(hold_lock(one.directory, SUPERVISOR_LOCK))
+            if supervisor.is_wanted(one.experiment, one.directory, one.force):
+                pending.append(one)
+        for alike in _of_one_zygote(pending):
+            campaign = Campaign(alike, _campaign_id(alike.values()), show, key)
+            run(campaign)
+            found |= campaign.failed
+    return found
+
+
+def _of_one_zygote(wanted: Sequence[Wanted]) -> list[dict[str, Wanted]]:
+    """The experiments whose engines are forks of one process, each lot by id."""
+    lots: dict[str, dict[str, Wanted]] = defaultdict(dict)
+    for one in wanted:
+        environment = measured_environment(one.experiment)
+        shared = {k: v for k, v in environment.items() if k not in OF_FORK}
+        traced = platform_of(one.experiment).profiler_options
+        lots[json.dumps([shared, traced], sort_keys=True)][one.experiment.id] = one
+    return list(lots.values())
+
+
+def run(campaign: Campaign) -> None:
+    """Measure, profile and settle what the campaign wants."""
+    for i, one in campaign.wanted.items():
+        try:
+            _begin(campaign, one)
+        except BadInput as error:
+            supervisor.refuse(one.experiment, one.directory, str(error))
+            campaign.failed[i] = str(error)
+    members = campaign.members
+    if not members:
+        return
+    design = together.design([member.experiment for member in members.values()])
+    environment = measured_environment(next(iter(members.values())).experiment)
+    profilings = {i: choose_profiler(member.experiment) for i, member in members.items()}
+    with hold_locks(members.values()), tempfile.TemporaryDirectory(prefix="kvscope-") as name:
+        temporary = Path(name)
+        _serve(campaign, design, environment, temporary)
+        left = {i: m for i, m in campaign.members.items() if profilings[i].nsys}
+        if nsys := next((profilings[i].nsys for i in left), None):
+            failed = profile(left, nsys, environment, temporary, campaign.show)
+            profilings |= {i: replace(profilings[i], reason=why) for i, why in failed.items()}
+    for i, member in members.items():
+        facts = _facts(campaign, design, member, profilings[i])
+        supervisor.settle(campaign.wanted[i].directory, facts)
+
+
+def _serve(
+    campaign: Campaign, design: together.Design, environment: Mapping[str, str], temporary: Path
+) -> None:
+    """Measure the rounds of all blocks, one block after the other."""
+    blocks = campaign.blocks(design)
+    parked = design.name != together.SITTINGS
+    with Zygote(environment, temporary / "zygote.log") as zygote:
+        for place, block in enumerate(blocks):
+            members = {i: m for i, m in campaign.members.items() if i in block.ids}
+            if any(not _begun(m.directory)["ended"] for m in members.values()):
+                with Group(members, zygote, campaign.id, parked) as group:
+                    numbers = range(place, (MAX_REPEATS + 1) * len(blocks), len(blocks))
+                    width = serve_rounds(group, block, numbers, campaign.show)
+                    group.finish()
+                campaign.failed |= group.failed
+                campaign.widths |= dict.fromkeys(block.ids, width)
+            for i in set(block.ids).difference(*(later.ids for later in blocks[place + 1 :])):
+                _note(campaign, campaign.wanted[i].member.directory, ended=True)
+
+
+def _facts(
+    campaign: Campaign, design: together.Design, member: Member, profiling: Profiling
+) -> dict[str, Any]:
+    """The contents of run.json of a member whose attempt has ended."""
+    experiment, directory = member.experiment, member.directory
+    session = read_session(directory)
+    if not session.get("finished"):
+        keep_whole_repeats(directory, session)
+    for key in ("finished", "reason", "bad_input", "kernel_events_bytes"):
+        session.pop(key, None)
+    ids = next(group for group in design.groups if experiment.id in group)
+    shared = [i for i in ids if i in design.references]
+    measured = [entry for entry in repeats_of(session) if not entry.get(PROFILED)]
+    width = campaign.widths.get(experiment.id, math.nan)
+    reason, total_s = campaign.failed.get(experiment.id), _total_s(session)
+    facts = supervisor.run_facts(experiment, directory, session, reason, profiling, total_s)
+    return facts | {
+        "repeats": experiment.stopping.facts(len(measured), width),
+        "campaign": {
+            "id": campaign.id,
+            "design": design.name,
+            "members": list(ids),
+            "reference": shared[0] if shared else None,
+        },
+        "placement": placement(campaign.began_s, campaign.clocks),
+    }
+
+
+def _total_s(session: Mapping[str, Any]) -> float:
+    """Seconds since the first process of the attempt began; 0 if there was none."""
+    began_ns = (session.get("clock") or {}).get("run_start_monotonic_ns")
+    return 0.0 if began_ns is None else (time.monotonic_ns() - began_ns) * NANOSECONDS
+
+
+# ------------------------------------------------------------------ attempts
+
+
+def _begin(campaign: Campaign, one: Wanted) -> None:
+    """Begin an experiment's attempt, unless this campaign did; BadInput if it cannot be run."""
+    if _begun(one.member.directory).get("id") != campaign.id:
+        supervisor.begin(one.experiment, one.directory)
+        _note(campaign, one.member.directory, ended=False)
+
+
+def _campaign_id(wanted: Iterable[Wanted]) -> str:
+    """The id of the campaign that began these attempts since the machine booted, or a new one."""
+    begun = [found for one in wanted if (found := _begun(one.member.directory))]
+    ids = {found["id"] for found in begun if found["boot"] == _boot()}
+    return str(ids.pop()) if len(ids) == 1 else uuid.uuid4().hex[:ID_DIGITS]
+
+
+def _begun(attempt: Path) -> dict[str, Any]:
+    """What an attempt says of its campaign; empty if it is of none."""
+    path = attempt / CAMPAIGN
+    try:
+        found = read_json(path) if path.exists() else {}
+    except BadInput:
+        return {}
+    return found if isinstance(found, dict) and {"id", "boot", "ended"} <= found.keys() else {}
+
+
+def _note(campaign: Campaign, attempt: Path, ended: bool) -> None:
+    """Write which campaign an attempt is of, and whether its rounds are all measured."""
+    write_json(attempt / CAMPAIGN, {"id": campaign.id, "boot": _boot(), "ended": ended})
+
+
+def _boot() -> str:
+    """The machine's boot, with which the clock of the repeats begins."""
+    return system_text(BOOT).strip()

@@ -1,0 +1,84 @@
+"""The profiled repeat of each experiment of a campaign, after its rounds.
+
+A second process that imports vLLM runs under the profiler, and its forks serve one repeat each,
+which alone is captured. Nothing of the rounds is under the profiler.
+"""
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Lock
+
+from kvscope.engine.devices.platform import platform_of
+from kvscope.errors import KvscopeError
+from kvscope.run.attempt import read_session, repeats_of
+from kvscope.run.block import Show
+from kvscope.run.capture import CaptureSession, export
+from kvscope.run.engines import Zygote
+from kvscope.run.profiler import Nsys
+from kvscope.run.rounds import PROFILED, Group, Member
+from kvscope.runfile import NSYS_EXPORT, NSYS_REPORT
+
+TRACE = "trace"
+# One engine starts and warms up while another one's repeat is captured.
+AT_A_TIME = 2
+
+
+def profile(
+    members: Mapping[str, Member],
+    nsys: Nsys,
+    environment: Mapping[str, str],
+    temporary: Path,
+    show: Show,
+) -> dict[str, str]:
+    """Serve one repeat of each member under the profiler; by id why one has no trace.
+
+    Members that have one are left as they are. nsys keeps its files in `temporary`.
+    """
+    due = {i: member for i, member in members.items() if not _is_profiled(member.directory)}
+    if not due:
+        return {}
+    options = platform_of(next(iter(due.values())).experiment).profiler_options
+    environment = {**environment, "TMPDIR": str(temporary)}
+    session = CaptureSession(nsys, options, environment)
+    one_at_a_time, done, failed = Lock(), 0, {}
+
+    def serve(item: tuple[str, Member]) -> str | None:
+        try:
+            with Group(dict([item]), zygote) as group:
+                _serve(group, session, zygote, one_at_a_time)
+            return group.failed.get(item[0]) or export(nsys, item[1].directory, environment)
+        except KvscopeError as error:
+            return str(error)
+
+    with Zygote(environment, temporary / "profiled.log", session.prefix) as zygote:
+        try:
+            show("importing vLLM under the profiler")
+            zygote.start()
+        except KvscopeError as error:
+            return dict.fromkeys(due, str(error))
+        with ThreadPoolExecutor(AT_A_TIME) as pool:
+            for i, reason in zip(due, pool.map(serve, due.items()), strict=True):
+                done += 1
+                show(f"{done} of {len(due)} profiled")
+                if reason is not None:
+                    failed[i] = reason
+    return failed
+
+
+def _serve(group: Group, session: CaptureSession, zygote: Zygote, one_at_a_time: Lock) -> None:
+    """Capture one repeat of the group's only member."""
+    ((name, member),) = group.members.items()
+    if name in group.failed or zygote.pid is None:
+        return
+    with one_at_a_time, session.capture(zygote.pid, member.directory / TRACE):
+        served = group.serve(name, {PROFILED: True})
+    if not served:
+        raise KvscopeError("the engine was lost in the profiled repeat")
+    group.finish()
+
+
+def _is_profiled(directory: Path) -> bool:
+    """Whether an attempt has a profiled repeat and its trace."""
+    there = (directory / NSYS_EXPORT).exists() or (directory / NSYS_REPORT).exists()
+    return there and any(e.get(PROFILED) for e in repeats_of(read_session(directory)))
