@@ -357,7 +357,8 @@ def test_what_speaks_against_a_run_is_not_its_noise():
     """Oracles, warm-up and a requested profile do; disturbance, stalls and width do not."""
     verdicts = [Verdict("a", "", "", HELD), Verdict("b", "", "", VIOLATED, 2, "first")]
     repeats = {"min": 2, "until": 0.01, "budget_s": 9, "measured": 2, "half_width_share": 0.5}
-    facts = {"status": "complete", "warmup": {"passes": 0}, "repeats": repeats | {"reached": False}}
+    facts: dict[str, Any] = {"status": "complete", "warmup": {"passes": 0}}
+    facts["repeats"] = repeats | {"reached": False}
     facts["profiler"] = {"requested": "nsys", "used": "nsys", "reason": "no report"}
     facts["disturbance"] = [{"repeat": n, "disturbed": True, "why": "a loop"} for n in (0, 1)]
     records = repeated(1, 3)

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from kvscope.report.conditions import conditions, draw, missed_widths
 from kvscope.report.data import Run, StudyData
+from kvscope.report.words import NBSP
 
 CAMPAIGN = "0123456789ab"
 
@@ -51,8 +52,13 @@ def study(*runs: Run) -> StudyData:
     return StudyData("s", "", "", (), runs)
 
 
+def line_of(*runs: Run) -> str:
+    """The line, with spaces that may break."""
+    return conditions(study(*runs)).line.replace(NBSP, " ")
+
+
 def test_rounds_are_told_with_waiting_load_and_drift() -> None:
-    line = conditions(study(ran("a", [0.1, 0.3], 0, 0.45), ran("b", [0.1, 0.3], 1, 0.45))).line
+    line = line_of(ran("a", [0.1, 0.3], 0, 0.45), ran("b", [0.1, 0.3], 1, 0.45))
     assert line == (
         "2 rounds of 2 experiments in random order; "
         "engines waited for a CPU 20 % of their time (10 % to 30 %); "
@@ -71,22 +77,22 @@ def test_rounds_are_told_with_waiting_load_and_drift() -> None:
 )
 def test_the_design_of_the_campaign_is_told(design: str, told: str) -> None:
     runs = [ran(label, [0.0, 0.0], n, design=design) for n, label in enumerate("ab")]
-    assert conditions(study(*runs)).line.startswith(f"{told}; ")
+    assert line_of(*runs).startswith(f"{told}; ")
 
 
 def test_runs_of_their_own_are_told_as_such() -> None:
-    assert conditions(study(ran("a", [0.0] * 3, None))).line.startswith(
+    assert line_of(ran("a", [0.0] * 3, None)).startswith(
         "1 experiment by itself, 3 repeats; engines waited for a CPU 0 % of their time"
     )
-    two = study(ran("a", [0.0], None), ran("b", [0.0], None))
-    assert conditions(two).line.startswith("2 experiments by themselves, 2 repeats; ")
+    two = ran("a", [0.0], None), ran("b", [0.0], None)
+    assert line_of(*two).startswith("2 experiments by themselves, 2 repeats; ")
 
 
 def test_what_the_system_did_not_tell_is_left_out() -> None:
     one = ran("a", [None, None], None)
     for entry in one.facts["disturbance"]:
         entry["other_cpu_share"] = None
-    assert conditions(study(one)).line == (
+    assert line_of(one) == (
         "1 experiment by itself, 2 repeats; the machine's speed varied by ± 0 %."
     )
 
@@ -130,7 +136,7 @@ def test_repeats_of_runs_by_themselves_are_in_order_of_time() -> None:
 def test_a_repeat_that_was_served_for_its_profile_is_in_none_of_it() -> None:
     one = ran("a", [0.1, 0.1, 0.9], 0)
     one.facts["clock"]["repeats"][2]["profiled"] = True
-    assert "10 % of their time (10 % to 10 %)" in conditions(study(one)).line
+    assert "10 % of their time (10 % to 10 %)" in line_of(one)
 
 
 def test_orders_and_each_experiments_circumstances_are_details() -> None:

@@ -177,8 +177,8 @@ def before_stopwatches(run: Records) -> Iterable[tuple[int, float]]:
 
 
 def after_the_last_token(run: Records) -> Iterable[tuple[int, float]]:
-    last = run.requests.groupby("repeat")["finished_s"].max()
-    return ((int(repeat), float(at) + BESIDE_S) for repeat, at in last.items())
+    last = run.requests.groupby("repeat", as_index=False)["finished_s"].max()
+    return zip(last["repeat"], last["finished_s"] + BESIDE_S, strict=True)
 
 
 UNSEEN: dict[str, tuple[Where, str]] = {

@@ -217,6 +217,15 @@ def test_an_image_of_many_marks_takes_less_room_as_pixels():
     assert Printed(svg, b"", b"").url.startswith("data:image/png;base64,")
 
 
+def test_the_conditions_are_one_line_and_one_chart(html, page):
+    (line,) = re.findall(r'<p class="conditions">(.*?)</p>', html)
+    assert line.startswith("3 experiments by themselves, 9 repeats; ")
+    charts = [a for tag, a in page.elements if a.get("data-figure") == "conditions"]
+    assert len(charts) == 1
+    (view,) = page.data["data-conditions"]["views"]
+    assert len(page.data["data-conditions"]["tables"][view["data"]["repeats"]]["speed"]) == 9
+
+
 def test_every_complete_experiment_stands_in_a_chart(page):
     tables_of = page.data["data-throughput"]
     (everything,) = [v for v in tables_of["views"] if v["choice"] == ["experiment"]]

@@ -6,16 +6,17 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope.analyse.circumstances import describe_width, percent, waiting_share
+from kvscope.analyse.circumstances import describe_width, waiting_share
 from kvscope.analyse.records import counted_repeats
 from kvscope.report import theme
 from kvscope.report.data import Run, StudyData
 from kvscope.report.figures.figure import Drawing, Figure, Spec, View, number, plot_width
-from kvscope.report.words import plural
+from kvscope.report.words import NBSP, percent, plural
 from kvscope.runschema import MEASURED
 
 CHART = "conditions"
 HEIGHT, LABEL_PX = 80, 52
+LEAST_RANGE = 20.0  # percent of an axis: what is less is none to worry about
 ALONE, GROUPS, SITTINGS = "alone", "groups", "sittings"
 
 
@@ -68,12 +69,12 @@ def draw(study: StudyData) -> Drawing | None:
     if repeats["round"].nunique() < 2:
         return None
     of = "round" if (repeats["campaign"] != "").any() else "repeat, in order of time"
-    shown = [("speed", "Speed while it ran (%)")]
+    shown = [("speed", "Speed while it ran (%)", 90.0)]
     if repeats["waiting"].notna().any():
-        shown.insert(0, ("waiting", "Waiting for a CPU (%)"))
+        shown.insert(0, ("waiting", "Waiting for a CPU (%)", 0.0))
     means = repeats.groupby("round", as_index=False)[["waiting", "speed"]].mean()
     columns = ["round", "experiment", "waiting", "speed"]
-    cells = [_cell(column, title, of) for column, title in shown]
+    cells = [_cell(repeats[column], title, of, least) for column, title, least in shown]
     chart = {"concat": cells, "columns": len(cells)}
     data = {"repeats": repeats[columns], "means": means}
     return Drawing((View(chart, data),), label_px=LABEL_PX)
@@ -89,9 +90,12 @@ FIGURE = Figure(
 )
 
 
-def _cell(column: str, title: str, of: str) -> Spec:
+def _cell(shown: pd.Series, title: str, of: str, least: float) -> Spec:
+    """A plot of a column, whose axis shows LEAST_RANGE percent from `least` on, or more."""
+    column = str(shown.name)
+    domain = [min(least, shown.min()), max(least + LEAST_RANGE, shown.max())]
     x = number("round", title=of, axis={"format": "d", "tickMinStep": 1}, scale={"zero": False})
-    y = number(column, title=title, scale={"zero": column == "waiting", "nice": True})
+    y = number(column, title=title, axis={"tickCount": 4}, scale={"domain": domain, "zero": False})
     tooltip = [{"field": "experiment"}, number(column, format=".1f", title=title)]
     points = {"type": "point", "filled": True, "size": 14, "opacity": 0.45, "color": theme.GREY}
     return {
@@ -184,7 +188,7 @@ def _other_load(runs: Sequence[Run]) -> str:
 
 def _drift(repeats: pd.DataFrame) -> str:
     found = repeats.groupby("round")["speed"].mean() / 100
-    return f"the machine's speed varied by ± {percent(found.std())}" if len(found) > 1 else ""
+    return f"the machine's speed varied by ±{NBSP}{percent(found.std())}" if len(found) > 1 else ""
 
 
 def _orders(repeats: pd.DataFrame) -> Iterator[str]:
