@@ -116,7 +116,8 @@ def test_it_opens_with_what_is_wrong_then_the_headline_then_the_chart_that_shows
     assert "2 experiments\n    without results" in banner
     assert "failed; a request needs 6 blocks" in banner
     assert "Not valid and not compared: 1 experiment (no_warm_up)" in banner
-    assert re.search(r'class="headline">A quarter of the KV cache costs \d\d\xa0% of the', html)
+    lost = r"A quarter of the KV cache costs \d\d\xa0% \(± [\d.]+\) of the"
+    assert re.search(f'class="headline">{lost}', html)
     lead = page.data["data-lead"]
     assert len(lead["views"]) == 1
     assert {

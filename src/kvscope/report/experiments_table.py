@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +35,11 @@ HARDLY = 0.02  # of the largest value: within it, a metric hardly varies
 MOST = 0.8  # of the experiments: if more have one value, a key hardly varies
 
 
+MOST_COMPARED = 24  # experiments, of which each is compared with each
+
+Differences = dict[str, dict[str, list[float | None]]]
+
+
 @dataclass(frozen=True)
 class Column:
     """A column: a key or a metric. One that is `folded` is shown if it is chosen."""
@@ -53,18 +58,21 @@ class Cell:
     text: str
     half: str = ""
     value: float | None = None
-    low: float | None = None
-    high: float | None = None
     best: bool = False
 
 
 @dataclass(frozen=True)
 class ExperimentsTable:
-    """Columns, the cells of each experiment by its id, and metrics that hardly vary, in words."""
+    """Columns, the cells of each experiment by its id, and metrics that hardly vary, in words.
+
+    `differences` are those of valid experiments by column, experiment and base, in percent of the
+    base: lower end, value and upper end, None where there is none. Empty of many experiments.
+    """
 
     columns: tuple[Column, ...]
     cells: dict[str, list[Cell]]
     hardly_vary: tuple[str, ...]
+    differences: dict[str, Differences]
 
 
 def experiments_table(study: StudyData) -> ExperimentsTable:
@@ -90,7 +98,26 @@ def experiments_table(study: StudyData) -> ExperimentsTable:
             for run in study.runs
         },
         tuple(f"{shown.heading} {_range(study, shown)}" for shown in metrics if shown in same),
+        {
+            str(column): _differences(study, shown)
+            for column, shown in enumerate(metrics, len(keys))
+            if len(study.complete) <= MOST_COMPARED
+        },
     )
+
+
+def _differences(study: StudyData, shown: Display) -> Differences:
+    valid = [run for run in study.complete if run.believed(shown.metric)]
+    return {run.id: dict(_from_bases(study, shown, run, valid)) for run in valid}
+
+
+def _from_bases(
+    study: StudyData, shown: Display, run: Run, bases: Sequence[Run]
+) -> Iterator[tuple[str, list[float | None]]]:
+    for base in bases:
+        if base is not run and (found := study.estimates.ratio(shown.metric, run.id, base.id)):
+            ends = (100 * (end - 1) for end in (found.low, found.value, found.high))
+            yield base.id, [round(end, 2) if math.isfinite(end) else None for end in ends]
 
 
 def _of_key(study: StudyData, key: str, folded: bool) -> Column:
@@ -126,8 +153,8 @@ def _setting(value: Any) -> Cell:
 def _metric(run: Run, shown: Display, best: float | None) -> Cell:
     number = run.number(shown.metric)
     text, half = estimate_text(number, shown)
-    value, low, high = (_finite(one) for one in (number.value, number.low, number.high))
-    return Cell(text, half, value, low, high, best is not None and value == best and run.valid)
+    value = None if math.isnan(number.value) else number.value
+    return Cell(text, half, value, best is not None and value == best and run.valid)
 
 
 def _numbers(study: StudyData, shown: Display) -> list[Number]:
@@ -154,7 +181,3 @@ def _range(study: StudyData, shown: Display) -> str:
     numbers = sorted(_numbers(study, shown), key=lambda number: number.value)
     ends: Sequence[str] = [estimate_text(number, shown)[0] for number in (numbers[0], numbers[-1])]
     return f"{' to '.join(dict.fromkeys(ends))} {shown.unit}"
-
-
-def _finite(value: float) -> float | None:
-    return None if math.isnan(value) else value

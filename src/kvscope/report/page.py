@@ -48,7 +48,7 @@ def write_page(
 ) -> None:
     """Write the page to `path`; links to other results are relative to it."""
     timelines = drawn.get(TIMELINES)
-    lead = headline(study)
+    lead, table = headline(study), experiments_table(study)
     template = load_template(HERE / TEMPLATE, plural=plural, in_words=reason_in_words)
     html = template.render(
         study=study,
@@ -65,7 +65,8 @@ def write_page(
         circumstances=circumstances(study),
         faults=faults(study),
         shared=shared(study),
-        table=experiments_table(study),
+        table=table,
+        differences=_safe(orjson.dumps(table.differences).decode()),
         followed={view.choice[0] for view in timelines.views} if timelines else set(),
         traces=_traces(study, path.parent),
         unfinished=[run for run in study.runs if not run.complete],

@@ -45,11 +45,18 @@ function percent(change) {
   return change < 10 ? change.toFixed(1) : Math.round(change).toLocaleString("en");
 }
 
-// Whether two cells' intervals are disjoint, and then whether the first is better: 1, -1, or 0.
-function verdict(cell, base, better) {
-  const [low, high, baseLow, baseHigh] = [cell.dataset.low, cell.dataset.high, base.dataset.low, base.dataset.high].map(parseFloat);
-  const sign = (low > baseHigh) - (high < baseLow);
-  return sign * better;
+// By column after the first two, experiment and base: a difference in percent between the ends of its
+// interval.
+const differences = JSON.parse(document.getElementById("differences").textContent);
+
+// 1 if the interval is above 0, -1 if it is below, 0 otherwise; it may have no upper end.
+function sign([low, , high]) {
+  return (low > 0) - (high !== null && high < 0);
+}
+
+function words([low, change, high]) {
+  const half = high !== null && low < high ? ` ± ${percent((high - low) / 2)}` : "";
+  return `${change < 0 ? "−" : "+"}${percent(Math.abs(change))}${half} %`;
 }
 
 function compareWith(id) {
@@ -62,9 +69,10 @@ function compareWith(id) {
       const [cell, other] = [row.cells[column], base.cells[column]];
       if (!heading.querySelector("small") || !Number(other.dataset.sort) || !cell.dataset.sort) return;
       const change = (100 * (cell.dataset.sort - other.dataset.sort)) / Math.abs(other.dataset.sort);
+      const known = differences[column - 2]?.[row.id.slice("row-".length)]?.[id] ?? [null, change, null];
       const delta = document.createElement("span");
-      delta.className = `delta ${["worse", "", "better"][verdict(cell, other, Number(heading.dataset.better)) + 1]}`;
-      delta.textContent = `${change < 0 ? "−" : "+"}${percent(Math.abs(change))} %`;
+      delta.className = `delta ${["worse", "", "better"][sign(known) * Number(heading.dataset.better) + 1]}`;
+      delta.textContent = words(known);
       cell.append(delta);
     });
   }
