@@ -280,7 +280,7 @@ def test_a_study_that_failed_is_retried_and_its_page_is_true_at_each_point(faili
 def test_a_measurement_that_fails_does_not_replace_the_one_before(mended):
     before = mended.measurements()
     mended.broken.touch()
-    done = mended.snakemake("-R", "run_experiment")
+    done = mended.snakemake("-R", "run_experiments")
     assert done.returncode == 1, done.stdout
     after = mended.measurements()
     changed = {name for name in before if after[name] != before[name]}
@@ -301,7 +301,7 @@ def test_a_measurement_that_fails_by_hand_is_made_up_for_or_dropped(mended):
     mended.broken.touch()
     assert mended.kvscope("run", experiment, "--force").returncode == 1
     assert "measuring it again failed" in mended.kvscope("status", "two").stdout
-    assert "run_experiment" in mended.snakemake("-n").stdout  # it would be tried again
+    assert "run_experiments" in mended.snakemake("-n").stdout  # it would be tried again
     dropped = mended.snakemake(more=["remeasure=none"])
     assert dropped.returncode == 0, dropped.stdout
     assert mended.measurements() == before
@@ -385,7 +385,7 @@ def test_what_is_not_valid_is_measured_again_on_demand(finished):
     assert finished.snakemake().returncode == 0
     before = finished.measurements()  # not warm, so none is valid
     dry = finished.snakemake("-n", more=["remeasure=invalid"])
-    assert "run_experiment" in dry.stdout
+    assert "run_experiments" in dry.stdout
     assert finished.measurements() == before
     assert "Nothing to be done" in finished.snakemake().stdout
     done = finished.snakemake(more=["remeasure=invalid"])
@@ -406,19 +406,20 @@ def test_all_is_made_again_by_force(finished):
     finished.assert_true()
 
 
-def test_an_experiment_that_cannot_be_collected_is_named_and_made_up_for(finished):
+def test_an_experiment_whose_records_are_damaged_is_named_and_made_up_for(finished):
+    before = finished.measurements()
     name = sorted(finished.ids())[0]
     file = finished.path / "results" / "experiments" / name / "requests.parquet"
-    content = file.read_bytes()
-    file.write_bytes(content[:-1])
-    done = finished.snakemake("-R", "collect_tables")
-    assert done.returncode == 1
-    assert not finished.page().exists()
-    assert "requests.parquet" in finished.unfinished()
-    file.write_bytes(content)
-    before = finished.measurements()
-    assert finished.snakemake().returncode == 0
-    assert finished.measurements() == before
+    file.write_bytes(file.read_bytes()[:-1])
+    assert "requests.parquet" in finished.kvscope("status", "two").stdout
+    refused = finished.kvscope("report", "two")
+    assert refused.returncode == 1
+    assert "requests.parquet" in refused.stdout
+    (finished.path / "results" / "tables" / name / "analyse.json").unlink()
+    done = finished.snakemake()  # it can be analysed no more, so it is measured
+    assert done.returncode == 0, done.stdout
+    after = finished.measurements()
+    assert {each for each in before if after[each] != before[each]} == {name}
     finished.assert_true()
 
 
@@ -451,7 +452,7 @@ def test_a_dry_run_withdraws_no_request(finished):
     request = finished.path / "results" / "experiments" / finished.ids()[0] / "measure-again"
     request.touch()
     dry = finished.snakemake("-n", more=["remeasure=none"])
-    assert "run_experiment" not in dry.stdout
+    assert "run_experiments" not in dry.stdout
     assert request.exists()
     assert finished.snakemake(more=["remeasure=none"]).returncode == 0
     assert not request.exists()
@@ -461,7 +462,7 @@ def test_a_dry_run_withdraws_no_request(finished):
 def test_what_is_measured_again_does_not_depend_on_the_target(finished):
     for target in ("report_study", str(finished.page().relative_to(finished.path))):
         dry = finished.snakemake(target, "-n", more=["remeasure=all"])
-        assert "run_experiment" in dry.stdout, dry.stdout
+        assert "run_experiments" in dry.stdout, dry.stdout
 
 
 def test_overrides_make_a_study_of_their_own(finished):
@@ -484,7 +485,7 @@ def test_a_grid_of_the_command_line_that_was_planned_can_be_run(finished):
     name = done.stdout.partition("study=")[2].split()[0]
     dry = finished.snakemake("-n", study=name)
     assert dry.returncode == 0, dry.stdout
-    assert "run_experiment" in dry.stdout
+    assert "run_experiments" in dry.stdout
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ def test_the_workflow_finds_studies_of_ones_own(installed: Installation, require
         *("python", "-m", "snakemake", *words, "--config", "study=mine", "--dry-run")
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert re.search(r"run_experiment +4\b", done.stdout)
+    assert re.search(r"run_experiments +1\b", done.stdout)
     assert len(list(installed.directory.glob("results/experiments/*/experiment.yaml"))) == 4
 
 
