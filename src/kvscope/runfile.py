@@ -8,6 +8,8 @@ previous one stays intact. The file `measure-again` requests a new measurement a
 that is complete.
 """
 
+import fcntl
+import os
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,7 @@ COMPLETE, FAILED = "complete", "failed"
 
 RUN_DONE = "run.done"
 ATTEMPT = "attempt"
+SUPERVISOR_LOCK = ".run.lock"  # held by the process that measures or changes a run (`run.locks`)
 MEASURE_AGAIN = "measure-again"
 
 
@@ -136,6 +139,23 @@ def begin_attempt(directory: Path) -> Path:
     remove(attempt)
     make_directory(attempt)
     return attempt
+
+
+def is_under_way(directory: Path) -> bool:
+    """Whether a process is at work on an attempt; nothing is written to find out."""
+    if not (directory / ATTEMPT).is_dir():
+        return False
+    try:
+        descriptor = os.open(directory / SUPERVISOR_LOCK, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError:  # there is none, or it is another user's
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def log_path(directory: Path) -> Path:

@@ -22,7 +22,7 @@ from kvscope.run.rounds import Group, Member, hold_locks
 from kvscope.runfile import EXPERIMENT_FILE, SESSION_FILE
 from tests.warm import ROOT
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked")]
 
 COMMON = (
     *("workload=fixed", "workload.num_requests=6", "workload.prompt_tokens=32"),

@@ -29,17 +29,24 @@ def experiment(*overrides: str) -> Experiment:
     return planned.experiment
 
 
-# Seconds of whole runs under Nsight Systems on a virtual machine of 2 cores (AMD EPYC), in the
-# order of the study.
-MEASURED_S = [34.9, 34.2, 44.1, 39.6, 47.6, 75.9, 50.8, 56.5, 52.6]
+# Seconds of whole runs under Nsight Systems on a virtual machine of 2 cores (AMD EPYC).
+SHORT = ("engine.max_model_len=512", "engine.max_num_batched_tokens=512")
+ROOM = (*SHORT, "workload.num_requests=24", "cache.blocks=256,64", "batching=mixed,chunked")
+FIXED = (*ROOM, "workload=fixed", "workload.prompt_tokens=128", "workload.output_tokens=128")
+ZIPF = (*ROOM, "workload=zipf", "workload.min_tokens=64", "workload.max_tokens=512")
+MEASURED_S = {
+    FIXED: [34.9, 34.2, 44.1, 39.6],
+    (*ZIPF, "workload.prompt_to_output_ratio=0.5"): [47.6, 75.9, 50.8, 56.5],
+}
 
 
 def test_the_model_is_near_what_was_measured() -> None:
-    planned = expand("quickstart", ["repeats=3"], CONFIG).experiments
-    found = [expected_s(p.experiment) for p in planned]
-    for expected, measured in zip(found, MEASURED_S, strict=True):
-        assert measured / 2 < expected < measured * 2
-    assert sum(found) == pytest.approx(sum(MEASURED_S), rel=0.3)
+    for words, measured_s in MEASURED_S.items():
+        planned = expand(None, ["repeats=3", "engine.max_num_seqs=32", *words], CONFIG).experiments
+        found = [expected_s(p.experiment) for p in planned]
+        for expected, measured in zip(found, measured_s, strict=True):
+            assert measured / 2 < expected < measured * 2
+        assert sum(found) == pytest.approx(sum(measured_s), rel=0.3)
 
 
 UNTIL_KNOWN = "repeats={min:3,until:0.05,budget_s:60}"

@@ -2,7 +2,8 @@
 
 It listens, imports vLLM, and forks for each request.
 A request is JSON with the three standard streams, and a zygote's link; the answer is the fork's
-exit code, below zero for a signal. Whose connection closes before has been killed: then its fork is, too.
+exit code, below zero for a signal. Whose connection closes before has been killed: then its fork
+is, too.
 """
 
 import gc

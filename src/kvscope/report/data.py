@@ -26,6 +26,7 @@ from kvscope.runschema import MODELED
 
 # States of an experiment without results, beside 'failed'.
 NOT_RUN = "not run"
+RUNNING = "running"
 INTERRUPTED = "interrupted"
 NOT_ANALYSED = "not analysed"
 STALE = "stale"

@@ -13,6 +13,7 @@ from kvscope.accounts import ANALYSED, COLLECTED
 from kvscope.analyse.checklist import read_verdicts
 from kvscope.analyse.study_metrics import add_study_metrics
 from kvscope.errors import BadInput
+from kvscope.files import read_json
 from kvscope.layout import experiment_directory
 from kvscope.plan import experiment, manifest
 from kvscope.plan.complaints import validation_message
@@ -26,6 +27,7 @@ from kvscope.report.data import (
     INTERRUPTED,
     NOT_ANALYSED,
     NOT_RUN,
+    RUNNING,
     STALE,
     FigureRequest,
     Run,
@@ -33,6 +35,7 @@ from kvscope.report.data import (
     labels,
 )
 from kvscope.report.proofs import invalidate_differing
+from kvscope.report.words import plural
 from kvscope.runfile import COMPLETE, FAILED, RUN_FILE, TRACING, read_run
 
 P = TypeVar("P", bound=Part)
@@ -175,6 +178,8 @@ def load_run(directory: Path, run_id: str, label: str, varied: dict[str, Any]) -
             other = run.facts["experiment_id"]
             raise BadInput(f"{directory / RUN_FILE}: is the record of another experiment, {other}")
         if run.facts["status"] != COMPLETE:
+            if runfile.is_under_way(directory):
+                return _running(run)
             return _without_results(run, FAILED, run.facts.get("reason") or "no reason recorded")
         if found := runfile.file_problems(directory, run.facts):
             raise BadInput(found[0])
@@ -218,6 +223,8 @@ def remeasurement(directory: Path) -> str:
     attempt = directory / runfile.ATTEMPT
     if not runfile.is_requested(directory):
         return ""
+    if runfile.is_under_way(directory):
+        return "is being measured again"
     if (attempt / RUN_FILE).exists():
         try:
             return f"measuring it again failed: {read_run(attempt).get('reason')}"
@@ -227,11 +234,20 @@ def remeasurement(directory: Path) -> str:
 
 
 def _without_record(run: Run) -> Run:
-    """An experiment without run.json: it never ran, or it was ended from outside."""
+    """An experiment without run.json: it runs, it never ran, or it was ended from outside."""
+    if runfile.is_under_way(run.directory):
+        return _running(run)
     if (run.directory / runfile.ATTEMPT).exists():
-        why = "it is running, or it was ended from outside before it was complete"
+        why = "it was ended from outside before it was complete"
         return _without_results(run, INTERRUPTED, why)
     return _without_results(run, NOT_RUN, "")
+
+
+def _running(run: Run) -> Run:
+    """An experiment that is being measured, with the number of its finished repeats."""
+    session = run.directory / runfile.ATTEMPT / runfile.SESSION_FILE
+    done = len(read_json(session)["clock"]["repeats"]) if session.exists() else 0
+    return _without_results(run, RUNNING, f"{plural(done, 'repeat')} so far" if done else "")
 
 
 def _without_results(run: Run, status: str, why: str) -> Run:

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from kvscope.report.conditions import conditions, missed_widths
-from kvscope.report.data import DAMAGED, REFUSED, StudyData
+from kvscope.report.data import DAMAGED, REFUSED, RUNNING, StudyData
 from kvscope.report.words import plural
 
 
@@ -39,6 +39,8 @@ def summary(study: StudyData, submitted: bool = False) -> Iterator[str]:
 
 
 def _remedies(study: StudyData, submitted: bool) -> Iterator[str]:
+    if study.count(lambda run: run.status == RUNNING):
+        return  # what is missing is being made
     profile = "PROFILE-OF-THE-CLUSTER" if submitted else "profiles/local"
     command = f"snakemake --profile {profile} --config {study.options}"
     if study.count(lambda run: run.status == DAMAGED):

@@ -17,6 +17,7 @@ class Block:
     ids: tuple[str, ...]
     rule: StoppingRule
     pairs: tuple[tuple[str, str], ...]
+    numbers: Sequence[int]  # of its rounds; a reference is in rounds of other blocks, too
 
 
 @dataclass(frozen=True)
@@ -86,31 +87,23 @@ Show = Callable[[str], None]
 """Shows one line to whoever waits, in place of the one before."""
 
 
-def serve_rounds(group: Group, block: Block, numbers: Sequence[int], show: Show) -> float:
-    """Serve complete rounds with these numbers until the block's rule ends them.
-
-    Rounds that were served before count. Returns half the width of the widest comparison, as a
-    share.
-    """
-    own = set(numbers)
-    before_s, began_s = sum(group.measured().time), time.monotonic()
-    served = set().union(*(group.rounds_of(name) for name in group.active)) & own
-    number = max(served, default=numbers[0])
-    while True:
-        measured = group.measured()
-        whole = own.intersection(*(group.rounds_of(name) for name in group.active))
-        width = _widest(measured, block.pairs)
+def serve_rounds(group: Group, block: Block, show: Show) -> None:
+    """Serve complete rounds until the block's rule ends them; those served before count."""
+    before_s, began_s = sum(group.measured(block.numbers).time), time.monotonic()
+    while group.active:
+        served = [group.rounds_of(name, block.numbers) for name in group.active]
+        whole, last = set.intersection(*served), max(set.union(*served), default=-1)
+        width = widest(group.measured(block.numbers), block.pairs)
         elapsed_s = before_s + time.monotonic() - began_s
         state = State(block.rule, len(group.active), len(whole), width, elapsed_s)
         show(str(state))
-        if state.ended or not group.active:
-            return width
-        if number in whole:
-            number = numbers[numbers.index(number) + 1]
-        group.serve_round(number)
+        if state.ended:
+            return
+        # The last one first, if it is not whole: one before it is not of this time any more.
+        group.serve_round(next(n for n in block.numbers if n >= last and n not in whole))
 
 
-def _widest(measured: rounds.Rounds, pairs: Sequence[tuple[str, str]]) -> float:
+def widest(measured: rounds.Rounds, pairs: Sequence[tuple[str, str]]) -> float:
     """Half the width of the widest comparison, else value, as a share; NaN if unknown."""
     there = set(measured.experiment)
     known = [pair for pair in pairs if there.issuperset(pair)]

@@ -8,7 +8,6 @@ each of its repeats in which round it was measured.
 
 import json
 import math
-import tempfile
 import time
 import uuid
 from collections import defaultdict
@@ -21,14 +20,21 @@ from typing import Any
 from kvscope import runfile
 from kvscope.engine.devices.platform import platform_of
 from kvscope.errors import BadInput
-from kvscope.files import exit_on_sigterm, make_directory, read_json, write_json
+from kvscope.files import (
+    exit_on_sigterm,
+    make_directory,
+    read_json,
+    scratch_directory,
+    write_json,
+)
 from kvscope.machine import system_text
 from kvscope.plan import together
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.fields import MAX_REPEATS
+from kvscope.plan.repeats import StoppingRule
 from kvscope.run import supervisor
 from kvscope.run.attempt import keep_whole_repeats, read_session, repeats_of
-from kvscope.run.block import Block, Show, serve_rounds
+from kvscope.run.block import Block, Show, serve_rounds, widest
 from kvscope.run.engines import Zygote
 from kvscope.run.environment import measured_environment
 from kvscope.run.locks import SUPERVISOR_LOCK, hold_lock
@@ -73,8 +79,6 @@ class Campaign:
         the comparisons that end the rounds are those in its section; of all sections if None
     failed
         by id, why there is no run
-    widths
-        by id, half the width of the widest comparison of its block, as a share
     """
 
     wanted: dict[str, Wanted]
@@ -82,7 +86,6 @@ class Campaign:
     show: Show
     key: str | None = None
     failed: dict[str, str] = field(default_factory=dict)
-    widths: dict[str, float] = field(default_factory=dict)
     began_s: float = field(default_factory=time.time)
     clocks: list[dict[str, str]] = field(default_factory=gpu_clocks)
 
@@ -95,14 +98,20 @@ class Campaign:
         """The members of each group of the design by their stopping rules."""
         found = []
         for ids in design.groups:
-            by_rule: dict[Any, list[Experiment]] = defaultdict(list)
+            by_rule: dict[StoppingRule, list[Experiment]] = defaultdict(list)
             for i in ids:
                 experiment = self.wanted[i].experiment
                 by_rule[experiment.stopping].append(experiment)
-            for rule, alike in by_rule.items():
-                pairs = together.comparisons(alike, self.key)
-                found.append(Block(tuple(e.id for e in alike), rule, tuple(pairs)))
-        return found
+            found += by_rule.items()
+        return [
+            Block(
+                tuple(e.id for e in alike),
+                rule,
+                tuple(together.comparisons(alike, self.key)),
+                range(place, (MAX_REPEATS + 1) * len(found), len(found)),
+            )
+            for place, (rule, alike) in enumerate(found)
+        ]
 
 
 def measure(wanted: Sequence[Wanted], show: Show, key: str | None = None) -> dict[str, str | None]:
@@ -114,12 +123,13 @@ def measure(wanted: Sequence[Wanted], show: Show, key: str | None = None) -> dic
     found: dict[str, str | None] = {one.experiment.id: None for one in wanted}
     with ExitStack() as stack:
         stack.enter_context(exit_on_sigterm())
-        pending = []
-        for one in wanted:
-            make_directory(one.directory)
-            stack.enter_context(hold_lock(one.directory, SUPERVISOR_LOCK))
-            if supervisor.is_wanted(one.experiment, one.directory, one.force):
-                pending.append(one)
+        # In one order, so that two campaigns do not wait for each other.
+        for directory in sorted({one.directory for one in wanted}):
+            make_directory(directory)
+            stack.enter_context(hold_lock(directory, SUPERVISOR_LOCK))
+        pending = [
+            one for one in wanted if supervisor.is_wanted(one.experiment, one.directory, one.force)
+        ]
         for alike in _of_one_zygote(pending):
             campaign = Campaign(alike, _campaign_id(alike.values()), show, key)
             run(campaign)
@@ -152,15 +162,14 @@ def run(campaign: Campaign) -> None:
     design = together.design([member.experiment for member in members.values()])
     environment = measured_environment(next(iter(members.values())).experiment)
     profilings = {i: choose_profiler(member.experiment) for i, member in members.items()}
-    with hold_locks(members.values()), tempfile.TemporaryDirectory(prefix="kvscope-") as name:
-        temporary = Path(name)
+    with hold_locks(members.values()), scratch_directory() as temporary:
         _serve(campaign, design, environment, temporary)
         left = {i: m for i, m in campaign.members.items() if profilings[i].nsys}
         if nsys := next((profilings[i].nsys for i in left), None):
             failed = profile(left, nsys, environment, temporary, campaign.show)
             profilings |= {i: replace(profilings[i], reason=why) for i, why in failed.items()}
     for i, member in members.items():
-        facts = _facts(campaign, design, member, profilings[i])
+        facts = _facts(campaign, member, profilings[i])
         supervisor.settle(campaign.wanted[i].directory, facts)
 
 
@@ -172,21 +181,38 @@ def _serve(
     parked = design.name != together.SITTINGS
     with Zygote(environment, temporary / "zygote.log") as zygote:
         for place, block in enumerate(blocks):
+            later = {i for one in blocks[place + 1 :] for i in one.ids}
             members = {i: m for i, m in campaign.members.items() if i in block.ids}
-            if any(not _begun(m.directory)["ended"] for m in members.values()):
-                with Group(members, zygote, campaign.id, parked) as group:
-                    numbers = range(place, (MAX_REPEATS + 1) * len(blocks), len(blocks))
-                    width = serve_rounds(group, block, numbers, campaign.show)
-                    group.finish()
-                campaign.failed |= group.failed
-                campaign.widths |= dict.fromkeys(block.ids, width)
-            for i in set(block.ids).difference(*(later.ids for later in blocks[place + 1 :])):
-                _note(campaign, campaign.wanted[i].member.directory, ended=True)
+            if all(_begun(m.directory)["ended"] for i, m in members.items() if i not in later):
+                continue
+            with Group(members, zygote, campaign.id, parked) as group:
+                serve_rounds(group, block, campaign.show)
+                group.finish()
+            campaign.failed |= group.failed
+            width = widest(group.measured(block.numbers), block.pairs)
+            for i in set(block.ids) - later:
+                _note(campaign, i, _ended(campaign, design, i, width))
+    for i, one in campaign.wanted.items():
+        if ended := _begun(one.member.directory).get("ended"):
+            campaign.failed |= {i: ended["reason"]} if ended["reason"] else {}
 
 
-def _facts(
-    campaign: Campaign, design: together.Design, member: Member, profiling: Profiling
-) -> dict[str, Any]:
+def _ended(campaign: Campaign, design: together.Design, id_: str, width: float) -> dict[str, Any]:
+    """What is known of an experiment whose rounds have ended, for its run.json."""
+    ids = next(group for group in design.groups if id_ in group)
+    return {
+        "reason": campaign.failed.get(id_),
+        "half_width_share": None if math.isnan(width) else width,
+        "campaign": {
+            "id": campaign.id,
+            "design": design.name,
+            "members": list(ids),
+            "reference": next((i for i in ids if i in design.references), None),
+        },
+    }
+
+
+def _facts(campaign: Campaign, member: Member, profiling: Profiling) -> dict[str, Any]:
     """The contents of run.json of a member whose attempt has ended."""
     experiment, directory = member.experiment, member.directory
     session = read_session(directory)
@@ -194,20 +220,14 @@ def _facts(
         keep_whole_repeats(directory, session)
     for key in ("finished", "reason", "bad_input", "kernel_events_bytes"):
         session.pop(key, None)
-    ids = next(group for group in design.groups if experiment.id in group)
-    shared = [i for i in ids if i in design.references]
     measured = [entry for entry in repeats_of(session) if not entry.get(PROFILED)]
-    width = campaign.widths.get(experiment.id, math.nan)
-    reason, total_s = campaign.failed.get(experiment.id), _total_s(session)
+    ended = _begun(directory)["ended"]
+    width, reason = ended["half_width_share"], ended["reason"]
+    total_s = _total_s(session)
     facts = supervisor.run_facts(experiment, directory, session, reason, profiling, total_s)
     return facts | {
-        "repeats": experiment.stopping.facts(len(measured), width),
-        "campaign": {
-            "id": campaign.id,
-            "design": design.name,
-            "members": list(ids),
-            "reference": shared[0] if shared else None,
-        },
+        "repeats": experiment.stopping.facts(len(measured), math.nan if width is None else width),
+        "campaign": ended["campaign"],
         "placement": placement(campaign.began_s, campaign.clocks),
     }
 
@@ -225,7 +245,7 @@ def _begin(campaign: Campaign, one: Wanted) -> None:
     """Begin an experiment's attempt, unless this campaign did; BadInput if it cannot be run."""
     if _begun(one.member.directory).get("id") != campaign.id:
         supervisor.begin(one.experiment, one.directory)
-        _note(campaign, one.member.directory, ended=False)
+        _note(campaign, one.experiment.id, None)
 
 
 def _campaign_id(wanted: Iterable[Wanted]) -> str:
@@ -236,18 +256,19 @@ def _campaign_id(wanted: Iterable[Wanted]) -> str:
 
 
 def _begun(attempt: Path) -> dict[str, Any]:
-    """What an attempt says of its campaign; empty if it is of none."""
-    path = attempt / CAMPAIGN
+    """What an attempt says of its campaign; empty if it is of none, or over."""
+    path, over = attempt / CAMPAIGN, (attempt / runfile.RUN_FILE).exists()
     try:
-        found = read_json(path) if path.exists() else {}
+        found = read_json(path) if path.exists() and not over else {}
     except BadInput:
         return {}
     return found if isinstance(found, dict) and {"id", "boot", "ended"} <= found.keys() else {}
 
 
-def _note(campaign: Campaign, attempt: Path, ended: bool) -> None:
-    """Write which campaign an attempt is of, and whether its rounds are all measured."""
-    write_json(attempt / CAMPAIGN, {"id": campaign.id, "boot": _boot(), "ended": ended})
+def _note(campaign: Campaign, id_: str, ended: dict[str, Any] | None) -> None:
+    """Write which campaign an attempt is of, and what is known if its rounds have ended."""
+    path = campaign.wanted[id_].member.directory / CAMPAIGN
+    write_json(path, {"id": campaign.id, "boot": _boot(), "ended": ended})
 
 
 def _boot() -> str:

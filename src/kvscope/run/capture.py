@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 
 from kvscope.errors import KvscopeError
+from kvscope.files import TEMPORARY
 from kvscope.run.profiler import NO_PERF_EVENTS, Nsys
 from kvscope.runfile import NSYS_EXPORT, NSYS_REPORT
 
@@ -111,9 +112,10 @@ def export(nsys: Nsys, directory: Path, environment: dict[str, str]) -> str | No
     if not report.exists():
         return "nsys left no report"
     command = [str(nsys.path), "export", "--type=sqlite", "--force-overwrite=true"]
+    made = directory / f".{NSYS_EXPORT}.export{TEMPORARY}"  # whole when it is renamed
     try:
         done = subprocess.run(
-            [*command, f"--output={sqlite}", str(report)],
+            [*command, f"--output={made}", str(report)],
             capture_output=True,
             text=True,
             env=environment,
@@ -121,12 +123,14 @@ def export(nsys: Nsys, directory: Path, environment: dict[str, str]) -> str | No
         )
     except subprocess.TimeoutExpired:
         return f"nsys export did not finish within {EXPORT_LIMIT_S:.0f} s"
-    if not sqlite.exists():
+    if not made.exists():
         last = (done.stderr or done.stdout).strip().splitlines()[-1:]
         return f"nsys export left no SQLite file ({' '.join(last)})"
     if not private_namespace():
+        remove_environments(made)
+    made.replace(sqlite)
+    if not private_namespace():
         report.unlink()
-        remove_environments(sqlite)
     return None
 
 

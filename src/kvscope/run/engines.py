@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 from typing import Any, Self
 
 from kvscope.errors import KvscopeError
@@ -35,6 +36,7 @@ class Zygote:
         self._environment, self._log = environment, log
         self._process: subprocess.Popen[bytes] | None = None
         self._link: Link | None = None
+        self._forking = Lock()
 
     def __enter__(self) -> Self:
         return self
@@ -56,17 +58,21 @@ class Zygote:
             self._link = self._link or self._start()
         except Lost:
             self.end()
-            raise KvscopeError(f"the process that imports vLLM ended; see {self._log}") from None
+            raise KvscopeError(f"the process that imports vLLM ended{self._last_words()}") from None
 
     def fork(self, directory: Path, threads: int) -> "ParkedEngine":
-        """Fork the measured process of the attempt in `directory`; KvscopeError if that fails."""
-        for _ in range(MOST_ZYGOTES):
-            self.start()
-            try:
-                return self._fork(directory, threads)
-            except Lost:
-                self.end()
-        raise KvscopeError(f"the process that forks engines was lost; see {self._log}")
+        """Fork the measured process of the attempt in `directory`; KvscopeError if that fails.
+
+        Of several threads, one at a time does.
+        """
+        with self._forking:
+            for _ in range(MOST_ZYGOTES):
+                self.start()
+                try:
+                    return self._fork(directory, threads)
+                except Lost:
+                    self.end()
+        raise KvscopeError(f"the process that forks engines was lost{self._last_words()}")
 
     def _fork(self, directory: Path, threads: int) -> "ParkedEngine":
         assert self._link
@@ -103,13 +109,19 @@ class Zygote:
         ours.receive()
         return ours
 
+    def _last_words(self) -> str:
+        """The last line of its log, after a colon; empty if there is none."""
+        lines = self._log.read_text(encoding="utf-8", errors="replace").split("\n")
+        said = [line.strip() for line in lines if line.strip()]
+        return f": {said[-1]}" if said else ""
+
     def end(self) -> None:
         """End the process; its forks go on, unless it has a prefix."""
         if self._link is not None:
             self._link.close()
         if self._process is not None:
-            try:
-                self._process.wait(END_LIMIT_S)
+            try:  # without a link it is still importing
+                self._process.wait(0 if self._link is None else END_LIMIT_S)
             except subprocess.TimeoutExpired:
                 kill(self._process)
         self._link = self._process = None
@@ -135,9 +147,14 @@ class ParkedEngine:
         return int(self._expect("served")["served"])
 
     def end(self) -> None:
-        """Let the engine finish its records and wait for its end; Lost if it had ended before."""
+        """Let the engine finish its records and wait for its end; Lost if it had ended before.
+
+        Its memory is free then, for the next engine of a sitting.
+        """
         self._link.send(end=True)
         self._expect("ended")
+        with suppress(Lost):
+            self._link.receive(END_LIMIT_S)
 
     def close(self) -> None:
         """Forget the engine, which ends, if it has not, when its repeat under way is over."""

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import IO
 
 from kvscope.errors import CannotWrite
+from kvscope.runfile import SUPERVISOR_LOCK as SUPERVISOR_LOCK
 
-SUPERVISOR_LOCK = ".run.lock"
 SESSION_LOCK = ".session.lock"
 
 

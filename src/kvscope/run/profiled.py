@@ -35,7 +35,7 @@ def profile(
 
     Members that have one are left as they are. nsys keeps its files in `temporary`.
     """
-    due = {i: member for i, member in members.items() if not _is_profiled(member.directory)}
+    due = {i: member for i, member in members.items() if not _is_exported(member.directory)}
     if not due:
         return {}
     options = platform_of(next(iter(due.values())).experiment).profiler_options
@@ -45,9 +45,12 @@ def profile(
 
     def serve(item: tuple[str, Member]) -> str | None:
         try:
-            with Group(dict([item]), zygote) as group:
-                _serve(group, session, zygote, one_at_a_time)
-            return group.failed.get(item[0]) or export(nsys, item[1].directory, environment)
+            if not _is_captured(item[1].directory):
+                with Group(dict([item]), zygote) as group:
+                    _serve(group, session, zygote, one_at_a_time)
+                if group.failed:
+                    return group.failed[item[0]]
+            return export(nsys, item[1].directory, environment)
         except KvscopeError as error:
             return str(error)
 
@@ -78,7 +81,15 @@ def _serve(group: Group, session: CaptureSession, zygote: Zygote, one_at_a_time:
     group.finish()
 
 
-def _is_profiled(directory: Path) -> bool:
-    """Whether an attempt has a profiled repeat and its trace."""
-    there = (directory / NSYS_EXPORT).exists() or (directory / NSYS_REPORT).exists()
-    return there and any(e.get(PROFILED) for e in repeats_of(read_session(directory)))
+def _is_exported(directory: Path) -> bool:
+    """Whether an attempt has a profiled repeat and its exported trace."""
+    return (directory / NSYS_EXPORT).exists() and _has_profiled(directory)
+
+
+def _is_captured(directory: Path) -> bool:
+    """Whether an attempt has a profiled repeat and the profiler's report of it."""
+    return (directory / NSYS_REPORT).exists() and _has_profiled(directory)
+
+
+def _has_profiled(directory: Path) -> bool:
+    return any(entry.get(PROFILED) for entry in repeats_of(read_session(directory)))

@@ -10,8 +10,8 @@ import os
 import random
 import uuid
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -121,22 +121,22 @@ class Group:
         self._losses[name] = 0
         return True
 
-    def rounds_of(self, name: str) -> set[int]:
-        """The numbers of the campaign's rounds that have a repeat of the member."""
-        return {entry[ROUND]["number"] for entry in self._entries(name)}
+    def rounds_of(self, name: str, numbers: Container[int] | None = None) -> set[int]:
+        """The campaign's rounds that have a repeat of the member, of these numbers or of all."""
+        return {entry[ROUND]["number"] for entry in self._entries(name, numbers)}
 
     def finish(self) -> None:
         """Let all engines end, with complete records; a lost one has them, too."""
         for name in self.active:
-            try:
-                if self._parked:
+            if self._parked:
+                with suppress(Lost):
                     self._engines[name].end()
-            except Lost:
-                continue
+            if reason := read_session(self.members[name].directory).get("reason"):
+                self.failed[name] = reason
 
-    def measured(self) -> rounds.Rounds:
-        """The duration of every repeat in the campaign's rounds so far, in s, and its waiting."""
-        rows = [(name, entry) for name in self.active for entry in self._entries(name)]
+    def measured(self, numbers: Container[int] | None = None) -> rounds.Rounds:
+        """The duration of every repeat in these of the campaign's rounds, in s, and its waiting."""
+        rows = [(name, entry) for name in self.active for entry in self._entries(name, numbers)]
         return rounds.Rounds(
             experiment=[name for name, _ in rows],
             round=[entry[ROUND]["number"] for _, entry in rows],
@@ -144,10 +144,11 @@ class Group:
             waiting=[_waiting(entry) for _, entry in rows],
         )
 
-    def _entries(self, name: str) -> list[dict[str, Any]]:
+    def _entries(self, name: str, numbers: Container[int] | None = None) -> list[dict[str, Any]]:
         """The entries of the member's finished repeats that this campaign measured in rounds."""
         found = repeats_of(read_session(self.members[name].directory))
-        return [entry for entry in found if (entry.get(ROUND) or {}).get("campaign") == self.id]
+        ours = [entry for entry in found if (entry.get(ROUND) or {}).get("campaign") == self.id]
+        return [e for e in ours if numbers is None or e[ROUND]["number"] in numbers]
 
     def _fork_all(self) -> None:
         starting: deque[str] = deque()

@@ -155,7 +155,10 @@ def refuse(experiment: Experiment, directory: Path, reason: str) -> None:
 
 def settle(directory: Path, facts: dict[str, Any]) -> None:
     """Write the attempt's run.json, and move it into place if it may replace what is there."""
-    runfile.write_run(directory / ATTEMPT, facts)
+    attempt = directory / ATTEMPT
+    runfile.write_run(attempt, facts)
+    for name in (runfile.SESSION_FILE, PROGRESS_FILE):
+        (attempt / name).unlink(missing_ok=True)
     runfile.settle(directory)
 
 
@@ -213,8 +216,6 @@ def run_facts(
     total_s: float,
 ) -> dict[str, Any]:
     """The contents of run.json of a measurement that has ended, after so many seconds."""
-    (directory / runfile.SESSION_FILE).unlink(missing_ok=True)
-    (directory / PROGRESS_FILE).unlink(missing_ok=True)
     follow_umask(directory)
     gpus = session.pop("accelerators", [])
     timings_s = session.pop("timings_s", {}) | {"total": total_s}
