@@ -16,7 +16,7 @@ import pytest
 
 from kvscope import runfile
 from kvscope.analyse.check import check_run
-from kvscope.files import SCRATCH, read_json
+from kvscope.files import read_json
 from kvscope.layout import experiment_directory
 from kvscope.plan import together
 from kvscope.plan.experiment import Experiment
@@ -56,18 +56,23 @@ def descendants() -> list[psutil.Process]:
     return psutil.Process().children(recursive=True)
 
 
-def scratch() -> set[Path]:
-    return {*Path(tempfile.gettempdir()).glob(f"*{SCRATCH}*")}
+@pytest.fixture(autouse=True)
+def temporaries(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory for temporary files, which no other process has."""
+    place = tmp_path_factory.mktemp("temporaries")
+    monkeypatch.setenv("TMPDIR", str(place))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    return place
 
 
 @contextmanager
 def no_trace() -> Iterator[None]:
-    """What is started in the block ends with it, and leaves no directory."""
-    before, directories = descendants(), scratch()
+    """What is started in the block ends with it, and leaves no temporary file."""
+    before = descendants()
     yield
     _, alive = psutil.wait_procs([p for p in descendants() if p not in before], timeout=60)
     assert not alive
-    assert scratch() <= directories
+    assert [*Path(tempfile.gettempdir()).iterdir()] == []
 
 
 def facts_of(results: Path, experiment: Experiment) -> dict:
@@ -139,7 +144,8 @@ def has_memory(pid: int | None) -> bool:
 
 def test_sittings_start_one_engine_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(together, "machine_gib", lambda: 0.1)
-    both, stood = planned(*TWO), []
+    both = planned(*TWO)
+    stood: list[int | None] = []
     fork = engines.Zygote.fork
 
     def forked(self: engines.Zygote, directory: Path, threads: int) -> engines.ParkedEngine:
@@ -280,7 +286,7 @@ def test_a_member_that_fails_fails_alone(tmp_path: Path, monkeypatch: pytest.Mon
         assert facts["reason"] in said
 
 
-def test_a_killed_campaign_goes_on_and_measures_nothing_twice(tmp_path: Path):
+def test_a_killed_campaign_goes_on_and_measures_nothing_twice(tmp_path: Path, temporaries: Path):
     both, overrides = planned(*TWO[:1], "repeats=6", "profiler=none"), (TWO[0], "repeats=6", TWO[2])
     moments: list[Callable[[], bool]] = [
         lambda: len([*tmp_path.glob("experiments/*/attempt/.session.lock")]) == 2,  # warm-up
@@ -288,7 +294,6 @@ def test_a_killed_campaign_goes_on_and_measures_nothing_twice(tmp_path: Path):
         lambda: least_repeats(tmp_path, both) >= 3,
         lambda: bool([*tmp_path.glob("experiments/*/run.json")]),  # one is settled
     ]
-    before = scratch()
     done: dict[str, list[dict]] = {}
     for moment in moments:
         process = start(tmp_path, *overrides)
@@ -306,18 +311,19 @@ def test_a_killed_campaign_goes_on_and_measures_nothing_twice(tmp_path: Path):
         assert rounds_of(tmp_path, experiment) == list(range(6))
         campaign_of = facts_of(tmp_path, experiment)["campaign"]
         assert campaign_of["members"] == [e.id for e in both]
-    assert scratch() <= before
+    assert [*temporaries.iterdir()] == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
-def test_an_ended_campaign_takes_all_with_it_and_goes_on(tmp_path: Path, number: int):
+def test_an_ended_campaign_takes_all_with_it_and_goes_on(
+    tmp_path: Path, temporaries: Path, number: int
+):
     both, overrides = planned(TWO[0], "repeats=4", TWO[2]), (TWO[0], "repeats=4", TWO[2])
-    before = scratch()
     process = start(tmp_path, *overrides)
     wait_for(lambda: least_repeats(tmp_path, both) >= 2, process)
     ended(process, number, tmp_path)
     assert process.returncode not in (0, -number)
-    assert scratch() <= before
+    assert [*temporaries.iterdir()] == []
     done = sessions(tmp_path, both)
     assert measure(both, tmp_path) == {e.id: None for e in both}
     assert_nothing_lost(done, sessions(tmp_path, both))
