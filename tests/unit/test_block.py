@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Container
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -10,8 +11,8 @@ from hypothesis import strategies as st
 from kvscope import rounds
 from kvscope.plan.fields import MAX_REPEATS
 from kvscope.plan.repeats import StoppingRule
-from kvscope.run import block
 from kvscope.run.block import Block, State, duration, serve_rounds, widest
+from kvscope.run.rounds import Group
 
 FOREVER = StoppingRule(5, until=0.05, budget_s=1e9)
 
@@ -20,7 +21,7 @@ FOREVER = StoppingRule(5, until=0.05, budget_s=1e9)
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time, which only passes while rounds are served."""
     now = [0.0]
-    monkeypatch.setattr(block.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("kvscope.run.block.time.monotonic", lambda: now[0])
     return now
 
 
@@ -43,8 +44,8 @@ class FakeGroup:
             for number, time in self.served[name].items()
             if number in numbers
         ]
-        columns = [[*column] for column in zip(*rows, strict=True)] or [[], [], []]
-        return rounds.Rounds(*columns, waiting=[0.0] * len(rows))
+        names, numbers_, times = zip(*rows, strict=True) if rows else ((), (), ())
+        return rounds.Rounds(names, numbers_, times, [0.0] * len(rows))
 
     def serve_round(self, number: int) -> None:
         for name in [*self.active]:
@@ -63,7 +64,7 @@ def served(group: FakeGroup, rule: StoppingRule, numbers: range = range(1000)) -
     """What is said while a block's rounds are served."""
     said: list[str] = []
     pairs = (("a", "b"),)
-    serve_rounds(group, Block(("a", "b"), rule, pairs, numbers), said.append)
+    serve_rounds(cast(Group, group), Block(("a", "b"), rule, pairs, numbers), said.append)
     return said
 
 
@@ -87,7 +88,7 @@ def test_rounds_end_after_the_least_if_the_comparison_is_as_narrow_as_wanted(clo
 def test_rounds_go_on_until_the_comparison_is_as_narrow_as_wanted(until):
     with pytest.MonkeyPatch.context() as patch:
         now = [0.0]
-        patch.setattr(block.time, "monotonic", lambda: now[0])
+        patch.setattr("kvscope.run.block.time.monotonic", lambda: now[0])
         group = FakeGroup(now, NOISY)
         rule = StoppingRule(2, until=until, budget_s=1e9)
         served(group, rule)
@@ -117,7 +118,7 @@ def test_a_block_that_goes_on_serves_no_round_twice(before, half):
     now = [0.0]
     group = FakeGroup(now, NOISY)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(block.time, "monotonic", lambda: now[0])
+        patch.setattr("kvscope.run.block.time.monotonic", lambda: now[0])
         if before:
             served(group, StoppingRule(before))
         if half:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from kvscope.run import display
 from kvscope.run.display import CLEAR, SECONDS_BETWEEN_LINES, Line
 
 
@@ -25,7 +24,7 @@ class Terminal(io.StringIO):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [0.0]
-    monkeypatch.setattr(display.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("kvscope.run.display.time.monotonic", lambda: now[0])
     return now
 
 

@@ -114,7 +114,7 @@ def test_connected_experiments_have_one_stopping_rule(experiments):
 @given(studies(), ROOM_MIB)
 def test_every_experiment_is_measured_and_only_references_more_than_once(experiments, room):
     found = together.design(experiments, room)
-    counts = defaultdict(int)
+    counts: dict[str, int] = defaultdict(int)
     for group in found.groups:
         assert len({*group}) == len(group)
         for i in group:

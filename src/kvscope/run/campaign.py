@@ -96,7 +96,7 @@ class Campaign:
 
     def blocks(self, design: together.Design) -> list[Block]:
         """The members of each group of the design by their stopping rules."""
-        found = []
+        found: list[tuple[StoppingRule, list[Experiment]]] = []
         for ids in design.groups:
             by_rule: dict[StoppingRule, list[Experiment]] = defaultdict(list)
             for i in ids:

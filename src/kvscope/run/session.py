@@ -236,6 +236,7 @@ def measure_repeat(
     session.repeats.append(repeat)
     if session.kernel_events:
         session.kernel_events.write(number, recording, repeat)
+    session.timings_s["repeats"] = session.measured_s  # so far
     save(session)
 
 
