@@ -40,7 +40,7 @@ HASHED_BYTES = 1 << 20
 
 
 class StaleResult(BadInput):
-    """A stage's results were computed from another measurement than the directory holds now."""
+    """A stage's results are of another measurement than the directory holds, or not all there."""
 
 
 class _AccountRecord(Record, strict=True):
@@ -127,8 +127,8 @@ def write(out: Path, account: str, run: Path | None, facts: dict[str, Any]) -> N
 def read(out: Path, account: str, run: Path) -> dict[str, Any]:
     """Read the account of the measurement in `run`.
 
-    BadInput if the account is missing or damaged, or does not list a file that the stage must
-    write; StaleResult if it was made from another measurement.
+    BadInput if the account is missing or damaged; StaleResult if it was made from another
+    measurement, or does not list a file that the stage must write, as those of earlier versions.
     """
     path = out / account
     remedy = f"make it with `{COMMANDS[account]} {run}`"
@@ -153,7 +153,7 @@ def read(out: Path, account: str, run: Path) -> dict[str, Any]:
         )
     record = read_run(run)
     if lacking := _files_due(account, record) - facts["files"].keys():
-        raise BadInput(f"{path}: damaged, files has no {min(lacking)}; {remedy}")
+        raise StaleResult(f"{path}: files has no {min(lacking)}, which is written now; {remedy}")
     if account == COLLECTED and _has_kv_events(record) and "kv_events" not in facts:
         raise BadInput(f"{path}: damaged, kv_events is missing; {remedy}")
     return facts
