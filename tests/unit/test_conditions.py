@@ -70,14 +70,20 @@ def test_rounds_are_told_with_waiting_load_and_drift() -> None:
 @pytest.mark.parametrize(
     ("design", "told"),
     [
-        ("rounds", "2 rounds of 2 experiments in random order"),
-        ("groups", "2 rounds of 2 experiments in 1 group in random order"),
-        ("sittings", "2 experiments in 1 sitting in random order"),
+        ("rounds", "2 rounds of 2 experiments in random order; "),
+        ("sittings", "2 rounds of 2 experiments in random order, one engine at a time; "),
     ],
 )
 def test_the_design_of_the_campaign_is_told(design: str, told: str) -> None:
     runs = [ran(label, [0.0, 0.0], n, design=design) for n, label in enumerate("ab")]
-    assert line_of(*runs).startswith(f"{told}; ")
+    assert line_of(*runs).startswith(told)
+
+
+def test_groups_are_told_with_the_rounds_of_each_experiment() -> None:
+    one, other = ran("a", [0.0, 0.0], 0, design="groups"), ran("b", [0.0] * 3, 1, design="groups")
+    other.facts["campaign"]["members"] = ["b", "c"]
+    told = "2 experiments in 2 groups of 2 to 3 rounds in random order; "
+    assert line_of(one, other).startswith(told)
 
 
 def test_runs_of_their_own_are_told_as_such() -> None:

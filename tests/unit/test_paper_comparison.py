@@ -147,7 +147,9 @@ def test_further_policies_are_shown_once_beside_the_papers_in_the_same_experimen
         for point in points(("8b", "abstract 2b"))
         if point.x == 125
     ]
-    (row,) = further(cast(StudyData, SimpleNamespace(complete=runs)), found)
+    without_intervals = SimpleNamespace(ratio=lambda *_: None)
+    study = SimpleNamespace(complete=runs, estimates=without_intervals)
+    (row,) = further(cast(StudyData, study), found)
     assert (row.figure, row.experiment) == ("8b", "figure8b-1k.csv, KV cache 125 blocks")
     assert row.seconds == costs
     assert row.by_net

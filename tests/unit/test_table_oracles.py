@@ -274,6 +274,12 @@ def test_a_rule_for_repeats_allows_min_and_more(runs: dict[str, Records]) -> Non
         told = {"repeats": {**rule, "measured": 3}}
         made = run.variant(settings=run.settings | {"repeats": rule}, facts=run.facts | told)
         assert (violated(made) == {}) == allowed
+    fixed = {"min": 3, "until": None, "budget_s": None}
+    of_group = {"campaign": {"reference": run.facts["experiment_id"]}}
+    for repeats, campaign, allowed in ((3, {}, True), (1, {}, False), (1, of_group, True)):
+        told = {"repeats": fixed | {"min": repeats, "measured": 3}} | campaign
+        made = run.variant(settings=run.settings | {"repeats": repeats}, facts=run.facts | told)
+        assert (violated(made) == {}) == allowed
     rule = {"min": 2, "until": 0.05, "budget_s": 60}
     wider = {"repeats": {**rule, "until": 0.5}}
     made = run.variant(settings=run.settings | {"repeats": rule}, facts=run.facts | wider)

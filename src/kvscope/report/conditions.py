@@ -8,6 +8,7 @@ import pandas as pd
 
 from kvscope.analyse.circumstances import describe_width, waiting_share
 from kvscope.analyse.records import counted_repeats
+from kvscope.plan.together import SITTINGS
 from kvscope.report import theme
 from kvscope.report.data import Run, StudyData
 from kvscope.report.figures.figure import Drawing, Figure, Spec, View, number, plot_width
@@ -17,7 +18,6 @@ from kvscope.runschema import MEASURED
 CHART = "conditions"
 HEIGHT, LABEL_PX = 80, 52
 LEAST_RANGE = 20.0  # percent of an axis: what is less is none to worry about
-ALONE, GROUPS, SITTINGS = "alone", "groups", "sittings"
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ def missed_widths(study: StudyData) -> str:
     Experiments that were measured together have one width. Of several, it is the widest.
     """
     found = {
-        (run.facts.get("campaign") or {}).get("id", run.id): (run, text)
+        _comparison(run): (run, text)
         for run in study.complete
         if (text := describe_width(run.facts))
     }
@@ -61,6 +61,12 @@ def missed_widths(study: StudyData) -> str:
     if len(found) == 1:
         return f"{sentence}."
     return f"{len(found)} intervals are wider than asked; of {widest.label}: {sentence}."
+
+
+def _comparison(run: Run) -> tuple[str, float | None]:
+    """What tells the intervals of runs apart: the campaign, or the run itself, and the width."""
+    campaign = run.facts.get("campaign") or {}
+    return campaign.get("id", run.id), run.facts["repeats"].get("half_width_share")
 
 
 def draw(study: StudyData) -> Drawing | None:
@@ -152,19 +158,22 @@ def _rows(run: Run) -> Iterator[tuple[Any, ...]]:
 
 
 def _design(runs: Sequence[Run], repeats: pd.DataFrame) -> str:
-    """'12 rounds of 9 experiments in random order, in 3 min'."""
-    together = repeats[repeats["campaign"] != ""]
-    count, rounds = plural(len(runs), "experiment"), plural(together["round"].nunique(), "round")
-    designs = {(run.facts.get("campaign") or {}).get("design", "rounds") for run in runs}
+    """'12 rounds of 9 experiments in random order'."""
+    count, together = plural(len(runs), "experiment"), repeats[repeats["campaign"] != ""]
     if together.empty:
-        return f"{count} by {'itself' if len(runs) == 1 else 'themselves'}, " + plural(
-            len(repeats), "repeat"
-        )
-    if SITTINGS in designs:
-        sittings = plural(together["campaign"].nunique(), "sitting")
-        return f"{count} in {sittings} in random order"
-    groups = f" in {plural(together['campaign'].nunique(), 'group')}" if GROUPS in designs else ""
-    return f"{rounds} of {count}{groups} in random order"
+        themselves = "itself" if len(runs) == 1 else "themselves"
+        return f"{count} by {themselves}, {plural(len(repeats), 'repeat')}"
+    campaigns = [run.facts.get("campaign") or {} for run in runs]
+    groups = len({(one.get("id"), *one.get("members", ())) for one in campaigns})
+    rounds = together.groupby("experiment")["round"].nunique()
+    each = plural(int(rounds.max()), "round")
+    if rounds.min() < rounds.max():
+        each = f"{rounds.min()} to {each}"
+    single = any(one.get("design") == SITTINGS for one in campaigns)
+    alone = ", one engine at a time" if single else ""
+    if groups == 1:
+        return f"{each} of {count} in random order{alone}"
+    return f"{count} in {groups} groups of {each} in random order{alone}"
 
 
 def _waiting(repeats: pd.DataFrame) -> str:

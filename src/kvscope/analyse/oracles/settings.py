@@ -108,7 +108,7 @@ def _of_repeats(run: RunTables) -> Iterator[Pair]:
     rule = StoppingRule(**setting) if isinstance(setting, Mapping) else StoppingRule.of(setting)
     throughput = BY_NAME["throughput_tokens_per_s"].of
     found = [throughput(repeat) for repeat in run.records.valid_repeats()]
-    more = rule.until or _is_reference(run.facts)
+    more = rule.until or (_is_reference(run.facts) and len(found) % rule.min == 0)
     yield "the number of repeats", len(found), len(found) if more else rule.min
     yield "whether there are repeats.min repeats", len(found) >= rule.min, True
     share = recorded.get("half_width_share")
@@ -122,9 +122,8 @@ def _of_repeats(run: RunTables) -> Iterator[Pair]:
 
 
 def _is_reference(facts: Mapping[str, Any]) -> bool:
-    """Whether the run's engine was in the rounds of several groups, which has more repeats."""
-    reference = (facts.get("campaign") or {}).get("reference")
-    return reference is not None and reference == facts["experiment_id"]
+    """Whether the experiment may be in several groups of its campaign, and has repeats of each."""
+    return bool((facts.get("campaign") or {}).get("reference") == facts["experiment_id"])
 
 
 def _is_of_throughput(facts: Mapping[str, Any]) -> bool:
