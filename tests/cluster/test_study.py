@@ -15,7 +15,7 @@ import kvscope
 from fake_pbs.cluster import FakePBS, wait_for
 from real_slurm import until
 from submitit_packs.overview import overview
-from tests.workflow.test_snakemake import ROOT, Checkout
+from tests.workflow.test_snakemake import LOUD, ROOT, Checkout
 
 pytestmark = [pytest.mark.workflow, pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -95,7 +95,8 @@ def test_a_study_in_packs_becomes_a_page(checkout):
 @pytest.mark.parametrize(("profile", "batches"), [(LOCAL, 2), (("--cores", "1"), 1)])
 def test_modeled_experiments_are_as_many_batches_as_run_at_a_time(checkout, profile, batches):
     words = "overrides=device=modeled engine.max_num_seqs=8 seed=range(0,25)"
-    with started(checkout, "snakemake", *profile, "-n", "--config", words) as process:
+    dry = (*profile, "-n", *LOUD, "--config", words)
+    with started(checkout, "snakemake", *dry) as process:
         text, _ = process.communicate()
     assert process.returncode == 0, text
     assert re.search(rf"^run_experiments +{batches}$", text, re.MULTILINE), text

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from .test_snakemake import Checkout
+from .test_snakemake import LOUD, Checkout
 
 pytestmark = pytest.mark.workflow
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.workflow
 def test_every_way_plans_the_whole_study(tmp_path, words):
     checkout = Checkout(tmp_path)
     done = subprocess.run(
-        [sys.executable, "-m", "snakemake", "--dry-run", *words, "--config", "study=two"],
+        [sys.executable, "-m", "snakemake", "--dry-run", *words, *LOUD, "--config", "study=two"],
         cwd=checkout.path,
         env=checkout.environment,
         stdout=subprocess.PIPE,

@@ -40,6 +40,8 @@ grids:
       workload.num_requests: [2, {second}]
 """
 
+LOUD = ("--quiet", "host")  # the profile leaves out which jobs there are, too
+
 
 class Checkout:
     """A copy of the workflow with a results directory of its own."""
@@ -185,20 +187,25 @@ def test_a_killed_workflow_resumes_where_it_was(finished, tmp_path):
         stderr=subprocess.DEVNULL,
     )
     deadline = time.monotonic() + 180
-    while len(checkout.runs()) < 1 or not list(
-        tmp_path.glob("results/experiments/*/attempt/.progress*")
-    ):
+    while len(before := repeats_so_far(checkout)) < 2:
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.05)
     os.kill(process.pid, signal.SIGKILL)  # its jobs live on for a while, as after a lost login
     process.wait()
-    before = checkout.runs()
     done = checkout.snakemake()
     assert done.returncode == 0, done.stdout
-    after = checkout.runs()
-    assert len(after) == 2
-    assert {name: after[name] for name in before} == before
+    for name, repeats in before.items():
+        run = read_json(checkout.path / "results" / "experiments" / name / "run.json")
+        assert run["clock"]["repeats"][: len(repeats)] == repeats, "a repeat was measured again"
+    checkout.assert_true()
+
+
+def repeats_so_far(checkout: Checkout) -> dict[str, list[dict[str, Any]]]:
+    """The repeats of the measurements under way, by experiment."""
+    sessions = checkout.path.glob("results/experiments/*/attempt/session.json")
+    found = {file.parents[1].name: read_json(file)["clock"]["repeats"] for file in sessions}
+    return {name: repeats for name, repeats in found.items() if repeats}
 
 
 # A policy of another package, which fails as long as a file says so.

@@ -134,7 +134,17 @@ def test_the_workflow_finds_studies_of_ones_own(installed: Installation, require
     shipped = Path(installed.kvscope("shipped").strip())
     words = ["--snakefile", str(shipped / "Snakefile"), "--profile", f"{shipped}/profiles/local"]
     done = installed.run(
-        *("python", "-m", "snakemake", *words, "--config", "study=mine", "--dry-run")
+        *(
+            "python",
+            "-m",
+            "snakemake",
+            *words,
+            "--config",
+            "study=mine",
+            "--dry-run",
+            "--quiet",
+            "host",
+        )
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"run_experiments +1\b", done.stdout)
