@@ -24,9 +24,7 @@ rule run_experiments:
         exclusive=lambda wildcards: stages.needs(wildcards, PLAN)["exclusive"],
         engine=lambda wildcards: int(wildcards.kind == batches.MEASURED),
         # Minutes: twice what is expected, and five, after which a batch system may end the job.
-        runtime=lambda wildcards: stages.needs(wildcards, PLAN)["walltime_s"]
-        * 2
-        // 60
+        runtime=lambda wildcards: stages.needs(wildcards, PLAN)["walltime_s"] * 2 // 60
         + 5,
         # Seconds, by which packs on a cluster are planned.
         expected_s=lambda wildcards: stages.needs(wildcards, PLAN)["walltime_s"],
