@@ -10,6 +10,7 @@ from kvscope.engine.overflow.outlook import (
     resuming_together,
 )
 
+LIMITS = {"most_tokens": 100, "most_requests": 8}
 growths = st.tuples(st.integers(1, 60), st.integers(0, 60)).map(lambda g: Growth(g[0], sum(g)))
 
 
@@ -59,18 +60,28 @@ def test_a_request_alone_is_never_preempted(own, block_size):
 def test_requests_that_end_together_let_all_that_wait_resume_in_one_pass():
     """Four requests of 8 to 12 tokens in blocks of 4: the cache holds three at their end."""
     ahead = [Growth(8, 12)] * 3
-    assert resuming_together(ahead, [8], 4, 9, most_tokens=100) == 1
-    assert resuming_together(ahead, [8, 8, 8], 4, 9, most_tokens=100) == 3
-    assert resuming_together(ahead, [8, 8, 8], 4, 9, most_tokens=20) == 2
+    assert resuming_together(ahead, [8], 4, 9, **LIMITS) == 1
+    assert resuming_together(ahead, [8, 8, 8], 4, 9, **LIMITS) == 3
+    assert resuming_together(ahead, [8, 8, 8], 4, 9, **(LIMITS | {"most_tokens": 20})) == 2
     # The third of those ahead will find no room and waits, too.
-    assert resuming_together(ahead, [8, 8], 4, 8, most_tokens=100) == 3
+    assert resuming_together(ahead, [8, 8], 4, 8, **LIMITS) == 3
 
 
 def test_only_as_many_resume_as_one_that_ends_gives_room():
     ahead = [Growth(8, 12), Growth(8, 40)]
-    assert resuming_together(ahead, [8, 8, 8], 4, 6, most_tokens=100) == 1
-    assert resuming_together(ahead, [8, 8, 8], 4, 7, most_tokens=100) == 2
-    assert resuming_together([], [8], 4, 6, most_tokens=100) == 1
+    assert resuming_together(ahead, [8, 8, 8], 4, 6, **LIMITS) == 1
+    assert resuming_together(ahead, [8, 8, 8], 4, 7, **LIMITS) == 2
+    assert resuming_together([], [8], 4, 6, **LIMITS) == 1
+
+
+def test_no_more_resume_than_requests_may_run_beside_those_that_go_on():
+    ending = [Growth(8, 12)] * 3
+    for limit in (1, 2, 3):
+        few = LIMITS | {"most_requests": limit}
+        assert resuming_together(ending, [8, 8, 8], 4, 9, **few) == limit
+    goes_on = [Growth(8, 12), Growth(8, 40)]
+    assert resuming_together(goes_on, [8, 8, 8], 4, 7, **LIMITS) == 2
+    assert resuming_together(goes_on, [8, 8, 8], 4, 7, **(LIMITS | {"most_requests": 2})) == 1
 
 
 def by_0_4_2(ahead: list[Growth], tokens: int, block_size: int, blocks: int, watermark: int) -> int:

@@ -63,6 +63,7 @@ class RecordingScheduler(Scheduler):
 
     running: list[Request]
     max_num_active_reqs: int
+    max_num_running_reqs: int
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -316,10 +317,11 @@ class RecordingScheduler(Scheduler):
             beside=len(beside),
             together=resuming_together(
                 ahead,
-                [request.num_tokens, *islice(queue, self.max_num_active_reqs)],
+                [request.num_tokens, *islice(queue, self.max_num_running_reqs)],
                 self.block_size,
                 self.kv_blocks_total - self.kept_free,
                 self.max_num_scheduled_tokens,
+                self.max_num_running_reqs,
             ),
             again=self._preempted_again(ahead, victim.tokens),
             room=connector.has_room(victim.tokens),

@@ -97,12 +97,18 @@ def preempted_again(
 
 
 def resuming_together(
-    ahead: Sequence[Growth], queue: Sequence[int], block_size: int, blocks: int, most_tokens: int
+    ahead: Sequence[Growth],
+    queue: Sequence[int],
+    block_size: int,
+    blocks: int,
+    most_tokens: int,
+    most_requests: int,
 ) -> int:
     """How many requests resume or begin in one pass, once the next of those `ahead` has ended.
 
     `queue` has the tokens of those that wait, a victim first. Those that run before it wait, too,
-    if the cache has no room for them until then. A pass computes at most `most_tokens` tokens.
+    if the cache has no room for them until then. A pass computes at most `most_tokens` tokens, and
+    at most `most_requests` requests, with those that go on.
     """
     if not ahead:
         return 1
@@ -110,7 +116,8 @@ def resuming_together(
     end = (most - tokens).min()
     held = -(-(tokens + end) // block_size)
     running = int(np.searchsorted(held.cumsum(), blocks, side="right"))
-    stays = held[:running][(most - tokens)[:running] > end].sum()
+    stays = held[:running][(most - tokens)[:running] > end]
     waiting = np.concatenate([tokens[running:] + end, np.array(queue, np.int64)])
-    fits = (-(-waiting // block_size)).cumsum() <= blocks - stays
-    return max(1, int((fits & (waiting.cumsum() <= most_tokens)).sum()))
+    fits = (-(-waiting // block_size)).cumsum() <= blocks - stays.sum()
+    fits &= waiting.cumsum() <= most_tokens
+    return max(1, min(int(fits.sum()), most_requests - len(stays)))
