@@ -24,7 +24,14 @@ from kvscope.runfile import (
     run_sha256,
 )
 from kvscope.runschema import ABSENT, FileName, FileRecord, Record, Whole
-from kvscope.tables import ANALYSIS_TABLES, KV_TABLES, NSYS_TABLES, SCHEMA_VERSION, TIMELINE
+from kvscope.tables import (
+    ANALYSIS_TABLES,
+    KV_TABLES,
+    NSYS_TABLES,
+    REPEAT_METRICS,
+    SCHEMA_VERSION,
+    TIMELINE,
+)
 
 COLLECTED, ANALYSED = "collect.json", "analyse.json"
 # The files that a stage may write beside its account, and the command that writes them.
@@ -40,7 +47,7 @@ HASHED_BYTES = 1 << 20
 
 
 class StaleResult(BadInput):
-    """A stage's results were computed from another measurement than the directory holds now."""
+    """A stage's results are of another measurement than the directory holds, or another version."""
 
 
 class _AccountRecord(Record, strict=True):
@@ -128,7 +135,7 @@ def read(out: Path, account: str, run: Path) -> dict[str, Any]:
     """Read the account of the measurement in `run`.
 
     BadInput if the account is missing or damaged, or does not list a file that the stage must
-    write; StaleResult if it was made from another measurement.
+    write; StaleResult if it was made from another measurement, or by an earlier version.
     """
     path = out / account
     remedy = f"make it with `{COMMANDS[account]} {run}`"
@@ -153,6 +160,8 @@ def read(out: Path, account: str, run: Path) -> dict[str, Any]:
         )
     record = read_run(run)
     if lacking := _files_due(account, record) - facts["files"].keys():
+        if lacking == {REPEAT_METRICS.file}:
+            raise StaleResult(f"{path}: of an earlier version, without {min(lacking)}; {remedy}")
         raise BadInput(f"{path}: damaged, files has no {min(lacking)}; {remedy}")
     if account == COLLECTED and _has_kv_events(record) and "kv_events" not in facts:
         raise BadInput(f"{path}: damaged, kv_events is missing; {remedy}")

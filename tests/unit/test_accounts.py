@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvscope import accounts
+from kvscope import accounts, tables
 from kvscope.accounts import ANALYSED, COLLECTED
 from kvscope.analyse.check import check_run
 from kvscope.cli import main
@@ -126,3 +126,13 @@ def test_any_value_anywhere_is_read_or_refused_in_a_sentence(
         is_a_sentence(error, made / account)
     finally:
         (made / account).write_text(before)
+
+
+def test_an_account_of_an_earlier_version_is_stale(run: Path, results: Path) -> None:
+    """It lists no metrics of repeats; nothing is damaged, and analysing again is all it takes."""
+    made = results / "tables" / "traced"
+    facts = json.loads((made / ANALYSED).read_text())
+    del facts["files"][tables.REPEAT_METRICS.file]
+    (made / ANALYSED).write_text(json.dumps(facts))
+    with pytest.raises(accounts.StaleResult, match="of an earlier version, without repeat_metrics"):
+        accounts.read(made, ANALYSED, run)

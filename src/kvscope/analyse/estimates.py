@@ -47,7 +47,7 @@ class ExperimentMetrics:
             return UNKNOWN
         return Estimate(row["value"], row["ci_low"], row["ci_high"], row["repeats_valid"])
 
-    @property
+    @cached_property
     def modeled(self) -> bool:
         """Whether its times are of a cost model."""
         return bool(self.metrics["time_source"].iloc[0] == MODELED)
@@ -110,17 +110,20 @@ class Estimates:
 
         The column `adjusted` says which.
         """
-        one = self._experiments[name]
-        found = {
-            metric: value
-            for metric in one.metrics.index
-            if (own := self._together(metric, name, name)) and (value := own.adjusted(name))
-        }
-        frame = one.metrics.assign(adjusted=[metric in found for metric in one.metrics.index])
-        for metric, value in found.items():
-            frame.loc[metric, ["value", "ci_low", "ci_high"]] = value.value, value.low, value.high
-            frame.loc[metric, "repeats_valid"] = value.count
-        return frame
+        metrics = self._experiments[name].metrics
+        found = [
+            own.adjusted(name) if (own := self._together(metric, name)) else None
+            for metric in metrics.index
+        ]
+        if not any(found):
+            return metrics.assign(adjusted=False)
+        known = [self._experiments[name].estimate(metric) for metric in metrics.index]
+        rows = [own or measured for own, measured in zip(found, known, strict=True)]
+        columns = pd.DataFrame(rows).set_axis(
+            ["value", "ci_low", "ci_high", "repeats_valid"], axis=1
+        )
+        columns = columns.set_axis(metrics.index).astype(metrics.dtypes[columns.columns])
+        return metrics.assign(**columns, adjusted=[own is not None for own in found])
 
     def _together(self, metric: str, *names: str) -> "_InCampaign | None":
         """The metric in the campaign that measured it in all of these; None without such one."""
