@@ -1,5 +1,8 @@
-"""Names that become paths, and JSON that is read."""
+"""Names that become paths, JSON that is read, and directories that are left."""
 
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvscope.errors import BadInput
-from kvscope.files import check_name, read_json
+from kvscope.files import check_name, read_json, scratch_directory
 
 
 @pytest.mark.parametrize("name", ["quickstart", "tiny-opt", "a.b_c-1", "3", "A" * 200])
@@ -52,3 +55,20 @@ def test_what_is_no_json_is_refused(content: bytes, tmp_path: Path) -> None:
 def test_a_directory_is_no_json(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="not a regular file"):
         read_json(tmp_path)
+
+
+def test_a_scratch_directory_of_a_killed_process_is_removed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    program = (
+        "import os; from kvscope.files import scratch_directory as made\n"
+        "with made() as place: (place / 'file').touch(); os.kill(os.getpid(), 9)"
+    )
+    subprocess.run([sys.executable, "-c", program])
+    (left,) = tmp_path.iterdir()
+    assert (left / "file").exists()
+    with scratch_directory() as one, scratch_directory() as other:
+        assert {*tmp_path.iterdir()} == {one, other}, "one in use stays"
+    assert [*tmp_path.iterdir()] == []

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from kvscope.errors import BadInput
 from kvscope.files import read_json, sha256_of
 
 pytestmark = pytest.mark.workflow
@@ -203,8 +205,10 @@ def test_a_killed_workflow_resumes_where_it_was(finished, tmp_path):
 
 def repeats_so_far(checkout: Checkout) -> dict[str, list[dict[str, Any]]]:
     """The repeats of the measurements under way, by experiment."""
-    sessions = checkout.path.glob("results/experiments/*/attempt/session.json")
-    found = {file.parents[1].name: read_json(file)["clock"]["repeats"] for file in sessions}
+    found = {}
+    for file in checkout.path.glob("results/experiments/*/attempt/session.json"):
+        with suppress(BadInput):  # it has ended meanwhile
+            found[file.parents[1].name] = read_json(file)["clock"]["repeats"]
     return {name: repeats for name, repeats in found.items() if repeats}
 
 
