@@ -29,8 +29,9 @@ demo: env try-nsys
 	@$(IN_PLACE) kvscope status quickstart
 	@echo "The page: results/studies/quickstart/report.html"
 
+# Three workers for two cores: tests of batch systems mostly wait.
 test: env-dev try-nsys
-	$(IN_PLACE) pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(IN_PLACE) pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test-quick: env-dev
 	$(IN_PLACE) pytest -n 2 --dist loadfile -m 'not slow' tests/unit
