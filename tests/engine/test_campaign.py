@@ -221,7 +221,8 @@ def sessions(results: Path, experiments: list[Experiment]) -> dict[str, list[dic
     found = {}
     for experiment in experiments:
         directory = experiment_directory(results, experiment.id)
-        for path in (directory / "attempt" / "session.json", directory / "run.json"):
+        attempt = directory / "attempt"
+        for path in (attempt / "session.json", attempt / "run.json", directory / "run.json"):
             if path.exists():
                 found[experiment.id] = (read_json(path).get("clock") or {}).get("repeats", [])
     return found
