@@ -214,7 +214,8 @@ def sessions(results: Path, experiments: list[Experiment]) -> dict[str, list[dic
     found = {}
     for experiment in experiments:
         directory = experiment_directory(results, experiment.id)
-        for path in (directory / "attempt" / "session.json", directory / "run.json"):
+        places = (("attempt", "session.json"), ("attempt", "run.json"), ("run.json",))
+        for path in (directory.joinpath(*place) for place in places):
             if path.exists():
                 found[experiment.id] = (read_json(path).get("clock") or {}).get("repeats", [])
     return found

@@ -112,14 +112,14 @@ def test_the_ids_of_shipped_studies_stay_what_they_are() -> None:
     """Of experiments with files, too: theirs depend on the content, which git keeps."""
     found = [p.experiment.id for p in expand("quickstart", ["repeats=3"], CONFIG).experiments]
     assert found == [
-        "tiny-llama-fixed24-mixed-recompute-b256x32-9b5cca256a",
-        "tiny-llama-fixed24-chunked256-recompute-b256x32-17de3e5018",
-        "tiny-llama-fixed24-mixed-recompute-b64x32-362fa3a8c6",
-        "tiny-llama-fixed24-chunked256-recompute-b64x32-7730fece96",
-        "tiny-llama-zipf24-mixed-recompute-b256x32-efb0622bb7",
-        "tiny-llama-zipf24-chunked256-recompute-b256x32-62e39b3352",
-        "tiny-llama-zipf24-mixed-recompute-b64x32-c99f61db30",
-        "tiny-llama-zipf24-chunked256-recompute-b64x32-3c85c00495",
+        "tiny-llama-fixed24-mixed-recompute-b256x32-9e45168043",
+        "tiny-llama-fixed24-chunked256-recompute-b256x32-efde7fc72e",
+        "tiny-llama-fixed24-mixed-recompute-b64x32-73310b0522",
+        "tiny-llama-fixed24-chunked256-recompute-b64x32-4f6011fcb2",
+        "tiny-llama-zipf24-mixed-recompute-b256x32-a627e7432f",
+        "tiny-llama-zipf24-chunked256-recompute-b256x32-bd1509015f",
+        "tiny-llama-zipf24-mixed-recompute-b64x32-e1db795a41",
+        "tiny-llama-zipf24-chunked256-recompute-b64x32-b996f2aafa",
         "tiny-llama-trace-mixed-recompute-b128x16-full-b8392ada84",
     ]
 
