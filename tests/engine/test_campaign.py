@@ -134,23 +134,16 @@ def test_experiments_are_measured_together_and_kept(tmp_path: Path):
     assert facts_of(tmp_path, both[1]) == before[1]
 
 
-def has_memory(pid: int | None) -> bool:
-    """Whether a process is there, and not on its way out."""
-    try:
-        return any(int(pages) for pages in Path(f"/proc/{pid}/statm").read_text().split())
-    except OSError:
-        return False
-
-
 def test_sittings_start_one_engine_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(together, "machine_gib", lambda: 0.1)
     both = planned(*TWO)
-    stood: list[int | None] = []
+    stood: list[int] = []
     fork = engines.Zygote.fork
 
     def forked(self: engines.Zygote, directory: Path, threads: int) -> engines.ParkedEngine:
-        assert not any(map(has_memory, stood)), "two engines stand side by side"
+        assert not any(map(psutil.pid_exists, stood)), "two engines stand side by side"
         found = fork(self, directory, threads)
+        assert found.pid is not None
         stood.append(found.pid)
         return found
 

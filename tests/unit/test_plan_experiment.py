@@ -116,10 +116,10 @@ def test_the_ids_of_shipped_studies_stay_what_they_are() -> None:
         "tiny-llama-fixed24-chunked256-recompute-b256x32-efde7fc72e",
         "tiny-llama-fixed24-mixed-recompute-b64x32-73310b0522",
         "tiny-llama-fixed24-chunked256-recompute-b64x32-4f6011fcb2",
-        "tiny-llama-zipf24-mixed-recompute-b256x32-a627e7432f",
-        "tiny-llama-zipf24-chunked256-recompute-b256x32-bd1509015f",
-        "tiny-llama-zipf24-mixed-recompute-b64x32-e1db795a41",
-        "tiny-llama-zipf24-chunked256-recompute-b64x32-b996f2aafa",
+        "tiny-llama-zipf24-mixed-recompute-b256x32-de1e965792",
+        "tiny-llama-zipf24-chunked256-recompute-b256x32-cfe1f8f393",
+        "tiny-llama-zipf24-mixed-recompute-b64x32-dff72acec3",
+        "tiny-llama-zipf24-chunked256-recompute-b64x32-c49302f1b6",
         "tiny-llama-trace-mixed-recompute-b128x16-full-b8392ada84",
     ]
 

@@ -163,6 +163,7 @@ def run(campaign: Campaign) -> None:
     environment = measured_environment(next(iter(members.values())).experiment)
     profilings = {i: choose_profiler(member.experiment) for i, member in members.items()}
     with hold_locks(members.values()), scratch_directory() as temporary:
+        environment["TMPDIR"] = str(temporary)  # where killed engines leave what they have there
         _serve(campaign, design, environment, temporary)
         left = {i: m for i, m in campaign.members.items() if profilings[i].nsys}
         if nsys := next((profilings[i].nsys for i in left), None):

@@ -102,7 +102,7 @@ class CaptureSession:
             raise KvscopeError(f"nsys {word} failed: {' '.join(last)}")
 
 
-def export(nsys: Nsys, directory: Path, environment: dict[str, str]) -> str | None:
+def export(nsys: Nsys, directory: Path, environment: Mapping[str, str]) -> str | None:
     """Export the run's report to SQLite; returns the problem in one sentence, or None.
 
     nsys may exit with 0 and write no file, so only the existence of the files counts. The export

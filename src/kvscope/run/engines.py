@@ -10,6 +10,8 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, Self
 
+import psutil
+
 from kvscope.errors import KvscopeError
 from kvscope.run.link import Link, Lost, Silent
 from kvscope.run.processes import end_with_parent, kill
@@ -153,8 +155,11 @@ class ParkedEngine:
         """
         self._link.send(end=True)
         self._expect("ended")
-        with suppress(Lost):
-            self._link.receive(END_LIMIT_S)
+        with suppress(Lost, psutil.Error):
+            if self.pid is None:
+                self._link.receive(END_LIMIT_S)
+            else:
+                psutil.Process(self.pid).wait(END_LIMIT_S)
 
     def close(self) -> None:
         """Forget the engine, which ends, if it has not, when its repeat under way is over."""

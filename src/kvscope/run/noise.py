@@ -64,7 +64,7 @@ def measure_noise(
     with scratch_directory() as place:
         members = {name: _member(planned.experiment, place / name) for name in (ONE, OTHER)}
         tell("importing vLLM, starting two engines")
-        environment = measured_environment(planned.experiment)
+        environment = measured_environment(planned.experiment) | {"TMPDIR": str(place)}
         with (
             Zygote(environment, place / "zygote.log") as zygote,
             hold_locks(members.values()),

@@ -33,13 +33,13 @@ def profile(
 ) -> dict[str, str]:
     """Serve one repeat of each member under the profiler; by id why one has no trace.
 
-    Members that have one are left as they are. nsys keeps its files in `temporary`.
+    Members that have one are left as they are. nsys keeps its files in $TMPDIR, and the log of the
+    process that imports vLLM is in `temporary`.
     """
     due = {i: member for i, member in members.items() if not _is_exported(member.directory)}
     if not due:
         return {}
     options = platform_of(next(iter(due.values())).experiment).profiler_options
-    environment = {**environment, "TMPDIR": str(temporary)}
     session = CaptureSession(nsys, options, environment)
     one_at_a_time, done, failed = Lock(), 0, {}
 

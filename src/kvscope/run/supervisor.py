@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from kvscope.files import (
     exit_on_sigterm,
     follow_umask,
     make_directory,
+    scratch_directory,
     write_text,
 )
 from kvscope.plan.experiment import Experiment, dump
@@ -266,7 +266,7 @@ def watch(experiment: Experiment, directory: Path, profiling: Profiling) -> Endi
         open_proc() as proc,
         (directory / LOG_FILE).open("wb") as log,
         # nsys keeps files of a fixed name in TMPDIR, which belong to whoever came first.
-        tempfile.TemporaryDirectory(prefix="kvscope-") as temporary,
+        scratch_directory() as temporary,
         Display(experiment.id) as display,
     ):
         process = subprocess.Popen(
@@ -274,7 +274,7 @@ def watch(experiment: Experiment, directory: Path, profiling: Profiling) -> Endi
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env=measured_environment(experiment) | {"TMPDIR": temporary},
+            env=measured_environment(experiment) | {"TMPDIR": str(temporary)},
             start_new_session=True,
             preexec_fn=end_with_parent(),
             pass_fds=proc,
