@@ -180,8 +180,6 @@ def _serve(
     """Measure the rounds of all blocks, one block after the other."""
     blocks = campaign.blocks(design)
     parked = design.name != together.SITTINGS
-    # What a killed engine leaves behind is removed with the campaign's own files.
-    environment = {**environment, "TMPDIR": str(temporary)}
     with Zygote(environment, temporary / "zygote.log") as zygote:
         for place, block in enumerate(blocks):
             later = {i for one in blocks[place + 1 :] for i in one.ids}
