@@ -81,7 +81,7 @@ def look(manifest: Mapping[str, Any], results: Path) -> Look:
 def experiments_of_batch(
     status: MemberStatus, ids: Sequence[str], packs: Path
 ) -> dict[str, MemberStatus]:
-    """How each experiment of a batch stands: its log tells of those that have ended.
+    """How each experiment of a batch stands: its log has a line for each that has ended.
 
     Modeled ones run one after the other: the first of the others is at work.
     """

@@ -105,12 +105,12 @@ class Campaign:
             found += by_rule.items()
         return [
             Block(
-                tuple(e.id for e in alike),
+                tuple(e.id for e in experiments),
                 rule,
-                tuple(together.comparisons(alike, self.key)),
+                tuple(together.comparisons(experiments, self.key)),
                 range(place, (MAX_REPEATS + 1) * len(found), len(found)),
             )
-            for place, (rule, alike) in enumerate(found)
+            for place, (rule, experiments) in enumerate(found)
         ]
 
 
@@ -130,8 +130,8 @@ def measure(wanted: Sequence[Wanted], show: Show, key: str | None = None) -> dic
         pending = [
             one for one in wanted if supervisor.is_wanted(one.experiment, one.directory, one.force)
         ]
-        for alike in _of_one_zygote(pending):
-            campaign = Campaign(alike, _campaign_id(alike.values()), show, key)
+        for lot in _of_one_zygote(pending):
+            campaign = Campaign(lot, _campaign_id(lot.values()), show, key)
             run(campaign)
             found |= campaign.failed
     return found

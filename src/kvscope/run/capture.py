@@ -51,7 +51,7 @@ def profile_command(
 
 
 class CaptureSession:
-    """A session of nsys around one process and its forks, which captures while it is told to.
+    """A session of nsys around one process and its forks, which captures only within `capture`.
 
     `traced` are the options that say what is traced, `environment` is that of nsys.
     """

@@ -28,7 +28,7 @@ from kvscope.runfile import EXPERIMENT_FILE
 OVERRIDES = ("workload=fixed", "workload.num_requests=12", "cache.blocks=48", "profiler=none")
 ONE, OTHER = "one", "other"
 LEAST_ROUNDS = 5
-WANTED = (0.05, 0.02, 0.01)  # half widths, of which the needed rounds are told
+WANTED = (0.05, 0.02, 0.01)  # half widths whose needed rounds are printed
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def measure_noise(
 ) -> Noise:
     """Serve rounds of two equal engines for so long, at least LEAST_ROUNDS rounds.
 
-    `tell` is told in a few words what goes on. BadInput if vLLM is not installed.
+    `tell` gets a line of progress after each round. BadInput if vLLM is not installed.
     """
     require_vllm()
     (planned,) = expand(None, [*OVERRIDES], config).experiments
