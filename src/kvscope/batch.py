@@ -143,7 +143,7 @@ def _measured_s(directory: Path) -> float:
 
 
 def run_each(jobs: Sequence[Job], out: TextIO) -> int:
-    """Run the jobs here; 0 if all are complete. `out` gets a line for each, with the reason if it failed."""
+    """Run the jobs here; 0 if all are complete. `out` gets a line for each, or why it failed."""
     failed: list[str] = []
     for number, job in enumerate(jobs, 1):
         began = time.perf_counter()
