@@ -115,7 +115,9 @@ def _of_repeats(run: RunTables) -> Iterator[Pair]:
     share = math.nan if share is None else share
     due = rule.facts(len(found), share)
     for key in ("min", "until", "budget_s", "measured", *({"reached"} & recorded.keys())):
-        yield f"repeats.{key} of run.json", recorded.get(key), due[key]
+        value, name = recorded.get(key), f"repeats.{key} of run.json"
+        yield name, value, due[key]
+        yield f"whether {name} is null", value is None, due[key] is None
     if "half_width_share" in recorded and _is_of_throughput(run.facts):
         expected = half_width_share(found)
         yield "repeats.half_width_share of run.json", _rounded(share), _rounded(expected)
