@@ -156,6 +156,7 @@ def test_a_preemption_says_whether_it_was_swapped_or_refused(
     )
     watched.running, watched._hidden, watched.kept_free = [], [], 0
     watched.max_num_active_reqs, watched.max_num_scheduled_tokens = 8, 64
+    watched.max_num_running_reqs = 8
     left: list[Any] = []
     watched.checks = SimpleNamespace(record_swap_out=lambda *what: left.append(what))
     request = SimpleNamespace(

@@ -129,7 +129,7 @@ def test_a_full_queue_is_another_refusal(submit: Submit, fake: FakePBS) -> None:
         wait_for(lambda: fake.job("1")["job_state"] == "R")
     with pytest.raises(client.QueueFull, match="per-user limit of jobs in 'Q' state"):
         submit("exit", queue="debug", walltime="00:05:00")
-    assert waiting(client.status(["2"])["2"])
+    wait_for(lambda: bool(waiting(client.status(["2"])["2"])))  # its comment is of the next cycle
 
 
 def test_no_server_is_no_answer_about_any_job(submit: Submit, fake: FakePBS) -> None:
