@@ -118,6 +118,7 @@ def _make_all_tables(jobs: Sequence[Job], line: Line) -> dict[str, str | None]:
     import kvscope.collect.collector  # noqa: F401
 
     found: dict[str, str | None] = {}
+    jobs = sorted(jobs, key=lambda job: -_size_bytes(job.directory))  # the longest first
     cores = len(os.sched_getaffinity(0))
     with ProcessPoolExecutor(max(1, min(cores, len(jobs))), get_context("fork")) as pool:
         reasons = pool.map(_tables_problem, [job.directory for job in jobs])
@@ -125,6 +126,11 @@ def _make_all_tables(jobs: Sequence[Job], line: Line) -> dict[str, str | None]:
             line.show(f"tables and metrics, {number} of {len(jobs)}")
             found[job.experiment.id] = reason
     return found
+
+
+def _size_bytes(directory: Path) -> int:
+    """Of all files in a run's directory."""
+    return sum(path.stat().st_size for path in directory.iterdir() if path.is_file())
 
 
 def _tables_problem(directory: Path) -> str | None:

@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvscope import tables
+from kvscope.plan.figures import Axes
 from kvscope.plan.question import Question
 from kvscope.report.comparisons import pairs
-from kvscope.report.data import Run, StudyData
+from kvscope.report.data import FigureRequest, Run, StudyData
 from kvscope.report.findings import SENTENCES, findings
 from kvscope.report.headline import headline, rule
 
@@ -408,6 +409,35 @@ def test_the_headline_answers_with_the_best_value_on_average():
         "Offload policy b instead of a: 47\xa0% (± 0.9) higher throughput, the geometric mean of 2 "
         "pairs: higher in all 2 (by 20\xa0% to 80\xa0%, each ± 1\xa0% or less)."
     )
+
+
+def scarce_by_workload(left):
+    """Half of the cache under two batching policies; `left` of the throughput, by workload."""
+    return [
+        run(
+            {"workload": workload, "batching": batching, "cache.blocks": blocks},
+            (value - 1, value, value + 1),
+        )
+        for workload, share in left.items()
+        for batching in ("mixed", "chunked")
+        for blocks, value in ((64, 1000), (32, 1000 * share))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("left", "told"),
+    [
+        ({"fixed": 0.6, "zipf": 0.8}, [("40", "fixed"), ("20", "zipf")]),
+        ({"fixed": 0.6, "zipf": 1.0}, []),  # they differ in kind: one number for all
+        ({"fixed": 0.6}, []),
+    ],
+)
+def test_the_headline_has_a_number_for_each_panel_of_its_chart(left, told):
+    axes = Axes(x="cache.blocks", colour="batching", facet="workload")
+    asked = asking(*scarce_by_workload(left), key="cache.blocks", base=64)
+    found = headline(replace(asked, figures=(FigureRequest("throughput", (axes,)),))).sentence
+    assert found.startswith("Half of the KV cache costs")
+    assert re.findall(r"(\d+)\xa0% \(± [\d.]+\)[a-z ]* \((\w+)\)", found) == told
 
 
 def test_the_page_says_that_the_headline_answers_the_question_if_one_is_asked():

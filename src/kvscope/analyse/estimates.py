@@ -161,6 +161,7 @@ class _InCampaign:
         # The logarithms of those that are always above 0.
         self._positive = {*rows["name"]} - {*rows.loc[rows["value"] <= 0, "name"]}
         self._of_time = is_of_time(rows["unit"].iloc[0])
+        self._found: dict[str, pd.Series] = {}
 
     def ratio(self, other: str, base: str) -> Ratio | None:
         if {other, base} <= self._positive:
@@ -198,7 +199,10 @@ class _InCampaign:
 
     def _by_round(self, name: str) -> pd.Series:
         """The metric in each round: the mean of a sitting's repeats."""
-        return self._rows[self._rows["name"] == name].groupby("round")["value"].mean()
+        if name not in self._found:
+            rows = self._rows[self._rows["name"] == name]
+            self._found[name] = rows.groupby("round")["value"].mean()
+        return self._found[name]
 
     def _widened(self, found: Interval, *names: str) -> Interval:
         """An interval to which the method's errors are added, as shares of the means."""

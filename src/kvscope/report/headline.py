@@ -25,6 +25,7 @@ from kvscope.report.words import Display, estimate_text, plural
 
 PARTS = {2: "half", 3: "a third", 4: "a quarter", 5: "a fifth", 8: "an eighth"}
 DEFAULT = "throughput"
+MOST_PANELS = 3  # of a chart, that the sentence names one by one
 
 
 @dataclass(frozen=True)
@@ -96,14 +97,43 @@ def _answer(
         return ""
     best = max(groups, key=lambda group: (metric.better or 1) * math.log(_mean(group).value))
     (pair, ratio), *others = best
-    mean = _mean(best)
     if not any(ratio.sign for _, ratio in best):
-        return f"{pair.change}: {compared_words(mean, _noun(metric))}."
+        return f"{pair.change}: {compared_words(_mean(best), _noun(metric))}."
     if not others:
         return _sentence(pair, ratio, metric, axes)
     spread = summarize_ratios([ratio for _, ratio in best])
-    what = _what(pair, mean, metric)
-    return f"{what}, the geometric mean of {plural(len(best), 'pair')}: {spread}."
+    panels = _panels(best, axes.facet)
+    if not panels:
+        what = _what(pair, _mean(best), metric)
+        return f"{what}, the geometric mean of {plural(len(best), 'pair')}: {spread}."
+    (first, mean), *rest = panels
+    what = ", ".join(
+        [
+            f"{_what(pair, mean, metric)} ({first})",
+            *(f"{half_words(of, '')} ({at})" for at, of in rest),
+        ]
+    )
+    return f"{what}, geometric means of {plural(len(best), 'pair')}: {spread}."
+
+
+def _panels(group: Sequence[tuple[Pair, Ratio]], facet: str | None) -> list[tuple[str, Ratio]]:
+    """The mean of each panel of the chart with the panel's words.
+
+    None where there is one panel or too many for a sentence, or where the panels differ in whether
+    there is a difference and in which direction.
+    """
+    if not facet:
+        return []
+    values = dict.fromkeys(pair.context.get(facet) for pair, _ in group)
+    means = [
+        (
+            in_words({facet: value}),
+            _mean([one for one in group if one[0].context.get(facet) == value]),
+        )
+        for value in values
+    ]
+    alike = len({mean.sign for _, mean in means}) == 1 and all(mean.sign for _, mean in means)
+    return means if alike and 1 < len(means) <= MOST_PANELS else []
 
 
 def _mean(group: Sequence[tuple[Pair, Ratio]]) -> Ratio:

@@ -4,6 +4,7 @@ import base64
 import os
 import re
 import zlib
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -19,8 +20,8 @@ from kvscope.errors import KvscopeError
 from kvscope.files import atomic_path, write_text
 from kvscope.report import theme
 from kvscope.report.figures.figure import Drawing, Spec
+from kvscope.report.printing import print_chart, print_charts
 
-PNG_SCALE = 2.0  # 192 dots an inch
 LARGE_SVG = 100_000  # bytes; above it, a PNG of 96 dots an inch may be smaller
 # What an image needs no longer once it is drawn: roles and labels of its marks.
 _UNSEEN = re.compile(r' (?:aria-[a-z]+|role|pointer-events)="[^"]*"')
@@ -61,20 +62,30 @@ def _tenth(number: re.Match[str]) -> str:
     return f"{float(number[0]):.1f}".removesuffix(".0")
 
 
+def print_figures(drawn: Mapping[str, Drawing]) -> dict[str, Printed]:
+    """The first view of each on white paper, by name."""
+    images = print_charts([_for_print(drawing) for drawing in drawn.values()])
+    return {name: Printed(*one) for name, one in zip(drawn, images, strict=True)}
+
+
 def print_figure(drawing: Drawing) -> Printed:
     """The first view on white paper."""
-    image = svg(drawing)
-    return Printed(image, vl_convert.svg_to_pdf(image), vl_convert.svg_to_png(image, PNG_SCALE))
+    return Printed(*print_chart(_for_print(drawing)))
 
 
 def svg(drawing: Drawing) -> str:
     """The first view on white paper as SVG; the same bytes for the same data."""
+    image: str = vl_convert.vegalite_to_svg(_for_print(drawing))
+    return image
+
+
+def _for_print(drawing: Drawing) -> str:
+    """The first view in Vega-Lite with its data, for white paper."""
     view = drawing.views[0]
     spec = specification(view.chart, (*view.remarks, *drawing.remarks))
     spec["datasets"] = {name: frame.to_dict("records") for name, frame in view.data.items()}
     spec["config"] = theme.config(background="white")
-    image: str = vl_convert.vegalite_to_svg(_json(spec))
-    return image
+    return _json(spec)
 
 
 def pack(text: str) -> str:

@@ -14,7 +14,7 @@ from kvscope.report.paper.comparison import COMPARISON_FILE
 from kvscope.report.paper.page import PAGE as PAPER_PAGE
 from kvscope.report.paper.page import STUDY as PAPER_STUDY
 from kvscope.report.paper.page import write_paper
-from kvscope.report.render import print_figure
+from kvscope.report.render import print_figures
 from kvscope.report.tables import STUDY_FILES, write_tables
 
 PAGE = "report.html"
@@ -48,7 +48,7 @@ def write_report(
     if not whole:
         retire(home)
     write_tables(study, place)
-    prints = {name: print_figure(drawing) for name, drawing in drawn.items()}
+    prints = print_figures(drawn)
     for name, one in prints.items():
         one.write(place / FIGURES, name)
     page = place / PAGE
