@@ -26,7 +26,6 @@ CODE := src tests bench workflow packages
 
 demo: env try-nsys
 	$(IN_PLACE) snakemake --profile profiles/local
-	@$(IN_PLACE) kvscope status quickstart
 	@echo "The page: results/studies/quickstart/report.html"
 
 # Three workers for two cores: tests of batch systems mostly wait.

@@ -377,17 +377,14 @@ def test_nothing_is_preempted_where_there_is_room(run: Records, more: int) -> No
 def test_passes_are_filled_as_the_policy_says(
     run: Records, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    def under(name: str) -> set[str]:
-        return {
-            *states(run_of.variant(settings=run_of.settings | {"batching": asked(name)}), VIOLATED)
-        }
-
-    def asked(name: str) -> dict[str, Any]:
-        return {"name": name} | ({"chunk_tokens": 48} if name == "chunked" else {})
+    def under(name: str, **more: int) -> set[str]:
+        settings = run_of.settings | {"batching": {"name": name, **more}}
+        return {*states(run_of.variant(settings=settings), VIOLATED)}
 
     fake = Fake({"kind": "chunked"}, blocks=24, overflow="swap", chunk=48)
     run_of = read_records(write_experiment(fake, tmp_path_factory.mktemp("chunked")))
-    assert "batching_wrong" not in under("chunked")
+    assert "batching_wrong" not in under("chunked", chunk_tokens=48)
+    assert "batching_wrong" in under("chunked", chunk_tokens=49)
     assert "batching_wrong" in under("mixed") & under("prefill_first")
     run_of = run
     assert "batching_wrong" not in under("prefill_first") | under("mixed")

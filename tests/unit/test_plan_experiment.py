@@ -112,14 +112,14 @@ def test_the_ids_of_shipped_studies_stay_what_they_are() -> None:
     """Of experiments with files, too: theirs depend on the content, which git keeps."""
     found = [p.experiment.id for p in expand("quickstart", ["repeats=3"], CONFIG).experiments]
     assert found == [
-        "tiny-llama-fixed24-mixed-recompute-b256x32-9e45168043",
-        "tiny-llama-fixed24-chunked256-recompute-b256x32-efde7fc72e",
-        "tiny-llama-fixed24-mixed-recompute-b64x32-73310b0522",
-        "tiny-llama-fixed24-chunked256-recompute-b64x32-4f6011fcb2",
-        "tiny-llama-zipf24-mixed-recompute-b256x32-de1e965792",
-        "tiny-llama-zipf24-chunked256-recompute-b256x32-cfe1f8f393",
-        "tiny-llama-zipf24-mixed-recompute-b64x32-dff72acec3",
-        "tiny-llama-zipf24-chunked256-recompute-b64x32-c49302f1b6",
+        "tiny-llama-fixed24-mixed-recompute-b192x32-fdeb167301",
+        "tiny-llama-fixed24-chunked256-recompute-b192x32-304dec5bdc",
+        "tiny-llama-fixed24-mixed-recompute-b48x32-0312301edc",
+        "tiny-llama-fixed24-chunked256-recompute-b48x32-6824f534d8",
+        "tiny-llama-zipf24-mixed-recompute-b192x32-9427eb32cd",
+        "tiny-llama-zipf24-chunked256-recompute-b192x32-9fac1aec8f",
+        "tiny-llama-zipf24-mixed-recompute-b48x32-51a59f69c4",
+        "tiny-llama-zipf24-chunked256-recompute-b48x32-920270805e",
         "tiny-llama-trace-mixed-recompute-b128x16-full-b8392ada84",
     ]
 

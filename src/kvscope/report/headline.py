@@ -101,19 +101,14 @@ def _answer(
         return f"{pair.change}: {compared_words(_mean(best), _noun(metric))}."
     if not others:
         return _sentence(pair, ratio, metric, axes)
-    spread = summarize_ratios([ratio for _, ratio in best])
     panels = _panels(best, axes.facet)
     if not panels:
+        spread = summarize_ratios([ratio for _, ratio in best])
         what = _what(pair, _mean(best), metric)
         return f"{what}, the geometric mean of {plural(len(best), 'pair')}: {spread}."
     (first, mean), *rest = panels
-    what = ", ".join(
-        [
-            f"{_what(pair, mean, metric)} ({first})",
-            *(f"{half_words(of, '')} ({at})" for at, of in rest),
-        ]
-    )
-    return f"{what}, geometric means of {plural(len(best), 'pair')}: {spread}."
+    more = [f"{half_words(of, '')} ({at})" for at, of in rest]
+    return f"{', '.join([f'{_what(pair, mean, metric)} ({first})', *more])}."
 
 
 def _panels(group: Sequence[tuple[Pair, Ratio]], facet: str | None) -> list[tuple[str, Ratio]]:

@@ -1,5 +1,8 @@
 """Oracles of batches: a pass's totals, and the phase and tokens of each request in it."""
 
+import math
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
@@ -87,15 +90,44 @@ def batching_wrong(run: RunTables) -> Violations:
     """Passes are filled as the batching policy says.
 
     With `mixed` and `prefill_first` a prompt is computed whole, and with the latter no pass does
-    both prefill and decode. Other policies only have a limit of tokens.
+    both prefill and decode. Other policies compute a part of a prompt only where the rest exceeds
+    what the pass may compute.
     """
-    name, steps = run.section("batching").get("name"), run.steps
-    cut = (run.batch["sampled_tokens"] == 0) & (name in ("mixed", "prefill_first"))
+    name, steps, most = run.section("batching").get("name"), run.steps, most_tokens(run)
+    cut = run.batch["sampled_tokens"] == 0
+    parts = run.batch[cut].merge(
+        steps[[*OF_PASS, "scheduled_tokens"]], on=OF_PASS, suffixes=("", "_of_pass")
+    )
     both = (steps["phase"] == MIXED) & (name == "prefill_first")
     return combine(
-        bad_rows(run.batch, cut, lambda _: f"a part of its tokens is computed, with {name}"),
+        bad_rows(
+            run.batch,
+            cut & (name in ("mixed", "prefill_first")),
+            lambda _: f"a part of its tokens is computed, with {name}",
+        ),
+        bad_rows(
+            parts,
+            (parts["scheduled_tokens_of_pass"] < most) & (most < math.inf),
+            lambda r: (
+                f"a part of its tokens is computed in a pass of {r['scheduled_tokens_of_pass']}; "
+                f"the limit is {most}"
+            ),
+        ),
         bad_rows(steps, both, lambda _: f"a pass does prefill and decode, with {name}"),
     )
+
+
+def most_tokens(run: RunTables) -> float:
+    """How many tokens a pass may compute by the settings; infinite if they do not say."""
+    return least(
+        run.section("engine").get("max_num_batched_tokens"),
+        run.section("batching").get("chunk_tokens"),
+    )
+
+
+def least(*limits: Any) -> float:
+    """The least of the limits that are given; infinite if none is."""
+    return min((one for one in limits if isinstance(one, int)), default=math.inf)
 
 
 def waiting_wrong(run: RunTables) -> Violations:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from kvscope.analyse.metrics import BY_NAME
+from kvscope.analyse.oracles.batches import least, most_tokens
 from kvscope.analyse.oracles.run_tables import RunTables, bad_rows
 from kvscope.interval import half_width_share
 from kvscope.oracle import NONE, Violations
@@ -142,9 +143,7 @@ def _rounded(value: float) -> float | None:
 
 def limit_exceeded(run: RunTables) -> Violations | None:
     """No pass computes more tokens or has more requests than the experiment's limits allow."""
-    engine, batching = run.section("engine"), run.section("batching")
-    tokens = _least(engine.get("max_num_batched_tokens"), batching.get("chunk_tokens"))
-    requests = _least(engine.get("max_num_seqs"))
+    tokens, requests = most_tokens(run), least(run.section("engine").get("max_num_seqs"))
     if tokens == requests == math.inf:
         return None
     steps = run.steps
@@ -154,7 +153,3 @@ def limit_exceeded(run: RunTables) -> Violations | None:
         (steps["scheduled_tokens"] > tokens) | (steps["requests"] > requests),
         lambda r: words.format(r["scheduled_tokens"], r["requests"]),
     )
-
-
-def _least(*limits: Any) -> float:
-    return min((one for one in limits if isinstance(one, int)), default=math.inf)
