@@ -11,6 +11,7 @@ from kvscope.report.figures.registry import drawings
 from kvscope.report.load import load
 from kvscope.report.page import write_page
 from kvscope.report.paper.comparison import COMPARISON_FILE
+from kvscope.report.paper.page import FIGURES as PAPER_FIGURES
 from kvscope.report.paper.page import PAGE as PAPER_PAGE
 from kvscope.report.paper.page import STUDY as PAPER_STUDY
 from kvscope.report.paper.page import write_paper
@@ -60,5 +61,5 @@ def write_report(
 
 def retire(home: Path) -> None:
     """Remove what an earlier report wrote of a study, since it is true no longer."""
-    for name in (PAGE, PAPER_PAGE, COMPARISON_FILE, FIGURES, *STUDY_FILES):
+    for name in (PAGE, PAPER_PAGE, PAPER_FIGURES, COMPARISON_FILE, FIGURES, *STUDY_FILES):
         remove(home / name)

@@ -170,8 +170,10 @@ def by_figure(found: Sequence[Comparison]) -> Iterator[dict[str, Any]]:
         }
 
 
-def write_comparison(found: list[Comparison], directory: Path) -> None:
-    """Write comparison.csv."""
+def write_comparison(
+    found: Sequence[Comparison], directory: Path, name: str = COMPARISON_FILE
+) -> None:
+    """Write comparison.csv, or a part of it under another name."""
     frame = pd.DataFrame([one.row for one in found])
-    with atomic_path(directory / COMPARISON_FILE) as temporary:
+    with atomic_path(directory / name) as temporary:
         frame.to_csv(temporary, index=False, float_format="%.6g")

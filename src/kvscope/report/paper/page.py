@@ -1,6 +1,7 @@
 """The page 'The paper, re-examined', beside a study's report."""
 
 from pathlib import Path
+from typing import Any
 
 from markupsafe import Markup
 
@@ -13,18 +14,22 @@ from kvscope.report.paper.calibration import figure_errors, fitted_numbers
 from kvscope.report.paper.claims import judged
 from kvscope.report.paper.comparison import COMPARISON_FILE, by_figure, compare, write_comparison
 from kvscope.report.paper.further import POLICIES, further
+from kvscope.report.paper.layouts import layouts
+from kvscope.report.paper.plots import Figure, figures
+from kvscope.report.render import print_figures
 from kvscope.report.templates import load_template
 from kvscope.report.words import number_text, percent
 
 HERE = Path(__file__).parent
 PAGE = "paper.html"
+FIGURES = "paper"  # the directory of its figures, beside the page
 STUDY = "paper"  # which the page is of
 
 
 def write_paper(study: StudyData, directory: Path) -> Path | None:
     """Write comparison.csv and paper.html, if the study has experiments of the paper's."""
     found = compare(study)
-    for name in (COMPARISON_FILE, PAGE):
+    for name in (COMPARISON_FILE, PAGE, FIGURES):
         remove(directory / name)
     if not found:
         return None
@@ -35,7 +40,8 @@ def write_paper(study: StudyData, directory: Path) -> Path | None:
         version=kvscope.__version__,
         claims=judged(found),
         devices=list(dict.fromkeys(one.device for one in found)),
-        figures=list(by_figure(found)),
+        drawn=write_figures(list(figures(layouts(), found, study)), directory),
+        tables=list(by_figure(found)),
         calibration=figure_errors(found),
         numbers=list(fitted_numbers()),
         policies=POLICIES,
@@ -43,7 +49,34 @@ def write_paper(study: StudyData, directory: Path) -> Path | None:
         regret=adaptive_regret(study),
         paper=PAPER.citation,
         csv=COMPARISON_FILE,
+        directory=FIGURES,
         styles=Markup((HERE.parent / "report.css").read_text(encoding="utf-8")),
     )
     write_text(directory / PAGE, text)
     return directory / PAGE
+
+
+def write_figures(drawn: list[Figure], directory: Path) -> list[dict[str, Any]]:
+    """Write each figure's PDF, PNG and data; give what the page shows of it."""
+    parts = {
+        f"{one.layout.slug}{'' if place == 0 else f'-{place + 1}'}": drawing
+        for one in drawn
+        for place, drawing in enumerate(one.drawings)
+    }
+    prints = print_figures(parts)
+    for name, printed in prints.items():
+        printed.write(directory / FIGURES, name)
+    shown = []
+    for one in drawn:
+        slug = one.layout.slug
+        if one.found:
+            write_comparison(list(one.found), directory, f"{FIGURES}/{slug}.csv")
+        own = [name for name in parts if name == slug or name.startswith(f"{slug}-")]
+        shown.append(
+            {
+                "layout": one.layout,
+                "images": [(name, Markup(prints[name].url)) for name in own],
+                "tables": list(by_figure(one.found)),
+            }
+        )
+    return shown
