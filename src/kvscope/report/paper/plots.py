@@ -66,7 +66,7 @@ def _compared(layout: Layout, found: Sequence[Comparison]) -> Drawing | None:
     ]
     if not panels:
         return None
-    series = list(dict.fromkeys(name for _, _, rows in panels for name in rows["colour"]))
+    series = _series(pd.concat([rows for _, _, rows in panels]))
     hues = colour_channel(series)
     if len(series) > len(PALETTE):
         hues = hues | {"scale": colours(series) | {"scheme": "viridis"}}
@@ -79,7 +79,7 @@ def _compared(layout: Layout, found: Sequence[Comparison]) -> Drawing | None:
         cells.append(
             {
                 "data": {"name": name},
-                **heading(f"{_measure(rows)}{f', {plot.heading}' if plot.heading else ''}", title),
+                **heading(plot.heading or _measure(rows), title),
                 "width": round(width),
                 "height": HEIGHT,
                 "layer": (_bars if plot.mark == "bars" else _lines)(plot, rows, hues),
@@ -89,6 +89,12 @@ def _compared(layout: Layout, found: Sequence[Comparison]) -> Drawing | None:
     chart = grid(cells, beside)
     chart["resolve"]["scale"] |= {"xOffset": "independent"}
     return Drawing((View(chart, data),), remarks=tuple(sorted(remarks)))
+
+
+def _series(rows: pd.DataFrame) -> list[str]:
+    """The names of all series: by their number if they have one, or else as published."""
+    ordered = rows.sort_values("rank") if rows["rank"].notna().all() else rows
+    return list(dict.fromkeys(ordered["colour"]))
 
 
 def _is_in(one: Comparison, plot: Plot) -> bool:
@@ -108,6 +114,7 @@ def _row(one: Comparison, plot: Plot) -> dict[str, Any]:
     return {
         "x": one.point.x if _is_number(plot, one) else _x_words(one, plot),
         "colour": _words(one, plot.colour) or "published",
+        "rank": _rank(one, plot),
         "published": one.point.value,
         "ours": one.as_timed,
         "low": one.ci_low if known else None,
@@ -117,6 +124,12 @@ def _row(one: Comparison, plot: Plot) -> dict[str, Any]:
         "measure": one.point.table.title,
         "unit": one.unit,
     }
+
+
+def _rank(one: Comparison, plot: Plot) -> float:
+    """The number of the series, if its colour is that of a numeric setting."""
+    value = one.point.settings.get(plot.colour[0]) if len(plot.colour) == 1 else None
+    return float(value) if isinstance(value, int | float) else math.nan
 
 
 def _is_number(plot: Plot, one: Comparison) -> bool:
