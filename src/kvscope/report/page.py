@@ -81,6 +81,7 @@ def write_page(
         configs=_safe(orjson.dumps([theme.config(), theme.config(dark=True)]).decode()),
         commands=_commands(study, results),
         paper=PAPER.citation,
+        paper_page=paper.PAGE if study.base == paper.STUDY else None,
         places=_places(study, results, path),
         styles=Markup((HERE / "report.css").read_text(encoding="utf-8")),
         vega=pack(scripts()),

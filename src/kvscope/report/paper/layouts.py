@@ -17,8 +17,8 @@ class Plot(Part):
     """Published values of one table beside ours.
 
     `x` is a setting or the pass; `colour` and `panel` are settings, of which those that an
-    experiment has say its colour and its plot. `x_labels` are words for values of `x`, `heading` the
-    plot's title where it is not the table's; `width` is the plot's share of the page.
+    experiment has say its colour and its plot. `x_labels` are words for values of `x`, `heading`
+    the plot's title where it is not the table's, `width` its share of the page.
     """
 
     table: str
