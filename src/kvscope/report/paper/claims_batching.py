@@ -400,7 +400,8 @@ CLAIMS = (
         "Decode throughput grows fast with the first requests and more slowly with further ones.",
         Finding(
             HOLDS,
-            "Twice the requests give 1.96 to 2.03 times the throughput at first, 1.16 to 1.28 at last.",
+            "Twice the requests give 1.96 to 2.03 times the throughput at first, 1.16 to 1.28 "
+            "times at last.",
         ),
         _decode_growth,
     ),

@@ -11,7 +11,7 @@ MARKS = {HOLDS: "holds", IN_PART: "part", FAILS: "fails", UNKNOWN: "unknown"}  #
 
 # How the words of the claims are read, as shares.
 LITTLE = 0.10  # 'little', 'close to', 'about'
-SHARP = 0.20  # 'sharp', and 'almost 20 %' within 5 points
+SHARP = 0.20  # 'sharp', 'much'
 PER_CENT = f"{NBSP}%"
 TIE = 0.01  # two costs that differ by less are equal
 
