@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Sequence
 from types import SimpleNamespace
 
 import numpy as np
@@ -211,7 +212,7 @@ def test_a_cache_that_empties_before_the_end_is_full_in_part(full, verdict):
     assert claims_of("11b", "almost full").ours(own).verdict == verdict
 
 
-def reads(*rows: tuple[int, int, int, int]) -> Events:
+def reads(*rows: Sequence[int]) -> Events:
     """Reads of one request and head: pass, kind, block and start; a block's place is its order."""
     step, kind, block, start = (np.array(column) for column in zip(*rows, strict=True))
     columns = {name: np.zeros(len(rows), np.int64) for name in COLUMNS}

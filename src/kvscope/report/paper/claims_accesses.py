@@ -222,7 +222,10 @@ CLAIMS = (
         ("6b",),
         "VI-B",
         "Prefill reads nothing from the cache.",
-        Finding(HOLDS, "The trace of reads begins with the first decode pass."),
+        Finding(
+            HOLDS,
+            "The trace of reads begins with the first decode pass; no other kernel was traced.",
+        ),
         _of_trace(_no_reads_in_prefill),
     ),
     Claim(

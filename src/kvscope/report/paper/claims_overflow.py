@@ -23,6 +23,7 @@ from kvscope.report.paper.judging import (
 from kvscope.report.paper.values import PINNED, RECOMPUTE, SWAP, Values, edge
 from kvscope.report.words import join_words, percent
 
+NAMES = {RECOMPUTE: "recomputation", SWAP: "swap"}
 ALMOST_20 = 0.15
 BLOCK_SIZE, BLOCKS = "cache.block_size", "cache.blocks"
 EVICTED = {125: "1K", 187: "2K", 312: "4K", 562: "8K", 1062: "16K"}  # by blocks: Figure 8b
@@ -228,6 +229,19 @@ def _most_and_least(values: Values) -> Finding | None:
     return by_count(right, f"With recomputation and with swap: {words}.")
 
 
+def _most_evictions(values: Values) -> Finding | None:
+    """By evictions under recomputation."""
+    runs = {model: pair[0].run for model, pair in _by_model(values).items()}
+    counts = {model: run.number("preemptions").value for model, run in runs.items() if run}
+    if len(counts) < len(SHORT):
+        return None
+    words = join_words([f"{counts[model]:,.0f} ({SHORT[model]})" for model in (OPT, YARN, LLAMA)])
+    return Finding(
+        HOLDS if counts[OPT] > max(counts[YARN], counts[LLAMA]) else FAILS,
+        f"Requests are evicted {words} times.",
+    )
+
+
 def _edge_of_opt(values: Values) -> Finding | None:
     edges = {model: edge(pair) for model, pair in _by_model(values).items()}
     if not edges:
@@ -300,7 +314,10 @@ def _interruptions(values: Values) -> Finding | None:
     usual = max(_usual(run) for run in runs.values() if run)
     stops = {policy: [pause > 3 * usual for pause in own] for policy, own in longest.items()}
     words = join_words(
-        [f"{1e3 * a:,.0f} and {1e3 * b:,.0f} ms with {name}" for name, (a, b) in longest.items()]
+        [
+            f"{1e3 * a:,.0f} and {1e3 * b:,.0f} ms with {NAMES[policy]}"
+            for policy, (a, b) in longest.items()
+        ]
     )
     return by_count(
         [stops[SWAP] == [True, True], stops[RECOMPUTE] == [False, True]],
@@ -500,6 +517,17 @@ CLAIMS = (
             "4.14 s, Llama-3.1-8B 0.387 and 0.342 s.",
         ),
         _most_and_least,
+    ),
+    Claim(
+        ("10b",),
+        "VI-C",
+        "OPT-13B also evicts more often than the other two models.",
+        Finding(
+            UNKNOWN,
+            "No counts are published. In the published series 85 passes resume requests with "
+            "OPT-13B, under swap, and Llama-3.1-8B has 8 evictions.",
+        ),
+        _most_evictions,
     ),
     Claim(
         ("10b",),

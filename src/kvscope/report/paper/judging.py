@@ -12,6 +12,7 @@ MARKS = {HOLDS: "holds", IN_PART: "part", FAILS: "fails", UNKNOWN: "unknown"}  #
 # How the words of the claims are read, as shares.
 LITTLE = 0.10  # 'little', 'close to', 'about'
 SHARP = 0.20  # 'sharp', 'much'
+MINUS = "\N{MINUS SIGN}"
 PER_CENT = f"{NBSP}%"
 TIE = 0.01  # two costs that differ by less are equal
 
@@ -71,4 +72,5 @@ def within(share: float, limit: float) -> bool:
 def span(shares: Sequence[float]) -> str:
     """'least to most' in percent."""
     least, most = percent(min(shares)), percent(max(shares))
-    return most if least == most else f"{least.removesuffix(PER_CENT)} to {most}"
+    words = most if least == most else f"{least.removesuffix(PER_CENT)} to {most}"
+    return words.replace("-", MINUS)
