@@ -13,7 +13,7 @@ from kvscope.analyse.events import COLUMNS, Events
 from kvscope.events import K_READ, V_READ
 from kvscope.plan.published.figures import Point, points, tables
 from kvscope.report.data import StudyData
-from kvscope.report.paper import claims_accesses, page
+from kvscope.report.paper import claims_abstract, claims_accesses, page
 from kvscope.report.paper.claims import CLAIMS, anchor, judged
 from kvscope.report.paper.comparison import Comparison
 from kvscope.report.paper.judging import (
@@ -33,7 +33,7 @@ from kvscope.runschema import MEASURED, MODELED
 DEVICE = "modeled a100-40gb"
 SECTIONS = (
     *("IV", "VI-A", "VI-B", "VI-C", "VI-C, key observations", "VI-C, use of the cache"),
-    *("abstract III-B", "abstract III-C"),
+    *(claims_abstract.FACTORS, claims_abstract.USE),
 )
 # Those of the figures without published values come between the others.
 FIGURES = (

@@ -23,7 +23,8 @@ from kvscope.report.paper.values import PINNED, RECOMPUTE, Values, edge
 
 # Shares of the memory that are cache, in percent, by blocks: the abstract's Figure 3b.
 MEMORY = {505: 10, 1010: 20, 1514: 30, 2019: 40, 2524: 50, 3029: 60}
-FACTORS, USE = "abstract III-B", "abstract III-C"
+FACTORS = "abstract III-B (poster, Figures 2 to 5)"
+USE = "abstract III-C (poster, Figure 6)"
 
 
 def _many_evicted(values: Values) -> Finding | None:

@@ -233,7 +233,7 @@ def _losses(values: Values, **batching: Any) -> dict[tuple[int, int], float]:
 
 
 def _mixed(values: Values) -> Finding | None:
-    gains = [-lost for lost in _losses(values, batching__name="mixed").values()]
+    gains = [0 - lost for lost in _losses(values, batching__name="mixed").values()]
     if not gains:
         return None
     return by_count(
