@@ -1,7 +1,5 @@
 """Claims on recomputation and swap: Figures 7 to 11."""
 
-from typing import Any
-
 from kvscope.report.data import Run
 from kvscope.report.paper.claims_batching import LLAMA, OPT, REQUESTS, SHORT, YARN
 from kvscope.report.paper.comparison import Comparison
@@ -130,14 +128,14 @@ def from_block_size(figure: str, size: int) -> Judge:
     return judge
 
 
-def rises(figure: str, *along: str, what: str, falls: bool = False, **wanted: Any) -> Judge:
+def rises(figure: str, *along: str, what: str, falls: bool = False) -> Judge:
     """Whether the overhead rises (or falls) from each setting to the next, for both policies."""
 
     def judge(values: Values) -> Finding | None:
         steps = [
             pair
             for policy in ({"overflow__name": RECOMPUTE}, PINNED)
-            for pair in values.steps(figure, *along, **policy, **wanted)
+            for pair in values.steps(figure, *along, **policy)
         ]
         right = [(b.as_timed < a.as_timed) == falls for a, b in steps if a.as_timed != b.as_timed]
         return by_count(right, f"So it is in {{}} steps {what}.")
