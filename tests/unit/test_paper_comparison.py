@@ -1,4 +1,4 @@
-"""Published values beside ours: ratio, tolerance, verdict, and the claims made of them."""
+"""Published values beside ours: ratio, tolerance and verdict."""
 
 import math
 from dataclasses import replace
@@ -14,13 +14,10 @@ from kvscope.report.data import StudyData
 from kvscope.report.number import Number
 from kvscope.report.paper import page
 from kvscope.report.paper.calibration import figure_errors, fitted_numbers
-from kvscope.report.paper.claims import CLAIMS, judged
 from kvscope.report.paper.comparison import AGREES, DIFFERS, NOT_RUN, Comparison
 from kvscope.report.paper.further import further
-from kvscope.report.paper.values import Values
 
 DEVICE = "modeled a100-40gb"
-NEED_TABLES = {"3b", "6", "11a", "11b", "11c", "10, 11"}  # of runs, not only their metrics
 
 
 def compared(
@@ -52,50 +49,10 @@ def test_the_published_values_themselves_agree_everywhere():
     assert {compared(point).verdict for point in points()} == {AGREES}
 
 
-def test_every_claim_has_a_sentence_where_all_values_are_there():
-    values = Values(compared(point) for point in points())
-    sentences = {
-        claim.figures: claim.ours(values) for claim in CLAIMS if claim.figures not in NEED_TABLES
-    }
-    assert all(sentences.values()), sentences
-
-
-def test_claims_are_judged_by_the_values_of_each_device():
-    slower = [compared(point, 2.0, device="cuda") for point in points(("5",))]
-    found = judged([*(compared(point) for point in points(("5",))), *slower])
-    (claim,) = (one for one in found if one["figures"] == "5")
-    assert claim["ours"] == {
-        DEVICE: "120 of 120 passes have the published tokens.",
-        "cuda": "0 of 120 passes have the published tokens.",
-    }
-
-
 def test_each_table_has_its_tolerance():
     (point, *_) = (p for p in points(("11b",)) if p.table.metric == "makespan_s")
     assert compared(point, 1.059).verdict == AGREES
     assert compared(point, 1.061).verdict == DIFFERS
-
-
-def test_no_claim_says_anything_without_values():
-    assert [claim.ours(Values([])) for claim in CLAIMS] == [""] * len(CLAIMS)
-
-
-def test_published_winners_are_those_of_the_published_values():
-    values = Values(compared(point) for point in points())
-    (claim,) = (claim for claim in CLAIMS if claim.figures == "10a")
-    assert "4 of 4 cases" in claim.ours(values)
-    assert claim.ours(values).endswith("the median error is 0\N{NO-BREAK SPACE}%.")
-
-
-def test_swapped_winners_are_noticed():
-    """Ours with recompute and swap exchanged: the other policy wins everywhere."""
-    by_x = {(p.x, p.settings["overflow.name"]): p for p in points(("10a",))}
-    exchanged = []
-    for (x, name), point in by_x.items():
-        other = by_x[x, "swap" if name == "recompute" else "recompute"]
-        exchanged.append(compared(point, other.value / point.value))
-    (claim,) = (claim for claim in CLAIMS if claim.figures == "10a")
-    assert "0 of 4 cases" in claim.ours(Values(exchanged))
 
 
 def test_a_cold_start_adds_its_bound_at_most():
