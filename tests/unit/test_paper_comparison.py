@@ -159,11 +159,9 @@ def test_further_policies_are_shown_once_beside_the_papers_in_the_same_experimen
     assert row.by_makespan.share == pytest.approx(0.1 / 100.5)
 
 
-def test_every_fitted_number_has_an_interval():
+def test_every_fitted_number_has_an_interval_with_itself_in_it():
     numbers = {name: (value, low, high) for name, value, low, high in fitted_numbers()}
-    assert all(0 < low < high for _, low, high in numbers.values())
-    value, low, high = numbers["gemm_flops_per_s"]
-    assert low < value < high
+    assert all(0 < low <= value <= high and low < high for value, low, high in numbers.values())
 
 
 def test_the_page_shows_the_calibration(monkeypatch, tmp_path):

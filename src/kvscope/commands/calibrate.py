@@ -28,7 +28,7 @@ from kvscope.layout import STUDIES, experiment_directory
     path(
         "--out",
         "the device's file: config/device/NAME.yaml; with --published, one for the errors of "
-        "figures that are left out",
+        "the figures",
         metavar="FILE",
     ),
     argument(
@@ -62,7 +62,7 @@ def calibrate(given: argparse.Namespace) -> int:
         found = calibrate.calibrate_published(given.samples)
         print("\n".join(found.lines()))
         if given.out:
-            calibrate.write_left_out(found, given.out)
+            calibrate.write_fitted_figures(found, given.out)
             print(given.out)
         return EXIT_DONE
     fitted = _measured_runs(given.what, given.results)
