@@ -70,6 +70,11 @@ def test_claims_are_judged_by_the_values_of_each_device():
     }
 
 
+def test_a_row_says_whether_the_papers_figure_shows_its_value():
+    shown = {(p.settings["model.name"], compared(p).row["in_paper"]) for p in points(("3a",))}
+    assert shown == {("yarn-llama-2-7b", True), ("llama-3.1-8b", False), ("opt-13b", False)}
+
+
 def test_each_table_has_its_tolerance():
     (point, *_) = (p for p in points(("11b",)) if p.table.metric == "makespan_s")
     assert compared(point, 1.059).verdict == AGREES

@@ -73,6 +73,7 @@ class Comparison:
             "unit": self.unit,
             "published": self.point.value,
             "provenance": table.provenance,
+            "in_paper": self.point.in_paper,
             "value": self.value,
             "ci_low": self.ci_low,
             "ci_high": self.ci_high,
