@@ -23,6 +23,8 @@ from kvscope.collect.oracles.registry import ALL_ORACLES
 from kvscope.errors import BadInput
 from kvscope.files import write_text_if_changed
 from kvscope.oracle import Oracle
+from kvscope.plan.published.fitted import fitted_figures
+from kvscope.report.paper.calibration import fitted_numbers
 from kvscope.tables import TABLES, Table
 
 _BLOCK = re.compile(r"<!-- generated: ([\w ]+) -->\n.*?<!-- end -->", re.DOTALL)
@@ -67,6 +69,28 @@ def _columns_table(table: Table) -> str:
     return f"One row: {table.row}.\n\n" + markdown(("column", "type", "meaning"), rows)
 
 
+def _fitted_figures_table() -> str:
+    rows = [
+        (
+            figure,
+            str(one.times),
+            f"{one.median_error:.1%}",
+            f"{one.largest_error:.1%}",
+            "–" if one.left_out is None else f"{one.left_out:.1%}",
+        )
+        for figure, one in fitted_figures().items()
+    ]
+    return markdown(("figure", "times", "median error", "largest", "left out"), rows)
+
+
+def _fitted_numbers_table() -> str:
+    rows = [
+        (f"`{name}`", f"{value:.4g}", f"{low:.4g} to {high:.4g}")
+        for name, value, low, high in fitted_numbers()
+    ]
+    return markdown(("number", "fit", "95 % of the bootstrap"), rows)
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "metrics": lambda: _metrics_table(m for m in OWN if m not in access_metrics.METRICS),
     "metrics of accesses": _access_metrics_table,
@@ -79,6 +103,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     ),
     "oracles": lambda: _oracles_table((*ROWS, *ORACLES, *FACTS)),
     "oracles of KV events": lambda: _oracles_table(ALL_ORACLES),
+    "fitted figures": _fitted_figures_table,
+    "fitted numbers": _fitted_numbers_table,
     **{f"table {table.name}": partial(_columns_table, table) for table in TABLES.values()},
 }
 

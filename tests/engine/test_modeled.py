@@ -251,8 +251,8 @@ def test_metrics_of_kept_activations_have_the_interval_of_the_bootstrap(warm: Wa
     assert (found[found["value"] == 0] == 0).all(axis=None)
     # Launches, of which so small a model's rebuilding consists, are not fitted.
     assert (found["ci_low"] < found["ci_high"]).tolist()[:3] == [True] * 3
-    assert (found["ci_low"] <= 1.2 * found["value"]).all()
-    assert (found["ci_high"] >= 0.8 * found["value"]).all()
+    assert (found["ci_low"] <= found["value"]).all()
+    assert (found["ci_high"] >= found["value"]).all()
 
 
 @pytest.mark.parametrize("overflow", ["swap", "activation"])
@@ -277,7 +277,8 @@ def test_metrics_have_the_interval_of_the_bootstrap(published, tmp_path):
     metrics = analyse(directory, tmp_path).set_index("metric")
     for name in ("makespan_s", "resume_overhead_issued_s", "resume_overhead_net_s"):
         value, low, high = map(float, metrics.loc[name, ["value", "ci_low", "ci_high"]])
-        assert 0.9 * value < low < high < 1.1 * value
+        assert 0.9 * value < low <= value <= high < 1.1 * value
+        assert low < high
 
 
 @pytest.mark.parametrize(

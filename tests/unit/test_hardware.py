@@ -56,3 +56,21 @@ def test_a_fit_to_a_bootstrap_sample_has_the_numbers_that_were_fitted():
     fitted = {name for name, text in shipped.sources.items() if text.startswith("Fitted")}
     assert len(shipped.bootstrap) >= 12
     assert all(set(one) == fitted for one in shipped.bootstrap)
+
+
+@pytest.mark.parametrize("name", ["a100-80gb", "h100", "h200", "rtx-4090"])
+def test_what_was_not_measured_is_carried_over_or_scaled_by_what_vendors_state(name):
+    known, found = hardware.read("a100-40gb"), hardware.read(name)
+
+    def ratio(key: str) -> float:
+        return getattr(found, key) / getattr(known, key)
+
+    carried = [key for key, text in found.sources.items() if text.startswith("Carried")]
+    assert "request_s" in carried
+    assert [key for key in carried if ratio(key) != 1] == []
+    peak = ratio("peak_flops_per_s")
+    assert ratio("gemm_flops_per_s") == pytest.approx(peak, rel=1e-3)
+    assert ratio("attention_flops_per_s") == pytest.approx(peak, rel=1e-3)
+    assert ratio("weight_bytes_per_s") == pytest.approx(ratio("memory_bytes_per_s"), rel=1e-3)
+    for key in ("prefix_token_s", "chunk_token_s"):
+        assert ratio(key) == pytest.approx(ratio("multiprocessors") / peak, rel=1e-3)

@@ -308,7 +308,8 @@ def test_streams_may_be_closed(closed: str) -> None:
     assert shell(f"{command('--version')} {closed}").returncode == EXIT_DONE
 
 
-FITTED = SimpleNamespace(lines=lambda: ["a table"], left_out={"3a": 0.1})  # in no time
+FITTED = SimpleNamespace(lines=lambda: ["a table"], errors={"3a": [0.1]}, left_out={"3a": 0.1})
+"""What a calibration finds, in no time."""
 
 
 @contextmanager
@@ -327,7 +328,7 @@ def full_disk() -> Any:
     [
         [*PLAN, "--write", "results"],
         ["new", "mine"],
-        ["calibrate", "--published", "--out", "left_out.yaml"],
+        ["calibrate", "--published", "--out", "fitted.yaml"],
     ],
 )
 def test_a_command_that_cannot_write_fails_and_leaves_nothing(

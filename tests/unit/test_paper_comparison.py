@@ -49,6 +49,11 @@ def test_the_published_values_themselves_agree_everywhere():
     assert {compared(point).verdict for point in points()} == {AGREES}
 
 
+def test_a_row_says_whether_the_papers_figure_shows_its_value():
+    shown = {(p.settings["model.name"], compared(p).row["in_paper"]) for p in points(("3a",))}
+    assert shown == {("yarn-llama-2-7b", True), ("llama-3.1-8b", False), ("opt-13b", False)}
+
+
 def test_each_table_has_its_tolerance():
     (point, *_) = (p for p in points(("11b",)) if p.table.metric == "makespan_s")
     assert compared(point, 1.059).verdict == AGREES
@@ -116,11 +121,9 @@ def test_further_policies_are_shown_once_beside_the_papers_in_the_same_experimen
     assert row.by_makespan.share == pytest.approx(0.1 / 100.5)
 
 
-def test_every_fitted_number_has_an_interval():
+def test_every_fitted_number_has_an_interval_with_itself_in_it():
     numbers = {name: (value, low, high) for name, value, low, high in fitted_numbers()}
-    assert all(0 < low < high for _, low, high in numbers.values())
-    value, low, high = numbers["gemm_flops_per_s"]
-    assert low < value < high
+    assert all(0 < low <= value <= high and low < high for value, low, high in numbers.values())
 
 
 def test_the_page_shows_the_calibration(monkeypatch, tmp_path):
@@ -129,5 +132,5 @@ def test_the_page_shows_the_calibration(monkeypatch, tmp_path):
     assert page.write_paper(study, tmp_path) == tmp_path / page.PAGE
     html = (tmp_path / page.PAGE).read_text(encoding="utf-8")
     assert "Calibration of the cost model" in html
-    assert "fitted on Figures 3a, 3c, 4a, 8a and on nothing else" in html
+    assert "fitted on Figures 3a, 3c, 4a, 8a" in html
     assert "gemm_flops_per_s" in html

@@ -56,6 +56,18 @@ def test_there_are_as_many_values_as_the_figures_show():
     assert (counts["3a"], counts["8a"], counts["10a"]) == (119, 18, 12)
 
 
+def test_what_the_papers_figures_do_not_show_is_marked():
+    """Of 3a the other two models, of 4a the prompt of 4K, of 4b the other two workloads."""
+    points = [*figures.points()]
+    others = [point for point in points if not point.in_paper]
+    counts = Counter(point.table.figure for point in others)
+    assert counts == {"3a": 64, "4a": 10, "4b": 108}
+    assert (len(others), len(points)) == (182, 689)
+    assert {p.settings["model.name"] for p in points if p.in_paper and p.table.figure == "3a"} == {
+        figures.USUAL_MODEL
+    }
+
+
 def test_cited_values():
     """The paper's text states these."""
     values = {

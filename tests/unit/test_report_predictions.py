@@ -261,3 +261,13 @@ def test_runs_of_two_attention_kernels_are_not_of_one_fit(results: Path, capsys)
     said = capsys.readouterr().err
     assert f"{run} has paged" in said
     assert "engine.attention=vllm and" in said
+
+
+def test_runs_that_are_not_valid_are_named_with_their_reasons(results: Path, capsys):
+    first, second, _ = runs_of(results)
+    facts = read_run(first)
+    write_run(first, facts | {"warmup": facts["warmup"] | {"passes": 0, "requests": 0}})
+    assert main(["calibrate", str(first), str(second), "--samples", "2"]) == 0
+    said = capsys.readouterr().err
+    assert f"kvscope: {first} is not valid (" in said
+    assert "no_warm_up" in said

@@ -10,7 +10,8 @@ import pytest
 from kvscope.analyse.records import read_records
 from kvscope.analyse.score.score import score, steps_of
 from kvscope.analyse.score.trace import SEPARATOR, TracedStep
-from kvscope.errors import BadInput
+from kvscope.cli import main
+from kvscope.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, BadInput
 
 from .report_fixture import Fake, write_experiment
 
@@ -93,6 +94,13 @@ def test_what_a_trace_does_not_have_is_not_compared(run, steps, tmp_path):
         ("step,requests,tokens\n0,1,many\n", "not a number"),
         ("step,requests,tokens\n0,1,-4\n", "at least 0"),
         ("step,requests,tokens\n1,1,4\n", "expected 0"),
+        ("step,requests,tokens\n0,1,4\n1,1,4.5\n", "row 2: tokens is '4.5' but must be a whole"),
+        ("step,requests,tokens\n0,1,4\n1,1,inf\n", "row 2: tokens is 'inf', not a number"),
+        # As a table writes a column of counts with one NaN: all of it as floats.
+        ("step,requests,tokens\n0,1,4.0\n1,1,\n2,1,4.0\n", "row 2 has no tokens"),
+        ("step,requests,tokens\n0,1,4.0\n1,1,nan\n2,1,4.0\n", "row 2: tokens is 'nan', not a"),
+        ("step,requests,tokens,preempted\n0,1,4,0.0\n1,1,4,\n", "row 2 has no preempted, which"),
+        ("step,requests,tokens,duration_s\n0,1,4,\n1,1,4,0.5\n", "row 1 has no duration_s, which"),
     ],
 )
 def test_a_damaged_trace_is_refused_by_row_and_column(run, tmp_path, text, complaint):
@@ -100,3 +108,25 @@ def test_a_damaged_trace_is_refused_by_row_and_column(run, tmp_path, text, compl
     path.write_text(text, encoding="utf-8")
     with pytest.raises(BadInput, match=complaint):
         score(path, run)
+
+
+def test_counts_may_be_written_as_floats(run, steps, tmp_path):
+    floats = [replace(one, tokens=float(one.tokens), requests=float(one.requests)) for one in steps]
+    assert score(write(floats, tmp_path / "floats.csv"), run).first_divergence is None
+
+
+@pytest.mark.parametrize(
+    ("shift", "flags", "code"),
+    [
+        (0, [], EXIT_DONE),
+        (0, ["--check"], EXIT_DONE),
+        (1, [], EXIT_DONE),
+        (1, ["--check"], EXIT_FAILED),
+        (1, ["--check", "--json"], EXIT_FAILED),
+        (-(10**6), ["--check"], EXIT_BAD_INPUT),
+    ],
+)
+def test_a_divergence_is_a_result_and_fails_a_check(run, steps, tmp_path, shift, flags, code):
+    planted = replace(steps[-1], tokens=steps[-1].tokens + shift)
+    trace = write([*steps[:-1], planted], tmp_path / "trace.csv")
+    assert main(["score", str(trace), "--run", str(run), *flags]) == code

@@ -28,7 +28,7 @@ from kvscope.layout import STUDIES, experiment_directory
     path(
         "--out",
         "the device's file: config/device/NAME.yaml; with --published, one for the errors of "
-        "figures that are left out",
+        "the figures",
         metavar="FILE",
     ),
     argument(
@@ -47,8 +47,8 @@ def calibrate(given: argparse.Namespace) -> int:
 
     The fit has bootstrap intervals and the errors of runs that are left out. Each run gets a
     prediction.json, which `kvscope report` shows; `speed` is how fast the machine was around that
-    run, relative to the fitted ones. With --published the model is fitted to Figures 3a, 3c, 4a and
-    8a of the paper.
+    run, relative to the fitted ones. A run that is not valid is named, and used all the same. With
+    --published the model is fitted to Figures 3a, 3c, 4a and 8a of the paper.
     """
     from kvscope.analyse.calibration import calibrate, measured
 
@@ -62,12 +62,14 @@ def calibrate(given: argparse.Namespace) -> int:
         found = calibrate.calibrate_published(given.samples)
         print("\n".join(found.lines()))
         if given.out:
-            calibrate.write_left_out(found, given.out)
+            calibrate.write_fitted_figures(found, given.out)
             print(given.out)
         return EXIT_DONE
     fitted = _measured_runs(given.what, given.results)
     others = _measured_runs(given.predict, given.results)
     measured.require_one_attention([*fitted, *others])
+    for doubt in measured.doubts([*fitted, *others]):
+        print(f"kvscope: {doubt}", file=sys.stderr)
     found = calibrate.calibrate_runs(fitted, given.samples)
     print("\n".join(found.lines()))
     print(f"\n{'passes of a run':66} {'passes':>6} {'median':>7} {'sum':>8} {'speed':>6}")

@@ -28,7 +28,7 @@ from kvscope.files import write_text
 from kvscope.plan import documents
 from kvscope.plan.hardware import hardware as data
 from kvscope.plan.hardware.hardware import Hardware
-from kvscope.plan.published.left_out import HEADING
+from kvscope.plan.published.fitted import HEADING, FittedFigure
 from kvscope.runfile import run_sha256
 
 DIGITS = 4
@@ -44,7 +44,7 @@ class Calibration:
     fit: Fit
     samples: list[dict[str, float]]  # the numbers as fits to bootstrap samples give them
     errors: dict[str, list[float]]
-    left_out: dict[str, float]
+    left_out: dict[str, float | None]
 
     @property
     def constants(self) -> dict[str, float]:
@@ -56,7 +56,7 @@ class Calibration:
         """The same of each bootstrap sample."""
         return [_constants(sample) for sample in self.samples]
 
-    def left_out_of(self, run: str) -> dict[str, float]:
+    def left_out_of(self, run: str) -> dict[str, float | None]:
         """Of each part of a run the median error by a fit without that run."""
         parts = (group.rpartition(":") for group in self.left_out)
         return {part: self.left_out[f"{own}:{part}"] for own, _, part in parts if own == run}
@@ -64,7 +64,7 @@ class Calibration:
     def lines(self) -> list[str]:
         """The numbers with their intervals, and the errors, as text."""
         lines = [f"{'number':26} {'value':>11}   95 % of the bootstrap"]
-        found = intervals(self.samples)
+        found = intervals(self.fit.values, self.samples)
         for name, value in self.fit.values.items():
             low, high = found[name]
             lines.append(f"{name:26} {value:11.4g}   {low:.4g} to {high:.4g}")
@@ -78,8 +78,11 @@ class Calibration:
 
 
 def _constants(values: Values) -> dict[str, float]:
-    fields = Hardware.model_fields
-    return {name: float(f"{v:.{DIGITS}g}") for name, v in values.items() if name in fields}
+    return {name: _rounded(v) for name, v in values.items() if name in Hardware.model_fields}
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")
 
 
 def calibrate(
@@ -115,7 +118,7 @@ def write_predictions(
     calibration: Calibration, fitted: Sequence[Path], others: Sequence[Path]
 ) -> Iterator[tuple[Path, Prediction]]:
     """Write prediction.json of the runs that were fitted, and of other measured runs."""
-    ends = intervals(calibration.samples)
+    ends = intervals(calibration.fit.values, calibration.samples)
     model = FittedModel(
         runs={run_sha256(run): run.resolve().name for run in fitted},
         work_s=reference_work_s(fitted),
@@ -131,12 +134,23 @@ def write_predictions(
         yield run, write_prediction(run, passes, model, left_out)
 
 
-def write_left_out(calibration: Calibration, path: Path) -> None:
-    """Write the errors of the published figures that are left out, as kvscope ships them."""
-    errors = {
-        figure: float(f"{error:.{DIGITS}g}") for figure, error in calibration.left_out.items()
+def fitted_figures(calibration: Calibration) -> dict[str, FittedFigure]:
+    """The errors of the published figures that were fitted."""
+    return {
+        figure: FittedFigure(
+            times=len(errors),
+            median_error=_rounded(median(map(abs, errors))),
+            largest_error=_rounded(max(map(abs, errors))),
+            left_out=None if (left := calibration.left_out[figure]) is None else _rounded(left),
+        )
+        for figure, errors in calibration.errors.items()
     }
-    write_text(path, HEADING + documents.dump(errors))
+
+
+def write_fitted_figures(calibration: Calibration, path: Path) -> None:
+    """Write the errors of the published figures, as kvscope ships them."""
+    figures = {figure: one.model_dump() for figure, one in fitted_figures(calibration).items()}
+    write_text(path, HEADING + documents.dump(figures))
 
 
 def write_device(calibration: Calibration, path: Path) -> None:

@@ -8,12 +8,16 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from kvscope.arraytypes import Floats
+from kvscope.interval import bootstrap_interval
 from kvscope.plan.hardware.hardware import Hardware
 
 Values = Mapping[str, float]
 # A residual beyond this share weighs less: published constants have slips, passes stall.
 OUTLIER_SHARE = 0.03
 MOST_STEPS = 60  # after which a fit changes no number by a percent
+# The residual of a parameter that is a whole range away from its start. It decides what the times
+# do not tell: without it rounding would, and another processor rounds differently.
+PULL = 1e-3
 SEED = 20250603
 
 
@@ -63,7 +67,10 @@ class Fit:
 def fit(
     observations: Sequence[Observation], parameters: Sequence[Parameter], hardware: Hardware
 ) -> Fit:
-    """The parameters that minimise the logarithms of predicted over observed seconds."""
+    """The parameters that minimise the logarithms of predicted over observed seconds.
+
+    What the observations do not tell stays at its start.
+    """
     low, high = (np.array([getattr(p, name) for p in parameters]) for name in ("low", "high"))
     start = np.array([p.start for p in parameters])
     counts = {one.group: 0 for one in observations}
@@ -71,17 +78,18 @@ def fit(
         counts[one.group] += 1
     weights = np.array([counts[one.group] ** -0.5 for one in observations])
 
+    begun = np.clip(np.log(start / low) / np.log(high / low), 1e-3, 1 - 1e-3)
+
     def residuals(unit: Floats) -> Floats:
         found = _of(parameters, low * (high / low) ** unit, hardware)
         predicted = [one.predict(found.hardware, found.values) for one in observations]
         observed = [one.seconds for one in observations]
-        off: Floats = weights * np.log(np.array(predicted) / np.array(observed))
-        return off
+        off = weights * np.log(np.array(predicted) / np.array(observed))
+        return np.concatenate([off, PULL * (unit - begun)])
 
-    unit = np.log(start / low) / np.log(high / low)
     solved = least_squares(
         residuals,
-        np.clip(unit, 1e-3, 1 - 1e-3),
+        begun,
         bounds=(0, 1),
         loss="soft_l1",
         f_scale=OUTLIER_SHARE,
@@ -122,26 +130,54 @@ def bootstrap(
     return found
 
 
-def intervals(samples: Sequence[Mapping[str, float]]) -> dict[str, tuple[float, float]]:
-    """Of each parameter the interval of 95 % of the samples."""
+def intervals(
+    values: Values, samples: Sequence[Mapping[str, float]]
+) -> dict[str, tuple[float, float]]:
+    """Of each parameter the interval of 95 % of the samples, with its value in it."""
     return {
-        name: tuple(np.percentile([one[name] for one in samples], [2.5, 97.5]))
-        for name in samples[0]
+        name: bootstrap_interval(value, [one[name] for one in samples])
+        for name, value in values.items()
     }
 
 
 def leave_one_out(
     observations: Sequence[Observation], parameters: Sequence[Parameter], hardware: Hardware
-) -> dict[str, float]:
+) -> dict[str, float | None]:
     """Of each group the median error of its times by a fit to all the others.
 
-    The groups of one run are left out together.
+    The groups of one run are left out together. None for a group that has a number of the hardware
+    in it of which the others do not tell: a fit to them would predict it by its start.
     """
-    errors = {}
+    needs = _needs(observations, parameters, hardware)
+    errors: dict[str, float | None] = {}
     for run in dict.fromkeys(one.run for one in observations):
         others = [one for one in observations if one.run != run]
         own = [one for one in observations if one.run == run]
-        if others:
-            for group, found in fit(others, parameters, hardware).errors(own).items():
-                errors[group] = median(map(abs, found))
+        told = {name for one in others for name in needs[one.group]}
+        for group, found in fit(others, parameters, hardware).errors(own).items() if others else ():
+            errors[group] = median(map(abs, found)) if needs[group] <= told else None
     return errors
+
+
+def _needs(
+    observations: Sequence[Observation], parameters: Sequence[Parameter], hardware: Hardware
+) -> dict[str, set[str]]:
+    """Of each group the numbers of the hardware that its times depend on."""
+
+    def predicted(numbers: Floats) -> list[float]:
+        found = _of(parameters, numbers, hardware)
+        return [one.predict(found.hardware, found.values) for one in observations]
+
+    start = np.array([p.start for p in parameters])
+    usual = predicted(start)
+    needs: dict[str, set[str]] = {one.group: set() for one in observations}
+    for place, parameter in enumerate(parameters):
+        if parameter.name not in Hardware.model_fields:
+            continue
+        for end in (parameter.low, parameter.high):
+            numbers = start.copy()
+            numbers[place] = end
+            for one, before, after in zip(observations, usual, predicted(numbers), strict=True):
+                if before != after:
+                    needs[one.group].add(parameter.name)
+    return needs

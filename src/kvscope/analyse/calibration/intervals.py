@@ -3,11 +3,10 @@
 import math
 from collections.abc import Mapping
 
-import numpy as np
-
 from kvscope.analyse.calibration.recosting import Recosting
 from kvscope.analyse.metric import Metric
 from kvscope.analyse.records import Records
+from kvscope.interval import bootstrap_interval
 from kvscope.plan.devices.modeled import Modeled
 from kvscope.plan.workload import ALL_AT_ONCE
 from kvscope.runschema import MODELED
@@ -31,7 +30,6 @@ TIMED = (
     "rebuild_s",
     "save_s",
 )
-PERCENTILES = (2.5, 97.5)
 POLICIES = ("recompute", "swap", "activation", "adaptive")  # whose costs the model has
 
 Interval = tuple[float, float]
@@ -40,9 +38,9 @@ Interval = tuple[float, float]
 def modeled_intervals(records: Records, values: Mapping[Metric, float]) -> dict[str, Interval]:
     """Of each timed metric of a modeled run the interval of 95 % of the bootstrap's fits.
 
-    `values` are the metrics as recorded. What is 0 happens in no pass, whatever passes take.
-    Empty if the run is not modeled, its hardware was not fitted, arrivals decide its passes, or its
-    overflow policy is none of kvscope's own.
+    `values` are the metrics as recorded, and lie in their intervals. What is 0 happens in no pass,
+    whatever passes take. Empty if the run is not modeled, its hardware was not fitted, arrivals
+    decide its passes, or its overflow policy is none of kvscope's own.
     """
     if records.facts.get("time_source") != MODELED or records.steps.empty:
         return {}
@@ -56,7 +54,8 @@ def modeled_intervals(records: Records, values: Mapping[Metric, float]) -> dict[
     timed = {m: value for m, value in values.items() if m.name in TIMED and not math.isnan(value)}
     changing = [metric for metric, value in timed.items() if value]
     found = [[metric.of(one) for metric in changing] for one in map(recosting.records, fits)]
-    low, high = np.percentile(np.array(found), PERCENTILES, axis=0)
-    intervals = zip(low.tolist(), high.tolist(), strict=True)
     never = {metric.name: (0.0, 0.0) for metric in timed}
-    return never | {metric.name: own for metric, own in zip(changing, intervals, strict=True)}
+    return never | {
+        metric.name: bootstrap_interval(values[metric], samples)
+        for metric, samples in zip(changing, zip(*found, strict=True), strict=True)
+    }

@@ -1,6 +1,6 @@
 """Times of passes and copies in measured runs, for a fit to the device they ran on."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,9 @@ import numpy as np
 import pandas as pd
 
 from kvscope.analyse.calibration.fit import Observation, Parameter, Values
+from kvscope.analyse.checklist import checklist
 from kvscope.analyse.records import Records, read_records
+from kvscope.analyse.validity import find_reasons
 from kvscope.errors import BadInput
 from kvscope.plan.experiment import Experiment, load
 from kvscope.plan.hardware.cost import PassCost, copy_s
@@ -67,6 +69,15 @@ def require_one_attention(directories: Iterable[Path]) -> None:
             f"of one; give runs of one, such as those of study=calibration-cpu "
             f'overrides="engine.attention=vllm cache.block_size=32"'
         )
+
+
+def doubts(directories: Iterable[Path]) -> Iterator[str]:
+    """A line for each run that is not valid: which it is, and the names of the reasons."""
+    for directory in dict.fromkeys(directories):
+        records = read_records(directory)
+        if reasons := find_reasons(records, checklist(records)):
+            names = ", ".join(dict.fromkeys(reason.name for reason in reasons))
+            yield f"{directory} is not valid ({names}) and is used as it is"
 
 
 def require_measured(records: Records, directory: Path) -> None:

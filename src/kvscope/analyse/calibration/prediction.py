@@ -34,7 +34,7 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Estimate(Record):
-    """A fitted number, with the interval of 95 % of the fits to bootstrap samples."""
+    """A fitted number, in the interval of 95 % of the fits to bootstrap samples."""
 
     value: Real
     low: Real
@@ -58,7 +58,8 @@ class PhaseErrors(Record):
     """Passes of one phase: their sums and the median error of a pass, as a share of its duration.
 
     `left_out` is the median error by a fit without this run; null for a run that the model was not
-    fitted to. `points` are measured and predicted seconds of some of the passes.
+    fitted to, and where the other runs do not tell. `points` are measured and predicted seconds of
+    some of the passes.
     """
 
     passes: Annotated[Whole, Field(gt=0)]
@@ -99,7 +100,7 @@ class Prediction(Record):
 
 
 def write_prediction(
-    run: Path, passes: pd.DataFrame, model: FittedModel, left_out: Mapping[str, float]
+    run: Path, passes: pd.DataFrame, model: FittedModel, left_out: Mapping[str, float | None]
 ) -> Prediction:
     """Write prediction.json of a run.
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,8 @@ class TracedStep:
 def read_trace(path: Path) -> list[TracedStep]:
     """Read a trace: .csv with a header, or .json with a list of objects, or with them in `steps`.
 
-    BadInput names the file, the row and the column that cannot be used. Steps are numbered from 0.
+    BadInput names the file, the first row with a value that cannot be used, counted from 1 below
+    the header, and its column. Steps are numbered from 0.
     """
     text = read_bytes(path, MOST_BYTES).decode("utf-8", errors="replace")
     is_json = path.suffix == ".json"
@@ -46,7 +48,16 @@ def read_trace(path: Path) -> list[TracedStep]:
     for number, one in enumerate(steps):
         if one.step != number:
             raise BadInput(f"{path}: row {number + 1} is step {one.step}, expected {number}")
+    for name in OPTIONAL:
+        _require_whole_column(path, steps, name)
     return steps
+
+
+def _require_whole_column(path: Path, steps: list[TracedStep], name: str) -> None:
+    """BadInput for a column that some steps have and others lack: a gap is no step's value."""
+    lacking = [one.step for one in steps if getattr(one, name) is None]
+    if 0 < len(lacking) < len(steps):
+        raise BadInput(f"{path}: row {lacking[0] + 1} has no {name}, which other rows have")
 
 
 def _json_rows(path: Path, text: str) -> list[dict[str, Any]]:
@@ -87,12 +98,22 @@ def _step(path: Path, number: int, row: dict[str, Any]) -> TracedStep:
 
 
 def _number(path: Path, row: int, name: str, value: Any, kind: type) -> Any:
+    """A value of a row; None if it is empty.
+
+    Counts may be written as floats, such as 512.0: a table has a whole column of floats as soon as
+    one of its values is missing.
+    """
     if value is None or value == "":
         return None
+    told = f"{path}: row {row + 1}: {name} is {value!r:.40}"
     try:
-        found = kind(value)
+        found = float(value)
     except (TypeError, ValueError):
-        raise BadInput(f"{path}: row {row + 1}: {name} is {value!r:.40}, not a number") from None
-    if found < 0 or found != found:
-        raise BadInput(f"{path}: row {row + 1}: {name} is {value!r:.40} but must be at least 0")
-    return found
+        raise BadInput(f"{told}, not a number") from None
+    if not math.isfinite(found):
+        raise BadInput(f"{told}, not a number")
+    if found < 0:
+        raise BadInput(f"{told} but must be at least 0")
+    if kind is int and found != int(found):
+        raise BadInput(f"{told} but must be a whole number")
+    return kind(found)

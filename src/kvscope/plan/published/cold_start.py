@@ -4,10 +4,10 @@ This belongs to how those figures were measured, not to what a pass costs: no de
 The numbers are fitted with those of the A100 (docs/MODEL.md, Calibration).
 """
 
-SLOWER_SHARE = 0.1941  # by how much longer a pass takes while the GPU's clock rises …
-MOST_S = 0.0321  # … and at most by this
-TOKEN_S = 5.153e-7  # of tokenisation
-REQUEST_S = 2.775e-5
+SLOWER_SHARE = 0.1899  # by how much longer a pass takes while the GPU's clock rises …
+MOST_S = 0.03205  # … and at most by this
+TOKEN_S = 5.959e-7  # of tokenisation
+REQUEST_S = 6.498e-5
 
 
 def from_idle_s(seconds: float, tokens: float, requests: float) -> float:

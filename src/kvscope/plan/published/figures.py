@@ -21,9 +21,14 @@ Value = str | int | Real
 
 
 class Series(Part):
-    """Values at those of one setting, of experiments that share the settings `where`."""
+    """Values at those of one setting, of experiments that share the settings `where`.
+
+    `in_paper`: the paper's figure shows them. Others are of the same kind, and published with the
+    paper's artifact alone.
+    """
 
     where: dict[str, Value]
+    in_paper: bool = True
     at: list[Value]
     values: list[Real]
 
@@ -55,12 +60,16 @@ class Table(Part):
 
 @dataclass(frozen=True)
 class Point:
-    """One published value, and the settings of its experiment."""
+    """One published value, and the settings of its experiment.
+
+    `in_paper`: the paper's figure shows it.
+    """
 
     table: Table
     settings: Mapping[str, Any]
     x: Any
     value: float
+    in_paper: bool = True
 
     def fits(self, settings: Mapping[str, Any]) -> bool:
         """Whether an experiment, by its dotted keys, stands for this value."""
@@ -89,4 +98,4 @@ def points(figures: tuple[str, ...] = ()) -> Iterator[Point]:
         for series in table.series:
             for x, value in zip(series.at, series.values, strict=True):
                 own = {} if table.x == PASS else {table.x: x}
-                yield Point(table, series.where | own, x, value)
+                yield Point(table, series.where | own, x, value, series.in_paper)

@@ -3,22 +3,20 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
+from kvscope.interval import bootstrap_interval
 from kvscope.plan.hardware import hardware as data
-from kvscope.plan.published.left_out import left_out_errors
+from kvscope.plan.published.fitted import fitted_figures
 from kvscope.report.paper.comparison import Comparison, by_figure
 
 HARDWARE = "a100-40gb"
 OF_TIME = ("s", "tokens/s")  # units of values that the cost model decides; counts it does not
-PERCENTILES = (2.5, 97.5)
 
 
 def figure_errors(found: Sequence[Comparison]) -> list[dict[str, Any]]:
     """Errors of the modeled A100 for each published table of times, as `by_figure` has them.
 
     `fitted`: its numbers are fitted on the figure; `left_out` is then the median error of the
-    figure's times by a fit to the other figures, else None.
+    figure's times by a fit to the other figures, else None, and where these do not tell.
     """
     own = [
         one
@@ -27,19 +25,20 @@ def figure_errors(found: Sequence[Comparison]) -> list[dict[str, Any]]:
         and one.unit in OF_TIME
         and one.as_timed == one.as_timed
     ]
-    left_out = left_out_errors()
+    fitted = fitted_figures()
     return [
-        figure | {"fitted": (name := figure["figure"]) in left_out, "left_out": left_out.get(name)}
+        figure | {"fitted": own_fit is not None, "left_out": own_fit and own_fit.left_out}
         for figure in by_figure(own)
+        for own_fit in [fitted.get(figure["figure"])]
     ]
 
 
 def fitted_numbers() -> Iterator[tuple[str, float, float, float]]:
     """Name and value of each fitted number of the A100, and the ends of its interval.
 
-    The interval is that of 95 % of the fits to bootstrap samples.
+    The interval is that of 95 % of the fits to bootstrap samples, widened to the value.
     """
     hardware = data.read(HARDWARE)
     for name in hardware.bootstrap[0]:
-        low, high = np.percentile([one[name] for one in hardware.bootstrap], PERCENTILES)
-        yield name, getattr(hardware, name), float(low), float(high)
+        value = getattr(hardware, name)
+        yield name, value, *bootstrap_interval(value, [one[name] for one in hardware.bootstrap])

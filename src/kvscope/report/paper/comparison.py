@@ -73,6 +73,7 @@ class Comparison:
             "unit": self.unit,
             "published": self.point.value,
             "provenance": table.provenance,
+            "in_paper": self.point.in_paper,
             "value": self.value,
             "ci_low": self.ci_low,
             "ci_high": self.ci_high,
@@ -166,6 +167,7 @@ def by_figure(found: Sequence[Comparison]) -> Iterator[dict[str, Any]]:
             "largest_error": float(off.max()),
             "provenance": table.provenance,
             "note": table.note,
+            "beside": sum(not one.point.in_paper for one in own),
             "points": own,
         }
 
