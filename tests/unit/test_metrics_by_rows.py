@@ -105,8 +105,8 @@ def by_rows(run: Records, repeat: int) -> dict[str, float]:
         "preemptions": len(lost),
         "recomputed_tokens": sum(row["recomputed_tokens"] for row in steps),
         "preemption_wait_mean_s": fmean(row["wait_s"] for row in back),
-        "resume_overhead_paper_s": resuming + out,
-        "resume_overhead_issued_s": resuming
+        "resume_overhead_gross_s": resuming + out,
+        "resume_overhead_as_published_s": resuming
         + sum(r["copy_end_s"] - r["copy_start_s"] for r in lost if r["policy"] == "swap"),
         "swap_out_s": out,
         "swap_in_s": into,

@@ -304,7 +304,7 @@ def test_swap_costs_its_copies_and_the_paper_counts_the_whole_pass():
     passes[10] = decode(0.030, preempted_requests=1)
     passes[20] = decode(0.035, tokens=5, resumed_requests=1)
     records = records_of(passes, [swapped_out(10, 0.018), swapped_in(20, 0.022)])
-    assert of("resume_overhead_paper_s", records) == pytest.approx(0.035 + 0.018)
+    assert of("resume_overhead_gross_s", records) == pytest.approx(0.035 + 0.018)
     # 25 ms beyond the due decode: the copy back, and 3 ms of whatever else.
     assert of("resume_overhead_net_s", records) == pytest.approx(0.025 + 0.018)
     assert of("swap_out_s", records) == pytest.approx(0.018)
@@ -317,7 +317,7 @@ def test_a_pass_that_only_recomputes_is_due_but_for_its_newest_token():
     passes[10] = decode(preempted_requests=1)
     passes[20] = prefill(0.5, 101, recomputed_tokens=100, resumed_requests=1)
     records = records_of(passes, [dropped(10)])
-    assert of("resume_overhead_paper_s", records) == pytest.approx(0.5)
+    assert of("resume_overhead_gross_s", records) == pytest.approx(0.5)
     assert of("resume_overhead_net_s", records) == pytest.approx(0.5 * 100 / 101)
 
 
@@ -342,7 +342,7 @@ def test_nothing_preempted_costs_nothing(passes):
     calm = [{**row, "resumed_requests": 0, "preempted_requests": 0} for row in passes]
     records = records_of(calm)
     net = [f"resume_overhead_net{what}_s" for what in ("", "_control", "_uncertainty")]
-    for metric in ("resume_overhead_paper_s", *net, "swapped_bytes"):
+    for metric in ("resume_overhead_gross_s", *net, "swapped_bytes"):
         assert of(metric, records) == 0
 
 
@@ -365,14 +365,14 @@ def test_without_a_plain_decode_pass_nothing_is_known_to_be_due():
     records = records_of([decode(resumed_requests=1)] * 3, [swapped_in(0, 0.001)])
     for what in ("", "_control", "_uncertainty"):
         assert math.isnan(of(f"resume_overhead_net{what}_s", records))
-    assert of("resume_overhead_paper_s", records) == pytest.approx(3 * DECODE_S)
+    assert of("resume_overhead_gross_s", records) == pytest.approx(3 * DECODE_S)
 
 
 def test_a_copy_of_unknown_length_makes_its_sum_unknown():
     passes = [*[decode()] * 12, decode(resumed_requests=1)]
     records = records_of(passes, [swapped_out(3, None), swapped_in(12, 0.01)])
     assert math.isnan(of("swap_out_s", records))
-    assert math.isnan(of("resume_overhead_paper_s", records))
+    assert math.isnan(of("resume_overhead_gross_s", records))
     assert of("swap_in_s", records) == 0.01
 
 

@@ -86,7 +86,7 @@ def test_the_figures_that_are_fitted_are_those_of_the_calibration():
 
 
 def run_of(name: str, policy: str, seconds: float):
-    numbers = dict.fromkeys(("resume_overhead_issued_s", "resume_overhead_net_s"), seconds)
+    numbers = dict.fromkeys(("resume_overhead_as_published_s", "resume_overhead_net_s"), seconds)
     numbers |= {"makespan_s": 100 + seconds, "preemptions": 1.0}
     return SimpleNamespace(
         id=f"{name}-{policy}",

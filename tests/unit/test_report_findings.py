@@ -39,7 +39,7 @@ def run(
         ("throughput_tokens_per_s", value, low, high),
         ("preemptions", preemptions, preemptions, preemptions),
     ]
-    measures = {"net": net, "paper": paper}
+    measures = {"net": net, "as_published": paper}
     measures |= {"net_control": control, "net_uncertainty": uncertainty}
     for measure, ends in measures.items():
         if ends:

@@ -14,7 +14,8 @@ FIGURE = over_experiments(
     "resume_overhead",
     "Resume overhead",
     "The cost of preemptions in a repeat. The paper's measure counts the whole duration of every "
-    "forward pass that resumes a request, and the copies to the host. The net measure counts only "
+    "forward pass that resumes a request, and the copies to the host as its clock read them: on a "
+    "GPU until they are issued. The net measure counts only "
     "the time of that pass beyond the work due without the preemption. Makespan beyond ample: the "
     "makespan minus that of the same requests on a cache that never overflows. Only experiments "
     "that preempt are shown.",
