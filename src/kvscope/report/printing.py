@@ -42,7 +42,7 @@ def print_charts(charts: Sequence[str]) -> list[Images]:
 
 def _print_beside(charts: Sequence[str]) -> list[Images]:
     done = subprocess.run(
-        [sys.executable, "-m", __name__],
+        [sys.executable, "-P", "-m", __name__],  # -P: no module of the working directory
         input=json.dumps(charts).encode(),
         capture_output=True,
     )
