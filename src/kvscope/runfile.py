@@ -178,6 +178,8 @@ def settle(directory: Path) -> None:
         _move(attempt, directory)
     if _status(directory) == COMPLETE:
         write_text_if_changed(directory / RUN_DONE, run_sha256(directory) + "\n")
+        if _is_moved(attempt):
+            remove(attempt)
     else:
         remove(directory / RUN_DONE)
 
@@ -189,7 +191,15 @@ def is_settled(directory: Path) -> bool:
     done = directory / RUN_DONE
     if _status(directory) != COMPLETE:
         return not done.exists()
+    if _is_moved(directory / ATTEMPT):
+        return False
     return done.is_file() and done.read_text() == run_sha256(directory) + "\n"
+
+
+def _is_moved(attempt: Path) -> bool:
+    """Whether an attempt is what a process left that was killed after it had moved the files."""
+    left = (RUN_FILE, EXPERIMENT_FILE)
+    return attempt.is_dir() and not any((attempt / name).exists() for name in left)
 
 
 def _status(directory: Path) -> str | None:

@@ -101,6 +101,22 @@ def test_a_move_that_was_cut_off_is_finished_by_the_next_call(tmp_path, monkeypa
     assert not (tmp_path / ATTEMPT).exists()
 
 
+def test_an_attempt_whose_files_were_moved_is_removed_by_the_next_call(tmp_path):
+    """A process was killed while it removed the rest of it; one that has begun is kept."""
+    runfile.settle(measured(tmp_path, "good"))
+    left = runfile.begin_attempt(tmp_path)
+    (left / ".run.lock").touch()
+    assert not runfile.is_settled(tmp_path)
+    runfile.settle(tmp_path)
+    assert not left.exists()
+    begun = runfile.begin_attempt(tmp_path)
+    (begun / runfile.EXPERIMENT_FILE).write_text("experiment\n")
+    assert runfile.is_settled(tmp_path)
+    runfile.settle(tmp_path)
+    assert begun.exists()
+    assert content_of(tmp_path) == {"good"}
+
+
 def test_a_run_with_a_changed_file_is_not_complete(tmp_path):
     runfile.settle(measured(tmp_path, "good"))
     assert runfile.is_complete(tmp_path, ID)
