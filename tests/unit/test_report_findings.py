@@ -429,6 +429,7 @@ def scarce_by_workload(left):
     [
         ({"fixed": 0.6, "zipf": 0.8}, [("40", "fixed"), ("20", "zipf")]),
         ({"fixed": 0.6, "zipf": 1.0}, []),  # they differ in kind: one number for all
+        ({"fixed": 0.6, "zipf": 1.5}, []),
         ({"fixed": 0.6}, []),
     ],
 )
