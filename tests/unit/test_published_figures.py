@@ -8,7 +8,7 @@ import pytest
 from kvscope.analyse.metrics import BY_NAME
 from kvscope.plan.grid import expand
 from kvscope.plan.published import figures
-from kvscope.report.paper.pass_values import OF_EVENTS
+from kvscope.report.paper.pass_values import UNITS
 from kvscope.report.settings import flat
 
 ROOT = Path(__file__).parents[2]
@@ -45,7 +45,7 @@ def test_further_policies_stand_beside_those_of_the_paper(settings):
 
 
 def test_every_metric_of_a_published_table_is_one_of_kvscope():
-    of_single_passes = {"scheduled_tokens", *OF_EVENTS}
+    of_single_passes = {"scheduled_tokens", *UNITS}
     assert {table.metric for table in figures.tables()} <= {*BY_NAME, *of_single_passes}
 
 
@@ -62,7 +62,7 @@ def test_what_the_papers_figures_do_not_show_is_marked():
     others = [point for point in points if not point.in_paper]
     counts = Counter(point.table.figure for point in others)
     assert counts == {"3a": 64, "4a": 10, "4b": 108}
-    assert (len(others), len(points)) == (182, 689)
+    assert (len(others), len(points)) == (182, 889)
     assert {p.settings["model.name"] for p in points if p.in_paper and p.table.figure == "3a"} == {
         figures.USUAL_MODEL
     }

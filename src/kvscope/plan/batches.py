@@ -28,7 +28,7 @@ def units(manifest: Mapping[str, Any], kind: str) -> list[list[str]]:
         if kind == (MODELED if needs["batch"] else MEASURED):
             unit = number if kind == MODELED else (needs["together"], needs["exclusive"])
             found[unit].append(entry["id"])
-            seconds[unit] += needs["walltime_s" if kind == MODELED else "share_s"]
+            seconds[unit] += needs["share_s"]
     return [found[unit] for unit in sorted(found, key=lambda u: (-seconds[u], found[u][0]))]
 
 
@@ -72,9 +72,7 @@ def needs(manifest: Mapping[str, Any], kind: str, part: int, parts: int) -> dict
 
 def expected_s(needs: Sequence[Mapping[str, int]]) -> int:
     """Seconds that experiments with these resources take in one batch."""
-    modeled = sum(one["walltime_s"] for one in needs if one["batch"])
-    shares = [one["share_s"] for one in needs if not one["batch"]]
-    return modeled + (CAMPAIGN_S + sum(shares) if shares else 0)
+    return CAMPAIGN_S + sum(one["share_s"] for one in needs)
 
 
 def name(study: str, kind: str, part: int, parts: int) -> str:

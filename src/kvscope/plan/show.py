@@ -36,7 +36,7 @@ def print_table(plan: Plan, needs: Needs) -> None:
             for value in planned.varied.values()
         )
         need = needs[planned.experiment.id]
-        seconds = need["walltime_s" if need["batch"] or len(needs) == 1 else "share_s"]
+        seconds = need["walltime_s" if len(needs) == 1 else "share_s"]
         rows.append([planned.experiment.id, format_duration(seconds), *values])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 # The newest finished runs that are used for corrections.
 MOST_RUNS = 200
+MODELED_START_S = 1.0  # an engine without weights or KV cache, and the tables of its run
 LONGEST_S = 10**9
 
 
@@ -50,10 +51,13 @@ def expected_s(experiment: "Experiment", repeats: float | None = None) -> float:
 
 
 def share_s(experiment: "Experiment") -> float:
-    """Seconds of an experiment's part of a campaign, whose start all share.
+    """Seconds of an experiment's part of a batch, whose imports all share.
 
     Its engine warms up for the rounds and for the profiled repeat. The fewest rounds are counted.
+    A modeled engine is not warmed up for a profiled repeat.
     """
+    if not experiment.device.allocates:
+        return MODELED_START_S + (experiment.warmup + experiment.stopping.min) * once_s(experiment)
     return (2 * experiment.warmup + experiment.stopping.min + 1) * once_s(experiment)
 
 
@@ -169,6 +173,9 @@ def _ratio(directory: Path, experiment: "Experiment", host: str | None = None) -
     if host is not None and facts.get("hardware", {}).get("hostname") != host:
         return None
     timings_s, repeats = facts.get("timings_s", {}), facts.get("clock", {}).get("repeats", [])
+    if not experiment.device.allocates:
+        took_s = sum(timings_s.get(part, 0.0) for part in ("start_engine", "warm_up", "repeats"))
+        return took_s / share_s(experiment) or None
     if facts.get("campaign"):
         served_s = timings_s.get("warm_up", 0.0) + sum(one["duration_s"] for one in repeats)
         return served_s / ((experiment.warmup + len(repeats)) * once_s(experiment)) or None

@@ -1,31 +1,36 @@
-"""Values of single forward passes, which Figures 5 and 6 show."""
+"""Values of single forward passes, which Figures 5, 6 and 11 show."""
 
 import math
+
+import pandas as pd
 
 from kvscope.analyse.events import Events, read_events
 from kvscope.events import K_READ, K_WRITE
 from kvscope.report.data import Run
 
 TOKENS, READS = "tokens", "reads"
-# Units of what a pass is asked for; the others are columns of `steps`.
 OF_EVENTS = {"tokens_written": TOKENS, "k_reads": READS}
+UTILIZATION = "kv_block_utilization"
+# Of columns of `steps`: tokens.
+UNITS = OF_EVENTS | {UTILIZATION: "share"}
 
 
 def unit_of(metric: str) -> str:
     """The unit of a value of a pass."""
-    return OF_EVENTS.get(metric, TOKENS)
+    return UNITS.get(metric, TOKENS)
 
 
 def pass_value(run: Run, metric: str, step: int) -> float:
     """The value of a pass of the first repeat; NaN if there is none.
 
     `tokens_written` and `k_reads` are of one layer, and reads of one KV head: of the first that
-    were traced. Else `metric` is a column of `steps`.
+    were traced. UTILIZATION is the share of the KV cache's blocks in use. Else `metric` is a column
+    of `steps`.
     """
     repeat = run.repeats[0]
     steps = run.steps(repeat)
     if metric not in OF_EVENTS:
-        found = steps.loc[steps["step"] == step, metric]
+        found = _column(steps, metric)[steps["step"] == step]
         return float(found.iloc[0]) if len(found) else math.nan
     if run.trace is None:
         return math.nan
@@ -33,6 +38,12 @@ def pass_value(run: Run, metric: str, step: int) -> float:
     if not len(events):
         return math.nan
     return float(_tokens_written(events) if metric == "tokens_written" else _k_reads(events))
+
+
+def _column(steps: pd.DataFrame, metric: str) -> pd.Series:
+    if metric == UTILIZATION:
+        return steps["kv_blocks_used"] / steps["kv_blocks_total"]
+    return steps[metric]
 
 
 def _tokens_written(events: Events) -> int:

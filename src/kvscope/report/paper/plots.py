@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from kvscope.plan.published.figures import PASS
+from kvscope.report import theme
 from kvscope.report.data import Run, StudyData
 from kvscope.report.figures.figure import (
     PAPER,
@@ -23,7 +24,7 @@ from kvscope.report.figures.figure import (
     text,
 )
 from kvscope.report.figures.registry import FIGURES
-from kvscope.report.paper.comparison import Comparison
+from kvscope.report.paper.comparison import DIFFERS, Comparison
 from kvscope.report.paper.layouts import Layout, OfRuns, Plot
 from kvscope.report.settings import flat, names, traits, varied_settings
 from kvscope.report.theme import PALETTE, SHAPES
@@ -34,7 +35,8 @@ AXIS_PX = 62  # beside a plot, for the numbers of its axis
 MOST_BESIDE = 3  # plots
 BARS = "Bars: published. Marks: ours, as the paper's clock reads it, with the 95 % interval."
 LINES = "Lines: published. Marks: ours, as the paper's clock reads it, with the 95 % interval."
-OURS = {"type": "point", "filled": True, "size": 60, "stroke": "white", "strokeWidth": 0.8}
+RIM = "Red rim: they differ by more than the tolerance."
+OURS = {"type": "point", "filled": True, "size": 60, "strokeWidth": 1.2}
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,8 @@ def _compared(layout: Layout, found: Sequence[Comparison]) -> Drawing | None:
             }
         )
     remarks = {BARS if plot.mark == "bars" else LINES for plot, _, _ in panels}
+    if any(one.verdict == DIFFERS for one in found):
+        remarks.add(RIM)
     chart = grid(cells, beside)
     chart["resolve"]["scale"] |= {"xOffset": "independent"}
     return Drawing((View(chart, data),), remarks=tuple(sorted(remarks)))
@@ -209,11 +213,19 @@ def _ours(place: Spec, y: Spec, colour: Spec, rows: pd.DataFrame, plot: Plot) ->
                 **place,
                 "y": number("ours", **y),
                 "shape": shape,
+                "stroke": _rim(),
                 **colour,
                 **_tooltip(plot),
             },
         },
     ]
+
+
+def _rim() -> Spec:
+    return {
+        "condition": {"test": f"datum.verdict == '{DIFFERS}'", "value": theme.DIFFERENT},
+        "value": "white",
+    }
 
 
 def _tooltip(plot: Plot) -> Spec:
