@@ -119,7 +119,10 @@ def test_a_batch_needs_what_its_most_demanding_experiment_does_and_the_time_of_a
     assert (needs["threads"], needs["gpus"]) == (4, 1)
     assert needs["memory_mib"] == 300 + 10 + 30, "all engines side by side"
     assert needs["walltime_s"] == batches.CAMPAIGN_S + 5 + 7
-    assert batches.needs(modeled(3), batches.MODELED, 0, 1)["walltime_s"] == batches.CAMPAIGN_S + 0 + 1 + 2
+    assert (
+        batches.needs(modeled(3), batches.MODELED, 0, 1)["walltime_s"]
+        == batches.CAMPAIGN_S + 0 + 1 + 2
+    )
 
 
 def test_what_a_batch_says_of_each_experiment_can_be_read():

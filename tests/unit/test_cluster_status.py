@@ -99,7 +99,8 @@ def test_modeled_experiments_are_submitted_in_batches_that_stay_the_same(tmp_pat
     ids = [word.split("/")[-2] for m in found for word in m.command.split() if "yaml" in word]
     assert sorted(ids) == [f"e{n:02}" for n in range(37)]
     assert all(f"--results {tmp_path}" in m.command for m in found)
-    assert sum(m.expected_s for m in found) == 37 * 30 + 3 * STAGES_EXPECTED_S
+    each_has = batches.CAMPAIGN_S + STAGES_EXPECTED_S
+    assert sum(m.expected_s for m in found) == 37 * 6 + 3 * each_has
     other = members(MODELED | {"experiments": MODELED["experiments"][1:]}, tmp_path)
     assert {m.key for m in found} & {m.key for m in other} == set(), "of other experiments"
 

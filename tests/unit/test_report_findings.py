@@ -28,6 +28,7 @@ def run(
     paper=None,
     control=None,
     uncertainty=None,
+    amplification=None,
     **more,
 ):
     """A complete run whose throughput is (low, value, high), and its overheads; None: it failed."""
@@ -41,6 +42,8 @@ def run(
     ]
     measures = {"net": net, "as_published": paper}
     measures |= {"net_control": control, "net_uncertainty": uncertainty}
+    if amplification is not None:
+        rows.append(("kv_read_amplification", *3 * [amplification]))
     for measure, ends in measures.items():
         if ends:
             rows.append((f"resume_overhead_{measure}_s", ends[1], ends[0], ends[2]))
@@ -459,3 +462,13 @@ def test_the_headline_claims_nothing_for_an_answer_within_the_noise():
         "Offload policy b instead of a: no difference in throughput beyond the noise (6.9\xa0% "
         "lower to 12\xa0% higher)."
     )
+
+
+def test_the_headline_of_a_metric_that_is_neither_good_nor_bad_has_its_extremes():
+    runs = [
+        run({"batching": name}, (90, 100, 110), amplification=value)
+        for name, value in (("mixed", 1.48), ("chunked", 1.0), ("prefill_first", 1.2))
+    ]
+    asked = replace(study(*runs), figures=(FigureRequest("access_metrics", ()),))
+    found = headline(asked).sentence
+    assert found == "Tokens read per token held: 1.00 (chunked) to 1.48 (mixed)."

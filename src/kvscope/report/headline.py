@@ -20,6 +20,7 @@ from kvscope.report.data import StudyData
 from kvscope.report.figures.figure import Drawing, Lead
 from kvscope.report.figures.registry import FIGURES
 from kvscope.report.findings import preemptions_of
+from kvscope.report.number import Number
 from kvscope.report.settings import CACHE, MINOR, in_words, is_number, is_of_key
 from kvscope.report.words import Display, estimate_text, plural
 
@@ -46,7 +47,9 @@ def headline(study: StudyData) -> Headline:
     for name in (*(one.name for one in study.figures), DEFAULT):
         lead = FIGURES[name].lead if name in FIGURES else None
         if lead and (drawing := lead.draw(study)):
-            sentence = _largest(study, study.axes_of(name), lead) or _single(study, lead.metric)
+            sentence = (
+                _largest(study, study.axes_of(name), lead) if lead.metric.better else ""
+            ) or _extremes(study, lead.metric)
             one = replace(drawing, views=drawing.views[:1])
             return Headline(sentence, lead.metric.heading, one)
     return Headline("")
@@ -173,10 +176,25 @@ def _noun(metric: Display) -> str:
     return f"{kind} {name if name[:2].isupper() else name.lower()}".strip()
 
 
-def _single(study: StudyData, metric: Display) -> str:
-    """The number of a study with one experiment; nothing of several that cannot be compared."""
-    runs = study.complete
-    if len(runs) != 1 or math.isnan(runs[0].number(metric.metric).value):
+def _extremes(study: StudyData, metric: Display) -> str:
+    """The least and the greatest value of a metric that is neither good nor bad, or the only one.
+
+    Nothing of several that cannot be compared.
+    """
+    known = [run for run in study.complete if not math.isnan(run.number(metric.metric).value)]
+    if len(known) > 1 and metric.better:
         return ""
-    words = " ".join(filter(None, estimate_text(runs[0].number(metric.metric), metric)))
-    return f"{metric.heading}: {words} {metric.unit}."
+    ordered = sorted(known, key=lambda run: run.number(metric.metric).value)
+    values = [_value(run.number(metric.metric), metric) for run in ordered]
+    if len(values) < 2:
+        return f"{metric.heading}: {values[0]}." if values else ""
+    return (
+        f"{metric.heading}: {values[0]} ({ordered[0].label}) to {values[-1]} ({ordered[-1].label})."
+    )
+
+
+def _value(number: Number, metric: Display) -> str:
+    """A value with its interval, unless it is a count, and its unit, unless it is a ratio."""
+    value, half = estimate_text(number, metric)
+    unit = "" if metric.unit == "ratio" else metric.unit
+    return " ".join(filter(None, [value, half if number.half else "", unit]))

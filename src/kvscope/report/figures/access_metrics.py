@@ -26,4 +26,5 @@ FIGURE = over_experiments(
         Panel("Idle time", (IDLE_P50, IDLE_P95)),
         Panel("Idle share", (IDLE_SHARE, ACCESS_FREE)),
     ],
+    lead=READ_AMPLIFICATION,
 )
