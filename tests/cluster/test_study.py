@@ -135,6 +135,7 @@ def polaris(checkout, tmp_path) -> Iterator[FakePBS]:
         yield pbs
 
 
+@pytest.mark.representative
 def test_a_study_on_pbs_by_its_profile(checkout, polaris):
     words = ["--profile", "profiles/polaris", "--seconds-between-status-checks", "1"]
     done = subprocess.run(

@@ -10,7 +10,7 @@ import pytest
 
 from tests.warm import Warm
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(1500), pytest.mark.representative]
 MOST_THREADS = 3  # of the random experiments
 
 

@@ -63,6 +63,7 @@ def table(directory: Path, name: str) -> pd.DataFrame:
     return pd.read_parquet(directory / f"{name}.parquet")
 
 
+@pytest.mark.representative
 def test_the_published_6_gb_runs_have_these_passes_and_resumptions(published):
     overflow, directory = published
     steps = table(directory, "steps")
@@ -78,6 +79,7 @@ def test_the_published_6_gb_runs_recompute_as_many_tokens(published):
     assert resumed["recomputed_tokens"].fillna(0).sum() == expected
 
 
+@pytest.mark.representative
 def test_the_published_makespans_are_within_six_percent(published):
     _, directory = published
     steps = table(directory, "steps").iloc[-1]

@@ -57,6 +57,7 @@ def profiled(tmp_path_factory, nsys, require) -> Path:
     return directory
 
 
+@pytest.mark.representative
 def test_it_is_sound(profiled):
     assert check_run(profiled) == []
 
@@ -67,6 +68,7 @@ def test_another_run_is_seen_through_the_profilers_namespace(profiled):
     assert all(entry["other_cpu_share"] < 1 for entry in found)
 
 
+@pytest.mark.representative
 def test_every_measured_pass_and_layer_has_its_range(profiled):
     ranges = pd.read_parquet(profiled / "nvtx_ranges.parquet")
     steps = pd.read_parquet(profiled / "steps.parquet")

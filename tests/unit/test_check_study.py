@@ -21,6 +21,8 @@ from kvscope.report.tables import study_metrics, write_tables
 
 from .report_fixture import Fake, write_study
 
+pytestmark = pytest.mark.thorough
+
 CONFIG = Path(__file__).parents[2] / "config"
 OVERRIDES = ["cache.blocks=80,90", "overflow=recompute,swap", "device=modeled"]
 

@@ -22,7 +22,7 @@ from kvscope.runfile import KERNEL_EVENTS, NSYS_EXPORT
 
 from .report_fixture import Fake, write_experiment
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 Facts = dict[str, Any]
 Change = Callable[[Facts], Any]

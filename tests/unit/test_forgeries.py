@@ -33,6 +33,8 @@ from .kv_flushes import Batch, tracing, write_flushes
 from .report_fixture import Fake, write_experiment
 from .test_collect_run import profiled
 
+pytestmark = pytest.mark.thorough
+
 SECOND = 1_000_000_000
 STAGES = (COLLECTED, ANALYSED)
 TABLES = (*tables.NSYS_TABLES, *tables.KV_TABLES, tables.TIMELINE, tables.METRICS)

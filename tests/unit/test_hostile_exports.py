@@ -21,7 +21,7 @@ from kvscope.errors import BadInput
 from .mutations import damaged, is_a_sentence
 from .nsys_fixture import NsysFile, global_id
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 PROCESS, THREAD = global_id(7), global_id(7, 70)
 TABLES = (tables.NVTX_RANGES, tables.CUDA_API, tables.GPU_KERNELS, tables.GPU_MEMCPYS)

@@ -26,6 +26,8 @@ from .kv_flushes import Batch, compressed, tracing, write_flushes
 from .mutations import altered, damaged, is_a_sentence, nested, shuffled
 from .test_kv_events import batches_of_a_run, faults, traced_run
 
+pytestmark = pytest.mark.thorough
+
 SECOND = 1_000_000_000
 FLUSHES = [*batches_of_a_run()[:3], Batch([(20, 5), (0, 3)], gpu=True, step=7).flush()]
 TEXT = "".join(json.dumps(flush) + "\n" for flush in FLUSHES)

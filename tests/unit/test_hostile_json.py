@@ -22,6 +22,8 @@ from kvscope.run.locks import SUPERVISOR_LOCK, is_free
 
 from .mutations import damaged, is_a_sentence, nested
 
+pytestmark = pytest.mark.thorough
+
 WHOLE = json.dumps({"schema": 1, "status": "complete", "files": {"é": [1.5, None]}}, indent=2)
 
 

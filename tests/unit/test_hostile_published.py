@@ -18,7 +18,7 @@ from kvscope.runfile import RUN_FILE
 from .mutations import VALUES, altered, damaged, is_a_sentence, nested, shuffled
 from .test_published_trace import Artifact
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 STEPS = """\
 step_id,dur(ms),running_reqs,resumed_reqs,raw_running

@@ -18,6 +18,8 @@ from kvscope.tables import LAYERS, WORKLOAD, Table
 
 from .mutations import damaged, is_a_sentence
 
+pytestmark = pytest.mark.thorough
+
 LAYER_ROWS = pd.DataFrame(
     {
         "repeat": 0,

@@ -20,7 +20,7 @@ from kvscope.workload import requests
 from .mutations import altered, damaged, is_a_sentence, nested, shuffled
 from .test_workload_sharegpt import FITTING, TOO_LONG, word_tokenizer
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 CONFIG = Path(__file__).parents[2] / "config"
 JSON_ROWS = [

@@ -17,7 +17,7 @@ import pytest
 
 from tests.unit.wheel_fixture import make_wheel
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 ROOT = Path(__file__).parents[2]
 NOWHERE = "http://127.0.0.1:9/"  # an index that does not answer

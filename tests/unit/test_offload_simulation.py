@@ -28,6 +28,8 @@ from kvscope.offload.tally import sampled_rows
 from kvscope.offload.timeline import one_step
 from kvscope.plan.models import Model
 
+pytestmark = pytest.mark.thorough
+
 LAYERS, BLOCK = 4, 16
 
 

@@ -24,7 +24,7 @@ from kvscope.stalls import find_stalls
 
 from .report_fixture import Fake, write_experiment
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 KINDS = {
     "recompute": Fake({"kind": "recompute"}, blocks=24),
@@ -32,6 +32,7 @@ KINDS = {
 }
 BESIDE_S = 1e-9  # a wait just before or after a reading
 INSIDE_S = 2e-9  # the inner of two readings that were taken right after each other
+GPU = {"name": "NVIDIA A100-SXM4-40GB"}
 TIMES = ("time_s", "first_scheduled_s", "first_token_s", "finished_s", "copy_start_s", "copy_end_s")
 
 
@@ -196,13 +197,24 @@ def test_time_that_passes_where_none_should_is_caught_unless_the_engine_waited(
     run = runs["swap"]
     waits = [Wait(repeat, at, 0.5) for repeat, at in where(run)]
     loaded = Loaded(waits).run(run)
-    assert violated(loaded) == {}
-    for witnesses in ({"waited_s": 0.0}, {"thread_cpu_s", "cpu_s"}):
-        facts = copy.deepcopy(loaded.facts)
-        for entry in facts["clock"]["repeats"]:
-            told = dict.fromkeys(witnesses, entry["duration_s"])
-            entry |= witnesses if isinstance(witnesses, dict) else told
-        assert oracle in violated(loaded.variant(facts=facts))
+    for gpus in ([], [GPU]):
+        assert oracle not in violated(loaded.variant(facts=on(gpus, loaded)))
+        ran = on(gpus, loaded)
+        for entry in ran["clock"]["repeats"]:
+            entry |= dict.fromkeys(("thread_cpu_s", "cpu_s"), entry["duration_s"])
+        assert oracle in violated(loaded.variant(facts=ran)), "it ran all the time"
+        never_ready = on(gpus, loaded)
+        for entry in never_ready["clock"]["repeats"]:
+            entry["waited_s"] = 0.0
+        caught = oracle in violated(loaded.variant(facts=never_ready))
+        assert caught is bool(gpus), "a thread that waits for a page has no CPU either"
+
+
+def on(gpus: list[dict[str, Any]], run: Records) -> dict[str, Any]:
+    """The facts of a run on a machine with these GPUs."""
+    facts = copy.deepcopy(run.facts)
+    facts["hardware"]["gpus"] = gpus
+    return facts
 
 
 @pytest.mark.parametrize(
@@ -219,7 +231,7 @@ def test_without_counts_of_threads_the_load_of_the_machine_is_the_witness(
 ) -> None:
     run = runs["swap"]
     loaded = Loaded([Wait(repeat, at, 0.5) for repeat, at in after_passes(run)]).run(run)
-    facts = copy.deepcopy(loaded.facts)
+    facts = on([GPU], loaded)
     for entry in facts["clock"]["repeats"]:
         entry["waited_s"] = None
     for entry in facts["disturbance"]:

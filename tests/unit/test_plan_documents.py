@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from kvscope.errors import BadInput
 from kvscope.plan import documents
 
+pytestmark = pytest.mark.thorough
+
 
 def read(content: bytes | str, directory: Path) -> Any:
     path = directory / "document.yaml"

@@ -19,7 +19,7 @@ from kvscope.plan.policy import Overflow
 
 from .plugged_in import plug_in
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 CONFIG = Path(__file__).parents[2] / "config"
 

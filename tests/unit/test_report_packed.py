@@ -10,7 +10,7 @@ from kvscope.report.study import report
 
 from .report_fixture import Fake, write_study
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 GPU = {"uuid": "GPU-1", "clocks.sm": "1410", "clocks.mem": "1215", "temperature.gpu": "34"}
 

@@ -26,7 +26,7 @@ from kvscope.runfile import file_records, read_run, write_run
 
 from .report_fixture import Fake, write_experiment, write_study
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 (PLANNED,) = expand(None, ["model=tiny-llama", "device=cpu"], SHIPPED_CONFIG).experiments
 TRUE = data.read("cpu").model_copy(update={"gemm_flops_per_s": 7e10, "layer_launch_s": 3e-4})

@@ -18,6 +18,8 @@ from kvscope.report.study import report
 
 from .report_fixture import Fake, write_study
 
+pytestmark = pytest.mark.thorough
+
 ROUNDS = 5
 
 

@@ -21,7 +21,7 @@ from kvscope.report.render import svg
 
 from .marks import marks_of
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 STUDIES = sorted(layers.options(layers.SHIPPED_CONFIG, "study"))
 OVER_EXPERIMENTS = [name for name, figure in FIGURES.items() if figure.lead]

@@ -17,7 +17,7 @@ from kvscope.oracle import HELD, NONE, NOT_APPLICABLE, VIOLATED
 
 from .report_fixture import Fake, write_experiment
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 KINDS = {
     "ample": Fake({"kind": "ample"}),

@@ -142,12 +142,14 @@ def finished(tmp_path_factory, require, forked) -> Checkout:
     return checkout
 
 
+@pytest.mark.representative
 def test_a_study_becomes_a_page(finished):
     page = finished.page().read_text(encoding="utf-8")
     assert len(finished.runs()) == 2
     assert all(experiment_id in page for experiment_id in finished.runs())
 
 
+@pytest.mark.representative
 def test_a_second_run_does_nothing(finished):
     before, page = finished.runs(), finished.page().stat().st_mtime_ns
     done = finished.snakemake()
@@ -179,6 +181,7 @@ def test_a_comment_in_a_study_reruns_nothing(finished):
     assert finished.runs() == before
 
 
+@pytest.mark.representative
 def test_a_killed_workflow_resumes_where_it_was(finished, tmp_path):
     checkout = Checkout(tmp_path)
     process = subprocess.Popen(
