@@ -1,6 +1,7 @@
 # make demo    install what is needed here and run the quickstart study
 # make test    install what is needed here and run the tests
 #
+# make test-all    all tests; make test-rest those that `make test` leaves out
 # make test-quick  the tests that need neither vLLM nor Snakemake, a minute's worth
 # make env     the Python environment only      PYTHON=python3.12  DEVICE=cuda
 #                                               VLLM_WHEEL=…  TORCH_INDEX=…  (README.md)
@@ -13,7 +14,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := demo
-.PHONY: demo test test-quick env env-dev nsys try-nsys lint docs clean
+.PHONY: demo test test-all test-rest test-quick env env-dev nsys try-nsys lint docs clean
 
 export PYTHON DEVICE VLLM_WHEEL TORCH_INDEX
 unexport VENV   # the environment is .venv, whatever another tool calls so
@@ -29,8 +30,16 @@ demo: env try-nsys
 	@echo "The page: results/studies/quickstart/report.html"
 
 # Three workers for two cores: tests of batch systems mostly wait.
+PYTEST := pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=10
+
 test: env-dev try-nsys
-	$(IN_PLACE) pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(IN_PLACE) $(PYTEST) -m "not thorough"
+
+test-all: env-dev try-nsys
+	$(IN_PLACE) $(PYTEST)
+
+test-rest: env-dev try-nsys
+	$(IN_PLACE) $(PYTEST) -m thorough
 
 test-quick: env-dev
 	$(IN_PLACE) pytest -n 2 --dist loadfile -m 'not slow' tests/unit
@@ -52,6 +61,8 @@ lint: env-dev docs
 	$(IN_PLACE) ruff check $(CODE)
 	$(IN_PLACE) ruff format --check $(CODE)
 	$(IN_PLACE) mypy
+	$(IN_PLACE) lint-imports --no-logo --cache-dir .cache/imports
+	$(IN_PLACE) deptry --no-ansi src
 	$(IN_PLACE) snakefmt --check Snakefile workflow
 	$(IN_PLACE) snakemake --lint
 

@@ -88,12 +88,13 @@ def compare(plain: np.ndarray, recorded: np.ndarray) -> dict[str, Any]:
 def measure(rounds: int) -> dict[str, Any]:
     """Run the comparison, in turns."""
     from kvscope.engine.build import run_engine
+    from kvscope.engine.devices.platform import platform_of
     from kvscope.workload.requests import build
 
     experiment = expand(None, OVERRIDES, ROOT / "config").experiments[0].experiment
     requests = build(experiment)
     times: dict[bool, list[tuple[list[float], list[float]]]] = {False: [], True: []}
-    with run_engine(experiment) as engine:
+    with run_engine(platform_of(experiment)) as engine:
         for number in range(-1, rounds):
             for observed in (False, True) if number % 2 else (True, False):
                 found = serving(engine, requests, observed)

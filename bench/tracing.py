@@ -51,11 +51,15 @@ def experiment(workload: str, attention: str) -> Experiment:
 def engine_process(workload: str, attention: str, pipe: Connection) -> None:
     """Hold an engine and serve the requests in the mode asked for, until None is asked for."""
     from kvscope.engine.build import run_engine
+    from kvscope.engine.devices.platform import platform_of
     from kvscope.workload.requests import build
 
     chosen = experiment(workload, attention)
     requests = build(chosen)
-    with tempfile.TemporaryDirectory() as directory, run_engine(chosen, Path(directory)) as engine:
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        run_engine(platform_of(chosen), Path(directory)) as engine,
+    ):
         while (mode := pipe.recv()) is not None:
             pipe.send(serving(engine, requests, mode, workload))
 

@@ -11,6 +11,7 @@ from typing import Any
 from unittest import mock
 
 from kvscope.engine.build import Engine, run_engine
+from kvscope.engine.devices.platform import platform_of
 from kvscope.engine.marks import Marks
 from kvscope.engine.overflow.activation_connector import ActivationConnector
 from kvscope.engine.overflow.connector import SwapConnector
@@ -109,7 +110,7 @@ def compared(model: str, seeds: range) -> Iterator[dict[str, Any]]:
     """
     sizes = MODELS.get(model, (f"model={model}",))
     ample = experiment(*sizes, *AMPLE)
-    with run_engine(ample) as engine:
+    with run_engine(platform_of(ample)) as engine:
         expected = {seed: tokens(engine, ample, seed)[0] for seed in seeds}
     cases: list[tuple[str, str, str | None]]
     cases = [(b, o, None) for b, o in product(BATCHING, OVERFLOW)]
@@ -119,7 +120,7 @@ def compared(model: str, seeds: range) -> Iterator[dict[str, Any]]:
     for batching, overflow, fault in cases:
         scarce = experiment(*sizes, *BATCHING[batching], *OVERFLOW[overflow])
         differing, preempted, kept, left = [], [], [], []
-        with parts, faulty(fault), run_engine(scarce) as engine:
+        with parts, faulty(fault), run_engine(platform_of(scarce)) as engine:
             for seed in seeds:
                 given, recording = tokens(engine, scarce, seed)
                 differing.append([i for i in given if given[i] != expected[seed][i]])

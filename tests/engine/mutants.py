@@ -166,11 +166,12 @@ def violated(
 def main(path: Path) -> dict[str, list[str]]:
     """Every fault and the oracles that notice it."""
     from kvscope.engine.build import run_engine
+    from kvscope.engine.devices.platform import platform_of
     from kvscope.run.serving import serve
 
     experiment = load(path)
     requests = build(experiment)
-    with run_engine(experiment) as engine:
+    with run_engine(platform_of(experiment)) as engine:
         recording, scheduler = Recording(), engine.scheduler
         scheduler.begin(recording, Marks())
         served = serve(engine, requests, Silent())

@@ -21,11 +21,12 @@ def served_thrice(file: Path) -> tuple[bool, int, int]:
     many.
     """
     from kvscope.engine.build import run_engine
+    from kvscope.engine.devices.platform import platform_of
     from kvscope.run.serving import serve
 
     experiment = load(file)
     requests = build(experiment)
-    with run_engine(experiment) as engine:
+    with run_engine(platform_of(experiment)) as engine:
         good, again = (serve(engine, requests, Silent()).outputs for _ in range(2))
         step = engine.vllm.step
         passes: list[Any] = []

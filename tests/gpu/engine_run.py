@@ -18,6 +18,7 @@ from kvscope.engine.attention.cuda.clock import CudaClock
 from kvscope.engine.attention.cuda.tracer import CudaTracer
 from kvscope.engine.build import run_engine
 from kvscope.engine.devices.cpu import CpuPlatform
+from kvscope.engine.devices.platform import platform_of
 from kvscope.engine.marks import Marks
 from kvscope.engine.recording import PassRecord, Recording
 from kvscope.plan.grid import expand
@@ -73,7 +74,7 @@ def scheduled_rows(record: PassRecord, context: dict[str, int]) -> list[dict[str
 def served(*overrides: str) -> tuple[dict[str, list[int]], list[Any], int]:
     """Output tokens, the traced passes, and the queries of a tile."""
     experiment = expand(None, [*SETTINGS, *overrides], CONFIG).experiments[0].experiment
-    with run_engine(experiment) as engine:
+    with run_engine(platform_of(experiment)) as engine:
         recording, tracer = Recording(), engine.tracer
         engine.scheduler.begin(recording, Marks())
         if tracer is not None:

@@ -13,18 +13,17 @@ from kvscope.engine.admission import admit_as_0_4_2
 from kvscope.engine.attention.selection import check_layout, find_own_attention, select_attention
 from kvscope.engine.batching.policy import BatchingPolicy
 from kvscope.engine.checks import Comparisons
-from kvscope.engine.devices.platform import Platform, platform_of
 from kvscope.engine.layers import LayerTimer
 from kvscope.engine.overflow.policy import OverflowPolicy
 from kvscope.engine.scheduler import RecordingScheduler
 from kvscope.engine.weights import LOAD_FORMAT
 from kvscope.errors import BadInput
-from kvscope.plan.experiment import Experiment
 from kvscope.plan.option import Option
 from kvscope.plan.parts import VLLM_0_4_2
 
 if TYPE_CHECKING:
     from kvscope.engine.attention.tracer import Tracer
+    from kvscope.engine.devices.platform import Platform
 
 Policy = TypeVar("Policy", BatchingPolicy, OverflowPolicy)
 
@@ -34,7 +33,7 @@ class Engine:
     """A running vLLM engine, and the parts of it that a run records."""
 
     llm: Any
-    platform: Platform
+    platform: "Platform"
     scheduler: RecordingScheduler
     timer: LayerTimer | None
     layers: int
@@ -123,7 +122,7 @@ def instantiate_policy(option: Option, base: type[Policy]) -> Policy:
 
 
 def engine_arguments(
-    platform: Platform,
+    platform: "Platform",
     batching: BatchingPolicy,
     overflow: OverflowPolicy,
     model_directory: Path,
@@ -155,7 +154,7 @@ def engine_arguments(
 
 
 @contextmanager
-def open_tracer(platform: Platform, directory: Path) -> Iterator["Tracer | None"]:
+def open_tracer(platform: "Platform", directory: Path) -> Iterator["Tracer | None"]:
     """Open the tracer of the experiment's engine; yields None if no KV events are traced."""
     if platform.experiment.tracing.name == "none":
         yield None
@@ -168,17 +167,14 @@ def open_tracer(platform: Platform, directory: Path) -> Iterator["Tracer | None"
 
 
 @contextmanager
-def run_engine(
-    experiment: Experiment, directory: Path | None = None, platform: Platform | None = None
-) -> Iterator[Engine]:
+def run_engine(platform: "Platform", directory: Path | None = None) -> Iterator[Engine]:
     """Build the experiment's engine; at the end shut it down and free its memory.
 
-    `directory` is for the temporary file of KV events, if they are traced. `platform` is given if
-    the caller shares its clock; else it is made for the experiment's device.
+    `directory` is for the temporary file of KV events, if they are traced.
     """
     from vllm import LLM
 
-    platform = platform or platform_of(experiment)
+    experiment = platform.experiment
     batching = instantiate_policy(experiment.batching, BatchingPolicy)
     overflow = instantiate_policy(experiment.overflow, OverflowPolicy)
     overflow.prepare(experiment)
@@ -204,7 +200,7 @@ def run_engine(
 
 
 def _observed(
-    llm: Any, platform: Platform, scheduler: RecordingScheduler, tracer: "Tracer | None"
+    llm: Any, platform: "Platform", scheduler: RecordingScheduler, tracer: "Tracer | None"
 ) -> Engine:
     """The engine, with its layers timed and its attention traced where there are any."""
     from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group

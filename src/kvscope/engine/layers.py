@@ -5,12 +5,14 @@ profiler, which finds them through the same ranges.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from kvscope.engine.scheduler import RecordingScheduler
 from kvscope.ranges import LAYER
+
+if TYPE_CHECKING:
+    from kvscope.engine.scheduler import RecordingScheduler
 
 
 def transformer_blocks(model: torch.nn.Module) -> torch.nn.ModuleList:
@@ -22,7 +24,7 @@ def transformer_blocks(model: torch.nn.Module) -> torch.nn.ModuleList:
 class LayerTimer:
     """Records start and end of every transformer block in the scheduler's recording."""
 
-    def __init__(self, scheduler: RecordingScheduler) -> None:
+    def __init__(self, scheduler: "RecordingScheduler") -> None:
         self._scheduler = scheduler
         self._start_ns = 0
         self._handles: list[Any] = []

@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvscope.engine.devices.modeled.clock import VirtualClock
 from kvscope.offload.cost import CostModel
-from kvscope.offload.device import OffloadModeled
 from kvscope.offload.engine import Engine, Prompt
 from kvscope.offload.generation import Generation, Length, Limits, rounds
 from kvscope.offload.pipeline import Pass
@@ -16,6 +15,9 @@ from kvscope.offload.simulation import Simulated, simulate
 from kvscope.plan.devices.modeled import TOKEN
 from kvscope.plan.models import Model
 from kvscope.plan.parts import Conditions
+
+if TYPE_CHECKING:
+    from kvscope.offload.device import OffloadModeled
 
 RECORDED_PASSES = 4  # the first ones, whose lanes a page shows
 
@@ -58,7 +60,7 @@ class ModeledEngine(Engine):
 
 
 def modeled_engine(
-    experiment: Conditions, device: OffloadModeled, clock: VirtualClock
+    experiment: Conditions, device: "OffloadModeled", clock: VirtualClock
 ) -> ModeledEngine:
     """The engine of an experiment on a clock."""
     return ModeledEngine(
@@ -71,7 +73,7 @@ def modeled_engine(
 
 
 def modeled_passes_s(
-    experiment: Conditions, device: OffloadModeled, lengths: Sequence[tuple[int, int]]
+    experiment: Conditions, device: "OffloadModeled", lengths: Sequence[tuple[int, int]]
 ) -> list[float]:
     """Seconds of the passes that serve requests of these prompt and output tokens."""
     clock = VirtualClock()
@@ -83,7 +85,7 @@ def modeled_passes_s(
 
 
 def modeled_prediction(
-    experiment: Conditions, device: OffloadModeled, lengths: Sequence[tuple[int, int]]
+    experiment: Conditions, device: "OffloadModeled", lengths: Sequence[tuple[int, int]]
 ) -> dict[str, Any]:
     """What run.json says of the first batch of requests of these prompt and output tokens."""
     engine, each = modeled_engine(experiment, device, VirtualClock()), [Length(*n) for n in lengths]

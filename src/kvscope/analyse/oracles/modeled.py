@@ -12,9 +12,9 @@ from hashlib import sha256
 import numpy as np
 import pandas as pd
 
-from kvscope.analyse.calibration.loads import loads_of
-from kvscope.analyse.calibration.moves import Moves
 from kvscope.analyse.differences import value_differences
+from kvscope.analyse.loads import loads_of
+from kvscope.analyse.moves import Moves
 from kvscope.analyse.oracles.facts import device_class
 from kvscope.analyse.oracles.run_tables import NANOSECONDS, RunTables, bad_rows, combine
 from kvscope.analyse.records import Records

@@ -40,7 +40,7 @@ def passes_overlap(run: RunTables) -> Violations:
 def passes_apart(run: RunTables) -> Violations:
     """While requests are unfinished, little time passes between the passes of a repeat.
 
-    But for what the engine waited for a CPU.
+    But for the time for which the engine did not run.
     """
     steps = run.steps
     left = run.count_arrived("before_s") > run.count_ended

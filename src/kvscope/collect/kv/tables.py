@@ -6,7 +6,7 @@ Flushes are streamed; memory holds about two batches of rows.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -17,11 +17,13 @@ from kvscope.collect.kv.clock import Clock, timer_ns
 from kvscope.collect.kv.demand import Demand
 from kvscope.collect.kv.flushes import Flush, prefetch, read_flushes
 from kvscope.collect.kv.launches import Launches
-from kvscope.collect.oracles.judge import Judge
 from kvscope.collect.table_writer import write_batches
 from kvscope.events import ALL_HEADS, KINDS
 from kvscope.passes import REQUEST_PHASES
 from kvscope.tables import KV_EVENTS, KV_KERNELS, write
+
+if TYPE_CHECKING:
+    from kvscope.collect.oracles.judge import Judge
 
 DELTA_ENCODED = ("start_ns", "end_ns")
 BATCH_ROWS = 1 << 20
@@ -31,7 +33,7 @@ _EVENT_COLUMNS = ("kv_head", "block", "block_position", "offset_tokens", "tokens
 
 
 def write_kv_tables(
-    events: Path, out_dir: Path, judge: Judge, launches: Launches | None = None, total: int = 0
+    events: Path, out_dir: Path, judge: "Judge", launches: Launches | None = None, total: int = 0
 ) -> dict[str, Any]:
     """Write kv_events and kv_kernels of a raw file; return their account for collect.json.
 
@@ -59,7 +61,7 @@ def write_kv_tables(
     }
 
 
-def _batches(events: Path, judge: Judge, kernels: "KernelRows") -> Iterator[dict[str, pa.Array]]:
+def _batches(events: Path, judge: "Judge", kernels: "KernelRows") -> Iterator[dict[str, pa.Array]]:
     """The rows of kv_events, many flushes at a time."""
     batch = EventRows()
     for flush in read_flushes(events):

@@ -6,18 +6,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from kvscope.engine.devices.platform import Platform
 from kvscope.plan.experiment import Experiment
 
 if TYPE_CHECKING:
     from kvscope.engine.attention.backend import CausalAttention
+    from kvscope.engine.devices.platform import Platform
 
 BY_BLOCK = "BLHNC"  # by default, vLLM keeps layers apart
 LAYOUT_VARIABLE = "VLLM_KV_CACHE_LAYOUT"
 
 
 @contextmanager
-def select_attention(platform: Platform) -> Iterator[None]:
+def select_attention(platform: "Platform") -> Iterator[None]:
     """Within the context, vLLM builds engines with the experiment's attention and layout."""
     from vllm.v1.attention.backends.registry import AttentionBackendEnum, register_backend
     from vllm.v1.attention.selector import _cached_get_attn_backend

@@ -40,7 +40,7 @@ class Platform:
         """The engine of the experiment, until the end of a `with` block: vLLM's."""
         from kvscope.engine.build import run_engine
 
-        return run_engine(self.experiment, directory, self)
+        return run_engine(self, directory)
 
     def environment(self) -> dict[str, str]:
         """Additional environment variables of the process that runs the engine."""

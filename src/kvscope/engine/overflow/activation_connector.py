@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,12 +20,14 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.forward_context import get_forward_context
 
 from kvscope.actions import Action
-from kvscope.engine.devices.platform import Platform
 from kvscope.engine.overflow import copies
 from kvscope.engine.overflow.connector import Blocks, SwapConnector, SwapOrders
 from kvscope.engine.overflow.copies import SAVE, Transfer
 from kvscope.engine.overflow.host_pool import HostAllocation, HostPool
 from kvscope.plan.hardware.overflow_cost import rebuild_parts
+
+if TYPE_CHECKING:
+    from kvscope.engine.devices.platform import Platform
 
 
 @dataclass(frozen=True)
@@ -163,7 +165,7 @@ class ActivationConnector(SwapConnector):
 
     # --------------------------------------------------------------------- the worker's half
 
-    def attach(self, model: Any, platform: Platform) -> None:
+    def attach(self, model: Any, platform: "Platform") -> None:
         """Note what each layer's `qkv_proj` takes, from now on."""
         super().attach(model, platform)
         self.attentions = [

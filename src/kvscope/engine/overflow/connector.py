@@ -8,7 +8,7 @@ forward pass.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
@@ -19,10 +19,12 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 
 from kvscope.actions import Action
-from kvscope.engine.devices.platform import Platform
 from kvscope.engine.overflow import copies
 from kvscope.engine.overflow.copies import Transfer
 from kvscope.engine.overflow.host_pool import HostPool
+
+if TYPE_CHECKING:
+    from kvscope.engine.devices.platform import Platform
 
 Blocks = tuple[int, ...]
 Order = tuple[str, Blocks, Blocks]  # request, blocks of the cache, blocks of the pool
@@ -148,7 +150,7 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA):
 
     # --------------------------------------------------------------------- the worker's half
 
-    def attach(self, model: Any, platform: Platform) -> None:
+    def attach(self, model: Any, platform: "Platform") -> None:
         """Receive the worker's model and the device, once both are there."""
         self.platform = platform
 
