@@ -24,7 +24,9 @@ class Metric:
     `heading` labels a table's column or an axis. `formula` is over table columns, in the notation
     of docs/METRICS.md. `of` computes the value, in `unit`, from the records of a repeat, NaN where
     it is undefined; `uncertainty` is the metric of the method's error. `needs_all` names what must
-    be traced in full for a metric of KV events.
+    be traced in full for a metric of KV events. A `modeled_interval` of a modeled run comes from
+    fits of its hardware's numbers: they decide the value, and it is quickly computed from passes,
+    requests and preemptions.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Metric:
     of: "Callable[[Records], float]"
     uncertainty: "Metric | None" = None
     needs_all: str = ""
+    modeled_interval: bool = False
 
     @property
     def of_time(self) -> bool:
@@ -51,13 +54,24 @@ def is_of_time(unit: str) -> bool:
 
 
 def metric(
-    unit: str, heading: str, uncertainty: "Metric | None" = None
+    unit: str,
+    heading: str,
+    uncertainty: "Metric | None" = None,
+    modeled_interval: bool = False,
 ) -> "Callable[[Callable[[Records], float]], Metric]":
     """Declare a function as a metric: its name, and its docstring's first paragraph as formula."""
 
     def declared(of: "Callable[[Records], float]") -> Metric:
         formula = " ".join((of.__doc__ or "").partition("\n\n")[0].split())
-        return Metric(of.__name__, unit, heading, formula, of, uncertainty)
+        return Metric(
+            of.__name__,
+            unit,
+            heading,
+            formula,
+            of,
+            uncertainty,
+            modeled_interval=modeled_interval,
+        )
 
     return declared
 

@@ -5,6 +5,7 @@ Metrics of resume overhead are in `overhead`, those of KV events in `access`.
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,7 @@ from kvscope.arraytypes import Floats
 from kvscope.passes import DECODE, MIXED, PREFILL
 
 
-@metric("s", "Makespan")
+@metric("s", "Makespan", modeled_interval=True)
 def makespan_s(records: Records) -> float:
     """max(R.finished_s) − min(R.arrival_s), over all requests, aborted ones included. Without
     requests (an import): max(S.end_s)
@@ -32,7 +33,7 @@ def makespan_s(records: Records) -> float:
 # ------------------------------------------------------------------ throughput
 
 
-@metric("tokens/s", "Throughput")
+@metric("tokens/s", "Throughput", modeled_interval=True)
 def throughput_tokens_per_s(records: Records) -> float:
     """Σ(R.prompt_tokens + R.output_tokens) / makespan_s, over served requests; tokens of
     aborted requests do not count
@@ -41,14 +42,14 @@ def throughput_tokens_per_s(records: Records) -> float:
     return _ratio(tokens, makespan_s(records))
 
 
-@metric("tokens/s", "Throughput without stalls")
+@metric("tokens/s", "Throughput without stalls", modeled_interval=True)
 def throughput_without_stalls_tokens_per_s(records: Records) -> float:
     """the same over makespan_s − stall_time_s"""
     tokens = _served_tokens(records, "prompt_tokens", "output_tokens")
     return _ratio(tokens, makespan_s(records) - stall_time_s(records))
 
 
-@metric("tokens/s", "Output throughput")
+@metric("tokens/s", "Output throughput", modeled_interval=True)
 def output_throughput_tokens_per_s(records: Records) -> float:
     """ΣR.output_tokens / makespan_s, over served requests"""
     return _ratio(_served_tokens(records, "output_tokens"), makespan_s(records))
@@ -67,7 +68,8 @@ def _of_phase(phase: str, tokens: str, heading: str) -> Metric:
         return _ratio(float(steps[tokens].sum()), float(steps["duration_s"].sum()))
 
     formula = f"ΣS.{tokens} / ΣS.duration_s, over passes of phase `{phase}`"
-    return Metric(f"{phase}_throughput_tokens_per_s", "tokens/s", heading, formula, of)
+    name = f"{phase}_throughput_tokens_per_s"
+    return Metric(name, "tokens/s", heading, formula, of, modeled_interval=True)
 
 
 # ------------------------------------------------------------------ latencies
@@ -111,14 +113,20 @@ def latency_s(records: Records) -> Floats:
     return (requests["finished_s"] - requests["arrival_s"]).to_numpy(float)
 
 
-def _distribution(name: str, heading: str, values: Callable[[Records], Floats]) -> Iterator[Metric]:
+def _distribution(
+    name: str,
+    heading: str,
+    values: Callable[[Records], Floats],
+    modeled_interval: bool = False,
+) -> Iterator[Metric]:
     """Metrics of a quantity with many values a repeat: mean, median and 99th percentile."""
 
     def of(statistic: Callable[[Floats], Any]) -> Callable[[Records], float]:
         return lambda records: float(statistic(v)) if len(v := values(records)) else math.nan
 
     formula = " ".join((values.__doc__ or "").split())
-    yield Metric(f"{name}_mean_s", "s", f"{heading}, mean", formula, of(np.mean))
+    mean = Metric(f"{name}_mean_s", "s", f"{heading}, mean", formula, of(np.mean))
+    yield replace(mean, modeled_interval=modeled_interval)
     for q, word in ((50, "median"), (99, "p99")):
         percentile = partial(np.percentile, q=q)
         yield Metric(f"{name}_p{q}_s", "s", f"{heading}, {word}", formula, of(percentile))
@@ -229,10 +237,10 @@ OWN: tuple[Metric, ...] = (
     _of_phase(PREFILL, "prefill_tokens", "Prefill throughput"),
     _of_phase(DECODE, "decode_tokens", "Decode throughput"),
     _of_phase(MIXED, "scheduled_tokens", "Throughput of mixed passes"),
-    *_distribution("ttft", "TTFT", time_to_first_token_s),
+    *_distribution("ttft", "TTFT", time_to_first_token_s, modeled_interval=True),
     *_distribution("itl", "ITL", inter_token_latency_s),
     *_distribution("tpot", "TPOT", time_per_output_token_s),
-    *_distribution("latency", "Latency", latency_s),
+    *_distribution("latency", "Latency", latency_s, modeled_interval=True),
     forward_passes,
     kv_block_utilization_mean,
     kv_block_utilization_peak,

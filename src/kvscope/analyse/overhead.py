@@ -21,13 +21,13 @@ TWINS = 10
 NORMAL_95 = 1.96
 
 
-@metric("s", "Resume overhead, gross")
+@metric("s", "Resume overhead, gross", modeled_interval=True)
 def resume_overhead_gross_s(records: Records) -> float:
     """Σ(S.duration_s over passes with resumed_requests > 0) + swap_out_s. Source: kvscope"""
     return float(_resuming_passes(records)["duration_s"].sum()) + swap_out_s(records)
 
 
-@metric("s", "Resume overhead, the paper's")
+@metric("s", "Resume overhead, the paper's", modeled_interval=True)
 def resume_overhead_as_published_s(records: Records) -> float:
     """Σ(S.duration_s over passes with resumed_requests > 0) + Σ(P.copy_end_s − P.copy_start_s over
     preemptions by `swap`): swap-out by a clock around calls that do not synchronise, as the paper
@@ -93,7 +93,12 @@ def resume_overhead_net_uncertainty_s(records: Records) -> float:
     return max(chance, abs(resume_overhead_net_control_s(records)))
 
 
-@metric("s", "Resume overhead, net", uncertainty=resume_overhead_net_uncertainty_s)
+@metric(
+    "s",
+    "Resume overhead, net",
+    uncertainty=resume_overhead_net_uncertainty_s,
+    modeled_interval=True,
+)
 def resume_overhead_net_s(records: Records) -> float:
     """Σ(net over passes with resumed_requests > 0) + swap_out_s; see below. Source: kvscope"""
     return float(net_of_resuming(records).sum()) + swap_out_s(records)
@@ -106,25 +111,25 @@ def control_errors_s(records: Records) -> pd.Series:
     return (plain["duration_s"] - due).astype(float).dropna()
 
 
-@metric("s", "Swap out")
+@metric("s", "Swap out", modeled_interval=True)
 def swap_out_s(records: Records) -> float:
     """ΣP.swap_out_s over preemptions: device time of the copies to the host"""
     return _total(records.copied_out, "swap_out_s")
 
 
-@metric("s", "Swap in")
+@metric("s", "Swap in", modeled_interval=True)
 def swap_in_s(records: Records) -> float:
     """ΣP.swap_in_s over resumptions: device time of the copies back"""
     return _total(records.copied_back, "swap_in_s")
 
 
-@metric("s", "Rebuild K and V")
+@metric("s", "Rebuild K and V", modeled_interval=True)
 def rebuild_s(records: Records) -> float:
     """ΣP.rebuild_s over resumptions: device time to make K and V of activations"""
     return math.fsum(records.preemptions["rebuild_s"].astype(float).fillna(0))
 
 
-@metric("s", "Write-through")
+@metric("s", "Write-through", modeled_interval=True)
 def save_s(records: Records) -> float:
     """ΣS.save_s: device time to copy activations to the host as they are computed. On a GPU these
     copies run behind the next pass
