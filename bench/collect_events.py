@@ -29,7 +29,7 @@ from kvscope.collect.kv.flushes import read_flushes
 from kvscope.collect.kv.tables import write_kv_tables
 from kvscope.collect.oracles.judge import Judge
 from kvscope.collect.oracles.run_facts import RunFacts
-from kvscope.events import COLUMNS
+from kvscope.events import COLUMNS, FLUSH_VERSION, RECORD, RECORD_ALL_HEADS, encode_records
 from kvscope.files import write_json
 from kvscope.runfile import KERNEL_EVENTS
 
@@ -114,7 +114,7 @@ def generate(path: Path, events: int, rows: int) -> None:
             found |= {"step": step, "layer": layer, "origin_ticks": now}
             stream.write(orjson.dumps(found, option=orjson.OPT_SERIALIZE_NUMPY) + b"\n")
             now += found["kernels"][-1]["end_ticks"] + 50_000
-            written += len(found["events"]["kind"])
+            written += sum(found["segments"]["events"])
             number += 1
 
 
@@ -142,7 +142,7 @@ def flush(random: np.random.Generator, rows: int) -> dict[str, Any]:
         kernels.append({"kernel": name, "start_ticks": now, "end_ticks": max(ends)})
         now = max(ends) + 1000
     return {
-        **{"version": 1, "repeat": 0, "step": 0, "layer": 0, "phase": "decode"},
+        **{"version": FLUSH_VERSION, "repeat": 0, "step": 0, "layer": 0, "phase": "decode"},
         **{"block_size": BLOCK_SIZE, "tile_tokens": 64, "kv_heads": list(range(HEADS))},
         "requests": [str(row) for row in range(rows)],
         "phases": ["decode"] * rows,
@@ -152,8 +152,15 @@ def flush(random: np.random.Generator, rows: int) -> dict[str, Any]:
         "origin_ticks": 0,
         "kernels": kernels,
         "segments": segments,
-        "events": {name: np.concatenate([part[name] for part in parts]) for name in COLUMNS},
+        "records": encode_records(records(parts), 0),
     }
+
+
+def records(parts: list[dict[str, Any]]) -> np.ndarray:
+    found = np.zeros(sum(len(part["kind"]) for part in parts), RECORD)
+    for name in COLUMNS:
+        found[name] = np.concatenate([part[name] for part in parts])
+    return found
 
 
 def writes(own: range, context: Any, table: list[Any]) -> dict[str, Any]:
@@ -161,7 +168,7 @@ def writes(own: range, context: Any, table: list[Any]) -> dict[str, Any]:
     return {
         "kind": np.tile([2, 3], len(own)),
         "row": row,
-        "kv_head": np.full(len(row), -1),
+        "kv_head": np.full(len(row), RECORD_ALL_HEADS),
         "block": np.array([table[r][-1] for r in row]),
         "block_position": context[row] // BLOCK_SIZE,
         "offset_tokens": context[row] % BLOCK_SIZE,

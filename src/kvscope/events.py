@@ -1,11 +1,14 @@
 """The format of KV events, shared by the kernels that write them and the readers.
 
 Kernels on a CPU or a GPU write records of 32 bytes (RECORD): four little-endian 64-bit words. A
-*flush*, one line of `kernel_events.jsonl.zst`, holds the records of one layer of one forward pass
-as columns. `docs/TRACE_SPEC.md` defines every field.
+*flush*, one line of `kernel_events.jsonl.zst`, holds the records of one layer of one forward pass.
+`docs/TRACE_SPEC.md` defines every field.
 """
 
+from base64 import b64encode
+
 import numpy as np
+import numpy.typing as npt
 
 K_READ, V_READ, K_WRITE, V_WRITE = range(4)
 KINDS = ("k_read", "v_read", "k_write", "v_write")  # by code
@@ -37,9 +40,17 @@ RECORD_WORDS = RECORD.itemsize // 8
 RECORD_ALL_HEADS = 0xFFFF
 LONGEST_TICKS = 0xFFFFFFFF
 
-FLUSH_VERSION = 1
+# Version 1 has the records as columns of integers, in JSON: runs of earlier versions, and imports.
+FLUSH_VERSION, COLUMNS_VERSION = 2, 1
 COLUMNS = (
     *("kind", "row", "kv_head", "block", "block_position", "offset_tokens", "tokens"),
     *("start_ticks", "duration_ticks"),
 )
 ALL_HEADS = -1  # in a flush: the event touches all KV heads at once
+
+
+def encode_records(records: npt.NDArray[np.void], origin_ticks: int) -> str:
+    """Records as base64, with `start_ticks` counted from an origin (modulo 2^64)."""
+    found = records.astype(RECORD)  # a copy
+    found["start_ticks"] -= np.uint64(origin_ticks)
+    return b64encode(found.tobytes()).decode("ascii")

@@ -25,6 +25,7 @@ from kvscope.oracle import HELD, NOT_APPLICABLE
 from kvscope.results import Run
 from kvscope.runfile import KERNEL_EVENTS, file_record
 from kvscope.tables import KV_EVENTS
+from tests.unit.kv_flushes import with_columns
 
 from .conftest import SCARCE, Runner
 
@@ -38,7 +39,9 @@ class Trace:
 
     def __init__(self, directory: Path) -> None:
         self.run = Run(directory)
-        self.raw = [orjson.loads(line) for line in read_lines(directory / KERNEL_EVENTS)]
+        self.raw = [
+            with_columns(orjson.loads(line)) for line in read_lines(directory / KERNEL_EVENTS)
+        ]
         self.flushes = [parsed(found) for found in self.raw]
 
     def at(self, step: int, layer: int) -> int:

@@ -16,6 +16,7 @@ from kvscope.collect.oracles.judge import Judge
 from kvscope.collect.oracles.run_facts import RunFacts
 from kvscope.run.environment import REQUIRED
 from tests.gpu.cases import Case
+from tests.unit.kv_flushes import with_columns
 
 pytestmark = pytest.mark.engine
 
@@ -52,7 +53,7 @@ def test_every_layer_of_every_pass_is_recorded_as_it_was_scheduled(run: dict):
         assert case.tile == run["tile_tokens"]
         assert sorted(one["layers"]) == ["0", "1"]
         for recorded in one["layers"].values():
-            events = recorded["events"]
+            events = with_columns(recorded)["events"]
             names = ("kind", "row", "kv_head", "block_position", "offset_tokens", "tokens")
             found = Counter(zip(*(events[name] for name in names), strict=True))
             # All heads at once is -1 in the file, and 0xFFFF in a record.
@@ -70,7 +71,7 @@ def test_kernels_and_segments_are_complete(run: dict):
         for recorded in one["layers"].values():
             assert [kernel["kernel"] for kernel in recorded["kernels"]] == ["write", "attention"]
             segments, timers = recorded["segments"], recorded["kernels"]
-            assert sum(segments["events"]) == len(recorded["events"]["kind"])
+            assert sum(segments["events"]) == len(with_columns(recorded)["events"]["kind"])
             assert not any(segments["dropped"])
             assert min(segments["start_timer"]) == 0
             for kernel, start, end in zip(

@@ -2,6 +2,8 @@
 
 import json
 import random
+import struct
+from base64 import b64decode, b64encode
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,10 @@ COLUMNS = (
     *("kind", "row", "kv_head", "block", "block_position", "offset_tokens", "tokens"),
     *("start_ticks", "duration_ticks"),
 )
+# A record (docs/TRACE_SPEC.md): kind, flags, layer, row, head, block, position, offset, tokens,
+# duration, start.
+RECORD = struct.Struct("<BBHHHIIHHIQ")
+ALL_HEADS = -1, 0xFFFF  # in a column, and in a record
 GPU_CYCLES_PER_NS = 2  # of the synthetic GPU: its SMs tick twice in a nanosecond
 Event = tuple[int, ...]  # as COLUMNS are, without those that the worker fills in
 
@@ -153,6 +159,36 @@ class _Recorder:
 def _segment_names(gpu: bool) -> list[str]:
     own = ["sm", "start_clock", "end_clock", "start_timer", "end_timer"]
     return ["kernel", "worker", "events", "dropped", *(own if gpu else [])]
+
+
+def with_records(found: dict[str, Any]) -> dict[str, Any]:
+    """A flush with columns of events as one with records."""
+    rest = {key: value for key, value in found.items() if key != "events"}
+    raw = b""
+    for kind, row, head, *where, start, took in zip(*found["events"].values(), strict=True):
+        block, position, offset, tokens = where
+        head = ALL_HEADS[1] if head == ALL_HEADS[0] else head
+        raw += RECORD.pack(
+            *(kind, 0, found["layer"], row, head, block, position, offset, tokens),
+            *(took, start % 2**64),
+        )
+    return rest | {"version": 2, "records": b64encode(raw).decode()}
+
+
+def with_columns(found: dict[str, Any]) -> dict[str, Any]:
+    """A flush with records as one with columns of events."""
+    rest = {key: value for key, value in found.items() if key != "records"}
+    events: dict[str, list[int]] = {name: [] for name in COLUMNS}
+    for kind, _, _, row, head, *where, took, start in RECORD.iter_unpack(
+        b64decode(found["records"])
+    ):
+        head = ALL_HEADS[0] if head == ALL_HEADS[1] else head
+        start = start - 2**64 if start >= 2**63 else start
+        for column, value in zip(
+            events.values(), (kind, row, head, *where, start, took), strict=True
+        ):
+            column.append(value)
+    return rest | {"version": 1, "events": events}
 
 
 def compressed(flushes: list[dict[str, Any]]) -> bytes:

@@ -605,6 +605,14 @@ def test_modeled_events_follow_one_another_and_fill_their_kernel() -> None:
     assert wrong == {"clock_factor_wrong", "kernel_not_filled"}
 
 
+def test_events_of_some_heads_need_not_fill_their_kernel() -> None:
+    """Whatever the numbers of those: another head's may end last."""
+    judge = Judge(RunFacts(replace(CLOCK, virtual=True), every_head=False))
+    found = Batch([(600, 1)], kv_heads=[0]).flush()
+    judge.add(flush_of(change(lambda r: True, duration_ticks=lambda d: d * 3 // 4)(found)))
+    assert judge.account()["kernel_not_filled"]["looked"] == 0
+
+
 def test_the_trace_has_the_heads_and_events_that_run_json_has() -> None:
     found = MIXED.flush()
     events = sum(found["segments"]["events"])

@@ -30,7 +30,7 @@ from kvscope.events import KINDS
 from kvscope.files import read_json
 from kvscope.runfile import KERNEL_EVENTS, file_records, write_run
 
-from .kv_flushes import Batch, compressed, tracing, write_flushes
+from .kv_flushes import Batch, compressed, tracing, with_columns, with_records, write_flushes
 from .nsys_fixture import NsysFile, RunDirectory, global_id
 
 SECOND = 1_000_000_000
@@ -254,7 +254,7 @@ def broken_by(**changes: Any) -> Found:
     [
         (without("block_size"), "key 'block_size' is missing"),
         (without("events"), "key 'events' is missing"),
-        (broken_by(version=2), "its version is 2"),
+        (broken_by(version=3), "its version is 3"),
         (broken_by(block_size=0), "block_size is 0"),
         (broken_by(phases=["decode", "decode"]), "phases has 2 rows, the batch 1"),
         (broken_by(phases=["asleep"]), "phase is 'asleep'"),
@@ -405,3 +405,33 @@ def test_a_gpu_s_kernels_are_held_against_the_profiler_s(tmp_path: Path) -> None
     account = read_json(tmp_path / "out" / "collect.json")["kv_events"]
     assert account["residual_ns"] == 700
     assert "profiler" in account["residual_meaning"]
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_records_give_the_tables_that_columns_give(gpu: bool, tmp_path: Path):
+    """Version 2 of a flush, and version 1 of earlier runs."""
+    flushes = batches_of_a_run(gpu)
+    found = {}
+    for name, file in {"columns": flushes, "records": [*map(with_records, flushes)]}.items():
+        (tmp_path / name).mkdir()
+        found[name] = collected(file, tmp_path / name)
+    for one, other in zip(*found.values(), strict=True):
+        assert one.equals(other) if isinstance(one, pd.DataFrame) else one == other
+    assert [with_columns(with_records(flush)) for flush in flushes] == flushes
+
+
+@pytest.mark.parametrize(
+    ("records", "wrong"),
+    [
+        (7, "records holds something else than a string"),
+        ("%%%%", "records is not base64"),
+        ("AAAAA", "records is not base64"),
+        ("AAAA", "records has 3 bytes, 32 an event are due"),
+        ("A" * 128, "has 3 values"),  # 96 bytes
+    ],
+)
+def test_damaged_records_are_refused_by_name(records: Any, wrong: str, tmp_path: Path):
+    damaged = with_records(batches_of_a_run()[0]) | {"records": records}
+    with pytest.raises(BadInput, match=wrong) as refused:
+        [*read_flushes(write_flushes(tmp_path / KERNEL_EVENTS, [damaged]))]
+    assert "line 1" in str(refused.value)

@@ -1,5 +1,7 @@
 """Reader of `kernel_events.jsonl.zst`: one flush a line, the events of one layer of one pass."""
 
+import binascii
+from base64 import b64decode
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -23,11 +25,20 @@ from kvscope.collect.json_values import (
 )
 from kvscope.collect.kv.zstd_lines import read_lines
 from kvscope.errors import BadInput
-from kvscope.events import COLUMNS, FLUSH_VERSION, KERNELS, KINDS
+from kvscope.events import (
+    ALL_HEADS,
+    COLUMNS,
+    COLUMNS_VERSION,
+    FLUSH_VERSION,
+    KERNELS,
+    KINDS,
+    RECORD,
+    RECORD_ALL_HEADS,
+)
 from kvscope.passes import PASS_PHASES, REQUEST_PHASES
 from kvscope.reading import short_repr
 
-# Mostly below 256, and read three times as fast then.
+# Of version 1: mostly below 256, and read three times as fast then.
 _MOSTLY_SMALL = frozenset({"kind", "row", "block_position", "offset_tokens", "tokens"})
 _TIMER_PAIRS = ("start_clock", "end_clock", "start_timer", "end_timer")
 # From … to: the numbers of a flush, and of a record that is an event.
@@ -167,9 +178,10 @@ def parse_flush(line: bytes, path: Path, number: int) -> Flush:
 
 def _flush(found: dict[str, Any]) -> Flush:
     version = found["version"]
-    if version != FLUSH_VERSION:
+    if version not in (COLUMNS_VERSION, FLUSH_VERSION):
         raise ValueError(
-            f"its version is {short_repr(version)}, this kvscope reads {FLUSH_VERSION}"
+            f"its version is {short_repr(version)}, this kvscope reads {COLUMNS_VERSION} and "
+            f"{FLUSH_VERSION}"
         )
     head: dict[str, Any] = {
         key: require_integer(found[key], key, within) for key, within in _HEAD.items()
@@ -177,7 +189,10 @@ def _flush(found: dict[str, Any]) -> Flush:
     kernels = _kernels(found["kernels"])
     batch = _batch(found, head["block_size"])
     segments = _segments(found["segments"], len(kernels))
-    events = _events(found["events"])
+    if version == FLUSH_VERSION:
+        events = _of_records(found["records"])
+    else:
+        events = _of_columns(found["events"])
     due = int(segments.events.sum())
     for name, column in events.items():
         if len(column) != due:
@@ -287,7 +302,24 @@ def _segments(found: dict[str, Any], kernels: int) -> Segments:
     return Segments(**needed, dropped=columns.get("dropped"), sm=columns.get("sm"), timers=timers)
 
 
-def _events(found: dict[str, Any]) -> dict[str, Any]:
+def _of_records(found: Any) -> dict[str, Any]:
+    """The fields of records in base64 (`events.encode_records`)."""
+    if not isinstance(found, str):
+        raise ValueError("records holds something else than a string")
+    try:
+        raw = b64decode(found, validate=True)
+    except (binascii.Error, ValueError):
+        raise ValueError("records is not base64") from None
+    if len(raw) % RECORD.itemsize:
+        raise ValueError(f"records has {len(raw)} bytes, {RECORD.itemsize} an event are due")
+    records = np.frombuffer(raw, RECORD)
+    columns: dict[str, Any] = {name: records[name].astype(np.int64) for name in COLUMNS}
+    columns["kv_head"][columns["kv_head"] == RECORD_ALL_HEADS] = ALL_HEADS
+    return columns
+
+
+def _of_columns(found: dict[str, Any]) -> dict[str, Any]:
+    """The same of version 1: lists of integers."""
     columns = {
         name: to_int64(found[name], f"events.{name}", name in _MOSTLY_SMALL) for name in COLUMNS
     }

@@ -60,8 +60,7 @@ def event_outside_kernel(counts: FlushCounts) -> Violations | None:
 
 def is_filled(counts: FlushCounts) -> bool:
     """Whether events fill their kernels: modeled ones, of all heads."""
-    heads = counts.flush.kv_heads
-    return counts.run.clock.virtual and heads == list(range(len(heads or ())))
+    return counts.run.clock.virtual and counts.run.every_head
 
 
 def kernel_not_filled(counts: FlushCounts) -> Violations:

@@ -64,6 +64,7 @@ class RunFacts:
     heads: list[int] | None = None  # KV heads that are traced
     counted: tuple[int | None, int | None] | None = None  # events and drops
     sizes: Sizes = field(default_factory=Sizes)
+    every_head: bool = True  # whether no KV head is left out
 
     @classmethod
     def of_run(cls, run: Run) -> "RunFacts":
@@ -91,6 +92,7 @@ class RunFacts:
             tracing.get("kv_heads"),
             (tracing.get("events"), tracing.get("dropped_events")),
             Sizes(engine.get("block_size"), tracing.get("tile_tokens")),
+            tracing.get("head_stride", 1) == 1,
         )
 
 

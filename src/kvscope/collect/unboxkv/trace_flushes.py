@@ -16,7 +16,7 @@ from kvscope.events import (
     ALL_HEADS,
     ATTENTION,
     COLUMNS,
-    FLUSH_VERSION,
+    COLUMNS_VERSION,
     K_READ,
     K_WRITE,
     V_READ,
@@ -89,7 +89,7 @@ def _flush(trace: KernelTraces, step: int, layer: int, known: list[dict[int, int
     events = [event for _, own in parts for event in own]
     phase = "prefill" if step == trace.prefill else "decode"
     return {
-        **{"version": FLUSH_VERSION, "repeat": 0, "step": step - 1, "layer": layer},
+        **{"version": COLUMNS_VERSION, "repeat": 0, "step": step - 1, "layer": layer},
         **{"phase": phase, "block_size": size, "tile_tokens": max(scheduled), "kv_heads": None},
         "requests": [str(row) for row in range(len(lengths))],
         "phases": [phase] * len(lengths),

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from kvscope.events import ALL_HEADS, COLUMNS, RECORD_ALL_HEADS
+from kvscope.events import encode_records
 
 Column = npt.NDArray[Any]
 
@@ -29,7 +29,7 @@ class Launch(NamedTuple):
 
 
 def build_flush(launches: Sequence[Launch]) -> dict[str, Any]:
-    """Make the kernels, segments and events of a flush from a layer's launches.
+    """Make the kernels, segments and records of a flush from a layer's launches.
 
     docs/TRACE_SPEC.md defines the keys. Consecutive launches of one kernel, for decoding and for
     prefilling requests, count as one kernel. Instants are relative to `origin_ticks`, the first
@@ -62,17 +62,5 @@ def build_flush(launches: Sequence[Launch]) -> dict[str, Any]:
                 for name, column in segments.items()
             },
         },
-        "events": event_columns(events, 0 if "start_clock" in segments else origin),
+        "records": encode_records(events, 0 if "start_clock" in segments else origin),
     }
-
-
-def event_columns(events: Column, origin: int) -> dict[str, Column]:
-    """The fields of records as contiguous arrays, for orjson; starts relative to `origin`.
-
-    Events that touch all KV heads have kv_head = ALL_HEADS.
-    """
-    found = {name: np.ascontiguousarray(events[name]) for name in COLUMNS}
-    heads = found["kv_head"].astype(np.int32)
-    found["kv_head"] = np.where(heads == RECORD_ALL_HEADS, ALL_HEADS, heads)
-    found["start_ticks"] = found["start_ticks"].astype(np.int64) - origin
-    return found
