@@ -5,10 +5,9 @@ Kernels on a CPU or a GPU write records of 32 bytes (RECORD): four little-endian
 `docs/TRACE_SPEC.md` defines every field.
 """
 
-from base64 import b64encode
-
 import numpy as np
 import numpy.typing as npt
+import pybase64
 
 K_READ, V_READ, K_WRITE, V_WRITE = range(4)
 KINDS = ("k_read", "v_read", "k_write", "v_write")  # by code
@@ -36,6 +35,7 @@ RECORD = np.dtype(
         ("start_ticks", "<u8"),
     ]
 )
+FIELDS: tuple[str, ...] = RECORD.names or ()
 RECORD_WORDS = RECORD.itemsize // 8
 RECORD_ALL_HEADS = 0xFFFF
 LONGEST_TICKS = 0xFFFFFFFF
@@ -50,7 +50,24 @@ ALL_HEADS = -1  # in a flush: the event touches all KV heads at once
 
 
 def encode_records(records: npt.NDArray[np.void], origin_ticks: int) -> str:
-    """Records as base64, with `start_ticks` counted from an origin (modulo 2^64)."""
+    """Records field by field, as base64; `start_ticks` counts from an origin, modulo 2^64.
+
+    All values of a field stand together, so that they compress well and are read as arrays.
+    """
     found = records.astype(RECORD)  # a copy
     found["start_ticks"] -= np.uint64(origin_ticks)
-    return b64encode(found.tobytes()).decode("ascii")
+    fields = [np.ascontiguousarray(found[name]).tobytes() for name in FIELDS]
+    return pybase64.b64encode(b"".join(fields)).decode("ascii")
+
+
+def decode_records(text: str) -> dict[str, npt.NDArray[np.generic]]:
+    """The fields of records that `encode_records` wrote; ValueError if the text is damaged."""
+    raw = pybase64.b64decode(text, validate=True)
+    count, rest = divmod(len(raw), RECORD.itemsize)
+    if rest:
+        raise ValueError(f"{len(raw)} bytes are no records of {RECORD.itemsize}")
+    found, place = {}, 0
+    for name in FIELDS:
+        found[name] = np.frombuffer(raw, RECORD[name], count, place)
+        place += found[name].nbytes
+    return found

@@ -15,9 +15,9 @@ COLUMNS = (
     *("kind", "row", "kv_head", "block", "block_position", "offset_tokens", "tokens"),
     *("start_ticks", "duration_ticks"),
 )
-# A record (docs/TRACE_SPEC.md): kind, flags, layer, row, head, block, position, offset, tokens,
-# duration, start.
-RECORD = struct.Struct("<BBHHHIIHHIQ")
+# The fields of a record (docs/TRACE_SPEC.md): kind, flags, layer, row, head, block, position,
+# offset, tokens, duration, start.
+FIELDS = "BBHHHIIHHIQ"
 ALL_HEADS = -1, 0xFFFF  # in a column, and in a record
 GPU_CYCLES_PER_NS = 2  # of the synthetic GPU: its SMs tick twice in a nanosecond
 Event = tuple[int, ...]  # as COLUMNS are, without those that the worker fills in
@@ -164,31 +164,35 @@ def _segment_names(gpu: bool) -> list[str]:
 def with_records(found: dict[str, Any]) -> dict[str, Any]:
     """A flush with columns of events as one with records."""
     rest = {key: value for key, value in found.items() if key != "events"}
-    raw = b""
-    for kind, row, head, *where, start, took in zip(*found["events"].values(), strict=True):
-        block, position, offset, tokens = where
-        head = ALL_HEADS[1] if head == ALL_HEADS[0] else head
-        raw += RECORD.pack(
-            *(kind, 0, found["layer"], row, head, block, position, offset, tokens),
-            *(took, start % 2**64),
-        )
+    events = found["events"]
+    count = len(events["kind"])
+    fields = [
+        *(events["kind"], [0] * count, [found["layer"]] * count, events["row"]),
+        [ALL_HEADS[1] if head == ALL_HEADS[0] else head for head in events["kv_head"]],
+        *(events[name] for name in ("block", "block_position", "offset_tokens", "tokens")),
+        *(events["duration_ticks"], [start % 2**64 for start in events["start_ticks"]]),
+    ]
+    raw = b"".join(
+        struct.pack(f"<{count}{form}", *values) for form, values in zip(FIELDS, fields, strict=True)
+    )
     return rest | {"version": 2, "records": b64encode(raw).decode()}
 
 
 def with_columns(found: dict[str, Any]) -> dict[str, Any]:
     """A flush with records as one with columns of events."""
     rest = {key: value for key, value in found.items() if key != "records"}
-    events: dict[str, list[int]] = {name: [] for name in COLUMNS}
-    for kind, _, _, row, head, *where, took, start in RECORD.iter_unpack(
-        b64decode(found["records"])
-    ):
-        head = ALL_HEADS[0] if head == ALL_HEADS[1] else head
-        start = start - 2**64 if start >= 2**63 else start
-        for column, value in zip(
-            events.values(), (kind, row, head, *where, start, took), strict=True
-        ):
-            column.append(value)
-    return rest | {"version": 1, "events": events}
+    raw = b64decode(found["records"])
+    count = len(raw) // struct.calcsize(f"<{FIELDS}")
+    fields: list[list[int]] = []
+    for form in FIELDS:
+        size = struct.calcsize(f"<{count}{form}")
+        fields.append(list(struct.unpack(f"<{count}{form}", raw[:size])))
+        raw = raw[size:]
+    kind, _, _, row, head, *where, took, start = fields
+    head = [ALL_HEADS[0] if one == ALL_HEADS[1] else one for one in head]
+    start = [one - 2**64 if one >= 2**63 else one for one in start]
+    columns = zip(COLUMNS, (kind, row, head, *where, start, took), strict=True)
+    return rest | {"version": 1, "events": dict(columns)}
 
 
 def compressed(flushes: list[dict[str, Any]]) -> bytes:

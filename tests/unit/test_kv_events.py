@@ -424,9 +424,9 @@ def test_records_give_the_tables_that_columns_give(gpu: bool, tmp_path: Path):
     ("records", "wrong"),
     [
         (7, "records holds something else than a string"),
-        ("%%%%", "records is not base64"),
-        ("AAAAA", "records is not base64"),
-        ("AAAA", "records has 3 bytes, 32 an event are due"),
+        ("%%%%", "records is damaged"),
+        ("AAAAA", "records is damaged"),
+        ("AAAA", "3 bytes are no records of 32"),
         ("A" * 128, "has 3 values"),  # 96 bytes
     ],
 )

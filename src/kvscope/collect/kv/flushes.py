@@ -1,7 +1,5 @@
 """Reader of `kernel_events.jsonl.zst`: one flush a line, the events of one layer of one pass."""
 
-import binascii
-from base64 import b64decode
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -32,8 +30,8 @@ from kvscope.events import (
     FLUSH_VERSION,
     KERNELS,
     KINDS,
-    RECORD,
     RECORD_ALL_HEADS,
+    decode_records,
 )
 from kvscope.passes import PASS_PHASES, REQUEST_PHASES
 from kvscope.reading import short_repr
@@ -303,17 +301,14 @@ def _segments(found: dict[str, Any], kernels: int) -> Segments:
 
 
 def _of_records(found: Any) -> dict[str, Any]:
-    """The fields of records in base64 (`events.encode_records`)."""
+    """The fields of records (`events.encode_records`) that readers need."""
     if not isinstance(found, str):
         raise ValueError("records holds something else than a string")
     try:
-        raw = b64decode(found, validate=True)
-    except (binascii.Error, ValueError):
-        raise ValueError("records is not base64") from None
-    if len(raw) % RECORD.itemsize:
-        raise ValueError(f"records has {len(raw)} bytes, {RECORD.itemsize} an event are due")
-    records = np.frombuffer(raw, RECORD)
-    columns: dict[str, Any] = {name: records[name].astype(np.int64) for name in COLUMNS}
+        fields = decode_records(found)
+    except ValueError as error:
+        raise ValueError(f"records is damaged: {error}") from None
+    columns: dict[str, Any] = {name: fields[name].astype(np.int64) for name in COLUMNS}
     columns["kv_head"][columns["kv_head"] == RECORD_ALL_HEADS] = ALL_HEADS
     return columns
 
