@@ -268,6 +268,28 @@ def test_each_device_is_judged_by_its_own_values():
     assert verdicts == {DEVICE: HOLDS, "cuda": FAILS}
 
 
+@pytest.mark.parametrize(
+    ("used", "prefill_tokens", "verdict"),
+    [([90, 95, 80, 85], 1000, HOLDS), ([90, 95, 99, 85], 1000, IN_PART), ([1, 2, 3, 4], 5, FAILS)],
+)
+def test_use_falls_and_throughput_rises_at_an_eviction(used, prefill_tokens, verdict):
+    """Pass 2 preempts, pass 3 prefills."""
+    steps = pd.DataFrame(
+        {
+            **{"step": range(4), "kv_blocks_used": used, "duration_s": 1.0},
+            "scheduled_tokens": [10, 10, 10, prefill_tokens],
+            "phase": ["decode", "decode", "decode", "prefill"],
+        }
+    )
+    lost = pd.DataFrame({"step": [2], "event": ["preempt"]})
+    flat = {"workload.num_requests": 32, "workload.prompt_tokens": 1500, "cache.blocks": 606}
+    run = SimpleNamespace(
+        flat=flat | {"overflow.name": "swap"}, steps=lambda _: steps, preemptions=lambda _: lost
+    )
+    claim = claims_of("abstract 4", "at intervals")
+    assert claim.ours(Values([], [run])).verdict == verdict
+
+
 def test_figures_have_anchors():
     assert anchor("3a") == "figure-3a"
     assert anchor("abstract 2a") == "figure-abstract-2a"

@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 from typing import Any
 
+from kvscope.report.data import Run
 from kvscope.report.paper import claims_abstract, claims_accesses, claims_batching, claims_overflow
-from kvscope.report.paper.comparison import Comparison
+from kvscope.report.paper.comparison import Comparison, device_words
 from kvscope.report.paper.judging import Claim
 from kvscope.report.paper.values import Values
 
@@ -24,12 +25,18 @@ def anchor(figure: str) -> str:
     return "figure-" + figure.lower().replace(" ", "-")
 
 
-def judged(found: Iterable[Comparison]) -> list[dict[str, Any]]:
-    """Every claim with the findings for the published data and for our values, by device."""
+def judged(found: Iterable[Comparison], runs: Iterable[Run] = ()) -> list[dict[str, Any]]:
+    """Every claim with the findings for the published data and for our values, by device.
+
+    `runs` are those of the study.
+    """
     by_device: dict[str, list[Comparison]] = {}
     for one in found:
         by_device.setdefault(one.device, []).append(one)
-    values = {device: Values(own) for device, own in by_device.items()}
+    made: dict[str, list[Run]] = {}
+    for run in runs:
+        made.setdefault(device_words(run.flat), []).append(run)
+    values = {device: Values(own, made.get(device, ())) for device, own in by_device.items()}
     return [
         {
             "figures": [(figure, anchor(figure)) for figure in claim.figures],

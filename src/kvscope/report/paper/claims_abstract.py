@@ -1,5 +1,6 @@
 """Claims of the extended abstract and its poster, which show the same figures."""
 
+from kvscope.passes import DECODE
 from kvscope.report.paper.claims_overflow import (
     BLOCKS,
     EVICTED,
@@ -44,6 +45,23 @@ def _up_to_40(values: Values) -> Finding | None:
     ]
     return by_count(
         [b.as_timed < a.as_timed for a, b in steps], "So it is in {} steps of 10 % of the memory."
+    )
+
+
+def _evictions(values: Values) -> Finding | None:
+    """Of passes that preempt and of prefills: in how many the use falls, and throughput rises."""
+    fell, rose = [], []
+    for run in values.drawn("abstract 4"):
+        steps, lost = run.steps(0), run.preemptions(0)
+        preempting = steps["step"].isin(lost.loc[lost["event"] == "preempt", "step"])
+        fell += (steps["kv_blocks_used"].diff() < 0)[preempting].tolist()
+        throughput = steps["scheduled_tokens"] / steps["duration_s"]
+        decode = steps["phase"] == DECODE
+        rose += (throughput > throughput[decode].median())[~decode].tolist()
+    return by_count(
+        [*fell, *rose],
+        f"The use falls in {sum(fell):,} of {len(fell):,} passes that preempt; throughput of "
+        f"{sum(rose):,} of {len(rose):,} passes with a prefill is above that of decode passes.",
     )
 
 
@@ -165,6 +183,6 @@ CLAIMS = (
         "With 12 % of the memory, throughput rises at intervals with the prefills of waiting and "
         "resumed requests, and the use of the cache falls with each eviction.",
         Finding(UNKNOWN, NOT_PUBLISHED),
-        lambda values: None,
+        _evictions,
     ),
 )

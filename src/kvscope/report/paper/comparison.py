@@ -109,12 +109,12 @@ def compare(study: StudyData) -> list[Comparison]:
     devices: dict[str, list[tuple[Run, Mapping[str, Any]]]] = {}
     for run in study.complete:
         settings = dict(flat(run.settings))
-        devices.setdefault(_device(settings), []).append((run, settings))
+        devices.setdefault(device_words(settings), []).append((run, settings))
     found = (_compared(point, *own) for point in points() for own in devices.items())
     return [one for one in found if one is not None]
 
 
-def _device(settings: Mapping[str, Any]) -> str:
+def device_words(settings: Mapping[str, Any]) -> str:
     """The device in words, with its hardware if it is modeled."""
     name, hardware = str(settings.get("device.name")), settings.get("device.hardware")
     return f"{name} {hardware}" if hardware else name

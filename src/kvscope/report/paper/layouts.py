@@ -1,8 +1,9 @@
 """How each figure of the paper was published: its plots, as data."""
 
+from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
-from typing import Literal
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -38,6 +39,18 @@ class OfRuns(Part):
 
     figure: Literal["kv_timeline", "access_pattern"]
     where: dict[str, Value | list[Value | None] | None]
+
+    def fits(self, settings: Mapping[str, Any]) -> bool:
+        """Whether an experiment, by its dotted keys, is one of these; a path by its name."""
+        return all(
+            _value(key, settings.get(key)) in (allowed if isinstance(allowed, list) else [allowed])
+            for key, allowed in self.where.items()
+        )
+
+
+def _value(key: str, value: Any) -> Any:
+    is_path = key.endswith(".path") and isinstance(value, str)
+    return PurePosixPath(value).name if is_path else value
 
 
 class Layout(Part):

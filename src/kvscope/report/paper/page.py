@@ -38,7 +38,7 @@ def write_paper(study: StudyData, directory: Path) -> Path | None:
     text = template.render(
         study=study,
         version=kvscope.__version__,
-        claims=judged(found),
+        claims=judged(found, study.complete),
         devices=list(dict.fromkeys(one.device for one in found)),
         drawn=write_figures(list(figures(layouts(), found, study)), directory),
         tables=list(by_figure(found)),

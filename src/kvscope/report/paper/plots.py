@@ -10,7 +10,7 @@ import pandas as pd
 
 from kvscope.plan.published.figures import PASS
 from kvscope.report import theme
-from kvscope.report.data import Run, StudyData
+from kvscope.report.data import StudyData
 from kvscope.report.figures.figure import (
     PAPER,
     Drawing,
@@ -26,7 +26,7 @@ from kvscope.report.figures.figure import (
 from kvscope.report.figures.registry import FIGURES
 from kvscope.report.paper.comparison import DIFFERS, Comparison
 from kvscope.report.paper.layouts import Layout, OfRuns, Plot
-from kvscope.report.settings import flat, names, traits, varied_settings
+from kvscope.report.settings import names, traits, varied_settings
 from kvscope.report.theme import PALETTE, SHAPES
 from kvscope.report.words import setting_words, value_words
 
@@ -243,7 +243,7 @@ def _of_runs(asked: OfRuns | None, study: StudyData) -> Drawing | None:
     """A figure of kvscope for the experiments that a figure of the paper is about."""
     if asked is None:
         return None
-    runs = tuple(run for run in study.complete if _fits(run, asked))
+    runs = tuple(run for run in study.complete if asked.fits(run.flat))
     if not runs:
         return None
     apart = names(traits(varied_settings([run.settings for run in runs])))
@@ -252,17 +252,3 @@ def _of_runs(asked: OfRuns | None, study: StudyData) -> Drawing | None:
     )
     drawing = FIGURES[asked.figure].draw(replace(study, runs=shown, figures=()))
     return drawing and replace(drawing, views=drawing.views[:1])
-
-
-def _fits(run: Run, asked: OfRuns) -> bool:
-    settings = dict(flat(run.settings))
-    return all(
-        _value(key, settings.get(key)) in (allowed if isinstance(allowed, list) else [allowed])
-        for key, allowed in asked.where.items()
-    )
-
-
-def _value(key: str, value: Any) -> Any:
-    """Of a path only the file's name."""
-    is_path = key.endswith(".path") and isinstance(value, str)
-    return PurePosixPath(value).name if is_path else value

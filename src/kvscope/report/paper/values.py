@@ -6,6 +6,7 @@ from typing import Any
 
 from kvscope.report.data import Run
 from kvscope.report.paper.comparison import Comparison
+from kvscope.report.paper.layouts import layouts
 
 RECOMPUTE, SWAP = "recompute", "swap"
 # The settings of Figures 8 to 10 that are swap to pinned memory, as the paper's is but for 8a.
@@ -15,10 +16,11 @@ Pair = tuple[Comparison, Comparison]
 
 
 class Values:
-    """Our values and the published ones, by figure and settings."""
+    """Our values and the published ones, by figure and settings; and the runs of one device."""
 
-    def __init__(self, found: Iterable[Comparison]) -> None:
+    def __init__(self, found: Iterable[Comparison], runs: Iterable[Run] = ()) -> None:
         self._found = [one for one in found if one.as_timed == one.as_timed]
+        self._runs = list(runs)
 
     def of(self, figure: str, metric: str | None = None, **wanted: Any) -> list[Comparison]:
         """The values of a figure with these settings (`overflow__name` is overflow.name).
@@ -67,6 +69,11 @@ class Values:
         """The experiments behind the values of a figure, each once."""
         runs = [one.run for one in self.of(figure, **wanted) if one.run]
         return list({run.id: run for run in runs}.values())
+
+    def drawn(self, figure: str) -> list[Run]:
+        """The experiments that a figure without values shows."""
+        asked = [one.runs for one in layouts() if one.figure == figure and one.runs]
+        return [run for run in self._runs if any(one.fits(run.flat) for one in asked)]
 
 
 def edge(pair: Pair) -> float:
