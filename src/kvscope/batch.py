@@ -184,16 +184,20 @@ def run_one(job: Job) -> str | None:
 
 
 def make_tables(directory: Path, perfetto: bool = False) -> None:
-    """Collect and analyse a run, unless that was done of this measurement."""
+    """Collect and analyse a run, unless that was done of this measurement.
+
+    A batch whose workflow was killed may still do so: the run's lock is held meanwhile.
+    """
     from kvscope import accounts
     from kvscope.analyse.experiment import analyse
     from kvscope.collect.collector import collect_run
 
     tables = layout.tables_directory(directory)
-    if accounts.is_current(tables, accounts.ANALYSED, directory):
-        return
-    collect_run(directory, tables, perfetto=perfetto)
-    analyse(directory, tables)
+    with hold_lock(directory, SUPERVISOR_LOCK):
+        if accounts.is_current(tables, accounts.ANALYSED, directory):
+            return
+        collect_run(directory, tables, perfetto=perfetto)
+        analyse(directory, tables)
 
 
 def measure_here(experiment: Experiment, directory: Path, profiling: Profiling) -> dict[str, Any]:

@@ -17,9 +17,9 @@ from kvscope.plan.device import Device
 from kvscope.plan.devices.cpu import Cpu
 from kvscope.plan.policy import Batching, Overflow
 from kvscope.plan.workload import Lengths, Workload
+"""
 
 pytestmark = pytest.mark.thorough
-"""
 
 Install = Callable[[str, str], None]
 

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Sequence
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -282,10 +283,12 @@ def test_use_falls_and_throughput_rises_at_an_eviction(used, prefill_tokens, ver
         }
     )
     lost = pd.DataFrame({"step": [2], "event": ["preempt"]})
-    flat = {"workload.num_requests": 32, "workload.prompt_tokens": 1500, "cache.blocks": 606}
-    run = SimpleNamespace(
-        flat=flat | {"overflow.name": "swap"}, steps=lambda _: steps, preemptions=lambda _: lost
-    )
+    settings = {
+        "workload": {"num_requests": 32, "prompt_tokens": 1500},
+        "cache": {"blocks": 606},
+        "overflow": {"name": "swap"},
+    }
+    run: Any = SimpleNamespace(settings=settings, steps=lambda _: steps, preemptions=lambda _: lost)
     claim = claims_of("abstract 4", "at intervals")
     assert claim.ours(Values([], [run])).verdict == verdict
 

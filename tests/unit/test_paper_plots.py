@@ -2,10 +2,12 @@
 
 import math
 import re
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
+from kvscope.plan.grid import expand
 from kvscope.plan.published.figures import points, tables
 from kvscope.report.data import StudyData
 from kvscope.report.figures.figure import Drawing
@@ -15,6 +17,7 @@ from kvscope.report.paper.layouts import layouts
 from kvscope.report.paper.plots import figures
 from kvscope.report.render import print_figure
 
+ROOT = Path(__file__).parents[2]
 NO_RUNS = StudyData("paper", "The paper", "", (), ())
 OF_THE_PAPER = [
     *("3a", "3b", "3c", "4a", "4b", "4c", "5", "6a", "6b", "7"),
@@ -44,6 +47,22 @@ def test_every_figure_of_the_paper_is_laid_out_in_its_order():
     assert {table.figure for table in tables()} <= {*own}
     also = [one.also for one in layouts() if one.also]
     assert also == [f"poster {number}" for number in (2, 3, 4, 5, 6)]
+
+
+def test_a_figure_of_runs_shows_experiments_of_the_study():
+    """Of each policy one; of Figure 6b the only one."""
+    planned = expand("paper", ["device=modeled"], ROOT / "config").experiments
+    shown = {
+        one.figure: [
+            planned_one.experiment.overflow.name
+            for planned_one in planned
+            if one.runs.fits(planned_one.experiment.to_dict())
+        ]
+        for one in layouts()
+        if one.runs
+    }
+    of_both = {key: ["recompute", "swap"] for key in ("7", "11a", "11b", "11c", "abstract 4")}
+    assert shown == of_both | {"6b": ["recompute"]}
 
 
 @pytest.mark.parametrize("figure", dict.fromkeys(table.figure for table in tables()))

@@ -8,6 +8,7 @@ from kvscope.report.paper import claims_abstract, claims_accesses, claims_batchi
 from kvscope.report.paper.comparison import Comparison, device_words
 from kvscope.report.paper.judging import Claim
 from kvscope.report.paper.values import Values
+from kvscope.report.settings import flat
 
 # The claim on the trace's buffers stands before all others, in the paper's Section IV.
 _BUFFERS, *_ACCESSES = claims_accesses.CLAIMS
@@ -35,7 +36,7 @@ def judged(found: Iterable[Comparison], runs: Iterable[Run] = ()) -> list[dict[s
         by_device.setdefault(one.device, []).append(one)
     made: dict[str, list[Run]] = {}
     for run in runs:
-        made.setdefault(device_words(run.flat), []).append(run)
+        made.setdefault(device_words(dict(flat(run.settings))), []).append(run)
     values = {device: Values(own, made.get(device, ())) for device, own in by_device.items()}
     return [
         {

@@ -1,6 +1,5 @@
 """How each figure of the paper was published: its plots, as data."""
 
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
@@ -10,6 +9,7 @@ from pydantic import Field
 from kvscope.plan import documents
 from kvscope.plan.fields import Part, Real
 from kvscope.plan.published.figures import Value
+from kvscope.report.settings import flat
 
 FILE = Path(__file__).parent / "layouts.yaml"
 
@@ -40,10 +40,11 @@ class OfRuns(Part):
     figure: Literal["kv_timeline", "access_pattern"]
     where: dict[str, Value | list[Value | None] | None]
 
-    def fits(self, settings: Mapping[str, Any]) -> bool:
-        """Whether an experiment, by its dotted keys, is one of these; a path by its name."""
+    def fits(self, settings: dict[str, Any]) -> bool:
+        """Whether an experiment with these settings is one of them; a path counts by its name."""
+        found = dict(flat(settings))
         return all(
-            _value(key, settings.get(key)) in (allowed if isinstance(allowed, list) else [allowed])
+            _value(key, found.get(key)) in (allowed if isinstance(allowed, list) else [allowed])
             for key, allowed in self.where.items()
         )
 

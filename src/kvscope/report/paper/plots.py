@@ -243,7 +243,7 @@ def _of_runs(asked: OfRuns | None, study: StudyData) -> Drawing | None:
     """A figure of kvscope for the experiments that a figure of the paper is about."""
     if asked is None:
         return None
-    runs = tuple(run for run in study.complete if asked.fits(run.flat))
+    runs = tuple(run for run in study.complete if asked.fits(run.settings))
     if not runs:
         return None
     apart = names(traits(varied_settings([run.settings for run in runs])))

@@ -73,7 +73,7 @@ class Values:
     def drawn(self, figure: str) -> list[Run]:
         """The experiments that a figure without values shows."""
         asked = [one.runs for one in layouts() if one.figure == figure and one.runs]
-        return [run for run in self._runs if any(one.fits(run.flat) for one in asked)]
+        return [run for run in self._runs if any(one.fits(run.settings) for one in asked)]
 
 
 def edge(pair: Pair) -> float:
