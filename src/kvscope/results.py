@@ -27,7 +27,7 @@ from kvscope.layout import (
     study_directory,
     tables_directory,
 )
-from kvscope.tables import ANALYSIS_TABLES, HOST_TABLES, METRICS, Table
+from kvscope.tables import ANALYSIS_TABLES, COMPARISONS, HOST_TABLES, METRICS, Table
 
 
 def _table(table: Table) -> cached_property[pd.DataFrame]:
@@ -209,22 +209,38 @@ class Study:
 
         BadInput if there are no metrics; StaleResult if a run was measured again since.
         """
-        path = self.directory / METRICS.file
-        if not path.exists() and (partial := self.directory / UNFINISHED / METRICS.file).exists():
-            path = partial
-        remedy = f"make it with `kvscope report {self.name} --results {self.results}`"
-        if not path.exists():
-            _ = self.manifest  # raises BadInput that lists the planned studies, if this is not one
-            raise BadInput(f"{path}: no such file; {remedy}")
-        frame = tables.read(METRICS, path)
+        frame = self._read(METRICS)
         for id_, sha256 in frame[["experiment_id", "run_sha256"]].drop_duplicates().to_numpy():
             run = experiment_directory(self.results, id_)
             if runfile.run_sha256(run) != sha256:
                 raise accounts.StaleResult(
-                    f"{path} was made from another measurement of {id_} than {run} holds now; "
-                    f"{remedy}"
+                    f"{self.directory} was made from another measurement of {id_} than {run} holds "
+                    f"now; {self._remedy}"
                 )
         return frame
+
+    @cached_property
+    def comparisons(self) -> pd.DataFrame:
+        """The ratio of each metric of two experiments that differ in one key, with its interval.
+
+        BadInput if there are none; StaleResult if a run was measured again since.
+        """
+        _ = self.metrics  # of the same measurements
+        return self._read(COMPARISONS)
+
+    @property
+    def _remedy(self) -> str:
+        return f"make it with `kvscope report {self.name} --results {self.results}`"
+
+    def _read(self, table: Table) -> pd.DataFrame:
+        """A table of the report; of the unfinished study if there is none of the whole."""
+        path = self.directory / table.file
+        if not path.exists() and (partial := self.directory / UNFINISHED / table.file).exists():
+            path = partial
+        if not path.exists():
+            _ = self.manifest  # raises BadInput that lists the planned studies, if this is not one
+            raise BadInput(f"{path}: no such file; {self._remedy}")
+        return tables.read(table, path)
 
 
 def studies(results: Path = RESULTS) -> list[str]:
