@@ -1,7 +1,7 @@
 """Oracles of run.json and of clocks: nothing that other oracles believe can be said otherwise."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pandas as pd
@@ -17,9 +17,11 @@ from kvscope.copies import copies_of
 from kvscope.disturbed import judge_repeats
 from kvscope.errors import BadInput
 from kvscope.oracle import NOT_APPLICABLE, VIOLATED, judge
-from kvscope.plan.parts import TracingSettings
+from kvscope.plan.parts import Conditions, TracingSettings
+from kvscope.plan.policy import HostPools, Overflow
 from kvscope.runfile import KERNEL_EVENTS, NSYS_EXPORT
 
+from .plugged_in import plug_in
 from .report_fixture import Fake, write_experiment
 
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]
@@ -358,6 +360,42 @@ def test_blocks_of_activations_have_the_size_that_the_settings_lead_to(run: Reco
         facts["engine"] |= {"activation_blocks_total": 200, "activation_block_bytes": found}
         words = states(run.variant(facts=facts, settings=asked), VIOLATED)
         assert ("activation_block_bytes is" in words.get("settings_differ", "")) == wrong
+
+
+class Thirds(Overflow):
+    """Of another package: its pool has a third of the blocks that the cache has."""
+
+    def pool_blocks(self, experiment: Conditions) -> int:
+        return experiment.cache_blocks // 3
+
+
+class Told(Thirds):
+    """It says so, too."""
+
+    @classmethod
+    def host_pools(
+        cls, settings: Mapping[str, Any], block_bytes: HostPools, found: HostPools
+    ) -> HostPools | None:
+        return HostPools(kv=settings["third"])
+
+
+def test_a_pool_is_held_against_what_its_policy_says_of_it(
+    run: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plug_in(monkeypatch, "overflow", {"Thirds": Thirds, "Told": Told})
+    facts = copy.deepcopy(run.facts)
+    facts["engine"]["host_blocks_total"] = 21
+    said = {
+        (name, third): states(
+            run.variant(
+                facts=facts, settings=run.settings | {"overflow": {"name": name, "third": third}}
+            ),
+            VIOLATED,
+        ).get("settings_differ", "")
+        for name, third in (("Thirds", 7), ("Told", 21), ("Told", 22), ("recompute", 0))
+    }
+    wrong = {case for case, words in said.items() if "host_blocks_total is 21" in words}
+    assert wrong == {("Told", 22), ("recompute", 0)}
 
 
 # ------------------------------------------------------------------------ scheduling

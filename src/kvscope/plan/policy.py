@@ -1,5 +1,8 @@
 """The planner's view of batching and overflow policies."""
 
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
 from kvscope.plan.option import Option
 from kvscope.plan.parts import Conditions
 
@@ -13,8 +16,26 @@ class Batching(Option):
         return None
 
 
+class HostPools(NamedTuple):
+    """Of the host pool of K and V, and of that of activations: blocks, or bytes of a block."""
+
+    kv: int = 0
+    activations: int = 0
+
+
 class Overflow(Option):
     """An overflow policy: decides what is done with the blocks of a preempted request."""
+
+    @classmethod
+    def host_pools(
+        cls, settings: Mapping[str, Any], block_bytes: HostPools, found: HostPools
+    ) -> HostPools | None:
+        """The blocks of a run's host pools by its settings, to which `kvscope check` holds the run.
+
+        `settings` are those of the policy; `found` are the pools of the run. None if the settings
+        do not tell: of a policy with a pool, unless it says so here.
+        """
+        return HostPools() if cls.pool_blocks is Overflow.pool_blocks else None
 
     def pool_blocks(self, experiment: Conditions) -> int:
         """The size of its host pool in blocks; 0 without a pool."""

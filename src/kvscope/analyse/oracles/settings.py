@@ -9,7 +9,9 @@ from kvscope.analyse.oracles.batches import least, most_tokens
 from kvscope.analyse.oracles.run_tables import RunTables, bad_rows
 from kvscope.interval import half_width_share
 from kvscope.oracle import NONE, Violations
+from kvscope.plan import registry
 from kvscope.plan.models import BYTES
+from kvscope.plan.policy import HostPools, Overflow
 from kvscope.plan.repeats import StoppingRule
 
 GIB = 2**30
@@ -41,19 +43,32 @@ def _of_engine(run: RunTables) -> Iterator[Pair]:
     yield "block_bytes", made.get("block_bytes"), block_bytes
     yield "layers", made.get("layers"), model.get("layers")
     yield "device", made.get("device"), run.section("device").get("name")
-    yield "kv_blocks_total", made.get("kv_blocks_total"), _blocks(cache, "", block_bytes)
-    overflow = run.section("overflow")
+    yield "kv_blocks_total", made.get("kv_blocks_total"), _blocks(cache, block_bytes)
+    yield from _of_host_pools(run, block_bytes)
+
+
+def _of_host_pools(run: RunTables, block_bytes: int | None) -> Iterator[Pair]:
+    """Of a policy that is installed here, by its own account."""
+    made, overflow = run.engine, run.section("overflow")
+    name = overflow.get("name")
+    if name not in registry.find_registered("overflow"):
+        return
+    policy = registry.load("overflow", str(name))
+    assert issubclass(policy, Overflow)
     there = int(made.get("host_blocks_total", run.steps["host_blocks_total"].iloc[0]))
-    activations = made.get("activation_blocks_total", 0)
-    pools = _pools(overflow, there, activations)
-    each = (block_bytes, _activation_block_bytes(size, model))
-    blocks = _blocks(
-        overflow, "host_", sum(n or 0 for n, has in zip(each, pools, strict=True) if has)
+    activations = int(made.get("activation_blocks_total", 0))
+    size = _activation_block_bytes(run.section("cache").get("block_size"), run.section("model"))
+    due = policy.host_pools(
+        overflow,
+        HostPools(block_bytes or 1, size or 1),
+        HostPools(there - activations, activations),
     )
-    if pools[1]:
-        yield "activation_block_bytes", made.get("activation_block_bytes"), each[1]
-    yield "host_blocks_total", there, sum(pools) * (blocks or 0)
-    yield "activation_blocks_total", activations, pools[1] * (blocks or 0)
+    if due is None:
+        return
+    if due.activations:
+        yield "activation_block_bytes", made.get("activation_block_bytes"), size
+    yield "host_blocks_total", there, sum(due)
+    yield "activation_blocks_total", activations, due.activations
 
 
 def _block_bytes(block_size: Any, model: Mapping[str, Any]) -> int | None:
@@ -65,16 +80,6 @@ def _block_bytes(block_size: Any, model: Mapping[str, Any]) -> int | None:
     return 2 * width * math.prod(map(int, parts))
 
 
-def _pools(overflow: Mapping[str, Any], total: int, activations: int) -> tuple[bool, bool]:
-    """Whether there are pools of K and V, and of activations.
-
-    Those of `adaptive` follow from its cost model, so they are taken from the run: at least one.
-    """
-    if overflow.get("name") == "adaptive":
-        return total > activations or not activations, activations > 0
-    return overflow.get("name") != "activation", overflow.get("name") == "activation"
-
-
 def _activation_block_bytes(block_size: Any, model: Mapping[str, Any]) -> int | None:
     """Bytes of the activations of a block; None if the settings lack a size of the model."""
     parts = [block_size, *(model.get(key) for key in ("layers", "hidden_size"))]
@@ -84,9 +89,9 @@ def _activation_block_bytes(block_size: Any, model: Mapping[str, Any]) -> int | 
     return width * math.prod(map(int, parts))
 
 
-def _blocks(section: Mapping[str, Any], prefix: str, block_bytes: int | None) -> Any:
+def _blocks(cache: Mapping[str, Any], block_bytes: int | None) -> Any:
     """Blocks by the settings: as stated, or as many as fit into the stated GiB."""
-    blocks, gib = section.get(f"{prefix}blocks"), section.get(f"{prefix}gib")
+    blocks, gib = cache.get("blocks"), cache.get("gib")
     if blocks is None and isinstance(gib, int | float) and block_bytes:
         return int(gib * GIB // block_bytes)
     return blocks

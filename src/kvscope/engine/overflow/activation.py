@@ -1,12 +1,14 @@
 """`activation`: a preempted request's K and V are rebuilt from the inputs of its attention."""
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from kvscope.actions import ACTIVATION, Action
 from kvscope.engine.overflow.policy import Victim
-from kvscope.engine.overflow.swap import Swap
+from kvscope.engine.overflow.swap import Swap, blocks_of
 from kvscope.plan.fields import impossible
 from kvscope.plan.parts import Conditions
+from kvscope.plan.policy import HostPools
 
 
 class Activation(Swap):
@@ -17,6 +19,13 @@ class Activation(Swap):
     """
 
     connector: ClassVar[str] = "kvscope.engine.overflow.activation_connector:ActivationConnector"
+
+    @classmethod
+    def host_pools(
+        cls, settings: Mapping[str, Any], block_bytes: HostPools, found: HostPools
+    ) -> HostPools | None:
+        """Blocks of activations: as stated, or as many as fit."""
+        return HostPools(activations=blocks_of(settings, block_bytes.activations))
 
     def engine_arguments(self, host_blocks: int) -> dict[str, Any]:
         """All of the pool is for activations."""

@@ -1,5 +1,6 @@
 """`adaptive`: of each victim the cheapest of recompute, swap and activation, by the cost model."""
 
+from collections.abc import Mapping
 from math import inf
 from typing import Annotated, Any, ClassVar, NamedTuple
 
@@ -7,13 +8,14 @@ from pydantic import Field, PrivateAttr
 
 from kvscope.actions import ACTIVATION, RECOMPUTE, SWAP, Action
 from kvscope.engine.overflow.policy import Outlook, Victim
-from kvscope.engine.overflow.swap import Swap
+from kvscope.engine.overflow.swap import Swap, blocks_of
 from kvscope.plan.devices.modeled import Modeled
 from kvscope.plan.fields import GIB, Label, Real, impossible
 from kvscope.plan.hardware import hardware as data
 from kvscope.plan.hardware.hardware import Hardware
 from kvscope.plan.hardware.overflow_cost import OverflowCost
 from kvscope.plan.parts import Conditions
+from kvscope.plan.policy import HostPools
 
 
 class Pools(NamedTuple):
@@ -47,6 +49,19 @@ class Adaptive(Swap):
     def hardware_sha256(self) -> str | None:
         """SHA-256 of the data file of `hardware`."""
         return data.sha256(self.hardware) if self.hardware else None
+
+    @classmethod
+    def host_pools(
+        cls, settings: Mapping[str, Any], block_bytes: HostPools, found: HostPools
+    ) -> HostPools | None:
+        """As many blocks of each pool that the run has; which it has follows from the cost model.
+
+        It has at least one.
+        """
+        has = HostPools(bool(found.kv) or not found.activations, bool(found.activations))
+        together = sum(size for size, there in zip(block_bytes, has, strict=True) if there)
+        blocks = blocks_of(settings, together)
+        return HostPools(blocks * has.kv, blocks * has.activations)
 
     def prepare(self, experiment: Conditions) -> None:
         """Make the cost model of the experiment."""

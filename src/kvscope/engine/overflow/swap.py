@@ -1,11 +1,18 @@
 """`swap`: a preempted request's blocks are copied to a host pool, and back when it resumes."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from kvscope.actions import SWAP, Action
 from kvscope.engine.overflow.policy import OverflowPolicy, Victim
 from kvscope.plan.fields import GIB, Count, Gib, Label, impossible
 from kvscope.plan.parts import Conditions
+from kvscope.plan.policy import HostPools
+
+
+def blocks_of(settings: Mapping[str, Any], block_bytes: int) -> int:
+    """Blocks of a pool by the policy's settings: as stated, or as many as fit into the GiB."""
+    return int(settings.get("host_blocks") or (settings.get("host_gib") or 0) * GIB // block_bytes)
 
 
 class Swap(OverflowPolicy):
@@ -28,7 +35,14 @@ class Swap(OverflowPolicy):
     def pool_blocks(self, experiment: Conditions) -> int:
         """Blocks of the host pool; of host_gib, as many as fit."""
         block_bytes = self.pool_block_bytes(experiment)
-        return self.host_blocks or int((self.host_gib or 0) * GIB // block_bytes)
+        return blocks_of({"host_blocks": self.host_blocks, "host_gib": self.host_gib}, block_bytes)
+
+    @classmethod
+    def host_pools(
+        cls, settings: Mapping[str, Any], block_bytes: HostPools, found: HostPools
+    ) -> HostPools | None:
+        """Blocks of K and V: as stated, or as many as fit."""
+        return HostPools(kv=blocks_of(settings, block_bytes.kv))
 
     def pool_block_bytes(self, experiment: Conditions) -> int:
         """Bytes of a block in the host pool."""
