@@ -53,9 +53,9 @@ env-dev:
 nsys:
 	@workflow/scripts/install-nsys.sh .nsys
 
-# Without Nsight Systems there is one view less, and everything else runs.
+# Optional: without Nsight Systems runs have no profiler data.
 try-nsys: env
-	@workflow/scripts/install-nsys.sh .nsys || echo "Going on without it: runs record no NVTX ranges."
+	@workflow/scripts/install-nsys.sh .nsys || echo "Going on without Nsight Systems: runs record no NVTX ranges."
 
 lint: env-dev docs
 	$(IN_PLACE) ruff check $(CODE)

@@ -191,7 +191,7 @@ def records(**changes: Any) -> str:
         (records(seq_lens=[2**31, 1]), "line 2 .*seq_lens holds 2147483648"),
         (records(kv_cache_range=-4096), "line 2 .*kv_cache_range is -4096"),
         (records(kv_write_pattern_record=[[1, 2]]), "line 2 .*rows of 5 numbers"),
-        (records(kv_write_pattern_record=5), "line 2 .*where a list is due"),
+        (records(kv_write_pattern_record=5), "line 2 .*where a list is expected"),
         (records(kv_write_pattern_record=[]), "0 rows for 2 tokens"),
         (records(layer_id=None), "line 2 .*layer_id is None"),
     ],

@@ -26,7 +26,7 @@ def require_choice(known: tuple[str, ...], value: Any, name: str) -> str:
 def require_list(value: Any, name: str) -> list[Any]:
     """The value, if it is a list."""
     if not isinstance(value, list):
-        raise ValueError(f"{name} is {short_repr(value)}, where a list is due")
+        raise ValueError(f"{name} is {short_repr(value)}, where a list is expected")
     return value
 
 
@@ -40,7 +40,7 @@ def require_integer(value: Any, name: str, within: Range) -> int:
 def require_number(value: Any, name: str, within: tuple[float, float]) -> float:
     """The value as float, if it is a number within the range."""
     if type(value) not in (int, float) or not within[0] <= value <= within[1]:
-        due = f"a number from {within[0]:g} to {within[1]:g} is due"
+        due = f"a number from {within[0]:g} to {within[1]:g} is expected"
         raise ValueError(f"{name} is {short_repr(value)}, where {due}")
     return float(value)
 
@@ -71,4 +71,4 @@ def all_within(found: Int64s, within: Range) -> bool:
 
 
 def _due(within: Range) -> str:
-    return f"a whole number from {within[0]} to {within[1]} is due"
+    return f"a whole number from {within[0]} to {within[1]} is expected"

@@ -121,7 +121,7 @@ def _check_readings(run_json: Path, ticks: list[int], host_ns: list[int], uncert
         if value > most:
             raise BadInput(
                 f"{run_json}: the {name} of tracing.clock.samples reach {short_repr(value)}, where "
-                f"{most} at most is due"
+                f"{most} at most is expected"
             )
 
 

@@ -210,7 +210,7 @@ def _flush(found: dict[str, Any]) -> Flush:
 
 def _kernels(found: Any) -> list[Kernel]:
     if len(require_list(found, "kernels")) > len(KERNELS):
-        raise ValueError(f"kernels has {len(found)}, {len(KERNELS)} at most are due")
+        raise ValueError(f"kernels has {len(found)}, expected {len(KERNELS)} at most")
     kernels = []
     for kernel in found:
         name = require_choice(KERNELS, kernel["kernel"], "kernel")
@@ -232,7 +232,7 @@ def _batch(found: dict[str, Any], block_size: int) -> dict[str, Any]:
             raise ValueError(f"{name} has {len(found[name])} rows, the batch {len(requests)}")
     for request, phase in zip(requests, found["phases"], strict=True):
         if not isinstance(request, str) or len(request) > limits.LONGEST_ID:
-            raise ValueError(f"requests holds {short_repr(request)}, where an id is due")
+            raise ValueError(f"requests holds {short_repr(request)}, where an id is expected")
         require_choice(REQUEST_PHASES, phase, "a request's phase")
     if len({*requests}) < len(requests):
         raise ValueError("requests has one twice")
@@ -292,7 +292,7 @@ def _segments(found: dict[str, Any], kernels: int) -> Segments:
     count = len(columns["events"])
     for name, column in columns.items():
         if len(column) != count:
-            raise ValueError(f"segments.{name} has {len(column)} values, {count} are due")
+            raise ValueError(f"segments.{name} has {len(column)} values; expected {count}")
     if count and columns["kernel"].max() >= kernels:
         raise ValueError(f"segments.kernel names a kernel beyond the {kernels} given")
     timers = {name: columns[name] for name in _TIMER_PAIRS} if "start_clock" in found else None
@@ -324,7 +324,7 @@ def _of_columns(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def _readable(segments: Segments, events: dict[str, Any]) -> tuple[Segments, dict[str, Any]]:
-    """Without the records that no event has: whatever was in memory where none was written."""
+    """Drop records with impossible values: memory that no kernel wrote to."""
     wild = [name for name, within in _RECORD.items() if not all_within(events[name], within)]
     if not wild:
         return segments, events

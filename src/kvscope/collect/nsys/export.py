@@ -251,7 +251,7 @@ class NsysExport:
     ) -> BadInput:
         due = f" from {within[0]} to {within[1]}" if within else ""
         holds = f"{self.path}: table {table}: column '{column}' holds {found}"
-        return BadInput(f"{holds}, where a whole number{due} is due")
+        return BadInput(f"{holds}; expected a whole number{due}")
 
     @cached_property
     def strings(self) -> Strings:
@@ -275,7 +275,7 @@ class NsysExport:
 
     @property
     def _cut_name(self) -> str:
-        """SQL for whether a string is a name that is cut; what a process printed is none."""
+        """SQL: whether a string is a name longer than LONGEST_NAME, and no process's output."""
         ids = [
             f'SELECT "{column}" FROM "{table}"'
             for table, columns in schema.NAMES.items()

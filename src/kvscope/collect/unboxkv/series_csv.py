@@ -135,7 +135,7 @@ def _numbers(path: Path, frame: pd.DataFrame, columns: Mapping[str, str]) -> pd.
         kind = "whole number" if whole[column] else "number"
         raise BadInput(
             f"{path}: line {text.index[row]} has {short_repr(text.to_numpy()[row, column])} for "
-            f"'{list(columns)[column]}', where a {kind} from 0 on is due, {most[column]:g} at most"
+            f"'{list(columns)[column]}', where a {kind} from 0 to {most[column]:g} is expected"
         )
     return numbers.rename(columns=dict(columns)).reset_index(drop=True)
 
@@ -147,7 +147,7 @@ def _join(
     if steps.empty or len(stats) != len(steps) + 1:
         raise BadInput(
             f"{stats_path}: {len(stats)} rows for the {len(steps)} passes of {step_path}; one a "
-            "pass and one before the first are due"
+            "pass and one before the first are expected"
         )
     if stats.loc[0].any():
         raise BadInput(f"{stats_path}: its first row is not of zeros; give it as published")

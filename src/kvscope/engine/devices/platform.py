@@ -59,7 +59,7 @@ class Platform:
         return {"host_memory": None, "pieces_per_block": None}
 
     def observe(self, scheduler: "RecordingScheduler") -> None:
-        """Something of the device about its engine's scheduler, before the first pass."""
+        """Hook: called with the engine's scheduler before the first pass."""
 
     def after_pass(self) -> None:
         """Something that the device does once vLLM has taken in a pass."""

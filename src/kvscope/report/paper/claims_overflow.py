@@ -401,7 +401,7 @@ CLAIMS = (
     Claim(
         ("8a",),
         "VI-C",
-        "Small blocks make swap much dearer, to pinned and to pageable memory alike.",
+        "Small blocks make swap much dearer, to pinned and to pageable memory.",
         Finding(
             HOLDS,
             "10 of 10 doublings of the block make swap cheaper; blocks of 2 cost 4.5 times those "
