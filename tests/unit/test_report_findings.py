@@ -472,3 +472,4 @@ def test_the_headline_of_a_metric_that_is_neither_good_nor_bad_has_its_extremes(
     asked = replace(study(*runs), figures=(FigureRequest("access_metrics", ()),))
     found = headline(asked).sentence
     assert found == "Tokens read per token held: 1 (chunked) to 1.48 (mixed)."
+    assert "the least and the greatest value" in rule(asked)

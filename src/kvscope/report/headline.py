@@ -1,7 +1,7 @@
 """The headline of a page: the main result of the study, in one sentence with its number."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kvscope.analyse.estimates import Ratio
@@ -44,9 +44,8 @@ def headline(study: StudyData) -> Headline:
     In the metric of its first figure. Along x, or else among the colours, or else in anything the
     study varies.
     """
-    for name in (*(one.name for one in study.figures), DEFAULT):
-        lead = FIGURES[name].lead if name in FIGURES else None
-        if lead and (drawing := lead.draw(study)):
+    for name, lead in _leads(study):
+        if drawing := lead.draw(study):
             sentence = (
                 _largest(study, study.axes_of(name), lead) if lead.metric.better else ""
             ) or _extremes(study, lead.metric)
@@ -55,8 +54,17 @@ def headline(study: StudyData) -> Headline:
     return Headline("")
 
 
+def _leads(study: StudyData) -> Iterator[tuple[str, Lead]]:
+    """What the study's figures show above all, by the figure's name."""
+    for name in (*(one.name for one in study.figures), DEFAULT):
+        if name in FIGURES and (lead := FIGURES[name].lead):
+            yield name, lead
+
+
 def rule(study: StudyData) -> str:
     """Which of the comparisons is the headline, in a sentence."""
+    if not next(_leads(study))[1].metric.better:
+        return "The headline has the least and the greatest value of what the first figure shows."
     largest = "the largest difference along the axes of the first figure"
     answer = "the best answer to the study's question in what the first figure shows, or else "
     return f"The headline is {answer if study.question else ''}{largest}."
