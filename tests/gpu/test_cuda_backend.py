@@ -14,6 +14,7 @@ from kvscope.collect.kv.clock import Clock
 from kvscope.collect.kv.flushes import parse_flush
 from kvscope.collect.oracles.judge import Judge
 from kvscope.collect.oracles.run_facts import RunFacts
+from kvscope.events import FLUSH_VERSION
 from kvscope.run.environment import REQUIRED
 from tests.gpu.cases import Case
 from tests.unit.kv_flushes import with_columns
@@ -94,7 +95,13 @@ def head_of(rows: list[dict], tile: int) -> dict:
     """What a flush says of its batch."""
     phases = ["decode" if row["context"] and row["new"] == 1 else "prefill" for row in rows]
     return {
-        **{"version": 1, "repeat": 0, "block_size": 12, "tile_tokens": tile, "kv_heads": [0, 1]},
+        **{
+            "version": FLUSH_VERSION,
+            "repeat": 0,
+            "block_size": 12,
+            "tile_tokens": tile,
+            "kv_heads": [0, 1],
+        },
         "requests": [str(row) for row in range(len(rows))],
         "phase": phases[0] if len({*phases}) == 1 else "mixed",
         "phases": phases,
