@@ -1,5 +1,6 @@
 """The figures and the headline of every shipped study, on invented numbers for its experiments."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -107,7 +108,7 @@ def test_its_declared_axes_place_its_experiments(study: StudyData) -> None:
 
 def test_it_has_a_headline_with_a_number_and_a_chart(study: StudyData) -> None:
     found = headline(study)
-    assert "%" in found.sentence
+    assert re.search(r"\d", found.sentence)
     assert found.sentence.endswith(".")
     assert found.drawing
     assert marks_of(svg(found.drawing))

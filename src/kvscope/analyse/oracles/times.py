@@ -11,7 +11,7 @@ from kvscope.analyse.oracles.run_tables import (
     bad_rows,
     combine,
 )
-from kvscope.analyse.oracles.waiting import without_cpu_s
+from kvscope.analyse.oracles.waiting import not_running_s
 from kvscope.oracle import NONE, Violations
 from kvscope.stalls import find_stalls
 
@@ -49,7 +49,7 @@ def passes_apart(run: RunTables) -> Violations:
     most += BETWEEN_OF_REQUEST_S * steps["requests"]
     parts = pd.DataFrame({"lost": lost, "most": most, "took": steps["duration_s"]})
     sums = parts.groupby(steps["repeat"]).sum().reset_index()
-    sums["most"] += sums["repeat"].map(without_cpu_s(run))
+    sums["most"] += sums["repeat"].map(not_running_s(run))
     return bad_rows(
         sums,
         sums["lost"] > sums["most"],

@@ -9,33 +9,45 @@ from kvscope.analyse.oracles.run_tables import RunTables
 
 
 def without_cpu_s(run: RunTables) -> pd.Series:
-    """Seconds for which the engine of each repeat did not run, indexed by repeat.
+    """Seconds for which the engine of each repeat waited for a CPU, indexed by repeat.
 
-    Without a GPU every pass takes CPU time of the main thread: what that leaves of the repeat is
-    time without a CPU, whether the thread was ready or waited for a page or a disk. With a GPU the
-    main thread also waits for that. Then there are two witnesses, of which the lower counts: what
-    the kernel says of threads being ready without a CPU and of the hypervisor's share; and what the
-    main thread's CPU time leaves. 0 where none is recorded.
+    They have two witnesses, of which the lower counts: what the kernel says of its threads being
+    ready without a CPU and of the hypervisor's share; and what the main thread's CPU time leaves of
+    the repeat. 0 where neither is recorded.
     """
     clock = run.facts.get("clock") or {}
     load = {entry["repeat"]: entry for entry in run.facts.get("disturbance") or []}
-    without_gpu = (run.facts.get("hardware") or {}).get("gpus") == []
     found = {
-        entry["repeat"]: _without_cpu_s(entry, load.get(entry["repeat"], {}), without_gpu)
+        entry["repeat"]: _without_cpu_s(entry, load.get(entry["repeat"], {}))
         for entry in clock.get("repeats", [])
     }
     return pd.Series(found, dtype=float).reindex(run.records.numbers, fill_value=0.0)
 
 
-def _without_cpu_s(
-    entry: dict[str, float | None], load: dict[str, float | None], without_gpu: bool
-) -> float:
-    took, cpu_s = entry["duration_s"] or 0.0, entry.get("thread_cpu_s")
-    if without_gpu and cpu_s is not None:
-        return max(0.0, took - cpu_s)
+def not_running_s(run: RunTables) -> pd.Series:
+    """Seconds for which the main thread of each repeat did not run, indexed by repeat.
+
+    Without a GPU every pass takes CPU time of the main thread, so that no pass is in what its CPU
+    time leaves of the repeat, whether it was ready or waited for a page or a disk. With a GPU it
+    also waits for that, and only time without a CPU counts (`without_cpu_s`).
+    """
+    if (run.facts.get("hardware") or {}).get("gpus") != []:
+        return without_cpu_s(run)
+    found = {
+        entry["repeat"]: max(0.0, entry["duration_s"] - entry["thread_cpu_s"])
+        for entry in (run.facts.get("clock") or {}).get("repeats", [])
+        if None not in (entry.get("duration_s"), entry.get("thread_cpu_s"))
+    }
+    idle = pd.Series(found, dtype=float).reindex(run.records.numbers, fill_value=0.0)
+    return pd.concat([idle, without_cpu_s(run)], axis=1).max(axis=1)
+
+
+def _without_cpu_s(entry: dict[str, float | None], load: dict[str, float | None]) -> float:
+    took = entry["duration_s"] or 0.0
     waited = entry.get("waited_s")
     if waited is None:  # of an earlier version, or hidden: what is known of the main thread
         waited = min(1.0, load.get("waiting_share") or 0.0) * took
     stolen = (load.get("steal_share") or 0.0) * (load.get("cores") or 1) * took
+    cpu_s = entry.get("thread_cpu_s")
     idle = took if cpu_s is None else took - cpu_s
     return max(0.0, min(waited + stolen, idle))
