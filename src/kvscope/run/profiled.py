@@ -41,9 +41,15 @@ def profile(
         return {}
     options = platform_of(next(iter(due.values())).experiment).profiler_options
     session = CaptureSession(nsys, options, environment)
-    one_at_a_time, done, failed = Lock(), 0, {}
+    one_at_a_time, done = Lock(), 0
+    failed: dict[str, str] = {}
 
     def serve(item: tuple[str, Member]) -> str | None:
+        """Why a member has no trace; what fails is tried again, unless others failed so, too."""
+        reason = serve_once(item)
+        return reason if reason is None or failed else serve_once(item)
+
+    def serve_once(item: tuple[str, Member]) -> str | None:
         try:
             if not _is_captured(item[1].directory):
                 with Group(dict([item]), zygote) as group:
@@ -55,11 +61,9 @@ def profile(
             return str(error)
 
     with Zygote(environment, temporary / "profiled.log", session.prefix) as zygote:
-        try:
-            show("importing vLLM under the profiler")
-            zygote.start()
-        except KvscopeError as error:
-            return dict.fromkeys(due, str(error))
+        show("importing vLLM under the profiler")
+        if reason := _start(zygote) and _start(zygote):  # beside other load nsys may fail once
+            return dict.fromkeys(due, reason)
         with ThreadPoolExecutor(AT_A_TIME) as pool:
             for i, reason in zip(due, pool.map(serve, due.items()), strict=True):
                 done += 1
@@ -67,6 +71,15 @@ def profile(
                 if reason is not None:
                     failed[i] = reason
     return failed
+
+
+def _start(zygote: Zygote) -> str | None:
+    """Why the process that imports vLLM does not run; None if it does."""
+    try:
+        zygote.start()
+    except KvscopeError as error:
+        return str(error)
+    return None
 
 
 def _serve(group: Group, session: CaptureSession, zygote: Zygote, one_at_a_time: Lock) -> None:
