@@ -283,6 +283,7 @@ for path in sorted(pathlib.Path(sys.argv[1]).rglob("*.py")):
 def test_later_pythons_compile_the_sources_without_a_warning(python: str) -> None:
     words = [python, "-W", "error", "-c", COMPILE, str(CONFIG.parent / "src")]
     if not shutil.which(python) or subprocess.run([python, "-c", ""]).returncode:
+        # kvscope runs with 3.11; that later ones compile it is checked where they are.
         pytest.skip(f"{python} is not installed")
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -50,10 +50,10 @@ def _of_engine(run: RunTables) -> Iterator[Pair]:
 def _of_host_pools(run: RunTables, block_bytes: int | None) -> Iterator[Pair]:
     """Of a policy that is installed here, by its own account."""
     made, overflow = run.engine, run.section("overflow")
-    name = overflow.get("name")
+    name = str(overflow.get("name"))
     if name not in registry.find_registered("overflow"):
         return
-    policy = registry.load("overflow", str(name))
+    policy = registry.load("overflow", name)
     assert issubclass(policy, Overflow)
     there = int(made.get("host_blocks_total", run.steps["host_blocks_total"].iloc[0]))
     activations = int(made.get("activation_blocks_total", 0))
