@@ -1,6 +1,6 @@
 """An experiment: one frozen, validated object, its id, and its file.
 
-The id is a hash of the settings. Whoever reads an experiment.yaml computes it again.
+The id is a hash of the settings, and is computed again wherever an experiment.yaml is read.
 """
 
 import hashlib

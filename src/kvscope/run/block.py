@@ -84,7 +84,7 @@ def duration(seconds: float) -> str:
 
 
 Show = Callable[[str], None]
-"""Shows one line to whoever waits, in place of the one before."""
+"""Shows one line on the terminal, in place of the one before."""
 
 
 def serve_rounds(group: Group, block: Block, show: Show) -> None:

@@ -40,7 +40,7 @@ class Link:
         return self._end.fileno()
 
     def send(self, descriptors: Sequence[int] = (), **message: Any) -> None:
-        """Send a message, and descriptors of this process with it; Lost if nobody listens."""
+        """Send a message with descriptors of this process; Lost if the other end is closed."""
         try:
             socket.send_fds(self._end, [json.dumps(message).encode()], list(descriptors))
         except (BrokenPipeError, ConnectionResetError):

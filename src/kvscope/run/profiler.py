@@ -117,7 +117,7 @@ def _run(command: list[str], directory: Path) -> str | None:
     process = subprocess.Popen(
         command,
         cwd=directory,
-        # nsys keeps files of a fixed name in TMPDIR, which belong to whoever came first.
+        # nsys keeps files of a fixed name in TMPDIR, which belong to the first user.
         env=os.environ | {"TMPDIR": str(directory)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,

@@ -265,7 +265,7 @@ def watch(experiment: Experiment, directory: Path, profiling: Profiling) -> Endi
     with (
         open_proc() as proc,
         (directory / LOG_FILE).open("wb") as log,
-        # nsys keeps files of a fixed name in TMPDIR, which belong to whoever came first.
+        # nsys keeps files of a fixed name in TMPDIR, which belong to the first user.
         scratch_directory() as temporary,
         Display(experiment.id) as display,
     ):

@@ -36,9 +36,9 @@ CHOICE = "the hybrid policy's choice"
 def draw(study: StudyData) -> Drawing | None:
     """Two plots for each set of runs with the same prediction: passes, and how well predicted."""
     runs = offload_runs(study, FIGURE.name, "predicted")
-    alike = [run for run in runs if policy_of(run) in PIPELINED and not is_ablated(run)]
-    alike = [run for run in alike if not facts_of(run)["split"]["token"]]  # ids are off the axis
-    groups = by_conditions(alike)
+    shown = [run for run in runs if policy_of(run) in PIPELINED and not is_ablated(run)]
+    shown = [run for run in shown if not facts_of(run)["split"]["token"]]  # ids are off the axis
+    groups = by_conditions(shown)
     swept = {words: group for words, group in groups.items() if len(group) > 2}
     if not swept:
         return None
