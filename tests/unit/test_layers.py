@@ -1,6 +1,8 @@
-"""The configuration has two layers: a directory of the user's, then the one kvscope ships."""
+"""The layers of the configuration: the user's directory, the one kvscope ships, packages' own."""
 
 import shutil
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -30,6 +32,31 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     return tmp_path / "work"
+
+
+Bring = Callable[[str], Path]
+
+
+@pytest.fixture
+def bring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bring]:
+    """Installs a package of this name that brings a directory of configuration; gives that."""
+
+    def as_pip_does(name: str) -> Path:
+        record = tmp_path / "packages" / f"{name}-0.1.dist-info"
+        record.mkdir(parents=True)
+        (record / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1\n")
+        (record / "entry_points.txt").write_text(f"[{layers.GROUP}]\n{name} = {name}.config\n")
+        module = tmp_path / "packages" / name
+        (module / "config").mkdir(parents=True)
+        (module / "__init__.py").touch()
+        monkeypatch.syspath_prepend(str(tmp_path / "packages"))
+        monkeypatch.delitem(sys.modules, name, raising=False)  # of another test
+        layers.package_directories.cache_clear()
+        return module / "config"
+
+    yield as_pip_does
+    monkeypatch.undo()
+    layers.package_directories.cache_clear()
 
 
 def write(name: str, text: str, directory: Path = HERE) -> Path:
@@ -79,6 +106,38 @@ def test_the_defaults_may_be_ones_own() -> None:
     model = (layers.SHIPPED_CONFIG / "model" / "tiny-gqa.yaml").read_text()
     write("model/small.yaml", model.replace("tiny-gqa", "small"))
     assert expand(None, [], HERE).experiments[0].experiment.model.name == "small"
+
+
+def test_an_installed_package_brings_studies_and_options(bring: Bring) -> None:
+    config = bring("wing")
+    write("study/flight.yaml", STUDY.replace("tiny-gqa", "feather"), config)
+    write("model/feather.yaml", "defaults: [tiny-llama, _self_]\nname: feather\n", config)
+    first, second = expand("flight", [], HERE).experiments
+    assert [first.experiment.model.name, second.experiment.model.name] == ["tiny-opt", "feather"]
+    assert ids(expand("flight", [], CONFIG)) == ids(expand("flight", [], HERE))
+    assert f"{layers.SHIPPED_CONFIG / 'study'} and {config / 'study'}" in refusal(study="x")
+
+
+def test_a_file_of_ones_own_replaces_a_packages(bring: Bring) -> None:
+    write("study/flight.yaml", "title: of the package\n", bring("wing"))
+    write("study/flight.yaml", STUDY)
+    assert len(expand("flight", [], HERE).experiments) == 2
+
+
+def test_two_packages_with_a_file_of_one_name_are_refused(bring: Bring) -> None:
+    for name in ("wing", "tail"):
+        write("study/flight.yaml", STUDY, bring(name))
+    assert "two packages have a file study/flight.yaml" in refusal(study="flight")
+
+
+def test_a_package_cannot_replace_a_shipped_file(bring: Bring) -> None:
+    write("cache/default.yaml", "blocks: 1\n", bring("wing"))
+    assert "two packages have a file cache/default.yaml" in refusal()
+
+
+def test_a_package_without_the_directory_it_names_is_refused(bring: Bring) -> None:
+    bring("wing").rmdir()
+    assert "wing.config, which an installed package registers" in refusal()
 
 
 @pytest.fixture(scope="module")

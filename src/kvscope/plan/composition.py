@@ -23,18 +23,19 @@ Config = dict[str, Any]
 Choices = tuple[tuple[str, str], ...]
 
 
-class ShippedLayer(SearchPathPlugin):  # type: ignore[misc]  # Hydra is not type-checked
-    """Adds the shipped configuration to Hydra's search path, after the user's directory.
+class InstalledLayers(SearchPathPlugin):  # type: ignore[misc]  # Hydra is not type-checked
+    """Adds the configuration of packages to Hydra's search path, after the user's directory.
 
     `hydra.searchpath` does not suffice: it has no effect on config.yaml itself.
     """
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        """Append the shipped configuration."""
-        search_path.append("kvscope", f"file://{layers.SHIPPED_CONFIG}")
+        """Append the installed layers."""
+        for directory in layers.installed():
+            search_path.append("kvscope", f"file://{directory}")
 
 
-Plugins.instance().register(ShippedLayer)
+Plugins.instance().register(InstalledLayers)
 
 
 def groups(config_dir: Path) -> dict[str, list[str]]:

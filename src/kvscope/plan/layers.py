@@ -1,44 +1,89 @@
-"""The layers of the configuration: the user's directory, then the one that kvscope ships.
+"""The layers of the configuration: the user's directory, the one that kvscope ships, packages' own.
 
 `SHIPPED` contains config, Snakefile, profiles and envs. In a checkout its entries are symbolic
 links to the checkout's root, so the path is the same in a checkout, an editable install and a
-wheel.
+wheel. Another package brings its directory as an entry point:
+
+    [project.entry-points."kvscope.config"]
+    my_package = "my_package.config"
 """
 
+from functools import cache
+from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 
 import kvscope
+from kvscope.errors import BadInput
 
 SHIPPED = Path(kvscope.__file__).parent / "shipped"
 SHIPPED_CONFIG = (SHIPPED / "config").resolve()
 STUDY_SCHEMA = SHIPPED_CONFIG / "study.schema.json"  # plan.schema makes it
+GROUP = "kvscope.config"
+
+
+@cache
+def package_directories() -> tuple[Path, ...]:
+    """The directories that other packages bring; BadInput if one does not exist."""
+    return tuple(sorted(_directory_of(point.value) for point in entry_points(group=GROUP)))
+
+
+def _directory_of(module: str) -> Path:
+    """The directory of a module, which need not have an __init__.py."""
+    try:
+        spec = find_spec(module)
+    except ImportError:
+        spec = None
+    if spec is None or not spec.submodule_search_locations:
+        raise BadInput(
+            f"{module}, which an installed package registers under {GROUP!r}, is not a directory "
+            "of modules; fix or uninstall the package"
+        )
+    return Path(next(iter(spec.submodule_search_locations))).resolve()
+
+
+def installed() -> list[Path]:
+    """The directories that come with packages: the shipped one first."""
+    return [SHIPPED_CONFIG, *package_directories()]
 
 
 def directories(config_dir: Path) -> list[Path]:
-    """The directories of the layers in order of precedence: `config_dir`, the shipped one.
+    """The directories of the layers in order of precedence: `config_dir`, then installed ones.
 
-    One layer only, if `config_dir` does not exist or is the shipped configuration.
+    `config_dir` need not exist, and may be an installed one.
     """
     if not config_dir.is_dir():
-        return [SHIPPED_CONFIG]
-    if config_dir.resolve() == SHIPPED_CONFIG:
-        return [config_dir]
-    return [config_dir, SHIPPED_CONFIG]
+        return installed()
+    own = config_dir.resolve()
+    return [config_dir, *(other for other in installed() if other != own)]
 
 
 def files(config_dir: Path) -> dict[str, Path]:
     """All YAML files by name ('config.yaml', 'model/tiny-llama.yaml'), sorted by name.
 
-    A file of the first layer replaces the shipped file of the same name.
+    A file of `config_dir` replaces the installed one of its name; BadInput if two packages have
+    files of one name.
     """
-    found = {
+    found: dict[str, Path] = {}
+    for directory in installed():
+        for name, path in _files(directory).items():
+            if name in found:
+                raise BadInput(
+                    f"two packages have a file {name} in their configuration, {found[name]} and "
+                    f"{path}; uninstall one of them"
+                )
+            found[name] = path
+    return dict(sorted((found | _files(config_dir)).items()))
+
+
+def _files(directory: Path) -> dict[str, Path]:
+    """The YAML files of one layer by name."""
+    return {
         path.relative_to(directory).as_posix(): path
-        for directory in reversed(directories(config_dir))
         for pattern in ("*.yaml", "*/*.yaml")
         for path in directory.glob(pattern)
         if path.is_file()  # an editor's lock file is a dangling link
     }
-    return dict(sorted(found.items()))
 
 
 def options(config_dir: Path, group: str) -> dict[str, Path]:
