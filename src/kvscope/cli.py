@@ -4,10 +4,10 @@ import argparse
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from kvscope import __version__
+from kvscope import __version__, plugins
 from kvscope.commands import (
     analyse,
     calibrate,
@@ -20,16 +20,16 @@ from kvscope.commands import (
     plan,
     report,
     run,
-    score,
     shipped,
     status,
     submit,
 )
-from kvscope.commands.command import CommandParser
+from kvscope.commands.command import Command, CommandParser
 from kvscope.errors import (
     EXIT_BAD_INPUT,
     EXIT_DONE,
     EXIT_FAILED,
+    BadInput,
     KvscopeError,
     reason_of,
 )
@@ -44,7 +44,6 @@ COMMANDS = (
     analyse.analyse,
     report.report,
     calibrate.calibrate,
-    score.score,
     submit.submit,
     status.status,
     compare.compare,
@@ -52,7 +51,9 @@ COMMANDS = (
     doctor.doctor,
     shipped.shipped,
 )
-"""All commands, in the order of `kvscope --help`."""
+"""kvscope's own commands, in the order of `kvscope --help`; those of other packages follow."""
+
+GROUP = "kvscope.command"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -114,6 +115,20 @@ def abandon_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def plugin_commands() -> Iterator[Command]:
+    """The commands of other packages; one that cannot be used is named on standard error."""
+    own = {command.name for command in COMMANDS}
+    for name in plugins.names(GROUP):
+        try:
+            found = plugins.load(GROUP, name, Command)
+            if found.name in own:
+                raise BadInput(f"{name!r} is a command of kvscope; uninstall the other package")
+        except BadInput as error:
+            print(f"kvscope: {error}", file=sys.stderr)
+        else:
+            yield found
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
     parser = argparse.ArgumentParser(
@@ -125,7 +140,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"kvscope {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True, parser_class=CommandParser)
-    for command in COMMANDS:
+    for command in (*COMMANDS, *plugin_commands()):
         command.add_to(commands)
     return parser
 

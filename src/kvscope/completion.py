@@ -15,7 +15,7 @@ from typing import Any
 import argcomplete
 from argcomplete.completers import DirectoriesCompleter, FilesCompleter
 
-from kvscope import layout
+from kvscope import layout, plugins
 from kvscope.plan import layers
 
 Completer = Callable[..., Iterable[str]]
@@ -95,9 +95,7 @@ def studies_and_runs(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> 
 
 def kinds(prefix: str, **_: Any) -> tuple[str, ...]:
     """The kinds of published files that `kvscope import` reads."""
-    from kvscope.collect.unboxkv.provenance import IMPORT_KINDS
-
-    return IMPORT_KINDS
+    return plugins.names("kvscope.importer")
 
 
 # By the name of an argument; a name has the same meaning in all commands.

@@ -1,16 +1,20 @@
-"""Generates the tables of docs/ from the code: `python -m kvscope.docs [DIRECTORY]`.
+"""Generates the tables of documents from the code: `python -m kvscope.docs [DIRECTORY…]`.
 
-In a document, the text between `<!-- generated: NAME -->` and `<!-- end -->` is replaced.
+In a document, the text between `<!-- generated: NAME -->` and `<!-- end -->` is replaced. A package
+registers a function that returns a table of its documents in the entry-point group
+`kvscope.document`.
 """
 
 import re
 import sys
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import cache, partial
 from itertools import groupby
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
+from kvscope import plugins
 from kvscope.analyse import access_metrics
 from kvscope.analyse.checklist import FACTS
 from kvscope.analyse.circumstances import CIRCUMSTANCES
@@ -23,11 +27,13 @@ from kvscope.collect.oracles.registry import ALL_ORACLES
 from kvscope.errors import BadInput
 from kvscope.files import write_text_if_changed
 from kvscope.oracle import Oracle
+from kvscope.plan.hardware import hardware
 from kvscope.plan.published.fitted import fitted_figures
-from kvscope.report.paper.calibration import fitted_numbers
 from kvscope.tables import TABLES, Table
 
 _BLOCK = re.compile(r"<!-- generated: ([\w ]+) -->\n.*?<!-- end -->", re.DOTALL)
+GROUP = "kvscope.document"
+FITTED = "a100-40gb"  # hardware whose numbers are fitted
 Row = tuple[str, ...]
 
 
@@ -86,7 +92,7 @@ def _fitted_figures_table() -> str:
 def _fitted_numbers_table() -> str:
     rows = [
         (f"`{name}`", f"{value:.4g}", f"{low:.4g} to {high:.4g}")
-        for name, value, low, high in fitted_numbers()
+        for name, value, low, high in hardware.read(FITTED).fitted()
     ]
     return markdown(("number", "fit", "95 % of the bootstrap"), rows)
 
@@ -109,24 +115,31 @@ BLOCKS: dict[str, Callable[[], str]] = {
 }
 
 
+@cache
+def blocks() -> dict[str, Callable[[], str]]:
+    """What makes each table, by its name; those of other packages, too."""
+    others = {name: plugins.load(GROUP, name, FunctionType) for name in plugins.names(GROUP)}
+    return BLOCKS | others
+
+
 def regenerate(text: str) -> str:
     """Return a document with its generated blocks replaced; BadInput for an unknown block."""
 
     def block(found: re.Match[str]) -> str:
         name = found[1]
-        if name not in BLOCKS:
-            raise BadInput(f"generated: {name}: unknown, known are {', '.join(BLOCKS)}")
-        return f"<!-- generated: {name} -->\n{BLOCKS[name]()}<!-- end -->"
+        if name not in blocks():
+            raise BadInput(f"generated: {name}: unknown, known are {', '.join(blocks())}")
+        return f"<!-- generated: {name} -->\n{blocks()[name]()}<!-- end -->"
 
     return _BLOCK.sub(block, text)
 
 
-def main(directory: Path = Path("docs")) -> None:
-    """Generate the tables of all documents in a directory; print the paths that changed."""
-    for path in sorted(directory.glob("*.md")):
+def main(*directories: Path) -> None:
+    """Generate the tables of all documents in directories; print the paths that changed."""
+    for path in sorted(path for one in directories for path in one.glob("*.md")):
         if write_text_if_changed(path, regenerate(path.read_text(encoding="utf-8"))):
             print(path)
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:]))
+    main(*map(Path, sys.argv[1:] or ["docs"]))

@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 from kvscope.analyse.calibration import published
 from kvscope.analyse.calibration.calibrate import (
     Calibration,
-    calibrate_published,
     write_device,
 )
-from kvscope.analyse.calibration.calibrate import fitted_figures as made
 from kvscope.analyse.calibration.fit import (
     Observation,
     Parameter,
@@ -112,7 +110,7 @@ def test_a_group_of_which_the_others_do_not_tell_is_not_predicted():
 @pytest.fixture(scope="module")
 def again() -> Calibration:
     """The published calibration, made again with one bootstrap sample."""
-    return calibrate_published(samples=1)
+    return published.TIMES.calibrate(samples=1)
 
 
 def test_the_shipped_numbers_are_those_of_the_fit(again):
@@ -133,7 +131,7 @@ def test_of_copies_one_rate_is_fitted_for_both_directions():
 
 
 def test_the_shipped_errors_are_those_of_the_fit(again):
-    shipped, found = fitted_figures(), made(again)
+    shipped, found = fitted_figures(), published.errors_of(again)
     assert shipped.keys() == found.keys() == {*published.FIGURES}
     for figure, one in shipped.items():
         numbers = one.model_dump(exclude_none=True)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kvscope import cli, tables
 from kvscope.analyse.check import check_run
 from kvscope.analyse.experiment import analyse
-from kvscope.collect.unboxkv.importer import import_run
+from kvscope.collect.importer import import_run
 from kvscope.collect.unboxkv.series_csv import LONG_STATS, LONG_STEPS, STATS_SERIES, STEP_SERIES
 from kvscope.collect.unboxkv.series_import import faults_of, preemptions_of, steps_of
 from kvscope.errors import BadInput

@@ -12,7 +12,7 @@ from kvscope.analyse.oracles import profiled
 from kvscope.analyse.oracles.engine_checks import attention_differs
 from kvscope.analyse.oracles.registry import judge_tables
 from kvscope.analyse.records import Records, read_records
-from kvscope.collect.unboxkv.provenance import content_digest
+from kvscope.collect.importer import content_digest
 from kvscope.copies import copies_of
 from kvscope.disturbed import judge_repeats
 from kvscope.errors import BadInput

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvscope import limits, tables
-from kvscope.collect.unboxkv.importer import import_run
+from kvscope.collect.importer import import_run
 from kvscope.errors import BadInput
 from kvscope.runfile import RUN_FILE
 

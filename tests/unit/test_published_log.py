@@ -6,7 +6,7 @@ import pytest
 
 from kvscope import tables
 from kvscope.analyse.check import check_run
-from kvscope.collect.unboxkv.importer import import_run
+from kvscope.collect.importer import import_run
 from kvscope.collect.unboxkv.log import read_log
 from kvscope.collect.unboxkv.log_batches import Cache, passes
 from kvscope.errors import BadInput

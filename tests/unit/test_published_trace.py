@@ -11,7 +11,7 @@ import pytest
 from kvscope import cli, tables
 from kvscope.analyse.check import check_run
 from kvscope.analyse.experiment import analyse
-from kvscope.collect.unboxkv.importer import import_run
+from kvscope.collect.importer import import_run
 from kvscope.errors import BadInput
 from kvscope.files import read_json
 from kvscope.runfile import write_run

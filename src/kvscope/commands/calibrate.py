@@ -24,11 +24,10 @@ from kvscope.layout import STUDIES, experiment_directory
         help="planned studies, of which the complete runs are taken, or measured runs' directories",
     ),
     RESULTS_DIR,
-    flag("--published", "fit the published figures"),
+    flag("--published", "fit the published times of an installed package"),
     path(
         "--out",
-        "the device's file: config/device/NAME.yaml; with --published, one for the errors of "
-        "the figures",
+        "the device's file: config/device/NAME.yaml; with --published, one for the errors",
         metavar="FILE",
     ),
     argument(
@@ -48,7 +47,7 @@ def calibrate(given: argparse.Namespace) -> int:
     The fit has bootstrap intervals and the errors of runs that are left out. Each run gets a
     prediction.json, which `kvscope report` shows; `speed` is how fast the machine was around that
     run, relative to the fitted ones. A run that is not valid is named, and used all the same. With
-    --published the model is fitted to Figures 3a, 3c, 4a and 8a of the paper.
+    --published the model is fitted to times that others published, which come with a package.
     """
     from kvscope.analyse.calibration import calibrate, measured
 
@@ -59,10 +58,11 @@ def calibrate(given: argparse.Namespace) -> int:
     if given.samples < 2:
         raise BadInput(f"calibrate: --samples is {given.samples} but must be 2 at least")
     if given.published:
-        found = calibrate.calibrate_published(given.samples)
+        published = calibrate.published_times()
+        found = published.calibrate(given.samples)
         print("\n".join(found.lines()))
         if given.out:
-            calibrate.write_fitted_figures(found, given.out)
+            published.write_errors(found, given.out)
             print(given.out)
         return EXIT_DONE
     fitted = _measured_runs(given.what, given.results)

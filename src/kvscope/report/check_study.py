@@ -5,7 +5,7 @@ Figures and pages are not compared: their bytes depend on versions of the librar
 """
 
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
@@ -18,14 +18,11 @@ from kvscope.plan.grid import expand
 from kvscope.reading import open_file
 from kvscope.report.data import StudyData
 from kvscope.report.load import load_study
-from kvscope.report.paper.comparison import COMPARISON_FILE, compare, write_comparison
-from kvscope.report.paper.page import STUDY as PAPER_STUDY
+from kvscope.report.pages import pages_of
 from kvscope.report.tables import STUDY_FILES, write_tables
 
-WRITTEN = (*STUDY_FILES, COMPARISON_FILE)
-"""What a report writes of a study, in the study's directory or in unfinished/."""
 PRINTED = 2e-6
-"""Numbers in a CSV file are equal up to this share: comparison.csv has six digits."""
+"""Numbers in a CSV file are equal up to this share: they have six digits at least."""
 
 
 def study_complaints(directory: Path, config_dir: Path) -> Iterator[str]:
@@ -37,9 +34,10 @@ def study_complaints(directory: Path, config_dir: Path) -> Iterator[str]:
     except BadInput as error:
         yield str(error)
         return
+    names = (*STUDY_FILES, *(name for page in pages_of(study) for name in page.tables))
     for made in (directory, directory / UNFINISHED):
-        if any((made / name).exists() for name in WRITTEN):
-            yield from _table_differences(study, made)
+        if any((made / name).exists() for name in names):
+            yield from _table_differences(study, made, names)
 
 
 def _plan_differences(name: str, results: Path, config_dir: Path) -> Iterator[str]:
@@ -60,12 +58,13 @@ def _plan_differences(name: str, results: Path, config_dir: Path) -> Iterator[st
     yield from value_differences(f"{path}: ", planned, found)
 
 
-def _table_differences(study: StudyData, made: Path) -> Iterator[str]:
+def _table_differences(study: StudyData, made: Path, names: Sequence[str]) -> Iterator[str]:
+    """How the tables of a study, of these names, differ from those that its runs give now."""
     with scratch_directory() as again:
         write_tables(study, again)
-        if study.base == PAPER_STUDY and (found := compare(study)):
-            write_comparison(found, again)
-        for name in WRITTEN:
+        for page in pages_of(study):
+            page.write_tables(study, again)
+        for name in names:
             there, new = (made / name).exists(), (again / name).exists()
             if there != new:
                 yield f"{made / name}: {'there' if there else 'missing'}, {AGAIN} it is not"

@@ -22,8 +22,7 @@ from kvscope.report.figures.figure import Drawing, Figure
 from kvscope.report.figures.registry import FIGURES, missing_figures
 from kvscope.report.findings import findings
 from kvscope.report.headline import headline, rule
-from kvscope.report.paper import page as paper
-from kvscope.report.paper.comparison import COMPARISON_FILE
+from kvscope.report.pages import pages_of
 from kvscope.report.predictions import read_predictions
 from kvscope.report.render import Printed, for_page, pack, print_figure, scripts
 from kvscope.report.summary import verdict
@@ -81,7 +80,7 @@ def write_page(
         configs=_safe(orjson.dumps([theme.config(), theme.config(dark=True)]).decode()),
         commands=_commands(study, results),
         paper=PAPER.citation,
-        paper_page=paper.PAGE if study.base == paper.STUDY else None,
+        pages=pages_of(study),
         places=_places(study, results, path),
         styles=Markup((HERE / "report.css").read_text(encoding="utf-8")),
         vega=pack(scripts()),
@@ -151,12 +150,9 @@ def _places(study: StudyData, results: Path, path: Path) -> list[tuple[str, str,
         ("the ratios of what is compared", below / "comparisons.csv"),
         ("figures for print", below / "figures"),
     ]
-    if study.base == paper.STUDY:
-        places = [
-            ("the paper, re-examined", below / paper.PAGE),
-            ("the published values beside these", below / COMPARISON_FILE),
-            *places,
-        ]
+    for page in pages_of(study):
+        files = {page.file: page.title, **page.tables}
+        places = [*((what, below / name) for name, what in files.items()), *places]
     if study.planned:
         places += [
             ("records of each run", results / "experiments"),

@@ -10,11 +10,7 @@ from kvscope.report.figures.figure import Drawing
 from kvscope.report.figures.registry import drawings
 from kvscope.report.load import load
 from kvscope.report.page import write_page
-from kvscope.report.paper.comparison import COMPARISON_FILE
-from kvscope.report.paper.page import FIGURES as PAPER_FIGURES
-from kvscope.report.paper.page import PAGE as PAPER_PAGE
-from kvscope.report.paper.page import STUDY as PAPER_STUDY
-from kvscope.report.paper.page import write_paper
+from kvscope.report.pages import pages, pages_of
 from kvscope.report.render import print_figures
 from kvscope.report.tables import STUDY_FILES, write_tables
 
@@ -33,7 +29,7 @@ def write_report(
 ) -> Path:
     """Write the study's tables, figures/ and report.html; give the page's path.
 
-    The study of the paper gets comparison.csv and paper.html, too.
+    Beside them stand the further pages that installed packages have for the study.
 
     They go to `out`, or to `results`/studies/<study>. Those of a planned study that is not finished
     go to unfinished/ in there, and the page of an earlier state goes: a page that stands where the
@@ -54,12 +50,14 @@ def write_report(
         one.write(place / FIGURES, name)
     page = place / PAGE
     write_page(study, drawn, prints, results, page)
-    if study.base == PAPER_STUDY:
-        write_paper(study, place)
+    for further in pages_of(study):
+        further.write(study, place)
     return page
 
 
 def retire(home: Path) -> None:
     """Remove what an earlier report wrote of a study, since it is true no longer."""
-    for name in (PAGE, PAPER_PAGE, PAPER_FIGURES, COMPARISON_FILE, FIGURES, *STUDY_FILES):
+    for name in (PAGE, FIGURES, *STUDY_FILES):
         remove(home / name)
+    for further in pages():
+        further.retire(home)

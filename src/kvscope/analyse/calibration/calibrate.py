@@ -1,11 +1,12 @@
 """`kvscope calibrate`: fit, say how well it fits, and write a device that has the numbers."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from kvscope.analyse.calibration import measured, published
+from kvscope import plugins
+from kvscope.analyse.calibration import measured
 from kvscope.analyse.calibration.fit import (
     Fit,
     Observation,
@@ -24,13 +25,14 @@ from kvscope.analyse.calibration.prediction import (
     reference_work_s,
     write_prediction,
 )
+from kvscope.errors import BadInput
 from kvscope.files import write_text
 from kvscope.plan import documents
 from kvscope.plan.hardware import hardware as data
 from kvscope.plan.hardware.hardware import Hardware
-from kvscope.plan.published.fitted import HEADING, FittedFigure
 from kvscope.runfile import run_sha256
 
+GROUP = "kvscope.calibration"
 DIGITS = 4
 BOOTSTRAP_SAMPLES = 20
 # Of a device that was calibrated: what holds unless a study says otherwise.
@@ -78,10 +80,11 @@ class Calibration:
 
 
 def _constants(values: Values) -> dict[str, float]:
-    return {name: _rounded(v) for name, v in values.items() if name in Hardware.model_fields}
+    return {name: rounded(v) for name, v in values.items() if name in Hardware.model_fields}
 
 
-def _rounded(value: float) -> float:
+def rounded(value: float) -> float:
+    """A fitted number or an error with as many digits as are kept."""
     return float(f"{value:.{DIGITS}g}")
 
 
@@ -101,10 +104,33 @@ def calibrate(
     )
 
 
-def calibrate_published(samples: int = BOOTSTRAP_SAMPLES) -> Calibration:
-    """The A100's numbers from the published figures."""
-    hardware = data.read(published.HARDWARE)
-    return calibrate(published.observations(), published.PARAMETERS, hardware, samples)
+@dataclass(frozen=True)
+class PublishedTimes:
+    """Times that others published, which a package registers in the group `kvscope.calibration`.
+
+    `hardware` is what they were measured on, `write_errors` writes how well a fit meets them.
+    """
+
+    hardware: str
+    parameters: Sequence[Parameter]
+    observations: Callable[[], list[Observation]]
+    write_errors: Callable[[Calibration, Path], None]
+
+    def calibrate(self, samples: int = BOOTSTRAP_SAMPLES) -> Calibration:
+        """The numbers of the hardware."""
+        hardware = data.read(self.hardware)
+        return calibrate(self.observations(), self.parameters, hardware, samples)
+
+
+def published_times() -> PublishedTimes:
+    """Those that are installed; BadInput unless one package registers some."""
+    found = plugins.names(GROUP)
+    if len(found) != 1:
+        raise BadInput(
+            "calibrate --published: published times come with one installed package, which "
+            f"registers them as {GROUP}; there are {', '.join(found) or 'none'}"
+        )
+    return plugins.load(GROUP, found[0], PublishedTimes)
 
 
 def calibrate_runs(directories: Sequence[Path], samples: int = BOOTSTRAP_SAMPLES) -> Calibration:
@@ -132,25 +158,6 @@ def write_predictions(
         passes = predicted_passes(calibration.fit.hardware, run)
         left_out = calibration.left_out_of(run.resolve().name) if run in fitted else {}
         yield run, write_prediction(run, passes, model, left_out)
-
-
-def fitted_figures(calibration: Calibration) -> dict[str, FittedFigure]:
-    """The errors of the published figures that were fitted."""
-    return {
-        figure: FittedFigure(
-            times=len(errors),
-            median_error=_rounded(median(map(abs, errors))),
-            largest_error=_rounded(max(map(abs, errors))),
-            left_out=None if (left := calibration.left_out[figure]) is None else _rounded(left),
-        )
-        for figure, errors in calibration.errors.items()
-    }
-
-
-def write_fitted_figures(calibration: Calibration, path: Path) -> None:
-    """Write the errors of the published figures, as kvscope ships them."""
-    figures = {figure: one.model_dump() for figure, one in fitted_figures(calibration).items()}
-    write_text(path, HEADING + documents.dump(figures))
 
 
 def write_device(calibration: Calibration, path: Path) -> None:

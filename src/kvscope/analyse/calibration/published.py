@@ -3,14 +3,19 @@
 from collections.abc import Iterator
 from functools import cache, partial
 from math import ceil
+from pathlib import Path
+from statistics import median
 from typing import Any
 
+from kvscope.analyse.calibration.calibrate import Calibration, PublishedTimes, rounded
 from kvscope.analyse.calibration.fit import Observation, Parameter, Values
+from kvscope.files import write_text
 from kvscope.plan import documents, layers
 from kvscope.plan.hardware.cost import PassCost, copy_s
 from kvscope.plan.hardware.hardware import Hardware
 from kvscope.plan.models import Model
 from kvscope.plan.published.figures import Point, points
+from kvscope.plan.published.fitted import HEADING, FittedFigure
 
 HARDWARE = "a100-40gb"
 FIGURES = ("3a", "3c", "4a", "8a")
@@ -110,3 +115,25 @@ def _resume_s(settings: dict[str, Any], hardware: Hardware, values: Values) -> f
     copied_s, _ = copy_s(hardware, copies, piece, memory, "out")
     decode_s = cost.pass_s([], 2, evicted + RESIDENT_TOKENS, evicted)
     return issued_s + copied_s + decode_s
+
+
+def errors_of(calibration: Calibration) -> dict[str, FittedFigure]:
+    """The errors of the published figures that were fitted."""
+    return {
+        figure: FittedFigure(
+            times=len(errors),
+            median_error=rounded(median(map(abs, errors))),
+            largest_error=rounded(max(map(abs, errors))),
+            left_out=None if (left := calibration.left_out[figure]) is None else rounded(left),
+        )
+        for figure, errors in calibration.errors.items()
+    }
+
+
+def write_errors(calibration: Calibration, path: Path) -> None:
+    """Write the errors of the published figures, as the package ships them."""
+    figures = {figure: one.model_dump() for figure, one in errors_of(calibration).items()}
+    write_text(path, HEADING + documents.dump(figures))
+
+
+TIMES = PublishedTimes(HARDWARE, PARAMETERS, observations, write_errors)

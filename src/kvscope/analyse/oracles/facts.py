@@ -10,7 +10,7 @@ from typing import Any, cast
 from kvscope.actions import copies_blocks, rebuilds_blocks
 from kvscope.analyse.oracles.run_tables import RunTables
 from kvscope.analyse.oracles.settings import Pair, differing
-from kvscope.collect.unboxkv.provenance import IMPORT_KINDS, PUBLISHED, content_digest
+from kvscope.collect.importer import PUBLISHED, content_digest, kinds
 from kvscope.copies import copies_of
 from kvscope.disturbed import LOAD, Verdict, judge_repeats
 from kvscope.events import VIRTUAL_CLOCK
@@ -59,7 +59,7 @@ def _of_import(facts: Facts) -> Iterator[Pair]:
     yield "whether published files are named", bool(hashes), True
     yield "time_source", facts.get("time_source"), PUBLISHED
     yield "keys of a measurement by kvscope", [key for key in OWN if key in facts], []
-    yield "imported_from.kind", source["kind"] in IMPORT_KINDS, True
+    yield "imported_from.kind", source["kind"] in kinds(), True
     yield "the end of experiment_id", digest, content_digest(hashes, source.get("series"))
 
 

@@ -20,7 +20,7 @@ from kvscope.analyse.oracles import (
 )
 from kvscope.analyse.oracles.run_tables import RunTables
 from kvscope.analyse.records import Records
-from kvscope.collect.unboxkv.provenance import UNBOXKV_LOG
+from kvscope.collect.importer import importer, kinds
 from kvscope.oracle import VIOLATED, Need, Oracle, Verdict, judge, verdict
 from kvscope.runfile import IMPORTED_FROM, KERNEL_EVENTS
 from kvscope.runschema import OTHER_CLOCKS
@@ -34,9 +34,11 @@ def _recorded(words: str, also: Callable[[RunTables], bool] = lambda _: True) ->
 
 
 def _flags_by_duration(run: RunTables) -> bool:
-    """False of an imported log, whose stalls are those of the host's times in it."""
-    source = run.facts.get(IMPORTED_FROM) or {}
-    return source.get("kind") != UNBOXKV_LOG
+    """False of an imported run of which something else says which passes stalled."""
+    if IMPORTED_FROM not in run.facts:
+        return True
+    kind = run.facts[IMPORTED_FROM]["kind"]
+    return kind in kinds() and importer(kind).stalls_by_duration
 
 
 _PASSES = _recorded("passes recorded by kvscope")

@@ -10,13 +10,15 @@ import pandas as pd
 
 from kvscope import tables
 from kvscope.actions import RECOMPUTE
+from kvscope.collect.importer import PUBLISHED, Importer, provenance
 from kvscope.collect.unboxkv.log import Log, LoggedPass, read_log
 from kvscope.collect.unboxkv.log_batches import CHUNKED, DEFAULT, MIXED, Cache, Lost, Pass, passes
-from kvscope.collect.unboxkv.provenance import PUBLISHED, UNBOXKV_LOG, provenance
+from kvscope.errors import BadInput
 from kvscope.passes import DECODE, PREFILL
 from kvscope.passes import MIXED as MIXED_PASS
 from kvscope.runfile import RUN_FILE, file_records, write_run
 
+KIND = "unboxkv"
 STALL_MS = 500.0  # of the host in one pass; the longest one without a stall takes less
 USUAL_TIMES = 4
 
@@ -37,11 +39,14 @@ FOLLOW = "were follows from the rules of vLLM 0.4.2, with which every pass agree
 UNKNOWN = "were is not known"
 
 
-def import_log(path: Path, out: Path) -> str:
+def import_log(paths: Sequence[Path], out: Path, _: str | None = None) -> str:
     """Write a published log as a run directory; returns a summary of one line.
 
-    Raises BadInput if the file is no such log or is cut.
+    Raises BadInput if there are several files, or the file is no such log or is cut.
     """
+    if len(paths) != 1:
+        raise BadInput(f"import {KIND}: takes one log, not {len(paths)} files")
+    (path,) = paths
     log = read_log(path)
     found, mismatch = _scheduled(log)
     steps = steps_of(log, found)
@@ -269,7 +274,7 @@ def _record(path: Path, log: Log, stalls: int, mismatch: int | None, out: Path) 
     if mismatch is not None:
         faults.append(NO_BATCH.format(mismatch))
     return {
-        **provenance(UNBOXKV_LOG, [path]),
+        **provenance(KIND, [path]),
         "faults": faults,
         "published_settings": log.settings,
         "published_totals": log.totals,
@@ -284,3 +289,7 @@ def _record(path: Path, log: Log, stalls: int, mismatch: int | None, out: Path) 
         },
         "files": file_records(out),
     }
+
+
+# Its passes stall by the host's times in the log.
+IMPORTER = Importer(import_log, stalls_by_duration=False)

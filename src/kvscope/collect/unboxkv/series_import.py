@@ -10,13 +10,14 @@ import pandas as pd
 from kvscope import limits, tables
 from kvscope.actions import RECOMPUTE, SWAP
 from kvscope.arraytypes import Floats, Int64s
-from kvscope.collect.unboxkv.provenance import PUBLISHED, UNBOXKV_SERIES, provenance
+from kvscope.collect.importer import PUBLISHED, Importer, provenance
 from kvscope.collect.unboxkv.series_csv import read_series
 from kvscope.due import decode_due_s, decode_passes
 from kvscope.errors import BadInput
 from kvscope.runfile import RUN_FILE, file_records, write_run
 from kvscope.stalls import find_stalls
 
+KIND = "unboxkv-series"
 UNKNOWN = "unknown"  # whose preemption it is
 # Usages were published in percent with one decimal: a cache has so many distinct shares.
 SHARES = 1000
@@ -48,10 +49,10 @@ FAULT_OF_SHARING = (
 )
 
 
-def import_series(paths: Sequence[Path], out: Path, series: str | None) -> None:
+def import_series(paths: Sequence[Path], out: Path, series: str | None = None) -> str:
     """Write a published run's series as a run directory; BadInput if the files are no such series.
 
-    `series` names the run where one file holds several.
+    `series` names the run where one file holds several. There is nothing to sum up.
     """
     rows = read_series(paths, series)
     steps = steps_of(rows)
@@ -67,6 +68,7 @@ def import_series(paths: Sequence[Path], out: Path, series: str | None) -> None:
     for table, frame in frames.items():
         tables.write(table, frame, out / table.file)
     write_run(out, _record(paths, series, rows, out))
+    return ""
 
 
 def _check(rows: pd.DataFrame, steps: pd.DataFrame, files: str) -> None:
@@ -231,7 +233,7 @@ def _record(
     """What run.json says of an import: its sources and faults, and no experiment."""
     duration_s = float(rows["elapsed_ms"].iloc[-1]) / 1e3
     return {
-        **provenance(UNBOXKV_SERIES, paths, series),
+        **provenance(KIND, paths, series),
         "faults": faults_of(rows),
         "clock": {
             "run_start_monotonic_ns": 0,
@@ -241,3 +243,6 @@ def _record(
         "engine": {"kv_blocks_total": SHARES, "block_size": 0},
         "files": file_records(out),
     }
+
+
+IMPORTER = Importer(import_series, has_series=True)

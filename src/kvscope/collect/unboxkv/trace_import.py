@@ -14,7 +14,7 @@ import zstandard
 
 from kvscope import tables
 from kvscope.collect.collector import collect_run
-from kvscope.collect.unboxkv.provenance import UNBOXKV_TRACE, provenance
+from kvscope.collect.importer import Importer, provenance
 from kvscope.collect.unboxkv.trace_flushes import (
     CYCLES_PER_TICK,
     FASTEST_MHZ,
@@ -27,6 +27,7 @@ from kvscope.files import atomic_path
 from kvscope.layout import tables_directory
 from kvscope.runfile import KERNEL_EVENTS, RUN_FILE, TRACING, file_records, write_run
 
+KIND = "unboxkv-trace"
 FAULTS = (
     f"the unit of time is not known: values are clock64 cycles divided by {CYCLES_PER_TICK}, as if "
     f"the GPU ran at {CYCLES_PER_TICK} MHz; start_ns and end_ns take it to have run at its "
@@ -109,7 +110,7 @@ def _of(lost: dict[int, int]) -> str:
     return ", ".join(f"{count:,} of request {request}" for request, count in lost.items())
 
 
-def import_trace(paths: Sequence[Path], out: Path) -> str:
+def import_trace(paths: Sequence[Path], out: Path, _: str | None = None) -> str:
     """Write published kernel traces as a run directory with its tables; return a summary.
 
     Raises BadInput if the files are no such traces.
@@ -148,7 +149,7 @@ def _facts(paths: Sequence[Path], trace: KernelTraces) -> dict[str, Any]:
     later = 10**9
     readings = [(0, 0), (later, round(later * NS_PER_TICK))]
     return {
-        **provenance(UNBOXKV_TRACE, paths),
+        **provenance(KIND, paths),
         "faults": _faults(trace),
         "clock": {
             "run_start_monotonic_ns": 0,
@@ -181,3 +182,6 @@ def _faults(trace: KernelTraces) -> list[str]:
     if not trace.writes:
         found.append(FAULT_OF_BLOCK_SIZE.format(block_size=trace.layout.block_size))
     return found
+
+
+IMPORTER = Importer(import_trace)

@@ -1,5 +1,6 @@
 """Rates and costs of a GPU and its host, read from the data file of its name."""
 
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,6 +9,7 @@ from pydantic import Field, ValidationError
 
 from kvscope.errors import BadInput
 from kvscope.files import sha256_of
+from kvscope.interval import bootstrap_interval
 from kvscope.plan import documents
 from kvscope.plan.complaints import suggestion
 from kvscope.plan.fields import Count, Part, Real
@@ -61,6 +63,15 @@ class Hardware(Part):
     pageable_copy_s: Cost
     pageable_out_bytes_per_s: Rate
     pageable_in_bytes_per_s: Rate
+
+    def fitted(self) -> Iterator[tuple[str, float, float, float]]:
+        """Name and value of each fitted number, and the ends of its interval.
+
+        The interval is that of 95 % of the fits to bootstrap samples, widened to the value.
+        """
+        for name in self.bootstrap[0] if self.bootstrap else ():
+            value = getattr(self, name)
+            yield name, value, *bootstrap_interval(value, [one[name] for one in self.bootstrap])
 
 
 def names() -> list[str]:

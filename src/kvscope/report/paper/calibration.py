@@ -1,10 +1,8 @@
 """The published calibration: what it is fitted to, and how well it predicts what it is not."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from kvscope.interval import bootstrap_interval
-from kvscope.plan.hardware import hardware as data
 from kvscope.plan.published.fitted import fitted_figures
 from kvscope.report.paper.comparison import Comparison, by_figure
 
@@ -31,14 +29,3 @@ def figure_errors(found: Sequence[Comparison]) -> list[dict[str, Any]]:
         for figure in by_figure(own)
         for own_fit in [fitted.get(figure["figure"])]
     ]
-
-
-def fitted_numbers() -> Iterator[tuple[str, float, float, float]]:
-    """Name and value of each fitted number of the A100, and the ends of its interval.
-
-    The interval is that of 95 % of the fits to bootstrap samples, widened to the value.
-    """
-    hardware = data.read(HARDWARE)
-    for name in hardware.bootstrap[0]:
-        value = getattr(hardware, name)
-        yield name, value, *bootstrap_interval(value, [one[name] for one in hardware.bootstrap])

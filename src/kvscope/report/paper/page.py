@@ -6,11 +6,13 @@ from typing import Any
 from markupsafe import Markup
 
 import kvscope
-from kvscope.files import remove, write_text
+from kvscope.files import write_text
 from kvscope.paper import PAPER
+from kvscope.plan.hardware import hardware as data
 from kvscope.report.adaptive_findings import adaptive_regret
 from kvscope.report.data import StudyData
-from kvscope.report.paper.calibration import figure_errors, fitted_numbers
+from kvscope.report.pages import Page
+from kvscope.report.paper.calibration import HARDWARE, figure_errors
 from kvscope.report.paper.claims import judged
 from kvscope.report.paper.comparison import COMPARISON_FILE, by_figure, compare, write_comparison
 from kvscope.report.paper.further import POLICIES, further
@@ -26,13 +28,18 @@ FIGURES = "paper"  # the directory of its figures, beside the page
 STUDY = "paper"  # which the page is of
 
 
-def write_paper(study: StudyData, directory: Path) -> Path | None:
-    """Write comparison.csv and paper.html, if the study has experiments of the paper's."""
+def write_tables(study: StudyData, directory: Path) -> None:
+    """Write comparison.csv, if the study has experiments of the paper's."""
+    if found := compare(study):
+        write_comparison(found, directory)
+
+
+def write_paper(study: StudyData, directory: Path) -> None:
+    """Write paper.html, comparison.csv and the figures, if the study has experiments of it."""
+    PAPER_PAGE.retire(directory)
     found = compare(study)
-    for name in (COMPARISON_FILE, PAGE, FIGURES):
-        remove(directory / name)
     if not found:
-        return None
+        return
     write_comparison(found, directory)
     template = load_template(HERE / "paper.html.j2", percent=percent, number=number_text)
     text = template.render(
@@ -43,7 +50,7 @@ def write_paper(study: StudyData, directory: Path) -> Path | None:
         drawn=write_figures(list(figures(layouts(), found, study)), directory),
         tables=list(by_figure(found)),
         calibration=figure_errors(found),
-        numbers=list(fitted_numbers()),
+        numbers=list(data.read(HARDWARE).fitted()),
         policies=POLICIES,
         further=list(further(study, found)),
         regret=adaptive_regret(study),
@@ -53,7 +60,18 @@ def write_paper(study: StudyData, directory: Path) -> Path | None:
         styles=Markup((HERE.parent / "report.css").read_text(encoding="utf-8")),
     )
     write_text(directory / PAGE, text)
-    return directory / PAGE
+
+
+PAPER_PAGE = Page(
+    file=PAGE,
+    title="The paper, figure by figure",
+    summary="its figures and claims beside the results of this study.",
+    fits=lambda study: study.base == STUDY,
+    write=write_paper,
+    write_tables=write_tables,
+    tables={COMPARISON_FILE: "the published values beside these"},
+    directories=(FIGURES,),
+)
 
 
 def write_figures(drawn: list[Figure], directory: Path) -> list[dict[str, Any]]:

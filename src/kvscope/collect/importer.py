@@ -1,0 +1,85 @@
+"""`kvscope import`: files that others published become a run's directory.
+
+A package registers an `Importer` in the entry-point group `kvscope.importer`, by the kind of files.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import kvscope
+from kvscope import plugins
+from kvscope.errors import BadInput
+from kvscope.files import sha256_of
+from kvscope.runfile import COMPLETE, IMPORTED_FROM, RUN_FILE, read_run
+
+GROUP = "kvscope.importer"
+PUBLISHED = "published"  # the time_source of imported runs
+
+
+@dataclass(frozen=True)
+class Importer:
+    """Reads files of one kind.
+
+    `write` takes the files, the run's directory and the name of a series, or None; it returns a
+    summary, or '', and raises BadInput if the files are not of the kind. `has_series`: a file may
+    hold several runs, of which --series names one. `stalls_by_duration`: the durations of the
+    passes say which of them stalled, as in runs by kvscope.
+    """
+
+    write: Callable[[Sequence[Path], Path, str | None], str]
+    has_series: bool = False
+    stalls_by_duration: bool = True
+
+
+def kinds() -> tuple[str, ...]:
+    """The kinds of files that installed packages import."""
+    return plugins.names(GROUP)
+
+
+def importer(kind: str) -> Importer:
+    """The importer of a kind; BadInput if no installed package has it."""
+    return plugins.load(GROUP, kind, Importer)
+
+
+def import_run(kind: str, paths: Sequence[Path], out: Path, series: str | None = None) -> str:
+    """Write the published files `paths` as a run directory; return a summary, or ''.
+
+    Raises BadInput if the kind is unknown, the files are not of that kind, or `out` holds a run
+    that was not imported.
+    """
+    if kind not in kinds():
+        known = ", ".join(kinds()) or "none, install a package that has some"
+        raise BadInput(f"import: unknown kind '{kind}'; known: {known}")
+    found = importer(kind)
+    if series is not None and not found.has_series:
+        raise BadInput(f"import {kind}: --series is for kinds whose files hold several runs")
+    if (out / RUN_FILE).exists() and IMPORTED_FROM not in read_run(out):
+        raise BadInput(f"{out}: holds a run that was measured; give another directory")
+    return found.write(paths, out, series)
+
+
+def provenance(kind: str, paths: Sequence[Path], series: str | None = None) -> dict[str, Any]:
+    """What run.json says of where a run came from.
+
+    The id depends on the files' content, not on their order.
+    """
+    files = [{"file": path.name, "sha256": sha256_of(path)} for path in paths]
+    digest = content_digest([file["sha256"] for file in files], series)
+    # A stats series is named after its run, the step series adds to that name.
+    stem = min((path.stem for path in paths), key=len)
+    return {
+        "experiment_id": "-".join(filter(None, (stem, series, digest))),
+        "status": COMPLETE,
+        "reason": None,
+        "time_source": PUBLISHED,
+        IMPORTED_FROM: {"kind": kind, "series": series, "files": files},
+        "versions": {"kvscope": kvscope.__version__},
+    }
+
+
+def content_digest(hashes: Sequence[str], series: str | None) -> str:
+    """The end of the id of published files with these SHA-256, in whatever order."""
+    return hashlib.sha256(f"{' '.join(sorted(hashes))} {series}".encode()).hexdigest()[:10]

@@ -1,0 +1,75 @@
+"""A command, a kind of published files, a page, published times and a table of a document."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from kvscope.analyse.calibration.calibrate import Calibration, PublishedTimes
+from kvscope.analyse.calibration.fit import Observation, Parameter, Values
+from kvscope.collect.importer import Importer
+from kvscope.commands.command import argument, command
+from kvscope.plan.hardware.hardware import Hardware
+from kvscope.report.data import StudyData
+from kvscope.report.pages import Page
+
+
+@command(("ME",), argument("name"))
+def greet(given: argparse.Namespace) -> int:
+    """Greet somebody: with a word."""
+    print(f"hello {given.name}")
+    return 0
+
+
+def copy_lines(paths: Sequence[Path], out: Path, series: str | None) -> str:
+    """A directory with the lines of all files."""
+    lines = [line for path in paths for line in path.read_text().splitlines()]
+    out.mkdir(parents=True)
+    (out / "lines.txt").write_text("\n".join(lines))
+    return f"{len(lines)} lines of {series}"
+
+
+LINES = Importer(copy_lines, has_series=True)
+
+
+def write_table(study: StudyData, directory: Path) -> None:
+    """The title's words, a row each."""
+    words = "".join(f"{word}\n" for word in study.title.split())
+    (directory / "words.csv").write_text(f"word\n{words}")
+
+
+def write_page(study: StudyData, directory: Path) -> None:
+    """The page with its table."""
+    (directory / "words.html").write_text(study.title)
+    write_table(study, directory)
+
+
+WORDS = Page(
+    file="words.html",
+    title="Words",
+    summary="those of the title.",
+    fits=lambda study: study.name == "fake",
+    write=write_page,
+    write_tables=write_table,
+    tables={"words.csv": "the words of the title"},
+)
+
+
+def _copy_s(hardware: Hardware, values: Values) -> float:
+    return hardware.pinned_copy_s
+
+
+def _write_errors(calibration: Calibration, path: Path) -> None:
+    path.write_text(f"{sorted(calibration.errors)}\n")
+
+
+TIMES = PublishedTimes(
+    "cpu",
+    [Parameter("pinned_copy_s", 2e-6, 1e-8, 1e-3)],
+    lambda: [Observation("copies", 3e-6, _copy_s)],
+    _write_errors,
+)
+
+
+def table() -> str:
+    """A line of a document."""
+    return "toys\n"

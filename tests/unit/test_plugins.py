@@ -1,0 +1,131 @@
+"""What another package adds beside options: commands, files to import, pages, tables, times."""
+
+from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+
+import pytest
+
+from kvscope import docs, plugins
+from kvscope.cli import main
+from kvscope.collect import importer
+from kvscope.errors import EXIT_BAD_INPUT, EXIT_DONE, BadInput
+from kvscope.report.check_study import study_complaints
+from kvscope.report.study import report
+
+from .report_fixture import Fake, write_study
+
+TOYS = Path(__file__).parents[1] / "toys"
+CACHES = (plugins.names, plugins.find, docs.blocks)
+Install = Callable[[str], None]
+
+
+@pytest.fixture(autouse=True)
+def toys(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The toys' directory is where installed packages are; others add nothing here."""
+    monkeypatch.syspath_prepend(str(TOYS))
+    monkeypatch.setattr(plugins, "entry_points", _of_tests)
+    for cached in CACHES:
+        cached.cache_clear()
+    yield
+    for cached in CACHES:
+        cached.cache_clear()
+
+
+def _of_tests(group: str, name: str | None = None) -> list[EntryPoint]:
+    return [
+        point
+        for point in entry_points(group=group)
+        if name in (None, point.name) and point.dist and point.dist.name in ("toys", "odd")
+    ]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Installs a package with this entry_points.txt."""
+
+    def as_pip_does(points: str) -> None:
+        record = tmp_path / "packages" / "odd-1.dist-info"
+        record.mkdir(parents=True)
+        (record / "METADATA").write_text("Name: odd\nVersion: 1\n")
+        (record / "entry_points.txt").write_text(points)
+        monkeypatch.syspath_prepend(str(tmp_path / "packages"))
+
+    return as_pip_does
+
+
+def test_a_command_stands_after_kvscopes_own(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["greet", "you"]) == EXIT_DONE
+    assert capsys.readouterr().out == "hello you\n"
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    words = capsys.readouterr().out.split()
+    assert words.index("shipped") < words.index("greet")
+
+
+@pytest.mark.parametrize(
+    ("point", "sentence"),
+    [
+        ("bad = nowhere:bad", "kvscope.command bad cannot be loaded from nowhere:bad (Module"),
+        ("bad = os:sep", "kvscope.command bad is os:sep, which must be a kvscope.commands."),
+        ("plan = kvscope.commands.plan:plan", "'plan' is a command of kvscope"),
+        ("greet = toy_wing:LINES", "'greet' is registered twice as kvscope.command, toy_wing:L"),
+    ],
+)
+def test_a_command_that_cannot_be_used_is_named_and_the_others_work(
+    install: Install, point: str, sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(f"[kvscope.command]\n{point}\n")
+    assert main(["shipped"]) == EXIT_DONE
+    assert sentence in capsys.readouterr().err
+
+
+def test_files_of_a_registered_kind_are_imported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).write_text(f"{name}\n")
+    files, out = [str(tmp_path / "a"), str(tmp_path / "b")], str(tmp_path / "run")
+    assert main(["import", "lines", *files, "--series", "x", "--out", out]) == EXIT_DONE
+    assert capsys.readouterr().out == f"2 lines of x\n{out}\n"
+    assert main(["import", "other", *files, "--out", out]) == EXIT_BAD_INPUT
+    assert "unknown kind 'other'; known: lines" in capsys.readouterr().err
+
+
+def test_a_page_stands_beside_the_report_and_its_tables_are_checked(tmp_path: Path) -> None:
+    results = write_study(tmp_path, [Fake({"seed": 1})])
+    written = report(["fake"], results, None)
+    html = written.read_text(encoding="utf-8")
+    assert '<a href="words.html">Words</a>: those of the title.' in html
+    assert "the words of the title" in html
+    table = written.with_name("words.csv")
+    assert not any("words.csv" in told for told in study_complaints(table.parent, tmp_path))
+    table.write_text("word\nother\n")
+    assert not (written.parent / "paper.html").exists()
+    report(["fake"], results, None)
+    assert table.read_text().split() == ["word", "A", "study", "made", "for", "tests"]
+
+
+def test_published_times_are_fitted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "errors"
+    assert main(["calibrate", "--published", "--samples", "2", "--out", str(out)]) == EXIT_DONE
+    assert "pinned_copy_s" in capsys.readouterr().out
+    assert out.read_text() == "['copies']\n"
+
+
+def test_without_published_times_there_is_nothing_to_fit(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(plugins, "entry_points", lambda **_: ())
+    assert main(["calibrate", "--published"]) == EXIT_BAD_INPUT
+    assert "there are none" in capsys.readouterr().err
+
+
+def test_a_document_has_its_table() -> None:
+    text = "<!-- generated: toys -->\n<!-- end -->"
+    assert docs.regenerate(text) == "<!-- generated: toys -->\ntoys\n<!-- end -->"
+
+
+def test_an_unknown_kind_names_what_is_known() -> None:
+    with pytest.raises(BadInput, match=r"no installed package registers 'x' .*known: lines"):
+        importer.importer("x")
