@@ -27,8 +27,10 @@ from kvscope.collect.oracles.registry import ALL_ORACLES
 from kvscope.errors import BadInput
 from kvscope.files import write_text_if_changed
 from kvscope.oracle import Oracle
+from kvscope.plan.figures import GROUP as FIGURE
 from kvscope.plan.hardware import hardware
 from kvscope.plan.published.fitted import fitted_figures
+from kvscope.report.figures.registry import figures
 from kvscope.tables import TABLES, Table
 
 _BLOCK = re.compile(r"<!-- generated: ([\w ]+) -->\n.*?<!-- end -->", re.DOTALL)
@@ -67,6 +69,13 @@ def _oracles_table(oracles: Iterable[Oracle[Any]]) -> str:
     return markdown(("reason", "what must hold"), rows)
 
 
+def _figures_table() -> str:
+    """Figures of kvscope itself; those of other packages stand in their own documents."""
+    own = [(name, one) for name, one in figures().items() if not plugins.origin(FIGURE, name)]
+    rows = [(f"`{name}`", one.title, one.axes) for name, one in own]
+    return markdown(("figure", "shows", "declared axes"), rows)
+
+
 def _columns_table(table: Table) -> str:
     rows = [
         (f"`{column.name}`", str(column.type).replace("item: ", ""), column.meaning)
@@ -101,6 +110,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "metrics": lambda: _metrics_table(m for m in OWN if m not in access_metrics.METRICS),
     "metrics of accesses": _access_metrics_table,
     "metrics of studies": lambda: _metrics_table(STUDY_METRICS),
+    "figures": _figures_table,
     "reasons": lambda: markdown(
         ("reason", "meaning"), [(f"`{kind.name}`", kind.meaning) for kind in REASONS]
     ),
@@ -136,7 +146,7 @@ def regenerate(text: str) -> str:
 
 def main(*directories: Path) -> None:
     """Generate the tables of all documents in directories; print the paths that changed."""
-    for path in sorted(path for one in directories for path in one.glob("*.md")):
+    for path in sorted(path.resolve() for one in directories for path in one.glob("*.md")):
         if write_text_if_changed(path, regenerate(path.read_text(encoding="utf-8"))):
             print(path)
 

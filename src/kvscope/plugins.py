@@ -38,6 +38,17 @@ def find(group: str, name: str) -> EntryPoint:
     return next(iter(found.values()))
 
 
+def origin(group: str, name: str) -> str | None:
+    """The origin of what another package registers, 'toys 0.1, toys:FIGURE'; None of kvscope's own.
+
+    BadInput if `find` raises it.
+    """
+    point = find(group, name)
+    if point.dist is None or point.dist.name == "kvscope":
+        return None
+    return f"{point.dist.name} {point.dist.version}, {point.value}"
+
+
 def load(group: str, name: str, kind: type[T]) -> T:
     """Load what a package registers under a name.
 

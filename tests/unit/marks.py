@@ -5,13 +5,14 @@ from types import ModuleType
 
 from kvscope.report.data import StudyData
 from kvscope.report.figures.figure import Drawing
+from kvscope.report.figures.registry import draw_figure
 
 MARKS = re.compile(r'<g class="mark-(\w+) role-mark[^"]*"[^>]*>(.*?)</g>', re.DOTALL)
 
 
 def draw(figure: ModuleType, study: StudyData) -> Drawing:
     """A figure's drawing of a study that has what it shows."""
-    drawing: Drawing | None = figure.FIGURE.draw(study)
+    drawing = draw_figure(study, figure.__name__.rpartition(".")[2])
     assert drawing is not None
     return drawing
 

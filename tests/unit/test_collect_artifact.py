@@ -278,7 +278,7 @@ def test_timelines_of_an_import_have_no_tokens_held(swap_run):
     """They were not published, and are not 0."""
     analyse(swap_run, swap_run)
     study = load([str(swap_run)], Path("results"))
-    timeline, shares = step_timeline.draw(study), kv_timeline.draw(study)
+    timeline, shares = step_timeline.draw(study, ()), kv_timeline.draw(study, ())
     assert timeline is not None
     assert shares is not None
     assert "tokens held: not recorded" in timeline.views[0].note

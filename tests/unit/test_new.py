@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kvscope.cli import main
-from kvscope.plan import layers
+from kvscope.plan import layers, schema
 from kvscope.plan.grid import expand
 
 CONFIG = Path(__file__).parents[2] / "config"
@@ -57,14 +57,14 @@ def test_it_brings_the_schema_that_editors_look_for() -> None:
     main(["new", "mine"])
     path = HERE / "study" / "mine.yaml"
     relative = path.read_text().splitlines()[0].partition("$schema=")[2]
-    assert (path.parent / relative).read_bytes() == layers.STUDY_SCHEMA.read_bytes()
+    assert (path.parent / relative).read_text() == schema.text()
 
 
 def test_an_outdated_schema_is_replaced() -> None:
     main(["new", "mine"])
     (HERE / layers.STUDY_SCHEMA.name).write_text("{}")
     main(["new", "another"])
-    assert (HERE / layers.STUDY_SCHEMA.name).read_bytes() == layers.STUDY_SCHEMA.read_bytes()
+    assert (HERE / layers.STUDY_SCHEMA.name).read_text() == schema.text()
 
 
 def refused(name: str, capsys: pytest.CaptureFixture[str], code: int = 2) -> str:

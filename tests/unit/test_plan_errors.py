@@ -157,8 +157,8 @@ STUDIES = [
     (
         "title: T\nfigures: [swapping, swaping]\ngrids: [{name: a}]",
         [
-            "figures.1.name is 'swaping' (config/study/mine.yaml) but must be 'throughput'",
-            "'swapping'",
+            "figures.1.name is 'swaping' (config/study/mine.yaml) but must be one of access_gaps,",
+            ", swapping,",
         ],
     ),
     ("title: T\nfigures: swapping\ngrids: [{name: a}]", ["figures is 'swapping'", "a list"]),

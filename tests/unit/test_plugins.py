@@ -11,12 +11,13 @@ from kvscope.cli import main
 from kvscope.collect import importer
 from kvscope.errors import EXIT_BAD_INPUT, EXIT_DONE, BadInput
 from kvscope.report.check_study import study_complaints
+from kvscope.report.figures import registry as figures
 from kvscope.report.study import report
 
 from .report_fixture import Fake, write_study
 
 TOYS = Path(__file__).parents[1] / "toys"
-CACHES = (plugins.names, plugins.find, docs.blocks)
+CACHES = (plugins.names, plugins.find, docs.blocks, figures.figures)
 Install = Callable[[str], None]
 
 
@@ -98,6 +99,8 @@ def test_a_page_stands_beside_the_report_and_its_tables_are_checked(tmp_path: Pa
     html = written.read_text(encoding="utf-8")
     assert '<a href="words.html">Words</a>: those of the title.' in html
     assert "the words of the title" in html
+    assert "Tokens of each request" in html  # the figure of the toys
+    assert written.with_name("figures").joinpath("tokens_a_request.pdf").is_file()
     table = written.with_name("words.csv")
     assert not any("words.csv" in told for told in study_complaints(table.parent, tmp_path))
     table.write_text("word\nother\n")

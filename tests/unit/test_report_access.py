@@ -15,7 +15,7 @@ from kvscope.report.circumstances import circumstances
 from kvscope.report.figures import access_gaps, access_metrics, access_pattern, kv_accesses
 from kvscope.report.figures.accesses import stack_of
 from kvscope.report.figures.kv_accesses import passes_and_layers
-from kvscope.report.figures.registry import FIGURES
+from kvscope.report.figures.registry import draw_figure
 from kvscope.report.findings import findings
 from kvscope.report.load import load
 from kvscope.report.render import specification
@@ -54,9 +54,9 @@ def events(results):
 
 
 def test_only_a_study_with_events_has_the_figures(study, tmp_path):
-    assert all(FIGURES[name].draw(study) for name in OF_EVENTS)
+    assert all(draw_figure(study, name) for name in OF_EVENTS)
     untraced = load(["fake"], write_study(tmp_path, [Fake({"cache.blocks": 64})]))
-    assert not any(FIGURES[name].draw(untraced) for name in OF_EVENTS)
+    assert not any(draw_figure(untraced, name) for name in OF_EVENTS)
 
 
 def test_every_access_of_the_first_passes_is_drawn_from_its_start_to_its_end(study, run, events):

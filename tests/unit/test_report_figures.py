@@ -23,7 +23,7 @@ from kvscope.report.figures import (
     window_fill,
 )
 from kvscope.report.figures.covered import widen_covered
-from kvscope.report.figures.registry import FIGURES, drawings
+from kvscope.report.figures.registry import draw_figure, drawings, figures
 from kvscope.report.figures.scales import is_wide, log_ticks
 from kvscope.report.latencies import latencies_of
 from kvscope.report.load import load
@@ -93,7 +93,7 @@ def cells(drawing):
 
 def test_together_the_studies_have_every_figure(drawn):
     drawn_elsewhere = {"predictions"}  # test_report_predictions.py, of calibrated runs
-    assert {name for found in drawn.values() for name in found} == set(FIGURES) - drawn_elsewhere
+    assert {name for found in drawn.values() for name in found} == set(figures()) - drawn_elsewhere
     assert not set(drawn["overflow"]) & {"strategies", "window_fill", "kv_accesses"}
     assert not set(drawn["traced"]) & {"resume_overhead", "strategies", "swapping"}
 
@@ -178,7 +178,7 @@ def test_negative_values_apart_are_not_taken_to_cover_one_another():
 def test_a_facet_has_plots_of_its_own_and_picks_what_it_is_told(batching):
     axes = Axes(x="batching", facet="cache.blocks", where={"cache.blocks": 32})
     asked = replace(batching, figures=(FigureRequest("throughput", (axes,)),))
-    found = cells(throughput.FIGURE.draw(asked))
+    found = cells(draw(throughput, asked))
     assert {facet for _, facet in found} == {"KV cache 32 blocks"}
     assert all(len(frame) == 4 for frame in found.values())
 
@@ -186,12 +186,12 @@ def test_a_facet_has_plots_of_its_own_and_picks_what_it_is_told(batching):
 def test_an_option_is_picked_by_its_name_whatever_its_settings(batching):
     axes = Axes(x="cache.blocks", colour="batching", where={"batching": "chunked"})
     asked = replace(batching, figures=(FigureRequest("throughput", (axes,)),))
-    frame = next(iter(cells(throughput.FIGURE.draw(asked)).values()))
+    frame = next(iter(cells(draw(throughput, asked)).values()))
     assert set(frame["colour"]) == {"chunked (128 tokens)", "chunked (64 tokens)"}
 
 
 def test_without_a_declaration_the_first_number_is_x_and_the_policy_the_colour(batching):
-    frame = next(iter(cells(throughput.FIGURE.draw(batching)).values()))
+    frame = next(iter(cells(draw(throughput, batching)).values()))
     assert set(frame["x"]) == {32, 128}
     assert set(frame["colour"]) == {
         "prefill first", "mixed", "chunked (128 tokens)", "chunked (64 tokens)",
@@ -212,14 +212,14 @@ def test_points_of_one_colour_at_one_place_are_named_by_their_grids(overflow):
     runs = [
         replace(run, grid="ample" if "4096" in run.label else "scarce") for run in overflow.runs
     ]
-    frame = next(iter(cells(throughput.FIGURE.draw(replace(overflow, runs=tuple(runs)))).values()))
+    frame = next(iter(cells(draw(throughput, replace(overflow, runs=tuple(runs)))).values()))
     assert {"recompute", "recompute, ample"} <= set(frame["colour"]) | set(roomy)
     assert not frame.duplicated(["x", "colour"]).any()
 
 
 def test_a_measure_that_no_experiment_has_is_not_drawn(results, overflow):
     alone = load([str(run.directory) for run in overflow.runs[:5]], results)
-    titles = {title for title, _ in cells(resume_overhead.FIGURE.draw(alone))}
+    titles = {title for title, _ in cells(draw(resume_overhead, alone))}
     assert titles == {f"{shown.heading} (s)" for shown in (OVERHEAD_PAPER, OVERHEAD_NET)}
 
 
@@ -416,5 +416,5 @@ def test_latencies_that_do_not_differ_are_no_distribution(batching):
             requests.assign(arrival_s=0.0, first_token_s=1.0, finished_s=1.0)
         )
     alike = replace(batching, runs=tuple(same))
-    assert FIGURES["latency_distributions"].draw(alike) is None
-    assert FIGURES["goodput"].draw(alike) is None
+    assert draw_figure(alike, "latency_distributions") is None
+    assert draw_figure(alike, "goodput") is None

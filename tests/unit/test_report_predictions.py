@@ -18,7 +18,7 @@ from kvscope.plan.hardware import hardware as data
 from kvscope.plan.hardware.cost import PassCost
 from kvscope.plan.layers import SHIPPED_CONFIG
 from kvscope.report.figures import registry
-from kvscope.report.figures.registry import FIGURES
+from kvscope.report.figures.registry import draw_figure, figures
 from kvscope.report.load import load
 from kvscope.report.predictions import read_predictions
 from kvscope.report.study import report
@@ -145,9 +145,8 @@ def test_runs_without_reference_work_have_no_speed(results: Path):
 @pytest.fixture
 def few_figures(monkeypatch):
     """Reports draw but two figures: drawing all takes most of a test's time."""
-    monkeypatch.setattr(
-        registry, "FIGURES", {name: FIGURES[name] for name in ("throughput", "predictions")}
-    )
+    few = {name: figures()[name] for name in ("throughput", "predictions")}
+    monkeypatch.setattr(registry, "figures", lambda: few)
 
 
 @pytest.mark.usefixtures("few_figures")
@@ -167,7 +166,7 @@ def test_a_study_without_predictions_has_no_such_figure(results: Path):
     for path in results.glob(f"tables/*/{FILE}"):
         path.unlink()
     study = load([*map(str, runs_of(results))], results)
-    assert FIGURES["predictions"].draw(study) is None
+    assert draw_figure(study, "predictions") is None
     assert read_predictions(study).faults == ()
 
 

@@ -16,7 +16,7 @@ from kvscope.plan.experiment import dump
 from kvscope.plan.grid import PlannedExperiment, expand
 from kvscope.report.data import FigureRequest, Run, StudyData
 from kvscope.report.experiments_table import experiments_table
-from kvscope.report.figures.registry import FIGURES
+from kvscope.report.figures.registry import draw_figure, figures
 from kvscope.report.headline import headline
 from kvscope.report.render import svg
 
@@ -25,7 +25,7 @@ from .marks import marks_of
 pytestmark = [pytest.mark.slow, pytest.mark.thorough]
 
 STUDIES = sorted(layers.options(layers.SHIPPED_CONFIG, "study"))
-OVER_EXPERIMENTS = [name for name, figure in FIGURES.items() if figure.lead]
+OVER_EXPERIMENTS = [name for name, figure in figures().items() if figure.lead]
 
 
 def invented(number: int, planned: PlannedExperiment, directory: Path) -> Run:
@@ -79,7 +79,7 @@ def study(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def test_every_figure_over_experiments_draws_every_metric_it_has(study: StudyData) -> None:
-    drawn = {name: one for name in OVER_EXPERIMENTS if (one := FIGURES[name].draw(study))}
+    drawn = {name: one for name in OVER_EXPERIMENTS if (one := draw_figure(study, name))}
     assert {"throughput", "latency", "utilization", "preemptions"} <= set(drawn)
     for name, drawing in drawn.items():
         for view in drawing.views:
@@ -97,7 +97,7 @@ def test_its_declared_axes_place_its_experiments(study: StudyData) -> None:
     for asked in (figure for figure in study.figures if figure.name not in OF_OTHER_FACTS):
         for axes in asked.axes:
             alone = replace(study, figures=(replace(asked, axes=(axes,)),))
-            drawing = FIGURES[asked.name].draw(alone)
+            drawing = draw_figure(alone, asked.name)
             assert drawing
             assert drawing.views[0].choice != ("experiment",), axes
             frames = drawing.views[0].data.values()

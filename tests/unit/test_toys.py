@@ -8,13 +8,15 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from kvscope import actions
+from kvscope import actions, plugins
 from kvscope.errors import BadInput
-from kvscope.plan import registry
+from kvscope.plan import registry, schema
 from kvscope.plan.experiment import Experiment, dump, load
 from kvscope.plan.grid import expand
 from kvscope.plan.resources import resources
 from kvscope.plan.work import expected_work
+from kvscope.report.data import StudyData
+from kvscope.report.figures import registry as figures
 from kvscope.report.words import key_title, setting_words
 from kvscope.run.environment import measured_environment
 from kvscope.workload import requests
@@ -22,7 +24,15 @@ from kvscope.workload import requests
 ROOT = Path(__file__).parents[2]
 CONFIG, TOYS = ROOT / "config", ROOT / "tests" / "toys"
 WORDS = ("device=toy", "workload=pairs", "overflow=stash", "overflow.host_blocks=9")
-CACHES = (registry.find_registered, registry.load_all, registry.label, actions.action)
+CACHES = (
+    registry.find_registered,
+    registry.load_all,
+    registry.label,
+    actions.action,
+    figures.figures,
+    plugins.names,
+    plugins.find,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -110,6 +120,25 @@ def test_what_cannot_be_loaded_is_refused_only_where_it_is_named(
     ):
         with pytest.raises(BadInput, match=sentence):
             expand(None, [f"workload={name}"], CONFIG)
+
+
+def test_its_figure_is_taken_in_studies_suggested_to_editors_and_placed_on_the_page(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "study").mkdir()
+    text = "title: T\nfigures: [{tokens_a_request: {x: seed}}]\ngrids: [{name: a}]"
+    (tmp_path / "study" / "mine.yaml").write_text(text)
+    assert list(expand("mine", [], tmp_path).figures) == ["tokens_a_request"]
+    assert '"tokens_a_request"' in schema.text()
+    assert '"tokens_a_request"' not in schema.text(shipped=True)
+    assert list(figures.figures())[:3] == ["throughput", "tokens_a_request", "pareto"]
+
+
+def test_a_figure_that_fails_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert figures.draw_figure(StudyData("s", "", "", (), ()), "tokens_a_request") is None
+    monkeypatch.delattr(StudyData, "complete")
+    with pytest.raises(BadInput, match=r"figure tokens_a_request of toys 0\.1, toy_figure:FIGURE"):
+        figures.draw_figure(StudyData("s", "", "", (), ()), "tokens_a_request")
 
 
 @pytest.mark.parametrize("kind", registry.KINDS)

@@ -1,38 +1,27 @@
 """The figures that a study may declare, and their axes."""
 
-from typing import Any, Literal, get_args
+from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
+from pydantic_core import PydanticKnownError
 
+from kvscope import plugins
 from kvscope.plan.fields import Part
 
-FigureName = Literal[
-    "throughput",
-    "pareto",
-    "strategies",
-    "window_fill",
-    "latency",
-    "latency_distributions",
-    "goodput",
-    "utilization",
-    "preemptions",
-    "resume_overhead",
-    "resume_time",
-    "swapping",
-    "offload_published",
-    "offload_shares",
-    "kv_timeline",
-    "batch_composition",
-    "access_pattern",
-    "access_gaps",
-    "access_metrics",
-    "predictions",
-    "step_timeline",
-    "offload_pipeline",
-    "kv_accesses",
-]
-FIGURES: tuple[str, ...] = get_args(FigureName)
+GROUP = "kvscope.figure"  # of entry points
 EXPERIMENT, GRID = "experiment", "grid"  # beside configuration keys
+
+
+def figure_names() -> tuple[str, ...]:
+    """The names of the figures of all installed packages, without loading any."""
+    return plugins.names(GROUP)
+
+
+def _known(name: str) -> str:
+    if name not in figure_names():
+        known = ", ".join(figure_names())
+        raise PydanticKnownError("literal_error", {"expected": f"one of {known}"})
+    return name
 
 
 class Axes(Part):
@@ -56,7 +45,7 @@ class Axes(Part):
 class Entry(Part):
     """A figure that a study declares: its name, and the axes of each row of charts."""
 
-    name: FigureName
+    name: Annotated[str, AfterValidator(_known)]
     axes: list[Axes] = Field(default_factory=list)
 
     @model_validator(mode="before")

@@ -7,7 +7,8 @@ It is generated from the classes that the planner validates with:
 Every study that the planner accepts is valid under the schema, unless it excludes a value that its
 key can never have. The planner refuses more: keys that the selected options do not have, and
 combinations that cannot work. Any name is valid as an option of a group, since users add options as
-files; any key is valid for devices, workloads and policies, since packages add their own.
+files; any figure, and any key of devices, workloads and policies, since packages add their own. The
+shipped schema suggests what kvscope itself has, that of `kvscope new` what is installed.
 """
 
 import json
@@ -15,10 +16,11 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from kvscope import plugins
 from kvscope.plan import layers, registry
 from kvscope.plan.composition import groups
 from kvscope.plan.experiment import Experiment
-from kvscope.plan.figures import EXPERIMENT, FIGURES, GRID, Axes
+from kvscope.plan.figures import EXPERIMENT, GRID, GROUP, Axes, figure_names
 from kvscope.plan.repeats import RepeatsUntil
 from kvscope.plan.study import StudyFile
 
@@ -43,14 +45,17 @@ BOUNDS = {
 KEPT = {"type", "enum", "const", "pattern", "maxLength", *BOUNDS.values()}
 
 
-def text() -> str:
-    """The schema as the file that the configuration holds."""
-    return json.dumps(study_schema(), indent=1) + "\n"
+def text(shipped: bool = False) -> str:
+    """The schema as a file, of all that is installed or of kvscope's own."""
+    return json.dumps(study_schema(shipped), indent=1) + "\n"
 
 
-def study_schema() -> Schema:
-    """The JSON Schema (draft 7) of a study file; `$defs` has the value of each dotted key."""
-    values = _options() | _leaves()
+def study_schema(shipped: bool = False) -> Schema:
+    """The JSON Schema (draft 7) of a study file; `$defs` has the value of each dotted key.
+
+    It suggests the keys and figures of all installed packages; with `shipped`, kvscope's own.
+    """
+    values = _options() | _leaves(shipped)
     settable = {key: _ref(key) for key in values if not _names_the_option(key)}
     row = _mapping(settable, SINGLE) | {"minProperties": 1}
     rows = _list(_ref("row"), at_least=1)
@@ -72,7 +77,7 @@ def study_schema() -> Schema:
         study["$defs"].pop(name)
     study["properties"]["compare"] = _question()
     study["properties"]["grids"]["items"] = _ref("grid")
-    study["properties"]["figures"] = _list(_figure())
+    study["properties"]["figures"] = _list(_figure(shipped))
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         **_untitled(study),
@@ -93,13 +98,15 @@ def _question() -> Schema:
     }
 
 
-def _figure() -> Schema:
-    """A figure's name, or one with the axes of its rows."""
-    rows = dict.fromkeys(FIGURES, _ref("axes_of_rows"))
-    named = {"properties": rows, "additionalProperties": False}
+def _figure(shipped: bool) -> Schema:
+    """A figure's name, or one with the axes of its rows; any name, with suggestions."""
+    names = [name for name in figure_names() if not (shipped and plugins.origin(GROUP, name))]
+    axes = _ref("axes_of_rows")
+    named = {"properties": dict.fromkeys(names, axes), "additionalProperties": axes}
     return _any_of(
         [
-            {"enum": list(FIGURES)},
+            {"enum": names},
+            TEXT,
             {"type": "object", "minProperties": 1, "maxProperties": 1, **named},
         ]
     )
@@ -121,13 +128,13 @@ def _options() -> dict[str, Schema]:
     return {group: _any_of([{"enum": names}, TEXT]) for group, names in shipped.items()}
 
 
-def _leaves() -> dict[str, Schema]:
+def _leaves(shipped: bool) -> dict[str, Schema]:
     """The schema of each dotted key that is not a group: any type that some option gives it."""
     experiment = Experiment.model_json_schema()
     leaves = list(_walk(experiment, experiment, ""))
     for kind in registry.KINDS:
         for name, option in registry.load_all(kind).items():
-            if registry.package_origin(kind, name) is None:
+            if not (shipped and registry.package_origin(kind, name)):
                 own = option.model_json_schema()
                 leaves += _walk(own, own, kind)
     found: dict[str, list[Schema]] = {}
@@ -202,4 +209,4 @@ def _untitled(node: Schema) -> Schema:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(text())
+    sys.stdout.write(text(shipped=True))

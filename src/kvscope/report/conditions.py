@@ -11,11 +11,16 @@ from kvscope.analyse.records import counted_repeats
 from kvscope.plan.together import SITTINGS
 from kvscope.report import theme
 from kvscope.report.data import Run, StudyData
-from kvscope.report.figures.figure import Drawing, Figure, Spec, View, number, plot_width
+from kvscope.report.figures.figure import Drawing, Spec, View, number, plot_width
 from kvscope.report.words import NBSP, percent, plural
 from kvscope.runschema import MEASURED
 
-CHART = "conditions"
+TITLE = "Conditions of the measurement"
+CAPTION = (
+    "Each point is a repeat, the line their mean in a round. Waiting: the share of its time in "
+    "which an engine was ready without a CPU. Speed: while it ran, relative to the experiment's "
+    "median."
+)
 HEIGHT, LABEL_PX = 80, 52
 LEAST_RANGE = 20.0  # percent of an axis: what is less is none to worry about
 
@@ -84,16 +89,6 @@ def draw(study: StudyData) -> Drawing | None:
     chart = {"concat": cells, "columns": len(cells)}
     data = {"repeats": repeats[columns], "means": means}
     return Drawing((View(chart, data),), label_px=LABEL_PX)
-
-
-FIGURE = Figure(
-    CHART,
-    "Conditions of the measurement",
-    "Each point is a repeat, the line their mean in a round. Waiting: the share of its time in "
-    "which an engine was ready without a CPU. Speed: while it ran, relative to the experiment's "
-    "median.",
-    draw,
-)
 
 
 def _cell(shown: pd.Series, title: str, of: str, least: float) -> Spec:

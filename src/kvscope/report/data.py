@@ -205,11 +205,14 @@ class StudyData:
         """Each run's label among the runs of this study or part of one, by its id."""
         return {run.id: name for run, name in zip(self.runs, labels(self.runs), strict=True)}
 
-    def axes_of(self, figure: str, default: Axes | None = None) -> tuple[Axes, ...]:
+    def declared_axes(self, figure: str) -> tuple[Axes, ...]:
+        """The axes that the study declares for a figure; empty if it declares none."""
+        return next((asked.axes for asked in self.figures if asked.name == figure), ())
+
+    def axes_of(self, declared: Sequence[Axes], default: Axes | None = None) -> Sequence[Axes]:
         """The axes declared for a figure, else its own ones, else the first that are declared."""
-        declared = {asked.name: asked.axes for asked in self.figures if asked.axes}
-        own = (default,) if default else next(iter(declared.values()), ())
-        return declared.get(figure, own)
+        own = (default,) if default else ()
+        return declared or own or next((asked.axes for asked in self.figures if asked.axes), ())
 
     @cached_property
     def estimates(self) -> Estimates:

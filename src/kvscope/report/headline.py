@@ -18,7 +18,7 @@ from kvscope.report.comparisons import (
 )
 from kvscope.report.data import StudyData
 from kvscope.report.figures.figure import Drawing, Lead
-from kvscope.report.figures.registry import FIGURES
+from kvscope.report.figures.registry import figures
 from kvscope.report.findings import preemptions_of
 from kvscope.report.number import Number
 from kvscope.report.settings import CACHE, MINOR, in_words, is_number, is_of_key
@@ -45,9 +45,10 @@ def headline(study: StudyData) -> Headline:
     study varies.
     """
     for name, lead in _leads(study):
-        if drawing := lead.draw(study):
+        declared = study.declared_axes(name)
+        if drawing := lead.draw(study, declared):
             sentence = (
-                _largest(study, study.axes_of(name), lead) if lead.metric.better else ""
+                _largest(study, study.axes_of(declared), lead) if lead.metric.better else ""
             ) or _extremes(study, lead.metric)
             one = replace(drawing, views=drawing.views[:1])
             return Headline(sentence, lead.metric.heading, one)
@@ -57,20 +58,23 @@ def headline(study: StudyData) -> Headline:
 def _leads(study: StudyData) -> Iterator[tuple[str, Lead]]:
     """What the study's figures show above all, by the figure's name."""
     for name in (*(one.name for one in study.figures), DEFAULT):
-        if name in FIGURES and (lead := FIGURES[name].lead):
+        if name in figures() and (lead := figures()[name].lead):
             yield name, lead
 
 
 def rule(study: StudyData) -> str:
-    """Which of the comparisons is the headline, in a sentence."""
-    if not next(_leads(study))[1].metric.better:
+    """Which of the comparisons is the headline, in a sentence; empty if no figure can open."""
+    first = next(_leads(study), None)
+    if first is None:
+        return ""
+    if not first[1].metric.better:
         return "The headline has the least and the greatest value of what the first figure shows."
     largest = "the largest difference along the axes of the first figure"
     answer = "the best answer to the study's question in what the first figure shows, or else "
     return f"The headline is {answer if study.question else ''}{largest}."
 
 
-def _largest(study: StudyData, axes: tuple[Axes, ...], lead: Lead) -> str:
+def _largest(study: StudyData, axes: Sequence[Axes], lead: Lead) -> str:
     metric = lead.metric
     found = [
         (pair, ratio)

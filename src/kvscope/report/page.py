@@ -18,8 +18,8 @@ from kvscope.report.checks import checklist
 from kvscope.report.circumstances import circumstances, dates, faults, shared
 from kvscope.report.data import Run, StudyData
 from kvscope.report.experiments_table import experiments_table
-from kvscope.report.figures.figure import Drawing, Figure
-from kvscope.report.figures.registry import FIGURES, missing_figures
+from kvscope.report.figures.figure import Drawing
+from kvscope.report.figures.registry import figures, missing_figures
 from kvscope.report.findings import findings
 from kvscope.report.headline import headline, rule
 from kvscope.report.pages import pages_of
@@ -56,11 +56,11 @@ def write_page(
         version=kvscope.__version__,
         headline=lead.sentence,
         headline_rule=rule(study),
-        lead=_apart(Figure("lead", lead.title, "", lambda _: lead.drawing), lead.drawing),
+        lead=_apart("lead", lead.title, "", lead.drawing),
         findings=findings(study),
         missed=machine.missed_widths(study),
         conditions=machine.conditions(study),
-        conditions_chart=_apart(machine.FIGURE, machine.draw(study)),
+        conditions_chart=_apart("conditions", machine.TITLE, machine.CAPTION, machine.draw(study)),
         circumstances=circumstances(study),
         faults=faults(study),
         shared=shared(study),
@@ -74,7 +74,7 @@ def write_page(
         again=[run for run in study.complete if run.again],
         reasons=_reasons(study),
         checklist=checklist(study.complete),
-        figures=[_entry(FIGURES[name], drawing, prints[name]) for name, drawing in drawn.items()],
+        figures=[_figure(name, drawing, prints[name]) for name, drawing in drawn.items()],
         predictions=read_predictions(study),
         lacking=missing_figures(study, drawn),
         configs=_safe(orjson.dumps([theme.config(), theme.config(dark=True)]).decode()),
@@ -89,19 +89,29 @@ def write_page(
     write_text(path, html)
 
 
-def _entry(figure: Figure, drawing: Drawing, printed: Printed) -> dict[str, Any]:
+def _figure(name: str, drawing: Drawing, printed: Printed) -> dict[str, Any]:
     """What the template needs of a figure."""
+    of = figures()[name]
+    return _chart(name, of.title, of.caption, drawing, printed) | {"section": of.section}
+
+
+def _chart(
+    name: str, title: str, caption: str, drawing: Drawing, printed: Printed
+) -> dict[str, Any]:
+    """What the template needs of a chart."""
     return {
-        "figure": figure,
+        "name": name,
+        "title": title,
+        "caption": caption,
         "headings": drawing.headings if len(drawing.views) > 1 else (),
         "data": pack(for_page(drawing)),
         "image": Markup(printed.url),
     }
 
 
-def _apart(figure: Figure, drawing: Drawing | None) -> dict[str, Any] | None:
+def _apart(name: str, title: str, caption: str, drawing: Drawing | None) -> dict[str, Any] | None:
     """A chart that stands apart from the figures, if there is one."""
-    return _entry(figure, drawing, print_figure(drawing)) if drawing else None
+    return _chart(name, title, caption, drawing, print_figure(drawing)) if drawing else None
 
 
 def _reasons(study: StudyData) -> list[str]:

@@ -1,4 +1,4 @@
-"""The figures of a study, one module each; `registry.FIGURES` lists them.
+"""The figures of a study, one module each; `registry.figures` has all.
 
-To add one, write a module with a `Figure` and add it to the registry.
+To add one, write a module with a `Figure` and register it in pyproject.toml.
 """

@@ -1,7 +1,7 @@
 """How long blocks are idle between bursts of accesses, and their reuse distances."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import pandas as pd
@@ -10,6 +10,7 @@ from kvscope.actions import copies_blocks
 from kvscope.analyse.access import KvTrace
 from kvscope.analyse.events import read_events
 from kvscope.analyse.reuse import Reuses, reuses_of
+from kvscope.plan.figures import Axes
 from kvscope.report.data import Run, StudyData
 from kvscope.report.figures.accesses import traced_runs
 from kvscope.report.figures.distribution import Distribution, distribution
@@ -59,7 +60,7 @@ def swap_in_ms(run: Run) -> float:
     return 1e3 * seconds / blocks if blocks and seconds else math.nan
 
 
-def draw(study: StudyData) -> Drawing | None:
+def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     """Idle times at the left, reuse distances at the right; a line an experiment."""
     found = {IDLE: _table(study, idle), DISTANCE: _table(study, distance)}
     swaps = _swaps(study)
@@ -89,7 +90,6 @@ def _swaps(study: StudyData) -> pd.DataFrame:
 
 
 FIGURE = Figure(
-    "access_gaps",
     "Idle time and reuse distance of blocks",
     "A block of one layer is idle from the end of its last access in one forward pass to its first "
     "access in the next pass that uses it; during that time it could be swapped out. Its reuse "
@@ -97,4 +97,5 @@ FIGURE = Figure(
     f"repeat of the first {MOST_LINES} experiments that trace every pass. Dotted: the time to copy "
     "one block, all its layers, back from the host, where the experiment swaps.",
     draw,
+    order=180,
 )

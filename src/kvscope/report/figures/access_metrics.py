@@ -13,7 +13,6 @@ from kvscope.report.words import (
 )
 
 FIGURE = over_experiments(
-    "access_metrics",
     "How attention reads the KV cache",
     "Reads at a time: total duration of reads over the time in which there was any. Tokens read "
     "per token held: 1 if every K and V of a context is read once a layer and pass. K to V: from "
@@ -27,4 +26,5 @@ FIGURE = over_experiments(
         Panel("Idle share", (IDLE_SHARE, ACCESS_FREE)),
     ],
     lead=READ_AMPLIFICATION,
+    order=190,
 )

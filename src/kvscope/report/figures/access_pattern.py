@@ -1,9 +1,12 @@
 """Which blocks attention writes and reads, and when: the first forward passes of a repeat."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
 from kvscope.analyse.events import Events, phases_of, read_events, traced_parts
+from kvscope.plan.figures import Axes
 from kvscope.report.data import Run, StudyData
 from kvscope.report.figures.accesses import (
     access_chart,
@@ -26,7 +29,7 @@ X_SCALE = {"zero": False, "nice": False, "padding": 2}
 X_AXIS = {"tickCount": 2, "format": NUMBER, "labelFlush": True}
 
 
-def draw(study: StudyData) -> Drawing | None:
+def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     """For each experiment and layer a row of its writes and one of its reads, a column a pass."""
     runs = traced_runs(study)[:MOST_RUNS]
     parts = [(run, *part) for run in runs for part in _parts(run, 2 if len(runs) == 1 else 1)]
@@ -84,7 +87,6 @@ def _parts(run: Run, most_layers: int) -> list[tuple[int, dict[int, str], Events
 
 
 FIGURE = Figure(
-    "access_pattern",
     "Accesses to the KV cache",
     f"The first {MOST_PASSES} traced forward passes of the first repeat: each bar is one access "
     "of an attention kernel to one block, from its start to its end; short accesses are drawn "
@@ -92,4 +94,5 @@ FIGURE = Figure(
     "request, requests by their number, each in its colour. Each plot has its own scale. Of more "
     f"than {MOST_EVENTS:,} accesses in one plot, an even sample is drawn.",
     draw,
+    order=170,
 )

@@ -1,9 +1,11 @@
 """What each forward pass computes: tokens of prefill and of decode."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
+from kvscope.plan.figures import Axes
 from kvscope.report import theme
 from kvscope.report.data import Run, StudyData
 from kvscope.report.figures.figure import NUMBER, Drawing, Figure, Spec, colours, constant, number
@@ -13,7 +15,7 @@ PREFILL, DECODE = "prefill (prompts and recomputation)", "decode"
 SCALE = colours([DECODE, PREFILL], [theme.DECODE, theme.PREFILL])
 
 
-def draw(study: StudyData) -> Drawing | None:
+def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     """Stacked tokens of every pass over time, an experiment a facet."""
     return multiples(study, _tokens, token_areas("tokens in the pass", "bottom"))
 
@@ -41,5 +43,8 @@ def _tokens(run: Run, steps: pd.DataFrame) -> dict[str, Any]:
 
 
 FIGURE = Figure(
-    "batch_composition", "Tokens in each forward pass", "The first repeat of each experiment.", draw
+    "Tokens in each forward pass",
+    "The first repeat of each experiment.",
+    draw,
+    order=160,
 )

@@ -1,28 +1,26 @@
 """Figures of many experiments: a view for each grid of the study."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 
+from kvscope.plan.figures import Axes
 from kvscope.report.data import StudyData
-from kvscope.report.figures.figure import Drawing
+from kvscope.report.figures.figure import Draw, Drawing
 
 MOST_TOGETHER = 64  # experiments in a figure whose axes the study does not declare
 
-Draw = Callable[[StudyData], Drawing | None]
 
-
-def by_grid(name: str, draw: Draw) -> Draw:
+def by_grid(draw: Draw) -> Draw:
     """`draw` of the study where that is readable, else of each of its grids, in a view each.
 
-    Axes that the study declares for the figure `name` are taken as they are, for all experiments.
+    Axes that the study declares for the figure are taken as they are, for all experiments.
     """
 
-    def draw_study(study: StudyData) -> Drawing | None:
+    def draw_study(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
         grids = list(dict.fromkeys(run.grid for run in study.complete))
-        declared = any(asked.name == name and asked.axes for asked in study.figures)
-        if declared or len(grids) < 2 or len(study.complete) <= MOST_TOGETHER:
-            return draw(study)
-        found = {grid: drawing for grid in grids if (drawing := draw(_of_grid(study, grid)))}
+        if axes or len(grids) < 2 or len(study.complete) <= MOST_TOGETHER:
+            return draw(study, axes)
+        found = {grid: drawing for grid in grids if (drawing := draw(_of_grid(study, grid), ()))}
         return _joined(found) if found else None
 
     return draw_study

@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 
+from kvscope.plan.figures import Axes
 from kvscope.report.data import StudyData
 from kvscope.report.words import Display
 
@@ -19,6 +20,12 @@ NUMBER = ",.7~g"  # of a tick: 1,000; 0.05; no exponent where it can be read wit
 LETTER = 5.6  # pixels of a label's letter
 TITLE_LETTERS = 44  # in a line above a plot
 FADED = 0.12  # opacity of what was not picked in the legend
+
+# What a figure makes of the axes that a study declares for it.
+ROW_EACH = "a row of plots for each"
+FIRST_AXES = "`colour`, `facet` and `where` of the first; a point or line for each experiment"
+SELECTED = "experiments that `where` selects"
+NO_AXES = "–"
 
 Spec = dict[str, Any]
 
@@ -51,25 +58,32 @@ class Drawing:
     remarks: tuple[str, ...] = ()
 
 
+# Of a study, and the axes that it declares for the figure: none, or those of each row of charts.
+# None where the study has no data for the figure.
+Draw = Callable[[StudyData, Sequence[Axes]], Drawing | None]
+
+
 @dataclass(frozen=True)
 class Lead:
     """What a figure shows above all: a metric, and the drawing that shows it alone."""
 
     metric: Display
-    draw: Callable[[StudyData], Drawing | None]
+    draw: Draw
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure of a study. `draw` gives None where the study has no data for it.
+    """A figure of a study; its name is that of its entry point in the group `kvscope.figure`.
 
-    `section` is the part of the page that it stands in. One with a `lead` can open the page.
+    `axes` says what it makes of declared axes, `section` in which part of the page it stands, by
+    `order`. One with a `lead` can open the page.
     """
 
-    name: str
     title: str
     caption: str
-    draw: Callable[[StudyData], Drawing | None]
+    draw: Draw
+    order: int
+    axes: str = NO_AXES
     section: str = "charts"
     lead: Lead | None = None
 

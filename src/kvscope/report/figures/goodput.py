@@ -1,25 +1,30 @@
 """Goodput: requests a second served within bounds on their latency."""
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
 
+from kvscope.plan.figures import Axes
 from kvscope.report.data import Run, StudyData
 from kvscope.report.figures.by_grid import by_grid
 from kvscope.report.figures.distribution import POINTS
-from kvscope.report.figures.figure import Drawing, Figure
+from kvscope.report.figures.figure import (
+    FIRST_AXES,
+    Drawing,
+    Figure,
+)
 from kvscope.report.figures.lines import COLUMNS, Lines, lines_drawing, request_plots
 from kvscope.report.words import number_text
 
-NAME = "goodput"
 BOUND, GOODPUT = "time to first token at most (s)", "goodput (requests/s)"
 PERCENTILES = (25, 75)  # of TPOT over all requests: the bounds are the next round numbers
 
 
-def draw(study: StudyData) -> Drawing | None:
+def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     """Goodput over the bound on TTFT: for any TPOT, and for two bounds on it."""
-    plots = request_plots(study, NAME)
+    plots = request_plots(study, axes)
     bounds_s = (math.inf, *_bounds_s([run for named in plots.values() for _, run in named]))
     found = [
         Lines(_table(named, tpot_s), BOUND, GOODPUT, plot, _words(tpot_s))
@@ -73,10 +78,11 @@ def _table(named: list[tuple[str, Run]], tpot_s: float) -> pd.DataFrame:
 
 
 FIGURE = Figure(
-    NAME,
     "Goodput under a latency objective",
     "Served requests per second whose time to first token is at most the bound along the axis, and "
     "whose time per output token is at most the bound above the plot. Requests of all repeats over "
     "the sum of the makespans; aborted requests do not count.",
-    by_grid(NAME, draw),
+    by_grid(draw),
+    order=70,
+    axes=FIRST_AXES,
 )

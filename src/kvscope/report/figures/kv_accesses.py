@@ -1,11 +1,12 @@
 """Every access to the KV cache in one forward pass and layer."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
 
 from kvscope.analyse.events import phases_of, read_events, traced_parts
+from kvscope.plan.figures import Axes
 from kvscope.report.data import Run, StudyData
 from kvscope.report.figures.accesses import (
     access_chart,
@@ -27,7 +28,7 @@ FEWEST_PASSES = 5  # rather some of the layers than fewer passes
 LABEL_PX = 150
 
 
-def draw(study: StudyData) -> Drawing | None:
+def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     """A view for each experiment, layer and forward pass, by request and by block number."""
     runs = traced_runs(study)
     shown = runs[:MOST_EXPERIMENTS]
@@ -111,7 +112,6 @@ def passes_and_layers(parts: pd.DataFrame, most_events: int) -> tuple[list[int],
 
 
 FIGURE = Figure(
-    "kv_accesses",
     "KV accesses",
     "Single accesses of attention kernels to blocks of the KV cache, from their start to their "
     "end: K in the upper half of a block's height, V (paler) in the lower half, each KV head on a "
@@ -119,4 +119,5 @@ FIGURE = Figure(
     "in the legend to show it alone.",
     draw,
     section="accesses",
+    order=230,
 )

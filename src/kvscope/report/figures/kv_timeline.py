@@ -1,9 +1,11 @@
 """KV cache and host pool in use during a repeat, with preemptions and resumptions."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
+from kvscope.plan.figures import Axes
 from kvscope.report import theme
 from kvscope.report.data import Run, StudyData
 from kvscope.report.figures.figure import Drawing, Figure, Spec, colours, constant, number, text
@@ -23,7 +25,7 @@ MARKS = {
 EVENTS = {"preempt": "preempted", "resume": "resumed"}
 
 
-def draw(study: StudyData) -> Drawing | None:
+def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     """Blocks and tokens in use over time, an experiment a facet."""
     runs = runs_with_passes(study)
     passes = [run.steps(run.repeats[0]) for run in runs]
@@ -85,9 +87,9 @@ def marks(run: Run) -> pd.DataFrame:
 
 
 FIGURE = Figure(
-    "kv_timeline",
     "KV cache utilization over time",
     "The first repeat of each experiment: blocks of the KV cache in use, and of the host pool "
     "where there is one. Triangles above: passes that preempted (down) or resumed requests (up).",
     draw,
+    order=150,
 )

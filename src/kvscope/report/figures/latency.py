@@ -14,7 +14,6 @@ from kvscope.report.words import (
 )
 
 FIGURE = over_experiments(
-    "latency",
     "Latency",
     "Time to first token (TTFT) and time per output token (TPOT: the time from the first token to "
     "the last, over the tokens after the first) over requests; inter-token latency (ITL) over "
@@ -24,4 +23,5 @@ FIGURE = over_experiments(
         Panel("Inter-token latency", (ITL_MEAN, ITL_P50, ITL_P99), shared=False),
         Panel("Time per output token", (TPOT_MEAN, TPOT_P50, TPOT_P99), shared=False),
     ],
+    order=50,
 )

@@ -1,17 +1,21 @@
 """How latencies are distributed over the requests of an experiment."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pandas as pd
 
+from kvscope.plan.figures import Axes
 from kvscope.report.data import Run, StudyData
 from kvscope.report.figures.by_grid import by_grid
 from kvscope.report.figures.distribution import distribution
-from kvscope.report.figures.figure import Drawing, Figure
+from kvscope.report.figures.figure import (
+    FIRST_AXES,
+    Drawing,
+    Figure,
+)
 from kvscope.report.figures.lines import COLUMNS, Lines, lines_drawing, request_plots
 from kvscope.report.latencies import Latencies
 
-NAME = "latency_distributions"
 SHARE = "share of requests at or below (%)"
 MEASURES: dict[str, Callable[[Latencies], pd.Series]] = {
     "time to first token (s)": lambda found: found.ttft_s,
@@ -20,11 +24,11 @@ MEASURES: dict[str, Callable[[Latencies], pd.Series]] = {
 }
 
 
-def draw(study: StudyData) -> Drawing | None:
+def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     """For each measure the distributions of all experiments, a line an experiment."""
     plots = [
         Lines(table, measure, SHARE, plot)
-        for plot, runs in request_plots(study, NAME).items()
+        for plot, runs in request_plots(study, axes).items()
         for measure, of in MEASURES.items()
         if not (table := _table(runs, of)).empty
     ]
@@ -38,8 +42,9 @@ def _table(runs: list[tuple[str, Run]], of: Callable[[Latencies], pd.Series]) ->
 
 
 FIGURE = Figure(
-    NAME,
     "Latency distributions",
     "Share of the served requests, of all repeats, whose latency is at or below a bound.",
-    by_grid(NAME, draw),
+    by_grid(draw),
+    order=60,
+    axes=FIRST_AXES,
 )

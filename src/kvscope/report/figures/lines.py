@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
+from kvscope.plan.figures import Axes
 from kvscope.report import theme
 from kvscope.report.axes import rows, series
 from kvscope.report.data import Run, StudyData
@@ -49,12 +50,12 @@ class Lines:
     counts: bool = False
 
 
-def request_plots(study: StudyData, figure: str) -> dict[str, list[tuple[str, Run]]]:
+def request_plots(study: StudyData, axes: Sequence[Axes]) -> dict[str, list[tuple[str, Run]]]:
     """Experiments by plot, each with its line's name, along the first axes.
 
     Only those in which latencies differ: where one forward pass serves all requests, none do.
     """
-    row, *_ = rows(study, lambda run: run.latencies.latency_s.nunique() > 1, study.axes_of(figure))
+    row, *_ = rows(study, lambda run: run.latencies.latency_s.nunique() > 1, study.axes_of(axes))
     return series(row, MOST_TOGETHER)
 
 

@@ -1,18 +1,19 @@
 """What runs of the offload engine say of themselves, as its figures need it."""
 
+from collections.abc import Sequence
 from typing import Any
 
+from kvscope.plan.figures import Axes
 from kvscope.report.axes import matches
 from kvscope.report.data import Run, StudyData
 
 ABLATIONS = ("buffers", "spread_weights", "balanced")
 
 
-def offload_runs(study: StudyData, figure: str, key: str) -> list[Run]:
-    """The runs that a figure declares, of those whose run.json has a fact of the engine."""
+def offload_runs(study: StudyData, axes: Sequence[Axes], key: str) -> list[Run]:
+    """The runs that a figure's axes select, of those whose run.json has a fact of the engine."""
     runs = [run for run in study.complete if facts_of(run).get(key)]
-    asked = next((one.axes for one in study.figures if one.name == figure), ())
-    return [run for run in runs if not asked or any(matches(study, run, axes) for axes in asked)]
+    return [run for run in runs if not axes or any(matches(study, run, one) for one in axes)]
 
 
 def facts_of(run: Run) -> dict[str, Any]:

@@ -4,14 +4,16 @@ Batches differ, as what a policy keeps on the device bounds its batch: times are
 the pass gives, one a request.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pandas as pd
 
+from kvscope.plan.figures import Axes
 from kvscope.report.data import Run, StudyData
 from kvscope.report.figures.figure import (
     PAPER,
+    SELECTED,
     Drawing,
     Figure,
     Spec,
@@ -38,14 +40,14 @@ SETTINGS = ("share", *ABLATIONS)  # of a policy, where they are given
 MOST_RUNS = 12  # under each other
 
 
-def draw(study: StudyData) -> Drawing | None:
+def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     """A view for each set of conditions, measured and simulated."""
-    views = tuple(_views(study))
+    views = tuple(_views(study, axes))
     return Drawing(views, ("Conditions", "Times"), LABEL_PX) if views else None
 
 
-def _views(study: StudyData) -> Iterator[View]:
-    groups = by_conditions(offload_runs(study, FIGURE.name, "requests"))
+def _views(study: StudyData, axes: Sequence[Axes]) -> Iterator[View]:
+    groups = by_conditions(offload_runs(study, axes, "requests"))
     for conditions, runs in groups.items():
         for source in ("measured", "simulated"):
             frames = {_words(run): _jobs(run, source) for run in runs[:MOST_RUNS]}
@@ -118,11 +120,12 @@ def _busy(frame: pd.DataFrame) -> str:
 
 
 FIGURE = Figure(
-    "offload_pipeline",
     "Pipeline of a decoding pass",
     "What the link, the device and the way back did during the first layers of a decoding pass of "
     "the warm-up, and what the simulation of the same schedule says. A pass gives each request of "
     "its batch a token; times are divided by their number, so that batches of any size compare.",
     draw,
     section="timeline",
+    order=220,
+    axes=SELECTED,
 )

@@ -1,16 +1,18 @@
 """What HybridServe (arXiv 2501.01792) publishes of its gains, beside those of modeled runs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
 from typing import Any
 
 import pandas as pd
 
+from kvscope.plan.figures import Axes
 from kvscope.report.comparisons import capitalize_first
 from kvscope.report.data import Run, StudyData
 from kvscope.report.figures.figure import (
     PAPER,
+    SELECTED,
     Drawing,
     Figure,
     Spec,
@@ -101,9 +103,9 @@ CLAIMS = (
 )
 
 
-def draw(study: StudyData) -> Drawing | None:
+def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     """A row for each claim: each model and prompt length, their geometric mean, the published."""
-    runs = _runs(study)
+    runs = _runs(study, axes)
     found = [(claim, claim.gains(runs)) for claim in CLAIMS]
     found = [(claim, gains) for claim, gains in found if gains]
     if not found or not any("flexgen" in policies for policies in runs.values()):
@@ -115,10 +117,10 @@ def draw(study: StudyData) -> Drawing | None:
     return Drawing((view,), (), LABEL_PX)
 
 
-def _runs(study: StudyData) -> Runs:
+def _runs(study: StudyData, axes: Sequence[Axes]) -> Runs:
     """The runs in their conditions, at hybrid's own share, by model, prompt tokens and policy."""
     found: Runs = {}
-    for run in offload_runs(study, FIGURE.name, "cost"):
+    for run in offload_runs(study, axes, "cost"):
         device = run.settings["device"]
         theirs = (None, RECOMPUTED) if policy_of(run) == "token" else (None,)
         if device.get("hardware") == HARDWARE and device.get("share") in theirs:
@@ -183,9 +185,10 @@ def _chart(points: pd.DataFrame) -> Spec:
 
 
 FIGURE = Figure(
-    "offload_published",
     "Beside the published gains",
     "Gains on an RTX 4090: points are modeled, one for each model and prompt length; the bar is "
     "their geometric mean; the diamond is what HybridServe (arXiv 2501.01792) published.",
     draw,
+    order=130,
+    axes=SELECTED,
 )

@@ -1,11 +1,14 @@
 """Decoding passes of the offload engine over the share of activations, and as predicted."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
+from kvscope.plan.figures import Axes
 from kvscope.report.data import Run, StudyData
 from kvscope.report.figures.figure import (
+    SELECTED,
     Drawing,
     Figure,
     Spec,
@@ -33,9 +36,9 @@ PIPELINED = ("kv_only", "act_only", "hybrid")  # they differ in nothing but the 
 CHOICE = "the hybrid policy's choice"
 
 
-def draw(study: StudyData) -> Drawing | None:
+def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     """Two plots for each set of runs with the same prediction: passes, and how well predicted."""
-    runs = offload_runs(study, FIGURE.name, "predicted")
+    runs = offload_runs(study, axes, "predicted")
     shown = [run for run in runs if policy_of(run) in PIPELINED and not is_ablated(run)]
     shown = [run for run in shown if not facts_of(run)["split"]["token"]]  # ids are off the axis
     groups = by_conditions(shown)
@@ -137,11 +140,12 @@ def _choice(place: int, share: float) -> Spec:
 
 
 FIGURE = Figure(
-    "offload_shares",
     "Share of activations",
     "Left: the median decoding pass of the pipelined policies, at the share of the context that "
     "each keeps as activations. Line: the closed form, with the first run's cost model; "
     "dashed: what the hybrid policy takes with it. Right: the same passes over what the "
     "simulation of the schedule says of each run.",
     draw,
+    order=140,
+    axes=SELECTED,
 )

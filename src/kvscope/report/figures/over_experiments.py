@@ -16,6 +16,7 @@ from kvscope.report.figures.figure import (
     LETTER,
     NUMBER,
     PICKED,
+    ROW_EACH,
     Drawing,
     Figure,
     Lead,
@@ -53,20 +54,21 @@ class Panel:
 
 
 def over_experiments(
-    name: str,
     title: str,
     caption: str,
     panels: Sequence[Panel],
-    axes: Callable[[StudyData], Axes | None] = lambda study: None,
+    own_axes: Callable[[StudyData], Axes | None] = lambda study: None,
     wanted: Wanted = lambda run: True,
     suits: Callable[[StudyData], bool] = lambda study: True,
     lead: Display | None = None,
+    *,
+    order: int,
 ) -> Figure:
     """A figure that shows these panels over the wanted experiments of the studies it suits.
 
-    It has the axes that the study declares for it, or else `axes`. Metrics that no experiment has
-    are left out, and so are experiments that have none of the metrics. `lead` is the metric that it
-    shows above all: the first one, if none is named.
+    It has the axes that the study declares for it, or else `own_axes`. Metrics that no experiment
+    has are left out, and so are experiments that have none of the metrics. `lead` is the metric
+    that it shows above all: the first one, if none is named.
     """
     above_all = lead or panels[0].metrics[0]
 
@@ -74,14 +76,16 @@ def over_experiments(
         metrics = (shown.metric for panel in panels for shown in panel.metrics)
         return wanted(run) and any(not math.isnan(run.number(name).value) for name in metrics)
 
-    def draw(study: StudyData, panels: Sequence[Panel] = panels) -> Drawing | None:
+    def draw(
+        study: StudyData, axes: Sequence[Axes], panels: Sequence[Panel] = panels
+    ) -> Drawing | None:
         runs = [run for run in study.complete if has_any(run)]
         known = [one for panel in panels if (one := _known(panel, runs)).metrics]
         if not known or not suits(study):
             return None
         declared = [
             split_by_colour(row) if row.ordered and len(row.colours) > MOST_LINES else row
-            for row in rows(study, has_any, study.axes_of(name, axes(study)))
+            for row in rows(study, has_any, study.axes_of(axes, own_axes(study)))
         ]
         everything = by_experiment(study, runs)
         views = [_view(" and ".join(row.title for row in declared), declared, known, len(runs))]
@@ -91,11 +95,11 @@ def over_experiments(
         remarks += [RINGS] if any(map(has_rings, views[0].data.values())) else []
         return Drawing(tuple(views), ("Along",), _label_px(declared), tuple(remarks))
 
-    def draw_lead(study: StudyData) -> Drawing | None:
-        return draw(study, [Panel(title, (above_all,))])
+    def draw_lead(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
+        return draw(study, axes, [Panel(title, (above_all,))])
 
-    lead_drawing = Lead(above_all, by_grid(name, draw_lead))
-    return Figure(name, title, caption, by_grid(name, draw), lead=lead_drawing)
+    lead_drawing = Lead(above_all, by_grid(draw_lead))
+    return Figure(title, caption, by_grid(draw), order, ROW_EACH, lead=lead_drawing)
 
 
 def _known(panel: Panel, runs: Sequence[Run]) -> Panel:

@@ -1,15 +1,17 @@
 """Throughput against latency, and the experiments on the Pareto front."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pandas as pd
 
+from kvscope.plan.figures import Axes
 from kvscope.report import theme
 from kvscope.report.axes import Place, Row, rows, x_words
 from kvscope.report.data import Run, StudyData
 from kvscope.report.figures.figure import (
+    FIRST_AXES,
     LETTER,
     NUMBER,
     PICKED,
@@ -38,9 +40,9 @@ BESIDE = (("left", 6, -6), ("right", -6, -6), ("left", 6, 8), ("right", -6, 8))
 Box = tuple[float, float, float, float]  # left, top, right, bottom in pixels
 
 
-def draw(study: StudyData) -> Drawing | None:
+def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     """A plot for each facet and latency; a point an experiment, a line a colour."""
-    row, *_ = rows(study, _known, study.axes_of(FIGURE.name))
+    row, *_ = rows(study, _known, study.axes_of(axes))
     if len(row.places) < 2:
         return None
     cells: list[Spec] = []
@@ -177,10 +179,11 @@ def _cell(row: Row, facet: str, latency: Display, points: str, best: str) -> Spe
 
 
 FIGURE = Figure(
-    "pareto",
     "Throughput against latency",
     "Each point is an experiment, named by its value along its line where there is room; up and to "
     "the left is better. No experiment beats those on the dashed line: there, more throughput "
     "costs latency. Means over repeats with 95 % confidence intervals.",
     draw,
+    order=20,
+    axes=FIRST_AXES,
 )

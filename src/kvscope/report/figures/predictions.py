@@ -1,12 +1,13 @@
 """Forward passes as a calibrated cost model predicts them, against the measured ones."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pandas as pd
 
 from kvscope.analyse.calibration.prediction import MOST_POINTS
 from kvscope.passes import DECODE, MIXED, PASS_PHASES, PREFILL
+from kvscope.plan.figures import Axes
 from kvscope.report import theme
 from kvscope.report.data import StudyData
 from kvscope.report.figures.figure import (
@@ -32,7 +33,7 @@ TIMES = ("measured", "predicted")
 HUES = {PREFILL: theme.PREFILL, DECODE: theme.DECODE, MIXED: theme.RUNNING}
 
 
-def draw(study: StudyData) -> Drawing | None:
+def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     """A point a pass; runs that the model was fitted to have a plot of their own."""
     points = pd.DataFrame(_points(read_predictions(study)))
     if points.empty:
@@ -110,10 +111,10 @@ def _at(measured: str, predicted: str) -> Spec:
 
 
 FIGURE = Figure(
-    "predictions",
     "Predicted by the calibrated cost model",
     f"Forward passes of measured runs: at most {MOST_POINTS} of each phase of an experiment, "
     f"spread over the run. Solid: predicted equals measured; dashed: {percent(NEAR)} from it.",
     draw,
     section="predictions",
+    order=200,
 )

@@ -1,72 +1,29 @@
-"""All figures, in the order of the page."""
+"""The figures of all installed packages."""
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 
-from kvscope.plan import figures as names
+from kvscope import plugins
+from kvscope.errors import BadInput
+from kvscope.plan.figures import GROUP, figure_names
+from kvscope.plan.registry import describe_error
 from kvscope.report.data import StudyData
-from kvscope.report.figures import (
-    access_gaps,
-    access_metrics,
-    access_pattern,
-    batch_composition,
-    goodput,
-    kv_accesses,
-    kv_timeline,
-    latency,
-    latency_distributions,
-    offload_pipeline,
-    offload_published,
-    offload_shares,
-    pareto,
-    predictions,
-    preemptions,
-    resume_overhead,
-    resume_time,
-    step_timeline,
-    strategies,
-    swapping,
-    throughput,
-    utilization,
-    window_fill,
-)
 from kvscope.report.figures.figure import Drawing, Figure
 
 MODELED = "modeled, not measured"
 
-FIGURES: dict[str, Figure] = {
-    module.FIGURE.name: module.FIGURE
-    for module in (
-        throughput,
-        pareto,
-        strategies,
-        window_fill,
-        latency,
-        latency_distributions,
-        goodput,
-        utilization,
-        preemptions,
-        resume_overhead,
-        resume_time,
-        swapping,
-        offload_published,
-        offload_shares,
-        kv_timeline,
-        batch_composition,
-        access_pattern,
-        access_gaps,
-        access_metrics,
-        predictions,
-        step_timeline,
-        offload_pipeline,
-        kv_accesses,
-    )
-}
+
+@cache
+def figures() -> dict[str, Figure]:
+    """All figures by name, in the order of the page; BadInput for one that cannot be loaded."""
+    found = {name: plugins.load(GROUP, name, Figure) for name in figure_names()}
+    return dict(sorted(found.items(), key=lambda named: (named[1].order, named[0])))
 
 
 def drawings(study: StudyData) -> dict[str, Drawing]:
     """The figures that the study has data for, by name."""
-    found = {name: figure.draw(study) for name, figure in FIGURES.items()}
+    found = {name: draw_figure(study, name) for name in figures()}
     marks = (MODELED,) if study.modeled else ()
     return {
         name: replace(drawing, remarks=(*marks, *drawing.remarks))
@@ -75,12 +32,25 @@ def drawings(study: StudyData) -> dict[str, Drawing]:
     }
 
 
+def draw_figure(study: StudyData, name: str) -> Drawing | None:
+    """A figure along the axes that the study declares; BadInput names the package that fails."""
+    try:
+        return figures()[name].draw(study, study.declared_axes(name))
+    except Exception as error:
+        if package := plugins.origin(GROUP, name):
+            raise BadInput(
+                f"figure {name} of {package} raised {describe_error(error)}; fix or uninstall its "
+                "package"
+            ) from error
+        raise
+
+
 def missing_figures(study: StudyData, drawn: Mapping[str, Drawing]) -> list[str]:
     """Why figures that the study requests are not drawn, a sentence each."""
     return [
         f"Figure '{asked.name}' is not drawn: no experiment has the data it needs."
-        if asked.name in names.FIGURES
-        else f"Figure '{asked.name}' is not drawn: there are only {', '.join(names.FIGURES)}."
+        if asked.name in figure_names()
+        else f"Figure '{asked.name}' is not drawn: there are only {', '.join(figure_names())}."
         for asked in study.figures
         if asked.name not in drawn
     ]

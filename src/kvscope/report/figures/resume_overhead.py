@@ -11,7 +11,6 @@ def preempts(run: Run) -> bool:
 
 
 FIGURE = over_experiments(
-    "resume_overhead",
     "Resume overhead",
     "The cost of preemptions in a repeat. The paper's measure counts the whole duration of every "
     "forward pass that resumes a request, and the copies to the host as its clock read them: on a "
@@ -25,4 +24,5 @@ FIGURE = over_experiments(
     ],
     wanted=preempts,
     lead=OVERHEAD_NET,
+    order=100,
 )

@@ -1,16 +1,18 @@
 """What one preemption costs by its strategy, against the tokens that were evicted."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pandas as pd
 
+from kvscope.plan.figures import Axes
 from kvscope.report.axes import Place, Row, rows
 from kvscope.report.data import Run, StudyData
 from kvscope.report.figures.covered import widen_covered
 from kvscope.report.figures.figure import (
     NUMBER,
     PICKED,
+    ROW_EACH,
     Drawing,
     Figure,
     Spec,
@@ -37,13 +39,12 @@ def resumptions(run: Run) -> pd.DataFrame:
     return found[(found["event"] == "resume") & found["cost_s"].notna()]
 
 
-def draw(study: StudyData) -> Drawing | None:
+def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     """A plot for each facet, a line for each strategy; a point an experiment."""
     known = {run.id for run in study.complete if len(resumptions(run))}
-    axes = study.axes_of(FIGURE.name)
     cells: list[Spec] = []
     data: dict[str, pd.DataFrame] = {}
-    shown = rows(study, lambda run: run.id in known, axes) if known else []
+    shown = rows(study, lambda run: run.id in known, study.axes_of(axes)) if known else []
     for row in shown:
         for facet in row.facets:
             points = pd.DataFrame(_points(row, facet))
@@ -118,10 +119,11 @@ def _cell(data: str, facet: str, names: list[str], width: int) -> Spec:
 
 
 FIGURE = Figure(
-    "resume_time",
     "Resume time by evicted tokens",
     "What a preemption cost, mean of an experiment: copies out and in, rebuilding of K and V, and "
     "of the passes that computed its tokens again their part by tokens. Where strategies cost the "
     "same, the points that another one covers are wider, and show as rings around it.",
     draw,
+    order=110,
+    axes=ROW_EACH,
 )

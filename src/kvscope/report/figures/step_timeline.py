@@ -1,11 +1,12 @@
 """Every forward pass of one repeat: its tokens, requests, events and the cache in use."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
 import pandas as pd
 
+from kvscope.plan.figures import Axes
 from kvscope.report import theme
 from kvscope.report.data import Run, StudyData
 from kvscope.report.figures.batch_composition import token_areas
@@ -60,7 +61,7 @@ DETAILS = {
 }
 
 
-def draw(study: StudyData) -> Drawing | None:
+def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     """A view for each experiment and repeat, by time and by pass."""
     views = tuple(_views(study))
     if not views:
@@ -259,10 +260,10 @@ def _note(run: Run, repeat: int, steps: pd.DataFrame) -> str:
 
 
 FIGURE = Figure(
-    "step_timeline",
     "Step timelines",
     "Every forward pass of one repeat: its tokens, preemptions and resumptions, requests, and the "
     "cache in use. Drag in the strip below to zoom all rows, double-click to reset.",
     draw,
     section="timeline",
+    order=210,
 )

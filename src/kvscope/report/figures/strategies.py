@@ -20,7 +20,6 @@ def varies(study: StudyData) -> bool:
 
 
 FIGURE = over_experiments(
-    "strategies",
     "Batching strategies",
     "Throughput of the whole repeat, of its prefill, decode and mixed forward passes, and the "
     "number of passes.",
@@ -31,6 +30,7 @@ FIGURE = over_experiments(
         Panel("Throughput of mixed passes", (MIXED,)),
         Panel("Forward passes", (PASSES,)),
     ],
-    axes=lambda study: Axes(x=strategy_key(study)),
+    own_axes=lambda study: Axes(x=strategy_key(study)),
     suits=varies,
+    order=30,
 )

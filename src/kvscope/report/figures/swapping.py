@@ -5,7 +5,6 @@ from kvscope.report.figures.resume_overhead import preempts
 from kvscope.report.words import COST_OF_ONE, HOST_PEAK, SWAP_BANDWIDTH
 
 FIGURE = over_experiments(
-    "swapping",
     "One preemption, and swapping",
     "Net resume overhead over preemptions; bytes of K and V copied to the host and back over the "
     "time of the copies; the peak share of the host pool in use.",
@@ -15,4 +14,5 @@ FIGURE = over_experiments(
         Panel("Host pool", (HOST_PEAK,)),
     ],
     wanted=preempts,
+    order=120,
 )

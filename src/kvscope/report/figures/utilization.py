@@ -4,7 +4,6 @@ from kvscope.report.figures.over_experiments import Panel, over_experiments
 from kvscope.report.words import KV_BLOCKS_MEAN, KV_BLOCKS_PEAK, KV_BYTES_PEAK, KV_TOKENS_MEAN
 
 FIGURE = over_experiments(
-    "utilization",
     "KV cache utilization",
     "Share of the cache's blocks that are in use, and of its token slots that hold a token; means "
     "weighted by the duration of passes. Beside it the size of the blocks in use, as K and V.",
@@ -12,4 +11,5 @@ FIGURE = over_experiments(
         Panel("KV cache utilization", (KV_BLOCKS_MEAN, KV_TOKENS_MEAN, KV_BLOCKS_PEAK)),
         Panel("KV cache size", (KV_BYTES_PEAK,)),
     ],
+    order=80,
 )

@@ -1,5 +1,7 @@
 """Tokens in the first forward passes by batching strategy, beside the limit of a pass."""
 
+from collections.abc import Sequence
+
 import pandas as pd
 
 from kvscope.plan.figures import Axes
@@ -12,7 +14,6 @@ from kvscope.report.figures.strategies import strategy_key
 from kvscope.report.settings import names, without
 from kvscope.report.words import setting_words
 
-NAME = "window_fill"
 FIRST = 20
 MOST_GROUPS = 6
 
@@ -42,7 +43,7 @@ def groups(study: StudyData) -> dict[str, list[tuple[str, Run]]]:
     }
 
 
-def draw(study: StudyData) -> Drawing | None:
+def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     """A plot a group, a line a strategy."""
     found = groups(study)
     if not found:
@@ -82,9 +83,9 @@ def first_tokens(run: Run) -> list[int]:
 
 
 FIGURE = Figure(
-    NAME,
     "Tokens in the first forward passes",
     f"The first {FIRST} forward passes of the first repeat, by batching strategy. The window is "
     "the most tokens that a pass may have, or the longest request if that is less.",
-    by_grid(NAME, draw),
+    by_grid(draw),
+    order=40,
 )

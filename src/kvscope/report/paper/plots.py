@@ -11,6 +11,7 @@ import pandas as pd
 from kvscope.plan.published.figures import PASS
 from kvscope.report import theme
 from kvscope.report.data import StudyData
+from kvscope.report.figures import registry
 from kvscope.report.figures.figure import (
     PAPER,
     Drawing,
@@ -23,7 +24,6 @@ from kvscope.report.figures.figure import (
     number,
     text,
 )
-from kvscope.report.figures.registry import FIGURES
 from kvscope.report.paper.comparison import DIFFERS, Comparison
 from kvscope.report.paper.layouts import Layout, OfRuns, Plot
 from kvscope.report.settings import names, traits, varied_settings
@@ -250,5 +250,5 @@ def _of_runs(asked: OfRuns | None, study: StudyData) -> Drawing | None:
     shown = tuple(
         replace(run, label=own or run.label) for run, own in zip(runs, apart, strict=True)
     )
-    drawing = FIGURES[asked.figure].draw(replace(study, runs=shown, figures=()))
+    drawing = registry.draw_figure(replace(study, runs=shown, figures=()), asked.figure)
     return drawing and replace(drawing, views=drawing.views[:1])
