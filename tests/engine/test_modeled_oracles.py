@@ -1,7 +1,6 @@
 """The oracles of modeled times hold of modeled runs, and of none with other times."""
 
 from collections.abc import Callable, Iterator
-from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ import pandas as pd
 import pytest
 
 from kvscope.analyse.oracles import modeled
-from kvscope.analyse.oracles.registry import judge_tables
 from kvscope.analyse.oracles.run_tables import RunTables
 from kvscope.analyse.oracles.workload import workload_differs
 from kvscope.analyse.records import Records, read_records
@@ -18,6 +16,7 @@ from kvscope.collect.kv.flushes import Flush, read_flushes
 from kvscope.oracle import HELD, NONE, VIOLATED
 from tests.warm import Warm
 
+from .forged_runs import Forgery, everything, found, moved, scaled, with_fact
 from .test_modeled import SMALL, directory_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
@@ -32,83 +31,31 @@ CASES = {
         *("workload.prompt_tokens=200", "workload.output_tokens=60", "cache.blocks=120"),
     ),
 }
-OFFLOAD = (
-    *("device=offload_modeled", "engine.attention=torch", "model=opt-6.7b", "workload=uniform"),
-    *(
-        "workload.num_requests=9",
-        "workload.min_tokens=10",
-        "workload.max_tokens=40",
-        "engine.max_num_seqs=4",
-    ),
-    *("engine.max_model_len=64", "cache.block_size=16", "cache.blocks=64", *LATER),
-)
 
 
 @pytest.fixture(scope="module")
 def runs(warm: Warm) -> dict[str, Records]:
     small = (*SMALL, "workload.max_tokens=192")
     words = {name: [*small, *case] for name, case in CASES.items()}
-    words |= {"adaptive": ["device=modeled", *CASES["adaptive"]], "offload": [*OFFLOAD]}
+    words["adaptive"] = ["device=modeled", *CASES["adaptive"]]
     words["traced"] = [*small, "overflow=swap", "tracing=full", "model=tiny-gqa"]
     return {name: read_records(directory_of(warm, case, "held")) for name, case in words.items()}
 
 
-def found(run: Records, state: str) -> set[str]:
-    return {verdict.name for verdict in judge_tables(run) if verdict.state == state}
-
-
-@pytest.mark.parametrize("name", [*CASES, "offload"])
+@pytest.mark.parametrize("name", CASES)
 def test_modeled_runs_take_the_times_of_their_model(name: str, runs: dict[str, Records]) -> None:
     run = runs[name]
     assert found(run, VIOLATED) == set()
-    oracle = "modeled_batch_wrong" if name == "offload" else "modeled_time_wrong"
-    assert oracle in found(run, HELD)
-    assert name == "offload" or len(run.preemptions)
+    assert "modeled_time_wrong" in found(run, HELD)
+    assert len(run.preemptions)
 
 
-Forgery = Callable[[Records], Records]
-
-
-def scaled(table: str, factor: float, *columns: str) -> Forgery:
-    """Columns of a table by a factor, wherever they are."""
-
-    def forge(run: Records) -> Records:
-        frame: pd.DataFrame = getattr(run, table)
-        return run.variant(**{table: frame.assign(**{c: factor * frame[c] for c in columns})})
-
-    return forge
-
-
-def everything(factor: float) -> Forgery:
-    """All times, and the clock of run.json."""
-
-    def forge(run: Records) -> Records:
-        tables = {}
-        for name in ("workload", "requests", "steps", "preemptions"):
-            frame: pd.DataFrame = getattr(run, name)
-            times = [c for c in map(str, frame) if c.endswith("_s")]
-            tables[name] = frame.assign(**{c: factor * frame[c].astype(float) for c in times})
-        repeats = [
-            repeat
-            | {
-                "start_ns": round(factor * repeat["start_ns"]),
-                "duration_s": factor * repeat["duration_s"],
-            }
-            for repeat in run.facts["clock"]["repeats"]
-        ]
-        clock = run.facts["clock"] | {"repeats": repeats}
-        return run.variant(facts=run.facts | {"clock": clock}, **tables)
-
-    return forge
-
-
-@pytest.mark.parametrize("name", [*CASES, "offload"])
+@pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("factor", [1.2, 0.999])
 def test_all_times_by_a_factor_are_not_those_of_the_model(
     name: str, factor: float, runs: dict[str, Records]
 ) -> None:
-    oracle = "modeled_batch_wrong" if name == "offload" else "modeled_time_wrong"
-    assert oracle in found(everything(factor)(runs[name]), VIOLATED)
+    assert "modeled_time_wrong" in found(everything(factor)(runs[name]), VIOLATED)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +68,6 @@ def test_all_times_by_a_factor_are_not_those_of_the_model(
         ("activation", scaled("preemptions", 1.1, "rebuild_s"), "modeled_time_wrong"),
         ("activation", scaled("preemptions", 0.2, "swap_in_s"), "modeled_time_wrong"),
         ("adaptive", scaled("preemptions", 3.0, "predicted_s"), "prediction_wrong"),
-        ("offload", scaled("steps", 1.01, "duration_s"), "modeled_batch_wrong"),
     ],
 )
 def test_one_kind_of_time_is_not_that_of_the_model(
@@ -144,64 +90,17 @@ def test_a_pause_between_two_passes_is_not_of_the_model(runs: dict[str, Records]
     assert "modeled_time_wrong" in found(run.variant(steps=steps), VIOLATED)
 
 
-def moved(table: str, column: str, by_s: float, event: str | None = None) -> Forgery:
-    """A column of a table later by some seconds; of `preemptions` in the rows of one event."""
-
-    def forge(run: Records) -> Records:
-        frame: pd.DataFrame = getattr(run, table)
-        rows = 1.0 if event is None else frame["event"] == event
-        return run.variant(**{table: frame.assign(**{column: frame[column] + by_s * rows})})
-
-    return forge
-
-
 @pytest.mark.parametrize(
     ("name", "forge", "oracle"),
     [
         ("swap", moved("steps", "schedule_s", 1e-3), "modeled_time_wrong"),
         ("swap", moved("preemptions", "time_s", -9e-7, "preempt"), "modeled_time_wrong"),
-        ("offload", moved("steps", "schedule_s", 1e-3), "modeled_batch_wrong"),
-        ("offload", moved("steps", "forward_s", -1e-3), "modeled_batch_wrong"),
     ],
 )
 def test_scheduling_takes_no_modeled_time(
     name: str, forge: Forgery, oracle: str, runs: dict[str, Records]
 ) -> None:
     assert oracle in found(forge(runs[name]), VIOLATED)
-
-
-def with_fact(run: Records, place: str, change: Callable[[Any], Any]) -> Records:
-    """The run with one fact of run.json, named by its keys with dots, changed."""
-    facts: Any = deepcopy(run.facts)
-    holder = facts
-    *above, last = [int(key) if key.isdigit() else key for key in place.split(".")]
-    for key in above:
-        holder = holder[key]
-    holder[last] = change(holder[last])
-    return run.variant(facts=facts)
-
-
-def places(value: Any, above: str) -> Iterator[str]:
-    """Where the values of a fact are, by their keys with dots."""
-    if not isinstance(value, dict | list):
-        yield above
-        return
-    for key in value if isinstance(value, dict) else range(len(value)):
-        yield from places(value[key], f"{above}.{key}")
-
-
-def test_what_an_offload_engine_predicts_follows_from_its_settings(
-    runs: dict[str, Records],
-) -> None:
-    """Split, cost model, predicted passes and timeline: every value of them."""
-    run, unnoticed = runs["offload"], []
-    for place in places(run.facts["engine"]["offload"], "engine.offload"):
-        forged = with_fact(run, place, lambda old: f"{old}x" if isinstance(old, str) else old + 0.5)
-        if not modeled.modeled_facts_wrong(RunTables(forged)):
-            unnoticed.append(place)
-    assert unnoticed == []
-    removed = with_fact(run, "engine.offload", lambda _: {})
-    assert "modeled_facts_wrong" in found(removed, VIOLATED)
 
 
 @pytest.mark.parametrize(
@@ -219,13 +118,6 @@ def test_facts_of_warm_up_and_repeats_follow_from_the_settings(
     assert oracle in found(with_fact(runs["swap"], place, lambda _: value), VIOLATED)
 
 
-def test_the_first_repeat_of_an_offload_engine_begins_after_its_warm_up(
-    runs: dict[str, Records],
-) -> None:
-    later = with_fact(runs["offload"], "clock.repeats.0.start_ns", lambda old: old + 10**6)
-    assert "modeled_batch_wrong" in found(later, VIOLATED)
-
-
 def test_the_first_modeled_repeat_begins_with_the_clock(runs: dict[str, Records]) -> None:
     run = runs["swap"]
     (repeat,) = run.facts["clock"]["repeats"]
@@ -233,9 +125,8 @@ def test_the_first_modeled_repeat_begins_with_the_clock(runs: dict[str, Records]
     assert "modeled_time_wrong" in found(run.variant(facts=run.facts | {"clock": later}), VIOLATED)
 
 
-@pytest.mark.parametrize("name", ["swap", "offload"])
-def test_modeled_requests_have_the_tokens_of_a_model(name: str, runs: dict[str, Records]) -> None:
-    run = runs[name]
+def test_modeled_requests_have_the_tokens_of_a_model(runs: dict[str, Records]) -> None:
+    run = runs["swap"]
     requests = run.requests.assign(output_sha256="0" * 64)
     assert "modeled_output_wrong" in found(run.variant(requests=requests), VIOLATED)
 
@@ -249,11 +140,10 @@ def test_modeled_requests_have_the_tokens_of_a_model(name: str, runs: dict[str, 
         ("request_id", lambda values: values[::-1].tolist()),
     ],
 )
-@pytest.mark.parametrize("name", ["swap", "offload"])
 def test_requests_are_those_of_the_settings_and_the_seed(
-    name: str, column: str, change: Callable[[pd.Series], Any], runs: dict[str, Records]
+    column: str, change: Callable[[pd.Series], Any], runs: dict[str, Records]
 ) -> None:
-    run = runs[name]
+    run = runs["swap"]
     assert workload_differs(RunTables(run)) == NONE
     forged = run.variant(workload=run.workload.assign(**{column: change(run.workload[column])}))
     assert workload_differs(RunTables(forged))

@@ -16,7 +16,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
     "module",
     [
         *("cli", "plan.grid", "results", "collect.collector", "analyse.experiment"),
-        *("report.study", "offload.simulation", "offload.policies.hybrid"),
+        "report.study",
     ],
 )
 def test_importing_the_reading_side_loads_no_vllm(module):

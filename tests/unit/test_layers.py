@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvscope import plugins
 from kvscope.cli import main
 from kvscope.errors import BadInput
 from kvscope.plan import layers, manifest
@@ -35,6 +36,7 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 Bring = Callable[[str], Path]
+CACHES = (plugins.names, plugins.find, layers.package_directories)
 
 
 @pytest.fixture
@@ -51,12 +53,14 @@ def bring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bring]:
         (module / "__init__.py").touch()
         monkeypatch.syspath_prepend(str(tmp_path / "packages"))
         monkeypatch.delitem(sys.modules, name, raising=False)  # of another test
-        layers.package_directories.cache_clear()
+        for cached in CACHES:
+            cached.cache_clear()
         return module / "config"
 
     yield as_pip_does
     monkeypatch.undo()
-    layers.package_directories.cache_clear()
+    for cached in CACHES:
+        cached.cache_clear()
 
 
 def write(name: str, text: str, directory: Path = HERE) -> Path:
@@ -115,7 +119,7 @@ def test_an_installed_package_brings_studies_and_options(bring: Bring) -> None:
     first, second = expand("flight", [], HERE).experiments
     assert [first.experiment.model.name, second.experiment.model.name] == ["tiny-opt", "feather"]
     assert ids(expand("flight", [], CONFIG)) == ids(expand("flight", [], HERE))
-    assert f"{layers.SHIPPED_CONFIG / 'study'} and {config / 'study'}" in refusal(study="x")
+    assert str(config / "study") in refusal(study="x")
 
 
 def test_a_file_of_ones_own_replaces_a_packages(bring: Bring) -> None:
@@ -152,8 +156,8 @@ def whole() -> tuple[list[str], str]:
 def test_it_does_not_matter_which_layer_has_a_file(
     whole: tuple[list[str], str], data: st.DataObject
 ) -> None:
-    names = layers.files(CONFIG)
-    moved = data.draw(st.sets(st.sampled_from(list(names))))
+    names = [name for name, path in layers.files(CONFIG).items() if CONFIG in path.parents]
+    moved = data.draw(st.sets(st.sampled_from(names)))
     with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
         own, shipped = Path(directory, "own"), Path(directory, "shipped")
         own.mkdir()
@@ -196,7 +200,7 @@ def test_messages_name_the_file_that_was_read() -> None:
     both = f"the files in {HERE / 'model'} and {shipped / 'model'}"
     assert "one of bad, llama-3.1-8b" in refusal("model=x")
     assert both in refusal("model=x")
-    assert f"(the files in {shipped / 'device'}, and" in refusal("device=x")
+    assert f"(the files in {shipped / 'device'}" in refusal("device=x")
     assert f"{HERE / 'study'} and {shipped / 'study'}" in refusal(study="x")
     write("config.yaml", "defaults: [{model: bad}, {model: nope}]\n")
     assert f"({HERE / 'config.yaml'}, defaults)" in refusal()

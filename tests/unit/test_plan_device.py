@@ -40,7 +40,6 @@ def test_a_plan_says_its_devices(
     ("environment", "words", "on_cpu"),
     [
         ("cuda", (), 1),
-        ("cuda", ("device=offload",), 1),
         ("cuda", ("device=cpu,cuda",), 1),
         ("cuda", ("device=cuda",), 0),
         ("cuda", ("device=modeled",), 0),

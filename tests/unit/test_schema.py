@@ -60,9 +60,9 @@ def test_the_file_is_what_the_code_generates() -> None:
 
 
 @pytest.mark.parametrize("path", STUDIES.values(), ids=STUDIES)
-def test_every_shipped_study_is_valid_and_names_the_schema(path: Path) -> None:
+def test_every_installed_study_is_valid_and_names_the_schema(path: Path) -> None:
     first = path.read_text().splitlines()[0]
-    assert first == schema.MODELINE
+    assert first == schema.MODELINE or CONFIG not in path.parents
     assert (path.parent / first.partition("$schema=")[2]).resolve() == layers.STUDY_SCHEMA
     assert [error.message for error in VALIDATOR.iter_errors(documents.load(path))] == []
 
@@ -198,7 +198,6 @@ def test_what_the_planner_takes_is_valid(
 def test_the_readme_has_a_row_for_every_key_of_an_option() -> None:
     rows = [line.split("|")[1] for line in README.splitlines() if line.startswith("| `")]
     documented = {word for row in rows for word in row.split("`")[1::2]}
-    known = set(all_keys(Experiment))
-    assert {key for key in documented if "." in key} <= known
-    own = {key for key in known if key.partition(".")[0] in KINDS and not key.endswith(".name")}
+    assert {key for key in documented if "." in key} <= set(all_keys(Experiment))
+    own = {key for key in KEYS if key.partition(".")[0] in KINDS and not key.endswith(".name")}
     assert own - documented == set()

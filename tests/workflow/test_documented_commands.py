@@ -114,7 +114,7 @@ INSTEAD: tuple[tuple[str, str | None, str], ...] = (
     ),
     (r"(\S*python bench/cluster/campaign\.py) .+", r"\1 --help", "takes minutes"),
     (r"(\S*python bench/net_control\.py) .+", r"\1 --help", "needs runs that preempt"),
-    (r"(bench/gpu/\w+\.sh)(?: --flexgen)?", r"bash -n \1", "needs a GPU: bash reads it only"),
+    (r"(\S*bench/\S+\.sh)(?: --flexgen)?", r"bash -n \1", "needs a GPU: bash reads it only"),
     (
         r"(\S*pytest .+)",
         r"\1 --collect-only -q",

@@ -9,11 +9,11 @@ wheel. Another package brings its directory as an entry point:
 """
 
 from functools import cache
-from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 
 import kvscope
+from kvscope import plugins
 from kvscope.errors import BadInput
 
 SHIPPED = Path(kvscope.__file__).parent / "shipped"
@@ -25,7 +25,8 @@ GROUP = "kvscope.config"
 @cache
 def package_directories() -> tuple[Path, ...]:
     """The directories that other packages bring; BadInput if one does not exist."""
-    return tuple(sorted(_directory_of(point.value) for point in entry_points(group=GROUP)))
+    modules = (plugins.find(GROUP, name).value for name in plugins.names(GROUP))
+    return tuple(sorted(map(_directory_of, modules)))
 
 
 def _directory_of(module: str) -> Path:

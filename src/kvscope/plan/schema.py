@@ -55,7 +55,7 @@ def study_schema(shipped: bool = False) -> Schema:
 
     It suggests the keys and figures of all installed packages; with `shipped`, kvscope's own.
     """
-    values = _options() | _leaves(shipped)
+    values = _options(shipped) | _leaves(shipped)
     settable = {key: _ref(key) for key in values if not _names_the_option(key)}
     row = _mapping(settable, SINGLE) | {"minProperties": 1}
     rows = _list(_ref("row"), at_least=1)
@@ -122,10 +122,14 @@ def _axes(values: Schema) -> Schema:
     }
 
 
-def _options() -> dict[str, Schema]:
-    """The schema of each group's value: any option name, with the shipped ones as suggestions."""
-    shipped = groups(layers.SHIPPED_CONFIG)
-    return {group: _any_of([{"enum": names}, TEXT]) for group, names in shipped.items()}
+def _options(shipped: bool) -> dict[str, Schema]:
+    """The schema of each group's value: any option name, with the installed ones as suggestions."""
+    found = {}
+    for group in groups(layers.SHIPPED_CONFIG):
+        files = layers.options(layers.SHIPPED_CONFIG, group)
+        own = [name for name, path in files.items() if layers.SHIPPED_CONFIG in path.parents]
+        found[group] = _any_of([{"enum": own if shipped else [*files]}, TEXT])
+    return found
 
 
 def _leaves(shipped: bool) -> dict[str, Schema]:

@@ -1,0 +1,47 @@
+"""What an offload policy decides: what is kept of the context, and how the schedule overlaps."""
+
+from typing import Annotated, ClassVar, Literal
+
+from kvscope.plan.fields import Count, Gib, Label
+from kvscope.plan.option import Option
+from kvscope_offload.cost import CostModel
+from kvscope_offload.pipeline import Style
+from kvscope_offload.split import Demand, Split, Trial
+
+
+class OffloadPolicy(Option):
+    """Where weights and context are kept, and how a step is scheduled.
+
+    `weights` are streamed from the host layer by layer, or resident on the device, as is
+    `device_gib` of the cache; the host holds the rest, up to `host_gib`. A pass is cut into
+    `minibatches`. Of the class: whether the host's cache is `pinned`, and whether it may be used.
+    """
+
+    style: ClassVar[Style] = Style()
+    pinned: ClassVar[bool] = True
+    host_cache: ClassVar[bool] = True
+    balances: ClassVar[bool] = True  # mini-batches are formed by what requests load and compute
+
+    weights: Annotated[Literal["streamed", "resident"], Label("weights")] = "streamed"
+    minibatches: Annotated[Count, Label("mini-batches")] = 4
+    device_gib: Annotated[Gib | None, Label("cache on the device (GiB)")] = None
+    host_gib: Annotated[Gib | None, Label("cache on the host (GiB)")] = None
+
+    @property
+    def streamed(self) -> bool:
+        """Whether each layer's weights come over the link."""
+        return self.weights == "streamed"
+
+    @property
+    def schedule(self) -> Style:
+        """How the schedule overlaps."""
+        return self.style
+
+    @property
+    def formation(self) -> bool:
+        """Whether mini-batches are formed by what requests load and compute."""
+        return self.balances
+
+    def split(self, cost: CostModel, demand: Demand, trial: Trial) -> Split:
+        """What to keep of the context."""
+        return Split()

@@ -1,0 +1,221 @@
+"""Serving requests with the offload engine, as runs serve them with vLLM.
+
+The engine takes the requests that have arrived as one batch, and computes it to its end before it
+takes the next: it is made for throughput, not for latency.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kvscope.engine.marks import Marks
+from kvscope.engine.recording import PassRecord, Recording
+from kvscope_offload.engine import Engine, PassResult
+from kvscope_offload.generation import Limits
+from kvscope_offload.prediction import Prediction
+
+if TYPE_CHECKING:
+    from kvscope.engine.devices.platform import Platform
+
+
+@dataclass
+class Scheduled:
+    """What a pass computes, in the words of vLLM's SchedulerOutput."""
+
+    num_scheduled_tokens: dict[str, int]
+    scheduled_cached_reqs: "Cached"
+    scheduled_new_reqs: tuple[()] = ()
+    kv_connector_metadata: None = None
+
+
+@dataclass
+class Cached:
+    """The requests of a pass and their context tokens."""
+
+    req_ids: list[str]
+    num_computed_tokens: list[int]
+
+
+@dataclass
+class Sampled:
+    """What a pass gave, in the words of vLLM's ModelRunnerOutput."""
+
+    sampled_token_ids: list[list[int]]
+    req_id_to_index: dict[str, int]
+
+
+@dataclass
+class Completion:
+    """The tokens of a request."""
+
+    token_ids: list[int]
+
+
+@dataclass
+class Output:
+    """A finished request, in the words of vLLM's RequestOutput."""
+
+    request_id: str
+    outputs: list[Completion]
+    finished: bool = True
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request that has arrived."""
+
+    request_id: str
+    prompt_token_ids: list[int]
+    output_tokens: int
+
+
+@dataclass
+class OffloadServer:
+    """The engine as `run.serving` and `run.session` see one; its own scheduler."""
+
+    platform: "Platform"
+    engine: Engine
+    waiting: list["Request"] = field(default_factory=list)
+    recording: Recording = field(default_factory=Recording)
+    marks: Marks = field(default_factory=Marks)
+    tracer: None = None
+    host_blocks_total: int = 0  # of requests that are preempted, of which there are none
+    host_blocks_used: int = 0
+
+    def __post_init__(self) -> None:
+        self._passes: Iterator[PassResult] | None = None
+        self._batch: list[Request] = []
+        self._tokens: dict[str, list[int]] = {}
+        self._ended: set[str] = set()
+        self._prediction = Prediction(self.engine)
+
+    @property
+    def vllm(self) -> "OffloadServer":
+        """Where other runs have vLLM's LLMEngine."""
+        return self
+
+    @property
+    def scheduler(self) -> "OffloadServer":
+        """Where other runs have vLLM's scheduler."""
+        return self
+
+    @property
+    def layers(self) -> int:
+        """Transformer blocks."""
+        return self.engine.model.layers
+
+    @property
+    def kv_blocks_total(self) -> int:
+        """Blocks that requests can use, on the device and the host."""
+        return self.platform.experiment.cache_blocks
+
+    @property
+    def kv_blocks_used(self) -> int:
+        """Blocks that requests hold."""
+        generation = self.engine.generation
+        return generation.pools.used if generation else 0
+
+    @property
+    def host_pool(self) -> dict[str, Any]:
+        """What run.json says of the engine's memory."""
+        return {"host_blocks_total": 0, "host_memory": None, "pieces_per_block": None}
+
+    @contextmanager
+    def check_results(self) -> Iterator[dict[str, Prediction]]:
+        """What is predicted of the passes, before any is measured."""
+        yield {"offload": self._prediction}
+
+    def begin(self, recording: Recording, marks: Marks) -> None:
+        """Note what follows in this recording."""
+        self.recording, self.marks = recording, marks
+
+    def submit(self, request_id: str, prompt_token_ids: list[int], output_tokens: int) -> None:
+        """Take a request into the next batch."""
+        self.waiting.append(Request(request_id, prompt_token_ids, output_tokens))
+
+    def has_unfinished_requests(self) -> bool:
+        """Whether a batch is under way or waiting."""
+        return bool(self._batch or self.waiting)
+
+    def step(self) -> list[Output]:
+        """Compute one pass; the requests that end with it."""
+        clock = self.platform.clock
+        start_ns = clock.now_ns()
+        if self._passes is None:
+            self._batch, self.waiting = self.waiting, []
+            self._tokens = {request.request_id: [] for request in self._batch}
+            self._passes = self._start()
+        begun = {r.request_id for r in self._batch if self._tokens[r.request_id]}
+        ended = {f"{name}-0" for name in self._ended}
+        self.marks.push("step", len(self.recording.passes))
+        schedule_end_ns = clock.now_ns()
+        done = next(self._passes)
+        if self._prediction.generation is None:
+            self._prediction.generation = self.engine.generation
+        record = self._record(done, begun, ended)
+        record.schedule_start_ns, record.schedule_end_ns = start_ns, schedule_end_ns
+        record.output_ns = clock.now_ns()
+        self.marks.pop()
+        finished = self._finished(done)
+        record.end_ns = clock.now_ns()
+        return finished
+
+    def _start(self) -> Iterator[PassResult]:
+        experiment = self.platform.experiment
+        return self.engine.stream(
+            [request.prompt_token_ids for request in self._batch],
+            [request.output_tokens for request in self._batch],
+            Limits.of(experiment),
+        )
+
+    def _record(self, done: PassResult, begun: set[str], ended: set[str]) -> PassRecord:
+        """The record of a pass, in the recording, but for its times."""
+        names = [f"{name}-0" for name in self._ids(done)]  # as vLLM appends characters to ids
+        rows, size = done.step.rows, self.engine.block_size
+        used = sum(-(-(row.context_tokens + row.new_tokens) // size) for row in rows)
+        record = PassRecord(
+            schedule_start_ns=0,
+            schedule_end_ns=0,
+            scheduled=Scheduled(
+                dict(zip(names, (row.new_tokens for row in rows), strict=True)),
+                Cached(names, [row.context_tokens for row in rows]),
+            ),
+            finished_before=ended,
+            preempted=0,
+            waiting=len(self._batch) - len(begun | {*self._ids(done)}) + len(self.waiting),
+            kv_blocks_free=self.kv_blocks_total - used,
+            host_blocks_used=0,
+            output=Sampled(
+                [[token] for token in done.tokens], {name: i for i, name in enumerate(names)}
+            ),
+        )
+        self.recording.passes.append(record)
+        return record
+
+    def _ids(self, done: PassResult) -> list[str]:
+        return [self._batch[number].request_id for number in done.requests]
+
+    def _finished(self, done: PassResult) -> list[Output]:
+        """Add a pass's tokens to those of its requests; the requests that end with it."""
+        self._ended = set()
+        finished = []
+        for number, token in zip(done.requests, done.tokens, strict=True):
+            request = self._batch[number]
+            tokens = self._tokens[request.request_id]
+            tokens.append(token)
+            if len(tokens) == request.output_tokens:
+                finished.append(Output(request.request_id, [Completion(tokens)]))
+                self._ended.add(request.request_id)
+        if all(len(self._tokens[r.request_id]) == r.output_tokens for r in self._batch):
+            self._finish()
+            self._batch, self._passes = [], None
+        return finished
+
+    def _finish(self) -> None:
+        """Let the engine give back what the batch held."""
+        assert self._passes is not None
+        for _ in self._passes:
+            raise AssertionError("a pass without requests")
+        measured = self.engine.measured()
+        self._prediction.intervals = self._prediction.intervals or measured

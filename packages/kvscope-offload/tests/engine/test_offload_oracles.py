@@ -1,0 +1,97 @@
+"""The oracles of modeled batches hold of modeled runs, and of none with other times."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from kvscope.analyse.oracles import modeled
+from kvscope.analyse.oracles.run_tables import RunTables
+from kvscope.analyse.oracles.workload import workload_differs
+from kvscope.analyse.records import Records, read_records
+from kvscope.oracle import HELD, NONE, VIOLATED
+from tests.engine.forged_runs import Forgery, everything, found, moved, scaled, with_fact
+from tests.engine.test_modeled import directory_of
+from tests.warm import Warm
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
+WORDS = (
+    *("device=offload_modeled", "engine.attention=torch", "model=opt-6.7b", "workload=uniform"),
+    *("workload.num_requests=9", "workload.min_tokens=10", "workload.max_tokens=40"),
+    *("workload.arrival=poisson", "workload.rate_per_s=20", "engine.max_num_seqs=4"),
+    *("engine.max_model_len=64", "cache.block_size=16", "cache.blocks=64"),
+)
+
+
+@pytest.fixture(scope="module")
+def run(warm: Warm) -> Records:
+    return read_records(directory_of(warm, [*WORDS], "offload"))
+
+
+def test_a_modeled_run_takes_the_times_of_its_model(run: Records) -> None:
+    assert found(run, VIOLATED) == set()
+    assert "modeled_batch_wrong" in found(run, HELD)
+
+
+@pytest.mark.parametrize(
+    "forge",
+    [
+        everything(1.2),
+        everything(0.999),
+        scaled("steps", 1.01, "duration_s"),
+        moved("steps", "schedule_s", 1e-3),
+        moved("steps", "forward_s", -1e-3),
+    ],
+)
+def test_other_times_are_not_those_of_the_model(forge: Forgery, run: Records) -> None:
+    assert "modeled_batch_wrong" in found(forge(run), VIOLATED)
+
+
+def test_the_first_repeat_begins_after_the_warm_up(run: Records) -> None:
+    later = with_fact(run, "clock.repeats.0.start_ns", lambda old: old + 10**6)
+    assert "modeled_batch_wrong" in found(later, VIOLATED)
+
+
+def places(value: Any, above: str) -> Iterator[str]:
+    """Where the values of a fact are, by their keys with dots."""
+    if not isinstance(value, dict | list):
+        yield above
+        return
+    for key in value if isinstance(value, dict) else range(len(value)):
+        yield from places(value[key], f"{above}.{key}")
+
+
+def test_what_the_engine_predicts_follows_from_its_settings(run: Records) -> None:
+    """Split, cost model, predicted passes and timeline: every value of them."""
+    unnoticed = []
+    for place in places(run.facts["engine"]["offload"], "engine.offload"):
+        forged = with_fact(run, place, lambda old: f"{old}x" if isinstance(old, str) else old + 0.5)
+        if not modeled.modeled_facts_wrong(RunTables(forged)):
+            unnoticed.append(place)
+    assert unnoticed == []
+    removed = with_fact(run, "engine.offload", lambda _: {})
+    assert "modeled_facts_wrong" in found(removed, VIOLATED)
+
+
+def test_modeled_requests_have_the_tokens_of_a_model(run: Records) -> None:
+    requests = run.requests.assign(output_sha256="0" * 64)
+    assert "modeled_output_wrong" in found(run.variant(requests=requests), VIOLATED)
+
+
+@pytest.mark.parametrize(
+    ("column", "change"),
+    [
+        ("arrival_s", lambda values: values * (1 + 1e-9)),
+        ("output_tokens", lambda values: values + 1),
+        ("prompt_token_ids", lambda values: [list(one)[::-1] for one in values]),
+        ("request_id", lambda values: values[::-1].tolist()),
+    ],
+)
+def test_requests_are_those_of_the_settings_and_the_seed(
+    column: str, change: Callable[[pd.Series], Any], run: Records
+) -> None:
+    assert workload_differs(RunTables(run)) == NONE
+    forged = run.variant(workload=run.workload.assign(**{column: change(run.workload[column])}))
+    assert workload_differs(RunTables(forged))

@@ -1,0 +1,179 @@
+"""The offload engine as a device: which settings a policy takes, and what is refused."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvscope.engine.devices.platform import platform_of
+from kvscope.engine.marks import Marks
+from kvscope.engine.recording import Recording
+from kvscope.errors import BadInput
+from kvscope.plan import layers
+from kvscope.plan.devices.modeled import Modeled
+from kvscope.plan.experiment import Experiment
+from kvscope.plan.grid import expand
+from kvscope.workload.requests import build
+from kvscope_offload.blocks import Sequence
+from kvscope_offload.device import OffloadCpu, OffloadDevice, OffloadModeled
+from kvscope_offload.policies import POLICIES
+
+CONFIG = layers.SHIPPED_CONFIG
+BASE = ("model=tiny-opt", "device=offload", "engine.attention=torch")
+
+
+def planned(*overrides: str) -> Experiment:
+    return expand(None, [*BASE, "cache.blocks=64", *overrides], CONFIG).experiments[0].experiment
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_is_an_option_of_the_device(policy):
+    device = planned(f"device.policy={policy}").device
+    assert isinstance(device, OffloadDevice)
+    made = device.offload_policy(2**30)
+    assert made.name == policy
+    assert made.host_gib == 1
+
+
+def test_keys_of_the_device_are_those_of_its_policy():
+    overrides = ("device.share=0.3", "device.buffers=3", "device.weights=resident")
+    device = planned(*overrides).device
+    assert isinstance(device, OffloadDevice)
+    made: Any = device.offload_policy(2**30)
+    assert (made.share, made.schedule.buffers, made.streamed) == (0.3, 3, False)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["device.policy=both"], r"device.policy \(both\) must be one of gpu_kv, .*hybrid"),
+        (["device=offload_modeled", "device.policy=both"], r"device.policy \(both\) must be one"),
+        (["device.policy=kv_only", "device.share=0.5"], "device.share must be null with .*kv_only"),
+        (["device.policy=token", "device.buffers=1"], "device.buffers must be null with .*token"),
+        (["device.share=1.5"], "device.share"),
+        (["engine.attention=vllm"], r"engine.attention \(vllm\) must be torch on device offload"),
+        (["device=offload_cuda", "device.link_gb_per_s=1"], "link_gb_per_s"),
+    ],
+)
+def test_what_cannot_work_is_refused_in_words(overrides, sentence):
+    keys = {word.partition("=")[0]: word for word in (*BASE, "cache.blocks=64", *overrides)}
+    with pytest.raises(BadInput, match=sentence):
+        expand(None, [*keys.values()], CONFIG)
+
+
+def test_a_gpu_is_reserved_for_the_gpu_alone():
+    on_gpu = expand(
+        None, ["model=tiny-opt", "device=offload_cuda", "engine.attention=torch"], CONFIG
+    )
+    assert on_gpu.experiments[0].experiment.device.gpus == 1
+    assert planned().device.gpus == 0
+
+
+def test_host_memory_holds_the_context_and_streamed_weights_once():
+    def needed(*overrides: str) -> tuple[Experiment, int]:
+        words = ["model=opt-13b", "device=offload_cuda", "engine.attention=torch", *overrides]
+        found = expand(None, [*words, "cache.blocks=4160"], CONFIG).experiments[0].experiment
+        return found, found.device.memory_bytes(found)
+
+    streamed, most = needed()
+    _, least = needed("device.weights=resident")
+    context = 4160 * streamed.block_bytes
+    assert (most, least) == (context + streamed.model.weight_bytes, context)
+
+
+def test_a_setting_of_the_policy_makes_another_experiment():
+    ids = {planned(*words).id for words in ([], ["device.share=0.5"], ["device.buffers=1"])}
+    assert len(ids) == 3
+
+
+@pytest.mark.parametrize("study", ["hybrid", "hybrid-cpu", "hybrid-cuda"])
+def test_the_studies_can_be_planned(study):
+    found = expand(study, [], CONFIG)
+    policies = {e.experiment.device.model_dump()["policy"] for e in found.experiments}
+    assert {"kv_only", "act_only", "hybrid"} <= policies
+
+
+MODELED = (
+    *("model=opt-6.7b", "device=offload_modeled", "engine.attention=torch", "workload=fixed"),
+    *("workload.num_requests=8", "workload.prompt_tokens=200", "workload.output_tokens=6"),
+    *("engine.max_model_len=256", "engine.max_num_seqs=8", "cache.block_size=16"),
+    "cache.blocks=128",
+)
+
+
+def modeled(*overrides: str) -> Experiment:
+    words = {word.partition("=")[0]: word for word in (*MODELED, *overrides)}
+    return expand(None, [*words.values()], CONFIG).experiments[0].experiment
+
+
+def passes_s(directory: Path, *overrides: str) -> list[float]:
+    """Seconds of the modeled passes, by the clock of a server that is served one batch."""
+    experiment = modeled(*overrides)
+    platform = platform_of(experiment)
+    with platform.run_engine(directory) as server:
+        recording = Recording()
+        server.begin(recording, Marks())
+        for request in build(experiment):
+            server.submit(
+                request.request_id, request.prompt_token_ids.tolist(), request.output_tokens
+            )
+        while server.has_unfinished_requests():
+            server.step()
+    return [(record.end_ns - record.schedule_start_ns) * 1e-9 for record in recording.passes]
+
+
+def test_modeled_passes_take_what_the_simulation_says_every_time(tmp_path):
+    first, again = passes_s(tmp_path), passes_s(tmp_path)
+    assert first == again
+    assert len(first) == 6
+    assert min(first) > 0
+
+
+def test_a_modeled_pass_streams_the_weights_at_the_rate_of_the_link(tmp_path):
+    """With hardly any context: all weights of the layers over 26 GB/s."""
+    *_, last = passes_s(tmp_path, "device.policy=kv_only", "workload.prompt_tokens=1")
+    weights = 32 * (12 * 4096**2 + 13 * 4096) * 2
+    assert last == pytest.approx(weights / 26e9, rel=0.01)
+    *_, faster = passes_s(
+        tmp_path,
+        *("device.policy=kv_only", "workload.prompt_tokens=1"),
+        "device.constants={pinned_in_bytes_per_s:52.0e9}",
+    )
+    assert faster == pytest.approx(last / 2, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (["device.weights=resident", "model=opt-30b"], r"must fit into the 24\.0 GB"),
+        (["device.device_gib=30"], r"must fit into the 24\.0 GB of device.hardware=rtx-4090"),
+        (["device.hardware=rtx-4099"], "device.hardware is 'rtx-4099'"),
+        (["device.constants={speed:1}"], "device.constants.speed"),
+    ],
+)
+def test_what_the_modeled_gpu_cannot_hold_is_refused(overrides, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        modeled(*overrides)
+
+
+def test_the_last_output_token_needs_no_place() -> None:
+    """Its K and V are never read, as no token follows it."""
+    assert Sequence(0, prompt_tokens=4, output_tokens=5, block_size=4).total_tokens == 8
+
+
+def test_the_documentation_has_a_row_for_every_key():
+    text = (Path(__file__).parents[2] / "docs" / "OFFLOAD.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    documented = {word for row in rows for word in row.split("`")[1::2]}
+    own = {f"device.{key}" for kind in (OffloadCpu, OffloadModeled) for key in kind.model_fields}
+    of_modeled = {f"device.{key}" for key in Modeled.model_fields}
+    assert own - of_modeled <= documented
+
+
+@pytest.mark.parametrize("module", ["device", "simulation", "policies.hybrid", "platform"])
+def test_what_the_planner_imports_needs_neither_torch_nor_vllm(module):
+    program = f"import sys, kvscope_offload.{module}; print({{'torch', 'vllm'}} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "set()", done.stderr

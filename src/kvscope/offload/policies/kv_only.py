@@ -1,7 +1,0 @@
-"""`kv_only`: K and V on the host, pinned and pipelined: FlexGen's placement, scheduled fairly."""
-
-from kvscope.offload.policy import OffloadPolicy
-
-
-class KvOnly(OffloadPolicy):
-    """Everything that the link could do for K and V alone."""
