@@ -18,11 +18,11 @@ from kvscope import plugins
 from kvscope.analyse import access_metrics
 from kvscope.analyse.checklist import FACTS
 from kvscope.analyse.circumstances import CIRCUMSTANCES
-from kvscope.analyse.metric import Metric
+from kvscope.analyse.metric import Measure, Metric
 from kvscope.analyse.metrics import OWN
 from kvscope.analyse.oracles.registry import ORACLES, ROWS
 from kvscope.analyse.reason import REASONS
-from kvscope.analyse.study_metrics import STUDY_METRICS, StudyMetric
+from kvscope.analyse.study_metrics import STUDY_METRICS
 from kvscope.collect.oracles.registry import ALL_ORACLES
 from kvscope.errors import BadInput
 from kvscope.files import write_text_if_changed
@@ -46,22 +46,32 @@ def markdown(header: Row, rows: Iterable[Row]) -> str:
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
-def _rows_of_metrics(metrics: Iterable[Metric | StudyMetric]) -> list[Row]:
-    """(names, unit, formula) of metrics; metrics of one formula (mean, percentiles) share a row."""
+BETTER = {1: "more", -1: "less", 0: "–"}
+
+
+def _rows_of_metrics(metrics: Iterable[Measure]) -> list[Row]:
+    """(names, unit, what is better, formula); metrics of one formula (mean, p99) share a row."""
+
+    def name(metric: Measure) -> str:
+        modeled = isinstance(metric, Metric) and metric.modeled_interval
+        return f"`{metric.name}`{' ±' if modeled else ''}"
+
     return [
-        (", ".join(f"`{metric.name}`" for metric in same), unit, formula)
-        for (unit, formula), same in groupby(metrics, key=lambda m: (m.unit, m.formula))
+        (", ".join(map(name, same)), unit, BETTER[better], formula)
+        for (unit, better, formula), same in groupby(
+            metrics, key=lambda m: (m.unit, m.better, m.formula)
+        )
     ]
 
 
-def _metrics_table(metrics: Iterable[Metric | StudyMetric]) -> str:
-    return markdown(("metric", "unit", "formula"), _rows_of_metrics(metrics))
+def _metrics_table(metrics: Iterable[Measure]) -> str:
+    return markdown(("metric", "unit", "better", "formula"), _rows_of_metrics(metrics))
 
 
 def _access_metrics_table() -> str:
     needs = {metric.formula: metric.needs_all or "–" for metric in access_metrics.METRICS}
     rows = [(*row, needs[row[-1]]) for row in _rows_of_metrics(access_metrics.METRICS)]
-    return markdown(("metric", "unit", "formula", "needs all"), rows)
+    return markdown(("metric", "unit", "better", "formula", "needs all"), rows)
 
 
 def _oracles_table(oracles: Iterable[Oracle[Any]]) -> str:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvscope import tables
+from kvscope.analyse.study_metrics import MEASURES
 from kvscope.plan.figures import Axes
 from kvscope.report.data import FigureRequest
 from kvscope.report.figures import (
@@ -29,7 +30,6 @@ from kvscope.report.latencies import latencies_of
 from kvscope.report.load import load
 from kvscope.report.render import print_figure, specification, svg
 from kvscope.report.thin import MERGE
-from kvscope.report.words import BEYOND_AMPLE, OVERHEAD_NET, OVERHEAD_PAPER
 
 from .kv_access_fixture import Served, write_traced_run
 from .marks import draw, marks_of, streams
@@ -44,6 +44,7 @@ SERIES = {
     "swap (pageable, per block)",
     "swap (pageable, coalesced)",
 }
+OVERHEADS = ("resume_overhead_as_published_s", "resume_overhead_net_s")
 OVER_SIZE = Axes(x="cache.block_size", colour="overflow")
 
 
@@ -135,14 +136,14 @@ def test_a_study_declares_its_axes_and_the_first_hold_for_the_others(overflow, d
 def test_the_two_measures_and_the_makespan_are_drawn_as_the_tables_have_them(overflow, drawn):
     found = cells(drawn["overflow"]["resume_overhead"])
     by_label = {run.label: run for run in overflow.runs}
-    for shown in (OVERHEAD_PAPER, OVERHEAD_NET, BEYOND_AMPLE):
+    for shown in map(MEASURES.__getitem__, (*OVERHEADS, "makespan_beyond_ample_s")):
         frame = found[f"{shown.heading} (s)", ""]
         for row in frame.itertuples():
-            number = by_label[row.experiment].number(shown.metric)
+            number = by_label[row.experiment].number(shown.name)
             assert (row.value, row.high) == (number.value, number.high)
             assert row.low == (number.low if shown.signed else max(0.0, number.low))
         preempting = [run for run in overflow.runs if resume_overhead.preempts(run)]
-        known = [r for r in preempting if not math.isnan(r.number(shown.metric).value)]
+        known = [r for r in preempting if not math.isnan(r.number(shown.name).value)]
         assert sorted(frame["experiment"]) == sorted(run.label for run in known)
 
 
@@ -220,7 +221,7 @@ def test_points_of_one_colour_at_one_place_are_named_by_their_grids(overflow):
 def test_a_measure_that_no_experiment_has_is_not_drawn(results, overflow):
     alone = load([str(run.directory) for run in overflow.runs[:5]], results)
     titles = {title for title, _ in cells(draw(resume_overhead, alone))}
-    assert titles == {f"{shown.heading} (s)" for shown in (OVERHEAD_PAPER, OVERHEAD_NET)}
+    assert titles == {f"{shown.heading} (s)" for shown in map(MEASURES.__getitem__, OVERHEADS)}
 
 
 def test_what_is_not_valid_is_hollow_and_says_why(overflow, results):

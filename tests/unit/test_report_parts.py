@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvscope.analyse.metrics import METRICS
-from kvscope.analyse.study_metrics import STUDY_METRICS
+from kvscope.analyse.study_metrics import COLUMNS, MEASURES, STUDY_METRICS
 from kvscope.report.circumstances import circumstances, dates, shared
 from kvscope.report.data import Run, StudyData, labels
 from kvscope.report.figures import pareto
@@ -27,7 +27,11 @@ from kvscope.report.settings import (
 )
 from kvscope.report.summary import summary
 from kvscope.report.thin import MERGE, thin, with_idle
-from kvscope.report.words import MAIN, THROUGHPUT, estimate_text, number_text, plural
+from kvscope.report.words import (
+    estimate_text,
+    number_text,
+    plural,
+)
 
 
 def steps(count, gap=0.0):
@@ -39,12 +43,12 @@ def steps(count, gap=0.0):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("shown", MAIN, ids=lambda shown: shown.metric)
+@pytest.mark.parametrize("shown", COLUMNS, ids=lambda shown: shown.name)
 def test_what_is_shown_is_a_metric_and_its_unit_is_right(shown):
     metrics: list[Any] = [*METRICS, *STUDY_METRICS]
-    unit = {metric.name: metric.unit for metric in metrics}[shown.metric]
+    unit = {metric.name: metric.unit for metric in metrics}[shown.name]
     assert {("s", "s"): 1, ("s", "ms"): 1e3, ("share", "%"): 100}.get(
-        (unit, shown.unit), 1
+        (unit, shown.display_unit), 1
     ) == shown.scale
 
 
@@ -59,7 +63,7 @@ def test_what_is_shown_is_a_metric_and_its_unit_is_right(shown):
     ],
 )
 def test_an_estimate_is_told_to_the_places_its_interval_allows(number, text):
-    assert estimate_text(number, THROUGHPUT) == text
+    assert estimate_text(number, MEASURES["throughput_tokens_per_s"]) == text
 
 
 @given(st.floats(min_value=1e-4, max_value=1e9))

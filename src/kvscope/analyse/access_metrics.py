@@ -1,17 +1,20 @@
 """Declarations of the metrics of KV events, which `access` computes."""
 
 import math
+from typing import Any
 
 from kvscope.analyse.access import ACCESS_FREE_SHARE
 from kvscope.analyse.metric import Metric
 from kvscope.analyse.records import Records
 
 
-def _metric(name: str, unit: str, heading: str, formula: str, needs_all: str = "") -> Metric:
+def _metric(
+    name: str, unit: str, heading: str, formula: str, needs_all: str = "", **display: Any
+) -> Metric:
     def of(records: Records) -> float:
         return records.trace.metric(name, records.steps) if records.trace else math.nan
 
-    return Metric(name, unit, heading, formula, of, needs_all=needs_all)
+    return Metric(name, unit, heading, formula, of, needs_all=needs_all, **display)
 
 
 _LAG = (
@@ -23,14 +26,17 @@ _LAG = (
 _BURST = "of bursts: max(E.end_ns) − min(E.start_ns)"
 _IDLE = "of reuses: min(E.start_ns) of the burst − max(E.end_ns) of the burst before"
 METRICS = (
-    _metric("kv_lag_p50_s", "s", "K to V, median", _LAG),
-    _metric("kv_lag_p95_s", "s", "K to V, p95", _LAG),
+    _metric("kv_lag_p50_s", "s", "K to V, median", _LAG, display="µs"),
+    _metric("kv_lag_p95_s", "s", "K to V, p95", _LAG, display="µs"),
     _metric(
         "kv_read_parallelism",
         "reads",
         "Reads at a time",
         "Σ duration of reads / |∪ of reads|",
         "heads",
+        optional=True,
+        column=190,
+        first=True,
     ),
     _metric(
         "kv_read_amplification",
@@ -43,14 +49,17 @@ METRICS = (
     ),
     _metric("kv_burst_p50_s", "s", "Burst, median", _BURST, "heads"),
     _metric("kv_burst_p95_s", "s", "Burst, p95", _BURST, "heads"),
-    _metric("kv_idle_p50_s", "s", "Idle time, median", _IDLE, "heads, passes"),
-    _metric("kv_idle_p95_s", "s", "Idle time, p95", _IDLE, "heads, passes"),
+    _metric("kv_idle_p50_s", "s", "Idle time, median", _IDLE, "heads, passes", display="ms"),
+    _metric("kv_idle_p95_s", "s", "Idle time, p95", _IDLE, "heads, passes", display="ms"),
     _metric(
         "kv_idle_share",
         "share",
         "Time blocks lie idle",
         "Σ idle time of reuses / (Σ idle time of reuses + Σ length of bursts)",
         "heads, passes",
+        optional=True,
+        column=200,
+        first=True,
     ),
     _metric(
         "kv_reuse_distance_p50_blocks",

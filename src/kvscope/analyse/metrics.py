@@ -5,7 +5,6 @@ Metrics of resume overhead are in `overhead`, those of KV events in `access`.
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,7 +18,7 @@ from kvscope.arraytypes import Floats
 from kvscope.passes import DECODE, MIXED, PREFILL
 
 
-@metric("s", "Makespan", modeled_interval=True)
+@metric("s", "Makespan", modeled_interval=True, better=-1, column=30)
 def makespan_s(records: Records) -> float:
     """max(R.finished_s) − min(R.arrival_s), over all requests, aborted ones included. Without
     requests (an import): max(S.end_s)
@@ -33,7 +32,7 @@ def makespan_s(records: Records) -> float:
 # ------------------------------------------------------------------ throughput
 
 
-@metric("tokens/s", "Throughput", modeled_interval=True)
+@metric("tokens/s", "Throughput", modeled_interval=True, better=1, column=10, first=True)
 def throughput_tokens_per_s(records: Records) -> float:
     """Σ(R.prompt_tokens + R.output_tokens) / makespan_s, over served requests; tokens of
     aborted requests do not count
@@ -42,14 +41,14 @@ def throughput_tokens_per_s(records: Records) -> float:
     return _ratio(tokens, makespan_s(records))
 
 
-@metric("tokens/s", "Throughput without stalls", modeled_interval=True)
+@metric("tokens/s", "Throughput without stalls", modeled_interval=True, better=1, column=20)
 def throughput_without_stalls_tokens_per_s(records: Records) -> float:
     """the same over makespan_s − stall_time_s"""
     tokens = _served_tokens(records, "prompt_tokens", "output_tokens")
     return _ratio(tokens, makespan_s(records) - stall_time_s(records))
 
 
-@metric("tokens/s", "Output throughput", modeled_interval=True)
+@metric("tokens/s", "Output throughput", modeled_interval=True, better=1)
 def output_throughput_tokens_per_s(records: Records) -> float:
     """ΣR.output_tokens / makespan_s, over served requests"""
     return _ratio(_served_tokens(records, "output_tokens"), makespan_s(records))
@@ -69,7 +68,7 @@ def _of_phase(phase: str, tokens: str, heading: str) -> Metric:
 
     formula = f"ΣS.{tokens} / ΣS.duration_s, over passes of phase `{phase}`"
     name = f"{phase}_throughput_tokens_per_s"
-    return Metric(name, "tokens/s", heading, formula, of, modeled_interval=True)
+    return Metric(name, "tokens/s", heading, formula, of, modeled_interval=True, better=1)
 
 
 # ------------------------------------------------------------------ latencies
@@ -118,30 +117,47 @@ def _distribution(
     heading: str,
     values: Callable[[Records], Floats],
     modeled_interval: bool = False,
+    columns: tuple[int, int] = (0, 0),
+    first: bool = False,
+    **display: Any,
 ) -> Iterator[Metric]:
-    """Metrics of a quantity with many values a repeat: mean, median and 99th percentile."""
+    """Metrics of a quantity with many values a repeat: mean, median and 99th percentile.
+
+    `columns` are those of the mean and of the percentile, `first` is of the mean. Less is better.
+    """
 
     def of(statistic: Callable[[Floats], Any]) -> Callable[[Records], float]:
         return lambda records: float(statistic(v)) if len(v := values(records)) else math.nan
 
     formula = " ".join((values.__doc__ or "").split())
-    mean = Metric(f"{name}_mean_s", "s", f"{heading}, mean", formula, of(np.mean))
-    yield replace(mean, modeled_interval=modeled_interval)
-    for q, word in ((50, "median"), (99, "p99")):
-        percentile = partial(np.percentile, q=q)
-        yield Metric(f"{name}_p{q}_s", "s", f"{heading}, {word}", formula, of(percentile))
+    common = partial(Metric, unit="s", formula=formula, better=-1, **display)
+    yield common(
+        name=f"{name}_mean_s",
+        heading=f"{heading}, mean",
+        of=of(np.mean),
+        modeled_interval=modeled_interval,
+        column=columns[0],
+        first=first,
+    )
+    for q, word, column in ((50, "median", 0), (99, "p99", columns[1])):
+        yield common(
+            name=f"{name}_p{q}_s",
+            heading=f"{heading}, {word}",
+            of=of(partial(np.percentile, q=q)),
+            column=column,
+        )
 
 
 # ------------------------------------------------------------------ passes and the cache
 
 
-@metric("passes", "Forward passes")
+@metric("passes", "Forward passes", display="a repeat")
 def forward_passes(records: Records) -> float:
     """rows of S"""
     return float(len(records.steps))
 
 
-@metric("share", "KV use in blocks, mean")
+@metric("share", "KV use in blocks, mean", column=170, first=True)
 def kv_block_utilization_mean(records: Records) -> float:
     """Σ(S.kv_blocks_used / S.kv_blocks_total · S.duration_s) / ΣS.duration_s"""
     steps = records.steps
@@ -154,13 +170,13 @@ def kv_block_utilization_peak(records: Records) -> float:
     return float((records.steps["kv_blocks_used"] / records.steps["kv_blocks_total"]).max())
 
 
-@metric("B", "KV cache in use, peak")
+@metric("B", "KV cache in use, peak", display="GiB")
 def kv_bytes_peak(records: Records) -> float:
     """max(S.kv_blocks_used) · engine.block_bytes of `run.json`"""
     return float(records.steps["kv_blocks_used"].max()) * records.block_bytes
 
 
-@metric("share", "KV use in tokens, mean")
+@metric("share", "KV use in tokens, mean", column=180)
 def kv_token_utilization_mean(records: Records) -> float:
     """Σ(S.kv_tokens_used / (S.kv_blocks_total · block size) · S.duration_s) / ΣS.duration_s"""
     steps = records.steps
@@ -188,37 +204,37 @@ def _ratio(numerator: float, denominator: float) -> float:
 # ------------------------------------------------------------------ preemptions, stalls
 
 
-@metric("preemptions", "Preemptions")
+@metric("preemptions", "Preemptions", better=-1, display="a repeat", column=90, first=True)
 def preemptions(records: Records) -> float:
     """rows of P with event `preempt`"""
     return float((records.preemptions["event"] == "preempt").sum())
 
 
-@metric("tokens", "Recomputed tokens")
+@metric("tokens", "Recomputed tokens", better=-1, display="tokens a repeat", column=100)
 def recomputed_tokens(records: Records) -> float:
     """ΣS.recomputed_tokens: tokens whose K and V were computed, lost, and computed again"""
     return float(records.steps["recomputed_tokens"].sum())
 
 
-@metric("s", "Wait of a preempted request, mean")
+@metric("s", "Wait of a preempted request, mean", better=-1)
 def preemption_wait_mean_s(records: Records) -> float:
     """mean of P.wait_s: from a preemption to the schedule that resumes the request"""
     return float(records.preemptions.query("event == 'resume'")["wait_s"].astype(float).mean())
 
 
-@metric("requests", "Aborted requests")
+@metric("requests", "Aborted requests", better=-1, display="a repeat", optional=True, column=110)
 def aborted_requests(records: Records) -> float:
     """rows of R with `aborted`"""
     return float(records.requests["aborted"].sum())
 
 
-@metric("passes", "Stalled passes")
+@metric("passes", "Stalled passes", better=-1)
 def stalled_passes(records: Records) -> float:
     """rows of S with `stalled`"""
     return float(records.steps["stalled"].sum())
 
 
-@metric("s", "Time lost in stalls")
+@metric("s", "Time lost in stalls", better=-1)
 def stall_time_s(records: Records) -> float:
     """Σ(S.duration_s − median duration of the pass's kind) over stalled passes; the median is over
     all repeats, as for the flag, see below
@@ -237,9 +253,20 @@ OWN: tuple[Metric, ...] = (
     _of_phase(PREFILL, "prefill_tokens", "Prefill throughput"),
     _of_phase(DECODE, "decode_tokens", "Decode throughput"),
     _of_phase(MIXED, "scheduled_tokens", "Throughput of mixed passes"),
-    *_distribution("ttft", "TTFT", time_to_first_token_s, modeled_interval=True),
-    *_distribution("itl", "ITL", inter_token_latency_s),
-    *_distribution("tpot", "TPOT", time_per_output_token_s),
+    *_distribution(
+        *("ttft", "TTFT", time_to_first_token_s),
+        modeled_interval=True,
+        columns=(120, 130),
+        first=True,
+    ),
+    *_distribution("itl", "ITL", inter_token_latency_s, columns=(140, 150), display="ms"),
+    *_distribution(
+        *("tpot", "TPOT", time_per_output_token_s),
+        columns=(160, 0),
+        first=True,
+        display="ms",
+        optional=True,
+    ),
     *_distribution("latency", "Latency", latency_s, modeled_interval=True),
     forward_passes,
     kv_block_utilization_mean,

@@ -21,13 +21,15 @@ TWINS = 10
 NORMAL_95 = 1.96
 
 
-@metric("s", "Resume overhead, gross", modeled_interval=True)
+@metric("s", "Resume overhead, gross", modeled_interval=True, better=-1)
 def resume_overhead_gross_s(records: Records) -> float:
     """Σ(S.duration_s over passes with resumed_requests > 0) + swap_out_s. Source: kvscope"""
     return float(_resuming_passes(records)["duration_s"].sum()) + swap_out_s(records)
 
 
-@metric("s", "Resume overhead, the paper's", modeled_interval=True)
+@metric(
+    "s", "Resume overhead, the paper's", modeled_interval=True, better=-1, optional=True, column=50
+)
 def resume_overhead_as_published_s(records: Records) -> float:
     """Σ(S.duration_s over passes with resumed_requests > 0) + Σ(P.copy_end_s − P.copy_start_s over
     preemptions by `swap`): swap-out by a clock around calls that do not synchronise, as the paper
@@ -55,7 +57,7 @@ def net_of_resuming(records: Records) -> Floats:
     return net
 
 
-@metric("s", "Net, where nothing resumes")
+@metric("s", "Net, where nothing resumes", display="ms", signed=True, optional=True, column=70)
 def resume_overhead_net_control_s(records: Records) -> float:
     """the net measure of passes that resume nothing, which is its error; see below
 
@@ -77,7 +79,7 @@ def resume_overhead_net_control_s(records: Records) -> float:
     return float((errors.to_numpy()[nearest].mean(axis=1) * _resumption_share(passes)).sum())
 
 
-@metric("s", "Net, uncertainty")
+@metric("s", "Net, uncertainty", display="ms", optional=True, column=80)
 def resume_overhead_net_uncertainty_s(records: Records) -> float:
     """max(|resume_overhead_net_control_s|, 1.96 · e · √Σ share²), e the root mean square error of
     plain decode passes, share that of resumption in each pass; see below
@@ -98,6 +100,11 @@ def resume_overhead_net_uncertainty_s(records: Records) -> float:
     "Resume overhead, net",
     uncertainty=resume_overhead_net_uncertainty_s,
     modeled_interval=True,
+    better=-1,
+    signed=True,
+    optional=True,
+    column=60,
+    first=True,
 )
 def resume_overhead_net_s(records: Records) -> float:
     """Σ(net over passes with resumed_requests > 0) + swap_out_s; see below. Source: kvscope"""

@@ -13,6 +13,8 @@ from typing import Any
 import pandas as pd
 
 from kvscope.analyse.estimates import Estimates, ExperimentMetrics
+from kvscope.analyse.metric import Measure
+from kvscope.analyse.metrics import METRICS
 from kvscope.analyse.statistics import UNKNOWN, Estimate
 
 
@@ -136,16 +138,12 @@ def _is_exact(number: Estimate) -> bool:
 
 
 @dataclass(frozen=True)
-class StudyMetric:
+class StudyMetric(Measure):
     """A metric of an experiment in a study; `of` takes it and its makespan beyond an ample cache.
 
     If it `compares` the two, it is valid only if both are.
     """
 
-    name: str
-    unit: str
-    heading: str
-    formula: str
     of: Callable[[ExperimentMetrics, Estimate], Estimate]
     compares: bool = False
 
@@ -158,6 +156,11 @@ STUDY_METRICS = (
         "makespan_s − makespan_s of the same requests with room for all; see below",
         lambda _, beyond: beyond,
         compares=True,
+        better=-1,
+        signed=True,
+        optional=True,
+        column=40,
+        first=True,
     ),
     StudyMetric(
         "resume_overhead_net_per_preemption_s",
@@ -166,6 +169,9 @@ STUDY_METRICS = (
         "resume_overhead_net_s / preemptions, with an interval if every repeat preempts equally "
         "often",
         lambda one, _: cost_per_preemption(one),
+        better=-1,
+        display="ms",
+        signed=True,
     ),
     StudyMetric(
         "swap_bandwidth_bytes_per_s",
@@ -175,5 +181,12 @@ STUDY_METRICS = (
         "much; the half widths of the two times add up, which is wider than the interval of their "
         "sum",
         lambda one, _: swap_bandwidth(one),
+        better=1,
     ),
 )
+
+MEASURES: dict[str, Measure] = {one.name: one for one in (*METRICS, *STUDY_METRICS)}
+"""All metrics, those of other packages and those of studies too, by name."""
+
+COLUMNS = sorted((one for one in MEASURES.values() if one.column), key=lambda one: one.column)
+"""Those that are columns of tables, in order."""

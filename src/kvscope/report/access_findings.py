@@ -2,9 +2,15 @@
 
 from collections.abc import Sequence
 
+from kvscope.analyse.metric import Measure
+from kvscope.analyse.study_metrics import MEASURES
 from kvscope.collect.oracles.registry import NAMES
 from kvscope.report.data import Run, StudyData
-from kvscope.report.words import IDLE_P50, IDLE_SHARE, NBSP, Display, number_text, plural
+from kvscope.report.words import (
+    NBSP,
+    number_text,
+    plural,
+)
 
 
 def events_recorded(study: StudyData) -> list[str]:
@@ -36,7 +42,7 @@ def idle_blocks(study: StudyData) -> list[str]:
     if not runs:
         return []
     subject = f"In {plural(len(runs), 'traced experiment')} a block of a layer is idle"
-    share, time = (_range(runs, shown) for shown in (IDLE_SHARE, IDLE_P50))
+    share, time = (_range(runs, MEASURES[name]) for name in ("kv_idle_share", "kv_idle_p50_s"))
     return [
         f"{subject} for {share} of the time from its first to its last access; the median idle "
         f"time between two accesses is {time}."
@@ -44,11 +50,11 @@ def idle_blocks(study: StudyData) -> list[str]:
 
 
 def _known(run: Run) -> bool:
-    return all(run.number(shown.metric).value > 0 for shown in (IDLE_SHARE, IDLE_P50))
+    return all(run.number(name).value > 0 for name in ("kv_idle_share", "kv_idle_p50_s"))
 
 
-def _range(runs: Sequence[Run], shown: Display) -> str:
+def _range(runs: Sequence[Run], shown: Measure) -> str:
     """The lowest and the highest value: '82 to 86 %'; one of them if both read the same."""
-    values = [run.number(shown.metric).value * shown.scale for run in runs]
+    values = [run.number(shown.name).value * shown.scale for run in runs]
     low, high = number_text(min(values)), number_text(max(values))
-    return f"{low if low == high else f'{low} to {high}'}{NBSP}{shown.unit}"
+    return f"{low if low == high else f'{low} to {high}'}{NBSP}{shown.display_unit}"

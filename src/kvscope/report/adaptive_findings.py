@@ -10,8 +10,6 @@ from kvscope.analyse.estimates import Ratio
 from kvscope.report.comparisons import interval_words
 from kvscope.report.data import Run, StudyData
 from kvscope.report.words import (
-    MAKESPAN,
-    OVERHEAD_NET,
     join_words,
     plural,
 )
@@ -66,8 +64,8 @@ def _has(run: Run, metric: str) -> bool:
 
 def adaptive_regret(study: StudyData) -> list[str]:
     """One sentence: the most that `adaptive` loses to the best single policy, by two measures."""
-    by_net = regrets(study, OVERHEAD_NET.metric)
-    by_makespan = regrets(study, MAKESPAN.metric)
+    by_net = regrets(study, "resume_overhead_net_s")
+    by_makespan = regrets(study, "makespan_s")
     if not by_makespan:
         return []
     parts = []

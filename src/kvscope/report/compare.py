@@ -11,13 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from kvscope.analyse.estimates import INDEPENDENT, Estimates, Ratio
+from kvscope.analyse.metric import Measure
 from kvscope.analyse.statistics import Estimate
+from kvscope.analyse.study_metrics import COLUMNS
 from kvscope.errors import BadInput
 from kvscope.layout import MANIFEST
 from kvscope.report.data import Run, StudyData, of_interest
 from kvscope.report.load import load
 from kvscope.report.number import Number
-from kvscope.report.words import MAIN, Display, estimate_text, percent
+from kvscope.report.words import (
+    estimate_text,
+    percent,
+)
 
 NOT_VALID, NOT_COMPARED, SAME = "not valid", "not compared", "no difference"
 
@@ -31,7 +36,7 @@ class Difference:
     """
 
     experiment: str
-    metric: Display
+    metric: Measure
     first: Number
     second: Number
     believed: bool
@@ -105,8 +110,8 @@ def differences(first: StudyData, second: StudyData) -> list[Difference]:
 def _differences(run: Run, other: Run) -> Iterator[Difference]:
     sides = {"first": run.as_measured, "second": other.as_measured}
     estimates = Estimates({side: one for side, one in sides.items() if one})
-    for shown in MAIN:
-        name = shown.metric
+    for shown in COLUMNS:
+        name = shown.name
         if of_interest(shown, (run,)) and of_interest(shown, (other,)):
             yield Difference(
                 run.label,
@@ -150,7 +155,13 @@ def lines(found: Sequence[Difference]) -> Iterator[str]:
 
 def _cells(one: Difference) -> tuple[str, str, str, str, str]:
     first, second = (" ".join(estimate_text(n, one.metric)) for n in (one.first, one.second))
-    return f"{one.metric.heading} ({one.metric.unit})", first, second, one.change, one.verdict
+    return (
+        f"{one.metric.heading} ({one.metric.display_unit})",
+        first,
+        second,
+        one.change,
+        one.verdict,
+    )
 
 
 def as_json(found: Sequence[Difference]) -> list[dict[str, Any]]:
@@ -167,7 +178,7 @@ def as_json(found: Sequence[Difference]) -> list[dict[str, Any]]:
     return [
         {
             "experiment": one.experiment,
-            "metric": one.metric.metric,
+            "metric": one.metric.name,
             "first": number(one.first),
             "second": number(one.second),
             "ratio": one.ratio and ratio(one.ratio),

@@ -14,13 +14,13 @@ import pandas as pd
 from kvscope import results
 from kvscope.analyse.access import KvTrace, find_trace, has_rows
 from kvscope.analyse.estimates import Estimates, ExperimentMetrics
+from kvscope.analyse.metric import Measure
 from kvscope.oracle import Verdict
 from kvscope.plan.figures import Axes
 from kvscope.plan.question import Question
 from kvscope.report.latencies import Latencies, latencies_of
 from kvscope.report.number import Number
 from kvscope.report.settings import flat, in_tokens, names, traits
-from kvscope.report.words import Display
 from kvscope.runfile import COMPLETE
 from kvscope.runschema import MODELED
 
@@ -266,7 +266,7 @@ def _names(joined: str) -> list[str]:
     return [name for name in joined.split(";") if name]
 
 
-def of_interest(shown: Display, runs: Iterable[Run]) -> bool:
+def of_interest(shown: Measure, runs: Iterable[Run]) -> bool:
     """Whether one of the runs has the metric, and if it does not always matter, not as 0."""
-    values = (run.number(shown.metric).value for run in runs)
-    return any(not math.isnan(value) and (shown.always or value != 0) for value in values)
+    values = (run.number(shown.name).value for run in runs)
+    return any(not math.isnan(value) and (not shown.optional or value != 0) for value in values)

@@ -6,31 +6,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kvscope.analyse.metric import Measure
 from kvscope.report.data import Run, StudyData
 from kvscope.report.number import Number
 from kvscope.report.settings import following_limits, is_number
 from kvscope.report.tables import main_columns
 from kvscope.report.words import (
-    BEYOND_AMPLE,
-    IDLE_SHARE,
-    KV_BLOCKS_MEAN,
-    OVERHEAD_NET,
-    PREEMPTIONS,
-    READ_PARALLELISM,
-    THROUGHPUT,
-    TPOT_MEAN,
-    TTFT_MEAN,
-    Display,
     estimate_text,
     key_title,
     value_words,
 )
 
-# Metrics that the table shows at first, where they vary; the others can be chosen.
-FIRST = (
-    *(THROUGHPUT, PREEMPTIONS, OVERHEAD_NET, BEYOND_AMPLE, TTFT_MEAN, TPOT_MEAN),
-    *(KV_BLOCKS_MEAN, READ_PARALLELISM, IDLE_SHARE),
-)
 HARDLY = 0.02  # of the largest value: within it, a metric hardly varies
 MOST = 0.8  # of the experiments: if more have one value, a key hardly varies
 
@@ -86,7 +72,9 @@ def experiments_table(study: StudyData) -> ExperimentsTable:
         for place, key in enumerate(keys)
     ]
     columns += [
-        Column(shown.heading, shown.unit, shown.better, folded=shown not in FIRST or shown in same)
+        Column(
+            shown.heading, shown.display_unit, shown.better, folded=not shown.first or shown in same
+        )
         for shown in metrics
     ]
     best = {shown: _best(study, shown) for shown in metrics if shown not in same}
@@ -106,16 +94,16 @@ def experiments_table(study: StudyData) -> ExperimentsTable:
     )
 
 
-def _differences(study: StudyData, shown: Display) -> Differences:
-    valid = [run for run in study.complete if run.believed(shown.metric)]
+def _differences(study: StudyData, shown: Measure) -> Differences:
+    valid = [run for run in study.complete if run.believed(shown.name)]
     return {run.id: dict(_from_bases(study, shown, run, valid)) for run in valid}
 
 
 def _from_bases(
-    study: StudyData, shown: Display, run: Run, bases: Sequence[Run]
+    study: StudyData, shown: Measure, run: Run, bases: Sequence[Run]
 ) -> Iterator[tuple[str, list[float | None]]]:
     for base in bases:
-        if base is not run and (found := study.estimates.ratio(shown.metric, run.id, base.id)):
+        if base is not run and (found := study.estimates.ratio(shown.name, run.id, base.id)):
             ends = (100 * (end - 1) for end in (found.low, found.value, found.high))
             yield base.id, [round(end, 2) if math.isfinite(end) else None for end in ends]
 
@@ -150,34 +138,34 @@ def _setting(value: Any) -> Cell:
     return Cell(value_words(value), value=float(value) if is_number(value) else None)
 
 
-def _metric(run: Run, shown: Display, best: float | None) -> Cell:
-    number = run.number(shown.metric)
+def _metric(run: Run, shown: Measure, best: float | None) -> Cell:
+    number = run.number(shown.name)
     text, half = estimate_text(number, shown)
     value = None if math.isnan(number.value) else number.value
     return Cell(text, half, value, best is not None and value == best and run.valid)
 
 
-def _numbers(study: StudyData, shown: Display) -> list[Number]:
-    found = (run.number(shown.metric) for run in study.complete)
+def _numbers(study: StudyData, shown: Measure) -> list[Number]:
+    found = (run.number(shown.name) for run in study.complete)
     return [number for number in found if not math.isnan(number.value)]
 
 
-def _hardly_varies(study: StudyData, shown: Display) -> bool:
+def _hardly_varies(study: StudyData, shown: Measure) -> bool:
     """Whether several experiments have the metric, all of them nearly the same value."""
     values = [number.value for number in _numbers(study, shown)]
     spread = max(values, default=0.0) - min(values, default=0.0)
     return len(values) > 1 and spread <= HARDLY * max(map(abs, values))
 
 
-def _best(study: StudyData, shown: Display) -> float | None:
+def _best(study: StudyData, shown: Measure) -> float | None:
     """The best value of the valid experiments; None if neither more nor less is better."""
-    values = [run.number(shown.metric).value for run in study.runs if run.valid]
+    values = [run.number(shown.name).value for run in study.runs if run.valid]
     known = [shown.better * value for value in values if not math.isnan(value)]
     return shown.better * max(known) if shown.better and len(known) > 1 else None
 
 
-def _range(study: StudyData, shown: Display) -> str:
+def _range(study: StudyData, shown: Measure) -> str:
     """The lowest and the highest value: '0.41 to 0.42 s'."""
     numbers = sorted(_numbers(study, shown), key=lambda number: number.value)
     ends: Sequence[str] = [estimate_text(number, shown)[0] for number in (numbers[0], numbers[-1])]
-    return f"{' to '.join(dict.fromkeys(ends))} {shown.unit}"
+    return f"{' to '.join(dict.fromkeys(ends))} {shown.display_unit}"

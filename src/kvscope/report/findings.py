@@ -20,14 +20,12 @@ from kvscope.report.data import StudyData
 from kvscope.report.proofs import same_tokens
 from kvscope.report.settings import Settings, in_words
 from kvscope.report.words import (
-    OVERHEAD_NET,
-    PREEMPTIONS,
-    THROUGHPUT,
     number_text,
     plural,
     reason_in_words,
 )
 
+THROUGHPUT = "throughput_tokens_per_s"
 SENTENCES = 8
 # Up to so many pairs of one change get a sentence each; more are summed up in one.
 SINGLE_PAIRS = 2
@@ -98,27 +96,34 @@ def findings(study: StudyData) -> Findings:
 def _one(pair: Pair, common: Settings) -> str:
     where = context_of(pair, common if _differ(pair) else None)
     parts = [overhead.pair_overhead(pair)] if overhead.has_overhead(pair) else []
-    parts += [compared_words(pair.compared(THROUGHPUT.metric), "throughput"), *preemptions_of(pair)]
+    parts += [
+        compared_words(pair.compared(THROUGHPUT), "throughput"),
+        *preemptions_of(pair),
+    ]
     return f"{pair.change}{f' ({where})' if where else ''}: {'; '.join(parts)}."
 
 
 def _many(group: Sequence[Pair]) -> str:
     parts = [overhead.group_overhead(group)] if any(map(overhead.has_overhead, group)) else []
-    ratios = [pair.compared(THROUGHPUT.metric) for pair in group]
+    ratios = [pair.compared(THROUGHPUT) for pair in group]
     parts.append(summarize_ratios(ratios, "throughput"))
     return f"{group[0].change}, {plural(len(group), 'pair')}: {'; '.join(parts)}."
 
 
 def _differ(pair: Pair) -> bool:
     """Whether the pair differs beyond the noise in a metric of its sentence."""
-    metrics = [THROUGHPUT, OVERHEAD_NET] if overhead.has_overhead(pair) else [THROUGHPUT]
-    ratios = [pair.compared(shown.metric) for shown in metrics]
+    metrics = (
+        ["throughput_tokens_per_s", "resume_overhead_net_s"]
+        if overhead.has_overhead(pair)
+        else ["throughput_tokens_per_s"]
+    )
+    ratios = [pair.compared(name) for name in metrics]
     return any(one is not None and one.sign for one in ratios)
 
 
 def preemptions_of(pair: Pair) -> list[str]:
     """'11 preemptions a repeat instead of 0', if there are any."""
-    base, other = (run.number(PREEMPTIONS.metric).value for run in (pair.base, pair.other))
+    base, other = (run.number("preemptions").value for run in (pair.base, pair.other))
     if not base > 0 and not other > 0:
         return []
     instead = "" if base == other else f" instead of {number_text(base)}"
@@ -136,7 +141,7 @@ def _nothing_compared(study: StudyData) -> list[str]:
 
 def _apart(found: Sequence[Pair]) -> list[str]:
     """How many measured pairs no round connects."""
-    known = [one for pair in found if (one := pair.compared(THROUGHPUT.metric))]
+    known = [one for pair in found if (one := pair.compared(THROUGHPUT))]
     apart = [one for one in known if one.how == INDEPENDENT]
     if not apart:
         return []

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kvscope.analyse.estimates import Ratio
+from kvscope.analyse.metric import Measure
 from kvscope.plan.figures import Axes
 from kvscope.report.axes import matches
 from kvscope.report.comparisons import (
@@ -22,7 +23,10 @@ from kvscope.report.figures.registry import figures
 from kvscope.report.findings import preemptions_of
 from kvscope.report.number import Number
 from kvscope.report.settings import CACHE, MINOR, in_words, is_number, is_of_key
-from kvscope.report.words import Display, estimate_text, plural
+from kvscope.report.words import (
+    estimate_text,
+    plural,
+)
 
 PARTS = {2: "half", 3: "a third", 4: "a quarter", 5: "a fifth", 8: "an eighth"}
 DEFAULT = "throughput"
@@ -79,7 +83,7 @@ def _largest(study: StudyData, axes: Sequence[Axes], lead: Lead) -> str:
     found = [
         (pair, ratio)
         for pair in pairs(study)
-        if (ratio := pair.compared(metric.metric)) is not None and ratio.value > 0
+        if (ratio := pair.compared(metric.name)) is not None and ratio.value > 0
     ]
     if not found:
         return ""
@@ -97,7 +101,7 @@ def _largest(study: StudyData, axes: Sequence[Axes], lead: Lead) -> str:
 
 
 def _answer(
-    study: StudyData, found: Sequence[tuple[Pair, Ratio]], metric: Display, axes: Axes
+    study: StudyData, found: Sequence[tuple[Pair, Ratio]], metric: Measure, axes: Axes
 ) -> str:
     """What the best value of the key that is asked about gains over the base, on average.
 
@@ -155,7 +159,7 @@ def _along(found: list[tuple[Pair, Ratio]], key: str) -> list[tuple[Pair, Ratio]
     return [one for one in found if is_of_key(one[0].key, key)]
 
 
-def _sentence(pair: Pair, ratio: Ratio, metric: Display, axes: Axes) -> str:
+def _sentence(pair: Pair, ratio: Ratio, metric: Measure, axes: Axes) -> str:
     """'A quarter of the KV cache costs 39 % of the throughput (zipf): 11 preemptions a repeat.'"""
     keys = [key for key in pair.context if key not in MINOR and (not axes.x or key in axes.keys)]
     where = in_words({key: pair.context[key] for key in keys})
@@ -163,7 +167,7 @@ def _sentence(pair: Pair, ratio: Ratio, metric: Display, axes: Axes) -> str:
     return f"{': '.join(parts)}."
 
 
-def _what(pair: Pair, ratio: Ratio, metric: Display) -> str:
+def _what(pair: Pair, ratio: Ratio, metric: Measure) -> str:
     part = _part(pair)
     if part and metric.better > 0 and ratio.sign < 0:
         lost = half_words(ratio, "")
@@ -182,22 +186,22 @@ def _part(pair: Pair) -> str | None:
     return PARTS.get(base / other)
 
 
-def _noun(metric: Display) -> str:
+def _noun(metric: Measure) -> str:
     """'net resume overhead' of the heading 'Resume overhead, net'."""
     name, _, kind = metric.heading.partition(", ")
     return f"{kind} {name if name[:2].isupper() else name.lower()}".strip()
 
 
-def _extremes(study: StudyData, metric: Display) -> str:
+def _extremes(study: StudyData, metric: Measure) -> str:
     """The least and the greatest value of a metric that is neither good nor bad, or the only one.
 
     Nothing of several that cannot be compared.
     """
-    known = [run for run in study.complete if not math.isnan(run.number(metric.metric).value)]
+    known = [run for run in study.complete if not math.isnan(run.number(metric.name).value)]
     if len(known) > 1 and metric.better:
         return ""
-    ordered = sorted(known, key=lambda run: run.number(metric.metric).value)
-    values = [_value(run.number(metric.metric), metric) for run in ordered]
+    ordered = sorted(known, key=lambda run: run.number(metric.name).value)
+    values = [_value(run.number(metric.name), metric) for run in ordered]
     if len(values) < 2:
         return f"{metric.heading}: {values[0]}." if values else ""
     return (
@@ -205,8 +209,8 @@ def _extremes(study: StudyData, metric: Display) -> str:
     )
 
 
-def _value(number: Number, metric: Display) -> str:
+def _value(number: Number, metric: Measure) -> str:
     """A value with its interval, unless it is a count, and its unit, unless it is a ratio."""
     value, half = estimate_text(number, metric)
-    unit = "" if metric.unit == "ratio" else metric.unit
+    unit = "" if metric.display_unit == "ratio" else metric.display_unit
     return " ".join(filter(None, [value, half if number.half else "", unit]))

@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from kvscope.analyse.study_metrics import MEASURES as METRICS
 from kvscope.report.comparisons import (
     Pair,
     capitalize_first,
@@ -15,11 +16,6 @@ from kvscope.report.comparisons import (
 from kvscope.report.data import Run
 from kvscope.report.settings import in_words
 from kvscope.report.words import (
-    OVERHEAD_CONTROL,
-    OVERHEAD_NET,
-    OVERHEAD_PAPER,
-    OVERHEAD_UNCERTAINTY,
-    PREEMPTIONS,
     join_words,
     key_title,
     number_text,
@@ -28,20 +24,24 @@ from kvscope.report.words import (
     value_words,
 )
 
-MEASURES = (("net resume overhead", OVERHEAD_NET), ("the paper's measure", OVERHEAD_PAPER))
+NET = "resume_overhead_net_s"
+MEASURES = (
+    ("net resume overhead", NET),
+    ("the paper's measure", "resume_overhead_as_published_s"),
+)
 
 
 def has_overhead(pair: Pair) -> bool:
     """Whether both experiments preempt and have a net resume overhead with an interval."""
     return all(
-        run.number(PREEMPTIONS.metric).value > 0 and run.number(OVERHEAD_NET.metric).has_interval
+        run.number("preemptions").value > 0 and run.number(NET).has_interval
         for run in (pair.base, pair.other)
     )
 
 
 def pair_overhead(pair: Pair) -> str:
     """'41 % lower net resume overhead (…), by the paper's measure 12 % lower (…)'."""
-    net, paper = (pair.compared(shown.metric) for _, shown in MEASURES)
+    net, paper = (pair.compared(name) for _, name in MEASURES)
     sentence = compared_words(net, "net resume overhead")
     if net is None or paper is None:
         return sentence
@@ -53,7 +53,7 @@ def pair_overhead(pair: Pair) -> str:
 def group_overhead(group: Sequence[Pair]) -> str:
     """How many of the pairs of one change cost less or more, by each measure."""
     known = [pair for pair in group if has_overhead(pair)]
-    net, paper = ([p.compared(shown.metric) for p in known] for _, shown in MEASURES)
+    net, paper = ([p.compared(name) for p in known] for _, name in MEASURES)
     opposed = sum(1 for a, b in zip(net, paper, strict=True) if a and b and a.sign * b.sign < 0)
     disagree = f"; the two measures disagree in {opposed}" if opposed else ""
     by_net, by_paper = summarize_ratios(net), summarize_ratios(paper)
@@ -62,12 +62,13 @@ def group_overhead(group: Sequence[Pair]) -> str:
 
 def control(runs: Sequence[Run]) -> list[str]:
     """What the net measure gives for passes that resume no request, over all experiments."""
-    known = [run for run in runs if run.number(OVERHEAD_UNCERTAINTY.metric).value > 0]
+    known = [run for run in runs if run.number("resume_overhead_net_uncertainty_s").value > 0]
     if not known:
         return []
-    scale, unit = OVERHEAD_CONTROL.scale, OVERHEAD_CONTROL.unit
-    found = [run.number(OVERHEAD_CONTROL.metric) for run in known]
-    bounds = [run.number(OVERHEAD_UNCERTAINTY.metric).value for run in known]
+    shown = METRICS["resume_overhead_net_control_s"]
+    scale, unit = shown.scale, shown.display_unit
+    found = [run.number("resume_overhead_net_control_s") for run in known]
+    bounds = [run.number("resume_overhead_net_uncertainty_s").value for run in known]
     ends = min(n.value for n in found), max(n.value for n in found), min(bounds), max(bounds)
     low, high, least, most = (number_text(end * scale) for end in ends)
     holding = sum(1 for number in found if number.low <= 0 <= number.high)
@@ -87,11 +88,11 @@ def crossings(group: Sequence[Pair]) -> Iterator[str]:
                 others = {k: v for k, v in pair.context.items() if k != key}
                 lines[key, in_words(others)].append(pair)
     for (key, rest), line in lines.items():
-        for measure, shown in MEASURES:
+        for measure, name in MEASURES:
             signs = [
                 (pair.context[key], found.sign)
                 for pair in sorted(line, key=lambda pair: pair.context[key])
-                if (found := pair.compared(shown.metric)) is not None
+                if (found := pair.compared(name)) is not None
             ]
             if {1, -1} <= {sign for _, sign in signs}:
                 where = _crossing(signs, key, line[0])

@@ -5,7 +5,9 @@ from dataclasses import replace
 
 from kvscope.analyse.outputs import DIFFER, OutputGroup, Outputs, compare_outputs, output_hashes
 from kvscope.report.data import Run, StudyData
-from kvscope.report.words import PREEMPTIONS, plural
+from kvscope.report.words import (
+    plural,
+)
 
 
 def proofs(runs: Iterable[Run]) -> list[OutputGroup]:
@@ -14,7 +16,7 @@ def proofs(runs: Iterable[Run]) -> list[OutputGroup]:
         {
             run.id: Outputs(
                 run.settings,
-                run.number(PREEMPTIONS.metric).value > 0,
+                run.number("preemptions").value > 0,
                 output_hashes(run.records.requests),
             )
             for run in runs

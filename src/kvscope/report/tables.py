@@ -9,10 +9,14 @@ import pandas as pd
 
 from kvscope import tables
 from kvscope.analyse.estimates import ADJUSTED as ADJUSTED_HOW
+from kvscope.analyse.metric import Measure
+from kvscope.analyse.study_metrics import COLUMNS
 from kvscope.files import write_text
 from kvscope.report.comparisons import pairs
 from kvscope.report.data import Run, StudyData, of_interest
-from kvscope.report.words import MAIN, Display, value_text
+from kvscope.report.words import (
+    value_text,
+)
 
 EXPERIMENTS_FILE = "experiments.csv"
 COMPARISONS_FILE = "comparisons.csv"
@@ -42,9 +46,9 @@ def metrics_frame(study: StudyData) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)[table.names]
 
 
-def main_columns(study: StudyData) -> list[Display]:
+def main_columns(study: StudyData) -> list[Measure]:
     """The main metrics that the study has: no overhead where nothing is preempted."""
-    return [shown for shown in MAIN if shown.always or of_interest(shown, study.complete)]
+    return [shown for shown in COLUMNS if not shown.optional or of_interest(shown, study.complete)]
 
 
 def experiments_frame(study: StudyData) -> pd.DataFrame:
@@ -80,17 +84,17 @@ def comparisons_frame(study: StudyData) -> pd.DataFrame:
     """The `comparisons` table: the main metrics of all pairs that are compared."""
     rows = [
         (
-            *(pair.base.id, pair.other.id, pair.key, shown.metric),
+            *(pair.base.id, pair.other.id, pair.key, shown.name),
             *(one.value, one.low, one.high, one.rounds, one.how == ADJUSTED_HOW, one.how),
         )
         for pair in pairs(study)
         for shown in main_columns(study)
-        if (one := pair.compared(shown.metric))
+        if (one := pair.compared(shown.name))
     ]
     return pd.DataFrame(rows, columns=tables.COMPARISONS.names)
 
 
-def _row(run: Run, keys: tuple[str, ...], columns: Sequence[Display]) -> dict[str, object]:
+def _row(run: Run, keys: tuple[str, ...], columns: Sequence[Measure]) -> dict[str, object]:
     row: dict[str, object] = {"id": run.id, "label": run.label}
     row |= {key: _text(run, key) for key in keys}
     row |= {
@@ -101,13 +105,13 @@ def _row(run: Run, keys: tuple[str, ...], columns: Sequence[Display]) -> dict[st
         "adjusted": run.adjusted if run.complete else None,
     }
     for shown in columns:
-        number = run.number(shown.metric)
+        number = run.number(shown.name)
         for suffix, value in (
             ("", number.value),
             ("_ci_low", number.low),
             ("_ci_high", number.high),
         ):
-            row[shown.metric + suffix] = None if math.isnan(value) else value
+            row[shown.name + suffix] = None if math.isnan(value) else value
     return row
 
 

@@ -1,16 +1,6 @@
 """How attention reads the KV cache: metrics of each experiment."""
 
 from kvscope.report.figures.over_experiments import Panel, over_experiments
-from kvscope.report.words import (
-    ACCESS_FREE,
-    IDLE_P50,
-    IDLE_P95,
-    IDLE_SHARE,
-    LAG_P50,
-    LAG_P95,
-    READ_AMPLIFICATION,
-    READ_PARALLELISM,
-)
 
 FIGURE = over_experiments(
     "How attention reads the KV cache",
@@ -19,12 +9,12 @@ FIGURE = over_experiments(
     "the start of a block's K read to that of its V read. Idle: between the accesses of one "
     "forward pass to a block of one layer and those of the next. Mean over repeats.",
     [
-        Panel("Reads at a time", (READ_PARALLELISM,)),
-        Panel("Tokens read per token held", (READ_AMPLIFICATION,)),
-        Panel("K to V", (LAG_P50, LAG_P95)),
-        Panel("Idle time", (IDLE_P50, IDLE_P95)),
-        Panel("Idle share", (IDLE_SHARE, ACCESS_FREE)),
+        Panel("Reads at a time", ("kv_read_parallelism",)),
+        Panel("Tokens read per token held", ("kv_read_amplification",)),
+        Panel("K to V", ("kv_lag_p50_s", "kv_lag_p95_s")),
+        Panel("Idle time", ("kv_idle_p50_s", "kv_idle_p95_s")),
+        Panel("Idle share", ("kv_idle_share", "kv_access_free_share")),
     ],
-    lead=READ_AMPLIFICATION,
+    lead="kv_read_amplification",
     order=190,
 )

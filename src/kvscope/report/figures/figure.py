@@ -11,9 +11,9 @@ from typing import Any
 
 import pandas as pd
 
+from kvscope.analyse.metric import Measure
 from kvscope.plan.figures import Axes
 from kvscope.report.data import StudyData
-from kvscope.report.words import Display
 
 PAPER = 700  # pixels of 1/96 inch across: two columns of a paper
 NUMBER = ",.7~g"  # of a tick: 1,000; 0.05; no exponent where it can be read without
@@ -67,7 +67,7 @@ Draw = Callable[[StudyData, Sequence[Axes]], Drawing | None]
 class Lead:
     """What a figure shows above all: a metric, and the drawing that shows it alone."""
 
-    metric: Display
+    metric: Measure
     draw: Draw
 
 

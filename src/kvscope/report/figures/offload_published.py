@@ -28,7 +28,10 @@ from kvscope.report.figures.offload_facts import (
     policy_of,
 )
 from kvscope.report.theme import GREY, NOTE
-from kvscope.report.words import THROUGHPUT, number_text, percent
+from kvscope.report.words import (
+    number_text,
+    percent,
+)
 
 HARDWARE, RECOMPUTED = "rtx-4090", 0.2  # theirs
 LABEL_PX = 190
@@ -54,7 +57,7 @@ def _faster(policy: str, base: str) -> Callable[[Runs], Gains]:
 
     def gains(runs: Runs) -> Gains:
         pairs = {at: (found.get(policy), found.get(base)) for at, found in runs.items()}
-        name = THROUGHPUT.metric
+        name = "throughput_tokens_per_s"
         return {
             at: one.number(name).value / other.number(name).value
             for at, (one, other) in pairs.items()

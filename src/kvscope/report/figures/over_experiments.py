@@ -7,6 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+from kvscope.analyse.metric import Measure
+from kvscope.analyse.study_metrics import MEASURES
 from kvscope.plan.figures import Axes
 from kvscope.report.axes import Place, Row, Wanted, by_experiment, rows, split_by_colour, x_words
 from kvscope.report.data import Run, StudyData, of_interest
@@ -32,7 +34,10 @@ from kvscope.report.figures.figure import (
 )
 from kvscope.report.figures.scales import is_wide, log_ticks
 from kvscope.report.theme import SHAPES
-from kvscope.report.words import Display, estimate_text, plural
+from kvscope.report.words import (
+    estimate_text,
+    plural,
+)
 
 HEIGHT = 150
 LONGEST = 190  # pixels of a label
@@ -49,8 +54,13 @@ class Panel:
     """Metrics of one unit that belong together."""
 
     title: str
-    metrics: tuple[Display, ...]
+    metrics: tuple[str, ...]
     shared: bool = True  # one scale for all of them; not where one would dwarf the others
+
+    @property
+    def measures(self) -> tuple[Measure, ...]:
+        """What its metrics are."""
+        return tuple(MEASURES[name] for name in self.metrics)
 
 
 def over_experiments(
@@ -60,7 +70,7 @@ def over_experiments(
     own_axes: Callable[[StudyData], Axes | None] = lambda study: None,
     wanted: Wanted = lambda run: True,
     suits: Callable[[StudyData], bool] = lambda study: True,
-    lead: Display | None = None,
+    lead: str = "",
     *,
     order: int,
 ) -> Figure:
@@ -73,7 +83,7 @@ def over_experiments(
     above_all = lead or panels[0].metrics[0]
 
     def has_any(run: Run) -> bool:
-        metrics = (shown.metric for panel in panels for shown in panel.metrics)
+        metrics = (name for panel in panels for name in panel.metrics)
         return wanted(run) and any(not math.isnan(run.number(name).value) for name in metrics)
 
     def draw(
@@ -98,13 +108,13 @@ def over_experiments(
     def draw_lead(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
         return draw(study, axes, [Panel(title, (above_all,))])
 
-    lead_drawing = Lead(above_all, by_grid(draw_lead))
+    lead_drawing = Lead(MEASURES[above_all], by_grid(draw_lead))
     return Figure(title, caption, by_grid(draw), order, ROW_EACH, lead=lead_drawing)
 
 
 def _known(panel: Panel, runs: Sequence[Run]) -> Panel:
     """The panel with the metrics that are of interest among these experiments."""
-    known = tuple(shown for shown in panel.metrics if of_interest(shown, runs))
+    known = tuple(one.name for one in panel.measures if of_interest(one, runs))
     return Panel(panel.title, known, panel.shared)
 
 
@@ -120,11 +130,11 @@ def _view(title: str, shown: Sequence[Row], panels: Sequence[Panel], count: int)
         if frame.empty:
             continue
         data[f"cell{len(cells)}"] = frame
-        values = _values(row, panel.metrics if panel.shared else (metric,))
+        values = _values(row, panel.measures if panel.shared else (metric,))
         cells.append(
             {
                 "data": {"name": f"cell{len(cells)}"},
-                **heading(f"{metric.heading} ({metric.unit})", facet),
+                **heading(f"{metric.heading} ({metric.display_unit})", facet),
                 "width": width,
                 **(_lines if row.ordered else _bars)(row, values, names),
             }
@@ -136,10 +146,10 @@ def _view(title: str, shown: Sequence[Row], panels: Sequence[Panel], count: int)
 
 def _cells(
     shown: Sequence[Row], panels: Sequence[Panel]
-) -> Iterator[tuple[Row, Panel, Display, str]]:
+) -> Iterator[tuple[Row, Panel, Measure, str]]:
     for row in shown:
         for panel in panels:
-            for metric in panel.metrics:
+            for metric in panel.measures:
                 for facet in row.facets:
                     yield row, panel, metric, facet
 
@@ -160,20 +170,20 @@ def _label_px(shown: Sequence[Row]) -> int:
     return max(LINES_PX, min(LONGEST, round(LETTER * longest)) + 26 if longest else 0)
 
 
-def _frame(row: Row, facet: str, shown: Display, names: Sequence[str]) -> pd.DataFrame:
+def _frame(row: Row, facet: str, shown: Measure, names: Sequence[str]) -> pd.DataFrame:
     """The values of one metric in one facet, those that are defined; in the unit shown."""
     places = [place for place in row.places if place.facet == facet]
-    known = [p for p in places if not math.isnan(p.run.number(shown.metric).value)]
+    known = [p for p in places if not math.isnan(p.run.number(shown.name).value)]
     found = pd.DataFrame([_point(place, row, shown, names) for place in known])
     return widen_covered(found, "x", "value") if row.ordered and known else found
 
 
-def _point(place: Place, row: Row, shown: Display, names: Sequence[str]) -> dict[str, Any]:
-    found = place.run.number(shown.metric)
+def _point(place: Place, row: Row, shown: Measure, names: Sequence[str]) -> dict[str, Any]:
+    found = place.run.number(shown.name)
     value = found.value * shown.scale
     ends = (found.low, found.high) if found.has_interval else (found.value, found.value)
     low, high = (end * shown.scale for end in ends)
-    valid = place.run.believed(shown.metric)
+    valid = place.run.believed(shown.name)
     return {
         "x": place.x if row.ordered else x_words(place.x),
         "at": _aside(place, row, names) if row.ordered else 0,
@@ -183,7 +193,7 @@ def _point(place: Place, row: Row, shown: Display, names: Sequence[str]) -> dict
         "high": high,
         "valid": valid,
         "experiment": place.run.label,
-        "estimate": " ".join((*estimate_text(found, shown), shown.unit)),
+        "estimate": " ".join((*estimate_text(found, shown), shown.display_unit)),
         "reasons": "" if valid else f"not valid: {', '.join(place.run.reasons)}",
     }
 
@@ -197,9 +207,9 @@ def _aside(place: Place, row: Row, names: Sequence[str]) -> float:
     return float(place.x + ASIDE * part * (greatest - least))
 
 
-def _values(row: Row, metrics: Sequence[Display]) -> Spec:
+def _values(row: Row, metrics: Sequence[Measure]) -> Spec:
     """Scale and ticks of the values of metrics that share them, over all facets of a row."""
-    numbers = [(place.run.number(s.metric), s) for s in metrics for place in row.places]
+    numbers = [(place.run.number(s.name), s) for s in metrics for place in row.places]
     known = [(n, s) for n, s in numbers if not math.isnan(n.value)]
     values = [n.value * s.scale for n, s in known]
     ends = [end * s.scale for n, s in known if n.has_interval for end in (n.low, n.high)]

@@ -6,6 +6,8 @@ from typing import Any
 
 import pandas as pd
 
+from kvscope.analyse.metric import Measure
+from kvscope.analyse.study_metrics import MEASURES
 from kvscope.plan.figures import Axes
 from kvscope.report import theme
 from kvscope.report.axes import Place, Row, rows, x_words
@@ -27,9 +29,12 @@ from kvscope.report.figures.figure import (
     plot_width,
     text,
 )
-from kvscope.report.words import ITL_MEAN, THROUGHPUT, TTFT_MEAN, Display, estimate_text
+from kvscope.report.words import (
+    estimate_text,
+)
 
-LATENCIES = (TTFT_MEAN, ITL_MEAN)
+THROUGHPUT = MEASURES["throughput_tokens_per_s"]
+LATENCIES = (MEASURES["ttft_mean_s"], MEASURES["itl_mean_s"])
 HEIGHT, LABEL_PX = 190, 62
 NARROWEST = 180  # pixels of a plot on the page: names that fit there fit everywhere
 NAME_PX = 10  # height of a name
@@ -57,10 +62,10 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
 
 
 def _known(run: Run) -> bool:
-    return not any(math.isnan(run.number(m.metric).value) for m in (THROUGHPUT, *LATENCIES))
+    return not any(math.isnan(run.number(m.name).value) for m in (THROUGHPUT, *LATENCIES))
 
 
-def _points(row: Row, facet: str, latency: Display) -> Iterator[dict[str, Any]]:
+def _points(row: Row, facet: str, latency: Measure) -> Iterator[dict[str, Any]]:
     """The experiments of a facet in the order of their x."""
     places = [place for place in row.places if place.facet == facet]
     for place in sorted(places, key=lambda place: row.values.index(place.x)):
@@ -69,7 +74,7 @@ def _points(row: Row, facet: str, latency: Display) -> Iterator[dict[str, Any]]:
             "order": row.values.index(place.x),
             "colour": place.colour,
             "name": _name(place, row),
-            "valid": all(place.run.believed(shown.metric) for shown in (latency, THROUGHPUT)),
+            "valid": all(place.run.believed(shown.name) for shown in (latency, THROUGHPUT)),
         } | {
             key: value
             for axis, shown in (("x", latency), ("y", THROUGHPUT))
@@ -81,13 +86,13 @@ def _name(place: Place, row: Row) -> str:
     return "" if place.x == place.run.label else x_words(place.x)
 
 
-def _ends(axis: str, run: Run, shown: Display) -> Iterator[tuple[str, Any]]:
-    found = run.number(shown.metric)
+def _ends(axis: str, run: Run, shown: Measure) -> Iterator[tuple[str, Any]]:
+    found = run.number(shown.name)
     low, high = (found.low, found.high) if found.has_interval else (found.value, found.value)
     yield axis, found.value * shown.scale
     yield f"{axis}_low", max(0.0, low) * shown.scale
     yield f"{axis}_high", high * shown.scale
-    yield f"{axis}_words", " ".join((*estimate_text(found, shown), shown.unit))
+    yield f"{axis}_words", " ".join((*estimate_text(found, shown), shown.display_unit))
 
 
 def with_names_beside(points: pd.DataFrame) -> pd.DataFrame:
@@ -131,11 +136,11 @@ def front(points: pd.DataFrame) -> pd.DataFrame:
     return ordered.loc[ordered["y"] > best, ["x", "y"]]
 
 
-def _cell(row: Row, facet: str, latency: Display, points: str, best: str) -> Spec:
+def _cell(row: Row, facet: str, latency: Measure, points: str, best: str) -> Spec:
     names = row.colours
     axis = {"tickCount": 5, "format": NUMBER, "grid": True}
-    x = {"title": f"{latency.heading} ({latency.unit})", "axis": axis}
-    y = {"title": f"{THROUGHPUT.heading} ({THROUGHPUT.unit})", "axis": axis}
+    x = {"title": f"{latency.heading} ({latency.display_unit})", "axis": axis}
+    y = {"title": f"{THROUGHPUT.heading} ({THROUGHPUT.display_unit})", "axis": axis}
     colour = {"color": colour_channel(names), "opacity": PICKED}
     place = {"x": number("x", **x), "y": number("y", **y)}
     intervals = [

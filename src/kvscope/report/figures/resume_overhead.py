@@ -2,12 +2,11 @@
 
 from kvscope.report.data import Run
 from kvscope.report.figures.over_experiments import Panel, over_experiments
-from kvscope.report.words import BEYOND_AMPLE, OVERHEAD_NET, OVERHEAD_PAPER, PREEMPTIONS
 
 
 def preempts(run: Run) -> bool:
     """Whether the experiment preempts, or may do so once it has run."""
-    return not run.complete or run.number(PREEMPTIONS.metric).value > 0
+    return not run.complete or run.number("preemptions").value > 0
 
 
 FIGURE = over_experiments(
@@ -19,10 +18,10 @@ FIGURE = over_experiments(
     "makespan minus that of the same requests on a cache that never overflows. Only experiments "
     "that preempt are shown.",
     [
-        Panel("Resume overhead", (OVERHEAD_PAPER, OVERHEAD_NET)),
-        Panel("Makespan beyond ample", (BEYOND_AMPLE,)),
+        Panel("Resume overhead", ("resume_overhead_as_published_s", "resume_overhead_net_s")),
+        Panel("Makespan beyond ample", ("makespan_beyond_ample_s",)),
     ],
     wanted=preempts,
-    lead=OVERHEAD_NET,
+    lead="resume_overhead_net_s",
     order=100,
 )

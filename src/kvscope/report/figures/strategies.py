@@ -3,7 +3,6 @@
 from kvscope.plan.figures import Axes
 from kvscope.report.data import StudyData
 from kvscope.report.figures.over_experiments import Panel, over_experiments
-from kvscope.report.words import DECODE, MIXED, PASSES, PREFILL, THROUGHPUT
 
 BATCHING, CHUNK = "batching", "batching.chunk_tokens"
 
@@ -24,11 +23,11 @@ FIGURE = over_experiments(
     "Throughput of the whole repeat, of its prefill, decode and mixed forward passes, and the "
     "number of passes.",
     [
-        Panel("Throughput", (THROUGHPUT,)),
-        Panel("Prefill throughput", (PREFILL,)),
-        Panel("Decode throughput", (DECODE,)),
-        Panel("Throughput of mixed passes", (MIXED,)),
-        Panel("Forward passes", (PASSES,)),
+        Panel("Throughput", ("throughput_tokens_per_s",)),
+        Panel("Prefill throughput", ("prefill_throughput_tokens_per_s",)),
+        Panel("Decode throughput", ("decode_throughput_tokens_per_s",)),
+        Panel("Throughput of mixed passes", ("mixed_throughput_tokens_per_s",)),
+        Panel("Forward passes", ("forward_passes",)),
     ],
     own_axes=lambda study: Axes(x=strategy_key(study)),
     suits=varies,

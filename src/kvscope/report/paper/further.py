@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from kvscope.report.adaptive_findings import Regret, beside, regrets
 from kvscope.report.data import StudyData
 from kvscope.report.paper.comparison import Comparison, experiment_words
-from kvscope.report.words import MAKESPAN, OVERHEAD_NET
 
 POLICIES = ("recompute", "swap", "activation", "adaptive")
 METRIC = "resume_overhead_as_published_s"  # of the figures on overflow
@@ -31,8 +30,8 @@ class Further:
 def further(study: StudyData, found: Sequence[Comparison]) -> Iterator[Further]:
     """The experiments with `adaptive` beside those of published values, by figure."""
     by_net, by_makespan = (
-        {one.run.id: one for one in regrets(study, shown.metric)}
-        for shown in (OVERHEAD_NET, MAKESPAN)
+        {one.run.id: one for one in regrets(study, name)}
+        for name in ("resume_overhead_net_s", "makespan_s")
     )
     runs = {single.id: (run, singles) for run, singles in beside(study) for single in singles}
     told = set()
