@@ -63,6 +63,8 @@ lint: env-dev docs
 	$(IN_PLACE) mypy
 	$(IN_PLACE) lint-imports --no-logo --cache-dir .cache/imports
 	$(IN_PLACE) deptry --no-ansi src
+	for package in packages/kvscope-*; do $(IN_PLACE) \
+		deptry --no-ansi $$package/src --config $$package/pyproject.toml || exit 1; done
 	$(IN_PLACE) snakefmt --check Snakefile workflow
 	$(IN_PLACE) snakemake --lint
 

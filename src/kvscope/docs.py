@@ -29,7 +29,6 @@ from kvscope.files import write_text_if_changed
 from kvscope.oracle import Oracle
 from kvscope.plan.figures import GROUP as FIGURE
 from kvscope.plan.hardware import hardware
-from kvscope.plan.published.fitted import fitted_figures
 from kvscope.report.figures.registry import figures
 from kvscope.tables import TABLES, Table
 
@@ -94,20 +93,6 @@ def _columns_table(table: Table) -> str:
     return f"One row: {table.row}.\n\n" + markdown(("column", "type", "meaning"), rows)
 
 
-def _fitted_figures_table() -> str:
-    rows = [
-        (
-            figure,
-            str(one.times),
-            f"{one.median_error:.1%}",
-            f"{one.largest_error:.1%}",
-            "–" if one.left_out is None else f"{one.left_out:.1%}",
-        )
-        for figure, one in fitted_figures().items()
-    ]
-    return markdown(("figure", "times", "median error", "largest", "left out"), rows)
-
-
 def _fitted_numbers_table() -> str:
     rows = [
         (f"`{name}`", f"{value:.4g}", f"{low:.4g} to {high:.4g}")
@@ -129,7 +114,6 @@ BLOCKS: dict[str, Callable[[], str]] = {
     ),
     "oracles": lambda: _oracles_table((*ROWS, *ORACLES, *FACTS)),
     "oracles of KV events": lambda: _oracles_table(ALL_ORACLES),
-    "fitted figures": _fitted_figures_table,
     "fitted numbers": _fitted_numbers_table,
     **{f"table {table.name}": partial(_columns_table, table) for table in TABLES.values()},
 }

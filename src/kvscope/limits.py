@@ -83,26 +83,6 @@ MOST_CROSSINGS = 1 << 23
 MOST_MESSAGES, LONGEST_MESSAGE = 20, 500
 """Messages of the profiler that are kept, and their characters; further ones are counted."""
 
-# ------------------------------------------------------------ published data
-
-LONGEST_SERIES_BYTES = 1 << 24
-"""A published CSV file: the largest has 2 MB."""
-
-LONGEST_SERIES_MS = 10**12
-"""A published run, or a pass of it: 31 years."""
-
-MOST_MOVES = 1 << 22
-"""Requests that a published run admits, loses or resumes in all; each makes a row."""
-
-LONGEST_RECORD_BYTES = 1 << 25
-"""A line of a published kernel trace: a prefill pass of some 700,000 tokens."""
-
-MOST_ADDRESS = 2**46
-"""Bytes of a cache, and so of an address in it."""
-
-MOST_TRACED_BLOCKS = 1 << 16
-"""Blocks of all requests of a published batch; the artifact's buffer had room for 800."""
-
 # ------------------------------------------------------------ workloads
 
 LONGEST_REQUEST_BYTES = 1 << 20

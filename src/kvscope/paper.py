@@ -1,4 +1,8 @@
-"""The paper: the study of KV caching whose measurements kvscope repeats and extends."""
+"""The paper: the study of KV caching whose measures kvscope repeats and extends.
+
+Every page cites it, because metrics and findings say "the paper's measure". What it published, and
+its claims, are in the package kvscope-paper.
+"""
 
 from dataclasses import dataclass
 

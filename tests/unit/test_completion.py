@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kvscope import completion, runfile
+from kvscope.collect import importer
 from kvscope.plan import layers
 
 CONFIG = Path(__file__).parents[2] / "config"
@@ -108,7 +109,7 @@ def test_a_run_is_told_by_the_file_that_runs_leave() -> None:
 
 
 def test_kinds_of_imports(here: Path) -> None:
-    assert complete("kvscope import ", here) == ["unboxkv", "unboxkv-series", "unboxkv-trace"]
+    assert complete("kvscope import ", here) == [*importer.kinds()]
 
 
 @pytest.mark.parametrize("line", ["kvscope plan study=", "kvscope run ca", "kvscope report "])

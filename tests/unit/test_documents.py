@@ -20,7 +20,10 @@ DOCS = Path(__file__).parents[2] / "docs"
 SOURCE = Path(kvscope.__file__).parent
 
 
-@pytest.mark.parametrize("path", sorted(DOCS.glob("*.md")), ids=lambda path: path.name)
+OWN = [path for path in sorted(DOCS.glob("*.md")) if not path.is_symlink()]
+
+
+@pytest.mark.parametrize("path", OWN, ids=lambda path: path.name)
 def test_generated_tables_are_current(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert regenerate(text) == text, "run `python -m kvscope.docs`"

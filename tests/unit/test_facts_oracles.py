@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from kvscope.analyse.checklist import FACTS
+from kvscope.analyse.oracles import facts as facts_oracles
 from kvscope.analyse.oracles import profiled
 from kvscope.analyse.oracles.engine_checks import attention_differs
 from kvscope.analyse.oracles.registry import judge_tables
@@ -148,9 +149,15 @@ def test_a_device_that_is_not_installed_is_named_in_one_sentence(run: Records) -
 IMPORTED = {
     "experiment_id": f"log-{content_digest(['a'], None)}",
     "time_source": "published",
-    "imported_from": {"kind": "unboxkv", "files": [{"file": "a.log", "sha256": "a"}]},
+    "imported_from": {"kind": "lines", "files": [{"file": "a.log", "sha256": "a"}]},
     "files": {},
 }
+
+
+@pytest.fixture(autouse=True)
+def installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package imports files of one kind."""
+    monkeypatch.setattr(facts_oracles, "kinds", lambda: ("lines",))
 
 
 def wrong_origin(facts: Facts) -> bool:

@@ -1,0 +1,181 @@
+"""Each published value beside that of the experiment of each device that stands for it."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from kvscope.files import atomic_path
+from kvscope.report.data import Run, StudyData
+from kvscope.report.settings import flat
+from kvscope.report.words import setting_words
+from kvscope_paper.pass_values import READS, pass_value, unit_of
+from kvscope_paper.published.cold_start import from_idle_s
+from kvscope_paper.published.figures import PASS, Point, points
+
+COMPARISON_FILE = "comparison.csv"
+# Counts follow from the scheduler alone: they agree if they are equal.
+EXACT = 0.0
+COUNTS = ("passes", "preemptions", "tokens", READS)
+AGREES, DIFFERS, NOT_RUN = "agrees", "differs", "not run"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One published value and ours on one device, NaN where its experiment has no such value.
+
+    `as_timed` is ours as the paper's clock would have read it; else the same as `value`.
+    """
+
+    point: Point
+    device: str
+    run: Run | None
+    value: float
+    ci_low: float
+    ci_high: float
+    as_timed: float
+    unit: str
+
+    @property
+    def ratio(self) -> float:
+        """Ours, as the paper timed it, over the published value; 1 if both are 0."""
+        if self.as_timed == self.point.value:
+            return 1.0
+        return self.as_timed / self.point.value if self.point.value else math.inf
+
+    @property
+    def tolerance(self) -> float:
+        """The difference, as a share of the published value, that is no disagreement."""
+        return EXACT if self.unit in COUNTS else self.point.table.tolerance
+
+    @property
+    def verdict(self) -> str:
+        """Whether the two agree."""
+        if math.isnan(self.as_timed):
+            return NOT_RUN
+        return AGREES if abs(self.ratio - 1) <= self.tolerance else DIFFERS
+
+    @property
+    def row(self) -> dict[str, Any]:
+        """As comparison.csv has it."""
+        table = self.point.table
+        return {
+            "figure": table.figure,
+            "title": table.title,
+            "device": self.device,
+            "series": series_words(self.point),
+            "x_key": table.x,
+            "x": self.point.x,
+            "metric": table.metric,
+            "unit": self.unit,
+            "published": self.point.value,
+            "provenance": table.provenance,
+            "in_paper": self.point.in_paper,
+            "value": self.value,
+            "ci_low": self.ci_low,
+            "ci_high": self.ci_high,
+            "as_the_paper_timed": self.as_timed,
+            "ratio": self.ratio,
+            "tolerance": self.tolerance,
+            "verdict": self.verdict,
+            "time_source": self.run.time_source if self.run else None,
+            "experiment_id": self.run.id if self.run else None,
+        }
+
+
+def series_words(point: Point) -> str:
+    """What the experiments of a series share, in words."""
+    return _words({key: value for key, value in point.settings.items() if key != point.table.x})
+
+
+def experiment_words(point: Point) -> str:
+    """What is in the experiment of a value, in words, whatever its overflow policy."""
+    own = point.settings.items()
+    return _words({k: v for k, v in own if not k.startswith(("overflow.", "engine."))})
+
+
+def _words(settings: Mapping[str, Any]) -> str:
+    return ", ".join(
+        str(value) if key.endswith((".name", ".path")) else setting_words(key, value)
+        for key, value in settings.items()
+    )
+
+
+def compare(study: StudyData) -> list[Comparison]:
+    """Every published value that experiments of the study stand for: by figure, then by device."""
+    devices: dict[str, list[tuple[Run, Mapping[str, Any]]]] = {}
+    for run in study.complete:
+        settings = dict(flat(run.settings))
+        devices.setdefault(device_words(settings), []).append((run, settings))
+    found = (_compared(point, *own) for point in points() for own in devices.items())
+    return [one for one in found if one is not None]
+
+
+def device_words(settings: Mapping[str, Any]) -> str:
+    """The device in words, with its hardware if it is modeled."""
+    name, hardware = str(settings.get("device.name")), settings.get("device.hardware")
+    return f"{name} {hardware}" if hardware else name
+
+
+def _compared(
+    point: Point, device: str, runs: Sequence[tuple[Run, Mapping[str, Any]]]
+) -> Comparison | None:
+    fitting = [run for run, settings in runs if point.fits(settings)]
+    if len(fitting) != 1:
+        return None
+    (run,) = fitting
+    metric = point.table.metric
+    if point.table.x == PASS:
+        value = pass_value(run, metric, point.x)
+        return Comparison(point, device, run, value, math.nan, math.nan, value, unit_of(metric))
+    number = run.number(metric)
+    assert run.metrics is not None
+    unit = str(run.metrics.at[metric, "unit"])
+    timed = _from_idle(run, number.value) if point.table.from_idle else number.value
+    return Comparison(point, device, run, number.value, number.low, number.high, timed, unit)
+
+
+def _from_idle(run: Run, tokens_per_s: float) -> float:
+    """A throughput as it is when its pass is timed from an idle GPU."""
+    requests = run.records.requests
+    requests = requests[requests["repeat"] == 0]
+    tokens = float((requests["prompt_tokens"] + requests["output_tokens"]).sum())
+    seconds = tokens / tokens_per_s
+    return tokens / from_idle_s(seconds, tokens, len(requests))
+
+
+def by_figure(found: Sequence[Comparison]) -> Iterator[dict[str, Any]]:
+    """One summary for each published table and device: values that agree, and errors of ours."""
+    groups: dict[tuple[str, str, str], list[Comparison]] = {}
+    for one in found:
+        table = one.point.table
+        groups.setdefault((table.figure, table.title, one.device), []).append(one)
+    for (figure, title, device), own in groups.items():
+        table = own[0].point.table
+        off = pd.Series([abs(one.ratio - 1) for one in own])
+        yield {
+            "figure": figure,
+            "title": title,
+            "device": device,
+            "values": len(own),
+            "agree": sum(one.verdict == AGREES for one in own),
+            "tolerance": own[0].tolerance,
+            "median_error": float(off.median()),
+            "largest_error": float(off.max()),
+            "provenance": table.provenance,
+            "note": table.note,
+            "beside": sum(not one.point.in_paper for one in own),
+            "points": own,
+        }
+
+
+def write_comparison(
+    found: Sequence[Comparison], directory: Path, name: str = COMPARISON_FILE
+) -> None:
+    """Write comparison.csv, or a part of it under another name."""
+    frame = pd.DataFrame([one.row for one in found])
+    with atomic_path(directory / name) as temporary:
+        frame.to_csv(temporary, index=False, float_format="%.6g")

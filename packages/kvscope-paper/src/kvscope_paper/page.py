@@ -1,0 +1,101 @@
+"""The page 'The paper, re-examined', beside a study's report."""
+
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+import kvscope
+from kvscope import report
+from kvscope.files import write_text
+from kvscope.paper import PAPER
+from kvscope.plan.hardware import hardware as data
+from kvscope.report.adaptive_findings import adaptive_regret
+from kvscope.report.data import StudyData
+from kvscope.report.pages import Page
+from kvscope.report.render import print_figures
+from kvscope.report.templates import load_template
+from kvscope.report.words import number_text, percent
+from kvscope_paper.claims.registry import judged
+from kvscope_paper.comparison import COMPARISON_FILE, by_figure, compare, write_comparison
+from kvscope_paper.figure_errors import HARDWARE, figure_errors
+from kvscope_paper.further import POLICIES, further
+from kvscope_paper.layouts import layouts
+from kvscope_paper.plots import Figure, figures
+
+HERE = Path(__file__).parent
+PAGE = "paper.html"
+FIGURES = "paper"  # the directory of its figures, beside the page
+STUDY = "paper"  # which the page is of
+
+
+def write_tables(study: StudyData, directory: Path) -> None:
+    """Write comparison.csv, if the study has experiments of the paper's."""
+    if found := compare(study):
+        write_comparison(found, directory)
+
+
+def write_paper(study: StudyData, directory: Path) -> None:
+    """Write paper.html, comparison.csv and the figures, if the study has experiments of it."""
+    PAPER_PAGE.retire(directory)
+    found = compare(study)
+    if not found:
+        return
+    write_comparison(found, directory)
+    template = load_template(HERE / "paper.html.j2", percent=percent, number=number_text)
+    text = template.render(
+        study=study,
+        version=kvscope.__version__,
+        claims=judged(found, study.complete),
+        devices=list(dict.fromkeys(one.device for one in found)),
+        drawn=write_figures(list(figures(layouts(), found, study)), directory),
+        tables=list(by_figure(found)),
+        calibration=figure_errors(found),
+        numbers=list(data.read(HARDWARE).fitted()),
+        policies=POLICIES,
+        further=list(further(study, found)),
+        regret=adaptive_regret(study),
+        paper=PAPER.citation,
+        csv=COMPARISON_FILE,
+        directory=FIGURES,
+        styles=Markup((Path(report.__file__).parent / "report.css").read_text(encoding="utf-8")),
+    )
+    write_text(directory / PAGE, text)
+
+
+PAPER_PAGE = Page(
+    file=PAGE,
+    title="The paper, figure by figure",
+    summary="its figures and claims beside the results of this study.",
+    fits=lambda study: study.base == STUDY,
+    write=write_paper,
+    write_tables=write_tables,
+    tables={COMPARISON_FILE: "the published values beside these"},
+    directories=(FIGURES,),
+)
+
+
+def write_figures(drawn: list[Figure], directory: Path) -> list[dict[str, Any]]:
+    """Write each figure's PDF, PNG and data; give what the page shows of it."""
+    parts = {
+        f"{one.layout.slug}{'' if place == 0 else f'-{place + 1}'}": drawing
+        for one in drawn
+        for place, drawing in enumerate(one.drawings)
+    }
+    prints = print_figures(parts)
+    for name, printed in prints.items():
+        printed.write(directory / FIGURES, name)
+    shown = []
+    for one in drawn:
+        slug = one.layout.slug
+        if one.found:
+            write_comparison(list(one.found), directory, f"{FIGURES}/{slug}.csv")
+        own = [name for name in parts if name == slug or name.startswith(f"{slug}-")]
+        shown.append(
+            {
+                "layout": one.layout,
+                "images": [(name, Markup(prints[name].url)) for name in own],
+                "tables": list(by_figure(one.found)),
+            }
+        )
+    return shown

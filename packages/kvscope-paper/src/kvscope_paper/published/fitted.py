@@ -1,0 +1,40 @@
+"""How well the A100's numbers fit the published figures that they are fitted on."""
+
+from functools import cache
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter
+
+from kvscope.plan import documents
+from kvscope.plan.fields import Count, Part, Real
+
+FILE = Path(__file__).parent / "fitted.yaml"
+HEADING = (
+    "# Errors of the times of each fitted figure, and of a fit to the other figures. Made by\n"
+    "# kvscope calibrate --published --out published/fitted.yaml\n"
+)
+
+Error = Annotated[Real, Field(ge=0)]
+
+
+class FittedFigure(Part):
+    """Errors of the times of a figure, as shares: predicted over published seconds less 1.
+
+    `left_out` is the median error by a fit to the other figures; null where these do not tell of
+    every number of the hardware that the figure's times depend on.
+    """
+
+    times: Count
+    median_error: Error
+    largest_error: Error
+    left_out: Error | None
+
+
+_Figures = TypeAdapter(dict[str, FittedFigure])
+
+
+@cache
+def fitted_figures() -> dict[str, FittedFigure]:
+    """Each fitted figure by its number; BadInput if the file is damaged."""
+    return _Figures.validate_python(documents.load_mapping(FILE))

@@ -1,0 +1,29 @@
+"""Compare another simulator with a run."""
+
+import argparse
+import json
+
+from kvscope.commands.command import argument, command, flag, path, whole
+from kvscope.errors import EXIT_DONE, EXIT_FAILED
+
+
+@command(
+    ("steps.csv --run results/experiments/ID", "steps.csv --run results/experiments/ID --check"),
+    path("trace", "the steps of the other one, .csv or .json", metavar="TRACE"),
+    path("--run", "the run", required=True),
+    argument("--repeat", type=whole(0), default=0, metavar="N", help="default: 0"),
+    flag("--json", "print the score as JSON"),
+    flag("--check", "exit with 1 if a step differs"),
+)
+def score(given: argparse.Namespace) -> int:
+    """Compare the steps of another simulator with a run of the same workload, step by step.
+
+    It names the first step that differs, and compares victims, preemptions, recomputed tokens and
+    durations. A divergence is a result and exits with 0, with --check with 1; a trace that cannot
+    be used exits with 2. docs/SCORE.md has the format.
+    """
+    from kvscope_paper.score.score import score
+
+    found = score(given.trace, given.run, given.repeat)
+    print(json.dumps(found.to_json, indent=2) if given.json else "\n".join(found.lines))
+    return EXIT_FAILED if given.check and found.first_divergence is not None else EXIT_DONE

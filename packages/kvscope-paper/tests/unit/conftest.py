@@ -1,0 +1,6 @@
+"""The paper's tests use fixtures of the core's."""
+
+from tests.conftest import require
+from tests.unit.conftest import composed_once, fakes_have_names
+
+__all__ = ["composed_once", "fakes_have_names", "require"]

@@ -1,0 +1,212 @@
+"""Published series and traces that are damaged or hostile: a run's directory, or one sentence."""
+
+import json
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kernel_traces import Artifact
+
+from kvscope import tables
+from kvscope.collect.importer import import_run
+from kvscope.errors import BadInput
+from kvscope.runfile import RUN_FILE
+from kvscope_paper.unboxkv import sizes
+from tests.unit.mutations import VALUES, altered, damaged, is_a_sentence, nested, shuffled
+
+pytestmark = [pytest.mark.slow, pytest.mark.thorough]
+
+STEPS = """\
+step_id,dur(ms),running_reqs,resumed_reqs,raw_running
+1,100.5,2,0,2
+2,30.1,3,0,2
+3,200.0,2,0,2
+4,31.5,3,1,2
+"""
+STATS = """\
+Time elapsed (ms),Avg throughput (tokens/s),Running (reqs),Swapped (reqs),Pending (reqs),\
+GPU KV cache usage (%),CPU KV cache usage (%)
+0,0,0,0,0,0,0
+110.2,12000.0,2,0,1,50.1,0.0
+145.0,90.5,2,1,1,95.2,10.0
+350.0,9.8,2,1,1,90.0,10.0
+390.0,75.0,3,0,0,99.9,0.0
+"""
+RECORDS = Artifact([20, 5], layers=1, steps=3).serve()
+WRITES, READS = RECORDS.writes, RECORDS.reads
+
+
+def sound_or_refused(kind: str, contents: dict[str, bytes]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder) / name for name in contents]
+        for path, content in zip(paths, contents.values(), strict=True):
+            path.write_bytes(content)
+        run = Path(folder) / "run"
+        try:
+            import_run(kind, paths, run)
+        except BadInput as refusal:
+            is_a_sentence(refusal)
+            assert not (run / RUN_FILE).exists()
+            return
+        for name in ("steps", "preemptions"):
+            frame = tables.read(tables.TABLES[name], run / f"{name}.parquet")
+            beyond = ["swap_out_s", "swap_in_s"]  # of what was due, and so below 0 at times
+            numbers = frame.select_dtypes("number").drop(columns=beyond, errors="ignore")
+            assert not (numbers < 0).any(axis=None)
+        json.loads((run / RUN_FILE).read_text())
+
+
+def series(steps: bytes, stats: bytes) -> None:
+    sound_or_refused("unboxkv-series", {"steps.csv": steps, "stats.csv": stats})
+
+
+def trace(writes: bytes, reads: bytes) -> None:
+    contents = {"kv_write_pattern.json": writes, "kv_read_pattern.json": reads}
+    sound_or_refused("unboxkv-trace", contents)
+
+
+def json_lines(records: Any) -> bytes:
+    records = records if isinstance(records, list) else [records]
+    return "".join(json.dumps(record) + "\n" for record in records).encode()
+
+
+def test_the_examples_themselves_are_taken(tmp_path: Path) -> None:
+    for name, content in {"steps.csv": STEPS, "stats.csv": STATS}.items():
+        (tmp_path / name).write_text(content)
+    import_run("unboxkv-series", [tmp_path / "steps.csv", tmp_path / "stats.csv"], tmp_path / "a")
+    assert len(tables.read(tables.STEPS, tmp_path / "a" / "steps.parquet")) == 4
+    import_run("unboxkv-trace", RECORDS.files(tmp_path), tmp_path / "b")
+
+
+@given(damaged(STEPS.encode()))
+@settings(deadline=None)
+def test_a_damaged_step_series(content: bytes) -> None:
+    series(content, STATS.encode())
+
+
+@given(damaged(STATS.encode()))
+@settings(deadline=None)
+def test_a_damaged_stats_series(content: bytes) -> None:
+    series(STEPS.encode(), content)
+
+
+@given(shuffled(STATS.splitlines()))
+@settings(deadline=None, max_examples=30)
+def test_a_series_in_another_order(lines: list[str]) -> None:
+    series(STEPS.encode(), "\n".join(lines).encode())
+
+
+@given(row=st.integers(1, 5), column=st.integers(0, 6), value=VALUES)
+@settings(deadline=None, max_examples=150)
+def test_a_series_of_other_values(row: int, column: int, value: Any) -> None:
+    rows = [line.split(",") for line in STATS.splitlines()]
+    rows[row][column] = str(value)
+    series(STEPS.encode(), "\n".join(map(",".join, rows)).encode())
+
+
+@given(damaged(json_lines(WRITES)))
+@settings(deadline=None)
+def test_damaged_writes(content: bytes) -> None:
+    trace(content, json_lines(READS))
+
+
+@given(damaged(json_lines(READS)))
+@settings(deadline=None)
+def test_damaged_reads(content: bytes) -> None:
+    trace(json_lines(WRITES), content)
+
+
+@given(altered(WRITES))
+@settings(deadline=None, max_examples=100)
+def test_writes_of_other_values(records: Any) -> None:
+    trace(json_lines(records), json_lines(READS))
+
+
+@given(altered(READS))
+@settings(deadline=None, max_examples=100)
+def test_reads_of_other_values(records: Any) -> None:
+    trace(json_lines(WRITES), json_lines(records))
+
+
+@given(altered(READS))
+@settings(deadline=None)
+def test_reads_alone_of_other_values(records: Any) -> None:
+    sound_or_refused("unboxkv-trace", {"kv_read_pattern.json": json_lines(records)})
+
+
+def refusal(tmp_path: Path, kind: str, *contents: str) -> str:
+    paths = [tmp_path / f"published-{number}" for number in range(len(contents))]
+    for path, content in zip(paths, contents, strict=True):
+        path.write_text(content)
+    with pytest.raises(BadInput) as caught:
+        import_run(kind, paths, tmp_path / "run")
+    assert not (tmp_path / "run" / RUN_FILE).exists()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "wrong"),
+    [
+        ("145.0,90.5,2,1", "145.0,90.5,2,1e9", "come and go"),
+        ("145.0,90.5,2,1", "145.0,90.5,2,1e300", "line 4 has '1e300' for 'Swapped (reqs)'"),
+        ("145.0,90.5,2,1", "145.0,90.5,2,0.5", "where a whole number"),
+        ("145.0,90.5", "145.0,1e300", "line 4 has '1e300'"),
+        ("350.0,9.8", "350.0,2000000000.0,", "line 5 has 8 fields, the header 7"),
+        ("390.0,75.0", "1e11,2e9", "no pass does so many"),
+        ("99.9,0.0", "99.9,1000", "for 'CPU KV cache usage (%)', where a number"),
+        ("145.0,90.5", "109.9,90.5", "not of one run"),
+        ("110.2", "1" * 200_000, "not readable as CSV"),
+    ],
+)
+def test_numbers_that_no_run_has(tmp_path: Path, old: str, new: str, wrong: str) -> None:
+    steps = STEPS.replace("2,30.1", "2,0.1")
+    assert old in STATS
+    message = refusal(tmp_path, "unboxkv-series", steps, STATS.replace(old, new))
+    assert wrong in message
+    assert "published-1" in message
+
+
+def test_a_series_that_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizes, "LONGEST_SERIES_BYTES", 100)
+    message = refusal(tmp_path, "unboxkv-series", STATS, STEPS)
+    assert "published-0: more than 100 bytes" in message
+
+
+def records(**changes: Any) -> str:
+    return json_lines([WRITES[0], WRITES[1] | changes]).decode()
+
+
+@pytest.mark.parametrize(
+    ("writes", "wrong"),
+    [
+        (nested(200_000), "line 1 is not JSON"),
+        (records(step=2**40), "line 2 is not as the artifact has them: step is 1099511627776"),
+        (records(step=10**9), "more than the artifact could trace"),
+        (records(step=0), "before the prefill pass"),
+        (records(start_time=1e300), "line 2 .*start_time is 1e\\+300"),
+        (records(seq_lens=[2**31, 1]), "line 2 .*seq_lens holds 2147483648"),
+        (records(kv_cache_range=-4096), "line 2 .*kv_cache_range is -4096"),
+        (records(kv_write_pattern_record=[[1, 2]]), "line 2 .*rows of 5 numbers"),
+        (records(kv_write_pattern_record=5), "line 2 .*where a list is expected"),
+        (records(kv_write_pattern_record=[]), "0 rows for 2 tokens"),
+        (records(layer_id=None), "line 2 .*layer_id is None"),
+    ],
+)
+def test_records_that_no_kernel_writes(tmp_path: Path, writes: str, wrong: str) -> None:
+    assert re.search(wrong, refusal(tmp_path, "unboxkv-trace", writes, json_lines(READS).decode()))
+
+
+def test_each_record_of_a_pass_of_its_own_costs_the_same(tmp_path: Path) -> None:
+    """Were passes looked for by each step anew, this would take minutes."""
+    passes = [READS[-1] | {"step": step} for step in range(2, 3000)]
+    assert import_run("unboxkv-trace", written(tmp_path, json_lines(passes)), tmp_path / "run")
+
+
+def written(folder: Path, content: bytes) -> list[Path]:
+    path = folder / "kv_read_pattern.json"
+    path.write_bytes(content)
+    return [path]

@@ -1,0 +1,137 @@
+"""Published values beside ours: ratio, tolerance and verdict."""
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from kvscope.plan.hardware import hardware as data
+from kvscope.report.data import StudyData
+from kvscope.report.number import Number
+from kvscope_paper import page
+from kvscope_paper.comparison import AGREES, DIFFERS, NOT_RUN, Comparison
+from kvscope_paper.figure_errors import HARDWARE, figure_errors
+from kvscope_paper.further import further
+from kvscope_paper.published.cold_start import MOST_S, from_idle_s
+from kvscope_paper.published.figures import Point, points
+from kvscope_paper.published.times import FIGURES as FITTED
+
+DEVICE = "modeled a100-40gb"
+
+
+def compared(
+    point: Point, factor: float = 1.0, unit: str = "s", device: str = DEVICE
+) -> Comparison:
+    value = point.value * factor
+    return Comparison(point, device, None, value, math.nan, math.nan, value, unit)
+
+
+POINT = next(points(("10a",)))
+
+
+@pytest.mark.parametrize(
+    ("factor", "unit", "verdict"),
+    [
+        (1.0, "s", AGREES),
+        (1.049, "s", AGREES),
+        (0.94, "s", DIFFERS),
+        (1.0, "passes", AGREES),
+        (1.001, "passes", DIFFERS),
+        (math.nan, "s", NOT_RUN),
+    ],
+)
+def test_counts_agree_if_equal_and_other_values_within_five_percent(factor, unit, verdict):
+    assert compared(POINT, factor, unit).verdict == verdict
+
+
+def test_the_published_values_themselves_agree_everywhere():
+    assert {compared(point).verdict for point in points()} == {AGREES}
+
+
+def test_a_row_says_whether_the_papers_figure_shows_its_value():
+    shown = {(p.settings["model.name"], compared(p).row["in_paper"]) for p in points(("3a",))}
+    assert shown == {("yarn-llama-2-7b", True), ("llama-3.1-8b", False), ("opt-13b", False)}
+
+
+def test_each_table_has_its_tolerance():
+    (point, *_) = (p for p in points(("11b",)) if p.table.metric == "makespan_s")
+    assert compared(point, 1.059).verdict == AGREES
+    assert compared(point, 1.061).verdict == DIFFERS
+
+
+def test_a_cold_start_adds_its_bound_at_most():
+    assert from_idle_s(10.0, 0, 0) == pytest.approx(10.0 + MOST_S)
+    assert from_idle_s(0.01, 0, 0) < 0.01 * 1.2
+
+
+def test_errors_of_the_calibration_are_those_of_times_on_the_modeled_a100():
+    found = [
+        *(compared(point, 1.1) for point in points(("3a", "8b"))),
+        *(compared(point, 2.0, device="cuda") for point in points(("3a",))),
+        *(compared(point, 1.0, "passes") for point in points(("4b",))),
+        *(compared(point, math.nan) for point in points(("9",))),
+    ]
+    errors = {one["figure"]: one for one in figure_errors(found)}
+    assert errors.keys() == {"3a", "8b"}
+    assert all(one["median_error"] == pytest.approx(0.1) for one in errors.values())
+    assert (errors["3a"]["fitted"], errors["8b"]["fitted"]) == (True, False)
+    assert errors["3a"]["left_out"] > 0
+    assert errors["8b"]["left_out"] is None
+
+
+def test_the_figures_that_are_fitted_are_those_of_the_calibration():
+    found = figure_errors([compared(point) for point in points()])
+    assert {one["figure"] for one in found if one["fitted"]} == set(FITTED)
+
+
+def run_of(name: str, policy: str, seconds: float):
+    numbers = dict.fromkeys(("resume_overhead_as_published_s", "resume_overhead_net_s"), seconds)
+    numbers |= {"makespan_s": 100 + seconds, "preemptions": 1.0}
+    return SimpleNamespace(
+        id=f"{name}-{policy}",
+        flat={"cache.blocks": name, "overflow": policy},
+        settings={"overflow": {"name": policy}},
+        number=lambda metric: Number(numbers[metric], numbers[metric], numbers[metric]),
+        believed=lambda metric: True,
+    )
+
+
+def test_further_policies_are_shown_once_beside_the_papers_in_the_same_experiment():
+    costs = {"recompute": 2.0, "swap": 1.0, "activation": 0.5, "adaptive": 0.6}
+    first, second = (
+        {policy: run_of(name, policy, cost) for policy, cost in costs.items()} for name in "ab"
+    )
+    runs = [*first.values(), second["recompute"], second["activation"]]
+    # The extended abstract shows Figure 8b's experiments again.
+    found = [
+        replace(compared(point), run=first[point.settings["overflow.name"]])
+        for point in points(("8b", "abstract 2b"))
+        if point.x == 125
+    ]
+    without_intervals = SimpleNamespace(ratio=lambda *_: None)
+    study = SimpleNamespace(complete=runs, estimates=without_intervals)
+    (row,) = further(cast(StudyData, study), found)
+    assert (row.figure, row.experiment) == ("8b", "figure8b-1k.csv, KV cache 125 blocks")
+    assert row.seconds == costs
+    assert row.by_net
+    assert row.by_makespan
+    assert row.by_net.best is first["activation"]
+    assert row.by_net.share == pytest.approx(0.2)
+    assert row.by_makespan.share == pytest.approx(0.1 / 100.5)
+
+
+def test_every_fitted_number_has_an_interval_with_itself_in_it():
+    numbers = {name: (value, low, high) for name, value, low, high in data.read(HARDWARE).fitted()}
+    assert all(0 < low <= value <= high and low < high for value, low, high in numbers.values())
+
+
+def test_the_page_shows_the_calibration(monkeypatch, tmp_path):
+    monkeypatch.setattr(page, "compare", lambda study: [compared(p, 1.1) for p in points()])
+    study = StudyData("paper", "The paper", "", (), ())
+    page.write_paper(study, tmp_path)
+    html = (tmp_path / page.PAGE).read_text(encoding="utf-8")
+    assert "Calibration of the cost model" in html
+    assert "fitted on Figures 3a, 3c, 4a, 8a" in html
+    assert "gemm_flops_per_s" in html

@@ -1,0 +1,31 @@
+"""What the package adds to kvscope's command line, documents and configuration."""
+
+from pathlib import Path
+
+import pytest
+
+from kvscope.cli import main
+from kvscope.collect import importer
+from kvscope.docs import regenerate
+
+DOCS = sorted((Path(__file__).parents[2] / "docs").glob("*.md"))
+
+
+@pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
+def test_generated_tables_are_current(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert regenerate(text) == text, f"run `python -m kvscope.docs {path.parent}`"
+
+
+def test_the_kinds_of_the_artifact_can_be_imported() -> None:
+    assert {"unboxkv", "unboxkv-series", "unboxkv-trace"} <= {*importer.kinds()}
+    assert all(importer.importer(kind) for kind in importer.kinds())
+
+
+@pytest.mark.parametrize("repeat", ["-1", "1.5"])
+def test_a_repeat_that_cannot_be_is_refused(
+    repeat: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["score", "steps.csv", "--run", "run", "--repeat", repeat])
+    assert f"{repeat!r} is not a whole number of at least 0" in capsys.readouterr().err

@@ -1,0 +1,131 @@
+"""`kvscope score`: a run's own trace has no difference; a planted error is found at its step."""
+
+import csv
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from kvscope.analyse.records import read_records
+from kvscope.cli import main
+from kvscope.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, BadInput
+from kvscope_paper.score.score import score, steps_of
+from kvscope_paper.score.trace import SEPARATOR, TracedStep
+from tests.unit.report_fixture import Fake, write_experiment
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on a scarce cache, whose requests are preempted."""
+    return write_experiment(Fake({"scarce": 1}, blocks=20, repeats=1), tmp_path_factory.mktemp("r"))
+
+
+@pytest.fixture(scope="module")
+def steps(run: Path) -> list[TracedStep]:
+    found = list(steps_of(read_records(run), 0, run))
+    assert sum(one.preempted or 0 for one in found) > 2
+    return found
+
+
+def write(steps: list[TracedStep], path: Path) -> Path:
+    rows = [asdict(one) for one in steps]
+    if path.suffix == ".json":
+        path.write_text(json.dumps({"steps": rows}), encoding="utf-8")
+        return path
+    for row in rows:
+        row["victims"] = SEPARATOR.join(row["victims"] or ())
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".json"])
+def test_the_run_itself_as_a_trace_differs_nowhere(run, steps, tmp_path, suffix):
+    found = score(write(steps, tmp_path / f"own{suffix}"), run)
+    assert (found.first_divergence, found.steps_equal) == (None, len(steps))
+    assert found.preemptions[0] == found.preemptions[1] == found.victims_equal
+    assert found.recomputed_tokens[0] == found.recomputed_tokens[1] > 0
+    assert "no step differs" in "\n".join(found.lines)
+
+
+@pytest.mark.parametrize(
+    ("column", "wrong"), [("tokens", 1), ("requests", 1), ("preempted", 3), ("kv_blocks_used", 2)]
+)
+def test_a_planted_error_is_found_at_its_step(run, steps, tmp_path, column, wrong):
+    at = len(steps) // 2
+    planted = replace(steps[at], **{column: getattr(steps[at], column) + wrong})
+    found = score(write([*steps[:at], planted, *steps[at + 1 :]], tmp_path / "toy.csv"), run)
+    assert found.first_divergence == at
+    assert found.divergence.startswith(column)
+    assert found.steps_equal == len(steps) - 1
+
+
+def test_another_victim_is_found_although_all_counts_agree(run, steps, tmp_path):
+    at = next(number for number, one in enumerate(steps) if one.preempted)
+    planted = replace(steps[at], victims=("somebody else",))
+    found = score(write([*steps[:at], planted, *steps[at + 1 :]], tmp_path / "toy.json"), run)
+    assert found.first_divergence == at
+    assert found.victims_equal == found.preemptions[1] - 1
+
+
+def test_a_trace_that_ends_early_differs_where_it_ends(run, steps, tmp_path):
+    found = score(write(steps[:-3], tmp_path / "short.csv"), run)
+    assert found.first_divergence == len(steps) - 3
+    assert "the trace ends" in found.divergence
+
+
+def test_what_a_trace_does_not_have_is_not_compared(run, steps, tmp_path):
+    few = [TracedStep(one.step, one.requests, one.tokens) for one in steps]
+    found = score(write(few, tmp_path / "few.json"), run)
+    assert found.first_divergence is None
+    assert found.compared == ("requests", "tokens")
+    assert found.preemptions[0] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("step,requests\n0,1\n", "lacks tokens"),
+        ("step,requests,tokens\n", "no steps"),
+        ("step,requests,tokens\n0,1,many\n", "not a number"),
+        ("step,requests,tokens\n0,1,-4\n", "at least 0"),
+        ("step,requests,tokens\n1,1,4\n", "expected 0"),
+        ("step,requests,tokens\n0,1,4\n1,1,4.5\n", "row 2: tokens is '4.5' but must be a whole"),
+        ("step,requests,tokens\n0,1,4\n1,1,inf\n", "row 2: tokens is 'inf', not a number"),
+        # As a table writes a column of counts with one NaN: all of it as floats.
+        ("step,requests,tokens\n0,1,4.0\n1,1,\n2,1,4.0\n", "row 2 has no tokens"),
+        ("step,requests,tokens\n0,1,4.0\n1,1,nan\n2,1,4.0\n", "row 2: tokens is 'nan', not a"),
+        ("step,requests,tokens,preempted\n0,1,4,0.0\n1,1,4,\n", "row 2 has no preempted, which"),
+        ("step,requests,tokens,duration_s\n0,1,4,\n1,1,4,0.5\n", "row 1 has no duration_s, which"),
+    ],
+)
+def test_a_damaged_trace_is_refused_by_row_and_column(run, tmp_path, text, complaint):
+    path = tmp_path / "damaged.csv"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(BadInput, match=complaint):
+        score(path, run)
+
+
+def test_counts_may_be_written_as_floats(run, steps, tmp_path):
+    floats = [replace(one, tokens=float(one.tokens), requests=float(one.requests)) for one in steps]
+    assert score(write(floats, tmp_path / "floats.csv"), run).first_divergence is None
+
+
+@pytest.mark.parametrize(
+    ("shift", "flags", "code"),
+    [
+        (0, [], EXIT_DONE),
+        (0, ["--check"], EXIT_DONE),
+        (1, [], EXIT_DONE),
+        (1, ["--check"], EXIT_FAILED),
+        (1, ["--check", "--json"], EXIT_FAILED),
+        (-(10**6), ["--check"], EXIT_BAD_INPUT),
+    ],
+)
+def test_a_divergence_is_a_result_and_fails_a_check(run, steps, tmp_path, shift, flags, code):
+    planted = replace(steps[-1], tokens=steps[-1].tokens + shift)
+    trace = write([*steps[:-1], planted], tmp_path / "trace.csv")
+    assert main(["score", str(trace), "--run", str(run), *flags]) == code

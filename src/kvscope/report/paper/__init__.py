@@ -1,1 +1,0 @@
-"""The paper beside a study: its values, ours, and what becomes of its observations."""
