@@ -7,6 +7,7 @@ import pytest
 from kvscope.cli import main
 from kvscope.collect import importer
 from kvscope.docs import regenerate
+from kvscope.plan.grid import expand
 
 DOCS = sorted((Path(__file__).parents[2] / "docs").glob("*.md"))
 
@@ -20,6 +21,11 @@ def test_generated_tables_are_current(path: Path) -> None:
 def test_the_kinds_of_the_artifact_can_be_imported() -> None:
     assert {"unboxkv", "unboxkv-series", "unboxkv-trace"} <= {*importer.kinds()}
     assert all(importer.importer(kind) for kind in importer.kinds())
+
+
+def test_the_study_can_be_planned_from_anywhere(tmp_path: Path) -> None:
+    plan = expand("paper", [], tmp_path)
+    assert len({planned.label for planned in plan.experiments}) == len(plan.experiments) == 438
 
 
 @pytest.mark.parametrize("repeat", ["-1", "1.5"])
