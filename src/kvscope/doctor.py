@@ -108,19 +108,53 @@ def packages_check() -> MachineCheck:
     In a checkout envs/ pins the packages; elsewhere the installed kvscope requires them.
     """
     if packages.in_checkout():
-        device, wheel = packages.variant()
-        parts = ("build", device, "kvscope", "packages")
-        flaws = [flaw for part in parts for flaw in packages.find_flaws(part, wheel)]
+        device, _ = packages.variant()
+        flaws = packages.find_flaws("build", device, "checkout")
         wanted, advice = f"as envs/ pins them for {device}", "make env"
     else:
-        flaws = packages.find_installed_flaws()
-        anew = ("pip", "install", "--force-reinstall", "--no-deps", *(f.source for f in flaws))
+        flaws = installed_flaws()
+        anew = ("pip", "install", "--force-reinstall", "--no-deps", *(f.requirement for f in flaws))
         wanted, advice = "as kvscope requires them", shlex.join(anew)
     return MachineCheck("packages", not flaws, _format_flaws(flaws) or wanted, advice)
 
 
+def installed_flaws() -> list[packages.Flaw]:
+    """The problems of an installed kvscope and of all that it requires, directly or indirectly."""
+    records = packages.installed(map(Path, sys.path))
+    damaged = packages.damages(records)
+    try:
+        required = _requirements({n: r for n, r in records.items() if n not in damaged})
+    except ImportError:
+        return [packages.Flaw("packaging", "does not import")]
+    flaws = []
+    for name, versions in sorted(required.items()):
+        found = packages.version_of(records[name]) if name in records else ""
+        if name in damaged or not found or not versions.contains(found, prereleases=True):
+            problem = f"{found} is installed" if found else "not installed"
+            flaws.append(packages.Flaw(f"{name}{versions}", damaged.get(name, problem)))
+    return flaws
+
+
+def _requirements(records: dict[str, Path]) -> dict[str, Any]:
+    """kvscope and what it requires, directly or indirectly, with the versions that will do."""
+    from packaging.requirements import Requirement
+
+    todo, done, versions = [Requirement("kvscope")], set[tuple[str, ...]](), dict[str, Any]()
+    while todo:
+        wanted = todo.pop()
+        name, extras = packages.canonical(wanted.name), ("", *sorted(wanted.extras))
+        versions[name] = wanted.specifier & versions.get(name, wanted.specifier)
+        if name not in records or (name, *extras) in done:
+            continue
+        done.add((name, *extras))
+        for line in map(Requirement, metadata.Distribution.at(records[name]).requires or ()):
+            if line.marker is None or any(line.marker.evaluate({"extra": e}) for e in extras):
+                todo.append(line)
+    return versions
+
+
 def _format_flaws(flaws: Sequence[packages.Flaw]) -> str:
-    named = [f"{flaw.source} ({flaw.problem})" for flaw in flaws[:NAMED_FLAWS]]
+    named = [f"{flaw.requirement} ({flaw.problem})" for flaw in flaws[:NAMED_FLAWS]]
     more = [f"and {len(flaws) - NAMED_FLAWS} more"] if len(flaws) > NAMED_FLAWS else []
     return ", ".join(named + more)
 

@@ -71,10 +71,10 @@ class TestPackages:
         self, monkeypatch: pytest.MonkeyPatch, *flaws: Flaw, checkout: bool = True
     ) -> MachineCheck:
         monkeypatch.setattr(packages, "in_checkout", lambda: checkout)
-        monkeypatch.setattr(packages, "variant", lambda: ("cpu", "/w.whl"))
-        parts = {("cpu", "/w.whl"): list(flaws)}
-        monkeypatch.setattr(packages, "find_flaws", lambda *part: parts.get(part, []))
-        monkeypatch.setattr(packages, "find_installed_flaws", lambda: list(flaws))
+        monkeypatch.setattr(packages, "variant", lambda: ("cuda", ""))
+        parts = {("build", "cuda", "checkout"): list(flaws)}
+        monkeypatch.setattr(packages, "find_flaws", lambda *named: parts[named])
+        monkeypatch.setattr(doctor, "installed_flaws", lambda: list(flaws))
         return doctor.packages_check()
 
     def test_all_well(self, monkeypatch: pytest.MonkeyPatch):

