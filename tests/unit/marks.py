@@ -3,6 +3,8 @@
 import re
 from types import ModuleType
 
+from kvscope import plugins
+from kvscope.plan.figures import GROUP, figure_names
 from kvscope.report.data import StudyData
 from kvscope.report.figures.figure import Drawing
 from kvscope.report.figures.registry import draw_figure
@@ -15,6 +17,11 @@ def draw(figure: ModuleType, study: StudyData) -> Drawing:
     drawing = draw_figure(study, figure.__name__.rpartition(".")[2])
     assert drawing is not None
     return drawing
+
+
+def own_figures() -> set[str]:
+    """The names of kvscope's own figures."""
+    return {name for name in figure_names() if not plugins.origin(GROUP, name)}
 
 
 def marks_of(svg: str) -> int:

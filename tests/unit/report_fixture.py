@@ -73,7 +73,7 @@ class Fake:
     stall: bool = True
     noise: float = 0.01
     warm: bool = True  # else nothing was served before the repeats, and it is not valid
-    activations: float | None = None  # share of the context; None: not of the offload engine
+    engine: dict[str, Any] = field(default_factory=dict)  # facts that its device adds
     status: str | None = "complete"  # None: it has not run
     reason: str | None = None
     log: str = "all went well\n"
@@ -354,7 +354,6 @@ def settings(fake: Fake) -> dict[str, Any]:
     return {
         "model": {"name": model, "layers": LAYERS, "hidden_size": 256, "dtype": "float32"},
         "device": {"name": "cpu", "threads": 1}
-        | ({} if fake.activations is None else {"policy": "hybrid"})
         | {key[7:]: value for key, value in fake.varied.items() if key[:7] == "device."},
         "engine": {"max_model_len": 1024, "max_num_batched_tokens": 512},
         "workload": {
@@ -404,7 +403,7 @@ def facts(fake: Fake) -> dict[str, Any]:
             },
         }
         | size
-        | ({} if fake.activations is None else {"offload": offload(fake.activations)}),
+        | fake.engine,
     }  # fmt: skip
     return {
         "experiment_id": fake.id,
@@ -448,29 +447,6 @@ def _swapped_back(fake: Fake) -> int:
     """Of one repeat, and so of the warm-up."""
     rows = [row for row in fake.rows.get("preemptions", ()) if row["event"] == "resume"]
     return sum(row["policy"] == "swap" for row in rows) // fake.served
-
-
-def offload(share: float) -> dict[str, Any]:
-    """What run.json says of the offload engine: a prediction, and a pass of two mini-batches."""
-    jobs = [("link", "load", 0.0), ("device", "compute", 0.1), ("back", "store", 0.2)]
-    intervals = [
-        {
-            "lane": lane, "job": job, "layer": 0, "minibatch": n,
-            "start_s": start_s + 0.1 * n, "end_s": start_s + 0.1 * n + 0.1,
-        }
-        for lane, job, start_s in jobs
-        for n in range(2)
-    ]  # fmt: skip
-    return {
-        "requests": 8,
-        "split": {"activation": share, "token": 0.0},
-        "cost": {"rebuild": {"slope_s": 1e-6}, "recompute": {"slope_s": 6e-6}},
-        "closed_form_step_s": 0.01,
-        "simulated_step_s": 0.011,
-        "best_activation_share": 0.6,
-        "predicted": [[x / 4, max(0.02 - 0.01 * x / 4, 0.02 * x / 4)] for x in range(5)],
-        "timeline": {"measured": intervals, "simulated": intervals},
-    }
 
 
 def clocks(duration_s: float) -> dict[str, float]:
@@ -531,16 +507,6 @@ def write_study(
     }
     write_json(results / "studies" / name / "manifest.json", manifest)
     return results
-
-
-def offload_study() -> Iterator[Fake]:
-    """Three shares of activations, and policies on a GPU of which gains are published."""
-    for share in (0.0, 0.5, 1.0):
-        yield Fake({"device.share": share}, activations=share, stall=False)
-    policies = {"flexgen": 0.5, "kv_only": 1.0, "act_only": 0.8, "token": 0.7, "hybrid": 1.2}
-    for policy, speed in policies.items():
-        on_gpu = {"device.policy": policy, "device.hardware": "rtx-4090"}
-        yield Fake(on_gpu, activations=0.5, stall=False, speed=speed)
 
 
 SWAPS = tuple((m, c) for m in ("pinned", "pageable") for c in ("per_block", "coalesced"))

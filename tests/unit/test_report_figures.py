@@ -24,7 +24,7 @@ from kvscope.report.figures import (
     window_fill,
 )
 from kvscope.report.figures.covered import widen_covered
-from kvscope.report.figures.registry import draw_figure, drawings, figures
+from kvscope.report.figures.registry import draw_figure, drawings
 from kvscope.report.figures.scales import is_wide, log_ticks
 from kvscope.report.latencies import latencies_of
 from kvscope.report.load import load
@@ -32,8 +32,8 @@ from kvscope.report.render import print_figure, specification, svg
 from kvscope.report.thin import MERGE
 
 from .kv_access_fixture import Served, write_traced_run
-from .marks import draw, marks_of, streams
-from .report_fixture import batching_study, offload_study, overflow_study, write_study
+from .marks import draw, marks_of, own_figures, streams
+from .report_fixture import batching_study, overflow_study, write_study
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +52,6 @@ OVER_SIZE = Axes(x="cache.block_size", colour="overflow")
 def results(tmp_path_factory):
     results = tmp_path_factory.mktemp("results")
     write_study(results, list(overflow_study((16, 64))), "overflow")
-    write_study(results, list(offload_study()), "offload")
     write_traced_run(results, "traced", Served(prompts=(16, 90), layers=2, heads=2, repeats=2))
     return write_study(results, list(batching_study(requests=6)), "batching")
 
@@ -71,8 +70,7 @@ def batching(results):
 @pytest.fixture(scope="module")
 def studies(results, overflow, batching):
     traced = load([str(results / "experiments" / "traced")], results)
-    offload = load(["offload"], results)
-    return {"overflow": overflow, "batching": batching, "traced": traced, "offload": offload}
+    return {"overflow": overflow, "batching": batching, "traced": traced}
 
 
 @pytest.fixture(scope="module")
@@ -94,12 +92,12 @@ def cells(drawing):
 
 def test_together_the_studies_have_every_figure(drawn):
     drawn_elsewhere = {"predictions"}  # test_report_predictions.py, of calibrated runs
-    assert {name for found in drawn.values() for name in found} == set(figures()) - drawn_elsewhere
+    assert {name for found in drawn.values() for name in found} == own_figures() - drawn_elsewhere
     assert not set(drawn["overflow"]) & {"strategies", "window_fill", "kv_accesses"}
     assert not set(drawn["traced"]) & {"resume_overhead", "strategies", "swapping"}
 
 
-@pytest.mark.parametrize("study", ["overflow", "batching", "traced", "offload"])
+@pytest.mark.parametrize("study", ["overflow", "batching", "traced"])
 def test_every_figure_draws_marks_in_each_of_its_plots(drawn, study):
     for name, drawing in drawn[study].items():
         assert marks_of(svg(drawing)), name
@@ -297,49 +295,6 @@ def test_a_logarithmic_axis_has_a_few_ticks_within_its_ends(low, ratio):
     assert 1 <= len(ticks) <= 9
     assert all(low <= tick <= high for tick in ticks)
     assert np.all(np.diff(ticks) > 0)
-
-
-def test_the_shares_are_drawn_on_the_line_that_was_predicted(drawn):
-    view = drawn["offload"]["offload_shares"].views[0]
-    assert list(view.data["points0"]["share"]) == [0.0, 0.5, 1.0]
-    assert len(view.data["line0"]) == 5
-    assert list(view.data["best0"]["share"]) == [0.6]
-
-
-def test_the_pipeline_has_every_job_of_each_experiment_measured_and_simulated(drawn):
-    drawing = drawn["offload"]["offload_pipeline"]
-    assert [view.choice[1] for view in drawing.views] == ["measured", "simulated"] * 2
-    assert [len(view.data) for view in drawing.views] == [3, 3, 5, 5]
-    for view in drawing.views:
-        assert {len(frame) for frame in view.data.values()} == {6}
-        assert "compute busy 50" in str(view.chart)
-
-
-def test_the_pipeline_is_per_token_of_the_batch(drawn):
-    """Eight requests: a mini-batch of 100 ms is 12.5 ms a token, whatever else is in the plot."""
-    for view in drawn["offload"]["offload_pipeline"].views:
-        for frame in view.data.values():
-            assert list(frame["end_ms"] - frame["start_ms"]) == pytest.approx([12.5] * 6)
-            assert list(frame["ms"]) == pytest.approx([100] * 6)
-        assert "batch of 8" in str(view.chart)
-
-
-def test_gains_stand_beside_the_published_ones_and_are_judged(studies, drawn):
-    view = drawn["offload"]["offload_published"].views[0]
-    runs = {run.settings["device"].get("policy"): run for run in studies["offload"].runs[3:]}
-
-    def gain(policy, base):
-        values = [runs[name].number("throughput_tokens_per_s").value for name in (policy, base)]
-        return values[0] / values[1]
-
-    found = dict(zip(view.data["points"]["claim"], view.data["points"]["gain"], strict=True))
-    assert found["hybrid over FlexGen"] == gain("hybrid", "flexgen")
-    assert found["hybrid over act_only"] == gain("hybrid", "act_only")
-    assert found["slowdown by token, share 0.2"] == gain("kv_only", "token")
-    assert found["rebuild over token recompute"] == pytest.approx(6)
-    published = dict(zip(view.data["means"]["claim"], view.data["means"]["published"], strict=True))
-    assert published["hybrid over FlexGen"] == 2.19
-    assert "Rebuild over token recompute: published 4.55, modeled 6: not explained." in view.note
 
 
 def test_thinned_columns_are_those_that_timelines_draw():

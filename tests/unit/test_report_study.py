@@ -27,7 +27,7 @@ from kvscope.run.locks import SUPERVISOR_LOCK, hold_lock
 from kvscope.runfile import request_again
 
 from .kv_access_fixture import serve, trace_run
-from .marks import streams
+from .marks import own_figures, streams
 from .report_fixture import Fake, write_experiment, write_study
 
 pytestmark = pytest.mark.slow
@@ -37,18 +37,14 @@ ROOMY = Fake(
     blocks=96,
     batching="mixed",
     stall=False,
-    activations=0.0,
 )
 SCARCE = Fake(
     {"cache.blocks": 24, "batching": "mixed"},
     blocks=24,
     batching="mixed",
     stall=False,
-    activations=0.5,
 )
-CHUNKED = Fake(
-    {"cache.blocks": 24, "batching": "chunked"}, blocks=24, chunk=64, stall=False, activations=1.0
-)
+CHUNKED = Fake({"cache.blocks": 24, "batching": "chunked"}, blocks=24, chunk=64, stall=False)
 BROKEN = Fake({"cache.blocks": 4, "batching": "mixed"}, status="failed", reason="no room")
 WAITING = Fake({"cache.blocks": 2, "batching": None}, status=None)
 COMPLETE = (ROOMY, SCARCE, CHUNKED)
@@ -131,8 +127,8 @@ def test_what_preemptions_cost_is_a_column_only_where_there_are_any(results, out
     assert "Resume overhead" not in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
-# Drawn elsewhere: offload_published (test_report_figures.py), predictions (of calibrated runs).
-@pytest.mark.parametrize("name", sorted(figures().keys() - {"offload_published", "predictions"}))
+# predictions are of calibrated runs: test_report_predictions.py
+@pytest.mark.parametrize("name", sorted(own_figures() - {"predictions"}))
 def test_every_figure_is_drawn_as_pdf_and_png(out, name):
     pdf = (out / "figures" / f"{name}.pdf").read_bytes()
     assert pdf.startswith(b"%PDF")

@@ -21,16 +21,13 @@ from kvscope.report.figures.figure import (
     number,
     text,
 )
-from kvscope.report.figures.offload_facts import (
+from kvscope.report.theme import GREY, NOTE
+from kvscope.report.words import number_text, percent
+from kvscope_offload.figures.facts import (
     facts_of,
     is_ablated,
     offload_runs,
     policy_of,
-)
-from kvscope.report.theme import GREY, NOTE
-from kvscope.report.words import (
-    number_text,
-    percent,
 )
 
 HARDWARE, RECOMPUTED = "rtx-4090", 0.2  # theirs

@@ -23,14 +23,14 @@ from kvscope.report.figures.figure import (
     number,
     text,
 )
-from kvscope.report.figures.offload_facts import (
+from kvscope.report.words import percent, setting_words
+from kvscope_offload.figures.facts import (
     ABLATIONS,
     by_conditions,
     facts_of,
     offload_runs,
     policy_of,
 )
-from kvscope.report.words import percent, setting_words
 
 LABEL_PX = 100
 LANES = {"link": "host to device", "device": "compute", "back": "device to host"}

@@ -19,7 +19,8 @@ from kvscope.report.figures.figure import (
     number,
     plot_width,
 )
-from kvscope.report.figures.offload_facts import (
+from kvscope.report.theme import GREY
+from kvscope_offload.figures.facts import (
     by_conditions,
     decoding_pass_s,
     facts_of,
@@ -27,7 +28,6 @@ from kvscope.report.figures.offload_facts import (
     offload_runs,
     policy_of,
 )
-from kvscope.report.theme import GREY
 
 HEIGHT = 170
 COLUMNS = 2

@@ -1,0 +1,1 @@
+"""Figures of runs of the offload engine, each declared as `FIGURE` in its module."""
