@@ -1,11 +1,11 @@
 """One configuration, packed with others on a node and alone on one: the page says what it costs."""
 
-import re
-
 import pandas as pd
 import pytest
 
 import kvscope
+from kvscope.report.findings import findings
+from kvscope.report.load import load
 from kvscope.report.study import report
 
 from .report_fixture import Fake, write_study
@@ -44,13 +44,12 @@ def page(results) -> str:
     return report(["fake"], results, None).read_text(encoding="utf-8")
 
 
-def test_the_page_says_what_being_packed_costs_with_its_interval(page):
-    words = r"Exclusive yes instead of no: [^.]*?(\d+) % higher throughput \((\d+) % to (\d+) %\)"
-    found = re.search(words, page.replace("\N{NO-BREAK SPACE}", " "))
-    assert found
-    value, low, high = map(int, found.groups())
-    assert low <= value <= high
-    assert low <= 25 <= high
+def test_the_findings_have_what_being_packed_costs_with_its_interval(results):
+    found = findings(load(["fake"], results)).differences
+    row = next(o for o in found if o.metric.name == "throughput_tokens_per_s")
+    assert row.change == "Exclusive yes instead of no"
+    assert row.ratio.low <= 1.25 <= row.ratio.high
+    assert row.ratio.low <= row.ratio.value <= row.ratio.high
 
 
 def test_the_page_says_where_each_ran(page):

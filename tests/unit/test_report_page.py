@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 from kvscope.analyse.experiment import analyse
+from kvscope.analyse.reason import NO_WARM_UP
 from kvscope.oracle import HELD, VIOLATED
 from kvscope.plan.experiment import dump
 from kvscope.plan.grid import expand
@@ -116,7 +117,7 @@ def test_it_opens_with_what_is_wrong_then_the_headline_then_the_chart_that_shows
     assert "2 experiments\n    without results" in banner
     assert "failed; a request needs 6 blocks" in banner
     assert "Not valid and not compared: 1 experiment (no_warm_up)" in banner
-    lost = r"A quarter of the KV cache costs \d\d\xa0% \(± [\d.]+\) of the"
+    lost = r"KV cache \(blocks\) \d+ instead of \d+: \d\d\xa0% \(± [\d.]+\) lower"
     assert re.search(f'class="headline">{lost}', html)
     lead = page.data["data-lead"]
     assert len(lead["views"]) == 1
@@ -240,7 +241,7 @@ def test_every_complete_experiment_stands_in_a_chart(page):
 
 def test_the_doubtful_experiment_has_its_reason_and_what_it_means(html):
     assert ">no_warm_up</abbr>" in html
-    assert "there was no warm-up before the measured part" in html
+    assert NO_WARM_UP.meaning in html
 
 
 def test_measured_times_are_called_measured_and_modeled_ones_modeled(html, tmp_path):

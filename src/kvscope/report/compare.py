@@ -21,7 +21,7 @@ from kvscope.report.load import load
 from kvscope.report.number import Number
 from kvscope.report.words import (
     estimate_text,
-    percent,
+    signed_percent,
 )
 
 NOT_VALID, NOT_COMPARED, SAME = "not valid", "not compared", "no difference"
@@ -68,16 +68,10 @@ class Difference:
         if self.ratio is None:
             if not self.first.value > 0:
                 return ""
-            return _signed(self.second.value / self.first.value)
-        low, high = _signed(self.ratio.low), _signed(self.ratio.high)
+            return signed_percent(self.second.value / self.first.value)
+        low, high = signed_percent(self.ratio.low), signed_percent(self.ratio.high)
         interval = f" ({low} to {high})" if self.ratio.low < self.ratio.high else ""
-        return f"{_signed(self.ratio.value)}{interval}"
-
-
-def _signed(ratio: float) -> str:
-    """'+12 %' of the ratio 1.12."""
-    sign = "-" if ratio < 1 else "+"
-    return f"{sign}{percent(abs(ratio - 1)) if math.isfinite(ratio) else '∞'}"
+        return f"{signed_percent(self.ratio.value)}{interval}"
 
 
 def read(what: str, results: Path) -> StudyData:

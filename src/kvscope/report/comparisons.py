@@ -1,4 +1,4 @@
-"""Pairs of experiments that can be compared, and what the intervals of their ratios allow to say.
+"""Pairs of experiments that can be compared, and the ratios of their metrics.
 
 Two experiments are compared if they differ in one varied key alone, one that leaves the work the
 same, and both are valid. With the key that the study asks about, those may differ that go along.
@@ -6,7 +6,7 @@ They differ in a metric if the 95 % interval of its ratio does not have 1 in it.
 """
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from statistics import geometric_mean
@@ -23,7 +23,7 @@ from kvscope.report.settings import (
     value_of,
     without,
 )
-from kvscope.report.words import NBSP, decimals_for, key_title, percent, value_words
+from kvscope.report.words import decimals_for, key_title, percent, value_words
 
 # Keys whose values ask for different work: what one costs says nothing of the other.
 DIFFERENT_WORK = ("workload", "model", "seed")
@@ -48,6 +48,11 @@ class Pair:
     estimates: Estimates
 
     @property
+    def where(self) -> str:
+        """What both have, where the study varies it: 'block size 32'."""
+        return in_words(self.context)
+
+    @property
     def change(self) -> str:
         """'Chunked (64 tokens) instead of mixed'; pairs of one change belong together."""
         title = "" if self.key in POLICIES else f"{key_title(self.key)} "
@@ -56,12 +61,6 @@ class Pair:
     def compared(self, metric: str) -> Ratio | None:
         """other / base of a metric; None where that is not defined."""
         return self.estimates.ratio(metric, self.other.id, self.base.id)
-
-
-def change_words(ratio: Ratio) -> str:
-    """'12 % lower'."""
-    way = "higher" if ratio.value > 1 else "lower"
-    return f"{percent(abs(ratio.value - 1))} {way}"
 
 
 def interval_words(ratio: Ratio) -> str:
@@ -87,15 +86,6 @@ def half_words(ratio: Ratio, way: str | None = None) -> str:
     direction = ("higher" if ratio.value > 1 else "lower") if way is None else way
     known = f" (± {_points(half)})" if 0 < half < math.inf else ""
     return f"{percent(change)}{known} {direction}".strip()
-
-
-def compared_words(ratio: Ratio | None, what: str) -> str:
-    """'12 % lower throughput (9 % to 15 %)', or why there is no difference to speak of."""
-    if ratio is None:
-        return f"{what} not compared, an interval is missing"
-    if not ratio.sign:
-        return f"no difference in {what} beyond the noise{interval_words(ratio)}"
-    return f"{change_words(ratio)} {what}{interval_words(ratio)}"
 
 
 def mean_ratio(ratios: Sequence[Ratio]) -> Ratio:
@@ -155,53 +145,16 @@ def group_by_change(found: Iterator[Pair], asked: str = "") -> list[list[Pair]]:
     return sorted(groups.values(), key=rank)
 
 
-def summarize_ratios(ratios: Sequence[Ratio | None], of: str = "") -> str:
-    """How many of some ratios differ from 1, by how much, and how many do not or are not known.
-
-    `of` names what they are ratios of, unless the sentence has said it.
-    """
-    known = [one for one in ratios if one is not None]
-    parts = []
-
-    def many(count: int) -> str:
-        return f"in all {count}" if count == len(ratios) > 1 else f"in {count}"
-
-    for sign, way in ((-1, "lower"), (1, "higher")):
-        differing = [one for one in known if one.sign == sign]
-        if differing:
-            parts.append(
-                f"{way}{f' {of}' if of else ''} {many(len(differing))} (by {_span(differing)})"
-            )
-    if same := [one for one in known if one.sign == 0]:
-        what = f" in {of}" if of and not parts else ""
-        parts.append(f"no difference{what} beyond the noise {many(len(same))}{_half(same)}")
-    unknown = len(ratios) - len(known)
-    parts += [f"{unknown} not compared"] if unknown else []
-    return ", ".join(parts)
+def count_words(ratios: Sequence[Ratio]) -> str:
+    """How many of several ratios are below 1, above 1 or neither: '3 lower, 1 no difference'."""
+    found = Counter(one.sign for one in ratios)
+    words = ((-1, "lower"), (1, "higher"), (0, "no difference"))
+    return ", ".join(f"{found[sign]} {word}" for sign, word in words if found[sign])
 
 
 def capitalize_first(text: str) -> str:
     """The text with its first letter large."""
     return text[:1].upper() + text[1:]
-
-
-def _span(ratios: Sequence[Ratio]) -> str:
-    """The least and the greatest difference, and the width of the widest interval.
-
-    '4.0 % to 20 %, each ± 2.5 % or less'; in percent of the base.
-    """
-    changes = [abs(one.value - 1) for one in ratios]
-    low, high = percent(min(changes)), percent(max(changes))
-    return f"{low if low == high else f'{low} to {high}'}{_half(ratios)}"
-
-
-def _half(ratios: Sequence[Ratio]) -> str:
-    """', each ± 2.5 % or less'; empty without noise, or if an interval has no upper end."""
-    half = max((one.high - one.low) / 2 for one in ratios)
-    if not 0 < half < math.inf:
-        return ""
-    words = f"± {_points(half)}{NBSP}%"
-    return f", each {words} or less" if len(ratios) > 1 else f", {words}"
 
 
 def _points(half: float) -> str:
@@ -239,16 +192,3 @@ def _independent(study: StudyData, run: Run, key: str) -> str:
         if k not in apart and not k.startswith(f"{key}.")
     }
     return repr(sorted(rest.items()))
-
-
-def context_of(pair: Pair, known: Settings | None = None) -> str:
-    """What both have, where the study varies it and `known` does not say it: 'block size 32'."""
-    return in_words({k: v for k, v in pair.context.items() if k not in (known or {})})
-
-
-def common_context(found: Sequence[Pair]) -> Settings:
-    """What all of several pairs have in their contexts; nothing for one pair."""
-    first, *others = [pair.context for pair in found] or [{}]
-    if not others:
-        return {}
-    return {k: v for k, v in first.items() if all(context.get(k) == v for context in others)}

@@ -1,165 +1,162 @@
-"""Findings in sentences: a difference is one whose 95 % confidence interval is all on one side."""
+"""Findings: what is compared, in which metric, and the ratio with its 95 % interval, as rows."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
 
-from kvscope.analyse.estimates import INDEPENDENT
-from kvscope.report import overhead_findings as overhead
-from kvscope.report.access_findings import events_recorded, idle_blocks
-from kvscope.report.adaptive_findings import adaptive_regret
-from kvscope.report.comparisons import (
-    Pair,
-    common_context,
-    compared_words,
-    context_of,
-    group_by_change,
-    pairs,
-    summarize_ratios,
-)
+from kvscope.analyse.estimates import INDEPENDENT, Ratio
+from kvscope.analyse.metric import Measure
+from kvscope.report.comparisons import Pair, count_words, group_by_change, mean_ratio, pairs
 from kvscope.report.data import StudyData
+from kvscope.report.headline import leads
 from kvscope.report.proofs import same_tokens
-from kvscope.report.settings import Settings, in_words
-from kvscope.report.words import (
-    number_text,
-    plural,
-    reason_in_words,
-)
+from kvscope.report.tables import main_columns
+from kvscope.report.words import plural, signed_percent
+from kvscope.runfile import TRACING
 
-THROUGHPUT = "throughput_tokens_per_s"
-SENTENCES = 8
-# Up to so many pairs of one change get a sentence each; more are summed up in one.
-SINGLE_PAIRS = 2
+MOST = 24  # rows that are shown at once
+MOST_PAIRS = 200  # rows of single pairs; comparisons.csv has all
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A metric of one change: the ratio of a pair, or of several and their geometric mean.
+
+    `where` are the settings that both of a pair have, in words, or how many of several pairs
+    differ in which direction.
+    """
+
+    change: str
+    where: str
+    metric: Measure
+    ratios: tuple[Ratio, ...]
+
+    @cached_property
+    def ratio(self) -> Ratio:
+        """The ratio, or the geometric mean."""
+        return mean_ratio(self.ratios)
+
+    @property
+    def differs(self) -> bool:
+        """Whether the interval of any of its ratios is all on one side of 1."""
+        return any(one.sign for one in self.ratios)
+
+    @property
+    def verdict(self) -> str:
+        """'better' or 'worse'; empty if the interval allows either, or neither is better."""
+        return {1: "better", -1: "worse"}.get(self.ratio.sign * self.metric.better, "")
+
+    @property
+    def difference(self) -> str:
+        """The ratio as a difference from the base: '-12 %'."""
+        return signed_percent(self.ratio.value)
+
+    @property
+    def interval(self) -> str:
+        """The interval of the difference: '-15 % to -9 %'; empty for numbers without noise."""
+        low, high = self.ratio.low, self.ratio.high
+        return f"{signed_percent(low)} to {signed_percent(high)}" if low < high else ""
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What a study shows, in sentences.
+    """What a study shows.
 
-    `common` are the settings that all `differences` of single pairs have, in words; `several`
-    whether some are of several pairs, which need not have them. `unchanged` are comparisons that
-    show no difference, `checks` what was verified beside them, `caveats` what is not compared.
+    `differences` and `unchanged` have a row for each change and metric: with a difference beyond
+    the noise, and without. `pairs` are the single pairs of changes that several pairs have, where
+    some may be `left_out`.
+    `checks` is what was verified beside them, `caveats` what limits the comparisons.
     """
 
-    common: str = ""
-    several: bool = False
-    differences: tuple[str, ...] = ()
-    unchanged: tuple[str, ...] = ()
-    checks: tuple[str, ...] = ()
-    caveats: tuple[str, ...] = ()
+    differences: tuple[Finding, ...]
+    unchanged: tuple[Finding, ...]
+    pairs: tuple[Finding, ...]
+    left_out: bool
+    checks: tuple[str, ...]
+    caveats: tuple[str, ...]
 
     @property
-    def sentences(self) -> list[str]:
-        """All of them."""
-        return [*self.differences, *self.unchanged, *self.checks, *self.caveats]
+    def shown(self) -> Sequence[Finding]:
+        """The differences that are shown at once."""
+        return self.differences[:MOST]
 
     @property
-    def scope(self) -> str:
-        """Which of the differences have the common settings; nothing without any."""
-        but = ", but for those of several pairs," if self.several else ""
-        return f"All comparisons below{but} have {self.common}:" if self.common else ""
+    def more(self) -> Sequence[Finding]:
+        """The differences after those."""
+        return self.differences[MOST:]
 
 
 def findings(study: StudyData) -> Findings:
-    """Where policies overtake each other, comparisons, checks and caveats."""
+    """The comparisons of a study: those of the key that it asks about first."""
     groups = group_by_change(pairs(study), study.question.key if study.question else "")
-    single = [pair for group in groups if len(group) <= SINGLE_PAIRS for pair in group]
-    common = common_context([pair for pair in single if _differ(pair)])
-    found = [(True, sentence) for group in groups for sentence in overhead.crossings(group)]
-    for group in groups:
-        if len(group) > SINGLE_PAIRS:
-            found.append((any(map(_differ, group)), _many(group)))
-        else:
-            found += [(_differ(pair), _one(pair, common)) for pair in group]
-    differences = [sentence for differs, sentence in found if differs]
-    left = len(differences) - SENTENCES
-    rest = [f"{plural(left, 'more difference')} not listed here."] if left > 0 else []
+    metrics = compared_metrics(study)
+    found = [one for group in groups for one in _rows(group, metrics)]
+    several = [pair for group in groups if len(group) > 1 for pair in group]
+    single = [one for pair in several for one in _rows([pair], metrics)]
+    caveats = [*_apart(found), *([] if found else _nothing_compared(study, bool(groups)))]
     return Findings(
-        in_words(common),
-        any(len(group) > SINGLE_PAIRS and any(map(_differ, group)) for group in groups),
-        (*differences[:SENTENCES], *rest),
-        tuple(sentence for differs, sentence in found if not differs),
-        (
-            *adaptive_regret(study),
-            *overhead.control(study.complete),
-            *same_tokens(study),
-            *events_recorded(study),
-            *idle_blocks(study),
-        ),
-        (
-            *([] if found else _nothing_compared(study)),
-            *_apart([pair for group in groups for pair in group]),
-            *_caveats(study),
-        ),
+        tuple(one for one in found if one.differs),
+        tuple(one for one in found if not one.differs),
+        tuple(single[:MOST_PAIRS]),
+        len(single) > MOST_PAIRS,
+        (*same_tokens(study), *_events(study)),
+        tuple(caveats),
     )
 
 
-def _one(pair: Pair, common: Settings) -> str:
-    where = context_of(pair, common if _differ(pair) else None)
-    parts = [overhead.pair_overhead(pair)] if overhead.has_overhead(pair) else []
-    parts += [
-        compared_words(pair.compared(THROUGHPUT), "throughput"),
-        *preemptions_of(pair),
-    ]
-    return f"{pair.change}{f' ({where})' if where else ''}: {'; '.join(parts)}."
+def by_change(rows: Sequence[Finding]) -> list[tuple[str, list[Finding]]]:
+    """Rows that follow one another and are of the same change, together."""
+    return [(change, list(same)) for change, same in groupby(rows, lambda one: one.change)]
 
 
-def _many(group: Sequence[Pair]) -> str:
-    parts = [overhead.group_overhead(group)] if any(map(overhead.has_overhead, group)) else []
-    ratios = [pair.compared(THROUGHPUT) for pair in group]
-    parts.append(summarize_ratios(ratios, "throughput"))
-    return f"{group[0].change}, {plural(len(group), 'pair')}: {'; '.join(parts)}."
+def compared_metrics(study: StudyData) -> list[Measure]:
+    """What the study's figures show above all, then the first columns; those with a direction."""
+    leading = [one for _, lead in leads(study) for one in lead.panel]
+    columns = [one for one in main_columns(study) if one.first]
+    return [one for one in dict.fromkeys([*leading, *columns]) if one.better]
 
 
-def _differ(pair: Pair) -> bool:
-    """Whether the pair differs beyond the noise in a metric of its sentence."""
-    metrics = (
-        ["throughput_tokens_per_s", "resume_overhead_net_s"]
-        if overhead.has_overhead(pair)
-        else ["throughput_tokens_per_s"]
-    )
-    ratios = [pair.compared(name) for name in metrics]
-    return any(one is not None and one.sign for one in ratios)
+def _rows(group: Sequence[Pair], metrics: Sequence[Measure]) -> Iterator[Finding]:
+    for metric in metrics:
+        found = [(pair, one) for pair in group if (one := pair.compared(metric.name))]
+        ratios = tuple(ratio for _, ratio in found)
+        if len(found) == 1:
+            yield Finding(group[0].change, found[0][0].where, metric, ratios)
+        elif found:
+            where = f"{plural(len(found), 'pair')}: {count_words(ratios)}"
+            yield Finding(group[0].change, where, metric, ratios)
 
 
-def preemptions_of(pair: Pair) -> list[str]:
-    """'11 preemptions a repeat instead of 0', if there are any."""
-    base, other = (run.number("preemptions").value for run in (pair.base, pair.other))
-    if not base > 0 and not other > 0:
+def _events(study: StudyData) -> list[str]:
+    """How many events the traced experiments recorded; those of imports are not counted."""
+    tracing = [run.facts.get(TRACING, {}) for run in study.complete]
+    counted = [one for one in tracing if one.get("dropped_events") is not None]
+    if not counted:
         return []
-    instead = "" if base == other else f" instead of {number_text(base)}"
-    return [f"{number_text(other)} preemption{'' if other == 1 else 's'} a repeat{instead}"]
+    events, dropped = (sum(one[key] for one in counted) for key in ("events", "dropped_events"))
+    return [
+        f"{events:,} accesses to the KV cache recorded, {dropped:,} dropped "
+        f"({plural(len(counted), 'traced experiment')})."
+    ]
 
 
-def _nothing_compared(study: StudyData) -> list[str]:
-    valid = study.count(lambda run: run.valid)
+def _nothing_compared(study: StudyData, has_pairs: bool) -> list[str]:
+    if has_pairs:
+        return ["No comparison: an interval is missing."]
     if len(study.runs) < 2 or not study.keys:
         return []
-    if valid < 2:
+    if (valid := study.count(lambda run: run.valid)) < 2:
         return [f"No comparison: {plural(valid, 'experiment')} valid, two are needed."]
     return ["No comparison: no two valid experiments differ in one key alone."]
 
 
-def _apart(found: Sequence[Pair]) -> list[str]:
-    """How many measured pairs no round connects."""
-    known = [one for pair in found if (one := pair.compared(THROUGHPUT))]
-    apart = [one for one in known if one.how == INDEPENDENT]
-    if not apart:
+def _apart(found: Sequence[Finding]) -> list[str]:
+    ratios = [ratio for one in found for ratio in one.ratios]
+    if not any(ratio.how == INDEPENDENT for ratio in ratios):
         return []
-    which = "" if len(apart) == len(known) else f" of {plural(len(apart), 'comparison')}"
+    which = "" if all(ratio.how == INDEPENDENT for ratio in ratios) else "Some experiments were "
     return [
-        f"Not measured in the same rounds: the intervals{which} do not have in them what the "
-        "machine did between the experiments."
-    ]
-
-
-def _caveats(study: StudyData) -> list[str]:
-    doubtful = [run for run in study.complete if not run.valid]
-    if not doubtful:
-        return []
-    names = list(dict.fromkeys(name for run in doubtful for name in run.reasons))
-    why = "; ".join(f"{name}: {reason_in_words(name)}" for name in names)
-    is_are, its = ("is", "its") if len(doubtful) == 1 else ("are", "their")
-    return [
-        f"{plural(len(doubtful), 'experiment')} {is_are} not valid and therefore not compared; "
-        f"{its} numbers are shown as measured ({why})."
+        f"{which or 'The experiments were '}not measured in the same rounds: their intervals do "
+        "not have in them what the machine did between the experiments."
     ]

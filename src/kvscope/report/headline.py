@@ -10,25 +10,22 @@ from kvscope.plan.figures import Axes
 from kvscope.report.axes import matches
 from kvscope.report.comparisons import (
     Pair,
-    capitalize_first,
-    compared_words,
+    count_words,
     half_words,
+    interval_words,
     mean_ratio,
     pairs,
-    summarize_ratios,
 )
 from kvscope.report.data import StudyData
 from kvscope.report.figures.figure import Drawing, Lead
 from kvscope.report.figures.registry import figures
-from kvscope.report.findings import preemptions_of
 from kvscope.report.number import Number
-from kvscope.report.settings import CACHE, MINOR, in_words, is_number, is_of_key
+from kvscope.report.settings import MINOR, in_words, is_of_key
 from kvscope.report.words import (
     estimate_text,
     plural,
 )
 
-PARTS = {2: "half", 3: "a third", 4: "a quarter", 5: "a fifth", 8: "an eighth"}
 DEFAULT = "throughput"
 MOST_PANELS = 3  # of a chart, that the sentence names one by one
 
@@ -48,7 +45,7 @@ def headline(study: StudyData) -> Headline:
     In the metric of its first figure. Along x, or else among the colours, or else in anything the
     study varies.
     """
-    for name, lead in _leads(study):
+    for name, lead in leads(study):
         declared = study.declared_axes(name)
         if drawing := lead.draw(study, declared):
             sentence = (
@@ -59,7 +56,7 @@ def headline(study: StudyData) -> Headline:
     return Headline("")
 
 
-def _leads(study: StudyData) -> Iterator[tuple[str, Lead]]:
+def leads(study: StudyData) -> Iterator[tuple[str, Lead]]:
     """What the study's figures show above all, by the figure's name."""
     for name in (*(one.name for one in study.figures), DEFAULT):
         if name in figures() and (lead := figures()[name].lead):
@@ -68,7 +65,7 @@ def _leads(study: StudyData) -> Iterator[tuple[str, Lead]]:
 
 def rule(study: StudyData) -> str:
     """Which of the comparisons is the headline, in a sentence; empty if no figure can open."""
-    first = next(_leads(study), None)
+    first = next(leads(study), None)
     if first is None:
         return ""
     if not first[1].metric.better:
@@ -89,8 +86,8 @@ def _largest(study: StudyData, axes: Sequence[Axes], lead: Lead) -> str:
         return ""
     differing = [(pair, ratio) for pair, ratio in found if ratio.sign]
     if not differing:
-        spread = summarize_ratios([ratio for _, ratio in found], _noun(metric))
-        return f"{capitalize_first(spread)}."
+        pairs_ = plural(len(found), "pair")
+        return f"No difference in {_noun(metric)} beyond the noise: {pairs_}."
     first = axes[0] if axes else Axes()
     if answer := _answer(study, found, metric, first):
         return answer
@@ -117,14 +114,15 @@ def _answer(
     best = max(groups, key=lambda group: (metric.better or 1) * math.log(_mean(group).value))
     (pair, ratio), *others = best
     if not any(ratio.sign for _, ratio in best):
-        return f"{pair.change}: {compared_words(_mean(best), _noun(metric))}."
+        interval = interval_words(_mean(best))
+        return f"{pair.change}: no difference in {_noun(metric)} beyond the noise{interval}."
     if not others:
         return _sentence(pair, ratio, metric, axes)
     panels = _panels(best, axes.facet)
     if not panels:
-        spread = summarize_ratios([ratio for _, ratio in best])
+        counts = count_words([ratio for _, ratio in best])
         what = _what(pair, _mean(best), metric)
-        return f"{what}, the geometric mean of {plural(len(best), 'pair')}: {spread}."
+        return f"{what}, the geometric mean of {plural(len(best), 'pair')} ({counts})."
     (first, mean), *rest = panels
     more = [f"{half_words(of, '')} ({at})" for at, of in rest]
     return f"{', '.join([f'{_what(pair, mean, metric)} ({first})', *more])}."
@@ -160,30 +158,14 @@ def _along(found: list[tuple[Pair, Ratio]], key: str) -> list[tuple[Pair, Ratio]
 
 
 def _sentence(pair: Pair, ratio: Ratio, metric: Measure, axes: Axes) -> str:
-    """'A quarter of the KV cache costs 39 % of the throughput (zipf): 11 preemptions a repeat.'"""
+    """'Swap instead of recompute: 12 % (± 3) lower makespan (zipf).'"""
     keys = [key for key in pair.context if key not in MINOR and (not axes.x or key in axes.keys)]
     where = in_words({key: pair.context[key] for key in keys})
-    parts = [_what(pair, ratio, metric) + (f" ({where})" if where else ""), *preemptions_of(pair)]
-    return f"{': '.join(parts)}."
+    return f"{_what(pair, ratio, metric)}{f' ({where})' if where else ''}."
 
 
 def _what(pair: Pair, ratio: Ratio, metric: Measure) -> str:
-    part = _part(pair)
-    if part and metric.better > 0 and ratio.sign < 0:
-        lost = half_words(ratio, "")
-        return f"{capitalize_first(part)} of the KV cache costs {lost} of the {_noun(metric)}"
     return f"{pair.change}: {half_words(ratio)} {_noun(metric)}"
-
-
-def _part(pair: Pair) -> str | None:
-    """How much of the base's cache the other one has: 'a quarter'; None if that has no word."""
-    base, other = (
-        next((run.varied[key] for key in CACHE if is_number(run.varied.get(key))), None)
-        for run in (pair.base, pair.other)
-    )
-    if pair.key not in CACHE or not base or not other:
-        return None
-    return PARTS.get(base / other)
 
 
 def _noun(metric: Measure) -> str:

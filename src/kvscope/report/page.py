@@ -2,7 +2,7 @@
 
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from kvscope.report.data import Run, StudyData
 from kvscope.report.experiments_table import experiments_table
 from kvscope.report.figures.figure import Drawing
 from kvscope.report.figures.registry import figures, missing_figures
-from kvscope.report.findings import findings
+from kvscope.report.findings import by_change, findings
 from kvscope.report.headline import headline, rule
 from kvscope.report.pages import pages_of
 from kvscope.report.predictions import read_predictions
@@ -48,7 +48,12 @@ def write_page(
     """Write the page to `path`; links to other results are relative to it."""
     timelines = drawn.get(TIMELINES)
     lead, table = headline(study), experiments_table(study)
-    template = load_template(HERE / TEMPLATE, plural=plural, in_words=reason_in_words)
+    filters: dict[str, Callable[..., Any]] = {
+        "plural": plural,
+        "in_words": reason_in_words,
+        "by_change": by_change,
+    }
+    template = load_template(HERE / TEMPLATE, **filters)
     html = template.render(
         study=study,
         verdict=verdict(study),

@@ -6,7 +6,7 @@ from typing import Any
 
 from kvscope.analyse.checklist import EVERY_ORACLE
 from kvscope.analyse.metric import Measure
-from kvscope.analyse.outputs import DIFFER
+from kvscope.analyse.reason import REASONS
 from kvscope.plan import registry
 from kvscope.report.number import Number
 
@@ -60,24 +60,15 @@ VALUES = {
     "all_at_once": "all at once",
 }
 
-REASONS = {
-    "no_warm_up": "there was no warm-up before the measured part",
-    "warm_up_incomplete": "the measured part had forward passes of shapes that the warm-up lacked",
-    DIFFER: "experiments that must give the same tokens (float32, the same weights and prompts) "
-    "gave different ones",
-    "profiler_lost_events": "the profiler's trace is missing or incomplete",
-    "failed": "the run did not complete",
-}
-
-
 SENTENCES = {oracle.name: oracle.sentence for oracle in EVERY_ORACLE}
+MEANINGS = {kind.name: kind.meaning.replace("`", "") for kind in REASONS}
 
 
 def reason_in_words(name: str) -> str:
     """What a validity reason means: of an oracle, the sentence that does not hold."""
     if name in SENTENCES:
         return f"violated: {SENTENCES[name]}"
-    return REASONS.get(name, name.replace("_", " "))
+    return MEANINGS.get(name, name.replace("_", " "))
 
 
 def key_title(key: str) -> str:
@@ -146,6 +137,12 @@ def estimate_text(number: Number, shown: Measure) -> tuple[str, str]:
 def percent(share: float) -> str:
     """A share as a percentage of two significant digits, or whole from 10 % on."""
     return f"{100 * share:.{min(decimals_for(100 * share, 2), 2)}f}{NBSP}%"
+
+
+def signed_percent(ratio: float) -> str:
+    """'+12 %' of the ratio 1.12, '−12 %' of 0.88; '+∞' of an infinite one."""
+    change = percent(abs(ratio - 1)) if math.isfinite(ratio) else "∞"
+    return f"{'−' if ratio < 1 else '+'}{change}"
 
 
 def join_words(names: list[str], last: str = "and") -> str:

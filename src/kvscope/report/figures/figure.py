@@ -65,10 +65,11 @@ Draw = Callable[[StudyData, Sequence[Axes]], Drawing | None]
 
 @dataclass(frozen=True)
 class Lead:
-    """What a figure shows above all: a metric, and the drawing that shows it alone."""
+    """What a figure shows above all: a metric, the drawing that shows it alone, its whole panel."""
 
     metric: Measure
     draw: Draw
+    panel: tuple[Measure, ...]
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,8 @@ def over_experiments(
     def draw_lead(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
         return draw(study, axes, [Panel(title, (above_all,))])
 
-    lead_drawing = Lead(MEASURES[above_all], by_grid(draw_lead))
+    first = next(panel.measures for panel in panels if above_all in panel.metrics)
+    lead_drawing = Lead(MEASURES[above_all], by_grid(draw_lead), first)
     return Figure(title, caption, by_grid(draw), order, ROW_EACH, lead=lead_drawing)
 
 
