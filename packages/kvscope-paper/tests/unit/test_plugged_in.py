@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+import kvscope_paper
 from kvscope.cli import main
 from kvscope.collect import importer
 from kvscope.docs import regenerate
@@ -16,6 +17,12 @@ DOCS = sorted((Path(__file__).parents[2] / "docs").glob("*.md"))
 def test_generated_tables_are_current(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert regenerate(text) == text, f"run `python -m kvscope.docs {path.parent}`"
+
+
+def test_a_wheel_has_every_module() -> None:
+    """setuptools leaves a directory without an __init__.py out."""
+    places = {module.parent for module in Path(kvscope_paper.__file__).parent.rglob("*.py")}
+    assert [place for place in places if not (place / "__init__.py").exists()] == []
 
 
 def test_the_kinds_of_the_artifact_can_be_imported() -> None:

@@ -1,0 +1,1 @@
+"""The claims of the paper, and what decides each by values."""
