@@ -1,5 +1,9 @@
-"""The wheel, installed where there is no checkout, brings all that a user needs."""
+"""The wheels, installed where there is no checkout, bring all that a user needs.
 
+kvscope's works alone, and those of the packages that extend it beside it.
+"""
+
+import json
 import os
 import re
 import shutil
@@ -9,19 +13,25 @@ import venv
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kvscope.files import read_json
+from kvscope.plan.grid import expand
+from kvscope.plan.layers import SHIPPED_CONFIG
 
 ROOT = Path(__file__).parents[2]
 # What a source of kvscope is made of; a checkout has results and environments besides.
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "src")
 LINKED = ("config", "envs", "profiles", "workflow", "Snakefile")
+EXTENSIONS = sorted(f"packages/{path.name}" for path in ROOT.glob("packages/kvscope-*"))
 TINY = (
     *("workload.num_requests=2", "workload.prompt_tokens=32", "workload.output_tokens=8"),
-    *("repeats=1", "warmup=0", "profiler=none"),
+    *("repeats=1", "profiler=none"),
 )
+COLD = (*TINY, "warmup=0")
+MODELED = ("device=modeled", "model=opt-13b")
 
 
 def without(words: str) -> dict[str, str]:
@@ -72,32 +82,74 @@ class Installation:
         return done.stdout
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built offline from a copy of the sources."""
-    directory = tmp_path_factory.mktemp("sources")
-    for name in (*SOURCES, *LINKED):
-        copy(name, directory)
-    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", "dist", ".", cwd=directory)
-    (built,) = (directory / "dist").glob("kvscope-*.whl")
+def build(sources: Path) -> Path:
+    """The wheel of a directory of sources, built offline."""
+    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", "dist", ".", cwd=sources)
+    (built,) = (sources / "dist").glob("kvscope*.whl")
     return built
 
 
 @pytest.fixture(scope="module")
-def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel in an environment whose other packages are those of this one."""
-    made = tmp_path_factory.mktemp("installed") / "venv"
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of what the wheels are built from."""
+    directory = tmp_path_factory.mktemp("sources")
+    for name in (*SOURCES, *LINKED, *EXTENSIONS):
+        copy(name, directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def wheel(sources: Path) -> Path:
+    """kvscope's wheel."""
+    return build(sources)
+
+
+@pytest.fixture(scope="module")
+def others(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The packages of this environment but for kvscope and what extends it."""
+    directory = tmp_path_factory.mktemp("others")
+    for place in (Path(path) for path in sys.path if "-packages" in path):
+        for path in place.iterdir():
+            link = directory / path.name
+            if not path.name.startswith(("kvscope", "__editable__")) and not link.exists():
+                link.symlink_to(path)
+    return directory
+
+
+def environment(directory: Path, others: Path, *wheels: Path) -> Path:
+    """The wheels in an environment whose other packages are those of this one."""
+    made = directory / "venv"
     venv.create(made, symlinks=True)
     python = str(made / "bin" / "python")
-    pip("--python", python, "install", "--no-deps", str(wheel), cwd=made.parent)
+    pip("--python", python, "install", "--no-deps", *map(str, wheels), cwd=directory)
     (packages,) = made.glob("lib/python*/site-packages")
-    (packages / "others.pth").write_text("\n".join(p for p in sys.path if "-packages" in p))
+    (packages / "others.pth").write_text(str(others))
     return made
 
 
+@pytest.fixture(scope="module")
+def alone(wheel: Path, others: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return environment(tmp_path_factory.mktemp("alone"), others, wheel)
+
+
 @pytest.fixture
-def installed(environment: Path, tmp_path: Path) -> Installation:
-    return Installation(environment, tmp_path)
+def installed(alone: Path, tmp_path: Path) -> Installation:
+    """kvscope alone."""
+    return Installation(alone, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def together(
+    sources: Path, wheel: Path, others: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    built = [build(sources / name) for name in EXTENSIONS]
+    return environment(tmp_path_factory.mktemp("together"), others, wheel, *built)
+
+
+@pytest.fixture
+def extended(together: Path, tmp_path: Path) -> Installation:
+    """kvscope and the packages that extend it."""
+    return Installation(together, tmp_path)
 
 
 def test_it_is_the_wheels_code_that_runs(installed: Installation) -> None:
@@ -153,7 +205,7 @@ def test_the_workflow_finds_studies_of_ones_own(installed: Installation, require
 
 def test_without_vllm_a_run_says_what_to_install(installed: Installation) -> None:
     program = "import sys; sys.modules['vllm'] = None; import kvscope.cli as c; sys.exit(c.main())"
-    done = installed.run("python", "-c", program, "run", *TINY, "--out", "mine")
+    done = installed.run("python", "-c", program, "run", *COLD, "--out", "mine")
     assert done.returncode == 2
     assert done.stderr.startswith("kvscope: runs need vLLM")
     assert done.stderr.count("\n") == 1
@@ -162,13 +214,43 @@ def test_without_vllm_a_run_says_what_to_install(installed: Installation) -> Non
     assert read_json(installed.directory / "mine" / "run.json")["status"] == "failed"
 
 
+def page(installation: Installation, *words: str) -> str:
+    """The page of a run with these settings, which holds every oracle."""
+    installation.kvscope("run", *words, "--out", "mine")
+    installation.kvscope("collect", "mine", "--perfetto")
+    assert "throughput" in installation.kvscope("analyse", "mine")
+    assert "0 violated" in installation.kvscope("check", "mine")
+    path = installation.kvscope("report", "mine").splitlines()[0]
+    return (installation.directory / path).read_text()
+
+
 @pytest.mark.engine
-def test_a_run_becomes_a_page(installed: Installation, require) -> None:
+@pytest.mark.parametrize("device", [(), MODELED], ids=["cpu", "modeled"])
+def test_a_run_becomes_a_page(
+    installed: Installation, require: Any, device: tuple[str, ...]
+) -> None:
     require("vLLM", find_spec("vllm") is not None, "run `make env`")
-    installed.kvscope("run", *TINY, "--out", "mine")
-    installed.kvscope("collect", "mine", "--perfetto")
-    assert "throughput" in installed.kvscope("analyse", "mine")
-    assert "0 violated" in installed.kvscope("check", "mine")
-    page = (installed.directory / installed.kvscope("report", "mine").splitlines()[0]).read_text()
-    assert "<script>" in page
-    assert "<style>" in page
+    found = page(installed, *COLD, *device)
+    assert "<script>" in found
+    assert "<style>" in found
+
+
+@pytest.mark.parametrize("study", ["hybrid", "paper"])
+def test_studies_come_with_the_packages_that_extend_kvscope(
+    installed: Installation, extended: Installation, study: str
+) -> None:
+    refused = installed.run("kvscope", "plan", f"study={study}")
+    assert refused.returncode == 2
+    assert f"study is '{study}' but must be one of access-cpu" in refused.stderr
+    here = expand(study, [], SHIPPED_CONFIG).experiments
+    there = json.loads(extended.kvscope("plan", f"study={study}", "--json"))
+    assert [one["id"] for one in there] == [planned.experiment.id for planned in here]
+
+
+@pytest.mark.engine
+def test_a_run_of_a_package_becomes_a_page_with_its_figures(
+    extended: Installation, require: Any
+) -> None:
+    require("vLLM", find_spec("vllm") is not None, "run `make env`")
+    found = page(extended, "device=offload_modeled", "model=opt-6.7b", *TINY)
+    assert "Pipeline of a decoding pass" in found
