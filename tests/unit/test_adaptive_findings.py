@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from kvscope.analyse.estimates import Estimates, ExperimentMetrics
+from kvscope.analyse.statistics import Estimate
 from kvscope.report.adaptive_findings import adaptive_regret, regrets
-from kvscope.report.number import Number
 
 
 def run(
@@ -30,7 +30,7 @@ def run(
         as_measured=ExperimentMetrics({}, metrics),
         flat=keys,
         settings={"overflow": {"name": overflow}},
-        number=lambda name: Number(numbers[name], numbers[name] - noise, numbers[name] + noise),
+        number=lambda name: Estimate(numbers[name], numbers[name] - noise, numbers[name] + noise),
         believed=lambda name: valid,
     )
 

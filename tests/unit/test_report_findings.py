@@ -13,8 +13,7 @@ from kvscope.plan.figures import Axes
 from kvscope.plan.question import Question
 from kvscope.report.comparisons import pairs
 from kvscope.report.data import FigureRequest, Run, StudyData
-from kvscope.report.findings import MOST, findings
-from kvscope.report.headline import headline, rule
+from kvscope.report.findings import MOST, findings, headline, rule
 from kvscope.report.words import NBSP
 
 

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvscope.analyse.metrics import METRICS
+from kvscope.analyse.statistics import Estimate
 from kvscope.analyse.study_metrics import COLUMNS, MEASURES, STUDY_METRICS
 from kvscope.report.circumstances import circumstances, dates, shared
 from kvscope.report.data import Run, StudyData, labels
 from kvscope.report.figures import pareto
-from kvscope.report.number import Number
 from kvscope.report.settings import (
     in_tokens,
     in_words,
@@ -25,8 +25,8 @@ from kvscope.report.settings import (
     varied_settings,
     without,
 )
-from kvscope.report.summary import summary
 from kvscope.report.thin import MERGE, thin, with_idle
+from kvscope.report.validity import summary
 from kvscope.report.words import (
     estimate_text,
     number_text,
@@ -55,11 +55,11 @@ def test_what_is_shown_is_a_metric_and_its_unit_is_right(shown):
 @pytest.mark.parametrize(
     ("number", "text"),
     [
-        (Number(1234.56, 1214.56, 1254.56), ("1,235", "± 20")),
-        (Number(0.123456, 0.122456, 0.124456), ("0.1235", "± 0.0010")),
-        (Number(12.0, 12.0, 12.0), ("12", "± 0")),
-        (Number(7.25, math.nan, math.nan), ("7.25", "")),
-        (Number(math.nan, math.nan, math.nan), ("–", "")),
+        (Estimate(1234.56, 1214.56, 1254.56), ("1,235", "± 20")),
+        (Estimate(0.123456, 0.122456, 0.124456), ("0.1235", "± 0.0010")),
+        (Estimate(12.0, 12.0, 12.0), ("12", "± 0")),
+        (Estimate(7.25, math.nan, math.nan), ("7.25", "")),
+        (Estimate(math.nan, math.nan, math.nan), ("–", "")),
     ],
 )
 def test_an_estimate_is_told_to_the_places_its_interval_allows(number, text):

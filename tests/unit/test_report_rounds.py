@@ -11,8 +11,7 @@ from kvscope import tables
 from kvscope.analyse.check import check_run
 from kvscope.analyse.records import read_records
 from kvscope.cli import main
-from kvscope.report.findings import findings
-from kvscope.report.headline import headline
+from kvscope.report.findings import findings, headline
 from kvscope.report.load import load
 from kvscope.report.study import report
 

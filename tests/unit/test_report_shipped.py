@@ -15,10 +15,10 @@ from kvscope.plan import documents, layers
 from kvscope.plan.experiment import dump
 from kvscope.plan.grid import PlannedExperiment, expand
 from kvscope.report.data import FigureRequest, Run, StudyData
-from kvscope.report.experiments_table import experiments_table
 from kvscope.report.figures.registry import draw_figure, figures
-from kvscope.report.headline import headline
+from kvscope.report.findings import headline
 from kvscope.report.render import svg
+from kvscope.report.tables import experiments_table
 
 from .marks import marks_of, own_figures
 

@@ -14,12 +14,12 @@ from kvscope.rounds import Interval
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean with its 95 % confidence interval; NaN where it is not defined."""
+    """A mean of `count` repeats with its 95 % confidence interval; NaN where it is not defined."""
 
     value: float
     low: float
     high: float
-    count: int
+    count: int = 0
 
     @property
     def has_interval(self) -> bool:
@@ -27,11 +27,16 @@ class Estimate:
         return not math.isnan(self.low) and not math.isnan(self.high)
 
     @property
+    def half(self) -> float:
+        """Half the interval's width; NaN without one."""
+        return (self.high - self.low) / 2
+
+    @property
     def variance(self) -> float:
         """The variance of the mean, from the width of the interval; NaN below two repeats."""
         if self.count < 2:
             return math.nan
-        return ((self.high - self.low) / 2 / _t(self.count - 1)) ** 2
+        return (self.half / _t(self.count - 1)) ** 2
 
 
 UNKNOWN = Estimate(math.nan, math.nan, math.nan, 0)

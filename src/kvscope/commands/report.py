@@ -22,7 +22,7 @@ def report(given: argparse.Namespace) -> int:
     from kvscope.report.figures.registry import drawings, missing_figures
     from kvscope.report.load import load
     from kvscope.report.study import write_report
-    from kvscope.report.summary import refusals, summary
+    from kvscope.report.validity import refusals, summary
 
     found = load(given.what, given.results)
     drawn = drawings(found)

@@ -45,7 +45,7 @@ def status(given: argparse.Namespace) -> int:
     looked = packs() if packs else None
     if looked is None or looked.is_over:
         from kvscope.report.load import load
-        from kvscope.report.summary import summary
+        from kvscope.report.validity import summary
 
         submitted = looked is not None and bool(looked.rows)
         print("\n".join(summary(load(given.what, given.results), submitted)))

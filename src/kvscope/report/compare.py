@@ -18,7 +18,6 @@ from kvscope.errors import BadInput
 from kvscope.layout import MANIFEST
 from kvscope.report.data import Run, StudyData, of_interest
 from kvscope.report.load import load
-from kvscope.report.number import Number
 from kvscope.report.words import (
     estimate_text,
     signed_percent,
@@ -37,8 +36,8 @@ class Difference:
 
     experiment: str
     metric: Measure
-    first: Number
-    second: Number
+    first: Estimate
+    second: Estimate
     believed: bool
     ratio: Ratio | None
     apart: Estimate
@@ -161,12 +160,12 @@ def _cells(one: Difference) -> tuple[str, str, str, str, str]:
 def as_json(found: Sequence[Difference]) -> list[dict[str, Any]]:
     """The differences as objects, in the units of the `metrics` table; null for what is missing."""
 
-    def number(one: Number) -> dict[str, float | None]:
+    def number(one: Estimate) -> dict[str, float | None]:
         values = {"value": one.value, "ci_low": one.low, "ci_high": one.high}
         return {key: value if math.isfinite(value) else None for key, value in values.items()}
 
     def ratio(one: Ratio) -> dict[str, Any]:
-        ends = number(Number(one.value, one.low, one.high))
+        ends = number(Estimate(one.value, one.low, one.high))
         return {**ends, "how": one.how, "rounds": one.rounds}
 
     return [

@@ -15,11 +15,11 @@ from kvscope import results
 from kvscope.analyse.access import KvTrace, find_trace, has_rows
 from kvscope.analyse.estimates import Estimates, ExperimentMetrics
 from kvscope.analyse.metric import Measure
+from kvscope.analyse.statistics import UNKNOWN, Estimate
 from kvscope.oracle import Verdict
 from kvscope.plan.figures import Axes
 from kvscope.plan.question import Question
 from kvscope.report.latencies import Latencies, latencies_of
-from kvscope.report.number import Number
 from kvscope.report.settings import flat, in_tokens, names, traits
 from kvscope.runfile import COMPLETE
 from kvscope.runschema import MODELED
@@ -33,9 +33,6 @@ STALE = "stale"
 DAMAGED = "damaged"
 # Those whose records are there and cannot be shown: the report refuses them by name.
 REFUSED = (NOT_ANALYSED, STALE, DAMAGED)
-
-
-UNKNOWN = Number(math.nan, math.nan, math.nan)
 
 
 @dataclass(frozen=True)
@@ -112,13 +109,16 @@ class Run:
         return ExperimentMetrics(self.settings, self.metrics, self.repeat_metrics)
 
     @cached_property
-    def _numbers(self) -> dict[str, Number]:
+    def _numbers(self) -> dict[str, Estimate]:
         if self.metrics is None:
             return {}
-        columns = self.metrics[["value", "ci_low", "ci_high"]].itertuples(name=None)
-        return {name: Number(*map(float, numbers)) for name, *numbers in columns}
+        columns = self.metrics[["value", "ci_low", "ci_high", "repeats_valid"]]
+        return {
+            name: Estimate(float(value), float(low), float(high), int(count))
+            for name, value, low, high, count in columns.itertuples(name=None)
+        }
 
-    def number(self, metric: str) -> Number:
+    def number(self, metric: str) -> Estimate:
         """A metric's value and interval; NaN where the run or the metric has none."""
         return self._numbers.get(metric, UNKNOWN)
 

@@ -1,22 +1,210 @@
-"""Findings: what is compared, in which metric, and the ratio with its 95 % interval, as rows."""
+"""Findings: the headline, and what is compared in which metric with its 95 % interval, as rows."""
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
 
 from kvscope.analyse.estimates import INDEPENDENT, Ratio
 from kvscope.analyse.metric import Measure
-from kvscope.report.comparisons import Pair, count_words, group_by_change, mean_ratio, pairs
+from kvscope.analyse.statistics import Estimate
+from kvscope.plan.figures import Axes
+from kvscope.report.axes import matches
+from kvscope.report.comparisons import (
+    Pair,
+    count_words,
+    group_by_change,
+    half_words,
+    interval_words,
+    mean_ratio,
+    pairs,
+)
 from kvscope.report.data import StudyData
-from kvscope.report.headline import leads
-from kvscope.report.proofs import same_tokens
+from kvscope.report.figures.figure import Drawing, Lead
+from kvscope.report.figures.registry import figures
+from kvscope.report.settings import MINOR, in_words, is_of_key
 from kvscope.report.tables import main_columns
-from kvscope.report.words import plural, signed_percent
+from kvscope.report.validity import same_tokens
+from kvscope.report.words import (
+    estimate_text,
+    plural,
+    signed_percent,
+)
 from kvscope.runfile import TRACING
 
+DEFAULT = "throughput"
+MOST_PANELS = 3  # of a chart, that the sentence names one by one
 MOST = 24  # rows that are shown at once
 MOST_PAIRS = 200  # rows of single pairs; comparisons.csv has all
+
+
+@dataclass(frozen=True)
+class Headline:
+    """The sentence, empty without numbers; and the chart beside it, if there is one."""
+
+    sentence: str
+    title: str = ""
+    drawing: Drawing | None = None
+
+
+def headline(study: StudyData) -> Headline:
+    """The best answer to the study's question, or else the largest difference.
+
+    In the metric of its first figure. Along x, or else among the colours, or else in anything the
+    study varies.
+    """
+    for name, lead in leads(study):
+        declared = study.declared_axes(name)
+        if drawing := lead.draw(study, declared):
+            sentence = (
+                _largest(study, study.axes_of(declared), lead) if lead.metric.better else ""
+            ) or _extremes(study, lead.metric)
+            one = replace(drawing, views=drawing.views[:1])
+            return Headline(sentence, lead.metric.heading, one)
+    return Headline("")
+
+
+def leads(study: StudyData) -> Iterator[tuple[str, Lead]]:
+    """What the study's figures show above all, by the figure's name."""
+    for name in (*(one.name for one in study.figures), DEFAULT):
+        if name in figures() and (lead := figures()[name].lead):
+            yield name, lead
+
+
+def rule(study: StudyData) -> str:
+    """Which of the comparisons is the headline, in a sentence; empty if no figure can open."""
+    first = next(leads(study), None)
+    if first is None:
+        return ""
+    if not first[1].metric.better:
+        return "The headline has the least and the greatest value of what the first figure shows."
+    largest = "the largest difference along the axes of the first figure"
+    answer = "the best answer to the study's question in what the first figure shows, or else "
+    return f"The headline is {answer if study.question else ''}{largest}."
+
+
+def _largest(study: StudyData, axes: Sequence[Axes], lead: Lead) -> str:
+    metric = lead.metric
+    found = [
+        (pair, ratio)
+        for pair in pairs(study)
+        if (ratio := pair.compared(metric.name)) is not None and ratio.value > 0
+    ]
+    if not found:
+        return ""
+    differing = [(pair, ratio) for pair, ratio in found if ratio.sign]
+    if not differing:
+        pairs_ = plural(len(found), "pair")
+        return f"No difference in {_noun(metric)} beyond the noise: {pairs_}."
+    first = axes[0] if axes else Axes()
+    if answer := _answer(study, found, metric, first):
+        return answer
+    keys = [key for key in (first.x, first.colour) if key]
+    along = next((own for key in keys if (own := _along(differing, key))), differing)
+    pair, ratio = max(along, key=lambda one: abs(math.log(one[1].value)))
+    return _sentence(pair, ratio, metric, first)
+
+
+def _answer(
+    study: StudyData, found: Sequence[tuple[Pair, Ratio]], metric: Measure, axes: Axes
+) -> str:
+    """What the best value of the key that is asked about gains over the base, on average.
+
+    Of what the first figure shows, if any of that is compared.
+    """
+    asked = study.question
+    own = _along([*found], asked.key) if asked else []
+    own = [one for one in own if matches(study, one[0].other, axes)] or own
+    changes = dict.fromkeys(pair.change for pair, _ in own)
+    groups = [[one for one in own if one[0].change == change] for change in changes]
+    if not groups:
+        return ""
+    best = max(groups, key=lambda group: (metric.better or 1) * math.log(_mean(group).value))
+    (pair, ratio), *others = best
+    if not any(ratio.sign for _, ratio in best):
+        interval = interval_words(_mean(best))
+        return f"{pair.change}: no difference in {_noun(metric)} beyond the noise{interval}."
+    if not others:
+        return _sentence(pair, ratio, metric, axes)
+    panels = _panels(best, axes.facet)
+    if not panels:
+        counts = count_words([ratio for _, ratio in best])
+        what = _what(pair, _mean(best), metric)
+        return f"{what}, the geometric mean of {plural(len(best), 'pair')} ({counts})."
+    (first, mean), *rest = panels
+    more = [f"{half_words(of, '')} ({at})" for at, of in rest]
+    return f"{', '.join([f'{_what(pair, mean, metric)} ({first})', *more])}."
+
+
+def _panels(group: Sequence[tuple[Pair, Ratio]], facet: str | None) -> list[tuple[str, Ratio]]:
+    """The mean of each panel of the chart with the panel's words.
+
+    None where there is one panel or too many for a sentence, or where the panels differ in whether
+    there is a difference and in which direction.
+    """
+    if not facet:
+        return []
+    values = dict.fromkeys(pair.context.get(facet) for pair, _ in group)
+    means = [
+        (
+            in_words({facet: value}),
+            _mean([one for one in group if one[0].context.get(facet) == value]),
+        )
+        for value in values
+    ]
+    alike = len({mean.sign for _, mean in means}) == 1 and all(mean.sign for _, mean in means)
+    return means if alike and 1 < len(means) <= MOST_PANELS else []
+
+
+def _mean(group: Sequence[tuple[Pair, Ratio]]) -> Ratio:
+    return mean_ratio([ratio for _, ratio in group])
+
+
+def _along(found: list[tuple[Pair, Ratio]], key: str) -> list[tuple[Pair, Ratio]]:
+    """The pairs that differ in a key, in one that comes with it, or in the cache's size."""
+    return [one for one in found if is_of_key(one[0].key, key)]
+
+
+def _sentence(pair: Pair, ratio: Ratio, metric: Measure, axes: Axes) -> str:
+    """'Swap instead of recompute: 12 % (± 3) lower makespan (zipf).'"""
+    keys = [key for key in pair.context if key not in MINOR and (not axes.x or key in axes.keys)]
+    where = in_words({key: pair.context[key] for key in keys})
+    return f"{_what(pair, ratio, metric)}{f' ({where})' if where else ''}."
+
+
+def _what(pair: Pair, ratio: Ratio, metric: Measure) -> str:
+    return f"{pair.change}: {half_words(ratio)} {_noun(metric)}"
+
+
+def _noun(metric: Measure) -> str:
+    """'net resume overhead' of the heading 'Resume overhead, net'."""
+    name, _, kind = metric.heading.partition(", ")
+    return f"{kind} {name if name[:2].isupper() else name.lower()}".strip()
+
+
+def _extremes(study: StudyData, metric: Measure) -> str:
+    """The least and the greatest value of a metric that is neither good nor bad, or the only one.
+
+    Nothing of several that cannot be compared.
+    """
+    known = [run for run in study.complete if not math.isnan(run.number(metric.name).value)]
+    if len(known) > 1 and metric.better:
+        return ""
+    ordered = sorted(known, key=lambda run: run.number(metric.name).value)
+    values = [_value(run.number(metric.name), metric) for run in ordered]
+    if len(values) < 2:
+        return f"{metric.heading}: {values[0]}." if values else ""
+    return (
+        f"{metric.heading}: {values[0]} ({ordered[0].label}) to {values[-1]} ({ordered[-1].label})."
+    )
+
+
+def _value(number: Estimate, metric: Measure) -> str:
+    """A value with its interval, unless it is a count, and its unit, unless it is a ratio."""
+    value, half = estimate_text(number, metric)
+    unit = "" if metric.display_unit == "ratio" else metric.display_unit
+    return " ".join(filter(None, [value, half if number.half else "", unit]))
 
 
 @dataclass(frozen=True)

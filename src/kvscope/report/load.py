@@ -34,7 +34,7 @@ from kvscope.report.data import (
     StudyData,
     labels,
 )
-from kvscope.report.proofs import invalidate_differing
+from kvscope.report.validity import invalidate_differing
 from kvscope.report.words import plural
 from kvscope.runfile import COMPLETE, FAILED, RUN_FILE, TRACING, read_run
 

@@ -14,19 +14,17 @@ from kvscope.files import write_text
 from kvscope.paper import PAPER
 from kvscope.report import conditions as machine
 from kvscope.report import theme
-from kvscope.report.checks import checklist
 from kvscope.report.circumstances import circumstances, dates, faults, shared
 from kvscope.report.data import Run, StudyData
-from kvscope.report.experiments_table import experiments_table
 from kvscope.report.figures.figure import Drawing
 from kvscope.report.figures.registry import figures, missing_figures
-from kvscope.report.findings import by_change, findings
-from kvscope.report.headline import headline, rule
+from kvscope.report.findings import by_change, findings, headline, rule
 from kvscope.report.pages import pages_of
 from kvscope.report.predictions import read_predictions
 from kvscope.report.render import Printed, for_page, pack, print_figure, scripts
-from kvscope.report.summary import verdict
+from kvscope.report.tables import experiments_table
 from kvscope.report.templates import load_template
+from kvscope.report.validity import checklist, verdict
 from kvscope.report.words import plural, reason_in_words
 from kvscope.runfile import IMPORTED_FROM, PERFETTO
 

@@ -7,8 +7,8 @@ from typing import Any
 from kvscope.analyse.checklist import EVERY_ORACLE
 from kvscope.analyse.metric import Measure
 from kvscope.analyse.reason import REASONS
+from kvscope.analyse.statistics import Estimate
 from kvscope.plan import registry
-from kvscope.report.number import Number
 
 NBSP = "\N{NO-BREAK SPACE}"
 # One of what is counted, in the plural.
@@ -118,7 +118,7 @@ def number_text(value: float, digits: int = 3) -> str:
     return text.rstrip("0").rstrip(".") if "." in text and value == round(value) else text
 
 
-def estimate_text(number: Number, shown: Measure) -> tuple[str, str]:
+def estimate_text(number: Estimate, shown: Measure) -> tuple[str, str]:
     """A value and its '± half' (empty without an interval) in the unit shown.
 
     The half width has two significant digits, the value ends at the same decimal place.

@@ -7,9 +7,9 @@ from typing import cast
 
 import pytest
 
+from kvscope.analyse.statistics import Estimate
 from kvscope.plan.hardware import hardware as data
 from kvscope.report.data import StudyData
-from kvscope.report.number import Number
 from kvscope_paper import page
 from kvscope_paper.comparison import AGREES, DIFFERS, NOT_RUN, Comparison
 from kvscope_paper.figure_errors import HARDWARE, figure_errors
@@ -93,7 +93,7 @@ def run_of(name: str, policy: str, seconds: float):
         id=f"{name}-{policy}",
         flat={"cache.blocks": name, "overflow": policy},
         settings={"overflow": {"name": policy}},
-        number=lambda metric: Number(numbers[metric], numbers[metric], numbers[metric]),
+        number=lambda metric: Estimate(numbers[metric], numbers[metric], numbers[metric]),
         believed=lambda metric: True,
     )
 
