@@ -8,13 +8,14 @@
 # make nsys    NVIDIA Nsight Systems only
 # make lint    formats, types, the checks of the workflow, and the documents' links
 # make docs    the documents as a site, in .cache/site
+# make release  wheels and sources of all packages in dist/, tried in an empty environment
 # make clean   what a run leaves behind, but not results/, .venv/ or .nsys/
 #
 # Everything is installed into this directory, without root.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := demo
-.PHONY: demo test test-all test-rest test-quick env env-dev nsys try-nsys lint docs clean
+.PHONY: demo test test-all test-rest test-quick env env-dev nsys try-nsys lint docs release clean
 
 export PYTHON DEVICE VLLM_WHEEL TORCH_INDEX
 unexport VENV   # the environment is .venv, whatever another tool calls so
@@ -70,6 +71,9 @@ lint: env-dev docs
 
 docs: env-dev
 	$(IN_PLACE) mkdocs build --strict --quiet
+
+release: env-dev
+	@workflow/scripts/release.sh
 
 clean:
 	rm -rf .cache .snakemake .pytest_cache .mypy_cache .ruff_cache .hypothesis

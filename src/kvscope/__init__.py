@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kvscope.results import Run, Study
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def load(directory: str | PathLike[str]) -> "Run":

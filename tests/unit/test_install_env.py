@@ -130,7 +130,12 @@ class Checkout:
 
     def __init__(self, root: Path, indexes: dict[str, Index]):
         self.root, self.indexes = root, indexes
-        for file in ("workflow/scripts/install-env.sh", "src/kvscope/packages.py", "envs/uv.txt"):
+        for file in (
+            "workflow/scripts/install-env.sh",
+            "workflow/scripts/uv.sh",
+            "src/kvscope/packages.py",
+            "envs/uv.txt",
+        ):
             (root / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / file, root / file)
         (root / "src/kvscope/__init__.py").write_text("VERSION = '0.1'\ndef main(): pass\n")

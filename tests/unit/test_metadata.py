@@ -1,12 +1,15 @@
 """What archives and registries are told of the project is one thing."""
 
 import json
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+
+import kvscope
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,6 +32,17 @@ def test_it_agrees_with_the_citation(name):
     assert citation["references"][0]["doi"] in json.dumps(found)
 
 
-def test_the_citation_is_of_the_package():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert read("CITATION.cff")["version"] == project["version"]
+@pytest.mark.parametrize(
+    "file", [ROOT / "pyproject.toml", *ROOT.glob("packages/*/pyproject.toml")], ids=str
+)
+def test_all_packages_have_the_version_of_the_citation(file: Path):
+    project = tomllib.loads(file.read_text(encoding="utf-8"))["project"]
+    assert project["version"] == read("CITATION.cff")["version"]
+    assert kvscope.__version__ == project["version"]
+
+
+def test_the_newest_release_of_the_changelog_is_that_of_the_citation():
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    newest, date = re.findall(r"^## (\d+\.\d+\.\d+) \((.+)\)$", changelog, re.MULTILINE)[0]
+    citation = read("CITATION.cff")
+    assert (newest, date) == (citation["version"], str(citation["date-released"]))

@@ -11,11 +11,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 venv=${VENV:-.venv}
 
-die() {
-    echo "$*" >&2
-    exit 1
-}
-fail() { die "$1 (its words are above): once that is put right, make env goes on from here."; }
+. workflow/scripts/uv.sh
 
 # The interpreter of a Python, or of the one that a venv was made with, if it runs and is recent.
 file_of() {
@@ -52,55 +48,6 @@ prepare_venv() {
     [ ! -e "$venv" ] || echo "(what is there does not run, or was made otherwise, or by an earlier kvscope)"
     "$uv" venv --quiet --clear --relocatable --python "$file" "$venv" || fail "uv makes no $venv"
     echo "$wanted" >"$venv.variant"
-}
-
-provide_uv() {
-    local pin
-    pin=$(grep '^uv==' envs/uv.txt)
-    for uv in "$(command -v uv || true)" .uv/bin/uv; do
-        [[ $("$uv" --version 2>/dev/null) != "uv ${pin#uv==}"* ]] || return 0
-    done
-    "$python" -c 'import ensurepip, venv' 2>/dev/null || die "'$python' cannot make virtual" \
-        "environments: install its venv module (Debian and Ubuntu: the package python3-venv)."
-    echo "Installing $pin into .uv"
-    { "$python" -m venv --clear .uv && .uv/bin/python -m pip install -qq "$pin"; } ||
-        fail "pip does not install $pin"
-}
-
-# uv does not read what pip is told of indexes, wheels, certificates and proxies: what is not set for
-# uv is set as it is for pip, whose variables (:env:) come before its files.
-adopt_pip_settings() {
-    local said pair value
-    said=$({ .uv/bin/python -m pip config list || "$python" -m pip config list; } 2>/dev/null) || true
-    for pair in index-url=UV_DEFAULT_INDEX extra-index-url=UV_INDEX find-links=UV_FIND_LINKS \
-        no-index=NO_INDEX constraint=UV_CONSTRAINT trusted-host=UV_INSECURE_HOST cert=SSL_CERT_FILE \
-        client-cert=SSL_CLIENT_CERT proxy=ALL_PROXY timeout=UV_HTTP_TIMEOUT; do
-        value=$(sed -n "s/^:env:/~/; s/^\([^.]*\)\.${pair%=*}=['\"]\(..*\)['\"]\$/\1 \2/p" <<<"$said" |
-            LC_ALL=C sort | tail -n 1 | cut -d ' ' -f 2- | sed 's/\\n/ /g')
-        [ "${pair#*=}" != UV_FIND_LINKS ] || value=${value// /,}
-        declare -n ours=${pair#*=}
-        [ -z "$value" ] || [ -n "${ours:-}" ] || export "${pair#*=}=$value"
-    done
-}
-
-# Copies, because a link to uv's cache would share its damage; all indexes are equal, as for pip.
-add() {
-    UV_LINK_MODE=${UV_LINK_MODE:-copy} UV_INDEX_STRATEGY=${UV_INDEX_STRATEGY:-unsafe-best-match} \
-        "$uv" pip install --quiet --python "$venv/bin/python" --no-build-isolation \
-        ${NO_INDEX:+--no-index} "$@"
-}
-add_lines() { [ -z "$1" ] || add --no-deps --requirements - <<<"$1" || fail "uv does not install all"; }
-
-# torch's CPU build is not where other packages are: PyTorch has an index for it, which uv knows.
-add_torch() {
-    local first
-    if [ -n "${TORCH_INDEX:-}" ]; then
-        UV_INDEX='' UV_FIND_LINKS='' add --no-deps --default-index "$TORCH_INDEX" "$1"
-    else
-        first=$(add --no-deps "$1" 2>&1) || add --no-deps --torch-backend cpu "$1" ||
-            { echo "$first" >&2 && false; }
-    fi || die "uv finds no $1${TORCH_INDEX:+ in TORCH_INDEX=$TORCH_INDEX} (its words are above): name" \
-        "a mirror, make env TORCH_INDEX=…, or a folder with the wheel, PIP_FIND_LINKS=… make env."
 }
 
 # What vLLM requires on a GPU is not pinned, except for nvtx (cpu.txt says why).
