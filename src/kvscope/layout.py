@@ -16,6 +16,7 @@ MANIFEST = "manifest.json"
 EXPERIMENT_FILE = "experiment.yaml"
 AD_HOC = "adhoc"  # name of a plan made of overrides only, without a study
 UNFINISHED = "unfinished"  # subdirectory for the report of an incomplete study
+CRATE_FILE = "ro-crate-metadata.json"  # in a study's directory; report.crate
 
 
 def experiment_directory(results: Path, experiment_id: str) -> Path:

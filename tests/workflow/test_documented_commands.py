@@ -81,7 +81,11 @@ INSTEAD: tuple[tuple[str, str | None, str], ...] = (
     ),
     (r"\. …/kvscope/(.+)", r". \1", "… is where kvscope lies: here"),
     (r"README\.md pip .+", None, "installs; tests/workflow/test_wheel.py installs the wheel, too"),
-    (r"kvscope (new|check) (?:results/studies/)?NAME", r"kvscope \1 --help", "NAME is for a name"),
+    (
+        r"kvscope (new|check|crate) (?:results/studies/)?NAME",
+        r"kvscope \1 --help",
+        "NAME is for a name",
+    ),
     (
         r"workflow/scripts/install-nsys\.sh .+",
         None,

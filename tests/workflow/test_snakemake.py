@@ -15,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from rocrate.rocrate import ROCrate
 
 from kvscope.errors import BadInput
 from kvscope.files import read_json, sha256_of
@@ -435,6 +436,21 @@ def test_an_experiment_whose_records_are_damaged_is_named_and_made_up_for(finish
     after = finished.measurements()
     assert {each for each in before if after[each] != before[each]} == {name}
     finished.assert_true()
+
+
+def test_a_finished_study_is_a_research_object(finished):
+    home = finished.page().parent
+    crate = ROCrate(home)
+    assert crate.mainEntity.id == "Snakefile"
+    actions = {action.id.lstrip("#"): action for action in crate.root_dataset["mentions"]}
+    assert set(finished.ids()) < set(actions)
+    for id_ in finished.ids():
+        assert actions[id_]["instrument"]["name"] == "kvscope run"
+        assert actions[id_]["startTime"] <= actions[id_]["endTime"]
+    described = {file.id: file for file in crate.data_entities if "sha256" in file.properties()}
+    assert {"report.html", "metrics.parquet", "experiments.csv"} < set(described)
+    for name, file in described.items():
+        assert file["sha256"] == sha256_of(home / name)
 
 
 def flip(file: Path) -> None:

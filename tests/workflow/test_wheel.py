@@ -24,7 +24,7 @@ from kvscope.plan.layers import SHIPPED_CONFIG
 ROOT = Path(__file__).parents[2]
 # What a source of kvscope is made of; a checkout has results and environments besides.
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "src")
-LINKED = ("config", "envs", "profiles", "workflow", "Snakefile")
+LINKED = ("config", "envs", "profiles", "workflow", "Snakefile", "CITATION.cff")
 EXTENSIONS = sorted(f"packages/{path.name}" for path in ROOT.glob("packages/kvscope-*"))
 TINY = (
     *("workload.num_requests=2", "workload.prompt_tokens=32", "workload.output_tokens=8"),

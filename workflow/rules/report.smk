@@ -19,6 +19,7 @@ rule report_study:
         f"results/studies/{STUDY}/experiments.csv",
         f"results/studies/{STUDY}/comparisons.parquet",
         f"results/studies/{STUDY}/comparisons.csv",
+        f"results/studies/{STUDY}/ro-crate-metadata.json",
     log:
         f"results/studies/{STUDY}/report.log",
     localrule: True
@@ -29,4 +30,4 @@ rule report_study:
     params:
         study=STUDY,
     shell:
-        "kvscope report {params.study} 2>&1 | tee {log}"
+        "{{ kvscope report {params.study} && kvscope crate {params.study}; }} 2>&1 | tee {log}"

@@ -51,7 +51,7 @@ try report core
 
 # What a package brings is tried with it.
 declare -A brings=(
-    [kvscope-offload]="run device=offload_modeled overflow=none --out offload"
+    [kvscope-offload]="run device=offload_modeled model=opt-6.7b batching=prefill_first ${tiny[*]} --out offload"
     [kvscope-paper]="plan study=paper device=modeled"
 )
 for name in $(cd packages && ls); do
@@ -60,4 +60,4 @@ for name in $(cd packages && ls); do
     try plan study=quickstart
     [ -z "${brings[$name]:-}" ] || try ${brings[$name]}
 done
-echo "dist/ is version $("$venv/bin/python" -c 'import kvscope; print(kvscope.__version__)'), tried"
+echo "dist/ holds version $("$venv/bin/python" -c 'import kvscope; print(kvscope.__version__)'), tried"

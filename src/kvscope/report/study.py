@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kvscope.files import make_directory, remove, remove_temporaries
-from kvscope.layout import UNFINISHED, study_directory
+from kvscope.layout import CRATE_FILE, UNFINISHED, study_directory
 from kvscope.report.data import StudyData
 from kvscope.report.figures.figure import Drawing
 from kvscope.report.figures.registry import drawings
@@ -57,7 +57,7 @@ def write_report(
 
 def retire(home: Path) -> None:
     """Remove what an earlier report wrote of a study, since it is true no longer."""
-    for name in (PAGE, FIGURES, *STUDY_FILES):
+    for name in (PAGE, FIGURES, CRATE_FILE, *STUDY_FILES):
         remove(home / name)
     for further in pages():
         further.retire(home)

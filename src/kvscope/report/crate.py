@@ -1,0 +1,234 @@
+"""A finished study's directory as a research object: ro-crate-metadata.json.
+
+It follows the profile Provenance Run Crate (https://w3id.org/ro/wfrun/provenance): the workflow,
+its steps, each experiment as an action with its settings and times, and the files of the directory
+with their hashes.
+"""
+
+import mimetypes
+import shutil
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rocrate.model.contextentity import ContextEntity
+from rocrate.model.entity import Entity
+from rocrate.rocrate import ROCrate
+
+from kvscope.errors import BadInput
+from kvscope.files import make_directory, sha256_of, write_json
+from kvscope.layout import CRATE_FILE, STUDIES, experiment_directory
+from kvscope.plan import manifest
+from kvscope.plan.layers import SHIPPED
+from kvscope.runfile import COMPLETE, RUN_FILE, read_run
+
+WORKFLOW = ("Snakefile", "workflow/rules/run.smk", "workflow/rules/report.smk")
+PROFILES = (
+    "https://w3id.org/ro/wfrun/process/0.5",
+    "https://w3id.org/ro/wfrun/workflow/0.5",
+    "https://w3id.org/ro/wfrun/provenance/0.5",
+    "https://w3id.org/workflowhub/workflow-ro-crate/1.0",
+)
+LEFT_OUT = (".done", ".log")  # of the workflow, not of the study
+COMPLETED = "http://schema.org/CompletedActionStatus"
+# The workflow's steps: rule, command, and what it does.
+STEPS = {
+    "run_experiments": ("kvscope run", "measures, collects and analyses experiments"),
+    "report_study": ("kvscope report", "writes tables, figures and page"),
+}
+
+
+def write_crate(study: str, results: Path) -> Path:
+    """Describe a finished study's directory in its `ro-crate-metadata.json`; returns its path.
+
+    BadInput if an experiment of it is not complete. The workflow's files are copied beside it.
+    """
+    planned = manifest.read(study, results)
+    home = results / STUDIES / study
+    runs = {
+        e["id"]: read_run(experiment_directory(results, e["id"])) for e in planned["experiments"]
+    }
+    if missing := [id_ for id_, run in runs.items() if run["status"] != COMPLETE]:
+        raise BadInput(f"{missing[0]} of study {study} is not complete: run the study again")
+    for name in WORKFLOW:
+        make_directory((home / name).parent)
+        shutil.copyfile(SHIPPED / name, home / name)
+
+    crate = ROCrate(version="1.1")
+    files = [_file(crate, home, path) for path in _files(home)]
+    _describe(crate, planned, runs)
+    actions = [
+        _action(crate, entry, runs[entry["id"]], results) for entry in planned["experiments"]
+    ]
+    _workflow_run(crate, home, files, actions)
+    write_json(home / CRATE_FILE, crate.metadata.generate())
+    return home / CRATE_FILE
+
+
+def _files(home: Path) -> Iterable[Path]:
+    """What the study's directory holds, without what is of the workflow or of an earlier crate."""
+    for path in sorted(home.rglob("*")):
+        name = str(path.relative_to(home))
+        if path.is_file() and path.suffix not in LEFT_OUT and name not in (*WORKFLOW, CRATE_FILE):
+            yield path
+
+
+def _file(crate: ROCrate, home: Path, path: Path) -> Entity:
+    kind = mimetypes.guess_type(path.name)[0] or "application/vnd.apache.parquet"
+    facts = {
+        "name": path.name,
+        "encodingFormat": kind,
+        "contentSize": path.stat().st_size,
+        "sha256": sha256_of(path),
+    }
+    return crate.add_file(path, str(path.relative_to(home)), properties=facts)
+
+
+def _describe(crate: ROCrate, planned: Mapping[str, Any], runs: Mapping[str, Any]) -> None:
+    """What the study is and whose: authors and license are those of CITATION.cff."""
+    citation = yaml.safe_load((SHIPPED / "CITATION.cff").read_text("utf-8"))
+    crate.name = planned["title"]
+    crate.description = planned["description"] or planned["title"]
+    crate.datePublished = max(_times(run)[1] for run in runs.values())
+    crate.license = _add(
+        crate,
+        f"https://spdx.org/licenses/{citation['license']}",
+        "CreativeWork",
+        citation["license"],
+    )
+    authors = [
+        _add(
+            crate,
+            f"#author-{number}",
+            "Organization" if "name" in author else "Person",
+            _name(author),
+        )
+        for number, author in enumerate(citation["authors"])
+    ]
+    crate.root_dataset["author"] = _single(authors)
+    crate.root_dataset["keywords"] = ", ".join(citation["keywords"])
+    crate.root_dataset["conformsTo"] = [
+        _add(crate, profile, "CreativeWork", profile.split("/")[-2], version=profile.split("/")[-1])
+        for profile in PROFILES
+    ]
+
+
+def _name(author: Mapping[str, str]) -> str:
+    return author.get("name") or f"{author['given-names']} {author['family-names']}"
+
+
+def _action(
+    crate: ROCrate, entry: Mapping[str, Any], run: Mapping[str, Any], results: Path
+) -> Entity:
+    """An experiment: what it varies, when it ran, and the hash of its record."""
+    begin, end = _times(run)
+    settings = [
+        _add(crate, f"#{entry['id']}-{key}", "PropertyValue", key, value=str(value))
+        for key, value in entry["varied"].items()
+    ]
+    record = _add(
+        *(crate, f"#{entry['id']}-record", "PropertyValue", f"SHA-256 of {RUN_FILE}"),
+        value=sha256_of(experiment_directory(results, entry["id"]) / RUN_FILE),
+    )
+    return _add(
+        *(crate, f"#{entry['id']}", "CreateAction", entry["label"] or entry["id"]),
+        description=f"{run['time_source']} experiment {entry['id']}",
+        startTime=begin,
+        endTime=end,
+        actionStatus=COMPLETED,
+        object=[*settings, record],
+    )
+
+
+def _times(run: Mapping[str, Any]) -> tuple[str, str]:
+    """When a run began and ended, in UTC."""
+    clock = run["clock"]
+    begin = clock["run_start_utc_ns"] / 1e9
+    end = begin + max(
+        (r["start_ns"] / 1e9 + r["duration_s"] for r in clock["repeats"]), default=0.0
+    )
+    stamps = (datetime.fromtimestamp(one, UTC) for one in (begin, end))
+    first, last = (stamp.isoformat(timespec="seconds") for stamp in stamps)
+    return first, last
+
+
+def _workflow_run(
+    crate: ROCrate, home: Path, files: list[Entity], experiments: list[Entity]
+) -> None:
+    """The workflow, its steps and tools, and what each of them did."""
+    workflow, steps, tools = _workflow(crate, home)
+    inputs = [one for one in files if one.id == "manifest.json"]
+    outputs = [one for one in files if one.id != "manifest.json"]
+    begin = min(one["startTime"] for one in experiments)
+    done = {
+        "agent": crate.root_dataset["author"],
+        "endTime": max(one["endTime"] for one in experiments),
+        "actionStatus": COMPLETED,
+    }
+    made = done | {"object": inputs, "result": outputs}
+    for one in experiments:
+        one["instrument"], one["agent"] = tools[0], done["agent"]
+        one["result"] = _single([file for file in outputs if file.id == "metrics.parquet"])
+    words = {"description": "kvscope report", "instrument": tools[1]}
+    report = _add(crate, "#report", "CreateAction", "Tables, figures and page", **made | words)
+    words = {"description": "snakemake", "instrument": workflow, "startTime": begin}
+    run = _add(crate, "#workflow-run", "CreateAction", "Run of the workflow", **made | words)
+    crate.root_dataset["mentions"] = [run, *experiments, report]
+
+    controls = [
+        _add(crate, f"{step.id}-run", "ControlAction", step["name"], instrument=step, object=of)
+        for step, of in zip(steps, (experiments, [report]), strict=True)
+    ]
+    engine = _add(
+        *(crate, "https://snakemake.github.io", "SoftwareApplication", "Snakemake"),
+        version=_version("snakemake"),
+        url="https://snakemake.github.io",
+    )
+    words = {"startTime": begin, "instrument": engine, "object": controls, "result": run}
+    _add(crate, "#orchestration", "OrganizeAction", "Run of Snakemake", **done | words)
+
+
+def _workflow(crate: ROCrate, home: Path) -> tuple[Entity, list[Entity], list[Entity]]:
+    """The workflow, its steps, and the tool of each step."""
+    main, *rules = WORKFLOW
+    language = {"lang": "snakemake", "lang_version": _version("snakemake")}
+    kinds = {"@type": ["File", "SoftwareSourceCode", "ComputationalWorkflow", "HowTo"]}
+    workflow = crate.add_workflow(home / main, main, main=True, properties=kinds, **language)
+    workflow["name"] = "kvscope: from a study's configuration to its page"
+    workflow["version"] = _version("kvscope")
+    workflow["encodingFormat"] = "text/x-python"
+    steps, tools = [], []
+    for position, (rule, (name, does)) in enumerate(STEPS.items()):
+        words = {"version": _version("kvscope"), "description": f"{name} {does}"}
+        tool = _add(crate, f"#{name.replace(' ', '-')}", "SoftwareApplication", name, **words)
+        words = {"position": str(position), "workExample": tool}
+        steps.append(_add(crate, f"#step-{rule}", "HowToStep", rule, **words))
+        tools.append(tool)
+    workflow["hasPart"], workflow["step"] = tools, steps
+    for name in rules:
+        facts = {"name": Path(name).name, "encodingFormat": "text/x-python"}
+        crate.add_file(home / name, name, properties=facts)
+    return workflow, steps, tools
+
+
+def _add(crate: ROCrate, id_: str, kind: str, name: str, **properties: Any) -> Entity:
+    """An entity of the crate that is no file."""
+    entity = ContextEntity(crate, id_, properties={"@type": kind, "name": name})
+    for key, value in properties.items():
+        entity[key] = _single(value)
+    return crate.add(entity)
+
+
+def _single(value: Any) -> Any:
+    """A list of one as that one, as RO-Crate wants it."""
+    return value[0] if isinstance(value, list) and len(value) == 1 else value
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
