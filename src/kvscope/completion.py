@@ -48,7 +48,7 @@ def overrides(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[st
     """`study=` and all keys, each followed by '='; after 'key=', the values of the key."""
     key, equals, value = prefix.partition("=")
     if not equals:
-        return [f"{name}=" for name in ("study", *_values())]
+        return [f"{name}=" for name in ("study", *_values(_is_extended(prefix)))]
     before = value[: value.rfind(",") + 1]  # in `model=a,b` the last value is completed
     return [f"{key}={before}{v}" for v in values(key, parsed_args.config_dir)]
 
@@ -61,14 +61,29 @@ def words(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
 def values(key: str, config_dir: Path) -> list[str]:
     """The known values of a key: studies, options of a group, or an enumeration; else none."""
     registered = [policy.name for policy in entry_points(group=f"kvscope.{key}")]
-    known = [*layers.options(config_dir, key), *registered, *_values().get(key, ())]
-    return list(dict.fromkeys(known))
+    enumerated = _values(_is_extended(key)).get(key, ())
+    return list(dict.fromkeys([*layers.options(config_dir, key), *registered, *enumerated]))
+
+
+def _is_extended(key: str) -> bool:
+    """Whether a key is of a group to which another package adds options, which have keys."""
+    group, dot, _ = key.partition(".")
+    points = entry_points(group=f"kvscope.{group}") if dot else ()
+    return any(point.dist is not None and point.dist.name != "kvscope" for point in points)
 
 
 @cache
-def _values() -> dict[str, list[str]]:
-    """The keys of a study, each with the values that the schema enumerates."""
-    schema = json.loads(layers.STUDY_SCHEMA.read_text(encoding="utf-8"))
+def _values(extended: bool) -> dict[str, list[str]]:
+    """The keys of a study, each with the values that the schema enumerates.
+
+    With `extended` of all installed packages, which takes a second: their options are loaded.
+    """
+    if extended:
+        from kvscope.plan.schema import study_schema
+
+        schema = study_schema()
+    else:
+        schema = json.loads(layers.STUDY_SCHEMA.read_text(encoding="utf-8"))
     keys = schema["$defs"]["row"]["properties"]
     return {key: list(_enumerated(schema["$defs"][key])) for key in keys}
 

@@ -308,17 +308,17 @@ def test_a_damaged_manifest_is_refused_by_its_key_and_made_again(
 
 
 def test_the_manifest_says_what_a_study_asks(tmp_path: Path) -> None:
-    manifest.write(expand("hybrid-cpu", [], CONFIG), tmp_path)
-    asked = manifest.read("hybrid-cpu", tmp_path)["compare"]
-    assert asked == {"key": "device.policy", "base": "kv_only", "along": []}
-    assert load_study("hybrid-cpu", tmp_path).question == Question(**asked)
+    manifest.write(expand("quickstart", [], CONFIG), tmp_path)
+    asked = manifest.read("quickstart", tmp_path)["compare"]
+    assert asked == {"key": "cache.blocks", "base": 192, "along": []}
+    assert load_study("quickstart", tmp_path).question == Question(**asked)
 
 
 @pytest.mark.parametrize(
     ("edit", "sentence"),
     [
         (lambda m: m["compare"].update(keyy=1), "keyy .* is not a key .did you mean 'key'"),
-        (lambda m: m["compare"].pop("base"), "base is missing .the manifest of hybrid-cpu"),
+        (lambda m: m["compare"].pop("base"), "base is missing .the manifest of quickstart"),
         (lambda m: m["compare"].update(along="x"), "along"),
         (lambda m: m["figures"][0]["axes"].append({"z": "seed"}), "z .* is not a key"),
     ],
@@ -326,12 +326,12 @@ def test_the_manifest_says_what_a_study_asks(tmp_path: Path) -> None:
 def test_an_edited_question_or_axis_is_named_when_the_page_is_made(
     tmp_path: Path, edit: Callable[[Any], Any], sentence: str
 ) -> None:
-    path = manifest.write(expand("hybrid-cpu", [], CONFIG), tmp_path)
+    path = manifest.write(expand("quickstart", [], CONFIG), tmp_path)
     edited = json.loads(path.read_text())
     edit(edited)
     path.write_text(json.dumps(edited))
     with pytest.raises(BadInput, match=sentence):
-        load_study("hybrid-cpu", tmp_path)
+        load_study("quickstart", tmp_path)
 
 
 JSON = st.recursive(

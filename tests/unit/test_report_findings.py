@@ -277,27 +277,27 @@ def policies_by_prompt():
     gives = {"c": (50, 50), "a": (100, 200), "b": (120, 360)}
     parts = {"a": 8, "b": 8, "c": 1}
     rows = [
-        ({"device.policy": name, "device.minibatches": parts[name], "cache.blocks": room}, value)
+        ({"device.hardware": name, "engine.max_num_seqs": parts[name], "cache.blocks": room}, value)
         for name, values in gives.items()
         for room, value in zip((64, 32), values, strict=True)
     ]
     return [run(varied, (value - 1, value, value + 1)) for varied, value in rows]
 
 
-ASKED = {"key": "device.policy", "base": "a", "along": ["device.minibatches"]}
+ASKED = {"key": "device.hardware", "base": "a", "along": ["engine.max_num_seqs"]}
 
 
 def test_what_a_study_asks_about_comes_first_and_is_compared_with_its_base():
     plain, asked = study(*policies_by_prompt()), asking(*policies_by_prompt(), **ASKED)
     assert not any("instead of a" in change for change, *_ in rows(plain))
     changes = [one.change for one in findings(asked).differences]
-    assert changes[:2] == ["Offload policy c instead of a", "Offload policy b instead of a"]
+    assert changes[:2] == ["Hardware c instead of a", "Hardware b instead of a"]
 
 
 def test_the_headline_answers_with_the_best_value_on_average():
     found = headline(asking(*policies_by_prompt(), **ASKED)).sentence
     assert found == (
-        "Offload policy b instead of a: 47\xa0% (± 0.9) higher throughput, the geometric mean of 2 "
+        "Hardware b instead of a: 47\xa0% (± 0.9) higher throughput, the geometric mean of 2 "
         "pairs (2 higher)."
     )
 
@@ -342,12 +342,12 @@ def test_the_page_says_that_the_headline_answers_the_question_if_one_is_asked():
 
 def test_the_headline_claims_nothing_for_an_answer_within_the_noise():
     runs = [
-        run({"device.policy": name}, (90, value, 110)) for name, value in (("a", 99), ("b", 101))
+        run({"device.hardware": name}, (90, value, 110)) for name, value in (("a", 99), ("b", 101))
     ]
-    runs.append(run({"device.policy": "c"}, (49, 50, 51)))
-    found = headline(asking(*runs, key="device.policy", base="a")).sentence
+    runs.append(run({"device.hardware": "c"}, (49, 50, 51)))
+    found = headline(asking(*runs, key="device.hardware", base="a")).sentence
     assert found == (
-        "Offload policy b instead of a: no difference in throughput beyond the noise (6.9\xa0% "
+        "Hardware b instead of a: no difference in throughput beyond the noise (6.9\xa0% "
         "lower to 12\xa0% higher)."
     )
 

@@ -2,11 +2,13 @@
 
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kvscope import completion
 from kvscope.engine.devices.platform import platform_of
 from kvscope.engine.marks import Marks
 from kvscope.engine.recording import Recording
@@ -177,3 +179,12 @@ def test_what_the_planner_imports_needs_neither_torch_nor_vllm(module):
     program = f"import sys, kvscope_offload.{module}; print({{'torch', 'vllm'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.strip() == "set()", done.stderr
+
+
+def test_keys_of_the_device_are_completed():
+    given = Namespace(config_dir=CONFIG)
+    assert "device.policy=" in completion.overrides("device.", given)
+    assert completion.overrides("device.weights=", given) == [
+        "device.weights=streamed",
+        "device.weights=resident",
+    ]
