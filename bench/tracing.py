@@ -68,7 +68,6 @@ def serving(engine: Any, requests: Any, mode: str, phase: str) -> dict[str, Any]
     """Serve the requests once; seconds of each pass of the phase, and events."""
     from kvscope.engine.marks import Marks
     from kvscope.engine.recording import Recording
-    from kvscope.run.recorder import scheduled_rows
     from kvscope.run.serving import serve
 
     recording = Recording()
@@ -84,7 +83,7 @@ def serving(engine: Any, requests: Any, mode: str, phase: str) -> dict[str, Any]
     wanted = [
         (p.end_ns - p.schedule_start_ns) * 1e-9
         for p in recording.passes
-        if all((tokens == 1) == (phase == "decode") for _, tokens, _, _ in scheduled_rows(p))
+        if all((row.computed == 1) == (phase == "decode") for row in p.batch())
     ]
     events = dropped = 0
     if mode in STRIDES:

@@ -1,41 +1,62 @@
-"""Kinds of copies between the KV cache and the host pool, and how fast the fastest of each was.
+"""Kinds of copies between the KV cache and the host, and how fast the fastest of each was.
 
 The measured process computes this of its warm-up, `kvscope check` of the repeats.
 """
 
-from collections.abc import Iterator
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from kvscope.actions import rebuilds_blocks
+from kvscope.runfile import IMPORTED_FROM
+from kvscope.runschema import MODELED
+
+OUT, IN = DIRECTIONS = ("out", "in")
+"""To the host, and back to the device."""
+KV, ACTIVATIONS = KINDS = ("kv", "activations")
+"""What is copied: K and V, or the inputs of attention that they can be rebuilt from."""
+HOST_CLOCK, DEVICE_CLOCK, VIRTUAL_CLOCK, LOG = CLOCKS = ("host", "device", "virtual", "log")
+"""What the seconds of a copy were counted by; `log`: taken from a published one."""
+
+NAMES: Mapping[tuple[str, str], str] = {
+    (OUT, KV): "out",
+    (IN, KV): "in",
+    (IN, ACTIVATIONS): "fetch",
+    (OUT, ACTIVATIONS): "save",
+}
+"""The name of each kind of copy in run.json."""
 
 Copies = dict[str, dict[str, float]]
 
 
-def copies_of(preemptions: pd.DataFrame, steps: pd.DataFrame) -> Copies:
-    """`count` and `fastest_bytes_per_s` of the copies of each kind that the tables have.
+def clock_of(facts: Mapping[str, Any]) -> str:
+    """The clock that the copies of a run with this run.json are counted by.
 
-    Kinds are `out`, `in`, `fetch` (activations to the device) and `save`, in bytes a second of
-    their own time; empty without copies.
+    A host that awaits its copies times them itself.
     """
-    return {
-        kind: {"count": len(rates), "fastest_bytes_per_s": float(rates.max())}
-        for kind, rates in _rates(preemptions, steps)
-        if len(rates)
+    if IMPORTED_FROM in facts:
+        return LOG
+    if facts.get("time_source") == MODELED:
+        return VIRTUAL_CLOCK
+    return HOST_CLOCK if facts.get("engine", {}).get("copies_awaited", True) else DEVICE_CLOCK
+
+
+def copies_of(transfers: pd.DataFrame) -> Copies:
+    """`count` and `fastest_bytes_per_s` of the copies of each kind in a `transfers` table.
+
+    In bytes a second of their own time; empty without copies.
+    """
+    took_s = transfers["copy_s"].astype(float)
+    known = (took_s > 0) & np.isfinite(took_s)
+    rates = transfers["bytes"][known].astype(float) / took_s[known]
+    directions, kinds = transfers["direction"][known], transfers["kind"][known]
+    of_kind = {
+        name: rates[(directions == direction) & (kinds == kind)]
+        for (direction, kind), name in NAMES.items()
     }
-
-
-def _rates(preemptions: pd.DataFrame, steps: pd.DataFrame) -> Iterator[tuple[str, pd.Series]]:
-    rebuilds = rebuilds_blocks(preemptions["policy"])
-    moved = preemptions["bytes"]
-    yield "out", _rate(moved, preemptions["swap_out_s"])
-    yield "in", _rate(moved[~rebuilds], preemptions["swap_in_s"][~rebuilds])
-    yield "fetch", _rate(moved[rebuilds], preemptions["swap_in_s"][rebuilds])
-    yield "save", _rate(steps["saved_bytes"], steps["save_s"])
-
-
-def _rate(moved: pd.Series, seconds: pd.Series) -> pd.Series:
-    took = seconds.astype(float)
-    known = (took > 0) & np.isfinite(took)
-    return moved[known].astype(float) / took[known]
+    return {
+        name: {"count": len(found), "fastest_bytes_per_s": float(found.max())}
+        for name, found in of_kind.items()
+        if len(found)
+    }

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import pandas as pd
 
-from kvscope import accounts, runfile, tables
+from kvscope import accounts, earlier, runfile, tables
 from kvscope.accounts import ANALYSED, COLLECTED
 from kvscope.errors import BadInput
 from kvscope.files import read_json
@@ -27,6 +27,7 @@ from kvscope.layout import (
     study_directory,
     tables_directory,
 )
+from kvscope.runschema import TRANSFERS
 from kvscope.tables import ANALYSIS_TABLES, COMPARISONS, HOST_TABLES, METRICS, Table
 
 
@@ -54,6 +55,7 @@ class Run:
     steps = _table(tables.STEPS)
     batch = _table(tables.BATCH)
     preemptions = _table(tables.PREEMPTIONS)
+    transfers = _table(tables.TRANSFERS)
     layers = _table(tables.LAYERS)
     kv_events = _table(tables.KV_EVENTS)
     kv_kernels = _table(tables.KV_KERNELS)
@@ -154,6 +156,10 @@ class Run:
         A host table that the run did not record (after a failure, or without layers) is empty.
         """
         path = self.path(table)
+        if table is tables.TRANSFERS and self.facts["schema"] < TRANSFERS:
+            sources = (tables.PREEMPTIONS.file, tables.STEPS.file)
+            runfile.require_unchanged(self.directory, self.facts, *sources)
+            return earlier.read_transfers(self.directory, self.facts)
         if table in HOST_TABLES:
             runfile.require_unchanged(self.directory, self.facts, path.name)
             if not path.exists():

@@ -4,9 +4,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-VERSION = OTHER_CLOCKS = 2
+OTHER_CLOCKS = 2
 """Since version 2, `clock.repeats` has other clocks, and `warmup.copies` the rates of copies."""
-READABLE = (1, VERSION)
+VERSION = TRANSFERS = 3
+"""Since version 3, runs have the table `transfers`."""
+READABLE = (1, OTHER_CLOCKS, VERSION)
 
 Whole = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 Real = Annotated[float, Field(allow_inf_nan=False)]

@@ -23,7 +23,9 @@ from kvscope.reading import one_line, open_file
 if TYPE_CHECKING:  # the workflow, which reads no table, does without
     import pandas as pd
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
+READABLE = ("2", "3")
+"""Versions of files that can be read; `kvscope.earlier` makes `transfers` of what version 2 has."""
 
 I32, I64, F64, BOOL, TEXT = pa.int32(), pa.int64(), pa.float64(), pa.bool_(), pa.string()
 TOKEN_IDS = pa.list_(pa.int32())
@@ -144,8 +146,6 @@ STEPS = Table(
         Column("kv_tokens_used", I64, "tokens whose K and V are in the cache after the pass"),
         Column("host_blocks_used", I32, "blocks in use in the host pool"),
         Column("host_blocks_total", I32, "blocks of the host pool; 0 where there is none"),
-        Column("saved_bytes", I64, "bytes of activations written through to the host", True),
-        Column("save_s", F64, "seconds to copy these; null if none", True),
         Column("stalled", BOOL, "the pass took far longer than others of its class"),
         _SOURCE,
     ),
@@ -187,12 +187,6 @@ PREEMPTIONS = Table(
         Column("refused", BOOL, "the policy wanted to keep it, and the host pool had no room"),
         Column("blocks", I32, "blocks taken from it (preempt) or given to it (resume)"),
         Column("tokens", I32, "its tokens in the cache when preempted"),
-        Column("bytes", I64, "bytes of K and V, or of activations, copied between device and host"),
-        Column("swap_out_s", F64, "seconds to copy its blocks to the host; null if none"),
-        Column("swap_in_s", F64, "seconds to copy its blocks back; null if none"),
-        Column("rebuild_s", F64, "seconds to rebuild K and V of activations; null if none", True),
-        Column("copy_start_s", F64, "when that copy began on the host; null if none, " + _SINCE),
-        Column("copy_end_s", F64, "when it had ended (on a GPU: was launched); null if none"),
         Column("wait_s", F64, "resume only: seconds since it was preempted"),
         Column("recomputed_tokens", I32, "resume only: tokens computed before and again"),
         Column(
@@ -207,6 +201,30 @@ PREEMPTIONS = Table(
             "resume only: seconds that it cost: copies both ways, rebuilding, and of each pass "
             "that computed its tokens again, its part of the forward time by tokens",
             True,
+        ),
+        _SOURCE,
+    ),
+)
+
+TRANSFERS = Table(
+    "transfers",
+    "one copy between the KV cache and the host",
+    (
+        _REPEAT,
+        Column("step", I32, "pass that it was done for"),
+        Column("request_id", TEXT, "request it belongs to; null if it is of several of the pass"),
+        Column("direction", TEXT, "'out' of the KV cache to the host, or 'in'"),
+        Column("kind", TEXT, "'kv' (K and V), or 'activations' (the inputs of attention)"),
+        Column("blocks", I32, "blocks of the KV cache that it reads or fills"),
+        Column("bytes", I64, "bytes copied"),
+        Column("start_s", F64, "when it began on the host, " + _SINCE),
+        Column("end_s", F64, "when it had ended (on a GPU: was launched), " + _SINCE),
+        Column("copy_s", F64, "seconds of the copy itself, by `clock`"),
+        Column("rebuild_s", F64, "seconds to rebuild K and V of activations; null if not rebuilt"),
+        Column(
+            "clock",
+            TEXT,
+            "'host', 'device' (a GPU's events), 'virtual', or 'log' (from a published one)",
         ),
         _SOURCE,
     ),
@@ -432,7 +450,7 @@ COMPARISONS = Table(
 )
 
 # Tables that a run records itself, and tables that `collect` and `analyse` write.
-HOST_TABLES = (WORKLOAD, REQUESTS, STEPS, BATCH, PREEMPTIONS, LAYERS)
+HOST_TABLES = (WORKLOAD, REQUESTS, STEPS, BATCH, PREEMPTIONS, TRANSFERS, LAYERS)
 NSYS_TABLES = (NVTX_RANGES, CUDA_API, GPU_KERNELS, GPU_MEMCPYS)
 KV_TABLES = (KV_EVENTS, KV_KERNELS)
 ANALYSIS_TABLES = (METRICS, REPEAT_METRICS)
@@ -473,7 +491,7 @@ def read(table: Table, path: Path, columns: list[str] | None = None, **kwargs: A
         rows = pq.read_table(path, columns=columns, **kwargs)
         rows.validate(full=True)  # texts are UTF-8, and so on
         frame: pd.DataFrame = rows.to_pandas(ignore_metadata=True)
-    return frame if columns else _with_optional(table, frame)
+    return frame if columns else _with_optional(table, frame)[table.names]
 
 
 def _with_optional(table: Table, frame: pd.DataFrame) -> pd.DataFrame:
@@ -490,7 +508,7 @@ def check_file(table: Table, path: Path) -> str | None:
             found, rows, version = file.schema_arrow, file.metadata.num_rows, _version(file)
     except BadInput as error:
         return str(error)
-    if version != str(SCHEMA_VERSION):
+    if version not in READABLE:
         return f"{path}: schema version {version or 'absent'}, expected {SCHEMA_VERSION}"
     size = path.stat().st_size
     if rows > limits.FREE_ROWS + limits.MOST_ROWS_PER_BYTE * size:

@@ -10,11 +10,12 @@ from itertools import product
 from typing import Any
 from unittest import mock
 
-from kvscope.engine.build import Engine, run_engine
+from kvscope.engine.build import run_engine
 from kvscope.engine.devices.platform import platform_of
 from kvscope.engine.marks import Marks
 from kvscope.engine.overflow.activation_connector import ActivationConnector
 from kvscope.engine.overflow.connector import SwapConnector
+from kvscope.engine.port import Engine
 from kvscope.engine.recording import Recording
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
@@ -100,7 +101,7 @@ def faulty(fault: str | None) -> Iterator[None]:
 
 def tokens(engine: Engine, like: Experiment, seed: int) -> tuple[dict[str, list[int]], Recording]:
     recording = Recording()
-    engine.scheduler.begin(recording, Marks())
+    engine.begin(recording, Marks())
     return serve(engine, random_workload(like, seed), Silent()).outputs, recording
 
 
@@ -126,7 +127,7 @@ def compared(model: str, seeds: range) -> Iterator[dict[str, Any]]:
                 differing.append([i for i in given if given[i] != expected[seed][i]])
                 preempted.append([p.request_id for p in recording.preemptions])
                 kept.append(sum(p.action.keeps for p in recording.preemptions))
-                left.append(engine.scheduler.kv_blocks_used + engine.scheduler.host_blocks_used)
+                left.append(engine.kv_blocks_used + engine.host_blocks_used)
         yield {
             "case": fault or f"{batching} {overflow}",
             "differing": differing,

@@ -84,10 +84,10 @@ def of_state(after: Callable[[RequestState], None]) -> type[Replay]:
     """A recorder that changes a request's state after each of its passes."""
 
     class Faulty(Replay):
-        def _batch_row(self, step: int, record: Any, name: str, *rest: Any) -> dict[str, Any]:
-            row = super()._batch_row(step, record, name, *rest)
-            after(self.requests[recorder.external_id(name)])
-            return row
+        def _batch_row(self, step: int, record: Any, row: Any, *rest: Any) -> dict[str, Any]:
+            made = super()._batch_row(step, record, row, *rest)
+            after(self.requests[row.request_id])
+            return made
 
     return Faulty
 
@@ -158,6 +158,7 @@ def violated(
         steps=steps,
         batch=repeat.batch,
         preemptions=repeat.preemptions,
+        transfers=repeat.transfers,
         layers=repeat.layers,
     )
     return [found.name for found in judge_tables(records) if found.state == VIOLATED]
@@ -172,19 +173,19 @@ def main(path: Path) -> dict[str, list[str]]:
     experiment = load(path)
     requests = build(experiment)
     with run_engine(platform_of(experiment)) as engine:
-        recording, scheduler = Recording(), engine.scheduler
-        scheduler.begin(recording, Marks())
+        recording = Recording()
+        engine.begin(recording, Marks())
         served = serve(engine, requests, Silent())
         context = RepeatContext(
             repeat=0,
             origin_ns=served.origin_ns,
-            kv_blocks_total=scheduler.kv_blocks_total,
-            host_blocks_total=scheduler.host_blocks_total,
+            kv_blocks_total=engine.kv_blocks_total,
+            host_blocks_total=engine.host_blocks_total,
             block_size=experiment.cache.block_size,
             time_source="measured",
         )
         made = {
-            "kv_blocks_total": scheduler.kv_blocks_total,
+            "kv_blocks_total": engine.kv_blocks_total,
             "block_size": experiment.cache.block_size,
             "block_bytes": experiment.block_bytes,
             "layers": engine.layers,

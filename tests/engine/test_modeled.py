@@ -312,12 +312,14 @@ def test_activations_take_the_times_of_the_cost_model(run: Runner):
     passes = PassCost(experiment.device.numbers, experiment.model)
     cost = OverflowCost(passes, 32, 1, "pinned", False)
     back = made.records.preemptions.query("event == 'resume'")
+    back = back.merge(made.records.copied_back, on=["repeat", "step", "request_id"])
     assert len(back)
-    for tokens, fetched_s, rebuilt_s in back[["tokens", "swap_in_s", "rebuild_s"]].to_numpy():
+    for tokens, fetched_s, rebuilt_s in back[["tokens", "copy_s", "rebuild_s"]].to_numpy():
         assert fetched_s == pytest.approx(cost.fetch_s(-(-int(tokens) // 32), 1)[0])
         assert rebuilt_s == pytest.approx(cost.rebuild_s(int(tokens)))
-    decoded = made.records.steps.query("phase == 'decode'")
-    for tokens, saved_s in decoded[["scheduled_tokens", "save_s"]].to_numpy():
+    steps = made.records.steps.merge(made.records.saved, on=["repeat", "step"])
+    decoded = steps.query("phase == 'decode'")
+    for tokens, saved_s in decoded[["scheduled_tokens", "copy_s"]].to_numpy():
         assert saved_s == pytest.approx(cost.save_s(int(tokens), int(tokens))[0])
 
 

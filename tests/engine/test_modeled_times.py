@@ -61,16 +61,17 @@ def tables_of(words: list[str]) -> dict[str, pd.DataFrame]:
     (planned,) = expand(None, words, ROOT / "config").experiments
     platform, recording = platform_of(planned.experiment), Recording()
     with TemporaryDirectory() as directory, platform.run_engine(Path(directory)) as engine:
-        engine.scheduler.begin(recording, Marks())
+        engine.begin(recording, Marks())
         served = serve(engine, build(planned.experiment), Silent())
-        blocks = (engine.scheduler.kv_blocks_total, engine.scheduler.host_blocks_total)
+        blocks = (engine.kv_blocks_total, engine.host_blocks_total)
         found = replay(recording, RepeatContext(0, served.origin_ns, *blocks, BLOCK, "modeled"))
-    return {"steps": found.steps, "batch": found.batch, "preemptions": found.preemptions}
+    names = ("steps", "batch", "preemptions", "transfers")
+    return {name: getattr(found, name) for name in names}
 
 
 @pytest.fixture(scope="module")
 def modeled(warm: Warm) -> Any:
-    """`modeled(*overrides)`: `steps`, `batch` and `preemptions` of a run on this hardware."""
+    """`modeled(*overrides)`: the tables of a run on this hardware."""
     made: dict[Any, SimpleNamespace] = {}
 
     def run(*overrides: str, **hardware: float) -> SimpleNamespace:
@@ -96,9 +97,8 @@ def copied_s(copies: int, moved_bytes: int, memory: str, way: str) -> float:
 
 def moved_s(run: SimpleNamespace) -> pd.Series:
     """Of each pass, what is copied and rebuilt before it."""
-    columns = ["swap_out_s", "swap_in_s", "rebuild_s"]
-    rows = run.preemptions
-    spent = rows[columns].astype(float).sum(axis=1).groupby(rows["step"]).sum()
+    rows = run.transfers[run.transfers["request_id"].notna()]
+    spent = rows[["copy_s", "rebuild_s"]].astype(float).sum(axis=1).groupby(rows["step"]).sum()
     return spent.reindex(run.steps["step"], fill_value=0.0)
 
 
@@ -124,38 +124,41 @@ def test_the_hosts_loop_lies_between_two_passes(modeled):
 @pytest.mark.parametrize("memory", ["pinned", "pageable"])
 def test_blocks_are_copied_at_the_rate_of_their_direction(modeled, memory: str):
     run = modeled("overflow=swap", POOL, f"overflow.host_memory={memory}")
-    rows = run.preemptions
+    rows = run.transfers
     assert len(rows) >= 6
     for row in rows.itertuples():
-        way = "out" if row.event == "preempt" else "in"
         copies, moved = row.bytes // KV_BYTES * PIECES, row.bytes
-        due_s = copied_s(copies, moved, memory, way)
-        assert (row.swap_out_s if way == "out" else row.swap_in_s) == near(due_s)
+        due_s = copied_s(copies, moved, memory, row.direction)
+        assert row.copy_s == near(due_s)
         issued_s = max(copies * ISSUE_S, (copies - min(copies, QUEUE)) * due_s / copies)
         called_s = due_s if memory == "pageable" else issued_s
-        assert row.copy_end_s - row.copy_start_s == near(called_s)
+        assert row.end_s - row.start_s == near(called_s)
     forward_s = computed_s(run.steps).to_numpy() + moved_s(run).to_numpy()
     assert run.steps["forward_s"].to_numpy() == near(forward_s)
 
 
 def test_what_is_fetched_is_copied_in_and_rebuilt_layer_by_layer(modeled):
-    rows = modeled("overflow=activation", POOL).preemptions.query("event == 'resume'")
-    assert len(rows)
+    made = modeled("overflow=activation", POOL)
+    back = made.transfers.query("direction == 'in'")
+    rows = back.merge(made.preemptions.query("event == 'resume'"), on=["step", "request_id"])
+    assert len(rows) == len(back) > 0
     for row in rows.itertuples():
         blocks = -(-row.tokens // BLOCK)
         assert row.bytes == blocks * ACTIVATION_BYTES
-        assert row.swap_in_s == near(copied_s(blocks, row.bytes, "pinned", "in"))
+        assert row.copy_s == near(copied_s(blocks, row.bytes, "pinned", "in"))
         assert row.rebuild_s == near(0.4 * LAYERS * LAUNCH_S)
 
 
 def test_a_decoding_request_is_saved_in_one_copy_a_pass(modeled):
-    steps = modeled("overflow=activation", POOL).steps
+    made = modeled("overflow=activation", POOL)
+    saves = made.transfers[made.transfers["request_id"].isna()]
+    steps = made.steps.merge(saves, on="step", suffixes=("", "_of_copy"))
     decoding = steps[steps["phase"] == "decode"]
     assert len(decoding)
     for row in decoding.itertuples():
         moved = row.requests * ACTIVATION_BYTES // BLOCK
-        assert row.saved_bytes == moved
-        assert row.save_s == near(copied_s(row.requests, moved, "pinned", "out"))
+        assert row.bytes == moved
+        assert row.copy_s == near(copied_s(row.requests, moved, "pinned", "out"))
 
 
 @pytest.mark.parametrize("memory", ["pinned", "pageable"])
@@ -166,7 +169,9 @@ def test_what_is_saved_occupies_the_link_behind_the_next_passes(modeled, memory:
         pinned_out_bytes_per_s=1e6,  # a token takes most of a pass
     )
     own_s, moved = computed_s(run.steps).to_numpy(), moved_s(run).to_numpy()
-    starts = run.preemptions.groupby("step")["copy_start_s"].min()
+    saved = run.transfers["request_id"].isna()
+    starts = run.transfers[~saved].groupby("step")["start_s"].min()
+    saves = run.transfers[saved].groupby("step")["copy_s"].sum()
     free_s, waited = 0.0, 0
     for row, computing_s, moving_s in zip(run.steps.itertuples(), own_s, moved, strict=True):
         begin_s = row.start_s
@@ -176,9 +181,9 @@ def test_what_is_saved_occupies_the_link_behind_the_next_passes(modeled, memory:
         waited += begin_s > row.start_s + 1e-4
         end_s = begin_s + moving_s + computing_s
         if memory == "pageable":
-            end_s += row.save_s
+            end_s += saves.get(row.step, 0.0)
         else:
-            free_s = max(end_s, free_s) + row.save_s
+            free_s = max(end_s, free_s) + saves.get(row.step, 0.0)
         assert row.start_s + row.forward_s == near(end_s)
     assert (waited > 0) == (memory == "pinned")
 

@@ -11,7 +11,7 @@ import pytest
 from kvscope.engine.marks import Marks
 from kvscope.engine.recording import Recording
 from kvscope.plan.experiment import load
-from kvscope.run.recorder import RepeatContext, external_id, replay
+from kvscope.run.recorder import RepeatContext, replay
 from kvscope.workload.requests import build
 from tests.warm import Warm
 
@@ -33,10 +33,11 @@ def test_every_swap_is_timed_and_counted_in_bytes(run: Runner):
     events, block_bytes = made.records.preemptions, made.facts["engine"]["block_bytes"]
     out, back = events[events["event"] == "preempt"], events[events["event"] == "resume"]
     assert len(out) == len(back) > 0
-    assert (out["swap_out_s"] > 0).all()
-    assert (back["swap_in_s"] > 0).all()
-    size = made.facts["engine"]["block_size"]
-    for rows in (out, back):
+    size, of = made.facts["engine"]["block_size"], ["repeat", "step", "request_id"]
+    for events, copies in ((out, made.records.swapped_out), (back, made.records.copied_back)):
+        rows = events.merge(copies, on=of)
+        assert len(rows) == len(copies) == len(out)
+        assert (rows["copy_s"] > 0).all()
         assert (rows["bytes"] == -(-rows["tokens"] // size) * block_bytes).all()
     assert (back["wait_s"] > 0).all()
     assert not back["recomputed_tokens"].any()
@@ -48,12 +49,14 @@ def test_activations_cost_nothing_on_preemption_and_half_the_bytes_on_resumption
     out, back = events[events["event"] == "preempt"], events[events["event"] == "resume"]
     assert len(out) == len(back) > 0
     assert (events["policy"] == "activation").all()
-    assert not out["bytes"].any()
-    assert out[["swap_out_s", "copy_start_s"]].isna().all(axis=None)
+    assert made.records.swapped_out.empty
+    copies = made.records.copied_back
+    back = back.merge(copies, on=["repeat", "step", "request_id"])
+    assert len(back) == len(copies) == len(out)
     assert engine["activation_block_bytes"] == engine["block_bytes"] / 2
     blocks = -(-back["tokens"] // engine["block_size"])
     assert (back["bytes"] == blocks * engine["activation_block_bytes"]).all()
-    assert (back[["swap_in_s", "rebuild_s"]] > 0).all(axis=None)
+    assert (back[["copy_s", "rebuild_s"]] > 0).all(axis=None)
     assert not back["recomputed_tokens"].any()
 
 
@@ -61,9 +64,11 @@ def test_each_pass_writes_the_activations_of_its_tokens_through(run: Runner):
     made = run(SCARCE, *ACTIVATION)
     steps, engine = made.records.steps, made.facts["engine"]
     token_bytes = engine["activation_block_bytes"] / engine["block_size"]
-    assert (steps["saved_bytes"] == steps["scheduled_tokens"] * token_bytes).all()
-    assert (steps["save_s"] > 0).all()
-    assert (steps["save_s"] < steps["forward_s"]).all()
+    saves = steps.merge(made.records.saved, on=["repeat", "step"])
+    assert len(saves) == len(steps)
+    assert (saves["bytes"] == saves["scheduled_tokens"] * token_bytes).all()
+    assert (saves["copy_s"] > 0).all()
+    assert (saves["copy_s"] < saves["forward_s"]).all()
 
 
 def test_activations_without_room_are_recomputed_and_recorded_as_refused(run: Runner):
@@ -92,11 +97,10 @@ def test_an_adaptive_victim_has_its_prediction_and_its_cost(run: Runner):
     events = made.records.preemptions
     assert (events["predicted_s"] > 0).all()
     back = events[events["event"] == "resume"].set_index(["repeat", "request_id", "step"])
-    out = events[events["event"] == "preempt"]
     kept = back[back["policy"] != "recompute"]
     assert len(kept)
-    copied_s = back[["swap_in_s", "rebuild_s"]].astype(float).sum(axis=1).sum()
-    copied_s += out["swap_out_s"].astype(float).sum()
+    moves = made.records.moves[["copy_s", "rebuild_s"]]
+    copied_s = moves.astype(float).sum(axis=1).sum()
     assert back["cost_s"].sum() >= copied_s * (1 - 1e-12)
     assert made.facts["engine"]["activation_blocks_total"] == 64
     assert made.facts["engine"]["host_blocks_total"] == 128
@@ -106,7 +110,7 @@ def test_with_few_k_and_v_heads_adaptive_keeps_no_activations(run: Runner):
     words = ("overflow=adaptive", "overflow.host_blocks=64", "model=tiny-gqa", "repeats=1")
     made = run(SCARCE, *words)
     assert made.facts["engine"]["activation_blocks_total"] == 0
-    assert not made.records.steps["saved_bytes"].any()
+    assert made.records.saved.empty
     assert "activation" not in set(made.records.preemptions["policy"])
 
 
@@ -121,8 +125,9 @@ def test_warm_up_finds_that_what_was_kept_came_back_as_it_was(run: Runner, polic
 @either
 def test_the_copies_are_within_the_passes_that_made_them(run: Runner, policy):
     records = run(SCARCE, *policy).records
-    copied = records.preemptions[["swap_out_s", "swap_in_s", "rebuild_s"]].sum(axis=1)
-    spent = copied.groupby([records.preemptions["repeat"], records.preemptions["step"]]).sum()
+    moves = records.moves
+    copied = moves[["copy_s", "rebuild_s"]].astype(float).sum(axis=1)
+    spent = copied.groupby([moves["repeat"], moves["step"]]).sum()
     durations = records.steps.set_index(["repeat", "step"])["forward_s"].reindex(spent.index)
     assert (spent < durations).all()
 
@@ -172,25 +177,26 @@ def served_but_for_one(file: Path) -> dict[str, Any]:
 
     experiment = load(file)
     with run_engine(platform_of(experiment)) as engine:
-        recording, scheduler, step = Recording(), engine.scheduler, engine.vllm.step
+        recording, step = Recording(), engine.vllm.step
         aborted: list[str] = []
-        scheduler.begin(recording, Marks())
+        engine.begin(recording, Marks())
 
         def aborting_step():
             outputs = step()
             if recording.preemptions and not aborted:
                 assert recording.preemptions[0].action.needs_pool
-                assert scheduler.host_blocks_used > 0
-                aborted.append(external_id(recording.preemptions[0].request_id))
-                engine.vllm.abort_request(aborted)
+                assert engine.host_blocks_used > 0
+                aborted.append(recording.preemptions[0].request_id)
+                engine.abort(aborted)
             return outputs
 
         engine.vllm.step = aborting_step
         outputs = serve(engine, build(experiment), Silent()).outputs
-        left = scheduler.kv_blocks_used + scheduler.host_blocks_used
+        left = engine.kv_blocks_used + engine.host_blocks_used
     context = RepeatContext(0, 0, 13, 64, experiment.cache.block_size, "measured")
-    events = replay(recording, context).preemptions
-    return {"aborted": aborted, "outputs": outputs, "left": left, "events": events}
+    made = replay(recording, context)
+    found = {"events": made.preemptions, "transfers": made.transfers}
+    return {"aborted": aborted, "outputs": outputs, "left": left} | found
 
 
 @either
@@ -203,7 +209,8 @@ def test_a_request_aborted_while_preempted_leaves_nothing_behind(run: Runner, wa
     assert events["event"][events["request_id"] == gone].tolist() == ["preempt"]
     (name,) = set(events["policy"])
     assert f"overflow={name}" in policy
-    assert (events["bytes"] > 0).all() == (name == "swap")
+    copied = found["transfers"]["direction"] == "out"
+    assert (copied & (found["transfers"]["kind"] == "kv")).any() == (name == "swap")
     others = {name: ids for name, ids in found["outputs"].items() if name != gone}
     assert len(others) == 7
     given = {name: sha256(np.asarray(ids, "<i4").tobytes()) for name, ids in others.items()}

@@ -44,7 +44,7 @@ def scheduler(running: int, waiting: str, swapped: str = "", room: bool = True) 
     made: Any = object.__new__(RecordingScheduler)
     made.running = [request(f"r{n}") for n in range(running)]
     made.waiting = GatedQueue(request(name) for name in waiting)
-    made.max_num_active_reqs, made.connector = LIMIT, [*swapped]
+    made.max_num_active_reqs, made.tier = LIMIT, [*swapped]
     made.has_room = lambda request: room
     made.finished_req_ids, made.reset_preempted_req_ids = set(), set()
     return made

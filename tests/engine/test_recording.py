@@ -1,5 +1,6 @@
 """What the scheduler, the layer timer and the serving loop note, by a clock that the test sets."""
 
+from dataclasses import replace
 from hashlib import sha256
 from types import SimpleNamespace
 from typing import Any
@@ -17,8 +18,11 @@ from kvscope.actions import RECOMPUTE, SWAP, Action
 from kvscope.engine.batching.policy import BatchingPolicy
 from kvscope.engine.layers import LayerTimer
 from kvscope.engine.marks import Marks
+from kvscope.engine.overflow.forecast import Forecast
+from kvscope.engine.overflow.host_tier import HostTier
 from kvscope.engine.overflow.policy import OverflowPolicy, Victim
-from kvscope.engine.recording import Recording
+from kvscope.engine.port import Finished
+from kvscope.engine.recording import BatchRow, Recording
 from kvscope.engine.scheduler import RecordingScheduler
 from kvscope.run.progress import Progress
 from kvscope.run.recorder import RequestState
@@ -58,9 +62,14 @@ def time() -> Time:
 
 
 def scheduled(tokens: int, preempted: tuple[str, ...] = (), finished: tuple[str, ...] = ()) -> Any:
-    """A schedule, as far as it is looked at."""
+    """A schedule of a request that runs already, as far as it is looked at."""
+    cached = SimpleNamespace(req_ids=["7-ab"], num_computed_tokens=[9])
     return SimpleNamespace(
         total_num_scheduled_tokens=tokens,
+        num_scheduled_tokens={"7-ab": tokens},
+        scheduled_new_reqs=[],
+        scheduled_cached_reqs=cached,
+        kv_connector_metadata=None,
         finished_req_ids={*finished},
         preempted_req_ids={*preempted},
     )
@@ -70,10 +79,11 @@ def scheduled(tokens: int, preempted: tuple[str, ...] = (), finished: tuple[str,
 def watched(monkeypatch: pytest.MonkeyPatch, time: Time) -> RecordingScheduler:
     """A scheduler whose vLLM takes 5 ms to schedule and 3 ms to take in what a pass gave."""
     made = object.__new__(RecordingScheduler)
-    made.recording, made.marks, made.tracer, made.checks = Recording(), Marks(), None, None
+    made.recording, made.marks, made.tracer = Recording(), Marks(), None
     made.block_size, made.clock, made._ranked = 4, time, False
     made.batching, made.overflow = BatchingPolicy(name="b"), OverflowPolicy(name="o")
-    made._finished, made._preempted, made._in_flight, made.connector = set(), set(), None, None
+    made._finished, made._preempted, made._in_flight = set(), set(), None
+    made.connector, made.tier, made.forecast = None, HostTier(), Forecast(made)
     made.waiting, made._free = [], SimpleNamespace(num_free_blocks=9)  # type: ignore[assignment]
     monkeypatch.setattr(Scheduler, "schedule", lambda self, _: time.take(5, self.planned.pop(0)))
     monkeypatch.setattr(Scheduler, "update_from_output", lambda *_: time.take(3, "outputs"))
@@ -86,11 +96,13 @@ def test_a_pass_lasts_from_before_its_schedule_until_its_tokens_are_taken_in(
     watched.planned, began = [scheduled(4)], time.ns
     plan = watched.schedule()
     time.take(100)
-    assert watched.update_from_output(plan, "tokens") == "outputs"
+    answer = SimpleNamespace(sampled_token_ids=[[5, 6]], req_id_to_index={"7-ab": 0})
+    assert watched.update_from_output(plan, answer) == "outputs"
     (record,) = watched.recording.passes
     instants = record.schedule_start_ns, record.schedule_end_ns, record.output_ns, record.end_ns
     assert [(instant - began) / MS for instant in instants] == [0, 5, 105, 108]
-    assert record.output == "tokens"
+    (row,) = record.batch()
+    assert row == BatchRow("7", 4, 9, [5, 6], 0)
 
 
 def test_an_empty_schedule_is_no_pass_and_the_next_one_tells_of_it(watched: Any):
@@ -110,15 +122,32 @@ def test_a_pass_notes_what_waits_and_what_is_free_once_it_is_scheduled(
 ):
     def schedule(self: Any, _: bool) -> Any:
         self.waiting, self._free.num_free_blocks = ["one"], 2
-        self.connector.host_blocks_used = 6
+        self.tier.host_blocks_used = 6
         return scheduled(4)
 
     monkeypatch.setattr(Scheduler, "schedule", schedule)
     watched.waiting = ["one", "two", "three"]
-    watched.connector = SimpleNamespace(host_blocks_used=0)
+    watched.tier = SimpleNamespace(host_blocks_used=0)
     watched.schedule()
     (record,) = watched.recording.passes
     assert (record.waiting, record.kv_blocks_free, record.host_blocks_used) == (1, 2, 6)
+
+
+class Tier(HostTier):
+    """Has room, or none."""
+
+    present = True
+
+    def __init__(self, room: bool) -> None:
+        self.room, self.kept = room, list[Any]()
+
+    def victim(self, request: Any, forecast: Forecast) -> Victim:
+        return replace(forecast.now(request), room=self.room)
+
+    def keep(self, action: Action, *what: Any) -> bool:
+        if action.copies and self.room:
+            self.kept.append(what)
+        return action.copies and self.room
 
 
 class Choosy(OverflowPolicy):
@@ -146,28 +175,22 @@ def test_a_preemption_says_whether_it_was_swapped_or_refused(
 ):
     monkeypatch.setattr(Scheduler, "_preempt_request", lambda *_: None)
     watched.overflow = Choosy(name="choosy", kept=keeps)
-    watched.connector = SimpleNamespace(
-        has_room=lambda _: room,
-        has_activations=lambda *_: False,
-        keep=lambda action, *_: action.copies and room,
-    )
+    watched.tier = Tier(room)
     watched.kv_cache_manager = SimpleNamespace(
         get_block_ids=lambda _: ([4, 8, 2],), block_pool=SimpleNamespace(num_gpu_blocks=20)
     )
     watched.running, watched._hidden, watched.kept_free = [], [], 0
     watched.max_num_active_reqs, watched.max_num_scheduled_tokens = 8, 64
     watched.max_num_running_reqs = 8
-    left: list[Any] = []
-    watched.checks = SimpleNamespace(record_swap_out=lambda *what: left.append(what))
     request = SimpleNamespace(
         **{"request_id": "7-ab", "num_computed_tokens": tokens, "num_prompt_tokens": 5},
         **{"num_output_tokens": 4, "num_preemptions": 2, "num_tokens": tokens},
     )
     watched._preempt_request(request)
     (record,) = watched.recording.preemptions
-    assert (record.request_id, record.tokens, record.blocks) == ("7-ab", tokens, 3)
+    assert (record.request_id, record.tokens, record.blocks) == ("7", tokens, 3)
     assert (record.action == SWAP, record.refused) == (swapped, refused)
-    assert left == [("7-ab", 3)] * swapped  # 9 tokens are in 3 blocks of 4
+    assert watched.tier.kept == [("7-ab", 9, [4, 8, 2])] * swapped
     victim = Victim("7-ab", 5, 4, tokens, 2, room=room)
     assert watched.overflow._victims == [victim] * (tokens > 0)
 
@@ -224,7 +247,7 @@ class Server:
     """An engine that serves one request at a time, a token in 10 ms."""
 
     def __init__(self, time: Time) -> None:
-        self.time, self.vllm = time, self
+        self.time = time
         self.platform = SimpleNamespace(clock=time, after_pass=lambda: None)
         self.due: dict[str, int] = {}  # tokens that a request is still to be given
         self.given: dict[str, list[int]] = {}
@@ -237,7 +260,7 @@ class Server:
     def has_unfinished_requests(self) -> bool:
         return bool(self.due)
 
-    def abort_request(self, names: list[str]) -> None:
+    def abort(self, names: list[str]) -> None:
         for name in names:
             del self.due[name]
 
@@ -249,8 +272,7 @@ class Server:
         if self.due[name]:
             return []
         del self.due[name]
-        answer = SimpleNamespace(token_ids=self.given[name])
-        return [SimpleNamespace(request_id=name, finished=True, outputs=[answer])]
+        return [Finished(name, self.given[name])]
 
 
 def asked(*arrivals_ms: float, tokens: int = 3) -> list[Request]:
@@ -317,8 +339,6 @@ def test_the_outcome_has_the_hash_of_all_tokens_and_the_count_of_preemptions(tim
     [(0, 0, []), (3, 0, [(3, 0)]), (0, 2, [(0, 2)]), (1, 1, [(1, 1)])],
 )
 def test_blocks_that_are_left_in_use_are_told(kv: int, host: int, expected: list[Any]):
-    engine: Any = SimpleNamespace(
-        scheduler=SimpleNamespace(kv_blocks_used=kv, host_blocks_used=host)
-    )
+    engine: Any = SimpleNamespace(kv_blocks_used=kv, host_blocks_used=host)
     told = [{"repeat": 6, "kv_blocks": a, "host_blocks": b} for a, b in expected]
     assert find_leaks(engine, 6) == told

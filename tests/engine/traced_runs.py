@@ -62,7 +62,7 @@ def experiment(*overrides: str) -> Experiment:
 
 
 @contextmanager
-def digested(platform: Platform, directory: Path) -> Iterator[build.Engine]:
+def digested(platform: Platform, directory: Path) -> Iterator[build.VllmEngine]:
     """An engine whose transformer blocks' outputs are all hashed into `digest`."""
     with build.run_engine(platform, directory) as engine:
         engine.llm.apply_model(hash_outputs)

@@ -61,13 +61,11 @@ def on_cpu(platform: CpuPlatform, directory: Path) -> CudaTracer:
 def scheduled_rows(record: PassRecord, context: dict[str, int]) -> list[dict[str, Any]]:
     """A pass as the scheduler has it, by row; `context` is brought up to date."""
     rows = []
-    assert record.block_tables is not None
-    for name in record.output.req_ids:
-        new = record.scheduled.num_scheduled_tokens[name]
-        before = context.get(name, 0)
-        blocks = [block.block_id for block in record.block_tables[name]]
-        rows.append({"context": before, "new": new, "blocks": blocks})
-        context[name] = before + new
+    for one in sorted(record.batch(), key=lambda one: one.row):
+        before = context.get(one.request_id, 0)
+        (blocks,) = one.blocks
+        rows.append({"context": before, "new": one.computed, "blocks": list(blocks)})
+        context[one.request_id] = before + one.computed
     return rows
 
 
@@ -76,7 +74,7 @@ def served(*overrides: str) -> tuple[dict[str, list[int]], list[Any], int]:
     experiment = expand(None, [*SETTINGS, *overrides], CONFIG).experiments[0].experiment
     with run_engine(platform_of(experiment)) as engine:
         recording, tracer = Recording(), engine.tracer
-        engine.scheduler.begin(recording, Marks())
+        engine.begin(recording, Marks())
         if tracer is not None:
             tracer.clear()
         tokens = serve(engine, build(experiment), Silent()).outputs

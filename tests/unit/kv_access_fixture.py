@@ -158,7 +158,7 @@ class Engine:
                 "scheduled_tokens": sum(scheduled), "sampled_tokens": len(scheduled),
                 "requests": len(scheduled), "kv_blocks_total": self.served.blocks,
                 "kv_blocks_used": sum(map(len, self.tables)), "kv_tokens_used": sum(held),
-                "save_s": None, "stalled": False, "time_source": "measured",
+                "stalled": False, "time_source": "measured",
             }
         )  # fmt: skip
         self.served.batch += [
@@ -256,6 +256,7 @@ def _host_tables(done: Served) -> dict[tables.Table, pd.DataFrame]:
         tables.STEPS: steps,
         tables.BATCH: pd.DataFrame(done.batch, columns=tables.BATCH.names),
         tables.PREEMPTIONS: tables.PREEMPTIONS.empty(),
+        tables.TRANSFERS: tables.TRANSFERS.empty(),
         tables.LAYERS: _layers(steps, done.layers),
     }
 

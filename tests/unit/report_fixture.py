@@ -29,6 +29,10 @@ COPY_S = 2e-5
 BANDWIDTH = {"pinned": 2e8, "pageable": 0.8e8}
 
 
+TABLES = ("requests", "steps", "batch", "preemptions", "transfers", "layers")
+"""What a simulated engine writes."""
+
+
 @dataclass
 class Request:
     """A simulated request; `cached` tokens are in the cache, or in the host pool if `swapped`."""
@@ -43,6 +47,7 @@ class Request:
     preemptions: int = 0
     preemption: dict[str, Any] | None = None  # its row, until it runs again
     resumption: dict[str, Any] | None = None  # the row of its last one
+    copied_s: float = 0.0  # by copies since its last preemption
     recovering: bool = False  # from its preemption until it gives a token
     first_scheduled_s: float | None = None
     first_token_s: float | None = None
@@ -214,7 +219,7 @@ class Simulation:
             "wait_s": self.now - before["time_s"],
             "recomputed_tokens": before["tokens"] - context,
         }
-        row["cost_s"] = before.get("swap_out_s", 0.0) + row.get("swap_in_s", 0.0)
+        row["cost_s"] = request.copied_s
         self.write("preemptions", row)
         request.resumption = row
         if request.swapped:
@@ -233,20 +238,34 @@ class Simulation:
             "time_s": time,
             "policy": "swap" if request.swapped else "recompute",
             "tokens": tokens,
-            "bytes": 0,
             "time_source": "measured",
         }
-        if not request.swapped:
-            return row
+        if event == "preempt":
+            request.copied_s = 0.0
+        if request.swapped:
+            self.copy(request, "out" if event == "preempt" else "in", tokens, current)
+        return row
+
+    def copy(self, request: Request, direction: str, tokens: int, current: Pass) -> None:
         blocks = self.fake.blocks_of(tokens)
         copy_s, start = self.fake.copy_s(blocks), self.now + SCHEDULE_S + current.copies_s
         current.copies_s += copy_s
-        return row | {
+        request.copied_s += copy_s
+        row = {
+            "repeat": self.repeat,
+            "step": self.step,
+            "request_id": str(request.number),
+            "direction": direction,
+            "kind": "kv",
+            "blocks": blocks,
             "bytes": blocks * self.fake.block_size * TOKEN_BYTES,
-            "swap_out_s" if event == "preempt" else "swap_in_s": copy_s,
-            "copy_start_s": start,
-            "copy_end_s": start + copy_s,
+            "start_s": start,
+            "end_s": start + copy_s,
+            "copy_s": copy_s,
+            "clock": "host",
+            "time_source": "measured",
         }
+        self.write("transfers", row)
 
     def duration(self, current: Pass) -> float:
         fake = self.fake
@@ -278,7 +297,7 @@ class Simulation:
         tokens = (prefill + decode, prefill, decode, recomputed, sampled)
         counts = (len(rows), resumed, current.preempted, len(self.waiting))
         blocks = (used, fake.blocks, held, self.host_used, fake.pool)
-        self.write("steps", (*time, *parts, *tokens, *counts, *blocks, 0, None, False, "measured"))
+        self.write("steps", (*time, *parts, *tokens, *counts, *blocks, False, "measured"))
         start = self.now + SCHEDULE_S + current.copies_s
         each = (end - TAKING_S - start) / LAYERS
         for layer in range(LAYERS):
@@ -316,7 +335,7 @@ def write_experiment(fake: Fake, results: Path, seed: int = 0) -> Path:
     if fake.status is None:
         return directory
     (directory / "log.txt").write_text(fake.log)
-    fake.rows = {name: [] for name in ("requests", "steps", "batch", "preemptions", "layers")}
+    fake.rows = {name: [] for name in TABLES}
     if fake.status == "complete":
         random = np.random.default_rng(seed)
         for repeat in range(fake.served):
@@ -457,11 +476,7 @@ def clocks(duration_s: float) -> dict[str, float]:
 
 def _warm_up_copies(fake: Fake) -> dict[str, Any]:
     """Those of one repeat, as fast as in all."""
-    frames = {
-        name: pd.DataFrame(fake.rows.get(name, []), columns=tables.TABLES[name].names)
-        for name in ("preemptions", "steps")
-    }
-    found = copies_of(**frames)
+    found = copies_of(pd.DataFrame(fake.rows.get("transfers", []), columns=tables.TRANSFERS.names))
     return {kind: one | {"count": one["count"] // fake.served} for kind, one in found.items()}
 
 

@@ -71,7 +71,7 @@ def two_requests(repeat: int = 0, stretch: float = 1.0) -> Records:
         {"repeat": repeat, "sampled_tokens": 1} | dict(zip(of_batch, row, strict=True))
         for row in given
     ]
-    preemption = {"repeat": repeat, "request_id": "b", "policy": "recompute", "bytes": 0}
+    preemption = {"repeat": repeat, "request_id": "b", "policy": "recompute"}
     preemption |= {"tokens": 20, "refused": False}
     preemptions = [
         preemption | {"step": 2, "event": "preempt"},
@@ -86,6 +86,7 @@ def two_requests(repeat: int = 0, stretch: float = 1.0) -> Records:
         steps=frame(tables.STEPS, steps),
         batch=frame(tables.BATCH, batch),
         preemptions=frame(tables.PREEMPTIONS, preemptions),
+        transfers=tables.TRANSFERS.empty(),
     )
 
 

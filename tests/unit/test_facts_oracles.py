@@ -274,8 +274,7 @@ def test_the_repeats_lie_in_the_time_of_the_run(run: Records, change: Change) ->
 
 
 def test_copies_take_at_least_their_cpu_time(run: Records) -> None:
-    copied = run.preemptions[["swap_out_s", "swap_in_s"]].sum(axis=1)
-    cpu_s = copied.groupby(run.preemptions["repeat"]).sum()
+    cpu_s = run.transfers["copy_s"].groupby(run.transfers["repeat"]).sum()
 
     def timed(facts: Facts) -> None:
         for repeat in facts["clock"]["repeats"]:
@@ -283,22 +282,22 @@ def test_copies_take_at_least_their_cpu_time(run: Records) -> None:
 
     known = forged(run, timed)
     assert states(known, VIOLATED) == {}
-    frame = run.preemptions
-    columns = {name: 0.2 * frame[name] for name in ("swap_out_s", "swap_in_s")}
-    assert "copy_cpu_wrong" in states(known.variant(preemptions=frame.assign(**columns)), VIOLATED)
+    short = run.transfers.assign(copy_s=0.2 * run.transfers["copy_s"])
+    assert "copy_cpu_wrong" in states(known.variant(transfers=short), VIOLATED)
     untimed = forged(run, lambda facts: facts["clock"]["repeats"][0].pop("copy_cpu_s"))
     assert "clocks_differ" in states(untimed, VIOLATED)
 
 
-@pytest.mark.parametrize(("column", "kind"), [("swap_out_s", "out"), ("swap_in_s", "in")])
+@pytest.mark.parametrize("direction", ["out", "in"])
 @pytest.mark.parametrize(("factor", "caught"), [(0.2, True), (0.4, False), (20.0, False)])
 def test_copies_are_not_much_faster_than_in_the_warm_up(
-    run: Records, column: str, kind: str, factor: float, caught: bool
+    run: Records, direction: str, factor: float, caught: bool
 ) -> None:
-    frame = run.preemptions
-    assert copies_of(frame, run.steps)[kind]["count"] >= 5
+    frame = run.transfers
+    assert copies_of(frame)[direction]["count"] >= 5
     launched = forged(run, put("engine.copies_awaited", False))
-    made = launched.variant(preemptions=frame.assign(**{column: factor * frame[column]}))
+    faster = frame["copy_s"].where(frame["direction"] != direction, factor * frame["copy_s"])
+    made = launched.variant(transfers=frame.assign(copy_s=faster))
     assert ("copy_rate_wrong" in states(made, VIOLATED)) == caught
 
 

@@ -53,9 +53,9 @@ def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 def by_rows(run: Records, repeat: int) -> dict[str, float]:
     """Every metric of one repeat."""
-    steps, requests, batch, preemptions = (
+    steps, requests, batch, preemptions, transfers = (
         [row for row in rows_of(frame) if row["repeat"] == repeat]
-        for frame in (run.steps, run.requests, run.batch, run.preemptions)
+        for frame in (run.steps, run.requests, run.batch, run.preemptions, run.transfers)
     )
     served = [row for row in requests if not row["aborted"]]
     lost = [row for row in preemptions if row["event"] == "preempt"]
@@ -76,7 +76,10 @@ def by_rows(run: Records, repeat: int) -> dict[str, float]:
 
     resuming = sum(r["duration_s"] for r in steps if r["resumed_requests"])
     pool = [r["host_blocks_used"] / r["host_blocks_total"] for r in steps if r["host_blocks_total"]]
-    out, into = (_total(rows, f"swap_{of}_s") for of, rows in (("out", lost), ("in", back)))
+    kv = [row for row in transfers if row["kind"] == "kv"]
+    out, into = (
+        _total([r for r in kv if r["direction"] == way], "copy_s") for way in ("out", "in")
+    )
     return {
         "makespan_s": makespan,
         "throughput_tokens_per_s": (prompt + output) / makespan,
@@ -107,12 +110,12 @@ def by_rows(run: Records, repeat: int) -> dict[str, float]:
         "preemption_wait_mean_s": fmean(row["wait_s"] for row in back),
         "resume_overhead_gross_s": resuming + out,
         "resume_overhead_as_published_s": resuming
-        + sum(r["copy_end_s"] - r["copy_start_s"] for r in lost if r["policy"] == "swap"),
+        + sum(r["end_s"] - r["start_s"] for r in kv if r["direction"] == "out"),
         "swap_out_s": out,
         "swap_in_s": into,
-        "rebuild_s": sum(r["rebuild_s"] or 0 for r in back if r["policy"] == "activation"),
+        "rebuild_s": sum(r["rebuild_s"] for r in transfers if r["kind"] == "activations"),
         "save_s": 0,
-        "swapped_bytes": sum(row["bytes"] for row in preemptions),
+        "swapped_bytes": sum(row["bytes"] for row in kv),
         "host_block_utilization_peak": max(pool, default=math.nan),
         "recompute_fallbacks": sum(1 for row in lost if row["refused"]),
         "aborted_requests": len(requests) - len(served),
@@ -122,7 +125,7 @@ def by_rows(run: Records, repeat: int) -> dict[str, float]:
 
 
 def _total(rows: list[dict[str, Any]], column: str) -> float:
-    return sum(row[column] for row in rows if row["policy"] == "swap")
+    return sum(row[column] for row in rows)
 
 
 def _between_tokens(

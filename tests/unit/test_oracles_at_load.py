@@ -33,7 +33,7 @@ KINDS = {
 BESIDE_S = 1e-9  # a wait just before or after a reading
 INSIDE_S = 2e-9  # the inner of two readings that were taken right after each other
 GPU = {"name": "NVIDIA A100-SXM4-40GB"}
-TIMES = ("time_s", "first_scheduled_s", "first_token_s", "finished_s", "copy_start_s", "copy_end_s")
+TIMES = ("time_s", "first_scheduled_s", "first_token_s", "finished_s")
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +84,7 @@ class Loaded:
             "steps": self._steps(run.steps),
             "layers": self._intervals(run.layers),
             "preemptions": self._preemptions(run.preemptions),
+            "transfers": self._transfers(run.transfers),
         }
         return run.variant(**tables, facts=self._facts(run.facts))
 
@@ -109,13 +110,18 @@ class Loaded:
     def _preemptions(self, frame: pd.DataFrame) -> pd.DataFrame:
         """Costs are left out: they are sums of other columns."""
         repeat, made = frame["repeat"], self._instants(frame).assign(cost_s=np.nan)
-        for name in ("swap_out_s", "swap_in_s"):
-            inner = frame["copy_start_s"] + INSIDE_S, frame[name] - 2 * INSIDE_S
-            made[name] = self.took(repeat, *inner)
         lost = frame[frame["event"] == "preempt"].groupby(["repeat", "request_id"])["time_s"]
         began = frame["time_s"] - frame["wait_s"]
         assert len(lost)
         return made.assign(wait_s=self.took(repeat, began, frame["wait_s"]))
+
+    def _transfers(self, frame: pd.DataFrame) -> pd.DataFrame:
+        """Copies are timed twice: by the clock of their pass, and by a stopwatch inside of that."""
+        repeat, start = frame["repeat"], frame["start_s"]
+        took_s = self.took(repeat, start, frame["end_s"] - start)
+        begun_s = self.later(repeat, start)
+        inner_s = self.took(repeat, start + INSIDE_S, frame["copy_s"] - 2 * INSIDE_S)
+        return frame.assign(start_s=begun_s, end_s=begun_s + took_s, copy_s=inner_s)
 
     def _facts(self, facts: dict[str, Any]) -> dict[str, Any]:
         facts = copy.deepcopy(facts)
@@ -129,15 +135,15 @@ class Loaded:
 
 def instants(run: Records) -> list[tuple[int, float]]:
     """The readings of the engine's clock, each with its repeat."""
-    steps, layers, copies = run.steps, run.layers, run.preemptions
+    steps, layers, copies = run.steps, run.layers, run.transfers
     columns = [
         (steps["repeat"], steps["start_s"]),
         (steps["repeat"], steps["start_s"] + steps["schedule_s"]),
         (steps["repeat"], steps["start_s"] + steps["duration_s"]),
         (layers["repeat"], layers["start_s"]),
         (layers["repeat"], layers["start_s"] + layers["duration_s"]),
-        (copies["repeat"], copies["copy_start_s"]),
-        (copies["repeat"], copies["copy_end_s"]),
+        (copies["repeat"], copies["start_s"]),
+        (copies["repeat"], copies["end_s"]),
     ]
     found = pd.concat([pd.DataFrame({"repeat": r, "at": at}) for r, at in columns]).dropna()
     return [(int(repeat), float(at)) for repeat, at in found.itertuples(index=False)]
@@ -173,8 +179,8 @@ def after_passes(run: Records) -> Iterable[tuple[int, float]]:
 
 
 def before_stopwatches(run: Records) -> Iterable[tuple[int, float]]:
-    rows = run.preemptions.dropna(subset=["copy_start_s"])
-    return zip(rows["repeat"], rows["copy_start_s"] + BESIDE_S, strict=True)
+    rows = run.transfers
+    return zip(rows["repeat"], rows["start_s"] + BESIDE_S, strict=True)
 
 
 def after_the_last_token(run: Records) -> Iterable[tuple[int, float]]:

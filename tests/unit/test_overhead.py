@@ -46,21 +46,26 @@ def steps_of(passes: list[dict]) -> pd.DataFrame:
 
 
 def swapped_out(step: int, seconds: float | None, size: int = 100) -> dict:
+    """A preemption with the copy that it needs."""
     row = {"step": step, "event": "preempt", "policy": "swap", "refused": False}
-    return row | {"swap_out_s": seconds, "bytes": size}
+    return row | {"copy": {"direction": "out", "copy_s": seconds, "bytes": size}}
 
 
 def swapped_in(step: int, seconds: float | None, size: int = 100) -> dict:
+    """A resumption with the copy that it needs."""
     row = {"step": step, "event": "resume", "policy": "swap", "refused": False}
-    return row | {"swap_in_s": seconds, "bytes": size}
+    return row | {"copy": {"direction": "in", "copy_s": seconds, "bytes": size}}
 
 
 def dropped(step: int, refused: bool = False) -> dict:
-    row = {"step": step, "event": "preempt", "policy": "recompute", "bytes": 0}
+    row = {"step": step, "event": "preempt", "policy": "recompute"}
     return row | {"refused": refused}
 
 
 def records_of(passes: list[dict], preemptions: list[dict] | None = None) -> Records:
+    """Records of one repeat; `preemptions` may each have a copy."""
+    events = preemptions or []
+    copies = [{"step": e["step"], "kind": "kv"} | e["copy"] for e in events if "copy" in e]
     return Records(
         Path(),
         facts={"experiment_id": "x", "time_source": "measured", "engine": {"block_size": 16}},
@@ -68,7 +73,8 @@ def records_of(passes: list[dict], preemptions: list[dict] | None = None) -> Rec
         requests=tables.REQUESTS.empty(),
         steps=steps_of(passes),
         batch=tables.BATCH.empty(),
-        preemptions=pd.DataFrame(preemptions or [], columns=tables.PREEMPTIONS.names),
+        preemptions=pd.DataFrame(events, columns=tables.PREEMPTIONS.names),
+        transfers=pd.DataFrame(copies, columns=tables.TRANSFERS.names),
     )
 
 

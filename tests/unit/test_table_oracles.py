@@ -59,7 +59,7 @@ FREE = {
     ("workload", "prompt_token_ids"),  # hashed as a whole by run.json
     ("layers", "duration_s"),  # one that is shorter leaves a gap, which may be
 }
-NAMES = ("workload", "requests", "steps", "batch", "preemptions", "layers")
+NAMES = ("workload", "requests", "steps", "batch", "preemptions", "transfers", "layers")
 
 
 def frame_of(run: Records, name: str) -> pd.DataFrame:
@@ -121,12 +121,14 @@ def test_a_row_lost_or_repeated_violates_an_oracle(table: str, runs: dict[str, R
 SINCE_START = {
     "requests": ["first_scheduled_s", "first_token_s", "finished_s"],
     "steps": ["start_s"],
-    "preemptions": ["time_s", "copy_start_s", "copy_end_s"],
+    "preemptions": ["time_s"],
+    "transfers": ["start_s", "end_s"],
     "layers": ["start_s"],
 }
 LENGTHS = {
     "steps": ["duration_s", "schedule_s", "forward_s"],
-    "preemptions": ["swap_out_s", "swap_in_s", "wait_s"],
+    "preemptions": ["wait_s"],
+    "transfers": ["copy_s"],
     "layers": ["duration_s"],
 }
 Forgery = Callable[[Records], Records]
@@ -321,26 +323,28 @@ def test_a_request_is_given_up_at_the_first_end_of_a_pass_after_its_time(
 # ------------------------------------------------------------------------ times of copies
 
 
-def with_copies(run: Records, wrong: slice, event: str, factor: float) -> Records:
+def with_copies(run: Records, wrong: slice, direction: str, factor: float) -> Records:
     """The run with the times of some of its copies out, or back, multiplied."""
-    column = {"preempt": "swap_out_s", "resume": "swap_in_s"}[event]
-    frame = run.preemptions.copy()
-    rows = frame.index[frame[column].notna()][wrong]
+    frame, lost = run.transfers.copy(), run.preemptions
+    rows = frame.index[frame["direction"] == direction][wrong]
     assert len(rows)
-    frame.loc[rows, column] *= factor
-    return run.variant(preemptions=frame.assign(cost_s=np.nan))  # which these times are part of
+    frame.loc[rows, "copy_s"] *= factor
+    # Their costs have these times in them.
+    return run.variant(transfers=frame, preemptions=lost.assign(cost_s=np.nan))
 
 
-@pytest.mark.parametrize("event", ["preempt", "resume"])
-def test_copies_take_the_time_that_their_passes_saw(event: str, runs: dict[str, Records]) -> None:
+@pytest.mark.parametrize("direction", ["out", "in"])
+def test_copies_take_the_time_that_their_passes_saw(
+    direction: str, runs: dict[str, Records]
+) -> None:
     for factor in (0.1, 0.5, 2):
-        found = violated(with_copies(runs["swap"], slice(None), event, factor))
+        found = violated(with_copies(runs["swap"], slice(None), direction, factor))
         assert set(found) == {"copy_time_wrong"}
 
 
 def test_one_copy_may_be_interrupted_before_its_stopwatch_starts(runs: dict[str, Records]) -> None:
-    assert violated(with_copies(runs["swap"], slice(1), "preempt", 0.1)) == {}
-    assert set(violated(with_copies(runs["swap"], slice(1), "preempt", 2))) == {"copy_time_wrong"}
+    assert violated(with_copies(runs["swap"], slice(1), "out", 0.1)) == {}
+    assert set(violated(with_copies(runs["swap"], slice(1), "out", 2))) == {"copy_time_wrong"}
 
 
 # ------------------------------------------------------------------------ saved activations
@@ -359,21 +363,26 @@ def with_saves(
 
     `saved` selects; in pass 5 it records the values of `wrong`.
     """
-    batch, steps = run.batch.copy(), run.steps.copy()
+    batch = run.batch.copy()
     batch["saved_tokens"] = batch["scheduled_tokens"] * saved(batch)
-    tokens = batch.groupby(["repeat", "step"])["saved_tokens"].sum()
-    steps["saved_bytes"] = steps.join(tokens, on=["repeat", "step"])["saved_tokens"] * TOKEN_BYTES
-    steps["save_s"] = np.where(steps["saved_bytes"] > 0, 1e-4, np.nan)
+    saves = saves_of(batch)
     for column, value in wrong.items():
-        steps.loc[5, column] = value
+        saves.loc[5, column] = value
     pool = {"activation_blocks_total": blocks}
     pool["activation_block_bytes"] = TOKEN_BYTES * run.block_size
     return run.variant(
-        steps=steps,
+        transfers=saves[saves["bytes"] > 0],
         batch=batch,
         settings=run.settings | {"overflow": {"name": policy}},
         facts=run.facts | {"engine": run.facts["engine"] | pool},
     )
+
+
+def saves_of(batch: pd.DataFrame) -> pd.DataFrame:
+    """A copy of each pass of what it is to save."""
+    saves = batch.groupby(["repeat", "step"], as_index=False)["saved_tokens"].sum()
+    own = {"direction": "out", "kind": "activations", "copy_s": 1e-4}
+    return saves.assign(bytes=saves["saved_tokens"] * TOKEN_BYTES, **own)
 
 
 def everything(batch: pd.DataFrame) -> pd.Series:
@@ -392,12 +401,12 @@ def saves_are_right(run: Records) -> bool:
     ("wrong", "right"),
     [
         ({}, True),
-        ({"saved_bytes": TOKEN_BYTES}, False),  # less than was ordered
-        ({"saved_bytes": 10**7}, False),
-        ({"save_s": np.nan}, False),
-        ({"saved_bytes": 0, "save_s": np.nan}, False),
-        ({"save_s": 1e-12}, False),  # no link is so fast
-        ({"save_s": 60.0}, False),  # the host waited for it within the pass
+        ({"bytes": TOKEN_BYTES}, False),  # less than was ordered
+        ({"bytes": 10**7}, False),
+        ({"copy_s": np.nan}, False),
+        ({"bytes": 0}, False),  # there is no copy
+        ({"copy_s": 1e-12}, False),  # no link is so fast
+        ({"copy_s": 60.0}, False),  # the host waited for it within the pass
     ],
 )
 def test_a_pass_saves_the_activations_that_it_is_to_save(
@@ -405,7 +414,6 @@ def test_a_pass_saves_the_activations_that_it_is_to_save(
 ) -> None:
     for saved in (everything, some_requests):
         run = with_saves(runs["ample"], saved, **wrong)
-        assert int(run.steps["saved_bytes"].iloc[5]) != TOKEN_BYTES or wrong
         assert saves_are_right(run) == right
 
 
@@ -434,8 +442,7 @@ def test_a_request_is_saved_from_its_start_until_there_is_no_room(
 def test_a_request_is_saved_whole(runs: dict[str, Records]) -> None:
     run = with_saves(runs["ample"], everything)
     batch = run.batch.assign(saved_tokens=run.batch["saved_tokens"].clip(upper=1))
-    saved = batch.groupby(["repeat", "step"])["saved_tokens"].sum().to_numpy() * TOKEN_BYTES
-    assert not saves_are_right(run.variant(batch=batch, steps=run.steps.assign(saved_bytes=saved)))
+    assert not saves_are_right(run.variant(batch=batch, transfers=saves_of(batch)))
 
 
 # ------------------------------------------------------------------------ what was asked for

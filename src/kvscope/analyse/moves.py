@@ -1,7 +1,6 @@
-"""What a run moved between the device and the host, and how long it takes on some hardware.
+"""How long the copies of a run, and the K and V rebuilt of some, take on some hardware.
 
-Copies of blocks, fetched and saved activations, and K and V rebuilt of them: which they are follows
-from a run's records, their seconds from the cost model.
+Which they are is recorded in `transfers`, their seconds follow from the cost model.
 """
 
 from dataclasses import dataclass
@@ -9,21 +8,18 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
-from kvscope.actions import ACTIVATION
 from kvscope.analyse.records import Records
 from kvscope.arraytypes import Floats
+from kvscope.copies import ACTIVATIONS
 from kvscope.plan.hardware.cost import copies_in
 from kvscope.plan.hardware.overflow_cost import OverflowCost
-
-DIRECTIONS = {"preempt": "out", "resume": "in"}
 
 Ints = npt.NDArray[np.int64]
 
 
 class Seconds(NamedTuple):
-    """Of each row of `preemptions`, then of each pass; 0 where nothing was moved.
+    """Of each row of `Records.moves`, then of each pass; 0 where nothing was saved.
 
     Copies take `copied_s` on the device and `issued_s` until the host's calls return; `rebuilt_s`
     are for K and V of activations. What a pass saves is gathered in `gathered_s` and copied in
@@ -39,8 +35,8 @@ class Seconds(NamedTuple):
 
 @dataclass(frozen=True)
 class Moves:
-    """Of each row of `preemptions`: bytes, copies, and the tokens rebuilt; of each pass: what it
-    saved of activations, in bytes and copies.
+    """Of each row of `Records.moves`: bytes, calls that copy, and the tokens rebuilt; of each pass:
+    what it saved of activations, in bytes and calls.
     """
 
     directions: list[str]
@@ -53,14 +49,13 @@ class Moves:
     @classmethod
     def recorded(cls, repeat: Records, cost: OverflowCost) -> "Moves":
         """Of a modeled repeat on the hardware of `cost`: as many copies as took these seconds."""
-        rows, steps = repeat.preemptions, repeat.steps.sort_values("step")
-        found = cls._without_copies(rows, steps)
-        copied_s = rows["swap_out_s"].fillna(rows["swap_in_s"]).to_numpy(float)
+        found = cls._without_copies(repeat)
+        copied_s = repeat.moves["copy_s"].to_numpy(float)
         moves = zip(copied_s.tolist(), found.bytes.tolist(), found.directions, strict=True)
         for place, (seconds, moved, direction) in enumerate(moves):
             if moved:
                 found.copies[place] = cost.copies_in(seconds, moved, direction)
-        saves = zip(steps["save_s"].tolist(), found.saved_bytes.tolist(), strict=True)
+        saves = zip(save_s_of(repeat).tolist(), found.saved_bytes.tolist(), strict=True)
         for place, (seconds, saved) in enumerate(saves):
             if saved:
                 copies = copies_in(cost.hardware, seconds, saved, cost.memory, "out")
@@ -74,8 +69,7 @@ class Moves:
         Coalesced ones are in one stretch of the host's blocks; each request's tokens are saved in
         one.
         """
-        rows, steps = repeat.preemptions, repeat.steps.sort_values("step")
-        found = cls._without_copies(rows, steps)
+        found = cls._without_copies(repeat)
         rebuilt = found.rebuilt_tokens > 0
         block_bytes = np.where(rebuilt, cost.activation_block_bytes, cost.block_bytes)
         blocks = 1 if cost.coalesced else found.bytes // block_bytes
@@ -83,19 +77,23 @@ class Moves:
         saved = repeat.batch.loc[
             repeat.batch["saved_tokens"].astype(float) > 0, "step"
         ].value_counts()
-        found.save_copies[:] = saved.reindex(steps["step"], fill_value=0)
+        found.save_copies[:] = saved.reindex(_steps(repeat), fill_value=0)
         return found
 
     @classmethod
-    def _without_copies(cls, rows: pd.DataFrame, steps: pd.DataFrame) -> "Moves":
-        """A row that resumes by activations rebuilds all tokens that its request had."""
-        rebuilds = (rows["policy"] == ACTIVATION.name) & (rows["event"] == "resume")
+    def _without_copies(cls, repeat: Records) -> "Moves":
+        """A row that fetches activations rebuilds all tokens that its request had."""
+        rows, steps = repeat.moves, _steps(repeat)
+        resumed = repeat.preemptions.query("event == 'resume'")
+        tokens = rows.merge(resumed, how="left", on=["step", "request_id"])["tokens"]
+        rebuilds = (rows["kind"] == ACTIVATIONS).to_numpy()
+        saved = repeat.saved.groupby("step")["bytes"].sum().reindex(steps, fill_value=0)
         return cls(
-            [DIRECTIONS[event] for event in rows["event"]],
+            rows["direction"].tolist(),
             rows["bytes"].to_numpy(np.int64),
             np.zeros(len(rows), np.int64),
-            np.where(rebuilds, rows["tokens"], 0).astype(np.int64),
-            steps["saved_bytes"].fillna(0).to_numpy(np.int64),
+            np.where(rebuilds, tokens.fillna(0), 0).astype(np.int64),
+            saved.to_numpy(np.int64),
             np.zeros(len(steps), np.int64),
         )
 
@@ -118,3 +116,14 @@ class Moves:
             np.array(cost.gather_s(1) * tokens),
             saved_s,
         )
+
+
+def save_s_of(repeat: Records) -> Floats:
+    """Recorded seconds of what each pass saved, in the order of `step`; NaN where nothing was."""
+    saved = repeat.saved.groupby("step")["copy_s"].sum().reindex(_steps(repeat))
+    return saved.to_numpy(np.float64)
+
+
+def _steps(repeat: Records) -> Ints:
+    steps: Ints = np.sort(repeat.steps["step"].to_numpy(np.int64))
+    return steps

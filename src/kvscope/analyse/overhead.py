@@ -31,13 +31,13 @@ def resume_overhead_gross_s(records: Records) -> float:
     "s", "Resume overhead, the paper's", modeled_interval=True, better=-1, optional=True, column=50
 )
 def resume_overhead_as_published_s(records: Records) -> float:
-    """Σ(S.duration_s over passes with resumed_requests > 0) + Σ(P.copy_end_s − P.copy_start_s over
-    preemptions by `swap`): swap-out by a clock around calls that do not synchronise, as the paper
-    timed it. On a GPU these return before the copies end. Source: the post-processing of logs in
-    the paper's artifact
+    """Σ(S.duration_s over passes with resumed_requests > 0) + Σ(T.end_s − T.start_s over rows with
+    direction `out` and kind `kv`): swap-out by a clock around calls that do not synchronise, as the
+    paper timed it. On a GPU these return before the copies end. Source: the post-processing of logs
+    in the paper's artifact
     """
-    out = records.copied_out
-    issued_s = math.fsum((out["copy_end_s"] - out["copy_start_s"]).astype(float))
+    out = records.swapped_out
+    issued_s = math.fsum((out["end_s"] - out["start_s"]).astype(float))
     return float(_resuming_passes(records)["duration_s"].sum()) + issued_s
 
 
@@ -120,34 +120,34 @@ def control_errors_s(records: Records) -> pd.Series:
 
 @metric("s", "Swap out", modeled_interval=True)
 def swap_out_s(records: Records) -> float:
-    """ΣP.swap_out_s over preemptions: device time of the copies to the host"""
-    return _total(records.copied_out, "swap_out_s")
+    """ΣT.copy_s over rows with direction `out` and kind `kv`: time of the copies to the host"""
+    return _total(records.swapped_out, "copy_s")
 
 
 @metric("s", "Swap in", modeled_interval=True)
 def swap_in_s(records: Records) -> float:
-    """ΣP.swap_in_s over resumptions: device time of the copies back"""
-    return _total(records.copied_back, "swap_in_s")
+    """ΣT.copy_s over rows with direction `in`: time of the copies back"""
+    return _total(records.copied_back, "copy_s")
 
 
 @metric("s", "Rebuild K and V", modeled_interval=True)
 def rebuild_s(records: Records) -> float:
-    """ΣP.rebuild_s over resumptions: device time to make K and V of activations"""
-    return math.fsum(records.preemptions["rebuild_s"].astype(float).fillna(0))
+    """ΣT.rebuild_s: device time to make K and V of activations"""
+    return math.fsum(records.transfers["rebuild_s"].astype(float).fillna(0))
 
 
 @metric("s", "Write-through", modeled_interval=True)
 def save_s(records: Records) -> float:
-    """ΣS.save_s: device time to copy activations to the host as they are computed. On a GPU these
-    copies run behind the next pass
+    """ΣT.copy_s over rows with direction `out` and kind `activations`: device time to copy them to
+    the host as they are computed. On a GPU these copies run behind the next pass
     """
-    return math.fsum(records.steps["save_s"].astype(float).fillna(0))
+    return _total(records.saved, "copy_s")
 
 
 @metric("B", "Bytes swapped")
 def swapped_bytes(records: Records) -> float:
-    """ΣP.bytes: both directions"""
-    return _total(records.preemptions, "bytes")
+    """ΣT.bytes of preempted requests: both directions"""
+    return _total(pd.concat([records.swapped_out, records.copied_back]), "bytes")
 
 
 @metric("preemptions", "Preemptions recomputed for want of host room")
@@ -184,6 +184,6 @@ def _total(rows: pd.DataFrame, column: str) -> float:
 def _swap_in_s_by_pass(records: Records, steps: pd.Series) -> Floats:
     """Seconds to copy blocks back, and to rebuild them, in each of these steps; 0 without any."""
     rows = records.copied_back
-    back_s = rows["swap_in_s"] + rows["rebuild_s"].astype(float).fillna(0)
+    back_s = rows["copy_s"] + rows["rebuild_s"].astype(float).fillna(0)
     copied = back_s.groupby(rows["step"]).sum()
     return copied.reindex(steps, fill_value=0.0).to_numpy(np.float64)

@@ -1,20 +1,21 @@
 """The records of a run for analysis: tables, settings, KV events, expected pass durations."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
 import pandas as pd
 
-from kvscope.actions import copies_back, copies_blocks
 from kvscope.analyse.access import KvTrace, find_trace
 from kvscope.analyse.pass_durations import PassDurations
+from kvscope.copies import ACTIVATIONS, IN, KV, OUT
 from kvscope.errors import BadInput
 from kvscope.plan.experiment import Experiment, load, read_settings
 from kvscope.results import Run
 from kvscope.runfile import EXPERIMENT_FILE, FAILED, require_unchanged
-from kvscope.tables import HOST_TABLES, LAYERS
+from kvscope.runschema import TRANSFERS as TRANSFERS_SINCE
+from kvscope.tables import HOST_TABLES, LAYERS, TRANSFERS
 
 
 class Records(Run):
@@ -54,20 +55,29 @@ class Records(Run):
         later = bool(self.workload["arrival_s"].gt(0).any())
         return later or workload.get("timeout_s") is not None
 
-    @cached_property
-    def copied_out(self) -> pd.DataFrame:
-        """The rows of `preemptions` of requests whose blocks were copied to the host."""
-        return self._preemptions("preempt", copies_blocks)
+    @property
+    def swapped_out(self) -> pd.DataFrame:
+        """The rows of `transfers` of K and V that preempted requests lost."""
+        return self.transfers[self._of(OUT, KV)]
 
-    @cached_property
+    @property
     def copied_back(self) -> pd.DataFrame:
-        """The rows of `preemptions` of requests that resumed by copies to the device."""
-        return self._preemptions("resume", copies_back)
+        """The rows of `transfers` to the device, which requests resumed from."""
+        return self.transfers[self.transfers["direction"] == IN]
 
-    def _preemptions(self, event: str, of_policy: Callable[[pd.Series], pd.Series]) -> pd.DataFrame:
-        rows = self.preemptions
-        rows = rows[rows["event"] == event]
-        return rows[of_policy(rows["policy"])] if len(rows) else rows
+    @property
+    def saved(self) -> pd.DataFrame:
+        """The rows of `transfers` of activations written through as they were computed."""
+        return self.transfers[self._of(OUT, ACTIVATIONS)]
+
+    @property
+    def moves(self) -> pd.DataFrame:
+        """The rows of `transfers` of requests that were preempted or resumed."""
+        return self.transfers[~self._of(OUT, ACTIVATIONS)]
+
+    def _of(self, direction: str, kind: str) -> "pd.Series[bool]":
+        rows = self.transfers
+        return (rows["direction"] == direction) & (rows["kind"] == kind)
 
     def valid_repeats(self) -> Iterator[Self]:
         """The repeats that metrics are computed from, the `timed` ones."""
@@ -99,6 +109,8 @@ def read_records(directory: Path, **known: Any) -> Records:
     """
     records = Records(directory, **known)
     due = [table for table in HOST_TABLES if table is not LAYERS]
+    if records.facts["schema"] < TRANSFERS_SINCE:
+        due.remove(TRANSFERS)
     missing = [path for path in map(records.path, due) if not path.exists()]
     if records.facts["status"] == FAILED and (missing or records.steps.empty):
         reason = records.facts.get("reason") or "no reason recorded"

@@ -14,7 +14,11 @@ from kvscope.engine.attention.selection import check_layout, find_own_attention,
 from kvscope.engine.batching.policy import BatchingPolicy
 from kvscope.engine.checks import Comparisons
 from kvscope.engine.layers import LayerTimer
+from kvscope.engine.marks import Marks
+from kvscope.engine.overflow.host_tier import worker_tier
 from kvscope.engine.overflow.policy import OverflowPolicy
+from kvscope.engine.port import Finished
+from kvscope.engine.recording import Recording
 from kvscope.engine.scheduler import RecordingScheduler
 from kvscope.engine.weights import LOAD_FORMAT
 from kvscope.errors import BadInput
@@ -29,8 +33,8 @@ Policy = TypeVar("Policy", BatchingPolicy, OverflowPolicy)
 
 
 @dataclass
-class Engine:
-    """A running vLLM engine, and the parts of it that a run records."""
+class VllmEngine:
+    """A running vLLM engine (`engine.port.Engine`), and the parts of it that are observed."""
 
     llm: Any
     platform: "Platform"
@@ -41,18 +45,33 @@ class Engine:
     attention: list[Any] = field(default_factory=list)  # kvscope's attention of each layer, if any
 
     @property
+    def kv_blocks_total(self) -> int:
+        """Blocks of the KV cache that requests can use."""
+        return self.scheduler.kv_blocks_total
+
+    @property
+    def kv_blocks_used(self) -> int:
+        """Blocks of the KV cache that requests hold now."""
+        return self.scheduler.kv_blocks_used
+
+    @property
+    def host_blocks_total(self) -> int:
+        """Blocks of the host pool; 0 without one."""
+        return self.scheduler.tier.host_blocks_total
+
+    @property
+    def host_blocks_used(self) -> int:
+        """Blocks of the host pool that requests hold now."""
+        return self.scheduler.tier.host_blocks_used
+
+    @property
     def host_pool(self) -> dict[str, Any]:
         """The entries of run.json on the host pool: blocks, kind of memory, pieces of a block."""
-        from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
-
-        found: dict[str, Any] = self.scheduler.host_pool_facts
+        found: dict[str, Any] = self.scheduler.tier.pool_facts
         if not self.platform.experiment.device.allocates:
             return found | self.platform.host_pool()
-        worker = get_kv_transfer_group() if has_kv_transfer_group() else None
-        return found | {
-            "host_memory": worker and worker.host_memory,
-            "pieces_per_block": worker and worker.pieces,
-        }
+        worker = worker_tier()
+        return found | {"host_memory": worker.host_memory, "pieces_per_block": worker.pieces}
 
     @contextmanager
     def check_results(self) -> Iterator[dict[str, Comparisons]]:
@@ -61,8 +80,6 @@ class Engine:
         This takes time, so nothing is measured meanwhile. Yields the comparisons by their keys in
         run.json.
         """
-        from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
-
         from kvscope.engine.attention.reference import ReferenceChecks
         from kvscope.engine.overflow.contents import SwapChecks
 
@@ -70,23 +87,25 @@ class Engine:
             yield {}
             return
         outputs = ReferenceChecks()
-        caches: dict[str, Any] = {}
-        if has_kv_transfer_group():
-            caches = get_kv_transfer_group().layers
+        caches = worker_tier().layers
         swaps = SwapChecks(caches, self.scheduler.blocks_of)
-        watched = [self.scheduler] if caches else []
+        watched = [self.scheduler.tier] if caches else []
         hook = self.timer.before_layers(lambda: swaps.compare_resumed(self.scheduler.scheduled))
         checkable = [layer for layer in self.attention if hasattr(layer, "gathered")]
         for layer in checkable:
             layer.checks = outputs
-        for scheduler in watched:
-            scheduler.checks = swaps
+        for tier in watched:
+            tier.checks = swaps
         try:
             yield {"reference_checks": outputs, "swap_checks": swaps}
         finally:
             hook.remove()
             for part in (*checkable, *watched):
                 part.checks = None
+
+    def begin(self, recording: Recording, marks: Marks) -> None:
+        """Record into `recording` from now on; its passes are numbered from 0."""
+        self.scheduler.begin(recording, marks)
 
     def submit(self, request_id: str, prompt_token_ids: list[int], output_tokens: int) -> None:
         """Give vLLM a request, to be answered greedily with exactly its number of tokens."""
@@ -105,9 +124,25 @@ class Engine:
             ),
         )
 
+    def has_unfinished_requests(self) -> bool:
+        """Whether a request waits or runs."""
+        return bool(self.vllm.has_unfinished_requests())
+
+    def step(self) -> list[Finished]:
+        """Compute one pass; returns the requests that end with it."""
+        return [
+            Finished(output.request_id, output.outputs[0].token_ids)
+            for output in self.vllm.step()
+            if output.finished
+        ]
+
+    def abort(self, request_ids: list[str]) -> None:
+        """End requests before their last token, whether they run, wait or are preempted."""
+        self.vllm.abort_request(request_ids)
+
     @property
     def vllm(self) -> Any:
-        """vLLM's `LLMEngine`: add_request, step, has_unfinished_requests."""
+        """vLLM's `LLMEngine`."""
         return self.llm.llm_engine
 
 
@@ -167,7 +202,7 @@ def open_tracer(platform: "Platform", directory: Path) -> Iterator["Tracer | Non
 
 
 @contextmanager
-def run_engine(platform: "Platform", directory: Path | None = None) -> Iterator[Engine]:
+def run_engine(platform: "Platform", directory: Path | None = None) -> Iterator[VllmEngine]:
     """Build the experiment's engine; at the end shut it down and free its memory.
 
     `directory` is for the temporary file of KV events, if they are traced.
@@ -201,19 +236,15 @@ def run_engine(platform: "Platform", directory: Path | None = None) -> Iterator[
 
 def _observed(
     llm: Any, platform: "Platform", scheduler: RecordingScheduler, tracer: "Tracer | None"
-) -> Engine:
+) -> VllmEngine:
     """The engine, with its layers timed and its attention traced where there are any."""
-    from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
-
     if not platform.experiment.device.allocates:
-        return Engine(llm, platform, scheduler, None, platform.experiment.model.layers, tracer)
-    if has_kv_transfer_group():
-        connector = get_kv_transfer_group()
-        llm.apply_model(lambda model: connector.attach(model, platform))
+        return VllmEngine(llm, platform, scheduler, None, platform.experiment.model.layers, tracer)
+    llm.apply_model(lambda model: worker_tier().attach(model, platform))
     check_layout(platform.experiment)
     timer = LayerTimer(scheduler)
     layers = llm.apply_model(timer.install)[0]
     own = llm.apply_model(find_own_attention)[0]
     for layer in own:
         layer.tracer = tracer
-    return Engine(llm, platform, scheduler, timer, layers, tracer, own)
+    return VllmEngine(llm, platform, scheduler, timer, layers, tracer, own)

@@ -1,19 +1,36 @@
-"""The raw records of a repeat, made while vLLM runs with as little overhead as possible.
+"""The raw records of a repeat, made while the engine runs with as little overhead as possible.
 
-There is one `PassRecord` per forward pass, one `PreemptionRecord` per preemption, one `Transfer`
-per copy of a request's blocks, and four numbers per transformer block. Records of passes refer to
-vLLM's own objects, which vLLM creates for every pass and does not change afterwards. They are
-converted to tables between repeats (`kvscope.run.recorder`), when nothing is timed.
+This is all that an engine says of what it does: one `PassRecord` a forward pass, with a `BatchRow`
+for each request in it, one `PreemptionRecord` a preemption, one `Transfer` a copy between the KV
+cache and the host, and four numbers a transformer block. `kvscope.run.recorder` converts them to
+tables between repeats, when nothing is timed. Requests are named as the workload names them.
 """
 
 from array import array
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from kvscope.actions import RECOMPUTE, Action
+from kvscope.copies import HOST_CLOCK
 
-if TYPE_CHECKING:
-    from kvscope.engine.overflow.copies import Transfer
+
+class BatchRow(NamedTuple):
+    """One request in one forward pass."""
+
+    request_id: str
+    computed: int  # tokens that the pass computes of it
+    cached: int  # its tokens in the cache before the pass
+    sampled: Sequence[int]  # the output token ids that the pass gave it
+    row: int = 0  # its place among the rows of the kernels' batch
+    hit: int = 0  # of `cached`, those that the pass found in the prefix cache
+    saved: int = 0  # of `computed`, those whose activations the pass is to write to the host
+    blocks: tuple[Sequence[int], ...] = ()  # its block ids by KV group; where KV events are traced
+
+
+def no_rows() -> Sequence[BatchRow]:
+    """The batch of a pass that has not ended."""
+    return ()
 
 
 @dataclass(slots=True)
@@ -22,31 +39,46 @@ class PassRecord:
 
     schedule_start_ns: int
     schedule_end_ns: int
-    scheduled: Any  # vLLM's SchedulerOutput
-    finished_before: set[str]  # requests that ended since the previous pass
-    preempted: int  # requests preempted since the previous pass, as vLLM counts them
+    finished_before: Collection[str]  # requests that ended since the previous pass
+    preempted: int  # requests preempted since the previous pass, as the scheduler counts them
     waiting: int
     kv_blocks_free: int
     host_blocks_used: int
     output_ns: int = 0  # the sampled tokens are on the host
-    end_ns: int = 0  # vLLM has processed them
-    output: Any = None  # vLLM's ModelRunnerOutput
-    # vLLM's blocks, whose ids never change, by internal id; where KV events are traced.
-    block_tables: dict[str, list[Any]] | None = None
+    end_ns: int = 0  # the scheduler has processed them
+    # Called once nothing is timed: rows are not made while the engine runs.
+    batch: Callable[[], Sequence[BatchRow]] = no_rows
 
 
 @dataclass(slots=True)
 class PreemptionRecord:
-    """One preemption, recorded just before vLLM frees the request's blocks."""
+    """One preemption, recorded just before the scheduler frees the request's blocks."""
 
     step: int  # the pass that was being scheduled
     time_ns: int
-    request_id: str  # vLLM's internal id
+    request_id: str
     tokens: int  # tokens whose K and V were in the cache
     blocks: int
     action: Action = RECOMPUTE  # as carried out
-    refused: bool = False  # the policy's action copies blocks, but the host pool was full
+    refused: bool = False  # the policy's action needs the host pool, which had no room
     predicted_s: float | None = None  # what the policy expected its action to cost
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """One copy between the KV cache and the host."""
+
+    request_id: str | None  # None: of several requests of a pass
+    direction: str  # copies.OUT or copies.IN
+    kind: str  # copies.KV or copies.ACTIVATIONS
+    blocks: int
+    bytes: int
+    start_ns: int  # of the platform's clock; on a GPU the copy is launched then
+    end_ns: int
+    seconds: Callable[[], float]  # of the copy itself; once the pass is over
+    rebuild_seconds: Callable[[], float] | None = None  # of K and V, after the copy
+    clock: str = HOST_CLOCK  # that `seconds` were counted by
+    step: int = 0  # the pass that it was done for
 
 
 @dataclass
@@ -55,9 +87,14 @@ class Recording:
 
     passes: list[PassRecord] = field(default_factory=list)
     preemptions: list[PreemptionRecord] = field(default_factory=list)
-    transfers: list["Transfer"] = field(default_factory=list)
+    transfers: list[Transfer] = field(default_factory=list)
     # One transformer block after another: pass, block, start and end in ns. Plain numbers, because
     # objects would keep Python's garbage collector busy.
     layers: "array[int]" = field(default_factory=lambda: array("q"))
-    # How often each request that has ended was preempted, as vLLM counts, by its internal id.
+    # How often each request that has ended was preempted, as the scheduler counts.
     counted: dict[str, int] = field(default_factory=dict)
+
+    def add_transfers(self, transfers: Iterable[Transfer]) -> None:
+        """Add copies that were done for the last pass."""
+        step = len(self.passes) - 1
+        self.transfers += (replace(transfer, step=step) for transfer in transfers)

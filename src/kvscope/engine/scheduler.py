@@ -5,11 +5,9 @@ pass and sampling → `update_from_output()`. The two overridden methods bracket
 sampled tokens are on the host when the second one is called.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
-from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any
 
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -18,20 +16,14 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request
 
-from kvscope.actions import RECOMPUTE
 from kvscope.engine.batching.policy import BatchingPolicy
 from kvscope.engine.clock import Clock, HostClock
 from kvscope.engine.marks import Marks
-from kvscope.engine.overflow.contents import SwapChecks
-from kvscope.engine.overflow.outlook import (
-    Growth,
-    preempted_again,
-    preemptions,
-    resuming_together,
-)
-from kvscope.engine.overflow.policy import Outlook, OverflowPolicy, Victim
+from kvscope.engine.overflow.forecast import Forecast
+from kvscope.engine.overflow.host_tier import scheduler_tier
+from kvscope.engine.overflow.policy import OverflowPolicy
 from kvscope.engine.recording import PassRecord, PreemptionRecord, Recording
-from kvscope.errors import BadInput
+from kvscope.engine.scheduled import BlockTables, batch_rows, external_id
 from kvscope.ranges import FORWARD_PASS
 
 if TYPE_CHECKING:
@@ -74,7 +66,8 @@ class RecordingScheduler(Scheduler):
         self.overflow = OverflowPolicy(name="")
         self.clock: Clock = HostClock()
         self.tracer: Tracer | None = None
-        self.checks: SwapChecks | None = None  # while copies are checked
+        self.tier = scheduler_tier(self.connector)
+        self.forecast = Forecast(self)
         self.watermark_when_idle = False  # vLLM has no watermark while nothing runs
         self.kept_free = 0  # blocks that must be free for a running request to go on
         self._ranked = False
@@ -82,6 +75,7 @@ class RecordingScheduler(Scheduler):
         self._finished: set[str] = set()  # reported by empty schedules
         self._preempted: set[str] = set()  # reported by empty schedules
         self._in_flight: SchedulerOutput | None = None
+        self._block_tables: BlockTables | None = None  # of the pass under way, if it is traced
         self._free = self.kv_cache_manager.block_pool.free_block_queue
 
     def attach(
@@ -94,8 +88,7 @@ class RecordingScheduler(Scheduler):
         """Set the policies, the clock and the tracer."""
         self.batching, self.overflow, self.clock, self.tracer = batching, overflow, clock, tracer
         self._ranked = type(overflow).rank is not OverflowPolicy.rank
-        if self.connector is not None:
-            self.connector.saves = self._saves
+        self.tier.follow(overflow, self.forecast)
         if self._ranked:  # vLLM then preempts the running request of the highest `priority`
             self.policy = SchedulingPolicy.PRIORITY
 
@@ -104,8 +97,7 @@ class RecordingScheduler(Scheduler):
         self.recording, self.marks = recording, marks
         self._finished.clear()
         self._preempted.clear()
-        if self.connector is not None:
-            self.connector.transfers = recording.transfers
+        self.tier.recording = recording
 
     @property
     def kv_blocks_total(self) -> int:
@@ -123,24 +115,13 @@ class RecordingScheduler(Scheduler):
         return int(self._free.num_free_blocks)
 
     @property
-    def host_blocks_used(self) -> int:
-        """Blocks that requests hold in the host pool now."""
-        return self.connector.host_blocks_used if self.connector is not None else 0
-
-    @property
-    def host_blocks_total(self) -> int:
-        """Blocks of the host pool; 0 without one."""
-        return self.connector.host_blocks_total if self.connector is not None else 0
-
-    @property
-    def host_pool_facts(self) -> dict[str, int]:
-        """The entries of run.json on the host pool's size."""
-        none = {"host_blocks_total": 0}
-        return self.connector.pool_facts if self.connector is not None else none
+    def all_running(self) -> list[Request]:
+        """The running requests, hidden ones first."""
+        return [*self._hidden, *self.running]
 
     def swapped_out(self, request: Request) -> bool:
         """Whether a preempted request's tokens are kept in the host pool."""
-        return self.connector is not None and request.request_id in self.connector
+        return request.request_id in self.tier
 
     def has_room(self, request: Request) -> bool:
         """Whether a waiting request that is computed from its start may be admitted.
@@ -195,38 +176,40 @@ class RecordingScheduler(Scheduler):
         start_ns = self.clock.now_ns()
         if self._ranked:
             for request in self.running:
-                request.priority = self.overflow.rank(victim_of(request))
+                request.priority = self.overflow.rank(self.forecast.now(request))
         scheduled = self.batching.fill(self, partial(super().schedule, throttle_prefills))
         if not scheduled.total_num_scheduled_tokens:
             self._finished |= scheduled.finished_req_ids
             self._preempted |= scheduled.preempted_req_ids or set()
             return scheduled
-        finished, self._finished = self._finished | scheduled.finished_req_ids, set()
+        ended, self._finished = self._finished | scheduled.finished_req_ids, set()
+        finished = {external_id(name) for name in ended}
         preempted, self._preempted = self._preempted | (scheduled.preempted_req_ids or set()), set()
         self._in_flight = scheduled
         # Few calls: this is vLLM's critical path.
         record = PassRecord(
             start_ns,
             0,
-            scheduled,
             finished,
             len(preempted),
             len(self.waiting),
             self._free.num_free_blocks,
-            self.host_blocks_used,
+            self.tier.host_blocks_used,
         )
         self.recording.passes.append(record)
         record.schedule_end_ns = self.clock.now_ns()
         step = len(self.recording.passes) - 1
-        if self.tracer is not None and self.tracer.begin_pass(step):
-            record.block_tables = self._block_tables(scheduled)
+        traced = self.tracer is not None and self.tracer.begin_pass(step)
+        self._block_tables = self._tables(scheduled) if traced else None
         self.marks.push(FORWARD_PASS, step)
         return scheduled
 
-    def _block_tables(self, scheduled: SchedulerOutput) -> dict[str, list[Any]]:
-        """The block manager's blocks of each scheduled request, in order."""
-        blocks = self.kv_cache_manager.coordinator.single_type_managers[0].req_to_blocks
-        return {name: blocks[name][:] for name in scheduled.num_scheduled_tokens}
+    def _tables(self, scheduled: SchedulerOutput) -> BlockTables:
+        """The block managers' blocks of each scheduled request, in order."""
+        managers = self.kv_cache_manager.coordinator.single_type_managers
+        held = [manager.req_to_blocks for manager in managers]
+        names = scheduled.num_scheduled_tokens
+        return {name: tuple(blocks[name][:] for blocks in held) for name in names}
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
@@ -241,112 +224,30 @@ class RecordingScheduler(Scheduler):
             self.tracer.end_pass()
         self.marks.pop()
         outputs = super().update_from_output(scheduler_output, model_runner_output)
-        record.output = model_runner_output
         record.end_ns = self.clock.now_ns()
+        record.batch = partial(
+            batch_rows, scheduler_output, model_runner_output, self._block_tables
+        )
         return outputs
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
-        self.recording.counted[request.request_id] = request.num_preemptions
+        self.recording.counted[external_id(request.request_id)] = request.num_preemptions
         return super()._free_request(request, *args, **kwargs)
 
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        victim = self._victim(request)
+        victim = self.tier.victim(request, self.forecast)
         blocks = self.blocks_of(request.request_id)
-        action = self.overflow.action(victim) if victim.tokens else RECOMPUTE
-        if action.needs_pool and self.connector is None:
-            raise BadInput(
-                f"overflow={self.overflow.name} returns the action {action.name!r}, which copies "
-                "blocks, but it has no host pool; make its class a subclass of Swap"
-            )
-        kept = self.connector is not None and self.connector.keep(
-            action, victim.request_id, victim.tokens, blocks
-        )
-        refused = action.needs_pool and not kept
-        if kept and self.checks is not None:
-            if action.rebuilds:
-                self.checks.record_rebuild(victim.request_id, victim.tokens // self.block_size)
-            else:
-                self.checks.record_swap_out(victim.request_id, -(-victim.tokens // self.block_size))
+        done = self.overflow.preempt(victim, blocks, self.tier)
         self.recording.preemptions.append(
             PreemptionRecord(
                 step=len(self.recording.passes),
                 time_ns=self.clock.now_ns(),
-                request_id=victim.request_id,
+                request_id=external_id(request.request_id),
                 tokens=victim.tokens,
                 blocks=len(blocks),
-                action=RECOMPUTE if refused else action,
-                refused=refused,
-                predicted_s=self.overflow.predicted_s(victim, action) if victim.tokens else None,
+                action=done.action,
+                refused=done.refused,
+                predicted_s=done.predicted_s,
             )
         )
         super()._preempt_request(request, *args, **kwargs)
-
-    def _saves(self, request_id: str) -> bool:
-        """Whether the policy writes the activations of a request of this pass, its first, through.
-
-        Called while the pass is scheduled, when the request runs already.
-        """
-        running = [*self._hidden, *self.running]
-        ahead = [growth_of(one) for one in takewhile(lambda r: r.request_id != request_id, running)]
-        request, size = self.requests[request_id], self.block_size
-        own, blocks = growth_of(request), self.kv_blocks_total - self.kept_free
-        room, free = self.connector.pool.size, self.connector.activations.free
-        victims = (
-            replace(
-                victim_of(request),
-                tokens=tokens,
-                beside=len(ahead),
-                again=self._preempted_again([one.after(passes) for one in ahead], tokens),
-                room=tokens <= room * size,
-                activations=tokens <= free * size,
-            )
-            for tokens, passes in preemptions(ahead, own, size, blocks)
-        )
-        return self.overflow.saves(Outlook(own, tuple(victims)))
-
-    def _victim(self, request: Request) -> Victim:
-        """A request that is preempted, with what the host pool has or has room for."""
-        victim, connector = victim_of(request), self.connector
-        if connector is None:
-            return victim
-        beside = [one for one in (*self._hidden, *self.running) if one is not request]
-        ahead = [growth_of(one) for one in beside]
-        queue = (one.num_tokens for one in self.waiting if not self.swapped_out(one))
-        return replace(
-            victim,
-            beside=len(beside),
-            together=resuming_together(
-                ahead,
-                [request.num_tokens, *islice(queue, self.max_num_running_reqs)],
-                self.block_size,
-                self.kv_blocks_total - self.kept_free,
-                self.max_num_scheduled_tokens,
-                self.max_num_running_reqs,
-            ),
-            again=self._preempted_again(ahead, victim.tokens),
-            room=connector.has_room(victim.tokens),
-            activations=connector.has_activations(victim.request_id, victim.tokens),
-        )
-
-    def _preempted_again(self, ahead: Sequence[Growth], tokens: int) -> int:
-        """How often a victim is preempted at once if it is recomputed: never by today's rules."""
-        if not self.kept_free:
-            return 0
-        watermark = self.kv_cache_manager.watermark_blocks
-        return preempted_again(ahead, tokens, self.block_size, self.kv_blocks_total, watermark)
-
-
-def growth_of(request: Request) -> Growth:
-    """The tokens of a request in the cache: soon, and at its end. Its last token is not cached."""
-    return Growth(request.num_tokens, request.num_prompt_tokens + request.max_tokens - 1)
-
-
-def victim_of(request: Request) -> Victim:
-    """The view of a running request that overflow policies get."""
-    return Victim(
-        request_id=request.request_id,
-        prompt_tokens=request.num_prompt_tokens,
-        output_tokens=request.num_output_tokens,
-        tokens=request.num_computed_tokens,
-        preemptions=request.num_preemptions,
-    )

@@ -164,6 +164,11 @@ class Run:
         found = self.records.preemptions
         return found[found["repeat"] == repeat].reset_index(drop=True)
 
+    def transfers(self, repeat: int) -> pd.DataFrame:
+        """The copies between the KV cache and the host of one repeat, in order."""
+        found = self.records.transfers
+        return found[found["repeat"] == repeat].reset_index(drop=True)
+
 
 @dataclass(frozen=True)
 class FigureRequest:

@@ -17,7 +17,7 @@ from kvscope.engine.recording import PassRecord, Recording
 from kvscope.events import FLUSH_VERSION
 from kvscope.passes import phase_of_requests
 from kvscope.plan.experiment import Experiment
-from kvscope.run.recorder import RepeatTables, external_id
+from kvscope.run.recorder import RepeatTables
 from kvscope.runfile import KERNEL_EVENTS
 
 COMPRESSION_LEVEL = 3
@@ -116,17 +116,18 @@ class KernelEvents:
 
 
 def describe_batch(record: PassRecord, rows: Any) -> dict[str, Any]:
-    """The batch of a pass row by row, from the scheduler's records: kernels do not know it."""
-    assert record.block_tables is not None
-    by_request = rows.set_index("request_id")
-    internal = record.output.req_ids
-    requests = [external_id(name) for name in internal]
-    here = by_request.loc[requests]
+    """The batch of a pass row by row, from the scheduler's records: kernels do not know it.
+
+    Of one KV group.
+    """
+    batch = sorted(record.batch(), key=lambda one: one.row)
+    requests = [one.request_id for one in batch]
+    here = rows.set_index("request_id").loc[requests]
     return {
         "phase": phase_of_requests(here["phase"]),
         "requests": requests,
         "phases": here["phase"].tolist(),
         "context_tokens": here["context_tokens"].tolist(),
         "scheduled_tokens": here["scheduled_tokens"].tolist(),
-        "block_table": [[b.block_id for b in record.block_tables[name]] for name in internal],
+        "block_table": [list(one.blocks[0]) for one in batch],
     }

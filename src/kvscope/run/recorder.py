@@ -1,22 +1,20 @@
 """Converts the raw records of a repeat (`engine.recording`) to its tables."""
 
-from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from kvscope import tables
-from kvscope.engine.recording import PassRecord, PreemptionRecord, Recording
+from kvscope.engine.recording import BatchRow, PassRecord, PreemptionRecord, Recording, Transfer
 from kvscope.passes import DECODE, PREFILL, phase_of_tokens
 
-if TYPE_CHECKING:
-    from kvscope.engine.overflow.copies import Transfer
-
 NANOSECONDS = 1e-9
+RECORDED = (tables.STEPS, tables.BATCH, tables.PREEMPTIONS, tables.TRANSFERS, tables.LAYERS)
+"""The tables that a recording becomes."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ class RequestState:
     finished_s: float | None = None
     preempted: PreemptionRecord | None = None  # set until it is scheduled again
     recovering: bool = False  # set from a preemption until it gives a token again
-    copied_out_s: float = 0.0  # for its last preemption
+    copied_s: float = 0.0  # by copies and rebuilding since its last preemption
     resumption: dict[str, Any] = field(default_factory=dict)  # the row of its last one
 
 
@@ -58,19 +56,14 @@ class RepeatTables:
     steps: pd.DataFrame
     batch: pd.DataFrame
     preemptions: pd.DataFrame
+    transfers: pd.DataFrame
     layers: pd.DataFrame
     requests: dict[str, RequestState] = field(default_factory=dict)
-    counted: dict[str, int] = field(default_factory=dict)  # preemptions by request, as vLLM counts
+    counted: dict[str, int] = field(default_factory=dict)  # preemptions, as the scheduler counts
 
     def state(self, request_id: str) -> RequestState:
         """The final state of a request; an empty one if it was never scheduled."""
         return self.requests.get(request_id, RequestState())
-
-
-@lru_cache(4096)
-def external_id(internal_id: str) -> str:
-    """The workload's request id: vLLM appends '-' and random characters to it."""
-    return internal_id.rsplit("-", 1)[0]
 
 
 class Replay:
@@ -83,41 +76,52 @@ class Replay:
         self.steps: list[dict[str, Any]] = []
         self.batch: list[dict[str, Any]] = []
         self.preemptions: list[dict[str, Any]] = []
-        self._transfers: dict[tuple[str, str], deque[Transfer]] = defaultdict(deque)
-        self._saves: deque[Transfer] = deque()
-
-    def add_transfers(self, transfers: "Sequence[Transfer]") -> None:
-        """Add the copies of the repeat, in order.
-
-        Each belongs to one preemption or resumption; those of direction 'save' to a pass.
-        """
-        for transfer in transfers:
-            if transfer.direction == "save":
-                self._saves.append(transfer)
-                continue
-            self._transfers[external_id(transfer.request_id), transfer.direction].append(transfer)
+        self.transfers: list[dict[str, Any]] = []
 
     def preempt(self, record: PreemptionRecord) -> None:
         """Add the row of a preemption."""
-        request_id = external_id(record.request_id)
-        state = self.requests.setdefault(request_id, RequestState())
-        state.preempted, state.recovering = record, True
+        state = self.requests.setdefault(record.request_id, RequestState())
+        state.preempted, state.recovering, state.copied_s = record, True, 0.0
         self._keep(state, 0)
-        row = self._preemption_row(
-            record.step, request_id, "preempt", record, record.time_ns, record.blocks
+        self._add_preemption(
+            record, "preempt", step=record.step, time_ns=record.time_ns, blocks=record.blocks
         )
-        state.copied_out_s = row["swap_out_s"] or 0.0
+
+    def transfer(self, transfer: Transfer) -> None:
+        """Add the row of a copy, before that of its pass."""
+        context, copy_s = self.context, transfer.seconds()
+        rebuild_s = transfer.rebuild_seconds() if transfer.rebuild_seconds else None
+        if transfer.request_id is not None:
+            state = self.requests.setdefault(transfer.request_id, RequestState())
+            state.copied_s += copy_s + (rebuild_s or 0.0)
+        self.transfers.append(
+            {
+                "repeat": context.repeat,
+                "step": transfer.step,
+                "request_id": transfer.request_id,
+                "direction": transfer.direction,
+                "kind": transfer.kind,
+                "blocks": transfer.blocks,
+                "bytes": transfer.bytes,
+                "start_s": context.seconds(transfer.start_ns),
+                "end_s": context.seconds(transfer.end_ns),
+                "copy_s": copy_s,
+                "rebuild_s": rebuild_s,
+                "clock": transfer.clock,
+                "time_source": context.time_source,
+            }
+        )
 
     def forward_pass(self, step: int, record: PassRecord) -> None:
         """Add the row of `steps` of a pass, and the row of `batch` of each of its requests."""
         seconds = self.context.seconds
-        for internal_id in record.finished_before:
+        for request_id in record.finished_before:
             # The first pass also lists the requests that ended in the previous repeat.
-            if (state := self.requests.get(external_id(internal_id))) is not None:
+            if (state := self.requests.get(request_id)) is not None:
                 self._keep(state, 0)
-        saved = self._save_of(record)
-        rows = [self._batch_row(step, record, *row) for row in scheduled_rows(record)]
-        scheduled = sum(row["scheduled_tokens"] for row in rows)
+        batch = record.batch()
+        scheduled = sum(row.computed for row in batch)
+        rows = [self._batch_row(step, record, row, scheduled) for row in batch]
         prefill = sum(row["scheduled_tokens"] for row in rows if row["phase"] == PREFILL)
         self.steps.append(
             {
@@ -142,8 +146,6 @@ class Replay:
                 "kv_tokens_used": self.resident_tokens,
                 "host_blocks_used": record.host_blocks_used,
                 "host_blocks_total": self.context.host_blocks_total,
-                "saved_bytes": saved.bytes if saved else 0,
-                "save_s": saved.seconds() if saved else None,
                 "stalled": False,
                 "time_source": self.context.time_source,
             }
@@ -155,39 +157,26 @@ class Replay:
         self.resident_tokens += tokens - state.resident_tokens
         state.resident_tokens = tokens
 
-    def _save_of(self, record: PassRecord) -> "Transfer | None":
-        """What was written through after a pass; None if nothing was."""
-        if not self._saves or self._saves[0].start_ns > record.end_ns:
-            return None
-        return self._saves.popleft()
-
     def _batch_row(
-        self,
-        step: int,
-        record: PassRecord,
-        internal_id: str,
-        tokens: int,
-        context: int,
-        given: list[int],
+        self, step: int, record: PassRecord, row: BatchRow, scheduled_tokens: int
     ) -> dict[str, Any]:
-        request_id = external_id(internal_id)
-        state = self.requests.setdefault(request_id, RequestState())
+        state = self.requests.setdefault(row.request_id, RequestState())
+        end_tokens = row.cached + row.computed
         if state.first_scheduled_s is None:
             state.first_scheduled_s = self.context.seconds(record.schedule_start_ns)
         if state.preempted is not None:
-            self._resume(step, record, request_id, state, context, tokens)
+            self._resume(step, record, row, state)
         resumed = state.recovering
-        recomputed = max(0, min(state.computed_tokens, context + tokens) - context)
+        recomputed = max(0, min(state.computed_tokens, end_tokens) - row.cached)
         # A request decodes where it computes its newest token and nothing else.
-        decodes = bool(state.given) and tokens == 1 and not recomputed
+        decodes = bool(state.given) and row.computed == 1 and not recomputed
         if recomputed and state.resumption:
             forward_s = (record.output_ns - record.schedule_end_ns) * NANOSECONDS
-            share = recomputed / sum(record.scheduled.num_scheduled_tokens.values())
-            state.resumption["cost_s"] += forward_s * share
-        self._keep(state, context + tokens)
+            state.resumption["cost_s"] += forward_s * (recomputed / scheduled_tokens)
+        self._keep(state, end_tokens)
         state.computed_tokens = max(state.computed_tokens, state.resident_tokens)
-        if given:
-            state.given += given
+        if row.sampled:
+            state.given += row.sampled
             state.recovering = False
             state.finished_s = self.context.seconds(record.end_ns)
             if state.first_token_s is None:
@@ -195,79 +184,44 @@ class Replay:
         return {
             "repeat": self.context.repeat,
             "step": step,
-            "request_id": request_id,
+            "request_id": row.request_id,
             "phase": DECODE if decodes else PREFILL,
-            "scheduled_tokens": tokens,
+            "scheduled_tokens": row.computed,
             "recomputed_tokens": recomputed,
-            "context_tokens": context,
-            "sampled_tokens": len(given),
+            "context_tokens": row.cached,
+            "sampled_tokens": len(row.sampled),
             "resumed": resumed,
-            "saved_tokens": saved_tokens(record).get(internal_id, 0),
+            "saved_tokens": row.saved,
         }
 
-    def _resume(
-        self,
-        step: int,
-        record: PassRecord,
-        request_id: str,
-        state: RequestState,
-        context: int,
-        tokens: int,
-    ) -> None:
+    def _resume(self, step: int, record: PassRecord, row: BatchRow, state: RequestState) -> None:
         lost = state.preempted
         assert lost is not None
         state.preempted = None
-        row = state.resumption = self._preemption_row(
-            step,
-            request_id,
-            "resume",
+        state.resumption = self._add_preemption(
             lost,
-            record.schedule_start_ns,
-            blocks=-(-(context + tokens) // self.context.block_size),
+            "resume",
+            step=step,
+            time_ns=record.schedule_start_ns,
+            blocks=-(-(row.cached + row.computed) // self.context.block_size),
             wait_s=(record.schedule_start_ns - lost.time_ns) * NANOSECONDS,
-            recomputed_tokens=lost.tokens - context,
+            recomputed_tokens=lost.tokens - row.cached,
+            cost_s=state.copied_s,
         )
-        back_s = (row["swap_in_s"] or 0.0) + (row["rebuild_s"] or 0.0)
-        row["cost_s"] = state.copied_out_s + back_s
 
-    def _preemption_row(
-        self,
-        step: int,
-        request_id: str,
-        event: str,
-        record: PreemptionRecord,
-        time_ns: int,
-        blocks: int,
-        **more: Any,
+    def _add_preemption(
+        self, record: PreemptionRecord, event: str, time_ns: int, **more: Any
     ) -> dict[str, Any]:
-        direction = "out" if event == "preempt" else "in"
-        action = record.action
-        copied = action.copies or (action.rebuilds and direction == "in")
-        transfer = self._transfers[request_id, direction].popleft() if copied else None
-        took_s = transfer.seconds() if transfer else None
-        rebuilt = transfer.rebuild_seconds if transfer else None
-        seconds = self.context.seconds
         self.preemptions.append(
             {
                 "repeat": self.context.repeat,
-                "step": step,
-                "request_id": request_id,
+                "request_id": record.request_id,
                 "event": event,
-                "time_s": seconds(time_ns),
+                "time_s": self.context.seconds(time_ns),
                 "policy": record.action.name,
                 "refused": record.refused,
-                "blocks": blocks,
                 "tokens": record.tokens,
-                "bytes": transfer.bytes if transfer else 0,
-                "swap_out_s": took_s if direction == "out" else None,
-                "swap_in_s": took_s if direction == "in" else None,
-                "rebuild_s": rebuilt() if rebuilt else None,
-                "copy_start_s": seconds(transfer.start_ns) if transfer else None,
-                "copy_end_s": seconds(transfer.end_ns) if transfer else None,
-                "wait_s": None,
-                "recomputed_tokens": None,
                 "predicted_s": record.predicted_s,
-                "cost_s": None,
                 "time_source": self.context.time_source,
             }
             | more
@@ -275,41 +229,24 @@ class Replay:
         return self.preemptions[-1]
 
 
-def scheduled_rows(record: PassRecord) -> Iterator[tuple[str, int, int, list[int]]]:
-    """For each request: internal id, tokens computed, context tokens, sampled token ids."""
-    scheduled, output = record.scheduled, record.output
-    cached = scheduled.scheduled_cached_reqs
-    context = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
-    context.update({new.req_id: new.num_computed_tokens for new in scheduled.scheduled_new_reqs})
-    for internal_id, tokens in scheduled.num_scheduled_tokens.items():
-        given = output.sampled_token_ids[output.req_id_to_index[internal_id]]
-        yield internal_id, tokens, context[internal_id], list(given)
-
-
-def saved_tokens(record: PassRecord) -> Mapping[str, int]:
-    """Tokens of requests, by internal id, whose activations the pass was to write through."""
-    found: Mapping[str, int] = getattr(record.scheduled.kv_connector_metadata, "saved_tokens", {})
-    return found
-
-
 def replay(recording: Recording, context: RepeatContext) -> RepeatTables:
     """The tables of one repeat from its recording."""
     state = Replay(context)
-    state.add_transfers(recording.transfers)
-    preemptions = iter([*recording.preemptions, None])
-    upcoming = next(preemptions)
+    preemptions, transfers = deque(recording.preemptions), deque(recording.transfers)
     for step, record in enumerate(recording.passes):
-        while upcoming is not None and upcoming.step <= step:
-            state.preempt(upcoming)
-            upcoming = next(preemptions)
+        while preemptions and preemptions[0].step <= step:
+            state.preempt(preemptions.popleft())
+        while transfers and transfers[0].step <= step:
+            state.transfer(transfers.popleft())
         state.forward_pass(step, record)
     return RepeatTables(
         steps=_frame(tables.STEPS, state.steps),
         batch=_frame(tables.BATCH, state.batch),
         preemptions=_frame(tables.PREEMPTIONS, state.preemptions),
+        transfers=_frame(tables.TRANSFERS, state.transfers),
         layers=layers_table(recording, context),
         requests=state.requests,
-        counted={external_id(name): count for name, count in recording.counted.items()},
+        counted=dict(recording.counted),
     )
 
 

@@ -17,7 +17,7 @@ from kvscope.run.recorder import NANOSECONDS, RepeatTables
 from kvscope.workload.requests import Request
 
 if TYPE_CHECKING:
-    from kvscope.engine.build import Engine
+    from kvscope.engine.port import Engine
 
 
 @dataclass
@@ -59,21 +59,20 @@ def serve(
     copy_cpu_ns = engine.platform.copy_cpu_ns if other_clocks else 0
     served = ServingResult(clock, begin.engine_ns if begin else clock.now_ns())
     unfinished: dict[str, Request] = {}
-    while upcoming or engine.vllm.has_unfinished_requests():
+    while upcoming or engine.has_unfinished_requests():
         now_s = served.now_s()
         while upcoming and upcoming[0].arrival_s <= now_s:
             request = upcoming.popleft()
             unfinished[request.request_id] = request
             prompt = request.prompt_token_ids.tolist()
             engine.submit(request.request_id, prompt, request.output_tokens)
-        if not engine.vllm.has_unfinished_requests():
+        if not engine.has_unfinished_requests():
             clock.wait(max(0.0, upcoming[0].arrival_s - now_s))
             continue
-        for output in engine.vllm.step():
-            if output.finished:
-                del unfinished[output.request_id]
-                served.outputs[output.request_id] = list(output.outputs[0].token_ids)
-                progress.advance(len(served.outputs[output.request_id]))
+        for finished in engine.step():
+            del unfinished[finished.request_id]
+            served.outputs[finished.request_id] = list(finished.token_ids)
+            progress.advance(len(finished.token_ids))
         engine.platform.after_pass()
         if timeout_s is not None:
             abort_late(engine, unfinished, served, timeout_s)
@@ -94,7 +93,7 @@ def abort_late(
     now_s = served.now_s()
     late = [name for name, r in unfinished.items() if now_s - r.arrival_s > timeout_s]
     if late:
-        engine.vllm.abort_request(late)
+        engine.abort(late)
     for name in late:
         del unfinished[name]
         served.aborted_s[name] = now_s

@@ -21,9 +21,9 @@ import pandas as pd
 
 from kvscope import stalls, tables
 from kvscope.copies import copies_of
-from kvscope.engine.build import Engine
 from kvscope.engine.devices.platform import Platform, platform_of
 from kvscope.engine.marks import Marks, NvtxMarks
+from kvscope.engine.port import Engine
 from kvscope.engine.recording import Recording
 from kvscope.errors import BadInput, CannotWrite, KvscopeError
 from kvscope.files import write_json
@@ -36,7 +36,7 @@ from kvscope.run.disturbance import MachineSample, reference_work_s
 from kvscope.run.kernel_events import KernelEvents
 from kvscope.run.locks import SESSION_LOCK, hold_lock
 from kvscope.run.progress import Progress
-from kvscope.run.recorder import RepeatContext, RepeatTables, replay
+from kvscope.run.recorder import RECORDED, RepeatContext, RepeatTables, replay
 from kvscope.run.serving import ServingResult, requests_table, serve
 from kvscope.run.throughput import throughput_tokens_per_s
 from kvscope.runfile import EXPERIMENT_FILE, KERNEL_EVENTS, SESSION_FILE
@@ -92,9 +92,8 @@ class Session:
         self.start_ns = clock["run_start_monotonic_ns"]
         self.start_utc_ns = clock["run_start_utc_ns"]
         self.outcomes = read_repeats(self.directory, tables.REQUESTS, count)
-        columns = (tables.STEPS, tables.BATCH, tables.PREEMPTIONS, tables.LAYERS)
-        frames = zip(*(read_repeats(self.directory, t, count) for t in columns), strict=True)
-        self.repeats = [RepeatTables(*each) for each in frames]
+        read = (read_repeats(self.directory, table, count) for table in RECORDED)
+        self.repeats = [RepeatTables(*each) for each in zip(*read, strict=True)]
         for entry in repeats:
             self.origins_ns.append(self.start_ns + entry.pop("start_ns"))
             self.durations_s.append(entry.pop("duration_s"))
@@ -137,8 +136,8 @@ class Session:
         return RepeatContext(
             repeat=len(self.repeats),
             origin_ns=origin_ns,
-            kv_blocks_total=engine.scheduler.kv_blocks_total,
-            host_blocks_total=engine.scheduler.host_blocks_total,
+            kv_blocks_total=engine.kv_blocks_total,
+            host_blocks_total=engine.host_blocks_total,
             block_size=self.experiment.cache.block_size,
             time_source=self.experiment.device.time_source,
         )
@@ -197,7 +196,7 @@ def engine_facts(experiment: Experiment, engine: Engine) -> dict[str, Any]:
     """The entries of run.json on the engine."""
     device = experiment.device
     return {
-        "kv_blocks_total": engine.scheduler.kv_blocks_total,
+        "kv_blocks_total": engine.kv_blocks_total,
         "block_size": experiment.cache.block_size,
         "block_bytes": experiment.block_bytes,
         "layers": engine.layers,
@@ -253,7 +252,7 @@ def serve_once(
     if measured:
         gc.collect()  # what was left before must not be collected while passes are timed
     recording = Recording()
-    engine.scheduler.begin(recording, marks)
+    engine.begin(recording, marks)
     with session.kernel_events.record():
         served = serve(engine, session.requests, progress, timeout_s, other_clocks=measured)
     return recording, replay(recording, session.context(engine, served.origin_ns)), served
@@ -261,8 +260,7 @@ def serve_once(
 
 def find_leaks(engine: Engine, repeat: int) -> list[dict[str, int]]:
     """The entry of run.json for blocks still in use after all requests ended; empty if none."""
-    scheduler = engine.scheduler
-    left = {"kv_blocks": scheduler.kv_blocks_used, "host_blocks": scheduler.host_blocks_used}
+    left = {"kv_blocks": engine.kv_blocks_used, "host_blocks": engine.host_blocks_used}
     return [{"repeat": repeat} | left] if any(left.values()) else []
 
 
@@ -276,9 +274,8 @@ def write_tables(session: Session) -> None:
     steps = _concat(tables.STEPS, [repeat.steps for repeat in session.repeats])
     steps["stalled"] = stalls.find_stalls(steps)
     _write(tables.STEPS, [steps], directory)
-    _write(tables.BATCH, [repeat.batch for repeat in session.repeats], directory)
-    _write(tables.PREEMPTIONS, [repeat.preemptions for repeat in session.repeats], directory)
-    _write(tables.LAYERS, [repeat.layers for repeat in session.repeats], directory)
+    for table in RECORDED[1:]:
+        _write(table, [getattr(repeat, table.name) for repeat in session.repeats], directory)
     session.repeats_written = len(session.repeats)
 
 
@@ -304,7 +301,7 @@ def summary(session: Session) -> dict[str, Any]:
     """The contents of session.json, most of which the supervisor copies to `run.json`."""
     measured = _concat(tables.STEPS, [repeat.steps for repeat in session.repeats])
     warm_up = _concat(tables.STEPS, [repeat.steps for repeat in session.warm_up])
-    copies = _concat(tables.PREEMPTIONS, [repeat.preemptions for repeat in session.warm_up])
+    transfers = _concat(tables.TRANSFERS, [repeat.transfers for repeat in session.warm_up])
     return {
         "time_source": session.experiment.device.time_source,
         "repeats": session.experiment.stopping.facts(
@@ -332,7 +329,7 @@ def summary(session: Session) -> dict[str, Any]:
             "uncovered_classes": stalls.uncovered_classes(measured, warm_up)
             if len(measured)
             else [],
-            "copies": copies_of(copies, warm_up),
+            "copies": copies_of(transfers),
         },
         "workload": session.experiment.workload.facts(),
         "engine": session.engine | {"leaked_blocks": session.leaks},

@@ -10,55 +10,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kvscope.engine.marks import Marks
-from kvscope.engine.recording import PassRecord, Recording
+from kvscope.engine.port import Finished
+from kvscope.engine.recording import BatchRow, PassRecord, Recording
 from kvscope_offload.engine import Engine, PassResult
 from kvscope_offload.generation import Limits
 from kvscope_offload.prediction import Prediction
 
 if TYPE_CHECKING:
     from kvscope.engine.devices.platform import Platform
-
-
-@dataclass
-class Scheduled:
-    """What a pass computes, in the words of vLLM's SchedulerOutput."""
-
-    num_scheduled_tokens: dict[str, int]
-    scheduled_cached_reqs: "Cached"
-    scheduled_new_reqs: tuple[()] = ()
-    kv_connector_metadata: None = None
-
-
-@dataclass
-class Cached:
-    """The requests of a pass and their context tokens."""
-
-    req_ids: list[str]
-    num_computed_tokens: list[int]
-
-
-@dataclass
-class Sampled:
-    """What a pass gave, in the words of vLLM's ModelRunnerOutput."""
-
-    sampled_token_ids: list[list[int]]
-    req_id_to_index: dict[str, int]
-
-
-@dataclass
-class Completion:
-    """The tokens of a request."""
-
-    token_ids: list[int]
-
-
-@dataclass
-class Output:
-    """A finished request, in the words of vLLM's RequestOutput."""
-
-    request_id: str
-    outputs: list[Completion]
-    finished: bool = True
 
 
 @dataclass(frozen=True)
@@ -72,7 +31,7 @@ class Request:
 
 @dataclass
 class OffloadServer:
-    """The engine as `run.serving` and `run.session` see one; its own scheduler."""
+    """The engine as runs see one (`engine.port.Engine`); its own scheduler."""
 
     platform: "Platform"
     engine: Engine
@@ -89,16 +48,6 @@ class OffloadServer:
         self._tokens: dict[str, list[int]] = {}
         self._ended: set[str] = set()
         self._prediction = Prediction(self.engine)
-
-    @property
-    def vllm(self) -> "OffloadServer":
-        """Where other runs have vLLM's LLMEngine."""
-        return self
-
-    @property
-    def scheduler(self) -> "OffloadServer":
-        """Where other runs have vLLM's scheduler."""
-        return self
 
     @property
     def layers(self) -> int:
@@ -138,8 +87,12 @@ class OffloadServer:
         """Whether a batch is under way or waiting."""
         return bool(self._batch or self.waiting)
 
-    def step(self) -> list[Output]:
-        """Compute one pass; the requests that end with it."""
+    def abort(self, request_ids: list[str]) -> None:
+        """A batch is computed to its end (`platform.refuse_timeout`)."""
+        raise NotImplementedError("the offload engine aborts no request")
+
+    def step(self) -> list[Finished]:
+        """Compute one pass; returns the requests that end with it."""
         clock = self.platform.clock
         start_ns = clock.now_ns()
         if self._passes is None:
@@ -147,7 +100,7 @@ class OffloadServer:
             self._tokens = {request.request_id: [] for request in self._batch}
             self._passes = self._start()
         begun = {r.request_id for r in self._batch if self._tokens[r.request_id]}
-        ended = {f"{name}-0" for name in self._ended}
+        ended = self._ended
         self.marks.push("step", len(self.recording.passes))
         schedule_end_ns = clock.now_ns()
         done = next(self._passes)
@@ -171,24 +124,23 @@ class OffloadServer:
 
     def _record(self, done: PassResult, begun: set[str], ended: set[str]) -> PassRecord:
         """The record of a pass, in the recording, but for its times."""
-        names = [f"{name}-0" for name in self._ids(done)]  # as vLLM appends characters to ids
         rows, size = done.step.rows, self.engine.block_size
         used = sum(-(-(row.context_tokens + row.new_tokens) // size) for row in rows)
+        batch = [
+            BatchRow(name, row.new_tokens, row.context_tokens, [token], place)
+            for place, (name, row, token) in enumerate(
+                zip(self._ids(done), rows, done.tokens, strict=True)
+            )
+        ]
         record = PassRecord(
             schedule_start_ns=0,
             schedule_end_ns=0,
-            scheduled=Scheduled(
-                dict(zip(names, (row.new_tokens for row in rows), strict=True)),
-                Cached(names, [row.context_tokens for row in rows]),
-            ),
             finished_before=ended,
             preempted=0,
             waiting=len(self._batch) - len(begun | {*self._ids(done)}) + len(self.waiting),
             kv_blocks_free=self.kv_blocks_total - used,
             host_blocks_used=0,
-            output=Sampled(
-                [[token] for token in done.tokens], {name: i for i, name in enumerate(names)}
-            ),
+            batch=lambda: batch,
         )
         self.recording.passes.append(record)
         return record
@@ -196,7 +148,7 @@ class OffloadServer:
     def _ids(self, done: PassResult) -> list[str]:
         return [self._batch[number].request_id for number in done.requests]
 
-    def _finished(self, done: PassResult) -> list[Output]:
+    def _finished(self, done: PassResult) -> list[Finished]:
         """Add a pass's tokens to those of its requests; the requests that end with it."""
         self._ended = set()
         finished = []
@@ -205,7 +157,7 @@ class OffloadServer:
             tokens = self._tokens[request.request_id]
             tokens.append(token)
             if len(tokens) == request.output_tokens:
-                finished.append(Output(request.request_id, [Completion(tokens)]))
+                finished.append(Finished(request.request_id, tokens))
                 self._ended.add(request.request_id)
         if all(len(self._tokens[r.request_id]) == r.output_tokens for r in self._batch):
             self._finish()

@@ -20,7 +20,7 @@ from kvscope.report.figures import kv_timeline, step_timeline
 from kvscope.report.load import load
 from kvscope.runfile import write_run
 from kvscope_paper.unboxkv.series_csv import LONG_STATS, LONG_STEPS, STATS_SERIES, STEP_SERIES
-from kvscope_paper.unboxkv.series_import import faults_of, preemptions_of, steps_of
+from kvscope_paper.unboxkv.series_import import faults_of, preemptions_of, steps_of, transfers_of
 
 KIND = "unboxkv-series"
 DECODE_MS, SWAP_OUT_MS, SWAP_IN_MS, HOST_MS = 20.0, 50.0, 60.0, 0.1
@@ -211,13 +211,12 @@ def test_every_preemption_and_resumption_has_its_row(lengths, capacity, swaps):
 
 def test_copies_are_what_their_passes_took_beyond_the_decode_around_them():
     served = engine(swaps=True)
-    events = preemptions_of(served.rows, steps_of(served.rows))
-    out, back = (events[events["event"] == event] for event in ("preempt", "resume"))
+    copies = transfers_of(served.rows, steps_of(served.rows))
+    out, back = (copies[copies["direction"] == direction] for direction in ("out", "in"))
     assert len(out) == len(back) > 0
-    assert out["swap_out_s"].to_numpy() == pytest.approx(SWAP_OUT_MS / 1e3)
-    assert back["swap_in_s"].to_numpy() == pytest.approx(SWAP_IN_MS / 1e3)
-    assert out["swap_in_s"].isna().all()
-    assert back["swap_out_s"].isna().all()
+    assert out["copy_s"].to_numpy() == pytest.approx(SWAP_OUT_MS / 1e3)
+    assert back["copy_s"].to_numpy() == pytest.approx(SWAP_IN_MS / 1e3)
+    tables.to_arrow(tables.TRANSFERS, copies)
 
 
 def test_new_prompts_in_a_pass_that_recomputes_get_their_share_by_requests():

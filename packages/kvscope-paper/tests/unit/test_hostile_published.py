@@ -52,9 +52,9 @@ def sound_or_refused(kind: str, contents: dict[str, bytes]) -> None:
             is_a_sentence(refusal)
             assert not (run / RUN_FILE).exists()
             return
-        for name in ("steps", "preemptions"):
+        for name in ("steps", "preemptions", "transfers"):
             frame = tables.read(tables.TABLES[name], run / f"{name}.parquet")
-            beyond = ["swap_out_s", "swap_in_s"]  # of what was due, and so below 0 at times
+            beyond = ["copy_s"]  # of what was due, and so below 0 at times
             numbers = frame.select_dtypes("number").drop(columns=beyond, errors="ignore")
             assert not (numbers < 0).any(axis=None)
         json.loads((run / RUN_FILE).read_text())

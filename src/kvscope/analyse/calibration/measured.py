@@ -12,6 +12,7 @@ from kvscope.analyse.calibration.fit import Observation, Parameter, Values
 from kvscope.analyse.checklist import checklist
 from kvscope.analyse.records import Records, read_records
 from kvscope.analyse.validity import find_reasons
+from kvscope.copies import DIRECTIONS, KV
 from kvscope.errors import BadInput
 from kvscope.plan.experiment import Experiment, load
 from kvscope.plan.hardware.cost import PassCost, copy_s
@@ -154,15 +155,15 @@ def _copies(records: Records, experiment: Experiment, name: str) -> list[Observa
         return []
     pieces = experiment.cache.pieces(experiment.model.layers)
     found = []
-    for direction in ("out", "in"):
-        rows = records.preemptions.dropna(subset=[f"swap_{direction}_s"])
+    for direction in DIRECTIONS:
+        rows = records.transfers
+        rows = rows[(rows["kind"] == KV) & (rows["direction"] == direction)]
         for _, row in rows.head(MOST_PASSES).iterrows():
             blocks = int(row["bytes"]) // experiment.block_bytes
             predict = partial(
                 _copy_s, blocks * pieces, experiment.block_bytes / pieces, str(memory), direction
             )
-            seconds = float(row[f"swap_{direction}_s"])
-            found.append(Observation(f"{name}:{memory}", seconds, predict))
+            found.append(Observation(f"{name}:{memory}", float(row["copy_s"]), predict))
     return found
 
 

@@ -39,8 +39,10 @@ class Recosting:
         assert isinstance(device, Modeled)
         self._records, self._experiment, self._device = records, experiment, device
         self._steps = records.steps.sort_values("step", ignore_index=True)
-        rows = records.preemptions
-        self._at = np.searchsorted(self._steps["step"], rows["step"])  # the pass of each row
+        numbers = self._steps["step"]
+        # The pass of each copy of a preempted request, and of each preemption.
+        self._at = np.searchsorted(numbers, records.moves["step"])
+        self._preempted_at = np.searchsorted(numbers, records.preemptions["step"])
         self._moves = Moves.recorded(records, self._cost(device.numbers))
         self._loads = loads_of(self._steps, records.batch)
         self._pass_durations = PassDurations.of(self._steps, records.batch)
@@ -64,17 +66,16 @@ class Recosting:
         )
         later_s = times.start_s - before_s
         duration_s = recorded_s - forward_s + times.forward_s
-        saved_s = np.where(self._moves.saved_bytes > 0, moved.saved_s, np.nan)
         made = steps.assign(
             start_s=times.start_s,
             duration_s=duration_s,
             forward_s=times.forward_s,
-            save_s=saved_s,
         )
         return self._records.variant(
             steps=made,
             requests=self._requests(before_s, later_s, later_s + duration_s - recorded_s),
-            preemptions=self._preemptions(moved, times.moves_s[self._at], later_s[self._at]),
+            preemptions=self._preemptions(later_s[self._preempted_at]),
+            transfers=self._transfers(moved, times.moves_s[self._at]),
             pass_durations=self._pass_durations.retimed(made),
         )
 
@@ -125,21 +126,25 @@ class Recosting:
             moved[name] = ended_s + ends_later_s[own]
         return requests.assign(**moved)
 
-    def _preemptions(self, moved: Seconds, moves_s: Floats, later_s: Floats) -> pd.DataFrame:
-        """`moves_s` is when the first copy of each row's pass begins; one follows the other."""
+    def _preemptions(self, later_s: Floats) -> pd.DataFrame:
         rows = self._records.preemptions
-        if rows.empty:
-            return rows
+        return rows.assign(time_s=rows["time_s"].to_numpy(float) + later_s)
+
+    def _transfers(self, moved: Seconds, moves_s: Floats) -> pd.DataFrame:
+        """`moves_s` is when the first copy of each row's pass begins; one follows the other.
+
+        What passes save begins when it began: nothing is computed from that.
+        """
+        rows, saved = self._records.moves, self._records.saved
         spent_s = pd.Series(moved.copied_s + moved.rebuilt_s)
-        order = np.argsort(rows["copy_start_s"].to_numpy(float), kind="stable")
+        order = np.argsort(rows["start_s"].to_numpy(float), kind="stable")
         before_s = spent_s[order].groupby(self._at[order]).cumsum().sort_index() - spent_s
-        begun_s = np.where(self._moves.bytes > 0, moves_s + before_s, np.nan)
-        times: dict[str, Any] = {
-            "time_s": rows["time_s"].to_numpy(float) + later_s,
-            "copy_start_s": begun_s,
-            "copy_end_s": begun_s + moved.issued_s,
-            "rebuild_s": moved.rebuilt_s,
-        }
-        times |= {name: moved.copied_s for name in ("swap_out_s", "swap_in_s")}
-        there = {name: rows[name].notna() for name in times}
-        return rows.assign(**{name: np.where(there[name], times[name], np.nan) for name in times})
+        begun_s = moves_s + before_s.to_numpy(float)
+        made = rows.assign(
+            start_s=begun_s,
+            end_s=begun_s + moved.issued_s,
+            copy_s=moved.copied_s,
+            rebuild_s=np.where(rows["rebuild_s"].notna(), moved.rebuilt_s, np.nan),
+        )
+        saved_s = moved.saved_s[np.searchsorted(self._steps["step"], saved["step"])]
+        return pd.concat([made, saved.assign(copy_s=saved_s)]).sort_index()

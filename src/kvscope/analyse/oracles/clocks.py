@@ -51,11 +51,9 @@ def copy_cpu_wrong(run: RunTables) -> Violations:
     repeats = pd.DataFrame(run.facts["clock"]["repeats"])
     if "copy_cpu_s" not in repeats:
         return Violations(1, "clock.repeats has no copy_cpu_s")
-    of_rows = run.preemptions[["swap_out_s", "swap_in_s", "rebuild_s"]].astype(float)
-    took = of_rows.sum(axis=1).groupby(run.preemptions["repeat"]).sum()
-    took = took.add(run.steps.groupby("repeat")["save_s"].sum(), fill_value=0.0).astype(float)
-    count = of_rows.notna().sum(axis=1).groupby(run.preemptions["repeat"]).sum()
-    count = count.add(run.steps.groupby("repeat")["save_s"].count(), fill_value=0)
+    of_rows = run.transfers[["copy_s", "rebuild_s"]].astype(float)
+    took = of_rows.sum(axis=1).groupby(run.transfers["repeat"]).sum()
+    count = of_rows.notna().sum(axis=1).groupby(run.transfers["repeat"]).sum()
     found = repeats.assign(
         took=repeats["repeat"].map(took).fillna(0.0), copies=repeats["repeat"].map(count).fillna(0)
     )

@@ -1,10 +1,12 @@
-"""Oracles of copies between the KV cache and the host pool: bytes and times."""
+"""Oracles of copies between the KV cache and the host: complete, their bytes and times."""
 
+import numpy as np
 import pandas as pd
 
 from kvscope.actions import ACTIVATION, copies_blocks, keeps_tokens, rebuilds_blocks
 from kvscope.analyse.oracles.run_tables import (
     OF_PASS,
+    OF_REQUEST,
     TOLERANCE_S,
     RunTables,
     bad_rows,
@@ -12,9 +14,11 @@ from kvscope.analyse.oracles.run_tables import (
     combine,
 )
 from kvscope.analyse.oracles.waiting import without_cpu_s
-from kvscope.copies import Copies, copies_of
+from kvscope.copies import ACTIVATIONS, IN, KV, OUT, Copies, copies_of
 from kvscope.oracle import NONE, Violations
 
+OF_COPY = [*OF_REQUEST, "step", "direction"]
+"""The key of a preempted request's copy."""
 FASTEST_BYTES_PER_S = 2e12
 """Upper bound: no host link and no host memory reaches this bandwidth."""
 STOPWATCH_S, STOPWATCH_SHARE = 20e-6, 0.10
@@ -29,53 +33,65 @@ And together they must exceed it by more than the engine waited for a CPU.
 
 
 def bytes_wrong(run: RunTables) -> Violations:
-    """A swap copies all blocks of the tokens it keeps, a rebuilding their activations, once.
-
-    Recompute copies nothing.
-    """
-    rows = run.preemptions
-    back = rebuilds_blocks(rows["policy"]) & (rows["event"] == "resume")
-    each = back * run.engine.get("activation_block_bytes", 0)
-    each += copies_blocks(rows["policy"]) * run.engine["block_bytes"]
-    rows = rows.assign(expected=blocks_of(rows["tokens"], run.records.block_size) * each)
+    """A copy of a preempted request has all blocks of the tokens that it keeps, once."""
+    rows = _due(run).merge(run.moves, on=[*OF_COPY, "kind"], suffixes=("_due", ""))
+    block_bytes = {
+        KV: run.engine["block_bytes"],
+        ACTIVATIONS: run.engine.get("activation_block_bytes", 0),
+    }
+    rows["expected"] = rows["blocks_due"] * rows["kind"].map(block_bytes)
     return bad_rows(
         rows,
-        rows["bytes"] != rows["expected"],
+        (rows["bytes"] != rows["expected"]) | (rows["blocks"] != rows["blocks_due"]),
         lambda r: f"{r['bytes']} bytes copied, expected {r['expected']}",
     )
 
 
 def copy_missing(run: RunTables) -> Violations:
-    """What was kept was not refused, and has its times: out at preemption, in at resumption.
+    """What was kept was not refused, and is copied: out at preemption, in at resumption.
 
-    A rebuilding copies nothing out, and has the time of the rebuilding itself.
+    A rebuilding copies nothing out, and has the time of the rebuilding itself. Nothing else is
+    copied.
     """
+    lost, moves = run.victims, run.moves
+    kept = keeps_tokens(lost["policy"]) & lost["refused"].astype(bool)
+    due = _due(run).merge(moves, on=[*OF_COPY, "kind"], how="outer", indicator="found")
+    words = {"left_only": "has no copy", "right_only": "was copied, though nothing was kept"}
+    rebuilt = moves["kind"] == ACTIVATIONS
+    return combine(
+        bad_rows(lost, kept, lambda _: "was kept, though it was refused"),
+        bad_rows(due, due["found"] != "both", lambda r: f"{r['direction']}: {words[r['found']]}"),
+        bad_rows(
+            moves,
+            moves["rebuild_s"].notna() != rebuilt,
+            lambda r: f"rebuild_s is {r['rebuild_s']} of a copy of {r['kind']}",
+        ),
+    )
+
+
+def _due(run: RunTables) -> pd.DataFrame:
+    """The copies that preemptions and resumptions need: of which pass, request, kind, blocks."""
     rows = run.preemptions
-    swaps, resumed = copies_blocks(rows["policy"]), rows["event"] == "resume"
-    rebuilt = rebuilds_blocks(rows["policy"]) & resumed
-    wrong = keeps_tokens(rows["policy"]) & rows["refused"].astype(bool)
-    due = {
-        "swap_out_s": swaps & ~resumed,
-        "swap_in_s": swaps & resumed | rebuilt,
-        "rebuild_s": rebuilt,
-        "copy_start_s": swaps | rebuilt,
-        "copy_end_s": swaps | rebuilt,
-    }
-    for column, expected in due.items():
-        wrong |= rows[column].notna() != expected
-    return bad_rows(
-        rows, wrong, lambda r: f"copy times do not match the policy of this {r['event']}"
+    back, rebuilds = rows["event"] == "resume", rebuilds_blocks(rows["policy"])
+    due = rows[copies_blocks(rows["policy"]) | (rebuilds & back)]
+    return pd.DataFrame(
+        {
+            **{name: due[name] for name in (*OF_REQUEST, "step")},
+            "direction": np.where(back[due.index], IN, OUT),
+            "kind": np.where(rebuilds[due.index], ACTIVATIONS, KV),
+            "blocks": blocks_of(due["tokens"], run.records.block_size),
+        }
     )
 
 
 def copy_outside_pass(run: RunTables) -> Violations:
     """Copies run one after another within the forward part of their pass."""
-    rows = _copies(run)
-    begin = rows["start_s"] + rows["schedule_s"]
-    outside = rows["copy_start_s"] < begin - TOLERANCE_S
-    outside |= rows["copy_end_s"] > begin + rows["forward_s"] + TOLERANCE_S
-    before = rows.groupby(OF_PASS)["copy_end_s"].shift(fill_value=0.0)
-    overlap = rows["copy_start_s"] < before - TOLERANCE_S
+    rows = _of_passes(run)
+    begin = rows["pass_s"] + rows["schedule_s"]
+    outside = rows["start_s"] < begin - TOLERANCE_S
+    outside |= rows["end_s"] > begin + rows["forward_s"] + TOLERANCE_S
+    before = rows.groupby(OF_PASS)["end_s"].shift(fill_value=0.0)
+    overlap = rows["start_s"] < before - TOLERANCE_S
     return combine(
         bad_rows(rows, outside, lambda _: "the copy is outside the forward part of its pass"),
         bad_rows(rows, overlap, lambda _: "the copy overlaps the previous copy"),
@@ -89,12 +105,12 @@ def copy_time_wrong(run: RunTables) -> Violations:
     Where copies are asynchronous, as on a GPU, only the bandwidth is checked: the pass times the
     launch, not the copy.
     """
-    rows = _copies(run)
-    copied = rows["swap_out_s"].fillna(rows["swap_in_s"])
-    seen = rows["copy_end_s"] - rows["copy_start_s"]
-    took = copied + rows["rebuild_s"].astype(float).fillna(0)
-    rows = rows.assign(took=took, seen=seen, wrong=copied * FASTEST_BYTES_PER_S < rows["bytes"])
-    fast = bad_rows(rows, rows["wrong"], lambda r: f"{r['bytes']} bytes in {r['took']:.9f} s")
+    rows = _of_passes(run)
+    seen = rows["end_s"] - rows["start_s"]
+    took = rows["copy_s"] + rows["rebuild_s"].astype(float).fillna(0)
+    impossible = rows["copy_s"] * FASTEST_BYTES_PER_S < rows["bytes"]
+    rows = rows.assign(took=took, seen=seen)
+    fast = bad_rows(rows, impossible, lambda r: f"{r['bytes']} bytes in {r['took']:.9f} s")
     if not run.engine.get("copies_awaited"):
         return fast
     longer = rows["took"] > rows["seen"] + TOLERANCE_S
@@ -102,7 +118,7 @@ def copy_time_wrong(run: RunTables) -> Violations:
     beyond = rows["seen"] - rows["took"] - STOPWATCH_SHARE * rows["seen"] - STOPWATCH_S
     lost = beyond.clip(lower=0).groupby(rows["repeat"]).sum()
     shorter = (beyond > 0) & (rows["repeat"].map(lost) > rows["repeat"].map(without_cpu_s(run)))
-    differ = longer | (shorter & (shorter.groupby(rows["event"]).transform("mean") > MOST))
+    differ = longer | (shorter & (shorter.groupby(rows["direction"]).transform("mean") > MOST))
     return combine(fast, bad_rows(rows, differ, lambda r: words.format(r["took"], r["seen"])))
 
 
@@ -115,7 +131,7 @@ def copy_rate_wrong(run: RunTables) -> Violations:
     usual: Copies = run.facts.get("warmup", {}).get("copies", {})
     wrong = [
         f"{kind}: {rate / 1e9:.3f} GB/s, {usual[kind]['fastest_bytes_per_s'] / 1e9:.3f} in warm-up"
-        for kind, found in copies_of(run.preemptions, run.steps).items()
+        for kind, found in copies_of(run.transfers).items()
         if kind in usual and min(found["count"], usual[kind]["count"]) >= ENOUGH
         if (rate := found["fastest_bytes_per_s"]) > FASTER * usual[kind]["fastest_bytes_per_s"]
     ]
@@ -130,12 +146,13 @@ def saves_wrong(run: RunTables) -> Violations:
     them, they take no longer than the pass.
     """
     rows, steps = run.batch, run.steps
-    block_bytes = run.engine.get("activation_block_bytes", 0)
-    token_bytes = block_bytes // run.records.block_size
+    token_bytes = run.engine.get("activation_block_bytes", 0) // run.records.block_size
     due = rows.groupby(OF_PASS)["saved_tokens"].sum() * token_bytes
-    steps = steps.join(due.rename("due"), on=OF_PASS).fillna({"due": 0})
-    saved, took = steps["saved_bytes"], steps["save_s"].astype(float)
-    untimed = took.notna() != (saved > 0)
+    made = run.saves.groupby(OF_PASS).agg(saved=("bytes", "sum"), took=("copy_s", "sum"))
+    steps = steps.join(due.rename("due"), on=OF_PASS).join(made, on=OF_PASS)
+    steps = steps.fillna({"due": 0, "saved": 0, "took": 0.0})
+    saved, took = steps["saved"], steps["took"]
+    untimed = (took > 0) != (saved > 0)
     if run.engine.get("copies_awaited"):
         untimed |= took > steps["duration_s"] + TOLERANCE_S
     fast = took * FASTEST_BYTES_PER_S < saved
@@ -146,11 +163,9 @@ def saves_wrong(run: RunTables) -> Violations:
         bad_rows(
             steps,
             saved != steps["due"],
-            lambda r: f"{r['saved_bytes']} bytes of activations saved, expected {r['due']}",
+            lambda r: f"{r['saved']:.0f} bytes of activations saved, expected {r['due']:.0f}",
         ),
-        bad_rows(
-            steps, untimed | fast, lambda r: f"{r['saved_bytes']} bytes saved in {r['save_s']} s"
-        ),
+        bad_rows(steps, untimed | fast, lambda r: f"{r['saved']:.0f} bytes saved in {r['took']} s"),
         bad_rows(rows, partly | late, lambda r: f"saved {r['saved_tokens']} tokens out of turn"),
         _unsaved(run),
     )
@@ -174,8 +189,8 @@ def _unsaved(run: RunTables) -> Violations:
     )
 
 
-def _copies(run: RunTables) -> pd.DataFrame:
-    """The rows of `preemptions` with a copy, in order of time, with the times of their pass."""
-    rows = run.preemptions[run.preemptions["copy_start_s"].notna()]
-    rows = rows.merge(run.steps[[*OF_PASS, "start_s", "schedule_s", "forward_s"]], on=OF_PASS)
-    return rows.sort_values([*OF_PASS, "copy_start_s"], ignore_index=True)
+def _of_passes(run: RunTables) -> pd.DataFrame:
+    """The copies of preempted requests in order of time, with the times of their pass."""
+    steps = run.steps[[*OF_PASS, "start_s", "schedule_s", "forward_s"]]
+    rows = run.moves.merge(steps.rename(columns={"start_s": "pass_s"}), on=OF_PASS)
+    return rows.sort_values([*OF_PASS, "start_s"], ignore_index=True)

@@ -1,7 +1,7 @@
 """The oracle of modeled times: they are what the cost model gives for what the passes contain.
 
-The settings have the model's constants, `batch` what each pass computes, `preemptions` and `steps`
-what is moved. Only one thing is taken from the recorded times: in how many stretches of host blocks
+The settings have the model's constants, `batch` what each pass computes, `transfers` what is
+copied. Only one thing is taken from the recorded times: in how many stretches of host blocks
 a coalesced copy ran, which no table has. Some number of them must give its seconds.
 """
 
@@ -14,7 +14,7 @@ import pandas as pd
 
 from kvscope.analyse.differences import value_differences
 from kvscope.analyse.loads import loads_of
-from kvscope.analyse.moves import Moves
+from kvscope.analyse.moves import Moves, save_s_of
 from kvscope.analyse.oracles.facts import device_class
 from kvscope.analyse.oracles.run_tables import NANOSECONDS, RunTables, bad_rows, combine
 from kvscope.analyse.records import Records
@@ -95,9 +95,9 @@ def modeled_time_wrong(run: RunTables) -> Violations:
 
 
 class ModeledRepeat:
-    """One repeat: its passes, its copies (the rows of `preemptions`), and what both must take.
+    """One repeat: its passes, the copies of preempted requests, and what both must take.
 
-    `at` is the pass of each row, `moved_s` what the device moves before each pass, which begins at
+    `at` is the pass of each copy, `moved_s` what the device moves before each pass, which begins at
     `moves_s`, once the link to the host is free.
     """
 
@@ -106,7 +106,7 @@ class ModeledRepeat:
         self.repeat, self.cost = repeat, cost
         self.steps = run.steps[of_repeat].reset_index(drop=True)
         self.ended = run.count_ended[of_repeat]
-        self.rows = repeat.preemptions.reset_index(drop=True)
+        self.rows = repeat.moves.reset_index(drop=True)
         self.moves = Moves.recorded(repeat, cost)
         self.seconds = self.moves.seconds(cost)
         self.at = np.searchsorted(self.steps["step"], self.rows["step"])
@@ -168,17 +168,15 @@ class ModeledRepeat:
     def _copies(self) -> Violations:
         """Copies one after another, of as many stretches as their blocks may lie in."""
         rows, seconds = self.rows, self.seconds
-        moved = rows["copy_start_s"].notna().to_numpy()
-        copied = rows["swap_out_s"].fillna(rows["swap_in_s"])
-        order = np.argsort(rows["copy_start_s"].to_numpy(float), kind="stable")
+        order = np.argsort(rows["start_s"].to_numpy(float), kind="stable")
         spent_s = pd.Series(self.each_s)[order].groupby(self.at[order]).cumsum().sort_index()
         starts_s = self.moves_s[self.at] + spent_s.to_numpy(float) - self.each_s
-        wrong = differs(copied, seconds.copied_s)
+        wrong = differs(rows["copy_s"], seconds.copied_s)
         wrong |= differs(rows["rebuild_s"].fillna(0.0), seconds.rebuilt_s)
-        wrong |= differs(rows["copy_start_s"], starts_s)
-        wrong |= differs(rows["copy_end_s"], starts_s + seconds.issued_s)
+        wrong |= differs(rows["start_s"], starts_s)
+        wrong |= differs(rows["end_s"], starts_s + seconds.issued_s)
         wrong |= self._stretches_impossible()
-        return _wrong(rows.assign(copied=copied), wrong & moved, "copied", seconds.copied_s)
+        return _wrong(rows, wrong, "copy_s", seconds.copied_s)
 
     def _stretches_impossible(self) -> Bools:
         """Where no number of copies of a row's blocks takes the recorded seconds."""
@@ -192,14 +190,17 @@ class ModeledRepeat:
 
     def _saves(self) -> Violations:
         saved, due_s = self.moves.saved_bytes > 0, self.seconds.saved_s
-        wrong = differs(self.steps["save_s"], due_s)
+        steps = self.steps.assign(copy_s=save_s_of(self.repeat))
+        wrong = differs(steps["copy_s"], due_s)
         tokens = self.moves.saved_bytes // self.cost.model.activation_bytes_per_token
         wrong |= self.moves.save_copies > tokens
-        return _wrong(self.steps, wrong & saved, "save_s", due_s)
+        return _wrong(steps, wrong & saved, "copy_s", due_s)
 
     def _scheduling(self) -> Violations:
         """Scheduling takes no time: requests are preempted as their pass begins."""
-        rows, begins_s = self.rows, self.steps["start_s"].to_numpy(float)[self.at]
+        rows = self.repeat.preemptions.reset_index(drop=True)
+        at = np.searchsorted(self.steps["step"], rows["step"])
+        begins_s = self.steps["start_s"].to_numpy(float)[at]
         late = _wrong(rows, differs(rows["time_s"], begins_s), "time_s", begins_s)
         return combine(_scheduled(self.steps), late)
 

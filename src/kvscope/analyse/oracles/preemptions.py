@@ -18,6 +18,7 @@ from kvscope.analyse.oracles.run_tables import (
     combine,
     last_until,
 )
+from kvscope.copies import IN, OUT
 from kvscope.oracle import Violations
 from kvscope.plan import registry
 from kvscope.plan.parts import VLLM_0_4_2
@@ -106,12 +107,15 @@ def cost_wrong(run: RunTables) -> Violations:
     Of the forward time of a pass that computes its tokens again, it has a part by tokens.
     """
     rows = run.resumptions.reset_index(drop=True)
-    lost = run.victims[[*OF_REQUEST, "step", "swap_out_s"]].rename(columns={"step": "at"})
+    lost = run.victims[[*OF_REQUEST, "step"]].rename(columns={"step": "at"})
     rows["at"] = last_until(rows, lost)
-    out_s = rows[[*OF_REQUEST, "at"]].merge(lost, how="left", on=[*OF_REQUEST, "at"])["swap_out_s"]
+    moves = run.moves.rename(columns={"step": "at"})
+    took_s = moves["copy_s"] + moves["rebuild_s"].astype(float).fillna(0)
+    spent = took_s.groupby([moves[key] for key in (*OF_REQUEST, "at", "direction")]).sum()
+    out_s = _looked_up(spent, rows.assign(direction=OUT))
+    back_s = _looked_up(spent, rows.assign(at=rows["step"], direction=IN))
     again_s = rows.join(_recomputing_s(run), on=[*OF_REQUEST, "step"])["again_s"]
-    parts = pd.concat([out_s, rows["swap_in_s"], rows["rebuild_s"], again_s], axis=1)
-    rows["expected"] = parts.astype(float).sum(axis=1)
+    rows["expected"] = out_s + back_s + again_s.astype(float).fillna(0)
     return bad_rows(
         rows,
         ~((rows["cost_s"] - rows["expected"]).abs() <= TOLERANCE_S),
@@ -147,6 +151,12 @@ def prediction_wrong(run: RunTables) -> Violations | None:
         np.array(wrong, bool),
         lambda r: f"predicted_s is {r['predicted_s']}, by the settings {predicted(r['tokens'], 0)}",
     )
+
+
+def _looked_up(spent: pd.Series, rows: pd.DataFrame) -> pd.Series:
+    """The seconds of each row's copy; 0 without one."""
+    keys = pd.MultiIndex.from_frame(rows[[*OF_REQUEST, "at", "direction"]])
+    return spent.reindex(keys).fillna(0.0).set_axis(rows.index)
 
 
 def _recomputing_s(run: RunTables) -> "pd.Series[float]":

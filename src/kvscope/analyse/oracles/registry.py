@@ -72,14 +72,13 @@ _PREDICTIONS = _recorded(
     lambda run: _ANY_PREEMPTION.met(run) and "name" in run.section("overflow"),
 )
 _SAVES = _recorded(
-    "passes recorded with what they save", lambda run: bool(run.steps["saved_bytes"].notna().any())
+    "passes recorded with what they save",
+    lambda run: bool(run.records.batch["saved_tokens"].notna().any()),
 )
 _COSTS = _recorded(
     "costs of resumptions", lambda run: bool(run.preemptions["cost_s"].notna().any())
 )
-_COPIES = _recorded(
-    "requests that were swapped", lambda run: bool(run.preemptions["copy_start_s"].notna().any())
-)
+_COPIES = _recorded("copies of preempted requests", lambda run: not run.moves.empty)
 _REQUESTS = _recorded("requests recorded by kvscope", lambda run: not run.requests.empty)
 _TIMED = _recorded(
     "repeats timed by a real clock",

@@ -94,6 +94,21 @@ class RunTables:
         return self.preemptions[self.preemptions["event"] == "resume"]
 
     @property
+    def transfers(self) -> pd.DataFrame:
+        """The `transfers` table: all copies."""
+        return self.records.transfers
+
+    @cached_property
+    def saves(self) -> pd.DataFrame:
+        """The rows of `transfers` of activations that passes wrote through to the host."""
+        return self.records.saved
+
+    @cached_property
+    def moves(self) -> pd.DataFrame:
+        """The rows of `transfers` of requests that were preempted or resumed."""
+        return self.records.moves
+
+    @property
     def requests(self) -> pd.DataFrame:
         """The `requests` table of all repeats."""
         return self.records.requests

@@ -14,7 +14,9 @@ from kvscope.analyse.oracles.run_tables import (
     combine,
 )
 from kvscope.arraytypes import Bools
+from kvscope.copies import clock_of
 from kvscope.oracle import Violations
+from kvscope.runschema import TRANSFERS
 
 KEYS = {
     "workload": ["request_id"],
@@ -22,17 +24,22 @@ KEYS = {
     "steps": OF_PASS,
     "batch": [*OF_REQUEST, "step"],
     "preemptions": [*OF_REQUEST, "step", "event"],
+    "transfers": [*OF_REQUEST, "step", "direction", "kind"],
     "layers": [*OF_PASS, "layer"],
 }
-OF_A_COPY = {"swap_out_s", "swap_in_s", "rebuild_s", "copy_start_s", "copy_end_s"}
 # Columns that may be null.
 NULLABLE = {
-    "steps": {"saved_bytes", "save_s"},
     "batch": {"saved_tokens"},  # of earlier versions and imports, where nothing is saved
     "requests": {"first_scheduled_s", "first_token_s"},  # null if it was aborted earlier
-    "preemptions": {"wait_s", "recomputed_tokens", "predicted_s", "cost_s"} | OF_A_COPY,
+    "preemptions": {"wait_s", "recomputed_tokens", "predicted_s", "cost_s"},
+    "transfers": {"request_id", "rebuild_s"},
 }
-NULLABLE_IN_IMPORTS = {"schedule_s", "forward_s", "kv_tokens_used", "bytes", "time_s"}
+OF_A_COPY = {"start_s", "end_s", "blocks"}
+"""Columns of `transfers` that may be null in runs of before that table."""
+NULLABLE_IN_IMPORTS = {
+    *("schedule_s", "forward_s", "kv_tokens_used", "time_s"),
+    *("bytes", "copy_s", "start_s", "end_s"),
+}
 """Further columns that may be null in imported runs."""
 
 
@@ -53,6 +60,8 @@ def value_missing(run: RunTables) -> Violations:
 
 def _missing(run: RunTables, name: str, frame: pd.DataFrame) -> Violations:
     optional = NULLABLE.get(name, set()) | (NULLABLE_IN_IMPORTS if run.imported else set())
+    if name == tables.TRANSFERS.name and run.facts["schema"] < TRANSFERS:
+        optional |= OF_A_COPY
     due = [column for column in tables.TABLES[name].names if column not in optional]
     absent = frame[due].isna() | frame[due].isin([np.inf, -np.inf])
     return _bad_cell(name, frame, absent, "has no finite value")
@@ -69,16 +78,18 @@ def value_negative(run: RunTables) -> Violations:
 
 
 def time_source_differs(run: RunTables) -> Violations | None:
-    """The `time_source` of every row is that of run.json."""
+    """The `time_source` of every row is that of run.json, the `clock` of a copy its device's."""
     source = run.facts.get("time_source")
     if source is None:
         return None
+    copies, clock = run.transfers, clock_of(run.facts)
     return combine(
+        _bad("transfers", copies, copies["clock"] != clock, f"clock is not {clock}"),
         *(
             _bad(name, frame, frame["time_source"] != source, f"time_source is not {source}")
             for name, frame in _frames(run)
             if "time_source" in frame
-        )
+        ),
     )
 
 
@@ -95,7 +106,8 @@ def row_without_owner(run: RunTables) -> Violations:
             strange = ~pd.MultiIndex.from_frame(frame[OF_PASS]).isin(passes)
             found.append(_bad(name, frame, strange, "no such pass"))
         if "request_id" in frame:
-            strange = ~frame["request_id"].isin(known).to_numpy()
+            named = frame["request_id"].notna() | (name != tables.TRANSFERS.name)
+            strange = (named & ~frame["request_id"].isin(known)).to_numpy()
             found.append(_bad(name, frame, strange, "not a request of the workload"))
     counts = run.requests.groupby("repeat").size().rename("requests").reset_index()
     few = counts["requests"] != len(known)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from kvscope.engine.overflow.host_tier import worker_tier
 from kvscope.plan.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -76,9 +77,7 @@ def check_layout(experiment: Experiment) -> None:
 
     Only checked with a host pool, which counts the pieces of a block; nothing else depends on it.
     """
-    from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
-
-    pieces = get_kv_transfer_group().pieces if has_kv_transfer_group() else None
+    pieces = worker_tier().pieces
     whole = experiment.cache.layout == "by_block" or experiment.model.layers == 1
     if pieces is not None and whole != (pieces == 1):
         raise RuntimeError(

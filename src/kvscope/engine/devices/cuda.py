@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from kvscope.copies import DEVICE_CLOCK
 from kvscope.engine.devices.platform import Platform
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ class CudaPlatform(Platform):
     }
     # CUDA graphs are traced kernel by kernel; by default a whole graph is one row.
     profiler_options: ClassVar[tuple[str, ...]] = ("--trace=cuda,nvtx", "--cuda-graph-trace=node")
+    copy_clock: ClassVar[str] = DEVICE_CLOCK
 
     def engine_arguments(self) -> dict[str, Any]:
         """kvscope's attention is requested by the name of its slot."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from kvscope.copies import HOST_CLOCK
 from kvscope.engine.clock import Clock, HostClock
 from kvscope.plan.experiment import Experiment
 
@@ -25,6 +26,8 @@ class Platform:
     slot: ClassVar[str] = "CUSTOM"
     backends: ClassVar[Mapping[str, str]] = {}
     profiler_options: ClassVar[tuple[str, ...]] = ("--trace=nvtx",)
+    copy_clock: ClassVar[str] = HOST_CLOCK
+    """What `timed` counts the seconds of a copy by."""
 
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment

@@ -8,7 +8,7 @@ and vLLM's attention backend writes K and V to the request's new blocks, in its 
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -20,21 +20,25 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
 from vllm.forward_context import get_forward_context
 
 from kvscope.actions import Action
+from kvscope.copies import ACTIVATIONS, IN, OUT
 from kvscope.engine.overflow import copies
 from kvscope.engine.overflow.connector import Blocks, SwapConnector, SwapOrders
-from kvscope.engine.overflow.copies import SAVE, Transfer
 from kvscope.engine.overflow.host_pool import HostAllocation, HostPool
+from kvscope.engine.overflow.policy import OverflowPolicy, Victim
+from kvscope.engine.recording import Transfer
+from kvscope.engine.scheduled import contexts, external_id
 from kvscope.plan.hardware.overflow_cost import rebuild_parts
 
 if TYPE_CHECKING:
     from kvscope.engine.devices.platform import Platform
+    from kvscope.engine.overflow.forecast import Forecast
 
 
 @dataclass(frozen=True)
 class Rebuild:
     """A request whose first `tokens` tokens are to be rebuilt."""
 
-    request_id: str
+    request_id: str  # of the workload
     tokens: int
     blocks: Blocks  # of the cache
     host: Blocks
@@ -53,12 +57,13 @@ class ActivationOrders(SwapOrders):
 class ActivationConnector(SwapConnector):
     """Writes activations through to a host pool; also swaps, if there is a pool for that.
 
-    `saves` is asked of each request that begins. A request whose activations find no room is no
-    longer kept: it is recomputed if it is preempted, and begins again.
+    The policy decides of each request that begins whether it is kept. A request whose activations
+    find no room is no longer kept: it is recomputed if it is preempted, and begins again.
     """
 
     orders: ActivationOrders
-    saves: Callable[[str], bool]  # the scheduler's half: set before anything is scheduled
+    policy: OverflowPolicy  # the scheduler's half: set before anything is scheduled
+    forecast: "Forecast"
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
@@ -96,17 +101,35 @@ class ActivationConnector(SwapConnector):
         """Whether a preempted request's tokens are kept on the host."""
         return request_id in self.pool or request_id in self.activations
 
-    def has_activations(self, request_id: str, tokens: int) -> bool:
+    def follow(self, policy: OverflowPolicy, forecast: "Forecast") -> None:
+        """Receive what decides which requests are kept."""
+        self.policy, self.forecast = policy, forecast
+
+    def victim(self, request: Any, forecast: "Forecast") -> Victim:
+        """A request that is preempted, with what either pool has of it or has room for."""
+        victim = super().victim(request, forecast)
+        kept = self._has_activations(victim.request_id, victim.tokens)
+        return replace(victim, activations=kept)
+
+    def _has_activations(self, request_id: str, tokens: int) -> bool:
         """Whether the activations of a request's first `tokens` tokens are on the host."""
         held = self.activations.allocation(request_id)
         return held is not None and held.tokens == tokens
+
+    def _begins_to_save(self, request_id: str) -> bool:
+        """Whether the policy writes the activations of a request that begins through."""
+        room = self.pool.size * self.block_size
+        free = self.activations.free * self.block_size
+        return self.policy.saves(self.forecast.outlook(request_id, room, free))
 
     def keep(self, action: Action, request_id: str, tokens: int, blocks: list[int]) -> bool:
         """Activations are there already, or not: nothing is copied for them.
 
         They stay also where K and V are copied, for the next preemption.
         """
-        if action.rebuilds and self.has_activations(request_id, tokens):
+        if action.rebuilds and self._has_activations(request_id, tokens):
+            if self.checks is not None:
+                self.checks.record_rebuild(request_id, tokens // self.block_size)
             return True
         kept = super().keep(action, request_id, tokens, blocks)
         if not kept:
@@ -133,18 +156,21 @@ class ActivationConnector(SwapConnector):
             super().update_state_after_alloc(request, blocks, num_external_tokens)
             return
         new = tuple(blocks.get_block_ids()[0][: len(held.blocks)])
-        self.orders.rebuild.append(Rebuild(request.request_id, held.tokens, new, held.blocks))
+        self.orders.rebuild.append(
+            Rebuild(external_id(request.request_id), held.tokens, new, held.blocks)
+        )
 
     def build_connector_meta(self, scheduler_output: Any) -> ActivationOrders:
         """Hand over the orders of this pass, with where each token's activations are to be kept."""
         orders, self.orders = self.orders, ActivationOrders()
         blocks_of = scheduler_output.kv_connector_block_state.get_block_ids
-        for request_id, before, tokens in scheduled_tokens(scheduler_output):
+        for request_id, before in contexts(scheduler_output):
+            tokens = scheduler_output.num_scheduled_tokens[request_id]
             first, last = before // self.block_size, -(-(before + tokens) // self.block_size)
             held = self.activations.allocation(request_id)
             if before != (held.tokens if held else 0):
                 continue  # it is not kept
-            if not before and not self.saves(request_id):
+            if not before and not self._begins_to_save(request_id):
                 continue
             held = self.activations.allocate(request_id, before + tokens, last)
             if held is None:
@@ -215,7 +241,11 @@ class ActivationConnector(SwapConnector):
         seconds = self.platform.timed(lambda: self._save(rows, to))
         end_ns = self.platform.clock.now_ns()
         moved = len(rows) * self.activation_block_bytes // self.block_size
-        self.done.append(Transfer("", SAVE, len(blocks), moved, start_ns, end_ns, seconds))
+        clock = self.platform.copy_clock
+        saved = Transfer(
+            None, OUT, ACTIVATIONS, len(blocks), moved, start_ns, end_ns, seconds, clock=clock
+        )
+        self.done.append(saved)
         self.noted = []
 
     def _save(self, rows: npt.NDArray[np.int64], to: npt.NDArray[np.int64]) -> None:
@@ -260,13 +290,15 @@ class ActivationConnector(SwapConnector):
         self.done.append(
             Transfer(
                 order.request_id,
-                "in",
+                IN,
+                ACTIVATIONS,
                 len(order.blocks),
                 len(order.host) * row_bytes,
                 start_ns,
                 end_ns,
                 lambda: sum(seconds() for seconds in copied),
                 lambda: sum(seconds() for seconds in rebuilt),
+                platform.copy_clock,
             )
         )
 
@@ -300,16 +332,6 @@ class ActivationConnector(SwapConnector):
                 attention.kv_cache,
                 slots,
             )
-
-
-def scheduled_tokens(scheduler_output: Any) -> Iterator[tuple[str, int, int]]:
-    """Of each request of a pass: its id, its tokens in the cache before, its tokens in the pass."""
-    tokens = scheduler_output.num_scheduled_tokens
-    for new in scheduler_output.scheduled_new_reqs:
-        yield new.req_id, new.num_computed_tokens, tokens[new.req_id]
-    cached = scheduler_output.scheduled_cached_reqs
-    for request_id, before in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
-        yield request_id, before, tokens[request_id]
 
 
 def runs(rows: npt.NDArray[np.int64], to: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:

@@ -7,7 +7,7 @@ forward pass.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
@@ -19,15 +19,20 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 
 from kvscope.actions import Action
+from kvscope.copies import IN, KV, OUT
 from kvscope.engine.overflow import copies
-from kvscope.engine.overflow.copies import Transfer
 from kvscope.engine.overflow.host_pool import HostPool
+from kvscope.engine.overflow.host_tier import HostTier
+from kvscope.engine.overflow.policy import Victim
+from kvscope.engine.recording import Transfer
+from kvscope.engine.scheduled import external_id
 
 if TYPE_CHECKING:
     from kvscope.engine.devices.platform import Platform
+    from kvscope.engine.overflow.forecast import Forecast
 
 Blocks = tuple[int, ...]
-Order = tuple[str, Blocks, Blocks]  # request, blocks of the cache, blocks of the pool
+Order = tuple[str, Blocks, Blocks]  # the workload's request, blocks of the cache, of the pool
 
 
 @dataclass
@@ -49,11 +54,12 @@ class SwapReport(KVConnectorWorkerMetadata):
         return SwapReport(self.transfers + other.transfers)
 
 
-class SwapConnector(KVConnectorBase_V1, SupportsHMA):
+class SwapConnector(KVConnectorBase_V1, SupportsHMA, HostTier):
     """Moves the blocks of preempted requests to a host pool, and back."""
 
     # Nothing is handed to another engine, so no request waits for a delivery.
     requires_kv_delivery = False
+    present = True
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
@@ -67,7 +73,6 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA):
         self.copies = copies.Coalesced() if settings["coalesced"] else copies.PerBlock()
         self.pool = HostPool(int(settings["host_blocks"]))
         self.orders = SwapOrders()
-        self.transfers: list[Transfer] = []  # the scheduler's half: all there were
         self.done: list[Transfer] = []  # the worker's half: those of the pass under way
         self.platform: Platform  # the worker's half: set before anything is copied
 
@@ -81,30 +86,19 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA):
         """Blocks of the host pool."""
         return self.pool.size
 
-    @property
-    def pool_facts(self) -> dict[str, int]:
-        """The entries of run.json on the pool's size."""
-        return {"host_blocks_total": self.host_blocks_total}
-
     def __contains__(self, request_id: str) -> bool:
         """Whether a preempted request's tokens are kept on the host."""
         return request_id in self.pool
 
     # ------------------------------------------------------------------ the scheduler's half
 
-    def has_room(self, tokens: int) -> bool:
-        """Whether the pool has room for K and V of so many tokens."""
-        return -(-tokens // self.block_size) <= self.pool.free
-
-    def has_activations(self, request_id: str, tokens: int) -> bool:
-        """Whether the activations of a request's first `tokens` tokens are on the host."""
-        return False
+    def victim(self, request: Any, forecast: "Forecast") -> Victim:
+        """A request that is preempted, with what the pool has room for."""
+        victim = forecast.victim(request)
+        return replace(victim, room=-(-victim.tokens // self.block_size) <= self.pool.free)
 
     def keep(self, action: Action, request_id: str, tokens: int, blocks: list[int]) -> bool:
-        """Carry out the action for a victim's first `tokens` tokens, before its blocks are freed.
-
-        False if the victim is to be recomputed: by the action, or for want of room.
-        """
+        """Order the copy of a victim's blocks, by an action that copies."""
         return action.copies and self.swap_out(request_id, tokens, blocks)
 
     def swap_out(self, request_id: str, tokens: int, blocks: list[int]) -> bool:
@@ -113,7 +107,9 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA):
         held = self.pool.allocate(request_id, tokens, len(used))
         if held is None:
             return False
-        self.orders.out.append((request_id, used, held.blocks))
+        if self.checks is not None:
+            self.checks.record_swap_out(request_id, len(used))
+        self.orders.out.append((external_id(request_id), used, held.blocks))
         return True
 
     def get_num_new_matched_tokens(
@@ -128,7 +124,7 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA):
         held = self.pool.release(request.request_id) if num_external_tokens else None
         if held is not None:
             new = tuple(blocks.get_block_ids()[0][: len(held.blocks)])
-            self.orders.into.append((request.request_id, new, held.blocks))
+            self.orders.into.append((external_id(request.request_id), new, held.blocks))
 
     def build_connector_meta(self, scheduler_output: Any) -> SwapOrders:
         """Hand over the orders of this pass."""
@@ -146,7 +142,7 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA):
         """Receive the transfers of the worker's half."""
         report = connector_output.kv_connector_worker_meta
         if report is not None:
-            self.transfers += report.transfers
+            self.recording.add_transfers(report.transfers)
 
     # --------------------------------------------------------------------- the worker's half
 
@@ -165,12 +161,12 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA):
     def handle_preemptions(self, kv_connector_metadata: SwapOrders) -> None:
         """Copy out, before anything of the pass can write to the victims' blocks."""
         for order in kv_connector_metadata.out:
-            self._carry_out(order, "out", self.copies.out)
+            self._carry_out(order, OUT, self.copies.out)
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         """Copy in, before the forward pass reads the blocks."""
         for order in self._get_connector_metadata().into:
-            self._carry_out(order, "in", self.copies.into)
+            self._carry_out(order, IN, self.copies.into)
 
     def _carry_out(self, order: Order, direction: str, copy: Callable[..., None]) -> None:
         request_id, blocks, host = order
@@ -179,7 +175,17 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA):
         end_ns = self.platform.clock.now_ns()
         moved = len(blocks) * self.block_bytes
         self.done.append(
-            Transfer(request_id, direction, len(blocks), moved, start_ns, end_ns, seconds)
+            Transfer(
+                request_id,
+                direction,
+                KV,
+                len(blocks),
+                moved,
+                start_ns,
+                end_ns,
+                seconds,
+                clock=self.platform.copy_clock,
+            )
         )
 
     def build_connector_worker_meta(self) -> SwapReport | None:

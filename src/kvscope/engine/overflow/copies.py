@@ -6,15 +6,12 @@ single plane.
 """
 
 import ctypes
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import torch
 
 Planes = list[torch.Tensor]
-
-SAVE = "save"  # the direction of what is written through as it is computed
 
 
 def cache_planes(caches: Sequence[torch.Tensor]) -> Planes:
@@ -143,17 +140,3 @@ def contiguous_runs(rows: Sequence[int]) -> Iterator[tuple[int, int, int]]:
         if end == len(rows) or rows[end] != rows[first] + end - first:
             yield first, end, rows[first]
             first = end
-
-
-@dataclass(frozen=True)
-class Transfer:
-    """One request's blocks, copied one way; or what a pass computed, saved (`SAVE`)."""
-
-    request_id: str  # vLLM's internal id
-    direction: str  # 'out' of the cache or 'in', or SAVE
-    blocks: int
-    bytes: int
-    start_ns: int  # of the platform's clock; on a GPU the copy is launched then
-    end_ns: int
-    seconds: Callable[[], float]  # on the device that copied; once the pass is over
-    rebuild_seconds: Callable[[], float] | None = None  # of K and V, after the copy

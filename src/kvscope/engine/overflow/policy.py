@@ -1,12 +1,16 @@
 """The base class of overflow policies."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvscope.actions import RECOMPUTE, Action
 from kvscope.engine.overflow.outlook import Growth
+from kvscope.errors import BadInput
 from kvscope.plan.parts import Conditions
 from kvscope.plan.policy import Overflow
+
+if TYPE_CHECKING:
+    from kvscope.engine.overflow.host_tier import HostTier
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,15 @@ class Outlook:
     victims: tuple[Victim, ...]
 
 
+@dataclass(frozen=True)
+class Preempted:
+    """What was done with a victim, and what the policy expected its action to cost."""
+
+    action: Action
+    refused: bool = False  # the policy's action needs the host pool, which had no room
+    predicted_s: float | None = None
+
+
 class OverflowPolicy(Overflow):
     """Base class: selects the request to preempt when the cache is full, and the action.
 
@@ -61,6 +74,22 @@ class OverflowPolicy(Overflow):
     def action(self, victim: Victim) -> Action:
         """The action for a victim; one that copies blocks needs a subclass of `Swap`."""
         return RECOMPUTE
+
+    def preempt(self, victim: Victim, blocks: list[int], tier: "HostTier") -> Preempted:
+        """Carry out the action for a victim with these blocks, before the scheduler frees them.
+
+        It is recomputed if it has no tokens yet, or if the tier has no room to keep them.
+        """
+        action = self.action(victim) if victim.tokens else RECOMPUTE
+        if action.needs_pool and not tier.present:
+            raise BadInput(
+                f"overflow={self.name} returns the action {action.name!r}, which copies "
+                "blocks, but it has no host pool; make its class a subclass of Swap"
+            )
+        kept = tier.keep(action, victim.request_id, victim.tokens, blocks)
+        refused = action.needs_pool and not kept
+        predicted_s = self.predicted_s(victim, action) if victim.tokens else None
+        return Preempted(RECOMPUTE if refused else action, refused, predicted_s)
 
     def saves(self, outlook: Outlook) -> bool:
         """Whether the activations of a request that begins are written through, if there is a pool.

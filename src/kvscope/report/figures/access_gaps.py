@@ -6,11 +6,14 @@ from functools import lru_cache
 
 import pandas as pd
 
-from kvscope.actions import copies_blocks
 from kvscope.analyse.access import KvTrace
 from kvscope.analyse.events import read_events
 from kvscope.analyse.reuse import Reuses, reuses_of
+<<<<<<< HEAD
 from kvscope.plan.figures import Axes
+=======
+from kvscope.copies import IN, KV
+>>>>>>> 4d55fb0 (The engine port: plain rows, a host tier, a table of copies)
 from kvscope.report.data import Run, StudyData
 from kvscope.report.figures.accesses import traced_runs
 from kvscope.report.figures.distribution import Distribution, distribution
@@ -54,9 +57,9 @@ def distance(trace: KvTrace) -> Distribution | None:
 
 def swap_in_ms(run: Run) -> float:
     """Device time to copy one block, all its layers, back from the host; NaN if none was."""
-    rows = run.preemptions(run.repeats[0])
-    rows = rows[(rows["event"] == "resume") & (copies_blocks(rows["policy"]))]
-    blocks, seconds = float(rows["blocks"].sum()), float(rows["swap_in_s"].sum())
+    rows = run.transfers(run.repeats[0])
+    rows = rows[(rows["direction"] == IN) & (rows["kind"] == KV)]
+    blocks, seconds = float(rows["blocks"].sum()), float(rows["copy_s"].sum())
     return 1e3 * seconds / blocks if blocks and seconds else math.nan
 
 

@@ -58,6 +58,7 @@ def import_log(paths: Sequence[Path], out: Path, _: str | None = None) -> str:
         tables.STEPS: steps,
         tables.BATCH: batch_of(found) if found else tables.BATCH.empty(),
         tables.PREEMPTIONS: preemptions,
+        tables.TRANSFERS: tables.TRANSFERS.empty(),
     }
     for table, frame in frames.items():
         tables.write(table, frame, out / table.file)
@@ -222,7 +223,7 @@ def preemptions_of(scheduled: list[Pass], steps: pd.DataFrame, log: Log) -> pd.D
             lost[victim.request] = victim, start_s[step]
             rows.append(usual | _preempted(victim) | {"event": "preempt"})
     frame = pd.DataFrame(rows, columns=tables.PREEMPTIONS.names)
-    return frame.assign(time_source=PUBLISHED, refused=False, bytes=0)
+    return frame.assign(time_source=PUBLISHED, refused=False)
 
 
 def _preempted(lost: Lost) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from kvscope import tables
 from kvscope.actions import RECOMPUTE, SWAP
 from kvscope.arraytypes import Floats, Int64s
 from kvscope.collect.importer import PUBLISHED, Importer, provenance
+from kvscope.copies import IN, KV, LOG, OUT
 from kvscope.due import decode_due_s, decode_passes
 from kvscope.errors import BadInput
 from kvscope.runfile import RUN_FILE, file_records, write_run
@@ -40,7 +41,7 @@ FAULTS = (
     "count from the start of the first interval, which includes tokenisation",
 )
 FAULT_OF_SWAP = (
-    "swap_out_s and swap_in_s were not measured by the device: they are what the pass took beyond "
+    "copy_s of transfers was not measured by the device: it is what the pass took beyond "
     "what its decode was due to take by the run's plain decode passes, their batch and the blocks "
     "in use, in equal parts where several requests share a pass"
 )
@@ -65,6 +66,7 @@ def import_series(paths: Sequence[Path], out: Path, series: str | None = None) -
         tables.STEPS: steps,
         tables.BATCH: tables.BATCH.empty(),
         tables.PREEMPTIONS: preemptions_of(rows, steps),
+        tables.TRANSFERS: transfers_of(rows, steps),
     }
     for table, frame in frames.items():
         tables.write(table, frame, out / table.file)
@@ -159,24 +161,43 @@ def _recomputed(scheduled: Int64s, moves: pd.DataFrame) -> Int64s:
 def preemptions_of(rows: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     """The `preemptions` table of a run's series: a row a request, in the order of the passes."""
     moves = moves_of(rows)
-    copied_s = _copy_s(steps)
     again = steps["recomputed_tokens"].to_numpy()
     out, lost, back, resumed = (
         moves[name].to_numpy() for name in ("swapped_out", "lost", "swapped_in", "recomputed")
     )
     parts = [
-        _events(out, "preempt", SWAP.name, swap_out_s=_parts(copied_s, out)),
-        _events(lost, "preempt", RECOMPUTE.name, bytes=0),
-        _events(back, "resume", SWAP.name, swap_in_s=_parts(copied_s, back), recomputed_tokens=0),
-        _events(
-            resumed,
-            "resume",
-            RECOMPUTE.name,
-            bytes=0,
-            recomputed_tokens=_whole_parts(again, resumed),
-        ),
+        _events(out, "preempt", SWAP.name),
+        _events(lost, "preempt", RECOMPUTE.name),
+        _events(back, "resume", SWAP.name, recomputed_tokens=0),
+        _events(resumed, "resume", RECOMPUTE.name, recomputed_tokens=_whole_parts(again, resumed)),
     ]
     return pd.concat(parts).sort_values("step", kind="stable", ignore_index=True)
+
+
+def transfers_of(rows: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
+    """The `transfers` table of a run's series: a row a swapped request and direction."""
+    moves, copied_s = moves_of(rows), _copy_s(steps)
+    ways = {OUT: moves["swapped_out"].to_numpy(), IN: moves["swapped_in"].to_numpy()}
+    parts = [
+        pd.DataFrame(
+            {
+                "step": np.repeat(np.arange(len(counts)), counts),
+                "direction": direction,
+                "copy_s": _parts(copied_s, counts),
+            }
+        )
+        for direction, counts in ways.items()
+    ]
+    known: dict[str, Any] = {
+        "repeat": 0,
+        "kind": KV,
+        "blocks": 0,
+        "clock": LOG,
+        "time_source": PUBLISHED,
+    }
+    found = pd.concat(parts).sort_values("step", kind="stable", ignore_index=True)
+    found = found.assign(**known, time_source=PUBLISHED)
+    return found.reindex(columns=tables.TRANSFERS.names)
 
 
 def _events(counts: Int64s, event: str, policy: str, **known: Any) -> pd.DataFrame:
@@ -192,8 +213,7 @@ def _events(counts: Int64s, event: str, policy: str, **known: Any) -> pd.DataFra
         "tokens": 0,
         "time_source": PUBLISHED,
     }
-    times = ("time_s", "swap_out_s", "swap_in_s", "copy_start_s", "copy_end_s", "wait_s")
-    nullable = dict.fromkeys((*times, "bytes", "recomputed_tokens"), np.nan)
+    nullable = dict.fromkeys(("time_s", "wait_s", "recomputed_tokens"), np.nan)
     return pd.DataFrame(row | nullable | known).astype(dict.fromkeys(nullable, float))
 
 

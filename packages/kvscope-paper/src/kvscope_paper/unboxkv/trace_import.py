@@ -120,8 +120,9 @@ def import_trace(paths: Sequence[Path], out: Path, _: str | None = None) -> str:
     facts = _facts(paths, trace)
     (out / RUN_FILE).unlink(missing_ok=True)  # nothing vouches for tables while they change
     _write(make_flushes(trace), counts, out / KERNEL_EVENTS)
-    for table in (tables.WORKLOAD, tables.REQUESTS, tables.STEPS, tables.BATCH, tables.PREEMPTIONS):
-        tables.write(table, table.empty(), out / table.file)
+    for table in tables.HOST_TABLES:
+        if table is not tables.LAYERS:
+            tables.write(table, table.empty(), out / table.file)
     facts["faults"] = [*counts.losses(), *facts["faults"]]
     facts[TRACING]["events"] = sum(counts.events.values())
     write_run(out, facts | {"files": file_records(out)})

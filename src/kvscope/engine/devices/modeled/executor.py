@@ -14,10 +14,12 @@ from vllm.v1.executor.abstract import Executor
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheSpec
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 
+from kvscope.copies import ACTIVATIONS, IN, KV, OUT, VIRTUAL_CLOCK
 from kvscope.engine.devices.modeled.clock import VirtualClock
 from kvscope.engine.devices.modeled.cost import Cost
 from kvscope.engine.overflow.connector import SwapReport
-from kvscope.engine.overflow.copies import SAVE, Transfer
+from kvscope.engine.recording import Transfer
+from kvscope.engine.scheduled import contexts
 from kvscope.plan.devices.modeled import TOKEN
 
 if TYPE_CHECKING:
@@ -82,7 +84,8 @@ class ModeledExecutor(Executor):
         """Let the time of the pass go by and answer with a token for each finished prompt."""
         orders = scheduler_output.kv_connector_metadata
         transfers = list(self._copied(orders))
-        started = dict(self._contexts(scheduler_output))
+        self._follow_lengths(scheduler_output)
+        started = dict(contexts(scheduler_output))
         scheduled = scheduler_output.num_scheduled_tokens
         if self.tracer is not None:
             self.tracer.note(scheduler_output, started, self.clock.now_ns())
@@ -104,15 +107,12 @@ class ModeledExecutor(Executor):
         future.set_result(output)
         return future
 
-    def _contexts(self, scheduler_output: SchedulerOutput) -> Iterator[tuple[str, int]]:
-        """Each request's tokens in the cache before the pass."""
+    def _follow_lengths(self, scheduler_output: SchedulerOutput) -> None:
+        """Keep the length of each unfinished request, as a worker does."""
         for name in scheduler_output.finished_req_ids:
             self._tokens.pop(name, None)
         for new in scheduler_output.scheduled_new_reqs:
             self._tokens[new.req_id] = len(new.prompt_token_ids or ())
-            yield new.req_id, new.num_computed_tokens
-        cached = scheduler_output.scheduled_cached_reqs
-        yield from zip(cached.req_ids, cached.num_computed_tokens, strict=True)
 
     def _sampled(self, name: str, computed: int) -> list[int]:
         """A token if the request is computed to its end; none for a chunk short of it."""
@@ -128,7 +128,7 @@ class ModeledExecutor(Executor):
         rebuild = getattr(orders, "rebuild", ())
         if orders.out or orders.into or rebuild:
             self.clock.wait(max(0, self._link_free_ns - self.clock.now_ns()) * 1e-9)
-        for direction, ordered in (("out", orders.out), ("in", orders.into)):
+        for direction, ordered in ((OUT, orders.out), (IN, orders.into)):
             for request_id, blocks, host in ordered:
                 device_s, issue_s = self.cost.copy_s(host, direction)
                 start_ns = self.clock.now_ns()
@@ -136,11 +136,13 @@ class ModeledExecutor(Executor):
                 yield Transfer(
                     request_id,
                     direction,
+                    KV,
                     len(blocks),
                     len(blocks) * self.cost.block_bytes,
                     start_ns,
                     start_ns + round(issue_s * 1e9),
                     partial(float, device_s),
+                    clock=VIRTUAL_CLOCK,
                 )
         for order in rebuild:
             fetch_s, rebuild_s = self.cost.rebuild_s(order.tokens, order.host)
@@ -148,13 +150,15 @@ class ModeledExecutor(Executor):
             self.clock.wait(fetch_s + rebuild_s)
             yield Transfer(
                 order.request_id,
-                "in",
+                IN,
+                ACTIVATIONS,
                 len(order.blocks),
                 len(order.host) * self.cost.activation_block_bytes,
                 start_ns,
                 self.clock.now_ns(),
                 partial(float, fetch_s),
                 partial(float, rebuild_s),
+                VIRTUAL_CLOCK,
             )
 
     def _saved(self, orders: Any) -> Iterator[Transfer]:
@@ -174,8 +178,17 @@ class ModeledExecutor(Executor):
             begin_ns = max(self.clock.now_ns(), self._link_free_ns)
             self._link_free_ns = begin_ns + round(copied_s * 1e9)
         moved = tokens * self.cost.activation_block_bytes // self.cost.block_size
-        end_ns, seconds = self.clock.now_ns(), partial(float, copied_s)
-        yield Transfer("", SAVE, len(orders.saves), moved, start_ns, end_ns, seconds)
+        yield Transfer(
+            None,
+            OUT,
+            ACTIVATIONS,
+            len(orders.saves),
+            moved,
+            start_ns,
+            self.clock.now_ns(),
+            partial(float, copied_s),
+            clock=VIRTUAL_CLOCK,
+        )
 
 
 def executor_class(

@@ -1,0 +1,72 @@
+"""The table `transfers` of runs of before schema version 3, whose copies are columns elsewhere."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+
+from kvscope import tables
+from kvscope.copies import ACTIVATIONS, IN, KV, OUT, clock_of
+
+OF_A_COPY = {"swap_out_s": OUT, "swap_in_s": IN}
+"""Columns of `preemptions` that had the seconds of a copy."""
+
+
+def read_transfers(directory: Path, facts: dict[str, Any]) -> pd.DataFrame:
+    """The copies of the run in `directory`, whose run.json has these `facts`.
+
+    When activations were saved, and in how many blocks, was not recorded: it is null.
+    """
+    found = [
+        _of_preemptions(_columns(directory / tables.PREEMPTIONS.file), facts),
+        _of_steps(_columns(directory / tables.STEPS.file)),
+    ]
+    frame = pd.concat([part for part in found if len(part)] or [tables.TRANSFERS.empty()])
+    frame = frame.assign(clock=clock_of(facts), time_source=facts.get("time_source"))
+    frame = frame.sort_values(["repeat", "step", "start_s"], ignore_index=True)
+    typed: pd.DataFrame = tables.to_arrow(tables.TRANSFERS, frame).to_pandas()
+    return typed
+
+
+def _columns(path: Path) -> pd.DataFrame:
+    """All columns of a table's file; empty if there is none."""
+    if not path.exists():
+        return pd.DataFrame()
+    with tables.reading(path):
+        frame: pd.DataFrame = pq.read_table(path).to_pandas(ignore_metadata=True)
+    return frame
+
+
+def _of_preemptions(rows: pd.DataFrame, facts: dict[str, Any]) -> pd.DataFrame:
+    """A copy for each row with a time of one."""
+    if not {"bytes", *OF_A_COPY} <= {*rows}:
+        return pd.DataFrame()
+    copy_s = rows["swap_out_s"].fillna(rows["swap_in_s"])
+    rebuild_s = rows["rebuild_s"].astype(float) if "rebuild_s" in rows else np.nan
+    rows = rows.assign(copy_s=copy_s, rebuild_s=rebuild_s)[copy_s.notna()]
+    size = facts.get("engine", {}).get("block_size")
+    blocks = -(-rows["tokens"] // size) if size else rows["blocks"]
+    return pd.DataFrame(
+        {
+            **{name: rows[name] for name in ("repeat", "step", "request_id")},
+            "direction": np.where(rows["swap_out_s"].notna(), OUT, IN),
+            "kind": np.where(rows["rebuild_s"].notna(), ACTIVATIONS, KV),
+            "blocks": blocks,
+            "bytes": rows["bytes"],
+            "start_s": rows["copy_start_s"],
+            "end_s": rows["copy_end_s"],
+            **{name: rows[name] for name in ("copy_s", "rebuild_s")},
+        }
+    )
+
+
+def _of_steps(steps: pd.DataFrame) -> pd.DataFrame:
+    """A copy for each pass that wrote activations through."""
+    if "save_s" not in steps or steps["save_s"].isna().all():
+        return pd.DataFrame()
+    saved = steps[steps["save_s"].notna()]
+    own = {"copy_s": saved["save_s"], "bytes": saved["saved_bytes"]}
+    found = saved[["repeat", "step"]].assign(direction=OUT, kind=ACTIVATIONS, **own)
+    return found.reindex(columns=tables.TRANSFERS.names)

@@ -1,0 +1,99 @@
+"""What the scheduler expects of its requests, in the terms of overflow policies."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice, takewhile
+from typing import TYPE_CHECKING
+
+from vllm.v1.request import Request
+
+from kvscope.engine.overflow.outlook import (
+    Growth,
+    preempted_again,
+    preemptions,
+    resuming_together,
+)
+from kvscope.engine.overflow.policy import Outlook, Victim
+
+if TYPE_CHECKING:
+    from kvscope.engine.scheduler import RecordingScheduler
+
+
+class Forecast:
+    """Of the requests of one scheduler."""
+
+    def __init__(self, scheduler: "RecordingScheduler") -> None:
+        self._scheduler = scheduler
+
+    def now(self, request: Request) -> Victim:
+        """A running request as it is, with nothing foreseen."""
+        return Victim(
+            request_id=request.request_id,
+            prompt_tokens=request.num_prompt_tokens,
+            output_tokens=request.num_output_tokens,
+            tokens=request.num_computed_tokens,
+            preemptions=request.num_preemptions,
+        )
+
+    def victim(self, request: Request) -> Victim:
+        """A request that is preempted, with the requests that run with it and resume with it."""
+        scheduler, victim = self._scheduler, self.now(request)
+        beside = [one for one in scheduler.all_running if one is not request]
+        ahead = [growth_of(one) for one in beside]
+        queue = (one.num_tokens for one in scheduler.waiting if not scheduler.swapped_out(one))
+        return replace(
+            victim,
+            beside=len(beside),
+            together=resuming_together(
+                ahead,
+                [request.num_tokens, *islice(queue, scheduler.max_num_running_reqs)],
+                scheduler.block_size,
+                self._blocks,
+                scheduler.max_num_scheduled_tokens,
+                scheduler.max_num_running_reqs,
+            ),
+            again=self._preempted_again(ahead, victim.tokens),
+        )
+
+    def outlook(self, request_id: str, kv_tokens: int, activation_tokens: int) -> Outlook:
+        """The preemptions to come of a request of this pass, its first.
+
+        The host has room for K and V of `kv_tokens` tokens, and for activations of
+        `activation_tokens`. Called while the pass is scheduled, when the request runs already.
+        """
+        scheduler = self._scheduler
+        before = takewhile(lambda one: one.request_id != request_id, scheduler.all_running)
+        ahead = [growth_of(one) for one in before]
+        request, size = scheduler.requests[request_id], scheduler.block_size
+        own = growth_of(request)
+        victims = (
+            replace(
+                self.now(request),
+                tokens=tokens,
+                beside=len(ahead),
+                again=self._preempted_again([one.after(passes) for one in ahead], tokens),
+                room=tokens <= kv_tokens,
+                activations=tokens <= activation_tokens,
+            )
+            for tokens, passes in preemptions(ahead, own, size, self._blocks)
+        )
+        return Outlook(own, tuple(victims))
+
+    @property
+    def _blocks(self) -> int:
+        """Blocks that running requests may fill."""
+        return self._scheduler.kv_blocks_total - self._scheduler.kept_free
+
+    def _preempted_again(self, ahead: Sequence[Growth], tokens: int) -> int:
+        """How often a victim is preempted at once if it is recomputed: never by today's rules."""
+        scheduler = self._scheduler
+        if not scheduler.kept_free:
+            return 0
+        watermark = scheduler.kv_cache_manager.watermark_blocks
+        total = scheduler.kv_blocks_total
+        return preempted_again(ahead, tokens, scheduler.block_size, total, watermark)
+
+
+def growth_of(request: Request) -> Growth:
+    """The tokens of a request in the cache: soon, and at its end. Its last token is not cached."""
+    return Growth(request.num_tokens, request.num_prompt_tokens + request.max_tokens - 1)

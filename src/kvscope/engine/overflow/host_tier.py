@@ -1,0 +1,89 @@
+"""The host tier: the memory below the KV cache that keeps tokens of preempted requests.
+
+A KV connector of kvscope's is one: its scheduler's half is asked what the tier holds and has room
+for, its worker's half what it is made of. An engine without one, or with another connector, has a
+`HostTier` that keeps nothing.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from kvscope.actions import Action
+from kvscope.engine.overflow.policy import OverflowPolicy, Victim
+from kvscope.engine.recording import Recording
+
+if TYPE_CHECKING:
+    from vllm.v1.request import Request
+
+    from kvscope.engine.devices.platform import Platform
+    from kvscope.engine.overflow.contents import SwapChecks
+    from kvscope.engine.overflow.forecast import Forecast
+
+
+class HostTier:
+    """Keeps nothing. What a subclass keeps is named by vLLM's internal request ids."""
+
+    present: bool = False
+    """Whether there is memory for an action that keeps tokens."""
+    recording: Recording
+    checks: "SwapChecks | None" = None
+    """While copies are checked: what is told of blocks that are copied or are to be rebuilt."""
+
+    # ------------------------------------------------------------------ the scheduler's half
+
+    @property
+    def host_blocks_used(self) -> int:
+        """Blocks of the host pool in use."""
+        return 0
+
+    @property
+    def host_blocks_total(self) -> int:
+        """Blocks of the host pool."""
+        return 0
+
+    @property
+    def pool_facts(self) -> dict[str, int]:
+        """The entries of run.json on the pool's size."""
+        return {"host_blocks_total": self.host_blocks_total}
+
+    def __contains__(self, request_id: str) -> bool:
+        """Whether a preempted request's tokens are kept on the host."""
+        return False
+
+    def follow(self, policy: OverflowPolicy, forecast: "Forecast") -> None:
+        """Receive the overflow policy and what the scheduler expects, before anything runs."""
+
+    def victim(self, request: "Request", forecast: "Forecast") -> Victim:
+        """A request that is preempted, with what the host has of it or has room for."""
+        return forecast.now(request)
+
+    def keep(self, action: Action, request_id: str, tokens: int, blocks: list[int]) -> bool:
+        """Carry out the action for a victim's first `tokens` tokens, before its blocks are freed.
+
+        False if the victim is to be recomputed: by the action, or for want of room.
+        """
+        return False
+
+    # --------------------------------------------------------------------- the worker's half
+
+    host_memory: str | None = None
+    """The kind of memory of the pool; None without one."""
+    pieces: int | None = None
+    """Contiguous pieces of a block of the cache; None without a pool."""
+    layers: Mapping[str, Any] = {}
+    """The cache of each layer, a tensor (blocks, …), where blocks are copied."""
+
+    def attach(self, model: Any, platform: "Platform") -> None:
+        """Receive the worker's model and the device, once both are there."""
+
+
+def scheduler_tier(connector: Any) -> HostTier:
+    """The host tier of a scheduler with this KV connector, or without one (None)."""
+    return connector if isinstance(connector, HostTier) else HostTier()
+
+
+def worker_tier() -> HostTier:
+    """The host tier of the worker of this process."""
+    from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
+
+    return scheduler_tier(get_kv_transfer_group() if has_kv_transfer_group() else None)

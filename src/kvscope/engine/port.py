@@ -1,0 +1,80 @@
+"""The engine port: all that a run asks of an engine, whoever made it.
+
+vLLM's is `kvscope.engine.build.VllmEngine`. What an engine says of its passes goes to the
+`Recording` that `begin` gives it.
+"""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from kvscope.engine.marks import Marks
+from kvscope.engine.recording import Recording
+
+if TYPE_CHECKING:
+    from kvscope.engine.attention.tracer import Tracer
+    from kvscope.engine.devices.platform import Platform
+
+
+class Finished(NamedTuple):
+    """A request that has been given its last token."""
+
+    request_id: str
+    token_ids: Sequence[int]
+
+
+class Engine(Protocol):
+    """A running engine. Requests are named as the workload names them."""
+
+    @property
+    def platform(self) -> "Platform":
+        """Its device."""
+
+    @property
+    def layers(self) -> int:
+        """Transformer blocks of its model."""
+
+    @property
+    def tracer(self) -> "Tracer | None":
+        """The tracer of KV events; None if none are traced."""
+
+    @property
+    def kv_blocks_total(self) -> int:
+        """Blocks of the KV cache that requests can use."""
+
+    @property
+    def kv_blocks_used(self) -> int:
+        """Blocks of the KV cache that requests hold now."""
+
+    @property
+    def host_blocks_total(self) -> int:
+        """Blocks of the host pool; 0 without one."""
+
+    @property
+    def host_blocks_used(self) -> int:
+        """Blocks of the host pool that requests hold now."""
+
+    @property
+    def host_pool(self) -> dict[str, Any]:
+        """The entries of run.json on the host pool."""
+
+    def check_results(self) -> AbstractContextManager[dict[str, Any]]:
+        """Within the context, check what is computed; yields checks by their keys in run.json.
+
+        `facts` of each are what was found. This takes time, so nothing is measured meanwhile.
+        """
+
+    def begin(self, recording: Recording, marks: Marks) -> None:
+        """Record into `recording` from now on; its passes are numbered from 0."""
+
+    def submit(self, request_id: str, prompt_token_ids: list[int], output_tokens: int) -> None:
+        """Take a request, to be answered greedily with exactly its number of tokens."""
+
+    def has_unfinished_requests(self) -> bool:
+        """Whether a request waits or runs."""
+
+    def step(self) -> Sequence[Finished]:
+        """Compute one pass; returns the requests that end with it."""
+
+    def abort(self, request_ids: list[str]) -> None:
+        """End requests before their last token, whether they run, wait or are preempted."""

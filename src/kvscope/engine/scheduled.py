@@ -1,0 +1,54 @@
+"""What vLLM's objects say of the requests of a pass, as plain rows (`engine.recording`)."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.outputs import ModelRunnerOutput
+
+from kvscope.engine.recording import BatchRow
+
+BlockTables = Mapping[str, tuple[Sequence[Any], ...]]
+"""vLLM's blocks of each request by KV group, by internal id; the id of a block never changes."""
+
+
+@lru_cache(4096)
+def external_id(internal_id: str) -> str:
+    """The workload's request id: vLLM appends '-' and random characters to it."""
+    return internal_id.rsplit("-", 1)[0]
+
+
+def contexts(scheduled: SchedulerOutput) -> Iterator[tuple[str, int]]:
+    """Of each request of a pass: its internal id, and its tokens in the cache before."""
+    for new in scheduled.scheduled_new_reqs:
+        yield new.req_id, new.num_computed_tokens
+    cached = scheduled.scheduled_cached_reqs
+    yield from zip(cached.req_ids, cached.num_computed_tokens, strict=True)
+
+
+def batch_rows(
+    scheduled: SchedulerOutput, output: ModelRunnerOutput, tables: BlockTables | None
+) -> list[BatchRow]:
+    """The rows of a pass, in the order in which it was scheduled.
+
+    vLLM makes both objects anew for every pass and does not change them afterwards.
+    """
+    cached = dict(contexts(scheduled))
+    saved: Mapping[str, int] = getattr(scheduled.kv_connector_metadata, "saved_tokens", {})
+    rows = []
+    for name, computed in scheduled.num_scheduled_tokens.items():
+        row = output.req_id_to_index[name]
+        blocks = tables[name] if tables is not None else ()
+        rows.append(
+            BatchRow(
+                external_id(name),
+                computed,
+                cached[name],
+                list(output.sampled_token_ids[row]),
+                row,
+                saved=saved.get(name, 0),
+                blocks=tuple([block.block_id for block in group] for group in blocks),
+            )
+        )
+    return rows
