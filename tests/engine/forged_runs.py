@@ -31,7 +31,7 @@ def everything(factor: float) -> Forgery:
 
     def forge(run: Records) -> Records:
         tables = {}
-        for name in ("workload", "requests", "steps", "preemptions"):
+        for name in ("workload", "requests", "steps", "preemptions", "transfers"):
             frame: pd.DataFrame = getattr(run, name)
             times = [c for c in map(str, frame) if c.endswith("_s")]
             tables[name] = frame.assign(**{c: factor * frame[c].astype(float) for c in times})

@@ -50,47 +50,7 @@ def test_modeled_runs_take_the_times_of_their_model(name: str, runs: dict[str, R
     assert len(run.preemptions)
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize("name", CASES)
-=======
-Forgery = Callable[[Records], Records]
-
-
-def scaled(table: str, factor: float, *columns: str) -> Forgery:
-    """Columns of a table by a factor, wherever they are."""
-
-    def forge(run: Records) -> Records:
-        frame: pd.DataFrame = getattr(run, table)
-        return run.variant(**{table: frame.assign(**{c: factor * frame[c] for c in columns})})
-
-    return forge
-
-
-def everything(factor: float) -> Forgery:
-    """All times, and the clock of run.json."""
-
-    def forge(run: Records) -> Records:
-        tables = {}
-        for name in ("workload", "requests", "steps", "preemptions", "transfers"):
-            frame: pd.DataFrame = getattr(run, name)
-            times = [c for c in map(str, frame) if c.endswith("_s")]
-            tables[name] = frame.assign(**{c: factor * frame[c].astype(float) for c in times})
-        repeats = [
-            repeat
-            | {
-                "start_ns": round(factor * repeat["start_ns"]),
-                "duration_s": factor * repeat["duration_s"],
-            }
-            for repeat in run.facts["clock"]["repeats"]
-        ]
-        clock = run.facts["clock"] | {"repeats": repeats}
-        return run.variant(facts=run.facts | {"clock": clock}, **tables)
-
-    return forge
-
-
-@pytest.mark.parametrize("name", [*CASES, "offload"])
->>>>>>> 4d55fb0 (The engine port: plain rows, a host tier, a table of copies)
 @pytest.mark.parametrize("factor", [1.2, 0.999])
 def test_all_times_by_a_factor_are_not_those_of_the_model(
     name: str, factor: float, runs: dict[str, Records]

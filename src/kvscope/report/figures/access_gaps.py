@@ -9,11 +9,8 @@ import pandas as pd
 from kvscope.analyse.access import KvTrace
 from kvscope.analyse.events import read_events
 from kvscope.analyse.reuse import Reuses, reuses_of
-<<<<<<< HEAD
-from kvscope.plan.figures import Axes
-=======
 from kvscope.copies import IN, KV
->>>>>>> 4d55fb0 (The engine port: plain rows, a host tier, a table of copies)
+from kvscope.plan.figures import Axes
 from kvscope.report.data import Run, StudyData
 from kvscope.report.figures.accesses import traced_runs
 from kvscope.report.figures.distribution import Distribution, distribution
