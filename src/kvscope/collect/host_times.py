@@ -13,7 +13,7 @@ from kvscope.errors import BadInput
 from kvscope.limits import LONGEST_RUN_NS
 from kvscope.results import Run
 from kvscope.runfile import RUN_FILE
-from kvscope.tables import BATCH, LAYERS, PREEMPTIONS, REQUESTS, STEPS
+from kvscope.tables import BATCH, LAYERS, PREEMPTIONS, REQUESTS, STEPS, TRANSFERS
 
 _NEVER_NULL = {"repeat", "step", "layer", "request_id", "start_s", "duration_s"}
 
@@ -27,10 +27,12 @@ def require_times(run: Run) -> None:
     if "clock" not in run.facts:
         path = run.directory / RUN_FILE
         raise BadInput(f"{path}: the run has no clock; it failed before it was measured")
-    for table in (REQUESTS, STEPS, BATCH, PREEMPTIONS, LAYERS):
+    for table in (REQUESTS, STEPS, BATCH, PREEMPTIONS, TRANSFERS, LAYERS):
         frame, path = getattr(run, table.name), run.path(table)
         for name in frame.columns:
-            if name in _NEVER_NULL and frame[name].isna().any():
+            # Copies may be of several requests, and published ones have no instants.
+            needed = table is not TRANSFERS or name in ("repeat", "step")
+            if name in _NEVER_NULL and needed and frame[name].isna().any():
                 raise BadInput(f"{path}: column '{name}' is null in a row; every row needs a value")
             if name.endswith("_s") and (longest := frame[name].abs().max()) > LONGEST_RUN_NS / 1e9:
                 raise BadInput(

@@ -34,6 +34,7 @@ def write_timeline(run: Run, out_dir: Path, offset_ns: int | None) -> int:
     Without an offset the profiler's rows have no place on the host's clock and are left out.
     """
     parts = [_repeats(run), _steps(run), _layers(run), _requests(run), _preemptions(run)]
+    parts.append(_transfers(run))
     if offset_ns is not None:
         parts += [
             _nvtx(out_dir, offset_ns),
@@ -108,6 +109,18 @@ def _preemptions(run: Run) -> pa.Table:
         name="preempted (" + gaps["policy"].astype(str) + ")",
         track="request " + gaps["request_id"].astype(str),
         repeat=gaps["repeat"], step=gaps["step"], request_id=gaps["request_id"],
+    )  # fmt: skip
+
+
+def _transfers(run: Run) -> pa.Table:
+    """Copies between the KV cache and the host; on a GPU, the calls that launch them."""
+    copies = run.transfers.dropna(subset=["start_s", "end_s"])
+    start, end = (instants_ns(run, copies["repeat"], copies[at]) for at in ("start_s", "end_s"))
+    return _part(
+        start, end, "host", "copy",
+        name=copies["kind"].astype(str) + " " + copies["direction"].astype(str),
+        track="copies", repeat=copies["repeat"], step=copies["step"],
+        request_id=copies["request_id"],
     )  # fmt: skip
 
 
