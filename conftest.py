@@ -1,8 +1,18 @@
-"""Which tests `make test` runs: those in a directory `unit`, and what stands for the others."""
+"""What holds of all tests: how many examples a property has, and which tests `make test` runs.
+
+`make test` runs those in a directory `unit`, and what stands for the others.
+"""
 
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A property holds or it does not, however long an example takes on a machine with other work.
+# A test whose example takes a process or a composition has fewer, and says so with @settings.
+SLOW = [HealthCheck.too_slow]
+settings.register_profile("kvscope", deadline=None, max_examples=60, suppress_health_check=SLOW)
+settings.load_profile("kvscope")
 
 ROOT = Path(__file__).parent
 

@@ -6,14 +6,9 @@ from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 
 import pytest
-from hypothesis import HealthCheck, settings
 
 from kvscope.run.profiler import Nsys, find_nsys
 from tests.warm import Warm
-
-# A property holds or it does not, however long an example takes on a machine with other work.
-settings.register_profile("kvscope", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("kvscope")
 
 # A shell starts a background job with interrupts ignored, and so would every program of a test.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
@@ -206,7 +206,6 @@ def exchanged(
 
 @pytest.mark.parametrize("by_block", [False, True])
 @pytest.mark.parametrize("way", [copies.PerBlock(), copies.Coalesced()])
-@settings(max_examples=20)
 @given(exchanges())
 def test_what_comes_back_as_it_was_differs_in_nothing(by_block: bool, way: Any, places: Any):
     checks = exchanged(way, by_block, places)
@@ -214,7 +213,6 @@ def test_what_comes_back_as_it_was_differs_in_nothing(by_block: bool, way: Any, 
 
 
 @pytest.mark.parametrize("way", [OneShort(), Rotated(), FirstLayer(), KeysOnly()])
-@settings(max_examples=20)
 @given(exchanges())
 def test_a_copy_that_is_not_whole_is_noticed(way: Any, places: Any):
     checks = exchanged(way, False, places)
@@ -222,7 +220,6 @@ def test_a_copy_that_is_not_whole_is_noticed(way: Any, places: Any):
     assert checks.first.startswith("request 7: ")
 
 
-@settings(max_examples=20)
 @given(exchanges())
 def test_blocks_that_are_copied_in_another_order_are_noticed(places: Any):
     checks = exchanged(copies.PerBlock(), False, places, ordered=lambda blocks: blocks[::-1])

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("torch", reason="torch is missing: run `make env`")
@@ -52,7 +52,6 @@ def test_a_block_in_several_pieces_is_refused():
 
 @layouts
 @ways
-@settings(max_examples=40)
 @given(st.data())
 def test_what_is_copied_out_and_in_again_is_what_was(by_block, way, data):
     layers = cache(by_block)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvscope import accounts, tables
@@ -111,7 +111,6 @@ JSON = st.recursive(
 
 
 @given(data=st.data(), account=st.sampled_from([COLLECTED, ANALYSED]))
-@settings(deadline=None, max_examples=50)
 def test_any_value_anywhere_is_read_or_refused_in_a_sentence(
     data: st.DataObject, account: str, results: Path
 ) -> None:

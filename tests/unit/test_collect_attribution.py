@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvscope import tables
@@ -103,7 +103,6 @@ def renumbered(file: NsysFile) -> dict[int, int]:
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
 @given(PROGRAMS)
 def test_kernels_and_ranges_are_where_sql_finds_them(
     programs: tuple[list[Action], ...],

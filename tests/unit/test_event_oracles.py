@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvscope.collect.kv.clock import Clock
@@ -62,7 +62,6 @@ def batches(draw: st.DrawFn) -> Batch:
 
 
 @given(batches())
-@settings(max_examples=150)
 def test_what_a_correct_engine_records_violates_nothing(batch: Batch) -> None:
     assert violations(batch.flush()) == {}
 

@@ -151,7 +151,6 @@ def altered_export(changes: list[tuple[tuple[str, str, int], Any]]) -> bytes:
 
 
 @given(st.lists(st.tuples(st.sampled_from(cells()), CELL_VALUES), min_size=1, max_size=3))
-@settings(deadline=None, max_examples=80)
 def test_other_values(changes: list[tuple[tuple[str, str, int], Any]]) -> None:
     sound_or_refused(altered_export(changes))
 

@@ -67,14 +67,12 @@ def test_damaged_text(content: bytes) -> None:
 
 
 @given(shuffled(TEXT.splitlines()))
-@settings(deadline=None, max_examples=30)
 def test_lines_in_another_order(lines: list[str]) -> None:
     sound_or_refused(zstandard.compress(("\n".join(lines) + "\n").encode()))
 
 
 @pytest.mark.slow
 @given(st.sampled_from(FLUSHES).flatmap(altered))
-@settings(deadline=None, max_examples=300)
 def test_other_values(flush: Any) -> None:
     sound_or_refused(compressed([flush]))
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvscope import limits, tables
@@ -50,7 +50,6 @@ FILES = [(LAYERS, content(LAYERS, LAYER_ROWS)), (WORKLOAD, content(WORKLOAD, REQ
 
 
 @given(st.sampled_from(FILES).flatmap(lambda f: st.tuples(st.just(f[0]), damaged(f[1]))))
-@settings(deadline=None, max_examples=400)
 def test_a_damaged_file_is_a_table_or_refused(file: tuple[Table, bytes]) -> None:
     table, changed = file
     with tempfile.TemporaryDirectory() as folder:

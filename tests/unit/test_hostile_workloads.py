@@ -79,7 +79,6 @@ def test_a_damaged_trace(content: bytes) -> None:
 
 
 @given(altered(JSON_ROWS))
-@settings(deadline=None, max_examples=200)
 def test_a_trace_of_other_values(rows: Any) -> None:
     rows = rows if isinstance(rows, list) else [rows]
     sound_or_refused(TRACE, "t.jsonl", json_lines(rows))
@@ -92,7 +91,6 @@ def test_a_damaged_table(content: bytes) -> None:
 
 
 @given(shuffled(CSV.splitlines()))
-@settings(deadline=None, max_examples=30)
 def test_a_table_in_another_order(lines: list[str]) -> None:
     sound_or_refused(TRACE, "t.csv", "\n".join(lines).encode())
 
@@ -104,7 +102,6 @@ def test_damaged_conversations(content: bytes) -> None:
 
 
 @given(altered(SHAREGPT))
-@settings(deadline=None, max_examples=200)
 def test_conversations_of_other_values(value: Any) -> None:
     sound_or_refused(CONVERSATIONS, "s.json", json.dumps(value).encode())
 
@@ -197,7 +194,7 @@ MUTATIONS: dict[str, Callable[[bytes], st.SearchStrategy[bytes]]] = {
 @pytest.mark.parametrize("how", MUTATIONS)
 def test_a_tokenizer_of_anything(how: str, tokenizer: bytes, conversations: Path) -> None:
     @given(MUTATIONS[how](tokenizer))
-    @settings(deadline=None, max_examples=10)
+    @settings(max_examples=10)
     def holds(content: bytes) -> None:
         try:
             built = tokenized(content, conversations)

@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvscope import tables
@@ -232,7 +232,6 @@ def test_a_file_of_several_frames_is_one_file(tmp_path: Path) -> None:
 
 
 @given(share=st.floats(0, 1, exclude_max=True))
-@settings(max_examples=30)
 def test_a_file_cut_anywhere_is_told(share: float, tmp_path_factory: Any) -> None:
     whole = compressed(batches_of_a_run())
     path = tmp_path_factory.mktemp("cut") / KERNEL_EVENTS

@@ -151,7 +151,7 @@ def whole() -> tuple[list[str], str]:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=6)
+@settings(max_examples=6)
 @given(st.data())
 def test_it_does_not_matter_which_layer_has_a_file(
     whole: tuple[list[str], str], data: st.DataObject

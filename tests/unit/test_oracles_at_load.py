@@ -157,7 +157,7 @@ WAITS = st.lists(
 
 @pytest.mark.parametrize("name", KINDS)
 @given(chosen=WAITS, slower=st.floats(1, 5))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_waiting_for_a_cpu_violates_nothing(
     name: str, chosen: list[tuple[int, float, float]], slower: float, runs: dict[str, Records]
 ) -> None:

@@ -121,7 +121,6 @@ EXPERIMENTS = [
 ]
 
 
-@settings(deadline=None, max_examples=300)
 @given(text=spoilt([e.to_dict() for e in EXPERIMENTS]))
 def test_any_experiment_file_is_read_or_refused(text: str, tmp_path_factory: Any) -> None:
     path = tmp_path_factory.getbasetemp() / "experiment.yaml"
@@ -161,14 +160,13 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return Path(shutil.copytree(CONFIG, tmp_path_factory.mktemp("hostile") / "config"))
 
 
-@settings(deadline=None, max_examples=200)
 @given(text=spoilt(STUDIES))
 def test_any_study_file_is_read_or_refused(text: str, config: Path) -> None:
     (config / "study" / "mine.yaml").write_text(text, encoding="utf-8")
     read_or_refused(lambda: study.read("mine", config))
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(text=spoilt(STUDIES[-1:]))
 def test_any_study_is_planned_or_refused(text: str, config: Path) -> None:
     (config / "study" / "mine.yaml").write_text(text, encoding="utf-8")
@@ -179,7 +177,7 @@ def test_any_study_is_planned_or_refused(text: str, config: Path) -> None:
 OPTIONS = ["config.yaml", "workload/zipf.yaml", "overflow/swap.yaml", "tracing/sampled.yaml"]
 
 
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=12)
 @given(data=st.data(), name=st.sampled_from(OPTIONS))
 def test_any_option_is_planned_or_refused(data: st.DataObject, name: str, config: Path) -> None:
     path = config / name
@@ -215,7 +213,6 @@ PIECES = [
 ]
 
 
-@settings(deadline=None, max_examples=400)
 @given(
     st.lists(st.sampled_from(PIECES), max_size=12).map("".join)
     | st.lists(st.sampled_from(PIECES), max_size=9).map("".join).map("seed=".__add__)

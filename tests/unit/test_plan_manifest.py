@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kvscope import runfile
@@ -350,7 +350,6 @@ def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=300)
 @given(data=st.data(), junk=JSON)
 def test_any_manifest_is_read_or_refused(
     data: st.DataObject, junk: Any, tmp_path_factory: pytest.TempPathFactory

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import event, given
 from hypothesis import strategies as st
 from jsonschema import Draft7Validator
 
@@ -183,7 +183,6 @@ def possible(chosen: dict[str, Any]) -> bool:
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=300)
 @given(st.sampled_from(SET), st.data())
 def test_what_the_planner_takes_is_valid(
     chosen: tuple[str, str, str, Any], data: st.DataObject

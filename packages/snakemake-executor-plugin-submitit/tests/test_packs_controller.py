@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from stand_in import Killed, StandIn
@@ -402,7 +402,6 @@ def test_a_controller_that_dies_while_it_submits(campaign, dies):
     assert len(campaign.system.jobs) == 1
 
 
-@settings(max_examples=60)
 @given(
     kills=st.lists(st.integers(0, 12), max_size=4),
     fates=st.lists(

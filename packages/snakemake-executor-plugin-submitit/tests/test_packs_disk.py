@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from submitit_packs.directory import PackDirectory, Result, State
@@ -107,7 +107,6 @@ def replay(ledger: Ledger, events) -> dict[str, Place]:
     return places
 
 
-@settings(max_examples=30)
 @given(EVENTS, EVENTS)
 def test_a_ledger_that_is_read_again_goes_on(first, second):
     with tempfile.TemporaryDirectory() as root:
@@ -118,7 +117,6 @@ def test_a_ledger_that_is_read_again_goes_on(first, second):
         assert Ledger(Path(root)).places == again.places
 
 
-@settings(max_examples=30)
 @given(EVENTS.filter(bool), st.data())
 def test_a_controller_killed_while_it_writes_loses_the_last_line_only(events, data):
     with tempfile.TemporaryDirectory() as root:

@@ -5,7 +5,7 @@ import math
 import time
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from submitit_packs import sites
@@ -98,7 +98,6 @@ def test_the_makespan_is_between_its_bounds(times_s, slots):
     assert makespan(times_s, slots) <= sum(times_s) / slots + max(times_s)  # Graham 1969
 
 
-@settings(max_examples=20)
 @given(members(), clusters())
 def test_a_pack_survives_the_disk(found, site):
     for pack in plan(found, site, Settings()).packs:

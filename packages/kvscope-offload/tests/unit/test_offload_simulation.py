@@ -5,7 +5,7 @@ from itertools import pairwise
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import kvscope_offload.generation
@@ -219,7 +219,6 @@ def test_one_pass_of_decoding_has_a_share_within_3_percent_of_the_best(buffers, 
     assert decoding_s(made(None)) <= 1.03 * min(swept)
 
 
-@settings(max_examples=40)
 @given(
     st.lists(st.tuples(st.integers(1, 70), st.integers(2, 40)), min_size=1, max_size=9),
     st.sampled_from([Hybrid, TokenRecompute]),
@@ -333,7 +332,6 @@ def test_a_load_waits_for_its_buffer_and_what_the_pass_before_stored_of_its_laye
             link_free_s = load.end_s
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 70), st.integers(1, 40)), min_size=1, max_size=9),
     st.floats(0, 1),

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
@@ -65,7 +65,6 @@ def linear_program(cost: CostModel, demand: Demand) -> float:
     return float(found.x[5])
 
 
-@settings(max_examples=60, deadline=None)
 @given(cases())
 def test_the_closed_form_is_the_optimum_of_the_linear_program(case):
     cost, demand = case
@@ -128,7 +127,6 @@ def has_room(cost: CostModel, demand: Demand, split: Split) -> bool:
     return demand.host_bytes is None or kept <= demand.host_bytes + demand.device_bytes
 
 
-@settings(max_examples=300, deadline=None)
 @given(any_machine())
 def test_no_share_of_a_sweep_is_better_whatever_the_machine(case):
     """From K and V to activations and on to ids; past activations where those are not smaller."""
@@ -177,7 +175,6 @@ def test_a_small_host_takes_more_activations_than_the_balance():
     assert split.activation > best(machine(2.0), demand).activation
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.floats(1e-9, 1e-3), st.floats(1e-6, 1.0))
 def test_a_fit_finds_the_line_that_was_planted(slope, fixed):
     amounts = [100, 1000, 10_000]
@@ -186,7 +183,6 @@ def test_a_fit_finds_the_line_that_was_planted(slope, fixed):
     assert predicted == pytest.approx([fixed + slope * x for x in amounts], rel=1e-6)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1)), min_size=1, max_size=30),
     st.integers(1, 8),

@@ -95,13 +95,11 @@ def test_a_damaged_stats_series(content: bytes) -> None:
 
 
 @given(shuffled(STATS.splitlines()))
-@settings(deadline=None, max_examples=30)
 def test_a_series_in_another_order(lines: list[str]) -> None:
     series(STEPS.encode(), "\n".join(lines).encode())
 
 
 @given(row=st.integers(1, 5), column=st.integers(0, 6), value=VALUES)
-@settings(deadline=None, max_examples=150)
 def test_a_series_of_other_values(row: int, column: int, value: Any) -> None:
     rows = [line.split(",") for line in STATS.splitlines()]
     rows[row][column] = str(value)
@@ -121,13 +119,11 @@ def test_damaged_reads(content: bytes) -> None:
 
 
 @given(altered(WRITES))
-@settings(deadline=None, max_examples=100)
 def test_writes_of_other_values(records: Any) -> None:
     trace(json_lines(records), json_lines(READS))
 
 
 @given(altered(READS))
-@settings(deadline=None, max_examples=100)
 def test_reads_of_other_values(records: Any) -> None:
     trace(json_lines(WRITES), json_lines(records))
 
