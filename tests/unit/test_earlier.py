@@ -13,6 +13,7 @@ from kvscope import runfile, tables
 from kvscope.analyse.experiment import analyse
 from kvscope.analyse.oracles.registry import judge_tables
 from kvscope.analyse.records import Records, read_records
+from kvscope.errors import BadInput
 from kvscope.oracle import VIOLATED
 
 from .report_fixture import Fake, write_experiment
@@ -82,5 +83,5 @@ def test_an_earlier_run_has_the_metrics_and_verdicts_that_it_had(run: Path, tmp_
 
 def test_a_run_of_today_needs_its_transfers(run: Path) -> None:
     (run / "transfers.parquet").unlink()
-    with pytest.raises(runfile.BadInput, match=r"transfers\.parquet"):
+    with pytest.raises(BadInput, match=r"transfers\.parquet"):
         read_records(run)
