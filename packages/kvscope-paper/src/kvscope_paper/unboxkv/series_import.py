@@ -196,7 +196,7 @@ def transfers_of(rows: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
         "time_source": PUBLISHED,
     }
     found = pd.concat(parts).sort_values("step", kind="stable", ignore_index=True)
-    found = found.assign(**known, time_source=PUBLISHED)
+    found = found.assign(**known)
     return found.reindex(columns=tables.TRANSFERS.names)
 
 

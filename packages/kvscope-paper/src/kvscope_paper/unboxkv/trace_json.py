@@ -190,11 +190,11 @@ class KernelTraces:
             raise BadInput(
                 f"{WRITES_KEY}: neither a prefill pass nor reads, so no request's length is known"
             )
-        rows = max((len(r[READS_KEY]) for r in reads), default=0)
-        if prompts is not None and rows > len(prompts):
+        rows = {len(r[READS_KEY]) for r in reads}
+        if prompts is not None and (other := rows - {len(prompts)}):
             raise BadInput(
-                f"{READS_KEY}: a record has {rows} requests, the prefill pass {len(prompts)}; give "
-                "files of one run"
+                f"{READS_KEY}: a record has {max(other)} requests, the prefill pass "
+                f"{len(prompts)}; give files of one run"
             )
         trace = cls(
             writes=_by_place(writes, WRITES_KEY),
