@@ -31,7 +31,9 @@ demo: env try-nsys
 	@echo "The page: results/studies/quickstart/report.html"
 
 # Three workers for two cores: tests of batch systems mostly wait.
-PYTEST := pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=10
+# Of how many tests, the slowest, the time is printed; 0: of all.
+DURATIONS ?= 10
+PYTEST = pytest -n 3 --dist loadfile --no-loadscope-reorder --durations=$(DURATIONS) --durations-min=0.5
 
 test: env-dev try-nsys
 	$(IN_PLACE) $(PYTEST) -m "not thorough"
