@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,12 +33,12 @@ ID_DIGITS = 10
 class Experiment(Part):
     """Everything that determines a result, and nothing else."""
 
-    model: Model
-    device: Annotated[Device, OneOf("device")]
+    model: Annotated[Model, Label("model", "{}")]
+    device: Annotated[Device, OneOf("device"), Label("device", "{}")]
     engine: EngineSettings
-    workload: Annotated[Workload, OneOf("workload")]
-    batching: Annotated[Batching, OneOf("batching")]
-    overflow: Annotated[Overflow, OneOf("overflow")]
+    workload: Annotated[Workload, OneOf("workload"), Label("workload", "{}")]
+    batching: Annotated[Batching, OneOf("batching"), Label("batching policy", "{}")]
+    overflow: Annotated[Overflow, OneOf("overflow"), Label("overflow policy", "{}")]
     cache: CacheSettings
     tracing: TracingSettings
     profiler: ProfilerSettings
@@ -127,6 +128,17 @@ class Experiment(Part):
     def cache_tokens(self) -> int:
         """Tokens whose K and V fit into the cache."""
         return self.cache_blocks * self.cache.block_size
+
+
+@cache
+def label(key: str) -> Label | None:
+    """The label that the class of a dotted key declares for it; None without one."""
+    section, _, name = key.partition(".")
+    field = Experiment.model_fields.get(section)
+    if field and name and isinstance(field.annotation, type):
+        field = field.annotation.model_fields.get(name)
+    marks = (mark for mark in (field.metadata if field else ()) if isinstance(mark, Label))
+    return next(marks, None) or registry.label(key)
 
 
 def parse(value: Any, origin: Origin) -> Experiment:

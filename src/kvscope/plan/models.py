@@ -4,7 +4,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from kvscope.plan.fields import MAX_NUMBER, Count, Name, Part, Real, Tokens, Whole, impossible
+from kvscope.plan.fields import (
+    MAX_NUMBER,
+    Count,
+    Label,
+    Name,
+    Part,
+    Real,
+    Tokens,
+    Whole,
+    impossible,
+)
 
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
@@ -49,7 +59,7 @@ class Model(Part):
 
     name: Name
     family: Literal["llama", "opt"]
-    dtype: Literal["float32", "float16", "bfloat16"]
+    dtype: Annotated[Literal["float32", "float16", "bfloat16"], Label("number type")]
     hidden_size: Count
     layers: Count
     attention_heads: Count

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Protocol
 
 from pydantic import Field
 
-from kvscope.plan.fields import Count, Gib, Part, Real, Tokens
+from kvscope.plan.fields import Count, Gib, Label, Part, Real, Tokens
 from kvscope.plan.models import Model
 
 if TYPE_CHECKING:
@@ -17,10 +17,16 @@ VLLM_0_4_2 = "vllm-0.4.2"  # the release that the paper ran
 class EngineSettings(Part):
     """Limits of the engine, with vLLM's names, and the attention kernels that it uses."""
 
-    max_model_len: Tokens
-    max_num_batched_tokens: Tokens
-    max_num_seqs: Tokens
-    attention: str = "vllm"
+    max_model_len: Annotated[
+        Tokens, Label("longest request (tokens)", "requests of {} tokens at most")
+    ]
+    max_num_batched_tokens: Annotated[
+        Tokens, Label("most tokens in a pass", "passes of {} tokens at most")
+    ]
+    max_num_seqs: Annotated[
+        Tokens, Label("most requests in a batch", "batches of {} requests at most")
+    ]
+    attention: Annotated[str, Label("attention kernels", "{} attention")] = "vllm"
 
 
 class CacheSettings(Part):
@@ -33,11 +39,13 @@ class CacheSettings(Part):
 
     one_of: ClassVar[tuple[str, ...]] = ("blocks", "gib")
 
-    block_size: Tokens
-    blocks: Count | None = None
-    gib: Gib | None = None
-    layout: Literal["by_layer", "by_k_and_v", "by_block"] = "by_layer"
-    watermark: Annotated[Real, Field(ge=0, lt=1)] = 0.0
+    block_size: Annotated[Tokens, Label("block size (tokens)", "block size {}")]
+    blocks: Annotated[Count | None, Label("KV cache (blocks)", "KV cache {} blocks")] = None
+    gib: Annotated[Gib | None, Label("KV cache (GiB)", "KV cache {} GiB")] = None
+    layout: Annotated[
+        Literal["by_layer", "by_k_and_v", "by_block"], Label("layout of the cache", "cache {}")
+    ] = "by_layer"
+    watermark: Annotated[Real, Field(ge=0, lt=1), Label("blocks kept free (share)")] = 0.0
     admission: Literal["vllm", "vllm-0.4.2"] = "vllm"
     prefix_caching: bool = False
 

@@ -9,48 +9,16 @@ from kvscope.analyse.metric import Measure
 from kvscope.analyse.reason import REASONS
 from kvscope.analyse.statistics import Estimate
 from kvscope.plan import registry
+from kvscope.plan.experiment import label
+from kvscope.plan.fields import Label
 
 NBSP = "\N{NO-BREAK SPACE}"
 # One of what is counted, in the plural.
 ONE = re.compile(r"^(1 [a-z ]+)s$")
 
 
-KEYS = {
-    "model": "model",
-    "model.dtype": "number type",
-    "device": "device",
-    "engine.attention": "attention kernels",
-    "engine.max_model_len": "longest request (tokens)",
-    "engine.max_num_batched_tokens": "most tokens in a pass",
-    "engine.max_num_seqs": "most requests in a batch",
-    "workload": "workload",
-    "batching": "batching policy",
-    "overflow": "overflow policy",
-    "cache.block_size": "block size (tokens)",
-    "cache.blocks": "KV cache (blocks)",
-    "cache.tokens": "KV cache (tokens)",
-    "cache.gib": "KV cache (GiB)",
-    "cache.layout": "layout of the cache",
-    "cache.watermark": "blocks kept free (share)",
-}
-
-# A setting in running text, where '<title> <value>' would be clumsy.
-PHRASES = {
-    "model": "{}",
-    "device": "{}",
-    "engine.attention": "{} attention",
-    "engine.max_num_batched_tokens": "passes of {} tokens at most",
-    "engine.max_num_seqs": "batches of {} requests at most",
-    "engine.max_model_len": "requests of {} tokens at most",
-    "workload": "{}",
-    "batching": "{}",
-    "overflow": "{}",
-    "cache.block_size": "block size {}",
-    "cache.blocks": "KV cache {} blocks",
-    "cache.tokens": "KV cache {} tokens",
-    "cache.gib": "KV cache {} GiB",
-    "cache.layout": "cache {}",
-}
+# Of a key that is none of an experiment: the size of caches whose blocks differ in size.
+TOKENS = {"cache.tokens": Label("KV cache (tokens)", "KV cache {} tokens")}
 
 # kvscope's own values in words; other packages' values stay as they are.
 VALUES = {
@@ -73,8 +41,8 @@ def reason_in_words(name: str) -> str:
 
 def key_title(key: str) -> str:
     """A configuration key as a column or axis is headed."""
-    label = registry.label(key)
-    return label.title if label else KEYS.get(key, key)
+    found = TOKENS.get(key) or label(key)
+    return found.title if found else key
 
 
 def value_text(value: Any) -> str:
@@ -97,9 +65,8 @@ def value_words(value: Any) -> str:
 
 def setting_words(key: str, value: Any) -> str:
     """A key with its value: 'block size 32', 'KV cache 64 blocks', '1 request', 'pinned'."""
-    words, label = value_words(value), registry.label(key)
-    phrase = label.phrase if label else PHRASES.get(key)
-    text = phrase.format(words) if phrase else f"{key_title(key)} {words}"
+    words, found = value_words(value), TOKENS.get(key) or label(key)
+    text = found.phrase.format(words) if found and found.phrase else f"{key_title(key)} {words}"
     return ONE.sub(r"\1", text)
 
 
