@@ -14,11 +14,8 @@ from kvscope.runschema import MODELED
 from kvscope_paper.claims.judging import (
     FAILS,
     HOLDS,
-    IN_PART,
     LITTLE,
     MODELED_ACCESSES,
-    UNKNOWN,
-    Claim,
     Finding,
     by_count,
     span,
@@ -32,10 +29,10 @@ COLUMNS = ("step", "request", "kv_head", "kind", "block", "block_position", "sta
 OfTrace = Callable[[Run, Events], Finding | None]
 
 
-def _of_trace(judge: OfTrace, figure: str = "6b") -> Callable[[Values], Finding | None]:
+def _of_trace(judge: OfTrace) -> Callable[[Values, str], Finding | None]:
     """Decided by the events of layer 0 of the first traced run of a figure."""
 
-    def judged(values: Values) -> Finding | None:
+    def judged(values: Values, figure: str) -> Finding | None:
         for run in values.runs(figure):
             if run.trace is not None:
                 events = read_events(run.trace.path, run.repeats[0], layers=[0])
@@ -55,20 +52,11 @@ def _measured(judge: OfTrace) -> OfTrace:
 
 
 def _frame(events: Events, rows: Bools) -> pd.DataFrame:
-    columns = (
-        "step",
-        "request",
-        "kv_head",
-        "kind",
-        "block",
-        "block_position",
-        "start_ns",
-        "end_ns",
-    )
-    return pd.DataFrame({name: getattr(events, name)[rows] for name in columns})
+    return pd.DataFrame({name: getattr(events, name)[rows] for name in COLUMNS})
 
 
-def _all_recorded(run: Run, events: Events) -> Finding | None:
+@_of_trace
+def all_recorded(run: Run, events: Events) -> Finding | None:
     """Every pass reads V as often as K, of every block; a lost event would be missing in one."""
     reads = _frame(events, events.reads)
     counts = reads.groupby(["step", "request", "kv_head", "block", "kind"]).size().unstack("kind")
@@ -81,7 +69,7 @@ def _all_recorded(run: Run, events: Events) -> Finding | None:
     )
 
 
-def _mostly_prefill(values: Values) -> Finding | None:
+def mostly_prefill(values: Values) -> Finding | None:
     tokens = {int(one.point.x): one.as_timed for one in values.of("6a")}
     if 0 not in tokens or len(tokens) < 2:
         return None
@@ -92,7 +80,9 @@ def _mostly_prefill(values: Values) -> Finding | None:
     )
 
 
-def _writes_together(run: Run, events: Events) -> Finding | None:
+@_of_trace
+@_measured
+def writes_together(run: Run, events: Events) -> Finding | None:
     writes = _frame(events, (events.kind == K_WRITE) & (events.step == events.step.min()))
     apart_ns = int(writes["start_ns"].max() - writes["start_ns"].min())
     one_ns = float((writes["end_ns"] - writes["start_ns"]).median())
@@ -103,7 +93,8 @@ def _writes_together(run: Run, events: Events) -> Finding | None:
     )
 
 
-def _mostly_idle(run: Run, events: Events) -> Finding | None:
+@_of_trace
+def mostly_idle(run: Run, events: Events) -> Finding | None:
     found = _frame(events, np.ones(len(events), bool)).groupby("step")
     busy_s = (found["end_ns"].max() - found["start_ns"].min()) / 1e9
     passes_s = run.steps(run.repeats[0]).set_index("step")["duration_s"]
@@ -115,7 +106,8 @@ def _mostly_idle(run: Run, events: Events) -> Finding | None:
     )
 
 
-def _no_reads_in_prefill(run: Run, events: Events) -> Finding | None:
+@_of_trace
+def no_reads_in_prefill(run: Run, events: Events) -> Finding | None:
     reads = int((events.reads & (events.step == events.step.min())).sum())
     if not reads:
         return Finding(HOLDS, "It has no reads.")
@@ -126,7 +118,8 @@ def _no_reads_in_prefill(run: Run, events: Events) -> Finding | None:
     )
 
 
-def _rising_blocks(run: Run, events: Events) -> Finding | None:
+@_of_trace
+def rising_blocks(run: Run, events: Events) -> Finding | None:
     """In each decode pass, by the order in which the reads of K of a request and head begin."""
     decode = (events.kind == K_READ) & (events.step > events.step.min())
     order = ["start_ns", "block_position"]
@@ -144,7 +137,8 @@ def _rising_blocks(run: Run, events: Events) -> Finding | None:
     )
 
 
-def _k_before_v(run: Run, events: Events) -> Finding | None:
+@_of_trace
+def k_before_v(run: Run, events: Events) -> Finding | None:
     decode = events.reads & (events.step > events.step.min())
     found = _frame(events, decode).groupby(["step", "request", "kv_head", "kind"])["start_ns"].min()
     starts = found.unstack("kind")
@@ -156,7 +150,9 @@ def _k_before_v(run: Run, events: Events) -> Finding | None:
     )
 
 
-def _requests_together(run: Run, events: Events) -> Finding | None:
+@_of_trace
+@_measured
+def requests_together(run: Run, events: Events) -> Finding | None:
     decode = events.reads & (events.step > events.step.min())
     found = _frame(events, decode).groupby(["step", "request"])
     spans = pd.DataFrame({"start": found["start_ns"].min(), "end": found["end_ns"].max()})
@@ -165,7 +161,7 @@ def _requests_together(run: Run, events: Events) -> Finding | None:
     return by_count(list(together), "In {} passes, reads of all requests overlap.")
 
 
-def _decode_pass(values: Values) -> Finding | None:
+def decode_pass(values: Values) -> Finding | None:
     runs = values.runs("6b")
     if not runs:
         return None
@@ -175,100 +171,3 @@ def _decode_pass(values: Values) -> Finding | None:
         HOLDS if within(decode_ms / DECODE_MS - 1, LITTLE) else FAILS,
         f"A decode pass of four requests takes {decode_ms:.1f} ms.",
     )
-
-
-CLAIMS = (
-    Claim(
-        ("6b",),
-        "IV",
-        "The buffers on the device hold every access of a pass (so, as we read it, none is lost).",
-        Finding(
-            FAILS,
-            "The trace of reads lacks 1,664 of 10,528 reads of V, all of one request: others were "
-            "written over them. Of 32 heads, which share their places in the buffer, one is left.",
-        ),
-        _of_trace(_all_recorded),
-    ),
-    Claim(
-        ("6a",),
-        "VI-B",
-        "Most writes are those of the prefill; a decode pass writes little.",
-        Finding(HOLDS, "The prefill writes 99 % of the tokens written in 5 passes."),
-        _mostly_prefill,
-    ),
-    Claim(
-        ("6a",),
-        "VI-B",
-        "Writes of the prefill to different blocks begin at the same time.",
-        Finding(
-            UNKNOWN,
-            "No start on the device was recorded; the plot draws all of a kernel's writes at the "
-            "host's time before it.",
-        ),
-        _of_trace(_measured(_writes_together), "6a"),
-    ),
-    Claim(
-        ("6a", "6b"),
-        "VI-B",
-        "A layer's cache is idle for most of the time, within a pass and between passes.",
-        Finding(
-            HOLDS,
-            "Reads of a layer span 1.2 % of a decode pass (0.33 of 26 ms) even by their clock, "
-            "whose times are too long by a factor of 5 to 7.",
-        ),
-        _of_trace(_mostly_idle),
-    ),
-    Claim(
-        ("6b",),
-        "VI-B",
-        "Prefill reads nothing from the cache.",
-        Finding(
-            HOLDS,
-            "The trace of reads begins with the first decode pass; no other kernel was traced.",
-        ),
-        _of_trace(_no_reads_in_prefill),
-    ),
-    Claim(
-        ("6b",),
-        "VI-B",
-        "Each request reads its blocks in increasing order of their ids, and never goes back.",
-        Finding(
-            FAILS,
-            "The order is regular, but it is that of their places in the request; the ids in the "
-            "cache fall.",
-        ),
-        _of_trace(_rising_blocks),
-    ),
-    Claim(
-        ("6b",),
-        "VI-B",
-        "V is read clearly later than K.",
-        Finding(
-            HOLDS,
-            "K is read first; how much earlier is too long by a factor of 5 to 7 in the trace.",
-        ),
-        _of_trace(_k_before_v),
-    ),
-    Claim(
-        ("6b",),
-        "VI-B",
-        "All requests of a pass are read at the same time.",
-        Finding(
-            UNKNOWN,
-            "Each read is timed from the start of its own thread block, and no start of those was "
-            "recorded.",
-        ),
-        _of_trace(_measured(_requests_together)),
-    ),
-    Claim(
-        ("6a", "6b"),
-        "VI-B",
-        "A decode pass takes about 25 ms, long enough to prefetch the cache of the next one.",
-        Finding(
-            IN_PART,
-            "26.2 ms while accesses are recorded. Without, passes of four requests take 16 ms in "
-            "published logs.",
-        ),
-        _decode_pass,
-    ),
-)

@@ -10,11 +10,9 @@ from kvscope.report.words import percent
 from kvscope_paper.claims.judging import (
     FAILS,
     HOLDS,
-    IN_PART,
     LITTLE,
     SHARP,
     TIE,
-    Claim,
     Finding,
     by_count,
     span,
@@ -52,7 +50,7 @@ def _of_window(values: Values, model: str, share: float) -> Iterator[float]:
             yield rates[part] / rates[whole]
 
 
-def _full_is_fastest(values: Values) -> Finding | None:
+def full_is_fastest(values: Values) -> Finding | None:
     right = []
     for own in values.series("3a", REQUESTS, model__name=YARN):
         if len(own) > 1 and _tokens(own[-1]) == WINDOWS[YARN]:
@@ -60,7 +58,7 @@ def _full_is_fastest(values: Values) -> Finding | None:
     return by_count(right, "So it is for {} lengths of prompts.")
 
 
-def _ways_to_fill(values: Values) -> Finding | None:
+def ways_to_fill(values: Values) -> Finding | None:
     full = [one for one in values.of("3a", model__name=YARN) if _tokens(one) == WINDOWS[YARN]]
     if len(full) < 2:
         return None
@@ -73,7 +71,7 @@ def _ways_to_fill(values: Values) -> Finding | None:
     )
 
 
-def _half_full(values: Values) -> Finding | None:
+def half_full(values: Values) -> Finding | None:
     shares = list(_of_window(values, YARN, 1 / 2))
     if not shares:
         return None
@@ -81,7 +79,7 @@ def _half_full(values: Values) -> Finding | None:
     return by_count(near, f"Half a window reaches {span(shares)} of the throughput of a full one.")
 
 
-def _tokens_decide(values: Values) -> Finding | None:
+def tokens_decide(values: Values) -> Finding | None:
     """By rank correlation, over both orders of the prompts."""
     own = [one for one in values.of("3b") if one.run]
     if len(own) < 3:
@@ -106,7 +104,7 @@ def _prompt_tokens(one: Comparison) -> float:
     return 0.0 if one.run is None else float(one.run.records.requests["prompt_tokens"].sum())
 
 
-def _quarter_window(values: Values) -> Finding | None:
+def quarter_window(values: Values) -> Finding | None:
     quarter = WINDOWS[YARN] / 4
     shares = []
     for path in ORDERS:
@@ -121,7 +119,7 @@ def _quarter_window(values: Values) -> Finding | None:
     return by_count(enough, f"A quarter of the window at most reaches {span(shares)} of the peak.")
 
 
-def _other_models(values: Values) -> Finding | None:
+def other_models(values: Values) -> Finding | None:
     shares = {model: list(_of_window(values, model, 1 / 4)) for model in (OPT, LLAMA)}
     if not all(shares.values()):
         return None
@@ -133,7 +131,7 @@ def _other_models(values: Values) -> Finding | None:
     )
 
 
-def _decode_growth(values: Values) -> Finding | None:
+def decode_growth(values: Values) -> Finding | None:
     series = [own for own in values.series("3c", REQUESTS) if len(own) > 2]
     first, last = ([own[i + 1].as_timed / own[i].as_timed for own in series] for i in (0, -2))
     if not series:
@@ -153,7 +151,7 @@ def _peaks(values: Values, figure: str) -> dict[str, Comparison]:
     return {model: max(own, key=lambda one: one.as_timed) for model, own in found.items() if own}
 
 
-def _decode_peak(values: Values) -> Finding | None:
+def decode_peak(values: Values) -> Finding | None:
     peaks = _peaks(values, "3c")
     if len(peaks) < len(SHORT):
         return None
@@ -165,7 +163,7 @@ def _decode_peak(values: Values) -> Finding | None:
     )
 
 
-def _decode_below_prefill(values: Values) -> Finding | None:
+def decode_below_prefill(values: Values) -> Finding | None:
     prefill, decode = _peaks(values, "3a"), _peaks(values, "3c")
     ratios = [
         prefill[model].as_timed / decode[model].as_timed for model in prefill if model in decode
@@ -183,7 +181,7 @@ def _whole_prompt(values: Values) -> Comparison | None:
     return whole[0] if whole else None
 
 
-def _smaller_chunks(values: Values) -> Finding | None:
+def smaller_chunks(values: Values) -> Finding | None:
     whole = _whole_prompt(values)
     steps = values.steps("4a", CHUNK, workload__prompt_tokens=8191)
     if whole is None or not steps:
@@ -196,7 +194,7 @@ def _smaller_chunks(values: Values) -> Finding | None:
     )
 
 
-def _one_chunk(values: Values) -> Finding | None:
+def one_chunk(values: Values) -> Finding | None:
     whole = _whole_prompt(values)
     chunk = values.of("4a", batching__chunk_tokens=8192, workload__prompt_tokens=8191)
     if whole is None or not chunk:
@@ -207,7 +205,7 @@ def _one_chunk(values: Values) -> Finding | None:
     )
 
 
-def _context_window(values: Values) -> Finding | None:
+def context_window(values: Values) -> Finding | None:
     series = values.series("4b", "engine.max_model_len", metric=RATE, **MIX)
     rates = [[one.as_timed for one in own] for own in series if len(own) > 1]
     if not rates:
@@ -232,7 +230,7 @@ def _losses(values: Values, **batching: Any) -> dict[tuple[int, int], float]:
     }
 
 
-def _mixed(values: Values) -> Finding | None:
+def mixed(values: Values) -> Finding | None:
     gains = [0 - lost for lost in _losses(values, batching__name="mixed").values()]
     if not gains:
         return None
@@ -242,7 +240,7 @@ def _mixed(values: Values) -> Finding | None:
     )
 
 
-def _chunking(values: Values) -> Finding | None:
+def chunking(values: Values) -> Finding | None:
     losses = list(_losses(values, batching__name="chunked").values())
     if not losses:
         return None
@@ -251,7 +249,7 @@ def _chunking(values: Values) -> Finding | None:
     )
 
 
-def _kernel_or_passes(values: Values) -> Finding | None:
+def kernel_or_passes(values: Values) -> Finding | None:
     """Chunks of 4,096 tokens need no more passes: what they lose is the kernel's."""
     large, small = (
         _losses(values, batching__name="chunked", batching__chunk_tokens=chunk).values()
@@ -272,7 +270,7 @@ def _of_models(values: Values, **batching: Any) -> dict[str, float]:
     return {one.point.x: one.as_timed for one in values.of("4c", RATE, **batching)}
 
 
-def _opt_slower(values: Values) -> Finding | None:
+def opt_slower(values: Values) -> Finding | None:
     rates = [_of_models(values, batching__name=name) for name in ("prefill_first", "mixed")]
     ratios = [own[YARN] / own[OPT] for own in rates if {YARN, OPT} <= own.keys()]
     if not ratios:
@@ -284,7 +282,7 @@ def _opt_slower(values: Values) -> Finding | None:
     )
 
 
-def _models_in_chunks(values: Values) -> Finding | None:
+def models_in_chunks(values: Values) -> Finding | None:
     rates = [
         own
         for chunk in (512, 1024, 2048)
@@ -306,7 +304,7 @@ def _passes_of_5(values: Values, **batching: Any) -> list[float]:
     return [one.as_timed for one in own]
 
 
-def _full_at_first(values: Values) -> Finding | None:
+def full_at_first(values: Values) -> Finding | None:
     shares = {
         name: [tokens / 4096 for tokens in _passes_of_5(values, **batching)[:3]]
         for name, batching in POLICIES_OF_5.items()
@@ -320,7 +318,7 @@ def _full_at_first(values: Values) -> Finding | None:
     )
 
 
-def _drops_later(values: Values) -> Finding | None:
+def drops_later(values: Values) -> Finding | None:
     series: dict[tuple[Any, Any], list[Comparison]] = {}
     for one in values.of("5"):
         key = one.point.settings.get("batching.name"), one.point.settings.get(CHUNK, 0)
@@ -336,195 +334,3 @@ def _drops_later(values: Values) -> Finding | None:
         f"{{}} strategies: their last pass shown has less than {percent(LITTLE)} of the tokens of "
         "their first.",
     )
-
-
-CLAIMS = (
-    Claim(
-        ("3a",),
-        "VI-A",
-        "Prefill has its highest throughput when its context window is full.",
-        Finding(HOLDS, "So it is for 9 of 9 lengths of prompts."),
-        _full_is_fastest,
-    ),
-    Claim(
-        ("3a",),
-        "VI-A",
-        "With how many prompts a full window is filled makes very little difference.",
-        Finding(
-            IN_PART,
-            "9 of 10 ways to fill it are within 10 % of the fastest; the slowest, one prompt, is "
-            "17 % below (13.9 and 16.7 thousand tokens/s).",
-        ),
-        _ways_to_fill,
-    ),
-    Claim(
-        ("3a",),
-        "VI-A",
-        "A half-full window already comes close to the highest throughput.",
-        Finding(HOLDS, "Half a window reaches 90 to 98 % of the throughput of a full one."),
-        _half_full,
-    ),
-    Claim(
-        ("3b",),
-        "VI-A",
-        "With prompts of different lengths, their total of tokens decides the throughput more than "
-        "their number does.",
-        Finding(
-            HOLDS,
-            "Rank correlation of throughput with tokens 0.96, with requests 0.93, over both "
-            "orders.",
-        ),
-        _tokens_decide,
-    ),
-    Claim(
-        ("3b",),
-        "VI-A",
-        "A quarter of the window is enough for three quarters of the highest throughput.",
-        Finding(HOLDS, "1,815 tokens of the first order reach 80 %, 1,250 of the other 81 %."),
-        _quarter_window,
-    ),
-    Claim(
-        ("3b",),
-        "VI-A",
-        "The same was verified with OPT-13B and Llama-3.1-8B (said beside Figure 3b, not shown).",
-        Finding(
-            IN_PART,
-            "Only prompts of one length are published, with Figure 3a: in a quarter of the window "
-            "they reach 61 to 78 % with OPT-13B and 82 to 89 % with Llama-3.1-8B.",
-        ),
-        _other_models,
-    ),
-    Claim(
-        ("3c",),
-        "VI-A",
-        "Decode throughput grows fast with the first requests and more slowly with further ones.",
-        Finding(
-            HOLDS,
-            "Twice the requests give 1.96 to 2.03 times the throughput at first, 1.16 to 1.28 "
-            "times at last.",
-        ),
-        _decode_growth,
-    ),
-    Claim(
-        ("3c",),
-        "VI-A",
-        "The model matters: decode of OPT-13B peaks at 4,000 tokens/s, the others go much higher.",
-        Finding(
-            IN_PART,
-            "OPT-13B has 4,133 tokens/s with 256 requests, but 4,798 with 512, and may not have "
-            "peaked there; the others reach 7,092 and 7,519.",
-        ),
-        _decode_peak,
-    ),
-    Claim(
-        ("3a", "3c"),
-        "VI-A",
-        "Decode has a much lower throughput than prefill.",
-        Finding(
-            HOLDS,
-            "The fastest prefill has 1.77 to 2.32 times the throughput of the fastest decode.",
-        ),
-        _decode_below_prefill,
-    ),
-    Claim(
-        ("4a",),
-        "VI-A",
-        "The smaller its chunks, the lower the throughput of one prompt; it falls steeply.",
-        Finding(
-            HOLDS,
-            "8 of 8 halvings of the chunk cost throughput; chunks of 32 tokens reach 6.7 % of the "
-            "whole prompt's. No run stalled.",
-        ),
-        _smaller_chunks,
-    ),
-    Claim(
-        ("4a",),
-        "VI-A",
-        "Even in one chunk of its whole length, a prompt is slower than without chunking.",
-        Finding(HOLDS, "One chunk of 8,192 tokens loses 19 %. No run stalled."),
-        _one_chunk,
-    ),
-    Claim(
-        ("4b",),
-        "VI-A",
-        "The size of the context window has little effect on each way of batching.",
-        Finding(
-            IN_PART,
-            "For 5 of 6 ways of batching, windows differ by less than 10 %; for chunks of 2,048 by "
-            "39 %, as one of the three runs had one stall of the host and the others two.",
-        ),
-        _context_window,
-    ),
-    Claim(
-        ("4b",),
-        "VI-A",
-        "Prefill first and mixed batching differ very little, in favour of mixed.",
-        Finding(HOLDS, "Mixed batching has 0.22 to 1.6 % more; no less with 3 of 3 windows."),
-        _mixed,
-    ),
-    Claim(
-        ("4b",),
-        "VI-A",
-        "With chunked prefill the throughput is sharply lower than without.",
-        Finding(
-            IN_PART,
-            "The bars are 38 to 57 % lower. But 51 of 54 logs of chunked runs with several "
-            "requests hold one or two stalls of the host of about 1.55 s, and none of the others "
-            "does. Without the stalls, chunking costs 1.0 to 7.6 %.",
-        ),
-        _chunking,
-    ),
-    Claim(
-        ("4b",),
-        "VI-A",
-        "The number of passes has a visible part in that (chunks of 4,096 against 512 tokens), but "
-        "the less efficient attention kernel has the larger one.",
-        Finding(
-            IN_PART,
-            "The stalls have the largest part. Without them, chunks of 4,096 tokens, which need no "
-            "more passes, cost 2.8 %; chunks of 512 cost another 4.5 %.",
-        ),
-        _kernel_or_passes,
-    ),
-    Claim(
-        ("4c",),
-        "VI-A",
-        "With continuous batching the model matters: OPT-13B is about 1.7 times slower than "
-        "Yarn-Llama-2-7B.",
-        Finding(HOLDS, "OPT-13B is 1.78 and 1.75 times slower, prefill first and mixed."),
-        _opt_slower,
-    ),
-    Claim(
-        ("4c",),
-        "VI-A",
-        "With chunked prefill the model has very little effect.",
-        Finding(
-            IN_PART,
-            "The bars differ by 4.1 % at most. But they hold stalls as those of Figure 4b do, of "
-            "the same length with each model, which hide the difference.",
-        ),
-        _models_in_chunks,
-    ),
-    Claim(
-        ("5",),
-        "VI-A",
-        "At first, chunks of 4,096 tokens and continuous batching use the whole context window.",
-        Finding(
-            IN_PART,
-            "Of the first three passes' windows are filled: 100 % (chunks of 4,096), 73 to 99 % "
-            "(prefill first), 73 to 99 % (mixed).",
-        ),
-        _full_at_first,
-    ),
-    Claim(
-        ("5",),
-        "VI-A",
-        "Later the use of the window falls sharply with all strategies.",
-        Finding(
-            IN_PART,
-            "5 of 6 strategies: their last pass shown has less than 10 % of the tokens of their "
-            "first. Chunks of 512 are full in all 20 passes shown.",
-        ),
-        _drops_later,
-    ),
-)

@@ -31,7 +31,6 @@ class Finding:
 
 
 NOT_RUN = Finding(UNKNOWN, "Not run.")
-NOT_PUBLISHED = "No values are published."
 MODELED_ACCESSES = Finding(UNKNOWN, "The model sets when an access begins; it is not measured.")
 
 Judge = Callable[[Values], Finding | None]

@@ -1,24 +1,46 @@
 """The paper's claims, then the abstract's: what the published data say of each, and ours."""
 
 from collections.abc import Iterable
-from typing import Any
+from functools import cache, partial
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any, Literal
 
+from kvscope.plan import documents
+from kvscope.plan.fields import Part
 from kvscope.report.data import Run
 from kvscope.report.settings import flat
-from kvscope_paper.claims import abstract, accesses, batching, overflow
-from kvscope_paper.claims.judging import Claim
+from kvscope_paper.claims.judging import Claim, Finding
 from kvscope_paper.claims.values import Values
 from kvscope_paper.comparison import Comparison, device_words
 
-# The claim on the trace's buffers stands before all others, in the paper's Section IV.
-_BUFFERS, *_ACCESSES = accesses.CLAIMS
-CLAIMS: tuple[Claim, ...] = (
-    _BUFFERS,
-    *batching.CLAIMS,
-    *_ACCESSES,
-    *overflow.CLAIMS,
-    *abstract.CLAIMS,
-)
+FILE = Path(__file__).parent / "claims.yaml"
+
+
+class Entry(Part):
+    """A claim as claims.yaml has it: see there."""
+
+    figures: list[str]
+    section: str
+    words: str
+    published: dict[Literal["holds", "holds in part", "does not hold", "cannot be told"], str]
+    judge: str | dict[str, dict[str, Any]]
+
+    @property
+    def claim(self) -> Claim:
+        """The claim with the function that judges it."""
+        ((verdict, evidence),) = self.published.items()
+        named = {self.judge: {}} if isinstance(self.judge, str) else self.judge
+        ((name, arguments),) = named.items()
+        judge = partial(resolve_name(f"kvscope_paper.claims.{name}"), **arguments)
+        published = Finding(verdict, evidence)
+        return Claim(tuple(self.figures), self.section, self.words, published, judge)
+
+
+@cache
+def claims() -> tuple[Claim, ...]:
+    """All claims; BadInput if the file is damaged."""
+    return tuple(Entry.model_validate(entry).claim for entry in documents.load(FILE))
 
 
 def anchor(figure: str) -> str:
@@ -46,5 +68,5 @@ def judged(found: Iterable[Comparison], runs: Iterable[Run] = ()) -> list[dict[s
             "published": claim.published,
             "ours": {device: claim.ours(own) for device, own in values.items()},
         }
-        for claim in CLAIMS
+        for claim in claims()
     ]

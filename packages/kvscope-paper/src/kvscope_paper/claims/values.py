@@ -12,6 +12,8 @@ RECOMPUTE, SWAP = "recompute", "swap"
 # The settings of Figures 8 to 10 that are swap to pinned memory, as the paper's is but for 8a.
 PINNED: dict[str, Any] = {"overflow__name": SWAP, "overflow__host_memory": "pinned"}
 
+POLICIES: tuple[dict[str, Any], ...] = ({"overflow__name": RECOMPUTE}, PINNED)
+
 Pair = tuple[Comparison, Comparison]
 
 
