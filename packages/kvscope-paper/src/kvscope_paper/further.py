@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from kvscope.report.adaptive_findings import Regret, beside, regrets
 from kvscope.report.data import StudyData
+from kvscope_paper.adaptive import Regret, beside, regrets
 from kvscope_paper.comparison import Comparison, experiment_words
 
 POLICIES = ("recompute", "swap", "activation", "adaptive")

@@ -10,12 +10,12 @@ from kvscope import report
 from kvscope.files import write_text
 from kvscope.paper import PAPER
 from kvscope.plan.hardware import hardware as data
-from kvscope.report.adaptive_findings import adaptive_regret
 from kvscope.report.data import StudyData
 from kvscope.report.pages import Page
 from kvscope.report.render import print_figures
 from kvscope.report.templates import load_template
 from kvscope.report.words import number_text, percent
+from kvscope_paper.adaptive import adaptive_regret
 from kvscope_paper.claims.registry import judged
 from kvscope_paper.comparison import COMPARISON_FILE, by_figure, compare, write_comparison
 from kvscope_paper.figure_errors import HARDWARE, figure_errors

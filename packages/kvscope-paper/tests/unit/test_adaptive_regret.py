@@ -8,7 +8,7 @@ import pytest
 
 from kvscope.analyse.estimates import Estimates, ExperimentMetrics
 from kvscope.analyse.statistics import Estimate
-from kvscope.report.adaptive_findings import adaptive_regret, regrets
+from kvscope_paper.adaptive import adaptive_regret, regrets
 
 
 def run(
