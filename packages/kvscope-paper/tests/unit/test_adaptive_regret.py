@@ -19,7 +19,7 @@ def run(
     noise: float = 0.0,
     valid: bool = True,
     **more: Any,
-):
+) -> Any:
     numbers = {"resume_overhead_net_s": net_s, "makespan_s": 10 + net_s, "preemptions": 1.0} | more
     keys = {"model": model, "overflow": overflow} | ({"overflow.copies": copies} if copies else {})
     rows = [(name, value, value - noise, value + noise, 3) for name, value in numbers.items()]
@@ -43,18 +43,18 @@ def study(*runs: Any) -> Any:
 SINGLES = (run("recompute", 2.0), run("swap", 1.0, copies="a"), run("swap", 0.5, copies="b"))
 
 
-def test_the_best_is_of_the_policies_with_the_same_copies():
+def test_the_best_is_of_the_policies_with_the_same_copies() -> None:
     (found,) = regrets(study(*SINGLES, run("adaptive", 1.1, copies="a")), "resume_overhead_net_s")
     assert found.best is SINGLES[1]
     assert found.share == pytest.approx(0.1)
 
 
-def test_other_models_are_not_compared():
+def test_other_models_are_not_compared() -> None:
     adaptive = run("adaptive", 1.1, copies="a", model="other")
     assert regrets(study(*SINGLES, adaptive), "makespan_s") == []
 
 
-def test_what_adaptive_loses_where_nobody_is_preempted_is_told():
+def test_what_adaptive_loses_where_nobody_is_preempted_is_told() -> None:
     """There is no overhead of preemptions then, and still saving may make passes longer."""
     singles = [run(name, 0.0, preemptions=0.0) for name in ("recompute", "swap")]
     adaptive = run("adaptive", 0.0, preemptions=0.0, makespan_s=10.4)
@@ -64,7 +64,7 @@ def test_what_adaptive_loses_where_nobody_is_preempted_is_told():
     ]
 
 
-def test_the_sentence_has_the_most_that_is_lost_and_where_which_policy_is_best():
+def test_the_sentence_has_the_most_that_is_lost_and_where_which_policy_is_best() -> None:
     other = [run("recompute", 1.0, "n"), run("swap", 2.0, "n", "a"), run("adaptive", 1.0, "n", "a")]
     (sentence,) = adaptive_regret(study(*SINGLES, run("adaptive", 1.1, copies="a"), *other))
     assert "2 experiments: net resume overhead at most 10 % above it" in sentence
@@ -72,7 +72,7 @@ def test_the_sentence_has_the_most_that_is_lost_and_where_which_policy_is_best()
     assert "swap in 1 and recompute in 1" in sentence
 
 
-def test_values_that_are_not_valid_are_left_out():
+def test_values_that_are_not_valid_are_left_out() -> None:
     cheap = run("activation", 0.1, copies="a", valid=False)
     (found,) = regrets(study(*SINGLES, cheap, run("adaptive", 1.0, copies="a")), "makespan_s")
     assert found.best is SINGLES[1]
@@ -81,7 +81,7 @@ def test_values_that_are_not_valid_are_left_out():
     )
 
 
-def test_a_loss_within_the_noise_is_said_to_be_so():
+def test_a_loss_within_the_noise_is_said_to_be_so() -> None:
     singles = (run("recompute", 2.0), run("swap", 1.0, copies="a", noise=0.1))
     for noise, words in (
         (0.02, "(4.9\xa0% to 27\xa0%; more than 3 % in 1)"),
