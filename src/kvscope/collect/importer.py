@@ -4,16 +4,19 @@ A package registers an `Importer` in the entry-point group `kvscope.importer`, b
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 import kvscope
-from kvscope import plugins
+from kvscope import plugins, tables
 from kvscope.errors import BadInput
 from kvscope.files import sha256_of
 from kvscope.runfile import COMPLETE, IMPORTED_FROM, RUN_FILE, read_run
+from kvscope.tables import Table
 
 GROUP = "kvscope.importer"
 PUBLISHED = "published"  # the time_source of imported runs
@@ -78,6 +81,23 @@ def provenance(kind: str, paths: Sequence[Path], series: str | None = None) -> d
         IMPORTED_FROM: {"kind": kind, "series": series, "files": files},
         "versions": {"kvscope": kvscope.__version__},
     }
+
+
+def imported_clock(duration_s: float, utc_ns: int | None = None) -> dict[str, Any]:
+    """What run.json says of the clock of one repeat, whose start in UTC may not be known."""
+    repeat = {"repeat": 0, "start_ns": 0, "duration_s": round(duration_s, 6)}
+    return {"run_start_monotonic_ns": 0, "run_start_utc_ns": utc_ns, "repeats": [repeat]}
+
+
+def write_tables(out: Path, frames: Mapping[Table, pd.DataFrame]) -> None:
+    """Write the host tables of a run; those that are not given are empty.
+
+    run.json goes first, so that no record vouches for tables while they change.
+    """
+    (out / RUN_FILE).unlink(missing_ok=True)
+    for table in tables.HOST_TABLES:
+        if table is not tables.LAYERS:
+            tables.write(table, frames.get(table, table.empty()), out / table.file)
 
 
 def content_digest(hashes: Sequence[str], series: str | None) -> str:

@@ -10,11 +10,11 @@ import pandas as pd
 
 from kvscope import tables
 from kvscope.actions import RECOMPUTE
-from kvscope.collect.importer import PUBLISHED, Importer, provenance
+from kvscope.collect.importer import PUBLISHED, Importer, imported_clock, provenance, write_tables
 from kvscope.errors import BadInput
 from kvscope.passes import DECODE, PREFILL
 from kvscope.passes import MIXED as MIXED_PASS
-from kvscope.runfile import RUN_FILE, file_records, write_run
+from kvscope.runfile import file_records, write_run
 from kvscope_paper.unboxkv.log import Log, LoggedPass, read_log
 from kvscope_paper.unboxkv.log_batches import CHUNKED, DEFAULT, MIXED, Cache, Lost, Pass, passes
 
@@ -51,17 +51,12 @@ def import_log(paths: Sequence[Path], out: Path, _: str | None = None) -> str:
     found, mismatch = _scheduled(log)
     steps = steps_of(log, found)
     preemptions = preemptions_of(found, steps, log)
-    (out / RUN_FILE).unlink(missing_ok=True)  # no record vouches for the tables while they change
     frames = {
-        tables.WORKLOAD: tables.WORKLOAD.empty(),
         tables.REQUESTS: requests_of(log, preemptions),
         tables.STEPS: steps,
-        tables.BATCH: batch_of(found) if found else tables.BATCH.empty(),
         tables.PREEMPTIONS: preemptions,
-        tables.TRANSFERS: tables.TRANSFERS.empty(),
     }
-    for table, frame in frames.items():
-        tables.write(table, frame, out / table.file)
+    write_tables(out, frames | ({tables.BATCH: batch_of(found)} if found else {}))
     stalls = int(steps["stalled"].sum())
     write_run(out, _record(path, log, stalls, mismatch, out))
     tokens = int(steps["scheduled_tokens"].sum())
@@ -279,11 +274,7 @@ def _record(path: Path, log: Log, stalls: int, mismatch: int | None, out: Path) 
         "faults": faults,
         "published_settings": log.settings,
         "published_totals": log.totals,
-        "clock": {
-            "run_start_monotonic_ns": 0,
-            "run_start_utc_ns": None,
-            "repeats": [{"repeat": 0, "start_ns": 0, "duration_s": round(duration_s, 6)}],
-        },
+        "clock": imported_clock(duration_s),
         "engine": {
             "kv_blocks_total": log.gpu_blocks,
             "block_size": log.block_size,

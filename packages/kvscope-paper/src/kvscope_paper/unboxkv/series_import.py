@@ -10,11 +10,11 @@ import pandas as pd
 from kvscope import tables
 from kvscope.actions import RECOMPUTE, SWAP
 from kvscope.arraytypes import Floats, Int64s
-from kvscope.collect.importer import PUBLISHED, Importer, provenance
+from kvscope.collect.importer import PUBLISHED, Importer, imported_clock, provenance, write_tables
 from kvscope.copies import IN, KV, LOG, OUT
 from kvscope.due import decode_due_s, decode_passes
 from kvscope.errors import BadInput
-from kvscope.runfile import RUN_FILE, file_records, write_run
+from kvscope.runfile import file_records, write_run
 from kvscope.stalls import find_stalls
 from kvscope_paper.unboxkv import sizes
 from kvscope_paper.unboxkv.series_csv import read_series
@@ -59,17 +59,12 @@ def import_series(paths: Sequence[Path], out: Path, series: str | None = None) -
     rows = read_series(paths, series)
     steps = steps_of(rows)
     _check(rows, steps, ", ".join(map(str, paths)))
-    (out / RUN_FILE).unlink(missing_ok=True)  # no record vouches for the tables while they change
     frames = {
-        tables.WORKLOAD: tables.WORKLOAD.empty(),
-        tables.REQUESTS: tables.REQUESTS.empty(),
         tables.STEPS: steps,
-        tables.BATCH: tables.BATCH.empty(),
         tables.PREEMPTIONS: preemptions_of(rows, steps),
         tables.TRANSFERS: transfers_of(rows, steps),
     }
-    for table, frame in frames.items():
-        tables.write(table, frame, out / table.file)
+    write_tables(out, frames)
     write_run(out, _record(paths, series, rows, out))
     return ""
 
@@ -256,11 +251,7 @@ def _record(
     return {
         **provenance(KIND, paths, series),
         "faults": faults_of(rows),
-        "clock": {
-            "run_start_monotonic_ns": 0,
-            "run_start_utc_ns": None,
-            "repeats": [{"repeat": 0, "start_ns": 0, "duration_s": round(duration_s, 6)}],
-        },
+        "clock": imported_clock(duration_s),
         "engine": {"kv_blocks_total": SHARES, "block_size": 0},
         "files": file_records(out),
     }

@@ -12,13 +12,12 @@ import numpy as np
 import orjson
 import zstandard
 
-from kvscope import tables
 from kvscope.collect.collector import collect_run
-from kvscope.collect.importer import Importer, provenance
+from kvscope.collect.importer import Importer, imported_clock, provenance, write_tables
 from kvscope.events import ATTENTION, K_READ, KINDS, V_READ
 from kvscope.files import atomic_path
 from kvscope.layout import tables_directory
-from kvscope.runfile import KERNEL_EVENTS, RUN_FILE, TRACING, file_records, write_run
+from kvscope.runfile import KERNEL_EVENTS, TRACING, file_records, write_run
 from kvscope_paper.unboxkv.trace_flushes import (
     CYCLES_PER_TICK,
     FASTEST_MHZ,
@@ -118,11 +117,8 @@ def import_trace(paths: Sequence[Path], out: Path, _: str | None = None) -> str:
     trace = KernelTraces.of(*read_records(paths))
     counts = Counts()
     facts = _facts(paths, trace)
-    (out / RUN_FILE).unlink(missing_ok=True)  # nothing vouches for tables while they change
+    write_tables(out, {})
     _write(make_flushes(trace), counts, out / KERNEL_EVENTS)
-    for table in tables.HOST_TABLES:
-        if table is not tables.LAYERS:
-            tables.write(table, table.empty(), out / table.file)
     facts["faults"] = [*counts.losses(), *facts["faults"]]
     facts[TRACING]["events"] = sum(counts.events.values())
     write_run(out, facts | {"files": file_records(out)})
@@ -152,11 +148,7 @@ def _facts(paths: Sequence[Path], trace: KernelTraces) -> dict[str, Any]:
     return {
         **provenance(KIND, paths),
         "faults": _faults(trace),
-        "clock": {
-            "run_start_monotonic_ns": 0,
-            "run_start_utc_ns": round(trace.began * 1e9),
-            "repeats": [{"repeat": 0, "start_ns": 0, "duration_s": round(span_s, 6)}],
-        },
+        "clock": imported_clock(span_s, round(trace.began * 1e9)),
         TRACING: {
             "name": "published",
             "layers": sorted({layer for _, layer in trace.passes}),
