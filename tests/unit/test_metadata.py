@@ -41,6 +41,14 @@ def test_all_packages_have_the_version_of_the_citation(file: Path):
     assert kvscope.__version__ == project["version"]
 
 
+@pytest.mark.parametrize("name", ["envs/Containerfile", "envs/kvscope.def"])
+def test_container_recipes_name_the_version_and_the_python_of_the_pins(name: str):
+    text = (ROOT / name).read_text(encoding="utf-8")
+    assert read("CITATION.cff")["version"] in text
+    assert "library/python:3.11-slim" in text or "From: python:3.11-slim" in text
+    assert "make env DEVICE=" in text
+
+
 def test_the_newest_release_of_the_changelog_is_that_of_the_citation():
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     newest, date = re.findall(r"^## (\d+\.\d+\.\d+) \((.+)\)$", changelog, re.MULTILINE)[0]
