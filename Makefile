@@ -7,6 +7,7 @@
 #                                               VLLM_WHEEL=…  TORCH_INDEX=…  (README.md)
 # make nsys    NVIDIA Nsight Systems only
 # make lint    formats, types, the checks of the workflow, and the documents' links
+# make gallery    the pictures of the documents' gallery, from the modeled device (two minutes)
 # make docs    the documents as a site, in .cache/site
 # make release  wheels and sources of all packages in dist/, tried in an empty environment
 # make clean   what a run leaves behind, but not results/, .venv/ or .nsys/
@@ -15,7 +16,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := demo
-.PHONY: demo test test-all test-rest test-quick env env-dev nsys try-nsys lint docs release clean
+.PHONY: demo test test-all test-rest test-quick env env-dev nsys try-nsys lint docs gallery release clean
 
 export PYTHON DEVICE VLLM_WHEEL TORCH_INDEX
 unexport VENV   # the environment is .venv, whatever another tool calls so
@@ -70,6 +71,9 @@ lint: env-dev docs
 		deptry --no-ansi $$package/src --config $$package/pyproject.toml || exit 1; done
 	$(IN_PLACE) snakefmt --check Snakefile workflow
 	$(IN_PLACE) snakemake --lint
+
+gallery: env-dev
+	$(IN_PLACE) python workflow/scripts/gallery.py
 
 docs: env-dev
 	$(IN_PLACE) mkdocs build --strict --quiet
