@@ -17,6 +17,8 @@ import pytest
 import yaml
 from kernel_traces import PROMPTS, Artifact
 
+from kvscope.plan import layers
+
 pytestmark = pytest.mark.workflow
 
 ROOT = Path(__file__).parents[2]
@@ -258,12 +260,12 @@ class Checkout:
 
 
 def shrink(config: Path) -> None:
-    """Leave of every study one experiment of few requests; profile nothing by default."""
+    """Leave of every study, of packages, too, one of few requests; profile nothing by default."""
     defaults = config / "config.yaml"
     text = defaults.read_text(encoding="utf-8")
     text = text.replace("profiler: auto", "profiler: none").replace("repeats: 3", "repeats: 2")
     defaults.write_text(text, encoding="utf-8")
-    for path in (config / "study").glob("*.yaml"):
+    for name, path in layers.options(config, "study").items():
         study = yaml.safe_load(path.read_text(encoding="utf-8"))
         grid = study["grids"][0]
         varied = {key: values[0] for key, values in grid.get("product", {}).items()}
@@ -273,7 +275,7 @@ def shrink(config: Path) -> None:
         study["figures"] = study["figures"][:1] or ["throughput"]
         study.pop("compare", None)  # what it asks about varies no longer
         study["grids"] = [{"name": grid["name"], "set": experiment}]
-        path.write_text(yaml.safe_dump(study), encoding="utf-8")
+        (config / "study" / f"{name}.yaml").write_text(yaml.safe_dump(study), encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
