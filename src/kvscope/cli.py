@@ -16,6 +16,7 @@ from kvscope.commands import (
     compare,
     crate,
     doctor,
+    explain,
     import_,
     new,
     plan,
@@ -50,6 +51,7 @@ COMMANDS = (
     status.status,
     compare.compare,
     check.check,
+    explain.explain,
     doctor.doctor,
     shipped.shipped,
 )
