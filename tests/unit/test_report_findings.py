@@ -61,7 +61,7 @@ def study(*runs):
 
 APART = "not measured in the same rounds"
 NAN = float("nan")
-CACHE = "KV cache (blocks) 8 instead of 64"
+CACHE = "KV cache 8 instead of 64 blocks"
 
 
 def rows(given, metric="throughput_tokens_per_s"):
@@ -155,7 +155,7 @@ def test_a_key_that_comes_with_an_option_is_told_with_it():
     assert [one.change for one in found.differences] == ["Chunked (64 tokens) instead of mixed"]
     assert [(one.change, one.where) for one in found.unchanged] == [
         ("Chunked (128 tokens) instead of mixed", ""),
-        ("Chunk (tokens) 128 instead of 64", "chunked"),
+        ("Chunk 128 instead of 64 tokens", "chunked"),
     ]
 
 
@@ -257,14 +257,14 @@ def test_of_many_differences_the_first_are_shown_and_those_without_one_are_apart
     found = findings(study(*many, blocks(99, (count - 0.1, count, count + 0.1))))
     assert len(found.shown) == MOST
     assert len(found.more) == count - 1 - MOST
-    assert [one.change for one in found.unchanged] == [f"KV cache (blocks) 99 instead of {count}"]
+    assert [one.change for one in found.unchanged] == [f"KV cache 99 instead of {count} blocks"]
 
 
 def test_a_cache_of_as_many_tokens_in_other_blocks_is_the_same_cache():
     small = run({"cache.block_size": 16, "cache.blocks": 64}, (95, 100, 105))
     large = run({"cache.block_size": 32, "cache.blocks": 32}, (76, 80, 84))
     ((change, where, *_),) = rows(study(small, large))
-    assert change == "Block size (tokens) 32 instead of 16"
+    assert change == "Block size 32 instead of 16 tokens"
     assert where == "KV cache 1024 tokens"
 
 
@@ -328,7 +328,7 @@ def test_the_headline_has_a_number_for_each_panel_of_its_chart(left, told):
     axes = Axes(x="cache.blocks", colour="batching", facet="workload")
     asked = asking(*scarce_by_workload(left), key="cache.blocks", base=64)
     found = headline(replace(asked, figures=(FigureRequest("throughput", (axes,)),))).sentence
-    assert found.startswith("KV cache (blocks) 32 instead of 64: ")
+    assert found.startswith("KV cache 32 instead of 64 blocks: ")
     assert re.findall(r"(\d+)\xa0% \(± [\d.]+\)[a-z ]* \((\w+)\)", found) == told
 
 

@@ -54,9 +54,12 @@ class Pair:
 
     @property
     def change(self) -> str:
-        """'Chunked (64 tokens) instead of mixed'; pairs of one change belong together."""
-        title = "" if self.key in POLICIES else f"{key_title(self.key)} "
-        return capitalize_first(f"{title}{self.other_name} instead of {self.base_name}")
+        """'KV cache 8 instead of 64 blocks'; pairs of one change belong together."""
+        title = "" if self.key in POLICIES else key_title(self.key)
+        name, _, unit = title.removesuffix(")").partition(" (")
+        return capitalize_first(
+            f"{name} {self.other_name} instead of {self.base_name} {unit}".strip()
+        )
 
     def compared(self, metric: str) -> Ratio | None:
         """other / base of a metric; None where that is not defined."""
