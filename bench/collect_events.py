@@ -24,7 +24,7 @@ import numpy as np
 import orjson
 import zstandard
 
-from kvscope.collect.kv.clock import Clock
+from kvscope.collect.kv.clock import EventClock
 from kvscope.collect.kv.flushes import read_flushes
 from kvscope.collect.kv.tables import write_kv_tables
 from kvscope.collect.oracles.judge import Judge
@@ -72,7 +72,7 @@ def measure(raw: Path, out: Path) -> dict[str, Any]:
     samples = [{"ticks": t, "host_ns": t, "uncertainty_ns": 50} for t in (0, 10**12)]
     facts = {"tracing": {"clock": {"ns_per_tick": 1.0, "samples": samples}}}
     begin, cpu_begin = time.perf_counter(), time.process_time()
-    account = write_kv_tables(raw, out, Judge(RunFacts(Clock.of_run(facts, raw))))
+    account = write_kv_tables(raw, out, Judge(RunFacts(EventClock.of_run(facts, raw))))
     wall, cpu = time.perf_counter() - begin, time.process_time() - cpu_begin
     status = Path("/proc/self/status").read_text()
     peak = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))

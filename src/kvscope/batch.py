@@ -47,7 +47,7 @@ class Job:
     tables: bool = False  # whether it is collected and analysed, too
 
     def to_json(self) -> str:
-        """One line."""
+        """The job as one line of JSON."""
         return json.dumps(
             {
                 "experiment": self.experiment.to_dict(),
@@ -59,7 +59,7 @@ class Job:
 
     @classmethod
     def of_json(cls, line: str) -> "Job":
-        """The job of a line."""
+        """The job that `to_json` wrote as this line."""
         value = json.loads(line)
         experiment = parse(value["experiment"], lambda key: "standard input")
         return cls(experiment, Path(value["directory"]), value["force"], value["tables"])

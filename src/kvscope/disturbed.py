@@ -31,7 +31,7 @@ MAXIMUM_SLOWDOWN = 0.60
 NEIGHBOURS_AT_WORK = 0.01
 
 
-class Verdict(NamedTuple):
+class DisturbanceVerdict(NamedTuple):
     """Whether a repeat is disturbed and why, and what its pack's neighbours did in the same way."""
 
     disturbed: bool
@@ -39,11 +39,11 @@ class Verdict(NamedTuple):
     shared: str
 
 
-def judge_repeats(loads: Sequence[Load]) -> list[Verdict]:
+def judge_repeats(loads: Sequence[Load]) -> list[DisturbanceVerdict]:
     """The verdicts on all repeats of a run. The fixed work is compared with their fastest."""
     fastest_s = min((each["work_s"] for each in loads if each["work_s"] is not None), default=None)
     return [
-        Verdict(bool(why), why, ", ".join(_shared(each, fastest_s)))
+        DisturbanceVerdict(bool(why), why, ", ".join(_shared(each, fastest_s)))
         for each in loads
         for why in [", ".join(_reasons(each, fastest_s))]
     ]

@@ -221,7 +221,7 @@ class ImportRecord(Record):
 
 
 class RunRecord(Record):
-    """run.json."""
+    """The contents of run.json."""
 
     model_config = ConfigDict(extra="allow", revalidate_instances="always")
 

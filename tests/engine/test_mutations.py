@@ -15,7 +15,7 @@ import pytest
 
 pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 
-from kvscope.collect.kv.clock import Clock
+from kvscope.collect.kv.clock import EventClock
 from kvscope.collect.kv.flushes import parse_flush
 from kvscope.collect.oracles.judge import Judge
 from kvscope.collect.oracles.run_facts import LayerTimes, RunFacts
@@ -63,7 +63,7 @@ def traced(directory: Path, faults: tuple[Fault, ...] = (), buffer_events: int =
         tracer.end_pass()
     events = KernelEvents(chosen, tracer, directory)
     known = RunFacts(
-        Clock.of_run(clock_facts(), Path("run.json")),
+        EventClock.of_run(clock_facts(), Path("run.json")),
         LayerTimes(intervals),
         traced_layers=list(range(LAYERS)),
         passes=frozenset((0, step) for step in range(len(PASSES))),

@@ -22,7 +22,7 @@ from kvscope.engine.overflow.forecast import Forecast
 from kvscope.engine.overflow.host_tier import HostTier
 from kvscope.engine.overflow.policy import OverflowPolicy, Victim
 from kvscope.engine.port import Finished
-from kvscope.engine.recording import BatchRow, Recording
+from kvscope.engine.recording import Recording, ScheduledRequest
 from kvscope.engine.scheduler import RecordingScheduler
 from kvscope.run.progress import Progress
 from kvscope.run.recorder import RequestState
@@ -102,7 +102,7 @@ def test_a_pass_lasts_from_before_its_schedule_until_its_tokens_are_taken_in(
     instants = record.schedule_start_ns, record.schedule_end_ns, record.output_ns, record.end_ns
     assert [(instant - began) / MS for instant in instants] == [0, 5, 105, 108]
     (row,) = record.batch()
-    assert row == BatchRow("7", 4, 9, [5, 6], 0)
+    assert row == ScheduledRequest("7", 4, 9, [5, 6], 0)
 
 
 def test_an_empty_schedule_is_no_pass_and_the_next_one_tells_of_it(watched: Any):

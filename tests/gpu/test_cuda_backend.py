@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from kvscope.collect.kv.clock import Clock
+from kvscope.collect.kv.clock import EventClock
 from kvscope.collect.kv.flushes import parse_flush
 from kvscope.collect.oracles.judge import Judge
 from kvscope.collect.oracles.run_facts import RunFacts
@@ -83,7 +83,7 @@ def test_kernels_and_segments_are_complete(run: dict):
 
 def test_no_oracle_is_violated(run: dict):
     clock = {"ns_per_tick": 1.0, "samples": [{"ticks": 0, "host_ns": 0, "uncertainty_ns": 0}]}
-    judge = Judge(RunFacts(Clock.of_run({"tracing": {"clock": clock}}, Path("run.json"))))
+    judge = Judge(RunFacts(EventClock.of_run({"tracing": {"clock": clock}}, Path("run.json"))))
     for step, one in enumerate(run["passes"]):
         for layer, recorded in one["layers"].items():
             head = head_of(one["rows"], run["tile_tokens"]) | {"step": step, "layer": int(layer)}

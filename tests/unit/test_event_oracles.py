@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvscope.collect.kv.clock import Clock
+from kvscope.collect.kv.clock import EventClock
 from kvscope.collect.kv.flushes import Flush, parse_flush
 from kvscope.collect.oracles.judge import Judge
 from kvscope.collect.oracles.registry import ALL_ORACLES, NAMES, verdicts
@@ -24,7 +24,7 @@ from kvscope.report.words import reason_in_words
 from .kv_flushes import COLUMNS, K_READ, K_WRITE, V_READ, V_WRITE, Batch, tracing
 
 FILE = Path("kernel_events.jsonl.zst")
-CLOCK = Clock.of_run({"tracing": tracing((0, 0), (10**9, 10**9))}, FILE)
+CLOCK = EventClock.of_run({"tracing": tracing((0, 0), (10**9, 10**9))}, FILE)
 Found = dict[str, Any]
 
 # A mixed batch: a chunk in the middle of a prompt, a decode, a prompt from its start.

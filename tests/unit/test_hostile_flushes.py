@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvscope import limits, tables
-from kvscope.collect.kv.clock import Clock
+from kvscope.collect.kv.clock import EventClock
 from kvscope.collect.kv.flushes import read_flushes
 from kvscope.collect.kv.tables import write_kv_tables
 from kvscope.collect.oracles.judge import Judge
@@ -38,7 +38,7 @@ def sound_or_refused(content: bytes) -> int | None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / KERNEL_EVENTS
         path.write_bytes(content)
-        clock = Clock.of_run({"tracing": tracing((0, 0), (SECOND, SECOND))}, Path("run.json"))
+        clock = EventClock.of_run({"tracing": tracing((0, 0), (SECOND, SECOND))}, Path("run.json"))
         try:
             account = write_kv_tables(path, path.parent / "out", Judge(RunFacts(clock)))
         except BadInput as refusal:
@@ -210,7 +210,7 @@ CLOCK = tracing((0, 0), (SECOND, SECOND), (2 * SECOND, 2 * SECOND))
 @settings(deadline=None)
 def test_any_clock_gives_times_or_is_refused(facts: Any) -> None:
     try:
-        clock = Clock.of_run(facts, Path("run.json"))
+        clock = EventClock.of_run(facts, Path("run.json"))
         found = clock.ns(np.array([0, 5, SECOND]), 0)
     except BadInput as refusal:
         is_a_sentence(refusal, Path("run.json"))

@@ -18,7 +18,7 @@ from kvscope.analyse.check import check_run
 from kvscope.analyse.experiment import analyse
 from kvscope.collect.collector import collect_run
 from kvscope.collect.kv import tables as kv_tables
-from kvscope.collect.kv.clock import Clock
+from kvscope.collect.kv.clock import EventClock
 from kvscope.collect.kv.flushes import read_flushes
 from kvscope.collect.kv.tables import write_kv_tables
 from kvscope.collect.kv.zstd_lines import read_lines
@@ -38,14 +38,14 @@ FILE = Path("run.json")
 Found = dict[str, Any]
 
 
-def clock(*samples: tuple[int, int], ns_per_tick: float = 1.0) -> Clock:
-    return Clock.of_run({"tracing": tracing(*samples, ns_per_tick=ns_per_tick)}, FILE)
+def clock(*samples: tuple[int, int], ns_per_tick: float = 1.0) -> EventClock:
+    return EventClock.of_run({"tracing": tracing(*samples, ns_per_tick=ns_per_tick)}, FILE)
 
 
 SAME = clock((0, 0), (SECOND, SECOND))  # a tick is a nanosecond
 
 
-def collected(flushes: list[Found], folder: Path, of: Clock = SAME) -> tuple[Any, Any, Found]:
+def collected(flushes: list[Found], folder: Path, of: EventClock = SAME) -> tuple[Any, Any, Found]:
     raw = write_flushes(folder / KERNEL_EVENTS, flushes)
     account = write_kv_tables(raw, folder / "out", Judge(RunFacts(of)))
     events, kernels = (
@@ -216,7 +216,7 @@ def test_a_clock_read_once_goes_by_its_nominal_rate() -> None:
 @pytest.mark.parametrize("broken", [{}, {"clock": None}, {"clock": {"samples": []}}])
 def test_a_run_without_a_clock_is_refused(broken: Found) -> None:
     with pytest.raises(BadInput, match=r"run.json: tracing.clock"):
-        Clock.of_run({"tracing": broken}, FILE)
+        EventClock.of_run({"tracing": broken}, FILE)
 
 
 # --- damage

@@ -21,10 +21,10 @@ from kvscope import tables
 from kvscope.actions import action
 from kvscope.engine.clock import HostClock
 from kvscope.engine.recording import (
-    BatchRow,
     PassRecord,
     PreemptionRecord,
     Recording,
+    ScheduledRequest,
     Transfer,
 )
 from kvscope.run.recorder import RepeatContext, RepeatTables, replay
@@ -138,7 +138,9 @@ def _passes(
             sampled = [next(ids)] * row.sampled_tokens
             given[row.request_id] += sampled
             tokens = (row.scheduled_tokens, row.context_tokens)
-            batch.append(BatchRow(row.request_id, *tokens, sampled, place, saved=row.saved_tokens))
+            batch.append(
+                ScheduledRequest(row.request_id, *tokens, sampled, place, saved=row.saved_tokens)
+            )
         gone = (n for n, at in ended.items() if previous_end - 1e-9 <= at < end - 1e-9)
         finished = {str(name) for name in gone}
         yield PassRecord(

@@ -8,7 +8,7 @@ import pytest
 
 from kvscope import tables
 from kvscope.analyse.events import read_events, traced_parts
-from kvscope.collect.timeline.access_slices import Accesses, read_accesses
+from kvscope.collect.timeline.access_slices import FirstAccesses, read_accesses
 from kvscope.collect.timeline.intervals import write_timeline
 from kvscope.collect.timeline.perfetto import write_perfetto
 from kvscope.report.circumstances import circumstances
@@ -202,5 +202,5 @@ def test_a_trace_of_all_passes_warns_of_nothing(results):
     path = results / "tables" / "sampled" / "kv_events.parquet"
     found = read_accesses(path)
     assert (found.warning, found.title) == (None, "KV accesses")
-    none = Accesses(found.events.slice(0, 0), 0, 0)
+    none = FirstAccesses(found.events.slice(0, 0), 0, 0)
     assert list(none.slices()) == []

@@ -57,11 +57,11 @@ class Stretch:
 
     @property
     def duration_s(self) -> float:
-        """Its seconds."""
+        """Seconds from its start to its end."""
         return self.end_s - self.start_s
 
     def as_json(self) -> dict[str, Any]:
-        """All of it as a JSON object."""
+        """Its fields and its duration as a JSON object."""
         return asdict(self) | {"duration_s": self.duration_s}
 
 

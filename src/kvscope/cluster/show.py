@@ -34,7 +34,7 @@ class Look:
 
     @property
     def is_over(self) -> bool:
-        """Whether none waits or runs."""
+        """Whether no experiment waits or runs."""
         return not any(status.state in (QUEUED, RUNNING) for status in self.rows.values())
 
     def table(self, all_rows: bool = False) -> Group:

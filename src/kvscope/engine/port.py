@@ -28,7 +28,7 @@ class Engine(Protocol):
 
     @property
     def platform(self) -> "Platform":
-        """Its device."""
+        """The device that it runs on."""
 
     @property
     def layers(self) -> int:

@@ -1,9 +1,10 @@
 """The raw records of a repeat, made while the engine runs with as little overhead as possible.
 
-This is all that an engine says of what it does: one `PassRecord` a forward pass, with a `BatchRow`
-for each request in it, one `PreemptionRecord` a preemption, one `Transfer` a copy between the KV
-cache and the host, and four numbers a transformer block. `kvscope.run.recorder` converts them to
-tables between repeats, when nothing is timed. Requests are named as the workload names them.
+This is all that an engine says of what it does: one `PassRecord` a forward pass, with a
+`ScheduledRequest` for each request in it, one `PreemptionRecord` a preemption, one `Transfer` a
+copy between the KV cache and the host, and four numbers a transformer block. `kvscope.run.recorder`
+converts them to tables between repeats, when nothing is timed. Requests are named as the workload
+names them.
 """
 
 from array import array
@@ -15,7 +16,7 @@ from kvscope.actions import RECOMPUTE, Action
 from kvscope.copies import HOST_CLOCK
 
 
-class BatchRow(NamedTuple):
+class ScheduledRequest(NamedTuple):
     """One request in one forward pass."""
 
     request_id: str
@@ -28,7 +29,7 @@ class BatchRow(NamedTuple):
     blocks: tuple[Sequence[int], ...] = ()  # its block ids by KV group; where KV events are traced
 
 
-def no_rows() -> Sequence[BatchRow]:
+def no_rows() -> Sequence[ScheduledRequest]:
     """The batch of a pass that has not ended."""
     return ()
 
@@ -47,7 +48,7 @@ class PassRecord:
     output_ns: int = 0  # the sampled tokens are on the host
     end_ns: int = 0  # the scheduler has processed them
     # Called once nothing is timed: rows are not made while the engine runs.
-    batch: Callable[[], Sequence[BatchRow]] = no_rows
+    batch: Callable[[], Sequence[ScheduledRequest]] = no_rows
 
 
 @dataclass(slots=True)

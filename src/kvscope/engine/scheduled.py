@@ -7,7 +7,7 @@ from typing import Any
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.outputs import ModelRunnerOutput
 
-from kvscope.engine.recording import BatchRow
+from kvscope.engine.recording import ScheduledRequest
 
 BlockTables = Mapping[str, tuple[Sequence[Any], ...]]
 """vLLM's blocks of each request by KV group, by internal id; the id of a block never changes."""
@@ -29,7 +29,7 @@ def contexts(scheduled: SchedulerOutput) -> Iterator[tuple[str, int]]:
 
 def batch_rows(
     scheduled: SchedulerOutput, output: ModelRunnerOutput, tables: BlockTables | None
-) -> list[BatchRow]:
+) -> list[ScheduledRequest]:
     """The rows of a pass, in the order in which it was scheduled.
 
     vLLM makes both objects anew for every pass and does not change them afterwards.
@@ -41,7 +41,7 @@ def batch_rows(
         row = output.req_id_to_index[name]
         blocks = tables[name] if tables is not None else ()
         rows.append(
-            BatchRow(
+            ScheduledRequest(
                 external_id(name),
                 computed,
                 cached[name],

@@ -79,7 +79,7 @@ class Conditions(Protocol):
 
     @property
     def model(self) -> Model:
-        """The model."""
+        """The model of the experiment."""
 
     @property
     def engine(self) -> EngineSettings:
@@ -87,7 +87,7 @@ class Conditions(Protocol):
 
     @property
     def device(self) -> "Device":
-        """The device."""
+        """The device that runs the experiment."""
 
     @property
     def batching(self) -> "Batching":

@@ -8,7 +8,7 @@ from typing import Any
 
 from kvscope.plan.figures import EXPERIMENT, GRID, Axes
 from kvscope.report.data import Run, StudyData
-from kvscope.report.settings import Option, Settings, is_number, names, value_of
+from kvscope.report.settings import ChosenOption, Settings, is_number, names, value_of
 from kvscope.report.words import key_title, setting_words, value_words
 
 POLICIES = ("overflow", "batching")
@@ -29,7 +29,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Row:
+class PlacesOfKey:
     """Places along one key; `ordered` if its values are numbers."""
 
     key: str
@@ -58,7 +58,7 @@ class Row:
         return sorted(found) if self.ordered else sorted(found, key=_rank(found))
 
 
-def rows(study: StudyData, wanted: Wanted, asked: Sequence[Axes]) -> list[Row]:
+def rows(study: StudyData, wanted: Wanted, asked: Sequence[Axes]) -> list[PlacesOfKey]:
     """The rows of a figure over the wanted experiments; by experiment where no axis suits.
 
     An axis suits if the experiments have two of its values or more. Rows of several grids have the
@@ -73,19 +73,19 @@ def rows(study: StudyData, wanted: Wanted, asked: Sequence[Axes]) -> list[Row]:
     return [row for row, _ in suitable] or [by_experiment(study, runs)]
 
 
-def _of_grid(row: Row, grid: str) -> Row:
+def _of_grid(row: PlacesOfKey, grid: str) -> PlacesOfKey:
     """The row with the name of its grid in the facets."""
     places = (replace(place, facet=_joined((place.facet, grid))) for place in row.places)
     return replace(row, places=tuple(places))
 
 
-def by_experiment(study: StudyData, runs: Sequence[Run]) -> Row:
+def by_experiment(study: StudyData, runs: Sequence[Run]) -> PlacesOfKey:
     """Each experiment by its name."""
     places = tuple(Place(run, study.labels[run.id], "", "") for run in runs)
-    return Row(EXPERIMENT, places, ordered=False)
+    return PlacesOfKey(EXPERIMENT, places, ordered=False)
 
 
-def _row(study: StudyData, runs: Sequence[Run], axes: Axes) -> Row:
+def _row(study: StudyData, runs: Sequence[Run], axes: Axes) -> PlacesOfKey:
     chosen = [run for run in runs if matches(study, run, axes)]
     x = axes.x or _first_number(study, chosen)
     if x is None or x == EXPERIMENT:
@@ -98,10 +98,10 @@ def _row(study: StudyData, runs: Sequence[Run], axes: Axes) -> Row:
         for run, colour in zip(found, colours, strict=True)
     )
     ordered = all(is_number(place.x) for place in places)
-    return Row(x, _separate(places), ordered)
+    return PlacesOfKey(x, _separate(places), ordered)
 
 
-def series(row: Row, most: int) -> dict[str, list[tuple[str, Run]]]:
+def series(row: PlacesOfKey, most: int) -> dict[str, list[tuple[str, Run]]]:
     """Experiments by plot, each with the name of its line, where a line shows one experiment.
 
     A plot is a facet, with lines for all colours and values of x; of more than `most` lines, each
@@ -118,7 +118,7 @@ def series(row: Row, most: int) -> dict[str, list[tuple[str, Run]]]:
     return found
 
 
-def split_by_colour(row: Row) -> Row:
+def split_by_colour(row: PlacesOfKey) -> PlacesOfKey:
     """The row with a plot for each colour of each facet."""
     places = (replace(place, facet=_joined((place.facet, place.colour))) for place in row.places)
     return replace(row, places=tuple(places))
@@ -135,7 +135,7 @@ def matches(study: StudyData, run: Run, axes: Axes) -> bool:
 
 def _plain(value: Any) -> Any:
     """A value as a study writes it: of an option the name, whatever its settings."""
-    return value.name if isinstance(value, Option) else value
+    return value.name if isinstance(value, ChosenOption) else value
 
 
 def _value(study: StudyData, run: Run, key: str) -> Any:
@@ -217,11 +217,14 @@ def _separate(places: Sequence[Place]) -> tuple[Place, ...]:
 def _rank(values: Sequence[Any]) -> Callable[[Any], tuple[int, list[float]]]:
     """Options in the order of the plan, variants of one by their own numbers."""
     order = {name: place for place, name in reversed(list(enumerate(map(_name, values))))}
-    return lambda value: (order[_name(value)], value.numbers if isinstance(value, Option) else [])
+    return lambda value: (
+        order[_name(value)],
+        value.numbers if isinstance(value, ChosenOption) else [],
+    )
 
 
 def _name(value: Any) -> str:
-    return value.name if isinstance(value, Option) else str(value)
+    return value.name if isinstance(value, ChosenOption) else str(value)
 
 
 def x_words(value: Any) -> str:

@@ -18,14 +18,14 @@ LABELS, LABELS_LENGTH = 3, 150
 
 
 @dataclass(frozen=True)
-class Circumstance:
+class SetupFact:
     """A fact and its values: each with the experiments it holds for, '' if for all."""
 
     name: str
     values: tuple[tuple[str, str], ...]
 
 
-def circumstances(study: StudyData) -> list[Circumstance]:
+def circumstances(study: StudyData) -> list[SetupFact]:
     """The facts of all experiments that ran; a fact that none recorded is left out."""
     ran = [run for run in study.runs if run.facts]
     found = (_circumstance(name, fact, ran) for name, fact in _FACTS)
@@ -68,13 +68,13 @@ def _utc(nanoseconds: int) -> str:
     return datetime.fromtimestamp(nanoseconds // NANOSECONDS, UTC).strftime("%Y-%m-%d %H:%M")
 
 
-def _circumstance(name: str, fact: Callable[[Run], str | None], runs: list[Run]) -> Circumstance:
+def _circumstance(name: str, fact: Callable[[Run], str | None], runs: list[Run]) -> SetupFact:
     holders: dict[str, list[str]] = {}
     for run in runs:
         if text := fact(run):
             holders.setdefault(text, []).append(run.label)
     same = len(holders) == 1
-    return Circumstance(
+    return SetupFact(
         name, tuple((text, "" if same else _holders(who)) for text, who in holders.items())
     )
 

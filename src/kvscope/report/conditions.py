@@ -26,7 +26,7 @@ LEAST_RANGE = 20.0  # percent of an axis: what is less is none to worry about
 
 
 @dataclass(frozen=True)
-class Conditions:
+class MeasurementConditions:
     """The conditions in one line, and their details: the rounds' orders, each experiment's own."""
 
     line: str = ""
@@ -39,15 +39,15 @@ class Conditions:
         return bool(self.orders or self.experiments)
 
 
-def conditions(study: StudyData) -> Conditions:
+def conditions(study: StudyData) -> MeasurementConditions:
     """The conditions of all measured experiments; empty if there are none."""
     runs, repeats = _measured(study), _repeats(study)
     if repeats.empty:
-        return Conditions()
+        return MeasurementConditions()
     parts = [_waiting(repeats), _other_load(runs), _drift(repeats)]
     line = "; ".join([_design(runs, repeats), *filter(None, parts)])
     told = ((run.label, "; ".join(run.circumstances)) for run in runs if run.circumstances)
-    return Conditions(f"{line}.", tuple(_orders(repeats)), tuple(told))
+    return MeasurementConditions(f"{line}.", tuple(_orders(repeats)), tuple(told))
 
 
 def missed_widths(study: StudyData) -> str:

@@ -68,7 +68,7 @@ class Run:
 
     @property
     def complete(self) -> bool:
-        """Whether it has results."""
+        """Whether the experiment's run is complete."""
         return self.status == COMPLETE
 
     @property
@@ -98,7 +98,7 @@ class Run:
 
     @cached_property
     def records(self) -> results.Run:
-        """Its tables."""
+        """The records of the experiment's run."""
         return results.Run(self.directory, facts=self.facts)
 
     @property

@@ -25,7 +25,7 @@ def is_of_key(key: str, asked: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Option:
+class ChosenOption:
     """An option of a group, with those of its own settings that the study varies."""
 
     name: str
@@ -40,9 +40,9 @@ class Option:
         """Its own numbers, by which variants of an option are ordered."""
         return [float(value) for _, value in self.settings if is_number(value)]
 
-    def without(self, key: str) -> "Option":
+    def without(self, key: str) -> "ChosenOption":
         """The option as it is but for one of its settings."""
-        return Option(self.name, tuple(own for own in self.settings if own[0] != key))
+        return ChosenOption(self.name, tuple(own for own in self.settings if own[0] != key))
 
 
 def flat(settings: Settings, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -145,7 +145,9 @@ def _merged(row: Settings, own: Mapping[str, str]) -> Settings:
     for group in dict.fromkeys(own.values()):
         if merged.get(group) is not None:
             there = ((key, row.get(key)) for key, its in own.items() if its == group)
-            merged[group] = Option(merged[group], tuple(own for own in there if own[1] is not None))
+            merged[group] = ChosenOption(
+                merged[group], tuple(own for own in there if own[1] is not None)
+            )
     return merged
 
 
@@ -168,7 +170,7 @@ def _settles(key: str, other: str, rows: Sequence[Settings]) -> bool:
 def value_of(traits: Settings, key: str) -> Any:
     """A key's value, also of a key that is part of an option; None where there is no such key."""
     option = traits.get(key.partition(".")[0])
-    if isinstance(option, Option) and key not in traits:
+    if isinstance(option, ChosenOption) and key not in traits:
         return dict(option.settings).get(key)
     return traits.get(key)
 
@@ -179,7 +181,7 @@ def without(traits: Settings, key: str) -> Settings:
     if key in traits:
         return {k: v for k, v in traits.items() if k != key}
     option = traits.get(group)
-    return traits | {group: option.without(key)} if isinstance(option, Option) else traits
+    return traits | {group: option.without(key)} if isinstance(option, ChosenOption) else traits
 
 
 def names(rows: Sequence[Settings]) -> list[str]:

@@ -63,7 +63,7 @@ class Line:
             print(words, file=self._out, flush=True)
 
     def say(self, words: str) -> None:
-        """A line that stays."""
+        """Print a line that stays above the progress."""
         self._clear()
         self._write_log(words)
         print(words, file=self._out, flush=True)

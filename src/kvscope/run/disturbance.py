@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from kvscope.disturbed import Load, Verdict, judge_repeats
+from kvscope.disturbed import DisturbanceVerdict, Load, judge_repeats
 from kvscope.machine import system_names, system_text
 from kvscope.run.placement import shared_pack
 
@@ -74,7 +74,7 @@ class Process:
 
 
 @dataclass(frozen=True)
-class Device:
+class ComputeDevice:
     """What a measured process computes on.
 
     Attributes
@@ -88,7 +88,7 @@ class Device:
     gpus: frozenset[str] | None
     cores: int
 
-    def is_shared_with(self, other: "Device") -> bool:
+    def is_shared_with(self, other: "ComputeDevice") -> bool:
         """Whether two processes may use the same GPU, or, without any, the same cores.
 
         What a process with another device needs of the cores shows in their use.
@@ -233,14 +233,14 @@ def with_descendants(ids: Iterable[int], everyone: Iterable[Process]) -> set[int
     return found
 
 
-def device_of(process: Path) -> Device:
+def device_of(process: Path) -> ComputeDevice:
     """The device of a process, from its directory in /proc; another user's GPUs are not known."""
     status = dict(_pair(line, ":") for line in system_text(process / "status").splitlines())
     environment = dict(_pair(word, "=") for word in system_text(process / "environ").split("\0"))
     visible = environment.get("CUDA_VISIBLE_DEVICES")
     gpus = None if visible is None else frozenset(filter(None, visible.split(",")))
     cores = status.get("Cpus_allowed", "").strip().replace(",", "")
-    return Device(gpus, int(cores, 16) if cores else -1)
+    return ComputeDevice(gpus, int(cores, 16) if cores else -1)
 
 
 def _pair(text: str, separator: str) -> tuple[str, str]:
@@ -289,7 +289,7 @@ def entries(samples: Sequence[tuple[MachineSample, MachineSample]]) -> list[dict
     return judged([compare_samples(before, after) for before, after in samples])
 
 
-VERDICT = Verdict._fields
+VERDICT = DisturbanceVerdict._fields
 """The keys of an entry that follow from the others."""
 
 

@@ -101,7 +101,7 @@ def _noise(measured: rounds.Rounds, number: int, took: float) -> Noise:
 
 
 def describe(found: Noise) -> list[str]:
-    """The result in lines."""
+    """The result as lines for the terminal."""
     ratio, load = found.ratio, found.load
     at = "" if load is None else f", load {load:.1f}"
     has = "has" if ratio.low <= 1 <= ratio.high else "has not, which happens in 1 of 20 cases,"

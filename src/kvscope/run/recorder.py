@@ -9,7 +9,13 @@ import numpy as np
 import pandas as pd
 
 from kvscope import tables
-from kvscope.engine.recording import BatchRow, PassRecord, PreemptionRecord, Recording, Transfer
+from kvscope.engine.recording import (
+    PassRecord,
+    PreemptionRecord,
+    Recording,
+    ScheduledRequest,
+    Transfer,
+)
 from kvscope.passes import DECODE, PREFILL, phase_of_tokens
 
 NANOSECONDS = 1e-9
@@ -158,7 +164,7 @@ class Replay:
         state.resident_tokens = tokens
 
     def _batch_row(
-        self, step: int, record: PassRecord, row: BatchRow, scheduled_tokens: int
+        self, step: int, record: PassRecord, row: ScheduledRequest, scheduled_tokens: int
     ) -> dict[str, Any]:
         state = self.requests.setdefault(row.request_id, RequestState())
         end_tokens = row.cached + row.computed
@@ -194,7 +200,9 @@ class Replay:
             "saved_tokens": row.saved,
         }
 
-    def _resume(self, step: int, record: PassRecord, row: BatchRow, state: RequestState) -> None:
+    def _resume(
+        self, step: int, record: PassRecord, row: ScheduledRequest, state: RequestState
+    ) -> None:
         lost = state.preempted
         assert lost is not None
         state.preempted = None

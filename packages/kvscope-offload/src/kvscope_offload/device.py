@@ -102,7 +102,7 @@ class OffloadCpu(OffloadDevice):
 
     @property
     def link_bytes_per_s(self) -> float | None:
-        """The bound."""
+        """Bytes a second that the link between device and host is bound to."""
         return self.link_gb_per_s and self.link_gb_per_s * 1e9
 
 

@@ -21,19 +21,19 @@ class InlineLane:
         self.name, self.intervals = name, intervals
 
     def submit(self, job: Job) -> None:
-        """Run it."""
+        """Run a job at once."""
         start_s = time.perf_counter()
         job.run()
         self.intervals.append(Interval.of(job, self.name, start_s, time.perf_counter()))
 
     def record(self) -> None:
-        """All is done."""
+        """Nothing to mark: every job is done when it is submitted."""
 
     def wait(self, mark: None) -> None:
-        """It is over already."""
+        """Nothing to wait for: a job is over when it is submitted."""
 
     def join(self) -> None:
-        """All is done."""
+        """Nothing to wait for: every job is done."""
 
 
 class ThreadLane:

@@ -56,7 +56,7 @@ class ModeledEngine(Engine):
         return self._known[key]
 
     def close(self) -> None:
-        """Nothing was started."""
+        """Nothing to end: no thread was started."""
 
 
 def modeled_engine(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvscope.engine.marks import Marks
 from kvscope.engine.port import Finished
-from kvscope.engine.recording import BatchRow, PassRecord, Recording
+from kvscope.engine.recording import PassRecord, Recording, ScheduledRequest
 from kvscope_offload.engine import Engine, PassResult
 from kvscope_offload.generation import Limits
 from kvscope_offload.prediction import Prediction
@@ -127,7 +127,7 @@ class OffloadServer:
         rows, size = done.step.rows, self.engine.block_size
         used = sum(-(-(row.context_tokens + row.new_tokens) // size) for row in rows)
         batch = [
-            BatchRow(name, row.new_tokens, row.context_tokens, [token], place)
+            ScheduledRequest(name, row.new_tokens, row.context_tokens, [token], place)
             for place, (name, row, token) in enumerate(
                 zip(self._ids(done), rows, done.tokens, strict=True)
             )

@@ -78,7 +78,7 @@ class Excerpt:
     chosen: list[Pass]
 
     def passes(self) -> Iterable[Pass]:
-        """Those."""
+        """The passes of the excerpt."""
         return self.chosen
 
 

@@ -19,8 +19,8 @@ from kvscope.analyse.calibration.fit import (
 )
 from kvscope.analyse.calibration.predict import predicted_passes
 from kvscope.analyse.calibration.prediction import (
-    Estimate,
     FittedModel,
+    FittedNumber,
     Prediction,
     reference_work_s,
     write_prediction,
@@ -149,7 +149,7 @@ def write_predictions(
         runs={run_sha256(run): run.resolve().name for run in fitted},
         work_s=reference_work_s(fitted),
         constants={
-            name: Estimate(value=value, low=ends[name][0], high=ends[name][1])
+            name: FittedNumber(value=value, low=ends[name][0], high=ends[name][1])
             for name, value in calibration.fit.values.items()
         },
         samples=len(calibration.samples),

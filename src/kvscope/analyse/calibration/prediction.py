@@ -33,7 +33,7 @@ Phase = Annotated[str, Field(pattern=f"^({'|'.join(PASS_PHASES)})$")]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class Estimate(Record):
+class FittedNumber(Record):
     """A fitted number, in the interval of 95 % of the fits to bootstrap samples."""
 
     value: Real
@@ -50,7 +50,7 @@ class FittedModel(Record):
 
     runs: Annotated[dict[Sha256, Name], Field(min_length=1)]
     work_s: Seconds | None = None
-    constants: Annotated[dict[str, Estimate], Field(min_length=1)]
+    constants: Annotated[dict[str, FittedNumber], Field(min_length=1)]
     samples: Whole
 
 

@@ -12,7 +12,7 @@ from kvscope.analyse.oracles.run_tables import RunTables
 from kvscope.analyse.oracles.settings import Pair, differing
 from kvscope.collect.importer import PUBLISHED, content_digest, kinds
 from kvscope.copies import copies_of
-from kvscope.disturbed import LOAD, Verdict, judge_repeats
+from kvscope.disturbed import LOAD, DisturbanceVerdict, judge_repeats
 from kvscope.events import VIRTUAL_CLOCK
 from kvscope.oracle import Violations
 from kvscope.plan import registry
@@ -212,5 +212,5 @@ def _of_disturbance(facts: Facts, judged: Sequence[Facts]) -> Iterator[Pair]:
     if lacking:
         return
     for entry, due in zip(judged, judge_repeats(judged), strict=True):
-        found = {field: entry.get(field) for field in Verdict._fields}
+        found = {field: entry.get(field) for field in DisturbanceVerdict._fields}
         yield f"disturbance of repeat {entry['repeat']}", found, due._asdict()

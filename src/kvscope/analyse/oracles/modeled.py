@@ -118,7 +118,7 @@ class ModeledRepeat:
         self.moves_s = np.where(waits, np.maximum(self.begin_s, free_s), self.begin_s)
 
     def violations(self) -> Iterator[Violations]:
-        """Of each kind of time."""
+        """The violations of each kind of time, one after another."""
         yield self._passes()
         yield self._gaps()
         yield self._copies()

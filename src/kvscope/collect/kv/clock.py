@@ -21,7 +21,7 @@ from kvscope.runfile import KERNEL_EVENTS, RUN_FILE
 
 
 @dataclass(frozen=True)
-class Clock:
+class EventClock:
     """Host time is piecewise linear in ticks, through readings of both clocks taken together.
 
     `ticks` (relative to `origin`) and `host_ns` are those readings in order, `slopes` the ns per
@@ -39,7 +39,7 @@ class Clock:
     source: Path = Path(RUN_FILE)  # where the readings are from
 
     @classmethod
-    def of_run(cls, facts: dict[str, Any], run_json: Path) -> "Clock":
+    def of_run(cls, facts: dict[str, Any], run_json: Path) -> "EventClock":
         """The clock of a traced run. Raises BadInput if run.json lacks valid readings."""
         try:
             clock = facts["tracing"]["clock"]
@@ -135,6 +135,6 @@ def timer_ns(values: Int64s, segment: Int64s, pairs: dict[str, Int64s]) -> Int64
     clocks = np.maximum(pairs["end_clock"] - pairs["start_clock"], 1)
     slopes = (pairs["end_timer"] - pairs["start_timer"]) / clocks
     into = (values - pairs["start_clock"][segment]) * slopes[segment]
-    far = float(limits.TICKS[1])  # beyond what a Clock reaches, which then says so
+    far = float(limits.TICKS[1])  # beyond what an EventClock reaches, which then says so
     ns: Int64s = pairs["start_timer"][segment] + np.rint(into.clip(-far, far)).astype(np.int64)
     return ns

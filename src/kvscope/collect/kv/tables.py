@@ -13,7 +13,7 @@ import pandas as pd
 import pyarrow as pa
 
 from kvscope.arraytypes import Int64s
-from kvscope.collect.kv.clock import Clock, timer_ns
+from kvscope.collect.kv.clock import EventClock, timer_ns
 from kvscope.collect.kv.demand import Demand
 from kvscope.collect.kv.flushes import Flush, prefetch, read_flushes
 from kvscope.collect.kv.launches import Launches
@@ -76,7 +76,7 @@ def _batches(events: Path, judge: "Judge", kernels: "KernelRows") -> Iterator[di
         yield batch.columns()
 
 
-def times_ns(flush: Flush, clock: Clock) -> tuple[Int64s, Int64s]:
+def times_ns(flush: Flush, clock: EventClock) -> tuple[Int64s, Int64s]:
     """Start and end of each event in ns since the run's start."""
     starts, ends = flush.start_ticks, flush.end_ticks
     if (timers := flush.segments.timers) is not None:
@@ -145,7 +145,7 @@ def _nullable(values: np.ndarray[Any, Any]) -> pa.Array:
 class KernelRows:
     """Rows of kv_kernels, collected flush by flush."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: EventClock) -> None:
         self.clock = clock
         self.rows: list[tuple[Any, ...]] = []
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-from kvscope.collect.kv.clock import Clock
+from kvscope.collect.kv.clock import EventClock
 from kvscope.collect.kv.flushes import Flush
 from kvscope.collect.oracles.block_tables import BlockTables
 from kvscope.collect.oracles.coverage import Coverage
@@ -38,7 +38,7 @@ class Judge:
         return cls(RunFacts.of_run(run))
 
     @property
-    def clock(self) -> Clock:
+    def clock(self) -> EventClock:
         """The clock of the events."""
         return self.run.clock
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kvscope.collect.host_times import duration_ns, instants_ns, require_times
-from kvscope.collect.kv.clock import Clock
+from kvscope.collect.kv.clock import EventClock
 from kvscope.collect.kv.flushes import Flush
 from kvscope.collect.oracles.schedule import Schedule
 from kvscope.results import Run
@@ -28,7 +28,7 @@ class LayerTimes:
         keys = zip(frame["repeat"], frame["step"], frame["layer"], strict=True)
         return cls(dict(zip(keys, zip(start.tolist(), end.tolist(), strict=True), strict=True)))
 
-    def overhang_ns(self, flush: Flush, clock: Clock) -> int | None:
+    def overhang_ns(self, flush: Flush, clock: EventClock) -> int | None:
         """Nanoseconds by which the flush's kernels extend beyond their layer; None if unknown.
 
         It is unknown on a GPU, which runs kernels asynchronously. Raises BadInput if a kernel is
@@ -54,7 +54,7 @@ class Sizes(NamedTuple):
 class RunFacts:
     """A run's records, as the oracles need them; None or empty where they are not recorded."""
 
-    clock: Clock
+    clock: EventClock
     layers: LayerTimes = field(default_factory=LayerTimes)
     traced_layers: list[int] | None = None
     passes: frozenset[Place] = frozenset()  # traced passes
@@ -73,7 +73,7 @@ class RunFacts:
         Traced passes and preemptions of an imported trace are unknown.
         """
         require_times(run)
-        clock = Clock.of_run(run.facts, run.directory / RUN_FILE)
+        clock = EventClock.of_run(run.facts, run.directory / RUN_FILE)
         layers, schedule = LayerTimes.of_run(run), Schedule(run.batch)
         tracing, engine = run.facts.get("tracing") or {}, run.facts.get("engine") or {}
         if "step_stride" not in tracing or "layers" not in tracing:

@@ -6,7 +6,7 @@ from typing import Protocol
 import numpy as np
 
 from kvscope.arraytypes import Int64s
-from kvscope.collect.kv.clock import Clock
+from kvscope.collect.kv.clock import EventClock
 from kvscope.collect.oracles.coverage import Coverage
 from kvscope.collect.oracles.flush_counts import FlushCounts
 from kvscope.collect.oracles.run_facts import RunFacts
@@ -102,7 +102,7 @@ def clock_factor_wrong(counts: RunCounts) -> Violations | None:
     return Violations(len(wide), words)
 
 
-def _is_wide(kind: int, gap: float, took: float, on_gpu: bool, clock: Clock) -> bool:
+def _is_wide(kind: int, gap: float, took: float, on_gpu: bool, clock: EventClock) -> bool:
     if clock.virtual:
         return gap > 0
     wide = gap > MOST_GAP_PER_DURATION * took
@@ -113,7 +113,7 @@ def _is_wide(kind: int, gap: float, took: float, on_gpu: bool, clock: Clock) -> 
     return wide
 
 
-def _ticks(clock: Clock, short_ns: float) -> float:
+def _ticks(clock: EventClock, short_ns: float) -> float:
     """Ticks of a gap that is long enough to record an event, and so shows nothing."""
     return max(short_ns, SHORT_GAP_STEPS * clock.resolution_ns) / float(clock.slopes[0])
 

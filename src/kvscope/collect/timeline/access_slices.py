@@ -21,7 +21,7 @@ Slice = tuple[str, str, int, int]
 
 
 @dataclass(frozen=True)
-class Accesses:
+class FirstAccesses:
     """The KV events of the first passes that fit: `shown` of `passes`."""
 
     events: pa.Table
@@ -61,18 +61,18 @@ class Accesses:
             yield track, f"block {position} ({block})", start, end
 
 
-def read_accesses(path: Path, most_events: int = MOST_EVENTS) -> Accesses:
+def read_accesses(path: Path, most_events: int = MOST_EVENTS) -> FirstAccesses:
     """The events of whole passes from the first on, until there are `most_events`; at least one."""
     counted = pq.read_table(path, columns=_PASS).group_by(_PASS).aggregate([([], "count_all")])
     counted = counted.sort_by([(name, "ascending") for name in _PASS])
     total = np.cumsum(counted["count_all"].to_numpy())
     shown = min(len(total), max(1, int(np.searchsorted(total, most_events, side="right"))))
     if not shown:
-        return Accesses(pq.read_schema(path).empty_table().select(_COLUMNS), 0, 0)
+        return FirstAccesses(pq.read_schema(path).empty_table().select(_COLUMNS), 0, 0)
     repeat, step = (counted[name][shown - 1].as_py() for name in _PASS)
     last = pc.field("step") <= step
     wanted = (pc.field("repeat") < repeat) | ((pc.field("repeat") == repeat) & last)
-    return Accesses(pq.read_table(path, columns=_COLUMNS, filters=wanted), shown, len(total))
+    return FirstAccesses(pq.read_table(path, columns=_COLUMNS, filters=wanted), shown, len(total))
 
 
 def _first_of_stretches(rows: pa.Table) -> Any:

@@ -15,7 +15,7 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TrackEvent
 from perfetto.trace_builder.proto_builder import StreamingTraceProtoBuilder
 
 from kvscope.collect.host_times import instants_ns
-from kvscope.collect.timeline.access_slices import Accesses
+from kvscope.collect.timeline.access_slices import FirstAccesses
 from kvscope.files import atomic_path
 from kvscope.results import Run
 
@@ -29,7 +29,9 @@ _SEQUENCE = 1  # all packets come from one writer
 _COLUMNS = ["start_ns", "end_ns", "kind", "name", "track", "step"]
 
 
-def write_perfetto(timeline: Path, run: Run, path: Path, accesses: Accesses | None = None) -> None:
+def write_perfetto(
+    timeline: Path, run: Run, path: Path, accesses: FirstAccesses | None = None
+) -> None:
     """Write the trace of a timeline file, of the host's step table as counters, and of accesses.
 
     Perfetto has no negative times: where the profiler began before the run, all times are

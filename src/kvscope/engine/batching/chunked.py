@@ -19,7 +19,7 @@ class Chunked(BatchingPolicy):
 
     @property
     def pass_tokens(self) -> int:
-        """The budget."""
+        """The token budget of a pass: `chunk_tokens`."""
         return self.chunk_tokens
 
     def engine_arguments(self) -> dict[str, Any]:

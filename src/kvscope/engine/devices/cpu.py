@@ -20,7 +20,7 @@ class CpuPlatform(Platform):
     }
 
     def environment(self) -> dict[str, str]:
-        """No GPU is seen."""
+        """Hides every GPU from the process."""
         return {"CUDA_VISIBLE_DEVICES": ""}
 
     def engine_arguments(self) -> dict[str, Any]:
@@ -29,7 +29,7 @@ class CpuPlatform(Platform):
         return {"kv_cache_memory_bytes": blocks * self.experiment.block_bytes}
 
     def tracer(self, directory: Path) -> "CpuTracer":
-        """A segment for each thread."""
+        """The tracer of KV events, with a segment for each thread."""
         import numba
 
         from kvscope.engine.attention.cpu.clock import CpuClock

@@ -26,7 +26,7 @@ class CudaPlatform(Platform):
         return {"attention_backend": self.slot} if self.backend else {}
 
     def tracer(self, directory: Path) -> "CudaTracer":
-        """Segments for each launch."""
+        """The tracer of KV events, with segments for each launch."""
         from kvscope.engine.attention.cuda.clock import CudaClock
         from kvscope.engine.attention.cuda.tracer import CudaTracer
 

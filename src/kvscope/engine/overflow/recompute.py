@@ -4,4 +4,4 @@ from kvscope.engine.overflow.policy import OverflowPolicy
 
 
 class Recompute(OverflowPolicy):
-    """vLLM's own behaviour."""
+    """Recompute every victim, as vLLM does by itself."""

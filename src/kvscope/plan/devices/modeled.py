@@ -127,5 +127,5 @@ class Modeled(ModeledHardware):
 
     @property
     def slug(self) -> str:
-        """With the hardware."""
+        """Its part of an experiment's slug: the device and its hardware."""
         return f"-{self.name}-{self.hardware}"

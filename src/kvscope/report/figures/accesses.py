@@ -35,7 +35,7 @@ class Stack:
 
     @property
     def top(self) -> float:
-        """Above the highest block."""
+        """The end of the axis of blocks: above the highest one."""
         return float((self.first + self.blocks).max())
 
     @cached_property

@@ -10,7 +10,15 @@ import pandas as pd
 from kvscope.analyse.metric import Measure
 from kvscope.analyse.study_metrics import MEASURES
 from kvscope.plan.figures import Axes
-from kvscope.report.axes import Place, Row, Wanted, by_experiment, rows, split_by_colour, x_words
+from kvscope.report.axes import (
+    Place,
+    PlacesOfKey,
+    Wanted,
+    by_experiment,
+    rows,
+    split_by_colour,
+    x_words,
+)
 from kvscope.report.data import Run, StudyData, of_interest
 from kvscope.report.figures.by_grid import by_grid
 from kvscope.report.figures.covered import RINGS, has_rings, widen_covered
@@ -59,7 +67,7 @@ class Panel:
 
     @property
     def measures(self) -> tuple[Measure, ...]:
-        """What its metrics are."""
+        """The declarations of the panel's metrics."""
         return tuple(MEASURES[name] for name in self.metrics)
 
 
@@ -119,7 +127,7 @@ def _known(panel: Panel, runs: Sequence[Run]) -> Panel:
     return Panel(panel.title, known, panel.shared)
 
 
-def _view(title: str, shown: Sequence[Row], panels: Sequence[Panel], count: int) -> View:
+def _view(title: str, shown: Sequence[PlacesOfKey], panels: Sequence[Panel], count: int) -> View:
     """A plot for each row, metric and facet."""
     names = list(dict.fromkeys(colour for row in shown for colour in row.colours))
     columns = _columns(shown, panels)
@@ -146,8 +154,8 @@ def _view(title: str, shown: Sequence[Row], panels: Sequence[Panel], count: int)
 
 
 def _cells(
-    shown: Sequence[Row], panels: Sequence[Panel]
-) -> Iterator[tuple[Row, Panel, Measure, str]]:
+    shown: Sequence[PlacesOfKey], panels: Sequence[Panel]
+) -> Iterator[tuple[PlacesOfKey, Panel, Measure, str]]:
     for row in shown:
         for panel in panels:
             for metric in panel.measures:
@@ -155,7 +163,7 @@ def _cells(
                     yield row, panel, metric, facet
 
 
-def _columns(shown: Sequence[Row], panels: Sequence[Panel]) -> int:
+def _columns(shown: Sequence[PlacesOfKey], panels: Sequence[Panel]) -> int:
     """How many plots stand beside each other on paper."""
     count = sum(len(panel.metrics) for panel in panels)
     most = 3 if _label_px(shown) <= SHORT else 2
@@ -164,14 +172,14 @@ def _columns(shown: Sequence[Row], panels: Sequence[Panel]) -> int:
     return count if count <= most else 2 if count in (2, 4) else most
 
 
-def _label_px(shown: Sequence[Row]) -> int:
+def _label_px(shown: Sequence[PlacesOfKey]) -> int:
     """Room beside a plot: for the labels of bars, or the numbers of a line's axis."""
     labels = [x_words(x) for row in shown if not row.ordered for x in row.values]
     longest = max((len(line) for label in labels for line in label.split("\n")), default=0)
     return max(LINES_PX, min(LONGEST, round(LETTER * longest)) + 26 if longest else 0)
 
 
-def _frame(row: Row, facet: str, shown: Measure, names: Sequence[str]) -> pd.DataFrame:
+def _frame(row: PlacesOfKey, facet: str, shown: Measure, names: Sequence[str]) -> pd.DataFrame:
     """The values of one metric in one facet, those that are defined; in the unit shown."""
     places = [place for place in row.places if place.facet == facet]
     known = [p for p in places if not math.isnan(p.run.number(shown.name).value)]
@@ -179,7 +187,7 @@ def _frame(row: Row, facet: str, shown: Measure, names: Sequence[str]) -> pd.Dat
     return widen_covered(found, "x", "value") if row.ordered and known else found
 
 
-def _point(place: Place, row: Row, shown: Measure, names: Sequence[str]) -> dict[str, Any]:
+def _point(place: Place, row: PlacesOfKey, shown: Measure, names: Sequence[str]) -> dict[str, Any]:
     found = place.run.number(shown.name)
     value = found.value * shown.scale
     ends = (found.low, found.high) if found.has_interval else (found.value, found.value)
@@ -199,7 +207,7 @@ def _point(place: Place, row: Row, shown: Measure, names: Sequence[str]) -> dict
     }
 
 
-def _aside(place: Place, row: Row, names: Sequence[str]) -> float:
+def _aside(place: Place, row: PlacesOfKey, names: Sequence[str]) -> float:
     """x, a little aside, so that the intervals of several colours do not hide each other."""
     part = names.index(place.colour) / (len(names) - 1) - 0.5 if len(names) > 1 else 0.0
     least, greatest = row.values[0], row.values[-1]
@@ -208,7 +216,7 @@ def _aside(place: Place, row: Row, names: Sequence[str]) -> float:
     return float(place.x + ASIDE * part * (greatest - least))
 
 
-def _values(row: Row, metrics: Sequence[Measure]) -> Spec:
+def _values(row: PlacesOfKey, metrics: Sequence[Measure]) -> Spec:
     """Scale and ticks of the values of metrics that share them, over all facets of a row."""
     numbers = [(place.run.number(s.name), s) for s in metrics for place in row.places]
     known = [(n, s) for n, s in numbers if not math.isnan(n.value)]
@@ -239,7 +247,7 @@ TOOLTIP = [
 ]
 
 
-def _lines(row: Row, values: Spec, names: Sequence[str]) -> Spec:
+def _lines(row: PlacesOfKey, values: Spec, names: Sequence[str]) -> Spec:
     """A line for each colour over numbers, with intervals; hollow points are not valid."""
     log = is_wide(row.values)
     x = number(
@@ -275,7 +283,7 @@ def _lines(row: Row, values: Spec, names: Sequence[str]) -> Spec:
     }
 
 
-def _bars(row: Row, values: Spec, names: Sequence[str]) -> Spec:
+def _bars(row: PlacesOfKey, values: Spec, names: Sequence[str]) -> Spec:
     """Lying bars with intervals, grouped by colour; hollow ones are not valid."""
     order = [x_words(x) for x in row.values]
     lines = max(label.count("\n") + 1 for label in order)

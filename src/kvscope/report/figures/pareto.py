@@ -10,7 +10,7 @@ from kvscope.analyse.metric import Measure
 from kvscope.analyse.study_metrics import MEASURES
 from kvscope.plan.figures import Axes
 from kvscope.report import theme
-from kvscope.report.axes import Place, Row, rows, x_words
+from kvscope.report.axes import Place, PlacesOfKey, rows, x_words
 from kvscope.report.data import Run, StudyData
 from kvscope.report.figures.figure import (
     FIRST_AXES,
@@ -65,7 +65,7 @@ def _known(run: Run) -> bool:
     return not any(math.isnan(run.number(m.name).value) for m in (THROUGHPUT, *LATENCIES))
 
 
-def _points(row: Row, facet: str, latency: Measure) -> Iterator[dict[str, Any]]:
+def _points(row: PlacesOfKey, facet: str, latency: Measure) -> Iterator[dict[str, Any]]:
     """The experiments of a facet in the order of their x."""
     places = [place for place in row.places if place.facet == facet]
     for place in sorted(places, key=lambda place: row.values.index(place.x)):
@@ -82,7 +82,7 @@ def _points(row: Row, facet: str, latency: Measure) -> Iterator[dict[str, Any]]:
         }
 
 
-def _name(place: Place, row: Row) -> str:
+def _name(place: Place, row: PlacesOfKey) -> str:
     return "" if place.x == place.run.label else x_words(place.x)
 
 
@@ -136,7 +136,7 @@ def front(points: pd.DataFrame) -> pd.DataFrame:
     return ordered.loc[ordered["y"] > best, ["x", "y"]]
 
 
-def _cell(row: Row, facet: str, latency: Measure, points: str, best: str) -> Spec:
+def _cell(row: PlacesOfKey, facet: str, latency: Measure, points: str, best: str) -> Spec:
     names = row.colours
     axis = {"tickCount": 5, "format": NUMBER, "grid": True}
     x = {"title": f"{latency.heading} ({latency.display_unit})", "axis": axis}

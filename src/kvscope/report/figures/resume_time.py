@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from kvscope.plan.figures import Axes
-from kvscope.report.axes import Place, Row, rows
+from kvscope.report.axes import Place, PlacesOfKey, rows
 from kvscope.report.data import Run, StudyData
 from kvscope.report.figures.covered import widen_covered
 from kvscope.report.figures.figure import (
@@ -60,7 +60,7 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     return Drawing((View(grid(cells, 2, "colour"), data),), label_px=LABEL_PX)
 
 
-def _conditions(row: Row, facet: str) -> str:
+def _conditions(row: PlacesOfKey, facet: str) -> str:
     """The model, the device and the facet of a plot, as far as its experiments share them."""
     runs = [place.run for place in row.places if place.facet == facet]
     words = []
@@ -71,7 +71,7 @@ def _conditions(row: Row, facet: str) -> str:
     return ", ".join(dict.fromkeys([*words, facet] if facet else words))
 
 
-def _points(row: Row, facet: str) -> Iterator[dict[str, Any]]:
+def _points(row: PlacesOfKey, facet: str) -> Iterator[dict[str, Any]]:
     for place in row.places:
         if place.facet == facet:
             yield _point(place)

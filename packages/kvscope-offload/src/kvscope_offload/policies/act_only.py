@@ -9,5 +9,5 @@ class ActOnly(OffloadPolicy):
     """Half the bytes of K and V for multi-head attention, the most recompute."""
 
     def split(self, cost: CostModel, demand: Demand, trial: Trial) -> Split:
-        """Activations only."""
+        """All context is kept as activations."""
         return Split(activation=1.0)

@@ -27,12 +27,12 @@ class Hybrid(OffloadPolicy):
 
     @property
     def schedule(self) -> Style:
-        """As the ablations say."""
+        """The schedule, without what is ablated."""
         return Style(self.buffers, self.spread_weights)
 
     @property
     def formation(self) -> bool:
-        """Unless that is ablated."""
+        """Whether mini-batches are formed by size: unless that is ablated."""
         return self.balanced
 
     def split(self, cost: CostModel, demand: Demand, trial: Trial) -> Split:

@@ -85,7 +85,7 @@ class CudaAttention(CausalAttention):
 
 
 class CudaBackend(AnyBlocks):
-    """vLLM's `CUSTOM` backend."""
+    """kvscope's attention on a GPU, in vLLM's slot `CUSTOM`."""
 
     supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float16, torch.bfloat16, torch.float32]
     name = "CUSTOM"

@@ -51,7 +51,7 @@ class Tiles:
 
 @dataclass(frozen=True)
 class CudaBatch:
-    """One forward pass."""
+    """The batch of one forward pass, as the GPU's kernels take it."""
 
     pieces: (
         Table  # (pieces, 4) row, first token in the batch, tokens, the block's place in the request

@@ -34,7 +34,7 @@ class CudaClock(TickClock):
         return int(steps[steps > 0].min())
 
     def resolution_ns(self, ns_per_tick: float) -> float:
-        """The timer's step."""
+        """The step between readings of the timer."""
         return self._step_ns
 
     def read(self) -> torch.Tensor:

@@ -8,7 +8,7 @@ class VirtualClock:
         self._ns = 0
 
     def now_ns(self) -> int:
-        """The time."""
+        """The virtual time, ns since the engine was made."""
         return self._ns
 
     def wait(self, seconds: float) -> None:

@@ -61,7 +61,7 @@ class ModeledExecutor(Executor):
         return [PLENTY_BYTES]
 
     def get_kv_connector_handshake_metadata(self) -> list[Any]:
-        """None."""
+        """No worker hands anything over."""
         return [None]
 
     def initialize_from_config(self, kv_cache_configs: list[KVCacheConfig]) -> None:

@@ -33,7 +33,7 @@ class VirtualTicks(TickClock):
         return self.clock.now_ns()
 
     def resolution_ns(self, ns_per_tick: float) -> float:
-        """A tick."""
+        """The step between readings: one tick."""
         return ns_per_tick
 
     def sample(self) -> ClockSample:
