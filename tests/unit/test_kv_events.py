@@ -302,7 +302,7 @@ def traced_run(folder: Path, flushes: list[Found], **record: Any) -> Path:
     """A run that finished and was traced; its host tables are empty where nothing is given."""
     folder.mkdir(parents=True, exist_ok=True)
     run = RunDirectory(folder, **record).write()
-    for table in (tables.WORKLOAD, tables.BATCH):
+    for table in (tables.WORKLOAD, tables.BATCH, tables.TRANSFERS):
         tables.write(table, table.empty(), run / f"{table.name}.parquet")
     write_flushes(run / KERNEL_EVENTS, flushes)
     facts = json.loads((run / "run.json").read_text())

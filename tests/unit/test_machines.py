@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 import pytest
 
-from kvscope import cli, doctor, packages
+from kvscope import cli, doctor, files, packages
 from kvscope.analyse.calibration import calibrate
 from kvscope.engine.attention.cpu.clock import has_steady_counter
 from kvscope.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED
@@ -309,8 +309,11 @@ def test_streams_may_be_closed(closed: str) -> None:
     assert shell(f"{command('--version')} {closed}").returncode == EXIT_DONE
 
 
-FITTED = SimpleNamespace(lines=lambda: ["a table"], errors={"3a": [0.1]}, left_out={"3a": 0.1})
-"""What a calibration finds, in no time."""
+FITTED = SimpleNamespace(lines=lambda: ["a table"])
+PUBLISHED = SimpleNamespace(
+    calibrate=lambda _: FITTED, write_errors=lambda _, path: files.write_text(path, "errors: {}")
+)
+"""Published times that are fitted in no time."""
 
 
 @contextmanager
@@ -339,7 +342,7 @@ def test_a_command_that_cannot_write_fails_and_leaves_nothing(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(calibrate, "calibrate_published", lambda _: FITTED)
+    monkeypatch.setattr(calibrate, "published_times", lambda: PUBLISHED)
     with full_disk():
         code = cli.main(words)
     assert code == EXIT_FAILED
@@ -354,7 +357,7 @@ def test_what_is_no_regular_file_is_not_replaced_by_one(
     """As root replaces /dev/full by a file, and a full disk looks like an empty one."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    monkeypatch.setattr(calibrate, "calibrate_published", lambda _: FITTED)
+    monkeypatch.setattr(calibrate, "published_times", lambda: PUBLISHED)
     assert cli.main(["calibrate", "--published", "--out", str(pipe)]) == EXIT_BAD_INPUT
     assert f"{pipe}: not a regular file" in capsys.readouterr().err
     assert pipe.is_fifo()
