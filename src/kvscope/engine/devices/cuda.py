@@ -19,7 +19,11 @@ class CudaPlatform(Platform):
     }
     # CUDA graphs are traced kernel by kernel; by default a whole graph is one row.
     profiler_options: ClassVar[tuple[str, ...]] = ("--trace=cuda,nvtx", "--cuda-graph-trace=node")
-    copy_clock: ClassVar[str] = DEVICE_CLOCK
+
+    @property
+    def copy_clock(self) -> str:
+        """The events of the GPU's stream."""
+        return DEVICE_CLOCK
 
     def engine_arguments(self) -> dict[str, Any]:
         """kvscope's attention is requested by the name of its slot."""

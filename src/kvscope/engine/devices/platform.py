@@ -7,9 +7,10 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from kvscope.copies import HOST_CLOCK
+from kvscope.copies import HOST_CLOCK, VIRTUAL_CLOCK
 from kvscope.engine.clock import Clock, HostClock
 from kvscope.plan.experiment import Experiment
+from kvscope.runschema import MEASURED
 
 if TYPE_CHECKING:
     from kvscope.engine.attention.tracer import Tracer
@@ -26,13 +27,17 @@ class Platform:
     slot: ClassVar[str] = "CUSTOM"
     backends: ClassVar[Mapping[str, str]] = {}
     profiler_options: ClassVar[tuple[str, ...]] = ("--trace=nvtx",)
-    copy_clock: ClassVar[str] = HOST_CLOCK
-    """What `timed` counts the seconds of a copy by."""
 
     def __init__(self, experiment: Experiment) -> None:
         self.experiment = experiment
         self.clock: Clock = HostClock()
         self.copy_cpu_ns = 0
+
+    @property
+    def copy_clock(self) -> str:
+        """What `timed` counts the seconds of a copy by."""
+        measured = self.experiment.device.time_source == MEASURED
+        return HOST_CLOCK if measured else VIRTUAL_CLOCK
 
     @property
     def backend(self) -> str | None:
