@@ -156,7 +156,7 @@ class Run:
         A host table that the run did not record (after a failure, or without layers) is empty.
         """
         path = self.path(table)
-        if table is tables.TRANSFERS and self.facts["schema"] < TRANSFERS:
+        if table is tables.TRANSFERS and self.facts.get("schema", TRANSFERS) < TRANSFERS:
             sources = (tables.PREEMPTIONS.file, tables.STEPS.file)
             runfile.require_unchanged(self.directory, self.facts, *sources)
             return earlier.read_transfers(self.directory, self.facts)

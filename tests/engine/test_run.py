@@ -5,7 +5,7 @@ import pytest
 
 from kvscope.analyse.check import check_run
 from kvscope.stalls import shape_classes
-from kvscope.tables import TABLES, check_file
+from kvscope.tables import HOST_TABLES, check_file
 
 from .conftest import AMPLE, SCARCE, Runner, kvscope
 
@@ -37,8 +37,9 @@ def test_tokens_are_conserved_and_files_are_as_recorded(run: Runner, case):
 def test_every_table_has_its_schema(run: Runner, case):
     made = run(*case)
     names = {name.removesuffix(".parquet") for name in made.facts["files"] if ".parquet" in name}
-    assert names == {"workload", "requests", "steps", "batch", "preemptions", "layers"}
-    assert [check_file(TABLES[n], made.directory / f"{n}.parquet") for n in names] == [None] * 6
+    assert names == {table.name for table in HOST_TABLES}
+    found = [check_file(table, made.directory / table.file) for table in HOST_TABLES]
+    assert found == [None] * len(HOST_TABLES)
 
 
 @every_case

@@ -109,7 +109,7 @@ def read_records(directory: Path, **known: Any) -> Records:
     """
     records = Records(directory, **known)
     due = [table for table in HOST_TABLES if table is not LAYERS]
-    if records.facts["schema"] < TRANSFERS_SINCE:
+    if records.facts.get("schema", TRANSFERS_SINCE) < TRANSFERS_SINCE:
         due.remove(TRANSFERS)
     missing = [path for path in map(records.path, due) if not path.exists()]
     if records.facts["status"] == FAILED and (missing or records.steps.empty):

@@ -60,7 +60,7 @@ def value_missing(run: RunTables) -> Violations:
 
 def _missing(run: RunTables, name: str, frame: pd.DataFrame) -> Violations:
     optional = NULLABLE.get(name, set()) | (NULLABLE_IN_IMPORTS if run.imported else set())
-    if name == tables.TRANSFERS.name and run.facts["schema"] < TRANSFERS:
+    if name == tables.TRANSFERS.name and run.facts.get("schema", TRANSFERS) < TRANSFERS:
         optional |= OF_A_COPY
     due = [column for column in tables.TABLES[name].names if column not in optional]
     absent = frame[due].isna() | frame[due].isin([np.inf, -np.inf])
