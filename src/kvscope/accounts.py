@@ -150,7 +150,7 @@ def read(out: Path, account: str, run: Path) -> dict[str, Any]:
         of_key = f"key {short_repr(key)[1:-1]}: " if key else ""
         raise BadInput(f"{path}: damaged, {of_key}{first['msg']}; {remedy}") from None
     if (version := facts.get("schema")) != SCHEMA_VERSION:
-        raise BadInput(
+        raise StaleResult(
             f"{path}: of schema version {short_repr(version)}, this kvscope reads "
             f"{SCHEMA_VERSION}; {remedy}"
         )

@@ -70,11 +70,6 @@ def copies_blocks(names: "pd.Series[str]") -> "pd.Series[bool]":
     return names.map(lambda name: action(name).copies, na_action="ignore").eq(True)
 
 
-def copies_back(names: "pd.Series[str]") -> "pd.Series[bool]":
-    """For a column of action names, whether the host pool is read on resumption; False for null."""
-    return names.map(lambda name: action(name).needs_pool, na_action="ignore").eq(True)
-
-
 def rebuilds_blocks(names: "pd.Series[str]") -> "pd.Series[bool]":
     """For a column of action names, whether each rebuilds K and V; False for null."""
     return names.map(lambda name: action(name).rebuilds, na_action="ignore").eq(True)

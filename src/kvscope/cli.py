@@ -126,7 +126,10 @@ def plugin_commands() -> Iterator[Command]:
         try:
             found = plugins.load(GROUP, name, Command)
             if found.name in own:
-                raise BadInput(f"{name!r} is a command of kvscope; uninstall the other package")
+                raise BadInput(
+                    f"{found.name!r} is a command of kvscope or of another package; uninstall one"
+                )
+            own.add(found.name)
         except BadInput as error:
             print(f"kvscope: {error}", file=sys.stderr)
         else:

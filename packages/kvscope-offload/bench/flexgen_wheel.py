@@ -3,7 +3,7 @@
     python bench/flexgen_wheel.py EXPERIMENT.yaml --out DIR [--rows published …]
 
 EXPERIMENT.yaml is of device offload_cuda; FlexGen's wheel has to be importable, which
-`bench/gpu/hybrid.sh --flexgen` sees to. FlexGen gets the experiment's prompts, its random weights,
+`bench/hybrid.sh --flexgen` sees to. FlexGen gets the experiment's prompts, its random weights,
 as many batches as it has mini-batches, K and V on the host; neither a tokenizer nor a checkpoint.
 A row is a repeat's prefill and decoding passes, warmed up and repeated as `kvscope run` does:
 
@@ -59,7 +59,7 @@ try:
     from flexgen.timer import timers
     from flexgen.utils import ExecutionEnv, np_dtype_to_torch_dtype
 except ImportError as error:
-    sys.exit(f"FlexGen cannot be imported ({error}): bench/gpu/hybrid.sh --flexgen fetches it.")
+    sys.exit(f"FlexGen cannot be imported ({error}): bench/hybrid.sh --flexgen fetches it.")
 
 VERSION = "0.1.8"
 WHEEL_SHA256 = "d08f916bfb9ef295123c40d46ea14a26540600047fb0c02c146a8b5ef40e02c5"
@@ -361,7 +361,7 @@ def require() -> None:
     if (version, code) != (VERSION, CODE_SHA256):
         raise KvscopeError(
             f"flexgen {version} with code {code[:12]}… is not the published wheel {VERSION} "
-            f"({CODE_SHA256[:12]}…): let bench/gpu/hybrid.sh --flexgen fetch it"
+            f"({CODE_SHA256[:12]}…): let bench/hybrid.sh --flexgen fetch it"
         )
 
 

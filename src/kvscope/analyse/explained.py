@@ -183,6 +183,6 @@ def ordinal(number: int) -> str:
 
 def seconds(value: float) -> str:
     """A duration with three digits and its unit."""
-    if value < 1e-3:
+    if value < 0.9995e-3:
         return f"{value * 1e6:.3g} µs"
-    return f"{value * 1e3:.3g} ms" if value < 1 else f"{value:,.3f} s"
+    return f"{value * 1e3:.3g} ms" if value < 0.9995 else f"{value:,.3f} s"

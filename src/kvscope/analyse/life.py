@@ -141,7 +141,7 @@ class Lives:
                 yield stretch
                 kind = stretch.kind
             now_s, before = float(row["end_s"]), step
-        if (end_s := float(request["finished_s"])) > now_s:  # it was aborted
+        if request["aborted"] and (end_s := float(request["finished_s"])) > now_s:
             yield from self._aborted(request_id, lost, before, now_s, end_s)
 
     def _queued(self, request_id: str, start_s: float, end_s: float) -> Stretch:

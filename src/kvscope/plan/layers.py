@@ -33,7 +33,7 @@ def _directory_of(module: str) -> Path:
     """The directory of a module, which need not have an __init__.py."""
     try:
         spec = find_spec(module)
-    except ImportError:
+    except Exception:  # whatever a package raises where it is imported
         spec = None
     if spec is None or not spec.submodule_search_locations:
         raise BadInput(
