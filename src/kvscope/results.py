@@ -56,6 +56,8 @@ class Run:
     batch = _table(tables.BATCH)
     preemptions = _table(tables.PREEMPTIONS)
     transfers = _table(tables.TRANSFERS)
+    hits = _table(tables.HITS)
+    evictions = _table(tables.EVICTIONS)
     layers = _table(tables.LAYERS)
     kv_events = _table(tables.KV_EVENTS)
     kv_kernels = _table(tables.KV_KERNELS)

@@ -47,7 +47,8 @@ MEASURE_AGAIN = "measure-again"
 RECORDED_FILES = (
     EXPERIMENT_FILE,
     *("workload.parquet", "requests.parquet", "steps.parquet"),
-    *("batch.parquet", "preemptions.parquet", "transfers.parquet", "layers.parquet"),
+    *("batch.parquet", "preemptions.parquet", "transfers.parquet"),
+    *("hits.parquet", "evictions.parquet", "layers.parquet"),
     KERNEL_EVENTS,
     NSYS_REPORT,
     NSYS_EXPORT,

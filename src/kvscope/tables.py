@@ -165,6 +165,13 @@ BATCH = Table(
         Column("sampled_tokens", I32, "output tokens the pass gave it"),
         Column("resumed", BOOL, "it was preempted and has not given a token since"),
         Column("saved_tokens", I32, "of scheduled_tokens, those whose activations are saved", True),
+        Column(
+            "hit_tokens",
+            I32,
+            "of context_tokens, those found in the prefix cache as the pass admitted or resumed it",
+            True,
+        ),
+        Column("own_hit_tokens", I32, "of hit_tokens, those of blocks that it had computed", True),
     ),
 )
 
@@ -186,7 +193,20 @@ PREEMPTIONS = Table(
         ),
         Column("refused", BOOL, "the policy wanted to keep it, and the host pool had no room"),
         Column("blocks", I32, "blocks taken from it (preempt) or given to it (resume)"),
+        Column(
+            "shared_blocks",
+            I32,
+            "preempt only: of blocks, those that other running requests hold as well",
+            True,
+        ),
         Column("tokens", I32, "its tokens in the cache when preempted"),
+        Column("hit_tokens", I32, "resume only: tokens found in the prefix cache", True),
+        Column(
+            "own_hit_tokens",
+            I32,
+            "resume only: of these, those of blocks that the request had computed",
+            True,
+        ),
         Column("wait_s", F64, "resume only: seconds since it was preempted"),
         Column("recomputed_tokens", I32, "resume only: tokens computed before and again"),
         Column(
@@ -227,6 +247,39 @@ TRANSFERS = Table(
             "'host', 'device' (a GPU's events), 'virtual', or 'log' (from a published one)",
         ),
         _SOURCE,
+    ),
+)
+
+_CACHED_BLOCK = (
+    Column("block", I32, "physical block of the KV cache"),
+    Column("block_position", I32, "the block's place in either request, from 0"),
+    Column("owner", TEXT, "request that computed the block"),
+    Column("cached_step", I32, "pass that computed the block's last token"),
+)
+
+HITS = Table(
+    "hits",
+    "one block that a request found in the prefix cache when it was admitted or resumed",
+    (
+        _REPEAT,
+        Column("step", I32, "pass that admitted or resumed it"),
+        Column("request_id", TEXT, "request that found the block"),
+        *_CACHED_BLOCK,
+        Column("resumed", BOOL, "it was preempted, and has not run since"),
+        Column("in_use", BOOL, "other running requests hold the block as well"),
+    ),
+)
+
+EVICTIONS = Table(
+    "evictions",
+    "one block that left the prefix cache because a request needed its room",
+    (
+        _REPEAT,
+        Column("step", I32, "pass that was being scheduled"),
+        Column("request_id", TEXT, "request that needed the room"),
+        *_CACHED_BLOCK,
+        Column("age_s", F64, "seconds from the start of cached_step to that of step"),
+        Column("hits", I32, "times that the block was found"),
     ),
 )
 
@@ -450,7 +503,13 @@ COMPARISONS = Table(
 )
 
 # Tables that a run records itself, and tables that `collect` and `analyse` write.
-HOST_TABLES = (WORKLOAD, REQUESTS, STEPS, BATCH, PREEMPTIONS, TRANSFERS, LAYERS)
+HOST_TABLES = (
+    *(WORKLOAD, REQUESTS, STEPS, BATCH, PREEMPTIONS, TRANSFERS, HITS, EVICTIONS),
+    LAYERS,
+)
+OF_PREFIX_CACHE = (HITS, EVICTIONS)
+OF_SOME_RUNS = (*OF_PREFIX_CACHE, LAYERS)
+"""Of these, those that a run may lack: without a prefix cache, or without times of layers."""
 NSYS_TABLES = (NVTX_RANGES, CUDA_API, GPU_KERNELS, GPU_MEMCPYS)
 KV_TABLES = (KV_EVENTS, KV_KERNELS)
 ANALYSIS_TABLES = (METRICS, REPEAT_METRICS)

@@ -239,13 +239,6 @@ def test_a_request_that_gave_up_before_its_first_token_has_none(run: Runner):
     assert without["first_token_s"].isna().all()
 
 
-def test_prefix_caching_is_refused_in_one_sentence(tmp_path):
-    done = kvscope("run", "overflow=swap", "cache.prefix_caching=true", "--out", str(tmp_path))
-    assert done.returncode == 2
-    (sentence,) = done.stderr.splitlines()
-    assert sentence.startswith("kvscope: cache.prefix_caching (true) must be false")
-
-
 def test_a_swap_without_a_pool_says_what_it_needs():
     done = kvscope("plan", "overflow=swap", "overflow.host_gib=null")
     assert done.returncode == 2

@@ -197,6 +197,7 @@ class Simulation:
         row = self.preemption_row(request, "preempt", time, current) | {
             "refused": self.fake.pool > 0 and blocks > 0 and not request.swapped,
             "blocks": blocks,
+            "shared_blocks": 0,
         }
         self.write("preemptions", row)
         if request.swapped:
@@ -217,6 +218,8 @@ class Simulation:
             "blocks": self.fake.blocks_of(request.cached),
             "tokens": before["tokens"],
             "wait_s": self.now - before["time_s"],
+            "hit_tokens": 0,
+            "own_hit_tokens": 0,
             "recomputed_tokens": before["tokens"] - context,
         }
         row["cost_s"] = request.copied_s
@@ -315,7 +318,7 @@ class Simulation:
             if request.first_token_s is None:
                 request.first_token_s = end
         name = str(request.number)
-        counts = (tokens, recomputed, before, gives, resumed, 0)
+        counts = (tokens, recomputed, before, gives, resumed, 0, 0, 0)
         return (self.repeat, self.step, name, phase, *counts)
 
     def outcome(self, request: Request) -> tuple[Any, ...]:

@@ -18,6 +18,7 @@ from kvscope.oracle import VIOLATED
 
 from .report_fixture import Fake, write_experiment
 
+RECORDED = [t for t in tables.HOST_TABLES if t not in tables.OF_PREFIX_CACHE]
 KEY = ["repeat", "step", "request_id"]
 OLD = pd.DataFrame(
     {"event": ["preempt", "resume"], "direction": ["out", "in"], "own": ["swap_out_s", "swap_in_s"]}
@@ -41,7 +42,7 @@ def write_as_version_2(table: tables.Table, frame: pd.DataFrame, path: Path) -> 
 def make_old(directory: Path) -> pd.DataFrame:
     """Rewrite a run's files as version 2 had them; returns its transfers."""
     copies = tables.read(tables.TRANSFERS, directory / "transfers.parquet")
-    frames = {t: tables.read(t, directory / t.file) for t in tables.HOST_TABLES}
+    frames = {t: tables.read(t, directory / t.file) for t in RECORDED}
     lost = frames[tables.PREEMPTIONS].merge(OLD, on="event")
     own = copies[[*KEY, "direction", "bytes", "start_s", "end_s", "copy_s"]]
     lost = lost.merge(own, how="left", on=[*KEY, "direction"])

@@ -66,7 +66,6 @@ COMMAND_LINE = [
     ("overflow=swap overflow.host_gib=0.0000001", ["overflow.host_gib (1e-07)", "262,144 bytes"]),
     ("overflow=swap overflow.host_blocks=0", ["overflow.host_blocks is 0", "at least 1"]),
     ("overflow.host_blocks=2", ["overflow.host_blocks (the command line) is not a key of"]),
-    ("overflow=swap cache.prefix_caching=true", ["cache.prefix_caching (true) must be false"]),
     ("cache.watermark=1", ["cache.watermark is 1", "less than 1"]),
     (
         "cache.layout=by_block",

@@ -82,10 +82,11 @@ class Moves:
 
     @classmethod
     def _without_copies(cls, repeat: Records) -> "Moves":
-        """A row that fetches activations rebuilds all tokens that its request had."""
+        """A row that fetches activations rebuilds the tokens of its request but those found."""
         rows, steps = repeat.moves, _steps(repeat)
         resumed = repeat.preemptions.query("event == 'resume'")
-        tokens = rows.merge(resumed, how="left", on=["step", "request_id"])["tokens"]
+        lost = rows.merge(resumed, how="left", on=["step", "request_id"])
+        tokens = lost["tokens"] - lost["hit_tokens"].astype(float).fillna(0)
         rebuilds = (rows["kind"] == ACTIVATIONS).to_numpy()
         saved = repeat.saved.groupby("step")["bytes"].sum().reindex(steps, fill_value=0)
         return cls(

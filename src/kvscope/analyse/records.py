@@ -15,7 +15,7 @@ from kvscope.plan.experiment import Experiment, load, read_settings
 from kvscope.results import Run
 from kvscope.runfile import EXPERIMENT_FILE, FAILED, require_unchanged
 from kvscope.runschema import TRANSFERS as TRANSFERS_SINCE
-from kvscope.tables import HOST_TABLES, LAYERS, TRANSFERS
+from kvscope.tables import HOST_TABLES, OF_SOME_RUNS, TRANSFERS
 
 
 class Records(Run):
@@ -108,7 +108,7 @@ def read_records(directory: Path, **known: Any) -> Records:
     Raises BadInput if a table is missing, damaged or changed, or if the run failed without tables.
     """
     records = Records(directory, **known)
-    due = [table for table in HOST_TABLES if table is not LAYERS]
+    due = [table for table in HOST_TABLES if table not in OF_SOME_RUNS]
     if records.facts.get("schema", TRANSFERS_SINCE) < TRANSFERS_SINCE:
         due.remove(TRANSFERS)
     missing = [path for path in map(records.path, due) if not path.exists()]

@@ -96,7 +96,7 @@ def write_tables(out: Path, frames: Mapping[Table, pd.DataFrame]) -> None:
     """
     (out / RUN_FILE).unlink(missing_ok=True)
     for table in tables.HOST_TABLES:
-        if table is not tables.LAYERS:
+        if table not in tables.OF_SOME_RUNS:
             tables.write(table, frames.get(table, table.empty()), out / table.file)
 
 

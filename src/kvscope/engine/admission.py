@@ -35,7 +35,8 @@ def admit_as_0_4_2(scheduler: RecordingScheduler) -> None:
         loaded = kwargs.get("num_external_computed_tokens", 0)
         if loaded and free < -(-loaded // block_size) + 1 + watermark:
             return None
-        computed = request.num_computed_tokens + loaded + num_new_tokens
+        found = kwargs.get("num_new_computed_tokens", 0)  # in the prefix cache, which it had not
+        computed = request.num_computed_tokens + found + loaded + num_new_tokens
         kwargs["num_lookahead_tokens"] = request.num_tokens - computed
         return allocate(request, num_new_tokens, *args, **kwargs)
 

@@ -21,7 +21,7 @@ from kvscope.engine.port import Finished
 from kvscope.engine.recording import Recording
 from kvscope.engine.scheduler import RecordingScheduler
 from kvscope.engine.weights import LOAD_FORMAT
-from kvscope.errors import BadInput
+from kvscope.errors import BadInput, KvscopeError
 from kvscope.plan.option import Option
 from kvscope.plan.parts import VLLM_0_4_2
 
@@ -103,6 +103,17 @@ class VllmEngine:
             for part in (*checkable, *watched):
                 part.checks = None
 
+    def empty_prefix_cache(self) -> dict[str, Any] | None:
+        """Empty the prefix cache; returns how, and the blocks still in it; None without one."""
+        cache = self.scheduler.prefix_cache
+        if cache is None:
+            return None
+        if not cache.empty():
+            raise KvscopeError(
+                f"the prefix cache cannot be emptied: {self.kv_blocks_used} blocks are in use"
+            )
+        return {"emptied_by": "reset_prefix_cache", "cached_blocks": cache.blocks}
+
     def begin(self, recording: Recording, marks: Marks) -> None:
         """Record into `recording` from now on; its passes are numbered from 0."""
         self.scheduler.begin(recording, marks)
@@ -177,7 +188,8 @@ def engine_arguments(
         "max_num_seqs": engine.max_num_seqs,
         "block_size": experiment.cache.block_size,
         "num_gpu_blocks_override": experiment.cache_blocks + 1,  # vLLM keeps one, the null block
-        "enable_prefix_caching": False,
+        "enable_prefix_caching": experiment.cache.prefix_caching,
+        "scheduler_reserve_full_isl": engine.scheduler_reserve_full_isl,
         "watermark": experiment.cache.watermark,
         "async_scheduling": False,
         "disable_log_stats": True,

@@ -64,6 +64,13 @@ class Engine(Protocol):
         `facts` of each are what was found. This takes time, so nothing is measured meanwhile.
         """
 
+    def empty_prefix_cache(self) -> dict[str, Any] | None:
+        """Empty the prefix cache before a repeat, and return what run.json says of that.
+
+        `emptied_by` names what did it, `cached_blocks` counts the blocks that are still cached.
+        None of an engine without a prefix cache; KvscopeError if it cannot be emptied.
+        """
+
     def begin(self, recording: Recording, marks: Marks) -> None:
         """Record into `recording` from now on; its passes are numbered from 0."""
 

@@ -2,7 +2,8 @@
 
 This is all that an engine says of what it does: one `PassRecord` a forward pass, with a
 `ScheduledRequest` for each request in it, one `PreemptionRecord` a preemption, one `Transfer` a
-copy between the KV cache and the host, and four numbers a transformer block. `kvscope.run.recorder`
+copy between the KV cache and the host, one `BlockHit` and one `BlockEviction` a block that is found
+in the prefix cache and that leaves it, and four numbers a transformer block. `kvscope.run.recorder`
 converts them to tables between repeats, when nothing is timed. Requests are named as the workload
 names them.
 """
@@ -24,7 +25,7 @@ class ScheduledRequest(NamedTuple):
     cached: int  # its tokens in the cache before the pass
     sampled: Sequence[int]  # the output token ids that the pass gave it
     row: int = 0  # its place among the rows of the kernels' batch
-    hit: int = 0  # of `cached`, those that the pass found in the prefix cache
+    hit: int = 0  # of `cached`, those that the pass found in the device's prefix cache
     saved: int = 0  # of `computed`, those whose activations the pass is to write to the host
     blocks: tuple[Sequence[int], ...] = ()  # its block ids by KV group; where KV events are traced
 
@@ -60,6 +61,7 @@ class PreemptionRecord:
     request_id: str
     tokens: int  # tokens whose K and V were in the cache
     blocks: int
+    shared: int = 0  # of its blocks, those that other running requests hold as well
     action: Action = RECOMPUTE  # as carried out
     refused: bool = False  # the policy's action needs the host pool, which had no room
     predicted_s: float | None = None  # what the policy expected its action to cost
@@ -82,6 +84,33 @@ class Transfer:
     step: int = 0  # the pass that it was done for
 
 
+class CachedBlock(NamedTuple):
+    """A block of the KV cache that is full of tokens, and so is in the prefix cache."""
+
+    block: int
+    owner: str  # the request that computed it
+    position: int  # its place in that request, and in every other one that finds it
+    step: int  # the pass that computed its last token
+
+
+class BlockHit(NamedTuple):
+    """A block that a request found in the prefix cache when it was admitted or resumed."""
+
+    step: int
+    request_id: str
+    found: CachedBlock
+    in_use: bool  # other running requests hold it as well
+
+
+class BlockEviction(NamedTuple):
+    """A block that left the prefix cache, because another request needed its room."""
+
+    step: int  # the pass that was being scheduled
+    request_id: str  # that needed it
+    lost: CachedBlock
+    hits: int  # how often it was found
+
+
 @dataclass
 class Recording:
     """All records of one repeat."""
@@ -89,6 +118,8 @@ class Recording:
     passes: list[PassRecord] = field(default_factory=list)
     preemptions: list[PreemptionRecord] = field(default_factory=list)
     transfers: list[Transfer] = field(default_factory=list)
+    hits: list[BlockHit] = field(default_factory=list)
+    evictions: list[BlockEviction] = field(default_factory=list)
     # One transformer block after another: pass, block, start and end in ns. Plain numbers, because
     # objects would keep Python's garbage collector busy.
     layers: "array[int]" = field(default_factory=lambda: array("q"))

@@ -28,10 +28,14 @@ def contexts(scheduled: SchedulerOutput) -> Iterator[tuple[str, int]]:
 
 
 def batch_rows(
-    scheduled: SchedulerOutput, output: ModelRunnerOutput, tables: BlockTables | None
+    scheduled: SchedulerOutput,
+    output: ModelRunnerOutput,
+    tables: BlockTables | None,
+    hits: Mapping[str, int],
 ) -> list[ScheduledRequest]:
     """The rows of a pass, in the order in which it was scheduled.
 
+    `hits` has the tokens that requests of the pass found in the prefix cache, by internal id.
     vLLM makes both objects anew for every pass and does not change them afterwards.
     """
     cached = dict(contexts(scheduled))
@@ -47,6 +51,7 @@ def batch_rows(
                 cached[name],
                 list(output.sampled_token_ids[row]),
                 row,
+                hit=hits.get(name, 0),
                 saved=saved.get(name, 0),
                 blocks=tuple([block.block_id for block in group] for group in blocks),
             )

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from vllm.v1.core.kv_cache_utils import KVCacheBlock
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.request_queue import FCFSRequestQueue, SchedulingPolicy
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -22,6 +23,7 @@ from kvscope.engine.marks import Marks
 from kvscope.engine.overflow.forecast import Forecast
 from kvscope.engine.overflow.host_tier import scheduler_tier
 from kvscope.engine.overflow.policy import OverflowPolicy
+from kvscope.engine.prefix_cache import PrefixCache
 from kvscope.engine.recording import PassRecord, PreemptionRecord, Recording
 from kvscope.engine.scheduled import BlockTables, batch_rows, external_id
 from kvscope.ranges import FORWARD_PASS
@@ -56,6 +58,7 @@ class RecordingScheduler(Scheduler):
     running: list[Request]
     max_num_active_reqs: int
     max_num_running_reqs: int
+    prefix_cache: PrefixCache | None = None
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -77,6 +80,8 @@ class RecordingScheduler(Scheduler):
         self._in_flight: SchedulerOutput | None = None
         self._block_tables: BlockTables | None = None  # of the pass under way, if it is traced
         self._free = self.kv_cache_manager.block_pool.free_block_queue
+        if self.kv_cache_manager.enable_caching:
+            self.prefix_cache = PrefixCache(self)
 
     def attach(
         self,
@@ -98,6 +103,11 @@ class RecordingScheduler(Scheduler):
         self._finished.clear()
         self._preempted.clear()
         self.tier.recording = recording
+
+    @property
+    def next_step(self) -> int:
+        """The pass that is being scheduled, or is to be scheduled next."""
+        return len(self.recording.passes)
 
     @property
     def kv_blocks_total(self) -> int:
@@ -123,11 +133,25 @@ class RecordingScheduler(Scheduler):
         """Whether a preempted request's tokens are kept in the host pool."""
         return request.request_id in self.tier
 
+    def decodes_next(self, request: Request) -> bool:
+        """Whether a preempted request has only its newest token to compute when it resumes.
+
+        The others are kept in the host pool, or are in the prefix cache.
+        """
+        if self.prefix_cache is None:
+            return self.swapped_out(request)
+        hit: int = self.kv_cache_manager.get_computed_blocks(request)[1]
+        missing: int = request.num_tokens - hit - self.tier.loadable(request, hit)
+        return missing == 1 and bool(request.num_output_tokens)
+
     def has_room(self, request: Request) -> bool:
         """Whether a waiting request that is computed from its start may be admitted.
 
         False if vLLM would refuse it for want of blocks, as it does in most passes of a full cache.
+        With a prefix cache vLLM decides: part of the request may be there.
         """
+        if self.prefix_cache is not None:
+            return True
         manager = self.kv_cache_manager
         kept = manager.watermark_blocks if self.running or self.watermark_when_idle else 0
         needed: int = -(-request.num_tokens // self.block_size) + kept
@@ -137,6 +161,11 @@ class RecordingScheduler(Scheduler):
         """The block ids of a request, in order."""
         blocks: list[int] = self.kv_cache_manager.get_block_ids(request_id)[0]
         return blocks
+
+    def _held_blocks(self, request_id: str) -> list[KVCacheBlock]:
+        """The blocks of a request as vLLM keeps them, in order."""
+        (held,) = self.kv_cache_manager.get_blocks(request_id).blocks
+        return list(held)
 
     @property
     def scheduled(self) -> Collection[str]:
@@ -226,7 +255,11 @@ class RecordingScheduler(Scheduler):
         outputs = super().update_from_output(scheduler_output, model_runner_output)
         record.end_ns = self.clock.now_ns()
         record.batch = partial(
-            batch_rows, scheduler_output, model_runner_output, self._block_tables
+            batch_rows,
+            scheduler_output,
+            model_runner_output,
+            self._block_tables,
+            self.prefix_cache.take_hits(scheduler_output) if self.prefix_cache else {},
         )
         return outputs
 
@@ -236,18 +269,22 @@ class RecordingScheduler(Scheduler):
 
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
         victim = self.tier.victim(request, self.forecast)
-        blocks = self.blocks_of(request.request_id)
-        done = self.overflow.preempt(victim, blocks, self.tier)
+        blocks = self._held_blocks(request.request_id)
+        own = [block.block_id if block.ref_cnt == 1 else None for block in blocks]
+        done = self.overflow.preempt(victim, own, self.tier)
         self.recording.preemptions.append(
             PreemptionRecord(
-                step=len(self.recording.passes),
+                step=self.next_step,
                 time_ns=self.clock.now_ns(),
                 request_id=external_id(request.request_id),
                 tokens=victim.tokens,
                 blocks=len(blocks),
+                shared=own.count(None),
                 action=done.action,
                 refused=done.refused,
                 predicted_s=done.predicted_s,
             )
         )
+        if self.prefix_cache is not None:
+            self.prefix_cache.forget_uncomputed(blocks)
         super()._preempt_request(request, *args, **kwargs)

@@ -66,7 +66,7 @@ class Device(Option):
     neither weights nor cache nor host pool take memory, and nothing of the model is computed.
     `copies_awaited` is true if a copy ends before the call returns, so that the host can time it.
     `times_layers` is false where the layers of a pass have no times of their own, because several
-    are under way at once.
+    are under way at once. `caches_prefixes` is false of a device whose engine has no prefix cache.
     """
 
     platform: ClassVar[str]
@@ -77,6 +77,7 @@ class Device(Option):
     allocates: ClassVar[bool] = True
     copies_awaited: ClassVar[bool] = True
     times_layers: ClassVar[bool] = True
+    caches_prefixes: ClassVar[bool] = True
     in_id: ClassVar[tuple[str, ...]] = ("threads",)
 
     threads: Annotated[Whole, Field(ge=1, le=MAX_THREADS), Label("CPU threads")] = 1

@@ -15,7 +15,11 @@ VLLM_0_4_2 = "vllm-0.4.2"  # the release that the paper ran
 
 
 class EngineSettings(Part):
-    """Limits of the engine, with vLLM's names, and the attention kernels that it uses."""
+    """Limits of the engine, with vLLM's names, and the attention kernels that it uses.
+
+    With `scheduler_reserve_full_isl` a request is admitted only if the free blocks hold all of its
+    tokens, and not the first chunk alone.
+    """
 
     max_model_len: Annotated[
         Tokens, Label("longest request (tokens)", "requests of {} tokens at most")
@@ -27,6 +31,9 @@ class EngineSettings(Part):
         Tokens, Label("most requests in a batch", "batches of {} requests at most")
     ]
     attention: Annotated[str, Label("attention kernels", "{} attention")] = "vllm"
+    scheduler_reserve_full_isl: Annotated[
+        bool, Label("a prompt is admitted only if all of it fits")
+    ] = True
 
 
 class CacheSettings(Part):
@@ -47,7 +54,7 @@ class CacheSettings(Part):
     ] = "by_layer"
     watermark: Annotated[Real, Field(ge=0, lt=1), Label("blocks kept free (share)")] = 0.0
     admission: Literal["vllm", "vllm-0.4.2"] = "vllm"
-    prefix_caching: bool = False
+    prefix_caching: Annotated[bool, Label("prefix caching")] = False
 
     def pieces(self, layers: int) -> int:
         """Contiguous pieces of a block of so many layers."""

@@ -52,13 +52,14 @@ def _options_work(experiment: CompleteExperiment) -> None:
         getattr(experiment, kind).check(experiment)
 
 
-def _no_prefix_caching(experiment: CompleteExperiment) -> None:
-    if experiment.cache.prefix_caching:
+def _device_caches_prefixes(experiment: CompleteExperiment) -> None:
+    device = experiment.device
+    if experiment.cache.prefix_caching and not device.caches_prefixes:
         raise impossible(
-            "cache.prefix_caching (true) must be false: with it, the tokens that a preempted "
-            f"request recomputes depend on other requests, and the cost of overflow="
-            f"{experiment.overflow.name} cannot be measured",
+            f"cache.prefix_caching (true) must be false with device={device.name}, whose engine "
+            "has no prefix cache",
             "cache.prefix_caching",
+            "device",
         )
 
 
@@ -139,7 +140,7 @@ def _or_null(value: object) -> object:
 RULES: tuple[Callable[[CompleteExperiment], None], ...] = (
     _options_are_plain,
     _exactly_one_is_set,
-    _no_prefix_caching,
+    _device_caches_prefixes,
     _tracing_has_kernels,
     _strides_suit_tracing,
     _buffer_has_a_part_for_each,

@@ -46,6 +46,8 @@ def keep_whole_repeats(directory: Path, session: dict[str, Any]) -> None:
 
 def read_repeats(directory: Path, table: tables.Table, count: int) -> list[pd.DataFrame]:
     """The rows of a table for each of so many repeats."""
-    frame = tables.read(table, directory / f"{table.name}.parquet")
+    path = directory / table.file
+    absent = table in tables.OF_SOME_RUNS and not path.exists()
+    frame = table.empty() if absent else tables.read(table, path)
     found = dict(iter(frame.groupby("repeat")))
     return [found.get(number, frame.iloc[:0]) for number in range(count)]

@@ -10,6 +10,9 @@ import pandas as pd
 
 from kvscope import tables
 from kvscope.engine.recording import (
+    BlockEviction,
+    BlockHit,
+    CachedBlock,
     PassRecord,
     PreemptionRecord,
     Recording,
@@ -17,9 +20,13 @@ from kvscope.engine.recording import (
     Transfer,
 )
 from kvscope.passes import DECODE, PREFILL, phase_of_tokens
+from kvscope.sharing import BlockContent, Holders
 
 NANOSECONDS = 1e-9
-RECORDED = (tables.STEPS, tables.BATCH, tables.PREEMPTIONS, tables.TRANSFERS, tables.LAYERS)
+RECORDED = (
+    *(tables.STEPS, tables.BATCH, tables.PREEMPTIONS, tables.TRANSFERS),
+    *(tables.HITS, tables.EVICTIONS, tables.LAYERS),
+)
 """The tables that a recording becomes."""
 
 
@@ -63,6 +70,8 @@ class RepeatTables:
     batch: pd.DataFrame
     preemptions: pd.DataFrame
     transfers: pd.DataFrame
+    hits: pd.DataFrame
+    evictions: pd.DataFrame
     layers: pd.DataFrame
     requests: dict[str, RequestState] = field(default_factory=dict)
     counted: dict[str, int] = field(default_factory=dict)  # preemptions, as the scheduler counts
@@ -83,14 +92,23 @@ class Replay:
         self.batch: list[dict[str, Any]] = []
         self.preemptions: list[dict[str, Any]] = []
         self.transfers: list[dict[str, Any]] = []
+        self.hits: list[dict[str, Any]] = []
+        self.evictions: list[dict[str, Any]] = []
+        self.holders = Holders()
+        self.found: dict[str, list[BlockHit]] = {}  # by requests that are about to run
 
     def preempt(self, record: PreemptionRecord) -> None:
         """Add the row of a preemption."""
         state = self.requests.setdefault(record.request_id, RequestState())
         state.preempted, state.recovering, state.copied_s = record, True, 0.0
-        self._keep(state, 0)
+        self._release(record.request_id)
         self._add_preemption(
-            record, "preempt", step=record.step, time_ns=record.time_ns, blocks=record.blocks
+            record,
+            "preempt",
+            step=record.step,
+            time_ns=record.time_ns,
+            blocks=record.blocks,
+            shared_blocks=record.shared,
         )
 
     def transfer(self, transfer: Transfer) -> None:
@@ -118,17 +136,38 @@ class Replay:
             }
         )
 
+    def hit(self, hit: BlockHit) -> None:
+        """Take a block that a request of the next pass found; its rows come with the request's."""
+        self.found.setdefault(hit.request_id, []).append(hit)
+
+    def evict(self, eviction: BlockEviction) -> None:
+        """Add the row of an eviction, after that of its pass."""
+        begin_s, cached_s = (
+            self.steps[step]["start_s"] for step in (eviction.step, eviction.lost.step)
+        )
+        self.evictions.append(
+            {
+                "repeat": self.context.repeat,
+                "step": eviction.step,
+                "request_id": eviction.request_id,
+                **_cached_block(eviction.lost),
+                "age_s": begin_s - cached_s,
+                "hits": eviction.hits,
+            }
+        )
+
     def forward_pass(self, step: int, record: PassRecord) -> None:
         """Add the row of `steps` of a pass, and the row of `batch` of each of its requests."""
         seconds = self.context.seconds
         for request_id in record.finished_before:
             # The first pass also lists the requests that ended in the previous repeat.
-            if (state := self.requests.get(request_id)) is not None:
-                self._keep(state, 0)
+            if request_id in self.requests:
+                self._release(request_id)
         batch = record.batch()
         scheduled = sum(row.computed for row in batch)
         rows = [self._batch_row(step, record, row, scheduled) for row in batch]
         prefill = sum(row["scheduled_tokens"] for row in rows if row["phase"] == PREFILL)
+        shared_tokens = self.holders.extra * self.context.block_size
         self.steps.append(
             {
                 "repeat": self.context.repeat,
@@ -149,7 +188,7 @@ class Replay:
                 "waiting_requests": record.waiting,
                 "kv_blocks_used": self.context.kv_blocks_total - record.kv_blocks_free,
                 "kv_blocks_total": self.context.kv_blocks_total,
-                "kv_tokens_used": self.resident_tokens,
+                "kv_tokens_used": self.resident_tokens - shared_tokens,
                 "host_blocks_used": record.host_blocks_used,
                 "host_blocks_total": self.context.host_blocks_total,
                 "stalled": False,
@@ -157,6 +196,30 @@ class Replay:
             }
         )
         self.batch.extend(rows)
+
+    def _release(self, request_id: str) -> None:
+        """A request has no tokens in the cache any more."""
+        self._keep(self.requests[request_id], 0)
+        self.holders.release(request_id)
+
+    def _find(self, step: int, request_id: str, resumed: bool) -> int:
+        """Add the rows of the blocks that a request found; returns how many were its own."""
+        found = self.found.pop(request_id, ())
+        for hit in found:
+            block = hit.found
+            content = BlockContent(block.owner, block.position, block.step)
+            self.holders.find(request_id, content)
+            self.hits.append(
+                {
+                    "repeat": self.context.repeat,
+                    "step": step,
+                    "request_id": request_id,
+                    **_cached_block(block),
+                    "resumed": resumed,
+                    "in_use": hit.in_use,
+                }
+            )
+        return sum(hit.found.owner == request_id for hit in found)
 
     def _keep(self, state: RequestState, tokens: int) -> None:
         """A request has so many tokens in the cache from now on."""
@@ -170,8 +233,12 @@ class Replay:
         end_tokens = row.cached + row.computed
         if state.first_scheduled_s is None:
             state.first_scheduled_s = self.context.seconds(record.schedule_start_ns)
+        if not state.resident_tokens:
+            self.holders.admit(row.request_id, step)
+        own_blocks = self._find(step, row.request_id, state.preempted is not None)
+        own_hit = own_blocks * self.context.block_size
         if state.preempted is not None:
-            self._resume(step, record, row, state)
+            self._resume(step, record, row, own_hit, state)
         resumed = state.recovering
         recomputed = max(0, min(state.computed_tokens, end_tokens) - row.cached)
         # A request decodes where it computes its newest token and nothing else.
@@ -198,10 +265,17 @@ class Replay:
             "sampled_tokens": len(row.sampled),
             "resumed": resumed,
             "saved_tokens": row.saved,
+            "hit_tokens": row.hit,
+            "own_hit_tokens": own_hit,
         }
 
     def _resume(
-        self, step: int, record: PassRecord, row: ScheduledRequest, state: RequestState
+        self,
+        step: int,
+        record: PassRecord,
+        row: ScheduledRequest,
+        own_hit: int,
+        state: RequestState,
     ) -> None:
         lost = state.preempted
         assert lost is not None
@@ -213,7 +287,9 @@ class Replay:
             time_ns=record.schedule_start_ns,
             blocks=-(-(row.cached + row.computed) // self.context.block_size),
             wait_s=(record.schedule_start_ns - lost.time_ns) * NANOSECONDS,
-            recomputed_tokens=lost.tokens - row.cached,
+            hit_tokens=row.hit,
+            own_hit_tokens=own_hit,
+            recomputed_tokens=max(0, lost.tokens - row.cached),
             cost_s=state.copied_s,
         )
 
@@ -241,21 +317,38 @@ def replay(recording: Recording, context: RepeatContext) -> RepeatTables:
     """The tables of one repeat from its recording."""
     state = Replay(context)
     preemptions, transfers = deque(recording.preemptions), deque(recording.transfers)
+    hits, evictions = deque(recording.hits), deque(recording.evictions)
     for step, record in enumerate(recording.passes):
         while preemptions and preemptions[0].step <= step:
             state.preempt(preemptions.popleft())
         while transfers and transfers[0].step <= step:
             state.transfer(transfers.popleft())
+        while hits and hits[0].step <= step:
+            state.hit(hits.popleft())
         state.forward_pass(step, record)
+        while evictions and evictions[0].step <= step:
+            state.evict(evictions.popleft())
     return RepeatTables(
         steps=_frame(tables.STEPS, state.steps),
         batch=_frame(tables.BATCH, state.batch),
         preemptions=_frame(tables.PREEMPTIONS, state.preemptions),
         transfers=_frame(tables.TRANSFERS, state.transfers),
+        hits=_frame(tables.HITS, state.hits),
+        evictions=_frame(tables.EVICTIONS, state.evictions),
         layers=layers_table(recording, context),
         requests=state.requests,
         counted=dict(recording.counted),
     )
+
+
+def _cached_block(block: CachedBlock) -> dict[str, Any]:
+    """The columns of a block that is or was in the prefix cache."""
+    return {
+        "block": block.block,
+        "block_position": block.position,
+        "owner": block.owner,
+        "cached_step": block.step,
+    }
 
 
 def layers_table(recording: Recording, context: RepeatContext) -> pd.DataFrame:

@@ -66,6 +66,7 @@ class Session:
     timings_s: dict[str, float] = field(default_factory=dict)
     engine: dict[str, Any] = field(default_factory=dict)
     leaks: list[dict[str, int]] = field(default_factory=list)
+    emptied: list[dict[str, Any]] = field(default_factory=list)  # prefix caches, before repeats
     loads: list[dict[str, Any]] = field(default_factory=list)  # around each measured repeat
     kernel_events: KernelEvents | None = None
     repeats_written: int = -1
@@ -102,6 +103,7 @@ class Session:
         for entry in found["disturbance"]:
             self.loads.append({key: entry[key] for key in entry if key not in own})
         self.leaks = found["engine"]["leaked_blocks"]
+        self.emptied = found["engine"].get("prefix_cache", [])
         parts = ("start_engine", "warm_up")
         self.timings_s = {part: found["timings_s"][part] for part in parts}
         self.repeats_written = count
@@ -180,6 +182,7 @@ def prepare(session: Session, marks: Marks, progress: Progress) -> Iterator[Engi
         with engine.check_results() as checks:
             for number in range(experiment.warmup):
                 progress.phase(f"warm-up {number + 1}/{experiment.warmup}")
+                engine.empty_prefix_cache()
                 with marks.range(WARM_UP, number):
                     _, repeat, _ = serve_once(session, engine, marks, progress)
                 session.warm_up.append(repeat)
@@ -222,6 +225,7 @@ def measure_repeat(
     measured = experiment.device.time_source == MEASURED
     times = disturbance.SELDOM if measured_in else disturbance.OFTEN
     before = session.sample(times) if measured else None
+    emptied = engine.empty_prefix_cache()
     with marks.range(REPEAT, number):
         timeout_s = experiment.workload.timeout_s
         recording, repeat, served = serve_once(session, engine, marks, progress, timeout_s)
@@ -232,6 +236,7 @@ def measure_repeat(
     session.durations_s.append(served.duration_s)
     session.elapsed.append(served.elapsed | (measured_in or {}))
     session.leaks += find_leaks(engine, number)
+    session.emptied += [{"repeat": number} | emptied] if emptied else []
     session.repeats.append(repeat)
     if session.kernel_events:
         session.kernel_events.write(number, recording, repeat)
@@ -274,9 +279,16 @@ def write_tables(session: Session) -> None:
     steps = _concat(tables.STEPS, [repeat.steps for repeat in session.repeats])
     steps["stalled"] = stalls.find_stalls(steps)
     _write(tables.STEPS, [steps], directory)
-    for table in RECORDED[1:]:
+    for table in _tables_due(session.experiment):
         _write(table, [getattr(repeat, table.name) for repeat in session.repeats], directory)
     session.repeats_written = len(session.repeats)
+
+
+def _tables_due(experiment: Experiment) -> Iterator[tables.Table]:
+    """The tables that a recording becomes, but for `steps`."""
+    for table in RECORDED[1:]:
+        if experiment.cache.prefix_caching or table not in tables.OF_PREFIX_CACHE:
+            yield table
 
 
 def _write(table: tables.Table, frames: list[pd.DataFrame], directory: Path) -> None:
@@ -332,11 +344,17 @@ def summary(session: Session) -> dict[str, Any]:
             "copies": copies_of(transfers),
         },
         "workload": session.experiment.workload.facts(),
-        "engine": session.engine | {"leaked_blocks": session.leaks},
+        "engine": engine_of(session),
         "accelerators": session.platform.accelerators(),
         "timings_s": session.timings_s,
         "kernel_events_bytes": file_size_bytes(session.directory / KERNEL_EVENTS),
     } | (session.kernel_events.facts(session.start_ns) if session.kernel_events else {})
+
+
+def engine_of(session: Session) -> dict[str, Any]:
+    """The section `engine` of run.json."""
+    found = session.engine | {"leaked_blocks": session.leaks}
+    return found | ({"prefix_cache": session.emptied} if session.emptied else {})
 
 
 def file_size_bytes(path: Path) -> int:

@@ -32,6 +32,7 @@ class OffloadDevice(Device):
     attentions: ClassVar[dict[str, Kernels]] = {"torch": Kernels()}
     in_id: ClassVar[tuple[str, ...]] = ("threads", "policy")
     times_layers: ClassVar[bool] = False
+    caches_prefixes: ClassVar[bool] = False
     torch_device: ClassVar[str]
 
     policy: Annotated[str, Label("offload policy", "{}")] = "hybrid"

@@ -75,6 +75,9 @@ class OffloadServer:
         """What is predicted of the passes, before any is measured."""
         yield {"offload": self._prediction}
 
+    def empty_prefix_cache(self) -> None:
+        """There is none."""
+
     def begin(self, recording: Recording, marks: Marks) -> None:
         """Note what follows in this recording."""
         self.recording, self.marks = recording, marks

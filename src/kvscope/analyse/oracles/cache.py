@@ -6,13 +6,15 @@ from kvscope.analyse.oracles.run_tables import (
     bad_rows,
     blocks_of,
     combine,
+    counts_of,
 )
 from kvscope.oracle import Violations
 
 
 def tokens_differ(run: RunTables) -> Violations:
-    """The tokens in the cache after a pass are the sum of the tokens that requests hold there."""
-    steps = run.steps.assign(expected=run.sum_over_passes(run.stays, run.stays["tokens"]))
+    """The tokens in the cache after a pass are those that requests hold there, each block once."""
+    held = run.sum_over_passes(run.stays, run.stays["tokens"])
+    steps = run.steps.assign(expected=held - run.sharing.extra * run.records.block_size)
     return bad_rows(
         steps,
         steps["kv_tokens_used"] != steps["expected"],
@@ -21,10 +23,15 @@ def tokens_differ(run: RunTables) -> Violations:
 
 
 def blocks_differ(run: RunTables) -> Violations:
-    """The blocks in use are those that hold the tokens of each request, and fit into the cache."""
+    """The blocks in use are those that hold the tokens of each request, and fit into the cache.
+
+    A block that several requests hold counts once; one that no request holds is free, whether it is
+    in the prefix cache or not.
+    """
     total = run.engine["kv_blocks_total"]
     needed = blocks_of(run.stays["slot_tokens"], run.records.block_size)
-    steps = run.steps.assign(expected=run.sum_over_passes(run.stays, needed))
+    held = run.sum_over_passes(run.stays, needed)
+    steps = run.steps.assign(expected=held - run.sharing.extra)
     return combine(
         bad_rows(
             steps,
@@ -44,9 +51,11 @@ def blocks_differ(run: RunTables) -> Violations:
 def host_pool_differs(run: RunTables) -> Violations:
     """The host blocks in use are those of the swapped-out requests, and fit into the host pool.
 
+    Blocks that other requests held are not copied, and so are not in the pool.
     The activations of every request that runs and is saved, or is to be rebuilt, are there as well.
     """
-    swapped = run.sum_over_passes(*run.away(copies_blocks))
+    away, blocks = run.away(copies_blocks)
+    swapped = run.sum_over_passes(away, blocks - counts_of(away["shared_blocks"]))
     steps = run.steps.assign(expected=swapped + run.activation_blocks)
     used, total = steps["host_blocks_used"], steps["host_blocks_total"]
     made = run.engine.get("host_blocks_total", total.iloc[0])

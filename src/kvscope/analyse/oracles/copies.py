@@ -12,6 +12,7 @@ from kvscope.analyse.oracles.run_tables import (
     bad_rows,
     blocks_of,
     combine,
+    counts_of,
 )
 from kvscope.analyse.oracles.waiting import without_cpu_s
 from kvscope.copies import ACTIVATIONS, IN, KV, OUT, Copies, copies_of
@@ -33,7 +34,10 @@ And together they must exceed it by more than the engine waited for a CPU.
 
 
 def bytes_wrong(run: RunTables) -> Violations:
-    """A copy of a preempted request has all blocks of the tokens that it keeps, once."""
+    """A copy of a preempted request has the blocks of the tokens that it keeps, once.
+
+    Neither blocks that other requests hold nor blocks found in the prefix cache are copied.
+    """
     rows = _due(run).merge(run.moves, on=[*OF_COPY, "kind"], suffixes=("_due", ""))
     block_bytes = {
         KV: run.engine["block_bytes"],
@@ -70,16 +74,27 @@ def copy_missing(run: RunTables) -> Violations:
 
 
 def _due(run: RunTables) -> pd.DataFrame:
-    """The copies that preemptions and resumptions need: of which pass, request, kind, blocks."""
-    rows = run.preemptions
+    """The copies that preemptions and resumptions need: of which pass, request, kind, blocks.
+
+    Blocks that other requests hold are not copied out, and those found in the prefix cache not in.
+    """
+    rows, size = run.preemptions, run.records.block_size
     back, rebuilds = rows["event"] == "resume", rebuilds_blocks(rows["policy"])
-    due = rows[copies_blocks(rows["policy"]) | (rebuilds & back)]
+    moves = copies_blocks(rows["policy"]) | (rebuilds & back)
+    context = rows[[*OF_REQUEST, "step"]].merge(
+        run.batch[[*OF_REQUEST, "step", "context_tokens"]], how="left"
+    )["context_tokens"]
+    context = counts_of(context).set_axis(rows.index)
+    into = blocks_of(context, size) - counts_of(rows["hit_tokens"]) // size
+    out = blocks_of(rows["tokens"], size) - counts_of(rows["shared_blocks"])
+    blocks = into.where(back, out)
+    due = rows[moves & (blocks > 0)]
     return pd.DataFrame(
         {
             **{name: due[name] for name in (*OF_REQUEST, "step")},
             "direction": np.where(back[due.index], IN, OUT),
             "kind": np.where(rebuilds[due.index], ACTIVATIONS, KV),
-            "blocks": blocks_of(due["tokens"], run.records.block_size),
+            "blocks": blocks[due.index],
         }
     )
 
@@ -141,9 +156,10 @@ def copy_rate_wrong(run: RunTables) -> Violations:
 def saves_wrong(run: RunTables) -> Violations:
     """A pass writes through the activations of some of its requests, at a possible bandwidth.
 
-    Those of all tokens of a request, from its start on, until there is no room for them. With the
-    policy `activation` those of every request for which there is room. Where the host waits for
-    them, they take no longer than the pass.
+    Those of all tokens of a request, from its start on, until there is no room for them, but not of
+    one that begins with tokens that it finds in the prefix cache. With the policy `activation`
+    those of every request for which there is room. Where the host waits for them, they take no
+    longer than the pass.
     """
     rows, steps = run.batch, run.steps
     token_bytes = run.engine.get("activation_block_bytes", 0) // run.records.block_size

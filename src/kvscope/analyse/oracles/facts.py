@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from kvscope.actions import copies_blocks, rebuilds_blocks
-from kvscope.analyse.oracles.run_tables import RunTables
+from kvscope.analyse.oracles.run_tables import OF_REQUEST, RunTables, counts_of
 from kvscope.analyse.oracles.settings import Pair, differing
 from kvscope.collect.importer import PUBLISHED, content_digest, kinds
 from kvscope.copies import copies_of
@@ -28,10 +28,13 @@ from kvscope.runfile import (
 )
 from kvscope.runschema import MEASURED, OTHER_CLOCKS
 from kvscope.stalls import shape_classes
+from kvscope.tables import OF_PREFIX_CACHE
 
 Facts = Mapping[str, Any]
 OWN = ("warmup", "timings_s", "command", "disturbance", "profiler")
 """Keys that only a measurement by kvscope has."""
+RESET = "reset_prefix_cache"
+"""vLLM's call that empties a prefix cache."""
 STRIDES = ("step_stride", "layer_stride", "head_stride")
 
 
@@ -186,9 +189,12 @@ def _checks(run: RunTables, key: str) -> int:
 
 def _compared_copies(run: RunTables) -> int:
     """Resumptions whose blocks can be compared: swapped, and rebuilt ones of a full block."""
-    rows = run.resumptions
+    rows = run.resumptions.merge(
+        run.batch[[*OF_REQUEST, "step", "context_tokens"]], on=[*OF_REQUEST, "step"]
+    )
+    copied = rows["context_tokens"] > counts_of(rows["hit_tokens"])
     full = rebuilds_blocks(rows["policy"]) & (rows["tokens"] >= run.records.block_size)
-    return int((copies_blocks(rows["policy"]) | full).sum())
+    return int(((copies_blocks(rows["policy"]) & copied) | full).sum())
 
 
 def _of_repeats(run: RunTables) -> Iterator[Pair]:
@@ -201,6 +207,18 @@ def _of_repeats(run: RunTables) -> Iterator[Pair]:
     yield "repeats of disturbance", [entry["repeat"] for entry in judged], due
     yield from _of_disturbance(run.facts, judged)
     yield "whether engine.leaked_blocks is recorded", "leaked_blocks" in run.engine, True
+    yield from _of_prefix_cache(run)
+
+
+def _of_prefix_cache(run: RunTables) -> Iterator[Pair]:
+    """Each repeat began with an empty one, and has the tables of its blocks."""
+    emptied = {"emptied_by": RESET, "cached_blocks": 0}
+    due = [{"repeat": number} | emptied for number in run.records.numbers]
+    found = run.engine.get("prefix_cache", [])
+    yield "engine.prefix_cache", found, due if run.caches_prefixes else []
+    for table in OF_PREFIX_CACHE:
+        recorded = table.file in run.facts["files"]
+        yield f"whether {table.file} is recorded", recorded, run.caches_prefixes
 
 
 def _of_disturbance(facts: Facts, judged: Sequence[Facts]) -> Iterator[Pair]:

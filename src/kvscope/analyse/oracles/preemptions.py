@@ -16,6 +16,7 @@ from kvscope.analyse.oracles.run_tables import (
     bad_rows,
     blocks_of,
     combine,
+    counts_of,
     last_until,
 )
 from kvscope.copies import IN, OUT
@@ -49,9 +50,14 @@ def _counts_differ(run: RunTables, frame: pd.DataFrame, key: list[str], column: 
 
 
 def context_wrong(run: RunTables) -> Violations:
-    """A request's context is what its previous pass left or, after a preemption, what was kept."""
+    """A request's context is what its previous pass left.
+
+    As it is admitted or resumed, it is what it finds in the prefix cache, and of what was kept of
+    it on the host the blocks that follow.
+    """
     rows = _with_preemption(run)
-    rows["expected"] = np.where(rows["resumes"], rows["kept"], rows["previous_tokens"])
+    there = rows["hit_tokens"] + rows["loadable"]
+    rows["expected"] = np.where(rows["admits"], there, rows["previous_tokens"])
     return bad_rows(
         rows,
         rows["context_tokens"] != rows["expected"],
@@ -92,7 +98,10 @@ def resumption_wrong(run: RunTables) -> Violations:
     wait = found["start_s"] - found["time_s"]
     differ |= (found["wait_s_back"] - wait).abs() > TOLERANCE_S
     differ |= (found["time_s_back"] - found["start_s"]).abs() > TOLERANCE_S
-    differ |= found["recomputed_tokens_back"] != found["tokens"] - found["context_tokens"]
+    again = (found["tokens"] - found["context_tokens"]).clip(lower=0)
+    differ |= found["recomputed_tokens_back"] != again
+    for column in ("hit_tokens", "own_hit_tokens"):
+        differ |= counts_of(found[f"{column}_back"]) != found[column]
     given = blocks_of(found["end_tokens"].fillna(0), run.records.block_size)
     differ |= found["blocks_back"] != given
     return combine(
@@ -171,7 +180,10 @@ def _recomputing_s(run: RunTables) -> "pd.Series[float]":
 
 
 def preemption_misplaced(run: RunTables) -> Violations:
-    """A preemption happens while its pass is scheduled, and frees the tokens and blocks held."""
+    """A preemption happens while its pass is scheduled, and frees the tokens and blocks held.
+
+    Of these blocks, other requests still hold those that they have found, or that it has found.
+    """
     found = run.victims.merge(
         run.steps[[*OF_PASS, "start_s", "schedule_s", "before_s"]], on=OF_PASS
     )
@@ -193,6 +205,28 @@ def preemption_misplaced(run: RunTables) -> Violations:
     return combine(
         bad_rows(found, early | late, lambda _: "preempted outside the scheduling of its pass"),
         bad_rows(found.assign(had=had), differ, _had),
+        _shared_differ(run),
+    )
+
+
+def _shared_differ(run: RunTables) -> Violations:
+    lost = run.victims.assign(found=run.shared_blocks, held=list(map(len, run.sharing.left)))
+    return combine(
+        bad_rows(
+            lost,
+            lost["found"] != lost["held"],
+            lambda r: f"{r['found']} of its blocks shared, others hold {r['held']}",
+        ),
+        bad_rows(
+            run.resumptions,
+            run.resumptions["shared_blocks"].notna(),
+            lambda _: "a resumption has shared_blocks",
+        ),
+        bad_rows(
+            lost,
+            lost["hit_tokens"].notna() | lost["own_hit_tokens"].notna(),
+            lambda _: "a preemption has tokens found",
+        ),
     )
 
 
@@ -205,11 +239,12 @@ def _had(row: object) -> str:
 def preempted_with_room(run: RunTables) -> Violations:
     """A request is preempted only where the free blocks do not suffice for the pass.
 
-    The blocks in use and those of the pass's victims are then all blocks of the cache. The last
-    victim may be the request that lacks room, which then has none of the blocks that it asks for.
+    The blocks in use and those that the pass's victims freed are then all blocks of the cache. The
+    last victim may be the request that lacks room, which has none of the blocks that it asks for.
     """
     kept_free = int(run.section("cache").get("admission") == VLLM_0_4_2)
     lost = run.victims.assign(asks=_asked_blocks(run))
+    lost["blocks"] -= run.shared_blocks
     of_pass = lost.groupby(OF_PASS).agg(lost=("blocks", "sum"), asks=("asks", "max"))
     steps = run.steps.merge(of_pass, on=OF_PASS)
     held = steps["kv_blocks_used"] + steps["lost"]
@@ -240,11 +275,11 @@ def refused_wrong(run: RunTables) -> Violations:
     The host blocks in use are at most those after the previous pass plus those of earlier victims
     of the same pass. Where activations are kept, a victim is refused that has none.
     """
-    lost = run.victims
+    lost = run.victims.assign(shared=run.shared_blocks)
     pool = run.steps[[*OF_PASS, "host_blocks_total"]].copy()
     pool["held"] = run.steps.groupby("repeat")["host_blocks_used"].shift(fill_value=0)
     lost = lost.merge(pool, on=OF_PASS, how="left").sort_values([*OF_PASS, "time_s"])
-    need = blocks_of(lost["tokens"], run.records.block_size)
+    need = blocks_of(lost["tokens"], run.records.block_size) - lost["shared"]
     kept = need.where(copies_blocks(lost["policy"]), 0)
     before = kept.groupby([lost[key] for key in OF_PASS]).cumsum() - kept
     room = lost["host_blocks_total"] - lost["held"] - before
@@ -264,12 +299,24 @@ def refused_wrong(run: RunTables) -> Violations:
 
 
 def _with_preemption(run: RunTables) -> pd.DataFrame:
-    """The rows of `batch`, joined to the preemption that they resume from and the tokens `kept`."""
+    """The rows of `batch`, joined to the preemption that they resume from.
+
+    `loadable` are the tokens that its host copy has after those that it found.
+    """
     rows = run.batch
-    resumes = rows["preempted_step"] > rows["previous_step"]
-    rows = rows.assign(resumes=resumes & (rows["preempted_step"] >= 0))
-    lost = run.victims.rename(columns={"step": "preempted_step", "recomputed_tokens": "_"})
-    rows = rows.merge(lost.drop(columns="_"), on=[*OF_REQUEST, "preempted_step"], how="left")
+    rows = rows.assign(resumes=rows["admits"] & (rows["preempted_step"] >= 0))
+    lost = run.victims.rename(columns={"step": "preempted_step"})
+    lost["left"] = pd.Series(run.sharing.left, lost.index, dtype=object)
+    lost = lost.drop(columns=["recomputed_tokens", "hit_tokens", "own_hit_tokens"])
+    rows = rows.merge(lost, on=[*OF_REQUEST, "preempted_step"], how="left")
     rows = rows.merge(run.steps[[*OF_PASS, "start_s"]], on=OF_PASS, how="left")
-    rows["kept"] = rows["tokens"].where(keeps_tokens(rows["policy"]), 0)
+    rows["loadable"] = 0
+    kept = rows["resumes"] & keeps_tokens(rows["policy"])
+    size, copied = run.records.block_size, copies_blocks(rows["policy"])
+    end = rows["tokens"].fillna(0).astype(np.int64)
+    for at in np.flatnonzero(copied & kept & (rows["shared_blocks"] > 0)):
+        first = rows["hit_tokens"][at] // size
+        gaps = (position for position in rows["left"][at] if position >= first)
+        end[at] = min(next(gaps, math.inf) * size, end[at])
+    rows["loadable"] = (end - rows["hit_tokens"]).clip(lower=0).where(kept, 0)
     return rows

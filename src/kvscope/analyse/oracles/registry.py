@@ -11,6 +11,7 @@ from kvscope.analyse.oracles import (
     modeled,
     outputs,
     preemptions,
+    prefix_cache,
     profiled,
     repeats,
     settings,
@@ -63,6 +64,7 @@ _LAYERS = _recorded(
         and run.engine.get("times_layers", True)
     ),
 )
+_PREFIXES = _recorded("a prefix cache", lambda run: run.caches_prefixes)
 _POOL = _recorded("a host pool", lambda run: bool(run.steps["host_blocks_total"].any()))
 _ABORTED = _recorded("requests that were aborted")
 _PREEMPTIONS = _recorded("preemptions recorded by kvscope")
@@ -140,6 +142,12 @@ ORACLES: tuple[Oracle[RunTables], ...] = (
     Oracle(cache.tokens_differ, _PASSES),
     Oracle(cache.blocks_differ, _PASSES),
     Oracle(cache.host_pool_differs, _POOL),
+    Oracle(prefix_cache.hits_differ, _PASSES),
+    Oracle(prefix_cache.hit_unfounded, _PREFIXES),
+    Oracle(prefix_cache.hit_missed, _PREFIXES),
+    Oracle(prefix_cache.eviction_wrong, _PREFIXES),
+    Oracle(prefix_cache.cached_blocks_differ, _PREFIXES),
+    Oracle(prefix_cache.tokens_not_conserved, _PASSES),
     Oracle(preemptions.preemptions_differ, _PASSES),
     Oracle(preemptions.preemption_misplaced, _PREEMPTIONS),
     Oracle(preemptions.context_wrong, _PASSES),

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from kvscope.actions import keeps_tokens
+from kvscope.analyse.oracles.sharing import Sharing
 from kvscope.analyse.records import Records
 from kvscope.arraytypes import Bools, Ints
 from kvscope.oracle import NONE, Violations
@@ -121,12 +122,14 @@ class RunTables:
         its blocks are for (`_slot_tokens`), `sampled_before` the output tokens it had before the
         pass. `previous_step` and `previous_tokens` are the step and
         `end_tokens` of the request's previous row (-1 and 0 if there is none), `previous_saved`
-        whether its activations were saved there. `preempted_step` is
-        the step whose scheduling last preempted the request (-1 if none did).
+        whether its activations were saved there, and are still kept. `preempted_step` is
+        the step whose scheduling last preempted the request (-1 if none did). `admits` is whether
+        the pass admits or resumes the request.
         """
         rows = self.records.batch.sort_values([*OF_REQUEST, "step"], ignore_index=True)
         rows["end_tokens"] = rows["context_tokens"] + rows["scheduled_tokens"]
-        rows["saved_tokens"] = rows["saved_tokens"].astype(float).fillna(0).astype(np.int64)
+        for column in ("saved_tokens", "hit_tokens", "own_hit_tokens"):
+            rows[column] = counts_of(rows[column])
         own = rows.groupby(OF_REQUEST)
         rows["sampled_before"] = own["sampled_tokens"].cumsum() - rows["sampled_tokens"]
         rows["previous_step"] = own["step"].shift(fill_value=-1)
@@ -134,7 +137,45 @@ class RunTables:
         rows["previous_saved"] = own["saved_tokens"].shift(fill_value=0) > 0
         rows["slot_tokens"] = self._slot_tokens(rows)
         rows["preempted_step"] = last_until(rows, self._victim_steps)
+        resumes = (rows["preempted_step"] >= 0) & (rows["preempted_step"] > rows["previous_step"])
+        rows["admits"] = resumes | (rows["previous_step"] < 0)
+        goes_on = self._keeps_tokens(rows) & (rows["context_tokens"] == rows["previous_tokens"])
+        rows["previous_saved"] &= ~rows["admits"] | goes_on
         return rows
+
+    def _keeps_tokens(self, rows: pd.DataFrame) -> "pd.Series[bool]":
+        """Whether the last preemption before each row was by an action that keeps tokens."""
+        lost = self.victims.rename(columns={"step": "preempted_step"})
+        of = [*OF_REQUEST, "preempted_step"]
+        policy = rows[of].merge(lost[[*of, "policy"]], how="left", on=of)["policy"]
+        return keeps_tokens(policy).set_axis(rows.index)
+
+    @property
+    def caches_prefixes(self) -> bool:
+        """Whether the run has a prefix cache by its settings."""
+        return bool(self.section("cache").get("prefix_caching"))
+
+    @property
+    def hits(self) -> pd.DataFrame:
+        """The `hits` table: blocks that were found in the prefix cache."""
+        return self.records.hits
+
+    @property
+    def evictions(self) -> pd.DataFrame:
+        """The `evictions` table: blocks that left the prefix cache."""
+        return self.records.evictions
+
+    @cached_property
+    def sharing(self) -> Sharing:
+        """Which requests hold the blocks that were found in the prefix cache."""
+        admitted = self.batch[self.batch["admits"]]
+        parts = (self.steps, self.ended, self.victims, admitted, self.hits, self.evictions)
+        return Sharing(*parts)
+
+    @property
+    def shared_blocks(self) -> pd.Series:
+        """Of each victim, the blocks that other requests held as well, as recorded."""
+        return counts_of(self.victims["shared_blocks"])
 
     @property
     def _victim_steps(self) -> pd.DataFrame:
@@ -299,6 +340,11 @@ def bad_rows(
 def combine(*found: Violations) -> Violations:
     """The sum of several violations."""
     return sum(found, NONE)
+
+
+def counts_of(column: pd.Series) -> pd.Series:
+    """A column of counts, 0 where it is null."""
+    return column.astype(float).fillna(0).astype(np.int64)
 
 
 def blocks_of(tokens: pd.Series, block_size: int) -> pd.Series:

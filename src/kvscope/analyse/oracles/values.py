@@ -25,13 +25,19 @@ KEYS = {
     "batch": [*OF_REQUEST, "step"],
     "preemptions": [*OF_REQUEST, "step", "event"],
     "transfers": [*OF_REQUEST, "step", "direction", "kind"],
+    "hits": [*OF_REQUEST, "step", "block_position"],
+    "evictions": [*OF_PASS, "block"],
     "layers": [*OF_PASS, "layer"],
 }
 # Columns that may be null.
 NULLABLE = {
-    "batch": {"saved_tokens"},  # of earlier versions and imports, where nothing is saved
+    # Of earlier versions and imports, where nothing is saved or found.
+    "batch": {"saved_tokens", "hit_tokens", "own_hit_tokens"},
     "requests": {"first_scheduled_s", "first_token_s"},  # null if it was aborted earlier
-    "preemptions": {"wait_s", "recomputed_tokens", "predicted_s", "cost_s"},
+    "preemptions": {
+        *("wait_s", "recomputed_tokens", "predicted_s", "cost_s"),
+        *("shared_blocks", "hit_tokens", "own_hit_tokens"),
+    },
     "transfers": {"request_id", "rebuild_s"},
 }
 OF_A_COPY = {"start_s", "end_s", "blocks"}

@@ -18,8 +18,8 @@ class Requests(Protocol):
     waiting: Any
     """Waiting requests, in order."""
 
-    def swapped_out(self, request: Any) -> bool:
-        """Whether a request's blocks lie in the host pool."""
+    def decodes_next(self, request: Any) -> bool:
+        """Whether a waiting request has only its newest token to compute when it resumes."""
 
     def has_room(self, request: Any) -> bool:
         """Whether a waiting request that is computed from its start may be admitted."""

@@ -1,9 +1,9 @@
 """`prefill_first`: a forward pass prefills or decodes, never both, and prefill comes first.
 
 This is the default of vLLM 0.4.2. Waiting prompts that fit make a separate pass while the running
-requests pause; if none fits, the running requests decode. A request whose blocks are in the host
-pool has nothing to prefill: it joins a decode pass, and while it is the first waiting request, no
-prompt is admitted.
+requests pause; if none fits, the running requests decode. A request whose tokens are in the host
+pool or in the prefix cache has nothing to prefill: it joins a decode pass, and while it is the
+first waiting request, no prompt is admitted.
 """
 
 from collections.abc import Callable
@@ -17,14 +17,14 @@ class PrefillFirst(BatchingPolicy):
 
     def fill(self, scheduler: Requests, schedule: Callable[[], Any]) -> Any:
         """Prefill waiting prompts if any fits, else decode."""
-        swapped_out = scheduler.swapped_out
+        decodes_next = scheduler.decodes_next
         first = scheduler.waiting[0] if len(scheduler.waiting) else None
         # With a full cache most passes would have vLLM refuse it.
-        if first is not None and not swapped_out(first) and scheduler.has_room(first):
-            with scheduler.hide_running(), scheduler.admit_only(lambda r: not swapped_out(r)):
+        if first is not None and not decodes_next(first) and scheduler.has_room(first):
+            with scheduler.hide_running(), scheduler.admit_only(lambda r: not decodes_next(r)):
                 scheduled = schedule()
             if scheduled.total_num_scheduled_tokens:
                 return scheduled
             scheduler.undo_empty_schedule(scheduled)
-        with scheduler.admit_only(swapped_out):
+        with scheduler.admit_only(decodes_next):
             return schedule()

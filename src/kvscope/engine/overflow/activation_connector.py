@@ -24,6 +24,7 @@ from kvscope.copies import ACTIVATIONS, IN, OUT
 from kvscope.engine.overflow import copies
 from kvscope.engine.overflow.connector import Blocks, SwapConnector, SwapOrders
 from kvscope.engine.overflow.host_pool import HostAllocation, HostPool
+from kvscope.engine.overflow.host_tier import VictimBlocks
 from kvscope.engine.overflow.policy import OverflowPolicy, Victim
 from kvscope.engine.recording import Transfer
 from kvscope.engine.scheduled import contexts, external_id
@@ -36,9 +37,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Rebuild:
-    """A request whose first `tokens` tokens are to be rebuilt."""
+    """A request of which `tokens` tokens are to be rebuilt, from position `begin` on.
+
+    Those before were found in the prefix cache.
+    """
 
     request_id: str  # of the workload
+    begin: int
     tokens: int
     blocks: Blocks  # of the cache
     host: Blocks
@@ -122,7 +127,7 @@ class ActivationConnector(SwapConnector):
         free = self.activations.free * self.block_size
         return self.policy.saves(self.forecast.outlook(request_id, room, free))
 
-    def keep(self, action: Action, request_id: str, tokens: int, blocks: list[int]) -> bool:
+    def keep(self, action: Action, request_id: str, tokens: int, blocks: VictimBlocks) -> bool:
         """Activations are there already, or not: nothing is copied for them.
 
         They stay also where K and V are copied, for the next preemption.
@@ -140,14 +145,10 @@ class ActivationConnector(SwapConnector):
         """The activations that a request resumes from; None where its K and V are kept."""
         return None if request_id in self.pool else self.activations.allocation(request_id)
 
-    def get_num_new_matched_tokens(
-        self, request: Any, num_computed_tokens: int
-    ) -> tuple[int | None, bool]:
-        """Tokens in either pool beyond those computed."""
+    def loadable(self, request: Any, cached: int) -> int:
+        """Tokens in either pool beyond the cached ones."""
         held = self._to_rebuild(request.request_id)
-        if held is None:
-            return super().get_num_new_matched_tokens(request, num_computed_tokens)
-        return max(0, held.tokens - num_computed_tokens), False
+        return super().loadable(request, cached) if held is None else max(0, held.tokens - cached)
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
         """A request that resumes has its new blocks: order the rebuilding; its activations stay."""
@@ -155,9 +156,11 @@ class ActivationConnector(SwapConnector):
         if held is None or not num_external_tokens:
             super().update_state_after_alloc(request, blocks, num_external_tokens)
             return
-        new = tuple(blocks.get_block_ids()[0][: len(held.blocks)])
+        begin = self.found.pop(request.request_id, 0)
+        some = slice(begin // self.block_size, len(held.blocks))
+        new, host = tuple(blocks.get_block_ids()[0][some]), held.blocks[some]
         self.orders.rebuild.append(
-            Rebuild(external_id(request.request_id), held.tokens, new, held.blocks)
+            Rebuild(external_id(request.request_id), begin, num_external_tokens, new, host)
         )
 
     def build_connector_meta(self, scheduler_output: Any) -> ActivationOrders:
@@ -169,7 +172,9 @@ class ActivationConnector(SwapConnector):
             first, last = before // self.block_size, -(-(before + tokens) // self.block_size)
             held = self.activations.allocation(request_id)
             if before != (held.tokens if held else 0):
-                continue  # it is not kept
+                # It is not kept: its first tokens were found in the prefix cache.
+                self.activations.release(request_id)
+                continue
             if not before and not self._begins_to_save(request_id):
                 continue
             held = self.activations.allocate(request_id, before + tokens, last)
@@ -282,8 +287,9 @@ class ActivationConnector(SwapConnector):
             shape = (last - first, row_bytes)
             staged = torch.empty(shape, dtype=torch.uint8, device=self.device)
             copied.append(platform.timed(partial(self._fetch, staged, order.host[first:last])))
-            begin = first * self.block_size
-            tokens = min(order.tokens, last * self.block_size) - begin
+            part = first * self.block_size
+            tokens = min(order.tokens, last * self.block_size) - part
+            begin = order.begin + part
             work = partial(self.rebuild, staged, order.blocks[first:last], begin, tokens)
             rebuilt.append(platform.timed(work))
         end_ns = platform.clock.now_ns()

@@ -22,7 +22,7 @@ from kvscope.actions import Action
 from kvscope.copies import IN, KV, OUT
 from kvscope.engine.overflow import copies
 from kvscope.engine.overflow.host_pool import HostPool
-from kvscope.engine.overflow.host_tier import HostTier
+from kvscope.engine.overflow.host_tier import HostTier, VictimBlocks
 from kvscope.engine.overflow.policy import Victim
 from kvscope.engine.recording import Transfer
 from kvscope.engine.scheduled import external_id
@@ -73,6 +73,7 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA, HostTier):
         self.copies = copies.Coalesced() if settings["coalesced"] else copies.PerBlock()
         self.pool = HostPool(int(settings["host_blocks"]))
         self.orders = SwapOrders()
+        self.found: dict[str, int] = {}  # tokens in the prefix cache, of requests looked up
         self.done: list[Transfer] = []  # the worker's half: those of the pass under way
         self.platform: Platform  # the worker's half: set before anything is copied
 
@@ -97,34 +98,58 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA, HostTier):
         victim = forecast.victim(request)
         return replace(victim, room=-(-victim.tokens // self.block_size) <= self.pool.free)
 
-    def keep(self, action: Action, request_id: str, tokens: int, blocks: list[int]) -> bool:
+    def keep(self, action: Action, request_id: str, tokens: int, blocks: VictimBlocks) -> bool:
         """Order the copy of a victim's blocks, by an action that copies."""
         return action.copies and self.swap_out(request_id, tokens, blocks)
 
-    def swap_out(self, request_id: str, tokens: int, blocks: list[int]) -> bool:
-        """Order the copy of a victim's blocks; False if the pool has no room for them."""
-        used = tuple(blocks[: -(-tokens // self.block_size)])
-        held = self.pool.allocate(request_id, tokens, len(used))
+    def swap_out(self, request_id: str, tokens: int, blocks: VictimBlocks) -> bool:
+        """Order the copy of a victim's blocks; False if the pool has no room for them.
+
+        Those that another request holds stay in the cache, and are not copied.
+        """
+        used = blocks[: -(-tokens // self.block_size)]
+        copied = tuple(block for block in used if block is not None)
+        held = self.pool.allocate(request_id, tokens, len(copied))
         if held is None:
             return False
+        shared = frozenset(at for at, block in enumerate(used) if block is None)
+        self.pool.leave_out(request_id, shared)
         if self.checks is not None:
             self.checks.record_swap_out(request_id, len(used))
-        self.orders.out.append((external_id(request_id), used, held.blocks))
+        if copied:
+            self.orders.out.append((external_id(request_id), copied, held.blocks))
         return True
+
+    def loadable(self, request: Any, cached: int) -> int:
+        """Tokens in the pool beyond the cached ones, as far as none is left out between them."""
+        held = self.pool.allocation(request.request_id)
+        if held is None:
+            return 0
+        first = cached // self.block_size
+        end = first + len(held.blocks_from(first))
+        return max(0, min(held.tokens, end * self.block_size) - cached)
 
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int
     ) -> tuple[int | None, bool]:
         """Tokens in the pool beyond those computed; they are loaded before the forward pass."""
-        held = self.pool.allocation(request.request_id)
-        return (max(0, held.tokens - num_computed_tokens) if held else 0), False
+        self.found[request.request_id] = num_computed_tokens
+        return self.loadable(request, num_computed_tokens), False
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
-        """A request that resumes has its new blocks: order the copy, free its host blocks."""
-        held = self.pool.release(request.request_id) if num_external_tokens else None
-        if held is not None:
-            new = tuple(blocks.get_block_ids()[0][: len(held.blocks)])
-            self.orders.into.append((external_id(request.request_id), new, held.blocks))
+        """A request that resumes has its new blocks: order the copy, free its host blocks.
+
+        What it found in the prefix cache is not copied.
+        """
+        held = self.pool.release(request.request_id)
+        found = self.found.pop(request.request_id, 0) // self.block_size
+        if held is None or not num_external_tokens:
+            return
+        host = held.blocks_from(found)
+        new = tuple(blocks.get_block_ids()[0][found : found + len(host)])
+        if self.checks is not None:
+            self.checks.record_swap_in(request.request_id, range(found, found + len(host)))
+        self.orders.into.append((external_id(request.request_id), new, host))
 
     def build_connector_meta(self, scheduler_output: Any) -> SwapOrders:
         """Hand over the orders of this pass."""
@@ -134,6 +159,7 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA, HostTier):
     def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, None]:
         """A request that ends or is aborted while swapped out leaves the pool."""
         self.pool.release(request.request_id)
+        self.found.pop(request.request_id, None)
         return False, None
 
     request_finished_all_groups = request_finished

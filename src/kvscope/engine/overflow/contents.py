@@ -34,12 +34,25 @@ class SwapChecks(Comparisons):
         super().__init__()
         self._layers, self._blocks_of = layers, blocks_of
         self._away: dict[str, Content] = {}
+        self._positions: dict[str, range] = {}  # of blocks that are copied back
         self._to_rebuild: dict[str, dict[str, torch.Tensor]] = {}
 
     def record_swap_out(self, request_id: str, count: int) -> None:
         """Read the first `count` blocks of a request before it is swapped out."""
         blocks = self._blocks_of(request_id)[:count]
         self._away[request_id] = read_content(self._layers, blocks)
+
+    def record_swap_in(self, request_id: str, positions: range) -> None:
+        """Note which blocks of a swapped-out request are copied back; only these are compared.
+
+        The others are those that it found in the prefix cache, which another request may have
+        computed.
+        """
+        before = self._away[request_id]
+        self._positions[request_id] = positions
+        self._away[request_id] = {
+            name: blocks[positions.start : positions.stop] for name, blocks in before.items()
+        }
 
     def record_rebuild(self, request_id: str, count: int) -> None:
         """Copy the first `count` blocks of a request, which are full of tokens."""
@@ -53,9 +66,10 @@ class SwapChecks(Comparisons):
     def compare_resumed(self, request_ids: Collection[str]) -> None:
         """Compare the blocks of resumed requests; called when a forward pass begins."""
         for request_id in self._away.keys() & request_ids:
-            before = self._away.pop(request_id)
-            count = max(map(len, before.values()))
-            blocks = self._blocks_of(request_id)[:count]
+            before, positions = self._away.pop(request_id), self._positions.pop(request_id, None)
+            if positions is None:
+                continue  # nothing was copied back: all was found, or is computed again
+            blocks = self._blocks_of(request_id)[positions.start : positions.stop]
             difference = describe_difference(before, read_content(self._layers, blocks))
             self.add(not difference, f"request {request_id}: {difference}")
         for request_id in self._to_rebuild.keys() & request_ids:

@@ -1,15 +1,26 @@
 """The allocation of the host pool's blocks."""
 
 import heapq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count, takewhile
 
 
 @dataclass(frozen=True)
 class HostAllocation:
-    """A request's tokens that the host keeps, and the host blocks they are in."""
+    """A request's tokens that the host keeps, and the host blocks they are in.
+
+    The blocks are those of the request's positions 0, 1, …, but for those `left_out`.
+    """
 
     tokens: int
     blocks: tuple[int, ...]
+    left_out: frozenset[int] = frozenset()
+
+    def blocks_from(self, first: int) -> tuple[int, ...]:
+        """The host blocks from a position on, up to the first position that was left out."""
+        positions = (at for at in count() if at not in self.left_out)
+        held = dict(zip(positions, self.blocks, strict=False))
+        return tuple(held[at] for at in takewhile(held.__contains__, count(first)))
 
 
 NOTHING = HostAllocation(0, ())
@@ -49,6 +60,10 @@ class HostPool:
         blocks = held.blocks + tuple(self._next() for _ in range(more))
         self._held[request_id] = HostAllocation(tokens, blocks)
         return self._held[request_id]
+
+    def leave_out(self, request_id: str, positions: frozenset[int]) -> None:
+        """Note the positions of a request's blocks that the host does not have."""
+        self._held[request_id] = replace(self._held[request_id], left_out=positions)
 
     def allocation(self, request_id: str) -> HostAllocation | None:
         """The allocation of a request; None without one."""

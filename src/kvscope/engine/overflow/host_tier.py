@@ -5,7 +5,7 @@ for, its worker's half what it is made of. An engine without one, or with anothe
 `HostTier` that keeps nothing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kvscope.actions import Action
@@ -18,6 +18,13 @@ if TYPE_CHECKING:
     from kvscope.engine.devices.platform import Platform
     from kvscope.engine.overflow.contents import SwapChecks
     from kvscope.engine.overflow.forecast import Forecast
+
+
+VictimBlocks = Sequence[int | None]
+"""The blocks of a victim in order; None for one that another running request holds as well.
+
+Such a block stays in the cache: it is not copied, and the victim finds it there when it resumes.
+"""
 
 
 class HostTier:
@@ -57,7 +64,11 @@ class HostTier:
         """A request that is preempted, with what the host has of it or has room for."""
         return forecast.now(request)
 
-    def keep(self, action: Action, request_id: str, tokens: int, blocks: list[int]) -> bool:
+    def loadable(self, request: "Request", cached: int) -> int:
+        """Tokens that a waiting request can have from the host, after its `cached` first ones."""
+        return 0
+
+    def keep(self, action: Action, request_id: str, tokens: int, blocks: VictimBlocks) -> bool:
         """Carry out the action for a victim's first `tokens` tokens, before its blocks are freed.
 
         False if the victim is to be recomputed: by the action, or for want of room.

@@ -10,7 +10,7 @@ from kvscope.plan.parts import Conditions
 from kvscope.plan.policy import Overflow
 
 if TYPE_CHECKING:
-    from kvscope.engine.overflow.host_tier import HostTier
+    from kvscope.engine.overflow.host_tier import HostTier, VictimBlocks
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class OverflowPolicy(Overflow):
         """The action for a victim; one that copies blocks needs a subclass of `Swap`."""
         return RECOMPUTE
 
-    def preempt(self, victim: Victim, blocks: list[int], tier: "HostTier") -> Preempted:
+    def preempt(self, victim: Victim, blocks: "VictimBlocks", tier: "HostTier") -> Preempted:
         """Carry out the action for a victim with these blocks, before the scheduler frees them.
 
         It is recomputed if it has no tokens yet, or if the tier has no room to keep them.
