@@ -88,5 +88,8 @@ MOST_MESSAGES, LONGEST_MESSAGE = 20, 500
 LONGEST_REQUEST_BYTES = 1 << 20
 """A line of a trace, ids of its blocks and all."""
 
+LONGEST_CONVERSATION_BYTES = 1 << 28
+"""A line of a trace of conversations, ids of the blocks of all its requests and all."""
+
 LONGEST_SHAREGPT_BYTES = 1 << 30
 """A file of conversations; ShareGPT's own has 0.7 GB, and parsed it takes a few times as much."""

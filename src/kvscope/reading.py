@@ -1,10 +1,12 @@
 """Bounded reading of files from outside, with errors of one sentence."""
 
 import stat
+import zlib
 from collections.abc import Iterator
+from gzip import GzipFile
 from pathlib import Path
 from reprlib import Repr
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from kvscope.errors import BadInput
 
@@ -36,11 +38,13 @@ def read_bytes(path: Path, most: int) -> bytes:
 def text_lines(path: Path, longest: int) -> Iterator[str]:
     """Yield the lines of a UTF-8 file with their line ends, without a byte order mark.
 
-    BadInput if the file cannot be read, a line is longer than `longest` bytes, or not UTF-8.
+    A file whose name ends in .gz is unpacked. BadInput if the file cannot be read, a line is longer
+    than `longest` bytes, or not UTF-8.
     """
-    with open_file(path) as file:
+    with open_file(path) as content:
+        file = cast(IO[bytes], GzipFile(fileobj=content)) if path.suffix == ".gz" else content
         number = 0
-        while line := file.readline(longest + 1):
+        while line := _next_line(file, path, longest):
             number += 1
             if len(line) > longest:
                 raise BadInput(f"{path}:{number}: longer than {longest:,} bytes")
@@ -49,6 +53,14 @@ def text_lines(path: Path, longest: int) -> Iterator[str]:
             except UnicodeDecodeError as error:
                 reason = f"{error.reason} at byte {error.start} of line {number}"
                 raise BadInput(f"{path}: cannot be read as text ({reason})") from None
+
+
+def _next_line(file: IO[bytes], path: Path, longest: int) -> bytes:
+    """The next line, or as much of it as tells that it is too long; BadInput if damaged."""
+    try:
+        return file.readline(longest + 1)
+    except (EOFError, OSError, zlib.error) as error:
+        raise BadInput(f"{path}: cannot be read ({one_line(error)})") from None
 
 
 def open_file(path: Path) -> IO[bytes]:

@@ -29,6 +29,7 @@ READABLE = ("2", "3")
 
 I32, I64, F64, BOOL, TEXT = pa.int32(), pa.int64(), pa.float64(), pa.bool_(), pa.string()
 TOKEN_IDS = pa.list_(pa.int32())
+TEXTS = pa.list_(pa.string())
 DIM3 = pa.list_(pa.int32(), 3)
 
 
@@ -84,6 +85,8 @@ _SOURCE = Column(
     "time_source", TEXT, "'measured'; 'modeled' by a cost model; 'published' by other authors"
 )
 _RECOMPUTED = Column("recomputed_tokens", I32, "of these, tokens computed before and lost since")
+_CONVERSATION = Column("conversation", TEXT, "conversation that it is a turn of, or null", True)
+_TURN = Column("turn", I32, "turn of the conversation, from 0", True)
 _SINCE = "seconds since the repeat's start, host monotonic clock"
 _NSYS = "nanoseconds since the capture's start, Nsight Systems' clock"
 
@@ -92,10 +95,24 @@ WORKLOAD = Table(
     "one request of the workload",
     (
         _REQUEST,
-        Column("arrival_s", F64, "when the request is due at the engine, " + _SINCE),
+        Column(
+            "arrival_s",
+            F64,
+            f"when the request is due at the engine, {_SINCE}; null if it follows others",
+        ),
         Column("prompt_tokens", I32, "length of the prompt"),
         Column("output_tokens", I32, "tokens to generate (end-of-sequence is ignored)"),
-        Column("prompt_token_ids", TOKEN_IDS, "the prompt: seeded random token ids"),
+        Column(
+            "prompt_token_ids",
+            TOKEN_IDS,
+            "the prompt: seeded random token ids; null where prompts share texts",
+        ),
+        _CONVERSATION,
+        _TURN,
+        Column("after", TEXTS, "requests that must have finished before it comes; or null", True),
+        Column("think_s", F64, "seconds from the end of the last of these to its arrival", True),
+        Column("prompt_sha256", TEXT, "SHA-256 of a prompt that shares texts, or null", True),
+        Column("output_sha256", TEXT, "SHA-256 of the tokens that must come out, or null", True),
     ),
 )
 
@@ -105,7 +122,7 @@ REQUESTS = Table(
     (
         _REPEAT,
         _REQUEST,
-        Column("arrival_s", F64, "when the request is due at the engine, " + _SINCE),
+        Column("arrival_s", F64, "when the request came to the engine, " + _SINCE),
         Column("prompt_tokens", I32, "length of the prompt"),
         Column("output_tokens", I32, "tokens generated"),
         Column("aborted", BOOL, "it was aborted before its last token"),
@@ -118,6 +135,8 @@ REQUESTS = Table(
         ),
         Column("preemptions", I32, "times it was preempted, as vLLM counts"),
         Column("output_sha256", TEXT, "SHA-256 of its output token ids as little-endian int32"),
+        _CONVERSATION,
+        _TURN,
     ),
 )
 

@@ -253,7 +253,9 @@ class Server:
         self.given: dict[str, list[int]] = {}
         self.handed_over_ms: dict[str, float] = {}
 
-    def submit(self, name: str, prompt: list[int], output_tokens: int) -> None:
+    def submit(
+        self, name: str, prompt: list[int], output_tokens: int, outputs: list[int] | None = None
+    ) -> None:
         self.due[name], self.given[name] = output_tokens, []
         self.handed_over_ms[name] = self.time.ns / MS - 7
 
@@ -272,7 +274,7 @@ class Server:
         if self.due[name]:
             return []
         del self.due[name]
-        return [Finished(name, self.given[name])]
+        return [Finished(name, self.given[name], self.time.ns)]
 
 
 def asked(*arrivals_ms: float, tokens: int = 3) -> list[Request]:

@@ -251,7 +251,7 @@ def _host_tables(done: Served) -> dict[tables.Table, pd.DataFrame]:
         (str(row), 0.0, prompt, done.outputs, [1]) for row, prompt in enumerate(done.prompts)
     ]
     return {
-        tables.WORKLOAD: pd.DataFrame(workload, columns=tables.WORKLOAD.names),
+        tables.WORKLOAD: pd.DataFrame(workload, columns=tables.WORKLOAD.names[:5]),
         tables.REQUESTS: pd.DataFrame(requests, columns=tables.REQUESTS.names),
         tables.STEPS: steps,
         tables.BATCH: pd.DataFrame(done.batch, columns=tables.BATCH.names),

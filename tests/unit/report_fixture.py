@@ -324,7 +324,9 @@ class Simulation:
     def outcome(self, request: Request) -> tuple[Any, ...]:
         what = (str(request.number), 0.0, request.prompt, request.output, False)
         times = (request.first_scheduled_s, request.first_token_s, self.now - 2e-4)
-        return (self.repeat, *what, *times, request.preemptions, f"{request.number:064x}")
+        of_no_conversation = (None, None)
+        sha256 = f"{request.number:064x}"
+        return (self.repeat, *what, *times, request.preemptions, sha256, *of_no_conversation)
 
     def write(self, table: str, row: Sequence[Any] | dict[str, Any]) -> None:
         self.fake.rows[table].append(row)
@@ -360,7 +362,7 @@ def _workload(fake: Fake) -> pd.DataFrame:
     rows = [
         (str(n), 0.0, fake.prompt + 7 * (n % 5), fake.output, [1, 2]) for n in range(fake.requests)
     ]
-    return pd.DataFrame(rows, columns=tables.WORKLOAD.names)
+    return pd.DataFrame(rows, columns=tables.WORKLOAD.names[: len(rows[0])])
 
 
 def settings(fake: Fake) -> dict[str, Any]:

@@ -327,7 +327,7 @@ def test_warm_up_must_have_met_what_does_not_depend_on_the_machines_speed(
     arrival_s, timeout_s, incomplete
 ):
     run = repeated(1).variant(settings={"workload": {"timeout_s": timeout_s}})
-    run = run.variant(workload=run.requests[["arrival_s"]].assign(arrival_s=arrival_s))
+    run = run.variant(workload=run.workload.assign(arrival_s=arrival_s))
 
     def warm(passes, *missed):
         return run.variant(facts={"warmup": {"passes": passes, "uncovered_classes": [*missed]}})

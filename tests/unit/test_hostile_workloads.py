@@ -67,7 +67,7 @@ def sound_or_refused(experiment: Experiment, name: str, content: bytes) -> None:
         longest = found.engine.max_model_len
         assert all(len(r.prompt_token_ids) + r.output_tokens <= longest for r in built)
         assert all(len(r.prompt_token_ids) >= 1 and r.output_tokens >= 1 for r in built)
-        arrivals = [request.arrival_s for request in built]
+        arrivals = [request.arrival_s or 0 for request in built]
         assert arrivals == sorted(arrivals)
         assert 0 <= arrivals[-1] <= limits.LATEST_EPOCH_S
 

@@ -53,8 +53,14 @@ COMMAND_LINE = [
     ("seed.x=1", ["seed.x (the command line) is not a key"]),
     ("hydra.run.dir=x", ["hydra.run.dir (the command line) is not a key"]),
     ("workload=zip", ["workload is 'zip' (the command line) (did you mean 'zipf'?)", "fixed,"]),
-    ("workload=3", ["workload is 3", "fixed, sharegpt, trace, uniform, zipf"]),
-    ("workload={name:zipf}", ["workload is {'name': 'zipf'}", "one of fixed"]),
+    (
+        "workload=3",
+        ["workload is 3", "agents, coding-agent, conversation, fixed, mooncake, multi-turn"],
+    ),
+    (
+        "workload={name:zipf}",
+        ["workload is {'name': 'zipf'}", "one of agents, coding-agent"],
+    ),
     ("workload.name=zipf", ["write workload=zipf"]),
     ("batching=decode_first", ["batching is 'decode_first'", "one of chunked, mixed, prefill"]),
     (

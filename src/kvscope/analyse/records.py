@@ -52,8 +52,13 @@ class Records(Run):
     def depends_on_speed(self) -> bool:
         """Whether requests arrive or are aborted in real time, so that passes depend on it."""
         workload = self.settings.get("workload") or {}
-        later = bool(self.workload["arrival_s"].gt(0).any())
+        later = bool(self.workload["arrival_s"].gt(0).any()) or self.has_followers
         return later or workload.get("timeout_s") is not None
+
+    @property
+    def has_followers(self) -> bool:
+        """Whether requests come when others have finished."""
+        return bool(self.workload["after"].notna().any())
 
     @property
     def swapped_out(self) -> pd.DataFrame:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from kvscope.engine import outputs
 from kvscope.engine.admission import admit_as_0_4_2
 from kvscope.engine.attention.selection import check_layout, find_own_attention, select_attention
 from kvscope.engine.batching.policy import BatchingPolicy
@@ -118,8 +119,14 @@ class VllmEngine:
         """Record into `recording` from now on; its passes are numbered from 0."""
         self.scheduler.begin(recording, marks)
 
-    def submit(self, request_id: str, prompt_token_ids: list[int], output_tokens: int) -> None:
-        """Give vLLM a request, to be answered greedily with exactly its number of tokens."""
+    def submit(
+        self,
+        request_id: str,
+        prompt_token_ids: list[int],
+        output_tokens: int,
+        output_token_ids: list[int] | None = None,
+    ) -> None:
+        """Give vLLM a request, to be answered greedily, or with the tokens that it is given."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -132,6 +139,7 @@ class VllmEngine:
                 ignore_eos=True,
                 detokenize=False,
                 output_kind=RequestOutputKind.FINAL_ONLY,
+                extra_args=outputs.extra_args(output_token_ids),
             ),
         )
 
@@ -142,7 +150,11 @@ class VllmEngine:
     def step(self) -> list[Finished]:
         """Compute one pass; returns the requests that end with it."""
         return [
-            Finished(output.request_id, output.outputs[0].token_ids)
+            Finished(
+                output.request_id,
+                output.outputs[0].token_ids,
+                self.scheduler.recording.passes[-1].end_ns,
+            )
             for output in self.vllm.step()
             if output.finished
         ]
@@ -195,6 +207,8 @@ def engine_arguments(
         "disable_log_stats": True,
         "scheduler_cls": RecordingScheduler,
     }
+    if experiment.workload.forces_outputs and experiment.device.allocates:
+        arguments["logits_processors"] = [outputs.FORCE]
     arguments |= batching.engine_arguments()
     arguments |= overflow.engine_arguments(experiment.host_blocks)
     return arguments | platform.engine_arguments()

@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 
 class Finished(NamedTuple):
-    """A request that has been given its last token."""
+    """A request that has been given its last token, by a pass that ended at `end_ns`."""
 
     request_id: str
     token_ids: Sequence[int]
+    end_ns: int  # of the platform's clock
 
 
 class Engine(Protocol):
@@ -74,8 +75,17 @@ class Engine(Protocol):
     def begin(self, recording: Recording, marks: Marks) -> None:
         """Record into `recording` from now on; its passes are numbered from 0."""
 
-    def submit(self, request_id: str, prompt_token_ids: list[int], output_tokens: int) -> None:
-        """Take a request, to be answered greedily with exactly its number of tokens."""
+    def submit(
+        self,
+        request_id: str,
+        prompt_token_ids: list[int],
+        output_tokens: int,
+        output_token_ids: list[int] | None = None,
+    ) -> None:
+        """Take a request, to be answered with exactly its number of tokens.
+
+        They are chosen greedily, or are `output_token_ids` if the device `forces_outputs`.
+        """
 
     def has_unfinished_requests(self) -> bool:
         """Whether a request waits or runs."""

@@ -67,6 +67,7 @@ class Device(Option):
     `copies_awaited` is true if a copy ends before the call returns, so that the host can time it.
     `times_layers` is false where the layers of a pass have no times of their own, because several
     are under way at once. `caches_prefixes` is false of a device whose engine has no prefix cache.
+    `forces_outputs` is true if it can give the tokens of a workload whose outputs are known before.
     """
 
     platform: ClassVar[str]
@@ -78,6 +79,7 @@ class Device(Option):
     copies_awaited: ClassVar[bool] = True
     times_layers: ClassVar[bool] = True
     caches_prefixes: ClassVar[bool] = True
+    forces_outputs: ClassVar[bool] = False
     in_id: ClassVar[tuple[str, ...]] = ("threads",)
 
     threads: Annotated[Whole, Field(ge=1, le=MAX_THREADS), Label("CPU threads")] = 1

@@ -49,5 +49,5 @@ def _work(workload: "Workload") -> Work:
 
 def _last_arrival_s(workload: "Workload", count: int) -> float:
     if workload.arrival == "poisson" and workload.rate_per_s:
-        return count / workload.rate_per_s
-    return workload.times()[-1] if workload.arrival == "trace" else 0.0
+        return count / workload.rate_per_s + workload.pauses_s()
+    return (workload.times()[-1] if workload.arrival == "trace" else 0.0) + workload.pauses_s()

@@ -37,13 +37,15 @@ class Workload(Option):
 
     `files` maps each key that names a file to the key of the file's SHA-256 (plan.sources);
     `wanted` describes the first file. The sum of the keys `length_keys` bounds the tokens of a
-    request; without such keys, only `lengths` has them.
+    request; without such keys, only `lengths` has them. With `forces_outputs` the tokens that come
+    out are the workload's.
     """
 
     files: ClassVar[dict[str, str]] = {}
     wanted: ClassVar[str] = "a file"
     length_keys: ClassVar[tuple[str, ...]] = ()
     has_times: ClassVar[bool] = False
+    forces_outputs: ClassVar[bool] = False
 
     arrival: Literal["all_at_once", "poisson", "trace"] = ALL_AT_ONCE
     rate_per_s: Annotated[Rate | None, Label("arrival rate (requests/s)", "{} requests/s")] = None
@@ -69,6 +71,14 @@ class Workload(Option):
     def count(self) -> int:
         """The number of requests."""
         return getattr(self, "num_requests", None) or len(self.lengths(seed=0))
+
+    def starts(self, seed: int) -> int:
+        """The number of requests that come by themselves; others follow one that has finished."""
+        return len(self.lengths(seed))
+
+    def pauses_s(self) -> float:
+        """Seconds that the requests of the longest chain wait for after one another."""
+        return 0.0
 
     def facts(self) -> dict[str, Any]:
         """The entry of run.json: the workload's name, and its files with their SHA-256."""

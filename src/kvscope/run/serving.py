@@ -1,20 +1,18 @@
 """Serves a request list once; requests may arrive over time and may be aborted."""
 
-import hashlib
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pandas as pd
 
 from kvscope import tables
 from kvscope.engine.clock import Clock
+from kvscope.run.arrivals import Arrivals
 from kvscope.run.progress import Progress
 from kvscope.run.readings import elapsed, read_clocks
 from kvscope.run.recorder import NANOSECONDS, RepeatTables
-from kvscope.workload.requests import Request
+from kvscope.workload.requests import Request, sha256_of_tokens
 
 if TYPE_CHECKING:
     from kvscope.engine.port import Engine
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class ServingResult:
-    """The result of serving a request list: output token ids, and times of aborts.
+    """The result of serving a request list: output token ids, times of arrivals and of aborts.
 
     `elapsed` has the seconds that other clocks counted meanwhile (`run.readings`), if any was read.
     """
@@ -31,12 +29,22 @@ class ServingResult:
     origin_ns: int
     duration_s: float = 0.0  # from origin_ns to the end of the last request
     outputs: dict[str, list[int]] = field(default_factory=dict)
+    arrived_s: dict[str, float] = field(default_factory=dict)
     aborted_s: dict[str, float] = field(default_factory=dict)
     elapsed: dict[str, float | None] = field(default_factory=dict)
 
     def now_s(self) -> float:
         """Seconds since the start."""
-        return (self.clock.now_ns() - self.origin_ns) * NANOSECONDS
+        return self.seconds(self.clock.now_ns())
+
+    def arrival_s(self, request: Request) -> float:
+        """When a request arrived: at its own time, or when what it follows had finished."""
+        own = request.arrival_s
+        return self.arrived_s[request.request_id] if own is None else own
+
+    def seconds(self, time_ns: int) -> float:
+        """An instant of the clock as seconds since the start."""
+        return (time_ns - self.origin_ns) * NANOSECONDS
 
 
 def serve(
@@ -49,28 +57,28 @@ def serve(
     """Serve the requests once.
 
     A request is submitted at its arrival, or when the forward pass at that time ends; its time to
-    first token counts from its arrival. With `timeout_s`, a request that is not finished this long
+    first token counts from its arrival. One that follows others arrives when they have finished and
+    its think time is over. With `timeout_s`, a request that is not finished this long
     after its arrival is aborted when the current pass ends. `other_clocks` are read together with
     the engine's when it begins and when it ends.
     """
-    upcoming = deque(sorted(requests, key=lambda r: r.arrival_s))
+    arrivals = Arrivals(requests)
     clock = engine.platform.clock
     begin = read_clocks(clock) if other_clocks else None
     copy_cpu_ns = engine.platform.copy_cpu_ns if other_clocks else 0
     served = ServingResult(clock, begin.engine_ns if begin else clock.now_ns())
-    unfinished: dict[str, Request] = {}
-    while upcoming or engine.has_unfinished_requests():
+    unfinished: dict[str, float] = {}  # with its arrival
+    while arrivals or engine.has_unfinished_requests():
         now_s = served.now_s()
-        while upcoming and upcoming[0].arrival_s <= now_s:
-            request = upcoming.popleft()
-            unfinished[request.request_id] = request
-            prompt = request.prompt_token_ids.tolist()
-            engine.submit(request.request_id, prompt, request.output_tokens)
+        for arrival_s, request in arrivals.until(now_s):
+            served.arrived_s[request.request_id] = unfinished[request.request_id] = arrival_s
+            submit(engine, request)
         if not engine.has_unfinished_requests():
-            clock.wait(max(0.0, upcoming[0].arrival_s - now_s))
+            clock.wait(max(0.0, arrivals.next_s - now_s))
             continue
         for finished in engine.step():
             del unfinished[finished.request_id]
+            arrivals.finished(finished.request_id, served.seconds(finished.end_ns))
             served.outputs[finished.request_id] = list(finished.token_ids)
             progress.advance(len(finished.token_ids))
         engine.platform.after_pass()
@@ -86,12 +94,23 @@ def serve(
     return served
 
 
+def submit(engine: "Engine", request: Request) -> None:
+    """Give the engine a request, with the tokens that must come out if the workload has them."""
+    due = request.output_token_ids
+    engine.submit(
+        request.request_id,
+        request.prompt_token_ids.tolist(),
+        request.output_tokens,
+        None if due is None else due.tolist(),
+    )
+
+
 def abort_late(
-    engine: "Engine", unfinished: dict[str, Request], served: ServingResult, timeout_s: float
+    engine: "Engine", unfinished: dict[str, float], served: ServingResult, timeout_s: float
 ) -> None:
     """Abort the requests beyond the timeout, whether running, waiting or swapped out."""
     now_s = served.now_s()
-    late = [name for name, r in unfinished.items() if now_s - r.arrival_s > timeout_s]
+    late = [name for name, arrival_s in unfinished.items() if now_s - arrival_s > timeout_s]
     if late:
         engine.abort(late)
     for name in late:
@@ -108,12 +127,11 @@ def requests_table(
         state = repeat.state(request.request_id)
         aborted = request.request_id in served.aborted_s
         tokens = state.given if aborted else served.outputs[request.request_id]
-        digest = hashlib.sha256(np.asarray(tokens, dtype="<i4").tobytes()).hexdigest()
         rows.append(
             (
                 number,
                 request.request_id,
-                request.arrival_s,
+                served.arrival_s(request),
                 len(request.prompt_token_ids),
                 len(tokens),
                 aborted,
@@ -121,7 +139,9 @@ def requests_table(
                 state.first_token_s,
                 served.aborted_s[request.request_id] if aborted else state.finished_s,
                 repeat.counted.get(request.request_id, 0),
-                digest,
+                sha256_of_tokens(tokens),
+                request.conversation,
+                request.turn,
             )
         )
     return pd.DataFrame(rows, columns=tables.REQUESTS.names)

@@ -1,7 +1,9 @@
 """The request list of an experiment, identical on every machine."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,28 +12,37 @@ from kvscope.errors import BadInput
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.sources import verify
 from kvscope.plan.workload import Lengths, Workload
+from kvscope.workload.script import FIRST_PLAIN_ID, Scripted, TokenIds
 from kvscope.workload.streams import Purpose, stream
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# Ids 0, 1 and 2 pad, begin and end a text in Llama's and OPT's vocabularies; a prompt that held
-# them would not be plain text (OPT's embedding of its padding id is zero).
-FIRST_PLAIN_ID = 3
-
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """One request: arrival in seconds, a prompt (int32 token ids), and tokens to generate."""
+    """One request: arrival in seconds, a prompt (int32 token ids), and tokens to generate.
+
+    One that follows others has no arrival: it comes `think_s` seconds after the last of `after`
+    (ids of requests) has finished. `output_token_ids` are the tokens that must come out, if the
+    workload has them. `conversation` and `turn` name a request of a conversation. `prompt_sha256`
+    stands in tables for a prompt that shares texts with others.
+    """
 
     request_id: str
-    arrival_s: float
+    arrival_s: float | None
     prompt_token_ids: np.ndarray
     output_tokens: int
+    output_token_ids: np.ndarray | None = None
+    conversation: str | None = None
+    turn: int | None = None
+    after: tuple[str, ...] = ()
+    think_s: float = 0.0
+    prompt_sha256: str | None = None
 
 
 def build(experiment: Experiment) -> list[Request]:
-    """The requests of an experiment in the order of their arrival, numbered from 0.
+    """The requests of an experiment, numbered from 0 as they arrive, or in a script's order.
 
     Token ids are drawn uniformly from the vocabulary without its special ids. Each request has its
     own random stream, so its prompt depends on the seed and its number only. BadInput if a file of
@@ -40,7 +51,9 @@ def build(experiment: Experiment) -> list[Request]:
     workload, seed = experiment.workload, experiment.seed
     lengths = workload.lengths(seed)
     _refuse_too_long(workload, lengths, experiment.engine.max_model_len)
-    arrivals = _arrivals(workload, lengths, seed)
+    arrivals = _arrivals(workload, seed)
+    if isinstance(workload, Scripted):
+        return list(_scripted(workload, arrivals, seed, experiment.model.vocab_size))
     return [
         Request(str(i), arrivals[i], _token_ids(experiment, i, item.prompt), item.output)
         for i, item in enumerate(lengths)
@@ -59,7 +72,34 @@ def check(experiment: Experiment) -> None:
 def _check_lengths(workload: Workload, max_model_len: int) -> None:
     lengths = workload.lengths(seed=0)  # the seed only changes the order of a file's lengths
     _refuse_too_long(workload, lengths, max_model_len)
-    _arrivals(workload, lengths, seed=0)
+    _arrivals(workload, seed=0)
+
+
+def _scripted(
+    workload: Scripted, arrivals: list[float], seed: int, vocab_size: int
+) -> Iterator[Request]:
+    """The requests of a script; those that follow no other have the arrivals, in their order."""
+    script, due = workload.script(seed), iter(arrivals)
+    ids = TokenIds(script, seed, vocab_size)
+    for number, turn in enumerate(script):
+        prompt = ids.of(turn.prompt)
+        yield Request(
+            str(number),
+            None if turn.after else next(due),
+            prompt,
+            turn.lengths.output,
+            ids.of(turn.output) if workload.forces_outputs else None,
+            turn.conversation,
+            turn.turn,
+            tuple(map(str, turn.after)),
+            turn.think_s,
+            sha256_of_tokens(prompt),
+        )
+
+
+def sha256_of_tokens(token_ids: "np.ndarray | list[int]") -> str:
+    """SHA-256 of token ids as little-endian int32."""
+    return sha256(np.asarray(token_ids, dtype="<i4").tobytes()).hexdigest()
 
 
 def to_frame(requests: list[Request]) -> "pd.DataFrame":
@@ -72,7 +112,16 @@ def to_frame(requests: list[Request]) -> "pd.DataFrame":
             "arrival_s": [r.arrival_s for r in requests],
             "prompt_tokens": [len(r.prompt_token_ids) for r in requests],
             "output_tokens": [r.output_tokens for r in requests],
-            "prompt_token_ids": [r.prompt_token_ids for r in requests],
+            "prompt_token_ids": [None if r.prompt_sha256 else r.prompt_token_ids for r in requests],
+            "conversation": [r.conversation for r in requests],
+            "turn": pd.array([r.turn for r in requests], "Int32"),
+            "after": [list(r.after) or None for r in requests],
+            "think_s": [r.think_s if r.after else None for r in requests],
+            "prompt_sha256": [r.prompt_sha256 for r in requests],
+            "output_sha256": [
+                None if r.output_token_ids is None else sha256_of_tokens(r.output_token_ids)
+                for r in requests
+            ],
         }
     )
 
@@ -82,9 +131,9 @@ def _token_ids(experiment: Experiment, index: int, count: int) -> np.ndarray:
     return draw.integers(FIRST_PLAIN_ID, experiment.model.vocab_size, size=count, dtype=np.int32)
 
 
-def _arrivals(workload: Workload, lengths: list[Lengths], seed: int) -> list[float]:
-    """Seconds from the start of a repeat to each request; the first arrives at 0."""
-    count = len(lengths)
+def _arrivals(workload: Workload, seed: int) -> list[float]:
+    """Seconds from a repeat's start to each request that follows no other; the first comes at 0."""
+    count = workload.starts(seed)
     if workload.arrival == "poisson" and workload.rate_per_s:
         gaps = stream(seed, Purpose.ARRIVALS).exponential(size=count)
         gaps[0] = 0.0
@@ -99,7 +148,9 @@ def _refuse_too_long(workload: Workload, lengths: list[Lengths], max_model_len: 
     if longest.total > max_model_len:
         path = next((getattr(workload, key) for key in workload.files), None)
         place = f" of {path}" if path else ""
+        scripted = isinstance(workload, Scripted)
+        remedy = "; workload.max_tokens leaves longer requests out" if scripted else ""
         raise BadInput(
             f"request {index}{place} has {longest.prompt} prompt and {longest.output} output "
-            f"tokens, but engine.max_model_len is {max_model_len}"
+            f"tokens, but engine.max_model_len is {max_model_len}{remedy}"
         )

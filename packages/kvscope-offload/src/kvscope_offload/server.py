@@ -82,8 +82,14 @@ class OffloadServer:
         """Note what follows in this recording."""
         self.recording, self.marks = recording, marks
 
-    def submit(self, request_id: str, prompt_token_ids: list[int], output_tokens: int) -> None:
-        """Take a request into the next batch."""
+    def submit(
+        self,
+        request_id: str,
+        prompt_token_ids: list[int],
+        output_tokens: int,
+        output_token_ids: list[int] | None = None,
+    ) -> None:
+        """Take a request into the next batch; its tokens are the model's (`forces_outputs`)."""
         self.waiting.append(Request(request_id, prompt_token_ids, output_tokens))
 
     def has_unfinished_requests(self) -> bool:
@@ -115,7 +121,7 @@ class OffloadServer:
         self.marks.pop()
         finished = self._finished(done)
         record.end_ns = clock.now_ns()
-        return finished
+        return [Finished(name, self._tokens[name], record.end_ns) for name in finished]
 
     def _start(self) -> Iterator[PassResult]:
         experiment = self.platform.experiment
@@ -151,7 +157,7 @@ class OffloadServer:
     def _ids(self, done: PassResult) -> list[str]:
         return [self._batch[number].request_id for number in done.requests]
 
-    def _finished(self, done: PassResult) -> list[Finished]:
+    def _finished(self, done: PassResult) -> list[str]:
         """Add a pass's tokens to those of its requests; the requests that end with it."""
         self._ended = set()
         finished = []
@@ -160,7 +166,7 @@ class OffloadServer:
             tokens = self._tokens[request.request_id]
             tokens.append(token)
             if len(tokens) == request.output_tokens:
-                finished.append(Finished(request.request_id, tokens))
+                finished.append(request.request_id)
                 self._ended.add(request.request_id)
         if all(len(self._tokens[r.request_id]) == r.output_tokens for r in self._batch):
             self._finish()

@@ -2,7 +2,13 @@
 
 import pandas as pd
 
-from kvscope.analyse.oracles.run_tables import OF_REQUEST, RunTables, bad_rows, combine
+from kvscope.analyse.oracles.run_tables import (
+    OF_REQUEST,
+    RunTables,
+    bad_rows,
+    combine,
+    differ,
+)
 from kvscope.oracle import NONE, Violations
 
 
@@ -21,24 +27,30 @@ def tokens_missing(run: RunTables) -> Violations:
     )
 
 
+OF_WORKLOAD = ("arrival_s", "prompt_tokens", "conversation", "turn")
+"""Columns of `requests` that are those of `workload`."""
+
+
 def request_differs(run: RunTables) -> Violations:
     """A request has the arrival and prompt of the workload, and the tokens that its passes sampled.
 
-    A served request has computed its prompt and all its output tokens but the last.
+    The arrival of one that follows others is another oracle's (`conversations`). A served request
+    has computed its prompt and all its output tokens but the last.
     """
-    workload = run.records.workload.set_index("request_id")[["arrival_s", "prompt_tokens"]]
+    workload = run.records.workload.set_index("request_id")[[*OF_WORKLOAD]]
     rows = run.batch.groupby(OF_REQUEST)
     found = run.requests.join(workload.add_suffix("_workload"), on="request_id")
     found = found.join(rows["sampled_tokens"].sum().rename("sampled"), on=OF_REQUEST)
     found = found.join(rows["end_tokens"].max().rename("highest"), on=OF_REQUEST)
     found = found.fillna({"sampled": 0, "highest": 0})
     wrong = pd.Series(False, found.index)
-    for column in ("arrival_s", "prompt_tokens"):
-        wrong |= found[column] != found[f"{column}_workload"]
+    found["arrival_s_workload"] = found["arrival_s_workload"].fillna(found["arrival_s"])
+    for column in OF_WORKLOAD:
+        wrong |= differ(found[column], found[f"{column}_workload"])
     due = found["prompt_tokens"] + found["output_tokens"] - 1
     served = ~found["aborted"].astype(bool)
     return combine(
-        bad_rows(found, wrong, lambda _: "arrival or prompt differs from the workload"),
+        bad_rows(found, wrong, lambda _: "arrival, prompt or turn differs from the workload"),
         bad_rows(
             found,
             found["output_tokens"] != found["sampled"],

@@ -6,6 +6,7 @@ from kvscope.analyse.oracles import (
     batches,
     cache,
     clocks,
+    conversations,
     copies,
     facts,
     modeled,
@@ -99,6 +100,8 @@ _COPIES_APART = _recorded(
     lambda run: _OTHER_CLOCKS.met(run) and not run.engine.get("copies_awaited"),
 )
 _STALLS: RunNeed = Need("passes whose stalls are flagged by their durations", _flags_by_duration)
+_FOLLOWERS = _recorded("requests that follow others", conversations.has_followers)
+_KNOWN_OUTPUTS = _recorded("outputs that the workload has", conversations.has_known_outputs)
 _REPEATS: RunNeed = Need(
     "two repeats or more", lambda run: run.records.served["repeat"].nunique() >= 2
 )
@@ -165,6 +168,8 @@ ORACLES: tuple[Oracle[RunTables], ...] = (
     Oracle(copies.saves_wrong, _SAVES),
     Oracle(outputs.tokens_missing, _REQUESTS),
     Oracle(outputs.request_differs, _REQUESTS),
+    Oracle(conversations.turn_misplaced, _FOLLOWERS),
+    Oracle(conversations.known_output_differs, _KNOWN_OUTPUTS),
     Oracle(outputs.outputs_differ, _REPEATS),
     Oracle(outputs.nothing_served, _REQUESTS),
     Oracle(outputs.blocks_leaked, _LEAKS),

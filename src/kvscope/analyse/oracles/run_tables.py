@@ -61,6 +61,8 @@ class RunTables:
     @property
     def repeats_warm_up(self) -> bool:
         """Whether repeats have the same passes as the warm-up: requests that all come at once."""
+        if self.records.has_followers:
+            return False
         workload = self.section("workload")
         at_once = workload.get("arrival") == ALL_AT_ONCE and workload.get("timeout_s") is None
         return self.has_other_clocks and at_once
@@ -322,6 +324,13 @@ def _nearest(rows: pd.DataFrame, events: pd.DataFrame, direction: Any) -> pd.Ser
         direction=direction,
     )
     return found.set_index("index")["found"].reindex(rows.index)
+
+
+def differ(one: pd.Series, other: pd.Series) -> Bools:
+    """Where two columns differ; nothing differs from nothing."""
+    same = (one == other).fillna(False) | (one.isna() & other.isna())
+    wrong: Bools = ~same.to_numpy(dtype=bool)
+    return wrong
 
 
 def bad_rows(

@@ -31,9 +31,16 @@ KEYS = {
 }
 # Columns that may be null.
 NULLABLE = {
+    "workload": {
+        *("arrival_s", "prompt_token_ids"),  # of a request that follows others, or shares texts
+        *("conversation", "turn", "after", "think_s", "prompt_sha256", "output_sha256"),
+    },
     # Of earlier versions and imports, where nothing is saved or found.
     "batch": {"saved_tokens", "hit_tokens", "own_hit_tokens"},
-    "requests": {"first_scheduled_s", "first_token_s"},  # null if it was aborted earlier
+    "requests": {
+        *("first_scheduled_s", "first_token_s"),  # null if it was aborted earlier
+        *("conversation", "turn"),
+    },
     "preemptions": {
         *("wait_s", "recomputed_tokens", "predicted_s", "cost_s"),
         *("shared_blocks", "hit_tokens", "own_hit_tokens"),

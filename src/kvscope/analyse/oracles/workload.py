@@ -2,14 +2,18 @@
 
 import numpy as np
 
-from kvscope.analyse.oracles.run_tables import RunTables, bad_rows
+from kvscope.analyse.oracles.run_tables import RunTables, bad_rows, differ
 from kvscope.errors import BadInput
 from kvscope.oracle import Violations
 from kvscope.plan.experiment import Experiment
+from kvscope.tables import WORKLOAD
 from kvscope.workload.requests import build, to_frame
 
 ROUNDING = 1e-12
-"""Share by which an arrival may differ: the last digit of a logarithm is the library's."""
+"""Share by which a time may differ: the last digit of a logarithm is the library's."""
+ROUNDED = ("arrival_s", "think_s")
+LISTS = ("prompt_token_ids", "after")
+EXACT = tuple(name for name in WORKLOAD.names if name not in (*ROUNDED, *LISTS))
 
 
 def has_all_settings(run: RunTables) -> bool:
@@ -21,6 +25,8 @@ def has_all_settings(run: RunTables) -> bool:
 def workload_differs(run: RunTables) -> Violations | None:
     """The requests are those that the settings and the seed give: arrivals, prompts and outputs.
 
+    And what each follows, and the tokens that must come out.
+
     Not applicable where the workload's file is not here.
     """
     try:
@@ -30,9 +36,13 @@ def workload_differs(run: RunTables) -> Violations | None:
     found = run.records.workload.reset_index(drop=True)
     if len(found) != len(due):
         return Violations(1, f"{len(found)} requests, the settings give {len(due)}")
-    columns = ("request_id", "prompt_tokens", "output_tokens")
-    wrong = (found[[*columns]] != due[[*columns]]).any(axis=1).to_numpy(copy=True)
-    wrong |= ~np.isclose(found["arrival_s"], due["arrival_s"], rtol=ROUNDING, atol=0)
-    prompts = zip(found["prompt_token_ids"], due["prompt_token_ids"], strict=True)
-    wrong |= [not np.array_equal(one, other) for one, other in prompts]
+    wrong = np.zeros(len(due), bool)
+    for column in EXACT:
+        wrong |= differ(found[column], due[column])
+    for column in ROUNDED:
+        found_s, due_s = (frame[column].astype(float) for frame in (found, due))
+        wrong |= ~np.isclose(found_s, due_s, rtol=ROUNDING, atol=0, equal_nan=True)
+    for column in LISTS:
+        pairs = zip(found[column], due[column], strict=True)
+        wrong |= [not np.array_equal(one, other) for one, other in pairs]
     return bad_rows(found, wrong, lambda _: "not the request that the settings give")

@@ -17,6 +17,7 @@ class Cpu(Device):
         "paged": Kernels(compared=True),
         "instrumented": Kernels(dtypes=("float32", "bfloat16"), compared=True),
     }
+    forces_outputs: ClassVar[bool] = True
     # One thread of a server.
     speed: ClassVar[Speed] = Speed(20, 2e8, 30, 0.01, 1e-4, 2e10, 1e10)
 

@@ -15,6 +15,7 @@ class Cuda(Device):
     speed: ClassVar[Speed] = Speed(90, 1e9, 60, 0.02, 1e-4, 1e14, 1e12)
     gpus: ClassVar[int] = 1
     copies_awaited: ClassVar[bool] = False
+    forces_outputs: ClassVar[bool] = True
 
     def memory_bytes(self, experiment: Conditions) -> int:
         """0: weights and KV cache are not in host memory."""

@@ -1,12 +1,13 @@
 """A vLLM executor without a worker: a pass and its copies take time on a virtual clock.
 
-Scheduler, KV-cache manager and the connector's scheduler half are the real ones; every request is
-answered with the same token.
+Scheduler, KV-cache manager and the connector's scheduler half are the real ones; a request is
+answered with the tokens of the workload, or all with the same one.
 """
 
 from collections.abc import Iterator
 from concurrent.futures import Future
 from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -17,6 +18,7 @@ from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from kvscope.copies import ACTIVATIONS, IN, KV, OUT, VIRTUAL_CLOCK
 from kvscope.engine.devices.modeled.clock import VirtualClock
 from kvscope.engine.devices.modeled.cost import Cost
+from kvscope.engine.outputs import known_outputs
 from kvscope.engine.overflow.connector import SwapReport
 from kvscope.engine.recording import Transfer
 from kvscope.engine.scheduled import contexts
@@ -38,6 +40,7 @@ class ModeledExecutor(Executor):
 
     def _init_executor(self) -> None:
         self._tokens: dict[str, int] = {}  # of each unfinished request: its length
+        self._outputs: dict[str, Iterator[int]] = {}  # and what it is still to be given
         self._link_free_ns = 0  # what a pass saved has crossed the link to the host
 
     def get_kv_cache_specs(self) -> list[dict[str, KVCacheSpec]]:
@@ -111,15 +114,17 @@ class ModeledExecutor(Executor):
         """Keep the length of each unfinished request, as a worker does."""
         for name in scheduler_output.finished_req_ids:
             self._tokens.pop(name, None)
+            self._outputs.pop(name, None)
         for new in scheduler_output.scheduled_new_reqs:
             self._tokens[new.req_id] = len(new.prompt_token_ids or ())
+            self._outputs[new.req_id] = iter(known_outputs(new.sampling_params) or repeat(TOKEN))
 
     def _sampled(self, name: str, computed: int) -> list[int]:
         """A token if the request is computed to its end; none for a chunk short of it."""
         if computed < self._tokens[name]:
             return []
         self._tokens[name] += 1
-        return [TOKEN]
+        return [next(self._outputs[name])]
 
     def _copied(self, orders: Any) -> Iterator[Transfer]:
         """Copy what the connector orders before the pass, out first, once the link is free."""

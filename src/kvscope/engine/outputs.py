@@ -1,0 +1,23 @@
+"""The tokens of requests whose outputs are known before: how they reach the engine.
+
+They travel in vLLM's `SamplingParams.extra_args`. A modeled executor answers with them; where a
+model computes, a logits processor (`engine.forcing`) leaves no other token to choose.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+KEY = "kvscope_output_token_ids"
+FORCE = "kvscope.engine.forcing:ForceOutputs"
+
+
+def extra_args(output_token_ids: list[int] | None) -> dict[str, Any] | None:
+    """vLLM's `extra_args` of a request that must be given these tokens, if any."""
+    return None if output_token_ids is None else {KEY: output_token_ids}
+
+
+def known_outputs(sampling_params: Any) -> list[int] | None:
+    """The tokens that a request must be given; None if the model chooses."""
+    given: Mapping[str, Any] = getattr(sampling_params, "extra_args", None) or {}
+    tokens: list[int] | None = given.get(KEY)
+    return tokens

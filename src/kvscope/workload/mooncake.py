@@ -1,0 +1,61 @@
+"""`mooncake`: requests of Mooncake's traces, with the prefixes that they share.
+
+github.com/kvcache-ai/Mooncake, FAST'25: a line a request with `timestamp` (ms), `input_length`,
+`output_length` and `hash_ids`, one id for each block of 512 tokens, the last of which may be
+partial. The trace does not say which request continues which, nor which tokens were generated.
+"""
+
+from collections.abc import Iterator
+from typing import Annotated, ClassVar
+
+from kvscope.errors import BadInput
+from kvscope.plan.fields import Label, Requests
+from kvscope.workload.blocks import BlockTrace, Row, block_ids, seconds, whole_number
+from kvscope.workload.script import Text, Turn
+
+BLOCKS, OUTPUTS = range(2)
+"""The first number of the key of a block's text, and of what a request generates."""
+MILLISECONDS = 1000  # a second
+
+
+class Mooncake(BlockTrace):
+    """Prompts whose blocks are shared as published, and their times with arrival=trace."""
+
+    wanted: ClassVar[str] = (
+        "a trace as those of github.com/kvcache-ai/Mooncake, a .jsonl with hash_ids"
+    )
+    published_block: ClassVar[int] = 512
+    has_times: ClassVar[bool] = True
+    forces_outputs: ClassVar[bool] = False
+
+    num_requests: Annotated[Requests | None, Label("requests", "{} requests")] = None
+
+    def take(self) -> int | None:
+        """The first num_requests requests of at most max_tokens."""
+        return self.num_requests
+
+    def conversations(self, seed: int) -> Iterator[list[Turn]]:
+        """Each request by itself."""
+        before_s = 0.0
+        for number, (place, row) in enumerate(self.rows()):
+            turn = self._turn(number, row, place)
+            if turn.start_s < before_s:
+                raise BadInput(f"{place}: arrives before the request above it")
+            before_s = turn.start_s
+            yield [turn]
+
+    def _turn(self, number: int, row: Row, place: str) -> Turn:
+        tokens = whole_number(row, "input_length", place)
+        ids = block_ids(row, -(-tokens // self.published_block), "up", place)
+        size, prompt = self.tokens_of_block, self.scaled_up(tokens)
+        sizes = (min(size, prompt - size * at) for at in range(len(ids)))
+        return Turn(
+            tuple(Text((BLOCKS, i), n) for i, n in zip(ids, sizes, strict=True)),
+            (Text((OUTPUTS, number), self.scaled_up(whole_number(row, "output_length", place))),),
+            start_s=seconds(row, "timestamp", place, MILLISECONDS) * self.time_scale,
+        )
+
+    def times(self) -> list[float]:
+        """Seconds from the first request to each."""
+        starts_s = [turn.start_s for turn in self.script(seed=0)]
+        return [start_s - starts_s[0] for start_s in starts_s]

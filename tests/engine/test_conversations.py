@@ -1,0 +1,153 @@
+"""Conversations in a closed loop: turns follow one another, and are given the workload's tokens."""
+
+from typing import Any
+
+import pytest
+
+from kvscope.analyse.check import check_run
+from kvscope.analyse.records import Records, read_records
+from kvscope.oracle import HELD, VIOLATED
+from kvscope.plan.grid import expand
+from kvscope.workload.requests import build, sha256_of_tokens
+from tests.warm import Warm
+
+from .conftest import ROOT, Run, Runner, last_of_each_key
+from .forged_runs import Forgery, found
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
+CONVERSATIONS = (
+    *("workload=conversation", "workload.num_conversations=6", "workload.turns=3"),
+    *("workload.system_tokens=40", "workload.first_tokens=20", "workload.growth_tokens=12"),
+    *("workload.output_tokens=14", "workload.think_s=0.03", "workload.max_tokens=192"),
+)
+AGENTS = (
+    *("workload=agents", "workload.block_tokens=1", "workload.max_tokens=512"),
+    *("workload.time_scale=0.001", "engine.max_model_len=512", "engine.max_num_batched_tokens=512"),
+)
+MOONCAKE = (
+    *("workload=mooncake", "workload.block_tokens=16", "workload.max_tokens=256"),
+    *("workload.time_scale=0.01", "engine.max_model_len=256", "workload.num_requests=12"),
+)
+DEVICES = {"modeled": ("device=modeled",), "cpu": ()}
+SMALL = (
+    *("engine.max_model_len=192", "engine.max_num_batched_tokens=512", "engine.max_num_seqs=8"),
+    *("cache.block_size=32", "repeats=2", "warmup=1", "seed=5", "profiler=none"),
+)
+
+
+@pytest.fixture(scope="module")
+def run(warm: Warm) -> Runner:
+    """`run(*overrides)`: the run of SMALL with these settings, held against itself."""
+    made: dict[tuple[str, ...], Run] = {}
+
+    def run(*overrides: str) -> Run:
+        if overrides not in made:
+            words = last_of_each_key([*SMALL, *overrides])
+            (planned,) = expand(None, words, ROOT / "config").experiments
+            directory = warm.directory / "conversations" / planned.experiment.id
+            facts = warm.run(planned.experiment, directory)
+            assert facts["status"] == "complete", (directory / "log.txt").read_text()[-3000:]
+            assert check_run(directory, quick=True) == []
+            made[overrides] = Run(directory, facts, read_records(directory))
+        return made[overrides]
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def closed(run: Runner) -> Runner:
+    """`closed(device, *overrides)`: a run of conversations in a scarce cache."""
+
+    def closed(device: str, *overrides: str) -> Run:
+        return run(*CONVERSATIONS, "cache.blocks=9", *DEVICES[device], *overrides)
+
+    return closed
+
+
+@pytest.mark.parametrize("overflow", ["recompute", "swap"])
+@pytest.mark.parametrize(
+    "device", [pytest.param("modeled", marks=pytest.mark.representative), "cpu"]
+)
+def test_a_turn_comes_when_the_one_before_has_finished_and_is_given_its_tokens(
+    closed, device: str, overflow: str
+) -> None:
+    made = closed(device, f"overflow={overflow}")
+    rows = made.table("requests")
+    assert rows["preemptions"].sum()
+    due = {one.request_id: one for one in build(made.records.experiment)}
+    for _, repeat in rows.groupby("repeat"):
+        ends = repeat.set_index("request_id")["finished_s"]
+        for row in repeat.itertuples():
+            one = due[row.request_id]
+            assert one.output_token_ids is not None
+            assert row.output_sha256 == sha256_of_tokens(one.output_token_ids)
+            assert (row.conversation, row.turn) == (one.conversation, one.turn)
+            for name in one.after:
+                assert row.arrival_s == pytest.approx(ends[name] + one.think_s, abs=1e-9)
+                assert row.first_scheduled_s >= ends[name] + one.think_s
+
+
+def test_the_virtual_clock_jumps_to_the_next_turn(closed) -> None:
+    made = closed("modeled", "workload.think_s=5000")
+    steps = made.table("steps")
+    assert steps["start_s"].diff().max() > 1000
+    assert len(steps) < 500
+
+
+@pytest.mark.parametrize("words", [AGENTS, MOONCAKE], ids=["agents", "mooncake"])
+@pytest.mark.parametrize("device", DEVICES)
+def test_published_traces_are_served(run: Runner, device: str, words: tuple[str, ...]) -> None:
+    made = run(*words, "cache.blocks=24", "overflow=swap", *DEVICES[device], "repeats=1")
+    assert len(made.table("requests")) == len(build(made.records.experiment))
+
+
+# --- forged rows
+
+
+def of_follower(column: str, change: Any) -> Forgery:
+    """One column of the last request that follows another."""
+
+    def forge(run: Records) -> Records:
+        rows = run.requests.copy()
+        at = rows.index[rows["turn"] > 0][-1]
+        rows.loc[at, column] = change(rows.loc[at, column])
+        return run.variant(requests=rows)
+
+    return forge
+
+
+def of_workload(column: str, change: Any) -> Forgery:
+    def forge(run: Records) -> Records:
+        rows = run.workload.copy()
+        at = rows.index[rows["turn"] > 0][-1]
+        rows.at[at, column] = change(rows.at[at, column])
+        return run.variant(workload=rows)
+
+    return forge
+
+
+FORGED = {
+    "a turn comes early": (of_follower("arrival_s", lambda s: s - 0.001), "turn_misplaced"),
+    "a turn comes late": (of_follower("arrival_s", lambda s: s + 0.001), "turn_misplaced"),
+    "a turn of nothing": (of_follower("conversation", lambda _: None), "request_differs"),
+    "another turn": (of_follower("turn", lambda n: n + 1), "request_differs"),
+    "other tokens": (
+        of_follower("output_sha256", lambda _: sha256_of_tokens([7])),
+        "known_output_differs",
+    ),
+    "no think time": (of_workload("think_s", lambda _: 0.0), "workload_differs"),
+    "follows nothing": (of_workload("after", lambda _: None), "workload_differs"),
+    "follows another": (of_workload("after", lambda _: ["0"]), "workload_differs"),
+    "another prompt": (of_workload("prompt_sha256", lambda _: "0" * 64), "workload_differs"),
+    "others are due": (of_workload("output_sha256", lambda _: "0" * 64), "workload_differs"),
+}
+
+
+@pytest.mark.representative
+def test_a_forged_conversation_is_noticed(closed) -> None:
+    whole = closed("modeled", "overflow=swap").records
+    assert not found(whole, VIOLATED)
+    assert {"turn_misplaced", "known_output_differs"} <= found(whole, HELD)
+    missed = {n: w for n, (forge, w) in FORGED.items() if w not in found(forge(whole), VIOLATED)}
+    assert missed == {}
