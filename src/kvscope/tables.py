@@ -102,17 +102,12 @@ WORKLOAD = Table(
         ),
         Column("prompt_tokens", I32, "length of the prompt"),
         Column("output_tokens", I32, "tokens to generate (end-of-sequence is ignored)"),
-        Column(
-            "prompt_token_ids",
-            TOKEN_IDS,
-            "the prompt: seeded random token ids; null where prompts share texts",
-        ),
+        Column("prompt_token_ids", TOKEN_IDS, "the prompt: seeded random token ids"),
         _CONVERSATION,
         _TURN,
         Column("after", TEXTS, "requests that must have finished before it comes; or null", True),
         Column("think_s", F64, "seconds from the end of the last of these to its arrival", True),
-        Column("prompt_sha256", TEXT, "SHA-256 of a prompt that shares texts, or null", True),
-        Column("output_sha256", TEXT, "SHA-256 of the tokens that must come out, or null", True),
+        Column("output_token_ids", TOKEN_IDS, "the tokens that must come out, or null", True),
     ),
 )
 

@@ -1,5 +1,8 @@
 """Conversations in a closed loop: turns follow one another, and are given the workload's tokens."""
 
+import json
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -102,6 +105,19 @@ def test_published_traces_are_served(run: Runner, device: str, words: tuple[str,
     assert len(made.table("requests")) == len(build(made.records.experiment))
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_turn_finds_what_was_generated_before(closed: Runner, device: str) -> None:
+    words = ("cache.block_size=32", "workload.output_tokens=60", "workload.growth_tokens=4")
+    made = closed(device, *words, "cache.blocks=30", "cache.prefix_caching=true")
+    requests = {one.request_id: one for one in build(made.records.experiment)}
+    hits = made.table("batch").groupby("request_id")["hit_tokens"].max()
+    assert any(
+        hits[one.request_id] > len(requests[one.after[0]].prompt_token_ids) + 32
+        for one in requests.values()
+        if one.after
+    )
+
+
 # --- forged rows
 
 
@@ -139,8 +155,8 @@ FORGED = {
     "no think time": (of_workload("think_s", lambda _: 0.0), "workload_differs"),
     "follows nothing": (of_workload("after", lambda _: None), "workload_differs"),
     "follows another": (of_workload("after", lambda _: ["0"]), "workload_differs"),
-    "another prompt": (of_workload("prompt_sha256", lambda _: "0" * 64), "workload_differs"),
-    "others are due": (of_workload("output_sha256", lambda _: "0" * 64), "workload_differs"),
+    "another prompt": (of_workload("prompt_token_ids", lambda ids: ids + 1), "workload_differs"),
+    "others are due": (of_workload("output_token_ids", lambda ids: ids + 1), "workload_differs"),
 }
 
 
@@ -151,3 +167,66 @@ def test_a_forged_conversation_is_noticed(closed) -> None:
     assert {"turn_misplaced", "known_output_differs"} <= found(whole, HELD)
     missed = {n: w for n, (forge, w) in FORGED.items() if w not in found(forge(whole), VIOLATED)}
     assert missed == {}
+
+
+# --- hits of the prefix cache, by the published ids alone
+
+
+def published(path: Path) -> Iterator[tuple[list[int], int, int, list[int]]]:
+    """Of each request of a trace: ids of its blocks, `in`, `out`, and the ids of the next one."""
+    for number, line in enumerate(path.read_text().splitlines()):
+        row = json.loads(line)
+        if "requests" not in row:
+            yield row["hash_ids"], row["input_length"], row["output_length"], []
+            continue
+        yield from agent(row["requests"], number * 10**9)
+
+
+def agent(rows: list[Any], first: int) -> Iterator[tuple[list[int], int, int, list[int]]]:
+    own = [one for one in rows if "in" in one]
+    following = dict(zip(map(id, own), own[1:], strict=False))
+    for one in rows:
+        if "in" not in one:
+            yield from agent(one["requests"], first)
+            continue
+        ids = [first + i for i in one["hash_ids"]]
+        after = [first + i for i in following.get(id(one), {"hash_ids": []})["hash_ids"]]
+        yield ids, one["in"], one["out"], after if after[: len(ids)] == ids else []
+
+
+def expected_hits(trace: list[Any], admitted: list[int], block: int) -> list[int]:
+    """Tokens that each request finds in an unlimited cache, in the order of admission.
+
+    A block is there if a prompt had it, or an output that the next prompt has.
+    """
+    there: set[tuple[int, ...]] = set()
+    found = [0] * len(trace)
+    for number in admitted:
+        ids, prompt, output, after = trace[number]
+        most = (prompt - 1) // block  # a hit never covers the last token
+        hit = 0
+        while hit < min(most, len(ids)) and tuple(ids[: hit + 1]) in there:
+            hit += 1
+        found[number] = hit * block
+        known = after[: (prompt + output - 1) // block] if after else ids[: prompt // block]
+        there |= {tuple(known[: n + 1]) for n in range(len(known))}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("workload", "trace", "block"),
+    [("agents", "agents_6", 64), ("mooncake", "mooncake_conversation_40", 512)],
+)
+@pytest.mark.representative
+def test_an_ample_cache_hits_what_the_published_ids_say(run, workload, trace, block) -> None:
+    most = ("engine.max_model_len=32768", "engine.max_num_batched_tokens=32768")
+    ample = (f"cache.block_size={block}", f"cache.blocks={400_000 // block}")
+    device = ("device=modeled", "device.hardware=h200", "model=llama-3.1-8b")
+    made = run(f"workload={workload}", *device, *most, *ample, "cache.prefix_caching=true")
+    batch = made.table("batch")
+    rows = list(published(ROOT / "config" / "traces" / f"{trace}.jsonl"))
+    for _, repeat in batch.groupby("repeat"):
+        first = repeat.drop_duplicates("request_id").set_index("request_id")["hit_tokens"]
+        due = expected_hits(rows, [int(name) for name in first.index], block)
+        assert [int(first[str(n)]) for n in range(len(rows))] == due
+    assert sum(due) > 0.4 * sum(prompt for _, prompt, _, _ in rows)

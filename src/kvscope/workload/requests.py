@@ -25,8 +25,7 @@ class Request:
 
     One that follows others has no arrival: it comes `think_s` seconds after the last of `after`
     (ids of requests) has finished. `output_token_ids` are the tokens that must come out, if the
-    workload has them. `conversation` and `turn` name a request of a conversation. `prompt_sha256`
-    stands in tables for a prompt that shares texts with others.
+    workload has them. `conversation` and `turn` name a request of a conversation.
     """
 
     request_id: str
@@ -38,7 +37,6 @@ class Request:
     turn: int | None = None
     after: tuple[str, ...] = ()
     think_s: float = 0.0
-    prompt_sha256: str | None = None
 
 
 def build(experiment: Experiment) -> list[Request]:
@@ -82,18 +80,16 @@ def _scripted(
     script, due = workload.script(seed), iter(arrivals)
     ids = TokenIds(script, seed, vocab_size)
     for number, turn in enumerate(script):
-        prompt = ids.of(turn.prompt)
         yield Request(
             str(number),
             None if turn.after else next(due),
-            prompt,
+            ids.of(turn.prompt),
             turn.lengths.output,
             ids.of(turn.output) if workload.forces_outputs else None,
             turn.conversation,
             turn.turn,
             tuple(map(str, turn.after)),
             turn.think_s,
-            sha256_of_tokens(prompt),
         )
 
 
@@ -112,16 +108,12 @@ def to_frame(requests: list[Request]) -> "pd.DataFrame":
             "arrival_s": [r.arrival_s for r in requests],
             "prompt_tokens": [len(r.prompt_token_ids) for r in requests],
             "output_tokens": [r.output_tokens for r in requests],
-            "prompt_token_ids": [None if r.prompt_sha256 else r.prompt_token_ids for r in requests],
+            "prompt_token_ids": [r.prompt_token_ids for r in requests],
             "conversation": [r.conversation for r in requests],
             "turn": pd.array([r.turn for r in requests], "Int32"),
             "after": [list(r.after) or None for r in requests],
             "think_s": [r.think_s if r.after else None for r in requests],
-            "prompt_sha256": [r.prompt_sha256 for r in requests],
-            "output_sha256": [
-                None if r.output_token_ids is None else sha256_of_tokens(r.output_token_ids)
-                for r in requests
-            ],
+            "output_token_ids": [r.output_token_ids for r in requests],
         }
     )
 

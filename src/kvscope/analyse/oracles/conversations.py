@@ -10,6 +10,7 @@ from kvscope.analyse.oracles.run_tables import (
     differ,
 )
 from kvscope.oracle import Violations
+from kvscope.workload.requests import sha256_of_tokens
 
 
 def has_followers(run: RunTables) -> bool:
@@ -19,7 +20,7 @@ def has_followers(run: RunTables) -> bool:
 
 def has_known_outputs(run: RunTables) -> bool:
     """Whether the workload says what tokens come out."""
-    return bool(run.records.workload["output_sha256"].notna().any())
+    return bool(run.records.workload["output_token_ids"].notna().any())
 
 
 def turn_misplaced(run: RunTables) -> Violations:
@@ -40,7 +41,8 @@ def turn_misplaced(run: RunTables) -> Violations:
 
 def known_output_differs(run: RunTables) -> Violations:
     """A served request has been given the tokens that the workload has for it."""
-    due: pd.Series = run.records.workload.set_index("request_id")["output_sha256"].dropna()
+    outputs = run.records.workload.set_index("request_id")["output_token_ids"].dropna()
+    due: pd.Series = outputs.map(sha256_of_tokens)
     rows = run.records.served
     rows = rows[rows["request_id"].isin(due.index)]
     wrong = differ(rows["output_sha256"], rows["request_id"].map(due))

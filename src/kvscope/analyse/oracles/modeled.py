@@ -265,7 +265,8 @@ def modeled_output_wrong(run: RunTables) -> Violations:
 
     But for one whose tokens the workload has, which `conversations` judges.
     """
-    known = run.records.workload.loc[run.records.workload["output_sha256"].notna(), "request_id"]
+    workload = run.records.workload
+    known = workload.loc[workload["output_token_ids"].notna(), "request_id"]
     rows = run.requests[~run.requests["request_id"].isin(known)]
     due = [
         sha256(np.full(count, TOKEN, "<i4").tobytes()).hexdigest()

@@ -78,8 +78,8 @@ def hit_unfounded(run: RunTables) -> Violations:
 def hit_missed(run: RunTables) -> Violations:
     """A request finds every block that the prefix cache has of its first tokens.
 
-    Blocks of a prompt are known by their tokens, those of output tokens by the request that
-    computed them itself. The last token is always computed.
+    Blocks of a prompt, and of outputs that the workload has, are known by their tokens; those of
+    other outputs by the request that computed them itself. The last token is always computed.
     """
     size, contents = run.records.block_size, _contents(run)
     rows = run.batch[run.batch["admits"]].merge(
@@ -239,21 +239,23 @@ def _contents_overlap(run: RunTables) -> Violations:
     )
 
 
-def _prompts(run: RunTables) -> dict[str, Int64s]:
+def _known_tokens(run: RunTables) -> dict[str, Int64s]:
+    """The tokens of each request that the workload has: its prompt, and its output if any."""
     rows = run.records.workload
+    columns = (rows[name] for name in ("request_id", "prompt_token_ids", "output_token_ids"))
     return {
-        str(name): np.asarray(tokens, np.int64)
-        for name, tokens in zip(rows["request_id"], rows["prompt_token_ids"], strict=True)
+        str(name): np.asarray([*prompt, *(() if output is None else output)], np.int64)
+        for name, prompt, output in zip(*columns, strict=True)
     }
 
 
 def _of_other_tokens(run: RunTables) -> Bools:
-    """Whether the prompts of the request and of the block's owner differ before the block's end."""
-    hits, size, prompts = run.hits, run.records.block_size, _prompts(run)
+    """Whether the tokens of the request and of the block's owner differ before the block's end."""
+    hits, size, prompts = run.hits, run.records.block_size, _known_tokens(run)
 
     @cache
     def same(one: str, other: str) -> int:
-        """How many tokens two prompts have in common, as far as both go."""
+        """How many tokens two requests have in common, as far as both are known."""
         length = min(len(prompts[one]), len(prompts[other]))
         differ = np.flatnonzero(prompts[one][:length] != prompts[other][:length])
         return int(differ[0]) if len(differ) else np.iinfo(np.int64).max
@@ -267,11 +269,11 @@ def _of_other_tokens(run: RunTables) -> Bools:
 
 
 class _Names:
-    """Names of the tokens of a request up to the end of a position; equal for equal prompts."""
+    """Names of the tokens of a request up to the end of a position; equal for equal tokens."""
 
     def __init__(self, run: RunTables) -> None:
         self._size = run.records.block_size
-        self._of_prompts = {name: [*self._chain(tokens)] for name, tokens in _prompts(run).items()}
+        self._known = {name: [*self._chain(tokens)] for name, tokens in _known_tokens(run).items()}
 
     def _chain(self, tokens: Int64s) -> Iterator[bytes]:
         digest = b""
@@ -285,5 +287,5 @@ class _Names:
         return pd.Series(names, requests.index, dtype=object)
 
     def _of(self, request: str, position: int) -> object:
-        known = self._of_prompts[request]
+        known = self._known[request]
         return known[position] if position < len(known) else (request, position)

@@ -32,8 +32,8 @@ KEYS = {
 # Columns that may be null.
 NULLABLE = {
     "workload": {
-        *("arrival_s", "prompt_token_ids"),  # of a request that follows others, or shares texts
-        *("conversation", "turn", "after", "think_s", "prompt_sha256", "output_sha256"),
+        "arrival_s",  # null of a request that follows others
+        *("conversation", "turn", "after", "think_s", "output_token_ids"),
     },
     # Of earlier versions and imports, where nothing is saved or found.
     "batch": {"saved_tokens", "hit_tokens", "own_hit_tokens"},

@@ -12,7 +12,7 @@ from kvscope.workload.requests import build, to_frame
 ROUNDING = 1e-12
 """Share by which a time may differ: the last digit of a logarithm is the library's."""
 ROUNDED = ("arrival_s", "think_s")
-LISTS = ("prompt_token_ids", "after")
+LISTS = ("prompt_token_ids", "output_token_ids", "after")
 EXACT = tuple(name for name in WORKLOAD.names if name not in (*ROUNDED, *LISTS))
 
 
