@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from kvscope.collect.kv.clock import EventClock
 from kvscope.collect.kv.flushes import Flush, parse_flush
+from kvscope.collect.oracles.found_blocks import FoundBlocks
 from kvscope.collect.oracles.judge import Judge
 from kvscope.collect.oracles.registry import ALL_ORACLES, NAMES, verdicts
 from kvscope.collect.oracles.run_facts import LayerTimes, RunFacts, Sizes
@@ -413,6 +414,49 @@ def test_a_block_has_one_owner() -> None:
     instead, found["block_table"][2][0] = found["block_table"][2][0], shared
     found["events"]["block"] = [shared if b == instead else b for b in found["events"]["block"]]
     assert violations(found) == {"block_owned_twice": 1}
+
+
+def shares_a_block() -> Found:
+    """MIXED, in which the second request has the first block of the first one."""
+    found = MIXED.flush()
+    shared = found["block_table"][0][0]
+    instead, found["block_table"][1][0] = found["block_table"][1][0], shared
+    found["events"]["block"] = [shared if b == instead else b for b in found["events"]["block"]]
+    return found
+
+
+def found_blocks(*rows: tuple[str, int, int, int], **preempted: list[int]) -> FoundBlocks:
+    """Of these (request, step, block, position)."""
+    hits = pd.DataFrame(rows, columns=["request_id", "step", "block", "block_position"])
+    lost = {(0, request): steps for request, steps in preempted.items()}
+    return FoundBlocks(hits.assign(repeat=0), lost)
+
+
+def test_requests_share_the_blocks_that_they_found() -> None:
+    found = shares_a_block()
+    block = found["block_table"][0][0]
+    assert violations(found) == {"block_owned_twice": 1}
+    assert violations(found, found=found_blocks(("101", 0, block, 0))) == {}
+    both = found_blocks(("100", 0, block, 0), ("101", 0, block, 0))
+    assert violations(found, found=both) == {}
+
+
+def test_a_block_is_shared_at_the_position_where_it_was_found() -> None:
+    found = shares_a_block()
+    block = found["block_table"][0][0]
+    elsewhere = violations(found, found=found_blocks(("101", 0, block, 1)))
+    assert elsewhere == {"block_owned_twice": 1, "hit_not_in_table": 1}
+    other = violations(found, found=found_blocks(("101", 0, block, 0), ("101", 0, 999, 1)))
+    assert other == {"hit_not_in_table": 1}
+
+
+def test_a_preempted_request_has_lost_what_it_found() -> None:
+    found = shares_a_block() | {"step": 7}
+    block = found["block_table"][0][0]
+    before = found_blocks(("101", 3, block, 0), **{"101": [5]})
+    assert violations(found, found=before) == {"block_owned_twice": 1}
+    again = found_blocks(("101", 3, 9, 0), ("101", 6, block, 0), **{"101": [5]})
+    assert violations(found, found=again) == {}
 
 
 def test_no_write_goes_on_beyond_its_block() -> None:

@@ -44,20 +44,34 @@ def block_outside_cache(counts: FlushCounts) -> Violations:
 def block_owned_twice(counts: FlushCounts) -> Violations:
     """No block of a pass is in the block tables of two requests, or twice in one.
 
-    kvscope disables prefix sharing. Imported runs, which may share blocks, are not checked.
+    Requests that found the block in the prefix cache share it with the one that computed it, at the
+    same position. Imported runs, which may share blocks, are not checked.
     """
     flush, table = counts.flush, counts.flush.block_table or []
+    if sum(map(len, table)) == len({block for row in table for block in row}):
+        return NONE
     owner: dict[int, str] = {}
     clashes = [
         f"block {block} belongs to request {owner[block]} and to request {request}"
         for request, row in zip(flush.requests, table, strict=True)
-        for block in row
-        if owner.setdefault(block, request) != request
+        for found in [counts.run.found_by(flush, request)]
+        for position, block in enumerate(row)
+        if found.get(block) != position and owner.setdefault(block, request) != request
     ]
-    count = sum(map(len, table)) - len(owner)
-    if not count:
-        return NONE
-    return Violations(count, clashes[0] if clashes else "a block table has a block twice")
+    twice = sum(len(row) - len(set(row)) for row in table)
+    return violations(clashes, str) + Violations(twice, "a block table has a block twice")
+
+
+def hit_not_in_table(counts: FlushCounts) -> Violations:
+    """A request has the blocks that it found in the prefix cache, each at its position."""
+    flush, table = counts.flush, counts.flush.block_table or []
+    wrong = [
+        f"request {request} found block {block}, which is not at its block position {position}"
+        for request, row in zip(flush.requests, table, strict=True)
+        for block, position in counts.run.found_by(flush, request).items()
+        if row[position : position + 1] != [block]
+    ]
+    return violations(wrong, str)
 
 
 def blocks_moved(counts: FlushCounts) -> Violations:

@@ -18,6 +18,9 @@ _WRITES: Need[FlushCounts] = Need(_WORDS, lambda c: c.flush.traces(WRITE))
 _TABLE: Need[FlushCounts] = Need(_WORDS, lambda c: c.flush.block_table is not None)
 _OWN_TABLE: Need[FlushCounts] = Need(_WORDS, lambda c: _TABLE.met(c) and _HEADS.met(c))
 _MOVES: Need[FlushCounts] = Need(_WORDS, lambda c: c.moved is not None)
+_FOUND: Need[FlushCounts] = Need(
+    "KV events, and blocks found in the prefix cache", lambda c: _TABLE.met(c) and bool(c.run.found)
+)
 _LAYERS: Need[FlushCounts] = Need(_WORDS, lambda c: c.run.traced_layers is not None)
 _BLOCKS: Need[FlushCounts] = Need(_WORDS, lambda c: c.run.blocks is not None)
 _SCHEDULE: Need[FlushCounts] = Need(_WORDS, lambda c: bool(c.run.schedule))
@@ -43,6 +46,7 @@ OF_FLUSHES: tuple[Oracle[FlushCounts], ...] = (
     Oracle(blocks.block_not_in_table, _TABLE),
     Oracle(blocks.block_outside_cache, _BLOCKS),
     Oracle(blocks.block_owned_twice, _OWN_TABLE),
+    Oracle(blocks.hit_not_in_table, _FOUND),
     Oracle(blocks.blocks_moved, _MOVES),
     Oracle(blocks.tokens_outside_block, _EVENTS),
     Oracle(event_times.event_of_other_kernel, _HEADS),

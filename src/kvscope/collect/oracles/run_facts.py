@@ -6,6 +6,7 @@ from typing import NamedTuple
 from kvscope.collect.host_times import duration_ns, instants_ns, require_times
 from kvscope.collect.kv.clock import EventClock
 from kvscope.collect.kv.flushes import Flush
+from kvscope.collect.oracles.found_blocks import FoundBlocks, Positions
 from kvscope.collect.oracles.schedule import Schedule
 from kvscope.results import Run
 from kvscope.runfile import RUN_FILE
@@ -61,6 +62,7 @@ class RunFacts:
     schedule: Schedule | None = None
     blocks: int | None = None  # of the cache; block tables have numbers 1 … blocks
     preempted: dict[tuple[int, str], list[int]] | None = None  # steps, by (repeat, request)
+    found: FoundBlocks | None = None  # in the prefix cache; None without one
     heads: list[int] | None = None  # KV heads that are traced
     counted: tuple[int | None, int | None] | None = None  # events and drops
     sizes: Sizes = field(default_factory=Sizes)
@@ -88,12 +90,17 @@ class RunFacts:
             frozenset(places),
             schedule,
             engine.get("kv_blocks_total"),
-            _preempted(run),
+            preempted := _preempted(run),
+            None if run.hits.empty else FoundBlocks(run.hits, preempted),
             tracing.get("kv_heads"),
             (tracing.get("events"), tracing.get("dropped_events")),
             Sizes(engine.get("block_size"), tracing.get("tile_tokens")),
             tracing.get("head_stride", 1) == 1,
         )
+
+    def found_by(self, flush: Flush, request: str) -> Positions:
+        """The blocks that a request of a flush found in the prefix cache, with their positions."""
+        return self.found.of(flush.repeat, request, flush.step) if self.found else {}
 
 
 def _preempted(run: Run) -> dict[tuple[int, str], list[int]]:

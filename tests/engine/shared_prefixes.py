@@ -1,0 +1,161 @@
+"""Random requests with shared prefixes, served in a scarce cache with a prefix cache."""
+
+import random
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from kvscope.engine.marks import Marks
+from kvscope.engine.overflow.recompute import Recompute
+from kvscope.engine.port import Engine
+from kvscope.engine.recording import Recording
+from kvscope.plan.experiment import Experiment
+from kvscope.plan.grid import expand
+from kvscope.run.serving import serve
+from kvscope.workload.requests import Request
+
+from .cases import AMPLE, BASE, BATCHING
+from .conftest import ROOT, Silent, last_of_each_key
+
+SCARCE = ("cache.blocks=9", "cache.prefix_caching=true")
+LONGEST = 160
+OVERFLOW = {
+    "recompute": ("overflow=recompute",),
+    "longest first": ("overflow=recompute",),  # ranked by LONGEST_FIRST
+    "swap": ("overflow=swap", "overflow.host_blocks=64"),
+    "swap, small pool": ("overflow=swap", "overflow.host_blocks=4"),
+    "activation": ("overflow=activation", "overflow.host_blocks=64"),
+    "activation, small pool": ("overflow=activation", "overflow.host_blocks=6"),
+    "adaptive": ("overflow=adaptive", "overflow.host_blocks=6", "overflow.hardware=h100"),
+}
+LONGEST_FIRST = {"rank": lambda policy, request: float(request.tokens)}
+# What the device does not decide, as it is on a CPU.
+MODELED = (
+    *("device=modeled", "device.hardware=h100", "device.kernels=vllm", "cache.admission=vllm"),
+    *("cache.watermark=0.0", "cache.layout=by_layer", "cache.block_size=32"),
+    *("overflow.host_memory=pinned",),
+)
+CASES = [f"{batching}, {overflow}" for batching in BATCHING for overflow in OVERFLOW]
+
+
+def experiment(*words: str) -> Experiment:
+    """The experiment of these settings; the last of several for one key counts."""
+    if "overflow=recompute" in words:
+        words = tuple(word for word in words if not word.startswith("overflow."))
+    planned = expand(None, last_of_each_key([*BASE, *words]), ROOT / "config").experiments
+    return planned[0].experiment
+
+
+def requests(seed: int) -> list[Request]:
+    """Requests of a few prefixes, of which some end within a block, and some are whole prompts."""
+    draw = random.Random(seed)
+
+    def tokens(count: int) -> list[int]:
+        return [draw.randrange(3, 500) for _ in range(count)]
+
+    prefixes = [tokens(draw.choice([0, 31, 32, 40, 64, 96])) for _ in range(draw.randint(1, 3))]
+    found = []
+    for number in range(draw.randint(5, 10)):
+        prompt = draw.choice(prefixes) + tokens(draw.choice([1, 1, 9, 32, 50]))
+        if found and draw.random() < 0.2:
+            prompt = draw.choice(found).prompt_token_ids.tolist()
+        output = draw.randint(1, LONGEST - len(prompt))
+        found.append(Request(str(number), 0.0, np.array(prompt, np.int32), output))
+    return found
+
+
+def ranked(case: str) -> AbstractContextManager[Any]:
+    """Within the context, `recompute` has the ranks of the case."""
+    return mock.patch.multiple(Recompute, **LONGEST_FIRST) if "first" in case else nullcontext()
+
+
+def serve_seed(engine: Engine, seed: int) -> tuple[dict[str, list[int]], Recording]:
+    """The tokens and the recording of one seed's requests; the prefix cache is empty before."""
+    engine.empty_prefix_cache()
+    recording = Recording()
+    engine.begin(recording, Marks())
+    return serve(engine, requests(seed), Silent()).outputs, recording
+
+
+def told(recording: Recording) -> dict[str, list[Any]]:
+    """What does not depend on times and token ids."""
+    return {
+        "passes": [
+            [(row.request_id, row.computed, row.cached, row.hit) for row in one.batch()]
+            for one in recording.passes
+        ],
+        "free": [one.kv_blocks_free for one in recording.passes],
+        "preemptions": [
+            (one.step, one.request_id, one.tokens, one.blocks, one.shared, one.action.name)
+            for one in recording.preemptions
+        ],
+        "hits": recording.hits,
+        "evictions": recording.evictions,
+        "copies": [(one.step, one.request_id, one.direction) for one in recording.transfers],
+    }
+
+
+def served(seeds: range, case: str, *device: str) -> tuple[dict[int, Any], int]:
+    """Tokens and recording of each seed under a case's policies, and the blocks left in use."""
+    from kvscope.engine.build import run_engine
+    from kvscope.engine.devices.platform import platform_of
+
+    batching, _, overflow = case.partition(", ")
+    words = (*SCARCE, *BATCHING[batching], *OVERFLOW[overflow], *device)
+    with ranked(case), run_engine(platform_of(experiment(*words))) as engine:
+        found = {seed: serve_seed(engine, seed) for seed in seeds}
+        return found, engine.kv_blocks_used + engine.host_blocks_used
+
+
+def compared(seeds: range, cases: list[str]) -> Iterator[dict[str, Any]]:
+    """Of each case, for every seed: what differs, and how much there was to differ."""
+    from kvscope.engine.build import run_engine
+    from kvscope.engine.devices.platform import platform_of
+
+    with run_engine(platform_of(experiment(*AMPLE))) as engine:
+        expected = {seed: serve_seed(engine, seed)[0] for seed in seeds}
+    measured = [served(seeds, case) for case in cases]
+    for case, (found, left) in zip(cases, measured, strict=True):
+        modeled, _ = served(seeds, case, *MODELED)
+        known = {seed: (told(found[seed][1]), told(modeled[seed][1])) for seed in seeds}
+        yield {
+            "case": case,
+            "left": left,
+            "tokens": [seed for seed in seeds if found[seed][0] != expected[seed]],
+            "modeled": [
+                (seed, key)
+                for seed, (one, other) in known.items()
+                for key in one
+                if one[key] != other[key]
+            ],
+            **{key: sum(len(one[key]) for one, _ in known.values()) for key in COUNTED},
+            "shared": sum(lost[4] for one, _ in known.values() for lost in one["preemptions"]),
+        }
+
+
+COUNTED = ("preemptions", "hits", "evictions")
+
+
+def token_ids(like: Experiment, index: int, count: int) -> Any:
+    """The prompts of a run: the even and the odd requests begin alike."""
+    group = np.random.default_rng([like.seed, index % 2])
+    own = np.random.default_rng([like.seed, 2, index])
+    ids = np.concatenate([group.integers(3, 500, 70), own.integers(3, 500, LONGEST)])
+    return ids[:count].astype(np.int32)
+
+
+SAME_PROMPTS = "kvscope.workload.requests._token_ids"
+
+
+def run_into(directory: Path, *words: str) -> None:
+    """Make a run of requests that begin alike."""
+    from kvscope.batch import measure_here
+    from kvscope.run import supervisor
+
+    with mock.patch(SAME_PROMPTS, token_ids):
+        facts = supervisor.run(experiment(*words), directory, True, measure_here)
+    assert facts["status"] == "complete", (directory / "log.txt").read_text()[-3000:]

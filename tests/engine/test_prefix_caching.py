@@ -1,0 +1,54 @@
+"""With a prefix cache, too, tokens are those of an ample run, and modeled passes those of a CPU.
+
+Other workloads than these: pytest tests/engine/test_prefix_caching.py --policy-seeds 100-119
+"""
+
+from typing import Any
+
+import pytest
+
+from tests.warm import Warm
+
+from .shared_prefixes import CASES
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(1500)]
+
+FEW = ["prefill_first, swap", "mixed, longest first", "chunked, recompute"]
+Cases = dict[str, dict[str, Any]]
+
+
+def serve_all(seeds: range, cases: list[str]) -> Cases:
+    from .shared_prefixes import compared
+
+    return {case["case"]: case for case in compared(seeds, cases)}
+
+
+@pytest.fixture(scope="module")
+def few(warm: Warm) -> Cases:
+    return warm.call(serve_all, range(1, 5), FEW)
+
+
+@pytest.fixture(scope="module")
+def served(request: pytest.FixtureRequest, warm: Warm) -> Cases:
+    first, last = map(int, request.config.getoption("--policy-seeds").split("-"))
+    cases = [case for case in CASES if case not in FEW]
+    return warm.call(serve_all, range(first, last + 1), cases)
+
+
+def assert_sound(found: dict[str, Any]) -> None:
+    for counted in ("preemptions", "hits", "evictions", "shared"):
+        assert found[counted] >= 5, f"too few {counted} to show anything"
+    assert found["tokens"] == []
+    assert found["modeled"] == []
+    assert found["left"] == 0
+
+
+@pytest.mark.representative
+@pytest.mark.parametrize("case", FEW)
+def test_a_prefix_cache_changes_no_token_and_the_model_has_the_same_passes(few: Cases, case: str):
+    assert_sound(few[case])
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case not in FEW])
+def test_so_it_is_with_every_policy(served: Cases, case: str):
+    assert_sound(served[case])
