@@ -3,15 +3,16 @@
 import random
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
 
 from kvscope.engine.marks import Marks
+from kvscope.engine.overflow.policy import Victim
 from kvscope.engine.overflow.recompute import Recompute
 from kvscope.engine.port import Engine
+from kvscope.engine.prefix_cache import PrefixCache
 from kvscope.engine.recording import Recording
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
@@ -25,14 +26,20 @@ SCARCE = ("cache.blocks=9", "cache.prefix_caching=true")
 LONGEST = 160
 OVERFLOW = {
     "recompute": ("overflow=recompute",),
-    "longest first": ("overflow=recompute",),  # ranked by LONGEST_FIRST
+    "fullest first": ("overflow=recompute",),  # ranked by `fullest_first`
     "swap": ("overflow=swap", "overflow.host_blocks=64"),
     "swap, small pool": ("overflow=swap", "overflow.host_blocks=4"),
     "activation": ("overflow=activation", "overflow.host_blocks=64"),
     "activation, small pool": ("overflow=activation", "overflow.host_blocks=6"),
     "adaptive": ("overflow=adaptive", "overflow.host_blocks=6", "overflow.hardware=h100"),
 }
-LONGEST_FIRST = {"rank": lambda policy, request: float(request.tokens)}
+
+
+def fullest_first(policy: Recompute, request: Victim) -> float:
+    """The rank of a request by how full its last block is: most are scheduled when they lose it."""
+    return float(request.tokens % 32)
+
+
 # What the device does not decide, as it is on a CPU.
 MODELED = (
     *("device=modeled", "device.hardware=h100", "device.kernels=vllm", "cache.admission=vllm"),
@@ -58,7 +65,7 @@ def requests(seed: int) -> list[Request]:
         return [draw.randrange(3, 500) for _ in range(count)]
 
     prefixes = [tokens(draw.choice([0, 31, 32, 40, 64, 96])) for _ in range(draw.randint(1, 3))]
-    found = []
+    found: list[Request] = []
     for number in range(draw.randint(5, 10)):
         prompt = draw.choice(prefixes) + tokens(draw.choice([1, 1, 9, 32, 50]))
         if found and draw.random() < 0.2:
@@ -70,7 +77,8 @@ def requests(seed: int) -> list[Request]:
 
 def ranked(case: str) -> AbstractContextManager[Any]:
     """Within the context, `recompute` has the ranks of the case."""
-    return mock.patch.multiple(Recompute, **LONGEST_FIRST) if "first" in case else nullcontext()
+    fullest = case.endswith("fullest first")
+    return mock.patch.object(Recompute, "rank", fullest_first) if fullest else nullcontext()
 
 
 def serve_seed(engine: Engine, seed: int) -> tuple[dict[str, list[int]], Recording]:
@@ -137,25 +145,19 @@ def compared(seeds: range, cases: list[str]) -> Iterator[dict[str, Any]]:
         }
 
 
+def uncomputed(recording: Recording) -> list[Any]:
+    """The blocks that were in the prefix cache though no pass filled them with tokens."""
+    owners = [{row.request_id for row in one.batch()} for one in recording.passes]
+    cached = [hit.found for hit in recording.hits] + [one.lost for one in recording.evictions]
+    return [block for block in cached if block.owner not in owners[block.step]]
+
+
 COUNTED = ("preemptions", "hits", "evictions")
 
 
-def token_ids(like: Experiment, index: int, count: int) -> Any:
-    """The prompts of a run: the even and the odd requests begin alike."""
-    group = np.random.default_rng([like.seed, index % 2])
-    own = np.random.default_rng([like.seed, 2, index])
-    ids = np.concatenate([group.integers(3, 500, 70), own.integers(3, 500, LONGEST)])
-    return ids[:count].astype(np.int32)
-
-
-SAME_PROMPTS = "kvscope.workload.requests._token_ids"
-
-
-def run_into(directory: Path, *words: str) -> None:
-    """Make a run of requests that begin alike."""
-    from kvscope.batch import measure_here
-    from kvscope.run import supervisor
-
-    with mock.patch(SAME_PROMPTS, token_ids):
-        facts = supervisor.run(experiment(*words), directory, True, measure_here)
-    assert facts["status"] == "complete", (directory / "log.txt").read_text()[-3000:]
+def uncomputed_blocks(seeds: range, forgets: bool = True) -> list[Any]:
+    """Those of requests that often lose their blocks in the schedule that was to fill one."""
+    forget = mock.patch.object(PrefixCache, "forget_uncomputed")
+    with nullcontext() if forgets else forget:
+        found, _ = served(seeds, "mixed, fullest first", *MODELED)
+    return [block for _, recording in found.values() for block in uncomputed(recording)]

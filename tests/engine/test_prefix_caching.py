@@ -13,7 +13,7 @@ from .shared_prefixes import CASES
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1500)]
 
-FEW = ["prefill_first, swap", "mixed, longest first", "chunked, recompute"]
+FEW = ["prefill_first, swap", "mixed, fullest first", "chunked, recompute"]
 Cases = dict[str, dict[str, Any]]
 
 
@@ -52,3 +52,16 @@ def test_a_prefix_cache_changes_no_token_and_the_model_has_the_same_passes(few: 
 @pytest.mark.parametrize("case", [case for case in CASES if case not in FEW])
 def test_so_it_is_with_every_policy(served: Cases, case: str):
     assert_sound(served[case])
+
+
+def uncomputed(seeds: range, forgets: bool) -> int:
+    from .shared_prefixes import uncomputed_blocks
+
+    return len(uncomputed_blocks(seeds, forgets))
+
+
+@pytest.mark.representative
+def test_a_block_that_no_pass_fills_is_not_left_in_the_cache(warm: Warm):
+    """vLLM leaves it there where the schedule that had a request fill a block preempts it."""
+    assert warm.call(uncomputed, range(40), True) == 0
+    assert warm.call(uncomputed, range(40), False) > 0
