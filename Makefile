@@ -82,5 +82,5 @@ release: env-dev
 	@workflow/scripts/release.sh
 
 clean:
-	rm -rf .cache .snakemake .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find src tests workflow -name __pycache__ -prune -exec rm -rf {} +
+	rm -rf .cache .snakemake .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	find $(CODE) -name __pycache__ -prune -exec rm -rf {} +

@@ -17,7 +17,8 @@ OF_A_COPY = {"swap_out_s": OUT, "swap_in_s": IN}
 def read_transfers(directory: Path, facts: dict[str, Any]) -> pd.DataFrame:
     """The copies of the run in `directory`, whose run.json has these `facts`.
 
-    When activations were saved, and in how many blocks, was not recorded: it is null.
+    When activations were saved, and in how many blocks, was not recorded: it is null, as is
+    what the file has no column for.
     """
     found = [
         _of_preemptions(_columns(directory / tables.PREEMPTIONS.file), facts),
@@ -55,8 +56,8 @@ def _of_preemptions(rows: pd.DataFrame, facts: dict[str, Any]) -> pd.DataFrame:
             "kind": np.where(rows["rebuild_s"].notna(), ACTIVATIONS, KV),
             "blocks": blocks,
             "bytes": rows["bytes"],
-            "start_s": rows["copy_start_s"],
-            "end_s": rows["copy_end_s"],
+            "start_s": rows.get("copy_start_s"),
+            "end_s": rows.get("copy_end_s"),
             **{name: rows[name] for name in ("copy_s", "rebuild_s")},
         }
     )

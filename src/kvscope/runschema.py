@@ -250,7 +250,7 @@ def schema_problem(facts: Any) -> str | None:
     if not isinstance(facts, dict):
         return f"must be one JSON object, not {type(facts).__name__}"
     if facts.get("schema") not in READABLE:
-        readable = " and ".join(map(str, READABLE))
+        readable = f"{READABLE[0]} to {READABLE[-1]}"
         return f"schema is {facts.get('schema')!r:.60}, this kvscope reads {readable}"
     try:
         RunRecord.model_validate(facts)

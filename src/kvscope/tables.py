@@ -582,7 +582,8 @@ def check_file(table: Table, path: Path) -> str | None:
     except BadInput as error:
         return str(error)
     if version not in READABLE:
-        return f"{path}: schema version {version or 'absent'}, expected {SCHEMA_VERSION}"
+        known = " or ".join(READABLE)
+        return f"{path}: schema version {version or 'absent'}, expected {known}"
     size = path.stat().st_size
     if rows > limits.FREE_ROWS + limits.MOST_ROWS_PER_BYTE * size:
         return f"{path}: {rows:,} rows in {size:,} bytes, more than a table has"

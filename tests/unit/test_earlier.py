@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kvscope import runfile, tables
+from kvscope import earlier, runfile, tables
 from kvscope.analyse.experiment import analyse
 from kvscope.analyse.oracles.registry import judge_tables
 from kvscope.analyse.records import Records, read_records
@@ -80,6 +80,15 @@ def test_an_earlier_run_has_the_metrics_and_verdicts_that_it_had(run: Path, tmp_
     columns = ["metric", "value", "ci_low", "ci_high"]
     again = analyse(run, tmp_path / "after")
     pd.testing.assert_frame_equal(again[columns], metrics[columns])
+
+
+def test_times_of_copies_that_a_file_lacks_are_null(run: Path) -> None:
+    copies = make_old(run)
+    path = run / "preemptions.parquet"
+    pq.write_table(pq.read_table(path).drop_columns(["copy_start_s", "copy_end_s"]), path)
+    found = earlier.read_transfers(run, runfile.read_run(run))
+    assert len(found) == len(copies)
+    assert found[["start_s", "end_s"]].isna().all(axis=None)
 
 
 def test_a_run_of_today_needs_its_transfers(run: Path) -> None:

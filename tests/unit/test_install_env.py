@@ -604,6 +604,12 @@ def test_wheels_in_a_folder_will_do_without_an_index(fresh: Checkout, folder: Pa
     assert fresh.versions() == CPU
 
 
+def test_no_index_may_be_said_to_be_false(fresh: Checkout, indexes: dict[str, Index], folder: Path):
+    links = str(folder / "pytorch" / "torch")
+    fresh.make(UV_DEFAULT_INDEX=indexes["main"].url, PIP_FIND_LINKS=links, PIP_NO_INDEX="0")
+    assert fresh.versions() == CPU
+
+
 def test_what_uv_is_told_comes_first(fresh: Checkout, indexes: dict[str, Index], folder: Path):
     links = str(folder / "pytorch" / "torch")
     fresh.make(UV_DEFAULT_INDEX=indexes["main"].url, PIP_INDEX_URL=NOWHERE, PIP_FIND_LINKS=links)

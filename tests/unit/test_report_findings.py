@@ -297,7 +297,7 @@ def test_what_a_study_asks_about_comes_first_and_is_compared_with_its_base():
 def test_the_headline_answers_with_the_best_value_on_average():
     found = headline(asking(*policies_by_prompt(), **ASKED)).sentence
     assert found == (
-        "Hardware b instead of a: 47\xa0% (± 0.9) higher throughput, the geometric mean of 2 "
+        "Hardware b instead of a: 47\xa0% (±\xa00.9) higher throughput, the geometric mean of 2 "
         "pairs (2 higher)."
     )
 
@@ -329,7 +329,7 @@ def test_the_headline_has_a_number_for_each_panel_of_its_chart(left, told):
     asked = asking(*scarce_by_workload(left), key="cache.blocks", base=64)
     found = headline(replace(asked, figures=(FigureRequest("throughput", (axes,)),))).sentence
     assert found.startswith("KV cache 32 instead of 64 blocks: ")
-    assert re.findall(r"(\d+)\xa0% \(± [\d.]+\)[a-z ]* \((\w+)\)", found) == told
+    assert re.findall(r"(\d+)\xa0% \(±\xa0[\d.]+\)[a-z ]* \((\w+)\)", found) == told
 
 
 def test_the_page_says_that_the_headline_answers_the_question_if_one_is_asked():

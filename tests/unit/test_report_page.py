@@ -117,7 +117,7 @@ def test_it_opens_with_what_is_wrong_then_the_headline_then_the_chart_that_shows
     assert "2 experiments\n    without results" in banner
     assert "failed; a request needs 6 blocks" in banner
     assert "Not valid and not compared: 1 experiment (no_warm_up)" in banner
-    lost = r"KV cache \d+ instead of \d+ blocks: \d\d\xa0% \(± [\d.]+\) lower"
+    lost = r"KV cache \d+ instead of \d+ blocks: \d\d\xa0% \(±\xa0[\d.]+\) lower"
     assert re.search(f'class="headline">{lost}', html)
     lead = page.data["data-lead"]
     assert len(lead["views"]) == 1

@@ -59,7 +59,7 @@ def compared(results: Path) -> pd.Series:
 def test_the_headline_has_the_interval_of_the_ratio(loaded: Path) -> None:
     sentence = headline(load(["fake"], loaded)).sentence
     half = re.fullmatch(
-        r"KV cache \d+ instead of \d+ blocks: 71\xa0% \(± (\d|0\.\d)\) lower throughput\.",
+        r"KV cache \d+ instead of \d+ blocks: 71\xa0% \(±\xa0(\d|0\.\d)\) lower throughput\.",
         sentence,
     )
     assert half, sentence

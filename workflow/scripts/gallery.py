@@ -6,6 +6,7 @@ As a hook of mkdocs it adds the page GALLERY.md, with the pictures that were mad
 """
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from kvscope.plan.layers import SHIPPED
 from kvscope.report.figures.registry import figures
 
 PLACE = Path(".cache/gallery")
+STUDIES = Path("results/studies")
 # Studies on the modeled device; of a figure that several have, the first one's is shown.
 COMMANDS = {
     "quickstart": "device=modeled batching=chunked overflow=recompute,swap,adaptive",
@@ -47,6 +49,7 @@ def make() -> int:
     """Run the studies, each in a directory of its own."""
     for study in COMMANDS:
         (PLACE / study).mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(PLACE / study / STUDIES, ignore_errors=True)  # figures are drawn anew
         shipped = ["--snakefile", str(SHIPPED / "Snakefile"), "--profile"]
         words = command(study)
         words[1:3] = [*shipped, str(SHIPPED / "profiles" / "local")]

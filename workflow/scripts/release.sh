@@ -34,7 +34,7 @@ try() {
 echo "kvscope alone, with what its wheel requires, as pinned in envs/"
 "$uv" venv --quiet --python "$python" "$venv"
 add --no-deps --requirements envs/build.txt
-export UV_CONSTRAINT="$root/envs/kvscope.txt $root/envs/cpu.txt"
+export UV_CONSTRAINT="envs/kvscope.txt envs/cpu.txt" # not of $root, which may have a space
 add "$(wheel kvscope)"
 try --version
 try plan study=quickstart

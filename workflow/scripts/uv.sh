@@ -27,7 +27,8 @@ provide_uv() {
 # uv is set as it is for pip, whose variables (:env:) come before its files.
 adopt_pip_settings() {
     local said pair value
-    said=$({ .uv/bin/python -m pip config list || "$python" -m pip config list; } 2>/dev/null) || true
+    said=$({ .uv/bin/python -m pip config list || "$python" -m pip config list ||
+        "$python" "$(bundled_pip)/pip" config list; } 2>/dev/null) || true
     for pair in index-url=UV_DEFAULT_INDEX extra-index-url=UV_INDEX find-links=UV_FIND_LINKS \
         no-index=NO_INDEX constraint=UV_CONSTRAINT trusted-host=UV_INSECURE_HOST cert=SSL_CERT_FILE \
         client-cert=SSL_CLIENT_CERT proxy=ALL_PROXY timeout=UV_HTTP_TIMEOUT; do
@@ -37,7 +38,10 @@ adopt_pip_settings() {
         declare -n ours=${pair#*=}
         [ -z "$value" ] || [ -n "${ours:-}" ] || export "${pair#*=}=$value"
     done
+    [[ ! ${NO_INDEX:-} =~ ^(0|false|no|off|n|f)$ ]] || NO_INDEX=''
 }
+bundled_pip() { "$python" -c 'import ensurepip, pathlib
+print(next(pathlib.Path(ensurepip.__file__).with_name("_bundled").glob("pip-*.whl")))'; }
 
 add() {
     "$uv" pip install --quiet --python "$venv/bin/python" --no-build-isolation \

@@ -23,7 +23,7 @@ from kvscope.report.settings import (
     value_of,
     without,
 )
-from kvscope.report.words import decimals_for, key_title, percent, value_words
+from kvscope.report.words import NBSP, decimals_for, key_title, percent, value_words
 
 # Keys whose values ask for different work: what one costs says nothing of the other.
 DIFFERENT_WORK = ("workload", "model", "seed")
@@ -87,7 +87,7 @@ def half_words(ratio: Ratio, way: str | None = None) -> str:
     """'12 % (± 3) lower': the difference, and half the width of its interval, in percent."""
     change, half = abs(ratio.value - 1), (ratio.high - ratio.low) / 2
     direction = ("higher" if ratio.value > 1 else "lower") if way is None else way
-    known = f" (± {_points(half)})" if 0 < half < math.inf else ""
+    known = f" (±{NBSP}{_points(half)})" if 0 < half < math.inf else ""
     return f"{percent(change)}{known} {direction}".strip()
 
 

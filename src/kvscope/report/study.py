@@ -42,6 +42,7 @@ def write_report(
     remove_temporaries(home)
     remove_temporaries(home / FIGURES)
     remove(home / UNFINISHED)
+    remove(home / CRATE_FILE)  # it described the files of before
     if not whole:
         retire(home)
     write_tables(study, place)
@@ -57,7 +58,7 @@ def write_report(
 
 def retire(home: Path) -> None:
     """Remove what an earlier report wrote of a study, since it is true no longer."""
-    for name in (PAGE, FIGURES, CRATE_FILE, *STUDY_FILES):
+    for name in (PAGE, FIGURES, *STUDY_FILES):
         remove(home / name)
     for further in pages():
         further.retire(home)

@@ -28,9 +28,15 @@ def has_steady_counter(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
 
 @intrinsic
 def cycle_counter(typingctx: Any) -> Any:
-    """The processor's cycle counter, uint64."""
+    """The processor's cycle counter, uint64, once all that comes before it has been done.
+
+    Without the fence a processor reads its counter before the loads of an event have ended, and
+    their time would lie between the events.
+    """
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        wait = ir.FunctionType(ir.VoidType(), [])
+        builder.call(builder.module.declare_intrinsic("llvm.x86.sse2.lfence", fnty=wait), [])
         counter = ir.FunctionType(ir.IntType(64), [])
         read = builder.module.declare_intrinsic("llvm.readcyclecounter", fnty=counter)
         return builder.call(read, [])
