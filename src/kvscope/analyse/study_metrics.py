@@ -16,6 +16,7 @@ from kvscope.analyse.estimates import Estimates, ExperimentMetrics
 from kvscope.analyse.metric import Measure
 from kvscope.analyse.metrics import METRICS
 from kvscope.analyse.statistics import UNKNOWN, Estimate
+from kvscope.plan.parts import CacheSettings
 
 
 def add_study_metrics(experiments: Sequence[ExperimentMetrics]) -> list[pd.DataFrame]:
@@ -124,7 +125,7 @@ def _same_work(settings: Mapping[str, Any]) -> str:
     """All settings except cache size and overflow policy, as text."""
     rest = {section: value for section, value in settings.items() if section != "overflow"}
     cache = settings.get("cache", {})
-    rest["cache"] = {key: v for key, v in cache.items() if key not in ("blocks", "gib")}
+    rest["cache"] = {key: v for key, v in cache.items() if key not in CacheSettings.one_of}
     return json.dumps(rest, sort_keys=True)
 
 

@@ -1,32 +1,53 @@
 """The blocks that requests need, and the cache that `cache.oversubscription` makes of them."""
 
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from kvscope.plan.complaints import Origin
-from kvscope.plan.experiment import parse
-from kvscope.plan.fields import MAX_NUMBER
+from pydantic import ValidationError
+
+from kvscope.errors import BadInput
+from kvscope.plan.complaints import format_value
 
 if TYPE_CHECKING:
     from kvscope.plan.workload import Workload
 
-AMPLE_BLOCKS = MAX_NUMBER
-"""No experiment is refused for want of these."""
+KEY = "cache.oversubscription"
 
 
-def size_cache(config: dict[str, Any], origin: Origin) -> dict[str, Any]:
-    """The configuration with the blocks that its cache's oversubscription gives.
+def size_cache(
+    config: dict[str, Any], kind: "type[Workload]", origin: Callable[[str], str]
+) -> dict[str, Any]:
+    """The configuration with the blocks that its cache's oversubscription gives, if it has one.
 
     `cache.blocks` is the blocks of all requests over `cache.oversubscription`, at least one.
-    BadInput, as `parse` raises it, if there is no experiment with so many or more blocks.
+    BadInput if the cache has another size as well, or if a file of the workload cannot be used.
     """
     cache = config.get("cache")
-    if not isinstance(cache, dict) or cache.get("oversubscription") is None:
+    ratio = cache.get("oversubscription") if isinstance(cache, dict) else None
+    if not isinstance(cache, dict) or not isinstance(ratio, int | float) or ratio <= 0:
         return config
-    ample = parse(config | {"cache": cache | {"blocks": AMPLE_BLOCKS}}, origin)
-    demand = demand_blocks(ample.workload, ample.seed, ample.cache.block_size)
-    blocks = max(1, int(demand / cache["oversubscription"]))
+    for other in ("blocks", "gib"):
+        if cache.get(other) is not None:
+            raise BadInput(
+                f"{KEY} ({format_value(ratio)}) ({origin(KEY)}) and cache.{other} "
+                f"({format_value(cache[other])}) ({origin(f'cache.{other}')}) both size the cache; "
+                "set one of them"
+            )
+    blocks = max(1, int(_demand(config, kind) / ratio))
     return config | {"cache": cache | {"blocks": blocks}}
+
+
+def _demand(config: Mapping[str, Any], kind: "type[Workload]") -> int:
+    """Blocks of all requests; 1 where the settings are not valid, which parsing them says."""
+    size, seed = config["cache"].get("block_size"), config.get("seed")
+    if not isinstance(size, int) or size < 1 or not isinstance(seed, int):
+        return 1
+    try:
+        workload = kind.model_validate(config["workload"])
+    except ValidationError:
+        return 1
+    return demand_blocks(workload, seed, size)
 
 
 @lru_cache(maxsize=1024)

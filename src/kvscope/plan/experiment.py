@@ -86,6 +86,7 @@ class Experiment(Part):
         requests = getattr(self.workload, "num_requests", None) or ""
         cache = self.cache
         room = f"b{cache.blocks}" if cache.blocks else f"g{cache.gib:g}".replace("+", "")
+        room = f"o{cache.oversubscription}".removesuffix(".0") if cache.oversubscription else room
         traced = "" if self.tracing.name == "none" else f"-{self.tracing.name}"
         alone = "-exclusive" if self.exclusive else ""
         parts = (

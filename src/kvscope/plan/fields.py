@@ -68,13 +68,15 @@ class Label:
 class Part(BaseModel):
     """A part of an experiment: immutable, without unknown keys, without silent conversion.
 
-    Exactly one of the keys `one_of` must be set; setting one drops the default of another.
+    Exactly one of the keys `one_of` must be set; setting one drops the default of another. Planning
+    sets a second one where `fills_in` maps the first to it.
     The keys `in_id` are part of an experiment's id even at their default.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     one_of: ClassVar[tuple[str, ...]] = ()
+    fills_in: ClassVar[dict[str, str]] = {}
     in_id: ClassVar[tuple[str, ...]] = ()
 
     @model_serializer(mode="wrap")

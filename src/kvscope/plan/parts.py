@@ -39,16 +39,23 @@ class EngineSettings(Part):
 class CacheSettings(Part):
     """The KV cache: tokens per block, and its size in blocks or GiB that requests can use.
 
+    `oversubscription` sizes it by the workload: blocks of all requests over blocks of the cache.
+    Planning fills in the blocks (`kvscope.plan.demand`).
     `layout` is what is contiguous in memory: a block's part of one layer, its K and its V apart, or
     a block with all its layers. `watermark` is the share of blocks that stays free when a waiting
     request is admitted; `admission` names the vLLM whose rules admit and continue requests.
     """
 
-    one_of: ClassVar[tuple[str, ...]] = ("blocks", "gib")
+    one_of: ClassVar[tuple[str, ...]] = ("blocks", "gib", "oversubscription")
+    fills_in: ClassVar[dict[str, str]] = {"oversubscription": "blocks"}
 
     block_size: Annotated[Tokens, Label("block size (tokens)", "block size {}")]
     blocks: Annotated[Count | None, Label("KV cache (blocks)", "KV cache {} blocks")] = None
     gib: Annotated[Gib | None, Label("KV cache (GiB)", "KV cache {} GiB")] = None
+    oversubscription: Annotated[
+        Annotated[Real, Field(gt=0)] | None,
+        Label("oversubscription", "{} times oversubscribed"),
+    ] = None
     layout: Annotated[
         Literal["by_layer", "by_k_and_v", "by_block"], Label("layout of the cache", "cache {}")
     ] = "by_layer"

@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 from kvscope.errors import BadInput
 from kvscope.plan.complaints import all_keys, format_value, part_classes, suggestion
 from kvscope.plan.composition import Composer, Config
+from kvscope.plan.demand import size_cache
 from kvscope.plan.experiment import Experiment, parse
 from kvscope.plan.expressions import resolve
 from kvscope.plan.sources import Location, fill_in
@@ -75,6 +76,7 @@ class Point:
             found = part_classes(Experiment.model_fields["workload"], workload)
             if len(found) == 1 and issubclass(kind := found[0], Workload):
                 config = config | {"workload": fill_in(workload, kind, self.place)}
+                config = size_cache(config, kind, self.origin)
         return parse(config, self.origin)
 
     def value(self, config: Config, key: str) -> Any:

@@ -6,7 +6,9 @@ from typing import Any, Protocol
 
 from kvscope.plan import registry
 from kvscope.plan.fields import impossible
-from kvscope.plan.parts import Conditions
+from kvscope.plan.parts import CacheSettings, Conditions
+
+SIZES = CacheSettings.one_of
 
 
 class CompleteExperiment(Conditions, Protocol):
@@ -39,7 +41,9 @@ def _options_are_plain(experiment: CompleteExperiment) -> None:
 def _exactly_one_is_set(experiment: CompleteExperiment) -> None:
     for name, part in experiment:
         keys = getattr(part, "one_of", ())
-        if keys and sum(getattr(part, key) is not None for key in keys) != 1:
+        given = {key for key in keys if getattr(part, key) is not None}
+        filled = {part.fills_in[key] for key in given if key in part.fills_in}
+        if keys and not (len(given - filled) == 1 and filled <= given):
             values = (f"{name}.{key} ({_or_null(getattr(part, key))})" for key in keys)
             raise impossible(
                 f"exactly one of {' and '.join(values)} must be set",
@@ -117,7 +121,7 @@ def _one_request_fits_cache(experiment: CompleteExperiment) -> None:
             f"the cache of {experiment.cache_blocks} blocks of {experiment.cache.block_size} "
             f"tokens ({room} tokens) must hold one request of engine.max_model_len ({length}), "
             "or vLLM does not start",
-            "cache.blocks" if experiment.cache.blocks else "cache.gib",
+            next(f"cache.{k}" for k in reversed(SIZES) if getattr(experiment.cache, k) is not None),
             "engine.max_model_len",
         )
 

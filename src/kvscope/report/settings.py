@@ -15,7 +15,7 @@ Settings = dict[str, Any]
 
 MINOR = ("tracing", "profiler")  # in a name only where nothing else differs
 BLOCKS, BLOCK_SIZE, TOKENS = "cache.blocks", "cache.block_size", "cache.tokens"
-CACHE = (BLOCKS, TOKENS, "cache.gib")
+CACHE = (BLOCKS, TOKENS, "cache.gib", "cache.oversubscription")
 """Keys that all say how large the cache is."""
 
 

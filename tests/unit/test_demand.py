@@ -1,0 +1,56 @@
+"""`cache.oversubscription`: a cache sized by what its requests need."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvscope.errors import BadInput
+from kvscope.plan.experiment import Experiment
+from kvscope.plan.grid import expand
+
+CONFIG = Path(__file__).parents[2] / "config"
+MODELED = ("device=modeled", "engine.max_model_len=256", "workload=zipf", "workload.max_tokens=256")
+
+
+def planned(*overrides: str) -> Experiment:
+    (one,) = expand(None, [*MODELED, *overrides], CONFIG).experiments
+    return one.experiment
+
+
+@given(ratio=st.floats(0.5, 8.0), seed=st.integers(0, 9), size=st.sampled_from([16, 64]))
+def test_the_cache_has_the_blocks_of_all_requests_over_the_ratio(
+    ratio: float, seed: int, size: int
+) -> None:
+    words = (f"cache.oversubscription={ratio}", f"seed={seed}", f"cache.block_size={size}")
+    experiment = planned(*words, "workload.num_requests=40")
+    needed = sum(-(-one.total // size) for one in experiment.workload.lengths(seed))
+    assert experiment.cache_blocks <= needed / ratio < experiment.cache_blocks + 1
+
+
+def test_what_is_filled_in_belongs_to_the_settings() -> None:
+    one, other = planned("cache.oversubscription=2"), planned("cache.oversubscription=1.5")
+    assert one.to_dict()["cache"]["blocks"] == one.cache_blocks < other.cache_blocks
+    assert "-o2x" in one.id
+
+
+def test_an_experiment_of_a_size_in_blocks_knows_nothing_of_it() -> None:
+    experiment = planned("cache.blocks=64")
+    assert "oversubscription" not in experiment.to_dict()["cache"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["cache.oversubscription=2", "cache.blocks=99"], "both size the cache"),
+        (["cache.oversubscription=2", "cache.gib=1"], "both size the cache"),
+        (["cache.oversubscription=0"], "cache.oversubscription is 0"),
+        (["cache.oversubscription=900"], "change cache.oversubscription"),
+        (["cache.oversubscription=2", "workload.num_requests=0"], "workload.num_requests is 0"),
+        (["cache.oversubscription=2", "cache.block_size=0"], "cache.block_size is 0"),
+    ],
+)
+def test_what_sizes_no_cache_is_refused(words: list[str], said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        planned(*words)
