@@ -9,13 +9,14 @@ from hypothesis import strategies as st
 from kvscope.errors import BadInput
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
+from kvscope.workload.requests import build
 
 CONFIG = Path(__file__).parents[2] / "config"
-MODELED = ("device=modeled", "engine.max_model_len=256", "workload=zipf", "workload.max_tokens=256")
+MODELED = ("device=modeled", "engine.max_model_len=256", "workload.max_tokens=256")
 
 
-def planned(*overrides: str) -> Experiment:
-    (one,) = expand(None, [*MODELED, *overrides], CONFIG).experiments
+def planned(*overrides: str, workload: str = "zipf") -> Experiment:
+    (one,) = expand(None, [*MODELED, f"workload={workload}", *overrides], CONFIG).experiments
     return one.experiment
 
 
@@ -54,3 +55,14 @@ def test_an_experiment_of_a_size_in_blocks_knows_nothing_of_it() -> None:
 def test_what_sizes_no_cache_is_refused(words: list[str], said: str) -> None:
     with pytest.raises(BadInput, match=said):
         planned(*words)
+
+
+def test_a_conversation_needs_the_blocks_of_its_longest_turn() -> None:
+    words = ("workload.num_conversations=3", "cache.oversubscription=1")
+    experiment = planned(*words, workload="conversation")
+    longest: dict[str, int] = {}
+    for request in build(experiment):
+        tokens = len(request.prompt_token_ids) + request.output_tokens
+        longest[str(request.conversation)] = max(longest.get(str(request.conversation), 0), tokens)
+    size = experiment.cache.block_size
+    assert experiment.cache_blocks == sum(-(-tokens // size) for tokens in longest.values())

@@ -52,5 +52,8 @@ def _demand(config: Mapping[str, Any], kind: "type[Workload]") -> int:
 
 @lru_cache(maxsize=1024)
 def demand_blocks(workload: "Workload", seed: int, block_size: int) -> int:
-    """Blocks of all requests, each with its last token; BadInput if a file cannot be used."""
-    return sum(-(-lengths.total // block_size) for lengths in workload.lengths(seed))
+    """Blocks of all requests that can be served at once, each with its last token.
+
+    BadInput if a file of the workload cannot be used.
+    """
+    return sum(-(-lengths.total // block_size) for lengths in workload.longest_at_once(seed))

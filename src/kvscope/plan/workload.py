@@ -76,6 +76,13 @@ class Workload(Option):
         """The number of requests that come by themselves; others follow one that has finished."""
         return len(self.lengths(seed))
 
+    def longest_at_once(self, seed: int) -> list[Lengths]:
+        """The lengths of requests that can be served at once, at their longest.
+
+        All of them, unless some follow others that have finished.
+        """
+        return self.lengths(seed)
+
     def pauses_s(self) -> float:
         """Seconds that the requests of the longest chain wait for after one another."""
         return 0.0

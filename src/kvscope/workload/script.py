@@ -117,6 +117,14 @@ class Scripted(Workload):
         """The number of turns that follow no other."""
         return sum(not turn.after for turn in self.script(seed))
 
+    def longest_at_once(self, seed: int) -> list[Lengths]:
+        """The longest turn of each conversation; a turn of none is one by itself."""
+        longest: dict[str | int, Lengths] = {}
+        for place, turn in enumerate(self.script(seed)):
+            name, found = turn.conversation or place, turn.lengths
+            longest[name] = max(found, longest.get(name, found), key=lambda one: one.total)
+        return list(longest.values())
+
     def pauses_s(self) -> float:
         """Seconds of think time of the longest chain of turns."""
         waited: list[float] = []

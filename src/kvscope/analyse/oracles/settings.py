@@ -44,6 +44,7 @@ def _of_engine(run: RunTables) -> Iterator[Pair]:
     yield "layers", made.get("layers"), model.get("layers")
     yield "device", made.get("device"), run.section("device").get("name")
     yield "kv_blocks_total", made.get("kv_blocks_total"), _blocks(cache, block_bytes)
+    yield "cache.blocks", cache.get("blocks"), _blocks_of_demand(run, cache)
     yield from _of_host_pools(run, block_bytes)
 
 
@@ -95,6 +96,18 @@ def _blocks(cache: Mapping[str, Any], block_bytes: int | None) -> Any:
     if blocks is None and isinstance(gib, int | float) and block_bytes:
         return int(gib * GIB // block_bytes)
     return blocks
+
+
+def _blocks_of_demand(run: RunTables, cache: Mapping[str, Any]) -> int | None:
+    """Blocks that cache.oversubscription gives for the requests; None if it sizes no cache."""
+    ratio, size = cache.get("oversubscription"), cache.get("block_size")
+    requests = run.records.workload
+    if not isinstance(ratio, int | float) or not isinstance(size, int) or requests.empty:
+        return None
+    blocks = -(-(requests["prompt_tokens"] + requests["output_tokens"]) // size)
+    # A turn of a conversation holds the turns before it.
+    alone = requests["conversation"].fillna(requests.index.to_series().map("alone {}".format))
+    return max(1, int(blocks.groupby(alone).max().sum() / ratio))
 
 
 def _of_requests(run: RunTables) -> Iterator[Pair]:
