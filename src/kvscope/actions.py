@@ -50,6 +50,8 @@ ACTIVATION = Action(
     "activation", keeps=True, rebuilds=True, lost="kept as activations", resumed="rebuilt"
 )
 
+NATIVE = Action("native", resumed="to load from the host or to compute again")
+
 
 @cache
 def action(name: str) -> Action:

@@ -162,6 +162,13 @@ STEPS = Table(
         Column("host_blocks_total", I32, "blocks of the host pool; 0 where there is none"),
         Column("stalled", BOOL, "the pass took far longer than others of its class"),
         _SOURCE,
+        Column(
+            "load_wait_s",
+            F64,
+            "seconds before the pass in which there was none, as every request waited for copies "
+            "of vLLM's offloading",
+            True,
+        ),
     ),
 )
 
@@ -186,6 +193,12 @@ BATCH = Table(
             True,
         ),
         Column("own_hit_tokens", I32, "of hit_tokens, those of blocks that it had computed", True),
+        Column(
+            "loaded_tokens",
+            I32,
+            "of context_tokens, those that vLLM's offloading loaded from the host before the pass",
+            True,
+        ),
     ),
 )
 
@@ -261,6 +274,21 @@ TRANSFERS = Table(
             "'host', 'device' (a GPU's events), 'virtual', or 'log' (from a published one)",
         ),
         _SOURCE,
+        Column("job", I64, "number of the job of vLLM's offloading; null of other copies", True),
+        Column("ordered_s", F64, "of a job: when the scheduler ordered it, " + _SINCE, True),
+        Column("first_block", I32, "of a job: place in its request of the first block", True),
+        Column(
+            "loaded_blocks",
+            I32,
+            "of a job that stores: those of its blocks that were loaded at least once",
+            True,
+        ),
+        Column(
+            "awaited_step",
+            I32,
+            "of a job that stores: pass that gave its blocks away, and so waited for its end",
+            True,
+        ),
     ),
 )
 

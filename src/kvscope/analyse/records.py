@@ -14,6 +14,7 @@ from kvscope.errors import BadInput
 from kvscope.plan.experiment import Experiment, load, read_settings
 from kvscope.results import Run
 from kvscope.runfile import EXPERIMENT_FILE, FAILED, require_unchanged
+from kvscope.runschema import MEASURED
 from kvscope.runschema import TRANSFERS as TRANSFERS_SINCE
 from kvscope.tables import HOST_TABLES, OF_SOME_RUNS, TRANSFERS
 
@@ -50,10 +51,19 @@ class Records(Run):
 
     @property
     def depends_on_speed(self) -> bool:
-        """Whether requests arrive or are aborted in real time, so that passes depend on it."""
+        """Whether requests arrive, are aborted or wait for copies in real time, so that passes
+        depend on it.
+        """
         workload = self.settings.get("workload") or {}
         later = bool(self.workload["arrival_s"].gt(0).any()) or self.has_followers
-        return later or workload.get("timeout_s") is not None
+        return later or workload.get("timeout_s") is not None or self.copies_in_real_time
+
+    @property
+    def copies_in_real_time(self) -> bool:
+        """Whether vLLM's offloading copied beside the passes of a measured run."""
+        awaited = self.facts.get("engine", {}).get("copies_awaited", True)
+        measured = self.facts.get("time_source", MEASURED) == MEASURED
+        return measured and not awaited and bool(self._by_offloading.any())
 
     @property
     def has_followers(self) -> bool:
@@ -63,12 +73,12 @@ class Records(Run):
     @property
     def swapped_out(self) -> pd.DataFrame:
         """The rows of `transfers` of K and V that preempted requests lost."""
-        return self.transfers[self._of(OUT, KV)]
+        return self.transfers[self._of(OUT, KV) & ~self._by_offloading]
 
     @property
     def copied_back(self) -> pd.DataFrame:
-        """The rows of `transfers` to the device, which requests resumed from."""
-        return self.transfers[self.transfers["direction"] == IN]
+        """The rows of `transfers` to the device, which passes began with."""
+        return self.transfers[(self.transfers["direction"] == IN) & ~self._by_offloading]
 
     @property
     def saved(self) -> pd.DataFrame:
@@ -78,7 +88,26 @@ class Records(Run):
     @property
     def moves(self) -> pd.DataFrame:
         """The rows of `transfers` of requests that were preempted or resumed."""
-        return self.transfers[~self._of(OUT, ACTIVATIONS)]
+        return self.transfers[~self._of(OUT, ACTIVATIONS) & ~self._by_offloading]
+
+    @property
+    def stored(self) -> pd.DataFrame:
+        """The rows of `transfers` of blocks that vLLM's offloading stored on the host."""
+        return self.transfers[self._by_offloading & (self.transfers["direction"] == OUT)]
+
+    @property
+    def loaded(self) -> pd.DataFrame:
+        """The rows of `transfers` of blocks that vLLM's offloading loaded from the host."""
+        return self.transfers[self._by_offloading & (self.transfers["direction"] == IN)]
+
+    @property
+    def jobs(self) -> pd.DataFrame:
+        """The rows of `transfers` that vLLM's offloading ordered."""
+        return self.transfers[self._by_offloading]
+
+    @property
+    def _by_offloading(self) -> "pd.Series[bool]":
+        return self.transfers["job"].notna()
 
     def _of(self, direction: str, kind: str) -> "pd.Series[bool]":
         rows = self.transfers

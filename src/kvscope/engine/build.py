@@ -63,7 +63,7 @@ class VllmEngine:
     @property
     def host_blocks_used(self) -> int:
         """Blocks of the host pool that requests hold now."""
-        return self.scheduler.tier.host_blocks_used
+        return self.scheduler.tier.host_blocks_held
 
     @property
     def host_pool(self) -> dict[str, Any]:
@@ -146,6 +146,11 @@ class VllmEngine:
     def has_unfinished_requests(self) -> bool:
         """Whether a request waits or runs."""
         return bool(self.vllm.has_unfinished_requests())
+
+    def settle(self) -> None:
+        """Compute empty passes until vLLM's offloading has ended its copies."""
+        while self.scheduler.has_requests():
+            self.vllm.step()
 
     def step(self) -> list[Finished]:
         """Compute one pass; returns the requests that end with it."""

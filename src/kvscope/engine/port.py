@@ -93,5 +93,8 @@ class Engine(Protocol):
     def step(self) -> Sequence[Finished]:
         """Compute one pass; returns the requests that end with it."""
 
+    def settle(self) -> None:
+        """Let what is still being copied end; no request is left."""
+
     def abort(self, request_ids: list[str]) -> None:
         """End requests before their last token, whether they run, wait or are preempted."""

@@ -26,6 +26,7 @@ class ScheduledRequest(NamedTuple):
     sampled: Sequence[int]  # the output token ids that the pass gave it
     row: int = 0  # its place among the rows of the kernels' batch
     hit: int = 0  # of `cached`, those that the pass found in the device's prefix cache
+    loaded: int = 0  # of `cached`, those that vLLM's offloading loaded before the pass
     saved: int = 0  # of `computed`, those whose activations the pass is to write to the host
     blocks: tuple[Sequence[int], ...] = ()  # its block ids by KV group; where KV events are traced
 
@@ -50,6 +51,7 @@ class PassRecord:
     end_ns: int = 0  # the scheduler has processed them
     # Called once nothing is timed: rows are not made while the engine runs.
     batch: Callable[[], Sequence[ScheduledRequest]] = no_rows
+    load_wait_ns: int = 0  # before it, in which every request waited for copies
 
 
 @dataclass(slots=True)
@@ -82,6 +84,18 @@ class Transfer:
     rebuild_seconds: Callable[[], float] | None = None  # of K and V, after the copy
     clock: str = HOST_CLOCK  # that `seconds` were counted by
     step: int = 0  # the pass that it was done for
+    job: "OffloadingJob | None" = None  # of a copy that vLLM's offloading ordered
+
+
+@dataclass(frozen=True)
+class OffloadingJob:
+    """What the scheduler knew of a copy that vLLM's offloading ordered."""
+
+    number: int  # vLLM's
+    ordered_ns: int
+    first_block: int  # place in its request of the first block
+    loaded_blocks: Callable[[], int]  # of a store: those of its blocks that were loaded since
+    awaited_step: int | None = None  # pass that gave its blocks away, and so waited for its end
 
 
 class CachedBlock(NamedTuple):

@@ -39,7 +39,9 @@ def batch_rows(
     vLLM makes both objects anew for every pass and does not change them afterwards.
     """
     cached = dict(contexts(scheduled))
-    saved: Mapping[str, int] = getattr(scheduled.kv_connector_metadata, "saved_tokens", {})
+    orders = scheduled.kv_connector_metadata
+    saved: Mapping[str, int] = getattr(orders, "saved_tokens", {})
+    loaded: Mapping[str, int] = getattr(orders, "loaded_tokens", {})
     rows = []
     for name, computed in scheduled.num_scheduled_tokens.items():
         row = output.req_id_to_index[name]
@@ -52,6 +54,7 @@ def batch_rows(
                 list(output.sampled_token_ids[row]),
                 row,
                 hit=hits.get(name, 0),
+                loaded=loaded.get(name, 0),
                 saved=saved.get(name, 0),
                 blocks=tuple([block.block_id for block in group] for group in blocks),
             )

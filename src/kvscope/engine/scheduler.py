@@ -15,7 +15,7 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.core.sched.request_queue import FCFSRequestQueue, SchedulingPolicy
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.outputs import ModelRunnerOutput
-from vllm.v1.request import Request
+from vllm.v1.request import Request, RequestStatus
 
 from kvscope.engine.batching.policy import BatchingPolicy
 from kvscope.engine.clock import Clock, HostClock
@@ -65,6 +65,7 @@ class RecordingScheduler(Scheduler):
         self.recording = Recording()
         self.marks = Marks()
         self.waiting = GatedQueue()
+        self.kv_holding_waiting = GatedQueue()  # their blocks are being loaded, or have been
         self.batching = BatchingPolicy(name="")
         self.overflow = OverflowPolicy(name="")
         self.clock: Clock = HostClock()
@@ -77,6 +78,8 @@ class RecordingScheduler(Scheduler):
         self._hidden: list[Request] = []  # running requests that vLLM does not see
         self._finished: set[str] = set()  # reported by empty schedules
         self._preempted: set[str] = set()  # reported by empty schedules
+        self._undone: SchedulerOutput | None = None  # an empty schedule that was not returned
+        self._idle_since_ns: int | None = None  # every request waits for copies
         self._in_flight: SchedulerOutput | None = None
         self._block_tables: BlockTables | None = None  # of the pass under way, if it is traced
         self._free = self.kv_cache_manager.block_pool.free_block_queue
@@ -93,6 +96,7 @@ class RecordingScheduler(Scheduler):
         """Set the policies, the clock and the tracer."""
         self.batching, self.overflow, self.clock, self.tracer = batching, overflow, clock, tracer
         self._ranked = type(overflow).rank is not OverflowPolicy.rank
+        self.tier.clock = clock
         self.tier.follow(overflow, self.forecast)
         if self._ranked:  # vLLM then preempts the running request of the highest `priority`
             self.policy = SchedulingPolicy.PRIORITY
@@ -102,7 +106,8 @@ class RecordingScheduler(Scheduler):
         self.recording, self.marks = recording, marks
         self._finished.clear()
         self._preempted.clear()
-        self.tier.recording = recording
+        self._idle_since_ns = None
+        self.tier.begin(recording)
 
     @property
     def next_step(self) -> int:
@@ -136,13 +141,26 @@ class RecordingScheduler(Scheduler):
     def decodes_next(self, request: Request) -> bool:
         """Whether a preempted request has only its newest token to compute when it resumes.
 
-        The others are kept in the host pool, or are in the prefix cache.
+        The others are kept in the host pool, are in the prefix cache, or have been loaded.
         """
-        if self.prefix_cache is None:
+        if request.num_computed_tokens:
+            missing = max(1, request.num_tokens - request.num_computed_tokens)
+        elif self.prefix_cache is None:
             return self.swapped_out(request)
-        hit: int = self.kv_cache_manager.get_computed_blocks(request)[1]
-        missing: int = request.num_tokens - hit - self.tier.loadable(request, hit)
+        else:
+            hit: int = self.kv_cache_manager.get_computed_blocks(request)[1]
+            missing = request.num_tokens - hit - self.tier.loadable(request, hit)
         return missing == 1 and bool(request.num_output_tokens)
+
+    def is_loading(self, request: Request) -> bool:
+        """Whether a waiting request's blocks are being loaded: vLLM passes over it."""
+        loading = request.status == RequestStatus.WAITING_FOR_REMOTE_KVS
+        return loading and request.request_id not in self.finished_recving_kv_req_ids
+
+    @property
+    def loaded(self) -> list[Request]:
+        """The waiting requests whose blocks have been loaded."""
+        return [one for one in self.kv_holding_waiting if not self.is_loading(one)]
 
     def has_room(self, request: Request) -> bool:
         """Whether a waiting request that is computed from its start may be admitted.
@@ -178,10 +196,11 @@ class RecordingScheduler(Scheduler):
     def admit_only(self, admits: Callable[[Request], bool]) -> Iterator[None]:
         """Within the context, vLLM sees waiting requests only while `admits` accepts the first."""
         self.waiting.admits = admits
+        self.kv_holding_waiting.admits = lambda r: self.is_loading(r) or admits(r)
         try:
             yield
         finally:
-            self.waiting.admits = None
+            self.waiting.admits = self.kv_holding_waiting.admits = None
 
     @contextmanager
     def hide_running(self) -> Iterator[None]:
@@ -196,9 +215,19 @@ class RecordingScheduler(Scheduler):
             self.max_num_active_reqs = limit
 
     def undo_empty_schedule(self, empty: SchedulerOutput) -> None:
-        """Return the finished and preempted ids that an empty schedule consumed to the next one."""
-        self.finished_req_ids |= empty.finished_req_ids
-        self.reset_preempted_req_ids |= empty.preempted_req_ids or set()
+        """Have the next schedule contain what an empty one did: ended requests, ordered copies."""
+        self._undone = empty
+
+    def _join_undone(self, scheduled: SchedulerOutput) -> None:
+        undone, self._undone = self._undone, None
+        if undone is None:
+            return
+        scheduled.finished_req_ids |= undone.finished_req_ids
+        preempted = (scheduled.preempted_req_ids or set()) | (undone.preempted_req_ids or set())
+        scheduled.preempted_req_ids = preempted
+        scheduled.kv_connector_metadata = self.tier.joined(
+            undone.kv_connector_metadata, scheduled.kv_connector_metadata
+        )
 
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         """Schedule the next pass and record it; an empty schedule is not a pass."""
@@ -207,7 +236,10 @@ class RecordingScheduler(Scheduler):
             for request in self.running:
                 request.priority = self.overflow.rank(self.forecast.now(request))
         scheduled = self.batching.fill(self, partial(super().schedule, throttle_prefills))
+        self._join_undone(scheduled)
         if not scheduled.total_num_scheduled_tokens:
+            if self._idle_since_ns is None:
+                self._idle_since_ns = start_ns
             self._finished |= scheduled.finished_req_ids
             self._preempted |= scheduled.preempted_req_ids or set()
             return scheduled
@@ -225,6 +257,9 @@ class RecordingScheduler(Scheduler):
             self._free.num_free_blocks,
             self.tier.host_blocks_used,
         )
+        if self._idle_since_ns is not None:
+            record.load_wait_ns = self.tier.asynchronous * (start_ns - self._idle_since_ns)
+            self._idle_since_ns = None
         self.recording.passes.append(record)
         record.schedule_end_ns = self.clock.now_ns()
         step = len(self.recording.passes) - 1
@@ -265,6 +300,8 @@ class RecordingScheduler(Scheduler):
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         self.recording.counted[external_id(request.request_id)] = request.num_preemptions
+        if not self.has_unfinished_requests():
+            self._idle_since_ns = None
         return super()._free_request(request, *args, **kwargs)
 
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:

@@ -2,17 +2,19 @@
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from kvscope import tables
+from kvscope.copies import OUT
 from kvscope.engine.recording import (
     BlockEviction,
     BlockHit,
     CachedBlock,
+    OffloadingJob,
     PassRecord,
     PreemptionRecord,
     Recording,
@@ -115,7 +117,9 @@ class Replay:
         """Add the row of a copy, before that of its pass."""
         context, copy_s = self.context, transfer.seconds()
         rebuild_s = transfer.rebuild_seconds() if transfer.rebuild_seconds else None
-        if transfer.request_id is not None:
+        job = transfer.job
+        # Stores of vLLM's offloading are of tokens that are not lost.
+        if transfer.request_id is not None and not (job and transfer.direction == OUT):
             state = self.requests.setdefault(transfer.request_id, RequestState())
             state.copied_s += copy_s + (rebuild_s or 0.0)
         self.transfers.append(
@@ -134,7 +138,17 @@ class Replay:
                 "clock": transfer.clock,
                 "time_source": context.time_source,
             }
+            | (self._job_columns(job, transfer.direction) if job else {})
         )
+
+    def _job_columns(self, job: OffloadingJob, direction: str) -> dict[str, Any]:
+        return {
+            "job": job.number,
+            "ordered_s": self.context.seconds(job.ordered_ns),
+            "first_block": job.first_block,
+            "loaded_blocks": job.loaded_blocks() if direction == OUT else None,
+            "awaited_step": job.awaited_step,
+        }
 
     def hit(self, hit: BlockHit) -> None:
         """Take a block that a request of the next pass found; its rows come with the request's."""
@@ -193,6 +207,7 @@ class Replay:
                 "host_blocks_total": self.context.host_blocks_total,
                 "stalled": False,
                 "time_source": self.context.time_source,
+                "load_wait_s": record.load_wait_ns * NANOSECONDS,
             }
         )
         self.batch.extend(rows)
@@ -267,6 +282,7 @@ class Replay:
             "saved_tokens": row.saved,
             "hit_tokens": row.hit,
             "own_hit_tokens": own_hit,
+            "loaded_tokens": row.loaded,
         }
 
     def _resume(
@@ -316,7 +332,11 @@ class Replay:
 def replay(recording: Recording, context: RepeatContext) -> RepeatTables:
     """The tables of one repeat from its recording."""
     state = Replay(context)
-    preemptions, transfers = deque(recording.preemptions), deque(recording.transfers)
+    preemptions = deque(recording.preemptions)
+    # vLLM's offloading reports copies when they have ended, and stores what the last pass computed.
+    last = len(recording.passes) - 1
+    done = (replace(one, step=min(one.step, last)) for one in recording.transfers)
+    transfers = deque(sorted(done, key=lambda one: one.step))
     hits, evictions = deque(recording.hits), deque(recording.evictions)
     for step, record in enumerate(recording.passes):
         while preemptions and preemptions[0].step <= step:

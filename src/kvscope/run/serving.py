@@ -86,8 +86,10 @@ def serve(
             abort_late(engine, unfinished, served, timeout_s)
     if begin is None:
         served.duration_s = served.now_s()
+        engine.settle()
         return served
     end = read_clocks(clock)
+    engine.settle()
     served.duration_s = (end.engine_ns - begin.engine_ns) * NANOSECONDS
     copies_s = (engine.platform.copy_cpu_ns - copy_cpu_ns) * NANOSECONDS
     served.elapsed = elapsed(begin, end) | {"copy_cpu_s": copies_s}

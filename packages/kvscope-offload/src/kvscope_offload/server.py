@@ -96,6 +96,9 @@ class OffloadServer:
         """Whether a batch is under way or waiting."""
         return bool(self._batch or self.waiting)
 
+    def settle(self) -> None:
+        """Nothing is copied beside batches."""
+
     def abort(self, request_ids: list[str]) -> None:
         """A batch is computed to its end (`platform.refuse_timeout`)."""
         raise NotImplementedError("the offload engine aborts no request")

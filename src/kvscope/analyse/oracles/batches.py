@@ -133,10 +133,13 @@ def least(*limits: Any) -> float:
 def waiting_wrong(run: RunTables) -> Violations:
     """The waiting requests are those that have arrived, hold no cache, and have not finished.
 
+    Those whose blocks are being loaded hold some.
+
     Requests are submitted between two passes, so requests that arrive between the end of the
     previous pass and the start of this one may or may not be counted.
     """
     gone = run.sum_over_passes(run.stays, 1) + run.count_ended
+    gone += run.sum_over_passes(run.loading, 1)
     low, high = (run.count_arrived(column) - gone for column in ("before_s", "start_s"))
     found = run.steps.assign(low=low, high=high)
     waiting = found["waiting_requests"]

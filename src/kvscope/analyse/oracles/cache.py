@@ -1,5 +1,8 @@
 """Oracles of memory: the tokens and blocks in use are those that the requests hold."""
 
+import numpy as np
+import pandas as pd
+
 from kvscope.actions import copies_blocks
 from kvscope.analyse.oracles.run_tables import (
     RunTables,
@@ -26,12 +29,13 @@ def blocks_differ(run: RunTables) -> Violations:
     """The blocks in use are those that hold the tokens of each request, and fit into the cache.
 
     A block that several requests hold counts once; one that no request holds is free, whether it is
-    in the prefix cache or not.
+    in the prefix cache or not. A request holds those that are loaded for it, too.
     """
     total = run.engine["kv_blocks_total"]
-    needed = blocks_of(run.stays["slot_tokens"], run.records.block_size)
-    held = run.sum_over_passes(run.stays, needed)
-    steps = run.steps.assign(expected=held - run.sharing.extra)
+    steps = run.steps.assign(expected=-run.sharing.extra)
+    for spans in (run.stays, run.loading):
+        needed = blocks_of(spans["slot_tokens"], run.records.block_size)
+        steps["expected"] += run.sum_over_passes(spans, needed)
     return combine(
         bad_rows(
             steps,
@@ -52,12 +56,19 @@ def host_pool_differs(run: RunTables) -> Violations:
     """The host blocks in use are those of the swapped-out requests, and fit into the host pool.
 
     Blocks that other requests held are not copied, and so are not in the pool.
-    The activations of every request that runs and is saved, or is to be rebuilt, are there as well.
+    The activations of every request that runs and is saved, or is to be rebuilt, are there as well,
+    and what vLLM's offloading has stored until the host was full. With the last pass there are what
+    it stores after that.
     """
     away, blocks = run.away(copies_blocks)
     swapped = run.sum_over_passes(away, blocks - counts_of(away["shared_blocks"]))
     steps = run.steps.assign(expected=swapped + run.activation_blocks)
     used, total = steps["host_blocks_used"], steps["host_blocks_total"]
+    if run.offloads:
+        stored = run.sum_over_passes(run.stored.assign(until=np.inf), run.stored["blocks"])
+        last = ~steps["repeat"].duplicated(keep="last")
+        filled = pd.Series(np.minimum(stored, total), steps.index)
+        steps["expected"] = filled.where(~last | (used > filled), used)
     made = run.engine.get("host_blocks_total", total.iloc[0])
     return combine(
         bad_rows(

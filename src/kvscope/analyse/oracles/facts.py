@@ -7,7 +7,7 @@ off.
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from kvscope.actions import copies_blocks, rebuilds_blocks
+from kvscope.actions import NATIVE, copies_blocks, rebuilds_blocks
 from kvscope.analyse.oracles.run_tables import OF_REQUEST, RunTables, counts_of
 from kvscope.analyse.oracles.settings import Pair, differing
 from kvscope.collect.importer import PUBLISHED, content_digest, kinds
@@ -188,12 +188,14 @@ def _checks(run: RunTables, key: str) -> int:
 
 
 def _compared_copies(run: RunTables) -> int:
-    """Resumptions whose blocks can be compared: swapped, and rebuilt ones of a full block."""
+    """Resumptions whose blocks can be compared: swapped, and full ones, rebuilt or loaded."""
     rows = run.resumptions.merge(
         run.batch[[*OF_REQUEST, "step", "context_tokens"]], on=[*OF_REQUEST, "step"]
     )
-    copied = rows["context_tokens"] > counts_of(rows["hit_tokens"])
-    full = rebuilds_blocks(rows["policy"]) & (rows["tokens"] >= run.records.block_size)
+    copied, size = rows["context_tokens"] > counts_of(rows["hit_tokens"]), run.records.block_size
+    full = rebuilds_blocks(rows["policy"]) & (rows["tokens"] >= size)
+    there = rows["tokens"] - rows["recomputed_tokens"] >= size
+    full |= (rows["policy"] == NATIVE.name) & there
     return int(((copies_blocks(rows["policy"]) & copied) | full).sum())
 
 

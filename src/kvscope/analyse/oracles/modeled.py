@@ -122,6 +122,7 @@ class ModeledRepeat:
         yield self._passes()
         yield self._gaps()
         yield self._copies()
+        yield self._jobs()
         yield self._saves()
         yield self._layers()
         yield self._scheduling()
@@ -144,21 +145,68 @@ class ModeledRepeat:
     def _passes(self) -> Violations:
         loads = loads_of(self.steps, self.repeat.batch)
         due_s = self.moves_s - self.begin_s + self.moved_s + self.seconds.gathered_s
-        due_s = due_s + self.cost.passes.passes_s(loads)
+        due_s = due_s + self.cost.passes.passes_s(loads) + self._offloaded_s()
         if self.cost.memory == "pageable":
             due_s = due_s + self.seconds.saved_s
         wrong = differs(self.steps["forward_s"], due_s) | differs(self.steps["duration_s"], due_s)
         return _wrong(self.steps, wrong, "duration_s", due_s)
 
+    def _offloaded_s(self) -> Floats:
+        """By which each pass is longer for jobs of vLLM's offloading.
+
+        A host that copies by itself does so between its passes; otherwise the pass waits for the
+        stores whose blocks it gives away.
+        """
+        jobs, count = self.repeat.jobs, len(self.steps)
+        if not self.cost.passes.is_cpu:
+            awaited = jobs.groupby("awaited_step")["end_s"].max().reindex(self.steps["step"])
+            ends_s = np.fmax(awaited.to_numpy(float), self.begin_s)
+            return np.asarray(ends_s - self.begin_s, np.float64)
+        ends_s = self.begin_s + self.steps["forward_s"].to_numpy(float) + TOLERANCE_S
+        at = np.searchsorted(ends_s, jobs["end_s"].to_numpy(float))
+        begins_s = np.append(self.begin_s, np.inf)[at] - TOLERANCE_S
+        within = (jobs["start_s"] >= begins_s).to_numpy()
+        spent_s = np.bincount(at[within], jobs["copy_s"].to_numpy(float)[within], count)
+        return np.asarray(spent_s, np.float64)
+
     def _gaps(self) -> Violations:
-        """Time between passes, or until a request arrives where none is there."""
+        """Time between passes, or until a request arrives where none is there.
+
+        Then the requests may wait for jobs of vLLM's offloading, until one has ended.
+        """
         arrivals = np.sort(self.repeat.requests["arrival_s"].to_numpy(float))
         before_s = self.steps["before_s"].to_numpy(float)
         ready_s = before_s + np.where(np.arange(len(before_s)), self.between_s, 0.0)
         arrived = np.searchsorted(arrivals, ready_s + NANOSECONDS, side="right")
         following = np.append(arrivals, np.nan)[arrived]
         due_s = np.where(arrived > self.ended, ready_s, following)
-        return _wrong(self.steps, differs(self.steps["start_s"], due_s), "start_s", due_s)
+        waited_s = self.steps["load_wait_s"].astype(float).fillna(0.0).to_numpy()
+        due_s = due_s + waited_s
+        wrong = differs(self.steps["start_s"], due_s)
+        for place in np.flatnonzero(waited_s > 0):
+            wrong[place] |= not self._after_job(due_s[place], waited_s[place])
+        return _wrong(self.steps, wrong, "start_s", due_s)
+
+    def _after_job(self, start_s: float, waited_s: float) -> bool:
+        """Whether a pass begins a whole number of the host's turns after a job has ended.
+
+        Or after the wait began: the host learns of jobs that ended during a pass with the next.
+        """
+        ends_s = self.repeat.jobs["end_s"].to_numpy(float)
+        begin_s = start_s - waited_s
+        after_s = start_s - np.append(begin_s, ends_s[(ends_s > begin_s) & (ends_s < start_s)])
+        turns = np.rint(after_s / self.between_s)
+        whole = np.abs(after_s - turns * self.between_s) <= TOLERANCE_S
+        return bool((whole & (turns >= 1)).any())
+
+    def _jobs(self) -> Violations:
+        """Jobs of vLLM's offloading, each behind the one before it in its direction."""
+        rows = self.repeat.jobs.sort_values("job")
+        copied = zip(rows["blocks"].tolist(), rows["direction"].tolist(), strict=True)
+        due_s = np.array([self.cost.offloading_s(*job) for job in copied], np.float64)
+        wrong = differs(rows["copy_s"], due_s)
+        wrong |= differs(rows["end_s"] - rows["start_s"], due_s)
+        return _wrong(rows.reset_index(drop=True), wrong, "copy_s", due_s)
 
     @property
     def between_s(self) -> float:
@@ -201,8 +249,11 @@ class ModeledRepeat:
         rows = self.repeat.preemptions.reset_index(drop=True)
         at = np.searchsorted(self.steps["step"], rows["step"])
         begins_s = self.steps["start_s"].to_numpy(float)[at]
-        late = _wrong(rows, differs(rows["time_s"], begins_s), "time_s", begins_s)
-        return combine(_scheduled(self.steps), late)
+        waited_s = self.steps["load_wait_s"].astype(float).fillna(0.0).to_numpy()[at]
+        late = differs(rows["time_s"], begins_s) & differs(rows["time_s"], begins_s - waited_s)
+        meanwhile = (rows["time_s"] < begins_s) & (rows["time_s"] > begins_s - waited_s)
+        late &= ~(meanwhile & (rows["event"] == "preempt")).to_numpy()
+        return combine(_scheduled(self.steps), _wrong(rows, late, "time_s", begins_s))
 
     def _layers(self) -> Violations:
         """Layers of a traced pass: of equal length, the first after what is moved."""
@@ -251,7 +302,10 @@ def _repeats_differ(run: RunTables, cost: OverflowCost) -> Violations:
     due_s = last_s + cost.hardware.between_passes_s
     ends_ns = clock["start_ns"] + np.rint(clock["duration_s"] / NANOSECONDS).astype(np.int64)
     wrong = differs(clock["duration_s"], due_s)
-    wrong[1:] |= ends_ns.to_numpy()[:-1] != clock["start_ns"].to_numpy()[1:]
+    begins_ns = clock["start_ns"].to_numpy()[1:]
+    after_ns = begins_ns - ends_ns.to_numpy()[:-1]
+    # Jobs of vLLM's offloading end before the next repeat begins.
+    wrong[1:] |= after_ns < 0 if run.offloads else after_ns != 0
     late = (clock.index == 0) & (clock["start_ns"] != 0)
     late &= not run.records.settings.get("warmup")
     return combine(

@@ -53,10 +53,10 @@ def context_wrong(run: RunTables) -> Violations:
     """A request's context is what its previous pass left.
 
     As it is admitted or resumed, it is what it finds in the prefix cache, and of what was kept of
-    it on the host the blocks that follow.
+    it on the host the blocks that follow, or what vLLM's offloading has loaded of them.
     """
     rows = _with_preemption(run)
-    there = rows["hit_tokens"] + rows["loadable"]
+    there = rows["hit_tokens"] + rows["loadable"] + rows["loaded_tokens"]
     rows["expected"] = np.where(rows["admits"], there, rows["previous_tokens"])
     return bad_rows(
         rows,
@@ -113,6 +113,8 @@ def resumption_wrong(run: RunTables) -> Violations:
 def cost_wrong(run: RunTables) -> Violations:
     """A resumption costs its copies, its rebuilding, and its part of the passes that recompute it.
 
+    What vLLM's offloading loads for it counts, what it stores does not.
+
     Of the forward time of a pass that computes its tokens again, it has a part by tokens.
     """
     rows = run.resumptions.reset_index(drop=True)
@@ -124,7 +126,7 @@ def cost_wrong(run: RunTables) -> Violations:
     out_s = _looked_up(spent, rows.assign(direction=OUT))
     back_s = _looked_up(spent, rows.assign(at=rows["step"], direction=IN))
     again_s = rows.join(_recomputing_s(run), on=[*OF_REQUEST, "step"])["again_s"]
-    rows["expected"] = out_s + back_s + again_s.astype(float).fillna(0)
+    rows["expected"] = out_s + back_s + again_s.astype(float).fillna(0) + _loaded_s(run, rows)
     return bad_rows(
         rows,
         ~((rows["cost_s"] - rows["expected"]).abs() <= TOLERANCE_S),
@@ -160,6 +162,14 @@ def prediction_wrong(run: RunTables) -> Violations | None:
         np.array(wrong, bool),
         lambda r: f"predicted_s is {r['predicted_s']}, by the settings {predicted(r['tokens'], 0)}",
     )
+
+
+def _loaded_s(run: RunTables, rows: pd.DataFrame) -> "pd.Series[float]":
+    """Seconds of what was loaded for each resumption."""
+    served = run.loaded.dropna(subset="served_step").astype({"served_step": np.int64})
+    spent = served.groupby([*OF_REQUEST, "served_step"])["copy_s"].sum()
+    keys = pd.MultiIndex.from_frame(rows[[*OF_REQUEST, "step"]])
+    return spent.reindex(keys).fillna(0.0).set_axis(rows.index)
 
 
 def _looked_up(spent: pd.Series, rows: pd.DataFrame) -> pd.Series:

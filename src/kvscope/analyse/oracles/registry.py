@@ -10,6 +10,7 @@ from kvscope.analyse.oracles import (
     copies,
     facts,
     modeled,
+    offloading,
     outputs,
     preemptions,
     prefix_cache,
@@ -82,6 +83,11 @@ _COSTS = _recorded(
     "costs of resumptions", lambda run: bool(run.preemptions["cost_s"].notna().any())
 )
 _COPIES = _recorded("copies of preempted requests", lambda run: not run.moves.empty)
+_JOBS = _recorded("copies of vLLM's offloading", lambda run: run.offloads)
+_LOADS = _recorded(
+    "passes recorded with what is loaded before them",
+    lambda run: bool(run.records.batch["loaded_tokens"].notna().any()),
+)
 _REQUESTS = _recorded("requests recorded by kvscope", lambda run: not run.requests.empty)
 _TIMED = _recorded(
     "repeats timed by a real clock",
@@ -166,6 +172,12 @@ ORACLES: tuple[Oracle[RunTables], ...] = (
     Oracle(copies.copy_time_wrong, _COPIES),
     Oracle(copies.copy_rate_wrong, _COPIES_APART),
     Oracle(copies.saves_wrong, _SAVES),
+    Oracle(offloading.job_malformed, _JOBS),
+    Oracle(offloading.job_time_wrong, _JOBS),
+    Oracle(offloading.load_wrong, _LOADS),
+    Oracle(offloading.store_wrong, _JOBS),
+    Oracle(offloading.loaded_without_stored, _JOBS),
+    Oracle(offloading.load_wait_wrong, _LOADS),
     Oracle(outputs.tokens_missing, _REQUESTS),
     Oracle(outputs.request_differs, _REQUESTS),
     Oracle(conversations.turn_misplaced, _FOLLOWERS),

@@ -24,6 +24,7 @@ from kvscope.runschema import MEASURED, OTHER_CLOCKS
 
 OF_REQUEST = ["repeat", "request_id"]
 OF_PASS = ["repeat", "step"]
+AT = {"step": "at"}
 NANOSECONDS = 1e-9
 TOLERANCE_S = 1e-6
 """Tolerance of comparisons between times that were computed in two ways."""
@@ -65,7 +66,7 @@ class RunTables:
             return False
         workload = self.section("workload")
         at_once = workload.get("arrival") == ALL_AT_ONCE and workload.get("timeout_s") is None
-        return self.has_other_clocks and at_once
+        return self.has_other_clocks and at_once and not self.records.copies_in_real_time
 
     @property
     def engine(self) -> Mapping[str, Any]:
@@ -111,6 +112,49 @@ class RunTables:
         """The rows of `transfers` of requests that were preempted or resumed."""
         return self.records.moves
 
+    @cached_property
+    def stored(self) -> pd.DataFrame:
+        """The rows of `transfers` of blocks that vLLM's offloading stored, in order."""
+        return self.records.stored.sort_values(["repeat", "job"], ignore_index=True)
+
+    @cached_property
+    def loaded(self) -> pd.DataFrame:
+        """The rows of `transfers` of blocks that vLLM's offloading loaded, in order.
+
+        `served_step` is the pass that began with what was loaded; null if the request was aborted.
+        """
+        rows = self.records.loaded.sort_values(["repeat", "job"], ignore_index=True)
+        begun = self.batch.loc[self.batch["loaded_tokens"] > 0, [*OF_REQUEST, "step"]]
+        served = first_after(rows.assign(step=rows["step"] - 1), begun.rename(columns=AT))
+        return rows.assign(served_step=served)
+
+    @property
+    def offloads(self) -> bool:
+        """Whether vLLM's offloading stored or loaded blocks."""
+        return not self.records.jobs.empty
+
+    @cached_property
+    def loading(self) -> pd.DataFrame:
+        """One row a load: the passes (`step` to `until`) before the one that it serves.
+
+        Its request holds `slot_tokens` tokens' blocks in them and does not count as waiting. A
+        request that is aborted meanwhile holds them until the copy has ended.
+        """
+        rows = self.loaded
+        columns = [*OF_REQUEST, "step", "context_tokens", "slot_tokens"]
+        served = self.batch[columns].rename(columns={"step": "served_step"})
+        spans = rows.merge(served, how="left", on=[*OF_REQUEST, "served_step"])
+        spans = spans.join(self.ended, on=OF_REQUEST)
+        ended = [
+            self._first_pass_from(repeat, time_s)
+            for repeat, time_s in zip(spans["repeat"], spans["end_s"], strict=True)
+        ]
+        freed = np.maximum(spans["at"].to_numpy(float), np.array(ended, float))
+        spans["until"] = spans["served_step"].fillna(pd.Series(freed, spans.index))
+        of_load = spans["blocks"] * self.records.block_size
+        held = spans["slot_tokens" if self._whole_prompts else "context_tokens"].fillna(of_load)
+        return spans[["repeat", "step", "until"]].assign(slot_tokens=held.astype(np.int64))
+
     @property
     def requests(self) -> pd.DataFrame:
         """The `requests` table of all repeats."""
@@ -130,7 +174,7 @@ class RunTables:
         """
         rows = self.records.batch.sort_values([*OF_REQUEST, "step"], ignore_index=True)
         rows["end_tokens"] = rows["context_tokens"] + rows["scheduled_tokens"]
-        for column in ("saved_tokens", "hit_tokens", "own_hit_tokens"):
+        for column in ("saved_tokens", "hit_tokens", "own_hit_tokens", "loaded_tokens"):
             rows[column] = counts_of(rows[column])
         own = rows.groupby(OF_REQUEST)
         rows["sampled_before"] = own["sampled_tokens"].cumsum() - rows["sampled_tokens"]
@@ -190,12 +234,16 @@ class RunTables:
         By the rules of vLLM 0.4.2, all of a prompt, with the output tokens that are recomputed,
         once its first chunk is computed.
         """
-        if self.section("cache").get("admission") != VLLM_0_4_2:
+        if not self._whole_prompts:
             return rows["end_tokens"]
         prompts = self.requests[[*OF_REQUEST, "prompt_tokens"]]
         prompt = rows[OF_REQUEST].merge(prompts, how="left", on=OF_REQUEST)["prompt_tokens"]
         whole = (prompt.fillna(0) + rows["sampled_before"]).astype(np.int64)
         return rows["end_tokens"].where(rows["phase"] != PREFILL, rows["end_tokens"].clip(whole))
+
+    @property
+    def _whole_prompts(self) -> bool:
+        return self.section("cache").get("admission") == VLLM_0_4_2
 
     @cached_property
     def ended(self) -> pd.DataFrame:

@@ -24,7 +24,7 @@ KEYS = {
     "steps": OF_PASS,
     "batch": [*OF_REQUEST, "step"],
     "preemptions": [*OF_REQUEST, "step", "event"],
-    "transfers": [*OF_REQUEST, "step", "direction", "kind"],
+    "transfers": [*OF_REQUEST, "step", "direction", "kind", "job"],
     "hits": [*OF_REQUEST, "step", "block_position"],
     "evictions": [*OF_PASS, "block"],
     "layers": [*OF_PASS, "layer"],
@@ -35,8 +35,9 @@ NULLABLE = {
         "arrival_s",  # null of a request that follows others
         *("conversation", "turn", "after", "think_s", "output_token_ids"),
     },
-    # Of earlier versions and imports, where nothing is saved or found.
-    "batch": {"saved_tokens", "hit_tokens", "own_hit_tokens"},
+    # Of earlier versions and imports, where nothing is saved, found or loaded.
+    "batch": {"saved_tokens", "hit_tokens", "own_hit_tokens", "loaded_tokens"},
+    "steps": {"load_wait_s"},
     "requests": {
         *("first_scheduled_s", "first_token_s"),  # null if it was aborted earlier
         *("conversation", "turn"),
@@ -45,7 +46,10 @@ NULLABLE = {
         *("wait_s", "recomputed_tokens", "predicted_s", "cost_s"),
         *("shared_blocks", "hit_tokens", "own_hit_tokens"),
     },
-    "transfers": {"request_id", "rebuild_s"},
+    "transfers": {
+        *("request_id", "rebuild_s", "job", "ordered_s", "first_block", "loaded_blocks"),
+        "awaited_step",
+    },
 }
 OF_A_COPY = {"start_s", "end_s", "blocks"}
 """Columns of `transfers` that may be null in runs of before that table."""

@@ -21,6 +21,10 @@ class Requests(Protocol):
     def decodes_next(self, request: Any) -> bool:
         """Whether a waiting request has only its newest token to compute when it resumes."""
 
+    @property
+    def loaded(self) -> list[Any]:
+        """The waiting requests whose blocks vLLM's offloading has loaded."""
+
     def has_room(self, request: Any) -> bool:
         """Whether a waiting request that is computed from its start may be admitted."""
 

@@ -63,6 +63,11 @@ class SwapChecks(Comparisons):
             name: cache[blocks].clone() for name, cache in self._layers.items()
         }
 
+    def keep_first(self, request_id: str, count: int) -> None:
+        """Of a request that resumes, only the first blocks are there: compare no others."""
+        if (kept := self._to_rebuild.pop(request_id, None)) and count:
+            self._to_rebuild[request_id] = {name: blocks[:count] for name, blocks in kept.items()}
+
     def compare_resumed(self, request_ids: Collection[str]) -> None:
         """Compare the blocks of resumed requests; called when a forward pass begins."""
         for request_id in self._away.keys() & request_ids:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kvscope.actions import Action
+from kvscope.engine.clock import Clock
 from kvscope.engine.overflow.policy import OverflowPolicy, Victim
 from kvscope.engine.recording import Recording
 
@@ -32,7 +33,10 @@ class HostTier:
 
     present: bool = False
     """Whether there is memory for an action that keeps tokens."""
+    asynchronous: bool = False
+    """Whether copies run beside passes, and requests may wait for them."""
     recording: Recording
+    clock: Clock
     checks: "SwapChecks | None" = None
     """While copies are checked: what is told of blocks that are copied or are to be rebuilt."""
 
@@ -47,6 +51,11 @@ class HostTier:
     def host_blocks_total(self) -> int:
         """Blocks of the host pool."""
         return 0
+
+    @property
+    def host_blocks_held(self) -> int:
+        """Of the blocks in use, those that requests hold."""
+        return self.host_blocks_used
 
     @property
     def pool_facts(self) -> dict[str, int]:
@@ -74,6 +83,14 @@ class HostTier:
         False if the victim is to be recomputed: by the action, or for want of room.
         """
         return False
+
+    def begin(self, recording: Recording) -> None:
+        """Record into `recording` from now on; no request is left."""
+        self.recording = recording
+
+    def joined(self, undone: Any, orders: Any) -> Any:
+        """The orders of a schedule, with those of an empty one that was made before it."""
+        return orders
 
     # --------------------------------------------------------------------- the worker's half
 

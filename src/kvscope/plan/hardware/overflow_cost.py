@@ -81,6 +81,14 @@ class OverflowCost:
         """Of K and V of blocks, in `runs` stretches of host blocks: on the device, and issued."""
         return self._copy_s(blocks, runs, self.pieces, self.block_bytes, direction)
 
+    def offloading_s(self, blocks: int, direction: str) -> float:
+        """Of a job of vLLM's offloading: a copy of each block and layer, ordered in one call.
+
+        It lays K and V of a layer out in one piece, and pins the host's memory.
+        """
+        copies, moved = blocks * self.model.layers, blocks * self.block_bytes
+        return copy_s(self.hardware, copies, moved / copies, "pinned", direction)[0]
+
     def fetch_s(self, blocks: int, runs: int) -> tuple[float, float]:
         """Of the activations of blocks, to the device; a block's lie in one piece."""
         return self._copy_s(blocks, runs, 1, self.activation_block_bytes, "in")

@@ -36,6 +36,15 @@ class Cost:
         runs = sum(1 for _ in contiguous_runs(host_blocks))
         return self._overflow.swap_s(len(host_blocks), runs, direction)
 
+    @property
+    def host_copies(self) -> bool:
+        """Whether the host copies by itself, between its passes, as there is no other device."""
+        return self._passes.is_cpu
+
+    def offloading_s(self, blocks: int, direction: str) -> float:
+        """Seconds of a job of vLLM's offloading."""
+        return self._overflow.offloading_s(blocks, direction)
+
     def rebuild_s(self, tokens: int, host_blocks: Sequence[int]) -> tuple[float, float]:
         """Seconds to fetch activations from these host blocks, and to rebuild K and V of them."""
         fetch_s = 0.0

@@ -18,8 +18,10 @@ from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 from kvscope.copies import ACTIVATIONS, IN, KV, OUT, VIRTUAL_CLOCK
 from kvscope.engine.devices.modeled.clock import VirtualClock
 from kvscope.engine.devices.modeled.cost import Cost
+from kvscope.engine.devices.modeled.offloading import ModeledOffloading
 from kvscope.engine.outputs import known_outputs
-from kvscope.engine.overflow.connector import SwapReport
+from kvscope.engine.overflow.connector import SwapOrders, SwapReport
+from kvscope.engine.overflow.native_connector import NativeOrders
 from kvscope.engine.recording import Transfer
 from kvscope.engine.scheduled import contexts
 from kvscope.plan.devices.modeled import TOKEN
@@ -42,6 +44,7 @@ class ModeledExecutor(Executor):
         self._tokens: dict[str, int] = {}  # of each unfinished request: its length
         self._outputs: dict[str, Iterator[int]] = {}  # and what it is still to be given
         self._link_free_ns = 0  # what a pass saved has crossed the link to the host
+        self.offloading = ModeledOffloading(self.clock, self.cost)
 
     def get_kv_cache_specs(self) -> list[dict[str, KVCacheSpec]]:
         """Full attention in every layer."""
@@ -86,6 +89,8 @@ class ModeledExecutor(Executor):
     def execute_model(self, scheduler_output: SchedulerOutput, non_block: bool = False) -> Any:
         """Let the time of the pass go by and answer with a token for each finished prompt."""
         orders = scheduler_output.kv_connector_metadata
+        if isinstance(orders, NativeOrders):
+            self.offloading.before_pass(orders)
         transfers = list(self._copied(orders))
         self._follow_lengths(scheduler_output)
         started = dict(contexts(scheduler_output))
@@ -104,6 +109,8 @@ class ModeledExecutor(Executor):
         if transfers:
             report = SwapReport(transfers)
             output.kv_connector_output = KVConnectorOutput(kv_connector_worker_meta=report)
+        if isinstance(orders, NativeOrders):
+            output.kv_connector_output = self.offloading.after_pass(orders, empty=not scheduled)
         if not non_block:
             return output
         future: Future[ModelRunnerOutput] = Future()
@@ -128,7 +135,7 @@ class ModeledExecutor(Executor):
 
     def _copied(self, orders: Any) -> Iterator[Transfer]:
         """Copy what the connector orders before the pass, out first, once the link is free."""
-        if orders is None:
+        if not isinstance(orders, SwapOrders):
             return
         rebuild = getattr(orders, "rebuild", ())
         if orders.out or orders.into or rebuild:

@@ -1,0 +1,295 @@
+"""vLLM's `OffloadingConnector`, which decides all; what it orders and copies is recorded.
+
+The scheduler's half notes each job when vLLM orders it: for which request, when, which blocks. The
+worker's half reports when the copy began and how long it took once it has ended, which may be some
+passes later.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading.common import (
+    OffloadingConnectorMetadata,
+    OffloadingWorkerMetadata,
+    TransferJob,
+)
+from vllm.distributed.kv_transfer.kv_connector.v1.offloading_connector import OffloadingConnector
+from vllm.v1.kv_offload.base import OffloadingWorker, TransferResult
+
+from kvscope.actions import Action
+from kvscope.copies import HOST_CLOCK, IN, KV, OUT
+from kvscope.engine.overflow.host_tier import HostTier
+from kvscope.engine.recording import OffloadingJob, Recording, Transfer
+from kvscope.engine.scheduled import contexts, external_id
+
+if TYPE_CHECKING:
+    from kvscope.engine.devices.platform import Platform
+
+
+@dataclass(frozen=True)
+class Copied:
+    """A job that has ended. Times in ns of the platform's clock, as of `recording.Transfer`."""
+
+    number: int
+    bytes: int
+    start_ns: int
+    end_ns: int
+    seconds: Callable[[], float]
+    clock: str = HOST_CLOCK
+
+
+@dataclass
+class NativeOrders(OffloadingConnectorMetadata):
+    """vLLM's orders of a pass, and of its requests the tokens that were loaded before it."""
+
+    loaded_tokens: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass
+class NativeReport(OffloadingWorkerMetadata):
+    """vLLM's report of the jobs that have ended, and what was measured of them."""
+
+    copied: list[Copied] = field(default_factory=list)
+
+    def aggregate(self, other: Any) -> "NativeReport":
+        """The reports of two workers as one."""
+        both = super().aggregate(other)
+        assert isinstance(both, OffloadingWorkerMetadata)
+        copied = self.copied + other.copied
+        return NativeReport(both.completed_jobs, both.transfer_stats, copied)
+
+
+@dataclass(frozen=True)
+class Order:
+    """A job that vLLM has ordered and that has not ended."""
+
+    request_id: str
+    direction: str
+    blocks: int
+    step: int
+    job: OffloadingJob
+
+
+class NativeConnector(OffloadingConnector, HostTier):
+    """Records what vLLM's connector does."""
+
+    asynchronous = True
+
+    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        (group,) = kv_cache_config.kv_cache_groups  # hybrid models are not recorded
+        self.block_size = int(group.kv_cache_spec.block_size)
+        self.ordered: dict[int, Order] = {}  # by job
+        self.loading: dict[str, tuple[int, int]] = {}  # tokens found in the cache, on the host
+        self.stored_by: dict[Any, set[Any]] = {}  # of each key, which of its store were loaded
+        self.platform: Platform  # the worker's half: set before anything is copied
+
+    # ------------------------------------------------------------------ the scheduler's half
+
+    @property
+    def host_blocks_used(self) -> int:
+        """Blocks of the host that hold tokens, or are about to."""
+        manager: Any = self.scheduler.manager
+        return int(manager._num_allocated_chunks - len(manager._free_list))
+
+    @property
+    def host_blocks_held(self) -> int:
+        """Blocks that are being copied: requests that have ended may leave the others there."""
+        manager: Any = self.scheduler.manager
+        return self.host_blocks_used - int(manager._num_evictable_cache_chunks)
+
+    @property
+    def host_blocks_total(self) -> int:
+        """Blocks of the host."""
+        manager: Any = self.scheduler.manager
+        return int(manager._num_chunks)
+
+    def begin(self, recording: Recording) -> None:
+        """Record into `recording` from now on, from an empty host."""
+        super().begin(recording)
+        self.scheduler.reset_cache()
+        self.ordered.clear()
+        self.loading.clear()
+        self.stored_by.clear()
+
+    def keep(self, action: Action, request_id: str, tokens: int, blocks: list[int]) -> bool:
+        """Nothing is kept of a victim but what is stored; its full blocks may be compared."""
+        if self.checks is not None:
+            self.checks.record_rebuild(request_id, tokens // self.block_size)
+        return False
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        """Note what a request loads before its next pass."""
+        super().update_state_after_alloc(request, blocks, num_external_tokens)
+        if num_external_tokens:
+            state = self.scheduler._req_status[request.request_id]
+            found = state.num_locally_computed_tokens
+            self.loading[request.request_id] = found, num_external_tokens
+
+    def build_connector_meta(self, scheduler_output: Any) -> NativeOrders:
+        """Note the jobs that vLLM orders, and those whose end it has to wait for."""
+        orders = super().build_connector_meta(scheduler_output)
+        assert isinstance(orders, OffloadingConnectorMetadata)
+        step = len(self.recording.passes)
+        for number, job in orders.load_jobs.items():
+            self._note(number, job, IN, job.dst_spec, step)
+        for number, job in orders.store_jobs.items():
+            self._note(number, job, OUT, job.src_spec, step)
+        for number in orders.jobs_to_flush or ():
+            if (order := self.ordered.get(number)) and order.job.awaited_step is None:
+                awaited = replace(order.job, awaited_step=step)
+                self.ordered[number] = replace(order, job=awaited)
+        return NativeOrders(
+            orders.load_jobs,
+            orders.store_jobs,
+            orders.jobs_to_flush,
+            dict(self._loaded(scheduler_output)),
+        )
+
+    def _note(self, number: int, job: TransferJob, direction: str, cache: Any, step: int) -> None:
+        keys = self.scheduler._jobs[number].keys
+        loaded: set[Any] = set()
+        for key in keys:
+            if direction == OUT:
+                self.stored_by[key] = loaded
+            else:
+                self.stored_by[key].add(key)
+        facts = OffloadingJob(
+            number, self.clock.now_ns(), int(cache.block_indices[0]), partial(len, loaded)
+        )
+        blocks = len(cache.block_ids)
+        self.ordered[number] = Order(external_id(job.req_id), direction, blocks, step, facts)
+
+    def _loaded(self, scheduler_output: Any) -> Any:
+        """Of the requests of a pass that were loaded before it: the tokens of their context.
+
+        The newest token is computed even where it was loaded.
+        """
+        for name, context in contexts(scheduler_output):
+            if self.checks is not None:
+                self.checks.keep_first(name, context // self.block_size)
+            if name in self.loading:
+                found, external = self.loading.pop(name)
+                yield name, min(external, context - found)
+
+    def joined(self, undone: NativeOrders, orders: NativeOrders) -> NativeOrders:
+        """The orders of both schedules."""
+        return NativeOrders(
+            undone.load_jobs | orders.load_jobs,
+            undone.store_jobs | orders.store_jobs,
+            (undone.jobs_to_flush or set()) | (orders.jobs_to_flush or set()),
+            undone.loaded_tokens | orders.loaded_tokens,
+        )
+
+    def update_connector_output(self, connector_output: Any) -> None:
+        """Record the copies that have ended."""
+        super().update_connector_output(connector_output)
+        report = connector_output.kv_connector_worker_meta
+        for copied in report.copied if isinstance(report, NativeReport) else ():
+            if order := self.ordered.pop(copied.number, None):
+                self.recording.transfers.append(self._transfer(order, copied))
+
+    def _transfer(self, order: Order, copied: Copied) -> Transfer:
+        """The record of a copy."""
+        return Transfer(
+            order.request_id,
+            order.direction,
+            KV,
+            order.blocks,
+            copied.bytes,
+            copied.start_ns,
+            copied.end_ns,
+            copied.seconds,
+            clock=copied.clock,
+            step=order.step,
+            job=order.job,
+        )
+
+    def request_finished(self, request: Any, block_ids: Any) -> Any:
+        """A request that is aborted is loaded for nothing."""
+        self.loading.pop(request.request_id, None)
+        return super().request_finished(request, block_ids)
+
+    def request_finished_all_groups(self, request: Any, block_ids: Any) -> Any:
+        """As `request_finished`."""
+        self.loading.pop(request.request_id, None)
+        return super().request_finished_all_groups(request, block_ids)
+
+    # --------------------------------------------------------------------- the worker's half
+
+    def attach(self, model: Any, platform: "Platform") -> None:
+        """Receive the worker's model and the device, once both are there."""
+        self.platform = platform
+
+    def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
+        """Have vLLM make its worker, and time what that copies."""
+        super().register_kv_caches(kv_caches)
+        assert self.connector_worker is not None
+        worker = self.connector_worker.worker
+        assert worker is not None
+        self.timed = TimedWorker(worker, self)
+        self.connector_worker.worker = self.timed
+        self.host_memory = getattr(worker, "host_memory", "pinned")
+        self.pieces, self.layers = len(kv_caches), kv_caches
+
+    def build_connector_worker_meta(self) -> NativeReport | None:
+        """Report what has ended."""
+        report = super().build_connector_worker_meta()
+        if report is None:
+            return None
+        return NativeReport(report.completed_jobs, report.transfer_stats, self.timed.take())
+
+
+class TimedWorker(OffloadingWorker):
+    """A worker of vLLM's whose copies are timed."""
+
+    def __init__(self, worker: OffloadingWorker, connector: NativeConnector) -> None:
+        self._worker, self._connector = worker, connector
+        self._launched: dict[int, tuple[int, int, Callable[[], float]]] = {}
+        self._copied: list[Copied] = []
+
+    def submit_store(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:
+        """Store, and note when that began."""
+        return self._submit(job_id, lambda: self._worker.submit_store(job_id, src_spec, dst_spec))
+
+    def submit_load(self, job_id: int, src_spec: Any, dst_spec: Any) -> bool:
+        """Load, and note when that began."""
+        return self._submit(job_id, lambda: self._worker.submit_load(job_id, src_spec, dst_spec))
+
+    def _submit(self, job_id: int, submit: Callable[[], bool]) -> bool:
+        platform, taken = self._connector.platform, []
+        start_ns = platform.clock.now_ns()
+        seconds = platform.timed(lambda: taken.append(submit()))
+        self._launched[job_id] = start_ns, platform.clock.now_ns(), seconds
+        return all(taken)
+
+    def get_finished(self) -> list[TransferResult]:
+        """The copies that have ended, with the seconds that vLLM's metrics have, too.
+
+        A GPU's are by vLLM's events: its copies have streams of their own.
+        """
+        return [self._note(result) for result in self._worker.get_finished()]
+
+    def _note(self, result: TransferResult) -> TransferResult:
+        start_ns, end_ns, timed_s = self._launched.pop(result.job_id)
+        took_s = timed_s() if result.transfer_time is None else result.transfer_time
+        moved, clock = result.transfer_size or 0, self._connector.platform.copy_clock
+        copied = Copied(result.job_id, moved, start_ns, end_ns, partial(float, took_s), clock)
+        self._copied.append(copied)
+        return replace(result, transfer_time=took_s)
+
+    def take(self) -> list[Copied]:
+        """What has ended since the last call."""
+        copied, self._copied = self._copied, []
+        return copied
+
+    def wait(self, job_ids: set[int]) -> None:
+        """Wait for these jobs."""
+        self._worker.wait(job_ids)
+
+    def shutdown(self) -> None:
+        """End the worker."""
+        self._worker.shutdown()
