@@ -105,6 +105,7 @@ def hit_missed(run: RunTables) -> Violations:
 def eviction_wrong(run: RunTables) -> Violations:
     """A block is evicted once, when no request holds it, for a request of the pass.
 
+    Or for one whose blocks begin to be loaded then.
     Its age and the times that it was found follow from the other tables.
     """
     rows = run.evictions
@@ -117,7 +118,7 @@ def eviction_wrong(run: RunTables) -> Violations:
     )
     old = ~(np.abs(rows["age_s"].to_numpy() - (begin - cached)) <= TOLERANCE_S)
     of = [*OF_REQUEST, "step"]
-    there = pd.concat([run.batch[of], run.victims[of]])
+    there = pd.concat([run.batch[of], run.victims[of], run.loaded[of]])
     keys, known = (pd.MultiIndex.from_frame(frame[of]) for frame in (rows, there))
     return combine(
         bad_rows(rows, rows.duplicated(CONTENT), lambda r: f"{_block(r)} was evicted twice"),
@@ -144,6 +145,7 @@ def cached_blocks_differ(run: RunTables) -> Violations:
     stays = run.stays
     filling = blocks_of(stays["slot_tokens"], size) - stays["tokens"] // size
     held = run.sum_over_passes(spans, 1) + run.sum_over_passes(stays, filling)
+    held += run.sum_over_passes(run.loading, run.loading["blocks"])
     total = run.steps["kv_blocks_total"]
     steps = run.steps.assign(held=held)
     evicts = steps[OF_PASS].merge(rows[OF_PASS].drop_duplicates(), how="left", indicator=True)

@@ -137,7 +137,8 @@ class RunTables:
     def loading(self) -> pd.DataFrame:
         """One row a load: the passes (`step` to `until`) before the one that it serves.
 
-        Its request holds `slot_tokens` tokens' blocks in them and does not count as waiting. A
+        Its request holds `slot_tokens` tokens' blocks in them, of which `blocks` are loaded, and
+        does not count as waiting. A
         request that is aborted meanwhile holds them until the copy has ended.
         """
         rows = self.loaded
@@ -153,7 +154,8 @@ class RunTables:
         spans["until"] = spans["served_step"].fillna(pd.Series(freed, spans.index))
         of_load = spans["blocks"] * self.records.block_size
         held = spans["slot_tokens" if self._whole_prompts else "context_tokens"].fillna(of_load)
-        return spans[["repeat", "step", "until"]].assign(slot_tokens=held.astype(np.int64))
+        columns = ["repeat", "step", "until", "blocks"]
+        return spans[columns].assign(slot_tokens=held.astype(np.int64))
 
     @property
     def requests(self) -> pd.DataFrame:

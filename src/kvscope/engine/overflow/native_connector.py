@@ -115,7 +115,7 @@ class NativeConnector(OffloadingConnector, HostTier):
         self.loading.clear()
         self.stored_by.clear()
 
-    def keep(self, action: Action, request_id: str, tokens: int, blocks: list[int]) -> bool:
+    def keep(self, action: Action, request_id: str, tokens: int, blocks: Any) -> bool:
         """Nothing is kept of a victim but what is stored; its full blocks may be compared."""
         if self.checks is not None:
             self.checks.record_rebuild(request_id, tokens // self.block_size)
