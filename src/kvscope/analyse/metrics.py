@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from kvscope.analyse import access_metrics, overhead
+from kvscope.analyse import access_metrics, offloading, overhead
 from kvscope.analyse.metric import Metric, metric, plugin_metrics
 from kvscope.analyse.records import Records
 from kvscope.arraytypes import Floats
@@ -288,6 +288,7 @@ OWN: tuple[Metric, ...] = (
     overhead.swapped_bytes,
     host_block_utilization_peak,
     overhead.recompute_fallbacks,
+    *offloading.METRICS,
     aborted_requests,
     stalled_passes,
     stall_time_s,

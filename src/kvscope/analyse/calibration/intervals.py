@@ -30,7 +30,7 @@ def modeled_intervals(records: Records, values: Mapping[Metric, float]) -> dict[
     experiment = records.experiment
     fits = experiment.device.fits if isinstance(experiment.device, Modeled) else ()
     known = experiment.workload.arrival == ALL_AT_ONCE and not records.has_followers
-    known &= ACTIONS.issuperset(records.preemptions["policy"].dropna())
+    known &= ACTIONS.issuperset(records.preemptions["policy"].dropna()) and records.jobs.empty
     if not fits or not known:
         return {}
     repeat = next(records.repeats())

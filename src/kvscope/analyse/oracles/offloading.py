@@ -146,7 +146,7 @@ def loaded_without_stored(run: RunTables) -> Violations:
     size = run.records.block_size
     prompts = run.records.workload
     begins = {
-        name: tuple(tokens[:size])
+        name: () if tokens is None else tuple(tokens[:size])
         for name, tokens in zip(prompts["request_id"], prompts["prompt_token_ids"], strict=True)
     }
     stored, loaded = (
