@@ -300,7 +300,7 @@ class Simulation:
         tokens = (prefill + decode, prefill, decode, recomputed, sampled)
         counts = (len(rows), resumed, current.preempted, len(self.waiting))
         blocks = (used, fake.blocks, held, self.host_used, fake.pool)
-        self.write("steps", (*time, *parts, *tokens, *counts, *blocks, False, "measured"))
+        self.write("steps", (*time, *parts, *tokens, *counts, *blocks, False, "measured", 0.0))
         start = self.now + SCHEDULE_S + current.copies_s
         each = (end - TAKING_S - start) / LAYERS
         for layer in range(LAYERS):
@@ -318,7 +318,7 @@ class Simulation:
             if request.first_token_s is None:
                 request.first_token_s = end
         name = str(request.number)
-        counts = (tokens, recomputed, before, gives, resumed, 0, 0, 0)
+        counts = (tokens, recomputed, before, gives, resumed, 0, 0, 0, 0)
         return (self.repeat, self.step, name, phase, *counts)
 
     def outcome(self, request: Request) -> tuple[Any, ...]:

@@ -118,9 +118,41 @@ def by_rows(run: Records, repeat: int) -> dict[str, float]:
         "swapped_bytes": sum(row["bytes"] for row in kv),
         "host_block_utilization_peak": max(pool, default=math.nan),
         "recompute_fallbacks": sum(1 for row in lost if row["refused"]),
+        **_of_offloading(steps, batch, transfers, back),
         "aborted_requests": len(requests) - len(served),
         "stalled_passes": sum(1 for row in steps if row["stalled"]),
         "stall_time_s": stall,
+    }
+
+
+def _of_offloading(
+    steps: list[dict[str, Any]],
+    batch: list[dict[str, Any]],
+    transfers: list[dict[str, Any]],
+    back: list[dict[str, Any]],
+) -> dict[str, float]:
+    """What jobs of vLLM's offloading amount to, one after another."""
+    jobs = [row for row in transfers if row["job"] is not None and not math.isnan(row["job"])]
+    out, into = ([row for row in jobs if row["direction"] == way] for way in ("out", "in"))
+    starts = {row["step"]: row["start_s"] for row in steps}
+    begun = {(row["request_id"], row["step"]) for row in batch if row["loaded_tokens"]}
+    waits = 0.0
+    for row in into:
+        own = [step for name, step in begun if name == row["request_id"] and step >= row["step"]]
+        waits += starts[min(own)] - row["ordered_s"] if own else 0.0
+    tails = [r["recomputed_tokens"] for r in back if (r["request_id"], r["step"]) in begun]
+    return {
+        "offload_stored_bytes": _total(out, "bytes"),
+        "offload_unused_bytes": sum(
+            row["bytes"] / row["blocks"] * (row["blocks"] - row["loaded_blocks"]) for row in out
+        ),
+        "offload_loaded_bytes": _total(into, "bytes"),
+        "offload_store_s": _total(out, "copy_s"),
+        "offload_load_s": _total(into, "copy_s"),
+        "offload_tail_tokens": sum(tails),
+        "offload_wait_s": waits,
+        "offload_idle_s": _total(steps, "load_wait_s"),
+        "offload_awaited_stores": sum(1 for row in out if not math.isnan(row["awaited_step"])),
     }
 
 
