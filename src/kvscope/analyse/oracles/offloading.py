@@ -5,6 +5,7 @@ import pandas as pd
 
 from kvscope.actions import NATIVE
 from kvscope.analyse.oracles.copies import FASTEST_BYTES_PER_S
+from kvscope.analyse.oracles.prefix_cache import known_tokens
 from kvscope.analyse.oracles.run_tables import (
     AT,
     OF_REQUEST,
@@ -144,11 +145,7 @@ def loaded_without_stored(run: RunTables) -> Violations:
     request loaded.
     """
     size = run.records.block_size
-    prompts = run.records.workload
-    begins = {
-        name: () if tokens is None else tuple(tokens[:size])
-        for name, tokens in zip(prompts["request_id"], prompts["prompt_token_ids"], strict=True)
-    }
+    begins = {name: tuple(tokens[:size]) for name, tokens in known_tokens(run).items()}
     stored, loaded = (
         rows.assign(begins=rows["request_id"].map(begins)) for rows in (run.stored, run.loaded)
     )

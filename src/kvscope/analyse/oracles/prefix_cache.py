@@ -241,7 +241,7 @@ def _contents_overlap(run: RunTables) -> Violations:
     )
 
 
-def _known_tokens(run: RunTables) -> dict[str, Int64s]:
+def known_tokens(run: RunTables) -> dict[str, Int64s]:
     """The tokens of each request that the workload has: its prompt, and its output if any."""
     rows = run.records.workload
     columns = (rows[name] for name in ("request_id", "prompt_token_ids", "output_token_ids"))
@@ -253,7 +253,7 @@ def _known_tokens(run: RunTables) -> dict[str, Int64s]:
 
 def _of_other_tokens(run: RunTables) -> Bools:
     """Whether the tokens of the request and of the block's owner differ before the block's end."""
-    hits, size, prompts = run.hits, run.records.block_size, _known_tokens(run)
+    hits, size, prompts = run.hits, run.records.block_size, known_tokens(run)
 
     @cache
     def same(one: str, other: str) -> int:
@@ -275,7 +275,7 @@ class _Names:
 
     def __init__(self, run: RunTables) -> None:
         self._size = run.records.block_size
-        self._known = {name: [*self._chain(tokens)] for name, tokens in _known_tokens(run).items()}
+        self._known = {name: [*self._chain(tokens)] for name, tokens in known_tokens(run).items()}
 
     def _chain(self, tokens: Int64s) -> Iterator[bytes]:
         digest = b""
