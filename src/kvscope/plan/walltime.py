@@ -5,10 +5,10 @@ The model is the sum of the engine's start and each serving of the request list.
     forward passes x (seconds of a pass + bytes of the weights / bandwidth)
     + floating-point operations / speed + tokens x seconds of a token
 
-but at least until its last request arrives. Decoding takes as many passes as the longest output has
-tokens, or all output tokens divided by the number of requests that fit into the cache, whichever is
-more; prefill adds prompt tokens / token budget. The constants are round numbers (`Device.speed`),
-corrected by the median of measured / expected over finished runs.
+but, by a real clock, at least until its last request arrives. Decoding takes as many passes as the
+longest output has tokens, or all output tokens divided by the number of requests that fit into the
+cache, whichever is more; prefill adds prompt tokens / token budget. The constants are round numbers
+(`Device.speed`), corrected by the median of measured / expected over finished runs.
 """
 
 import platform
@@ -23,6 +23,7 @@ from kvscope.errors import BadInput
 from kvscope.plan.device import Speed
 from kvscope.plan.repeats import StoppingRule
 from kvscope.plan.work import Work, expected_work
+from kvscope.runschema import MEASURED
 
 if TYPE_CHECKING:
     from kvscope.plan.experiment import Experiment
@@ -84,7 +85,8 @@ def _serving_s(experiment: "Experiment", once: Work, speed: Speed) -> float:
         + _flops(experiment, once) / experiment.device.flops_per_s
         + once.tokens * speed.token_s
     )
-    return max(seconds, once.last_arrival_s)
+    waits = experiment.device.time_source == MEASURED  # a virtual clock jumps to an arrival
+    return max(seconds, once.last_arrival_s) if waits else seconds
 
 
 def _passes(experiment: "Experiment", once: Work) -> float:
