@@ -5,12 +5,13 @@ Metrics of resume overhead are in `overhead`, those of KV events in `access`.
 
 import math
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from kvscope.actions import keeps_tokens
 from kvscope.analyse import access_metrics, offloading, overhead
 from kvscope.analyse.metric import Metric, metric, plugin_metrics
 from kvscope.analyse.records import Records
@@ -216,6 +217,69 @@ def recomputed_tokens(records: Records) -> float:
     return float(records.steps["recomputed_tokens"].sum())
 
 
+@metric("tokens", "Tokens lost by preemptions", better=-1, display="a repeat")
+def lost_tokens(records: Records) -> float:
+    """ΣP.tokens, over events `preempt` of actions that keep nothing: tokens that are computed again
+    unless they are found
+    """
+    rows = records.preemptions
+    return float(rows["tokens"][(rows["event"] == "preempt") & ~keeps_tokens(rows["policy"])].sum())
+
+
+def _of_prefix_cache(function: Callable[[Records], float]) -> Callable[[Records], float]:
+    """A metric that a run without a prefix cache does not define."""
+
+    @wraps(function)
+    def of(records: Records) -> float:
+        caches = "prefix_cache" in records.facts.get("engine", {})
+        return function(records) if caches else math.nan
+
+    return of
+
+
+@metric("share", "Prefix cache hits", better=1, optional=True, column=104, first=True)
+@_of_prefix_cache
+def prefix_cache_hit_rate(records: Records) -> float:
+    """ΣB.hit_tokens / Σ(B.hit_tokens + S.prefill_tokens): of the tokens of prompts and resumptions
+    that are on the device, those found in the prefix cache; no value without one
+    """
+    hits = float(records.batch["hit_tokens"].sum())
+    return _ratio(hits, hits + float(records.steps["prefill_tokens"].sum()))
+
+
+@metric("tokens", "Own tokens found", better=1, optional=True, column=105, display="a repeat")
+@_of_prefix_cache
+def own_hit_tokens(records: Records) -> float:
+    """ΣB.own_hit_tokens: tokens found in blocks that the request itself had computed and lost"""
+    return float(records.batch["own_hit_tokens"].sum())
+
+
+@metric("tokens", "Others' tokens found", better=1, optional=True, column=106, display="a repeat")
+@_of_prefix_cache
+def other_hit_tokens(records: Records) -> float:
+    """Σ(B.hit_tokens − B.own_hit_tokens): tokens found in blocks that another request computed"""
+    return float((records.batch["hit_tokens"] - records.batch["own_hit_tokens"]).sum())
+
+
+@metric("share", "Lost tokens found again", better=1, optional=True, column=107)
+@_of_prefix_cache
+def lost_tokens_found_share(records: Records) -> float:
+    """Σmin(P.hit_tokens, P.tokens) / ΣP.tokens, over events `resume` of actions that keep nothing:
+    of the tokens that preempted requests had lost, those found in the prefix cache on resumption
+    """
+    rows = records.preemptions
+    rows = rows[(rows["event"] == "resume") & ~keeps_tokens(rows["policy"])]
+    found = np.minimum(rows["hit_tokens"].astype(float), rows["tokens"])
+    return _ratio(float(found.sum()), float(rows["tokens"].sum()))
+
+
+@metric("blocks", "Evictions from the prefix cache", better=-1, optional=True, display="a repeat")
+@_of_prefix_cache
+def prefix_cache_evictions(records: Records) -> float:
+    """rows of `evictions`: cached blocks that were given to requests with other tokens"""
+    return float(len(records.evictions))
+
+
 @metric("s", "Wait of a preempted request, mean", better=-1)
 def preemption_wait_mean_s(records: Records) -> float:
     """mean of P.wait_s: from a preemption to the schedule that resumes the request"""
@@ -275,6 +339,12 @@ OWN: tuple[Metric, ...] = (
     kv_token_utilization_mean,
     preemptions,
     recomputed_tokens,
+    lost_tokens,
+    prefix_cache_hit_rate,
+    own_hit_tokens,
+    other_hit_tokens,
+    lost_tokens_found_share,
+    prefix_cache_evictions,
     preemption_wait_mean_s,
     overhead.resume_overhead_gross_s,
     overhead.resume_overhead_as_published_s,
