@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from kvscope import tables
 from kvscope.analyse import access_metrics
 from kvscope.analyse.metrics import METRICS
 from kvscope.analyse.records import Records, read_records
@@ -44,7 +45,20 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     steps.loc[steps["step"] % 50 == 7, "duration_s"] *= 8
     steps["stalled"] = find_stalls(steps)
     assert steps["stalled"].sum() > 2
-    return records.variant(requests=requests, steps=steps)
+    return with_prefix_cache(records.variant(requests=requests, steps=steps))
+
+
+def with_prefix_cache(records: Records) -> Records:
+    """The run, with some of its tokens found in a prefix cache."""
+    batch, preemptions = records.batch.copy(), records.preemptions.copy()
+    batch["hit_tokens"] = 16 * (batch["step"] % 7 == 3)
+    batch["own_hit_tokens"] = batch["hit_tokens"] * (batch["request_id"].astype(int) % 3 == 0)
+    preemptions["hit_tokens"] = preemptions["hit_tokens"] + 16 * (preemptions["step"] % 5)
+    lost = pd.DataFrame({"repeat": [0, 0, 1], "step": [3, 5, 4]})
+    evictions = lost.reindex(columns=tables.EVICTIONS.names)
+    engine = records.facts["engine"] | {"prefix_cache": []}
+    frames = {"batch": batch, "preemptions": preemptions, "evictions": evictions}
+    return records.variant(facts=records.facts | {"engine": engine}, **frames)
 
 
 def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -118,10 +132,35 @@ def by_rows(run: Records, repeat: int) -> dict[str, float]:
         "swapped_bytes": sum(row["bytes"] for row in kv),
         "host_block_utilization_peak": max(pool, default=math.nan),
         "recompute_fallbacks": sum(1 for row in lost if row["refused"]),
+        **_of_prefix_cache(run, repeat, steps, batch, lost, back),
         **_of_offloading(steps, batch, transfers, back),
         "aborted_requests": len(requests) - len(served),
         "stalled_passes": sum(1 for row in steps if row["stalled"]),
         "stall_time_s": stall,
+    }
+
+
+def _of_prefix_cache(
+    run: Records,
+    repeat: int,
+    steps: list[dict[str, Any]],
+    batch: list[dict[str, Any]],
+    lost: list[dict[str, Any]],
+    back: list[dict[str, Any]],
+) -> dict[str, float]:
+    hits, own = (_total(batch, column) for column in ("hit_tokens", "own_hit_tokens"))
+    again = [row for row in back if row["policy"] == "recompute"]
+    tokens = sum(row["tokens"] for row in again)
+    found = sum(min(row["hit_tokens"], row["tokens"]) for row in again)
+    return {
+        "lost_tokens": sum(row["tokens"] for row in lost if row["policy"] == "recompute"),
+        "prefix_cache_hit_rate": hits / (hits + _total(steps, "prefill_tokens")),
+        "own_hit_tokens": own,
+        "other_hit_tokens": hits - own,
+        "lost_tokens_found_share": found / tokens if tokens else math.nan,
+        "prefix_cache_evictions": sum(
+            1 for row in rows_of(run.evictions) if row["repeat"] == repeat
+        ),
     }
 
 
