@@ -51,6 +51,8 @@ NULLABLE = {
         "awaited_step",
     },
 }
+OF_RESUMPTIONS = ["wait_s", "recomputed_tokens", "hit_tokens", "own_hit_tokens"]
+"""Columns of `preemptions` that all resumptions of a run have, or none."""
 OF_A_COPY = {"start_s", "end_s", "blocks"}
 """Columns of `transfers` that may be null in runs of before that table."""
 NULLABLE_IN_IMPORTS = {
@@ -71,8 +73,25 @@ def row_repeated(run: RunTables) -> Violations:
 
 
 def value_missing(run: RunTables) -> Violations:
-    """Every column that must not be null has a finite value in every row."""
-    return combine(*(_missing(run, name, frame) for name, frame in _frames(run)))
+    """Every column that must not be null has a finite value in every row.
+
+    A request arrives by itself, or after others. What was found in the prefix cache or shared
+    with other requests, and what a resumption cost, is known of all rows of a run or of none.
+    """
+    requests = run.records.workload
+    nowhere = requests["arrival_s"].isna() & requests["after"].isna()
+    return combine(
+        *(_missing(run, name, frame) for name, frame in _frames(run)),
+        _bad("workload", requests, nowhere, "has no arrival_s, and follows no request"),
+        _missing_in_some("preemptions", run.victims, ["shared_blocks"]),
+        _missing_in_some("preemptions", run.resumptions, OF_RESUMPTIONS),
+        _missing_in_some("batch", run.batch, ["hit_tokens", "own_hit_tokens"]),
+    )
+
+
+def _missing_in_some(name: str, frame: pd.DataFrame, columns: list[str]) -> Violations:
+    absent = frame[columns].isna() & frame[columns].notna().any()
+    return _bad_cell(name, frame, absent, "has no value, as other rows have")
 
 
 def _missing(run: RunTables, name: str, frame: pd.DataFrame) -> Violations:
