@@ -62,7 +62,7 @@ INSTEAD: tuple[tuple[str, str | None, str], ...] = (
         "takes minutes; tests/engine runs such experiments",
     ),
     (
-        r"docs/(REPRODUCING|SCORE)\.md kvscope (run -m|import|score) .+",
+        r"docs/(REPRODUCING|SCORE)\.md kvscope (run -m|import|score|references) .+",
         None,
         "takes an hour, or reads files that others publish; tests/unit reads such files",
     ),

@@ -2,8 +2,9 @@
 
 import argparse
 import json
+import sys
 
-from kvscope.commands.command import argument, command, flag, path, whole
+from kvscope.commands.command import CONFIG_DIR, argument, command, flag, path, whole
 from kvscope.errors import EXIT_DONE, EXIT_FAILED
 
 
@@ -27,3 +28,20 @@ def score(given: argparse.Namespace) -> int:
     found = score(given.trace, given.run, given.repeat)
     print(json.dumps(found.to_json, indent=2) if given.json else "\n".join(found.lines))
     return EXIT_FAILED if given.check and found.first_divergence is not None else EXIT_DONE
+
+
+@command(
+    ("--out references",),
+    path("--out", "where traces, requests and runs are written", required=True),
+    CONFIG_DIR,
+)
+def references(given: argparse.Namespace) -> int:
+    """Write reference traces under memory pressure for `kvscope score`, and print their table.
+
+    Each is a modeled run of the study `score`: requests that share prefixes in a cache that is
+    oversubscribed, with a prefix cache and with vLLM's own offloading. SHA256SUMS has their hashes.
+    """
+    from kvscope_paper.score.references import table, write_references
+
+    print(table(write_references(given.out, given.config_dir, sys.stderr)))
+    return EXIT_DONE

@@ -10,7 +10,10 @@ from kvscope.errors import BadInput
 from kvscope_paper.score.trace import TracedStep, read_trace
 
 # What is compared, in the order in which a first difference is named.
-COMPARED = ("requests", "tokens", "preempted", "victims", "recomputed_tokens", "kv_blocks_used")
+COMPARED = (
+    *("requests", "tokens", "preempted", "victims", "recomputed_tokens"),
+    *("hit_tokens", "loaded_tokens", "kv_blocks_used"),
+)
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,9 @@ def steps_of(records: Records, repeat: int, run: Path) -> Iterator[TracedStep]:
     events = records.preemptions
     lost = events[(events["event"] == "preempt") & (events["repeat"] == repeat)]
     victims = lost.groupby("step")["request_id"].agg(tuple).to_dict()
+    rows = records.batch[records.batch["repeat"] == repeat]
+    found = rows.fillna({"hit_tokens": 0, "loaded_tokens": 0}).groupby("step")
+    tokens = found[["hit_tokens", "loaded_tokens"]].sum().astype(int)
     for row in steps.to_dict("records"):
         yield TracedStep(
             step=int(row["step"]),
@@ -109,6 +115,7 @@ def steps_of(records: Records, repeat: int, run: Path) -> Iterator[TracedStep]:
             kv_blocks_used=int(row["kv_blocks_used"]),
             duration_s=float(row["duration_s"]),
             victims=victims.get(row["step"], ()),
+            **tokens.loc[row["step"]].to_dict(),
         )
 
 

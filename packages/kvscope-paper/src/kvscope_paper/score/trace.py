@@ -12,7 +12,11 @@ from kvscope.reading import read_bytes
 
 MOST_BYTES = 256 * 2**20
 REQUIRED = ("step", "requests", "tokens")
-OPTIONAL = ("preempted", "recomputed_tokens", "kv_blocks_used", "duration_s", "victims")
+OPTIONAL = (
+    *("preempted", "victims", "recomputed_tokens", "hit_tokens", "loaded_tokens"),
+    *("kv_blocks_used", "duration_s"),
+)
+COLUMNS = (*REQUIRED, *OPTIONAL)
 SEPARATOR = ";"  # between the victims of a step
 
 
@@ -28,6 +32,8 @@ class TracedStep:
     kv_blocks_used: int | None = None
     duration_s: float | None = None
     victims: tuple[str, ...] | None = None
+    hit_tokens: int | None = None
+    loaded_tokens: int | None = None
 
 
 def read_trace(path: Path) -> list[TracedStep]:
@@ -94,6 +100,8 @@ def _step(path: Path, number: int, row: dict[str, Any]) -> TracedStep:
         whole("kv_blocks_used"),
         _number(path, number, "duration_s", row.get("duration_s"), float),
         None if victims is None else tuple(map(str, victims)),
+        whole("hit_tokens"),
+        whole("loaded_tokens"),
     )
 
 

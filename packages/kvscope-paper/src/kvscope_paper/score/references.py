@@ -1,0 +1,130 @@
+"""`kvscope references`: runs of vLLM's scheduler that simulators can be held against.
+
+Each reference is a trace in the format of `kvscope score`, made of a modeled run of the study
+`score`; the requests of a workload are written once, in the format of Mooncake's traces.
+"""
+
+import csv
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import TextIO
+
+from kvscope import batch
+from kvscope.analyse.records import read_records
+from kvscope.docs import markdown
+from kvscope.errors import KvscopeError
+from kvscope.files import sha256_of
+from kvscope.plan.experiment import Experiment
+from kvscope.plan.grid import expand
+from kvscope.run.display import Line
+from kvscope.workload.requests import Request, build
+from kvscope_paper.score.score import steps_of
+from kvscope_paper.score.trace import COLUMNS, SEPARATOR, TracedStep
+
+STUDY = "score"
+SUMS = "SHA256SUMS"
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A reference trace: its name, its file, and the blocks of the KV cache that it is of."""
+
+    name: str
+    path: Path
+    blocks: int
+    steps: tuple[TracedStep, ...]
+
+    def total(self, column: str) -> int:
+        """The sum of a column over all steps."""
+        return sum(getattr(one, column) or 0 for one in self.steps)
+
+
+def write_references(directory: Path, config_dir: Path, log: TextIO) -> list[Reference]:
+    """Run the study `score` and write its traces, requests and SHA-256 sums.
+
+    Runs are in `directory/runs`; finished ones are not made again. KvscopeError if one fails.
+    """
+    planned = [one.experiment for one in expand(STUDY, [], config_dir).experiments]
+    experiments = {name_of(one): one for one in planned}
+    runs = {name: directory / "runs" / name for name in experiments}
+    jobs = [batch.Job(experiment, runs[name]) for name, experiment in experiments.items()]
+    with Line(log) as line:
+        if batch.run_modeled(jobs, line):
+            raise KvscopeError(f"not all reference runs were made; {directory / 'runs'} has logs")
+    found = [
+        _write_reference(name, experiment, runs[name], directory)
+        for name, experiment in experiments.items()
+    ]
+    written = [one.path for one in found]
+    for experiment in experiments.values():
+        path = directory / f"{experiment.workload.name}.requests.jsonl"
+        if path not in written:
+            rows = request_rows(build(experiment), experiment.cache.block_size)
+            path.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8")
+            written.append(path)
+    sums = (f"{sha256_of(path)}  {path.name}\n" for path in sorted(written))
+    (directory / SUMS).write_text("".join(sums), encoding="utf-8")
+    return found
+
+
+def name_of(experiment: Experiment) -> str:
+    """'mooncake-native-2x': workload, overflow policy, and how many times oversubscribed."""
+    ratio = experiment.cache.oversubscription
+    return f"{experiment.workload.name}-{experiment.overflow.name}-{ratio:g}x"
+
+
+def _write_reference(name: str, experiment: Experiment, run: Path, directory: Path) -> Reference:
+    steps = tuple(steps_of(read_records(run), 0, run))
+    path = directory / f"{name}.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        writer.writerows([_text(getattr(one, column)) for column in COLUMNS] for one in steps)
+    return Reference(name, path, experiment.cache_blocks, steps)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, tuple):
+        return SEPARATOR.join(value)
+    return f"{value:.6f}" if isinstance(value, float) else str(value)
+
+
+def request_rows(requests: list[Request], block_size: int) -> Iterator[str]:
+    """The requests as lines of Mooncake's format, with ids of blocks of the cache's size.
+
+    Equal ids are equal tokens from the prompt's start to the block's end. The last block may be
+    partial.
+    """
+    ids: dict[bytes, int] = {}
+    for request in requests:
+        digest, found, prompt = b"", [], request.prompt_token_ids
+        for start in range(0, len(prompt), block_size):
+            digest = sha256(digest + prompt[start : start + block_size].tobytes()).digest()
+            found.append(ids.setdefault(digest, len(ids)))
+        row = {
+            "timestamp": round((request.arrival_s or 0) * 1000),
+            "input_length": len(prompt),
+            "output_length": request.output_tokens,
+            "hash_ids": found,
+        }
+        yield json.dumps(row, separators=(",", ":"))
+
+
+def table(references: list[Reference]) -> str:
+    """The references as a table of Markdown, with the first digits of their SHA-256."""
+    columns = ("preempted", "recomputed_tokens", "hit_tokens", "loaded_tokens")
+    rows = [
+        (
+            f"`{one.name}`",
+            f"{one.blocks:,}",
+            f"{len(one.steps):,}",
+            *(f"{one.total(column):,}" for column in columns),
+            f"`{sha256_of(one.path)[:16]}`",
+        )
+        for one in references
+    ]
+    names = ("preemptions", "tokens recomputed", "tokens hit", "tokens loaded", "SHA-256")
+    return markdown(("reference", "blocks", "steps", *names), rows)
