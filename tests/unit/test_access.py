@@ -160,6 +160,42 @@ def test_a_block_that_was_anothers_meanwhile_is_not_reused(tmp_path):
     assert sorted(found.idle_ns) == [990, 990, 990]
 
 
+def found(path, *rows):
+    """A file `hits` of these (step, request, block, owner, cached step)."""
+    frame = pd.DataFrame(rows, columns=["step", "request_id", "block", "owner", "cached_step"])
+    frame = frame.assign(repeat=0, block_position=0, resumed=False, in_use=True)
+    file = path / "hits.parquet"
+    tables.write(tables.HITS, frame.reindex(columns=tables.HITS.names), file)
+    return file
+
+
+def test_a_block_that_another_request_finds_is_reused(tmp_path):
+    trace = write(tmp_path, AWAY[:2] + decodes("b", 7, 4))
+    assert list(reuses(trace).idle_ns) == [990]
+    assert sorted(reuses(replace(trace, hits=found(tmp_path, (4, "b", 7, "a", 0)))).idle_ns) == [
+        990,
+        2990,
+    ]
+
+
+def test_what_requests_do_to_a_shared_block_in_a_pass_is_one_burst(tmp_path):
+    trace = write(tmp_path, AWAY[:2] + decodes("b", 7, 1))
+    events = read_events(trace.path, 0)
+    assert len(trace.bursts(events).block) == 3
+    trace = replace(trace, hits=found(tmp_path, (1, "b", 7, "a", 0)))
+    assert len(trace.bursts(events).block) == 2
+
+
+def test_a_request_that_finds_its_own_block_again_reuses_it(tmp_path):
+    lost = preempted(tmp_path, (0, 2, "a"))
+    trace = replace(write(tmp_path, AWAY), preemptions=lost)
+    assert sorted(reuses(trace).idle_ns) == [990, 990]
+    trace = replace(trace, hits=found(tmp_path, (8, "a", 7, "a", 0)))
+    assert sorted(reuses(trace).idle_ns) == [990, 990, 6990]
+    other = replace(trace, hits=found(tmp_path, (8, "a", 6, "a", 0)))
+    assert sorted(reuses(other).idle_ns) == [990, 990]
+
+
 @given(
     st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 2)), min_size=1, max_size=40),
     st.sets(st.tuples(st.sampled_from("abc"), st.integers(0, 40)), max_size=12),

@@ -33,7 +33,8 @@ class KvTrace:
 
     `all_layers`, `all_heads` and `all_passes` are false where only a sample was traced.
     `block_bytes` is the size of a block in one layer, NaN if unknown. `preemptions` is the path of
-    that table; None if no request was preempted.
+    that table; None if no request was preempted. `hits` is that of the table of blocks that were
+    found in the prefix cache; None without one.
     """
 
     path: Path
@@ -43,6 +44,7 @@ class KvTrace:
     block_bytes: float = math.nan
     repeat: int = 0
     preemptions: Path | None = None
+    hits: Path | None = None
 
     def of_repeat(self, number: int) -> "KvTrace":
         """The events of one repeat."""
@@ -56,7 +58,14 @@ class KvTrace:
 
     def bursts(self, events: Events) -> Bursts:
         """The bursts of these events, which are of this repeat."""
-        return bursts_of(events.batches(), self._preempted())
+        return bursts_of(events.batches(), self._preempted(), self._hits())
+
+    def _hits(self) -> pd.DataFrame | None:
+        """The rows of `hits` of the repeat."""
+        if self.hits is None:
+            return None
+        rows = tables.read(tables.HITS, self.hits)
+        return rows[rows["repeat"] == self.repeat]
 
     def _preempted(self) -> pd.DataFrame:
         """The preemptions of the repeat: rows of the `preemptions` table."""
@@ -92,8 +101,9 @@ def find_trace(run: Path, facts: dict[str, Any], made: Path | None = None) -> Kv
     layers = engine.get("layers") or math.nan
     layer, head, step = (tracing.get(f"{of}_stride", 1) == 1 for of in ("layer", "head", "step"))
     block_bytes = engine.get("block_bytes", math.nan) / layers
-    preemptions = run / tables.PREEMPTIONS.file
-    return KvTrace(path, layer, head, step, block_bytes, preemptions=preemptions)
+    preemptions, hits = run / tables.PREEMPTIONS.file, run / tables.HITS.file
+    found = hits if hits.exists() else None
+    return KvTrace(path, layer, head, step, block_bytes, preemptions=preemptions, hits=found)
 
 
 def has_rows(path: Path) -> bool:

@@ -1,9 +1,10 @@
 """Use of blocks over time: bursts of accesses, and the reuses between them.
 
 A burst is all accesses of one pass to one block of one layer, from the start of the first to the
-end of the last. The next burst reuses the block if it has the same request, which was not preempted
-in between, and does not write the block's first token. Otherwise the block has new content, even if
-the request received the same block number again.
+end of the last, by whatever requests share the block. The next burst reuses the block if it has the
+same content: that of the same request, which was not preempted in between, and the block's first
+token is not written. Otherwise the block has new content, even if the request received the same
+block number again. A block that was found in the prefix cache has the content of its owner.
 """
 
 from collections.abc import Iterable
@@ -18,10 +19,10 @@ from kvscope.arraytypes import Bools, Int64s, Ints
 
 @dataclass(frozen=True)
 class Bursts:
-    """One element a (pass, layer, block, request), ordered by start.
+    """One element a (pass, layer, block, content), ordered by start.
 
-    `fills_block` is true where the burst writes the block's first token. `life` differs before and
-    after a preemption of the request.
+    `fills_block` is true where the burst writes the block's first token. `request` is the one that
+    computed the block, and `life` differs before and after a preemption of it.
     """
 
     layer: Int64s
@@ -51,12 +52,15 @@ class Reuses:
     distance_blocks: Int64s
 
 
-def bursts_of(batches: Iterable[Events], preempted: pd.DataFrame) -> Bursts:
+def bursts_of(
+    batches: Iterable[Events], preempted: pd.DataFrame, hits: pd.DataFrame | None = None
+) -> Bursts:
     """The bursts of events, given in batches of whole passes.
 
     `preempted` has one row a preemption: `request_id`, and the `step` that was being scheduled.
+    `hits` has the rows of that table; None without any.
     """
-    parts = [_bursts(events, preempted) for events in batches if len(events)]
+    parts = [_bursts(events, preempted, hits) for events in batches if len(events)]
     if not parts:
         none = np.empty(0, np.int64)
         return Bursts(none, none, none, none, none.astype(bool), none, none)
@@ -65,22 +69,53 @@ def bursts_of(batches: Iterable[Events], preempted: pd.DataFrame) -> Bursts:
     return Bursts(*(column[order] for column in columns))
 
 
-def _bursts(events: Events, preempted: pd.DataFrame) -> tuple[Ints, ...]:
-    group = keys(events.step, events.layer, events.request, events.block)
+def _bursts(events: Events, preempted: pd.DataFrame, hits: pd.DataFrame | None) -> tuple[Ints, ...]:
+    request, life = _contents(events, preempted, hits)
+    group = keys(events.step, events.layer, request, life, events.block)
     order = np.argsort(group, kind="stable")
     first = starts_of(group[order])
     fills = ~events.reads & (events.offset_tokens == 0)
     one_of_each = order[first]
-    request, step = (of[one_of_each].astype(np.int64) for of in (events.request, events.step))
     return (
         events.layer[one_of_each].astype(np.int64),
         events.block[one_of_each].astype(np.int64),
-        request,
-        _lives(request, step, events.requests, preempted),
+        request[one_of_each],
+        life[one_of_each],
         np.logical_or.reduceat(fills[order], first),
         np.minimum.reduceat(events.start_ns[order], first),
         np.maximum.reduceat(events.end_ns[order], first),
     )
+
+
+def _contents(
+    events: Events, preempted: pd.DataFrame, hits: pd.DataFrame | None
+) -> tuple[Int64s, Int64s]:
+    """Of each event, the request that computed its block, and the life in which it did."""
+    request, step = (column.astype(np.int64) for column in (events.request, events.step))
+    life = _lives(request, step, events.requests, preempted)
+    found = None if hits is None else hits[hits["request_id"].isin(events.requests)]
+    if found is None or found.empty:
+        return request, life
+    names = (*events.requests, *sorted({*found["owner"]} - {*events.requests}))
+    number = {name: place for place, name in enumerate(names)}
+    finder, owner = (
+        found[column].map(number).to_numpy(np.int64) for column in ("request_id", "owner")
+    )
+    since, computed = (
+        _lives(of, found[column].to_numpy(np.int64), names, preempted)
+        for of, column in ((finder, "step"), (owner, "cached_step"))
+    )
+    both = keys(
+        np.concatenate([request, finder]),
+        np.concatenate([life, since]),
+        np.concatenate([events.block.astype(np.int64), found["block"].to_numpy(np.int64)]),
+    )
+    of_events, of_hits = both[: len(request)], both[len(request) :]
+    order = np.argsort(of_hits, kind="stable")
+    place = np.minimum(np.searchsorted(of_hits[order], of_events), len(order) - 1)
+    row = order[place]
+    is_found = of_hits[row] == of_events
+    return np.where(is_found, owner[row], request), np.where(is_found, computed[row], life)
 
 
 def _lives(
