@@ -145,7 +145,7 @@ def loaded_without_stored(run: RunTables) -> Violations:
     request loaded.
     """
     size = run.records.block_size
-    begins = {name: tuple(tokens[:size]) for name, tokens in known_tokens(run).items()}
+    begins = {name: tokens[:size].tobytes().hex() for name, tokens in known_tokens(run).items()}
     stored, loaded = (
         rows.assign(begins=rows["request_id"].map(begins)) for rows in (run.stored, run.loaded)
     )

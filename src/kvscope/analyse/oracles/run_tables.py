@@ -137,12 +137,12 @@ class RunTables:
     def loading(self) -> pd.DataFrame:
         """One row a load: the passes (`step` to `until`) before the one that it serves.
 
-        Its request holds `slot_tokens` tokens' blocks in them, of which `blocks` are loaded, and
-        does not count as waiting. A
+        Its request holds `slot_tokens` tokens' blocks in them, of which it did not find `blocks` in
+        the prefix cache, and does not count as waiting. A
         request that is aborted meanwhile holds them until the copy has ended.
         """
         rows = self.loaded
-        columns = [*OF_REQUEST, "step", "context_tokens", "slot_tokens"]
+        columns = [*OF_REQUEST, "step", "context_tokens", "slot_tokens", "hit_tokens"]
         served = self.batch[columns].rename(columns={"step": "served_step"})
         spans = rows.merge(served, how="left", on=[*OF_REQUEST, "served_step"])
         spans = spans.join(self.ended, on=OF_REQUEST)
@@ -154,8 +154,9 @@ class RunTables:
         spans["until"] = spans["served_step"].fillna(pd.Series(freed, spans.index))
         of_load = spans["blocks"] * self.records.block_size
         held = spans["slot_tokens" if self._whole_prompts else "context_tokens"].fillna(of_load)
-        columns = ["repeat", "step", "until", "blocks"]
-        return spans[columns].assign(slot_tokens=held.astype(np.int64))
+        size, held = self.records.block_size, held.astype(np.int64)
+        blocks = blocks_of(held, size) - counts_of(spans["hit_tokens"]) // size
+        return spans[["repeat", "step", "until"]].assign(slot_tokens=held, blocks=blocks)
 
     @property
     def requests(self) -> pd.DataFrame:

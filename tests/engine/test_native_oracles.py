@@ -1,0 +1,178 @@
+"""The oracles of vLLM's offloading hold of its runs, and each forged store or load is noticed."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from kvscope.analyse.records import Records, read_records
+from kvscope.copies import IN, OUT
+from kvscope.oracle import HELD, VIOLATED
+from tests.warm import Warm
+
+from .forged_runs import Forgery, found, scaled
+from .test_modeled import directory_of
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
+ORACLES = {
+    *("job_malformed", "job_time_wrong", "load_wrong", "store_wrong", "loaded_without_stored"),
+    "load_wait_wrong",
+}
+WORDS = (
+    *("device=modeled", "workload=uniform", "workload.num_requests=10", "workload.min_tokens=100"),
+    *("workload.max_tokens=400", "workload.prompt_to_output_ratio=1", "engine.max_model_len=420"),
+    *("engine.max_num_seqs=8", "cache.block_size=16", "cache.blocks=50", "cache.admission=vllm"),
+    *("cache.watermark=0", "repeats=2", "seed=3"),
+)
+CASES = {
+    "native": ("overflow=native", "batching=mixed"),
+    "native_full": ("overflow=native_full", "batching=prefill_first"),
+    "a full host": ("overflow=native_full", "batching=mixed"),
+    "a slow link": (
+        *("overflow=native_full", "batching=chunked", "batching.chunk_tokens=64"),
+        "device.constants={pinned_in_bytes_per_s: 2.0e+8, pinned_out_bytes_per_s: 2.0e+8}",
+    ),
+    "a prefix cache": (
+        *("overflow=native_full", "batching=chunked", "batching.chunk_tokens=64"),
+        "cache.prefix_caching=true",
+    ),
+    "a host that copies": ("overflow=native_full", "batching=mixed", "device.hardware=cpu"),
+}
+
+Change = Callable[[pd.DataFrame], pd.DataFrame]
+
+
+@pytest.fixture(scope="module")
+def runs(warm: Warm) -> dict[str, Records]:
+    host = "overflow.host_blocks={}"
+    words = {
+        name: [*WORDS, host.format(20 if name == "a full host" else 400), *case]
+        for name, case in CASES.items()
+    }
+    return {name: read_records(directory_of(warm, case, "native")) for name, case in words.items()}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_runs_of_native_hold(name: str, runs: dict[str, Records]) -> None:
+    run = runs[name]
+    assert found(run, VIOLATED) == set()
+    assert found(run, HELD) >= ORACLES | {"modeled_time_wrong", "context_wrong", "blocks_differ"}
+    assert len(run.loaded)
+    assert len(run.stored)
+
+
+def of(direction: str, change: Change, place: int = 2) -> Forgery:
+    """One row of the jobs of a direction, changed; those that `change` leaves out are gone."""
+
+    def forge(run: Records) -> Records:
+        rows = run.transfers
+        chosen = rows.index[rows["direction"] == direction][[place]]
+        changed = change(rows.loc[chosen].copy())
+        return run.variant(transfers=pd.concat([rows.drop(chosen), changed]).sort_index())
+
+    return forge
+
+
+def with_(**columns: Any) -> Change:
+    return lambda row: row.assign(**columns)
+
+
+def of_batch(column: str, by: int) -> Forgery:
+    """The first row of `batch` that begins with loaded tokens, with more or fewer of them."""
+
+    def forge(run: Records) -> Records:
+        rows = run.batch.copy()
+        row = rows.index[rows["loaded_tokens"].astype(float) > 0][0]
+        rows.loc[row, column] += by
+        return run.variant(batch=rows)
+
+    return forge
+
+
+def another(row: pd.DataFrame) -> pd.DataFrame:
+    """The row, and the same again under a later number."""
+    return pd.concat([row, row.assign(job=row["job"] + 10_000)], ignore_index=True)
+
+
+FORGERIES: dict[str, tuple[Forgery, str]] = {
+    "a load is left out": (of(IN, lambda row: row.iloc[:0]), "load_wrong"),
+    "a load of another request": (of(IN, with_(request_id="0")), "load_wrong"),
+    "a load of more blocks": (of(IN, lambda r: r.assign(blocks=r["blocks"] + 1)), "load_wrong"),
+    "a load twice": (of(IN, another), "load_wrong"),
+    "a load from a later block": (
+        of(IN, lambda r: r.assign(first_block=r["first_block"] + 1)),
+        "load_wrong",
+    ),
+    "a load before its preemption": (of(IN, with_(step=0)), "load_wrong"),
+    "a load of fewer bytes": (of(IN, lambda r: r.assign(bytes=r["bytes"] // 2)), "job_malformed"),
+    "a load that counts as loaded": (of(IN, with_(loaded_blocks=1)), "job_malformed"),
+    "a load that is no job": (of(IN, with_(job=None)), "job_malformed"),
+    "a load in no time": (of(IN, with_(copy_s=0.0)), "job_time_wrong"),
+    "a load that ends late": (
+        of(IN, lambda r: r.assign(end_s=r["end_s"] + 0.5)),
+        "job_time_wrong",
+    ),
+    "tokens are loaded by nothing": (of_batch("loaded_tokens", 16), "context_wrong"),
+    "fewer tokens are loaded": (of_batch("loaded_tokens", -16), "load_wrong"),
+    "a store is left out": (of(OUT, lambda row: row.iloc[:0]), "host_pool_differs"),
+    "a store of more blocks": (
+        of(OUT, lambda r: r.assign(blocks=r["blocks"] + 1)),
+        "host_pool_differs",
+    ),
+    "a store of what was not computed": (
+        of(OUT, lambda r: r.assign(first_block=r["first_block"] + 20)),
+        "store_wrong",
+    ),
+    "a store of more loaded blocks than it has": (
+        of(OUT, lambda r: r.assign(loaded_blocks=r["blocks"] + 1)),
+        "job_malformed",
+    ),
+    "no store was loaded": (
+        lambda run: run.variant(
+            transfers=run.transfers.assign(
+                loaded_blocks=run.transfers["loaded_blocks"].where(
+                    run.transfers["loaded_blocks"].isna(), 0
+                )
+            )
+        ),
+        "loaded_without_stored",
+    ),
+    "no store at all": (
+        lambda run: run.variant(transfers=run.transfers[run.transfers["direction"] == IN]),
+        "loaded_without_stored",
+    ),
+    "a store before it was ordered": (
+        of(OUT, lambda r: r.assign(start_s=r["ordered_s"] - 1e-3), place=20),
+        "job_time_wrong",
+    ),
+    "a store awaited before it was ordered": (
+        of(OUT, lambda r: r.assign(awaited_step=r["step"] - 1), place=5),
+        "job_malformed",
+    ),
+    "a wait for no job": (
+        lambda run: run.variant(steps=run.steps.assign(load_wait_s=(run.steps["step"] == 1) * 1.0)),
+        "load_wait_wrong",
+    ),
+    "copies at another speed": (scaled("transfers", 1.01, "copy_s", "end_s"), "modeled_time_wrong"),
+}
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+@pytest.mark.parametrize("case", ["native_full", "a prefix cache"])
+def test_forgeries_are_noticed(name: str, case: str, runs: dict[str, Records]) -> None:
+    forge, oracle = FORGERIES[name]
+    assert oracle in found(forge(runs[case]), VIOLATED)
+
+
+def test_native_stores_no_outputs(runs: dict[str, Records]) -> None:
+    run = runs["native"]
+    rows = run.stored.merge(run.requests[["repeat", "request_id", "prompt_tokens"]])
+    ends = (rows["first_block"] + rows["blocks"]) * run.block_size
+    assert (ends <= rows["prompt_tokens"]).all()
+    last = rows.index[0]
+    more = run.transfers.copy()
+    row = more.index[more["job"] == rows.loc[last, "job"]][0]
+    more.loc[row, "first_block"] = rows.loc[last, "prompt_tokens"] // run.block_size
+    assert "store_wrong" in found(run.variant(transfers=more), VIOLATED)
