@@ -109,9 +109,9 @@ def eviction_wrong(run: RunTables) -> Violations:
     Its age and the times that it was found follow from the other tables.
     """
     rows = run.evictions
-    found = run.hits.groupby(CONTENT).size().rename("found")
+    found = run.hits.assign(found=1).groupby(CONTENT, as_index=False)["found"].sum()
     starts = run.steps.set_index(OF_PASS)["start_s"]
-    rows = rows.join(found, on=CONTENT).fillna({"found": 0})
+    rows = rows.merge(found, how="left", on=CONTENT).fillna({"found": 0})
     begin, cached = (
         starts.reindex(pd.MultiIndex.from_frame(rows[["repeat", column]])).to_numpy()
         for column in ("step", "cached_step")
