@@ -132,6 +132,12 @@ REQUESTS = Table(
         Column("output_sha256", TEXT, "SHA-256 of its output token ids as little-endian int32"),
         _CONVERSATION,
         _TURN,
+        Column(
+            "chosen_sha256",
+            TEXT,
+            "the same of the tokens that the model would have given, where the workload's came out",
+            True,
+        ),
     ),
 )
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kvscope.analyse.check import check_run
+from kvscope.analyse.outputs import output_hashes
 from kvscope.analyse.records import Records, read_records
 from kvscope.oracle import HELD, VIOLATED
 from kvscope.plan.grid import expand
@@ -105,6 +106,15 @@ def test_published_traces_are_served(run: Runner, device: str, words: tuple[str,
     assert len(made.table("requests")) == len(build(made.records.experiment))
 
 
+def test_forced_tokens_hide_no_fault_of_the_cache(closed: Runner) -> None:
+    """What the model would have chosen is the same in a scarce cache as in one that has room."""
+    scarce, ample = closed("cpu", "overflow=swap"), closed("cpu", "cache.blocks=64")
+    chosen = [output_hashes(made.table("requests")) for made in (scarce, ample)]
+    assert chosen[0].equals(chosen[1])
+    assert not (chosen[0] == scarce.table("requests")["output_sha256"].iloc[0]).any()
+    assert chosen[0].nunique() > 1
+
+
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_turn_finds_what_was_generated_before(closed: Runner, device: str) -> None:
     words = ("cache.block_size=32", "workload.output_tokens=60", "workload.growth_tokens=4")
@@ -152,8 +162,12 @@ FORGED = {
         of_follower("output_sha256", lambda _: sha256_of_tokens([7])),
         "known_output_differs",
     ),
+    "the model's own tokens differ": (
+        of_follower("chosen_sha256", lambda _: sha256_of_tokens([7])),
+        "outputs_differ",
+    ),
     "no think time": (of_workload("think_s", lambda _: 0.0), "workload_differs"),
-    "follows nothing": (of_workload("after", lambda _: None), "workload_differs"),
+    "follows nothing": (of_workload("after", lambda _: None), "value_missing"),
     "follows another": (of_workload("after", lambda _: ["0"]), "workload_differs"),
     "another prompt": (of_workload("prompt_token_ids", lambda ids: ids + 1), "workload_differs"),
     "others are due": (of_workload("output_token_ids", lambda ids: ids + 1), "workload_differs"),

@@ -324,7 +324,7 @@ class Simulation:
     def outcome(self, request: Request) -> tuple[Any, ...]:
         what = (str(request.number), 0.0, request.prompt, request.output, False)
         times = (request.first_scheduled_s, request.first_token_s, self.now - 2e-4)
-        of_no_conversation = (None, None)
+        of_no_conversation = (None, None, None)
         sha256 = f"{request.number:064x}"
         return (self.repeat, *what, *times, request.preemptions, sha256, *of_no_conversation)
 

@@ -200,7 +200,7 @@ def test_requests_have_their_own_times_tokens_and_preemptions(each: Noted) -> No
     hashes = {name: sha256(pack(f"<{len(t)}i", *t)).hexdigest() for name, t in each.given.items()}
     assert found["output_sha256"].to_dict() == hashes
     assert len(set(hashes.values())) == len(hashes)
-    own = {"output_sha256", "conversation", "turn"}
+    own = {"output_sha256", "chosen_sha256", "conversation", "turn"}
     columns = [column for column in expected if column not in own]
     pd.testing.assert_frame_equal(
         found[columns].loc[expected.index], expected[columns], atol=3e-9, rtol=0, check_dtype=False

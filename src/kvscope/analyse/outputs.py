@@ -63,9 +63,13 @@ def _compare_group(group: Mapping[str, Outputs]) -> OutputGroup:
 
 
 def output_hashes(requests: pd.DataFrame) -> pd.Series:
-    """Hash of the output tokens in the first repeat that served a request, by `request_id`."""
+    """Hash of the output tokens in the first repeat that served a request, by `request_id`.
+
+    Where the workload's tokens came out, of those that the model would have given.
+    """
     served = requests[~requests["aborted"].astype(bool)].sort_values("repeat")
-    hashes: pd.Series = served.groupby("request_id")["output_sha256"].first()
+    chosen = served["chosen_sha256"].fillna(served["output_sha256"])
+    hashes: pd.Series = chosen.groupby(served["request_id"]).first()
     return hashes
 
 

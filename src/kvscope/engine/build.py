@@ -139,7 +139,7 @@ class VllmEngine:
                 ignore_eos=True,
                 detokenize=False,
                 output_kind=RequestOutputKind.FINAL_ONLY,
-                extra_args=outputs.extra_args(output_token_ids),
+                extra_args=outputs.extra_args(request_id, output_token_ids),
             ),
         )
 
@@ -154,11 +154,14 @@ class VllmEngine:
 
     def step(self) -> list[Finished]:
         """Compute one pass; returns the requests that end with it."""
+        from kvscope.engine.forcing import take_choices
+
         return [
             Finished(
                 output.request_id,
                 output.outputs[0].token_ids,
                 self.scheduler.recording.passes[-1].end_ns,
+                take_choices(output.request_id),
             )
             for output in self.vllm.step()
             if output.finished

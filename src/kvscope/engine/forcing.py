@@ -1,11 +1,17 @@
-"""A vLLM logits processor that gives requests the tokens of a workload."""
+"""A vLLM logits processor that gives requests the tokens of a workload.
+
+It notes what the model would have chosen in each place. Where the cache is at fault these differ,
+while the tokens that come out are those of the workload in any case.
+"""
 
 from typing import Any
 
 import torch
 from vllm.v1.sample.logits_processor import AdapterLogitsProcessor
 
-from kvscope.engine.outputs import known_outputs
+from kvscope.engine.outputs import NAME, known_outputs
+
+_choices: dict[str, dict[int, torch.Tensor]] = {}  # by request and place, of unfinished requests
 
 
 class ForceOutputs(AdapterLogitsProcessor):
@@ -20,12 +26,20 @@ class ForceOutputs(AdapterLogitsProcessor):
         tokens = known_outputs(params)
         if tokens is None:
             return None
+        choices = _choices.setdefault(params.extra_args[NAME], {})
 
         def force(output_ids: list[int], logits: torch.Tensor) -> torch.Tensor:
-            token = tokens[len(output_ids)]
-            own = logits[token].clone()
+            place = len(output_ids)
+            choices[place] = logits.argmax()  # of a chunk short of the prompt's end: overwritten
+            own = logits[tokens[place]].clone()
             logits.fill_(float("-inf"))
-            logits[token] = own
+            logits[tokens[place]] = own
             return logits
 
         return force
+
+
+def take_choices(request_id: str) -> list[int] | None:
+    """What the model would have chosen in each place of a finished request; None if it did."""
+    found = _choices.pop(request_id, None)
+    return None if found is None else [int(found[place]) for place in sorted(found)]

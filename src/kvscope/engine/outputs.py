@@ -7,13 +7,13 @@ model computes, a logits processor (`engine.forcing`) leaves no other token to c
 from collections.abc import Mapping
 from typing import Any
 
-KEY = "kvscope_output_token_ids"
+KEY, NAME = "kvscope_output_token_ids", "kvscope_request_id"
 FORCE = "kvscope.engine.forcing:ForceOutputs"
 
 
-def extra_args(output_token_ids: list[int] | None) -> dict[str, Any] | None:
+def extra_args(request_id: str, output_token_ids: list[int] | None) -> dict[str, Any] | None:
     """vLLM's `extra_args` of a request that must be given these tokens, if any."""
-    return None if output_token_ids is None else {KEY: output_token_ids}
+    return None if output_token_ids is None else {KEY: output_token_ids, NAME: request_id}
 
 
 def known_outputs(sampling_params: Any) -> list[int] | None:

@@ -17,11 +17,15 @@ if TYPE_CHECKING:
 
 
 class Finished(NamedTuple):
-    """A request that has been given its last token, by a pass that ended at `end_ns`."""
+    """A request that has been given its last token, by a pass that ended at `end_ns`.
+
+    `chosen` is what the model would have given it, where its tokens were forced upon a model.
+    """
 
     request_id: str
     token_ids: Sequence[int]
     end_ns: int  # of the platform's clock
+    chosen: Sequence[int] | None = None
 
 
 class Engine(Protocol):

@@ -29,6 +29,7 @@ class ServingResult:
     origin_ns: int
     duration_s: float = 0.0  # from origin_ns to the end of the last request
     outputs: dict[str, list[int]] = field(default_factory=dict)
+    chosen: dict[str, list[int]] = field(default_factory=dict)  # by the model, where others came
     arrived_s: dict[str, float] = field(default_factory=dict)
     aborted_s: dict[str, float] = field(default_factory=dict)
     elapsed: dict[str, float | None] = field(default_factory=dict)
@@ -80,6 +81,8 @@ def serve(
             del unfinished[finished.request_id]
             arrivals.finished(finished.request_id, served.seconds(finished.end_ns))
             served.outputs[finished.request_id] = list(finished.token_ids)
+            if finished.chosen is not None:
+                served.chosen[finished.request_id] = list(finished.chosen)
             progress.advance(len(finished.token_ids))
         engine.platform.after_pass()
         if timeout_s is not None:
@@ -128,6 +131,7 @@ def requests_table(
     for request in requests:
         state = repeat.state(request.request_id)
         aborted = request.request_id in served.aborted_s
+        chosen = served.chosen.get(request.request_id)
         tokens = state.given if aborted else served.outputs[request.request_id]
         rows.append(
             (
@@ -144,6 +148,7 @@ def requests_table(
                 sha256_of_tokens(tokens),
                 request.conversation,
                 request.turn,
+                None if chosen is None else sha256_of_tokens(chosen),
             )
         )
     return pd.DataFrame(rows, columns=tables.REQUESTS.names)

@@ -1,5 +1,6 @@
 """Oracles of outputs: complete, equal in every repeat, and all blocks returned."""
 
+import numpy as np
 import pandas as pd
 
 from kvscope.analyse.oracles.run_tables import (
@@ -65,13 +66,16 @@ def request_differs(run: RunTables) -> Violations:
 
 
 def outputs_differ(run: RunTables) -> Violations:
-    """A request has the same output tokens in every repeat that served it."""
+    """A request has the same output tokens in every repeat that served it.
+
+    Where the workload's tokens came out, so are those that the model would have given.
+    """
     served = run.records.served
-    first = served.groupby("request_id")["output_sha256"].transform("first")
-    differ = served["output_sha256"] != first
-    return bad_rows(
-        served, differ, lambda _: "output tokens differ from those of an earlier repeat"
-    )
+    wrong = np.zeros(len(served), bool)
+    for column in ("output_sha256", "chosen_sha256"):
+        first = served.groupby("request_id")[column].transform("first")
+        wrong |= differ(served[column], first)
+    return bad_rows(served, wrong, lambda _: "output tokens differ from those of an earlier repeat")
 
 
 def nothing_served(run: RunTables) -> Violations:

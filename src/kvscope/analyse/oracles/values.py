@@ -40,7 +40,7 @@ NULLABLE = {
     "steps": {"load_wait_s"},
     "requests": {
         *("first_scheduled_s", "first_token_s"),  # null if it was aborted earlier
-        *("conversation", "turn"),
+        *("conversation", "turn", "chosen_sha256"),
     },
     "preemptions": {
         *("wait_s", "recomputed_tokens", "predicted_s", "cost_s"),
