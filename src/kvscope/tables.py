@@ -295,6 +295,12 @@ TRANSFERS = Table(
             "of a job that stores: pass that gave its blocks away, and so waited for its end",
             True,
         ),
+        Column(
+            "arrived_step",
+            I32,
+            "of a job that loads: pass whose scheduling learned of its end",
+            True,
+        ),
     ),
 )
 

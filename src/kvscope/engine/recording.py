@@ -95,6 +95,7 @@ class OffloadingJob:
     ordered_ns: int
     first_block: int  # place in its request of the first block
     loaded_blocks: Callable[[], int]  # of a store: those of its blocks that were loaded since
+    arrived_step: Callable[[], int | None]  # of a load: pass whose scheduling learned of its end
     awaited_step: int | None = None  # pass that gave its blocks away, and so waited for its end
 
 

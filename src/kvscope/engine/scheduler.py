@@ -298,6 +298,10 @@ class RecordingScheduler(Scheduler):
         )
         return outputs
 
+    def _update_waiting_for_remote_kv(self, request: Request) -> None:
+        self.tier.arrived(request.request_id, self.next_step)
+        super()._update_waiting_for_remote_kv(request)
+
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         self.recording.counted[external_id(request.request_id)] = request.num_preemptions
         if not self.has_unfinished_requests():

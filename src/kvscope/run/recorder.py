@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from kvscope import tables
-from kvscope.copies import OUT
+from kvscope.copies import IN, OUT
 from kvscope.engine.recording import (
     BlockEviction,
     BlockHit,
@@ -148,6 +148,7 @@ class Replay:
             "first_block": job.first_block,
             "loaded_blocks": job.loaded_blocks() if direction == OUT else None,
             "awaited_step": job.awaited_step,
+            "arrived_step": job.arrived_step() if direction == IN else None,
         }
 
     def hit(self, hit: BlockHit) -> None:

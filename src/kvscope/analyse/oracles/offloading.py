@@ -19,7 +19,7 @@ from kvscope.analyse.oracles.run_tables import (
 from kvscope.copies import KV, OUT
 from kvscope.oracle import Violations
 
-OF_JOBS = ["ordered_s", "first_block", "loaded_blocks", "awaited_step"]
+OF_JOBS = ["ordered_s", "first_block", "loaded_blocks", "awaited_step", "arrived_step"]
 """Columns of `transfers` that only jobs of vLLM's offloading have."""
 
 
@@ -38,6 +38,7 @@ def job_malformed(run: RunTables) -> Violations:
     lacking = jobs[["request_id", "ordered_s", "first_block"]].isna().any(axis=1)
     turned = jobs.groupby("repeat")["ordered_s"].diff() < -TOLERANCE_S
     back = ~stores & jobs[["loaded_blocks", "awaited_step"]].notna().any(axis=1)
+    back |= stores & jobs["arrived_step"].notna()
     used = stores & ~(jobs["loaded_blocks"] <= jobs["blocks"])
     late = jobs["awaited_step"] < jobs["step"]
     return combine(
@@ -102,6 +103,7 @@ def load_wrong(run: RunTables) -> Violations:
     short = due["blocks"] * size - due["loaded_tokens"]
     differ |= (short > 1) | ((short == 1) & (due["scheduled_tokens"] != 1))
     stale = due["step_load"] < due["preempted_step"]
+    stale |= ~due["arrived_step"].between(due["step_load"], due["step"])
     lost = run.loaded[run.loaded["served_step"].isna()]
     aborted = lost.merge(run.requests[[*OF_REQUEST, "aborted"]], how="left", on=OF_REQUEST)
     return combine(

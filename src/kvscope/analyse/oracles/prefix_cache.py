@@ -92,6 +92,10 @@ def hit_missed(run: RunTables) -> Violations:
     rows["name"] = names.of(rows["request_id"], rows["position"])
     contents = contents.merge(_last_steps(run), how="left", on=CONTENT)
     contents["name"] = names.of(contents["owner"], contents["block_position"])
+    loads = run.loaded[[*OF_REQUEST, "step", "served_step"]].dropna()
+    loads = loads.rename(columns={"step": "asked", "served_step": "step"})
+    asked = rows[[*OF_REQUEST, "step"]].merge(loads, how="left", on=[*OF_REQUEST, "step"])["asked"]
+    rows["step"] = asked.fillna(rows["step"])  # what is loaded was looked for when that began
     there = rows.reset_index()[["index", "repeat", "step", "name"]].merge(
         contents[["repeat", "name", "cached_step", "evicted_step"]], on=["repeat", "name"]
     )
@@ -146,6 +150,9 @@ def cached_blocks_differ(run: RunTables) -> Violations:
     filling = blocks_of(stays["slot_tokens"], size) - stays["tokens"] // size
     held = run.sum_over_passes(spans, 1) + run.sum_over_passes(stays, filling)
     held += run.sum_over_passes(run.loading, run.loading["blocks"])
+    there = run.loaded.dropna(subset=["arrived_step", "served_step"])  # these are cached already
+    there = there.assign(step=there["arrived_step"], until=there["served_step"])
+    held -= run.sum_over_passes(there, there["blocks"])
     total = run.steps["kv_blocks_total"]
     steps = run.steps.assign(held=held)
     evicts = steps[OF_PASS].merge(rows[OF_PASS].drop_duplicates(), how="left", indicator=True)
@@ -191,19 +198,28 @@ def _block(row: object) -> str:
 
 
 def _contents(run: RunTables) -> pd.DataFrame:
-    """A row (CONTENT) for each block that a pass filled with tokens, so that it was cached."""
+    """A row (CONTENT) for each block that a pass filled with tokens, so that it was cached.
+
+    Blocks that are loaded are cached when vLLM learns of it, in the pass or before.
+    """
     rows, size = run.batch, run.records.block_size
     begin = rows["hit_tokens"].where(rows["admits"], rows["context_tokens"])
     first, end = (column.to_numpy(np.int64) // size for column in (begin, rows["end_tokens"]))
     count = np.maximum(end - first, 0)
     of: Int64s = np.repeat(np.arange(len(rows)), count)
     place = np.arange(len(of)) - np.repeat(np.cumsum(count) - count, count)
+    served = run.loaded[[*OF_REQUEST, "served_step", "blocks", "arrived_step"]]
+    served = served.dropna().rename(columns={"served_step": "step"})
+    loads = rows[[*OF_REQUEST, "step"]].merge(served, how="left", on=[*OF_REQUEST, "step"])
+    loaded, arrived = (loads[name].to_numpy(float)[of] for name in ("blocks", "arrived_step"))
+    step = rows["step"].to_numpy()[of]
+    cached_step = np.where(place < np.nan_to_num(loaded), arrived, step).astype(step.dtype)
     return pd.DataFrame(
         {
             "repeat": rows["repeat"].to_numpy()[of],
             "owner": rows["request_id"].to_numpy()[of],
             "block_position": (first[of] + place).astype(np.int32),
-            "cached_step": rows["step"].to_numpy()[of],
+            "cached_step": cached_step,
         }
     )
 

@@ -48,7 +48,7 @@ NULLABLE = {
     },
     "transfers": {
         *("request_id", "rebuild_s", "job", "ordered_s", "first_block", "loaded_blocks"),
-        "awaited_step",
+        *("awaited_step", "arrived_step"),
     },
 }
 OF_RESUMPTIONS = ["wait_s", "recomputed_tokens", "hit_tokens", "own_hit_tokens"]

@@ -88,6 +88,9 @@ class HostTier:
         """Record into `recording` from now on; no request is left."""
         self.recording = recording
 
+    def arrived(self, request_id: str, step: int) -> None:
+        """Note the pass whose scheduling learned that a request's blocks have been loaded."""
+
     def joined(self, undone: Any, orders: Any) -> Any:
         """The orders of a schedule, with those of an empty one that was made before it."""
         return orders

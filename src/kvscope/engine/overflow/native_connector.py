@@ -85,6 +85,7 @@ class NativeConnector(OffloadingConnector, HostTier):
         self.ordered: dict[int, Order] = {}  # by job
         self.loading: dict[str, tuple[int, int]] = {}  # tokens found in the cache, on the host
         self.stored_by: dict[Any, set[Any]] = {}  # of each key, which of its store were loaded
+        self.arrivals: dict[str, list[int]] = {}  # of each request's load: when it was noticed
         self.platform: Platform  # the worker's half: set before anything is copied
 
     # ------------------------------------------------------------------ the scheduler's half
@@ -114,6 +115,7 @@ class NativeConnector(OffloadingConnector, HostTier):
         self.ordered.clear()
         self.loading.clear()
         self.stored_by.clear()
+        self.arrivals.clear()
 
     def keep(self, action: Action, request_id: str, tokens: int, blocks: Any) -> bool:
         """Nothing is kept of a victim but what is stored; its full blocks may be compared."""
@@ -157,8 +159,15 @@ class NativeConnector(OffloadingConnector, HostTier):
                 self.stored_by[key] = loaded
             else:
                 self.stored_by[key].add(key)
+        noticed: list[int] = []
+        if direction == IN:
+            self.arrivals[job.req_id] = noticed
         facts = OffloadingJob(
-            number, self.clock.now_ns(), int(cache.block_indices[0]), partial(len, loaded)
+            number,
+            self.clock.now_ns(),
+            int(cache.block_indices[0]),
+            partial(len, loaded),
+            lambda: noticed[0] if noticed else None,
         )
         blocks = len(cache.block_ids)
         self.ordered[number] = Order(external_id(job.req_id), direction, blocks, step, facts)
@@ -174,6 +183,10 @@ class NativeConnector(OffloadingConnector, HostTier):
             if name in self.loading:
                 found, external = self.loading.pop(name)
                 yield name, min(external, context - found)
+
+    def arrived(self, request_id: str, step: int) -> None:
+        """Note when vLLM learned that what it loads for a request is there."""
+        self.arrivals.pop(request_id, []).append(step)
 
     def joined(self, undone: NativeOrders, orders: NativeOrders) -> NativeOrders:
         """The orders of both schedules."""
