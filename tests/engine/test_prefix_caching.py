@@ -35,9 +35,9 @@ def served(request: pytest.FixtureRequest, warm: Warm) -> Cases:
     return warm.call(serve_all, range(first, last + 1), cases)
 
 
-def assert_sound(found: dict[str, Any]) -> None:
-    for counted in ("preemptions", "hits", "evictions", "shared"):
-        assert found[counted] >= 5, f"too few {counted} to show anything"
+def assert_sound(found: dict[str, Any], *counted: str) -> None:
+    for name in ("preemptions", "hits", "evictions", *counted):
+        assert found[name] >= 5, f"too few {name} to show anything"
     assert found["tokens"] == []
     assert found["modeled"] == []
     assert found["left"] == 0
@@ -46,7 +46,7 @@ def assert_sound(found: dict[str, Any]) -> None:
 @pytest.mark.representative
 @pytest.mark.parametrize("case", FEW)
 def test_a_prefix_cache_changes_no_token_and_the_model_has_the_same_passes(few: Cases, case: str):
-    assert_sound(few[case])
+    assert_sound(few[case], "shared")
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case not in FEW])
