@@ -233,6 +233,13 @@ PREEMPTIONS = Table(
             True,
         ),
         Column("tokens", I32, "its tokens in the cache when preempted"),
+        Column(
+            "scheduled_tokens",
+            I32,
+            "preempt only: tokens that the pass was to compute of it, before it gave them back; "
+            "`blocks` are for these, too",
+            True,
+        ),
         Column("hit_tokens", I32, "resume only: tokens found in the prefix cache", True),
         Column(
             "own_hit_tokens",

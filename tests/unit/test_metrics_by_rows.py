@@ -4,7 +4,7 @@ The formulas stand here a second time, as docs/METRICS.md has them: plain Python
 """
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean, median
@@ -120,6 +120,8 @@ def by_rows(run: Records, repeat: int) -> dict[str, float]:
         * run.facts["engine"]["block_bytes"],
         "kv_token_utilization_mean": weighted("kv_tokens_used", run.block_size),
         "preemptions": len(lost),
+        "most_preemptions": max(Counter(row["request_id"] for row in lost).values(), default=0),
+        "preemption_wait_longest_s": _longest_wait_s(back),
         "recomputed_tokens": sum(row["recomputed_tokens"] for row in steps),
         "preemption_wait_mean_s": fmean(row["wait_s"] for row in back),
         "resume_overhead_gross_s": resuming + out,
@@ -193,6 +195,13 @@ def _of_offloading(
         "offload_idle_s": _total(steps, "load_wait_s"),
         "offload_awaited_stores": sum(1 for row in out if not math.isnan(row["awaited_step"])),
     }
+
+
+def _longest_wait_s(back: list[dict[str, Any]]) -> float:
+    waits: dict[str, float] = defaultdict(float)
+    for row in back:
+        waits[row["request_id"]] += row["wait_s"]
+    return max(waits.values(), default=math.nan)
 
 
 def _total(rows: list[dict[str, Any]], column: str) -> float:

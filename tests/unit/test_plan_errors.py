@@ -65,7 +65,10 @@ COMMAND_LINE = [
     ("batching=decode_first", ["batching is 'decode_first'", "one of chunked, mixed, prefill"]),
     (
         "overflow=drop",
-        ["overflow is 'drop' (the command line)", "one of activation, adaptive, recompute, swap"],
+        [
+            "overflow is 'drop' (the command line)",
+            "one of activation, adaptive, native, native_full, recompute, swap",
+        ],
     ),
     ("overflow=swap overflow.host_memory=paged", ["overflow.host_memory is 'paged'", "'pinned'"]),
     ("overflow=swap overflow.copies=all", ["overflow.copies is 'all'", "'per_block' or"]),

@@ -211,6 +211,13 @@ def preemptions(records: Records) -> float:
     return float((records.preemptions["event"] == "preempt").sum())
 
 
+@metric("preemptions", "Preemptions of one request, most", better=-1)
+def most_preemptions(records: Records) -> float:
+    """most rows of P with event `preempt` of one request; 0 without any"""
+    rows = records.preemptions.query("event == 'preempt'")
+    return float(rows["request_id"].value_counts().max()) if len(rows) else 0.0
+
+
 @metric("tokens", "Recomputed tokens", better=-1, display="tokens a repeat", column=100)
 def recomputed_tokens(records: Records) -> float:
     """ΣS.recomputed_tokens: tokens whose K and V were computed, lost, and computed again"""
@@ -286,6 +293,14 @@ def preemption_wait_mean_s(records: Records) -> float:
     return float(records.preemptions.query("event == 'resume'")["wait_s"].astype(float).mean())
 
 
+@metric("s", "Wait of a preempted request, longest", better=-1)
+def preemption_wait_longest_s(records: Records) -> float:
+    """greatest ΣP.wait_s of one request: all of its waits to resume, which is its starvation"""
+    rows = records.preemptions.query("event == 'resume'")
+    waits = rows["wait_s"].astype(float).groupby(rows["request_id"]).sum(min_count=1)
+    return float(waits.max())
+
+
 @metric("requests", "Aborted requests", better=-1, display="a repeat", optional=True, column=110)
 def aborted_requests(records: Records) -> float:
     """rows of R with `aborted`"""
@@ -345,7 +360,9 @@ OWN: tuple[Metric, ...] = (
     other_hit_tokens,
     lost_tokens_found_share,
     prefix_cache_evictions,
+    most_preemptions,
     preemption_wait_mean_s,
+    preemption_wait_longest_s,
     overhead.resume_overhead_gross_s,
     overhead.resume_overhead_as_published_s,
     overhead.resume_overhead_net_s,

@@ -18,6 +18,7 @@ from kvscope.engine.layers import LayerTimer
 from kvscope.engine.marks import Marks
 from kvscope.engine.overflow.host_tier import worker_tier
 from kvscope.engine.overflow.policy import OverflowPolicy
+from kvscope.engine.overflow.victims import rank_of
 from kvscope.engine.port import Finished
 from kvscope.engine.recording import Recording
 from kvscope.engine.scheduler import RecordingScheduler
@@ -256,10 +257,12 @@ def run_engine(platform: "Platform", directory: Path | None = None) -> Iterator[
         config.write_text(json.dumps(experiment.model.hf_config()), encoding="utf-8")
         llm = LLM(**engine_arguments(platform, batching, overflow, Path(model)))
         core = llm.llm_engine.engine_core.engine_core
-        core.scheduler.attach(batching, overflow, platform.clock, tracer)
+        rank = rank_of(overflow, experiment)
+        core.scheduler.attach(batching, overflow, platform.clock, tracer, rank)
         platform.observe(core.scheduler)
         if experiment.cache.admission == VLLM_0_4_2:
             admit_as_0_4_2(core.scheduler)
+        core.scheduler.note_allocations()
         try:
             yield _observed(llm, platform, core.scheduler, tracer)
         finally:

@@ -64,6 +64,7 @@ class PreemptionRecord:
     tokens: int  # tokens whose K and V were in the cache
     blocks: int
     shared: int = 0  # of its blocks, those that other running requests hold as well
+    scheduled: int = 0  # tokens that the pass had blocks for before it gave them back
     action: Action = RECOMPUTE  # as carried out
     refused: bool = False  # the policy's action needs the host pool, which had no room
     predicted_s: float | None = None  # what the policy expected its action to cost

@@ -23,6 +23,7 @@ from kvscope.engine.marks import Marks
 from kvscope.engine.overflow.forecast import Forecast
 from kvscope.engine.overflow.host_tier import scheduler_tier
 from kvscope.engine.overflow.policy import OverflowPolicy
+from kvscope.engine.overflow.victims import Rank
 from kvscope.engine.prefix_cache import PrefixCache
 from kvscope.engine.recording import PassRecord, PreemptionRecord, Recording
 from kvscope.engine.scheduled import BlockTables, batch_rows, external_id
@@ -74,12 +75,13 @@ class RecordingScheduler(Scheduler):
         self.forecast = Forecast(self)
         self.watermark_when_idle = False  # vLLM has no watermark while nothing runs
         self.kept_free = 0  # blocks that must be free for a running request to go on
-        self._ranked = False
+        self._rank: Rank | None = None
         self._hidden: list[Request] = []  # running requests that vLLM does not see
         self._finished: set[str] = set()  # reported by empty schedules
         self._preempted: set[str] = set()  # reported by empty schedules
         self._undone: SchedulerOutput | None = None  # an empty schedule that was not returned
         self._idle_since_ns: int | None = None  # every request waits for copies
+        self._allocated: dict[str, int] = {}  # of running requests: tokens of the pass to come
         self._in_flight: SchedulerOutput | None = None
         self._block_tables: BlockTables | None = None  # of the pass under way, if it is traced
         self._free = self.kv_cache_manager.block_pool.free_block_queue
@@ -92,14 +94,33 @@ class RecordingScheduler(Scheduler):
         overflow: OverflowPolicy,
         clock: Clock,
         tracer: "Tracer | None",
+        rank: Rank | None = None,
     ) -> None:
-        """Set the policies, the clock and the tracer."""
+        """Set the policies, the clock, the tracer, and the rank of victims, if any."""
         self.batching, self.overflow, self.clock, self.tracer = batching, overflow, clock, tracer
-        self._ranked = type(overflow).rank is not OverflowPolicy.rank
+        self._rank = rank
         self.tier.clock = clock
         self.tier.follow(overflow, self.forecast)
-        if self._ranked:  # vLLM then preempts the running request of the highest `priority`
+        if rank is not None:  # vLLM then preempts the running request of the highest `priority`
             self.policy = SchedulingPolicy.PRIORITY
+
+    def note_allocations(self) -> None:
+        """Note the tokens that each running request has got blocks for while a pass is scheduled.
+
+        A ranked victim may be one of them: vLLM takes it out of the pass again.
+        """
+        if self._rank is None:
+            return
+        manager = self.kv_cache_manager
+        allocate = manager.allocate_slots
+
+        def allocate_slots(request: Request, num_new_tokens: int, *args: Any, **kwargs: Any) -> Any:
+            blocks = allocate(request, num_new_tokens, *args, **kwargs)
+            if blocks is not None:
+                self._allocated[request.request_id] = num_new_tokens
+            return blocks
+
+        manager.allocate_slots = allocate_slots
 
     def begin(self, recording: Recording, marks: Marks) -> None:
         """Record into `recording` from now on; its passes are numbered from 0."""
@@ -216,6 +237,7 @@ class RecordingScheduler(Scheduler):
 
     def undo_empty_schedule(self, empty: SchedulerOutput) -> None:
         """Have the next schedule contain what an empty one did: ended requests, ordered copies."""
+        self._join_undone(empty)
         self._undone = empty
 
     def _join_undone(self, scheduled: SchedulerOutput) -> None:
@@ -232,11 +254,18 @@ class RecordingScheduler(Scheduler):
     def schedule(self, throttle_prefills: bool = False) -> SchedulerOutput:
         """Schedule the next pass and record it; an empty schedule is not a pass."""
         start_ns = self.clock.now_ns()
-        if self._ranked:
+        if self._rank is not None:
             for request in self.running:
-                request.priority = self.overflow.rank(self.forecast.now(request))
-        scheduled = self.batching.fill(self, partial(super().schedule, throttle_prefills))
-        self._join_undone(scheduled)
+                request.priority = self._rank(self.forecast.now(request))
+        preemptions = self.recording.preemptions
+        lost = len(preemptions)
+        scheduled = self._fill(throttle_prefills)
+        while len(preemptions) > lost and not scheduled.total_num_scheduled_tokens:
+            # Every request that had got its blocks was preempted for the next one, which then was
+            # preempted itself. The blocks are free now.
+            lost = len(preemptions)
+            self.undo_empty_schedule(scheduled)
+            scheduled = self._fill(throttle_prefills)
         if not scheduled.total_num_scheduled_tokens:
             if self._idle_since_ns is None:
                 self._idle_since_ns = start_ns
@@ -266,6 +295,14 @@ class RecordingScheduler(Scheduler):
         traced = self.tracer is not None and self.tracer.begin_pass(step)
         self._block_tables = self._tables(scheduled) if traced else None
         self.marks.push(FORWARD_PASS, step)
+        return scheduled
+
+    def _fill(self, throttle_prefills: bool) -> SchedulerOutput:
+        self._allocated.clear()
+        scheduled: SchedulerOutput = self.batching.fill(
+            self, partial(super().schedule, throttle_prefills)
+        )
+        self._join_undone(scheduled)
         return scheduled
 
     def _tables(self, scheduled: SchedulerOutput) -> BlockTables:
@@ -319,6 +356,7 @@ class RecordingScheduler(Scheduler):
                 time_ns=self.clock.now_ns(),
                 request_id=external_id(request.request_id),
                 tokens=victim.tokens,
+                scheduled=self._allocated.pop(request.request_id, 0),
                 blocks=len(blocks),
                 shared=own.count(None),
                 action=done.action,

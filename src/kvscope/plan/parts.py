@@ -116,6 +116,10 @@ class Conditions(Protocol):
         """The KV cache as configured."""
 
     @property
+    def seed(self) -> int:
+        """The seed of all that is drawn."""
+
+    @property
     def tracing(self) -> TracingSettings:
         """Which KV events are recorded."""
 

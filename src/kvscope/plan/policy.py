@@ -1,8 +1,10 @@
 """The planner's view of batching and overflow policies."""
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from hashlib import blake2b
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
+from kvscope.plan.fields import Label
 from kvscope.plan.option import Option
 from kvscope.plan.parts import Conditions
 
@@ -23,8 +25,45 @@ class HostPools(NamedTuple):
     activations: int = 0
 
 
+LAST: Final = "last"
+RANDOM: Final = "random"
+CHEAPEST: Final = "cheapest"
+Whom = Literal[
+    "last",
+    "first",
+    "longest",
+    "shortest",
+    "least_computed",
+    "most_computed",
+    "random",
+    "cheapest",
+]
+
+
+def drawn(seed: int, request_id: str, tokens: int) -> float:
+    """The rank that `victim=random` gives a request with so many tokens in the cache, in [0, 1).
+
+    It is a hash: every repeat and every device draws the same.
+    """
+    digest = blake2b(f"{seed} {request_id} {tokens}".encode(), digest_size=6).digest()
+    return int.from_bytes(digest) / (1 << 48)
+
+
 class Overflow(Option):
-    """An overflow policy: decides what is done with the blocks of a preempted request."""
+    """An overflow policy: decides whom to preempt, and what is done with its blocks.
+
+    `victim` is, of the running requests, the one that is preempted: the last that was admitted, as
+    vLLM chooses; the first that arrived; the longest or the shortest; the one with the fewest or
+    the most tokens in the cache; one at random; or the one whose preemption costs least by the cost
+    model.
+    """
+
+    victim: Annotated[Whom, Label("victim", "victim {}")] = LAST
+
+    @classmethod
+    def ranks_itself(cls) -> bool:
+        """Whether it ranks running requests by a rule of its own."""
+        return False
 
     @classmethod
     def host_pools(
@@ -48,6 +87,13 @@ class Overflow(Option):
         it predicts nothing, or from more than this.
         """
         return {}
+
+    def preemption_cost(self, experiment: Conditions) -> Callable[[int], float]:
+        """A function: the seconds that preempting a request of so many tokens costs, by a model.
+
+        By it `victim=cheapest` chooses.
+        """
+        return lambda tokens: 0.0
 
     def pool_bytes(self, experiment: Conditions) -> int:
         """Bytes of its host pool."""

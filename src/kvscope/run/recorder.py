@@ -111,6 +111,7 @@ class Replay:
             time_ns=record.time_ns,
             blocks=record.blocks,
             shared_blocks=record.shared,
+            scheduled_tokens=record.scheduled,
         )
 
     def transfer(self, transfer: Transfer) -> None:

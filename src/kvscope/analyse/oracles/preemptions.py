@@ -2,7 +2,6 @@
 
 import math
 from functools import cache
-from typing import cast
 
 import numpy as np
 import pandas as pd
@@ -19,9 +18,9 @@ from kvscope.analyse.oracles.run_tables import (
     counts_of,
     last_until,
 )
+from kvscope.analyse.oracles.victims import is_ranked, policy_of
 from kvscope.copies import IN, OUT
 from kvscope.oracle import Violations
-from kvscope.plan import registry
 from kvscope.plan.parts import VLLM_0_4_2
 from kvscope.plan.policy import Overflow
 
@@ -141,8 +140,7 @@ def prediction_wrong(run: RunTables) -> Violations | None:
     recomputing. They give it for some number of requests that run beside the victim or resume with
     it. Policies that predict nothing, or from more than the settings, are not checked.
     """
-    policy = cast(type[Overflow], registry.load("overflow", run.section("overflow")["name"]))
-    if policy.predictions_s is Overflow.predictions_s:
+    if policy_of(run).predictions_s is Overflow.predictions_s:
         return None
     experiment, lost = run.records.experiment, run.victims[run.victims["tokens"] > 0]
     overflow, beside = experiment.overflow, range(experiment.engine.max_num_seqs)
@@ -193,28 +191,23 @@ def preemption_misplaced(run: RunTables) -> Violations:
     """A preemption happens while its pass is scheduled, and frees the tokens and blocks held.
 
     Of these blocks, other requests still hold those that they have found, or that it has found.
+    A victim that is preempted by rank may have got its blocks for the pass before: those for what
+    the pass was to compute of it, up to its newest token.
     """
     found = run.victims.merge(
         run.steps[[*OF_PASS, "start_s", "schedule_s", "before_s"]], on=OF_PASS
     )
     early = found["time_s"] < found["before_s"] - TOLERANCE_S
     late = found["time_s"] > found["start_s"] + found["schedule_s"] + TOLERANCE_S
-    columns = [*OF_REQUEST, "step", "end_tokens", "slot_tokens"]
-    rows = run.batch[columns].rename(columns={"step": "at"})
-    before = pd.merge_asof(
-        found.assign(step=found["step"].astype(np.int64) - 1).reset_index().sort_values("step"),
-        rows.astype({"at": np.int64}).sort_values("at"),
-        left_on="step",
-        right_on="at",
-        by=OF_REQUEST,
-    ).set_index("index")
-    had = before["end_tokens"].reindex(found.index)
-    slots = before["slot_tokens"].reindex(found.index).fillna(0)
-    size = run.records.block_size
-    differ = (found["tokens"] != had) | (found["blocks"] != blocks_of(slots, size))
+    held = _held_before(run, found)
+    given = found["scheduled_tokens"].astype(float).fillna(0)
+    slots = held["slot_tokens"].clip(lower=held["end_tokens"] + given).fillna(0)
+    differ = found["tokens"] != held["end_tokens"]
+    differ |= found["blocks"] != blocks_of(slots, run.records.block_size)
     return combine(
         bad_rows(found, early | late, lambda _: "preempted outside the scheduling of its pass"),
-        bad_rows(found.assign(had=had), differ, _had),
+        bad_rows(found.assign(had=held["end_tokens"]), differ, _had),
+        bad_rows(found, _given_wrong(run, given, held), _given),
         _shared_differ(run),
     )
 
@@ -229,8 +222,8 @@ def _shared_differ(run: RunTables) -> Violations:
         ),
         bad_rows(
             run.resumptions,
-            run.resumptions["shared_blocks"].notna(),
-            lambda _: "a resumption has shared_blocks",
+            run.resumptions[["shared_blocks", "scheduled_tokens"]].notna().any(axis=1),
+            lambda _: "a resumption has shared_blocks or scheduled_tokens",
         ),
         bad_rows(
             lost,
@@ -240,10 +233,40 @@ def _shared_differ(run: RunTables) -> Violations:
     )
 
 
+def _held_before(run: RunTables, victims: pd.DataFrame) -> pd.DataFrame:
+    """What each of these victims held: `end_tokens`, `slot_tokens`, `length`.
+
+    `length` are its tokens of prompt and output so far. All are NaN if it had no pass before.
+    """
+    rows = run.batch.merge(run.requests[[*OF_REQUEST, "prompt_tokens"]], on=OF_REQUEST)
+    rows["length"] = rows["prompt_tokens"] + rows["sampled_before"] + rows["sampled_tokens"]
+    rows = rows.rename(columns={"step": "at"})
+    lost = victims.assign(step=victims["step"] - 1)
+    known = lost[OF_REQUEST].assign(at=last_until(lost, rows[[*OF_REQUEST, "at"]]))
+    columns = ["end_tokens", "slot_tokens", "length"]
+    found = known.merge(rows[[*OF_REQUEST, "at", *columns]], how="left")
+    return found[columns].set_axis(victims.index)
+
+
+def _given_wrong(run: RunTables, given: pd.Series, held: pd.DataFrame) -> pd.Series:
+    """Where no pass would compute so many tokens of a victim: all that is due, or a chunk of it."""
+    if not is_ranked(run):
+        return given != 0
+    due = held["length"] - held["end_tokens"]
+    most = run.section("batching").get("chunk_tokens")
+    if most is None:
+        return (given != 0) & (given != due)
+    return (given < 0) | (given > due.clip(upper=most))
+
+
 def _had(row: object) -> str:
     found = pd.Series(row)
     freed = f"{found['tokens']} tokens in {found['blocks']} blocks freed"
     return f"{freed}, the request held {found['had']:.0f} tokens"
+
+
+def _given(row: object) -> str:
+    return f"{pd.Series(row)['scheduled_tokens']} tokens scheduled, and taken back"
 
 
 def preempted_with_room(run: RunTables) -> Violations:
@@ -268,15 +291,9 @@ def preempted_with_room(run: RunTables) -> Violations:
 
 def _asked_blocks(run: RunTables) -> "pd.Series[int]":
     """The blocks that each victim needs at most for its next pass, one value a victim."""
-    lost, rows = run.victims, run.batch.rename(columns={"step": "at"})
-    rows["given"] = rows["sampled_before"] + rows["sampled_tokens"]
-    rows = rows.merge(run.requests[[*OF_REQUEST, "prompt_tokens"]], on=OF_REQUEST)
-    known = lost[[*OF_REQUEST, "tokens"]].assign(
-        at=last_until(lost.assign(step=lost["step"] - 1), rows[[*OF_REQUEST, "at"]])
-    )
-    known = known.merge(rows, how="left", on=[*OF_REQUEST, "at"]).set_axis(lost.index)
-    missing = known["prompt_tokens"] + known["given"] - known["tokens"]
-    return blocks_of(missing.fillna(1).clip(lower=1), run.records.block_size)
+    held = _held_before(run, run.victims)
+    missing = (held["length"] - run.victims["tokens"]).fillna(1).clip(lower=1)
+    return blocks_of(missing, run.records.block_size)
 
 
 def refused_wrong(run: RunTables) -> Violations:

@@ -19,6 +19,7 @@ from kvscope.analyse.oracles import (
     settings,
     times,
     values,
+    victims,
     workload,
 )
 from kvscope.analyse.oracles.run_tables import RunTables
@@ -71,6 +72,10 @@ _POOL = _recorded("a host pool", lambda run: bool(run.steps["host_blocks_total"]
 _ABORTED = _recorded("requests that were aborted")
 _PREEMPTIONS = _recorded("preemptions recorded by kvscope")
 _ANY_PREEMPTION = _recorded(_PREEMPTIONS.words, lambda run: not run.preemptions.empty)
+_VICTIMS = _recorded(
+    "preemptions of victims by overflow.victim",
+    lambda run: _ANY_PREEMPTION.met(run) and victims.chosen_by(run) is not None,
+)
 _PREDICTIONS = _recorded(
     "preemptions of a policy that predicts their costs",
     lambda run: _ANY_PREEMPTION.met(run) and "name" in run.section("overflow"),
@@ -163,6 +168,7 @@ ORACLES: tuple[Oracle[RunTables], ...] = (
     Oracle(preemptions.resumed_wrong, _PASSES),
     Oracle(preemptions.resumption_wrong, _PREEMPTIONS),
     Oracle(preemptions.preempted_with_room, _ANY_PREEMPTION),
+    Oracle(victims.victim_wrong, _VICTIMS),
     Oracle(preemptions.refused_wrong, _ANY_PREEMPTION),
     Oracle(preemptions.cost_wrong, _COSTS),
     Oracle(preemptions.prediction_wrong, _PREDICTIONS),

@@ -305,13 +305,14 @@ class RunTables:
     ) -> tuple[pd.DataFrame, pd.Series]:
         """The spans (`step` to `until`) of victims whose action `is_kept`, and the blocks of each.
 
-        A span ends where the request resumes, or ends.
+        A span ends where the request resumes, which may be in the pass that preempted it, or ends.
         """
         out = self.victims[is_kept(self.victims["policy"])].reset_index(drop=True)
         back = self.resumptions[is_kept(self.resumptions["policy"])]
         back = back.rename(columns={"step": "at"})[[*OF_REQUEST, "at"]]
         ended = out.join(self.ended, on=OF_REQUEST)["at"].fillna(np.inf)
-        until = np.minimum(first_after(out, back).fillna(np.inf), ended)
+        resumed = first_after(out.assign(step=out["step"] - 1), back)
+        until = np.minimum(resumed.fillna(np.inf), ended)
         return out.assign(until=until), blocks_of(out["tokens"], self.records.block_size)
 
     def saved_before(self, victims: pd.DataFrame) -> pd.Series:

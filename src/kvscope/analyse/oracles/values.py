@@ -44,7 +44,7 @@ NULLABLE = {
     },
     "preemptions": {
         *("wait_s", "recomputed_tokens", "predicted_s", "cost_s"),
-        *("shared_blocks", "hit_tokens", "own_hit_tokens"),
+        *("scheduled_tokens", "shared_blocks", "hit_tokens", "own_hit_tokens"),
     },
     "transfers": {
         *("request_id", "rebuild_s", "job", "ordered_s", "first_block", "loaded_blocks"),

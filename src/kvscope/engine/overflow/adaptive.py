@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 from pydantic import Field, PrivateAttr
 
 from kvscope.actions import ACTIVATION, RECOMPUTE, SWAP, Action
+from kvscope.engine.overflow.costs import rebuild_s, swap_s
 from kvscope.engine.overflow.policy import Outlook, Victim
 from kvscope.engine.overflow.swap import Swap, blocks_of
 from kvscope.plan.devices.modeled import Modeled
@@ -66,15 +67,6 @@ class Adaptive(Swap):
     def prepare(self, experiment: Conditions) -> None:
         """Make the cost model of the experiment."""
         self._cost, self._pools = self.cost(experiment), self.pools(experiment)
-
-    def cost(self, experiment: Conditions) -> OverflowCost:
-        """The cost model of the experiment."""
-        device = experiment.device
-        today = Modeled.model_validate({"name": "modeled", "kernels": "vllm"})
-        modeled = device if isinstance(device, Modeled) else today
-        numbers, batching = self.numbers(experiment), experiment.batching.name
-        passes = modeled.pass_cost(numbers, experiment.model, batching)
-        return OverflowCost.of(experiment, passes)
 
     def numbers(self, experiment: Conditions) -> Hardware:
         """The numbers of the hardware that the cost model is of."""
@@ -177,14 +169,3 @@ class Adaptive(Swap):
     def predicted_s(self, victim: Victim, action: Action) -> float | None:
         """The seconds of the action, once."""
         return self.seconds(victim)[action]
-
-
-def swap_s(cost: OverflowCost, tokens: int) -> float:
-    """To copy K and V of a request's tokens out and in."""
-    blocks = -(-tokens // cost.block_size)
-    return sum(cost.swap_s(blocks, 1, way)[0] for way in ("out", "in"))
-
-
-def rebuild_s(cost: OverflowCost, tokens: int) -> float:
-    """To fetch the activations of a request's tokens, and rebuild K and V."""
-    return cost.fetch_s(-(-tokens // cost.block_size), 1)[0] + cost.rebuild_s(tokens)

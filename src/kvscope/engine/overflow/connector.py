@@ -156,6 +156,11 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA, HostTier):
         orders, self.orders = self.orders, SwapOrders()
         return orders
 
+    def joined(self, undone: SwapOrders, orders: SwapOrders) -> SwapOrders:
+        """The copies that an empty schedule ordered are copies of the next one."""
+        orders.out[:0], orders.into[:0] = undone.out, undone.into
+        return orders
+
     def request_finished(self, request: Any, block_ids: Any) -> tuple[bool, None]:
         """A request that ends or is aborted while swapped out leaves the pool."""
         self.pool.release(request.request_id)

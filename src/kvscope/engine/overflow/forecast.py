@@ -33,6 +33,7 @@ class Forecast:
             output_tokens=request.num_output_tokens,
             tokens=request.num_computed_tokens,
             preemptions=request.num_preemptions,
+            arrival=request.arrival_time,
         )
 
     def victim(self, request: Request) -> Victim:

@@ -1,13 +1,21 @@
 """The base class of overflow policies."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from kvscope.actions import RECOMPUTE, Action
+from kvscope.engine.overflow.costs import action_s
 from kvscope.engine.overflow.outlook import Growth
 from kvscope.errors import BadInput
+from kvscope.plan.devices.modeled import Modeled
+from kvscope.plan.fields import impossible
+from kvscope.plan.hardware import hardware as data
+from kvscope.plan.hardware.hardware import Hardware
+from kvscope.plan.hardware.overflow_cost import OverflowCost
 from kvscope.plan.parts import Conditions
-from kvscope.plan.policy import Overflow
+from kvscope.plan.policy import CHEAPEST, LAST, Overflow
 
 if TYPE_CHECKING:
     from kvscope.engine.overflow.host_tier import HostTier, VictimBlocks
@@ -22,6 +30,7 @@ class Victim:
     output_tokens: int  # generated so far
     tokens: int  # tokens whose K and V are in its blocks
     preemptions: int  # previous preemptions
+    arrival: float = 0.0  # when the engine received it; what counts is the order
     beside: int = 0  # requests that run with it
     together: int = 1  # requests that are expected to resume or begin in the pass that resumes it
     again: int = 0  # times that it is expected to be preempted at once if it is recomputed
@@ -67,9 +76,56 @@ class OverflowPolicy(Overflow):
     def rank(self, request: Victim) -> float:
         """The rank of a running request: the highest is preempted, of equal ranks the last one.
 
-        If a subclass does not override this, vLLM selects the request that arrived last.
+        If a subclass does not override this, the request is selected by `victim`.
         """
         return 0.0
+
+    @classmethod
+    def ranks_itself(cls) -> bool:
+        """Whether a subclass overrides `rank`."""
+        return cls.rank is not OverflowPolicy.rank
+
+    def cost(self, experiment: Conditions) -> OverflowCost:
+        """The cost model of the experiment: that of the modeled device."""
+        device = experiment.device
+        today = Modeled.model_validate({"name": "modeled", "kernels": "vllm"})
+        modeled = device if isinstance(device, Modeled) else today
+        numbers, batching = self.numbers(experiment), experiment.batching.name
+        passes = modeled.pass_cost(numbers, experiment.model, batching)
+        return OverflowCost.of(experiment, passes)
+
+    def numbers(self, experiment: Conditions) -> Hardware:
+        """The numbers that the cost model has: of a modeled device, or of its data file."""
+        device = experiment.device
+        return device.numbers if isinstance(device, Modeled) else data.read(device.name)
+
+    def preemption_cost(self, experiment: Conditions) -> Callable[[int], float]:
+        """What the action for a request of so many tokens costs if it runs alone."""
+        self.prepare(experiment)
+        cost = self.cost(experiment)
+
+        @cache
+        def seconds(tokens: int) -> float:
+            victim = Victim("", 0, 0, tokens, 0, room=True, activations=True)
+            return action_s(cost, self.action(victim), tokens) if tokens else 0.0
+
+        return seconds
+
+    def check(self, experiment: Conditions) -> None:
+        """Refuse a victim that the policy ranks itself, or that no cost model is there for."""
+        device, known = experiment.device, data.names()
+        if self.victim != LAST and self.ranks_itself():
+            raise impossible(
+                f"overflow.victim ({self.victim}) must be {LAST} with overflow={self.name}, which "
+                "ranks requests itself",
+                "overflow.victim",
+            )
+        if self.victim == CHEAPEST and not isinstance(device, Modeled) and device.name not in known:
+            raise impossible(
+                f"overflow.victim ({self.victim}) needs the numbers of device={device.name}, which "
+                f"no data file has: use one of {', '.join(known)}, or another victim",
+                "overflow.victim",
+            )
 
     def action(self, victim: Victim) -> Action:
         """The action for a victim; one that copies blocks needs a subclass of `Swap`."""

@@ -81,3 +81,4 @@ class Swap(OverflowPolicy):
                 f"{self.pool_block_bytes(experiment):,} bytes",
                 "overflow.host_gib",
             )
+        super().check(experiment)

@@ -1,0 +1,118 @@
+"""The oracle of victims: each is the one of the running requests that `overflow.victim` says."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import cast
+
+import numpy as np
+import pandas as pd
+
+from kvscope.analyse.oracles.run_tables import OF_REQUEST, RunTables, bad_rows
+from kvscope.oracle import Violations
+from kvscope.plan import registry
+from kvscope.plan.policy import CHEAPEST, LAST, RANDOM, Overflow, drawn
+
+Rank = Callable[[pd.DataFrame], pd.Series]
+
+RANKS: Mapping[str, Rank] = {
+    LAST: lambda running: running["admitted"],
+    "first": lambda running: -running["arrived"],
+    "longest": lambda running: running["length"],
+    "shortest": lambda running: -running["length"],
+    "least_computed": lambda running: -running["tokens"],
+    "most_computed": lambda running: running["tokens"],
+}
+"""The rank of running requests by `overflow.victim`: the highest is preempted."""
+
+
+def policy_of(run: RunTables) -> type[Overflow]:
+    """The class of the run's overflow policy."""
+    return cast(type[Overflow], registry.load("overflow", run.section("overflow")["name"]))
+
+
+def chosen_by(run: RunTables) -> str | None:
+    """The run's `overflow.victim`; None if its policy ranks requests by a rule of its own."""
+    settings = run.section("overflow")
+    if "name" not in settings or policy_of(run).ranks_itself():
+        return None
+    return str(settings.get("victim", LAST))
+
+
+def is_ranked(run: RunTables) -> bool:
+    """Whether vLLM preempts by rank: then it may take a victim out of the pass being scheduled."""
+    return chosen_by(run) != LAST
+
+
+def victim_wrong(run: RunTables) -> Violations:
+    """Each victim is the one of the running requests that `overflow.victim` says.
+
+    It is judged by what each had computed when the pass was scheduled. Of equal ones it is the one
+    that arrived last; with `last`, any that was admitted in the same pass.
+    """
+    whom = str(chosen_by(run))
+    rank, wrong = _rank(run, whom), []
+    for repeat in run.records.repeats():
+        known = _Running(run, repeat.repeat)
+        lost = run.victims[run.victims["repeat"] == repeat.repeat]
+        for step in lost["step"].unique().tolist():
+            of_pass, running = lost[lost["step"] == step], known.before(step)
+            running = running.assign(rank=rank(running))
+            if whom != LAST:
+                running = running.sort_values(["rank", "arrived"])
+                running["rank"] = range(len(running))
+            ranks = running["rank"].to_dict()
+            for place, victim in of_pass["request_id"].items():
+                if victim not in ranks or ranks[victim] < max(ranks.values()):
+                    wrong.append(place)
+                ranks.pop(victim, None)
+    rows = run.victims.loc[wrong]
+    words = f"was preempted, but is not the victim by overflow.victim={whom}"
+    return bad_rows(rows, np.ones(len(rows), bool), lambda _: words)
+
+
+def _rank(run: RunTables, whom: str) -> Rank:
+    if whom == CHEAPEST:
+        experiment = run.records.experiment
+        seconds = experiment.overflow.preemption_cost(experiment)
+        return lambda running: -running["tokens"].map(seconds)
+    if whom == RANDOM:
+        return partial(_drawn, run.records.experiment.seed)
+    return RANKS[whom]
+
+
+def _drawn(seed: int, running: pd.DataFrame) -> pd.Series:
+    rows = zip(running.index.tolist(), running["tokens"].tolist(), strict=True)
+    return pd.Series([drawn(seed, *row) for row in rows], running.index, float)
+
+
+class _Running:
+    """The requests of one repeat while each of its passes is scheduled."""
+
+    def __init__(self, run: RunTables, repeat: int | None) -> None:
+        of_repeat = (run.batch["repeat"] == repeat).to_numpy()
+        rows, stays = run.batch[of_repeat], run.stays[of_repeat]
+        begins = (rows["previous_step"] < 0) | (rows["preempted_step"] > rows["previous_step"])
+        admitted = rows["step"].where(begins).groupby(rows["request_id"]).ffill()
+        own = run.requests[run.requests["repeat"] == repeat].set_index("request_id")
+        prompt = own["prompt_tokens"].reindex(rows["request_id"]).to_numpy()
+        arrived = own["arrival_s"].rank(method="first").reindex(rows["request_id"]).to_numpy()
+        ended = run.ended["at"].reindex(pd.MultiIndex.from_frame(rows[OF_REQUEST])).to_numpy()
+        self._first, self._until = stays["step"].to_numpy(float), stays["until"].to_numpy(float)
+        self._ended = ended
+        self._rows = pd.DataFrame(
+            {
+                "tokens": rows["end_tokens"],
+                "length": prompt + rows["sampled_before"] + rows["sampled_tokens"],
+                "arrived": arrived,
+                "admitted": admitted,
+            }
+        ).set_axis(rows["request_id"])
+
+    def before(self, step: int) -> pd.DataFrame:
+        """Those with an earlier pass that had neither ended nor been preempted since.
+
+        `tokens` are in the cache, `length` are those of prompt and output so far; `arrived` and
+        `admitted` are the order of arrival, and the pass since which they run.
+        """
+        there = (self._first < step) & ~(self._until < step) & ~(self._ended <= step)
+        return self._rows[there]

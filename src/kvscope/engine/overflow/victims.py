@@ -1,0 +1,33 @@
+"""Whom to preempt: the rank of running requests by `overflow.victim`, of which the highest goes."""
+
+from collections.abc import Callable, Mapping
+
+from kvscope.engine.overflow.policy import OverflowPolicy, Victim
+from kvscope.engine.scheduled import external_id
+from kvscope.plan.parts import Conditions
+from kvscope.plan.policy import CHEAPEST, LAST, RANDOM, drawn
+
+Rank = Callable[[Victim], float]
+
+RANKS: Mapping[str, Rank] = {
+    "first": lambda request: -request.arrival,
+    "longest": lambda request: request.prompt_tokens + request.output_tokens,
+    "shortest": lambda request: -(request.prompt_tokens + request.output_tokens),
+    "least_computed": lambda request: -request.tokens,
+    "most_computed": lambda request: request.tokens,
+}
+
+
+def rank_of(policy: OverflowPolicy, experiment: Conditions) -> Rank | None:
+    """The rank by which a policy chooses victims; None where vLLM chooses the last request."""
+    if policy.ranks_itself():
+        return policy.rank
+    if policy.victim == LAST:
+        return None
+    if policy.victim == CHEAPEST:
+        seconds = policy.preemption_cost(experiment)
+        return lambda request: -seconds(request.tokens)
+    if policy.victim == RANDOM:
+        seed = experiment.seed
+        return lambda request: drawn(seed, external_id(request.request_id), request.tokens)
+    return RANKS[policy.victim]
