@@ -3,11 +3,21 @@
 import json
 from itertools import pairwise
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 
 from kvscope import cli
-from kvscope.analyse.explained import run_facts
+from kvscope.analyse.explained import (
+    CHOSEN,
+    count,
+    megabytes,
+    ordinal,
+    request_lines,
+    run_facts,
+    seconds,
+    sentence,
+)
 from kvscope.analyse.life import (
     COPIED,
     DECODED,
@@ -18,8 +28,10 @@ from kvscope.analyse.life import (
     QUEUED,
     RECOMPUTED,
     Lives,
+    Stretch,
 )
 from kvscope.analyse.records import Records, read_records
+from kvscope.plan.policy import Whom
 
 from .report_fixture import Fake, write_experiment
 
@@ -155,3 +167,105 @@ def test_what_is_not_there_is_refused_in_a_sentence(
     assert cli.main(["explain", str(runs["ample"]), *words]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert told in line
+
+
+def told(kind: str, /, **facts: Any) -> str:
+    return sentence(Stretch("7", kind, 0.0, 1.0, None, facts))
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (
+            told(QUEUED, ahead=0, no_room_s=0.0, blocks=1),
+            "queued before any other; there was room for its 1 block",
+        ),
+        (
+            told(QUEUED, ahead=1, no_room_s=0.25, blocks=9),
+            "queued behind 1 request that arrived before; for 250 ms its 9 blocks had no room in "
+            "the cache",
+        ),
+        (
+            told(PREFILLED, tokens=20, passes=2, hit=96, own_hit=0),
+            "prefill of 20 tokens in 2 passes, 96 tokens found in the prefix cache",
+        ),
+        (
+            told(RECOMPUTED, tokens=5, passes=1, hit=96, own_hit=32, loaded=64),
+            "computes 5 tokens again in 1 pass, 96 tokens found in the prefix cache, 32 of them "
+            "its own, 64 tokens loaded from the host",
+        ),
+        (
+            told(DECODED, sampled=1, passes=1, beside=1, hit=16, own_hit=16),
+            "decode of 1 token in 1 pass, with up to 1 other, 16 tokens found in the prefix cache, "
+            "all of them its own",
+        ),
+        (told(PAUSED), "paused: no pass computed it"),
+        (told(PAUSED, passes=1, prefill_tokens=0), "paused for 1 pass of others"),
+        (
+            told(PAUSED, passes=3, prefill_tokens=40),
+            "paused for 3 passes of others, which prefilled 40 tokens",
+        ),
+        (told(COPIED, bytes=1_234_567_890, kind="kv"), "1,235 MB copied back"),
+        (
+            told(COPIED, bytes=4_194_304, kind="activations"),
+            "4.19 MB of activations copied back, K and V rebuilt",
+        ),
+    ],
+)
+def test_sentences_have_the_facts_and_no_others(said: str, expected: str) -> None:
+    assert said == expected
+
+
+LOST = {"action": "recompute", "refused": False, "tokens": 33, "blocks": 3, "for_requests": ["2"]}
+
+
+def test_a_preemption_says_by_what_rule_and_for_whom() -> None:
+    assert {*CHOSEN} == {*get_args(Whom), None}
+    for rule, words in CHOSEN.items():
+        assert told(PREEMPTED, **LOST, victim=rule) == (
+            f"preempted {words} to make room for request 2: 3 blocks of 33 tokens lost; waits to "
+            "resume"
+        )
+    refused = LOST | {"refused": True, "for_requests": []}
+    assert told(PREEMPTED, **refused, victim="last") == (
+        "preempted as the last that was admitted for want of a block of its own: 3 blocks of 33 "
+        "tokens lost, since the host pool was full; waits to resume"
+    )
+
+
+def test_numbers_have_few_digits_and_their_unit() -> None:
+    assert [count(1, "pass"), count(1200, "pass")] == ["1 pass", "1,200 passes"]
+    assert [*map(ordinal, (1, 2, 3, 4, 11, 21, 112))] == [
+        *("1st", "2nd", "3rd", "4th", "11th", "21st", "112th"),
+    ]
+    assert [*map(seconds, (5e-6, 0.012, 0.9999, 1234.5))] == [
+        *("5 µs", "12 ms", "1.000 s", "1,234.500 s"),
+    ]
+    assert [*map(megabytes, (500_000, 999_600_000))] == ["0.5 MB", "1,000 MB"]
+
+
+def test_a_request_has_its_place_among_the_slowest(runs: dict[str, Path]) -> None:
+    lives = Lives(read_records(runs["recompute"]).of_repeat(0))
+    first, second = [*lives.latencies_s][:2]
+    assert f"the slowest of {len(lives.latencies_s)}" in request_lines(lives, first)[0]
+    assert "the 2nd slowest of" in request_lines(lives, second)[0]
+
+
+def test_vllms_own_rule_is_named_only_where_the_passes_agree(runs: dict[str, Path]) -> None:
+    run = read_records(runs["recompute"])
+    waits = [one for one in Lives(run.of_repeat(0)).all if one.kind == PREEMPTED]
+    assert {one.facts["victim"] for one in waits} == {"last"}
+    wait = waits[0]
+    assert wait.steps is not None
+    # A request that runs on was admitted after the victim: it is not the last.
+    batch, step = run.batch, wait.steps[0]
+    ran = batch[(batch["repeat"] == 0) & (batch["step"] == step)]["request_id"].iloc[0]
+    own = batch[(batch["repeat"] == 0) & (batch["request_id"] == ran)]
+    early = own.index[own["step"] < step - 1]
+    later = run.variant(batch=batch.drop(early)).of_repeat(0)
+    (same,) = (
+        one
+        for one in Lives(later).of(wait.request_id)
+        if one.kind == PREEMPTED and one.steps == wait.steps
+    )
+    assert same.facts["victim"] is None

@@ -10,6 +10,7 @@ from kvscope.actions import action
 from kvscope.analyse.life import (
     COPIED,
     DECODED,
+    FOUND,
     KINDS,
     PAUSED,
     PREEMPTED,
@@ -23,6 +24,18 @@ from kvscope.analyse.life import (
 )
 from kvscope.copies import KV
 
+CHOSEN = {
+    "last": "as the last that was admitted",
+    "first": "as the first that arrived of those that ran",
+    "longest": "as the longest that ran",
+    "shortest": "as the shortest that ran",
+    "least_computed": "as the request with the fewest tokens in the cache",
+    "most_computed": "as the request with the most tokens in the cache",
+    "random": "at random",
+    "cheapest": "as the request that costs least to preempt",
+    None: "by the policy's rank",
+}
+"""How a victim was chosen, by `overflow.victim`; None: by a policy that ranks requests itself."""
 MOST_WAITS = 10
 MOST_NAMES = 4  # requests that a sentence names
 
@@ -49,11 +62,16 @@ def request_lines(lives: Lives, request_id: str) -> list[str]:
     ended = "aborted" if row["aborted"] else "served"
     heading = (
         f"request {request_id}: {row['prompt_tokens']} prompt and {row['output_tokens']} output "
-        f"tokens, {ended} in {seconds(took_s[request_id])}, the {ordinal(place)} slowest of "
-        f"{len(took_s)}"
+        f"tokens, {ended} in {seconds(took_s[request_id])}{_place(place, len(took_s))}"
     )
     lines = [f"{s.start_s:10.3f} s  {seconds(s.duration_s):>9}  {sentence(s)}" for s in stretches]
     return [heading, *lines, "", *_shares(stretches)]
+
+
+def _place(place: int, of: int) -> str:
+    if of == 1:
+        return ""
+    return f", the {'' if place == 1 else f'{ordinal(place)} '}slowest of {of:,}"
 
 
 def run_facts(lives: Lives) -> dict[str, Any]:
@@ -103,7 +121,9 @@ def sentence(stretch: Stretch) -> str:
 
 
 def _queued(facts: dict[str, Any]) -> str:
-    behind = f"queued behind {count(facts['ahead'], 'request')} that arrived before"
+    ahead = facts["ahead"]
+    behind = f"queued behind {count(ahead, 'request')} that arrived before"
+    behind = behind if ahead else "queued before any other"
     if not facts["no_room_s"]:
         return f"{behind}; there was room for its {count(facts['blocks'], 'block')}"
     needed = count(facts["blocks"], "block")
@@ -111,12 +131,13 @@ def _queued(facts: dict[str, Any]) -> str:
 
 
 def _prefilled(facts: dict[str, Any]) -> str:
-    return f"prefill of {count(facts.get('tokens', 0), 'token')} {_in_passes(facts)}"
+    return f"prefill of {count(facts.get('tokens', 0), 'token')} {_in_passes(facts)}{_found(facts)}"
 
 
 def _decoded(facts: dict[str, Any]) -> str:
     made = count(facts.get("sampled", 0), "token")
-    return f"decode of {made} {_in_passes(facts)}, with up to {facts.get('beside', 0)} others"
+    beside = count(facts.get("beside", 0), "other")
+    return f"decode of {made} {_in_passes(facts)}, with up to {beside}{_found(facts)}"
 
 
 def _paused(facts: dict[str, Any]) -> str:
@@ -128,7 +149,7 @@ def _paused(facts: dict[str, Any]) -> str:
 
 
 def _preempted(facts: dict[str, Any]) -> str:
-    chosen = "as the newest that ran" if facts["newest"] else "by the policy's rank"
+    chosen = CHOSEN[facts["victim"]]
     others = facts["for_requests"]
     room = f"to make room for {names(others)}" if others else "for want of a block of its own"
     wanted = ", since the host pool was full" if facts["refused"] else ""
@@ -139,11 +160,22 @@ def _preempted(facts: dict[str, Any]) -> str:
 
 def _copied(facts: dict[str, Any]) -> str:
     what = "copied back" if facts["kind"] == KV else "of activations copied back, K and V rebuilt"
-    return f"{facts['bytes'] / 1e6:,.3g} MB {what}"
+    return f"{megabytes(facts['bytes'])} {what}"
 
 
 def _recomputed(facts: dict[str, Any]) -> str:
-    return f"computes {count(facts.get('tokens', 0), 'token')} again {_in_passes(facts)}"
+    again = count(facts.get("tokens", 0), "token")
+    return f"computes {again} again {_in_passes(facts)}{_found(facts)}"
+
+
+def _found(facts: dict[str, Any]) -> str:
+    """What a request need not compute as it is admitted or resumes."""
+    hit, own, loaded = (facts.get(name, 0) for name in FOUND)
+    of_these = (
+        ", all of them its own" if own == hit else f", {own:,} of them its own" if own else ""
+    )
+    found = f", {count(hit, 'token')} found in the prefix cache{of_these}" if hit else ""
+    return found + (f", {count(loaded, 'token')} loaded from the host" if loaded else "")
 
 
 _SENTENCES = {
@@ -165,6 +197,12 @@ def count(number: int, noun: str) -> str:
     """'1 token', '2 tokens', '3 passes'."""
     plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
     return f"{number:,} {noun if number == 1 else plural}"
+
+
+def megabytes(size: int) -> str:
+    """'4.19 MB', '1,230 MB'."""
+    value = size / 1e6
+    return f"{value:,.0f} MB" if value >= 999.5 else f"{value:.3g} MB"
 
 
 def names(requests: list[str]) -> str:

@@ -15,6 +15,7 @@ import pandas as pd
 from kvscope.copies import IN
 from kvscope.errors import BadInput
 from kvscope.passes import PREFILL
+from kvscope.plan.policy import LAST
 from kvscope.results import Run
 
 QUEUED = "queued"
@@ -34,8 +35,11 @@ KINDS = {
     RECOMPUTED: "computes tokens again that it had lost",
 }
 """What a stretch of each kind is spent on."""
+FOUND = ("hit", "own_hit", "loaded")
+"""Facts of a pass: columns of `batch`, of tokens that a request need not compute."""
 SHORTEST_S = 1e-9
 """What is shorter is the rounding of two instants."""
+Events = list[dict[Hashable, Any]]
 USEFUL = (PREFILLED, DECODED)
 """The kinds that a request would have if it were alone."""
 
@@ -72,8 +76,10 @@ class Lives:
     `no_room_s` (seconds in which fewer blocks were free than its prompt needs); of passes `passes`,
     `tokens` (computed for it) and `sampled`; of a paused one `passes` and `prefill_tokens` of
     others; of a preempted one `action`, `refused`, `tokens` (in the cache when it was preempted),
-    `blocks` (that it lost), `for_requests` (those that got blocks in that pass), `newest` (whether
-    it was the last to arrive of those that ran); of a copy `bytes`.
+    `blocks` (that it lost), `for_requests` (those that got blocks in that pass), `victim` (the
+    rule by which it was chosen: `overflow.victim`, or null if a policy ranks requests itself); of a
+    copy `bytes`. Passes that admit or resume have `hit`, `own_hit` and `loaded` where they are not
+    0: tokens found in the prefix cache, of these its own, and tokens loaded by vLLM's offloading.
     """
 
     def __init__(self, repeat: Run) -> None:
@@ -84,9 +90,15 @@ class Lives:
             raise BadInput(f"{repeat.directory}: no passes of requests are recorded")
         times = self._steps[["start_s", "end_s", "requests"]]
         rows = repeat.batch.join(times, on="step").sort_values("step")
+        rows["admitted"] = _admitted(rows, repeat.preemptions)
         self._rows = {str(name): own for name, own in rows.groupby("request_id")}
-        self._lost = dict(iter(repeat.preemptions.groupby("request_id")))
-        self._copies = dict(iter(repeat.transfers.groupby("request_id")))
+        preempting = rows["step"].isin(repeat.preemptions["step"])
+        self._in_pass = dict(iter(rows[preempting].groupby("step")))
+        events, copies = repeat.preemptions, repeat.transfers
+        lost = events[events["event"] == "preempt"].sort_values("step", kind="stable")
+        self._lost = _grouped(lost, "request_id")
+        back = copies[copies["direction"] == IN].dropna(subset=["start_s", "end_s"])
+        self._copies = _grouped(back, "request_id", "step")
         self._requests = repeat.requests.set_index("request_id")
         self._rank = self._requests["arrival_s"].rank(method="first")
 
@@ -118,18 +130,16 @@ class Lives:
     def _stretches(self, request_id: str) -> Iterator[Stretch]:
         """Pass by pass; the host's time between two passes belongs to the later one."""
         request = self.row(request_id)
-        rows, nothing = self._rows.get(request_id), self._run.preemptions.iloc[:0]
-        events = self._lost.get(request_id, nothing)
-        lost = events[events["event"] == "preempt"].sort_values("step")
+        rows, lost = self._rows.get(request_id), self._lost.get(request_id, [])
         now_s, before, kind = float(request["arrival_s"]), -1, QUEUED
         for row in [] if rows is None else rows.to_dict("records"):
             begin_s, step = float(row["start_s"]), int(row["step"])
-            gone = lost[(lost["step"] > before) & (lost["step"] <= step)]
+            gone = [one for one in lost if before < one["step"] <= step]
             if before < 0:
                 yield self._queued(request_id, now_s, begin_s)
                 now_s = begin_s
-            if len(gone):
-                victim = gone.iloc[0]
+            if gone:
+                victim = gone[0]
                 lost_s = max(now_s, float(victim["time_s"]))
                 yield from self._until_lost(kind, request_id, before, victim, now_s, lost_s)
                 yield self._preempted(request_id, victim, lost_s, begin_s)
@@ -180,23 +190,40 @@ class Lives:
 
     def _preempted(self, request_id: str, victim: Any, start_s: float, end_s: float) -> Stretch:
         step = int(victim["step"])
-        ran = [other for other, rows in self._rows.items() if (rows["step"] == step).any()]
+        ran = self._in_pass.get(step, self._run.batch.iloc[:0])
         facts = {
             "action": str(victim["policy"]),
             "refused": bool(victim["refused"]),
             "tokens": int(victim["tokens"]),
             "blocks": int(victim["blocks"]),
-            "for_requests": [other for other in ran if self._grew(other, step)],
-            "newest": all(self._rank[other] < self._rank[request_id] for other in ran),
+            "for_requests": self._given_blocks(ran, request_id),
+            "victim": self._chosen_by(request_id, step, ran),
         }
         return Stretch(request_id, PREEMPTED, start_s, end_s, (step, step), facts)
 
-    def _grew(self, request_id: str, step: int) -> bool:
-        """Whether a request got a block in a pass."""
-        rows, size = self._rows[request_id], self._run.whole.block_size or 1
-        row = rows[rows["step"] == step].iloc[0]
-        before, after = row["context_tokens"], row["context_tokens"] + row["scheduled_tokens"]
-        return bool(row["context_tokens"] == 0 or -(-after // size) > -(-before // size))
+    def _given_blocks(self, ran: pd.DataFrame, victim: str) -> list[str]:
+        """The requests that got a block in a pass, of its rows."""
+        size, before = self._run.whole.block_size or 1, ran["context_tokens"]
+        after = before + ran["scheduled_tokens"]
+        grew = (before == 0) | (-(-after // size) > -(-before // size))
+        return [str(name) for name in ran["request_id"][grew] if name != victim]
+
+    def _chosen_by(self, request_id: str, step: int, ran: pd.DataFrame) -> str | None:
+        """The rule by the settings; where vLLM's own would be, only if the passes agree."""
+        rule = str(self._overflow.get("victim", LAST))
+        if rule != LAST:
+            return rule
+        rows = self._rows[request_id]
+        own = rows["admitted"][rows["step"] < step]
+        others = ran["admitted"][ran["admitted"] < step]
+        return LAST if own.empty or not (others > own.iloc[-1]).any() else None
+
+    @cached_property
+    def _overflow(self) -> dict[str, Any]:
+        """The overflow policy of the settings; empty where there are none."""
+        settings = getattr(self._run.whole, "settings", {})
+        found = settings.get("overflow", {})
+        return dict(found) if isinstance(found, dict) else {}
 
     def _computed(
         self, request_id: str, row: dict[Hashable, Any], now_s: float
@@ -213,25 +240,25 @@ class Lives:
             "sampled": int(row["sampled_tokens"]),
             "beside": int(row["requests"]) - 1,
         }
-        copies = self._copies.get(request_id)
-        if copies is not None:
-            back = copies[(copies["step"] == step) & (copies["direction"] == IN)]
-            for copy in back.dropna(subset=["start_s", "end_s"]).to_dict("records"):
-                done_s = min(max(now_s, float(copy["end_s"])), end_s)
-                moved = {"bytes": int(copy["bytes"]), "kind": str(copy["kind"])}
-                yield Stretch(request_id, COPIED, now_s, done_s, (step, step), moved)
-                now_s = done_s
+        for name in FOUND:
+            if (tokens := row[f"{name}_tokens"]) and not pd.isna(tokens):
+                facts[name] = int(tokens)
+        for copy in self._copies.get((request_id, step), []):
+            done_s = min(max(now_s, float(copy["end_s"])), end_s)
+            moved = {"bytes": int(copy["bytes"]), "kind": str(copy["kind"])}
+            yield Stretch(request_id, COPIED, now_s, done_s, (step, step), moved)
+            now_s = done_s
         yield Stretch(request_id, kind, now_s, end_s, (step, step), facts)
 
     def _aborted(
-        self, request_id: str, lost: pd.DataFrame, before: int, start_s: float, end_s: float
+        self, request_id: str, lost: Events, before: int, start_s: float, end_s: float
     ) -> Iterator[Stretch]:
         """From its last pass until it was aborted."""
-        gone = lost[lost["step"] > before]
+        gone = [one for one in lost if one["step"] > before]
         if before < 0:
             yield self._queued(request_id, start_s, end_s)
-        elif len(gone):
-            victim = gone.iloc[0]
+        elif gone:
+            victim = gone[0]
             lost_s = min(max(start_s, float(victim["time_s"])), end_s)
             yield from self._until_lost(PAUSED, request_id, before, victim, start_s, lost_s)
             yield self._preempted(request_id, victim, lost_s, end_s)
@@ -239,7 +266,26 @@ class Lives:
             yield Stretch(request_id, PAUSED, start_s, end_s)
 
 
-SUMS = ("passes", "tokens", "sampled", "bytes")
+def _grouped(rows: pd.DataFrame, *keys: str) -> dict[Any, Events]:
+    """The rows as mappings, by these columns."""
+    found: dict[Any, Events] = {}
+    for row in rows.to_dict("records"):
+        values = tuple(row[key] for key in keys)
+        found.setdefault(values if len(keys) > 1 else values[0], []).append(row)
+    return found
+
+
+def _admitted(rows: pd.DataFrame, preemptions: pd.DataFrame) -> pd.Series:
+    """The pass since which each row's request runs: its first, or that in which it resumed."""
+    back = preemptions[preemptions["event"] == "resume"][["request_id", "step"]]
+    resumes = pd.MultiIndex.from_frame(rows[["request_id", "step"]]).isin(
+        pd.MultiIndex.from_frame(back)
+    )
+    begins = resumes | ~rows["request_id"].duplicated()
+    return rows["step"].where(begins).groupby(rows["request_id"]).ffill()
+
+
+SUMS = ("passes", "tokens", "sampled", "bytes", *FOUND)
 
 
 def merged(stretches: list[Stretch]) -> list[Stretch]:
