@@ -19,6 +19,7 @@ from kvscope.report.data import Run, StudyData
 from kvscope.report.figures.figure import Drawing
 from kvscope.report.figures.registry import figures, missing_figures
 from kvscope.report.findings import by_change, findings, headline, rule
+from kvscope.report.lives import lives_of
 from kvscope.report.pages import pages_of
 from kvscope.report.predictions import read_predictions
 from kvscope.report.render import Printed, for_page, pack, print_figure, scripts
@@ -30,7 +31,7 @@ from kvscope.runfile import IMPORTED_FROM, PERFETTO
 
 HERE = Path(__file__).parent
 TEMPLATE = "report.html.j2"
-SCRIPTS = ("address.js", "charts.js", "table.js")
+SCRIPTS = ("address.js", "charts.js", "table.js", "lives.js")
 TIMELINES = "step_timeline"
 # So many experiments have their commands listed; the others' differ in the id only.
 COMMANDS = 3
@@ -45,7 +46,7 @@ def write_page(
 ) -> None:
     """Write the page to `path`; links to other results are relative to it."""
     timelines = drawn.get(TIMELINES)
-    lead, table = headline(study), experiments_table(study)
+    lead, table, lives = headline(study), experiments_table(study), lives_of(study)
     filters: dict[str, Callable[..., Any]] = {
         "plural": plural,
         "in_words": reason_in_words,
@@ -79,6 +80,8 @@ def write_page(
         checklist=checklist(study.complete),
         figures=[_figure(name, drawing, prints[name]) for name, drawing in drawn.items()],
         predictions=read_predictions(study),
+        lives=lives,
+        lives_packed=pack(orjson.dumps(lives).decode()),
         lacking=missing_figures(study, drawn),
         configs=_safe(orjson.dumps([theme.config(), theme.config(dark=True)]).decode()),
         commands=_commands(study, results),
