@@ -91,7 +91,8 @@ def cells(drawing):
 
 
 def test_together_the_studies_have_every_figure(drawn):
-    drawn_elsewhere = {"predictions"}  # test_report_predictions.py, of calibrated runs
+    # Of calibrated runs, and of declared axes: test_report_predictions.py, test_report_winners.py.
+    drawn_elsewhere = {"predictions", "winners"}
     assert {name for found in drawn.values() for name in found} == own_figures() - drawn_elsewhere
     assert not set(drawn["overflow"]) & {"strategies", "window_fill", "kv_accesses"}
     assert not set(drawn["traced"]) & {"resume_overhead", "strategies", "swapping"}

@@ -11,13 +11,13 @@ from kvscope.analyse.metric import metric
 from kvscope.analyse.records import Records
 
 
-@metric("B", "Bytes stored", optional=True)
+@metric("B", "Bytes stored", display="GB", optional=True)
 def offload_stored_bytes(records: Records) -> float:
     """ΣT.bytes of jobs with direction `out`: vLLM's `vllm:kv_offload_store_bytes`"""
     return math.fsum(records.stored["bytes"])
 
 
-@metric("B", "Bytes stored and never loaded", better=-1, optional=True)
+@metric("B", "Bytes stored and never loaded", better=-1, display="GB", optional=True)
 def offload_unused_bytes(records: Records) -> float:
     """ΣT.bytes · (1 − T.loaded_blocks / T.blocks) of jobs with direction `out`"""
     rows = records.stored
@@ -25,7 +25,7 @@ def offload_unused_bytes(records: Records) -> float:
     return math.fsum(rows["bytes"] * unused)
 
 
-@metric("B", "Bytes loaded", optional=True)
+@metric("B", "Bytes loaded", display="GB", optional=True)
 def offload_loaded_bytes(records: Records) -> float:
     """ΣT.bytes of jobs with direction `in`: vLLM's `vllm:kv_offload_load_bytes`"""
     return math.fsum(records.loaded["bytes"])

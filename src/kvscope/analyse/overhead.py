@@ -144,7 +144,7 @@ def save_s(records: Records) -> float:
     return _total(records.saved, "copy_s")
 
 
-@metric("B", "Bytes swapped")
+@metric("B", "Bytes swapped", display="GB")
 def swapped_bytes(records: Records) -> float:
     """ΣT.bytes of preempted requests: both directions"""
     return _total(pd.concat([records.swapped_out, records.copied_back]), "bytes")

@@ -115,6 +115,17 @@ def all_keys(schema: type[Part], prefix: str = "") -> list[str]:
     return list(dict.fromkeys(keys))
 
 
+def mapping_keys(schema: type[Part], prefix: str = "") -> list[str]:
+    """The dotted keys whose values are mappings of any keys, such as device.constants."""
+    keys: list[str] = []
+    for name, field in schema.model_fields.items():
+        if get_origin(field.annotation) is dict:
+            keys.append(prefix + name)
+        for member in part_classes(field):
+            keys += mapping_keys(member, f"{prefix}{name}.")
+    return list(dict.fromkeys(keys))
+
+
 def _locate(
     schema: type[Part], location: tuple[int | str, ...], value: Any
 ) -> tuple[str, type[Part] | None, Sequence[type[Part]]]:

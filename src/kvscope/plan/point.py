@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from kvscope.errors import BadInput
-from kvscope.plan.complaints import all_keys, format_value, part_classes, suggestion
+from kvscope.plan.complaints import all_keys, format_value, mapping_keys, part_classes, suggestion
 from kvscope.plan.composition import Composer, Config
 from kvscope.plan.demand import size_cache
 from kvscope.plan.experiment import Experiment, parse
@@ -144,7 +144,7 @@ class Point:
 def check_keys(settings: Settings, origin: str) -> None:
     """Raise BadInput for a key that no experiment has."""
     for key in settings:
-        if key not in _experiment_keys():
+        if key not in _experiment_keys() and key.rpartition(".")[0] not in _mapping_keys():
             raise BadInput(f"{key} ({origin}) is not a key{suggestion(key, _experiment_keys())}")
 
 
@@ -172,3 +172,8 @@ def _one_of(group: str, value: Any) -> tuple[str, ...]:
 @cache
 def _experiment_keys() -> frozenset[str]:
     return frozenset(all_keys(Experiment))
+
+
+@cache
+def _mapping_keys() -> frozenset[str]:
+    return frozenset(mapping_keys(Experiment))

@@ -18,7 +18,10 @@ ONE = re.compile(r"^(1 [a-z ]+)s$")
 
 
 # Of a key that is none of an experiment: the size of caches whose blocks differ in size.
-TOKENS = {"cache.tokens": Label("KV cache (tokens)", "KV cache {} tokens")}
+TOKENS = {
+    "cache.tokens": Label("KV cache (tokens)", "KV cache {} tokens"),
+    "device.constants.pinned_in_bytes_per_s": Label("link (B/s)", "{} B/s"),
+}
 
 # kvscope's own values in words; other packages' values stay as they are.
 VALUES = {

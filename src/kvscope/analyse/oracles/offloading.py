@@ -33,7 +33,7 @@ def job_malformed(run: RunTables) -> Violations:
     jobs = rows[rows["job"].notna()].reset_index(drop=True)
     others = rows[rows["job"].isna()]
     stores = jobs["direction"] == OUT
-    expected = jobs["blocks"] * run.engine["block_bytes"]
+    expected = jobs["blocks"].astype("int64") * run.engine["block_bytes"]
     wrong = (jobs["bytes"] != expected) | (jobs["blocks"] < 1) | (jobs["kind"] != KV)
     lacking = jobs[["request_id", "ordered_s", "first_block"]].isna().any(axis=1)
     turned = jobs.groupby("repeat")["ordered_s"].diff() < -TOLERANCE_S

@@ -1,0 +1,172 @@
+"""The overflow policy with the highest throughput in each cell of a map of two keys."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean
+from typing import Any
+
+import pandas as pd
+
+from kvscope.analyse.estimates import Ratio
+from kvscope.analyse.statistics import paired_ratio
+from kvscope.analyse.study_metrics import MEASURES
+from kvscope.plan.figures import Axes
+from kvscope.report.axes import PlacesOfKey, rows, x_words
+from kvscope.report.data import Run, StudyData
+from kvscope.report.figures.figure import (
+    Drawing,
+    Figure,
+    Spec,
+    View,
+    colour_channel,
+    grid,
+    heading,
+    plot_width,
+    text,
+)
+from kvscope.report.words import join_words, percent, setting_words, signed_percent
+
+POLICY = "overflow"
+THROUGHPUT = MEASURES["throughput_tokens_per_s"]
+EVEN_SHARE = 0.01
+"""As much more or less throughput as is no difference between two policies."""
+TIE = "none is better"
+CELL_PX, LABEL_PX, COLUMNS = 26, 130, 2
+
+
+def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
+    """A map for each facet: x by colour's key, in each cell the best policy and its margin."""
+    if not axes:
+        return None
+    tables: dict[str, pd.DataFrame] = {}
+    titles: list[str] = []
+    for row in rows(study, _valid, axes):
+        for facet in row.facets:
+            table = pd.DataFrame(_cells(study, row, facet))
+            if len(table):
+                tables[f"map{len(tables)}"] = table
+                titles.append(facet)
+    if not tables:
+        return None
+    winners = list(dict.fromkeys(name for t in tables.values() for name in sorted(t["winner"])))
+    winners.sort(key=lambda name: name == TIE)
+    x_title = rows(study, _valid, axes)[0].title
+    cells = [
+        _map(name, table, title, winners, x_title)
+        for (name, table), title in zip(tables.items(), titles, strict=True)
+    ]
+    return Drawing((View(grid(cells, COLUMNS), tables),), label_px=LABEL_PX)
+
+
+def _valid(run: Run) -> bool:
+    return run.valid and run.number(THROUGHPUT.name).value > 0
+
+
+Rivals = dict[str, dict[int, Run]]
+"""The runs of a cell by policy and seed."""
+
+
+def _cells(study: StudyData, row: PlacesOfKey, facet: str) -> Iterator[dict[str, Any]]:
+    """The cells of a facet in which several policies compete with the one that is the base."""
+    found: dict[tuple[Any, str], Rivals] = defaultdict(lambda: defaultdict(dict))
+    for place in (place for place in row.places if place.facet == facet):
+        by_seed = found[place.x, place.colour][_policy(place.run)]
+        seed = int(place.run.flat.get("seed", 0))
+        by_seed[seed] = max(by_seed.get(seed, place.run), place.run, key=_throughput)
+    base = _base(study)
+    for (x, colour), rivals in found.items():
+        if len(rivals) < 2 or base not in rivals:
+            continue
+        first, *others = sorted(rivals, key=lambda name: -_mean(rivals[name]))
+        even = [name for name in others if _ratio(study, rivals[first], rivals[name]).sign <= 0]
+        gain = _ratio(study, rivals[first], rivals[base])
+        clear = base not in (first, *even)
+        yield {
+            "x": x_words(x),
+            "order": row.values.index(x),
+            "y": colour,
+            "winner": join_words([first, *even], "or") if clear else TIE,
+            "margin": f"+{percent(gain.value - 1)}" if clear else "",
+            "gain": f"{signed_percent(gain.value)} ({signed_percent(gain.low)} to "
+            f"{signed_percent(gain.high)}) with {first} instead of {base}",
+            "all": ", ".join(f"{name} {_mean(rivals[name]):,.0f}" for name in (first, *others)),
+        }
+
+
+def _base(study: StudyData) -> str:
+    """What the others are compared with: as the study asks, else its first policy."""
+    asked = study.question
+    if asked and asked.key == POLICY:
+        return setting_words(POLICY, asked.base)
+    return _policy(study.complete[0])
+
+
+def _policy(run: Run) -> str:
+    return setting_words(POLICY, str(run.flat.get(POLICY)))
+
+
+def _throughput(run: Run) -> float:
+    return run.number(THROUGHPUT.name).value
+
+
+def _mean(by_seed: Mapping[int, Run]) -> float:
+    return fmean(map(_throughput, by_seed.values()))
+
+
+def _ratio(study: StudyData, first: Mapping[int, Run], second: Mapping[int, Run]) -> Ratio:
+    """Throughput of the first / that of the second.
+
+    With seeds that both have, the interval is that of pairs; of one seed it is that of the two
+    runs. `EVEN_SHARE` is the least half width of either.
+    """
+    seeds = sorted(first.keys() & second.keys())
+    pairs = [(_throughput(first[seed]), _throughput(second[seed])) for seed in seeds]
+    if len(pairs) > 1:
+        known = paired_ratio([one for one, _ in pairs], [two for _, two in pairs])
+        found = Ratio(known.value, known.low, known.high)
+    else:
+        one, two = next(iter(first.values())), next(iter(second.values()))
+        value = _throughput(one) / _throughput(two)
+        ratio = study.estimates.ratio(THROUGHPUT.name, one.id, two.id)
+        found = ratio or Ratio(value, value, value)
+    least, most = found.value * (1 - EVEN_SHARE), found.value * (1 + EVEN_SHARE)
+    return replace(found, low=min(found.low, least), high=max(found.high, most))
+
+
+def _map(name: str, table: pd.DataFrame, title: str, winners: Sequence[str], x_title: str) -> Spec:
+    ticks = table.sort_values("order")["x"].drop_duplicates().tolist()
+    lines = table["y"].drop_duplicates().tolist()
+    place = {
+        "x": text("x", sort=ticks, title=x_title, axis={"labelAngle": 0, "grid": False}),
+        "y": text("y", sort=lines, title=None, axis={"labelLimit": LABEL_PX}),
+    }
+    colour = {"color": colour_channel(winners, "winner")}
+    tooltip = [text("gain", title=THROUGHPUT.heading), text("all", title=THROUGHPUT.display_unit)]
+    return {
+        "data": {"name": name},
+        "width": plot_width(COLUMNS, LABEL_PX),
+        "height": CELL_PX * len(lines),
+        "layer": [
+            {
+                "mark": {"type": "rect", "cornerRadius": 2, "opacity": 0.55},
+                "encoding": place | colour | {"tooltip": tooltip},
+            },
+            {
+                "mark": {"type": "text", "fontSize": 10},
+                "encoding": place | {"text": text("margin"), "tooltip": tooltip},
+            },
+        ],
+        **heading(title),
+    }
+
+
+FIGURE = Figure(
+    "Who wins where",
+    "The overflow policies with the highest throughput, and by how much it is above that of the "
+    "policy that the study compares with. Of the values of other keys the best one counts. Of "
+    "several seeds the 95 % interval is that of pairs of one seed; what is within 1 % is as good.",
+    draw,
+    order=5,
+    axes="`x`, `colour` (the other axis of the map), `facet` and `where` of each row of maps",
+)

@@ -1,0 +1,62 @@
+"""The map of winners: in each cell the policy with the most throughput, if that is clear."""
+
+import math
+from collections.abc import Iterator
+
+import pytest
+
+from kvscope.plan.figures import Axes
+from kvscope.report.data import StudyData
+from kvscope.report.figures.winners import TIE, draw
+from kvscope.report.load import load
+
+from .report_fixture import Fake, write_study
+
+ROOMS = (16, 24, 256)
+AXES = (Axes(x="cache.blocks", colour="batching"),)
+
+
+def rivals() -> Iterator[Fake]:
+    """Swap in three rooms: slower than recompute, faster, and as fast."""
+    for blocks, speed in zip(ROOMS, (0.5, 2.0, 1.0), strict=True):
+        shared = {"cache.blocks": blocks, "batching": "chunked"}
+        yield Fake(shared | {"overflow": "recompute"}, blocks=blocks, stall=False)
+        yield Fake(
+            shared | {"overflow": "swap"}, blocks=blocks, overflow="swap", speed=speed, stall=False
+        )
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> StudyData:
+    place = tmp_path_factory.mktemp("winners")
+    write_study(place, list(rivals()))
+    return load(["fake"], place)
+
+
+def test_a_cell_names_what_is_better_than_the_base(study: StudyData) -> None:
+    drawing = draw(study, AXES)
+    assert drawing is not None
+    (table,) = drawing.views[0].data.values()
+    found = dict(zip(table["order"].map(lambda at: ROOMS[at]), table["winner"], strict=True))
+    assert found == dict(zip(ROOMS, (TIE, "swap", TIE), strict=True))
+    assert [bool(margin) for margin in table["margin"]] == [name != TIE for name in table["winner"]]
+
+
+def test_a_map_needs_axes_and_rivals(study: StudyData) -> None:
+    assert draw(study, ()) is None
+    alone = Axes(x="cache.blocks", colour="batching", where={"overflow": "swap"})
+    assert draw(study, (alone,)) is None
+
+
+def test_the_margin_is_the_gain_over_the_base(study: StudyData) -> None:
+    drawing = draw(study, AXES)
+    assert drawing is not None
+    (table,) = drawing.views[0].data.values()
+    for cell in table[table["winner"] != TIE].itertuples():
+        found = {
+            str(run.varied["overflow"]): run.number("throughput_tokens_per_s").value
+            for run in study.runs
+            if run.varied["cache.blocks"] == ROOMS[int(cell.order)]
+        }
+        shown = float(cell.margin.strip("+\xa0%"))
+        assert math.isclose(shown, 100 * (found["swap"] / found["recompute"] - 1), abs_tol=1)
