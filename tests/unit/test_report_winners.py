@@ -52,11 +52,11 @@ def test_the_margin_is_the_gain_over_the_base(study: StudyData) -> None:
     drawing = draw(study, AXES)
     assert drawing is not None
     (table,) = drawing.views[0].data.values()
-    for cell in table[table["winner"] != TIE].itertuples():
+    for cell in table[table["winner"] != TIE].to_dict("records"):
         found = {
             str(run.varied["overflow"]): run.number("throughput_tokens_per_s").value
             for run in study.runs
-            if run.varied["cache.blocks"] == ROOMS[int(cell.order)]
+            if run.varied["cache.blocks"] == ROOMS[int(cell["order"])]
         }
-        shown = float(cell.margin.strip("+\xa0%"))
+        shown = float(str(cell["margin"]).strip("+\xa0%"))
         assert math.isclose(shown, 100 * (found["swap"] / found["recompute"] - 1), abs_tol=1)

@@ -12,6 +12,7 @@ from kvscope.analyse.estimates import Ratio
 from kvscope.analyse.statistics import paired_ratio
 from kvscope.analyse.study_metrics import MEASURES
 from kvscope.plan.figures import Axes
+from kvscope.report import theme
 from kvscope.report.axes import PlacesOfKey, rows, x_words
 from kvscope.report.data import Run, StudyData
 from kvscope.report.figures.figure import (
@@ -50,7 +51,7 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     if not tables:
         return None
     winners = list(dict.fromkeys(name for t in tables.values() for name in sorted(t["winner"])))
-    winners.sort(key=lambda name: name == TIE)
+    winners = [name for name in winners if name != TIE]
     x_title = rows(study, _valid, axes)[0].title
     cells = [
         _map(name, table, title, winners, x_title)
@@ -141,7 +142,8 @@ def _map(name: str, table: pd.DataFrame, title: str, winners: Sequence[str], x_t
         "x": text("x", sort=ticks, title=x_title, axis={"labelAngle": 0, "grid": False}),
         "y": text("y", sort=lines, title=None, axis={"labelLimit": LABEL_PX}),
     }
-    colour = {"color": colour_channel(winners, "winner")}
+    even = {"test": f"datum.winner === '{TIE}'", "value": theme.GREY}
+    colour = {"color": colour_channel(winners or [TIE], "winner") | {"condition": even}}
     tooltip = [text("gain", title=THROUGHPUT.heading), text("all", title=THROUGHPUT.display_unit)]
     return {
         "data": {"name": name},
@@ -149,7 +151,7 @@ def _map(name: str, table: pd.DataFrame, title: str, winners: Sequence[str], x_t
         "height": CELL_PX * len(lines),
         "layer": [
             {
-                "mark": {"type": "rect", "cornerRadius": 2, "opacity": 0.55},
+                "mark": {"type": "rect", "cornerRadius": 2, "opacity": 0.5},
                 "encoding": place | colour | {"tooltip": tooltip},
             },
             {
@@ -165,7 +167,8 @@ FIGURE = Figure(
     "Who wins where",
     "The overflow policies with the highest throughput, and by how much it is above that of the "
     "policy that the study compares with. Of the values of other keys the best one counts. Of "
-    "several seeds the 95 % interval is that of pairs of one seed; what is within 1 % is as good.",
+    "several seeds the 95 % interval is that of pairs of one seed; what is within 1 % is as good. "
+    "Grey: none is better.",
     draw,
     order=5,
     axes="`x`, `colour` (the other axis of the map), `facet` and `where` of each row of maps",
