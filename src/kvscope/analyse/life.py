@@ -289,11 +289,11 @@ SUMS = ("passes", "tokens", "sampled", "bytes", *FOUND)
 
 
 def merged(stretches: list[Stretch]) -> list[Stretch]:
-    """Neighbours of one kind as one stretch, unless each is a wait of its own."""
+    """Neighbours of one kind as one stretch; those are passes, or pauses."""
     found: list[Stretch] = []
     for stretch in stretches:
         last = found[-1] if found else None
-        if last is None or last.kind != stretch.kind or stretch.kind in (QUEUED, PREEMPTED):
+        if last is None or last.kind != stretch.kind:
             found.append(stretch)
             continue
         sums = {
