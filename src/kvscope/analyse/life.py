@@ -205,7 +205,7 @@ class Lives:
         """The requests that got a block in a pass, of its rows."""
         size, before = self._run.whole.block_size or 1, ran["context_tokens"]
         after = before + ran["scheduled_tokens"]
-        grew = (before == 0) | (-(-after // size) > -(-before // size))
+        grew = -(-after // size) > -(-before // size)
         return [str(name) for name in ran["request_id"][grew] if name != victim]
 
     def _chosen_by(self, request_id: str, step: int, ran: pd.DataFrame) -> str | None:
