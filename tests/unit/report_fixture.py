@@ -198,6 +198,7 @@ class Simulation:
             "refused": self.fake.pool > 0 and blocks > 0 and not request.swapped,
             "blocks": blocks,
             "shared_blocks": 0,
+            "scheduled_tokens": 0,
         }
         self.write("preemptions", row)
         if request.swapped:

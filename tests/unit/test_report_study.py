@@ -127,8 +127,12 @@ def test_what_preemptions_cost_is_a_column_only_where_there_are_any(results, out
     assert "Resume overhead" not in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
-# predictions are of calibrated runs: test_report_predictions.py
-@pytest.mark.parametrize("name", sorted(own_figures() - {"predictions"}))
+# Of calibrated runs, of several overflow policies, of declared axes: test_report_predictions.py,
+# test_report_figures.py, test_report_winners.py.
+ELSEWHERE = {"predictions", "overflow_causes", "winners"}
+
+
+@pytest.mark.parametrize("name", sorted(own_figures() - ELSEWHERE))
 def test_every_figure_is_drawn_as_pdf_and_png(out, name):
     pdf = (out / "figures" / f"{name}.pdf").read_bytes()
     assert pdf.startswith(b"%PDF")

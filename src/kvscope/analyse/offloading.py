@@ -76,6 +76,8 @@ def offload_awaited_stores(records: Records) -> float:
 
 def served_loads(records: Records) -> pd.DataFrame:
     """The loads of a repeat, with `served_s`, the start of the pass that began with them."""
+    if records.loaded.empty:
+        return records.loaded.assign(served_s=pd.Series(dtype=float))
     starts = records.steps.set_index("step")["start_s"]
     rows = records.batch[records.batch["loaded_tokens"].astype(float) > 0]
     rows = rows[["request_id", "step"]].assign(served_s=rows["step"].map(starts))

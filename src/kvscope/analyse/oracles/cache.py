@@ -32,7 +32,7 @@ def blocks_differ(run: RunTables) -> Violations:
     in the prefix cache or not. A request holds those that are loaded for it, too.
     """
     total = run.engine["kv_blocks_total"]
-    steps = run.steps.assign(expected=-run.sharing.extra)
+    steps = run.steps.assign(expected=-run.sharing_with_loads.extra)
     for spans in (run.stays, run.loading):
         needed = blocks_of(spans["slot_tokens"], run.records.block_size)
         steps["expected"] += run.sum_over_passes(spans, needed)

@@ -217,9 +217,31 @@ class RunTables:
     @cached_property
     def sharing(self) -> Sharing:
         """Which requests hold the blocks that were found in the prefix cache."""
-        admitted = self.batch[self.batch["admits"]]
-        parts = (self.steps, self.ended, self.victims, admitted, self.hits, self.evictions)
-        return Sharing(*parts)
+        return self._sharing(self.batch[self.batch["admits"]], self.hits)
+
+    @cached_property
+    def sharing_with_loads(self) -> Sharing:
+        """The same, where a request whose blocks are loaded holds what it found meanwhile, too."""
+        admitted, hits = self.batch[self.batch["admits"]], self.hits
+        return self._sharing(self._from_load(admitted), self._from_load(hits))
+
+    def _sharing(self, admitted: pd.DataFrame, hits: pd.DataFrame) -> Sharing:
+        return Sharing(self.steps, self.ended, self.victims, admitted, hits, self.evictions)
+
+    def _from_load(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """The rows with the pass in which a load was ordered in place of the one that it serves."""
+        if not self.offloads:
+            return rows
+        ordered = self.loaded.drop_duplicates([*OF_REQUEST, "served_step"])
+        ordered = ordered[[*OF_REQUEST, "served_step", "step"]].rename(columns={"step": "from"})
+        found = rows.merge(
+            ordered,
+            how="left",
+            left_on=[*OF_REQUEST, "step"],
+            right_on=[*OF_REQUEST, "served_step"],
+        )
+        begun = found["from"].fillna(found["step"]).astype(np.int64)
+        return rows.assign(step=begun.to_numpy())
 
     @property
     def shared_blocks(self) -> pd.Series:
