@@ -160,6 +160,8 @@ def violated(
         preemptions=repeat.preemptions,
         transfers=repeat.transfers,
         layers=repeat.layers,
+        hits=repeat.hits,
+        evictions=repeat.evictions,
     )
     return [found.name for found in judge_tables(records) if found.state == VIOLATED]
 

@@ -79,7 +79,8 @@ def test_a_chunked_pass_keeps_to_its_budget_and_cuts_prompts(run: Runner):
 def test_a_swapped_request_goes_on_where_it_was_when_it_resumes(run: Runner, strategy):
     records = run(*SCARCE, *words(*strategy), "overflow=swap").records
     batch, key = records.batch, ["repeat", "step", "request_id"]
-    back = records.preemptions[records.preemptions["event"] == "resume"].merge(batch, on=key)
+    resumed = records.preemptions[records.preemptions["event"] == "resume"]
+    back = resumed[[*key, "tokens"]].merge(batch, on=key)
     prompts = records.workload.set_index("request_id")["prompt_tokens"]
     decoding = back[back["tokens"] >= prompts.reindex(back["request_id"]).to_numpy()]
     assert len(decoding) > 0

@@ -199,6 +199,7 @@ def exchanged(
     for layer in caches:
         layer.fill_(7)  # the blocks were others' meanwhile
     has["7"] = (*new, 1)  # the last is for tokens that are still to come
+    checks.record_swap_in("7", range(len(old)))
     way.into(planes, new, host, host_blocks)
     checks.compare_resumed(["5", "7"])
     return checks
@@ -232,6 +233,7 @@ def test_only_who_was_away_is_compared_and_only_once():
     checks.compare_resumed(["7"])
     assert checks.compared == 0
     checks.record_swap_out("7", 2)
+    checks.record_swap_in("7", range(2))
     checks.compare_resumed(["8"])
     assert checks.compared == 0
     checks.compare_resumed(["7", "8"])

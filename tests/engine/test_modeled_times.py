@@ -194,10 +194,11 @@ def swapped_behind_saves(way: str) -> tuple[int, int]:
     The link takes 5 ms for what was saved, the copy 1 ms.
     """
     from kvscope.engine.devices.modeled.executor import ModeledExecutor
+    from kvscope.engine.overflow.connector import SwapOrders
 
     cost = SimpleNamespace(copy_s=lambda host, way: (1e-3, 1e-4), block_bytes=KV_BYTES)
     executor = SimpleNamespace(clock=VirtualClock(), cost=cost, _link_free_ns=5_000_000)
-    orders = SimpleNamespace(**{"out": [], "into": [], way: [("request", [3], [8])]})
+    orders = SwapOrders(**{way: [("request", (3,), (8,))]})
     copied: Any = ModeledExecutor._copied
     (found,) = copied(executor, orders)
     return found.start_ns, executor.clock.now_ns()

@@ -259,6 +259,14 @@ class Checkout:
         )
 
 
+def _keys_of(config: Path, workload: str) -> set[str]:
+    """The keys of a workload's option file and of those that it is made of."""
+    option = yaml.safe_load((config / "workload" / f"{workload}.yaml").read_text(encoding="utf-8"))
+    bases = [name for name in option.get("defaults", []) if name != "_self_"]
+    found = {f"workload.{key}" for key in option}
+    return found.union(*(_keys_of(config, name) for name in bases))
+
+
 def shrink(config: Path) -> None:
     """Leave of every study, of packages, too, one of few requests; profile nothing by default."""
     defaults = config / "config.yaml"
@@ -271,8 +279,14 @@ def shrink(config: Path) -> None:
         varied = {key: values[0] for key, values in grid.get("product", {}).items()}
         for block in grid.get("linked", [])[:1]:
             varied |= block if isinstance(block, dict) else block[0]
-        experiment = grid["set"] | varied | {"repeats": 2, "workload.num_requests": 2}
-        study["figures"] = study["figures"][:1] or ["throughput"]
+        experiment = grid["set"] | varied | {"repeats": 2}
+        turns = "workload.num_conversations" in _keys_of(
+            config, experiment.get("workload", "fixed")
+        )
+        experiment["workload.num_conversations" if turns else "workload.num_requests"] = 2
+        if experiment.pop("cache.oversubscription", None):  # two requests would fit into nothing
+            experiment["cache.blocks"] = 1024
+        study["figures"] = study.get("figures", [])[:1] or ["throughput"]
         study.pop("compare", None)  # what it asks about varies no longer
         study["grids"] = [{"name": grid["name"], "set": experiment}]
         (config / "study" / f"{name}.yaml").write_text(yaml.safe_dump(study), encoding="utf-8")
