@@ -198,7 +198,8 @@ def swapped_behind_saves(way: str) -> tuple[int, int]:
 
     cost = SimpleNamespace(copy_s=lambda host, way: (1e-3, 1e-4), block_bytes=KV_BYTES)
     executor = SimpleNamespace(clock=VirtualClock(), cost=cost, _link_free_ns=5_000_000)
-    orders = SwapOrders(**{way: [("request", (3,), (8,))]})
+    orders = SwapOrders()
+    getattr(orders, way).append(("request", (3,), (8,)))
     copied: Any = ModeledExecutor._copied
     (found,) = copied(executor, orders)
     return found.start_ns, executor.clock.now_ns()
