@@ -17,7 +17,7 @@ from kvscope.oracle import Violations
 def tokens_differ(run: RunTables) -> Violations:
     """The tokens in the cache after a pass are those that requests hold there, each block once."""
     held = run.sum_over_passes(run.stays, run.stays["tokens"])
-    steps = run.steps.assign(expected=held - run.sharing.extra * run.records.block_size)
+    steps = run.steps.assign(expected=held - run.sharing_in_passes.extra * run.records.block_size)
     return bad_rows(
         steps,
         steps["kv_tokens_used"] != steps["expected"],
@@ -32,7 +32,7 @@ def blocks_differ(run: RunTables) -> Violations:
     in the prefix cache or not. A request holds those that are loaded for it, too.
     """
     total = run.engine["kv_blocks_total"]
-    steps = run.steps.assign(expected=-run.sharing_with_loads.extra)
+    steps = run.steps.assign(expected=-run.sharing.extra)
     for spans in (run.stays, run.loading):
         needed = blocks_of(spans["slot_tokens"], run.records.block_size)
         steps["expected"] += run.sum_over_passes(spans, needed)

@@ -216,32 +216,34 @@ class RunTables:
 
     @cached_property
     def sharing(self) -> Sharing:
-        """Which requests hold the blocks that were found in the prefix cache."""
-        return self._sharing(self.batch[self.batch["admits"]], self.hits)
+        """Which requests hold the blocks that were found in the prefix cache.
+
+        A request for which others are loaded holds what it found from then on.
+        """
+        if not self.offloads:
+            return self.sharing_in_passes
+        admitted, hits = map(self._from_load, (self.batch[self.batch["admits"]], self.hits))
+        # The rows of one step are not in order then: the first to find a free block is any of them.
+        order = np.argsort(hits["in_use"].to_numpy(bool), kind="stable")
+        found = self._sharing(admitted, hits.iloc[order])
+        found.in_use = found.in_use[np.argsort(order)]
+        return found
 
     @cached_property
-    def sharing_with_loads(self) -> Sharing:
-        """The same, where a request whose blocks are loaded holds what it found meanwhile, too."""
-        admitted, hits = self.batch[self.batch["admits"]], self.hits
-        return self._sharing(self._from_load(admitted), self._from_load(hits))
+    def sharing_in_passes(self) -> Sharing:
+        """The same of requests that passes compute, whose tokens count as in the cache."""
+        return self._sharing(self.batch[self.batch["admits"]], self.hits)
 
     def _sharing(self, admitted: pd.DataFrame, hits: pd.DataFrame) -> Sharing:
         return Sharing(self.steps, self.ended, self.victims, admitted, hits, self.evictions)
 
     def _from_load(self, rows: pd.DataFrame) -> pd.DataFrame:
         """The rows with the pass in which a load was ordered in place of the one that it serves."""
-        if not self.offloads:
-            return rows
-        ordered = self.loaded.drop_duplicates([*OF_REQUEST, "served_step"])
-        ordered = ordered[[*OF_REQUEST, "served_step", "step"]].rename(columns={"step": "from"})
-        found = rows.merge(
-            ordered,
-            how="left",
-            left_on=[*OF_REQUEST, "step"],
-            right_on=[*OF_REQUEST, "served_step"],
-        )
-        begun = found["from"].fillna(found["step"]).astype(np.int64)
-        return rows.assign(step=begun.to_numpy())
+        loads = self.loaded.drop_duplicates([*OF_REQUEST, "served_step"])
+        ordered = loads.set_index([*OF_REQUEST, "served_step"])["step"]
+        served = pd.MultiIndex.from_frame(rows[[*OF_REQUEST, "step"]])
+        begun = ordered.reindex(served).set_axis(rows.index).fillna(rows["step"])
+        return rows.assign(step=begun.astype(np.int64))
 
     @property
     def shared_blocks(self) -> pd.Series:
