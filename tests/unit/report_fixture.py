@@ -387,7 +387,7 @@ def settings(fake: Fake) -> dict[str, Any]:
         "batching": batching,
         "overflow": overflow,
         "cache": {"block_size": fake.block_size, "blocks": fake.blocks},
-        "seed": 1234,
+        "seed": fake.varied.get("seed", 1234),
         "repeats": fake.repeats,
         "warmup": int(fake.warm),
         "exclusive": fake.exclusive,

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -60,3 +61,27 @@ def test_the_margin_is_the_gain_over_the_base(study: StudyData) -> None:
         }
         shown = float(str(cell["margin"]).strip("+\xa0%"))
         assert math.isclose(shown, 100 * (found["swap"] / found["recompute"] - 1), abs_tol=1)
+
+
+def test_seeds_are_compared_pair_by_pair(tmp_path: Path) -> None:
+    """Requests of one seed take up to four times as long as of another, with either policy."""
+    gains = {16: (2.0, 2.0, 2.0), 24: (2.0, 0.9, 1.0)}  # of swap, by room and seed
+    fakes = [
+        Fake(
+            {"cache.blocks": room, "batching": "chunked", "overflow": policy, "seed": seed},
+            blocks=room,
+            overflow=policy,
+            repeats=2,
+            stall=False,
+            speed=2.0 ** (seed - 1) * (gain if policy == "swap" else 1.0),
+        )
+        for room, gains_of_seeds in gains.items()
+        for seed, gain in enumerate(gains_of_seeds)
+        for policy in ("recompute", "swap")
+    ]
+    write_study(tmp_path, fakes)
+    drawing = draw(load(["fake"], tmp_path), AXES)
+    assert drawing is not None
+    (table,) = drawing.views[0].data.values()
+    found = dict(zip(table["x"], table["winner"], strict=True))
+    assert found == {"16": "swap", "24": TIE}

@@ -254,6 +254,25 @@ def test_where_there_is_no_pool_no_copy_is_refused(runs: dict[str, Records]) -> 
     assert "refused_wrong" in violated(forge(runs["recompute"]))
 
 
+def test_an_oversubscribed_cache_has_a_part_of_the_blocks_that_requests_need(
+    runs: dict[str, Records],
+) -> None:
+    run = runs["recompute"]
+    tokens = run.workload["prompt_tokens"] + run.workload["output_tokens"]
+    needed, blocks = int((-(-tokens // 16)).sum()), run.settings["cache"]["blocks"]
+
+    def of_ratio(ratio: float, workload: pd.DataFrame) -> dict[str, str]:
+        cache = {"block_size": 16, "blocks": blocks, "oversubscription": ratio}
+        return violated(run.variant(settings=run.settings | {"cache": cache}, workload=workload))
+
+    assert "settings_differ" not in of_ratio(needed / (blocks + 0.5), run.workload)
+    first = of_ratio(needed / (blocks + 1.5), run.workload)["settings_differ"]
+    assert first == f"cache.blocks is {blocks}, the settings have {blocks + 1}"
+    together = run.workload.assign(conversation="one")  # a turn holds the turns before it
+    longest = -(-int(tokens.max()) // 16)
+    assert "settings_differ" not in of_ratio(longest / (blocks + 0.5), together)
+
+
 def test_settings_in_gib_ask_for_as_many_blocks_as_fit(runs: dict[str, Records]) -> None:
     run = runs["swap"]
     told = {"kv_heads": 8, "head_size": 16}  # 4 layers of float32: 4096 bytes a token

@@ -3,13 +3,14 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import exp, log
 from statistics import fmean
 from typing import Any
 
 import pandas as pd
 
 from kvscope.analyse.estimates import Ratio
-from kvscope.analyse.statistics import paired_ratio
+from kvscope.analyse.statistics import estimate
 from kvscope.analyse.study_metrics import MEASURES
 from kvscope.plan.figures import Axes
 from kvscope.report import theme
@@ -40,22 +41,19 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     """A map for each facet: x by colour's key, in each cell the best policy and its margin."""
     if not axes:
         return None
-    tables: dict[str, pd.DataFrame] = {}
-    titles: list[str] = []
-    for row in rows(study, _valid, axes):
-        for facet in row.facets:
-            table = pd.DataFrame(_cells(study, row, facet))
-            if len(table):
-                tables[f"map{len(tables)}"] = table
-                titles.append(facet)
-    if not tables:
+    maps = [
+        (row, facet, table)
+        for row in rows(study, _valid, axes)
+        for facet in row.facets
+        if len(table := pd.DataFrame(_cells(study, row, facet)))
+    ]
+    if not maps:
         return None
-    winners = list(dict.fromkeys(name for t in tables.values() for name in sorted(t["winner"])))
-    winners = [name for name in winners if name != TIE]
-    x_title = rows(study, _valid, axes)[0].title
+    winners = sorted({name for *_, table in maps for name in table["winner"]} - {TIE})
+    tables = {f"map{number}": table for number, (*_, table) in enumerate(maps)}
     cells = [
-        _map(name, table, title, winners, x_title)
-        for (name, table), title in zip(tables.items(), titles, strict=True)
+        _map(name, table, facet, winners, row.title)
+        for name, (row, facet, table) in zip(tables, maps, strict=True)
     ]
     return Drawing((View(grid(cells, COLUMNS), tables),), label_px=LABEL_PX)
 
@@ -118,14 +116,15 @@ def _mean(by_seed: Mapping[int, Run]) -> float:
 def _ratio(study: StudyData, first: Mapping[int, Run], second: Mapping[int, Run]) -> Ratio:
     """Throughput of the first / that of the second.
 
-    With seeds that both have, the interval is that of pairs; of one seed it is that of the two
-    runs. `EVEN_SHARE` is the least half width of either.
+    With several seeds that both have, it is the geometric mean of the ratios of each seed, with
+    Student's interval of their logarithms; of one seed it is that of the two runs. `EVEN_SHARE` is
+    the least half width of either.
     """
     seeds = sorted(first.keys() & second.keys())
-    pairs = [(_throughput(first[seed]), _throughput(second[seed])) for seed in seeds]
-    if len(pairs) > 1:
-        known = paired_ratio([one for one, _ in pairs], [two for _, two in pairs])
-        found = Ratio(known.value, known.low, known.high)
+    if len(seeds) > 1:
+        pairs = ((_throughput(first[seed]), _throughput(second[seed])) for seed in seeds)
+        logs = estimate([log(one / two) for one, two in pairs])
+        found = Ratio(exp(logs.value), exp(logs.low), exp(logs.high))
     else:
         one, two = next(iter(first.values())), next(iter(second.values()))
         value = _throughput(one) / _throughput(two)
