@@ -69,9 +69,14 @@ def closed(run: Runner) -> Runner:
     return closed
 
 
-@pytest.mark.parametrize("overflow", ["recompute", "swap"])
 @pytest.mark.parametrize(
-    "device", [pytest.param("modeled", marks=pytest.mark.representative), "cpu"]
+    ("device", "overflow"),
+    [
+        pytest.param("modeled", "recompute", marks=pytest.mark.representative),
+        ("modeled", "swap"),
+        ("cpu", "recompute"),
+        ("cpu", "swap"),
+    ],
 )
 def test_a_turn_comes_when_the_one_before_has_finished_and_is_given_its_tokens(
     closed, device: str, overflow: str
@@ -229,9 +234,11 @@ def expected_hits(trace: list[Any], admitted: list[int], block: int) -> list[int
 
 @pytest.mark.parametrize(
     ("workload", "trace", "block"),
-    [("agents", "agents_6", 64), ("mooncake", "mooncake_conversation_40", 512)],
+    [
+        pytest.param("agents", "agents_6", 64, marks=pytest.mark.representative),
+        ("mooncake", "mooncake_conversation_40", 512),
+    ],
 )
-@pytest.mark.representative
 def test_an_ample_cache_hits_what_the_published_ids_say(run, workload, trace, block) -> None:
     most = ("engine.max_model_len=32768", "engine.max_num_batched_tokens=32768")
     ample = (f"cache.block_size={block}", f"cache.blocks={400_000 // block}")

@@ -15,7 +15,7 @@ from tests.warm import Warm
 from .conftest import ROOT
 from .forged_runs import Forgery, found, with_fact
 
-pytestmark = [pytest.mark.engine, pytest.mark.representative]
+pytestmark = pytest.mark.engine
 
 BLOCK = 32
 CONVERSATIONS = (
