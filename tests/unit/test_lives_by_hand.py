@@ -11,8 +11,17 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from kvscope.analyse.explained import names, run_lines
-from kvscope.analyse.life import DECODED, PAUSED, PREEMPTED, PREFILLED, QUEUED, RECOMPUTED, Lives
+from kvscope.analyse.explained import names, run_lines, sentence
+from kvscope.analyse.life import (
+    DECODED,
+    LOADED,
+    PAUSED,
+    PREEMPTED,
+    PREFILLED,
+    QUEUED,
+    RECOMPUTED,
+    Lives,
+)
 from kvscope.analyse.records import Records
 
 REQUESTS = [
@@ -49,8 +58,16 @@ LOST = [
 ]
 
 
+COPY = ["request_id", "step", "direction", "kind", "start_s", "end_s", "blocks", "bytes"]
+
+
 @pytest.fixture(scope="module")
 def lives() -> Lives:
+    return lives_with()
+
+
+def lives_with(*loads: tuple[Any, ...]) -> Lives:
+    """The run, with these copies to the device by vLLM's offloading."""
     columns = [
         "request_id",
         "arrival_s",
@@ -84,7 +101,7 @@ def lives() -> Lives:
     )
     columns = ["step", "request_id", "event", "time_s", "blocks", "tokens"]
     preemptions = pd.DataFrame(LOST, columns=columns)
-    none = pd.DataFrame(columns=["request_id", "step", "direction", "start_s", "end_s"])
+    transfers = pd.DataFrame(loads, columns=[*COPY, "job", "ordered_s"])
     run = Records(
         Path("by-hand"),
         facts={"engine": {"block_size": 4}},
@@ -93,7 +110,7 @@ def lives() -> Lives:
         steps=steps.assign(repeat=0),
         batch=batch.assign(repeat=0, own_hit_tokens=0, loaded_tokens=0),
         preemptions=preemptions.assign(repeat=0, policy="recompute", refused=False),
-        transfers=none.assign(repeat=0),
+        transfers=transfers.assign(repeat=0),
     )
     return Lives(run.of_repeat(0))
 
@@ -141,6 +158,28 @@ def test_a_life_is_as_written_down(lives: Lives, request_id: str) -> None:
             expected = pytest.approx(value) if isinstance(value, float) else value
             assert one.facts[name] == expected, (one.kind, name)
         assert {"hit", "own_hit", "loaded"} & {*one.facts} == {"hit"} & {*facts}
+
+
+def test_a_wait_ends_with_the_load_that_was_ordered_in_it() -> None:
+    lives = lives_with(
+        ("B", 4, "in", "kv", 4.3, 4.7, 1, 2048, 9, 4.2),
+        ("C", 5, "in", "kv", 5.1, 5.3, 2, 4096, 12, 5.0),
+        ("A", 5, "in", "kv", 9.1, 9.3, 2, 4096, 13, 9.0),  # of a request that has ended
+    )
+    waits = (PREEMPTED, QUEUED, LOADED)
+    found = {name: [one for one in lives.of(name) if one.kind in waits] for name in "ABC"}
+    assert [(one.kind, one.start_s, one.end_s) for one in found["B"]] == [
+        *[(PREEMPTED, 3.0, 4.2), (LOADED, 4.2, 5.0)],
+    ]
+    assert [(one.kind, one.start_s, one.end_s) for one in found["C"]] == [
+        *[(QUEUED, 0.5, 5.0), (LOADED, 5.0, 6.0)],
+    ]
+    assert not found["A"]
+    load = found["B"][1]
+    assert load.facts == {"blocks": 1, "bytes": 2048, "load_s": pytest.approx(0.4)}
+    assert sentence(load) == (
+        "waits for the load of 1 block (0.00205 MB) from the host: the copy takes 400 ms"
+    )
 
 
 def test_the_lines_of_a_run_have_all_its_time(lives: Lives) -> None:

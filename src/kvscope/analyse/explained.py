@@ -12,6 +12,7 @@ from kvscope.analyse.life import (
     DECODED,
     FOUND,
     KINDS,
+    LOADED,
     PAUSED,
     PREEMPTED,
     PREFILLED,
@@ -163,6 +164,12 @@ def _copied(facts: dict[str, Any]) -> str:
     return f"{megabytes(facts['bytes'])} {what}"
 
 
+def _loaded(facts: dict[str, Any]) -> str:
+    blocks, size = count(facts["blocks"], "block"), megabytes(facts["bytes"])
+    took = seconds(facts["load_s"])
+    return f"waits for the load of {blocks} ({size}) from the host: the copy takes {took}"
+
+
 def _recomputed(facts: dict[str, Any]) -> str:
     again = count(facts.get("tokens", 0), "token")
     return f"computes {again} again {_in_passes(facts)}{_found(facts)}"
@@ -184,6 +191,7 @@ _SENTENCES = {
     DECODED: _decoded,
     PAUSED: _paused,
     PREEMPTED: _preempted,
+    LOADED: _loaded,
     COPIED: _copied,
     RECOMPUTED: _recomputed,
 }

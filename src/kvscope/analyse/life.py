@@ -23,6 +23,7 @@ PREFILLED = "prefill"
 DECODED = "decode"
 PAUSED = "paused"
 PREEMPTED = "preempted"
+LOADED = "load"
 COPIED = "copied in"
 RECOMPUTED = "recompute"
 KINDS = {
@@ -31,6 +32,7 @@ KINDS = {
     DECODED: "computes a token in each pass",
     PAUSED: "keeps its blocks while passes compute other requests",
     PREEMPTED: "has lost its blocks and waits to resume",
+    LOADED: "waits for blocks that vLLM's offloading loads from the host",
     COPIED: "its pass begins, and copies its blocks back",
     RECOMPUTED: "computes tokens again that it had lost",
 }
@@ -78,8 +80,10 @@ class Lives:
     others; of a preempted one `action`, `refused`, `tokens` (in the cache when it was preempted),
     `blocks` (that it lost), `for_requests` (those that got blocks in that pass), `victim` (the
     rule by which it was chosen: `overflow.victim`, or null if a policy ranks requests itself); of a
-    copy `bytes`. Passes that admit or resume have `hit`, `own_hit` and `loaded` where they are not
-    0: tokens found in the prefix cache, of these its own, and tokens loaded by vLLM's offloading.
+    copy `bytes`; of a load `blocks`, `bytes` and `load_s` (of the copy: the rest of the stretch is
+    waiting for earlier copies and for the next pass). Passes that admit or resume have `hit`,
+    `own_hit` and `loaded` where they are not 0: tokens found in the prefix cache, of these its own,
+    and tokens loaded by vLLM's offloading.
     """
 
     def __init__(self, repeat: Run) -> None:
@@ -98,7 +102,9 @@ class Lives:
         lost = events[events["event"] == "preempt"].sort_values("step", kind="stable")
         self._lost = _grouped(lost, "request_id")
         back = copies[copies["direction"] == IN].dropna(subset=["start_s", "end_s"])
-        self._copies = _grouped(back, "request_id", "step")
+        by_job = back["job"].notna()
+        self._copies = _grouped(back[~by_job], "request_id", "step")
+        self._loads = _grouped(back[by_job].sort_values("ordered_s"), "request_id")
         self._requests = repeat.requests.set_index("request_id")
         self._rank = self._requests["arrival_s"].rank(method="first")
 
@@ -136,13 +142,17 @@ class Lives:
             begin_s, step = float(row["start_s"]), int(row["step"])
             gone = [one for one in lost if before < one["step"] <= step]
             if before < 0:
-                yield self._queued(request_id, now_s, begin_s)
+                loads = self._loading(request_id, now_s, begin_s)
+                yield self._queued(request_id, now_s, loads.start_s)
+                yield loads
                 now_s = begin_s
             if gone:
                 victim = gone[0]
                 lost_s = max(now_s, float(victim["time_s"]))
                 yield from self._until_lost(kind, request_id, before, victim, now_s, lost_s)
-                yield self._preempted(request_id, victim, lost_s, begin_s)
+                loads = self._loading(request_id, lost_s, begin_s)
+                yield self._preempted(request_id, victim, lost_s, loads.start_s)
+                yield loads
                 now_s = begin_s
             elif before >= 0 and step > before + 1:
                 yield from self._paused(request_id, before, step, now_s)
@@ -165,6 +175,19 @@ class Lives:
         within = full["end_s"].clip(upper=end_s) - full["start_s"].clip(lower=start_s)
         facts = {"ahead": int(ahead.sum()), "no_room_s": float(within.sum()), "blocks": needed}
         return Stretch(request_id, QUEUED, start_s, end_s, facts=facts)
+
+    def _loading(self, request_id: str, start_s: float, end_s: float) -> Stretch:
+        """The end of a wait from the first order of a load on; of no length where none was."""
+        loads = [
+            one for one in self._loads.get(request_id, []) if start_s <= one["ordered_s"] < end_s
+        ]
+        ordered_s = min((float(one["ordered_s"]) for one in loads), default=end_s)
+        facts = {
+            "blocks": sum(int(one["blocks"]) for one in loads),
+            "bytes": sum(int(one["bytes"]) for one in loads),
+            "load_s": sum(float(one["end_s"]) - float(one["start_s"]) for one in loads),
+        }
+        return Stretch(request_id, LOADED, ordered_s, end_s, facts=facts)
 
     def _paused(self, request_id: str, before: int, step: int, now_s: float) -> Iterator[Stretch]:
         """The passes of others after `before` and before `step`."""

@@ -2,7 +2,7 @@
 // The lives of requests: where the time of an experiment's requests went, its costliest waits, and its
 // slowest requests, each of which opens by a click.
 
-const COLOURS = { queued: "#8c96a3", prefill: "#56b4e9", decode: "#009e73", paused: "#c9b400", preempted: "#d55e00", "copied in": "#cc79a7", recompute: "#e69f00" };
+const COLOURS = { queued: "#8c96a3", prefill: "#56b4e9", decode: "#009e73", paused: "#c9b400", preempted: "#d55e00", load: "#0072b2", "copied in": "#cc79a7", recompute: "#e69f00" };
 const lives = document.getElementById("requests");
 
 function made(tag, content = [], properties = {}) {
