@@ -19,7 +19,7 @@ from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
-from measuring import Silent, in_measured_environment, store
+from measuring import in_measured_environment, store
 
 from kvscope.plan.grid import expand
 
@@ -50,7 +50,7 @@ def serving(engine: Any, requests: Any, observed: bool) -> tuple[list[float], li
     from kvscope.engine.marks import Marks
     from kvscope.engine.recording import Recording
     from kvscope.engine.scheduler import RecordingScheduler
-    from kvscope.run.serving import serve
+    from kvscope.run.serving import submit
 
     engine.scheduler.begin(Recording(), Marks())
     engine.timer.remove()
@@ -64,7 +64,10 @@ def serving(engine: Any, requests: Any, observed: bool) -> tuple[list[float], li
     engine.scheduler.schedule = stopwatch(engine.scheduler.schedule, schedules)
     gc.collect()
     try:
-        serve(engine, requests, Silent())  # type: ignore[arg-type]
+        for request in requests:
+            submit(engine, request)
+        while engine.has_unfinished_requests():
+            engine.vllm.step()
     finally:
         engine.vllm.step = step
         del engine.scheduler.schedule  # the stopwatch hid the class's own
