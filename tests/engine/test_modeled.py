@@ -116,7 +116,8 @@ def test_every_record_of_two_runs_is_the_same_bytes(traced):
 
 def test_modeled_events_satisfy_the_oracles_of_measured_ones(traced):
     found = {one.name: one.state for one in checklist(read_records(traced[0]))}
-    assert {found[name] for name in ORACLES_OF_EVENTS} == {"held"}
+    assert found["hit_not_in_table"] == "not applicable"  # there is no prefix cache
+    assert {found[name] for name in {*ORACLES_OF_EVENTS} - {"hit_not_in_table"}} == {"held"}
     assert "violated" not in found.values()
 
 
