@@ -15,7 +15,7 @@ LIMIT = 5
 
 
 def request(name: str) -> Any:
-    return SimpleNamespace(request_id=name)
+    return SimpleNamespace(request_id=name, num_computed_tokens=0)
 
 
 class Seen:
@@ -44,9 +44,9 @@ def scheduler(running: int, waiting: str, swapped: str = "", room: bool = True) 
     made: Any = object.__new__(RecordingScheduler)
     made.running = [request(f"r{n}") for n in range(running)]
     made.waiting = GatedQueue(request(name) for name in waiting)
+    made.kv_holding_waiting, made._undone = GatedQueue(), None
     made.max_num_active_reqs, made.tier = LIMIT, [*swapped]
     made.has_room = lambda request: room
-    made.finished_req_ids, made.reset_preempted_req_ids = set(), set()
     return made
 
 
@@ -84,7 +84,7 @@ def test_the_running_requests_decode_where_no_prompt_fits():
     assert seen.runs[1] == (made.running, True)
     assert seen.room == [LIMIT - 3, LIMIT]
     # What the empty schedule said of requests that ended is said again by the next one.
-    assert (made.finished_req_ids, made.reset_preempted_req_ids) == ({"x"}, {"y"})
+    assert (made._undone.finished_req_ids, made._undone.preempted_req_ids) == ({"x"}, {"y"})
 
 
 def test_nothing_waits_and_the_running_requests_decode():

@@ -1,6 +1,5 @@
 """What the scheduler, the layer timer and the serving loop note, by a clock that the test sets."""
 
-from dataclasses import replace
 from hashlib import sha256
 from types import SimpleNamespace
 from typing import Any
@@ -8,19 +7,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pydantic import PrivateAttr
 
 pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 
 from vllm.v1.core.sched.scheduler import Scheduler
 
-from kvscope.actions import RECOMPUTE, SWAP, Action
 from kvscope.engine.batching.policy import BatchingPolicy
 from kvscope.engine.layers import LayerTimer
 from kvscope.engine.marks import Marks
 from kvscope.engine.overflow.forecast import Forecast
 from kvscope.engine.overflow.host_tier import HostTier
-from kvscope.engine.overflow.policy import OverflowPolicy, Victim
+from kvscope.engine.overflow.policy import OverflowPolicy
 from kvscope.engine.port import Finished
 from kvscope.engine.recording import Recording, ScheduledRequest
 from kvscope.engine.scheduler import RecordingScheduler
@@ -80,7 +77,8 @@ def watched(monkeypatch: pytest.MonkeyPatch, time: Time) -> RecordingScheduler:
     """A scheduler whose vLLM takes 5 ms to schedule and 3 ms to take in what a pass gave."""
     made = object.__new__(RecordingScheduler)
     made.recording, made.marks, made.tracer = Recording(), Marks(), None
-    made.block_size, made.clock, made._ranked = 4, time, False
+    made.block_size, made.clock, made._rank, made._allocated = 4, time, None, {}
+    made._undone, made._idle_since_ns = None, None
     made.batching, made.overflow = BatchingPolicy(name="b"), OverflowPolicy(name="o")
     made._finished, made._preempted, made._in_flight = set(), set(), None
     made.connector, made.tier, made.forecast = None, HostTier(), Forecast(made)
@@ -131,68 +129,6 @@ def test_a_pass_notes_what_waits_and_what_is_free_once_it_is_scheduled(
     watched.schedule()
     (record,) = watched.recording.passes
     assert (record.waiting, record.kv_blocks_free, record.host_blocks_used) == (1, 2, 6)
-
-
-class Tier(HostTier):
-    """Has room, or none."""
-
-    present = True
-
-    def __init__(self, room: bool) -> None:
-        self.room, self.kept = room, list[Any]()
-
-    def victim(self, request: Any, forecast: Forecast) -> Victim:
-        return replace(forecast.now(request), room=self.room)
-
-    def keep(self, action: Action, *what: Any) -> bool:
-        if action.copies and self.room:
-            self.kept.append(what)
-        return action.copies and self.room
-
-
-class Choosy(OverflowPolicy):
-    """Answers with one action, and remembers the victims it was given."""
-
-    kept: bool
-    _victims: list[Victim] = PrivateAttr(default_factory=list)
-
-    def action(self, victim: Victim) -> Action:
-        self._victims.append(victim)
-        return SWAP if self.kept else RECOMPUTE
-
-
-@pytest.mark.parametrize(
-    ("keeps", "room", "tokens", "swapped", "refused"),
-    [
-        (True, True, 9, True, False),
-        (True, False, 9, False, True),  # what the policy wants and the pool has no room for
-        (False, True, 9, False, False),  # what the policy gives up is not refused
-        (True, True, 0, False, False),  # there is nothing to keep
-    ],
-)
-def test_a_preemption_says_whether_it_was_swapped_or_refused(
-    watched: Any, monkeypatch: pytest.MonkeyPatch, keeps, room, tokens, swapped, refused
-):
-    monkeypatch.setattr(Scheduler, "_preempt_request", lambda *_: None)
-    watched.overflow = Choosy(name="choosy", kept=keeps)
-    watched.tier = Tier(room)
-    watched.kv_cache_manager = SimpleNamespace(
-        get_block_ids=lambda _: ([4, 8, 2],), block_pool=SimpleNamespace(num_gpu_blocks=20)
-    )
-    watched.running, watched._hidden, watched.kept_free = [], [], 0
-    watched.max_num_active_reqs, watched.max_num_scheduled_tokens = 8, 64
-    watched.max_num_running_reqs = 8
-    request = SimpleNamespace(
-        **{"request_id": "7-ab", "num_computed_tokens": tokens, "num_prompt_tokens": 5},
-        **{"num_output_tokens": 4, "num_preemptions": 2, "num_tokens": tokens},
-    )
-    watched._preempt_request(request)
-    (record,) = watched.recording.preemptions
-    assert (record.request_id, record.tokens, record.blocks) == ("7", tokens, 3)
-    assert (record.action == SWAP, record.refused) == (swapped, refused)
-    assert watched.tier.kept == [("7-ab", 9, [4, 8, 2])] * swapped
-    victim = Victim("7-ab", 5, 4, tokens, 2, room=room)
-    assert watched.overflow._victims == [victim] * (tokens > 0)
 
 
 # --- the layer timer
