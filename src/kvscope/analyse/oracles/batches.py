@@ -91,13 +91,16 @@ def batching_wrong(run: RunTables) -> Violations:
 
     With `mixed` and `prefill_first` a prompt is computed whole, and with the latter no pass does
     both prefill and decode. Other policies compute a part of a prompt only where the rest exceeds
-    what the pass may compute.
+    what the pass may compute. What was scheduled of a ranked victim before it was preempted counts.
     """
     name, steps, most = run.section("batching").get("name"), run.steps, most_tokens(run)
     cut = run.batch["sampled_tokens"] == 0
     parts = run.batch[cut].merge(
         steps[[*OF_PASS, "scheduled_tokens"]], on=OF_PASS, suffixes=("", "_of_pass")
     )
+    given_back = run.preemptions.groupby(OF_PASS)["scheduled_tokens"].sum().rename("given_back")
+    parts = parts.join(given_back, on=OF_PASS).fillna({"given_back": 0})
+    filled = parts["scheduled_tokens_of_pass"] + parts["given_back"]
     both = (steps["phase"] == MIXED) & (name == "prefill_first")
     return combine(
         bad_rows(
@@ -107,7 +110,7 @@ def batching_wrong(run: RunTables) -> Violations:
         ),
         bad_rows(
             parts,
-            (parts["scheduled_tokens_of_pass"] < most) & (most < math.inf),
+            (filled < most) & (most < math.inf),
             lambda r: (
                 f"a part of its tokens is computed in a pass of {r['scheduled_tokens_of_pass']}; "
                 f"the limit is {most}"
