@@ -10,6 +10,7 @@ from contextlib import suppress
 from kvscope import __version__, plugins
 from kvscope.commands import (
     analyse,
+    bytes_,
     calibrate,
     check,
     collect,
@@ -52,6 +53,7 @@ COMMANDS = (
     compare.compare,
     check.check,
     explain.explain,
+    bytes_.bytes_,
     doctor.doctor,
     shipped.shipped,
 )

@@ -15,7 +15,6 @@ from kvscope.analyse.oracles.run_tables import (
     bad_rows,
     blocks_of,
     combine,
-    counts_of,
     last_until,
 )
 from kvscope.analyse.oracles.victims import is_ranked, policy_of
@@ -100,7 +99,7 @@ def resumption_wrong(run: RunTables) -> Violations:
     again = (found["tokens"] - found["context_tokens"]).clip(lower=0)
     differ |= found["recomputed_tokens_back"] != again
     for column in ("hit_tokens", "own_hit_tokens"):
-        differ |= counts_of(found[f"{column}_back"]) != found[column]
+        differ |= found[f"{column}_back"].astype(float).fillna(0) != found[column]
     given = blocks_of(found["end_tokens"].fillna(0), run.records.block_size)
     differ |= found["blocks_back"] != given
     return combine(

@@ -196,7 +196,8 @@ class RunTables:
         """Whether the last preemption before each row was by an action that keeps tokens."""
         lost = self.victims.rename(columns={"step": "preempted_step"})
         of = [*OF_REQUEST, "preempted_step"]
-        policy = rows[of].merge(lost[[*of, "policy"]], how="left", on=of)["policy"]
+        once = lost[[*of, "policy"]].drop_duplicates(of)
+        policy = rows[of].merge(once, how="left", on=of)["policy"]
         return keeps_tokens(policy).set_axis(rows.index)
 
     @property

@@ -83,7 +83,7 @@ def value_missing(run: RunTables) -> Violations:
     return combine(
         *(_missing(run, name, frame) for name, frame in _frames(run)),
         _bad("workload", requests, nowhere, "has no arrival_s, and follows no request"),
-        _missing_in_some("preemptions", run.victims, ["shared_blocks"]),
+        _missing_in_some("preemptions", run.victims, ["shared_blocks", "scheduled_tokens"]),
         _missing_in_some("preemptions", run.resumptions, OF_RESUMPTIONS),
         _missing_in_some("batch", run.batch, ["hit_tokens", "own_hit_tokens"]),
     )

@@ -1,0 +1,184 @@
+"""Say where the memory of a model's KV cache goes."""
+
+import argparse
+import json
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kvscope.commands.command import CONFIG_DIR, argument, command, flag, path, whole
+from kvscope.errors import EXIT_DONE, BadInput
+from kvscope.files import write_text
+
+if TYPE_CHECKING:
+    from kvscope.report.kv_bytes import Losses
+
+LENGTHS = (1024, 2048, 8192, 32768)
+LINKS = (13.0, 26.0, 52.0, 200.0)
+UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
+# As vLLM needs them to start in one process without a network; what else is set stays.
+ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "TORCHDYNAMO_DISABLE": "1",
+}
+
+
+def memory(text: str) -> int:
+    """A type for argparse: an amount of memory in bytes, or with a unit as in 16GiB."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]i?B)?", text)
+    size = int(float(found[1]) * UNITS.get(found[2], 1)) if found else 0
+    if size < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no amount of memory; one is 16GiB")
+    return size
+
+
+def rate(text: str) -> float:
+    """A type for argparse: gigabytes a second, above 0."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of GB/s above 0")
+    return found
+
+
+@command(
+    (
+        "llama-3.1-8b",
+        "models/gemma-3-1b/config.json --memory 4GiB --tokens 512 4096 --json",
+        "models/falcon-h1 max_model_len=8192 kv_cache_dtype=fp8 --picture bytes.svg",
+    ),
+    argument(
+        "model",
+        metavar="MODEL",
+        help="a model of config/model, or a Hugging Face config.json or its directory",
+    ),
+    argument(
+        "vllm",
+        nargs="*",
+        metavar="KEY=VALUE",
+        help="arguments of `vllm serve` that change what it plans, as block_size=32",
+    ),
+    argument("--memory", type=memory, default=40 * 2**30, help="of the KV cache (default: 40GiB)"),
+    argument(
+        "--tokens",
+        type=whole(1),
+        nargs="+",
+        default=list(LENGTHS),
+        metavar="N",
+        help=f"lengths of requests (default: {' '.join(map(str, LENGTHS))})",
+    ),
+    argument("--hardware", default="a100-80gb", help="that recomputes (default: a100-80gb)"),
+    argument(
+        "--links",
+        type=rate,
+        nargs="+",
+        default=list(LINKS),
+        metavar="GB/S",
+        help="to the host, each way, as copies reach them (default: 13 26 52 200, as of PCIe 3, "
+        "4 and 5, and NVLink-C2C)",
+    ),
+    flag("--json", "print JSON"),
+    path("--picture", "write a picture, as FILE.svg", metavar="FILE"),
+    CONFIG_DIR,
+)
+def bytes_(given: argparse.Namespace) -> int:
+    """Say where the memory of a model's KV cache goes, as vLLM plans it.
+
+    Needs no weights and no GPU. Of each KV group: layers, tokens and bytes of a block, useful,
+    padded and reserved. Of requests: what each holds, how many fit, and what a preemption costs:
+    bytes to swap, FLOPs to compute it again, and which is quicker over which link. The plan is that
+    of the platform that vLLM runs on, which the first line names.
+    """
+    if given.picture and given.picture.suffix != ".svg":
+        raise BadInput(f"--picture is {str(given.picture)!r} but must end with .svg")
+    losses = _losses(given)
+    if given.picture:
+        write_text(given.picture, losses.picture())
+    print(json.dumps(losses.as_json(), indent=2) if given.json else "\n".join(losses.lines()))
+    return EXIT_DONE
+
+
+def _losses(given: argparse.Namespace) -> "Losses":
+    from kvscope.plan.hardware import hardware
+    from kvscope.report.kv_bytes import Losses, lengths
+
+    known = hardware.read(given.hardware)
+    arguments = [*map(_argument, given.vllm)]
+    os.environ.update(ENVIRONMENT)
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "CRITICAL")
+    with _model_directory(given) as (name, directory):
+        print(f"{name}: vLLM plans its KV cache", file=sys.stderr)
+        from kvscope.engine.kv_planning import plan
+
+        config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+        wanted = lengths(given.tokens, _longest(config))
+        found = plan(directory, name, given.memory, wanted, arguments)
+    return Losses(found, given.tokens, given.hardware, known, given.links)
+
+
+def _argument(word: str) -> str:
+    """'max_model_len=8192' as `vllm serve` has it; true and false switch."""
+    found = re.fullmatch(r"([a-z][a-z0-9_]*)=(.+)", word)
+    if not found:
+        raise BadInput(f"{word!r:.200} is no argument of `vllm serve` as in max_model_len=8192")
+    name, value = found[1].replace("_", "-"), found[2]
+    return {"true": f"--{name}", "false": f"--no-{name}"}.get(value, f"--{name}={value}")
+
+
+def _longest(config: dict[str, Any]) -> int:
+    """The longest request that a model's configuration allows."""
+    own = config.get("text_config", config)
+    found = own.get("max_position_embeddings", 2**15) if isinstance(own, dict) else 0
+    return found if isinstance(found, int) else 2**15
+
+
+@contextmanager
+def _model_directory(given: argparse.Namespace) -> Iterator[tuple[str, Path]]:
+    """The model's name, and a directory of its own with the model's config.json alone."""
+    name, text = _model(given)
+    with tempfile.TemporaryDirectory(prefix="kvscope-bytes-") as made:
+        Path(made, "config.json").write_text(text, encoding="utf-8")
+        yield name, Path(made)
+
+
+def _model(given: argparse.Namespace) -> tuple[str, str]:
+    """A name and a config.json; BadInput if the word is neither a model nor such a file."""
+    from kvscope.plan.composition import groups
+    from kvscope.plan.grid import expand
+
+    found = Path(given.model)
+    if found.is_dir():
+        found = found / "config.json"
+    if found.is_file():
+        name = found.parent.resolve().name if found.name == "config.json" else found.stem
+        return name, _read(found)
+    known = groups(given.config_dir)["model"]
+    if given.model not in known:
+        raise BadInput(
+            f"{given.model!r:.200} is no directory with a config.json, no such file, and no model "
+            f"of {given.config_dir}/model: {', '.join(known)}"
+        )
+    (planned,) = expand(None, [f"model={given.model}"], given.config_dir).experiments
+    return given.model, json.dumps(planned.experiment.model.hf_config())
+
+
+def _read(file: Path) -> str:
+    try:
+        text = file.read_text(encoding="utf-8")
+        found = json.loads(text)
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadInput(f"{file}: it cannot be read as JSON: {error}") from None
+    if not isinstance(found, dict) or not found.get("model_type"):
+        raise BadInput(f"{file}: no config.json of a model: it has no model_type")
+    return text

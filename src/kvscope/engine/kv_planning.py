@@ -1,0 +1,280 @@
+"""vLLM's own plan of the KV cache of a model, without weights and without the device's memory.
+
+vLLM's engine core starts as it does in a server, with an executor that has the model's layers
+without weights, and a stated amount of memory. Its scheduler then says what a request holds.
+"""
+
+import argparse
+import contextlib
+import io
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from pydantic import ValidationError
+from vllm import SamplingParams
+from vllm.config import VllmConfig, get_layers_from_vllm_config, set_current_vllm_config
+from vllm.distributed import init_distributed_environment, initialize_model_parallel
+from vllm.distributed.kv_transfer.kv_connector.utils import get_current_attn_backends
+from vllm.engine.arg_utils import EngineArgs
+from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
+from vllm.model_executor.model_loader.utils import initialize_model
+from vllm.platforms import current_platform
+from vllm.usage.usage_lib import UsageContext
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+from vllm.v1.attention.backends.utils import get_supported_kv_cache_layouts
+from vllm.v1.core.kv_cache_utils import get_kv_cache_capacity
+from vllm.v1.engine.core import EngineCore
+from vllm.v1.executor.abstract import Executor
+from vllm.v1.kv_cache_interface import (
+    AttentionSpec,
+    KVCacheConfig,
+    KVCacheSpec,
+    MambaSpec,
+    UniformTypeKVCacheSpecs,
+)
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request, RequestStatus
+from vllm.v1.worker.utils import customize_attention_spec
+
+from kvscope.errors import BadInput
+from kvscope.kv_plan import AttentionLayers, HeldBlocks, KvGroup, KvPlan
+
+ADVICE = " Try increasing `gpu_memory_utilization`"
+"""Where vLLM's advice begins in its error of too little memory."""
+
+
+class PlanningExecutor(Executor):
+    """An executor with a model that has no storage; `memory_bytes` are for its KV cache."""
+
+    memory_bytes: ClassVar[int]
+    supported_tasks = ("generate",)
+
+    def _init_executor(self) -> None:
+        with set_current_vllm_config(self.vllm_config), torch.device("meta"):
+            self.model = initialize_model(vllm_config=self.vllm_config)
+        current_platform.update_block_size_for_backend(self.vllm_config)
+
+    def get_kv_cache_specs(self) -> list[dict[str, KVCacheSpec]]:
+        """As a worker's model runner gives them: none for layers that share another's cache."""
+        specs = {}
+        for name, layer in _attention_layers(self.vllm_config):
+            if getattr(layer, "kv_sharing_target_layer_name", None):
+                continue
+            if spec := layer.get_kv_cache_spec(self.vllm_config):
+                if isinstance(spec, AttentionSpec):
+                    spec = customize_attention_spec(layer.get_attn_backend(), spec)
+                specs[name] = spec
+        return [specs]
+
+    def get_supported_kv_cache_layouts(self) -> list[list[str]]:
+        """Those of the attention backends of this platform."""
+        backends = get_current_attn_backends(self.vllm_config)
+        return [[layout.name for layout in get_supported_kv_cache_layouts(backends)]]
+
+    def set_kv_cache_layout(self, layout: str) -> None:
+        """Nothing is laid out."""
+
+    def determine_available_memory(self) -> list[int]:
+        """The memory that was stated."""
+        return [self.memory_bytes]
+
+    def initialize_from_config(self, kv_cache_configs: list[KVCacheConfig]) -> None:
+        """Nothing is allocated."""
+
+    def compile_or_warm_up_model(self) -> None:
+        """Nothing is compiled."""
+
+    def check_health(self) -> None:
+        """Always healthy."""
+
+    def collective_rpc(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """No worker has an answer."""
+        return [None]
+
+    def execute_model(self, scheduler_output: Any, non_block: bool = False) -> Any:
+        """Nothing is computed: only the scheduler is asked."""
+        future: Future[None] = Future()
+        future.set_result(None)
+        return future if non_block else None
+
+
+def plan(
+    directory: Path, name: str, memory_bytes: int, lengths: Iterable[int], arguments: Sequence[str]
+) -> KvPlan:
+    """vLLM's plan for the model whose config.json is in `directory`.
+
+    `arguments` are those of `vllm serve`. BadInput if vLLM refuses them or the model.
+    """
+    config = _engine_config(directory, name, arguments)
+    executor = type("PlanningExecutor", (PlanningExecutor,), {"memory_bytes": memory_bytes})
+    try:
+        _one_process(directory, config)
+        core = EngineCore(config, executor, log_stats=False)
+    except (ValueError, NotImplementedError, RuntimeError, AttributeError, KeyError) as error:
+        raise BadInput(f"{name}: vLLM cannot plan its KV cache: {_reason(error)}") from error
+    cache: KVCacheConfig = core.scheduler.kv_cache_config
+    tokens, requests = get_kv_cache_capacity(config, cache)
+    block_bytes = cache.kv_cache_tensors[0].size // cache.num_blocks
+    layers = dict(_attention_layers(config))
+    return KvPlan(
+        model=name,
+        platform=str(current_platform.device_name),
+        max_model_len=config.model_config.max_model_len,
+        max_num_batched_tokens=config.scheduler_config.max_num_batched_tokens,
+        prefix_caching=bool(config.cache_config.enable_prefix_caching),
+        kv_cache_dtype=str(config.cache_config.cache_dtype),
+        memory_bytes=memory_bytes,
+        blocks=cache.num_blocks,
+        block_bytes=block_bytes,
+        capacity_tokens=tokens,
+        max_concurrency=requests,
+        groups=tuple(_group(one.kv_cache_spec, len(one.layer_names)) for one in _device(cache)),
+        held=tuple(_held(core, length, number) for number, length in enumerate(lengths)),
+        weights=_weights(core.model_executor.model),
+        attention=tuple(_pairs(layer) for layer in layers.values()),
+    )
+
+
+def _engine_config(directory: Path, name: str, arguments: Sequence[str]) -> VllmConfig:
+    """What vLLM makes of the arguments of its server."""
+    parser = FlexibleArgumentParser(prog="vllm serve", add_help=False, exit_on_error=False)
+    EngineArgs.add_cli_args(parser)
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+            given = parser.parse_args(list(arguments))
+        given.model, given.load_format, given.skip_tokenizer_init = str(directory), "dummy", True
+        return EngineArgs.from_cli_args(given).create_engine_config(UsageContext.OPENAI_API_SERVER)
+    except (SystemExit, argparse.ArgumentError) as error:
+        last = (said.getvalue().strip().splitlines() or [str(error)])[-1]
+        raise BadInput(f"vLLM refuses its arguments: {last}") from error
+    except (ValueError, OSError, NotImplementedError) as error:
+        raise BadInput(f"{name}: vLLM refuses it: {_reason(error)}") from error
+
+
+def _one_process(directory: Path, config: VllmConfig) -> None:
+    """The process groups of one process, which layers ask for their rank."""
+    with set_current_vllm_config(config):
+        init_distributed_environment(1, 0, f"file://{directory}/ranks", 0, "gloo")
+        initialize_model_parallel(1)
+
+
+def _reason(error: Exception) -> str:
+    """The first line of an error, without vLLM's advice; of pydantic's first complaint."""
+    complaints = error.errors() if isinstance(error, ValidationError) else []
+    text = complaints[0]["msg"] if complaints else str(error)
+    lines = [line.strip() for line in text.split(ADVICE)[0].splitlines() if line.strip()]
+    if ADVICE in text:
+        return f"{lines[0]} Give more --memory, or max_model_len=N."
+    return lines[0] if lines else type(error).__name__
+
+
+def _attention_layers(config: VllmConfig) -> Iterator[tuple[str, Any]]:
+    found: dict[str, Any] = get_layers_from_vllm_config(config, AttentionLayerBase)
+    yield from found.items()
+
+
+def _device(cache: KVCacheConfig) -> list[Any]:
+    return [group for group in cache.kv_cache_groups if not group.host_resident]
+
+
+def _group(spec: KVCacheSpec, layers: int) -> KvGroup:
+    """One KV group; those of layers of different sizes have the sums of all."""
+    if isinstance(spec, UniformTypeKVCacheSpecs):
+        own = list(spec.kv_cache_specs.values())
+    else:
+        own = [spec] * layers
+    first = own[0]
+    window = getattr(first, "sliding_window", None) or getattr(first, "attention_chunk_size", None)
+    return KvGroup(
+        kind=type(first).__name__.removesuffix("Spec"),
+        layers=layers,
+        block_tokens=first.block_size,
+        useful_bytes=sum(map(_content_bytes, own)),
+        padded_bytes=sum(one.page_size_bytes for one in own),
+        window_tokens=window,
+        state=isinstance(first, MambaSpec),
+    )
+
+
+def _content_bytes(spec: KVCacheSpec) -> int:
+    """Bytes of a block of one layer without padding."""
+    if isinstance(spec, MambaSpec):
+        return int(spec.state_content_size_bytes)
+    return int(getattr(spec, "unpadded_page_size_bytes", spec.page_size_bytes))
+
+
+def _held(core: EngineCore, length: int, number: int) -> HeldBlocks | None:
+    """Blocks that vLLM's scheduler gives one request of so many tokens; None if it cannot run.
+
+    All but the newest token are its prompt. One as long as the server allows ends before its newest
+    token is computed, and is taken without it.
+    """
+    scheduler = core.scheduler
+    if length > scheduler.max_model_len:
+        return None
+    prompt_tokens = max(1, min(length, scheduler.max_model_len - 1) - 1)
+    request = Request(
+        request_id=f"planned-{number}",
+        prompt_token_ids=[1 + (number + token) % 7 for token in range(prompt_tokens)],
+        sampling_params=SamplingParams(max_tokens=2, ignore_eos=True),
+        pooling_params=None,
+        block_hasher=core.request_block_hasher,
+    )
+    scheduler.add_request(request)
+    most = tuple(0 for _ in core.scheduler.kv_cache_config.kv_cache_groups)
+    try:
+        for _ in itertools.repeat(None):
+            output = scheduler.schedule()
+            if request.request_id not in output.num_scheduled_tokens:
+                return None
+            blocks = scheduler.kv_cache_manager.get_blocks(request.request_id).blocks
+            now = tuple(sum(not block.is_null for block in group) for group in blocks)
+            most = tuple(map(max, most, now))
+            computed = request.num_computed_tokens >= prompt_tokens
+            if computed and request.num_output_tokens:
+                return HeldBlocks(length, now, most)
+            scheduler.update_from_output(output, _answer(request.request_id, computed))
+    finally:
+        scheduler.finish_requests(request.request_id, RequestStatus.FINISHED_ABORTED)
+        scheduler.schedule()
+        scheduler.reset_prefix_cache()
+    raise AssertionError  # the loop only returns
+
+
+def _answer(request_id: str, computed: bool) -> ModelRunnerOutput:
+    return ModelRunnerOutput(
+        req_ids=[request_id],
+        req_id_to_index={request_id: 0},
+        sampled_token_ids=[[1]] if computed else [[]],
+    )
+
+
+def _weights(model: torch.nn.Module) -> int:
+    """Weights that each token is multiplied with: of experts those of the ones that it takes."""
+    found = 0
+    for module in model.modules():
+        name = type(module).__name__
+        own = sum(one.numel() for one in module.parameters(recurse=False))
+        if "Embedding" in name or "LMHead" in name:
+            continue
+        experts = getattr(module, "global_num_experts", 0) or getattr(module, "num_experts", 0)
+        taken = getattr(module, "top_k", 0)
+        found += own * taken // experts if experts and taken else own
+    return found
+
+
+def _pairs(layer: Any) -> AttentionLayers:
+    """What a layer multiplies for a pair of tokens; nothing where it keeps a state."""
+    if not isinstance(getattr(layer, "num_heads", None), int) or not hasattr(layer, "head_size"):
+        return AttentionLayers(0, None)
+    heads = layer.num_heads
+    if hasattr(layer, "kv_lora_rank"):
+        size = layer.qk_nope_head_dim + layer.qk_rope_head_dim + layer.v_head_dim
+    else:
+        size = 2 * layer.head_size
+    return AttentionLayers(2 * heads * size, getattr(layer, "sliding_window", None))

@@ -1,0 +1,132 @@
+"""What `kvscope bytes` makes of a plan: bytes, FLOPs, and where swap and recompute cross."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kvscope import cli
+from kvscope.kv_plan import AttentionLayers, HeldBlocks, KvGroup, KvPlan, pairs
+from kvscope.plan.hardware import hardware
+from kvscope.report.kv_bytes import Losses, bytes_words, lengths
+
+WINDOW = KvGroup("SlidingWindow", 2, 16, 4096, 4096, window_tokens=64)
+FULL = KvGroup("FullAttention", 1, 16, 2048, 4096)
+PLAN = KvPlan(
+    model="made-up",
+    platform="cpu",
+    max_model_len=4096,
+    max_num_batched_tokens=512,
+    prefix_caching=False,
+    kv_cache_dtype="auto",
+    memory_bytes=101 * 8192,
+    blocks=101,
+    block_bytes=8192,
+    capacity_tokens=1600,
+    max_concurrency=0.4,
+    groups=(WINDOW, WINDOW, FULL),
+    held=(
+        HeldBlocks(256, (5, 5, 16), (16, 16, 16)),
+        HeldBlocks(512, (5, 5, 32), (32, 32, 32)),
+        None,
+    ),
+    weights=1_000,
+    attention=(AttentionLayers(8, None), AttentionLayers(8, 64)),
+)
+
+
+def losses(plan: KvPlan = PLAN, *links: float) -> Losses:
+    asked = [256, 512, 8192]
+    return Losses(plan, asked, "a100-80gb", hardware.read("a100-80gb"), links or (26.0,))
+
+
+@pytest.mark.parametrize("tokens", [1, 2, 63, 64, 65, 200])
+@pytest.mark.parametrize("window", [None, 1, 64])
+def test_pairs_are_those_within_the_window(tokens: int, window: int | None) -> None:
+    reach = window or tokens
+    counted = sum(1 for one in range(tokens) for other in range(one + 1) if one - other < reach)
+    assert pairs(tokens, window) == counted
+
+
+def test_bytes_of_a_request_are_those_of_its_blocks() -> None:
+    held = PLAN.held[0]
+    assert held
+    assert PLAN.useful_bytes(held) == 10 * 4096 + 16 * 2048
+    assert PLAN.padding_bytes(held) == 16 * 2048
+    assert PLAN.reserved_bytes(held) == 26 * 8192
+    assert PLAN.requests(held) == 100 // 26
+    assert PLAN.swap_bytes(held) == 2 * PLAN.useful_bytes(held)
+
+
+def test_flops_are_two_a_weight_and_those_of_pairs() -> None:
+    expected = 2 * 1_000 * 256 + 8 * (pairs(256) + pairs(256, 64))
+    assert PLAN.recompute_flops(256) == expected
+
+
+def test_swap_wins_where_its_seconds_are_fewer() -> None:
+    found = losses()
+    for held in filter(None, PLAN.held):
+        recompute_s = found.recompute_s(held.tokens)
+        even = PLAN.swap_bytes(held) / recompute_s / 1e9
+        assert found.swap_s(held, even) == pytest.approx(recompute_s)
+    first, second = (
+        PLAN.swap_bytes(one) / found.recompute_s(one.tokens) / 1e9 for one in PLAN.held if one
+    )
+    assert second < first  # attention grows with the square, contents do not
+    assert found.crossing(0.9 * second) == "at no length up to 512 tokens"
+    assert found.crossing((first + second) / 2) == "from about 512 tokens"
+    assert found.crossing(1.1 * first) == "at every length from 256 tokens on"
+
+
+def test_what_cannot_run_has_no_numbers() -> None:
+    requests = losses().as_json()["requests"]
+    assert [one["runs"] for one in requests] == [True, True, False]
+    assert requests[2] == {"tokens": 8192, "runs": False}
+    row = next(line for line in losses().lines() if line.startswith("blocks"))
+    assert row.split() == ["blocks", "26", "42", "–"]
+
+
+def test_groups_that_are_alike_are_one_row() -> None:
+    lines = [line.split() for line in losses().lines()]
+    assert ["2", "×", "SlidingWindow", "2", "16", "64", "4,096", "4,096", "8,192"] in lines
+    assert ["FullAttention", "1", "16", "2,048", "4,096", "8,192"] in lines
+    state = replace(FULL, kind="Mamba", state=True)
+    words = "\n".join(losses(replace(PLAN, groups=(WINDOW, WINDOW, state))).lines())
+    assert "a state" in words
+
+
+def test_the_picture_has_every_group_and_length() -> None:
+    picture = losses().picture()
+    assert picture.startswith("<svg")
+    assert all(word in picture for word in ("2 × SlidingWindow", "FullAttention", "256", "512"))
+
+
+def test_lengths_are_those_asked_for_and_doubled_ones() -> None:
+    assert lengths([1000, 300], 2048) == [256, 300, 512, 1000, 1024]
+
+
+def test_numbers_have_few_digits_and_their_unit() -> None:
+    found = [*map(bytes_words, (96, 1024, 1.5 * 2**20, 40 * 2**30))]
+    assert found == ["96 bytes", "1 KiB", "1.5 MiB", "40 GiB"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["nosuch"], "'nosuch' is no directory with a config.json"),
+        (["tiny-gqa", "max-model-len"], "'max-model-len' is no argument of `vllm serve`"),
+        (["tiny-gqa", "--picture", "bytes.png"], "'bytes.png' but must end with .svg"),
+        (["tiny-gqa", "--hardware", "a100"], "device.hardware is 'a100'"),
+        (["{here}/damaged.json"], "damaged.json: it cannot be read as JSON"),
+        (["{here}/other"], "no config.json of a model: it has no model_type"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_in_a_sentence(
+    words: list[str], told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "damaged.json").write_text("{")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/config.json").write_text(json.dumps({"hidden_size": 3}))
+    assert cli.main(["bytes", *(word.format(here=tmp_path) for word in words)]) == 2
+    assert told in capsys.readouterr().err.splitlines()[-1]
