@@ -1,7 +1,8 @@
 # make demo    install what is needed here and run the quickstart study
 # make test    install what is needed here and run the tests
 #
-# make test-all    all tests; make test-rest those that `make test` leaves out
+# make test-all    all tests; make test-rest those that `make test` leaves out, but of large
+#                  matrices a part
 # make test-quick  the tests that need neither vLLM nor Snakemake, a minute's worth
 # make env     the Python environment only      PYTHON=python3.12  DEVICE=cuda
 #                                               VLLM_WHEEL=…  TORCH_INDEX=…  (README.md)
@@ -43,7 +44,7 @@ test-all: env-dev try-nsys
 	$(IN_PLACE) $(PYTEST)
 
 test-rest: env-dev try-nsys
-	$(IN_PLACE) $(PYTEST) -m thorough
+	$(IN_PLACE) $(PYTEST) -m "thorough and not exhaustive"
 
 test-quick: env-dev
 	$(IN_PLACE) pytest -n 2 --dist loadfile -m 'not slow' tests/unit

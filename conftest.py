@@ -19,8 +19,12 @@ ROOT = Path(__file__).parent
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as thorough what needs real components, unless it is marked as representative."""
+    """Mark as thorough what needs real components, unless it is marked as representative.
+
+    What is exhaustive is so, too.
+    """
     for item in items:
         directories = item.path.relative_to(ROOT).parts
-        if "unit" not in directories and not item.get_closest_marker("representative"):
+        real = "unit" not in directories and not item.get_closest_marker("representative")
+        if real or item.get_closest_marker("exhaustive"):
             item.add_marker(pytest.mark.thorough)

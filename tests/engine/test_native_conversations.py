@@ -30,7 +30,10 @@ BATCHING = {
     "mixed": ("batching=mixed",),
     "chunked": ("batching=chunked", "batching.chunk_tokens=192"),
 }
-CASES = [*product(("native", "native_full"), BATCHING, (1, 2, 4))]
+CASES = [
+    pytest.param(*case, marks=[pytest.mark.exhaustive] * (case[-1] == 2))
+    for case in product(("native", "native_full"), BATCHING, (1, 2, 4))
+]
 
 
 def words_of(overflow: str, batching: str, oversubscription: int, seed: int) -> list[str]:
@@ -49,7 +52,7 @@ def words_of(overflow: str, batching: str, oversubscription: int, seed: int) -> 
     ]
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(("overflow", "batching", "oversubscription"), CASES)
 @pytest.mark.thorough
 def test_random_conversations_hold(
