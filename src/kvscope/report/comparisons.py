@@ -7,12 +7,13 @@ They differ in a metric if the 95 % interval of its ratio does not have 1 in it.
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from statistics import geometric_mean
 from typing import Any
 
 from kvscope.analyse.estimates import Estimates, Ratio
+from kvscope.analyse.statistics import estimate
 from kvscope.report.data import Run, StudyData
 from kvscope.report.settings import (
     Settings,
@@ -27,6 +28,8 @@ from kvscope.report.words import NBSP, decimals_for, key_title, percent, value_w
 
 # Keys whose values ask for different work: what one costs says nothing of the other.
 DIFFERENT_WORK = ("workload", "model", "seed")
+EVEN_SHARE = 0.01
+"""As much more or less of a metric as is no difference between policies over seeds."""
 # Keys whose values are names enough.
 POLICIES = ("batching", "overflow")
 
@@ -99,6 +102,31 @@ def mean_ratio(ratios: Sequence[Ratio]) -> Ratio:
     columns = zip(*((one.value, one.low, one.high) for one in ratios), strict=True)
     value, low, high = (_geometric_mean(column) for column in columns)
     return Ratio(value, low, high, ratios[0].how, min(one.rounds for one in ratios))
+
+
+def ratio_of_seeds(
+    study: StudyData, metric: str, first: Mapping[int, Run], second: Mapping[int, Run]
+) -> Ratio:
+    """A metric of the first / that of the second, of runs by seed.
+
+    With several seeds that both have, it is the geometric mean of the ratios of each seed, with
+    Student's interval of their logarithms; of one seed it is that of the two runs. `EVEN_SHARE` is
+    the least half width of either.
+    """
+    seeds = sorted(first.keys() & second.keys())
+    values = [
+        (first[seed].number(metric).value, second[seed].number(metric).value) for seed in seeds
+    ]
+    if len(seeds) > 1:
+        logs = estimate([math.log(one / two) for one, two in values])
+        found = Ratio(math.exp(logs.value), math.exp(logs.low), math.exp(logs.high))
+    else:
+        one, two = next(iter(first.values())), next(iter(second.values()))
+        value = one.number(metric).value / two.number(metric).value
+        ratio = study.estimates.ratio(metric, one.id, two.id)
+        found = ratio or Ratio(value, value, value)
+    least, most = found.value * (1 - EVEN_SHARE), found.value * (1 + EVEN_SHARE)
+    return replace(found, low=min(found.low, least), high=max(found.high, most))
 
 
 def _geometric_mean(numbers: Sequence[float]) -> float:

@@ -2,19 +2,17 @@
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from math import exp, log
 from statistics import fmean
 from typing import Any
 
 import pandas as pd
 
 from kvscope.analyse.estimates import Ratio
-from kvscope.analyse.statistics import estimate
 from kvscope.analyse.study_metrics import MEASURES
 from kvscope.plan.figures import Axes
 from kvscope.report import theme
 from kvscope.report.axes import PlacesOfKey, rows, x_words
+from kvscope.report.comparisons import ratio_of_seeds
 from kvscope.report.data import Run, StudyData
 from kvscope.report.figures.figure import (
     Drawing,
@@ -31,8 +29,6 @@ from kvscope.report.words import join_words, percent, setting_words, signed_perc
 
 POLICY = "overflow"
 THROUGHPUT = MEASURES["throughput_tokens_per_s"]
-EVEN_SHARE = 0.01
-"""As much more or less throughput as is no difference between two policies."""
 TIE = "none is better"
 CELL_PX, LABEL_PX, COLUMNS = 26, 130, 2
 
@@ -78,8 +74,8 @@ def _cells(study: StudyData, row: PlacesOfKey, facet: str) -> Iterator[dict[str,
         if len(rivals) < 2 or base not in rivals:
             continue
         first, *others = sorted(rivals, key=lambda name: -_mean(rivals[name]))
-        even = [name for name in others if _ratio(study, rivals[first], rivals[name]).sign <= 0]
-        gain = _ratio(study, rivals[first], rivals[base])
+        even = [name for name in others if _ratio(study, rivals, first, name).sign <= 0]
+        gain = _ratio(study, rivals, first, base)
         clear = base not in (first, *even)
         yield {
             "x": x_words(x),
@@ -109,29 +105,12 @@ def _throughput(run: Run) -> float:
     return run.number(THROUGHPUT.name).value
 
 
+def _ratio(study: StudyData, rivals: Rivals, first: str, second: str) -> Ratio:
+    return ratio_of_seeds(study, THROUGHPUT.name, rivals[first], rivals[second])
+
+
 def _mean(by_seed: Mapping[int, Run]) -> float:
     return fmean(map(_throughput, by_seed.values()))
-
-
-def _ratio(study: StudyData, first: Mapping[int, Run], second: Mapping[int, Run]) -> Ratio:
-    """Throughput of the first / that of the second.
-
-    With several seeds that both have, it is the geometric mean of the ratios of each seed, with
-    Student's interval of their logarithms; of one seed it is that of the two runs. `EVEN_SHARE` is
-    the least half width of either.
-    """
-    seeds = sorted(first.keys() & second.keys())
-    if len(seeds) > 1:
-        pairs = ((_throughput(first[seed]), _throughput(second[seed])) for seed in seeds)
-        logs = estimate([log(one / two) for one, two in pairs])
-        found = Ratio(exp(logs.value), exp(logs.low), exp(logs.high))
-    else:
-        one, two = next(iter(first.values())), next(iter(second.values()))
-        value = _throughput(one) / _throughput(two)
-        ratio = study.estimates.ratio(THROUGHPUT.name, one.id, two.id)
-        found = ratio or Ratio(value, value, value)
-    least, most = found.value * (1 - EVEN_SHARE), found.value * (1 + EVEN_SHARE)
-    return replace(found, low=min(found.low, least), high=max(found.high, most))
 
 
 def _map(name: str, table: pd.DataFrame, title: str, winners: Sequence[str], x_title: str) -> Spec:

@@ -1,0 +1,160 @@
+"""Where an overflow policy is slower than the one that the study compares with, and why."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+import pandas as pd
+
+from kvscope.analyse.study_metrics import MEASURES
+from kvscope.plan.figures import Axes
+from kvscope.report import theme
+from kvscope.report.comparisons import Pair, pairs, ratio_of_seeds
+from kvscope.report.data import Run, StudyData
+from kvscope.report.figures.figure import (
+    LETTER,
+    PAPER,
+    Drawing,
+    Figure,
+    Spec,
+    View,
+    colours,
+    number,
+    text,
+)
+from kvscope.report.settings import in_words
+from kvscope.report.words import plural, signed_percent
+
+POLICY, SEED = "overflow", "seed"
+THROUGHPUT, MAKESPAN = MEASURES["throughput_tokens_per_s"], MEASURES["makespan_s"]
+IDLE = "nothing runs, while loads are awaited"
+MORE = "more passes, with fewer requests in each"
+LONGER = "passes that take longer"
+CAUSES = (IDLE, MORE, LONGER)
+HUES = (theme.PALETTE[3], theme.PALETTE[5], theme.PALETTE[4])
+MOST = 24  # rows, those that lose most
+BAR_PX, LABEL_PX = 16, 330
+
+
+def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
+    """A bar for each place where a policy loses, in parts that add up to the time it takes more."""
+    lost = sorted(_losses(study), key=lambda one: one["ratio"])
+    if not lost:
+        return None
+    shown = lost[:MOST]
+    parts = pd.DataFrame(
+        {"where": one["where"], "cause": cause, "share": share, "ratio": one["words"]}
+        for one in shown
+        for cause, share in one["shares"].items()
+    )
+    letters = max(map(len, parts["where"]))
+    label_px = min(LABEL_PX, round(LETTER * letters) + 10)
+    chart = _chart([one["where"] for one in shown], label_px)
+    remarks = (*_sentences(lost), *_left_out(len(lost)))
+    return Drawing((View(chart, {"losses": parts}, remarks=remarks),), label_px=label_px)
+
+
+def _left_out(count: int) -> list[str]:
+    return [f"The {MOST} largest of {count} are shown."] if count > MOST else []
+
+
+def _losses(study: StudyData) -> Iterator[dict[str, Any]]:
+    """The places in which a policy has clearly less throughput than the base, over seeds."""
+    found: dict[tuple[str, str, str], list[Pair]] = defaultdict(list)
+    for pair in pairs(study):
+        if pair.key == POLICY:
+            context = {key: value for key, value in pair.context.items() if key != SEED}
+            found[pair.other_name, pair.base_name, in_words(context)].append(pair)
+    for (name, base, where), same in found.items():
+        first = {_seed(pair.other): pair.other for pair in same}
+        second = {_seed(pair.base): pair.base for pair in same}
+        ratio = ratio_of_seeds(study, THROUGHPUT.name, first, second)
+        if ratio.sign < 0:
+            shares = _shares([(pair.other, pair.base) for pair in same])
+            yield {
+                "name": name,
+                "base": base,
+                "where": ", ".join(filter(None, [name, where])),
+                "ratio": ratio.value,
+                "words": f"{signed_percent(ratio.value)} throughput than {base}",
+                "shares": shares,
+                "cause": max(shares, key=lambda cause: shares[cause]),
+            }
+
+
+def _seed(run: Run) -> int:
+    return int(run.flat.get(SEED, 0))
+
+
+def _shares(same: Sequence[tuple[Run, Run]]) -> Mapping[str, float]:
+    """By cause, the time that a policy takes more as a share of the base's; mean over seeds."""
+    each = [_parts(other, base) for other, base in same]
+    return {cause: fmean(parts[cause] for parts in each) for cause in CAUSES}
+
+
+def _parts(other: Run, base: Run) -> dict[str, float]:
+    """The difference of the makespans in parts, of the base's makespan.
+
+    A makespan is the time in which every request waits for copies, and its passes times the mean
+    time of one.
+    """
+    whole_s = base.number(MAKESPAN.name).value
+    (idle_s, passes, pass_s), (idle_base_s, passes_base, pass_base_s) = map(_times, (other, base))
+    return {
+        IDLE: (idle_s - idle_base_s) / whole_s,
+        MORE: (passes - passes_base) * pass_base_s / whole_s,
+        LONGER: passes * (pass_s - pass_base_s) / whole_s,
+    }
+
+
+def _times(run: Run) -> tuple[float, float, float]:
+    """Seconds in which nothing runs; passes; and the rest of the makespan for each of them."""
+    idle_s, passes = run.number("offload_idle_s").value, run.number("forward_passes").value
+    idle_s = idle_s if idle_s > 0 else 0.0  # NaN where nothing is offloaded
+    return idle_s, passes, (run.number(MAKESPAN.name).value - idle_s) / passes
+
+
+def _sentences(lost: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """For each policy that loses: in how many places, and for what above all."""
+    for name, base in dict.fromkeys((one["name"], one["base"]) for one in lost):
+        own = [one for one in lost if (one["name"], one["base"]) == (name, base)]
+        causes = Counter(one["cause"] for one in own).most_common()
+        words = "; ".join(f"{cause} ({count})" for cause, count in causes)
+        yield f"{name} has less throughput than {base} in {plural(len(own), 'place')}: {words}."
+
+
+def _chart(order: Sequence[str], label_px: int) -> Spec:
+    return {
+        "data": {"name": "losses"},
+        "width": PAPER - label_px,
+        "height": BAR_PX * len(order) + 10,
+        "mark": {"type": "bar", "height": {"band": 0.75}},
+        "encoding": {
+            "y": text("where", sort=list(order), title=None, axis={"labelLimit": label_px}),
+            "x": number(
+                "share",
+                title="time more than the base takes, of the base's makespan",
+                axis={"format": "+%", "grid": True},
+            ),
+            "color": text("cause", scale=colours(CAUSES, HUES), legend={"columns": 1}),
+            "tooltip": [
+                text("where", title="where"),
+                text("ratio", title="in all"),
+                text("cause", title="cause"),
+                number("share", title="time more", format="+.1%"),
+            ],
+        },
+    }
+
+
+FIGURE = Figure(
+    "Where a policy is slower, and why",
+    "Places in which a policy has less throughput than the one that the study compares with, "
+    "beyond the noise and 1 %. The time that it takes more, in parts that add up: nothing runs, "
+    "because every request waits for copies; there are more passes, since fewer requests run at "
+    "once; passes take longer, by copies in them, or since fewer tokens are found and more are "
+    "computed. A part to the left is time saved. Mean over seeds.",
+    draw,
+    order=6,
+)
