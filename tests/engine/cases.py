@@ -42,6 +42,11 @@ OVERFLOW = {
     ),
     "adaptive": (*SCARCE, "overflow=adaptive", "overflow.host_blocks=6"),
     "activation-small-blocks": (*SMALL_BLOCKS, "overflow=activation", "overflow.host_blocks=400"),
+    "native": (*SCARCE, "overflow=native", "overflow.host_blocks=64"),
+    "native_full-prefix_caching": (
+        *(*SCARCE, "overflow=native_full", "overflow.host_blocks=64"),
+        "cache.prefix_caching=true",
+    ),
 }
 
 # Ways to damage a swap, and the rebuilding of K and V.

@@ -62,6 +62,7 @@ def test_hardware_and_constants_are_in_the_id():
         ("device.hardware=a100", "must be one of a100-40gb"),
         ("device.constants={speed: 1.0}", "device.constants"),
         ("device.constants={gemm_flops_per_s: -1.0}", "greater than 0"),
+        ("device.constants={link_bytes_per_s: 1.0e9}", "no time follows from it"),
         ("cache.blocks=100000000", "must fit into"),
     ],
 )

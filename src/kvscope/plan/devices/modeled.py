@@ -17,6 +17,12 @@ from kvscope.runschema import MODELED
 TOKEN = 7
 """The token that every modeled request samples: nothing of the model is computed."""
 
+ONLY_STATED = {
+    "link_bytes_per_s": "pinned_out_bytes_per_s and pinned_in_bytes_per_s",
+    "peak_flops_per_s": "gemm_flops_per_s",
+}
+"""Numbers of vendors that stand in no formula, and those that say what is reached of them."""
+
 
 class ModeledHardware(Device):
     """A GPU by its data file (`kvscope.plan.hardware`); `constants` replace numbers of it."""
@@ -60,6 +66,12 @@ class ModeledHardware(Device):
             raise impossible(
                 f"device.constants.{key}: {first['msg'].lower()}", "device.constants"
             ) from None
+        for name in self.constants.keys() & ONLY_STATED.keys():
+            raise impossible(
+                f"device.constants.{name} is what the vendor states, and no time follows from it; "
+                f"set {ONLY_STATED[name]}, which is what is reached",
+                "device.constants",
+            )
         needed = self.needed_bytes(experiment)
         if needed > numbers.memory_bytes:
             raise impossible(
