@@ -18,9 +18,10 @@ ONE = re.compile(r"^(1 [a-z ]+)s$")
 
 
 # Of a key that is none of an experiment: the size of caches whose blocks differ in size.
+LINK = "device.constants.pinned_in_bytes_per_s"
 TOKENS = {
     "cache.tokens": Label("KV cache (tokens)", "KV cache {} tokens"),
-    "device.constants.pinned_in_bytes_per_s": Label("link (B/s)", "{} B/s"),
+    LINK: Label("link (B/s)", "{} GB/s"),
 }
 
 # kvscope's own values in words; other packages' values stay as they are.
@@ -68,6 +69,7 @@ def value_words(value: Any) -> str:
 
 def setting_words(key: str, value: Any) -> str:
     """A key with its value: 'block size 32', 'KV cache 64 blocks', '1 request', 'pinned'."""
+    value = value / 1e9 if key == LINK and value is not None else value
     words, found = value_words(value), TOKENS.get(key) or label(key)
     text = found.phrase.format(words) if found and found.phrase else f"{key_title(key)} {words}"
     return ONE.sub(r"\1", text)

@@ -35,7 +35,7 @@ def _joined(drawings: dict[str, Drawing]) -> Drawing:
     """One drawing with the views of all, chosen by grid first."""
     first = next(iter(drawings.values()))
     views = [
-        replace(view, choice=(grid, *view.choice), remarks=(f"Grid: {grid}",))
+        replace(view, choice=(grid, *view.choice), remarks=(f"Grid: {grid}", *view.remarks))
         for grid, drawing in drawings.items()
         for view in drawing.views
     ]

@@ -140,4 +140,16 @@ def grid(cells: Sequence[Spec], columns: int, picked: str | None = None) -> Spec
     }
 
 
+def first_plots(
+    cells: Sequence[Spec], data: dict[str, pd.DataFrame], most: int
+) -> tuple[Sequence[Spec], dict[str, pd.DataFrame], tuple[str, ...]]:
+    """So many cells at most, the tables without those of the others, and a remark."""
+    kept, others = cells[:most], cells[most:]
+    if not others:
+        return cells, data, ()
+    gone = {cell["data"]["name"] for cell in others} - {cell["data"]["name"] for cell in kept}
+    remark = f"The first {most} of {len(cells)} plots are shown."
+    return kept, {name: frame for name, frame in data.items() if name not in gone}, (remark,)
+
+
 PICKED = {"condition": {"param": "picked", "value": 1}, "value": FADED}

@@ -17,6 +17,7 @@ from kvscope.report.figures.figure import (
     View,
     colour_channel,
     colours,
+    first_plots,
     grid,
     heading,
     number,
@@ -27,6 +28,7 @@ from kvscope.report.figures.scales import is_wide, log_ticks
 
 MOST_TOGETHER = 6  # lines in a plot; more are hard to distinguish
 COLUMNS = 3  # of plots with one line each
+MOST_PLOTS = 36  # each draws all lines: the size of a figure grows with the square
 HEIGHT, HEIGHT_APART = 200, 110
 LABEL_PX = 56
 STEPPED: Spec = {"type": "line", "interpolate": "step-after"}
@@ -88,7 +90,9 @@ def lines_drawing(
             cells.append(base | title | _together(plot, names, mark, tooltip))
         else:
             cells += [base | cell for cell in _apart(plot, names, mark, tooltip)]
-    view = View(grid(cells, columns, "line" if together else None), data, note=note)
+    kept, data, remarks = first_plots(cells, data, MOST_PLOTS)
+    chart = grid(kept, columns, "line" if together else None)
+    view = View(chart, data, note=note, remarks=remarks)
     return Drawing((view,), label_px=LABEL_PX)
 
 

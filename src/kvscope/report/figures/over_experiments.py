@@ -34,6 +34,7 @@ from kvscope.report.figures.figure import (
     View,
     colour_channel,
     colours,
+    first_plots,
     grid,
     heading,
     number,
@@ -51,6 +52,7 @@ HEIGHT = 150
 LONGEST = 190  # pixels of a label
 SHORT = 100  # pixels: labels that leave room for three plots beside each other
 LINES_PX = 52  # beside a plot, for the numbers of its axis
+MOST_PLOTS = 144
 MOST_LINES = len(SHAPES)  # in a plot, each of its own shape
 ASIDE = 0.025  # of the axis: between the first and the last colour at one place
 DECADES = 30  # values that spread further stand on a logarithmic axis
@@ -150,7 +152,8 @@ def _view(title: str, shown: Sequence[PlacesOfKey], panels: Sequence[Panel], cou
         )
     left = count - len({place.run.id for row in shown for place in row.places})
     note = f"{plural(left, 'more experiment')} not along these axes." if left else ""
-    return View(grid(cells, columns, "colour"), data, (title,), note)
+    kept, data, remarks = first_plots(cells, data, MOST_PLOTS)
+    return View(grid(kept, columns, "colour"), data, (title,), note, remarks)
 
 
 def _cells(

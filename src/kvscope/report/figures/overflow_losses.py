@@ -3,6 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
+from textwrap import wrap
 from typing import Any
 
 import pandas as pd
@@ -27,6 +28,7 @@ from kvscope.report.settings import in_words
 from kvscope.report.words import plural, signed_percent
 
 POLICY, SEED = "overflow", "seed"
+NOT_SAID = (SEED, "device.constants.pinned_out_bytes_per_s")  # it goes with the other direction's
 THROUGHPUT, MAKESPAN = MEASURES["throughput_tokens_per_s"], MEASURES["makespan_s"]
 IDLE = "nothing runs, while loads are awaited"
 MORE = "more passes, with fewer requests in each"
@@ -34,7 +36,8 @@ LONGER = "passes that take longer"
 CAUSES = (IDLE, MORE, LONGER)
 HUES = (theme.PALETTE[3], theme.PALETTE[5], theme.PALETTE[4])
 MOST = 24  # rows, those that lose most
-BAR_PX, LABEL_PX = 16, 330
+LABEL_LETTERS, LINE_PX = 44, 13
+LABEL_PX = round(LETTER * LABEL_LETTERS)
 
 
 def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
@@ -48,11 +51,9 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
         for one in shown
         for cause, share in one["shares"].items()
     )
-    letters = max(map(len, parts["where"]))
-    label_px = min(LABEL_PX, round(LETTER * letters) + 10)
-    chart = _chart([one["where"] for one in shown], label_px)
-    remarks = (*_sentences(lost), *_left_out(len(lost)))
-    return Drawing((View(chart, {"losses": parts}, remarks=remarks),), label_px=label_px)
+    chart = _chart([one["where"] for one in shown])
+    remarks = (*_sentences(study, lost), *_left_out(len(lost)))
+    return Drawing((View(chart, {"losses": parts}, remarks=remarks),), label_px=LABEL_PX)
 
 
 def _left_out(count: int) -> list[str]:
@@ -64,7 +65,7 @@ def _losses(study: StudyData) -> Iterator[dict[str, Any]]:
     found: dict[tuple[str, str, str], list[Pair]] = defaultdict(list)
     for pair in pairs(study):
         if pair.key == POLICY:
-            context = {key: value for key, value in pair.context.items() if key != SEED}
+            context = {k: value for k, value in pair.context.items() if k not in NOT_SAID}
             found[pair.other_name, pair.base_name, in_words(context)].append(pair)
     for (name, base, where), same in found.items():
         first = {_seed(pair.other): pair.other for pair in same}
@@ -75,7 +76,7 @@ def _losses(study: StudyData) -> Iterator[dict[str, Any]]:
             yield {
                 "name": name,
                 "base": base,
-                "where": ", ".join(filter(None, [name, where])),
+                "where": "\n".join(wrap(": ".join(filter(None, [name, where])), LABEL_LETTERS)),
                 "ratio": ratio.value,
                 "words": f"{signed_percent(ratio.value)} throughput than {base}",
                 "shares": shares,
@@ -115,23 +116,29 @@ def _times(run: Run) -> tuple[float, float, float]:
     return idle_s, passes, (run.number(MAKESPAN.name).value - idle_s) / passes
 
 
-def _sentences(lost: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """For each policy that loses: in how many places, and for what above all."""
+def _sentences(study: StudyData, lost: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """For each policy that loses: in how many places, and for what above all; then the others."""
     for name, base in dict.fromkeys((one["name"], one["base"]) for one in lost):
         own = [one for one in lost if (one["name"], one["base"]) == (name, base)]
         causes = Counter(one["cause"] for one in own).most_common()
         words = "; ".join(f"{cause} ({count})" for cause, count in causes)
         yield f"{name} has less throughput than {base} in {plural(len(own), 'place')}: {words}."
+    names = dict.fromkeys(pair.other_name for pair in pairs(study) if pair.key == POLICY)
+    if others := [name for name in names if name not in {one["name"] for one in lost}]:
+        yield f"Nowhere less throughput: {', '.join(others)}."
 
 
-def _chart(order: Sequence[str], label_px: int) -> Spec:
+def _chart(order: Sequence[str]) -> Spec:
+    lines = max(label.count("\n") + 1 for label in order)
+    axis = {"labelExpr": "split(datum.label, '\\n')", "labelLimit": 0, "labelLineHeight": LINE_PX}
+    axis |= {"labelOffset": -LINE_PX * (lines - 1) / 2}
     return {
         "data": {"name": "losses"},
-        "width": PAPER - label_px,
-        "height": BAR_PX * len(order) + 10,
+        "width": PAPER - LABEL_PX,
+        "height": {"step": LINE_PX * lines + 6},
         "mark": {"type": "bar", "height": {"band": 0.75}},
         "encoding": {
-            "y": text("where", sort=list(order), title=None, axis={"labelLimit": label_px}),
+            "y": text("where", sort=list(order), title=None, axis=axis),
             "x": number(
                 "share",
                 title="time more than the base takes, of the base's makespan",
