@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from kvscope.analyse.check import check_run
@@ -102,6 +103,41 @@ def test_the_virtual_clock_jumps_to_the_next_turn(closed) -> None:
     steps = made.table("steps")
     assert steps["start_s"].diff().max() > 1000
     assert len(steps) < 500
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("overflow=recompute",),
+        ("overflow=swap", "batching=prefill_first"),
+        ("overflow=recompute", "cache.prefix_caching=true"),
+        (
+            "overflow=swap",
+            "cache.prefix_caching=true",
+            "batching=chunked",
+            "batching.chunk_tokens=48",
+        ),
+    ],
+    ids=" ".join,
+)
+def test_without_time_to_think_modeled_passes_are_those_of_the_model_computed(
+    closed: Runner, words: tuple[str, ...]
+) -> None:
+    """Which pass a turn comes with then follows from passes, whatever these take."""
+    shared = (
+        "workload.think_s=0",
+        "cache.admission=vllm",
+        "cache.watermark=0",
+        "repeats=1",
+        *words,
+    )
+    columns = ["step", "request_id", "phase", "scheduled_tokens", "context_tokens", "hit_tokens"]
+    modeled, computed = (
+        closed(device, *shared).table("batch").query("repeat == 0")[columns] for device in DEVICES
+    )
+    pd.testing.assert_frame_equal(
+        modeled.reset_index(drop=True), computed.reset_index(drop=True), check_dtype=False
+    )
 
 
 @pytest.mark.parametrize("words", [AGENTS, MOONCAKE], ids=["agents", "mooncake"])

@@ -12,6 +12,9 @@ from kvscope.plan.grid import expand
 from kvscope.plan.question import Question
 from kvscope.report.data import Run, StudyData
 from kvscope.report.figures.overflow_losses import IDLE, LONGER, MORE, draw
+from kvscope.report.render import svg
+
+from .marks import marks_of
 
 BASE = {"makespan_s": 10.0, "forward_passes": 100.0, "throughput_tokens_per_s": 50.0}
 # Of native_full, by the oversubscription: seconds, passes, and seconds in which nothing runs.
@@ -75,6 +78,7 @@ def test_parts_add_up_and_the_largest_is_the_cause(tmp_path: Path, seeds: int) -
         own = parts[parts["where"] == where].set_index("cause")["share"]
         assert own.sum() == pytest.approx(OTHERS[room][0] / BASE["makespan_s"] - 1)
         assert own.idxmax() == cause
+    assert marks_of(svg(drawing))
     (sentence,) = drawing.views[0].remarks
     assert sentence.startswith("native full has less throughput than recompute in 3 places: ")
     assert all(f"{cause} (1)" in sentence for cause in CAUSE.values())

@@ -128,8 +128,8 @@ def test_what_preemptions_cost_is_a_column_only_where_there_are_any(results, out
 
 
 # Of calibrated runs, of several overflow policies, of declared axes: test_report_predictions.py,
-# test_report_figures.py, test_report_winners.py.
-ELSEWHERE = {"predictions", "overflow_causes", "winners"}
+# test_report_figures.py, test_report_winners.py, test_report_losses.py.
+ELSEWHERE = {"predictions", "overflow_causes", "overflow_losses", "winners"}
 
 
 @pytest.mark.parametrize("name", sorted(own_figures() - ELSEWHERE))
