@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
+from itertools import product
 from typing import Any
 from unittest import mock
 
@@ -22,6 +23,7 @@ from kvscope.workload.requests import Request
 from .cases import AMPLE, BASE, BATCHING
 from .conftest import ROOT, Silent, last_of_each_key
 
+VICTIMS = ("last", "first", "longest", "shortest", "least_computed", "most_computed", "random")
 SCARCE = ("cache.blocks=9", "cache.prefix_caching=true")
 LONGEST = 160
 OVERFLOW = {
@@ -47,12 +49,19 @@ MODELED = (
     *("overflow.host_memory=pinned",),
 )
 CASES = [f"{batching}, {overflow}" for batching in BATCHING for overflow in OVERFLOW]
+BY_VICTIM = "; victim "
+VICTIM_CASES = [
+    f"{batching}, {overflow}{BY_VICTIM}{victim}"
+    for (one, victim), (two, batching) in product(enumerate(VICTIMS), enumerate(BATCHING))
+    for overflow in [[name for name in OVERFLOW if name != "fullest first"][(one + two) % 6]]
+]
+"""Each rule for victims with every batching policy, and in turn with an overflow policy."""
 
 
 def experiment(*words: str) -> Experiment:
     """The experiment of these settings; the last of several for one key counts."""
     if "overflow=recompute" in words:
-        words = tuple(word for word in words if not word.startswith("overflow."))
+        words = tuple(word for word in words if not word.startswith("overflow.host"))
     planned = expand(None, last_of_each_key([*BASE, *words]), ROOT / "config").experiments
     return planned[0].experiment
 
@@ -112,8 +121,10 @@ def served(seeds: range, case: str, *device: str) -> tuple[dict[int, Any], int]:
     from kvscope.engine.build import run_engine
     from kvscope.engine.devices.platform import platform_of
 
-    batching, _, overflow = case.partition(", ")
+    policies, _, victim = case.partition(BY_VICTIM)
+    batching, _, overflow = policies.partition(", ")
     words = (*SCARCE, *BATCHING[batching], *OVERFLOW[overflow], *device)
+    words += (f"overflow.victim={victim}",) * bool(victim)
     with ranked(case), run_engine(platform_of(experiment(*words))) as engine:
         found = {seed: serve_seed(engine, seed) for seed in seeds}
         return found, engine.kv_blocks_used + engine.host_blocks_used

@@ -9,7 +9,7 @@ import pytest
 
 from tests.warm import Warm
 
-from .shared_prefixes import CASES
+from .shared_prefixes import CASES, VICTIM_CASES
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(1500)]
 
@@ -52,6 +52,30 @@ def test_a_prefix_cache_changes_no_token_and_the_model_has_the_same_passes(few: 
 @pytest.mark.parametrize("case", [case for case in CASES if case not in FEW])
 def test_so_it_is_with_every_policy(served: Cases, case: str):
     assert_sound(served[case])
+
+
+SOME, OTHERS = VICTIM_CASES[::4], [case for n, case in enumerate(VICTIM_CASES) if n % 4]
+
+
+@pytest.fixture(scope="module")
+def by_some_victims(warm: Warm) -> Cases:
+    return warm.call(serve_all, range(1, 5), SOME)
+
+
+@pytest.fixture(scope="module")
+def by_other_victims(warm: Warm) -> Cases:
+    return warm.call(serve_all, range(1, 5), OTHERS)
+
+
+@pytest.mark.parametrize("case", SOME)
+def test_so_it_is_whoever_is_preempted(by_some_victims: Cases, case: str):
+    assert_sound(by_some_victims[case])
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("case", OTHERS)
+def test_so_it_is_by_every_rule_for_victims(by_other_victims: Cases, case: str):
+    assert_sound(by_other_victims[case])
 
 
 def uncomputed(seeds: range, forgets: bool) -> int:
