@@ -17,6 +17,7 @@ from kvscope.report.data import Run, StudyData
 from kvscope.report.figures.figure import (
     Drawing,
     Figure,
+    Lead,
     Spec,
     View,
     colour_channel,
@@ -31,6 +32,7 @@ POLICY = "overflow"
 THROUGHPUT = MEASURES["throughput_tokens_per_s"]
 TIE = "none is better"
 CELL_PX, LABEL_PX, COLUMNS = 26, 130, 2
+LEADING = 2  # axes whose maps open a page
 
 
 def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
@@ -52,6 +54,11 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
         for name, (row, facet, table) in zip(tables, maps, strict=True)
     ]
     return Drawing((View(grid(cells, COLUMNS), tables),), label_px=LABEL_PX)
+
+
+def draw_first(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
+    """The maps of the first axes, with which a page opens."""
+    return draw(study, axes[:LEADING])
 
 
 def _valid(run: Run) -> bool:
@@ -149,5 +156,6 @@ FIGURE = Figure(
     "Grey: none is better.",
     draw,
     order=5,
+    lead=Lead(THROUGHPUT, draw_first, (THROUGHPUT,)),
     axes="`x`, `colour` (the other axis of the map), `facet` and `where` of each row of maps",
 )
