@@ -157,6 +157,16 @@ def test_the_plan_is_that_of_a_started_engine(tmp_path: Path, family: str) -> No
     assert [found["blocks"], found["capacity_tokens"], found["max_concurrency"]] == started
 
 
+@pytest.mark.thorough
+def test_a_model_without_a_cache_is_refused(tmp_path: Path) -> None:
+    encoder = {"model_type": "bert", "architectures": ["BertModel"], "vocab_size": 512}
+    encoder |= {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2}
+    (tmp_path / "config.json").write_text(json.dumps(encoder))
+    done = kvscope("bytes", str(tmp_path))
+    assert done.returncode == 2
+    assert "it has no KV cache" in done.stderr.splitlines()[-1]
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

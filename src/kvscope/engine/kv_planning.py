@@ -117,6 +117,8 @@ def plan(
     except (ValueError, NotImplementedError, RuntimeError, AttributeError, KeyError) as error:
         raise BadInput(f"{name}: vLLM cannot plan its KV cache: {_reason(error)}") from error
     cache: KVCacheConfig = core.scheduler.kv_cache_config
+    if not cache.kv_cache_groups:
+        raise BadInput(f"{name}: it has no KV cache, as vLLM plans it")
     tokens, requests = get_kv_cache_capacity(config, cache)
     block_bytes = cache.kv_cache_tensors[0].size // cache.num_blocks
     layers = dict(_attention_layers(config))
