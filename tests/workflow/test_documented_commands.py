@@ -111,9 +111,9 @@ INSTEAD: tuple[tuple[str, str | None, str], ...] = (
     ),
     (r"(\S*python bench/recording\.py) --rounds \d+ (.+)", r"\1 --rounds 1 \2", "takes minutes"),
     (
-        r"kvscope bytes models/.+",
+        r"kvscope bytes (?:models/.+|MODEL)",
         None,
-        "models/ is for a model's config.json; tests/engine/test_kv_planning.py plans some",
+        "these are for a model's config.json; tests/engine/test_kv_planning.py plans some",
     ),
     (r"(python bench/profiler\.py) --rounds \d+ (.+)", r"\1 --rounds 4 \2", "takes a minute"),
     (r"(\S*python bench/tracing\.py) .+", r"\1 --help", "starts four engines: minutes for a round"),
