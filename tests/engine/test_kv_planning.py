@@ -170,6 +170,7 @@ def test_a_model_without_a_cache_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
+        (["tensor_parallel_size=2"], "the plan is of one device, but the arguments ask for 2"),
         (["no_such_key=3"], "unrecognized arguments: --no-such-key=3"),
         (["max_model_len=4096", "--memory", "1MiB"], "Give more --memory, or max_model_len=N."),
     ],

@@ -103,9 +103,9 @@ def bytes_(given: argparse.Namespace) -> int:
     if given.picture and given.picture.suffix != ".svg":
         raise BadInput(f"--picture is {str(given.picture)!r} but must end with .svg")
     losses = _losses(given)
+    print(json.dumps(losses.as_json(), indent=2) if given.json else "\n".join(losses.lines()))
     if given.picture:
         write_text(given.picture, losses.picture())
-    print(json.dumps(losses.as_json(), indent=2) if given.json else "\n".join(losses.lines()))
     return EXIT_DONE
 
 

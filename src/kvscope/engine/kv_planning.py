@@ -110,6 +110,8 @@ def plan(
     `arguments` are those of `vllm serve`. BadInput if vLLM refuses them or the model.
     """
     config = _engine_config(directory, name, arguments)
+    if (devices := config.parallel_config.world_size_across_dp) > 1:
+        raise BadInput(f"{name}: the plan is of one device, but the arguments ask for {devices}")
     executor = type("PlanningExecutor", (PlanningExecutor,), {"memory_bytes": memory_bytes})
     try:
         _one_process(directory, config)
