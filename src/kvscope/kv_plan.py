@@ -32,10 +32,21 @@ class HeldBlocks:
 
 @dataclass(frozen=True)
 class AttentionLayers:
-    """FLOPs of a layer for each pair of a token and one that it attends to, within a window."""
+    """FLOPs of a layer for each pair of a token and one that it attends to.
+
+    It attends to those within a window, or to those of its chunk, if it is so limited.
+    """
 
     pair_flops: int
-    window_tokens: int | None
+    window_tokens: int | None = None
+    chunk_tokens: int | None = None
+
+    def flops(self, tokens: int) -> int:
+        """Those of so many tokens."""
+        chunk = self.chunk_tokens or max(1, tokens)
+        whole, rest = divmod(tokens, chunk)
+        window = self.window_tokens
+        return self.pair_flops * (whole * pairs(chunk, window) + pairs(rest, window))
 
 
 @dataclass(frozen=True)
@@ -89,10 +100,7 @@ class KvPlan:
 
     def recompute_flops(self, tokens: int) -> int:
         """To compute so many tokens again: weights twice each, and attention to earlier tokens."""
-        attention = (
-            layer.pair_flops * pairs(tokens, layer.window_tokens) for layer in self.attention
-        )
-        return 2 * self.weights * tokens + sum(attention)
+        return 2 * self.weights * tokens + sum(layer.flops(tokens) for layer in self.attention)
 
 
 def pairs(tokens: int, window_tokens: int | None = None) -> int:

@@ -49,6 +49,13 @@ def test_pairs_are_those_within_the_window(tokens: int, window: int | None) -> N
     assert pairs(tokens, window) == counted
 
 
+@pytest.mark.parametrize("tokens", [1, 15, 16, 17, 50])
+def test_of_a_chunk_a_token_attends_to_those_before_it(tokens: int) -> None:
+    places = ((one, other) for one in range(tokens) for other in range(one + 1))
+    counted = sum(1 for one, other in places if one // 16 == other // 16)
+    assert AttentionLayers(4, chunk_tokens=16).flops(tokens) == 4 * counted
+
+
 def test_bytes_of_a_request_are_those_of_its_blocks() -> None:
     held = PLAN.held[0]
     assert held

@@ -7,7 +7,6 @@ without weights, and a stated amount of memory. Its scheduler then says what a r
 import argparse
 import contextlib
 import io
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -232,7 +231,7 @@ def _held(core: EngineCore, length: int, number: int) -> HeldBlocks | None:
     scheduler.add_request(request)
     most = tuple(0 for _ in core.scheduler.kv_cache_config.kv_cache_groups)
     try:
-        for _ in itertools.repeat(None):
+        while True:
             output = scheduler.schedule()
             if request.request_id not in output.num_scheduled_tokens:
                 return None
@@ -247,7 +246,6 @@ def _held(core: EngineCore, length: int, number: int) -> HeldBlocks | None:
         scheduler.finish_requests(request.request_id, RequestStatus.FINISHED_ABORTED)
         scheduler.schedule()
         scheduler.reset_prefix_cache()
-    raise AssertionError  # the loop only returns
 
 
 def _answer(request_id: str, computed: bool) -> ModelRunnerOutput:
@@ -275,10 +273,14 @@ def _weights(model: torch.nn.Module) -> int:
 def _pairs(layer: Any) -> AttentionLayers:
     """What a layer multiplies for a pair of tokens; nothing where it keeps a state."""
     if not isinstance(getattr(layer, "num_heads", None), int) or not hasattr(layer, "head_size"):
-        return AttentionLayers(0, None)
+        return AttentionLayers(0)
     heads = layer.num_heads
     if hasattr(layer, "kv_lora_rank"):
         size = layer.qk_nope_head_dim + layer.qk_rope_head_dim + layer.v_head_dim
     else:
         size = 2 * layer.head_size
-    return AttentionLayers(2 * heads * size, getattr(layer, "sliding_window", None))
+    return AttentionLayers(
+        2 * heads * size,
+        getattr(layer, "sliding_window", None),
+        getattr(layer, "attention_chunk_size", None),
+    )
