@@ -113,11 +113,11 @@ def test_latent_attention_holds_the_latent_and_fp8_half_of_it(tmp_path: Path) ->
 
 
 @pytest.mark.thorough
-def test_a_state_does_not_grow_and_pads_the_blocks_beside_it(tmp_path: Path) -> None:
+def test_a_state_does_not_grow_and_is_padded_to_the_blocks_beside_it(tmp_path: Path) -> None:
     found = plan(tmp_path, "states", "enable_prefix_caching=false")
     full, state = found["groups"]
     assert (full["state"], state["state"]) == (False, True)
-    assert full["useful_bytes"] < full["padded_bytes"] == state["padded_bytes"]
+    assert state["useful_bytes"] < state["padded_bytes"] == full["padded_bytes"]
     assert {blocks[1] for blocks in held(found)} == {1}
     padding = full["padded_bytes"] - full["useful_bytes"]
     for request in found["requests"]:
