@@ -141,7 +141,13 @@ print(json.dumps([cache.num_blocks, *get_kv_cache_capacity(config, cache)]))
 """
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+IN_FULL = ("experts", "chunks")  # groups as others have
+
+
+@pytest.mark.parametrize(
+    "family",
+    [pytest.param(one, marks=[pytest.mark.exhaustive] * (one in IN_FULL)) for one in FAMILIES],
+)
 @pytest.mark.thorough
 def test_the_plan_is_that_of_a_started_engine(tmp_path: Path, family: str) -> None:
     words = {"max_model_len": 2048, "max_num_batched_tokens": 1024, "max_num_seqs": 8}
