@@ -4,7 +4,10 @@ from typing import Any
 
 import pytest
 
+from kvscope.analyse.check import check_run
 from tests.warm import Warm
+
+from .conftest import AMPLE, Runner
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(600)]
 
@@ -33,6 +36,13 @@ def test_counts_are_those_of_vllm_started_by_hand(warm: Warm, policy: str):
     ours = compare(warm, policy, seed=1, blocks=40, shared=0)
     found = tuple(ours[name] for name in ("preemptions", "lost", "recomputed"))
     assert found == PUBLISHED[policy]
+
+
+@pytest.mark.parametrize("policy", PUBLISHED)
+def test_a_measured_run_with_stores_and_no_loads_holds(run: Runner, policy: str):
+    made = run(AMPLE, f"overflow={policy}", "overflow.host_blocks=64")
+    assert set(made.table("transfers")["direction"]) == {"out"}
+    assert check_run(made.directory) == []
 
 
 @pytest.mark.parametrize("policy", PUBLISHED)
