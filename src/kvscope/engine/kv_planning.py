@@ -115,6 +115,7 @@ def plan(
     try:
         _one_process(directory, config)
         core = EngineCore(config, executor, log_stats=False)
+    # vLLM's models raise any of these of a config.json that lacks a value, or of one they refuse.
     except (ValueError, NotImplementedError, RuntimeError, AttributeError, KeyError) as error:
         raise BadInput(f"{name}: vLLM cannot plan its KV cache: {_reason(error)}") from error
     cache: KVCacheConfig = core.scheduler.kv_cache_config
@@ -155,6 +156,7 @@ def _engine_config(directory: Path, name: str, arguments: Sequence[str]) -> Vllm
     except (SystemExit, argparse.ArgumentError) as error:
         last = (said.getvalue().strip().splitlines() or [str(error)])[-1]
         raise BadInput(f"vLLM refuses its arguments: {last}") from error
+    # Of arguments that exclude each other, an unknown model, a feature that the platform lacks.
     except (ValueError, OSError, NotImplementedError) as error:
         raise BadInput(f"{name}: vLLM refuses it: {_reason(error)}") from error
 

@@ -209,7 +209,7 @@ def _picture() -> Spec:
 
 
 def merged(groups: Sequence[KvGroup]) -> list[tuple[KvGroup, int]]:
-    """Groups that are alike and follow each other, and how many they are."""
+    """Each run of equal groups: the group, and the number of them."""
     return [(group, len([*same])) for group, same in groupby(groups)]
 
 

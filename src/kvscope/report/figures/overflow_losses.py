@@ -41,7 +41,7 @@ LABEL_PX = round(LETTER * LABEL_LETTERS)
 
 
 def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
-    """A bar for each place where a policy loses, in parts that add up to the time it takes more."""
+    """A bar for each place with less throughput than the base: the additional time, by cause."""
     lost = sorted(_losses(study), key=lambda one: one["ratio"])
     if not lost:
         return None
@@ -117,7 +117,7 @@ def _times(run: Run) -> tuple[float, float, float]:
 
 
 def _sentences(study: StudyData, lost: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """For each policy that loses: in how many places, and for what above all; then the others."""
+    """For each policy with less throughput: the number of places by cause; then other policies."""
     for name, base in dict.fromkeys((one["name"], one["base"]) for one in lost):
         own = [one for one in lost if (one["name"], one["base"]) == (name, base)]
         causes = Counter(one["cause"] for one in own).most_common()
