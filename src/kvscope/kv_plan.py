@@ -1,15 +1,28 @@
 """The plan of a KV cache: its groups, what a request holds of them, and what losing it costs."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import numpy as np
+
+from kvscope.arraytypes import Ints
+
+BY_WINDOW = ("SlidingWindow", "SlidingWindowMLA")
+BY_CHUNK = ("ChunkedLocalAttention",)
+OF_ALL_TOKENS = ("FullAttention", "MLAAttention")
+STATE = "Mamba"
+KINDS = (*OF_ALL_TOKENS, *BY_WINDOW, *BY_CHUNK, STATE)
+"""Kinds of KV groups of which it is known how many blocks a request holds."""
 
 
 @dataclass(frozen=True)
 class KvGroup:
     """Layers that share a block table. Bytes are of one block, over the group's layers.
 
-    `useful_bytes` are of contents, `padded_bytes` of contents and padding. `window_tokens` is the
-    window or the chunk that attention is limited to. A group with `state` keeps one state a request
-    instead of K and V of each token.
+    `useful_bytes` are of contents, `padded_bytes` of contents and padding; `block_bytes` is what a
+    block takes of the pool, the same for all groups. `kind` is vLLM's name of what is kept.
+    `window_tokens` is the window or the chunk that attention is limited to. A group with `state`
+    keeps one state a request instead of K and V of each token.
     """
 
     kind: str
@@ -17,8 +30,34 @@ class KvGroup:
     block_tokens: int
     useful_bytes: int
     padded_bytes: int
+    block_bytes: int
     window_tokens: int | None = None
-    state: bool = False
+
+    @property
+    def state(self) -> bool:
+        """Whether it keeps one state a request."""
+        return self.kind == STATE
+
+    def held_blocks(self, context_tokens: Ints, tokens: Ints) -> Ints:
+        """Blocks of a request in a pass that has room for `tokens` tokens of it.
+
+        `context_tokens` of them were computed before: vLLM frees the blocks that none of the others
+        attends to (`get_num_skipped_tokens` of its `SingleTypeKVCacheManager`).
+        """
+        if self.state:
+            return np.ones_like(tokens)
+        skipped = np.zeros_like(context_tokens)
+        if self.kind in BY_WINDOW:
+            skipped = np.maximum(0, context_tokens - (self.window_tokens or 0) + 1)
+        elif self.kind in BY_CHUNK:
+            skipped = context_tokens // self.window_tokens * self.window_tokens
+        blocks: Ints = -(-tokens // self.block_tokens) - skipped // self.block_tokens
+        return blocks
+
+
+def all_tokens_alike(groups: Sequence[KvGroup]) -> bool:
+    """Whether one group keeps all tokens, so that a request's blocks follow from its tokens."""
+    return [group.kind in OF_ALL_TOKENS for group in groups] == [True]
 
 
 @dataclass(frozen=True)
@@ -53,7 +92,7 @@ class AttentionLayers:
 class KvPlan:
     """vLLM's plan for one model, memory and platform.
 
-    All groups share one pool of `blocks` blocks of `block_bytes`. `capacity_tokens` and
+    All groups share one pool of `blocks` blocks. `capacity_tokens` and
     `max_concurrency` are what vLLM logs as it starts. `held` has an entry for each length that was
     asked for, None where no such request can run. `weights` are the parameters that each token is
     multiplied with.
@@ -67,13 +106,17 @@ class KvPlan:
     kv_cache_dtype: str
     memory_bytes: int
     blocks: int
-    block_bytes: int
     capacity_tokens: int
     max_concurrency: float
     groups: tuple[KvGroup, ...]
     held: tuple[HeldBlocks | None, ...]
     weights: int
     attention: tuple[AttentionLayers, ...]
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a block of the pool."""
+        return self.groups[0].block_bytes
 
     def useful_bytes(self, held: HeldBlocks) -> int:
         """Bytes of contents in the blocks that a request holds."""

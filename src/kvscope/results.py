@@ -58,6 +58,7 @@ class Run:
     transfers = _table(tables.TRANSFERS)
     hits = _table(tables.HITS)
     evictions = _table(tables.EVICTIONS)
+    kv_groups = _table(tables.KV_GROUPS)
     layers = _table(tables.LAYERS)
     kv_events = _table(tables.KV_EVENTS)
     kv_kernels = _table(tables.KV_KERNELS)

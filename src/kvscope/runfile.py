@@ -48,7 +48,7 @@ RECORDED_FILES = (
     EXPERIMENT_FILE,
     *("workload.parquet", "requests.parquet", "steps.parquet"),
     *("batch.parquet", "preemptions.parquet", "transfers.parquet"),
-    *("hits.parquet", "evictions.parquet", "layers.parquet"),
+    *("hits.parquet", "evictions.parquet", "kv_groups.parquet", "layers.parquet"),
     KERNEL_EVENTS,
     NSYS_REPORT,
     NSYS_EXPORT,

@@ -29,6 +29,7 @@ READABLE = ("2", "3")
 
 I32, I64, F64, BOOL, TEXT = pa.int32(), pa.int64(), pa.float64(), pa.bool_(), pa.string()
 TOKEN_IDS = pa.list_(pa.int32())
+COUNTS = pa.list_(pa.int32())
 TEXTS = pa.list_(pa.string())
 DIM3 = pa.list_(pa.int32(), 3)
 
@@ -161,9 +162,13 @@ STEPS = Table(
         Column("resumed_requests", I32, "of these, requests with batch.resumed"),
         Column("preempted_requests", I32, "preempted while the pass was scheduled, as vLLM counts"),
         Column("waiting_requests", I32, "requests waiting after the pass was scheduled"),
-        Column("kv_blocks_used", I32, "blocks of the KV cache in use during the pass"),
+        Column("kv_blocks_used", I32, "blocks of the KV cache in use during the pass, all groups"),
         Column("kv_blocks_total", I32, "blocks of the KV cache that requests can use"),
-        Column("kv_tokens_used", I64, "tokens whose K and V are in the cache after the pass"),
+        Column(
+            "kv_tokens_used",
+            I64,
+            "tokens of requests in the cache after the pass; groups with a window keep the last",
+        ),
         Column("host_blocks_used", I32, "blocks in use in the host pool"),
         Column("host_blocks_total", I32, "blocks of the host pool; 0 where there is none"),
         Column("stalled", BOOL, "the pass took far longer than others of its class"),
@@ -175,6 +180,13 @@ STEPS = Table(
             "of vLLM's offloading",
             True,
         ),
+        Column(
+            "group_blocks_used",
+            COUNTS,
+            "of kv_blocks_used, those of each row of kv_groups; null where one group keeps all",
+            True,
+        ),
+        Column("kv_bytes_used", I64, "bytes of these blocks without padding, filled or not", True),
     ),
 )
 
@@ -240,6 +252,14 @@ PREEMPTIONS = Table(
             "`blocks` are for these, too",
             True,
         ),
+        Column(
+            "group_blocks",
+            COUNTS,
+            "preempt only: of blocks, those of each row of kv_groups; null where one group keeps "
+            "all",
+            True,
+        ),
+        Column("kv_bytes", I64, "preempt only: bytes of blocks without padding", True),
         Column("hit_tokens", I32, "resume only: tokens found in the prefix cache", True),
         Column(
             "own_hit_tokens",
@@ -341,6 +361,21 @@ EVICTIONS = Table(
         *_CACHED_BLOCK,
         Column("age_s", F64, "seconds from the start of cached_step to that of step"),
         Column("hits", I32, "times that the block was found"),
+    ),
+)
+
+KV_GROUPS = Table(
+    "kv_groups",
+    "one KV group: layers whose blocks are allocated together",
+    (
+        Column("kv_group", I32, "number of the group, from 0, as vLLM numbers it"),
+        Column("kind", TEXT, "what is kept, by vLLM's name: 'FullAttention', 'SlidingWindow', …"),
+        Column("layers", I32, "layers of the group"),
+        Column("block_tokens", I32, "tokens of a block; a state is kept in one block"),
+        Column("window_tokens", I32, "tokens of its window or chunk; null without one"),
+        Column("useful_bytes", I64, "bytes of the contents of a block, over the group's layers"),
+        Column("padded_bytes", I64, "the same with the padding of each layer"),
+        Column("block_bytes", I64, "bytes that a block of any group takes of the cache"),
     ),
 )
 
@@ -566,11 +601,12 @@ COMPARISONS = Table(
 # Tables that a run records itself, and tables that `collect` and `analyse` write.
 HOST_TABLES = (
     *(WORKLOAD, REQUESTS, STEPS, BATCH, PREEMPTIONS, TRANSFERS, HITS, EVICTIONS),
-    LAYERS,
+    *(KV_GROUPS, LAYERS),
 )
 OF_PREFIX_CACHE = (HITS, EVICTIONS)
-OF_SOME_RUNS = (*OF_PREFIX_CACHE, LAYERS)
-"""Of these, those that a run may lack: without a prefix cache, or without times of layers."""
+OF_SOME_RUNS = (*OF_PREFIX_CACHE, KV_GROUPS, LAYERS)
+"""Of these, those that a run may lack: without a prefix cache, of an earlier version or an engine
+other than vLLM's, or without times of layers."""
 NSYS_TABLES = (NVTX_RANGES, CUDA_API, GPU_KERNELS, GPU_MEMCPYS)
 KV_TABLES = (KV_EVENTS, KV_KERNELS)
 ANALYSIS_TABLES = (METRICS, REPEAT_METRICS)
@@ -589,6 +625,10 @@ def to_arrow(table: Table, frame: pd.DataFrame) -> pa.Table:
     if extra:
         raise ValueError(f"table {table.name} has no column {sorted(extra)}")
     frame = _with_optional(table, frame)
+    for column in table.columns:
+        if pa.types.is_list(column.type):  # pandas' NaN is no list
+            values = frame[column.name].astype(object)
+            frame = frame.assign(**{column.name: values.where(values.notna(), None)})
     return pa.Table.from_pandas(frame, schema=table.schema, preserve_index=False)
 
 

@@ -158,7 +158,7 @@ class Engine:
                 "scheduled_tokens": sum(scheduled), "sampled_tokens": len(scheduled),
                 "requests": len(scheduled), "kv_blocks_total": self.served.blocks,
                 "kv_blocks_used": sum(map(len, self.tables)), "kv_tokens_used": sum(held),
-                "stalled": False, "time_source": "measured",
+                "stalled": False, "time_source": "measured", "group_blocks_used": None,
             }
         )  # fmt: skip
         self.served.batch += [

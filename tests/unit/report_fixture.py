@@ -333,6 +333,14 @@ class Simulation:
         self.fake.rows[table].append(row)
 
 
+def frame_of(table: tables.Table, rows: Sequence[Any]) -> pd.DataFrame:
+    """Rows of a table, dicts or tuples that may lack the last, optional columns."""
+    if not rows:
+        return table.empty()
+    there = table.names if isinstance(rows[0], dict) else table.names[: len(rows[0])]
+    return pd.DataFrame(rows, columns=there)
+
+
 def write_experiment(fake: Fake, results: Path, seed: int = 0) -> Path:
     """Write a run's directory, and its metrics if it is complete; gives the directory."""
     directory = results / "experiments" / fake.id
@@ -348,7 +356,7 @@ def write_experiment(fake: Fake, results: Path, seed: int = 0) -> Path:
             Simulation(fake, repeat, random).run()
         for name, rows in fake.rows.items():
             table = tables.TABLES[name]
-            frame = pd.DataFrame(rows, columns=table.names) if rows else table.empty()
+            frame = frame_of(table, rows)
             if table is tables.STEPS:
                 frame["stalled"] = find_stalls(frame)
             tables.write(table, frame, directory / f"{name}.parquet")
@@ -465,7 +473,7 @@ def _round(fake: Fake, repeat: int) -> dict[str, Any]:
 
 def _classes(fake: Fake) -> set[str]:
     rows = fake.rows.get("steps", ())
-    return set(shape_classes(pd.DataFrame(rows, columns=tables.STEPS.names)))
+    return set(shape_classes(frame_of(tables.STEPS, rows)))
 
 
 def _swapped_back(fake: Fake) -> int:

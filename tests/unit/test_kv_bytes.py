@@ -11,8 +11,8 @@ from kvscope.kv_plan import AttentionLayers, HeldBlocks, KvGroup, KvPlan, pairs
 from kvscope.plan.hardware import hardware
 from kvscope.report.kv_bytes import Losses, bytes_words, lengths
 
-WINDOW = KvGroup("SlidingWindow", 2, 16, 4096, 4096, window_tokens=64)
-FULL = KvGroup("FullAttention", 1, 16, 2048, 4096)
+WINDOW = KvGroup("SlidingWindow", 2, 16, 4096, 4096, 8192, window_tokens=64)
+FULL = KvGroup("FullAttention", 1, 16, 2048, 4096, 8192)
 PLAN = KvPlan(
     model="made-up",
     platform="cpu",
@@ -22,7 +22,6 @@ PLAN = KvPlan(
     kv_cache_dtype="auto",
     memory_bytes=101 * 8192,
     blocks=101,
-    block_bytes=8192,
     capacity_tokens=1600,
     max_concurrency=0.4,
     groups=(WINDOW, WINDOW, FULL),
@@ -98,7 +97,7 @@ def test_groups_that_are_alike_are_one_row() -> None:
     lines = [line.split() for line in losses().lines()]
     assert ["2", "×", "SlidingWindow", "2", "16", "64", "4,096", "4,096", "8,192"] in lines
     assert ["FullAttention", "1", "16", "2,048", "4,096", "8,192"] in lines
-    state = replace(FULL, kind="Mamba", state=True)
+    state = replace(FULL, kind="Mamba")
     words = "\n".join(losses(replace(PLAN, groups=(WINDOW, WINDOW, state))).lines())
     assert "a state" in words
 

@@ -3,7 +3,7 @@
 import gc
 import json
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +14,7 @@ from kvscope.engine.admission import admit_as_0_4_2
 from kvscope.engine.attention.selection import check_layout, find_own_attention, select_attention
 from kvscope.engine.batching.policy import BatchingPolicy
 from kvscope.engine.checks import Comparisons
+from kvscope.engine.kv_groups import require_one_block_table
 from kvscope.engine.layers import LayerTimer
 from kvscope.engine.marks import Marks
 from kvscope.engine.overflow.host_tier import worker_tier
@@ -24,6 +25,8 @@ from kvscope.engine.recording import Recording
 from kvscope.engine.scheduler import RecordingScheduler
 from kvscope.engine.weights import LOAD_FORMAT
 from kvscope.errors import BadInput, KvscopeError
+from kvscope.kv_plan import KINDS, KvGroup
+from kvscope.plan.experiment import Experiment
 from kvscope.plan.option import Option
 from kvscope.plan.parts import VLLM_0_4_2
 
@@ -45,6 +48,11 @@ class VllmEngine:
     layers: int
     tracer: "Tracer | None" = None
     attention: list[Any] = field(default_factory=list)  # kvscope's attention of each layer, if any
+
+    @property
+    def kv_groups(self) -> tuple[KvGroup, ...]:
+        """The KV groups that vLLM has made of the layers."""
+        return self.scheduler.kv_groups
 
     @property
     def kv_blocks_total(self) -> int:
@@ -178,6 +186,21 @@ class VllmEngine:
         return self.llm.llm_engine
 
 
+def check_groups(groups: Sequence[KvGroup], experiment: Experiment) -> None:
+    """Raise BadInput for KV groups that a run of this experiment cannot be recorded with."""
+    model, cache, tracing = experiment.model.name, experiment.cache, experiment.tracing.name
+    for group in groups:
+        if group.kind not in KINDS:
+            raise BadInput(
+                f"model={model} has a KV group of {group.kind}, of which kvscope does not know "
+                f"what a request holds; it knows {', '.join(KINDS)}"
+            )
+    if cache.prefix_caching:
+        require_one_block_table(groups, "cache.prefix_caching=true")
+    if tracing != "none":
+        require_one_block_table(groups, f"tracing={tracing}")
+
+
 def instantiate_policy(option: Option, base: type[Policy]) -> Policy:
     """Make a policy with the experiment's settings for one engine; BadInput for a wrong class."""
     if not isinstance(option, base):
@@ -257,6 +280,7 @@ def run_engine(platform: "Platform", directory: Path | None = None) -> Iterator[
         config.write_text(json.dumps(experiment.model.hf_config()), encoding="utf-8")
         llm = LLM(**engine_arguments(platform, batching, overflow, Path(model)))
         core = llm.llm_engine.engine_core.engine_core
+        check_groups(core.scheduler.kv_groups, experiment)
         rank = rank_of(overflow, experiment)
         core.scheduler.attach(batching, overflow, platform.clock, tracer, rank)
         platform.observe(core.scheduler)

@@ -32,15 +32,14 @@ from vllm.v1.kv_cache_interface import (
     AttentionSpec,
     KVCacheConfig,
     KVCacheSpec,
-    MambaSpec,
-    UniformTypeKVCacheSpecs,
 )
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 from vllm.v1.worker.utils import customize_attention_spec
 
+from kvscope.engine.kv_groups import groups_of
 from kvscope.errors import BadInput
-from kvscope.kv_plan import AttentionLayers, HeldBlocks, KvGroup, KvPlan
+from kvscope.kv_plan import AttentionLayers, HeldBlocks, KvPlan
 
 ADVICE = " Try increasing `gpu_memory_utilization`"
 """Where vLLM's advice begins in its error of too little memory."""
@@ -122,7 +121,6 @@ def plan(
     if not cache.kv_cache_groups:
         raise BadInput(f"{name}: it has no KV cache, as vLLM plans it")
     tokens, requests = get_kv_cache_capacity(config, cache)
-    block_bytes = cache.kv_cache_tensors[0].size // cache.num_blocks
     layers = dict(_attention_layers(config))
     return KvPlan(
         model=name,
@@ -133,10 +131,9 @@ def plan(
         kv_cache_dtype=str(config.cache_config.cache_dtype),
         memory_bytes=memory_bytes,
         blocks=cache.num_blocks,
-        block_bytes=block_bytes,
         capacity_tokens=tokens,
         max_concurrency=requests,
-        groups=tuple(_group(one.kv_cache_spec, len(one.layer_names)) for one in _device(cache)),
+        groups=groups_of(cache),
         held=tuple(_held(core, length, number) for number, length in enumerate(lengths)),
         weights=_weights(core.model_executor.model),
         attention=tuple(_pairs(layer) for layer in layers.values()),
@@ -181,36 +178,6 @@ def _reason(error: Exception) -> str:
 def _attention_layers(config: VllmConfig) -> Iterator[tuple[str, Any]]:
     found: dict[str, Any] = get_layers_from_vllm_config(config, AttentionLayerBase)
     yield from found.items()
-
-
-def _device(cache: KVCacheConfig) -> list[Any]:
-    return [group for group in cache.kv_cache_groups if not group.host_resident]
-
-
-def _group(spec: KVCacheSpec, layers: int) -> KvGroup:
-    """One KV group; those of layers of different sizes have the sums of all."""
-    if isinstance(spec, UniformTypeKVCacheSpecs):
-        own = list(spec.kv_cache_specs.values())
-    else:
-        own = [spec] * layers
-    first = own[0]
-    window = getattr(first, "sliding_window", None) or getattr(first, "attention_chunk_size", None)
-    return KvGroup(
-        kind=type(first).__name__.removesuffix("Spec"),
-        layers=layers,
-        block_tokens=first.block_size,
-        useful_bytes=sum(map(_content_bytes, own)),
-        padded_bytes=sum(one.page_size_bytes for one in own),
-        window_tokens=window,
-        state=isinstance(first, MambaSpec),
-    )
-
-
-def _content_bytes(spec: KVCacheSpec) -> int:
-    """Bytes of a block of one layer without padding."""
-    if isinstance(spec, MambaSpec):
-        return int(spec.state_content_size_bytes)
-    return int(getattr(spec, "unpadded_page_size_bytes", spec.page_size_bytes))
 
 
 def _held(core: EngineCore, length: int, number: int) -> HeldBlocks | None:

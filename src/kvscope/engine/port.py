@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from kvscope.engine.marks import Marks
 from kvscope.engine.recording import Recording
+from kvscope.kv_plan import KvGroup
 
 if TYPE_CHECKING:
     from kvscope.engine.attention.tracer import Tracer
@@ -38,6 +39,10 @@ class Engine(Protocol):
     @property
     def layers(self) -> int:
         """Transformer blocks of its model."""
+
+    @property
+    def kv_groups(self) -> tuple[KvGroup, ...]:
+        """The KV groups that vLLM has made of the layers; empty of another engine."""
 
     @property
     def tracer(self) -> "Tracer | None":

@@ -52,6 +52,7 @@ class PassRecord:
     # Called once nothing is timed: rows are not made while the engine runs.
     batch: Callable[[], Sequence[ScheduledRequest]] = no_rows
     load_wait_ns: int = 0  # before it, in which every request waited for copies
+    group_blocks: tuple[int, ...] = ()  # in use, by KV group; of a model whose groups differ
 
 
 @dataclass(slots=True)
@@ -62,7 +63,8 @@ class PreemptionRecord:
     time_ns: int
     request_id: str
     tokens: int  # tokens whose K and V were in the cache
-    blocks: int
+    blocks: int  # of all KV groups
+    group_blocks: tuple[int, ...] = ()  # of each; of a model whose groups differ
     shared: int = 0  # of its blocks, those that other running requests hold as well
     scheduled: int = 0  # tokens that the pass had blocks for before it gave them back
     action: Action = RECOMPUTE  # as carried out

@@ -8,6 +8,7 @@ sampled tokens are on the host when the second one is called.
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from vllm.v1.core.kv_cache_utils import KVCacheBlock
@@ -19,6 +20,7 @@ from vllm.v1.request import Request, RequestStatus
 
 from kvscope.engine.batching.policy import BatchingPolicy
 from kvscope.engine.clock import Clock, HostClock
+from kvscope.engine.kv_groups import groups_of
 from kvscope.engine.marks import Marks
 from kvscope.engine.overflow.forecast import Forecast
 from kvscope.engine.overflow.host_tier import scheduler_tier
@@ -27,6 +29,7 @@ from kvscope.engine.overflow.victims import Rank
 from kvscope.engine.prefix_cache import PrefixCache
 from kvscope.engine.recording import PassRecord, PreemptionRecord, Recording
 from kvscope.engine.scheduled import BlockTables, batch_rows, external_id
+from kvscope.kv_plan import all_tokens_alike
 from kvscope.ranges import FORWARD_PASS
 
 if TYPE_CHECKING:
@@ -85,6 +88,8 @@ class RecordingScheduler(Scheduler):
         self._in_flight: SchedulerOutput | None = None
         self._block_tables: BlockTables | None = None  # of the pass under way, if it is traced
         self._free = self.kv_cache_manager.block_pool.free_block_queue
+        self.kv_groups = groups_of(self.kv_cache_config)
+        self.one_block_table = all_tokens_alike(self.kv_groups)
         if self.kv_cache_manager.enable_caching:
             self.prefix_cache = PrefixCache(self)
 
@@ -187,9 +192,10 @@ class RecordingScheduler(Scheduler):
         """Whether a waiting request that is computed from its start may be admitted.
 
         False if vLLM would refuse it for want of blocks, as it does in most passes of a full cache.
-        With a prefix cache vLLM decides: part of the request may be there.
+        With a prefix cache vLLM decides: part of the request may be there. So it does where KV
+        groups differ, of which each needs blocks of its own.
         """
-        if self.prefix_cache is not None:
+        if self.prefix_cache is not None or not self.one_block_table:
             return True
         manager = self.kv_cache_manager
         kept = manager.watermark_blocks if self.running or self.watermark_when_idle else 0
@@ -201,10 +207,21 @@ class RecordingScheduler(Scheduler):
         blocks: list[int] = self.kv_cache_manager.get_block_ids(request_id)[0]
         return blocks
 
-    def _held_blocks(self, request_id: str) -> list[KVCacheBlock]:
-        """The blocks of a request as vLLM keeps them, in order."""
-        (held,) = self.kv_cache_manager.get_blocks(request_id).blocks
-        return list(held)
+    def _held_blocks(self, request_id: str) -> list[list[KVCacheBlock]]:
+        """The blocks of a request by KV group, in order, without those that it has left behind."""
+        groups = self.kv_cache_manager.get_blocks(request_id).blocks
+        return [[block for block in group if not block.is_null] for group in groups]
+
+    def _group_blocks(self) -> tuple[int, ...]:
+        """The blocks of each KV group that requests hold."""
+        tables = [
+            manager.req_to_blocks.values()
+            for manager in self.kv_cache_manager.coordinator.single_type_managers
+        ]
+        return tuple(
+            len({block.block_id for blocks in held for block in blocks if not block.is_null})
+            for held in tables
+        )
 
     @property
     def scheduled(self) -> Collection[str]:
@@ -289,6 +306,8 @@ class RecordingScheduler(Scheduler):
         if self._idle_since_ns is not None:
             record.load_wait_ns = self.tier.asynchronous * (start_ns - self._idle_since_ns)
             self._idle_since_ns = None
+        if not self.one_block_table:
+            record.group_blocks = self._group_blocks()
         self.recording.passes.append(record)
         record.schedule_end_ns = self.clock.now_ns()
         step = len(self.recording.passes) - 1
@@ -347,7 +366,8 @@ class RecordingScheduler(Scheduler):
 
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
         victim = self.tier.victim(request, self.forecast)
-        blocks = self._held_blocks(request.request_id)
+        groups = self._held_blocks(request.request_id)
+        blocks = list(chain(*groups))
         own = [block.block_id if block.ref_cnt == 1 else None for block in blocks]
         done = self.overflow.preempt(victim, own, self.tier)
         self.recording.preemptions.append(
@@ -358,6 +378,7 @@ class RecordingScheduler(Scheduler):
                 tokens=victim.tokens,
                 scheduled=self._allocated.pop(request.request_id, 0),
                 blocks=len(blocks),
+                group_blocks=() if self.one_block_table else tuple(map(len, groups)),
                 shared=own.count(None),
                 action=done.action,
                 refused=done.refused,

@@ -80,6 +80,8 @@ class Losses:
         links = [{"gb_per_s": link, "swap_is_quicker": self.crossing(link)} for link in self.links]
         own = {"vllm": vllm_version(), "hardware": self.hardware_name}
         plan = {k: v for k, v in asdict(self.plan).items() if k not in ("held", "attention")}
+        plan |= {"block_bytes": self.plan.block_bytes}
+        plan["groups"] = [asdict(one) | {"state": one.state} for one in self.plan.groups]
         return own | plan | {"requests": requests, "links": links}
 
     def _request(self, tokens: int) -> dict[str, Any]:

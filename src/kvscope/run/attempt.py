@@ -14,7 +14,7 @@ from kvscope import tables
 from kvscope.files import read_json, remove_temporaries
 from kvscope.runfile import KERNEL_EVENTS, SESSION_FILE
 
-REPEATED = tuple(table for table in tables.HOST_TABLES if table is not tables.WORKLOAD)
+REPEATED = tuple(table for table in tables.HOST_TABLES if "repeat" in table.names)
 """The tables with rows of each repeat."""
 
 

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from kvscope.engine.recording import (
     ScheduledRequest,
     Transfer,
 )
+from kvscope.kv_plan import KvGroup, all_tokens_alike
 from kvscope.passes import DECODE, PREFILL, phase_of_tokens
 from kvscope.sharing import BlockContent, Holders
 
@@ -42,6 +43,21 @@ class RepeatContext:
     host_blocks_total: int
     block_size: int
     time_source: str
+    kv_groups: tuple[KvGroup, ...] = ()  # empty where they are not known
+
+    def kv_bytes(self, blocks: int, group_blocks: tuple[int, ...]) -> int | None:
+        """Bytes of so many blocks without padding; by group where groups differ."""
+        if not self.kv_groups:
+            return None
+        groups = zip(group_blocks or (blocks,), self.kv_groups, strict=True)
+        return sum(count * group.useful_bytes for count, group in groups)
+
+    def held_blocks(self, context_tokens: int, tokens: int) -> int:
+        """Blocks of a request in a pass that has room for so many tokens."""
+        if not self.kv_groups or all_tokens_alike(self.kv_groups):
+            return -(-tokens // self.block_size)
+        context, room = np.array(context_tokens), np.array(tokens)
+        return int(sum(group.held_blocks(context, room) for group in self.kv_groups))
 
     def seconds(self, time_ns: int) -> float:
         """An instant of the host's clock as seconds since the repeat's start."""
@@ -112,6 +128,8 @@ class Replay:
             blocks=record.blocks,
             shared_blocks=record.shared,
             scheduled_tokens=record.scheduled,
+            group_blocks=record.group_blocks or None,
+            kv_bytes=self.context.kv_bytes(record.blocks, record.group_blocks),
         )
 
     def transfer(self, transfer: Transfer) -> None:
@@ -184,6 +202,7 @@ class Replay:
         rows = [self._batch_row(step, record, row, scheduled) for row in batch]
         prefill = sum(row["scheduled_tokens"] for row in rows if row["phase"] == PREFILL)
         shared_tokens = self.holders.extra * self.context.block_size
+        blocks_used = self.context.kv_blocks_total - record.kv_blocks_free
         self.steps.append(
             {
                 "repeat": self.context.repeat,
@@ -202,7 +221,7 @@ class Replay:
                 "resumed_requests": sum(row["resumed"] for row in rows),
                 "preempted_requests": record.preempted,
                 "waiting_requests": record.waiting,
-                "kv_blocks_used": self.context.kv_blocks_total - record.kv_blocks_free,
+                "kv_blocks_used": blocks_used,
                 "kv_blocks_total": self.context.kv_blocks_total,
                 "kv_tokens_used": self.resident_tokens - shared_tokens,
                 "host_blocks_used": record.host_blocks_used,
@@ -210,6 +229,8 @@ class Replay:
                 "stalled": False,
                 "time_source": self.context.time_source,
                 "load_wait_s": record.load_wait_ns * NANOSECONDS,
+                "group_blocks_used": record.group_blocks or None,
+                "kv_bytes_used": self.context.kv_bytes(blocks_used, record.group_blocks),
             }
         )
         self.batch.extend(rows)
@@ -303,7 +324,7 @@ class Replay:
             "resume",
             step=step,
             time_ns=record.schedule_start_ns,
-            blocks=-(-(row.cached + row.computed) // self.context.block_size),
+            blocks=self.context.held_blocks(row.cached, row.cached + row.computed),
             wait_s=(record.schedule_start_ns - lost.time_ns) * NANOSECONDS,
             hit_tokens=row.hit,
             own_hit_tokens=own_hit,
@@ -393,3 +414,10 @@ def _frame(table: tables.Table, rows: Sequence[Any]) -> pd.DataFrame:
     frame = pd.DataFrame(list(rows), columns=table.names)
     typed: pd.DataFrame = tables.to_arrow(table, frame).to_pandas()
     return typed
+
+
+def kv_groups_table(groups: Sequence[KvGroup]) -> pd.DataFrame:
+    """The `kv_groups` table of an engine with these groups."""
+    return _frame(
+        tables.KV_GROUPS, [{"kv_group": at} | asdict(one) for at, one in enumerate(groups)]
+    )

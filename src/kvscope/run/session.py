@@ -28,6 +28,7 @@ from kvscope.engine.recording import Recording
 from kvscope.errors import BadInput, CannotWrite, KvscopeError
 from kvscope.files import write_json
 from kvscope.interval import half_width_share
+from kvscope.kv_plan import KvGroup
 from kvscope.plan.experiment import Experiment, load
 from kvscope.ranges import REPEAT, RUN, WARM_UP
 from kvscope.run import disturbance
@@ -36,7 +37,13 @@ from kvscope.run.disturbance import MachineSample, reference_work_s
 from kvscope.run.kernel_events import KernelEvents
 from kvscope.run.locks import SESSION_LOCK, hold_lock
 from kvscope.run.progress import Progress
-from kvscope.run.recorder import RECORDED, RepeatContext, RepeatTables, replay
+from kvscope.run.recorder import (
+    RECORDED,
+    RepeatContext,
+    RepeatTables,
+    kv_groups_table,
+    replay,
+)
 from kvscope.run.serving import ServingResult, requests_table, serve
 from kvscope.run.throughput import throughput_tokens_per_s
 from kvscope.runfile import EXPERIMENT_FILE, KERNEL_EVENTS, SESSION_FILE
@@ -65,6 +72,7 @@ class Session:
     elapsed: list[dict[str, Any]] = field(default_factory=list)  # by other clocks; the round
     timings_s: dict[str, float] = field(default_factory=dict)
     engine: dict[str, Any] = field(default_factory=dict)
+    kv_groups: tuple[KvGroup, ...] = ()
     leaks: list[dict[str, int]] = field(default_factory=list)
     emptied: list[dict[str, Any]] = field(default_factory=list)  # prefix caches, before repeats
     loads: list[dict[str, Any]] = field(default_factory=list)  # around each measured repeat
@@ -142,6 +150,7 @@ class Session:
             host_blocks_total=engine.host_blocks_total,
             block_size=self.experiment.cache.block_size,
             time_source=self.experiment.device.time_source,
+            kv_groups=engine.kv_groups,
         )
 
 
@@ -176,6 +185,7 @@ def prepare(session: Session, marks: Marks, progress: Progress) -> Iterator[Engi
             engine = stack.enter_context(session.platform.run_engine(session.directory))
         session.timings_s.setdefault("start_engine", time.perf_counter() - began)
         session.engine = engine_facts(experiment, engine)
+        session.kv_groups = engine.kv_groups
         session.kernel_events = KernelEvents(experiment, engine.tracer, session.directory)
         session.kernel_events.resume(session.earlier.get("tracing"), session.start_ns)
         began = time.perf_counter()
@@ -197,11 +207,11 @@ def prepare(session: Session, marks: Marks, progress: Progress) -> Iterator[Engi
 
 def engine_facts(experiment: Experiment, engine: Engine) -> dict[str, Any]:
     """The entries of run.json on the engine."""
-    device = experiment.device
+    device, groups = experiment.device, engine.kv_groups
     return {
         "kv_blocks_total": engine.kv_blocks_total,
         "block_size": experiment.cache.block_size,
-        "block_bytes": experiment.block_bytes,
+        "block_bytes": groups[0].block_bytes if groups else experiment.block_bytes,
         "layers": engine.layers,
         "device": device.name,
         "copies_awaited": device.copies_awaited,
@@ -276,6 +286,8 @@ def write_tables(session: Session) -> None:
     directory = session.directory
     tables.write(tables.WORKLOAD, to_frame(session.requests), directory / "workload.parquet")
     _write(tables.REQUESTS, session.outcomes, directory)
+    if session.kv_groups:
+        _write(tables.KV_GROUPS, [kv_groups_table(session.kv_groups)], directory)
     steps = _concat(tables.STEPS, [repeat.steps for repeat in session.repeats])
     steps["stalled"] = stalls.find_stalls(steps)
     _write(tables.STEPS, [steps], directory)

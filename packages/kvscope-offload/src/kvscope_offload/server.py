@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kvscope.engine.marks import Marks
 from kvscope.engine.port import Finished
 from kvscope.engine.recording import PassRecord, Recording, ScheduledRequest
+from kvscope.kv_plan import KvGroup
 from kvscope_offload.engine import Engine, PassResult
 from kvscope_offload.generation import Limits
 from kvscope_offload.prediction import Prediction
@@ -48,6 +49,11 @@ class OffloadServer:
         self._tokens: dict[str, list[int]] = {}
         self._ended: set[str] = set()
         self._prediction = Prediction(self.engine)
+
+    @property
+    def kv_groups(self) -> tuple[KvGroup, ...]:
+        """Empty: its layers share one table, and vLLM groups none."""
+        return ()
 
     @property
     def layers(self) -> int:

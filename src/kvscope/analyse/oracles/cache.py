@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 
 from kvscope.actions import copies_blocks
+from kvscope.analyse.oracles.held import held_blocks
 from kvscope.analyse.oracles.run_tables import (
     RunTables,
     bad_rows,
@@ -29,13 +30,14 @@ def blocks_differ(run: RunTables) -> Violations:
     """The blocks in use are those that hold the tokens of each request, and fit into the cache.
 
     A block that several requests hold counts once; one that no request holds is free, whether it is
-    in the prefix cache or not. A request holds those that are loaded for it, too.
+    in the prefix cache or not. A request holds those that are loaded for it, too. Where KV groups
+    differ, it holds blocks of each, without those that a window has left behind.
     """
-    total = run.engine["kv_blocks_total"]
-    steps = run.steps.assign(expected=-run.sharing.extra)
-    for spans in (run.stays, run.loading):
-        needed = blocks_of(spans["slot_tokens"], run.records.block_size)
-        steps["expected"] += run.sum_over_passes(spans, needed)
+    total, stays, loading = run.engine["kv_blocks_total"], run.stays, run.loading
+    held = held_blocks(run, stays["context_tokens"], stays["slot_tokens"])
+    loaded = blocks_of(loading["slot_tokens"], run.records.block_size)
+    expected = run.sum_over_passes(stays, held) + run.sum_over_passes(loading, loaded)
+    steps = run.steps.assign(expected=expected - run.sharing.extra)
     return combine(
         bad_rows(
             steps,

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from kvscope.actions import ACTIVATION, RECOMPUTE, SWAP, copies_blocks, keeps_tokens
+from kvscope.analyse.oracles.held import contexts, held_before, held_blocks
 from kvscope.analyse.oracles.run_tables import (
     OF_PASS,
     OF_REQUEST,
@@ -100,7 +101,7 @@ def resumption_wrong(run: RunTables) -> Violations:
     differ |= found["recomputed_tokens_back"] != again
     for column in ("hit_tokens", "own_hit_tokens"):
         differ |= found[f"{column}_back"].astype(float).fillna(0) != found[column]
-    given = blocks_of(found["end_tokens"].fillna(0), run.records.block_size)
+    given = held_blocks(run, found["context_tokens"].fillna(0), found["end_tokens"].fillna(0))
     differ |= found["blocks_back"] != given
     return combine(
         bad_rows(found, lost, lambda _: "a resumption without preemption, or a missing resumption"),
@@ -198,11 +199,11 @@ def preemption_misplaced(run: RunTables) -> Violations:
     )
     early = found["time_s"] < found["before_s"] - TOLERANCE_S
     late = found["time_s"] > found["start_s"] + found["schedule_s"] + TOLERANCE_S
-    held = _held_before(run, found)
+    held = held_before(run, found)
     given = found["scheduled_tokens"].astype(float).fillna(0)
-    slots = held["slot_tokens"].clip(lower=held["end_tokens"] + given).fillna(0)
     differ = found["tokens"] != held["end_tokens"]
-    differ |= found["blocks"] != blocks_of(slots, run.records.block_size)
+    fewest, most = (held_blocks(run, of, held["slot_tokens"]) for of in contexts(held))
+    differ |= ~found["blocks"].between(fewest, most)
     return combine(
         bad_rows(found, early | late, lambda _: "preempted outside the scheduling of its pass"),
         bad_rows(found.assign(had=held["end_tokens"]), differ, _had),
@@ -232,21 +233,6 @@ def _shared_differ(run: RunTables) -> Violations:
     )
 
 
-def _held_before(run: RunTables, victims: pd.DataFrame) -> pd.DataFrame:
-    """What each of these victims held: `end_tokens`, `slot_tokens`, `length`.
-
-    `length` are its tokens of prompt and output so far. All are NaN if it had no pass before.
-    """
-    rows = run.batch.merge(run.requests[[*OF_REQUEST, "prompt_tokens"]], on=OF_REQUEST)
-    rows["length"] = rows["prompt_tokens"] + rows["sampled_before"] + rows["sampled_tokens"]
-    rows = rows.rename(columns={"step": "at"})
-    lost = victims.assign(step=victims["step"] - 1)
-    known = lost[OF_REQUEST].assign(at=last_until(lost, rows[[*OF_REQUEST, "at"]]))
-    columns = ["end_tokens", "slot_tokens", "length"]
-    found = known.merge(rows[[*OF_REQUEST, "at", *columns]], how="left")
-    return found[columns].set_axis(victims.index)
-
-
 def _given_wrong(run: RunTables, given: pd.Series, held: pd.DataFrame) -> pd.Series:
     """Where no pass would compute so many tokens of a victim: all that is due, or a chunk of it."""
     if not is_ranked(run):
@@ -273,13 +259,14 @@ def preempted_with_room(run: RunTables) -> Violations:
 
     The blocks in use and those that the pass's victims freed are then all blocks of the cache. The
     last victim may be the request that lacks room, which has none of the blocks that it asks for.
+    What windows leave behind may have been freed after it was preempted.
     """
     kept_free = int(run.section("cache").get("admission") == VLLM_0_4_2)
     lost = run.victims.assign(asks=_asked_blocks(run))
     lost["blocks"] -= run.shared_blocks
     of_pass = lost.groupby(OF_PASS).agg(lost=("blocks", "sum"), asks=("asks", "max"))
     steps = run.steps.merge(of_pass, on=OF_PASS)
-    held = steps["kv_blocks_used"] + steps["lost"]
+    held = steps["kv_blocks_used"] + steps["lost"] + _left_behind(run, steps)
     words = "preempted although {0} of {1} blocks were in use"
     return bad_rows(
         steps.assign(held=held),
@@ -288,11 +275,24 @@ def preempted_with_room(run: RunTables) -> Violations:
     )
 
 
+def _left_behind(run: RunTables, steps: pd.DataFrame) -> pd.Series:
+    """The blocks that windows leave behind while each of these passes is scheduled, at most."""
+    rows, lost = run.batch, held_before(run, run.victims)
+    before = rows.groupby(OF_REQUEST)["context_tokens"].shift(fill_value=0)
+    room, before = rows["slot_tokens"], before.where(~rows["admits"], 0)
+    freed = held_blocks(run, before, room) - held_blocks(run, rows["context_tokens"], room)
+    fewest, most = (held_blocks(run, of, lost["slot_tokens"]) for of in contexts(lost))
+    both = [rows.assign(freed=freed), run.victims.assign(freed=most - fewest)]
+    found = pd.concat([one[[*OF_PASS, "freed"]] for one in both]).groupby(OF_PASS)["freed"].sum()
+    return steps.join(found, on=OF_PASS)["freed"].fillna(0)
+
+
 def _asked_blocks(run: RunTables) -> "pd.Series[int]":
     """The blocks that each victim needs at most for its next pass, one value a victim."""
-    held = _held_before(run, run.victims)
+    held = held_before(run, run.victims)
     missing = (held["length"] - run.victims["tokens"]).fillna(1).clip(lower=1)
-    return blocks_of(missing, run.records.block_size)
+    groups = len(run.kv_groups) if run.groups_differ else 1
+    return groups * blocks_of(missing, run.records.block_size)
 
 
 def refused_wrong(run: RunTables) -> Violations:

@@ -9,6 +9,7 @@ from kvscope.analyse.oracles import (
     conversations,
     copies,
     facts,
+    kv_groups,
     modeled,
     offloading,
     outputs,
@@ -67,6 +68,7 @@ _LAYERS = _recorded(
         and run.engine.get("times_layers", True)
     ),
 )
+_GROUPS = _recorded("KV groups", lambda run: bool(run.kv_groups))
 _PREFIXES = _recorded("a prefix cache", lambda run: run.caches_prefixes)
 _POOL = _recorded("a host pool", lambda run: bool(run.steps["host_blocks_total"].any()))
 _ABORTED = _recorded("requests that were aborted")
@@ -155,6 +157,9 @@ ORACLES: tuple[Oracle[RunTables], ...] = (
     Oracle(batches.waiting_wrong, _PASSES),
     Oracle(cache.tokens_differ, _PASSES),
     Oracle(cache.blocks_differ, _PASSES),
+    Oracle(kv_groups.groups_wrong, _GROUPS),
+    Oracle(kv_groups.group_blocks_differ, _GROUPS),
+    Oracle(kv_groups.group_bytes_differ, _GROUPS),
     Oracle(cache.host_pool_differs, _POOL),
     Oracle(prefix_cache.hits_differ, _PASSES),
     Oracle(prefix_cache.hit_unfounded, _PREFIXES),

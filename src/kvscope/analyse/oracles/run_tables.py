@@ -15,6 +15,7 @@ from kvscope.actions import keeps_tokens
 from kvscope.analyse.oracles.sharing import Sharing
 from kvscope.analyse.records import Records
 from kvscope.arraytypes import Bools, Ints
+from kvscope.kv_plan import KvGroup, all_tokens_alike
 from kvscope.oracle import NONE, Violations
 from kvscope.passes import PREFILL
 from kvscope.plan.parts import VLLM_0_4_2
@@ -205,6 +206,19 @@ class RunTables:
         """Whether the run has a prefix cache by its settings."""
         return bool(self.section("cache").get("prefix_caching"))
 
+    @cached_property
+    def kv_groups(self) -> tuple[KvGroup, ...]:
+        """The KV groups; empty if they were not recorded."""
+        rows = self.records.kv_groups.drop(columns="kv_group").astype(object)
+        rows = rows.where(rows.notna(), None)
+        names = list(map(str, rows))
+        return tuple(KvGroup(**dict(zip(names, row, strict=True))) for row in rows.to_numpy())
+
+    @property
+    def groups_differ(self) -> bool:
+        """Whether a request's blocks do not follow from its tokens and the block size alone."""
+        return bool(self.kv_groups) and not all_tokens_alike(self.kv_groups)
+
     @property
     def hits(self) -> pd.DataFrame:
         """The `hits` table: blocks that were found in the prefix cache."""
@@ -307,7 +321,8 @@ class RunTables:
     def stays(self) -> pd.DataFrame:
         """One row a stay: `repeat`, first `step`, `until` (the step after the last), `tokens`.
 
-        `slot_tokens` are those that its blocks are for, `saved_tokens` those that its pass saved.
+        `context_tokens` were there before its pass, `slot_tokens` are those that its blocks are
+        for, `saved_tokens` those that its pass saved.
         """
         rows = self.batch
         following = rows.groupby(OF_REQUEST)["step"].shift(-1)
@@ -320,6 +335,7 @@ class RunTables:
                 "step": rows["step"],
                 "until": until,
                 "tokens": rows["end_tokens"],
+                "context_tokens": rows["context_tokens"],
                 "slot_tokens": rows["slot_tokens"],
                 "saved_tokens": rows["saved_tokens"],
             }

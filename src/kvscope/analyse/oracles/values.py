@@ -27,6 +27,7 @@ KEYS = {
     "transfers": [*OF_REQUEST, "step", "direction", "kind", "job"],
     "hits": [*OF_REQUEST, "step", "block_position"],
     "evictions": [*OF_PASS, "block"],
+    "kv_groups": ["kv_group"],
     "layers": [*OF_PASS, "layer"],
 }
 # Columns that may be null.
@@ -37,7 +38,8 @@ NULLABLE = {
     },
     # Of earlier versions and imports, where nothing is saved, found or loaded.
     "batch": {"saved_tokens", "hit_tokens", "own_hit_tokens", "loaded_tokens"},
-    "steps": {"load_wait_s"},
+    "steps": {"load_wait_s", "group_blocks_used", "kv_bytes_used"},
+    "kv_groups": {"window_tokens"},
     "requests": {
         *("first_scheduled_s", "first_token_s"),  # null if it was aborted earlier
         *("conversation", "turn", "chosen_sha256"),
@@ -45,6 +47,7 @@ NULLABLE = {
     "preemptions": {
         *("wait_s", "recomputed_tokens", "predicted_s", "cost_s"),
         *("scheduled_tokens", "shared_blocks", "hit_tokens", "own_hit_tokens"),
+        *("group_blocks", "kv_bytes"),
     },
     "transfers": {
         *("request_id", "rebuild_s", "job", "ordered_s", "first_block", "loaded_blocks"),

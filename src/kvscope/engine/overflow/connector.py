@@ -20,6 +20,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 
 from kvscope.actions import Action
 from kvscope.copies import IN, KV, OUT
+from kvscope.engine.kv_groups import groups_of, require_one_block_table
 from kvscope.engine.overflow import copies
 from kvscope.engine.overflow.host_pool import HostPool
 from kvscope.engine.overflow.host_tier import HostTier, VictimBlocks
@@ -63,12 +64,13 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA, HostTier):
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
-        (group,) = kv_cache_config.kv_cache_groups
+        groups = groups_of(kv_cache_config)
+        require_one_block_table(groups, "an overflow policy that copies blocks")
         if kv_cache_config.needs_kv_cache_zeroing:
             # It would clear a victim's blocks before they are copied out.
             raise NotImplementedError("swap needs a model whose new blocks need no clearing")
         settings = self._kv_transfer_config.kv_connector_extra_config
-        self.block_size = int(group.kv_cache_spec.block_size)
+        self.block_size = groups[0].block_tokens
         self.pinned = bool(settings["pinned"])
         self.copies = copies.Coalesced() if settings["coalesced"] else copies.PerBlock()
         self.pool = HostPool(int(settings["host_blocks"]))

@@ -21,6 +21,7 @@ from vllm.v1.kv_offload.base import OffloadingWorker, TransferResult
 
 from kvscope.actions import Action
 from kvscope.copies import HOST_CLOCK, IN, KV, OUT
+from kvscope.engine.kv_groups import groups_of, require_one_block_table
 from kvscope.engine.overflow.host_tier import HostTier
 from kvscope.engine.recording import OffloadingJob, Recording, Transfer
 from kvscope.engine.scheduled import contexts, external_id
@@ -80,8 +81,9 @@ class NativeConnector(OffloadingConnector, HostTier):
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
-        (group,) = kv_cache_config.kv_cache_groups  # hybrid models are not recorded
-        self.block_size = int(group.kv_cache_spec.block_size)
+        groups = groups_of(kv_cache_config)
+        require_one_block_table(groups, "an overflow policy that copies blocks")
+        self.block_size = groups[0].block_tokens
         self.ordered: dict[int, Order] = {}  # by job
         self.loading: dict[str, tuple[int, int]] = {}  # tokens found in the cache, on the host
         self.stored_by: dict[Any, set[Any]] = {}  # of each key, which of its store were loaded

@@ -1,0 +1,56 @@
+"""The KV groups of an engine, as vLLM has made them."""
+
+from collections.abc import Sequence
+
+from vllm.v1.kv_cache_interface import (
+    KVCacheConfig,
+    KVCacheSpec,
+    MambaSpec,
+    UniformTypeKVCacheSpecs,
+)
+
+from kvscope.errors import BadInput
+from kvscope.kv_plan import KvGroup, all_tokens_alike
+
+
+def groups_of(cache: KVCacheConfig) -> tuple[KvGroup, ...]:
+    """The groups whose blocks are on the device; empty for a model without a KV cache."""
+    groups = [group for group in cache.kv_cache_groups if not group.host_resident]
+    return tuple(_group(one.kv_cache_spec, len(one.layer_names), cache) for one in groups)
+
+
+def require_one_block_table(groups: Sequence[KvGroup], setting: str) -> None:
+    """Raise BadInput unless one group keeps all tokens, which this setting needs."""
+    if not all_tokens_alike(groups):
+        kinds = ", ".join(group.kind for group in groups)
+        raise BadInput(
+            f"{setting} needs a model with one KV group that keeps all tokens, but the groups of "
+            f"this model are {kinds}; use another model, or overflow=recompute without prefix "
+            "caching and tracing"
+        )
+
+
+def _group(spec: KVCacheSpec, layers: int, cache: KVCacheConfig) -> KvGroup:
+    """One KV group; those of layers of different sizes have the sums of all."""
+    if isinstance(spec, UniformTypeKVCacheSpecs):
+        own = list(spec.kv_cache_specs.values())
+    else:
+        own = [spec] * layers
+    first = own[0]
+    window = getattr(first, "sliding_window", None) or getattr(first, "attention_chunk_size", None)
+    return KvGroup(
+        kind=type(first).__name__.removesuffix("Spec"),
+        layers=layers,
+        block_tokens=first.block_size,
+        useful_bytes=sum(map(_content_bytes, own)),
+        padded_bytes=sum(one.page_size_bytes for one in own),
+        block_bytes=cache.kv_cache_tensors[0].size // cache.num_blocks,
+        window_tokens=window,
+    )
+
+
+def _content_bytes(spec: KVCacheSpec) -> int:
+    """Bytes of a block of one layer without padding."""
+    if isinstance(spec, MambaSpec):
+        return int(spec.state_content_size_bytes)
+    return int(getattr(spec, "unpadded_page_size_bytes", spec.page_size_bytes))
