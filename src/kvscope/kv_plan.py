@@ -2,10 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kvscope.arraytypes import Ints
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 BY_WINDOW = ("SlidingWindow", "SlidingWindowMLA")
 BY_CHUNK = ("ChunkedLocalAttention",)
@@ -58,6 +62,15 @@ class KvGroup:
 def all_tokens_alike(groups: Sequence[KvGroup]) -> bool:
     """Whether one group keeps all tokens, so that a request's blocks follow from its tokens."""
     return [group.kind in OF_ALL_TOKENS for group in groups] == [True]
+
+
+def token_share(steps: "pd.DataFrame", block_size: int) -> "pd.Series[float]":
+    """The share of the cache's room for tokens that is filled, one value a row of `steps`.
+
+    NaN where KV groups differ: a block is then of some layers, and a token has several or none.
+    """
+    share = steps["kv_tokens_used"] / (steps["kv_blocks_total"] * block_size)
+    return share.where(steps["group_blocks_used"].isna())
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+
+from kvscope.kv_plan import KvGroup
 
 from .conftest import kvscope
 
@@ -94,6 +97,19 @@ def test_a_window_frees_what_it_left_behind(tmp_path: Path) -> None:
             # The newest token attends to itself and 255 before it.
             first = max(0, tokens - window) // 32 if window else 0
             assert count == -(-tokens // 32) - first
+
+
+@pytest.mark.parametrize(
+    "family",
+    ["window", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("chunks", "states"))],
+)
+def test_what_a_request_holds_follows_from_its_tokens(tmp_path: Path, family: str) -> None:
+    found = plan(tmp_path, family, "enable_prefix_caching=false")
+    tokens = np.array(LENGTHS)
+    for number, group in enumerate(found["groups"]):
+        own = {key: value for key, value in group.items() if key != "state"}
+        due = KvGroup(**own).held_blocks(tokens - 1, tokens)
+        assert due.tolist() == [blocks[number] for blocks in held(found)]
 
 
 @pytest.mark.thorough

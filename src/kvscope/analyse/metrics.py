@@ -16,6 +16,7 @@ from kvscope.analyse import access_metrics, offloading, overhead
 from kvscope.analyse.metric import Metric, metric, plugin_metrics
 from kvscope.analyse.records import Records
 from kvscope.arraytypes import Floats
+from kvscope.kv_plan import token_share
 from kvscope.passes import DECODE, MIXED, PREFILL
 
 
@@ -179,10 +180,44 @@ def kv_bytes_peak(records: Records) -> float:
 
 @metric("share", "KV use in tokens, mean", column=180)
 def kv_token_utilization_mean(records: Records) -> float:
-    """Σ(S.kv_tokens_used / (S.kv_blocks_total · block size) · S.duration_s) / ΣS.duration_s"""
+    """Σ(S.kv_tokens_used / (S.kv_blocks_total · block size) · S.duration_s) / ΣS.duration_s; no
+    value where KV groups differ
+    """
+    return _time_weighted(token_share(records.steps, records.block_size), records.steps)
+
+
+@metric("share", "KV use in bytes, mean", optional=True, column=182)
+def kv_byte_utilization_mean(records: Records) -> float:
+    """Σ(S.kv_bytes_used / (S.kv_blocks_total · engine.block_bytes of `run.json`) · S.duration_s) /
+    ΣS.duration_s; no value where one KV group keeps all tokens
+    """
+    steps = _of_groups(records)
+    total = steps["kv_blocks_total"] * records.block_bytes
+    return _time_weighted(steps["kv_bytes_used"].astype(float) / total, steps)
+
+
+@metric("share", "Padding of KV blocks, mean", better=-1, optional=True, column=184)
+def kv_padding_mean(records: Records) -> float:
+    """Σ((1 − S.kv_bytes_used / (S.kv_blocks_used · engine.block_bytes)) · S.duration_s) /
+    ΣS.duration_s; no value where one KV group keeps all tokens
+    """
+    steps = _of_groups(records)
+    taken = steps["kv_blocks_used"] * records.block_bytes
+    return _time_weighted(1 - steps["kv_bytes_used"].astype(float) / taken, steps)
+
+
+@metric("B", "Bytes lost by a preemption, mean", display="MiB", optional=True, column=186)
+def preempted_bytes_mean(records: Records) -> float:
+    """mean of P.kv_bytes, over preemptions; no value where one KV group keeps all tokens"""
+    if _of_groups(records).empty:
+        return math.nan
+    return float(records.preemptions["kv_bytes"].astype(float).mean())
+
+
+def _of_groups(records: Records) -> pd.DataFrame:
+    """The passes of a run whose KV groups differ."""
     steps = records.steps
-    tokens_total = steps["kv_blocks_total"] * records.block_size
-    return _time_weighted(steps["kv_tokens_used"] / tokens_total, steps)
+    return steps[steps["group_blocks_used"].notna()]
 
 
 @metric("share", "Host pool in use, peak")
@@ -352,6 +387,9 @@ OWN: tuple[Metric, ...] = (
     kv_block_utilization_peak,
     kv_bytes_peak,
     kv_token_utilization_mean,
+    kv_byte_utilization_mean,
+    kv_padding_mean,
+    preempted_bytes_mean,
     preemptions,
     recomputed_tokens,
     lost_tokens,

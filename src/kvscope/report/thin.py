@@ -18,6 +18,8 @@ MERGE = {
     "kv_tokens_used": "max",
     "host_blocks_used": "max",
     "host_blocks_total": "max",
+    "group_blocks_used": "first",
+    "kv_bytes_used": "max",
     "stalled": "max",
 }
 
@@ -27,6 +29,7 @@ NOTHING = (
     "decode_tokens",
     "kv_blocks_used",
     "kv_tokens_used",
+    "kv_bytes_used",
     "host_blocks_used",
 )
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import pandas as pd
 
+from kvscope.kv_plan import token_share
 from kvscope.plan.figures import Axes
 from kvscope.report import theme
 from kvscope.report.data import Run, StudyData
@@ -32,7 +33,8 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     absent = set()
     if not any(steps["host_blocks_total"].any() for steps in passes):
         absent.add("host")
-    if not any(steps["kv_tokens_used"].notna().any() for steps in passes):
+    shares = (token_share(steps, 1) for steps in passes)
+    if not any(share.notna().any() for share in shares):
         absent.add("tokens")
     lines = {name: line for name, line in LINES.items() if line[0] not in absent}
     shown = MARKS if any(not marks(run).empty for run in runs) else {}
@@ -70,7 +72,7 @@ def _shares(run: Run, steps: pd.DataFrame) -> dict[str, Any]:
     total = steps["kv_blocks_total"]
     shares = {
         "blocks": steps["kv_blocks_used"] / total,
-        "tokens": steps["kv_tokens_used"] / (total * run.records.block_size),
+        "tokens": token_share(steps, run.records.block_size),
     }
     if steps["host_blocks_total"].any():
         shares["host"] = steps["host_blocks_used"] / steps["host_blocks_total"].max()

@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from kvscope.kv_plan import token_share
 from kvscope.plan.figures import Axes
 from kvscope.report import theme
 from kvscope.report.data import Run, StudyData
@@ -84,7 +85,7 @@ def _views(study: StudyData) -> Iterator[View]:
             drawn += len(data["passes"])
             note = _note(run, repeat, steps)
             pool = bool(steps["host_blocks_total"].any())
-            tokens = bool(steps["kv_tokens_used"].notna().any())
+            tokens = bool(token_share(steps, 1).notna().any())
             for along, x in ALONG.items():
                 chart = chart_of(x, pool, tokens)
                 yield View(chart, data, (run.label, str(repeat), along), note)
@@ -189,7 +190,7 @@ def pass_table(run: Run, steps: pd.DataFrame) -> pd.DataFrame:
     names = first.astype(str) + (" to " + last.astype(str) if merged > 1 else "")
     share = {
         "blocks_percent": shown["kv_blocks_used"] / total,
-        "tokens_percent": shown["kv_tokens_used"] / (total * run.records.block_size),
+        "tokens_percent": token_share(shown, run.records.block_size),
     }
     share |= {"host_percent": shown["host_blocks_used"] / pool} if pool else {}
     counts = [
@@ -246,7 +247,7 @@ def _note(run: Run, repeat: int, steps: pd.DataFrame) -> str:
         plural(int(steps["stalled"].sum()), "stalled pass"),
         f"capacity {plural(total, 'block')}",
     ]
-    if size := run.records.block_size:
+    if (size := run.records.block_size) and steps["group_blocks_used"].isna().all():
         parts[-1] += f", {plural(total * size, 'token')}"
     if steps["kv_tokens_used"].isna().all():
         parts.append("tokens held: not recorded")
