@@ -64,6 +64,11 @@ def all_tokens_alike(groups: Sequence[KvGroup]) -> bool:
     return [group.kind in OF_ALL_TOKENS for group in groups] == [True]
 
 
+def layers_apart(groups: Sequence[KvGroup]) -> int:
+    """Layers whose blocks have memory of their own: layers of different groups share it."""
+    return max(group.layers for group in groups)
+
+
 def token_share(steps: "pd.DataFrame", block_size: int) -> "pd.Series[float]":
     """The share of the cache's room for tokens that is filled, one value a row of `steps`.
 

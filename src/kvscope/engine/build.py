@@ -302,7 +302,7 @@ def _observed(
     if not platform.experiment.device.allocates:
         return VllmEngine(llm, platform, scheduler, None, platform.experiment.model.layers, tracer)
     llm.apply_model(lambda model: worker_tier().attach(model, platform))
-    check_layout(platform.experiment)
+    check_layout(platform.experiment, scheduler.kv_groups)
     timer = LayerTimer(scheduler)
     layers = llm.apply_model(timer.install)[0]
     own = llm.apply_model(find_own_attention)[0]

@@ -1,6 +1,7 @@
 """The KV groups of an engine, as vLLM has made them."""
 
 from collections.abc import Sequence
+from itertools import zip_longest
 
 from vllm.v1.kv_cache_interface import (
     KVCacheConfig,
@@ -12,11 +13,33 @@ from vllm.v1.kv_cache_interface import (
 from kvscope.errors import BadInput
 from kvscope.kv_plan import KvGroup, all_tokens_alike
 
+NULL = 0
+"""vLLM's null block, which no request holds."""
+
 
 def groups_of(cache: KVCacheConfig) -> tuple[KvGroup, ...]:
     """The groups whose blocks are on the device; empty for a model without a KV cache."""
     groups = [group for group in cache.kv_cache_groups if not group.host_resident]
     return tuple(_group(one.kv_cache_spec, len(one.layer_names), cache) for one in groups)
+
+
+def in_order(tables: Sequence[Sequence[int]]) -> list[int | None]:
+    """The block ids of a request's groups as one list: the first of each group, the second, …
+
+    None for a block that a window has left behind, where vLLM has its null block.
+    """
+    return [block or None for row in zip_longest(*tables, fillvalue=NULL) for block in row]
+
+
+def require_movable(groups: Sequence[KvGroup]) -> None:
+    """Raise BadInput if the groups have blocks that `overflow=swap` cannot move."""
+    states = any(group.state for group in groups)
+    if states or len({group.block_tokens for group in groups}) > 1:
+        kinds = ", ".join(f"{one.kind} of {one.block_tokens} tokens" for one in groups)
+        raise BadInput(
+            "an overflow policy that copies blocks needs KV groups of tokens, with as many in a "
+            f"block, but those of this model are {kinds}; use another model, or overflow=recompute"
+        )
 
 
 def require_one_block_table(groups: Sequence[KvGroup], setting: str) -> None:

@@ -5,7 +5,7 @@ pass and sampling → `update_from_output()`. The two overridden methods bracket
 sampled tokens are on the host when the second one is called.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
@@ -20,7 +20,7 @@ from vllm.v1.request import Request, RequestStatus
 
 from kvscope.engine.batching.policy import BatchingPolicy
 from kvscope.engine.clock import Clock, HostClock
-from kvscope.engine.kv_groups import groups_of
+from kvscope.engine.kv_groups import groups_of, in_order
 from kvscope.engine.marks import Marks
 from kvscope.engine.overflow.forecast import Forecast
 from kvscope.engine.overflow.host_tier import scheduler_tier
@@ -202,15 +202,20 @@ class RecordingScheduler(Scheduler):
         needed: int = -(-request.num_tokens // self.block_size) + kept
         return needed <= self.kv_blocks_free
 
-    def blocks_of(self, request_id: str) -> list[int]:
-        """The block ids of a request, in order."""
-        blocks: list[int] = self.kv_cache_manager.get_block_ids(request_id)[0]
-        return blocks
+    def blocks_of(self, request_id: str) -> list[int | None]:
+        """The block ids of a request, as `kv_groups.in_order`."""
+        return in_order(self.kv_cache_manager.get_block_ids(request_id))
 
-    def _held_blocks(self, request_id: str) -> list[list[KVCacheBlock]]:
-        """The blocks of a request by KV group, in order, without those that it has left behind."""
+    def _held_blocks(self, request_id: str) -> dict[int, KVCacheBlock]:
+        """The blocks that a request holds, by id."""
         groups = self.kv_cache_manager.get_blocks(request_id).blocks
-        return [[block for block in group if not block.is_null] for group in groups]
+        return {block.block_id: block for block in chain(*groups) if not block.is_null}
+
+    def _by_group(self, ids: Sequence[int | None]) -> tuple[int, ...]:
+        """How many of a request's blocks are of each KV group."""
+        count = len(self.kv_groups)
+        groups = [ids[at::count] for at in range(count)]
+        return tuple(len(group) - group.count(None) for group in groups)
 
     def _group_blocks(self) -> tuple[int, ...]:
         """The blocks of each KV group that requests hold."""
@@ -366,9 +371,10 @@ class RecordingScheduler(Scheduler):
 
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
         victim = self.tier.victim(request, self.forecast)
-        groups = self._held_blocks(request.request_id)
-        blocks = list(chain(*groups))
-        own = [block.block_id if block.ref_cnt == 1 else None for block in blocks]
+        blocks = self._held_blocks(request.request_id)
+        shared = {name for name, block in blocks.items() if block.ref_cnt > 1}
+        ids = self.blocks_of(request.request_id)
+        own = [None if name in shared else name for name in ids]
         done = self.overflow.preempt(victim, own, self.tier)
         self.recording.preemptions.append(
             PreemptionRecord(
@@ -378,13 +384,13 @@ class RecordingScheduler(Scheduler):
                 tokens=victim.tokens,
                 scheduled=self._allocated.pop(request.request_id, 0),
                 blocks=len(blocks),
-                group_blocks=() if self.one_block_table else tuple(map(len, groups)),
-                shared=own.count(None),
+                group_blocks=() if self.one_block_table else self._by_group(ids),
+                shared=len(shared),
                 action=done.action,
                 refused=done.refused,
                 predicted_s=done.predicted_s,
             )
         )
         if self.prefix_cache is not None:
-            self.prefix_cache.forget_uncomputed(blocks)
+            self.prefix_cache.forget_uncomputed(list(blocks.values()))
         super()._preempt_request(request, *args, **kwargs)

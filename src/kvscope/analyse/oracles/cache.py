@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from kvscope.actions import copies_blocks
-from kvscope.analyse.oracles.held import held_blocks
+from kvscope.analyse.oracles.held import held_blocks, kept_blocks
 from kvscope.analyse.oracles.run_tables import (
     RunTables,
     bad_rows,
@@ -62,8 +62,9 @@ def host_pool_differs(run: RunTables) -> Violations:
     and what vLLM's offloading has stored until the host was full. With the last pass there are what
     it stores after that.
     """
-    away, blocks = run.away(copies_blocks)
-    swapped = run.sum_over_passes(away, blocks - counts_of(away["shared_blocks"]))
+    away = run.away(copies_blocks)
+    kept = kept_blocks(run, away) - counts_of(away["shared_blocks"])
+    swapped = run.sum_over_passes(away, kept)
     steps = run.steps.assign(expected=swapped + run.activation_blocks)
     used, total = steps["host_blocks_used"], steps["host_blocks_total"]
     if run.offloads:

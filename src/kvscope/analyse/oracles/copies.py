@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 
 from kvscope.actions import ACTIVATION, copies_blocks, keeps_tokens, rebuilds_blocks
+from kvscope.analyse.oracles.held import held_blocks, kept_blocks
 from kvscope.analyse.oracles.run_tables import (
     OF_PASS,
     OF_REQUEST,
@@ -85,8 +86,8 @@ def _due(run: RunTables) -> pd.DataFrame:
         run.batch[[*OF_REQUEST, "step", "context_tokens"]], how="left"
     )["context_tokens"]
     context = counts_of(context).set_axis(rows.index)
-    into = blocks_of(context, size) - counts_of(rows["hit_tokens"]) // size
-    out = blocks_of(rows["tokens"], size) - counts_of(rows["shared_blocks"])
+    into = held_blocks(run, context, context) - counts_of(rows["hit_tokens"]) // size
+    out = kept_blocks(run, rows) - counts_of(rows["shared_blocks"])
     blocks = into.where(back, out)
     due = rows[moves & (blocks > 0)]
     return pd.DataFrame(

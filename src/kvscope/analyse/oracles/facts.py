@@ -14,6 +14,7 @@ from kvscope.collect.importer import PUBLISHED, content_digest, kinds
 from kvscope.copies import copies_of
 from kvscope.disturbed import LOAD, DisturbanceVerdict, judge_repeats
 from kvscope.events import VIRTUAL_CLOCK
+from kvscope.kv_plan import layers_apart
 from kvscope.oracle import Violations
 from kvscope.plan import registry
 from kvscope.plan.device import Device
@@ -93,7 +94,8 @@ def _of_memory(run: RunTables) -> Iterator[Pair]:
     made, cache, overflow = run.engine, run.section("cache"), run.section("overflow")
     pool, layers = made.get("host_blocks_total"), run.section("model").get("layers")
     if pool and layers and "layout" in cache:
-        pieces = CacheSettings.model_validate(cache).pieces(layers)
+        apart = layers_apart(run.kv_groups) if run.kv_groups else layers
+        pieces = CacheSettings.model_validate(cache).pieces(apart)
         yield "engine.pieces_per_block", made.get("pieces_per_block"), pieces
     if pool and "host_memory" in overflow and "host_memory" in made:
         pinned = made["host_memory"] != "pageable"

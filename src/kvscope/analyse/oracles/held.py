@@ -3,7 +3,13 @@
 import numpy as np
 import pandas as pd
 
-from kvscope.analyse.oracles.run_tables import OF_REQUEST, RunTables, blocks_of, last_until
+from kvscope.analyse.oracles.run_tables import (
+    OF_REQUEST,
+    RunTables,
+    blocks_of,
+    counts_of,
+    last_until,
+)
 from kvscope.arraytypes import Ints
 
 
@@ -21,6 +27,16 @@ def held_blocks(run: RunTables, context_tokens: pd.Series, tokens: pd.Series) ->
     if not run.groups_differ:
         return blocks_of(tokens, run.records.block_size)
     return pd.Series(group_blocks(run, context_tokens, tokens).sum(axis=1), tokens.index)
+
+
+def kept_blocks(run: RunTables, victims: pd.DataFrame) -> pd.Series:
+    """Blocks of the tokens of victims: without those for what a pass was to compute of them."""
+    size, tokens = run.records.block_size, victims["tokens"]
+    if not run.groups_differ:
+        return blocks_of(tokens, size)
+    given = blocks_of(tokens + counts_of(victims["scheduled_tokens"]), size)
+    beyond = len(run.kv_groups) * (given - blocks_of(tokens, size))
+    return victims["blocks"].astype(np.int64) - beyond
 
 
 def held_before(run: RunTables, victims: pd.DataFrame) -> pd.DataFrame:

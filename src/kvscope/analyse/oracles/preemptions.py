@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from kvscope.actions import ACTIVATION, RECOMPUTE, SWAP, copies_blocks, keeps_tokens
-from kvscope.analyse.oracles.held import contexts, held_before, held_blocks
+from kvscope.analyse.oracles.held import contexts, held_before, held_blocks, kept_blocks
 from kvscope.analyse.oracles.run_tables import (
     OF_PASS,
     OF_REQUEST,
@@ -305,7 +305,7 @@ def refused_wrong(run: RunTables) -> Violations:
     pool = run.steps[[*OF_PASS, "host_blocks_total"]].copy()
     pool["held"] = run.steps.groupby("repeat")["host_blocks_used"].shift(fill_value=0)
     lost = lost.merge(pool, on=OF_PASS, how="left").sort_values([*OF_PASS, "time_s"])
-    need = blocks_of(lost["tokens"], run.records.block_size) - lost["shared"]
+    need = kept_blocks(run, lost) - lost["shared"]
     kept = need.where(copies_blocks(lost["policy"]), 0)
     before = kept.groupby([lost[key] for key in OF_PASS]).cumsum() - kept
     room = lost["host_blocks_total"] - lost["held"] - before

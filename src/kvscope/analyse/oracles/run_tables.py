@@ -209,7 +209,7 @@ class RunTables:
     @cached_property
     def kv_groups(self) -> tuple[KvGroup, ...]:
         """The KV groups; empty if they were not recorded."""
-        rows = self.records.kv_groups.drop(columns="kv_group").astype(object)
+        rows = self.records.kv_groups.drop(columns="kv_group").convert_dtypes().astype(object)
         rows = rows.where(rows.notna(), None)
         names = list(map(str, rows))
         return tuple(KvGroup(**dict(zip(names, row, strict=True))) for row in rows.to_numpy())
@@ -341,10 +341,8 @@ class RunTables:
             }
         )
 
-    def away(
-        self, is_kept: Callable[["pd.Series[str]"], "pd.Series[bool]"]
-    ) -> tuple[pd.DataFrame, pd.Series]:
-        """The spans (`step` to `until`) of victims whose action `is_kept`, and the blocks of each.
+    def away(self, is_kept: Callable[["pd.Series[str]"], "pd.Series[bool]"]) -> pd.DataFrame:
+        """The spans (`step` to `until`) of victims whose action `is_kept`.
 
         A span ends where the request resumes, which may be in the pass that preempted it, or ends.
         """
@@ -354,7 +352,7 @@ class RunTables:
         ended = out.join(self.ended, on=OF_REQUEST)["at"].fillna(np.inf)
         resumed = first_after(out.assign(step=out["step"] - 1), back)
         until = np.minimum(resumed.fillna(np.inf), ended)
-        return out.assign(until=until), blocks_of(out["tokens"], self.records.block_size)
+        return out.assign(until=until)
 
     def saved_before(self, victims: pd.DataFrame) -> pd.Series:
         """Whether the activations of each victim were saved in its last pass."""
@@ -371,8 +369,8 @@ class RunTables:
         victim that is not recomputed.
         """
         stays = self.stays[self.stays["saved_tokens"] > 0]
-        away, blocks = self.away(keeps_tokens)
-        saved = self.saved_before(away)
+        away = self.away(keeps_tokens)
+        saved, blocks = self.saved_before(away), blocks_of(away["tokens"], self.records.block_size)
         running = self.sum_over_passes(stays, blocks_of(stays["tokens"], self.records.block_size))
         return running + self.sum_over_passes(away[saved], blocks[saved])
 

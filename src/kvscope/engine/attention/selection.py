@@ -2,11 +2,12 @@
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from kvscope.engine.overflow.host_tier import worker_tier
+from kvscope.kv_plan import KvGroup, layers_apart
 from kvscope.plan.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -72,13 +73,13 @@ def hide_llvmlite() -> None:
         wrapper.__getattr__ = _ordinary
 
 
-def check_layout(experiment: Experiment) -> None:
+def check_layout(experiment: Experiment, groups: Sequence[KvGroup]) -> None:
     """Raise RuntimeError if vLLM's layout of the cache is not that of the experiment.
 
     Only checked with a host pool, which counts the pieces of a block; nothing else depends on it.
     """
     pieces = worker_tier().pieces
-    whole = experiment.cache.layout == "by_block" or experiment.model.layers == 1
+    whole = experiment.cache.layout == "by_block" or layers_apart(groups) == 1
     if pieces is not None and whole != (pieces == 1):
         raise RuntimeError(
             f"cache.layout is {experiment.cache.layout}, but a block lies in {pieces} pieces"

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorBase_V1,
     KVConnectorMetadata,
@@ -20,13 +21,14 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 
 from kvscope.actions import Action
 from kvscope.copies import IN, KV, OUT
-from kvscope.engine.kv_groups import groups_of, require_one_block_table
+from kvscope.engine.kv_groups import groups_of, in_order, require_movable
 from kvscope.engine.overflow import copies
 from kvscope.engine.overflow.host_pool import HostPool
 from kvscope.engine.overflow.host_tier import HostTier, VictimBlocks
 from kvscope.engine.overflow.policy import Victim
 from kvscope.engine.recording import Transfer
 from kvscope.engine.scheduled import external_id
+from kvscope.kv_plan import all_tokens_alike
 
 if TYPE_CHECKING:
     from kvscope.engine.devices.platform import Platform
@@ -64,13 +66,14 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA, HostTier):
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
-        groups = groups_of(kv_cache_config)
-        require_one_block_table(groups, "an overflow policy that copies blocks")
+        self.groups = groups_of(kv_cache_config)
+        require_movable(self.groups)
+        self.one_block_table = all_tokens_alike(self.groups)
         if kv_cache_config.needs_kv_cache_zeroing:
             # It would clear a victim's blocks before they are copied out.
             raise NotImplementedError("swap needs a model whose new blocks need no clearing")
         settings = self._kv_transfer_config.kv_connector_extra_config
-        self.block_size = groups[0].block_tokens
+        self.block_size = self.groups[0].block_tokens
         self.pinned = bool(settings["pinned"])
         self.copies = copies.Coalesced() if settings["coalesced"] else copies.PerBlock()
         self.pool = HostPool(int(settings["host_blocks"]))
@@ -98,7 +101,9 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA, HostTier):
     def victim(self, request: Any, forecast: "Forecast") -> Victim:
         """A request that is preempted, with what the pool has room for."""
         victim = forecast.victim(request)
-        return replace(victim, room=-(-victim.tokens // self.block_size) <= self.pool.free)
+        tokens = np.array(victim.tokens)
+        needed = sum(group.held_blocks(tokens, tokens) for group in self.groups)
+        return replace(victim, room=bool(needed <= self.pool.free))
 
     def keep(self, action: Action, request_id: str, tokens: int, blocks: VictimBlocks) -> bool:
         """Order the copy of a victim's blocks, by an action that copies."""
@@ -109,13 +114,14 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA, HostTier):
 
         Those that another request holds stay in the cache, and are not copied.
         """
-        used = blocks[: -(-tokens // self.block_size)]
+        used = blocks[: -(-tokens // self.block_size) * len(self.groups)]
         copied = tuple(block for block in used if block is not None)
         held = self.pool.allocate(request_id, tokens, len(copied))
         if held is None:
             return False
-        shared = frozenset(at for at, block in enumerate(used) if block is None)
-        self.pool.leave_out(request_id, shared)
+        self.pool.leave_out(
+            request_id, frozenset(at for at, block in enumerate(used) if block is None)
+        )
         if self.checks is not None:
             self.checks.record_swap_out(request_id, len(used))
         if copied:
@@ -123,12 +129,17 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA, HostTier):
         return True
 
     def loadable(self, request: Any, cached: int) -> int:
-        """Tokens in the pool beyond the cached ones, as far as none is left out between them."""
+        """Tokens in the pool beyond the cached ones, as far as none is left out between them.
+
+        Where KV groups differ none are cached, and what a window has left behind is not needed.
+        """
         held = self.pool.allocation(request.request_id)
         if held is None:
             return 0
+        if not self.one_block_table:
+            return held.tokens
         first = cached // self.block_size
-        end = first + len(held.blocks_from(first))
+        end = first + len(held.positions_from(first))
         return max(0, min(held.tokens, end * self.block_size) - cached)
 
     def get_num_new_matched_tokens(
@@ -147,11 +158,13 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA, HostTier):
         found = self.found.pop(request.request_id, 0) // self.block_size
         if held is None or not num_external_tokens:
             return
-        host = held.blocks_from(found)
-        new = tuple(blocks.get_block_ids()[0][found : found + len(host)])
+        new = dict(enumerate(in_order(blocks.get_block_ids())))
+        at = held.positions_from(found) if self.one_block_table else list(held.held)
+        into = {position: block for position in at if (block := new.get(position)) is not None}
         if self.checks is not None:
-            self.checks.record_swap_in(request.request_id, range(found, found + len(host)))
-        self.orders.into.append((external_id(request.request_id), new, host))
+            self.checks.record_swap_in(request.request_id, list(into))
+        host = tuple(held.held[position] for position in into)
+        self.orders.into.append((external_id(request.request_id), tuple(into.values()), host))
 
     def build_connector_meta(self, scheduler_output: Any) -> SwapOrders:
         """Hand over the orders of this pass."""
@@ -186,7 +199,9 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA, HostTier):
     def register_kv_caches(self, kv_caches: dict[str, Any]) -> None:
         """View the cache as planes and allocate a host pool of the same shape."""
         self.layers = kv_caches
-        self.cache = copies.cache_planes(list(kv_caches.values()))
+        # Layers of different KV groups have the same memory, each for blocks of its own.
+        apart = {cache.data_ptr(): cache for cache in kv_caches.values()}
+        self.cache = copies.cache_planes(list(apart.values()))
         self.host, self.host_memory = copies.host_planes(self.cache, self.pool.size, self.pinned)
         self.pieces = len(self.cache)  # contiguous pieces of a block
         self.block_bytes = sum(plane.shape[1] for plane in self.cache)

@@ -25,16 +25,16 @@ class SwapChecks(Comparisons):
     """Keeps the contents of preempted requests' blocks and compares them when they resume.
 
     `layers` has the cache of each layer, a tensor (blocks, …); `blocks_of` returns the current
-    blocks of a request, in order.
+    blocks of a request as `kv_groups.in_order`.
     """
 
     def __init__(
-        self, layers: Mapping[str, torch.Tensor], blocks_of: Callable[[str], Sequence[int]]
+        self, layers: Mapping[str, torch.Tensor], blocks_of: Callable[[str], Sequence[int | None]]
     ) -> None:
         super().__init__()
         self._layers, self._blocks_of = layers, blocks_of
         self._away: dict[str, Content] = {}
-        self._positions: dict[str, range] = {}  # of blocks that are copied back
+        self._positions: dict[str, Sequence[int]] = {}  # of blocks that are copied back
         self._to_rebuild: dict[str, dict[str, torch.Tensor]] = {}
 
     def record_swap_out(self, request_id: str, count: int) -> None:
@@ -42,7 +42,7 @@ class SwapChecks(Comparisons):
         blocks = self._blocks_of(request_id)[:count]
         self._away[request_id] = read_content(self._layers, blocks)
 
-    def record_swap_in(self, request_id: str, positions: range) -> None:
+    def record_swap_in(self, request_id: str, positions: Sequence[int]) -> None:
         """Note which blocks of a swapped-out request are copied back; only these are compared.
 
         The others are those that it found in the prefix cache, which another request may have
@@ -51,7 +51,7 @@ class SwapChecks(Comparisons):
         before = self._away[request_id]
         self._positions[request_id] = positions
         self._away[request_id] = {
-            name: blocks[positions.start : positions.stop] for name, blocks in before.items()
+            name: [blocks[at] for at in positions] for name, blocks in before.items()
         }
 
     def record_rebuild(self, request_id: str, count: int) -> None:
@@ -74,8 +74,9 @@ class SwapChecks(Comparisons):
             before, positions = self._away.pop(request_id), self._positions.pop(request_id, None)
             if positions is None:
                 continue  # nothing was copied back: all was found, or is computed again
-            blocks = self._blocks_of(request_id)[positions.start : positions.stop]
-            difference = describe_difference(before, read_content(self._layers, blocks))
+            blocks = self._blocks_of(request_id)
+            after = read_content(self._layers, [blocks[at] for at in positions])
+            difference = describe_difference(before, after)
             self.add(not difference, f"request {request_id}: {difference}")
         for request_id in self._to_rebuild.keys() & request_ids:
             difference = self._describe_rebuilt(request_id, self._to_rebuild.pop(request_id))
@@ -96,10 +97,13 @@ class SwapChecks(Comparisons):
         return ""
 
 
-def read_content(layers: Mapping[str, torch.Tensor], blocks: Sequence[int]) -> Content:
-    """SHA-256 digests of these blocks in each layer, whose cache is a tensor (blocks, …)."""
+def read_content(layers: Mapping[str, torch.Tensor], blocks: Sequence[int | None]) -> Content:
+    """SHA-256 digests of these blocks in each layer, whose cache is a tensor (blocks, …).
+
+    Empty where there is no block.
+    """
     return {
-        name: [sha256(_bytes(cache[block])).digest() for block in blocks]
+        name: [b"" if block is None else sha256(_bytes(cache[block])).digest() for block in blocks]
         for name, cache in layers.items()
     }
 

@@ -16,11 +16,15 @@ class HostAllocation:
     blocks: tuple[int, ...]
     left_out: frozenset[int] = frozenset()
 
-    def blocks_from(self, first: int) -> tuple[int, ...]:
-        """The host blocks from a position on, up to the first position that was left out."""
+    @property
+    def held(self) -> dict[int, int]:
+        """The host block of each position that is not left out, in order."""
         positions = (at for at in count() if at not in self.left_out)
-        held = dict(zip(positions, self.blocks, strict=False))
-        return tuple(held[at] for at in takewhile(held.__contains__, count(first)))
+        return dict(zip(positions, self.blocks, strict=False))
+
+    def positions_from(self, first: int) -> list[int]:
+        """The positions from one on, up to the first that was left out."""
+        return list(takewhile(self.held.__contains__, count(first)))
 
 
 NOTHING = HostAllocation(0, ())

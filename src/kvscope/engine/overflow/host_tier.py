@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 
 VictimBlocks = Sequence[int | None]
-"""The blocks of a victim in order; None for one that another running request holds as well.
+"""The blocks of a victim as `kv_groups.in_order`; None for one that is not to be copied.
 
-Such a block stays in the cache: it is not copied, and the victim finds it there when it resumes.
+Another running request holds it as well, so that the victim finds it in the cache when it resumes;
+or a window has left it behind.
 """
 
 

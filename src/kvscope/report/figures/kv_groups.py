@@ -38,8 +38,10 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     runs = runs_with_passes(study)
     if not any(run.steps(run.repeats[0])["group_blocks_used"].notna().any() for run in runs):
         return None
-    kinds = {part_of(kind) for run in runs for kind in run.records.kv_groups["kind"]}
-    shown = [name for name in PARTS if name in kinds or name == FREE]
+    groups = pd.concat([run.records.kv_groups for run in runs])
+    there = {*map(part_of, groups["kind"])}
+    there |= {FREE} if (groups["useful_bytes"] < groups["block_bytes"]).any() else set()
+    shown = [name for name in PARTS if name in there]
     scale = colours(shown, [PARTS[name] for name in shown])
     y: Spec = {"title": "share of the KV cache (%)", "scale": {"domain": [0, 105]}}
     layers: list[Spec] = [

@@ -1,0 +1,137 @@
+"""Runs of models with several KV groups: what is recorded of each, and forgeries of it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from kvscope.analyse.records import Records
+from kvscope.oracle import VIOLATED
+
+from .conftest import Runner, kvscope
+from .forged_runs import found
+
+pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
+
+pytestmark = pytest.mark.engine
+
+WINDOWS = ("model=tiny-interleaved", "tracing=none", "overflow=recompute", "batching=chunked")
+SCARCE = "cache.blocks=40"
+"""Six groups of a layer each: a request of 160 tokens holds 30 blocks of 32 tokens at first."""
+
+
+@pytest.fixture(scope="module")
+def scarce(run: Runner) -> Records:
+    return run(*WINDOWS, SCARCE).records
+
+
+def test_a_window_holds_less_than_all_tokens_and_groups_add_up(scarce: Records) -> None:
+    groups, steps, lost = scarce.kv_groups, scarce.steps, scarce.preemptions
+    limited = groups["window_tokens"].notna()
+    assert limited.any()
+    assert not limited.all()
+    used = pd.DataFrame(steps["group_blocks_used"].tolist())
+    assert (used.sum(axis=1) == steps["kv_blocks_used"]).all()
+    assert (used[limited[limited].index].max(axis=1) <= used[limited[~limited].index[0]]).all()
+    assert (used @ groups["useful_bytes"] == steps["kv_bytes_used"]).all()
+    assert (lost["event"] == "preempt").any()
+
+
+Change = Callable[[pd.DataFrame], pd.DataFrame]
+
+
+def more(column: str, by: float = 1) -> Change:
+    """A column of the first row that has a value is larger."""
+
+    def change(frame: pd.DataFrame) -> pd.DataFrame:
+        frame = frame.copy()
+        row: Any = frame[column].first_valid_index()
+        frame.loc[row, column] += by
+        return frame
+
+    return change
+
+
+def swapped(column: str) -> Change:
+    """A block of the first group counts as one of the last, in the first row that has a value."""
+
+    def change(frame: pd.DataFrame) -> pd.DataFrame:
+        cells: list[Any] = frame[column].tolist()
+        row = next(at for at, cell in enumerate(cells) if cell is not None)
+        first, *rest, last = cells[row]
+        cells[row] = [first - 1, *rest, last + 1]
+        return frame.assign(**{column: pd.Series(cells, frame.index, dtype=object)})
+
+    return change
+
+
+def at_first(column: str, value: Any) -> Change:
+    """Another value in a table's first row."""
+
+    def change(frame: pd.DataFrame) -> pd.DataFrame:
+        frame = frame.astype({column: object}).copy()
+        frame.loc[frame.index[0], column] = value
+        return frame
+
+    return change
+
+
+def named(kind: str, frame: pd.DataFrame) -> pd.DataFrame:
+    """Every group with a window of this kind."""
+    return frame.assign(kind=frame["kind"].where(frame["window_tokens"].isna(), kind))
+
+
+@pytest.mark.parametrize(
+    ("table", "change", "name"),
+    [
+        ("steps", swapped("group_blocks_used"), "group_blocks_differ"),
+        ("preemptions", swapped("group_blocks"), "group_blocks_differ"),
+        ("steps", at_first("group_blocks_used", [1]), "group_blocks_differ"),
+        ("steps", at_first("group_blocks_used", None), "group_blocks_differ"),
+        ("steps", more("kv_bytes_used"), "group_bytes_differ"),
+        ("preemptions", more("kv_bytes"), "group_bytes_differ"),
+        ("steps", more("kv_blocks_used"), "group_bytes_differ"),
+        ("preemptions", more("blocks"), "preemption_misplaced"),
+        ("kv_groups", more("kv_group"), "groups_wrong"),
+        ("kv_groups", more("layers"), "groups_wrong"),
+        ("kv_groups", more("padded_bytes", -64), "groups_wrong"),
+        ("kv_groups", more("useful_bytes", -64), "group_bytes_differ"),
+        ("kv_groups", more("block_bytes", 64), "groups_wrong"),
+        ("kv_groups", more("window_tokens", 64), "group_blocks_differ"),
+        ("kv_groups", more("block_tokens", 32), "group_blocks_differ"),
+        ("kv_groups", at_first("window_tokens", None), "groups_wrong"),
+        ("kv_groups", lambda frame: named("ChunkedLocalAttention", frame), "group_blocks_differ"),
+        ("kv_groups", lambda frame: named("FullAttention", frame), "groups_wrong"),
+        ("kv_groups", lambda frame: frame.iloc[:-1], "group_blocks_differ"),
+    ],
+)  # fmt: skip
+def test_a_forged_group_is_noticed(scarce: Records, table: str, change: Change, name: str) -> None:
+    forged = scarce.variant(**{table: change(getattr(scarce, table))})
+    assert name in found(forged, VIOLATED)
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        (
+            ("overflow=activation", "overflow.host_blocks=40"),
+            "overflow policy that saves activations",
+        ),
+        (("cache.prefix_caching=true",), "cache.prefix_caching=true"),
+        pytest.param(
+            ("overflow=native", "overflow.host_blocks=40"),
+            "overflow policy that copies blocks",
+            marks=pytest.mark.thorough,
+        ),
+    ],
+)
+def test_what_needs_one_group_is_refused_by_name(
+    setting: tuple[str, ...], said: str, tmp_path: Any
+) -> None:
+    words = [word for word in WINDOWS if word.partition("=")[0] != setting[0].partition("=")[0]]
+    done = kvscope("run", *words, *setting, "profiler=none", "--out", str(tmp_path / "run"))
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "KV group" in done.stderr
+    assert "Traceback" not in done.stderr
