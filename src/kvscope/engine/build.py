@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from vllm.v1.kv_cache_interface import KVCacheConfig, MambaSpec
+
 from kvscope.engine import outputs
 from kvscope.engine.admission import admit_as_0_4_2
 from kvscope.engine.attention.selection import check_layout, find_own_attention, select_attention
@@ -24,6 +26,7 @@ from kvscope.engine.recording import Recording
 from kvscope.engine.scheduler import RecordingScheduler
 from kvscope.engine.weights import LOAD_FORMAT
 from kvscope.errors import BadInput, KvscopeError
+from kvscope.plan.experiment import Experiment
 from kvscope.plan.option import Option
 from kvscope.plan.parts import VLLM_0_4_2
 
@@ -210,6 +213,7 @@ def engine_arguments(
         "block_size": experiment.cache.block_size,
         "num_gpu_blocks_override": experiment.cache_blocks + 1,  # vLLM keeps one, the null block
         "enable_prefix_caching": experiment.cache.prefix_caching,
+        "kv_cache_dtype": experiment.cache.dtype,
         "scheduler_reserve_full_isl": engine.scheduler_reserve_full_isl,
         "watermark": experiment.cache.watermark,
         "async_scheduling": False,
@@ -257,6 +261,7 @@ def run_engine(platform: "Platform", directory: Path | None = None) -> Iterator[
         config.write_text(json.dumps(experiment.model.hf_config()), encoding="utf-8")
         llm = LLM(**engine_arguments(platform, batching, overflow, Path(model)))
         core = llm.llm_engine.engine_core.engine_core
+        check_blocks(experiment, core.scheduler.kv_cache_config)
         rank = rank_of(overflow, experiment)
         core.scheduler.attach(batching, overflow, platform.clock, tracer, rank)
         platform.observe(core.scheduler)
@@ -269,6 +274,30 @@ def run_engine(platform: "Platform", directory: Path | None = None) -> Iterator[
             platform.shut_down(llm)
             del llm, core
             gc.collect()
+
+
+def check_blocks(experiment: Experiment, made: KVCacheConfig) -> None:
+    """Raise BadInput if vLLM's blocks are not those that the experiment plans with.
+
+    vLLM takes others where a backend of the platform or a state beside attention needs it.
+    """
+    model, cache = experiment.model, experiment.cache
+    sizes = {
+        group.kv_cache_spec.block_size
+        for group in made.kv_cache_groups
+        if not isinstance(group.kv_cache_spec, MambaSpec)
+    }
+    if sizes != {cache.block_size}:
+        raise BadInput(
+            f"cache.block_size is {cache.block_size}, but vLLM takes blocks of "
+            f"{' and '.join(map(str, sorted(sizes)))} tokens for model={model.name} on this device"
+        )
+    block_bytes = made.kv_cache_tensors[0].size // made.num_blocks
+    if block_bytes != experiment.block_bytes:
+        raise BadInput(
+            f"a block of model={model.name} has {block_bytes:,} bytes in vLLM's plan, but "
+            f"{experiment.block_bytes:,} by model.kv_layers and model.block_layers"
+        )
 
 
 def _observed(
