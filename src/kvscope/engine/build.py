@@ -195,6 +195,17 @@ def check_groups(groups: Sequence[KvGroup], experiment: Experiment) -> None:
                 f"model={model} has a KV group of {group.kind}, of which kvscope does not know "
                 f"what a request holds; it knows {', '.join(KINDS)}"
             )
+    sizes = {group.block_tokens for group in groups if not group.state}
+    if sizes - {cache.block_size}:
+        raise BadInput(
+            f"cache.block_size is {cache.block_size}, but vLLM takes blocks of "
+            f"{' and '.join(map(str, sorted(sizes)))} tokens for model={model} on this device"
+        )
+    if groups[0].block_bytes != experiment.block_bytes:
+        raise BadInput(
+            f"a block of model={model} has {groups[0].block_bytes:,} bytes in vLLM's plan, but "
+            f"{experiment.block_bytes:,} by model.kv_layers and model.block_layers"
+        )
     if cache.prefix_caching:
         require_one_block_table(groups, "cache.prefix_caching=true")
     if tracing != "none":
@@ -233,6 +244,7 @@ def engine_arguments(
         "block_size": experiment.cache.block_size,
         "num_gpu_blocks_override": experiment.cache_blocks + 1,  # vLLM keeps one, the null block
         "enable_prefix_caching": experiment.cache.prefix_caching,
+        "kv_cache_dtype": experiment.cache.dtype,
         "scheduler_reserve_full_isl": engine.scheduler_reserve_full_isl,
         "watermark": experiment.cache.watermark,
         "async_scheduling": False,

@@ -58,3 +58,5 @@ class SeededLoader(BaseModelLoader):
             generator.manual_seed(zlib.crc32(f"{self.seed} {name}".encode()))
             deviation = standard_deviation(name, parameter.shape)
             parameter.data.normal_(0.0, deviation, generator=generator)
+            if name.endswith(".A"):  # a state decays by its exponential
+                parameter.data.abs_().neg_()

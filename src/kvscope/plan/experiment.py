@@ -19,7 +19,7 @@ from kvscope.plan import documents, registry, rules
 from kvscope.plan.complaints import Origin, validation_message
 from kvscope.plan.device import Device
 from kvscope.plan.fields import GIB, MAX_REPEATS, Label, Part, Whole
-from kvscope.plan.models import Model
+from kvscope.plan.models import BYTES, KvLayers, Model
 from kvscope.plan.parts import CacheSettings, EngineSettings, ProfilerSettings, TracingSettings
 from kvscope.plan.policy import Batching, Overflow
 from kvscope.plan.registry import OneOf
@@ -105,13 +105,33 @@ class Experiment(Part):
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Bytes of K and V of one token over all layers."""
-        return self.model.kv_bytes_per_token
+        """Bytes that the newest token has in the cache, over all layers."""
+        return self.model.token_elements * self.kv_width
+
+    @property
+    def kv_width(self) -> int:
+        """Bytes of a number that the cache keeps of a token."""
+        return BYTES[self.model.dtype if self.cache.dtype == "auto" else self.cache.dtype]
 
     @property
     def block_bytes(self) -> int:
-        """Bytes of one block over all layers."""
-        return self.cache.block_size * self.kv_bytes_per_token
+        """Bytes of a block of the pool, over all layers of a KV group."""
+        return self.cache.block_size * self.model.block_elements * self.kv_width
+
+    @property
+    def request_blocks(self) -> int:
+        """Blocks, over all KV groups, with which vLLM takes the longest request."""
+        return sum(self.model.groups(one) * self._most_blocks(one) for one in self.model.kept)
+
+    def _most_blocks(self, kind: KvLayers) -> int:
+        """Of one KV group, as vLLM counts: a window holds what a pass computes besides."""
+        if kind.state_bytes:
+            return 1
+        tokens, passes = self.engine.max_model_len, self.engine.max_num_batched_tokens
+        sliding = kind.kind == "sliding_window"  # it may begin within a block
+        if kind.window_tokens is not None:
+            tokens = min(tokens, kind.window_tokens - sliding + passes)
+        return -(-tokens // self.cache.block_size) + sliding
 
     @property
     def cache_blocks(self) -> int:

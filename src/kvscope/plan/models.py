@@ -16,7 +16,7 @@ from kvscope.plan.fields import (
     impossible,
 )
 
-BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
+BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "fp8": 1}
 
 # OPT's table of learned positions has two rows more than there are positions (padding).
 OPT_POSITION_OFFSET = 2
@@ -47,18 +47,54 @@ class Llama3Scaling(Part):
     original_max_position_embeddings: Count
 
 
+class KvLayers(Part):
+    """Layers of one kind of attention, and what each keeps in the KV cache.
+
+    Of each token `token_elements` numbers, K and V or a latent, in the cache's number type; of each
+    request `state_bytes`. `window_tokens` is the window or the chunk that attention is limited to.
+    Further `shared_layers` attend to what these keep, and keep nothing.
+    """
+
+    kind: Literal["full", "sliding_window", "chunked_local", "mla", "mamba"]
+    layers: Count
+    token_elements: Annotated[Whole, Field(ge=0, le=MAX_NUMBER)] = 0
+    state_bytes: Annotated[Whole, Field(ge=0, le=MAX_NUMBER)] = 0
+    window_tokens: Tokens | None = None
+    shared_layers: Annotated[Whole, Field(ge=0, le=MAX_NUMBER)] = 0
+
+    @model_validator(mode="after")
+    def _keeps_one(self) -> "KvLayers":
+        states, limited = self.kind == "mamba", self.kind in ("sliding_window", "chunked_local")
+        if states != (self.state_bytes > 0) or states == (self.token_elements > 0):
+            what = "state_bytes alone" if states else "token_elements alone"
+            raise impossible(f"model.kv_layers of kind {self.kind} must set {what}")
+        if limited != (self.window_tokens is not None):
+            must = "must set" if limited else "must not set"
+            raise impossible(f"model.kv_layers of kind {self.kind} {must} window_tokens")
+        return self
+
+
+OF_HF = ("config", "kv_layers", "block_layers", "weights", "weights_per_token")
+"""The keys that a model by its config.json has, and no other."""
+
+Weights = Annotated[Whole, Field(ge=1, le=10**13)]
+
 RopeScaling = Annotated[YarnScaling | Llama3Scaling, Field(discriminator="rope_type")]
 
 
 class Model(Part):
-    """A decoder-only transformer, by its sizes.
+    """A decoder-only model, by its sizes.
 
     `family` fixes the shape of a transformer block: 'llama' (RMSNorm, rotary positions, gated
-    MLP, no biases) or 'opt' (LayerNorm, learned positions, plain MLP, biases).
+    MLP, no biases) or 'opt' (LayerNorm, learned positions, plain MLP, biases). 'hf' is any other
+    architecture that vLLM knows, by its own config.json (`config`). What follows from it stands
+    beside it: what its layers keep (`kv_layers`), how many of one kind vLLM puts into a KV group,
+    whose blocks hold their contents (`block_layers`), and its weights, of which each token takes
+    `weights_per_token`, without embedding and output layer.
     """
 
     name: Name
-    family: Literal["llama", "opt"]
+    family: Literal["llama", "opt", "hf"]
     dtype: Annotated[Literal["float32", "float16", "bfloat16"], Label("number type")]
     hidden_size: Count
     layers: Count
@@ -71,6 +107,21 @@ class Model(Part):
     tie_word_embeddings: bool
     rope_theta: Annotated[Real, Field(gt=0)] | None = None
     rope_scaling: RopeScaling | None = None
+    config: dict[str, Any] | None = None
+    kv_layers: list[KvLayers] | None = None
+    block_layers: Count | None = None
+    weights: Weights | None = None
+    weights_per_token: Weights | None = None
+
+    @model_validator(mode="after")
+    def _described_by_one(self) -> "Model":
+        own = {key: getattr(self, key) for key in OF_HF}
+        for key, value in own.items():
+            if (value is None) == (self.family == "hf"):
+                must = "must be set" if value is None else "must be null"
+                sentence = f"model.{key} {must} with model.family={self.family}"
+                raise impossible(sentence, f"model.{key}")
+        return self
 
     @model_validator(mode="after")
     def _consistent(self) -> "Model":
@@ -81,7 +132,7 @@ class Model(Part):
                 f"model.kv_heads ({self.kv_heads})",
                 "model.kv_heads",
             )
-        if heads * self.head_size != self.hidden_size:
+        if self.family != "hf" and heads * self.head_size != self.hidden_size:
             raise impossible(
                 f"model.attention_heads times model.head_size ({heads} x {self.head_size}) must "
                 f"be model.hidden_size ({self.hidden_size})",
@@ -106,6 +157,8 @@ class Model(Part):
     @property
     def parameters(self) -> int:
         """Number of weights, exact; an output layer tied to the embedding is counted once."""
+        if self.weights is not None:
+            return self.weights
         norm = self.hidden_size * (1 if self.family == "llama" else 2)
         embedding = self.vocab_size * self.hidden_size
         output = 0 if self.tie_word_embeddings else embedding
@@ -134,8 +187,38 @@ class Model(Part):
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Bytes of K and V of one token over all layers: 2 x layers x kv_heads x head_size."""
-        return 2 * self.layers * self.kv_heads * self.head_size * BYTES[self.dtype]
+        """Bytes that the newest token has in the cache, over all layers, in the model's dtype.
+
+        With K and V of all heads in each layer: 2 x layers x kv_heads x head_size.
+        """
+        return self.token_elements * BYTES[self.dtype]
+
+    @property
+    def kept(self) -> list[KvLayers]:
+        """What its layers keep, by kind of attention."""
+        if self.kv_layers is not None:
+            return self.kv_layers
+        elements = 2 * self.kv_heads * self.head_size
+        return [KvLayers(kind="full", layers=self.layers, token_elements=elements)]
+
+    @property
+    def token_elements(self) -> int:
+        """Numbers that are kept of each token, over all layers."""
+        return sum(one.layers * one.token_elements for one in self.kept)
+
+    @property
+    def block_elements(self) -> int:
+        """Numbers that a block of the pool has room for, of each of its tokens."""
+        return (self.block_layers or self.layers) * max(one.token_elements for one in self.kept)
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether every layer keeps every token, so that requests hold blocks by their length."""
+        return all(one.window_tokens is None and not one.state_bytes for one in self.kept)
+
+    def groups(self, kind: KvLayers) -> int:
+        """KV groups that vLLM makes of the layers of one kind."""
+        return -(-kind.layers // (self.block_layers or self.layers))
 
     @property
     def activation_bytes_per_token(self) -> int:
@@ -147,6 +230,8 @@ class Model(Part):
 
     def hf_config(self) -> dict[str, Any]:
         """The config.json from which transformers and vLLM build this architecture."""
+        if self.config is not None:
+            return self.config
         common = {
             "dtype": self.dtype,
             "hidden_size": self.hidden_size,

@@ -62,6 +62,9 @@ class CacheSettings(Part):
     watermark: Annotated[Real, Field(ge=0, lt=1), Label("blocks kept free (share)")] = 0.0
     admission: Literal["vllm", "vllm-0.4.2"] = "vllm"
     prefix_caching: Annotated[bool, Label("prefix caching")] = False
+    dtype: Annotated[Literal["auto", "fp8"], Label("number type of the cache", "cache in {}")] = (
+        "auto"
+    )
 
     def pieces(self, layers: int) -> int:
         """Contiguous pieces of a block of so many layers."""
@@ -126,6 +129,14 @@ class Conditions(Protocol):
     @property
     def block_bytes(self) -> int:
         """Bytes of one block over all layers."""
+
+    @property
+    def kv_width(self) -> int:
+        """Bytes of a number that the cache keeps of a token."""
+
+    @property
+    def request_blocks(self) -> int:
+        """Blocks, over all KV groups, with which vLLM takes the longest request."""
 
     @property
     def cache_blocks(self) -> int:

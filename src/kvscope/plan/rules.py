@@ -114,16 +114,71 @@ def _context_within_model(experiment: CompleteExperiment) -> None:
         )
 
 
+def _other_families_have_vllms_kernels(experiment: CompleteExperiment) -> None:
+    model, attention = experiment.model, experiment.engine.attention
+    if model.family == "hf" and attention != "vllm":
+        raise impossible(
+            f"engine.attention ({attention}) must be vllm with model={model.name}: kvscope's own "
+            "kernels, which record KV events, are those of Llama and OPT",
+            "engine.attention",
+            "model.family",
+        )
+
+
+def _states_fit_blocks(experiment: CompleteExperiment) -> None:
+    """VLLM gives a state one block, and pads it to those of attention beside it."""
+    model, cache = experiment.model, experiment.cache
+    state = max(one.state_bytes for one in model.kept)
+    token = max(one.token_elements for one in model.kept) * experiment.kv_width
+    if state > cache.block_size * token:
+        raise impossible(
+            f"cache.block_size ({cache.block_size}) must be at least {-(-state // token)} with "
+            f"model={model.name}, so that a state of {state:,} bytes fits beside {token:,} bytes "
+            "a token",
+            "cache.block_size",
+            "model.kv_layers",
+        )
+
+
+def _demand_is_by_length(experiment: CompleteExperiment) -> None:
+    model, ratio = experiment.model, experiment.cache.oversubscription
+    if ratio is not None and not model.keeps_all:
+        raise impossible(
+            f"cache.oversubscription ({ratio}) must be null with model={model.name}, whose layers "
+            "do not all keep every token; set cache.blocks or cache.gib",
+            "cache.oversubscription",
+            "model.kv_layers",
+        )
+
+
 def _one_request_fits_cache(experiment: CompleteExperiment) -> None:
     length, room = experiment.engine.max_model_len, experiment.cache_tokens
-    if room < length:
+    if experiment.model.keeps_all and room < length:
         raise impossible(
             f"the cache of {experiment.cache_blocks} blocks of {experiment.cache.block_size} "
             f"tokens ({room} tokens) must hold one request of engine.max_model_len ({length}), "
             "or vLLM does not start",
-            next(f"cache.{k}" for k in reversed(SIZES) if getattr(experiment.cache, k) is not None),
+            _size_key(experiment),
             "engine.max_model_len",
         )
+
+
+def _one_request_fits_kv_groups(experiment: CompleteExperiment) -> None:
+    blocks, needed = experiment.cache_blocks, experiment.request_blocks
+    if not experiment.model.keeps_all and blocks < needed:
+        raise impossible(
+            f"the cache of {blocks} blocks must hold one request of engine.max_model_len "
+            f"({experiment.engine.max_model_len}), which takes up to {needed} in the KV groups of "
+            f"model={experiment.model.name}, or vLLM does not start",
+            _size_key(experiment),
+            "engine.max_model_len",
+        )
+
+
+def _size_key(experiment: CompleteExperiment) -> str:
+    """The key that sizes the cache."""
+    given = (key for key in reversed(SIZES) if getattr(experiment.cache, key) is not None)
+    return f"cache.{next(given)}"
 
 
 def _sequences_within_batch(experiment: CompleteExperiment) -> None:
@@ -149,7 +204,11 @@ RULES: tuple[Callable[[CompleteExperiment], None], ...] = (
     _strides_suit_tracing,
     _buffer_has_a_part_for_each,
     _context_within_model,
+    _other_families_have_vllms_kernels,
+    _states_fit_blocks,
+    _demand_is_by_length,
     _one_request_fits_cache,
+    _one_request_fits_kv_groups,
     _sequences_within_batch,
     _options_work,
 )

@@ -162,14 +162,15 @@ def _repeats() -> Schema:
 
 
 def _walk(root: Schema, node: Schema, key: str) -> Iterator[tuple[str, Schema]]:
-    """All single values below a node, each with its dotted key."""
+    """All single values below a node, each with its dotted key; none of a mapping of anything."""
     if "$ref" in node:
         node = root["$defs"][node["$ref"].rpartition("/")[2]]
     for variant in node.get("anyOf") or node.get("oneOf") or ():
         yield from _walk(root, variant, key)
     for name, child in node.get("properties", {}).items():
         yield from _walk(root, child, f"{key}.{name}" if key else name)
-    if "type" in node and "properties" not in node:
+    anything = node.get("additionalProperties") is True
+    if "type" in node and "properties" not in node and not anything:
         bounded = {BOUNDS.get(word, word): value for word, value in node.items()}
         yield key, {word: value for word, value in bounded.items() if word in KEPT}
 

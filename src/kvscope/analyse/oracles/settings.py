@@ -38,7 +38,7 @@ def settings_differ(run: RunTables) -> Violations:
 def _of_engine(run: RunTables) -> Iterator[Pair]:
     made, cache, model = run.engine, run.section("cache"), run.section("model")
     size = cache.get("block_size")
-    block_bytes = _block_bytes(size, model)
+    block_bytes = _block_bytes(cache, model)
     yield "block_size", made.get("block_size"), size
     yield "block_bytes", made.get("block_bytes"), block_bytes
     yield "layers", made.get("layers"), model.get("layers")
@@ -72,13 +72,22 @@ def _of_host_pools(run: RunTables, block_bytes: int | None) -> Iterator[Pair]:
     yield "activation_blocks_total", activations, due.activations
 
 
-def _block_bytes(block_size: Any, model: Mapping[str, Any]) -> int | None:
-    """Bytes of a block, K and V of all layers; None if the settings lack a size of the model."""
-    parts = [block_size, *(model.get(key) for key in ("layers", "kv_heads", "head_size"))]
-    width = BYTES.get(str(model.get("dtype")))
+def _block_bytes(cache: Mapping[str, Any], model: Mapping[str, Any]) -> int | None:
+    """Bytes of a block, of the layers of a KV group; None if the settings lack a size of it."""
+    fp8 = cache.get("dtype") == "fp8"
+    width = 1 if fp8 else BYTES.get(str(model.get("dtype")))
+    parts = [cache.get("block_size"), *_kept_elements(model)]
     if width is None or not all(isinstance(part, int) for part in parts):
         return None
-    return 2 * width * math.prod(map(int, parts))
+    return width * math.prod(map(int, parts))
+
+
+def _kept_elements(model: Mapping[str, Any]) -> list[Any]:
+    """The factors of the numbers that a block keeps of a token."""
+    kinds = model.get("kv_layers")
+    if kinds is None:
+        return [2, *(model.get(key) for key in ("layers", "kv_heads", "head_size"))]
+    return [model.get("block_layers"), max(one.get("token_elements", 0) for one in kinds)]
 
 
 def _activation_block_bytes(block_size: Any, model: Mapping[str, Any]) -> int | None:
