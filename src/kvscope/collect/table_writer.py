@@ -23,19 +23,25 @@ def write_batches(
     batches: Iterable[Mapping[str, Any]],
     total: int = 0,
     delta_encoded: Collection[str] = (),
+    nullable: Collection[str] | None = None,
 ) -> int:
     """Write batches of columns as a table's file, atomically; give the row count.
 
     A batch maps every column of the table to its values, which are cast to the column's type. It
     becomes one row group, or several if its texts are long. `total` is the expected number of rows,
     for the progress bar. Columns in `delta_encoded` are stored as differences, which halves the
-    size and the time of sorted instants; the other numbers are then stored as they are.
+    size and the time of sorted instants; the other numbers are then stored as they are. Columns
+    that are not in `nullable`, if it is given, have no null, so none is looked for or stored.
 
     Texts are written as codes into a dictionary, without being written out; the file declares
     them as texts, by the schema that it names as its own.
     """
     written = 0
-    schema = pa.schema([_coded(field) for field in table.schema], table.schema.metadata)
+    fields = [
+        _coded(field).with_nullable(nullable is None or field.name in nullable)
+        for field in table.schema
+    ]
+    schema = pa.schema(fields, table.schema.metadata)
     texts = [field.name for field in schema if pa.types.is_dictionary(field.type)]
     numbers = [name for name in table.names if name not in texts]
     layout: dict[str, Any] = {"compression": "zstd", "write_statistics": numbers}

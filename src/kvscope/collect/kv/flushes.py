@@ -169,8 +169,8 @@ class Flush:
 
 def read_flushes(path: Path) -> Iterator[Flush]:
     """Read the flushes of a file in order. Raises BadInput with file, line and fault."""
-    for number, line in enumerate(prefetch(read_lines(path)), start=1):
-        yield parse_flush(line, path, number)
+    lines = enumerate(read_lines(path), start=1)
+    return prefetch(parse_flush(line, path, number) for number, line in lines)
 
 
 def prefetch(items: Iterator[T]) -> Iterator[T]:

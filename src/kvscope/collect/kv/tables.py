@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kvscope.collect.oracles.judge import Judge
 
 DELTA_ENCODED = ("start_ns", "end_ns")
+NULLABLE = ("request_id", "phase", "kv_head", "sm")
 BATCH_ROWS = 1 << 18
 _FLUSH_COLUMNS = ("repeat", "step", "layer")
 # Narrow while they wait for their batch to fill.
@@ -42,7 +43,7 @@ def write_kv_tables(
     """
     kernels = KernelRows()
     batches = prefetch(_batches(events, judge, kernels))
-    rows = write_batches(KV_EVENTS, out_dir, batches, total, DELTA_ENCODED)
+    rows = write_batches(KV_EVENTS, out_dir, batches, total, DELTA_ENCODED, NULLABLE)
     frame = kernels.frame()
     meaning = "the farthest that an event lies outside of its kernel, in ns"
     if launches is not None:
@@ -122,18 +123,14 @@ class EventRows:
             **{name: np.concatenate(parts) for name, parts in self.parts.items()},
         }
         names = {"request_id": list(self.requests), "phase": REQUEST_PHASES, "kind": KINDS}
-        return {
-            name: _encoded(values, names[name])
-            if name in names
-            else _nullable(values)
-            if name in ("kv_head", "sm")
-            else pa.array(values)
+        columns = {
+            name: _nullable(values) if name in NULLABLE else pa.array(values)
             for name, values in found.items()
         }
-
-
-def _encoded(places: np.ndarray[Any, Any], words: Any) -> pa.Array:
-    return pa.DictionaryArray.from_arrays(_nullable(places), pa.array(words, pa.string()))
+        return columns | {
+            name: pa.DictionaryArray.from_arrays(columns[name], pa.array(words, pa.string()))
+            for name, words in names.items()
+        }
 
 
 def _nullable(values: np.ndarray[Any, Any]) -> pa.Array:
