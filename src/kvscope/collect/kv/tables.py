@@ -42,7 +42,7 @@ def write_kv_tables(
     events, for the progress bar. Raises BadInput if the file is damaged.
     """
     kernels = KernelRows()
-    batches = prefetch(_batches(events, judge, kernels))
+    batches = (batch.columns() for batch in prefetch(_batches(events, judge, kernels)))
     rows = write_batches(KV_EVENTS, out_dir, batches, total, DELTA_ENCODED, NULLABLE)
     frame = kernels.frame()
     meaning = "the farthest that an event lies outside of its kernel, in ns"
@@ -62,7 +62,7 @@ def write_kv_tables(
     }
 
 
-def _batches(events: Path, judge: "Judge", kernels: "KernelRows") -> Iterator[dict[str, pa.Array]]:
+def _batches(events: Path, judge: "Judge", kernels: "KernelRows") -> Iterator["EventRows"]:
     """The rows of kv_events, many flushes at a time."""
     batch = EventRows()
     for flush in read_flushes(events):
@@ -71,10 +71,10 @@ def _batches(events: Path, judge: "Judge", kernels: "KernelRows") -> Iterator[di
         kernels.add(counts, start_ns, end_ns)
         batch.add(flush, start_ns, end_ns)
         if batch.rows >= BATCH_ROWS:
-            yield batch.columns()
+            yield batch
             batch = EventRows()
     if batch.rows:
-        yield batch.columns()
+        yield batch
 
 
 def times_ns(flush: Flush, clock: EventClock) -> tuple[Int64s, Int64s]:
