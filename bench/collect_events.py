@@ -52,11 +52,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         raw = Path(folder) / KERNEL_EVENTS
         generate(raw, options.events, options.rows)
+        circumstances = machine()
         command = [sys.executable, __file__, "--collect", str(raw), str(Path(folder) / "out")]
         child = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
         result = {
             "command": " ".join(("python bench/collect_events.py", *sys.argv[1:])),
-            "machine": machine(),
+            "machine": circumstances,
             "versions": {"python": platform.python_version(), **{p: version(p) for p in PACKAGES}},
             "raw_bytes": raw.stat().st_size,
             **json.loads(child.stdout),
@@ -97,7 +98,12 @@ def machine() -> dict[str, Any]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     info = Path("/proc/cpuinfo").read_text().splitlines()
     cpu = next((line.split(":")[1].strip() for line in info if line.startswith("model name")), "")
-    return {"cpu": cpu or platform.machine(), "cores": os.cpu_count(), "memory_bytes": memory}
+    return {
+        "cpu": cpu or platform.machine(),
+        "cores": os.cpu_count(),
+        "memory_bytes": memory,
+        "load_average": round(os.getloadavg()[0], 1),  # other work makes wall times longer
+    }
 
 
 # --- the synthetic file

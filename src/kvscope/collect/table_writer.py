@@ -1,6 +1,7 @@
 """Writing a table while its rows stream in, with a progress bar on a terminal."""
 
 import sys
+from base64 import b64encode
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,32 +23,56 @@ def write_batches(
     batches: Iterable[Mapping[str, Any]],
     total: int = 0,
     delta_encoded: Collection[str] = (),
+    nullable: Collection[str] | None = None,
 ) -> int:
     """Write batches of columns as a table's file, atomically; give the row count.
 
     A batch maps every column of the table to its values, which are cast to the column's type. It
     becomes one row group, or several if its texts are long. `total` is the expected number of rows,
     for the progress bar. Columns in `delta_encoded` are stored as differences, which halves the
-    size and the time of sorted instants.
+    size and the time of sorted instants; the other numbers are then stored as they are. Columns
+    that are not in `nullable`, if it is given, have no null, so none is looked for or stored.
+
+    Texts are written as codes into a dictionary, without being written out; the file declares
+    them as texts, by the schema that it names as its own.
     """
     written = 0
-    layout: dict[str, Any] = {"compression": "zstd"}
+    fields = [
+        _coded(field).with_nullable(nullable is None or field.name in nullable)
+        for field in table.schema
+    ]
+    schema = pa.schema(fields, table.schema.metadata)
+    texts = [field.name for field in schema if pa.types.is_dictionary(field.type)]
+    numbers = [name for name in table.names if name not in texts]
+    layout: dict[str, Any] = {"compression": "zstd", "write_statistics": numbers}
     if delta_encoded:
         layout["column_encoding"] = dict.fromkeys(delta_encoded, "DELTA_BINARY_PACKED")
-        layout["use_dictionary"] = [name for name in table.names if name not in delta_encoded]
+        layout["use_dictionary"] = texts
     with (
         atomic_path(out_dir / table.file) as temporary,
-        pq.ParquetWriter(temporary, table.schema, **layout) as writer,
+        pq.ParquetWriter(temporary, schema, store_schema=False, **layout) as writer,
     ):
+        declared = b64encode(table.schema.serialize())
+        writer.add_key_value_metadata({"ARROW:schema": declared})
         for batch in _with_progress(batches, table.name, total):
             for part in _split(batch):
-                rows = pa.table(
-                    [part[column.name].cast(column.type) for column in table.columns],
-                    schema=table.schema,
-                )
+                columns = [_cast(part[field.name], field.type) for field in schema]
+                rows = pa.table(columns, schema=schema)
                 writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
                 written += rows.num_rows
     return written
+
+
+def _coded(field: pa.Field) -> pa.Field:
+    """The field, of codes if it is of texts."""
+    coded = pa.dictionary(pa.int32(), field.type)
+    return field.with_type(coded) if pa.types.is_string(field.type) else field
+
+
+def _cast(values: pa.Array | pa.ChunkedArray, to: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    if values.type == to or not pa.types.is_dictionary(to):
+        return values.cast(to)
+    return values.cast(to.value_type).dictionary_encode()
 
 
 def _split(batch: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -50,6 +51,12 @@ _RECORD = {
     "kind": (0, len(KINDS) - 1),
     **dict.fromkeys(("start_ticks", "duration_ticks"), limits.TICKS),
 }
+# Signed types that hold what records have; columns of version 1 stay int64.
+_SIGNED = {
+    **dict.fromkeys(COLUMNS, np.int32),
+    "kind": np.int8,
+    **dict.fromkeys(("start_ticks", "duration_ticks"), np.int64),
+}
 T = TypeVar("T")
 
 
@@ -77,6 +84,8 @@ class Segments:
 @dataclass(frozen=True)
 class Flush:
     """The KV events of one layer of one forward pass, as arrays of one value an event.
+
+    Columns of records have 32 bits at most, ticks 64; so multiply or add columns as int64.
 
     A request is a row of the batch; `kv_heads` are the traced heads, None in an imported trace that
     does not distinguish heads, and then a kernel that is absent was not traced.
@@ -116,7 +125,16 @@ class Flush:
     @cached_property
     def segment(self) -> Int64s:
         """The segment of each event."""
-        return np.repeat(np.arange(len(self.segments.events)), self.segments.events)
+        return self.of_segments(np.arange(len(self.segments.events), dtype=np.int32))
+
+    def of_segments(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Values of the segments, repeated for each event of a segment."""
+        return np.repeat(values, self.segments.events)
+
+    @cached_property
+    def table_blocks(self) -> Int64s:
+        """The blocks of the block table, row after row."""
+        return np.fromiter(chain.from_iterable(self.block_table or ()), np.int64)
 
     @cached_property
     def end_ticks(self) -> Int64s:
@@ -131,7 +149,8 @@ class Flush:
     @cached_property
     def row_or_last(self) -> Int64s:
         """The row of each event, or the number of rows where the event names an unknown row."""
-        return self.row if self.known_row.all() else np.where(self.known_row, self.row, self.rows)
+        row = self.row.astype(np.int64)
+        return row if self.known_row.all() else np.where(self.known_row, row, self.rows)
 
     @property
     def rows(self) -> int:
@@ -150,8 +169,8 @@ class Flush:
 
 def read_flushes(path: Path) -> Iterator[Flush]:
     """Read the flushes of a file in order. Raises BadInput with file, line and fault."""
-    for number, line in enumerate(prefetch(read_lines(path)), start=1):
-        yield parse_flush(line, path, number)
+    lines = enumerate(read_lines(path), start=1)
+    return prefetch(parse_flush(line, path, number) for number, line in lines)
 
 
 def prefetch(items: Iterator[T]) -> Iterator[T]:
@@ -196,6 +215,8 @@ def _flush(found: dict[str, Any]) -> Flush:
         if len(column) != due:
             raise ValueError(f"events.{name} has {len(column)} values, the segments hold {due}")
     segments, readable = _readable(segments, events)
+    if version == FLUSH_VERSION:
+        readable = {name: readable[name].astype(_SIGNED[name], copy=False) for name in COLUMNS}
     return Flush(
         phase=require_choice(PASS_PHASES, found["phase"], "phase"),
         other_layers=require_integer(found.get("other_layers", 0), "other_layers", limits.COUNT),
@@ -308,9 +329,11 @@ def _of_records(found: Any) -> dict[str, Any]:
         fields = decode_records(found)
     except ValueError as error:
         raise ValueError(f"records is damaged: {error}") from None
-    columns: dict[str, Any] = {name: fields[name].astype(np.int64) for name in COLUMNS}
-    columns["kv_head"][columns["kv_head"] == RECORD_ALL_HEADS] = ALL_HEADS
-    return columns
+    heads = fields["kv_head"].astype(np.int32)
+    heads[heads == RECORD_ALL_HEADS] = ALL_HEADS
+    start = fields["start_ticks"].view(np.int64)  # since the origin, modulo 2^64
+    columns: dict[str, Any] = {name: fields[name] for name in COLUMNS}
+    return columns | {"kv_head": heads, "start_ticks": start}
 
 
 def _of_columns(found: dict[str, Any]) -> dict[str, Any]:

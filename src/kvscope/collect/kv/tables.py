@@ -14,7 +14,6 @@ import pyarrow as pa
 
 from kvscope.arraytypes import Int64s
 from kvscope.collect.kv.clock import EventClock, timer_ns
-from kvscope.collect.kv.demand import Demand
 from kvscope.collect.kv.flushes import Flush, prefetch, read_flushes
 from kvscope.collect.kv.launches import Launches
 from kvscope.collect.table_writer import write_batches
@@ -23,13 +22,15 @@ from kvscope.passes import REQUEST_PHASES
 from kvscope.tables import KV_EVENTS, KV_KERNELS, write
 
 if TYPE_CHECKING:
+    from kvscope.collect.oracles.flush_counts import FlushCounts
     from kvscope.collect.oracles.judge import Judge
 
 DELTA_ENCODED = ("start_ns", "end_ns")
-BATCH_ROWS = 1 << 20
+NULLABLE = ("request_id", "phase", "kv_head", "sm")
+BATCH_ROWS = 1 << 18
 _FLUSH_COLUMNS = ("repeat", "step", "layer")
 # Narrow while they wait for their batch to fill.
-_EVENT_COLUMNS = ("kv_head", "block", "block_position", "offset_tokens", "tokens")
+_EVENT_COLUMNS = ("kind", "kv_head", "block", "block_position", "offset_tokens", "tokens")
 
 
 def write_kv_tables(
@@ -40,9 +41,9 @@ def write_kv_tables(
     `launches` are the profiler's records of the same kernels. `total` is the expected number of
     events, for the progress bar. Raises BadInput if the file is damaged.
     """
-    kernels = KernelRows(judge.clock)
-    batches = prefetch(_batches(events, judge, kernels))
-    rows = write_batches(KV_EVENTS, out_dir, batches, total, DELTA_ENCODED)
+    kernels = KernelRows()
+    batches = (batch.columns() for batch in prefetch(_batches(events, judge, kernels)))
+    rows = write_batches(KV_EVENTS, out_dir, batches, total, DELTA_ENCODED, NULLABLE)
     frame = kernels.frame()
     meaning = "the farthest that an event lies outside of its kernel, in ns"
     if launches is not None:
@@ -61,19 +62,19 @@ def write_kv_tables(
     }
 
 
-def _batches(events: Path, judge: "Judge", kernels: "KernelRows") -> Iterator[dict[str, pa.Array]]:
+def _batches(events: Path, judge: "Judge", kernels: "KernelRows") -> Iterator["EventRows"]:
     """The rows of kv_events, many flushes at a time."""
     batch = EventRows()
     for flush in read_flushes(events):
-        judge.add(flush)
+        counts = judge.add(flush)
         start_ns, end_ns = times_ns(flush, judge.clock)
-        kernels.add(flush, start_ns, end_ns)
+        kernels.add(counts, start_ns, end_ns)
         batch.add(flush, start_ns, end_ns)
         if batch.rows >= BATCH_ROWS:
-            yield batch.columns()
+            yield batch
             batch = EventRows()
     if batch.rows:
-        yield batch.columns()
+        yield batch
 
 
 def times_ns(flush: Flush, clock: EventClock) -> tuple[Int64s, Int64s]:
@@ -97,20 +98,20 @@ class EventRows:
         """Add the events of a flush and their times in ns."""
         ids = [self.requests.setdefault(r, len(self.requests)) for r in flush.requests]
         phases = [REQUEST_PHASES.index(phase) for phase in flush.phases]
-        segments, segment = flush.segments, flush.segment
+        segments = flush.segments
         sm = np.full(len(segments.worker), -1) if segments.sm is None else segments.sm
         found = {
             "request_id": np.array([*ids, -1], np.int32)[flush.row_or_last],
-            "phase": np.array([*phases, -1], np.int8)[flush.row_or_last],
-            "kind": flush.kind.astype(np.int8),
-            **{name: getattr(flush, name).astype(np.int32) for name in _EVENT_COLUMNS},
+            "phase": np.array([*phases, -1], np.int32)[flush.row_or_last],
+            **{name: getattr(flush, name) for name in _EVENT_COLUMNS},
             "start_ns": start_ns,
             "end_ns": end_ns,
-            "worker": segments.worker.astype(np.int32)[segment],
-            "sm": sm.astype(np.int32)[segment],
+            "worker": flush.of_segments(segments.worker.astype(np.int32)),
+            "sm": flush.of_segments(sm.astype(np.int32)),
         }
         for name, values in found.items():
-            self.parts.setdefault(name, []).append(values)
+            narrow = np.int64 if name in DELTA_ENCODED else np.int32
+            self.parts.setdefault(name, []).append(values.astype(narrow, copy=False))
         self.flushes.append((flush.repeat, flush.step, flush.layer, len(flush)))
         self.rows += len(flush)
 
@@ -122,18 +123,14 @@ class EventRows:
             **{name: np.concatenate(parts) for name, parts in self.parts.items()},
         }
         names = {"request_id": list(self.requests), "phase": REQUEST_PHASES, "kind": KINDS}
-        return {
-            name: _encoded(values, names[name])
-            if name in names
-            else _nullable(values)
-            if name in ("kv_head", "sm")
-            else pa.array(values)
+        columns = {
+            name: _nullable(values) if name in NULLABLE else pa.array(values)
             for name, values in found.items()
         }
-
-
-def _encoded(places: np.ndarray[Any, Any], words: Any) -> pa.Array:
-    return pa.DictionaryArray.from_arrays(_nullable(places), pa.array(words, pa.string()))
+        return columns | {
+            name: pa.DictionaryArray.from_arrays(columns[name], pa.array(words, pa.string()))
+            for name, words in names.items()
+        }
 
 
 def _nullable(values: np.ndarray[Any, Any]) -> pa.Array:
@@ -145,25 +142,23 @@ def _nullable(values: np.ndarray[Any, Any]) -> pa.Array:
 class KernelRows:
     """Rows of kv_kernels, collected flush by flush."""
 
-    def __init__(self, clock: EventClock) -> None:
-        self.clock = clock
+    def __init__(self) -> None:
         self.rows: list[tuple[Any, ...]] = []
 
-    def add(self, flush: Flush, start_ns: Int64s, end_ns: Int64s) -> None:
+    def add(self, counts: "FlushCounts", start_ns: Int64s, end_ns: Int64s) -> None:
         """Add the kernels of a flush, whose events have these times in ns."""
-        demand = Demand(flush)
+        flush, dropped = counts.flush, counts.flush.segments.dropped
         for place, kernel in enumerate(flush.kernels):
             own = flush.segments.kernel == place
-            dropped = flush.segments.dropped
-            interval = self.clock.interval_ns(kernel, flush.origin_ticks)
+            interval = counts.intervals_ns[place]
             self.rows.append(
                 (
                     *(flush.repeat, flush.step, flush.layer, flush.phase, kernel.name),
                     *(interval or (None, None)),
-                    demand.events(kernel.name),
+                    counts.demand.events(kernel.name),
                     int(flush.segments.events[own].sum()),
                     None if dropped is None else int(dropped[own].sum()),
-                    interval and _residual_ns(interval, own[flush.segment], start_ns, end_ns),
+                    interval and _residual_ns(interval, flush.of_segments(own), start_ns, end_ns),
                 )
             )
 

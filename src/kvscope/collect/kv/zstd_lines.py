@@ -22,7 +22,8 @@ def read_lines(path: Path) -> Iterator[bytes]:
     pieces: list[bytes] = []
     length, number = 0, 1
     for chunk in _decompressed(path):
-        for place, piece in enumerate(chunk.split(b"\n")):
+        # Most chunks have no newline, and `in` finds that many times faster than `split`.
+        for place, piece in enumerate(chunk.split(b"\n") if b"\n" in chunk else [chunk]):
             if place:  # a newline was before it
                 yield b"".join(pieces)
                 pieces, length, number = [], 0, number + 1

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 
 from kvscope.arraytypes import Bools, Int64s
-from kvscope.collect.oracles.flush_counts import FlushCounts, as_slice, first_index
+from kvscope.collect.oracles.flush_counts import FlushCounts, first_index
 from kvscope.events import ALL_HEADS, ATTENTION, K_READ, K_WRITE, KINDS, V_READ, V_WRITE, WRITE
 from kvscope.oracle import NONE, Violations, violations
 
@@ -55,8 +55,7 @@ def v_reads_missing(counts: FlushCounts) -> Violations:
 
 
 def _reads_missing(counts: FlushCounts, kind: int) -> Violations:
-    of_kind = np.arange(2) == kind
-    return _reads_differ(counts, np.where(of_kind, -counts.surplus, 0))
+    return _reads_differ(counts, -counts.surplus[:, :, kind : kind + 1], kind)
 
 
 def reads_repeated(counts: FlushCounts) -> Violations | None:
@@ -64,9 +63,8 @@ def reads_repeated(counts: FlushCounts) -> Violations | None:
 
     The batch has the block positions that its requests' tokens reach.
     """
-    outside = np.flatnonzero(counts.is_read & ~counts.in_context)
     unknown = violations(
-        outside, lambda event: f"{counts.describe_event(event)}, which is not in the batch"
+        counts.outside, lambda event: f"{counts.describe_event(event)}, which is not in the batch"
     )
     repeated = _reads_differ(counts, counts.surplus)
     if not (unknown or repeated or counts.flush.traces(ATTENTION)):
@@ -74,15 +72,19 @@ def reads_repeated(counts: FlushCounts) -> Violations | None:
     return unknown + repeated
 
 
-def _reads_differ(counts: FlushCounts, by: Int64s) -> Violations:
-    """One violation for each unit of the positive values of `by`, an array of `counts.shape`."""
-    by = by.clip(min=0)
-    if not by.any():
+def _reads_differ(counts: FlushCounts, by: Int64s, kind: int = 0) -> Violations:
+    """One violation for each unit of the positive values of `by`: by slot, head and kind.
+
+    Its first kind is `kind`.
+    """
+    wrong = by > 0
+    if not wrong.any():
         return NONE
-    slot, head, kind = first_index(by > 0)
+    slot, head, further = first_index(wrong)
+    kind += further
     found, due = counts.found[slot, head, kind], counts.demand.reads[slot]
     words = f"{counts.describe_cell(slot, head)}: {found} {KINDS[kind]} events, {due} expected"
-    return Violations(int(by.sum()), words)
+    return Violations(int(by[wrong].sum()), words)
 
 
 def heads_missing(counts: FlushCounts) -> Violations:
@@ -92,7 +94,7 @@ def heads_missing(counts: FlushCounts) -> Violations:
         return Violations(1, f"the trace has heads {told}; traced are {due}")
     if not counts.demand.slots:
         return NONE
-    found = set(np.unique(counts.flush.kv_head[counts.is_read]).tolist())
+    found = {*counts.reads.first(counts.flush.kv_head).tolist()}
     missing, unknown = sorted({*counts.heads} - found), sorted(found - {*counts.heads})
     wrong = [f"head {head} has no read" for head in missing]
     wrong += [f"head {head} is not traced" for head in unknown]
@@ -104,17 +106,16 @@ def tokens_misread(counts: FlushCounts) -> Violations:
 
     The tokens that all tiles read of a block add up to what the ends of the tiles demand.
     """
-    flush, demand, at = counts.flush, counts.demand, counts.known_reads
-    own = as_slice(at)
-    row, tokens = flush.row[own], flush.tokens[own]
-    reach = flush.block_position[own] * flush.block_size + tokens
-    whole = tokens == flush.block_size
-    good = (flush.offset_tokens[own] == 0) & whole & (reach <= demand.end[row])
-    doubtful = np.flatnonzero(~good)
-    if len(doubtful):
-        short = (tokens[doubtful] > 0) & (tokens[doubtful] < flush.block_size)
-        short &= flush.offset_tokens[at[doubtful]] == 0
-        good[doubtful] = short & demand.ends_a_tile(row[doubtful], reach[doubtful])
+    flush, demand, reads = counts.flush, counts.demand, counts.reads
+    full = np.append(demand.end // flush.block_size, 0)[reads.first(flush.row_or_last)]
+    whole = flush.block_position[reads.own] < np.repeat(full, reads.run_length)
+    whole &= flush.tokens[reads.own] == flush.block_size
+    whole &= flush.offset_tokens[reads.own] == 0
+    at, _ = counts.cells(reads.at[~whole])
+    row, tokens = flush.row[at], flush.tokens[at]
+    reach = flush.block_position[at].astype(np.int64) * flush.block_size + tokens
+    good = (flush.offset_tokens[at] == 0) & (tokens > 0) & (tokens < flush.block_size)
+    good &= demand.ends_a_tile(row, reach)
 
     def words(event: int) -> str:
         found = f"tokens {flush.offset_tokens[event]} + {flush.tokens[event]}"
@@ -125,15 +126,18 @@ def tokens_misread(counts: FlushCounts) -> Violations:
 
 def _sums_differ(counts: FlushCounts) -> Violations:
     """Cells with the demanded number of reads but another sum of tokens."""
-    tokens = counts.flush.tokens[as_slice(counts.known_reads)].astype(np.float64)
-    sums = np.bincount(counts.cell, tokens, counts.found.size).reshape(counts.shape)
-    due = counts.demand.tokens_read[:, None, None]
-    wrong = (counts.surplus == 0) & (sums != due)
+    flush, reads, size = counts.flush, counts.reads, counts.flush.block_size
+    at, cells = counts.cells(reads.at[flush.tokens[reads.own] != size])
+    lacking = np.bincount(cells, float(size) - flush.tokens[at], counts.found.size)
+    short = counts.by_slot(lacking)  # of whole blocks
+    due = counts.demand.tokens_read
+    wrong = (short != (counts.demand.reads * size - due)[:, None, None]) & (counts.surplus == 0)
     if not wrong.any():
         return NONE
     slot, head, kind = first_index(wrong)
-    found = f"{sums[slot, head, kind]:.0f} tokens in all its {KINDS[kind]} events"
-    words = f"{counts.describe_cell(slot, head)}: {found}, {due[slot, 0, 0]} expected"
+    tokens = counts.found[slot, head, kind] * size - short[slot, head, kind]
+    found = f"{tokens:.0f} tokens in all its {KINDS[kind]} events"
+    words = f"{counts.describe_cell(slot, head)}: {found}, {due[slot]} expected"
     return Violations(int(wrong.sum()), words)
 
 
@@ -170,37 +174,15 @@ def _written(counts: FlushCounts, wrong: Callable[[Int64s], Bools], how: str) ->
         of = f"request {flush.requests[row]}: token {token}"
         return f"{of} was written {how} ({KINDS[K_WRITE + kind]})"
 
-    times = [_times_written(counts, kind) for kind in (K_WRITE, V_WRITE)]
-    return violations(np.flatnonzero(wrong(np.concatenate(times))), words)
-
-
-def _written_span(counts: FlushCounts, at: Int64s) -> tuple[Int64s, Int64s]:
-    """First token and end of each write, relative to the first scheduled token of its row."""
-    flush = counts.flush
-    begin = flush.block_position[at] * flush.block_size + flush.offset_tokens[at]
-    begin = begin - flush.context[flush.row[at]]
-    return begin, begin + flush.tokens[at]
-
-
-def _times_written(counts: FlushCounts, kind: int) -> Int64s:
-    """The number of writes of each scheduled token, row after row, by a sum over span ends."""
-    flush = counts.flush
-    at = np.flatnonzero((flush.kind == kind) & flush.known_row)
-    due = flush.scheduled[flush.row[at]]
-    first = (np.cumsum(flush.scheduled) - flush.scheduled)[flush.row[at]]
-    begin, end = (first + np.clip(edge, 0, due) for edge in _written_span(counts, at))
-    total = int(flush.scheduled.sum())
-    begins, ends = (np.bincount(edge, minlength=total + 1) for edge in (begin, end))
-    return np.cumsum(begins - ends)[:total]
+    return violations(np.flatnonzero(wrong(counts.times_written)), words)
 
 
 def _unscheduled_writes(counts: FlushCounts) -> Violations:
     """One violation for each write that covers a token that was not scheduled."""
     flush = counts.flush
-    at = np.flatnonzero(~counts.is_read & flush.known_row)
-    begin, end = _written_span(counts, at)
+    at, begin, end = counts.written_spans
     bad = at[(begin < 0) | (end > flush.scheduled[flush.row[at]])]
-    bad = np.union1d(bad, np.flatnonzero(~counts.is_read & ~flush.known_row))
+    bad = np.union1d(bad, counts.writes[~flush.known_row[counts.writes]])
     held = "covers tokens that were not scheduled"
     return violations(bad, lambda event: f"{counts.describe_event(event)} {held}")
 
@@ -208,7 +190,7 @@ def _unscheduled_writes(counts: FlushCounts) -> Violations:
 def write_malformed(counts: FlushCounts) -> Violations:
     """A write covers all heads, and a worker writes V of a piece after K of the same piece."""
     flush = counts.flush
-    at = np.flatnonzero(~counts.is_read)
+    at = counts.writes
     of_a_head = at[flush.kv_head[at] != ALL_HEADS]
     if len(of_a_head):
         head = f"is of head {flush.kv_head[of_a_head[0]]}"

@@ -9,12 +9,13 @@ from kvscope.oracle import NONE, Violations, violations
 def block_not_in_table(counts: FlushCounts) -> Violations:
     """Every event accesses the block that the request's block table has at that position."""
     flush = counts.flush
-    rows = [*(flush.block_table or []), []]  # the last for rows outside the batch
-    lengths = np.array([len(row) for row in rows], np.int64)
-    table = np.array([block for row in rows for block in row] or [0], np.int64)
+    table = np.append(flush.table_blocks, 0)
+    lengths = np.array([*map(len, flush.block_table or ()), 0])  # the last of rows outside
     row = flush.row_or_last
     inside = (flush.block_position >= 0) & (flush.block_position < lengths[row])
-    slot = np.where(inside, (np.cumsum(lengths) - lengths)[row] + flush.block_position, 0)
+    slot = (np.cumsum(lengths) - lengths)[row] + flush.block_position
+    if not inside.all():
+        slot[~inside] = 0
 
     def words(event: int) -> str:
         given = f"the table has {table[slot[event]]}" if inside[event] else "the table has none"
@@ -29,8 +30,7 @@ def block_outside_cache(counts: FlushCounts) -> Violations:
     Blocks of block tables and events have numbers 1 … `engine.kv_blocks_total` of `run.json`.
     """
     flush, most = counts.flush, counts.run.blocks or 0
-    given = np.array([b for row in flush.block_table or [] for b in row], np.int64)
-    events = flush.block
+    given, events = flush.table_blocks, flush.block
     if all(not len(b) or (b.min() >= 1 and b.max() <= most) for b in (given, events)):
         return NONE
     bad = np.flatnonzero((events < 1) | (events > most))
@@ -48,7 +48,7 @@ def block_owned_twice(counts: FlushCounts) -> Violations:
     same position. Imported runs, which may share blocks, are not checked.
     """
     flush, table = counts.flush, counts.flush.block_table or []
-    if sum(map(len, table)) == len({block for row in table for block in row}):
+    if np.diff(np.sort(flush.table_blocks)).all():  # no block twice
         return NONE
     owner: dict[int, str] = {}
     clashes = [
@@ -88,5 +88,5 @@ def tokens_outside_block(counts: FlushCounts) -> Violations:
         found = f"tokens {offset[event]} + {tokens[event]} of a block of {flush.block_size}"
         return f"{counts.describe_event(event)}: {found}"
 
-    outside = (offset < 0) | (tokens < 1) | (offset + tokens > flush.block_size)
+    outside = (offset < 0) | (tokens < 1) | (tokens > flush.block_size - offset)
     return violations(np.flatnonzero(outside), words)

@@ -22,7 +22,7 @@ def event_of_other_kernel(counts: FlushCounts) -> Violations:
     flush = counts.flush
     names = [kernel.name for kernel in flush.kernels]
     reads = np.array([name == ATTENTION for name in names])[flush.segments.kernel]
-    bad = np.flatnonzero(reads[flush.segment] != counts.is_read)
+    bad = np.flatnonzero(flush.of_segments(reads) != counts.is_read)
     if len(bad):
         owner = names[flush.segments.kernel[flush.segment[bad[0]]]]
         return Violations(len(bad), f"{counts.describe_event(bad[0])} is from kernel '{owner}'")
@@ -47,8 +47,8 @@ def event_outside_kernel(counts: FlushCounts) -> Violations | None:
         astray = (start < least) | (end > most) | (end < start)
         outside = _outside(flush, np.flatnonzero(astray))
         least, most = timers["start_clock"], timers["end_clock"]
-    early = flush.start_ticks < np.repeat(least, flush.segments.events)
-    late = flush.end_ticks > np.repeat(most, flush.segments.events)
+    early = flush.start_ticks < flush.of_segments(least)
+    late = flush.end_ticks > flush.of_segments(most)
 
     def words(event: int) -> str:
         within = f"{least[flush.segment[event]]} … {most[flush.segment[event]]}"
@@ -88,11 +88,11 @@ def worker_repeated(counts: FlushCounts) -> Violations:
     The order of events is defined within a segment only.
     """
     flush, segments = counts.flush, counts.flush.segments
-    owners = np.stack([segments.kernel, segments.worker])
-    found, times = np.unique(owners, axis=1, return_counts=True)
+    owners = (segments.kernel << 32) + segments.worker  # both have 31 bits
+    found, times = np.unique(owners, return_counts=True)
 
     def words(place: int) -> str:
-        kernel, worker = found[:, place].tolist()
+        kernel, worker = divmod(int(found[place]), 1 << 32)
         of = f"segments of kernel '{flush.kernels[kernel].name}'"
         return f"{times[place]} {of} have worker {worker}"
 
@@ -134,7 +134,7 @@ def kernel_outside_layer(counts: FlushCounts) -> Violations | None:
     The tolerance is the uncertainty of the clock plus 1 µs.
     """
     clock = counts.run.clock
-    out_ns = counts.run.layers.overhang_ns(counts.flush, clock)
+    out_ns = counts.run.layers.overhang_ns(counts.flush, counts.intervals_ns)
     if out_ns is None:
         return None
     if out_ns <= clock.uncertainty_ns + LAYER_TOLERANCE_NS:
@@ -148,17 +148,13 @@ def _paired(counts: FlushCounts) -> tuple[Int64s, Int64s]:
     Usually each run of V reads follows the run of its K reads, and no sorting is needed.
     """
     flush, reads = counts.flush, counts.reads
-    first = np.flatnonzero(reads.run_starts)
-    run = np.cumsum(reads.run_starts) - 1
-    v = np.flatnonzero(reads.kind == V_READ)
-    k = v - np.diff(first, append=len(run))[run[v]]
-    if 2 * len(v) != len(run) or k.min() < 0:
-        return _paired_by_sorting(counts)
-    v, k = reads.at[v], reads.at[k]
-    same = flush.kind[k] == K_READ
-    for column in (flush.segment, flush.row, flush.kv_head, flush.block_position):
-        same &= column[v] == column[k]
-    return (v, k) if same.all() else _paired_by_sorting(counts)
+    kind = reads.kind[reads.run_first]
+    owner = (flush.segment, flush.row, flush.kv_head, flush.block_position)
+    columns = [reads.run_length, *map(reads.first, owner)]
+    alternate = np.array_equal(kind, np.resize([K_READ, V_READ], len(kind)))
+    if alternate and all(np.array_equal(column[::2], column[1::2]) for column in columns):
+        return reads.of_runs(kind == V_READ), reads.of_runs(kind == K_READ)
+    return _paired_by_sorting(counts)
 
 
 def _paired_by_sorting(counts: FlushCounts) -> tuple[Int64s, Int64s]:

@@ -4,14 +4,16 @@ from functools import cached_property
 
 import numpy as np
 
-from kvscope.arraytypes import Bools, Int64s
+from kvscope.arraytypes import Bools, Int64s, Ints
 from kvscope.collect.kv.demand import Demand
 from kvscope.collect.kv.flushes import Flush
 from kvscope.collect.oracles.run_facts import RunFacts
-from kvscope.events import ALL_HEADS, KINDS, V_READ
+from kvscope.events import ALL_HEADS, KINDS, V_READ, V_WRITE
+
+Places = slice | Int64s
 
 
-def as_slice(at: Int64s) -> slice | Int64s:
+def as_slice(at: Int64s) -> Places:
     """The places as a slice if they are consecutive, so that indexing makes no copy."""
     consecutive = len(at) > 0 and at[-1] - at[0] + 1 == len(at)
     return slice(int(at[0]), int(at[-1]) + 1) if consecutive else at
@@ -20,28 +22,30 @@ def as_slice(at: Int64s) -> slice | Int64s:
 class Reads:
     """The reads of a flush in their order, and how each relates to the next.
 
-    `at` are the places of the reads among the events. For each read but the last, `position_step`
-    is the next read's block position minus its own, and `same_owner` is whether both have the same
-    segment, row and head. A *run* is a sequence of reads of one owner and kind at rising positions.
+    `at` are the places of the reads among the events, and `own` the same as a slice if they are
+    consecutive. `onward` is, for each read but the last, whether the next one has the same segment,
+    row and head, and the next block position. A *run* is a sequence of such reads of one kind;
+    runs are described by the place of their first read in `at` and by their length.
     """
 
     def __init__(self, flush: Flush, at: Int64s) -> None:
-        self.at, own = at, as_slice(at)
-        self.kind = flush.kind[own]
-        self.position_step: Int64s = np.diff(flush.block_position[own])
-        self.same_owner: Bools = np.ones(max(len(at) - 1, 0), np.bool_)
+        self.at, self.own = at, as_slice(at)
+        self.kind = flush.kind[self.own]
+        self.onward: Bools = np.diff(flush.block_position[self.own]) == 1
         for column in (flush.row, flush.kv_head, flush.segment):
-            values = column[own]
-            self.same_owner &= values[1:] == values[:-1]
+            values = column[self.own]
+            self.onward &= values[1:] == values[:-1]
+        goes_on = self.onward & (self.kind[1:] == self.kind[:-1])
+        self.run_first = np.flatnonzero(np.append(np.ones(len(at[:1]), np.bool_), ~goes_on))
+        self.run_length = np.diff(self.run_first, append=len(at))
 
-    @cached_property
-    def run_starts(self) -> Bools:
-        """Which reads start a run."""
-        begins = np.ones(len(self.at), np.bool_)
-        begins[1:] = (
-            ~self.same_owner | (self.position_step <= 0) | (self.kind[1:] != self.kind[:-1])
-        )
-        return begins
+    def first(self, column: Ints) -> Ints:
+        """What a column of the flush has at the first read of each run."""
+        return column[self.at[self.run_first]]
+
+    def of_runs(self, those: Bools) -> Int64s:
+        """The places of the reads of those runs."""
+        return self.at[np.repeat(those, self.run_length)]
 
 
 class FlushCounts:
@@ -58,10 +62,8 @@ class FlushCounts:
         """Which events are reads."""
         return self.flush.kind <= V_READ
 
-    @cached_property
-    def head_column(self) -> Int64s:
-        """The place of each event's head among the traced heads; -1 for other heads."""
-        heads = self.flush.kv_head
+    def head_column(self, heads: Ints) -> Int64s:
+        """The places of heads among the traced heads; -1 for other heads."""
         if self.flush.kv_heads is None:
             return np.where(heads == ALL_HEADS, 0, -1)
         known = np.full(max(self.heads, default=0) + 2, -1)  # the last for every other head
@@ -70,30 +72,63 @@ class FlushCounts:
         return columns
 
     @cached_property
-    def in_context(self) -> Bools:
-        """Which events name a row of the batch and a block position that its tokens reach."""
-        flush = self.flush
-        blocks = np.append(self.demand.blocks, 0)  # the last for rows outside the batch
-        reached: Bools = flush.block_position < blocks[flush.row_or_last]
-        return reached & (flush.block_position >= 0)
-
-    @cached_property
-    def known_reads(self) -> Int64s:
-        """The places of the reads that have a slot and a traced head."""
-        return np.flatnonzero(self.is_read & self.in_context & (self.head_column >= 0))
-
-    @cached_property
-    def cell(self) -> Int64s:
-        """The cell of each known read in the flattened array slot × head × (K, V)."""
-        flush, at = self.flush, as_slice(self.known_reads)
-        slot = self.demand.first_slot[flush.row[at]] + flush.block_position[at]
-        cell: Int64s = (slot * len(self.heads) + self.head_column[at]) * 2 + flush.kind[at]
-        return cell
+    def blocks(self) -> Int64s:
+        """The blocks that each row's tokens reach, and 0 for rows outside the batch."""
+        return np.append(self.demand.blocks, 0)
 
     @cached_property
     def reads(self) -> Reads:
         """The reads, in order."""
         return Reads(self.flush, np.flatnonzero(self.is_read))
+
+    @cached_property
+    def writes(self) -> Int64s:
+        """The places of the writes among the events."""
+        return np.flatnonzero(~self.is_read)
+
+    @cached_property
+    def intervals_ns(self) -> list[tuple[int, int] | None]:
+        """When each kernel began and ended on the host's clock; None if unknown.
+
+        Raises BadInput if a kernel is out of the clock's range.
+        """
+        clock, origin = self.run.clock, self.flush.origin_ticks
+        return [clock.interval_ns(kernel, origin) for kernel in self.flush.kernels]
+
+    def in_context(self, at: Int64s) -> Bools:
+        """Which of these events name a row of the batch and a block that its tokens reach."""
+        position = self.flush.block_position[at]
+        inside: Bools = (position >= 0) & (position < self.blocks[self.flush.row_or_last[at]])
+        return inside
+
+    @cached_property
+    def outside(self) -> Int64s:
+        """The places of the reads that are not in context."""
+        reads = self.reads
+        begin = reads.first(self.flush.block_position).astype(np.int64)
+        most = self.blocks[reads.first(self.flush.row_or_last)]
+        beyond = reads.of_runs((begin < 0) | (begin + reads.run_length > most))
+        return beyond[~self.in_context(beyond)]
+
+    def cells(self, reads: Int64s) -> tuple[Int64s, Int64s]:
+        """Those of the reads at these places that have a slot and a traced head, and their cells.
+
+        Cells are numbered by head, then K or V, then slot.
+        """
+        flush = self.flush
+        at = reads[self.in_context(reads) & (self.head_column(flush.kv_head[reads]) >= 0)]
+        slot = self.demand.first_slot[flush.row[at]] + flush.block_position[at]
+        return at, self._lane(flush.kv_head[at], flush.kind[at]) + slot
+
+    def _lane(self, heads: Ints, kinds: Ints) -> Int64s:
+        """The first cell of a head and kind."""
+        lane: Int64s = (self.head_column(heads) * 2 + kinds) * self.demand.slots
+        return lane
+
+    def by_slot(self, cells: Int64s) -> Int64s:
+        """Values of all cells as an array of `shape`."""
+        slots, heads, kinds = self.shape
+        return cells.reshape(heads, kinds, slots).transpose(2, 0, 1)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -102,9 +137,45 @@ class FlushCounts:
 
     @cached_property
     def found(self) -> Int64s:
-        """Number of reads found; array of `shape`."""
-        size = int(np.prod(self.shape))
-        return np.bincount(self.cell, minlength=size).reshape(self.shape)
+        """Number of reads found; array of `shape`. Summed up over the ends of runs."""
+        reads, size = self.reads, int(np.prod(self.shape))
+        row, heads = reads.first(self.flush.row_or_last), reads.first(self.flush.kv_head)
+        begin = reads.first(self.flush.block_position).astype(np.int64)
+        slot = np.append(self.demand.first_slot, 0)[row]
+        lane = self._lane(heads, reads.kind[reads.run_first]) + slot
+        known = self.head_column(heads) >= 0
+        begins, ends = (
+            np.bincount((lane + edge.clip(0, self.blocks[row]))[known], minlength=size + 1)
+            for edge in (begin, begin + reads.run_length)
+        )
+        return self.by_slot(np.cumsum(begins - ends)[:size])
+
+    @cached_property
+    def written_spans(self) -> tuple[Int64s, Int64s, Int64s]:
+        """The places of the writes of known rows, and the first token and end of each.
+
+        Tokens count from the first scheduled token of the row.
+        """
+        flush, at = self.flush, self.writes[self.flush.known_row[self.writes]]
+        begin = flush.block_position[at].astype(np.int64) * flush.block_size
+        begin += flush.offset_tokens[at] - flush.context[flush.row[at]]
+        return at, begin, begin + flush.tokens[at]
+
+    @cached_property
+    def times_written(self) -> Int64s:
+        """How often K, then V of each scheduled token is written, row after row.
+
+        Summed up over the ends of spans.
+        """
+        scheduled, (at, *span) = self.flush.scheduled, self.written_spans
+        row, total = self.flush.row[at], int(scheduled.sum())
+        first = (np.cumsum(scheduled) - scheduled)[row]
+        first += np.where(self.flush.kind[at] == V_WRITE, total, 0)
+        begins, ends = (
+            np.bincount(first + edge.clip(0, scheduled[row]), minlength=2 * total + 1)
+            for edge in span
+        )
+        return np.cumsum(begins - ends)[: 2 * total]
 
     @cached_property
     def surplus(self) -> Int64s:

@@ -42,8 +42,8 @@ class Judge:
         """The clock of the events."""
         return self.run.clock
 
-    def add(self, flush: Flush) -> None:
-        """Check a flush by every oracle of flushes."""
+    def add(self, flush: Flush) -> FlushCounts:
+        """Check a flush by every oracle of flushes; return its counts."""
         moved = None if self._block_tables is None else self._block_tables.find_moves(flush)
         counts = FlushCounts(flush, self.run, moved)
         self.coverage.add(flush)
@@ -59,6 +59,7 @@ class Judge:
             if found and oracle.name not in explained:
                 self._counts[oracle.name] += found.count
                 self._first.setdefault(oracle.name, f"{flush.where}: {found.first}")
+        return counts
 
     def account(self) -> dict[str, dict[str, Any]]:
         """For every oracle: `violations`, the `first` in words, and `looked`.

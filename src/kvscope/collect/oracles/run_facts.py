@@ -29,15 +29,13 @@ class LayerTimes:
         keys = zip(frame["repeat"], frame["step"], frame["layer"], strict=True)
         return cls(dict(zip(keys, zip(start.tolist(), end.tolist(), strict=True), strict=True)))
 
-    def overhang_ns(self, flush: Flush, clock: EventClock) -> int | None:
+    def overhang_ns(self, flush: Flush, kernels: list[tuple[int, int] | None]) -> int | None:
         """Nanoseconds by which the flush's kernels extend beyond their layer; None if unknown.
 
-        It is unknown on a GPU, which runs kernels asynchronously. Raises BadInput if a kernel is
-        out of the clock's range.
+        `kernels` are their intervals. It is unknown on a GPU, which runs kernels asynchronously.
         """
         layer = self.intervals.get((flush.repeat, flush.step, flush.layer))
-        found = (clock.interval_ns(kernel, flush.origin_ticks) for kernel in flush.kernels)
-        known = [interval for interval in found if interval is not None]
+        known = [interval for interval in kernels if interval is not None]
         if layer is None or not known or flush.segments.timers is not None:
             return None
         first, last = min(start for start, _ in known), max(end for _, end in known)
