@@ -46,7 +46,7 @@ def held_before(run: RunTables, victims: pd.DataFrame) -> pd.DataFrame:
     its tokens of prompt and output so far. They are NaN if it had no pass before. `slot_tokens` are
     those that it had blocks for.
     """
-    rows = run.batch.merge(run.requests[[*OF_REQUEST, "prompt_tokens"]], on=OF_REQUEST)
+    rows = run.batch.merge(run.records.requests[[*OF_REQUEST, "prompt_tokens"]], on=OF_REQUEST)
     rows["length"] = rows["prompt_tokens"] + rows["sampled_before"] + rows["sampled_tokens"]
     rows = rows.rename(columns={"step": "at"})
     lost = victims.assign(step=victims["step"] - 1)
