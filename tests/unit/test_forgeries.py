@@ -157,7 +157,7 @@ def test_any_edit_of_any_column_is_a_difference(
     sound, edited = results / "again" / table.file, tmp_path / table.file
     assert [*table_differences(sound, sound)] == []
     unnoticed = []
-    for what, rows in edits(pq.read_table(sound)):
+    for what, rows in edits(pq.read_table(sound).cast(table.schema)):  # nulls anywhere
         pq.write_table(rows, edited, compression="none", write_statistics=False)
         complaints = [*table_differences(edited, sound)]
         assert all(one.startswith(str(edited)) and "\n" not in one for one in complaints)
