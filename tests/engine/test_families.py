@@ -132,16 +132,3 @@ def test_what_vllm_takes_otherwise_is_a_sentence(
     done = kvscope("run", *words, "profiler=none", "--out", str(tmp_path))
     assert done.returncode != 0
     assert told in done.stderr
-
-
-def test_a_modeled_run_has_the_blocks_that_memory_gives(run: Runner) -> None:
-    name, size = "deepseek-v2-lite", 16
-    found = run(
-        *("device=modeled", "device.kernels=vllm", "device.hardware=h100", f"model={name}"),
-        *("cache.blocks=null", "cache.gib=4", f"cache.block_size={size}", "repeats=1", "warmup=0"),
-        "engine.max_num_batched_tokens=2048",
-    )
-    model = model_of(name)
-    assert found.facts["engine"]["block_bytes"] == size * model.block_elements * 2
-    blocks = 4 * 2**30 // (size * model.block_elements * 2)
-    assert found.facts["engine"]["kv_blocks_total"] == blocks

@@ -79,12 +79,8 @@ def test_the_command_line_is_in_hydras_grammar(override: str, seeds: list[int]) 
 
 
 def test_a_glob_stands_for_options_of_a_group() -> None:
-    plan = expand(
-        None,
-        ["model=glob(tiny-*)", "device=modeled", "device.kernels=vllm", "cache.blocks=500"],
-        CONFIG,
-    )
-    files = (CONFIG / "model").glob("tiny-*.yaml")
+    plan = expand(None, ["model=glob(opt-*)"], CONFIG)
+    files = (CONFIG / "model").glob("opt-*.yaml")
     assert of(plan, "model") == sorted((path.stem,) for path in files)
 
 
