@@ -292,6 +292,7 @@ def run_engine(platform: "Platform", directory: Path | None = None) -> Iterator[
         config.write_text(json.dumps(experiment.model.hf_config()), encoding="utf-8")
         llm = LLM(**engine_arguments(platform, batching, overflow, Path(model)))
         core = llm.llm_engine.engine_core.engine_core
+        check_limits(experiment, core.scheduler.max_num_scheduled_tokens)
         check_groups(core.scheduler.kv_groups, experiment)
         rank = rank_of(overflow, experiment)
         core.scheduler.attach(batching, overflow, platform.clock, tracer, rank)
@@ -305,6 +306,19 @@ def run_engine(platform: "Platform", directory: Path | None = None) -> Iterator[
             platform.shut_down(llm)
             del llm, core
             gc.collect()
+
+
+def check_limits(experiment: Experiment, pass_tokens: int) -> None:
+    """Raise BadInput if vLLM computes more tokens in a pass than the experiment allows.
+
+    Where it has no kernels for chunks of a prompt, as of latent attention on a CPU.
+    """
+    most = experiment.engine.max_num_batched_tokens
+    if pass_tokens > most:
+        raise BadInput(
+            f"engine.max_num_batched_tokens is {most}, but vLLM takes {pass_tokens} for "
+            f"model={experiment.model.name} on this device; set that many or more"
+        )
 
 
 def _observed(

@@ -16,7 +16,7 @@ import torch
 from pydantic import ValidationError
 from vllm import SamplingParams
 from vllm.config import VllmConfig, get_layers_from_vllm_config, set_current_vllm_config
-from vllm.distributed import init_distributed_environment, initialize_model_parallel
+from vllm.distributed import ensure_model_parallel_initialized, init_distributed_environment
 from vllm.distributed.kv_transfer.kv_connector.utils import get_current_attn_backends
 from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
@@ -52,21 +52,11 @@ class PlanningExecutor(Executor):
     supported_tasks = ("generate",)
 
     def _init_executor(self) -> None:
-        with set_current_vllm_config(self.vllm_config), torch.device("meta"):
-            self.model = initialize_model(vllm_config=self.vllm_config)
-        current_platform.update_block_size_for_backend(self.vllm_config)
+        self.model = build_without_storage(self.vllm_config)
 
     def get_kv_cache_specs(self) -> list[dict[str, KVCacheSpec]]:
-        """As a worker's model runner gives them: none for layers that share another's cache."""
-        specs = {}
-        for name, layer in _attention_layers(self.vllm_config):
-            if getattr(layer, "kv_sharing_target_layer_name", None):
-                continue
-            if spec := layer.get_kv_cache_spec(self.vllm_config):
-                if isinstance(spec, AttentionSpec):
-                    spec = customize_attention_spec(layer.get_attn_backend(), spec)
-                specs[name] = spec
-        return [specs]
+        """What the model's layers keep."""
+        return [kept_by_layers(self.vllm_config)]
 
     def get_supported_kv_cache_layouts(self) -> list[list[str]]:
         """Those of the attention backends of this platform."""
@@ -100,6 +90,28 @@ class PlanningExecutor(Executor):
         return future if non_block else None
 
 
+def build_without_storage(config: VllmConfig) -> torch.nn.Module:
+    """The model's layers as vLLM makes them, without weights; sets the platform's block size."""
+    _one_process(Path(config.model_config.model), config)
+    with set_current_vllm_config(config), torch.device("meta"):
+        model = initialize_model(vllm_config=config)
+    current_platform.update_block_size_for_backend(config)
+    return model
+
+
+def kept_by_layers(config: VllmConfig) -> dict[str, KVCacheSpec]:
+    """As a worker's model runner gives it: nothing of layers that share another's cache."""
+    specs = {}
+    for name, layer in _attention_layers(config):
+        if getattr(layer, "kv_sharing_target_layer_name", None):
+            continue
+        if spec := layer.get_kv_cache_spec(config):
+            if isinstance(spec, AttentionSpec):
+                spec = customize_attention_spec(layer.get_attn_backend(), spec)
+            specs[name] = spec
+    return specs
+
+
 def plan(
     directory: Path, name: str, memory_bytes: int, lengths: Iterable[int], arguments: Sequence[str]
 ) -> KvPlan:
@@ -112,7 +124,6 @@ def plan(
         raise BadInput(f"{name}: the plan is of one device, but the arguments ask for {devices}")
     executor = type("PlanningExecutor", (PlanningExecutor,), {"memory_bytes": memory_bytes})
     try:
-        _one_process(directory, config)
         core = EngineCore(config, executor, log_stats=False)
     # vLLM's models raise any of these of a config.json that lacks a value, or of one they refuse.
     except (ValueError, NotImplementedError, RuntimeError, AttributeError, KeyError) as error:
@@ -162,7 +173,7 @@ def _one_process(directory: Path, config: VllmConfig) -> None:
     """The process groups of one process, which layers ask for their rank."""
     with set_current_vllm_config(config):
         init_distributed_environment(1, 0, f"file://{directory}/ranks", 0, "gloo")
-        initialize_model_parallel(1)
+        ensure_model_parallel_initialized(1, 1)
 
 
 def _reason(error: Exception) -> str:

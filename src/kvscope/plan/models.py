@@ -62,6 +62,11 @@ class KvLayers(Part):
     window_tokens: Tokens | None = None
     shared_layers: Annotated[Whole, Field(ge=0, le=MAX_NUMBER)] = 0
 
+    @property
+    def attending_layers(self) -> int:
+        """Layers that attend to what is kept: those that keep it, and those that share it."""
+        return self.layers + self.shared_layers
+
     @model_validator(mode="after")
     def _keeps_one(self) -> "KvLayers":
         states, limited = self.kind == "mamba", self.kind in ("sliding_window", "chunked_local")
@@ -205,6 +210,36 @@ class Model(Part):
     def token_elements(self) -> int:
         """Numbers that are kept of each token, over all layers."""
         return sum(one.layers * one.token_elements for one in self.kept)
+
+    @property
+    def attending(self) -> list[KvLayers]:
+        """Its layers with attention, by kind."""
+        return [one for one in self.kept if one.token_elements]
+
+    def prefill_elements(self, kind: KvLayers) -> int:
+        """Elements of a key and a value of one head, as prefill multiplies them."""
+        if kind.kind != "mla":
+            return 2 * self.head_size
+        parts = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+        return sum(int((self.config or {})[part]) for part in parts)
+
+    def absorbed_elements(self, kind: KvLayers) -> int:
+        """Elements that a head multiplies in decode of a latent: as key with rotary part, as value.
+
+        What is kept of a token is the latent and the rotary part.
+        """
+        return kind.token_elements + int((self.config or {})["kv_lora_rank"])
+
+    @property
+    def layer_weights(self) -> int:
+        """Parameters without embedding and output layer."""
+        ends = self.vocab_size * self.hidden_size * (1 if self.tie_word_embeddings else 2)
+        return self.parameters - ends
+
+    @property
+    def weights_of_a_token(self) -> int:
+        """Those that each token is multiplied with: all, but of experts those that it takes."""
+        return self.weights_per_token or self.layer_weights
 
     @property
     def block_elements(self) -> int:

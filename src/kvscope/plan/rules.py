@@ -125,6 +125,17 @@ def _other_families_have_vllms_kernels(experiment: CompleteExperiment) -> None:
         )
 
 
+def _fp8_has_vllms_kernels(experiment: CompleteExperiment) -> None:
+    attention, dtype = experiment.engine.attention, experiment.cache.dtype
+    if dtype != "auto" and attention != "vllm":
+        raise impossible(
+            f"cache.dtype ({dtype}) must be auto with engine.attention={attention}, whose kernels "
+            "keep K and V in the model's number type",
+            "cache.dtype",
+            "engine.attention",
+        )
+
+
 def _states_fit_blocks(experiment: CompleteExperiment) -> None:
     """VLLM gives a state one block, and pads it to those of attention beside it."""
     model, cache = experiment.model, experiment.cache
@@ -205,6 +216,7 @@ RULES: tuple[Callable[[CompleteExperiment], None], ...] = (
     _buffer_has_a_part_for_each,
     _context_within_model,
     _other_families_have_vllms_kernels,
+    _fp8_has_vllms_kernels,
     _states_fit_blocks,
     _demand_is_by_length,
     _one_request_fits_cache,

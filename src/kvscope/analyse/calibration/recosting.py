@@ -49,7 +49,8 @@ class Recosting:
 
     def _cost(self, hardware: Hardware) -> OverflowCost:
         experiment = self._experiment
-        passes = self._device.pass_cost(hardware, experiment.model, experiment.batching.name)
+        batching, width = experiment.batching.name, experiment.kv_width
+        passes = self._device.pass_cost(hardware, experiment.model, batching, width)
         return OverflowCost.of(experiment, passes)
 
     def records(self, hardware: Hardware) -> Records:

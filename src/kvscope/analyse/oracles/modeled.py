@@ -41,7 +41,7 @@ def cost_of(run: RunTables) -> OverflowCost:
     experiment = run.records.experiment
     device, batching = experiment.device, experiment.batching.name
     assert isinstance(device, Modeled)
-    passes = device.pass_cost(device.numbers, experiment.model, batching)
+    passes = device.pass_cost(device.numbers, experiment.model, batching, experiment.kv_width)
     return OverflowCost.of(experiment, passes)
 
 

@@ -91,7 +91,7 @@ class OverflowPolicy(Overflow):
         today = Modeled.model_validate({"name": "modeled", "kernels": "vllm"})
         modeled = device if isinstance(device, Modeled) else today
         numbers, batching = self.numbers(experiment), experiment.batching.name
-        passes = modeled.pass_cost(numbers, experiment.model, batching)
+        passes = modeled.pass_cost(numbers, experiment.model, batching, experiment.kv_width)
         return OverflowCost.of(experiment, passes)
 
     def numbers(self, experiment: Conditions) -> Hardware:

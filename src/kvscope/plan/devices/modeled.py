@@ -9,6 +9,7 @@ from kvscope.plan.device import Device, Kernels, Speed
 from kvscope.plan.fields import Label, Real, impossible
 from kvscope.plan.hardware import hardware as data
 from kvscope.plan.hardware.cost import PassCost
+from kvscope.plan.hardware.family_cost import FamilyCost
 from kvscope.plan.hardware.hardware import Hardware
 from kvscope.plan.models import Model
 from kvscope.plan.parts import Conditions
@@ -120,15 +121,26 @@ class Modeled(ModeledHardware):
         samples = self.bootstrap or own
         return [Hardware.model_validate(usual | sample) for sample in samples if sample]
 
-    def pass_cost(self, hardware: Hardware, model: Model, batching: str) -> PassCost:
+    def pass_cost(
+        self, hardware: Hardware, model: Model, batching: str, kv_width: int | None = None
+    ) -> PassCost:
         """What passes cost on some hardware, by the kernels that are modeled."""
         today = self.kernels == "vllm"
+        if model.family == "hf":
+            return FamilyCost(hardware, model, split_decode=True, kv_width=kv_width)
         prefix_kernel = batching == "chunked" and not today
-        return PassCost(hardware, model, prefix_kernel, split_decode=today)
+        return PassCost(hardware, model, prefix_kernel, today, kv_width)
 
     def check(self, experiment: Conditions) -> None:
-        """Refuse samples that are not numbers of the hardware."""
+        """Refuse samples that are not numbers of the hardware, and kernels that have no family."""
         super().check(experiment)
+        model, cache = experiment.model, experiment.cache
+        if self.kernels != "vllm" and (model.family == "hf" or cache.dtype != "auto"):
+            raise impossible(
+                f"device.kernels ({self.kernels}) must be vllm with model={model.name} and "
+                f"cache.dtype={cache.dtype}, which vLLM 0.4.2 has no modeled kernels for",
+                "device.kernels",
+            )
         try:
             self.fits  # noqa: B018
         except ValidationError as error:

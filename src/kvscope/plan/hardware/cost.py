@@ -10,7 +10,7 @@ On a CPU, hardware of one multiprocessor, launches do not overlap with the rest:
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from math import ceil
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -65,6 +65,7 @@ class PassCost:
     `prefix_kernel`: prefill runs in vLLM 0.4.2's kernel of chunked prefill, else in FlashAttention.
     `split_decode`: decode attention is split along the context over thread blocks, as vLLM does
     today; paged_attention_v1, which the paper ran with, has one thread block a head and request.
+    `kv_width` is the bytes of a number in the cache, by default those of the model's number type.
     """
 
     def __init__(
@@ -73,8 +74,10 @@ class PassCost:
         model: Model,
         prefix_kernel: bool = False,
         split_decode: bool = False,
+        kv_width: int | None = None,
     ) -> None:
         self.hardware, self.model = hardware, model
+        self.kv_width = kv_width or BYTES[model.dtype]
         self.is_cpu = hardware.multiprocessors == 1
         self.prefix_kernel, self.split_decode = prefix_kernel, split_decode
         self._dense_s = cache(self._uncached_dense_s)
@@ -96,7 +99,7 @@ class PassCost:
         attention_s = self._attention_s(chunks, decodes, context, longest)
         busy_s = qkv_s + attention_s + sum(others_s)
         launches_s = hardware.layer_launch_s
-        bytes_written = 2 * tokens * model.kv_heads * model.head_size * BYTES[model.dtype]
+        bytes_written = 2 * tokens * model.kv_heads * model.head_size * self.kv_width
         return LayerCost(
             busy_s + launches_s if self.is_cpu else max(busy_s, launches_s),
             qkv_s,
@@ -121,7 +124,9 @@ class PassCost:
         prompts = [len(chunks) for chunks in loads.chunks]
         requests = np.array(prompts, np.int64) + loads.decodes
         attention_s = np.where(
-            loads.decodes > 0, self._decode_attention_s(loads.context, loads.longest, np.maximum), 0
+            loads.decodes > 0,
+            self._decode_attention_s(loads.context, loads.longest, loads.decodes, np.maximum),
+            0,
         )
         tokens = loads.decodes.tolist()
         for place in np.flatnonzero(prompts):
@@ -179,8 +184,9 @@ class PassCost:
     ) -> float:
         """Of one layer: the kernels of prefill and of decode run one after the other."""
         prefill_s = self.prefill_attention_s(chunks) if chunks else 0.0
-        decode_s = self.decode_attention_s(context, longest) if decodes else 0.0
-        return prefill_s + decode_s
+        if not decodes:
+            return prefill_s
+        return prefill_s + self._decode_attention_s(context, longest, decodes, max)
 
     def prefill_attention_s(self, chunks: Sequence[Chunk]) -> float:
         """Of one layer, by the kernel that prefill runs in."""
@@ -206,13 +212,13 @@ class PassCost:
         A thread block of paged_attention_v1 has its share of the bandwidth, and its request's whole
         context: it ends last for the longest one.
         """
-        return self._decode_attention_s(context, longest, max)
+        return self._decode_attention_s(context, longest, 1, max)
 
     def _decode_attention_s(
-        self, context: Value, longest: Value, longer: Callable[..., Value]
+        self, context: Value, longest: Value, decodes: Any, longer: Callable[..., Value]
     ) -> Value:
         hardware, model = self.hardware, self.model
-        width = 2 * model.head_size * BYTES[model.dtype]
+        width = 2 * model.head_size * self.kv_width
         reads_bytes_per_s = hardware.memory_bytes_per_s * hardware.read_share
         memory_s = context * model.kv_heads * width / reads_bytes_per_s
         cache_s = context * model.attention_heads * width / hardware.l2_bytes_per_s

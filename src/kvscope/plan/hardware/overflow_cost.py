@@ -39,7 +39,7 @@ class OverflowCost:
         self.block_size, self.pieces = block_size, pieces
         self.memory, self.coalesced = memory, coalesced
         self.chunk_tokens, self.shares_passes = chunk_tokens, shares_passes
-        self.block_bytes = block_size * self.model.kv_bytes_per_token
+        self.block_bytes = block_size * self.model.block_elements * passes.kv_width
         self.activation_block_bytes = block_size * self.model.activation_bytes_per_token
 
     @classmethod

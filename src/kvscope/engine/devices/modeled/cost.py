@@ -16,9 +16,11 @@ class Cost:
         device = experiment.device
         assert isinstance(device, Modeled)
         self.hardware = device.numbers
-        self._passes = device.pass_cost(self.hardware, experiment.model, experiment.batching.name)
+        batching, width = experiment.batching.name, experiment.kv_width
+        self._passes = device.pass_cost(self.hardware, experiment.model, batching, width)
         self._overflow = OverflowCost.of(experiment, self._passes)
         self.pageable = self._overflow.memory == "pageable"
+        self.by_config = experiment.model.family == "hf"
         self.block_size = self._overflow.block_size
         self.block_bytes = self._overflow.block_bytes
         self.activation_block_bytes = self._overflow.activation_block_bytes

@@ -10,6 +10,7 @@ from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from vllm.utils.torch_utils import kv_cache_dtype_str_to_dtype
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.executor.abstract import Executor
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheSpec
@@ -19,6 +20,7 @@ from kvscope.copies import ACTIVATIONS, IN, KV, OUT, VIRTUAL_CLOCK
 from kvscope.engine.devices.modeled.clock import VirtualClock
 from kvscope.engine.devices.modeled.cost import Cost
 from kvscope.engine.devices.modeled.offloading import ModeledOffloading
+from kvscope.engine.kv_planning import build_without_storage, kept_by_layers
 from kvscope.engine.outputs import known_outputs
 from kvscope.engine.overflow.connector import SwapOrders, SwapReport
 from kvscope.engine.overflow.native_connector import NativeOrders
@@ -47,13 +49,16 @@ class ModeledExecutor(Executor):
         self.offloading = ModeledOffloading(self.clock, self.cost)
 
     def get_kv_cache_specs(self) -> list[dict[str, KVCacheSpec]]:
-        """Full attention in every layer."""
+        """Full attention in every layer; of other families what vLLM's own layers keep."""
         model = self.model_config
+        if self.cost.by_config:
+            build_without_storage(self.vllm_config)
+            return [kept_by_layers(self.vllm_config)]
         spec = FullAttentionSpec(
             block_size=self.cache_config.block_size,
             num_kv_heads=model.get_total_num_kv_heads(),
             head_size=model.get_head_size(),
-            dtype=model.dtype,
+            dtype=kv_cache_dtype_str_to_dtype(self.cache_config.cache_dtype, model),
         )
         layers = model.hf_text_config.num_hidden_layers
         return [{f"model.layers.{layer}.self_attn.attn": spec for layer in range(layers)}]

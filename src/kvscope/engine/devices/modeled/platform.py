@@ -47,7 +47,8 @@ class ModeledPlatform(Platform):
         """Spare its time; layers have times of their own where they are traced."""
         from kvscope.engine.devices.modeled.allocation import skip_needless_checks
 
-        skip_needless_checks(scheduler)
+        if self.experiment.model.keeps_all:  # windows free blocks as they move on
+            skip_needless_checks(scheduler)
         if self._tracer is not None:
             self._tracer.layer_times = lambda: scheduler.recording.layers
 

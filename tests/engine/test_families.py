@@ -1,0 +1,134 @@
+"""Models of other families: their data is vLLM's plan, and their runs give the tokens they must."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from kvscope.plan.composition import Composer
+from kvscope.plan.models import KvLayers, Model
+
+from .conftest import ROOT, Runner, kvscope
+
+pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
+
+pytestmark = [pytest.mark.engine, pytest.mark.slow]
+
+CONFIG = ROOT / "config"
+KINDS = {
+    "full": "FullAttention",
+    "sliding_window": "SlidingWindow",
+    "chunked_local": "ChunkedLocalAttention",
+    "mla": "MLAAttention",
+    "mamba": "Mamba",
+}
+
+
+def model_of(name: str) -> Model:
+    return Model.model_validate(Composer(CONFIG).compose((("model", name),))["model"])
+
+
+FAMILIES = [
+    path.stem
+    for path in sorted((CONFIG / "model").glob("*.yaml"))
+    if "family: hf" in path.read_text()
+]
+OFTEN = ("tiny-interleaved", "tiny-mla", "tiny-hybrid")
+
+
+def some(names: list[str]) -> list[Any]:
+    """These families, those but three in the thorough tests alone."""
+    marks = {name: [] if name in OFTEN else [pytest.mark.thorough] for name in names}
+    return [pytest.param(name, marks=marks[name]) for name in names]
+
+
+@pytest.mark.parametrize("dtype", ["auto", pytest.param("fp8", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("name", some(FAMILIES))
+def test_what_layers_keep_is_what_vllm_plans(name: str, dtype: str, tmp_path: Path) -> None:
+    model = model_of(name)
+    (tmp_path / "config.json").write_text(json.dumps(model.hf_config()))
+    words = ("max_model_len=1024", "enable_prefix_caching=false", f"dtype={model.dtype}")
+    more = ("block_size=32", f"kv_cache_dtype={dtype}", "--memory", "1GiB", "--tokens", "64")
+    done = kvscope("bytes", str(tmp_path), *words, *more, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    width = 1 if dtype == "fp8" else {"float32": 4, "bfloat16": 2}[model.dtype]
+    planned = [one for kind in model.kept for one in groups(model, kind, width)]
+    made = [
+        (
+            one["kind"],
+            one["layers"],
+            one["useful_bytes"] // (1 if one["state"] else one["block_tokens"]),
+            one["window_tokens"],
+        )
+        for one in found["groups"]
+    ]
+    assert sorted(map(str, made)) == sorted(map(str, planned))
+    tokens = max(0 if one["state"] else one["block_tokens"] for one in found["groups"])
+    assert found["block_bytes"] == tokens * model.block_elements * width
+    assert found["weights"] == model.weights_per_token
+
+
+def groups(model: Model, kind: KvLayers, width: int) -> list[tuple[str, int, int, int | None]]:
+    """KV groups of one kind: its name, layers, bytes of a token or a state, and window."""
+    count = model.groups(kind)
+    sizes = [len(range(first, kind.layers, count)) for first in range(count)]
+    kept = kind.state_bytes or kind.token_elements * width
+    return [(KINDS[kind.kind], layers, layers * kept, kind.window_tokens) for layers in sizes]
+
+
+def test_a_scarce_cache_gives_the_same_tokens(run: Runner) -> None:
+    words = ("model=tiny-mqa", "repeats=1", "warmup=0")
+    ample, scarce = run(*words, "cache.blocks=400"), run(*words, "cache.blocks=13")
+    assert ample.table("preemptions").empty
+    assert not scarce.table("preemptions").empty
+    assert tokens(scarce.table("requests")) == tokens(ample.table("requests"))
+
+
+def tokens(requests: pd.DataFrame) -> list[str]:
+    """What came out, by request."""
+    found: list[str] = requests.sort_values("request_id")["output_sha256"].tolist()
+    assert len(set(found)) > 1
+    return found
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("model=tiny-mla",), "cache.block_size (32) must be 16 for a latent"),
+        (("model=tiny-window", "engine.attention=paged"), "engine.attention (paged) must be vllm"),
+        (("cache.dtype=fp8", "engine.attention=paged"), "cache.dtype (fp8) must be auto"),
+        (("model=tiny-window", "cache.blocks=null", "cache.oversubscription=2"), "must be null"),
+        (("model=jamba-v0.1",), "cache.block_size (32) must be at least 140"),
+        (("model=tiny-interleaved", "cache.blocks=60"), "which takes up to 197 in the KV groups"),
+        (("device=modeled", "model=tiny-window"), "device.kernels (vllm-0.4.2) must be vllm"),
+    ],
+)
+def test_what_cannot_run_is_refused_when_it_is_planned(words: tuple[str, ...], told: str) -> None:
+    done = kvscope("plan", *words)
+    assert done.returncode == 2
+    assert told in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            ("model=tiny-mla", "cache.block_size=16", "engine.max_num_batched_tokens=1024"),
+            "engine.max_num_batched_tokens is 1024, but vLLM takes 2048 for model=tiny-mla",
+        ),
+        (
+            ("model=tiny-window", "device=modeled", "device.kernels=vllm"),
+            "cache.block_size is 16, but vLLM takes blocks of 32 tokens for model=tiny-window",
+        ),
+    ],
+)
+def test_what_vllm_takes_otherwise_is_a_sentence(
+    words: tuple[str, ...], told: str, tmp_path: Path
+) -> None:
+    done = kvscope("run", *words, "profiler=none", "--out", str(tmp_path))
+    assert done.returncode != 0
+    assert told in done.stderr
