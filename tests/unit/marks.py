@@ -1,7 +1,6 @@
 """What a chart is made of that was drawn as SVG or PDF."""
 
 import re
-from types import ModuleType
 
 from kvscope import plugins
 from kvscope.plan.figures import GROUP, figure_names
@@ -12,9 +11,9 @@ from kvscope.report.figures.registry import draw_figure
 MARKS = re.compile(r'<g class="mark-(\w+) role-mark[^"]*"[^>]*>(.*?)</g>', re.DOTALL)
 
 
-def draw(figure: ModuleType, study: StudyData) -> Drawing:
+def draw(figure: str, study: StudyData) -> Drawing:
     """A figure's drawing of a study that has what it shows."""
-    drawing = draw_figure(study, figure.__name__.rpartition(".")[2])
+    drawing = draw_figure(study, figure)
     assert drawing is not None
     return drawing
 

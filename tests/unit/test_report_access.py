@@ -12,7 +12,7 @@ from kvscope.collect.timeline.access_slices import FirstAccesses, read_accesses
 from kvscope.collect.timeline.intervals import write_timeline
 from kvscope.collect.timeline.perfetto import write_perfetto
 from kvscope.report.circumstances import circumstances
-from kvscope.report.figures import access_gaps, access_metrics, access_pattern, kv_accesses
+from kvscope.report.figures import access_gaps, access_pattern, kv_accesses
 from kvscope.report.figures.accesses import stack_of
 from kvscope.report.figures.kv_accesses import passes_and_layers
 from kvscope.report.figures.registry import draw_figure
@@ -60,7 +60,7 @@ def test_only_a_study_with_events_has_the_figures(study, tmp_path):
 
 
 def test_every_access_of_the_first_passes_is_drawn_from_its_start_to_its_end(study, run, events):
-    drawing = draw(access_pattern, replace(study, runs=(run,)))
+    drawing = draw("access_pattern", replace(study, runs=(run,)))
     frames = list(drawing.views[0].data.values())
     rows = [(layer, write) for layer in (0, 3) for write in (True, False)]
     assert len(frames) == 4 * 5
@@ -93,7 +93,7 @@ def test_idle_times_are_drawn_as_they_are_distributed(study, run, events):
         {"start_ns": "min", "end_ns": "max"}
     )
     idle = (spans["start_ns"] - spans.groupby(block)["end_ns"].shift()).dropna() / 1e6
-    data = draw(access_gaps, study).views[0].data
+    data = draw("access_gaps", study).views[0].data
     line = data["cell0"]  # the sampled run does not tell
     assert set(line["line"]) == {run.label}
     assert line["x"].iloc[-1] == pytest.approx(idle.max(), abs=1e-6)
@@ -114,7 +114,7 @@ def test_the_time_to_copy_a_block_back_is_that_of_the_swaps(tmp_path):
 
 
 def test_metrics_of_accesses_are_drawn_where_they_are_known(study):
-    view = draw(access_metrics, study).views[0]
+    view = draw("access_metrics", study).views[0]
     titles = [" ".join(cell["title"]["text"]) for cell in specification(view.chart)["concat"]]
     count = dict(zip(titles, map(len, view.data.values()), strict=True))
     assert count["Reads at a time (reads)"] == 1
@@ -135,7 +135,7 @@ def test_it_is_told_what_was_traced(study):
 
 
 def test_the_page_has_every_event_of_the_passes_it_shows(study, run, events):
-    drawing = draw(kv_accesses, replace(study, runs=(run,)))
+    drawing = draw("kv_accesses", replace(study, runs=(run,)))
     shown = {view.choice[1:3]: view.data["accesses"] for view in drawing.views}
     assert shown
     for (layer, words), frame in shown.items():
@@ -161,7 +161,7 @@ def test_passes_are_kept_whole_as_long_as_they_fit(run):
 
 
 def test_experiments_share_the_room_of_a_page(study):
-    views = draw(kv_accesses, study).views
+    views = draw("kv_accesses", study).views
     tables_of = {id(frame): len(frame) for view in views for frame in view.data.values()}
     assert sum(tables_of.values()) <= kv_accesses.MOST_EVENTS_A_PAGE
     assert {view.choice[0] for view in views} == {run.label for run in study.runs}

@@ -17,10 +17,7 @@ from kvscope.plan.figures import Axes
 from kvscope.report.data import FigureRequest
 from kvscope.report.figures import (
     kv_timeline,
-    resume_overhead,
-    strategies,
-    throughput,
-    utilization,
+    of_metrics,
     window_fill,
 )
 from kvscope.report.figures.covered import widen_covered
@@ -141,7 +138,7 @@ def test_the_two_measures_and_the_makespan_are_drawn_as_the_tables_have_them(ove
             number = by_label[row.experiment].number(shown.name)
             assert (row.value, row.high) == (number.value, number.high)
             assert row.low == (number.low if shown.signed else max(0.0, number.low))
-        preempting = [run for run in overflow.runs if resume_overhead.preempts(run)]
+        preempting = [run for run in overflow.runs if of_metrics.preempts(run)]
         known = [r for r in preempting if not math.isnan(r.number(shown.name).value)]
         assert sorted(frame["experiment"]) == sorted(run.label for run in known)
 
@@ -178,7 +175,7 @@ def test_negative_values_apart_are_not_taken_to_cover_one_another():
 def test_a_facet_has_plots_of_its_own_and_picks_what_it_is_told(batching):
     axes = Axes(x="batching", facet="cache.blocks", where={"cache.blocks": 32})
     asked = replace(batching, figures=(FigureRequest("throughput", (axes,)),))
-    found = cells(draw(throughput, asked))
+    found = cells(draw("throughput", asked))
     assert {facet for _, facet in found} == {"KV cache 32 blocks"}
     assert all(len(frame) == 4 for frame in found.values())
 
@@ -186,12 +183,12 @@ def test_a_facet_has_plots_of_its_own_and_picks_what_it_is_told(batching):
 def test_an_option_is_picked_by_its_name_whatever_its_settings(batching):
     axes = Axes(x="cache.blocks", colour="batching", where={"batching": "chunked"})
     asked = replace(batching, figures=(FigureRequest("throughput", (axes,)),))
-    frame = next(iter(cells(draw(throughput, asked)).values()))
+    frame = next(iter(cells(draw("throughput", asked)).values()))
     assert set(frame["colour"]) == {"chunked (128 tokens)", "chunked (64 tokens)"}
 
 
 def test_without_a_declaration_the_first_number_is_x_and_the_policy_the_colour(batching):
-    frame = next(iter(cells(draw(throughput, batching)).values()))
+    frame = next(iter(cells(draw("throughput", batching)).values()))
     assert set(frame["x"]) == {32, 128}
     assert set(frame["colour"]) == {
         "prefill first", "mixed", "chunked (128 tokens)", "chunked (64 tokens)",
@@ -201,7 +198,7 @@ def test_without_a_declaration_the_first_number_is_x_and_the_policy_the_colour(b
 @pytest.mark.parametrize("x", ["workload.prompt_tokens", "seed"])
 def test_where_experiments_have_no_two_values_of_x_each_has_a_bar(batching, x):
     asked = replace(batching, figures=(FigureRequest("throughput", (Axes(x=x),)),))
-    drawing = draw(throughput, asked)
+    drawing = draw("throughput", asked)
     assert drawing.views[0].choice == ("experiment",)
     frame = next(iter(cells(drawing).values()))
     assert list(frame["experiment"]) == [run.label for run in batching.runs]
@@ -212,14 +209,14 @@ def test_points_of_one_colour_at_one_place_are_named_by_their_grids(overflow):
     runs = [
         replace(run, grid="ample" if "4096" in run.label else "scarce") for run in overflow.runs
     ]
-    frame = next(iter(cells(draw(throughput, replace(overflow, runs=tuple(runs)))).values()))
+    frame = next(iter(cells(draw("throughput", replace(overflow, runs=tuple(runs)))).values()))
     assert {"recompute", "recompute, ample"} <= set(frame["colour"]) | set(roomy)
     assert not frame.duplicated(["x", "colour"]).any()
 
 
 def test_a_measure_that_no_experiment_has_is_not_drawn(results, overflow):
     alone = load([str(run.directory) for run in overflow.runs[:5]], results)
-    titles = {title for title, _ in cells(draw(resume_overhead, alone))}
+    titles = {title for title, _ in cells(draw("resume_overhead", alone))}
     assert titles == {f"{shown.heading} (s)" for shown in map(MEASURES.__getitem__, OVERHEADS)}
 
 
@@ -227,7 +224,7 @@ def test_what_is_not_valid_is_hollow_and_says_why(overflow, results):
     run = overflow.runs[0]
     metrics = run.metrics.assign(valid=False, reasons="unstable")
     study = replace(overflow, runs=(replace(run, metrics=metrics), *overflow.runs[1:]))
-    drawing = draw(throughput, study)
+    drawing = draw("throughput", study)
     assert "hollow: not valid" in drawing.remarks
     frame = next(iter(cells(drawing).values()))
     assert list(frame.loc[~frame["valid"], "reasons"]) == ["not valid: unstable"]
@@ -237,7 +234,7 @@ def test_strategies_stand_by_policy_with_chunks_in_order(batching, drawn):
     spec = str(specification(drawn["batching"]["strategies"].views[0].chart))
     order = "['prefill first', 'mixed', 'chunked (64 tokens)', 'chunked (128 tokens)']"
     assert order in spec
-    assert strategies.strategy_key(batching) == "batching"
+    assert of_metrics.strategy_key(batching) == "batching"
 
 
 def test_the_first_passes_are_compared_where_nothing_but_the_strategy_differs(batching):
@@ -324,8 +321,8 @@ def shown(view):
 
 
 def test_of_many_experiments_a_view_shows_one_grid_and_together_they_show_all(many):
-    drawing = draw(utilization, many)
-    whole = draw(utilization, replace(many, runs=many.runs[:64]))
+    drawing = draw("utilization", many)
+    whole = draw("utilization", replace(many, runs=many.runs[:64]))
     assert "Grid" not in whole.headings
     assert drawing.headings[0] == "Grid"
     grids = list(dict.fromkeys(run.grid for run in many.runs))
@@ -338,13 +335,13 @@ def test_of_many_experiments_a_view_shows_one_grid_and_together_they_show_all(ma
 
 
 def test_the_printed_figure_names_its_grid(many):
-    assert "Grid: prefill_first" in svg(draw(utilization, many))
+    assert "Grid: prefill_first" in svg(draw("utilization", many))
 
 
 def test_axes_that_the_study_declares_hold_for_all_its_grids(many):
     axes = (Axes(x="seed", colour="batching", facet="cache.blocks"),)
     declared = replace(many, figures=(FigureRequest("utilization", axes),))
-    drawing = draw(utilization, declared)
+    drawing = draw("utilization", declared)
     assert "Grid" not in drawing.headings
     assert shown(drawing.views[0]) == shown(drawing.views[1])
 
@@ -353,7 +350,7 @@ def test_plots_along_axes_of_several_grids_name_theirs(many):
     grids = list(dict.fromkeys(run.grid for run in many.runs))
     axes = tuple(Axes(x="seed", colour="batching", where={"grid": grid}) for grid in grids)
     of_all, of_one = (
-        draw(utilization, replace(many, figures=(FigureRequest("utilization", asked),)))
+        draw("utilization", replace(many, figures=(FigureRequest("utilization", asked),)))
         for asked in (axes, axes[:1])
     )
     assert list(dict.fromkeys(subtitle for _, subtitle in cells(of_all))) == grids
@@ -361,7 +358,7 @@ def test_plots_along_axes_of_several_grids_name_theirs(many):
 
 
 def test_strategies_are_compared_in_grids_that_have_several(many):
-    drawing = draw(strategies, many)
+    drawing = draw("strategies", many)
     assert {view.choice[0] for view in drawing.views} == {"chunked"}  # of two sizes of chunks
 
 

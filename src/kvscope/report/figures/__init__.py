@@ -1,4 +1,5 @@
-"""The figures of a study, one module each; `registry.figures` has all.
+"""The figures of a study; `registry.figures` has all.
 
-To add one, write a module with a `Figure` and register it in pyproject.toml.
+A metric's panel stands in `of_metrics`, any other figure in a module of its own. pyproject.toml
+registers each.
 """

@@ -10,7 +10,7 @@ from kvscope.report.data import Run, StudyData
 from kvscope.report.figures.by_grid import by_grid
 from kvscope.report.figures.figure import Drawing, Figure, number
 from kvscope.report.figures.lines import DOTTED, Lines, lines_drawing
-from kvscope.report.figures.strategies import strategy_key
+from kvscope.report.figures.of_metrics import strategy_key
 from kvscope.report.settings import names, without
 from kvscope.report.words import setting_words
 
