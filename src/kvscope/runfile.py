@@ -118,15 +118,15 @@ def run_sha256(directory: Path) -> str:
     return sha256_of(path)
 
 
-def is_complete(directory: Path, experiment_id: str) -> bool:
-    """Whether the directory has a complete run of this experiment with unchanged files."""
+def is_complete(directory: Path, experiment_id: str | None = None) -> bool:
+    """Whether the directory has a complete run (of this experiment) with unchanged files."""
     try:
         facts = read_run(directory)
     except BadInput:
         return False
     return (
         facts["status"] == COMPLETE
-        and facts["experiment_id"] == experiment_id
+        and experiment_id in (None, facts["experiment_id"])
         and not file_problems(directory, facts)
     )
 
@@ -175,7 +175,7 @@ def settle(directory: Path) -> None:
     remove_temporaries(directory, RUN_DONE)
     attempt = directory / ATTEMPT
     ended = _status(attempt)
-    if ended == COMPLETE or (ended == FAILED and not _complete_before(directory)):
+    if ended == COMPLETE or (ended == FAILED and not is_complete(directory)):
         _move(attempt, directory)
     if _status(directory) == COMPLETE:
         write_text_if_changed(directory / RUN_DONE, run_sha256(directory) + "\n")
@@ -209,15 +209,6 @@ def _status(directory: Path) -> str | None:
         return str(read_run(directory)["status"])
     except BadInput:
         return None
-
-
-def _complete_before(directory: Path) -> bool:
-    """Whether a complete run is in place, which a failed attempt must not replace."""
-    try:
-        facts = read_run(directory)
-    except BadInput:
-        return False
-    return facts["status"] == COMPLETE and not file_problems(directory, facts)
 
 
 def _move(attempt: Path, directory: Path) -> None:

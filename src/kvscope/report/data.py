@@ -11,10 +11,10 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope import results
-from kvscope.analyse.access import KvTrace, find_trace, has_rows
+from kvscope.analyse.access import KvTrace, has_rows
 from kvscope.analyse.estimates import Estimates, ExperimentMetrics
 from kvscope.analyse.metric import Measure
+from kvscope.analyse.records import Records
 from kvscope.analyse.statistics import UNKNOWN, Estimate
 from kvscope.oracle import Verdict
 from kvscope.plan.figures import Axes
@@ -97,9 +97,9 @@ class Run:
         return any(entry.get("round") for entry in self.facts.get("clock", {}).get("repeats", []))
 
     @cached_property
-    def records(self) -> results.Run:
+    def records(self) -> Records:
         """The records of the experiment's run."""
-        return results.Run(self.directory, facts=self.facts)
+        return Records(self.directory, facts=self.facts, settings=self.settings)
 
     @property
     def as_measured(self) -> ExperimentMetrics | None:
@@ -135,7 +135,7 @@ class Run:
     @cached_property
     def trace(self) -> KvTrace | None:
         """Its KV events; None if there are none."""
-        found = find_trace(self.directory, self.facts)
+        found = self.records.trace
         return found if found and has_rows(found.path) else None
 
     @cached_property

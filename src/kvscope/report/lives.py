@@ -5,7 +5,6 @@ from typing import Any
 
 from kvscope.analyse.explained import costliest, count, seconds, sentence
 from kvscope.analyse.life import KINDS, Lives, Stretch, seconds_by_kind
-from kvscope.analyse.records import Records
 from kvscope.report.data import Run, StudyData
 from kvscope.runfile import IMPORTED_FROM
 
@@ -36,8 +35,7 @@ def _has_requests(run: Run) -> bool:
 
 def _run(run: Run) -> dict[str, Any]:
     """The costliest waits of a run, and the requests of these and the slowest ones."""
-    records = Records(run.directory, facts=run.facts, settings=run.settings)
-    lives = Lives(records.of_repeat(min(records.timed)))
+    lives = Lives(run.records.of_repeat(min(run.records.timed)))
     waits = costliest(lives.all)
     shown = {*[*lives.latencies_s][:MOST_REQUESTS], *(wait.request_id for wait in waits)}
     total_s = sum(lives.latencies_s.values())

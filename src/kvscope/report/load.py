@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -76,16 +77,8 @@ def load_study(name: str, place: Path) -> StudyData:
     """A planned study and whatever was run of it."""
     found = manifest.read(name, place)
     runs = [
-        replace(
-            load_run(
-                experiment_directory(place, entry["id"]),
-                entry["id"],
-                entry["label"],
-                entry["varied"],
-            ),
-            grid=entry["grid"],
-        )
-        for entry in found["experiments"]
+        load_run(experiment_directory(place, each[0]), *each)
+        for each in map(itemgetter("id", "label", "varied", "grid"), found["experiments"])
     ]
     return StudyData(
         name=name,
@@ -157,25 +150,20 @@ def compare_runs(runs: Sequence[Run]) -> tuple[Run, ...]:
     )
 
 
-def load_run(directory: Path, run_id: str, label: str, varied: dict[str, Any]) -> Run:
+def load_run(
+    directory: Path, run_id: str, label: str, varied: dict[str, Any], grid: str = ""
+) -> Run:
     """One experiment: what is there of it, and why no more.
 
     Nothing is shown that is damaged, or that was made from another measurement.
     """
-    run = Run(
-        id=run_id,
-        label=label,
-        varied=varied,
-        directory=directory,
-        again=remeasurement(directory),
-    )
+    run = Run(run_id, label, varied, directory, grid=grid, again=remeasurement(directory))
     try:
         run = replace(run, settings=read_settings(directory))
         if not (directory / RUN_FILE).exists():
             return _without_record(run)
         run = replace(run, facts=read_run(directory))
-        if run.facts["experiment_id"] != run_id:
-            other = run.facts["experiment_id"]
+        if (other := run.facts["experiment_id"]) != run.id:
             raise BadInput(f"{directory / RUN_FILE}: is the record of another experiment, {other}")
         if run.facts["status"] != COMPLETE:
             if runfile.is_under_way(directory):
