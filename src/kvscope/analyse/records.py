@@ -80,12 +80,12 @@ class Records(Run):
         """The rows of `transfers` to the device, which passes began with."""
         return self.transfers[(self.transfers["direction"] == IN) & ~self._by_offloading]
 
-    @property
+    @cached_property
     def saved(self) -> pd.DataFrame:
         """The rows of `transfers` of activations written through as they were computed."""
         return self.transfers[self._of(OUT, ACTIVATIONS)]
 
-    @property
+    @cached_property
     def moves(self) -> pd.DataFrame:
         """The rows of `transfers` of requests that were preempted or resumed."""
         return self.transfers[~self._of(OUT, ACTIVATIONS) & ~self._by_offloading]

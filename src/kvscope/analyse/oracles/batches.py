@@ -77,7 +77,9 @@ def recomputed_wrong(run: RunTables) -> Violations:
 
 def sampled_wrong(run: RunTables) -> Violations:
     """A pass samples one token for a request whose tokens are all computed, and none otherwise."""
-    rows = run.batch.merge(run.requests[[*OF_REQUEST, "prompt_tokens"]], on=OF_REQUEST, how="left")
+    rows = run.batch.merge(
+        run.records.requests[[*OF_REQUEST, "prompt_tokens"]], on=OF_REQUEST, how="left"
+    )
     complete = rows["end_tokens"] == rows["prompt_tokens"] + rows["sampled_before"]
     return bad_rows(
         rows,
@@ -98,7 +100,9 @@ def batching_wrong(run: RunTables) -> Violations:
     parts = run.batch[cut].merge(
         steps[[*OF_PASS, "scheduled_tokens"]], on=OF_PASS, suffixes=("", "_of_pass")
     )
-    given_back = run.preemptions.groupby(OF_PASS)["scheduled_tokens"].sum().rename("given_back")
+    given_back = (
+        run.records.preemptions.groupby(OF_PASS)["scheduled_tokens"].sum().rename("given_back")
+    )
     parts = parts.join(given_back, on=OF_PASS).fillna({"given_back": 0})
     filled = parts["scheduled_tokens_of_pass"] + parts["given_back"]
     both = (steps["phase"] == MIXED) & (name == "prefill_first")

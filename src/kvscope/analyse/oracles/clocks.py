@@ -51,9 +51,9 @@ def copy_cpu_wrong(run: RunTables) -> Violations:
     repeats = pd.DataFrame(run.facts["clock"]["repeats"])
     if "copy_cpu_s" not in repeats:
         return Violations(1, "clock.repeats has no copy_cpu_s")
-    of_rows = run.transfers[["copy_s", "rebuild_s"]].astype(float)
-    took = of_rows.sum(axis=1).groupby(run.transfers["repeat"]).sum()
-    count = of_rows.notna().sum(axis=1).groupby(run.transfers["repeat"]).sum()
+    of_rows = run.records.transfers[["copy_s", "rebuild_s"]].astype(float)
+    took = of_rows.sum(axis=1).groupby(run.records.transfers["repeat"]).sum()
+    count = of_rows.notna().sum(axis=1).groupby(run.records.transfers["repeat"]).sum()
     found = repeats.assign(
         took=repeats["repeat"].map(took).fillna(0.0), copies=repeats["repeat"].map(count).fillna(0)
     )

@@ -27,10 +27,10 @@ def turn_misplaced(run: RunTables) -> Violations:
     """A request that follows others comes when the last of them has finished and it has thought."""
     workload = run.records.workload
     follows = workload[workload["after"].notna()].explode("after")
-    ends = run.requests[["repeat", "request_id", "finished_s"]]
+    ends = run.records.requests[["repeat", "request_id", "finished_s"]]
     last = follows.merge(ends.rename(columns={"request_id": "after"}), on="after")
     last_s = last.groupby(OF_REQUEST)["finished_s"].max().rename("last_s")
-    found = run.requests.join(last_s, on=OF_REQUEST)
+    found = run.records.requests.join(last_s, on=OF_REQUEST)
     think_s = found["request_id"].map(workload.set_index("request_id")["think_s"])
     found["due_s"] = found["last_s"] + think_s
     found = found[found["request_id"].isin(follows["request_id"])]

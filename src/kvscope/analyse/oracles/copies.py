@@ -38,7 +38,7 @@ def bytes_wrong(run: RunTables) -> Violations:
 
     Neither blocks that other requests hold nor blocks found in the prefix cache are copied.
     """
-    rows = _due(run).merge(run.moves, on=[*OF_COPY, "kind"], suffixes=("_due", ""))
+    rows = _due(run).merge(run.records.moves, on=[*OF_COPY, "kind"], suffixes=("_due", ""))
     block_bytes = {
         KV: run.engine["block_bytes"],
         ACTIVATIONS: run.engine.get("activation_block_bytes", 0),
@@ -57,7 +57,7 @@ def copy_missing(run: RunTables) -> Violations:
     A rebuilding copies nothing out, and has the time of the rebuilding itself. Nothing else is
     copied.
     """
-    lost, moves = run.victims, run.moves
+    lost, moves = run.victims, run.records.moves
     kept = keeps_tokens(lost["policy"]) & lost["refused"].astype(bool)
     due = _due(run).merge(moves, on=[*OF_COPY, "kind"], how="outer", indicator="found")
     words = {"left_only": "has no copy", "right_only": "was copied, though nothing was kept"}
@@ -78,7 +78,7 @@ def _due(run: RunTables) -> pd.DataFrame:
 
     Blocks that other requests hold are not copied out, and those found in the prefix cache not in.
     """
-    rows, size = run.preemptions, run.records.block_size
+    rows, size = run.records.preemptions, run.records.block_size
     back, rebuilds = rows["event"] == "resume", rebuilds_blocks(rows["policy"])
     moves = copies_blocks(rows["policy"]) | (rebuilds & back)
     context = rows[[*OF_REQUEST, "step"]].merge(
@@ -146,7 +146,7 @@ def copy_rate_wrong(run: RunTables) -> Violations:
     usual: Copies = run.facts.get("warmup", {}).get("copies", {})
     wrong = [
         f"{kind}: {rate / 1e9:.3f} GB/s, {usual[kind]['fastest_bytes_per_s'] / 1e9:.3f} in warm-up"
-        for kind, found in copies_of(run.transfers).items()
+        for kind, found in copies_of(run.records.transfers).items()
         if kind in usual and min(found["count"], usual[kind]["count"]) >= ENOUGH
         if (rate := found["fastest_bytes_per_s"]) > FASTER * usual[kind]["fastest_bytes_per_s"]
     ]
@@ -164,7 +164,7 @@ def saves_wrong(run: RunTables) -> Violations:
     rows, steps = run.batch, run.steps
     token_bytes = run.engine.get("activation_block_bytes", 0) // run.records.block_size
     due = rows.groupby(OF_PASS)["saved_tokens"].sum() * token_bytes
-    made = run.saves.groupby(OF_PASS).agg(saved=("bytes", "sum"), took=("copy_s", "sum"))
+    made = run.records.saved.groupby(OF_PASS).agg(saved=("bytes", "sum"), took=("copy_s", "sum"))
     steps = steps.join(due.rename("due"), on=OF_PASS).join(made, on=OF_PASS)
     steps = steps.fillna({"due": 0, "saved": 0, "took": 0.0})
     saved, took = steps["saved"], steps["took"]
@@ -208,5 +208,5 @@ def _unsaved(run: RunTables) -> Violations:
 def _of_passes(run: RunTables) -> pd.DataFrame:
     """The copies of preempted requests in order of time, with the times of their pass."""
     steps = run.steps[[*OF_PASS, "start_s", "schedule_s", "forward_s"]]
-    rows = run.moves.merge(steps.rename(columns={"start_s": "pass_s"}), on=OF_PASS)
+    rows = run.records.moves.merge(steps.rename(columns={"start_s": "pass_s"}), on=OF_PASS)
     return rows.sort_values([*OF_PASS, "start_s"], ignore_index=True)

@@ -167,7 +167,7 @@ def _of_warm_up(run: RunTables) -> Iterator[Pair]:
     yield "whether attention was compared", _compared(run, "reference_checks"), checked or None
     if not run.repeats_warm_up:
         return
-    found = copies_of(run.transfers)
+    found = copies_of(run.records.transfers)
     yield "warmup.passes", run.facts["warmup"].get("passes"), len(run.steps) * asked / repeats
     yield "warmup.classes", run.facts["warmup"].get("classes"), len(measured)
     warm = {kind: one["count"] for kind, one in run.facts["warmup"].get("copies", {}).items()}

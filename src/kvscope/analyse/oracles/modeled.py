@@ -321,7 +321,7 @@ def modeled_output_wrong(run: RunTables) -> Violations:
     """
     workload = run.records.workload
     known = workload.loc[workload["output_token_ids"].notna(), "request_id"]
-    rows = run.requests[~run.requests["request_id"].isin(known)]
+    rows = run.records.requests[~run.records.requests["request_id"].isin(known)]
     due = [
         sha256(np.full(count, TOKEN, "<i4").tobytes()).hexdigest()
         for count in rows["output_tokens"].tolist()

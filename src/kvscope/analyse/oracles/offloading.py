@@ -29,7 +29,7 @@ def job_malformed(run: RunTables) -> Violations:
     vLLM numbers jobs as it orders them. Only stores have blocks that were loaded since, at most all
     of them, and a pass that waited for them, which was not before they were ordered.
     """
-    rows = run.transfers.sort_values(["repeat", "job"], ignore_index=True)
+    rows = run.records.transfers.sort_values(["repeat", "job"], ignore_index=True)
     jobs = rows[rows["job"].notna()].reset_index(drop=True)
     others = rows[rows["job"].isna()]
     stores = jobs["direction"] == OUT
@@ -105,7 +105,7 @@ def load_wrong(run: RunTables) -> Violations:
     stale = due["step_load"] < due["preempted_step"]
     stale |= ~due["arrived_step"].between(due["step_load"], due["step"])
     lost = run.loaded[run.loaded["served_step"].isna()]
-    aborted = lost.merge(run.requests[[*OF_REQUEST, "aborted"]], how="left", on=OF_REQUEST)
+    aborted = lost.merge(run.records.requests[[*OF_REQUEST, "aborted"]], how="left", on=OF_REQUEST)
     return combine(
         bad_rows(rows, ~begins, lambda _: "is loaded although it neither begins nor resumes"),
         bad_rows(rows, loads != 1, lambda r: f"{r['loaded_tokens']} tokens that nothing loaded"),
@@ -125,7 +125,9 @@ def store_wrong(run: RunTables) -> Violations:
     rows = rows.assign(at=last_until(rows, passes)).merge(
         passes, how="left", on=[*OF_REQUEST, "at"]
     )
-    rows = rows.merge(run.requests[[*OF_REQUEST, "prompt_tokens"]], how="left", on=OF_REQUEST)
+    rows = rows.merge(
+        run.records.requests[[*OF_REQUEST, "prompt_tokens"]], how="left", on=OF_REQUEST
+    )
     highest = passes.sort_values("at").groupby(OF_REQUEST)["end_tokens"].cummax()
     known = passes.assign(computed=highest)
     rows = rows.merge(known[[*OF_REQUEST, "at", "computed"]], how="left", on=[*OF_REQUEST, "at"])

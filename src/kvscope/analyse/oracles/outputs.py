@@ -16,7 +16,9 @@ from kvscope.oracle import NONE, Violations
 def tokens_missing(run: RunTables) -> Violations:
     """A request has all output tokens that it requested exactly if it was not aborted."""
     workload = run.records.workload.set_index("request_id")
-    found = run.requests.join(workload["output_tokens"].rename("requested"), on="request_id")
+    found = run.records.requests.join(
+        workload["output_tokens"].rename("requested"), on="request_id"
+    )
     wrong = (found["output_tokens"] == found["requested"]) == found["aborted"].astype(bool)
     words = "{} of {} output tokens, {}"
     return bad_rows(
@@ -40,7 +42,7 @@ def request_differs(run: RunTables) -> Violations:
     """
     workload = run.records.workload.set_index("request_id")[[*OF_WORKLOAD]]
     rows = run.batch.groupby(OF_REQUEST)
-    found = run.requests.join(workload.add_suffix("_workload"), on="request_id")
+    found = run.records.requests.join(workload.add_suffix("_workload"), on="request_id")
     found = found.join(rows["sampled_tokens"].sum().rename("sampled"), on=OF_REQUEST)
     found = found.join(rows["end_tokens"].max().rename("highest"), on=OF_REQUEST)
     found = found.fillna({"sampled": 0, "highest": 0})
@@ -80,7 +82,7 @@ def outputs_differ(run: RunTables) -> Violations:
 
 def nothing_served(run: RunTables) -> Violations:
     """Every repeat served at least one request."""
-    empty = run.requests.groupby("repeat")["aborted"].all().reset_index()
+    empty = run.records.requests.groupby("repeat")["aborted"].all().reset_index()
     return bad_rows(empty, empty["aborted"], lambda _: "all requests were aborted")
 
 

@@ -33,7 +33,7 @@ def preemptions_differ(run: RunTables) -> Violations:
     """The recorded preemptions match the scheduler's counts, for each pass and each request."""
     return combine(
         _counts_differ(run, run.steps, OF_PASS, "preempted_requests"),
-        _counts_differ(run, run.requests, OF_REQUEST, "preemptions"),
+        _counts_differ(run, run.records.requests, OF_REQUEST, "preemptions"),
     )
 
 
@@ -118,7 +118,7 @@ def cost_wrong(run: RunTables) -> Violations:
     rows = run.resumptions.reset_index(drop=True)
     lost = run.victims[[*OF_REQUEST, "step"]].rename(columns={"step": "at"})
     rows["at"] = last_until(rows, lost)
-    moves = run.moves.rename(columns={"step": "at"})
+    moves = run.records.moves.rename(columns={"step": "at"})
     took_s = moves["copy_s"] + moves["rebuild_s"].astype(float).fillna(0)
     spent = took_s.groupby([moves[key] for key in (*OF_REQUEST, "at", "direction")]).sum()
     out_s = _looked_up(spent, rows.assign(direction=OUT))
@@ -237,7 +237,7 @@ def _held_before(run: RunTables, victims: pd.DataFrame) -> pd.DataFrame:
 
     `length` are its tokens of prompt and output so far. All are NaN if it had no pass before.
     """
-    rows = run.batch.merge(run.requests[[*OF_REQUEST, "prompt_tokens"]], on=OF_REQUEST)
+    rows = run.batch.merge(run.records.requests[[*OF_REQUEST, "prompt_tokens"]], on=OF_REQUEST)
     rows["length"] = rows["prompt_tokens"] + rows["sampled_before"] + rows["sampled_tokens"]
     rows = rows.rename(columns={"step": "at"})
     lost = victims.assign(step=victims["step"] - 1)

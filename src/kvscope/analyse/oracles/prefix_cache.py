@@ -28,7 +28,7 @@ def hits_differ(run: RunTables) -> Violations:
 
     Only a request that is admitted or resumed finds any, and only in a run with a prefix cache.
     """
-    rows, hits, size = run.batch, run.hits, run.records.block_size
+    rows, hits, size = run.batch, run.records.hits, run.records.block_size
     of = [*OF_REQUEST, "step"]
     own = (hits["owner"] == hits["request_id"]).astype(int)
     found = hits.assign(own=own).groupby(of)
@@ -61,7 +61,7 @@ def hits_differ(run: RunTables) -> Violations:
 
 def hit_unfounded(run: RunTables) -> Violations:
     """A block that is found was computed, has the same tokens, and was not evicted since."""
-    hits = run.hits
+    hits = run.records.hits
     known = _known(run, hits)
     gone = hits[CONTENT].merge(_last_steps(run), how="left", on=CONTENT)["evicted_step"]
     late = (gone.to_numpy(float) <= hits["step"].to_numpy(float)) | (
@@ -83,7 +83,7 @@ def hit_missed(run: RunTables) -> Violations:
     """
     size, contents = run.records.block_size, _contents(run)
     rows = run.batch[run.batch["admits"]].merge(
-        run.requests[[*OF_REQUEST, "prompt_tokens"]], on=OF_REQUEST
+        run.records.requests[[*OF_REQUEST, "prompt_tokens"]], on=OF_REQUEST
     )
     rows["position"] = rows["hit_tokens"] // size
     due = (rows["position"] + 1) * size < rows["prompt_tokens"] + rows["sampled_before"]
@@ -112,8 +112,8 @@ def eviction_wrong(run: RunTables) -> Violations:
     Or for one whose blocks begin to be loaded then.
     Its age and the times that it was found follow from the other tables.
     """
-    rows = run.evictions
-    found = run.hits.assign(found=1).groupby(CONTENT, as_index=False)["found"].sum()
+    rows = run.records.evictions
+    found = run.records.hits.assign(found=1).groupby(CONTENT, as_index=False)["found"].sum()
     starts = run.steps.set_index(OF_PASS)["start_s"]
     rows = rows.merge(found, how="left", on=CONTENT).fillna({"found": 0})
     begin, cached = (
@@ -143,7 +143,7 @@ def cached_blocks_differ(run: RunTables) -> Violations:
 
     A cached block is evicted only where no other block is free.
     """
-    contents, rows, size = _contents(run), run.evictions, run.records.block_size
+    contents, rows, size = _contents(run), run.records.evictions, run.records.block_size
     spans = contents.merge(_last_steps(run), how="left", on=CONTENT)
     spans = spans.rename(columns={"cached_step": "step", "evicted_step": "until"})
     stays = run.stays
@@ -178,7 +178,7 @@ def tokens_not_conserved(run: RunTables) -> Violations:
     )
     had = rows.groupby(OF_REQUEST)["there"].sum().rename("had")
     lost = run.victims.groupby(OF_REQUEST)["tokens"].sum().rename("lost")
-    served = run.requests[~run.requests["aborted"].astype(bool)]
+    served = run.records.requests[~run.records.requests["aborted"].astype(bool)]
     served = served.join(had, on=OF_REQUEST).join(lost, on=OF_REQUEST)
     served = served.fillna({"had": 0, "lost": 0})
     served["due"] = served["prompt_tokens"] + served["output_tokens"] - 1 + served["lost"]
@@ -233,13 +233,15 @@ def _known(run: RunTables, rows: pd.DataFrame) -> Bools:
 
 def _last_steps(run: RunTables) -> pd.DataFrame:
     """`evicted_step` of each content that was evicted."""
-    rows = run.evictions.drop_duplicates(CONTENT)
+    rows = run.records.evictions.drop_duplicates(CONTENT)
     return rows[[*CONTENT, "step"]].rename(columns={"step": "evicted_step"})
 
 
 def _contents_overlap(run: RunTables) -> Violations:
     """Two contents of one block at the same time, or one content in two blocks."""
-    rows = pd.concat([run.hits, run.evictions])[[*CONTENT, "block"]].drop_duplicates()
+    rows = pd.concat([run.records.hits, run.records.evictions])[
+        [*CONTENT, "block"]
+    ].drop_duplicates()
     if rows.empty:
         return combine()
     rows = rows.merge(_last_steps(run), how="left", on=CONTENT)
@@ -269,7 +271,7 @@ def known_tokens(run: RunTables) -> dict[str, Int64s]:
 
 def _of_other_tokens(run: RunTables) -> Bools:
     """Whether the tokens of the request and of the block's owner differ before the block's end."""
-    hits, size, prompts = run.hits, run.records.block_size, known_tokens(run)
+    hits, size, prompts = run.records.hits, run.records.block_size, known_tokens(run)
 
     @cache
     def same(one: str, other: str) -> int:

@@ -71,7 +71,7 @@ _PREFIXES = _recorded("a prefix cache", lambda run: run.caches_prefixes)
 _POOL = _recorded("a host pool", lambda run: bool(run.steps["host_blocks_total"].any()))
 _ABORTED = _recorded("requests that were aborted")
 _PREEMPTIONS = _recorded("preemptions recorded by kvscope")
-_ANY_PREEMPTION = _recorded(_PREEMPTIONS.words, lambda run: not run.preemptions.empty)
+_ANY_PREEMPTION = _recorded(_PREEMPTIONS.words, lambda run: not run.records.preemptions.empty)
 _VICTIMS = _recorded(
     "preemptions of victims by overflow.victim",
     lambda run: _ANY_PREEMPTION.met(run) and victims.chosen_by(run) is not None,
@@ -85,15 +85,15 @@ _SAVES = _recorded(
     lambda run: bool(run.records.batch["saved_tokens"].notna().any()),
 )
 _COSTS = _recorded(
-    "costs of resumptions", lambda run: bool(run.preemptions["cost_s"].notna().any())
+    "costs of resumptions", lambda run: bool(run.records.preemptions["cost_s"].notna().any())
 )
-_COPIES = _recorded("copies of preempted requests", lambda run: not run.moves.empty)
+_COPIES = _recorded("copies of preempted requests", lambda run: not run.records.moves.empty)
 _JOBS = _recorded("copies of vLLM's offloading", lambda run: run.offloads)
 _LOADS = _recorded(
     "passes recorded with what is loaded before them",
     lambda run: bool(run.records.batch["loaded_tokens"].notna().any()),
 )
-_REQUESTS = _recorded("requests recorded by kvscope", lambda run: not run.requests.empty)
+_REQUESTS = _recorded("requests recorded by kvscope", lambda run: not run.records.requests.empty)
 _TIMED = _recorded(
     "repeats timed by a real clock",
     lambda run: run.measured and bool(run.facts.get("clock", {}).get("repeats")),
@@ -201,7 +201,7 @@ def judge_tables(records: Records) -> list[Verdict]:
     requests, such as an imported kernel trace.
     """
     run = RunTables(records)
-    if run.records.steps.empty and run.requests.empty:
+    if run.records.steps.empty and run.records.requests.empty:
         return [verdict(oracle, None) for oracle in (*ROWS, *ORACLES)]
     rows = judge(ROWS, run)
     if any(found.state == VIOLATED for found in rows):

@@ -51,7 +51,7 @@ def repeats_differ(run: RunTables) -> Violations | None:
 def _last_s(run: RunTables) -> pd.Series:
     """`last_s`, indexed by repeat: the end of its last pass or request."""
     of_passes = run.steps.groupby("repeat")["end_s"].max()
-    of_requests = run.requests.groupby("repeat")["finished_s"].max()
+    of_requests = run.records.requests.groupby("repeat")["finished_s"].max()
     last: pd.Series = pd.concat([of_passes, of_requests], axis=1).max(axis=1)
     return last.rename("last_s")
 

@@ -83,34 +83,14 @@ class RunTables:
         return steps
 
     @property
-    def preemptions(self) -> pd.DataFrame:
-        """The `preemptions` table: preemptions and resumptions of all repeats."""
-        return self.records.preemptions
-
-    @property
     def victims(self) -> pd.DataFrame:
         """The rows of `preemptions` whose event is a preemption."""
-        return self.preemptions[self.preemptions["event"] == "preempt"]
+        return self.records.preemptions[self.records.preemptions["event"] == "preempt"]
 
     @property
     def resumptions(self) -> pd.DataFrame:
         """The rows of `preemptions` whose event is a resumption."""
-        return self.preemptions[self.preemptions["event"] == "resume"]
-
-    @property
-    def transfers(self) -> pd.DataFrame:
-        """The `transfers` table: all copies."""
-        return self.records.transfers
-
-    @cached_property
-    def saves(self) -> pd.DataFrame:
-        """The rows of `transfers` of activations that passes wrote through to the host."""
-        return self.records.saved
-
-    @cached_property
-    def moves(self) -> pd.DataFrame:
-        """The rows of `transfers` of requests that were preempted or resumed."""
-        return self.records.moves
+        return self.records.preemptions[self.records.preemptions["event"] == "resume"]
 
     @cached_property
     def stored(self) -> pd.DataFrame:
@@ -158,11 +138,6 @@ class RunTables:
         blocks = blocks_of(held, size) - counts_of(spans["hit_tokens"]) // size
         return spans[["repeat", "step", "until"]].assign(slot_tokens=held, blocks=blocks)
 
-    @property
-    def requests(self) -> pd.DataFrame:
-        """The `requests` table of all repeats."""
-        return self.records.requests
-
     @cached_property
     def batch(self) -> pd.DataFrame:
         """The rows of `batch`, ordered by request and pass, with the request's earlier history.
@@ -205,16 +180,6 @@ class RunTables:
         """Whether the run has a prefix cache by its settings."""
         return bool(self.section("cache").get("prefix_caching"))
 
-    @property
-    def hits(self) -> pd.DataFrame:
-        """The `hits` table: blocks that were found in the prefix cache."""
-        return self.records.hits
-
-    @property
-    def evictions(self) -> pd.DataFrame:
-        """The `evictions` table: blocks that left the prefix cache."""
-        return self.records.evictions
-
     @cached_property
     def sharing(self) -> Sharing:
         """Which requests hold the blocks that were found in the prefix cache.
@@ -223,7 +188,7 @@ class RunTables:
         """
         if not self.offloads:
             return self.sharing_in_passes
-        admitted, hits = map(self._from_load, (self.batch[self.batch["admits"]], self.hits))
+        admitted, hits = map(self._from_load, (self.batch[self.batch["admits"]], self.records.hits))
         # The rows of one step are not in order then: the first to find a free block is any of them.
         order = np.argsort(hits["in_use"].to_numpy(bool), kind="stable")
         found = self._sharing(admitted, hits.iloc[order])
@@ -233,10 +198,10 @@ class RunTables:
     @cached_property
     def sharing_in_passes(self) -> Sharing:
         """The same of requests that passes compute, whose tokens count as in the cache."""
-        return self._sharing(self.batch[self.batch["admits"]], self.hits)
+        return self._sharing(self.batch[self.batch["admits"]], self.records.hits)
 
     def _sharing(self, admitted: pd.DataFrame, hits: pd.DataFrame) -> Sharing:
-        return Sharing(self.steps, self.ended, self.victims, admitted, hits, self.evictions)
+        return Sharing(self.steps, self.ended, self.victims, admitted, hits, self.records.evictions)
 
     def _from_load(self, rows: pd.DataFrame) -> pd.DataFrame:
         """The rows with the pass in which a load was ordered in place of the one that it serves."""
@@ -264,7 +229,7 @@ class RunTables:
         """
         if not self._whole_prompts:
             return rows["end_tokens"]
-        prompts = self.requests[[*OF_REQUEST, "prompt_tokens"]]
+        prompts = self.records.requests[[*OF_REQUEST, "prompt_tokens"]]
         prompt = rows[OF_REQUEST].merge(prompts, how="left", on=OF_REQUEST)["prompt_tokens"]
         whole = (prompt.fillna(0) + rows["sampled_before"]).astype(np.int64)
         return rows["end_tokens"].where(rows["phase"] != PREFILL, rows["end_tokens"].clip(whole))
@@ -277,7 +242,9 @@ class RunTables:
     def ended(self) -> pd.DataFrame:
         """`at`, indexed by request: the first step after the request was served or aborted."""
         last = self.batch.groupby(OF_REQUEST)["step"].max().rename("at") + 1.0
-        ended = self.requests[[*OF_REQUEST, "finished_s", "aborted"]].join(last, on=OF_REQUEST)
+        ended = self.records.requests[[*OF_REQUEST, "finished_s", "aborted"]].join(
+            last, on=OF_REQUEST
+        )
         for at, repeat, time_s, aborted in zip(
             ended.index, ended["repeat"], ended["finished_s"], ended["aborted"], strict=True
         ):
@@ -295,7 +262,9 @@ class RunTables:
         """The number of requests that had arrived by the time in `column`, one value a pass."""
         counts = np.zeros(len(self.steps), np.int64)
         for repeat, steps in self.steps.groupby("repeat"):
-            of_repeat = self.requests.loc[self.requests["repeat"] == repeat, "arrival_s"]
+            of_repeat = self.records.requests.loc[
+                self.records.requests["repeat"] == repeat, "arrival_s"
+            ]
             counts[steps.index] = of_repeat.sort_values().searchsorted(steps[column], side="right")
         return counts
 

@@ -106,7 +106,7 @@ def request_times_differ(run: RunTables) -> Violations:
     It is first scheduled when its first pass begins. Its first and last tokens appear at the end of
     the first and the last pass that sampled one for it.
     """
-    found = run.requests.join(_times(run), on=OF_REQUEST)
+    found = run.records.requests.join(_times(run), on=OF_REQUEST)
     served = ~found["aborted"].astype(bool)
     # A time is in `requests` exactly if the passes have it.
     differ = _differ(found["first_scheduled_s"], found["first_pass"])

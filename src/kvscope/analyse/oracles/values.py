@@ -118,7 +118,7 @@ def time_source_differs(run: RunTables) -> Violations | None:
     source = run.facts.get("time_source")
     if source is None:
         return None
-    copies, clock = run.transfers, clock_of(run.facts)
+    copies, clock = run.records.transfers, clock_of(run.facts)
     return combine(
         _bad("transfers", copies, copies["clock"] != clock, f"clock is not {clock}"),
         *(
@@ -145,7 +145,7 @@ def row_without_owner(run: RunTables) -> Violations:
             named = frame["request_id"].notna() | (name != tables.TRANSFERS.name)
             strange = (named & ~frame["request_id"].isin(known)).to_numpy()
             found.append(_bad(name, frame, strange, "not a request of the workload"))
-    counts = run.requests.groupby("repeat").size().rename("requests").reset_index()
+    counts = run.records.requests.groupby("repeat").size().rename("requests").reset_index()
     few = counts["requests"] != len(known)
     found.append(bad_rows(counts, few, lambda row: f"{row['requests']} of {len(known)} requests"))
     return combine(*found)

@@ -93,7 +93,7 @@ class _Running:
         rows, stays = run.batch[of_repeat], run.stays[of_repeat]
         begins = (rows["previous_step"] < 0) | (rows["preempted_step"] > rows["previous_step"])
         admitted = rows["step"].where(begins).groupby(rows["request_id"]).ffill()
-        own = run.requests[run.requests["repeat"] == repeat].set_index("request_id")
+        own = run.records.requests[run.records.requests["repeat"] == repeat].set_index("request_id")
         prompt = own["prompt_tokens"].reindex(rows["request_id"]).to_numpy()
         arrived = own["arrival_s"].rank(method="first").reindex(rows["request_id"]).to_numpy()
         ended = run.ended["at"].reindex(pd.MultiIndex.from_frame(rows[OF_REQUEST])).to_numpy()
