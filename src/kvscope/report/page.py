@@ -20,11 +20,10 @@ from kvscope.report.figures.figure import Drawing
 from kvscope.report.figures.registry import figures, missing_figures
 from kvscope.report.findings import by_change, findings, headline, rule
 from kvscope.report.lives import lives_of
-from kvscope.report.pages import pages_of
+from kvscope.report.pages import load_template, pages_of
 from kvscope.report.predictions import read_predictions
 from kvscope.report.render import Printed, for_page, pack, print_figure, scripts
 from kvscope.report.tables import experiments_table
-from kvscope.report.templates import load_template
 from kvscope.report.validity import checklist, verdict
 from kvscope.report.words import plural, reason_in_words
 from kvscope.runfile import IMPORTED_FROM, PERFETTO

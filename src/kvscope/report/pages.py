@@ -1,4 +1,4 @@
-"""Further pages of a study: what packages write beside report.html.
+"""Pages: the template of one, and the further pages that packages write beside report.html.
 
 A package registers a `Page` in the entry-point group `kvscope.page`.
 """
@@ -6,6 +6,9 @@ A package registers a `Page` in the entry-point group `kvscope.page`.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import jinja2
 
 from kvscope import plugins
 from kvscope.files import remove
@@ -47,3 +50,16 @@ def pages() -> list[Page]:
 def pages_of(study: StudyData) -> list[Page]:
     """The pages that a study has."""
     return [page for page in pages() if page.fits(study)]
+
+
+def load_template(path: Path, **filters: Callable[..., Any]) -> jinja2.Template:
+    """The template in a file, with its filters; an undefined name in it is an error."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(path.parent),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters |= filters
+    return environment.get_template(path.name)

@@ -11,9 +11,8 @@ from kvscope.files import write_text
 from kvscope.paper import PAPER
 from kvscope.plan.hardware import hardware as data
 from kvscope.report.data import StudyData
-from kvscope.report.pages import Page
+from kvscope.report.pages import Page, load_template
 from kvscope.report.render import print_figures
-from kvscope.report.templates import load_template
 from kvscope.report.words import number_text, percent
 from kvscope_paper.adaptive import adaptive_regret
 from kvscope_paper.claims.registry import judged
