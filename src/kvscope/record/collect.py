@@ -59,5 +59,5 @@ def _facts(directory: Path, made: replayed.Replayed) -> dict[str, Any]:
             "device": facts["device"],
             "times_layers": False,
         },
-        RECORDED: facts | {"notes": made.window.notes},
+        RECORDED: facts | {"notes": made.window.notes, "overlapping": made.overlapping},
     }

@@ -10,13 +10,12 @@ from pathlib import Path
 from kvscope.errors import BadInput
 
 LOCK_FILE = "recording.lock"
-_held: list[int] = []  # descriptors, open until the process ends
 
 
-def claim(directory: Path) -> None:
-    """Claim a directory for this process; BadInput if a living server records there.
+def claim(directory: Path) -> int:
+    """Claim a directory until the returned descriptor is closed, or the process ends.
 
-    OSError if it cannot be written.
+    BadInput if a living server records there, OSError if it cannot be written.
     """
     descriptor = os.open(directory / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
@@ -26,7 +25,7 @@ def claim(directory: Path) -> None:
         raise BadInput(_taken(directory)) from None
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
-    _held.append(descriptor)
+    return descriptor
 
 
 def problem(directory: Path) -> str | None:

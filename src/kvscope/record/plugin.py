@@ -1,5 +1,7 @@
 """vLLM's plugin entry point of the recorder: active where KVSCOPE_RECORD names a directory."""
 
+import os
+from dataclasses import replace
 from functools import wraps
 from multiprocessing import current_process
 from pathlib import Path
@@ -7,9 +9,8 @@ from typing import Any
 
 from kvscope.errors import KvscopeError, reason_of
 from kvscope.record.facts import facts_of
-from kvscope.record.lock import claim
 from kvscope.record.observer import SchedulerObserver
-from kvscope.record.options import RecordOptions
+from kvscope.record.options import DIRECTORY, RecordOptions
 from kvscope.record.versions import problem
 from kvscope.record.writer import LOG, Writer
 
@@ -18,12 +19,7 @@ _MARK = "_kvscope_records"
 
 def register() -> None:
     """Have every scheduler that vLLM makes in this process recorded; safe to call repeatedly."""
-    try:
-        options = RecordOptions.of_environment()
-    except KvscopeError as error:
-        LOG.error("kvscope records nothing: %s", error)
-        return
-    if options is None:
+    if not os.environ.get(DIRECTORY):
         return
     # Imported here because vLLM calls this while it is being imported itself.
     from vllm.version import __version__
@@ -40,25 +36,30 @@ def register() -> None:
     @wraps(original)
     def construct(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
-        begin(self, options, __version__)
+        begin(self, __version__)
 
     Scheduler.__init__ = construct
     setattr(Scheduler, _MARK, True)
 
 
-def begin(scheduler: Any, options: RecordOptions, vllm_version: str) -> None:
-    """Record a scheduler; if that is not possible, one sentence in the server's log says why."""
-    directory = directory_of_rank(options.directory, scheduler.vllm_config.parallel_config)
-    own = RecordOptions(directory, options.keep_bytes, options.minutes)
+def begin(scheduler: Any, vllm_version: str) -> None:
+    """Record a scheduler, if the environment asks for it.
+
+    If that is not possible, one sentence in the server's log says why.
+    """
     try:
-        facts = facts_of(scheduler, vllm_version)
+        options = RecordOptions.of_environment()
+        if options is None:
+            return
+        parallel = scheduler.vllm_config.parallel_config
+        directory = directory_of_rank(options.directory, parallel)
         directory.mkdir(parents=True, exist_ok=True)
-        claim(directory)
-        SchedulerObserver(scheduler, Writer(own), facts)
+        facts = facts_of(scheduler, vllm_version)
+        SchedulerObserver(scheduler, Writer(replace(options, directory=directory)), facts)
     except KvscopeError as error:
         LOG.error("kvscope records nothing: %s", error)
     except OSError as error:
-        LOG.error("kvscope records nothing into %s: %s", directory, reason_of(error))
+        LOG.error("kvscope records nothing: %s: %s", error.filename, reason_of(error))
     except Exception as error:  # whatever it is, it is not the server's
         LOG.error("kvscope records nothing: %s: %s", type(error).__name__, error)
     else:

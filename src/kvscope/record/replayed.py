@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pandas as pd
@@ -29,6 +30,12 @@ class Replayed:
     preempted: dict[int, int] = field(default_factory=dict)  # how often, within the window
     origin_ns: int = 0
     end_ns: int = 0
+
+    @property
+    def overlapping(self) -> bool:
+        """Whether passes were scheduled while others computed, as asynchronous scheduling does."""
+        passes = self.recording.passes
+        return any(b.schedule_start_ns < a.end_ns for a, b in pairwise(passes))
 
     @property
     def one_group(self) -> bool:

@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import os
 import secrets
 import threading
 import time
@@ -9,6 +10,7 @@ from collections.abc import Sequence
 from queue import Empty, SimpleQueue
 
 from kvscope.errors import reason_of
+from kvscope.record.lock import claim
 from kvscope.record.options import RecordOptions
 from kvscope.record.records import Arrival, Event, Live, Segment
 from kvscope.record.segments import SegmentWriter, next_number, remove_oldest
@@ -27,11 +29,13 @@ _HASHES_AT_ONCE = 256
 class Writer:
     """Writes events to the segments of a directory until it is closed, or cannot write.
 
+    BadInput if another living server writes there, OSError if it is not writable.
     `put` is called by the engine's thread. `wants_segment` asks it for the beginning of a new one.
     """
 
     def __init__(self, options: RecordOptions) -> None:
         self.options = options
+        self._lock: int | None = claim(options.directory)
         self.open = True
         self.wants_segment = True
         self._salt = secrets.token_bytes(16)  # never written: hashes are equal within a recording
@@ -69,6 +73,9 @@ class Writer:
         self._closing.set()
         self._thread.join(timeout=5)
         self.open = False
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def _run(self) -> None:
         try:

@@ -71,6 +71,10 @@ _PREFIXES = _recorded(
     "a prefix cache, and prompts with their tokens",
     lambda run: run.caches_prefixes and not run.recorded,
 )
+_IN_ORDER = _recorded(
+    "passes that are scheduled one after another",
+    lambda run: not run.recorded.get("overlapping"),
+)
 _ONE_TOKEN = _recorded(
     "passes without speculative decoding", lambda run: not run.recorded.get("draft_tokens")
 )
@@ -143,8 +147,8 @@ ORACLES: tuple[Oracle[RunTables], ...] = (
     Oracle(clocks.clocks_differ, _OTHER_CLOCKS),
     Oracle(clocks.copy_cpu_wrong, _COPY_CPU),
     Oracle(clocks.timings_differ, _TIMED),
-    Oracle(times.passes_overlap, _PASSES),
-    Oracle(times.passes_apart, _PASSES),
+    Oracle(times.passes_overlap, _IN_ORDER),
+    Oracle(times.passes_apart, _IN_ORDER),
     Oracle(times.stalled_wrong, _STALLS),
     Oracle(times.layers_outside_pass, _LAYERS),
     Oracle(times.request_times_differ, _REQUESTS),
@@ -161,17 +165,17 @@ ORACLES: tuple[Oracle[RunTables], ...] = (
     Oracle(batches.sampled_wrong, _ONE_TOKEN),
     Oracle(batches.batching_wrong, _SETTINGS),
     Oracle(batches.waiting_wrong, _PASSES),
-    Oracle(cache.tokens_differ, _PASSES),
-    Oracle(cache.blocks_differ, _PASSES),
+    Oracle(cache.tokens_differ, _IN_ORDER),
+    Oracle(cache.blocks_differ, _IN_ORDER),
     Oracle(cache.host_pool_differs, _POOL),
-    Oracle(prefix_cache.hits_differ, _PASSES),
+    Oracle(prefix_cache.hits_differ, _IN_ORDER),
     Oracle(prefix_cache.hit_unfounded, _PREFIXES),
     Oracle(prefix_cache.hit_missed, _PREFIXES),
     Oracle(prefix_cache.eviction_wrong, _PREFIXES),
     Oracle(prefix_cache.cached_blocks_differ, _PREFIXES),
     Oracle(prefix_cache.tokens_not_conserved, _PASSES),
     Oracle(preemptions.preemptions_differ, _PASSES),
-    Oracle(preemptions.preemption_misplaced, _PREEMPTIONS),
+    Oracle(preemptions.preemption_misplaced, _IN_ORDER),
     Oracle(preemptions.context_wrong, _PASSES),
     Oracle(preemptions.resumed_wrong, _PASSES),
     Oracle(preemptions.resumption_wrong, _PREEMPTIONS),
