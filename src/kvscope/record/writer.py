@@ -23,6 +23,8 @@ MOST_WAITING = 4096
 _PERIOD_S = 0.25  # what a kill of the process loses, and how rarely the engine is disturbed
 _SEGMENTS = 16  # into which the kept bytes, and minutes, are divided
 _LONGEST_S = 300.0
+_SHORTEST_S = 5.0  # a segment begins with all requests that are there, which may be much
+_SWEEP_S = 10.0
 _HASHES_AT_ONCE = 256
 
 
@@ -43,6 +45,7 @@ class Writer:
         self._number = next_number(options.directory)
         self._segment: SegmentWriter | None = None
         self._closing = threading.Event()
+        self._swept = 0.0
         self._thread = threading.Thread(target=self._run, name="kvscope-record", daemon=True)
         minutes_s = _LONGEST_S if options.minutes is None else options.minutes * 60 / _SEGMENTS
         self._longest_s = min(_LONGEST_S, minutes_s)
@@ -105,14 +108,23 @@ class Writer:
         if self._segment is None:
             return
         self._segment.flush()
-        remove_oldest(self.options.directory, self.options.keep_bytes, self.options.minutes)
-        old = time.monotonic() - self._segment.began > self._longest_s
-        if old or self._segment.bytes > self.options.keep_bytes // _SEGMENTS:
+        if time.monotonic() - self._swept > _SWEEP_S:
+            self._sweep()
+        age_s = time.monotonic() - self._segment.began
+        large = self._segment.bytes > self.options.keep_bytes // _SEGMENTS
+        if age_s > self._longest_s or (large and age_s > _SHORTEST_S):
             self.wants_segment = True
+
+    def _sweep(self) -> None:
+        """Remove what is too much or too old; the newest segment grows meanwhile."""
+        keep = self.options.keep_bytes
+        remove_oldest(self.options.directory, keep - keep // _SEGMENTS, self.options.minutes)
+        self._swept = time.monotonic()
 
     def _begin(self, event: Segment) -> None:
         if self._segment is not None:
             self._segment.close()
+        self._sweep()
         self._segment = SegmentWriter(self.options.directory, self._number)
         self._number += 1
 
