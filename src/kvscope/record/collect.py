@@ -59,5 +59,10 @@ def _facts(directory: Path, made: replayed.Replayed) -> dict[str, Any]:
             "device": facts["device"],
             "times_layers": False,
         },
-        RECORDED: facts | {"notes": made.window.notes, "overlapping": made.overlapping},
+        RECORDED: facts
+        | {
+            "notes": made.window.notes,
+            "overlapping": made.overlapping,
+            "first_step": begin.step,
+        },
     }

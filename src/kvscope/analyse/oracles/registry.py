@@ -33,8 +33,8 @@ RunNeed = Need[RunTables]
 
 
 def _recorded(words: str, also: Callable[[RunTables], bool] = lambda _: True) -> RunNeed:
-    """A need that imported runs never meet, as they lack kvscope's own records."""
-    return Need(words, lambda run: not run.imported and also(run))
+    """A need that imported runs and cut recordings never meet, as they lack records."""
+    return Need(words, lambda run: not run.imported and not run.cut and also(run))
 
 
 def _flags_by_duration(run: RunTables) -> bool:

@@ -54,6 +54,11 @@ class RunTables:
         return found
 
     @property
+    def cut(self) -> bool:
+        """Whether it is a recording whose first passes are no longer in its files."""
+        return bool(self.recorded.get("first_step"))
+
+    @property
     def measured(self) -> bool:
         """Whether times come from a real clock, whose readings never repeat and take time."""
         return bool(self.facts.get("time_source", MEASURED) == MEASURED)
