@@ -21,11 +21,13 @@ from kvscope.commands import (
     import_,
     new,
     plan,
+    record,
     report,
     run,
     shipped,
     status,
     submit,
+    watch,
 )
 from kvscope.commands.command import Command, CommandParser
 from kvscope.errors import (
@@ -42,6 +44,8 @@ COMMANDS = (
     new.new,
     plan.plan,
     run.run,
+    record.record,
+    watch.watch,
     collect.collect,
     import_.import_,
     analyse.analyse,

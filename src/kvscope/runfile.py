@@ -34,6 +34,7 @@ PERFETTO = "trace.perfetto-trace"  # in the directory of the collected tables
 SPOOL = "kernel_events.tmp"  # KV events of a repeat before they are encoded; removed after the run
 NSYS_REPORT, NSYS_EXPORT = "trace.nsys-rep", "trace.sqlite"
 IMPORTED_FROM = "imported_from"  # key of run.json, only in imported runs
+RECORDED = "recorded"  # key of run.json, only in recordings of a server (`kvscope record`)
 TRACING = "tracing"  # key of run.json, only in runs with KV events
 COMPLETE, FAILED = "complete", "failed"
 

@@ -49,6 +49,12 @@ INSTEAD: tuple[tuple[str, str | None, str], ...] = (
         None,
         "installs a package; tests/engine/test_extending.py follows this document",
     ),
+    (
+        r"(README|docs/RECORDING)\.md kvscope (record|watch|collect|analyse|check|explain|report)"
+        r" .*recording.*",
+        None,
+        "needs a server; tests/engine/test_record.py records one",
+    ),
     (r"docs/POLARIS\.md .+", None, "needs a login node; tests/cluster plans and submits there"),
     (
         r"README\.md (snakemake --profile profiles/(polaris|slurm|local-gpus)|kvscope submit|"

@@ -29,6 +29,7 @@ from kvscope.runfile import (
     EXPERIMENT_FILE,
     IMPORTED_FROM,
     PERFETTO,
+    RECORDED,
     RECORDED_FILES,
     RUN_FILE,
     TRACING,
@@ -114,7 +115,7 @@ def _not_recorded(run: Path, facts: dict[str, Any]) -> Iterator[str]:
     for name in RECORDED_FILES:
         if name not in facts["files"] and (run / name).exists():
             yield f"{run / name}: there, but not recorded in {RUN_FILE}"
-    if EXPERIMENT_FILE not in facts["files"] and IMPORTED_FROM not in facts:
+    if EXPERIMENT_FILE not in facts["files"] and not {IMPORTED_FROM, RECORDED} & facts.keys():
         yield f"{run / RUN_FILE}: records no {EXPERIMENT_FILE}, though the run was not imported"
 
 

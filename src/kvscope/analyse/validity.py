@@ -12,7 +12,7 @@ from kvscope.analyse.reason import (
 )
 from kvscope.analyse.records import Records
 from kvscope.oracle import VIOLATED, Verdict
-from kvscope.runfile import COMPLETE, IMPORTED_FROM
+from kvscope.runfile import COMPLETE, IMPORTED_FROM, RECORDED
 from kvscope.runschema import MODELED
 
 
@@ -51,12 +51,13 @@ def check_oracles(verdicts: Iterable[Verdict]) -> list[Reason]:
 def find_reasons(records: Records, verdicts: Iterable[Verdict]) -> list[Reason]:
     """All reasons why a run is not valid; empty if it is valid.
 
-    Imported runs have no warm-up and no profiler of kvscope's, and modeled times need neither.
+    Imported runs and recordings have no warm-up and no profiler of kvscope's, and modeled times
+    need neither.
     """
     facts = records.facts
     if facts["status"] != COMPLETE:
         return [FAILED.with_detail(facts.get("reason") or "unknown")]
     found = check_oracles(verdicts)
-    if facts.get("time_source") == MODELED or IMPORTED_FROM in facts:
+    if facts.get("time_source") == MODELED or {IMPORTED_FROM, RECORDED} & facts.keys():
         return found
     return [*found, *check_warm_up(records), *check_profiler(facts)]

@@ -8,8 +8,8 @@ from kvscope.errors import EXIT_DONE, BadInput
 
 
 @command(
-    ("results/experiments/ID --perfetto", "--nsys report.sqlite --out tables"),
-    path("run", "a run's directory", nargs="?"),
+    ("results/experiments/ID --perfetto", "--nsys report.sqlite --out tables", "recording"),
+    path("run", "a run's directory, or that of a recording", nargs="?"),
     path("--nsys", "an nsys SQLite export", metavar="FILE.sqlite"),
     path("--out", "default: results/tables/<id> for a run's directory"),
     flag("--perfetto", "also write a trace for ui.perfetto.dev"),
@@ -17,6 +17,7 @@ from kvscope.errors import EXIT_DONE, BadInput
 def collect(given: argparse.Namespace) -> int:
     """Write the tables of a run: its nsys export and its host records, aligned on one timeline.
 
+    Of a recording (`kvscope record`), its host records are made first, from what it holds by now.
     Or write the tables of any nsys export by itself.
     """
     from kvscope.accounts import COLLECTED
@@ -24,6 +25,8 @@ def collect(given: argparse.Namespace) -> int:
     from kvscope.files import read_json
     from kvscope.layout import tables_directory
     from kvscope.plan.experiment import read_settings
+    from kvscope.record.collect import collect_recording
+    from kvscope.record.segments import is_recording
 
     if (given.run is None) == (given.nsys is None):
         raise BadInput("collect: give a run's directory, or --nsys FILE.sqlite with --out DIR")
@@ -34,6 +37,9 @@ def collect(given: argparse.Namespace) -> int:
         collector.collect_nsys(given.nsys, out)
     else:
         out = given.out or tables_directory(given.run)
+        if is_recording(given.run):
+            for note in collect_recording(given.run):
+                print(f"kvscope: {note}", file=sys.stderr)
         read_settings(given.run)  # refuses a run whose settings are not its own
         collector.collect_run(given.run, out, perfetto=given.perfetto)
     for warning in read_json(out / COLLECTED)["warnings"]:

@@ -26,7 +26,7 @@ from kvscope.report.render import Printed, for_page, pack, print_figure, scripts
 from kvscope.report.tables import experiments_table
 from kvscope.report.validity import checklist, verdict
 from kvscope.report.words import plural, reason_in_words
-from kvscope.runfile import IMPORTED_FROM, PERFETTO
+from kvscope.runfile import IMPORTED_FROM, PERFETTO, RECORDED
 
 HERE = Path(__file__).parent
 TEMPLATE = "report.html.j2"
@@ -149,6 +149,8 @@ def _origin(run: Run, usual: bool) -> list[str]:
         files = " ".join(entry["file"] for entry in source["files"])
         series = f" --series {source['series']}" if source["series"] else ""
         return [f"kvscope import {source['kind']} {files}{series} --out {run.directory}"]
+    if RECORDED in run.facts:
+        return [f"kvscope collect {run.directory}"]
     out = "" if usual else f" --out {run.directory}"
     return [
         f"kvscope run {run.directory / 'experiment.yaml'}{out}",

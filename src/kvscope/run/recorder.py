@@ -1,7 +1,7 @@
 """Converts the raw records of a repeat (`engine.recording`) to its tables."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -352,9 +352,15 @@ class Replay:
         return self.preemptions[-1]
 
 
-def replay(recording: Recording, context: RepeatContext) -> RepeatTables:
-    """The tables of one repeat from its recording."""
+def replay(
+    recording: Recording,
+    context: RepeatContext,
+    began: Mapping[str, RequestState] | None = None,
+) -> RepeatTables:
+    """The tables of one repeat from its recording; `began`: requests that were there before."""
     state = Replay(context)
+    state.requests |= began or {}
+    state.resident_tokens = sum(one.resident_tokens for one in state.requests.values())
     preemptions = deque(recording.preemptions)
     # vLLM's offloading reports copies when they have ended, and stores what the last pass computed.
     last = len(recording.passes) - 1

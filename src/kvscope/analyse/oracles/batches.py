@@ -76,11 +76,17 @@ def recomputed_wrong(run: RunTables) -> Violations:
 
 
 def sampled_wrong(run: RunTables) -> Violations:
-    """A pass samples one token for a request whose tokens are all computed, and none otherwise."""
+    """A pass samples one token for a request whose tokens are all computed, and none otherwise.
+
+    A request of a recorded server may end while a pass is under way, which then gives it none.
+    """
     rows = run.batch.merge(
         run.records.requests[[*OF_REQUEST, "prompt_tokens"]], on=OF_REQUEST, how="left"
     )
     complete = rows["end_tokens"] == rows["prompt_tokens"] + rows["sampled_before"]
+    if run.recorded:
+        last = rows.groupby(OF_REQUEST)["step"].transform("max") == rows["step"]
+        complete &= ~(last & (rows["sampled_tokens"] == 0))
     return bad_rows(
         rows,
         rows["sampled_tokens"] != complete.astype(int),

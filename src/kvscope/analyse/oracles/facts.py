@@ -25,6 +25,7 @@ from kvscope.runfile import (
     IMPORTED_FROM,
     KERNEL_EVENTS,
     NSYS_EXPORT,
+    RECORDED,
     TRACING,
 )
 from kvscope.runschema import MEASURED, OTHER_CLOCKS
@@ -40,7 +41,7 @@ STRIDES = ("step_stride", "layer_stride", "head_stride")
 
 
 def origin_wrong(facts: Facts) -> Violations:
-    """A run has an experiment.yaml, unless run.json names the published files that it is from.
+    """A run has an experiment.yaml, unless run.json names the files, or the server, that it is of.
 
     An imported run has times of `published` source, a known kind, the id of its files, and nothing
     that only a measurement has.
@@ -49,7 +50,8 @@ def origin_wrong(facts: Facts) -> Violations:
 
 
 def _of_own_run(facts: Facts) -> Iterator[Pair]:
-    yield f"whether {EXPERIMENT_FILE} is recorded", EXPERIMENT_FILE in facts["files"], True
+    own = RECORDED not in facts
+    yield f"whether {EXPERIMENT_FILE} is recorded", EXPERIMENT_FILE in facts["files"], own
     yield "faults of a run by kvscope", facts.get("faults", []), []
     if facts.get("status") == COMPLETE:
         yield "whether a complete run has a reason for a failure", bool(facts.get("reason")), False

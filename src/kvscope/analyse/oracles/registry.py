@@ -34,8 +34,8 @@ RunNeed = Need[RunTables]
 
 
 def _recorded(words: str, also: Callable[[RunTables], bool] = lambda _: True) -> RunNeed:
-    """A need that imported runs never meet, as they lack kvscope's own records."""
-    return Need(words, lambda run: not run.imported and also(run))
+    """A need that imported runs and cut recordings never meet, as they lack records."""
+    return Need(words, lambda run: not run.imported and not run.cut and also(run))
 
 
 def _flags_by_duration(run: RunTables) -> bool:
@@ -69,7 +69,17 @@ _LAYERS = _recorded(
     ),
 )
 _GROUPS = _recorded("KV groups", lambda run: bool(run.kv_groups))
-_PREFIXES = _recorded("a prefix cache", lambda run: run.caches_prefixes)
+_PREFIXES = _recorded(
+    "a prefix cache, and prompts with their tokens",
+    lambda run: run.caches_prefixes and not run.recorded,
+)
+_IN_ORDER = _recorded(
+    "passes that are scheduled one after another",
+    lambda run: not run.recorded.get("overlapping"),
+)
+_ONE_TOKEN = _recorded(
+    "passes without speculative decoding", lambda run: not run.recorded.get("draft_tokens")
+)
 _POOL = _recorded("a host pool", lambda run: bool(run.steps["host_blocks_total"].any()))
 _ABORTED = _recorded("requests that were aborted")
 _PREEMPTIONS = _recorded("preemptions recorded by kvscope")
@@ -98,7 +108,9 @@ _LOADS = _recorded(
 _REQUESTS = _recorded("requests recorded by kvscope", lambda run: not run.records.requests.empty)
 _TIMED = _recorded(
     "repeats timed by a real clock",
-    lambda run: run.measured and bool(run.facts.get("clock", {}).get("repeats")),
+    lambda run: (
+        not run.recorded and run.measured and bool(run.facts.get("clock", {}).get("repeats"))
+    ),
 )
 _OTHER_CLOCKS = _recorded(
     f"readings of other clocks, which run.json has since schema {OTHER_CLOCKS}",
@@ -137,8 +149,8 @@ ORACLES: tuple[Oracle[RunTables], ...] = (
     Oracle(clocks.clocks_differ, _OTHER_CLOCKS),
     Oracle(clocks.copy_cpu_wrong, _COPY_CPU),
     Oracle(clocks.timings_differ, _TIMED),
-    Oracle(times.passes_overlap, _PASSES),
-    Oracle(times.passes_apart, _PASSES),
+    Oracle(times.passes_overlap, _IN_ORDER),
+    Oracle(times.passes_apart, _IN_ORDER),
     Oracle(times.stalled_wrong, _STALLS),
     Oracle(times.layers_outside_pass, _LAYERS),
     Oracle(times.request_times_differ, _REQUESTS),
@@ -152,23 +164,23 @@ ORACLES: tuple[Oracle[RunTables], ...] = (
     Oracle(batches.pass_differs_from_batch, _PASSES),
     Oracle(batches.phase_wrong, _PASSES),
     Oracle(batches.recomputed_wrong, _PASSES),
-    Oracle(batches.sampled_wrong, _PASSES),
+    Oracle(batches.sampled_wrong, _ONE_TOKEN),
     Oracle(batches.batching_wrong, _SETTINGS),
     Oracle(batches.waiting_wrong, _PASSES),
-    Oracle(cache.tokens_differ, _PASSES),
-    Oracle(cache.blocks_differ, _PASSES),
+    Oracle(cache.tokens_differ, _IN_ORDER),
+    Oracle(cache.blocks_differ, _IN_ORDER),
     Oracle(kv_groups.groups_wrong, _GROUPS),
     Oracle(kv_groups.group_blocks_differ, _GROUPS),
     Oracle(kv_groups.group_bytes_differ, _GROUPS),
     Oracle(cache.host_pool_differs, _POOL),
-    Oracle(prefix_cache.hits_differ, _PASSES),
+    Oracle(prefix_cache.hits_differ, _IN_ORDER),
     Oracle(prefix_cache.hit_unfounded, _PREFIXES),
     Oracle(prefix_cache.hit_missed, _PREFIXES),
     Oracle(prefix_cache.eviction_wrong, _PREFIXES),
     Oracle(prefix_cache.cached_blocks_differ, _PREFIXES),
     Oracle(prefix_cache.tokens_not_conserved, _PASSES),
     Oracle(preemptions.preemptions_differ, _PASSES),
-    Oracle(preemptions.preemption_misplaced, _PREEMPTIONS),
+    Oracle(preemptions.preemption_misplaced, _IN_ORDER),
     Oracle(preemptions.context_wrong, _PASSES),
     Oracle(preemptions.resumed_wrong, _PASSES),
     Oracle(preemptions.resumption_wrong, _PREEMPTIONS),

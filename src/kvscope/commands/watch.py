@@ -1,0 +1,37 @@
+"""Watch a recording in the terminal."""
+
+import argparse
+import sys
+import time
+
+from kvscope.commands.command import argument as option
+from kvscope.commands.command import command, flag, path, seconds
+from kvscope.errors import EXIT_DONE
+
+
+@command(
+    ("recording", "recording --once"),
+    path("recording", "a recording's directory"),
+    flag("--once", "print the numbers once"),
+    option("--every", type=seconds, default=1.0, metavar="SECONDS", help="default: 1"),
+)
+def watch(given: argparse.Namespace) -> int:
+    """Show what a recorded server's KV cache does now, from the recording's files alone.
+
+    Blocks in use, requests that run and wait, and of the last minute: preemptions, the share of
+    prompt tokens found in the prefix cache, and tokens a second. Ctrl-C ends it.
+    """
+    from kvscope.record.glance import look
+
+    shown = sys.stdout.isatty() and not given.once
+    while True:
+        glance = look(given.recording)
+        line = "no forward pass yet" if glance is None else glance.line
+        print(f"\r\x1b[K{line}" if shown else line, end="" if shown else "\n", flush=True)
+        if given.once:
+            return EXIT_DONE
+        try:
+            time.sleep(given.every)
+        except KeyboardInterrupt:
+            print(end="\n" if shown else "")
+            return EXIT_DONE

@@ -1,0 +1,74 @@
+"""Which block of the KV cache holds what, from the blocks that requests were given.
+
+It says what a request found in the prefix cache, whose it was, and what had to leave it for another
+request. It knows one KV group: with several, a hit is of a different block in each.
+"""
+
+from collections import Counter
+
+from kvscope.engine.recording import BlockEviction, BlockHit, CachedBlock
+from kvscope.record.records import Scheduled
+
+
+class BlockContents:
+    """Follows the blocks of a recording's requests, pass by pass."""
+
+    def __init__(self, block_size: int) -> None:
+        self.hits: list[BlockHit] = []
+        self.evictions: list[BlockEviction] = []
+        self.unknown = 0  # blocks that were found, and computed before the recording's window
+        self._block_size = block_size
+        self._held: dict[int, list[int]] = {}  # block ids of each request, in order
+        self._holders: Counter[int] = Counter()  # requests of each block
+        self._content: dict[int, CachedBlock] = {}
+        self._found: Counter[int] = Counter()  # how often each block of _content was found
+
+    def begin(self, request: int, blocks: list[int]) -> None:
+        """A request held blocks when the window began."""
+        self._held[request] = list(blocks)
+        self._holders.update(blocks)
+
+    def release(self, request: int) -> None:
+        """A request holds no blocks any more."""
+        self._holders.subtract(self._held.pop(request, ()))
+
+    def schedule(self, step: int, event: Scheduled) -> None:
+        """A pass was scheduled, the table's `step`."""
+        found: dict[int, int] = {request: tokens for request, tokens in event.hits}
+        for request, admitted, (ids,) in event.blocks:
+            if admitted:
+                self.release(request)
+            hits = found.get(request, 0) // self._block_size if admitted else 0
+            for position, block in enumerate(ids):
+                if position < hits:
+                    self._find(step, request, block)
+                else:
+                    self._evict(step, request, block)
+            self._held.setdefault(request, []).extend(ids)
+            self._holders.update(ids)
+        for request, computed, cached in zip(
+            event.requests, event.computed, event.cached, strict=True
+        ):
+            self._fill(step, request, cached, cached + computed)
+
+    def _fill(self, step: int, request: int, start: int, end: int) -> None:
+        """The pass computes tokens of a request; blocks that it fills are in the prefix cache."""
+        held = self._held.get(request, [])
+        for position in range(start // self._block_size, end // self._block_size):
+            if position < len(held):
+                block = held[position]
+                self._content[block] = CachedBlock(block, str(request), position, step)
+
+    def _find(self, step: int, request: int, block: int) -> None:
+        content = self._content.get(block)
+        if content is None:
+            self.unknown += 1
+            return
+        self._found[block] += 1
+        self.hits.append(BlockHit(step, str(request), content, self._holders[block] > 0))
+
+    def _evict(self, step: int, request: int, block: int) -> None:
+        lost = self._content.pop(block, None)
+        if lost is not None:
+            hits = self._found.pop(block, 0)
+            self.evictions.append(BlockEviction(step, str(request), lost, hits))

@@ -1,0 +1,68 @@
+"""A recording becomes a run's directory: its host tables and run.json, beside the segments."""
+
+from pathlib import Path
+from typing import Any
+
+import kvscope
+from kvscope import tables
+from kvscope.files import remove
+from kvscope.record import replayed
+from kvscope.record.window import read_window
+from kvscope.runfile import COMPLETE, RECORDED, RUN_FILE, file_records, write_run
+from kvscope.runschema import MEASURED
+
+
+def collect_recording(directory: Path) -> list[str]:
+    """Write the host tables of a recording and its run.json into its directory.
+
+    Returns what is not in them, a sentence each. The server may be alive: the tables are of what
+    was recorded until now. BadInput if the recording is damaged or holds no pass.
+    """
+    window = read_window(directory)
+    made = replayed.read(window)
+    frames = replayed.tables_of(made)
+    remove(directory / RUN_FILE)  # no record vouches for tables while they change
+    for table in tables.HOST_TABLES:
+        if table in frames:
+            tables.write(table, frames[table], directory / table.file)
+        else:
+            remove(directory / table.file)
+    write_run(directory, _facts(directory, made) | {"files": file_records(directory)})
+    return window.notes
+
+
+def _facts(directory: Path, made: replayed.Replayed) -> dict[str, Any]:
+    facts, begin = made.window.facts, made.window.begin
+    groups = facts["kv_groups"]
+    return {
+        "experiment_id": f"recording-{facts['recording']}",
+        "status": COMPLETE,
+        "reason": None,
+        "time_source": MEASURED,
+        "versions": {"kvscope": kvscope.__version__, "vllm": facts["vllm"]},
+        "clock": {
+            "run_start_monotonic_ns": begin.time_ns,
+            "run_start_utc_ns": begin.utc_ns,
+            "repeats": [
+                {
+                    "repeat": 0,
+                    "start_ns": made.origin_ns - begin.time_ns,
+                    "duration_s": replayed.duration_s(made),
+                }
+            ],
+        },
+        "engine": {
+            "kv_blocks_total": facts["kv_blocks_total"],
+            "block_size": facts["block_size"],
+            "block_bytes": groups[0]["block_bytes"] if len(groups) == 1 else None,
+            "layers": sum(group["layers"] for group in groups),
+            "device": facts["device"],
+            "times_layers": False,
+        },
+        RECORDED: facts
+        | {
+            "notes": made.window.notes,
+            "overlapping": made.overlapping,
+            "first_step": begin.step,
+        },
+    }

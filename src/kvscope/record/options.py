@@ -1,0 +1,63 @@
+"""What a recording is asked for, as the environment variables that the server's processes read."""
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvscope.errors import BadInput
+
+DIRECTORY, KEEP, MINUTES = "KVSCOPE_RECORD", "KVSCOPE_RECORD_KEEP", "KVSCOPE_RECORD_MINUTES"
+PLUGIN = "kvscope_record"
+"""The name of the entry point by which vLLM loads the recorder (pyproject.toml)."""
+
+GIB = 1 << 30
+LEAST_BYTES = 1 << 20
+_UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": GIB, "TiB": 1 << 40}
+
+
+@dataclass(frozen=True)
+class RecordOptions:
+    """Where to record, how many bytes of files to keep, and for how many minutes, if not all."""
+
+    directory: Path
+    keep_bytes: int = 2 * GIB
+    minutes: float | None = None
+
+    @classmethod
+    def of_environment(cls, given: Mapping[str, str] = os.environ) -> "RecordOptions | None":
+        """What the environment asks for; None without a directory; BadInput for a wrong value."""
+        if not given.get(DIRECTORY):
+            return None
+        return cls(
+            Path(given[DIRECTORY]),
+            size(given[KEEP], KEEP) if KEEP in given else cls.keep_bytes,
+            minutes(given[MINUTES], MINUTES) if MINUTES in given else None,
+        )
+
+    def environment(self, given: Mapping[str, str]) -> dict[str, str]:
+        """The environment `given` with what the server's processes need to record."""
+        made = {**given, DIRECTORY: str(self.directory.resolve()), KEEP: str(self.keep_bytes)}
+        made.pop(MINUTES, None)
+        if self.minutes is not None:
+            made[MINUTES] = str(self.minutes)
+        if "VLLM_PLUGINS" in given and PLUGIN not in given["VLLM_PLUGINS"].split(","):
+            made["VLLM_PLUGINS"] = ",".join(filter(None, (given["VLLM_PLUGINS"], PLUGIN)))
+        return made
+
+
+def size(text: str, place: str) -> int:
+    """Bytes of a text such as '2GiB'; BadInput names `place` if it is none, or below 1 MiB."""
+    found = re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)\s*([KMGT]iB|)", text.strip(), re.ASCII)
+    wanted = int(float(found[1]) * _UNITS[found[2]]) if found else 0
+    if wanted < LEAST_BYTES:
+        raise BadInput(f"{place}: {text!r} is not a size of at least 1MiB, such as 512MiB or 2GiB")
+    return wanted
+
+
+def minutes(text: str, place: str) -> float:
+    """Minutes of a text; BadInput names `place` if it is no number above 0."""
+    if not re.fullmatch(r"\d{1,9}(\.\d{1,6})?", text.strip(), re.ASCII) or float(text) <= 0:
+        raise BadInput(f"{place}: {text!r} is not a number of minutes above 0")
+    return float(text)

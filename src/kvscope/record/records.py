@@ -1,0 +1,125 @@
+"""The records of a recording: what each is made of, in the order in which it is written.
+
+A record is a JSON array, whose first item says which it is. Times are ns of the server's monotonic
+clock, requests are numbered by their arrival. Passes are numbered from 0 over the whole recording.
+"""
+
+from typing import Any, NamedTuple
+
+FORMAT = "kvscope recording 1"
+
+
+class Arrival(NamedTuple):
+    """A request came to the scheduler."""
+
+    request: int
+    time_ns: int
+    prompt_tokens: int
+    max_tokens: int
+    hashes: list[str]  # of the full blocks of its prompt, salted
+    kind: str = "arrival"
+
+
+class Scheduled(NamedTuple):
+    """A pass was scheduled. Lists have an item for each of its requests unless said otherwise."""
+
+    step: int
+    start_ns: int
+    end_ns: int
+    waiting: int  # requests
+    blocks_free: int
+    preempted: int  # requests, as the scheduler counts
+    ended: list[int]  # requests that ended since the pass before
+    requests: list[int]
+    computed: list[int]  # tokens that it computes
+    cached: list[int]  # tokens in the cache before
+    hits: list[list[int]]  # of admitted ones: request, tokens found in the prefix cache
+    blocks: list[list[Any]]  # of those that got some: request, whether admitted, ids by KV group
+    drafts: list[list[int]]  # of speculated ones: request, draft tokens
+    kind: str = "scheduled"
+
+
+class Sampled(NamedTuple):
+    """A pass ended, and gave tokens."""
+
+    step: int
+    output_ns: int  # its tokens are known to the scheduler
+    end_ns: int  # the scheduler has processed them
+    requests: list[int]  # those that got some
+    tokens: list[int]  # how many
+    kind: str = "sampled"
+
+
+class Preempted(NamedTuple):
+    """A request is about to lose its blocks."""
+
+    step: int  # the pass that is being scheduled
+    time_ns: int
+    request: int
+    tokens: int  # in the cache
+    blocks: int
+    shared: int  # of these, those that other requests hold as well
+    kind: str = "preempted"
+
+
+class Ended(NamedTuple):
+    """A request ended, and by which of vLLM's states."""
+
+    request: int
+    time_ns: int
+    status: str
+    preemptions: int
+    output_tokens: int
+    kind: str = "ended"
+
+
+class Live(NamedTuple):
+    """A request that was there when a segment began."""
+
+    request: int
+    arrival_ns: int
+    prompt_tokens: int
+    max_tokens: int
+    hashes: list[str]
+    output_tokens: int
+    cached_tokens: int
+    preemptions: int
+    blocks: list[list[int]]  # ids by KV group
+    kind: str = "live"
+
+
+class Segment(NamedTuple):
+    """The first record of a segment."""
+
+    facts: dict[str, Any]  # of the recording and its server (`record.facts`)
+    number: int
+    time_ns: int
+    utc_ns: int
+    step: int  # the next pass
+    dropped: int  # records that were dropped before, for the writer did not keep up
+    format: str = FORMAT
+    kind: str = "segment"
+
+
+Event = Arrival | Scheduled | Sampled | Preempted | Ended | Live | Segment
+KINDS: dict[str, type[Event]] = {
+    made._field_defaults["kind"]: made
+    for made in (Arrival, Scheduled, Sampled, Preempted, Ended, Live, Segment)
+}
+
+
+def encode(event: Event) -> list[Any]:
+    """An event as the array that is written: its kind, then its fields."""
+    return [event.kind, *event[:-1]]
+
+
+def decode(array: Any) -> Event | None:
+    """The event of an array; None if it is of no known kind; ValueError if it is damaged."""
+    if not (isinstance(array, list) and array and isinstance(array[0], str)):
+        raise ValueError("no record")
+    made = KINDS.get(array[0])
+    if made is None:
+        return None
+    if len(array) != len(made._fields):
+        raise ValueError(f"a record {array[0]} of {len(array)} items")
+    return made(*array[1:])  # type: ignore[no-any-return]

@@ -1,0 +1,229 @@
+"""From the events of a recording to the tables of a run: `run.recorder` replays its passes."""
+
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import pandas as pd
+
+from kvscope import stalls, tables
+from kvscope.engine.recording import PassRecord, PreemptionRecord, Recording, ScheduledRequest
+from kvscope.record.blocks import BlockContents
+from kvscope.record.records import Arrival, Ended, Live, Preempted, Sampled, Scheduled
+from kvscope.record.window import Window
+from kvscope.run.recorder import NANOSECONDS, RepeatContext, RepeatTables, RequestState, replay
+from kvscope.runschema import MEASURED
+
+SERVED = ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED")
+"""vLLM's states of a request that got all its tokens."""
+
+
+@dataclass
+class Replayed:
+    """A window as a recording of an engine, and what its requests were."""
+
+    window: Window
+    recording: Recording = field(default_factory=Recording)
+    came: dict[int, Arrival | Live] = field(default_factory=dict)
+    ended: dict[int, Ended] = field(default_factory=dict)
+    preempted: dict[int, int] = field(default_factory=dict)  # how often, within the window
+    origin_ns: int = 0
+    end_ns: int = 0
+
+    @property
+    def overlapping(self) -> bool:
+        """Whether passes were scheduled while others computed, as asynchronous scheduling does."""
+        passes = self.recording.passes
+        return any(b.schedule_start_ns < a.end_ns for a, b in pairwise(passes))
+
+    @property
+    def one_group(self) -> bool:
+        """Whether blocks are followed: the cache has one group of layers and caches prefixes."""
+        facts = self.window.facts
+        return facts["prefix_caching"] and len(facts["kv_groups"]) == 1
+
+
+def read(window: Window) -> Replayed:
+    """Make the rows that `replay` takes of the events of a window."""
+    made = Replayed(window)
+    made.came.update({one.request: one for one in window.live})
+    passes = {event.step: event for event in window.events if isinstance(event, Scheduled)}
+    outputs = {event.step: event for event in window.events if isinstance(event, Sampled)}
+    known = sorted(step for step in passes if step in outputs)
+    first, last = (known[0], known[-1]) if known else (0, -1)
+    contents = BlockContents(window.facts["block_size"])
+    for one in window.live:
+        if made.one_group:
+            contents.begin(one.request, one.blocks[0])
+    for event in window.events:
+        if isinstance(event, Arrival):
+            made.came[event.request] = event
+        elif isinstance(event, Ended):
+            made.ended[event.request] = event
+            contents.release(event.request)
+        elif isinstance(event, Preempted) and event.step <= last:
+            made.recording.preemptions.append(_preemption(event, first))
+            made.preempted[event.request] = made.preempted.get(event.request, 0) + 1
+            contents.release(event.request)
+        elif isinstance(event, Scheduled) and event.step <= last:
+            made.recording.passes.append(_pass(event, outputs.get(event.step)))
+            if made.one_group:
+                contents.schedule(event.step - first, event)
+    made.recording.hits, made.recording.evictions = contents.hits, contents.evictions
+    if contents.unknown:
+        window.notes.append(
+            f"hits: {contents.unknown} block(s) that were found had been computed before the "
+            "window; they have no rows, and kv_tokens_used counts them for each of their requests"
+        )
+    ends = [one.end_ns for one in made.recording.passes]
+    times = [one.time_ns for one in window.events if isinstance(one, Arrival | Ended)]
+    made.origin_ns = window.begin.time_ns
+    made.end_ns = max([*ends, *times, made.origin_ns])
+    return made
+
+
+def _pass(event: Scheduled, output: Sampled | None) -> PassRecord:
+    return PassRecord(
+        schedule_start_ns=event.start_ns,
+        schedule_end_ns=event.end_ns,
+        finished_before=[str(request) for request in event.ended],
+        preempted=event.preempted,
+        waiting=event.waiting,
+        kv_blocks_free=event.blocks_free,
+        host_blocks_used=0,
+        output_ns=event.end_ns if output is None else output.output_ns,
+        end_ns=event.end_ns if output is None else output.end_ns,
+        batch=partial(_rows, event, output),
+    )
+
+
+def _rows(event: Scheduled, output: Sampled | None) -> list[ScheduledRequest]:
+    """The requests of a pass. Tokens are not recorded: `sampled` has as many as there were."""
+    given = {} if output is None else dict(zip(output.requests, output.tokens, strict=True))
+    hits: dict[int, int] = {request: tokens for request, tokens in event.hits}
+    admitted = {request for request, fresh, _ in event.blocks if fresh}
+    rows = zip(event.requests, event.computed, event.cached, strict=True)
+    return [
+        ScheduledRequest(
+            str(request),
+            computed,
+            cached,
+            range(given.get(request, 0)),
+            row=row,
+            hit=(hit := hits.get(request, 0)),
+            loaded=cached - hit if request in admitted else 0,
+        )
+        for row, (request, computed, cached) in enumerate(rows)
+    ]
+
+
+def _preemption(event: Preempted, first: int) -> PreemptionRecord:
+    return PreemptionRecord(
+        step=event.step - first,
+        time_ns=event.time_ns,
+        request_id=str(event.request),
+        tokens=event.tokens,
+        blocks=event.blocks,
+        shared=event.shared,
+    )
+
+
+def tables_of(made: Replayed) -> dict[tables.Table, pd.DataFrame]:
+    """The host tables of a recording."""
+    facts = made.window.facts
+    context = RepeatContext(
+        repeat=0,
+        origin_ns=made.origin_ns,
+        kv_blocks_total=facts["kv_blocks_total"],
+        host_blocks_total=0,
+        block_size=facts["block_size"],
+        time_source=MEASURED,
+    )
+    found = replay(made.recording, context, {str(o.request): _state(o) for o in made.window.live})
+    found.steps["stalled"] = stalls.find_stalls(found.steps)
+    if not facts["connector"]:
+        found.batch["loaded_tokens"] = 0
+    return {
+        tables.WORKLOAD: _workload(made, context),
+        tables.REQUESTS: _requests(made, found, context),
+        tables.STEPS: found.steps,
+        tables.BATCH: found.batch,
+        tables.PREEMPTIONS: found.preemptions,
+        tables.TRANSFERS: found.transfers,
+        **({tables.HITS: found.hits, tables.EVICTIONS: found.evictions} if made.one_group else {}),
+        tables.LAYERS: found.layers,
+    }
+
+
+def _state(live: Live) -> RequestState:
+    """The state of a request when the window began."""
+    known = live.prompt_tokens + live.output_tokens - 1 if live.output_tokens else 0
+    lost = live.preemptions > 0 and not live.cached_tokens
+    return RequestState(
+        resident_tokens=live.cached_tokens,
+        computed_tokens=max(live.cached_tokens, known if lost else 0),
+        given=[0] * live.output_tokens,
+    )
+
+
+def _workload(made: Replayed, context: RepeatContext) -> pd.DataFrame:
+    rows = [
+        {
+            "request_id": str(number),
+            "arrival_s": context.seconds(_arrival_ns(one)),
+            "prompt_tokens": one.prompt_tokens,
+            "output_tokens": _due_tokens(one, made.ended.get(number)),
+        }
+        for number, one in made.came.items()
+    ]
+    return pd.DataFrame(rows, columns=tables.WORKLOAD.names, dtype=object)
+
+
+def _due_tokens(one: Arrival | Live, end: Ended | None) -> int:
+    """The tokens due to a request: what it got if it was served, which may be less than asked."""
+    return end.output_tokens if end is not None and end.status in SERVED else one.max_tokens
+
+
+def _requests(made: Replayed, found: RepeatTables, context: RepeatContext) -> pd.DataFrame:
+    rows = [_request(made, found, context, number) for number in made.came]
+    cut = len(made.came.keys() - made.ended.keys())
+    if cut:
+        made.window.notes.append(
+            f"requests: {cut} had not ended when the recording did; they count as aborted then"
+        )
+    return pd.DataFrame(rows, columns=tables.REQUESTS.names, dtype=object)
+
+
+def _request(
+    made: Replayed, found: RepeatTables, context: RepeatContext, number: int
+) -> dict[str, Any]:
+    one, end = made.came[number], made.ended.get(number)
+    state = found.state(str(number))
+    served = end is not None and end.status in SERVED
+    preempted = made.preempted.get(number, 0)
+    # What happened before the window is not known.
+    given = isinstance(one, Live) and bool(one.output_tokens)
+    begun = isinstance(one, Live) and bool(given or one.cached_tokens or one.preemptions)
+    left_s = context.seconds(made.end_ns if end is None else end.time_ns)
+    return {
+        "repeat": 0,
+        "request_id": str(number),
+        "arrival_s": context.seconds(_arrival_ns(one)),
+        "prompt_tokens": one.prompt_tokens,
+        "output_tokens": len(state.given) if end is None else end.output_tokens,
+        "aborted": not served,
+        "first_scheduled_s": None if begun else state.first_scheduled_s,
+        "first_token_s": None if given else state.first_token_s,
+        "finished_s": state.finished_s if served else left_s,
+        "preemptions": preempted if end is None else end.preemptions,
+    }
+
+
+def _arrival_ns(one: Arrival | Live) -> int:
+    return one.arrival_ns if isinstance(one, Live) else one.time_ns
+
+
+def duration_s(made: Replayed) -> float:
+    """Seconds from the window's start to its end."""
+    return (made.end_ns - made.origin_ns) * NANOSECONDS

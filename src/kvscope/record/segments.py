@@ -1,0 +1,128 @@
+"""Files of a recording: segments of JSON lines in Zstandard, each readable by itself.
+
+A segment begins with what a reader of it alone must know: facts, and the requests that were there.
+What was written up to a flush is readable, whatever happened to the process afterwards.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import IO
+
+import orjson
+import zstandard
+
+from kvscope.errors import BadInput
+from kvscope.record.records import Event, Segment, decode, encode
+
+PATTERN = "segment-*.jsonl.zst"
+_LEVEL = 3
+_CHUNK_BYTES = 1 << 16
+
+
+def segment_paths(directory: Path) -> list[Path]:
+    """The segments of a recording, oldest first; their names sort so."""
+    return sorted(directory.glob(PATTERN))
+
+
+def is_recording(directory: Path) -> bool:
+    """Whether a directory has a recording."""
+    return bool(segment_paths(directory))
+
+
+class SegmentWriter:
+    """The segment that is being written. OSError is raised as it comes."""
+
+    def __init__(self, directory: Path, number: int) -> None:
+        self.path = directory / f"segment-{number:08d}.jsonl.zst"
+        self.bytes = 0
+        self.began = time.monotonic()
+        self._file: IO[bytes] = self.path.open("xb", buffering=0)
+        self._zstd = zstandard.ZstdCompressor(level=_LEVEL).compressobj()
+
+    def write(self, event: Event) -> None:
+        """Add an event; it is in the file after the next flush."""
+        self._append(self._zstd.compress(orjson.dumps(encode(event)) + b"\n"))
+
+    def flush(self) -> None:
+        """Hand everything to the operating system."""
+        self._append(self._zstd.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK))
+
+    def close(self) -> None:
+        """End the file."""
+        try:
+            self._append(self._zstd.flush())
+        finally:
+            self._file.close()
+
+    def abandon(self) -> None:
+        """Close the file as it is; what was flushed is readable."""
+        self._file.close()
+
+    def _append(self, data: bytes) -> None:
+        while data:
+            written = self._file.write(data)
+            self.bytes += written
+            data = data[written:]
+
+
+def remove_oldest(directory: Path, keep_bytes: int, minutes: float | None) -> None:
+    """Remove the oldest segments beyond a size or an age; the newest one stays."""
+    paths = segment_paths(directory)
+    files = [(path, path.stat()) for path in paths]
+    total = sum(stat.st_size for _, stat in files)
+    oldest = time.time() - minutes * 60 if minutes is not None else 0.0
+    for path, stat in files[:-1]:
+        if total <= keep_bytes and stat.st_mtime >= oldest:
+            return
+        path.unlink(missing_ok=True)
+        total -= stat.st_size
+
+
+def read_segment(path: Path) -> Iterator[Event]:
+    """The events of a segment, up to where it was cut, if it was.
+
+    A segment of which not even the beginning was written has none. BadInput if it is damaged.
+    """
+    rest = b""
+    try:
+        for piece in _decompressed(path):
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in lines:
+                event = decode(orjson.loads(line))
+                if event is not None:
+                    yield event
+    except (ValueError, TypeError) as error:
+        raise BadInput(f"{path}: not a segment of a recording ({error})") from None
+
+
+def _decompressed(path: Path) -> Iterator[bytes]:
+    reader = zstandard.ZstdDecompressor().decompressobj()
+    try:
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                yield reader.decompress(chunk)
+    except FileNotFoundError:
+        return  # it was removed meanwhile: it was the oldest
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read ({error.strerror})") from None
+    except zstandard.ZstdError as error:
+        raise BadInput(f"{path}: not readable as Zstandard ({error})") from None
+
+
+def next_number(directory: Path) -> int:
+    """The number of the next segment of a directory."""
+    numbers = [0]
+    for path in segment_paths(directory):
+        with suppress(ValueError):
+            numbers.append(int(path.name.split("-")[1].split(".")[0]))
+    return max(numbers) + 1
+
+
+def header(path: Path) -> Segment | None:
+    """The first record of a segment; None if it was not written yet."""
+    first = next(read_segment(path), None)
+    if first is not None and not isinstance(first, Segment):
+        raise BadInput(f"{path}: does not begin as a segment of a recording")
+    return first

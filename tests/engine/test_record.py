@@ -1,0 +1,157 @@
+"""A recorded engine of vLLM: its own counts, the client's view, the tokens of one that is not."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
+
+from kvscope.analyse.check import check_run
+from kvscope.analyse.experiment import analyse
+from kvscope.plan.grid import expand
+from kvscope.record.glance import look
+from kvscope.runfile import read_run
+
+from .conftest import ROOT, kvscope
+from .served import ABORTED, REQUESTS, lengths
+
+pytestmark = [pytest.mark.engine, pytest.mark.thorough]
+
+ASYNCHRONOUS = "vllm.v1.core.sched.async_scheduler.AsyncScheduler"
+IN_ORDER = {"async_scheduling": False}
+WAYS: dict[str, dict[str, Any]] = {
+    "in order": IN_ORDER,
+    "overlapping": {"scheduler_cls": ASYNCHRONOUS, "overlapping": True},
+    "without a prefix cache": {"async_scheduling": False, "enable_prefix_caching": False},
+}
+
+
+@dataclass(frozen=True)
+class Served:
+    """What came out of the engines, by what was done to them, and the log of all."""
+
+    directory: Path
+    engines: dict[str, dict[str, Any]]
+    log: str
+
+    def table(self, way: str, name: str) -> pd.DataFrame:
+        return pd.read_parquet(self.directory / way / f"{name}.parquet")
+
+    def whole(self, way: str) -> dict[str, Any]:
+        """The tokens of the requests that were not aborted."""
+        outputs: dict[str, Any] = self.engines[way]["outputs"]
+        return {name: tokens for name, tokens in outputs.items() if name != str(ABORTED)}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
+    place: Path = tmp_path_factory.mktemp("served")
+    words = ["model=tiny-llama", "model.layers=2", "profiler=none", "engine.max_model_len=512"]
+    (planned,) = expand(None, words, ROOT / "config").experiments
+    config = json.dumps(planned.experiment.model.hf_config())
+    (place / "model").mkdir()
+    (place / "model" / "config.json").write_text(config)
+    engines: dict[str, dict[str, Any]] = {
+        "not recorded": IN_ORDER | {"record": None},
+        **{way: settings | {"record": str(place / way)} for way, settings in WAYS.items()},
+        "a full disk": IN_ORDER | {"record": str(place / "full"), "file_bytes": 2000},
+        "no directory": IN_ORDER | {"record": "/dev/null/recording"},
+    }
+    ended = subprocess.run(
+        [
+            *(sys.executable, "-m", "tests.engine.served"),
+            *(str(place / "model"), str(place / "results.json")),
+        ],
+        input=json.dumps([*engines.values()]),
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    log = ended.stdout + ended.stderr
+    assert ended.returncode == 0, log[-3000:]
+    found = json.loads((place / "results.json").read_text())
+    for way in WAYS:
+        made = kvscope("collect", str(place / way))
+        assert (made.returncode, made.stderr) == (0, "")
+    return Served(place, dict(zip(engines, found, strict=True)), log)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_counts_are_those_of_vllm_s_own_metrics(served: Served, way: str):
+    requests, steps = served.table(way, "requests"), served.table(way, "steps")
+    batch, preemptions = served.table(way, "batch"), served.table(way, "preemptions")
+    resumed = preemptions.loc[preemptions["event"] == "resume", "hit_tokens"].sum()
+    counts = served.engines[way]["counts"]
+    assert counts["vllm:num_preemptions"] > 0, "the cache was not scarce"
+    prompts = requests["prompt_tokens"].sum()
+    assert counts == {
+        "vllm:num_preemptions": (preemptions["event"] == "preempt").sum(),
+        "vllm:prefix_cache_queries": prompts if way != "without a prefix cache" else 0,
+        "vllm:prefix_cache_hits": batch["hit_tokens"].sum() - resumed,
+        "vllm:prompt_tokens": prompts,
+        "vllm:generation_tokens": steps["sampled_tokens"].sum(),
+    }
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_requests_are_the_client_s(served: Served, way: str):
+    requests = served.table(way, "requests")
+    done = requests[~requests["aborted"]]
+    found = Counter(zip(done["prompt_tokens"], done["output_tokens"], strict=True))
+    sent = (lengths(number) for number in range(REQUESTS) if number != ABORTED)
+    assert found == Counter((len(prompt), tokens) for prompt, tokens in sent)
+    aborted = requests[requests["aborted"]]
+    assert aborted["prompt_tokens"].tolist() == [len(lengths(ABORTED)[0])]
+    outputs = served.engines[way]["outputs"]
+    assert aborted["output_tokens"].item() >= len(outputs[str(ABORTED)])
+
+
+def test_scheduling_is_as_it_was_asked_for(served: Served):
+    engines = served.engines
+    assert engines["in order"]["scheduler"] == engines["not recorded"]["scheduler"] == "Scheduler"
+    assert engines["overlapping"]["scheduler"] == "AsyncScheduler"
+    assert read_run(served.directory / "overlapping")["recorded"]["overlapping"]
+    assert not read_run(served.directory / "in order")["recorded"]["overlapping"]
+
+
+@pytest.mark.parametrize("way", [*WAYS.keys() - {"overlapping"}, "a full disk", "no directory"])
+def test_the_tokens_are_those_of_an_engine_that_is_not_recorded(served: Served, way: str):
+    assert served.whole(way) == served.whole("not recorded")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_oracle_that_applies_holds(served: Served, way: str):
+    directory = served.directory / way
+    metrics = analyse(directory, directory)
+    assert set(metrics["reasons"]) == {""}
+    assert check_run(directory) == []
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_no_token_is_stored(served: Served, way: str):
+    assert served.table(way, "workload")["prompt_token_ids"].isna().all()
+    assert served.table(way, "requests")["output_sha256"].isna().all()
+
+
+def test_what_cannot_be_written_costs_a_sentence(served: Served):
+    assert served.log.count(f"records no longer into {served.directory / 'full'}: File too") == 1
+    assert served.log.count("kvscope records nothing: /dev/null/recording: Not a directory") == 1
+    assert look(served.directory / "full") is not None
+
+
+def test_the_newest_pass_is_watched(served: Served):
+    glance = look(served.directory / "in order")
+    assert glance is not None
+    last = served.table("in order", "steps").iloc[-1]
+    assert glance.blocks_used == last["kv_blocks_used"]
+    assert glance.running == last["requests"]
+    assert glance.waiting == last["waiting_requests"]
+    preempted = served.engines["in order"]["counts"]["vllm:num_preemptions"]
+    assert 0 < glance.preemptions <= preempted
