@@ -42,7 +42,8 @@ def write_as_version_2(table: tables.Table, frame: pd.DataFrame, path: Path) -> 
 def make_old(directory: Path) -> pd.DataFrame:
     """Rewrite a run's files as version 2 had them; returns its transfers."""
     copies = tables.read(tables.TRANSFERS, directory / "transfers.parquet")
-    frames = {t: tables.read(t, directory / t.file) for t in RECORDED}
+    there = (t for t in RECORDED if (directory / t.file).exists())
+    frames = {t: tables.read(t, directory / t.file) for t in there}
     lost = frames[tables.PREEMPTIONS].merge(OLD, on="event")
     own = copies[[*KEY, "direction", "bytes", "start_s", "end_s", "copy_s"]]
     lost = lost.merge(own, how="left", on=[*KEY, "direction"])

@@ -198,7 +198,7 @@ def test_messages_name_the_file_that_was_read() -> None:
     assert f"({shipped / 'workload' / 'trace.yaml'})" in refusal("workload=trace")
     assert f"({HERE / 'study' / 'bad.yaml'})" in refusal(study="bad")
     both = f"the files in {HERE / 'model'} and {shipped / 'model'}"
-    assert "one of bad, llama-3.1-8b" in refusal("model=x")
+    assert "one of bad, deepseek-v2-lite" in refusal("model=x")
     assert both in refusal("model=x")
     assert f"(the files in {shipped / 'device'}" in refusal("device=x")
     assert f"{HERE / 'study'} and {shipped / 'study'}" in refusal(study="x")

@@ -28,6 +28,7 @@ KINDS = {
 }
 # tests/unit/test_overhead.py has these.
 OVERHEAD = {f"resume_overhead_net{of}_s" for of in ("", "_control", "_uncertainty")}
+OF_GROUPS = ("kv_byte_utilization_mean", "kv_padding_mean", "preempted_bytes_mean")
 NAMES = [m.name for m in METRICS if m not in access_metrics.METRICS and m.name not in OVERHEAD]
 
 
@@ -119,6 +120,8 @@ def by_rows(run: Records, repeat: int) -> dict[str, float]:
         "kv_bytes_peak": max(r["kv_blocks_used"] for r in steps)
         * run.facts["engine"]["block_bytes"],
         "kv_token_utilization_mean": weighted("kv_tokens_used", run.block_size),
+        # Of models with several KV groups.
+        **dict.fromkeys(OF_GROUPS, math.nan),
         "preemptions": len(lost),
         "most_preemptions": max(Counter(row["request_id"] for row in lost).values(), default=0),
         "preemption_wait_longest_s": _longest_wait_s(back),

@@ -31,7 +31,7 @@ from kvscope.run.recorder import RepeatContext, RepeatTables, replay
 from kvscope.run.serving import ServingResult, abort_late, requests_table
 from kvscope.workload.requests import Request
 
-from .report_fixture import TABLES, Fake, Simulation
+from .report_fixture import TABLES, Fake, Simulation, frame_of
 
 ORIGIN_NS = 7_000_000_000_123
 REPEAT = 1
@@ -72,7 +72,7 @@ def simulated(fake: Fake) -> Frames:
     frames: Frames = {}
     for name in TABLES:
         table = tables.TABLES[name]
-        frame = pd.DataFrame(fake.rows[name], columns=table.names)
+        frame = frame_of(table, fake.rows[name])
         if name == "preemptions":
             frame["refused"] = frame["refused"].astype(bool)
         if name == "batch":  # activations of every other request are saved

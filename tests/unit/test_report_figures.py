@@ -88,8 +88,9 @@ def cells(drawing):
 
 
 def test_together_the_studies_have_every_figure(drawn):
-    # Of calibrated runs, and of declared axes: test_report_predictions.py, test_report_winners.py.
-    drawn_elsewhere = {"predictions", "winners"}
+    # Of calibrated runs, of declared axes, and of several KV groups: test_report_predictions.py,
+    # test_report_winners.py, tests/engine/test_kv_groups.py.
+    drawn_elsewhere = {"predictions", "winners", "kv_groups"}
     assert {name for found in drawn.values() for name in found} == own_figures() - drawn_elsewhere
     assert not set(drawn["overflow"]) & {"strategies", "window_fill", "kv_accesses"}
     assert not set(drawn["traced"]) & {"resume_overhead", "strategies", "swapping"}

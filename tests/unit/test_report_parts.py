@@ -47,9 +47,8 @@ def steps(count, gap=0.0):
 def test_what_is_shown_is_a_metric_and_its_unit_is_right(shown):
     metrics: list[Any] = [*METRICS, *STUDY_METRICS]
     unit = {metric.name: metric.unit for metric in metrics}[shown.name]
-    assert {("s", "s"): 1, ("s", "ms"): 1e3, ("share", "%"): 100}.get(
-        (unit, shown.display_unit), 1
-    ) == shown.scale
+    scales = {("s", "s"): 1, ("s", "ms"): 1e3, ("share", "%"): 100, ("B", "MiB"): 1 / 2**20}
+    assert scales.get((unit, shown.display_unit), 1) == shown.scale
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def test_what_preemptions_cost_is_a_column_only_where_there_are_any(results, out
 
 # Of calibrated runs, of several overflow policies, of declared axes: test_report_predictions.py,
 # test_report_figures.py, test_report_winners.py, test_report_losses.py.
-ELSEWHERE = {"predictions", "overflow_causes", "overflow_losses", "winners"}
+ELSEWHERE = {"predictions", "overflow_causes", "overflow_losses", "winners", "kv_groups"}
 
 
 @pytest.mark.parametrize("name", sorted(own_figures() - ELSEWHERE))

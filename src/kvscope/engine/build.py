@@ -292,7 +292,7 @@ def run_engine(platform: "Platform", directory: Path | None = None) -> Iterator[
         config.write_text(json.dumps(experiment.model.hf_config()), encoding="utf-8")
         llm = LLM(**engine_arguments(platform, batching, overflow, Path(model)))
         core = llm.llm_engine.engine_core.engine_core
-        check_limits(experiment, core.scheduler.max_num_scheduled_tokens)
+        check_limits(experiment, core.scheduler, batching)
         check_groups(core.scheduler.kv_groups, experiment)
         rank = rank_of(overflow, experiment)
         core.scheduler.attach(batching, overflow, platform.clock, tracer, rank)
@@ -308,12 +308,21 @@ def run_engine(platform: "Platform", directory: Path | None = None) -> Iterator[
             gc.collect()
 
 
-def check_limits(experiment: Experiment, pass_tokens: int) -> None:
-    """Raise BadInput if vLLM computes more tokens in a pass than the experiment allows.
+def check_limits(
+    experiment: Experiment, scheduler: RecordingScheduler, batching: BatchingPolicy
+) -> None:
+    """Raise BadInput if vLLM does not cut prompts as asked, or computes more tokens in a pass.
 
-    Where it has no kernels for chunks of a prompt, as of latent attention on a CPU.
+    It has no kernels for chunks of a prompt, as of latent attention on a CPU.
     """
-    most = experiment.engine.max_num_batched_tokens
+    chunked = batching.engine_arguments().get("enable_chunked_prefill")
+    if chunked and not scheduler.scheduler_config.enable_chunked_prefill:
+        raise BadInput(
+            f"batching={batching.name} cuts prompts, but vLLM computes those of "
+            f"model={experiment.model.name} whole on this device; use batching=mixed or "
+            "batching=prefill_first"
+        )
+    pass_tokens, most = scheduler.max_num_scheduled_tokens, experiment.engine.max_num_batched_tokens
     if pass_tokens > most:
         raise BadInput(
             f"engine.max_num_batched_tokens is {most}, but vLLM takes {pass_tokens} for "

@@ -242,9 +242,14 @@ class Model(Part):
         return self.weights_per_token or self.layer_weights
 
     @property
+    def layers_apart(self) -> int:
+        """Layers whose blocks have memory of their own: layers of other KV groups share it."""
+        return self.block_layers or self.layers
+
+    @property
     def block_elements(self) -> int:
         """Numbers that a block of the pool has room for, of each of its tokens."""
-        return (self.block_layers or self.layers) * max(one.token_elements for one in self.kept)
+        return self.layers_apart * max(one.token_elements for one in self.kept)
 
     @property
     def keeps_all(self) -> bool:
@@ -253,7 +258,7 @@ class Model(Part):
 
     def groups(self, kind: KvLayers) -> int:
         """KV groups that vLLM makes of the layers of one kind."""
-        return -(-kind.layers // (self.block_layers or self.layers))
+        return -(-kind.layers // self.layers_apart)
 
     @property
     def activation_bytes_per_token(self) -> int:

@@ -153,7 +153,7 @@ def _copies(records: Records, experiment: Experiment, name: str) -> list[Observa
     memory = getattr(experiment.overflow, "host_memory", None)
     if memory is None or getattr(experiment.overflow, "copies", None) != "per_block":
         return []
-    pieces = experiment.cache.pieces(experiment.model.layers)
+    pieces = experiment.cache.pieces(experiment.model.layers_apart)
     found = []
     for direction in DIRECTIONS:
         rows = records.transfers

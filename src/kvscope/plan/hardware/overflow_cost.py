@@ -50,7 +50,7 @@ class OverflowCost:
         return cls(
             passes,
             cache.block_size,
-            cache.pieces(model.layers),
+            cache.pieces(model.layers_apart),
             memory=str(getattr(overflow, "host_memory", "pinned")),
             coalesced=getattr(overflow, "copies", "") == "coalesced",
             chunk_tokens=batching.pass_tokens,

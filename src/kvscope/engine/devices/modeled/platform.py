@@ -59,7 +59,7 @@ class ModeledPlatform(Platform):
             return super().host_pool()
         return {
             "host_memory": getattr(experiment.overflow, "host_memory", None),
-            "pieces_per_block": experiment.cache.pieces(experiment.model.layers),
+            "pieces_per_block": experiment.cache.pieces(experiment.model.layers_apart),
         }
 
     def after_pass(self) -> None:
