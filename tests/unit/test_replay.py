@@ -142,6 +142,20 @@ def test_a_number_type_other_than_the_description_s_is_the_server_s(tmp_path: Pa
     assert experiment.model.dtype == "float16"
 
 
+def test_a_cache_of_a_byte_a_number_is_told_by_the_size_of_its_blocks(tmp_path: Path):
+    halves = {"kv_groups": [GROUP | {"block_bytes": 1 << 20}]}
+    for number, (facts, dtype) in enumerate(
+        [
+            ({}, "auto"),
+            (halves, "fp8"),
+            (halves | {"tensor_parallel": 2}, "auto"),  # a GPU has half of the heads
+        ]
+    ):
+        (place := tmp_path / str(number)).mkdir()
+        experiment, _ = replayed(place, **facts)
+        assert (experiment.cache.dtype, experiment.cache.blocks) == (dtype, 700)
+
+
 @pytest.mark.parametrize(
     "word", ["cache.blocks=1400", "overflow=swap", "device.hardware=a100-80gb"]
 )

@@ -68,6 +68,7 @@ def write_study(directory: Path, path: Path, hardware: str, model: str | None) -
             {"name": "recording", "set": _settings(facts, described, hardware, workload.name)}
         ],
     }
+    schema.write_for_editors(path.parent.parent)
     write_text(path, f"{schema.MODELINE}\n{documents.dump(study)}")
     return notes
 
@@ -134,8 +135,21 @@ def _settings(facts: Row, model: Model, hardware: str, workload: str) -> Row:
         "cache.admission": "vllm",
         "cache.watermark": facts["watermark"] or 0.0,
         "cache.prefix_caching": facts["prefix_caching"],
+        **({"cache.dtype": "fp8"} if _one_byte(facts, model) else {}),
         "overflow": "recompute",
     }
+
+
+def _one_byte(facts: Row, model: Model) -> bool:
+    """Whether the server's cache has a byte for each number of K and V, over all its GPUs."""
+    group, *others = facts["kv_groups"]
+    held = group["block_bytes"] * _gpus(facts)
+    return not others and bool(held == group["block_size"] * model.token_elements)
+
+
+def _gpus(facts: Row) -> int:
+    """GPUs of a rank."""
+    return int(facts["tensor_parallel"] * facts["pipeline_parallel"])
 
 
 # ---------------------------------------------------------------------- the model
@@ -181,7 +195,7 @@ def _differences(recorded: Row, model: Model) -> list[str]:
 def _left_out(made: Replayed, requests: list[Row], directory: Path) -> Iterator[str]:
     """What a study cannot have of a recording, a sentence each."""
     facts = made.window.facts
-    gpus = facts["tensor_parallel"] * facts["pipeline_parallel"]
+    gpus = _gpus(facts)
     if facts["scheduler"] not in VLLM_SCHEDULERS:
         yield f"scheduler: {facts['scheduler']} is not in the study, which has vLLM's"
     if facts["policy"] != "fcfs":
