@@ -115,6 +115,7 @@ def by_rows(run: Records, repeat: int) -> dict[str, float]:
         ),
         **_spread("latency", [r["finished_s"] - r["arrival_s"] for r in served]),
         "forward_passes": len(steps),
+        "pass_requests_mean": sum(r["requests"] * r["duration_s"] for r in steps) / time,
         "kv_block_utilization_mean": weighted("kv_blocks_used", 1),
         "kv_block_utilization_peak": max(r["kv_blocks_used"] / r["kv_blocks_total"] for r in steps),
         "kv_bytes_peak": max(r["kv_blocks_used"] for r in steps)

@@ -159,6 +159,12 @@ def forward_passes(records: Records) -> float:
     return float(len(records.steps))
 
 
+@metric("requests", "Requests in a pass, mean", column=165)
+def pass_requests_mean(records: Records) -> float:
+    """Σ(S.requests · S.duration_s) / ΣS.duration_s"""
+    return _time_weighted(records.steps["requests"].astype(float), records.steps)
+
+
 @metric("share", "KV use in blocks, mean", column=170, first=True)
 def kv_block_utilization_mean(records: Records) -> float:
     """Σ(S.kv_blocks_used / S.kv_blocks_total · S.duration_s) / ΣS.duration_s"""
@@ -208,9 +214,7 @@ def kv_padding_mean(records: Records) -> float:
 
 @metric("B", "Bytes lost by a preemption, mean", display="MiB", optional=True, column=186)
 def preempted_bytes_mean(records: Records) -> float:
-    """mean of P.kv_bytes, over preemptions; no value where one KV group keeps all tokens"""
-    if _of_groups(records).empty:
-        return math.nan
+    """mean of P.kv_bytes, over preemptions"""
     return float(records.preemptions["kv_bytes"].astype(float).mean())
 
 
@@ -383,6 +387,7 @@ OWN: tuple[Metric, ...] = (
     ),
     *_distribution("latency", "Latency", latency_s, modeled_interval=True),
     forward_passes,
+    pass_requests_mean,
     kv_block_utilization_mean,
     kv_block_utilization_peak,
     kv_bytes_peak,

@@ -10,7 +10,7 @@ from kvscope.report.figures.figure import Drawing, Spec, View, number, plot_widt
 from kvscope.report.thin import merged_passes, passes, thin
 from kvscope.report.words import plural
 
-MOST = 8  # experiments; the step timelines show them all
+MOST = 12  # experiments; the step timelines show them all
 MOST_PASSES = 300  # of a repeat: as many as a plot on paper has pixels
 COLUMNS = 2
 LABEL_PX = 56
