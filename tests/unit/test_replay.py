@@ -142,18 +142,16 @@ def test_a_number_type_other_than_the_description_s_is_the_server_s(tmp_path: Pa
     assert experiment.model.dtype == "float16"
 
 
-def test_a_cache_of_a_byte_a_number_is_told_by_the_size_of_its_blocks(tmp_path: Path):
-    halves = {"kv_groups": [GROUP | {"block_bytes": 1 << 20}]}
-    for number, (facts, dtype) in enumerate(
-        [
-            ({}, "auto"),
-            (halves, "fp8"),
-            (halves | {"tensor_parallel": 2}, "auto"),  # a GPU has half of the heads
-        ]
-    ):
-        (place := tmp_path / str(number)).mkdir()
-        experiment, _ = replayed(place, **facts)
-        assert (experiment.cache.dtype, experiment.cache.blocks) == (dtype, 700)
+@pytest.mark.parametrize(
+    ("block_bytes", "tensor_parallel", "dtype"),
+    [(1 << 21, 1, "auto"), (1 << 20, 1, "fp8"), (1 << 20, 2, "auto"), (1 << 19, 2, "fp8")],
+)
+def test_a_cache_of_a_byte_a_number_is_told_by_the_size_of_its_blocks(
+    tmp_path: Path, block_bytes: int, tensor_parallel: int, dtype: str
+):
+    groups = [GROUP | {"block_bytes": block_bytes}]  # of one GPU
+    experiment, _ = replayed(tmp_path, kv_groups=groups, tensor_parallel=tensor_parallel)
+    assert (experiment.cache.dtype, experiment.cache.blocks) == (dtype, 700)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +219,7 @@ def test_another_model_has_to_be_named(tmp_path: Path):
     with pytest.raises(BadInput, match=r"model is 'llama' \(--model\)"):
         write_study(recording, path, "h100", "llama")
     notes = write_study(recording, path, "h100", "llama-3.1-8b")
-    assert any("num_hidden_layers 33, not 32" in note for note in notes)
+    assert any("num_hidden_layers 32 instead of 33" in note for note in notes)
 
 
 @pytest.mark.parametrize(

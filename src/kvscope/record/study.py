@@ -55,7 +55,7 @@ def write_study(directory: Path, path: Path, hardware: str, model: str | None) -
     described = _model(facts["model"], path.parent.parent, model)
     notes += _left_out(made, requests, directory)
     if differences := _differences(facts["model"], described):
-        notes.append(f"model: {described.name} is not the server's: {', '.join(differences)}")
+        notes.append(f"model: {described.name} is not the server's, {', '.join(differences)}")
     with atomic_path(workload) as temporary, temporary.open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(row) + "\n" for row in _rows(made, requests))
     study = {
@@ -168,7 +168,7 @@ def _model(recorded: Row, config_dir: Path, name: str | None) -> Model:
     sizes = ", ".join(f"{key} {recorded[key]}" for key in SIZES if key in recorded)
     raise BadInput(
         f"no model of {config_dir}/model is the recorded one ({sizes}); name the nearest with "
-        f"--model, one of {', '.join(composer.groups['model'])}"
+        f"--model, one of {', '.join(composer.groups['model'])}, or add a file of it there"
     )
 
 
@@ -183,7 +183,7 @@ def _differences(recorded: Row, model: Model) -> list[str]:
     config = model.hf_config()
     sizes = config.get("text_config", config)
     return [
-        f"{key} {recorded[key]}, not {sizes[key]}"
+        f"{key} {sizes[key]} instead of {recorded[key]}"
         for key in SIZES
         if key in recorded and key in sizes and recorded[key] != sizes[key]
     ]
