@@ -50,10 +50,15 @@ INSTEAD: tuple[tuple[str, str | None, str], ...] = (
         "installs a package; tests/engine/test_extending.py follows this document",
     ),
     (
-        r"(README|docs/RECORDING)\.md kvscope (record|watch|collect|analyse|check|explain|report)"
-        r" .*recording.*",
+        r"(README|docs/RECORDING)\.md kvscope (record|watch|collect|analyse|check|explain|report|"
+        r"replay) .*recording.*",
         None,
         "needs a server; tests/engine/test_record.py records one",
+    ),
+    (
+        r"docs/RECORDING\.md (kvscope plan|snakemake .+) study=mine.*",
+        None,
+        "needs the study of a recording; tests/unit/test_replay.py plans one",
     ),
     (r"docs/POLARIS\.md .+", None, "needs a login node; tests/cluster plans and submits there"),
     (

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from kvscope.errors import BadInput
-from kvscope.files import write_text, write_text_if_changed
+from kvscope.files import write_text
 from kvscope.layout import AD_HOC
 from kvscope.plan import layers, schema
 
@@ -56,7 +56,6 @@ def create_study(name: str, config_dir: Path) -> Path:
     if taken:
         raise BadInput(f"there is a study {name!r} already: {taken}; edit it or take another name")
     path = config_dir / "study" / f"{name}.yaml"
-    if config_dir.resolve() != layers.SHIPPED_CONFIG:
-        write_text_if_changed(config_dir / layers.STUDY_SCHEMA.name, schema.text())
+    schema.write_for_editors(config_dir)
     write_text(path, STUDY.replace("NAME", name))
     return path

@@ -8,15 +8,17 @@ Every study that the planner accepts is valid under the schema, unless it exclud
 key can never have. The planner refuses more: keys that the selected options do not have, and
 combinations that cannot work. Any name is valid as an option of a group, since users add options as
 files; any figure, and any key of devices, workloads and policies, since packages add their own. The
-shipped schema suggests what kvscope itself has, that of `kvscope new` what is installed.
+shipped schema suggests what kvscope itself has, that beside a user's studies what is installed.
 """
 
 import json
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from kvscope import plugins
+from kvscope.files import write_text_if_changed
 from kvscope.plan import layers, registry
 from kvscope.plan.composition import groups
 from kvscope.plan.experiment import Experiment
@@ -48,6 +50,12 @@ KEPT = {"type", "enum", "const", "pattern", "maxLength", *BOUNDS.values()}
 def text(shipped: bool = False) -> str:
     """The schema as a file, of all that is installed or of kvscope's own."""
     return json.dumps(study_schema(shipped), indent=1) + "\n"
+
+
+def write_for_editors(config_dir: Path) -> None:
+    """Write the schema where the studies of a directory name it; the shipped one has its own."""
+    if config_dir.resolve() != layers.SHIPPED_CONFIG:
+        write_text_if_changed(config_dir / layers.STUDY_SCHEMA.name, text())
 
 
 def study_schema(shipped: bool = False) -> Schema:

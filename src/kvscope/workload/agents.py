@@ -35,10 +35,14 @@ class Agents(BlockTrace):
     wanted: ClassVar[str] = (
         "a .jsonl of conversations as those of github.com/callanjfox/kv-cache-tester"
     )
-    published_block: ClassVar[int] = 64
 
     num_conversations: Annotated[Requests | None, Label("conversations", "{} conversations")] = None
     max_think_s: Annotated[Real | None, Field(ge=0), Label("longest think time (s)")] = None
+
+    @property
+    def published_block(self) -> int:
+        """As published."""
+        return 64
 
     @property
     def slug(self) -> str:

@@ -1,5 +1,6 @@
 """What the published traces of prefix caches have in common: prompts as lists of block ids."""
 
+from abc import abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -26,7 +27,6 @@ class BlockTrace(Scripted):
     """
 
     files: ClassVar[dict[str, str]] = {"path": "sha256"}
-    published_block: ClassVar[int]
 
     path: str
     sha256: Sha256
@@ -34,6 +34,11 @@ class BlockTrace(Scripted):
     time_scale: Annotated[Real, Field(gt=0, le=1e6), Label("times of the trace multiplied by")] = (
         1.0
     )
+
+    @property
+    @abstractmethod
+    def published_block(self) -> int:
+        """Tokens of a block in the trace."""
 
     @property
     def tokens_of_block(self) -> int:

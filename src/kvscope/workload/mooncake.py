@@ -3,13 +3,14 @@
 github.com/kvcache-ai/Mooncake, FAST'25: a line a request with `timestamp` (ms), `input_length`,
 `output_length` and `hash_ids`, one id for each block of 512 tokens, the last of which may be
 partial. The trace does not say which request continues which, nor which tokens were generated.
+Traces of this format with blocks of another size have it in `trace_block_tokens`.
 """
 
 from collections.abc import Iterator
 from typing import Annotated, ClassVar
 
 from kvscope.errors import BadInput
-from kvscope.plan.fields import Label, Requests
+from kvscope.plan.fields import Label, Requests, Tokens
 from kvscope.workload.blocks import BlockTrace, Row, block_ids, seconds, whole_number
 from kvscope.workload.script import Text, Turn
 
@@ -24,11 +25,16 @@ class Mooncake(BlockTrace):
     wanted: ClassVar[str] = (
         "a trace as those of github.com/kvcache-ai/Mooncake, a .jsonl with hash_ids"
     )
-    published_block: ClassVar[int] = 512
     has_times: ClassVar[bool] = True
     forces_outputs: ClassVar[bool] = False
 
     num_requests: Annotated[Requests | None, Label("requests", "{} requests")] = None
+    trace_block_tokens: Annotated[Tokens, Label("tokens of a block in the file")] = 512
+
+    @property
+    def published_block(self) -> int:
+        """As the trace's file has them."""
+        return self.trace_block_tokens
 
     def take(self) -> int | None:
         """The first num_requests requests of at most max_tokens."""
