@@ -6,11 +6,13 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from kvscope.errors import BadInput
+from kvscope.kv_plan import KvGroup
 from kvscope.record import lock
 from kvscope.record.options import RecordOptions, minutes, size
 from kvscope.record.records import KINDS, Arrival, Event, Sampled, Scheduled, Segment, decode
@@ -23,7 +25,8 @@ from kvscope.record.segments import (
 from kvscope.record.window import read_window
 from kvscope.record.writer import MOST_WAITING, Writer
 
-FACTS = {"recording": "abc", "block_size": 16, "kv_groups": [{}], "prefix_caching": True}
+GROUP = asdict(KvGroup("FullAttention", 2, 16, 4096, 4096, 4096))
+FACTS = {"recording": "abc", "block_size": 16, "kv_groups": [GROUP], "prefix_caching": True}
 HASHES = [b"a" * 32, b"b" * 32]
 
 

@@ -1,6 +1,7 @@
 """A recording as a study: its requests come back, and what it cannot have is said."""
 
 import json
+from dataclasses import asdict
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 
 from kvscope.cli import main
 from kvscope.errors import BadInput
+from kvscope.kv_plan import KvGroup
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
 from kvscope.record.records import Arrival, Ended, Event, Live, Sampled, Scheduled, Segment
@@ -23,7 +25,7 @@ LLAMA = {
     **{"num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336},
     **{"vocab_size": 128256, "dtype": "bfloat16", "architectures": ["LlamaForCausalLM"]},
 }
-GROUP = {"kind": "FullAttentionSpec", "layers": 32, "block_size": BLOCK, "block_bytes": 1 << 21}
+GROUP = asdict(KvGroup("FullAttention", 32, BLOCK, 1 << 21, 1 << 21, 1 << 21))
 FACTS: dict[str, Any] = {
     **{"recording": "abc", "vllm": "0.32.0", "block_size": BLOCK, "hash_block_size": BLOCK},
     **{"scheduler": "vllm.v1.core.sched.scheduler.Scheduler", "policy": "fcfs"},

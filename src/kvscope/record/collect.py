@@ -33,7 +33,7 @@ def collect_recording(directory: Path) -> list[str]:
 
 def _facts(directory: Path, made: replayed.Replayed) -> dict[str, Any]:
     facts, begin = made.window.facts, made.window.begin
-    groups = facts["kv_groups"]
+    groups = made.kv_groups
     return {
         "experiment_id": f"recording-{facts['recording']}",
         "status": COMPLETE,
@@ -54,8 +54,8 @@ def _facts(directory: Path, made: replayed.Replayed) -> dict[str, Any]:
         "engine": {
             "kv_blocks_total": facts["kv_blocks_total"],
             "block_size": facts["block_size"],
-            "block_bytes": groups[0]["block_bytes"] if len(groups) == 1 else None,
-            "layers": sum(group["layers"] for group in groups),
+            "block_bytes": groups[0].block_bytes,
+            "layers": sum(group.layers for group in groups),
             "device": facts["device"],
             "times_layers": False,
         },

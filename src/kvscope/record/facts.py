@@ -1,6 +1,7 @@
 """What a recording says of its server: versions, settings and sizes, as plain values."""
 
 import secrets
+from dataclasses import asdict
 from typing import Any
 
 import kvscope
@@ -8,6 +9,9 @@ import kvscope
 
 def facts_of(scheduler: Any, vllm_version: str) -> dict[str, Any]:
     """The facts of a recording of a scheduler of vLLM."""
+    # Imported here because vLLM loads plugins while it is being imported itself.
+    from kvscope.engine.kv_groups import groups_of
+
     config = scheduler.vllm_config
     scheduling, cache, model = config.scheduler_config, config.cache_config, config.model_config
     parallel, transfer = config.parallel_config, config.kv_transfer_config
@@ -21,7 +25,7 @@ def facts_of(scheduler: Any, vllm_version: str) -> dict[str, Any]:
         "block_size": scheduler.block_size,
         "hash_block_size": pool.hash_block_size,
         "kv_blocks_total": pool.num_gpu_blocks - 1,  # one is vLLM's own
-        "kv_groups": [_group(group) for group in scheduler.kv_cache_config.kv_cache_groups],
+        "kv_groups": [asdict(group) for group in groups_of(scheduler.kv_cache_config)],
         "prefix_caching": bool(cache.enable_prefix_caching),
         "async_scheduling": bool(scheduling.async_scheduling),
         "chunked_prefill": bool(scheduling.enable_chunked_prefill),
@@ -37,16 +41,6 @@ def facts_of(scheduler: Any, vllm_version: str) -> dict[str, Any]:
         "data_parallel_rank": parallel.data_parallel_index,
         "device": config.device_config.device_type,
         "model": _model(model),
-    }
-
-
-def _group(group: Any) -> dict[str, Any]:
-    spec = group.kv_cache_spec
-    return {
-        "kind": type(spec).__name__,
-        "layers": len(group.layer_names),
-        "block_size": spec.block_size,
-        "block_bytes": spec.page_size_bytes * len(group.layer_names),  # of a GPU of several
     }
 
 

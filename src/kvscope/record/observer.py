@@ -189,15 +189,15 @@ class SchedulerObserver:
 
     def _preempts(self, request: Any, *_: Any, **__: Any) -> None:
         groups = self._scheduler.kv_cache_manager.get_blocks(request.request_id).blocks
-        held = [block for group in groups for block in group if not block.is_null]
+        held = [[block for block in group if not block.is_null] for group in groups]
         self._put(
             Preempted(
                 self._step,
                 time.monotonic_ns(),
                 self._numbers[request.request_id],
                 request.num_computed_tokens,
-                len(held),
-                sum(block.ref_cnt > 1 for block in held),
+                list(map(len, held)),
+                sum(block.ref_cnt > 1 for group in held for block in group),
             )
         )
 

@@ -57,7 +57,7 @@ class Preempted(NamedTuple):
     time_ns: int
     request: int
     tokens: int  # in the cache
-    blocks: int
+    blocks: list[int]  # of each KV group
     shared: int  # of these, those that other requests hold as well
     kind: str = "preempted"
 

@@ -9,10 +9,18 @@ import pandas as pd
 
 from kvscope import stalls, tables
 from kvscope.engine.recording import PassRecord, PreemptionRecord, Recording, ScheduledRequest
+from kvscope.kv_plan import KvGroup, all_tokens_alike
 from kvscope.record.blocks import BlockContents
 from kvscope.record.records import Arrival, Ended, Live, Preempted, Sampled, Scheduled
 from kvscope.record.window import Window
-from kvscope.run.recorder import NANOSECONDS, RepeatContext, RepeatTables, RequestState, replay
+from kvscope.run.recorder import (
+    NANOSECONDS,
+    RepeatContext,
+    RepeatTables,
+    RequestState,
+    kv_groups_table,
+    replay,
+)
 from kvscope.runschema import MEASURED
 
 SERVED = ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED")
@@ -38,10 +46,14 @@ class Replayed:
         return any(b.schedule_start_ns < a.end_ns for a, b in pairwise(passes))
 
     @property
+    def kv_groups(self) -> tuple[KvGroup, ...]:
+        """The KV groups of the server's model."""
+        return tuple(KvGroup(**group) for group in self.window.facts["kv_groups"])
+
+    @property
     def one_group(self) -> bool:
-        """Whether blocks are followed: the cache has one group of layers and caches prefixes."""
-        facts = self.window.facts
-        return facts["prefix_caching"] and len(facts["kv_groups"]) == 1
+        """Whether blocks are followed: one group keeps all tokens, and prefixes are cached."""
+        return bool(self.window.facts["prefix_caching"]) and all_tokens_alike(self.kv_groups)
 
 
 def read(window: Window) -> Replayed:
@@ -63,7 +75,7 @@ def read(window: Window) -> Replayed:
             made.ended[event.request] = event
             contents.release(event.request)
         elif isinstance(event, Preempted) and event.step <= last:
-            made.recording.preemptions.append(_preemption(event, first))
+            made.recording.preemptions.append(_preemption(made, event, first))
             made.preempted[event.request] = made.preempted.get(event.request, 0) + 1
             contents.release(event.request)
         elif isinstance(event, Scheduled) and event.step <= last:
@@ -118,13 +130,14 @@ def _rows(event: Scheduled, output: Sampled | None) -> list[ScheduledRequest]:
     ]
 
 
-def _preemption(event: Preempted, first: int) -> PreemptionRecord:
+def _preemption(made: Replayed, event: Preempted, first: int) -> PreemptionRecord:
     return PreemptionRecord(
         step=event.step - first,
         time_ns=event.time_ns,
         request_id=str(event.request),
         tokens=event.tokens,
-        blocks=event.blocks,
+        blocks=sum(event.blocks),
+        group_blocks=() if all_tokens_alike(made.kv_groups) else tuple(event.blocks),
         shared=event.shared,
     )
 
@@ -139,6 +152,7 @@ def tables_of(made: Replayed) -> dict[tables.Table, pd.DataFrame]:
         host_blocks_total=0,
         block_size=facts["block_size"],
         time_source=MEASURED,
+        kv_groups=made.kv_groups,
     )
     found = replay(made.recording, context, {str(o.request): _state(o) for o in made.window.live})
     found.steps["stalled"] = stalls.find_stalls(found.steps)
@@ -152,6 +166,7 @@ def tables_of(made: Replayed) -> dict[tables.Table, pd.DataFrame]:
         tables.PREEMPTIONS: found.preemptions,
         tables.TRANSFERS: found.transfers,
         **({tables.HITS: found.hits, tables.EVICTIONS: found.evictions} if made.one_group else {}),
+        tables.KV_GROUPS: kv_groups_table(made.kv_groups),
         tables.LAYERS: found.layers,
     }
 

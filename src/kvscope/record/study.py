@@ -144,7 +144,7 @@ def _one_byte(facts: Row, model: Model) -> bool:
     """Whether the server's cache has a byte for each number of K and V, over all its GPUs."""
     group, *others = facts["kv_groups"]
     held = group["block_bytes"] * _gpus(facts)
-    return not others and bool(held == group["block_size"] * model.token_elements)
+    return not others and bool(held == group["block_tokens"] * model.token_elements)
 
 
 def _gpus(facts: Row) -> int:

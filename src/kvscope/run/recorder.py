@@ -46,8 +46,8 @@ class RepeatContext:
     kv_groups: tuple[KvGroup, ...] = ()  # empty where they are not known
 
     def kv_bytes(self, blocks: int, group_blocks: tuple[int, ...]) -> int | None:
-        """Bytes of so many blocks without padding; by group where groups differ."""
-        if not self.kv_groups:
+        """Bytes of so many blocks without padding; None if those of each group are not known."""
+        if not self.kv_groups or len(group_blocks or (blocks,)) != len(self.kv_groups):
             return None
         groups = zip(group_blocks or (blocks,), self.kv_groups, strict=True)
         return sum(count * group.useful_bytes for count, group in groups)

@@ -26,6 +26,7 @@ from kvscope.analyse.oracles import (
 from kvscope.analyse.oracles.run_tables import RunTables
 from kvscope.analyse.records import Records
 from kvscope.collect.importer import importer, kinds
+from kvscope.kv_plan import KINDS
 from kvscope.oracle import VIOLATED, Need, Oracle, Verdict, judge, verdict
 from kvscope.runfile import IMPORTED_FROM, KERNEL_EVENTS
 from kvscope.runschema import OTHER_CLOCKS
@@ -44,6 +45,15 @@ def _flags_by_duration(run: RunTables) -> bool:
         return True
     kind = run.facts[IMPORTED_FROM]["kind"]
     return kind in kinds() and importer(kind).stalls_by_duration
+
+
+def _blocks_follow(run: RunTables) -> bool:
+    """Whether a request's blocks follow from its tokens.
+
+    Not in a recorded server with KV groups of other kinds, or that differ and cache prefixes.
+    """
+    known = all(group.kind in KINDS for group in run.kv_groups)
+    return known and not (run.groups_differ and run.recorded.get("prefix_caching"))
 
 
 _PASSES = _recorded("passes recorded by kvscope")
@@ -69,6 +79,9 @@ _LAYERS = _recorded(
     ),
 )
 _GROUPS = _recorded("KV groups", lambda run: bool(run.kv_groups))
+_BY_GROUP = _recorded(
+    "blocks recorded by KV group", lambda run: bool(run.kv_groups) and not run.recorded
+)
 _PREFIXES = _recorded(
     "a prefix cache, and prompts with their tokens",
     lambda run: run.caches_prefixes and not run.recorded,
@@ -77,6 +90,13 @@ _IN_ORDER = _recorded(
     "passes that are scheduled one after another",
     lambda run: not run.recorded.get("overlapping"),
 )
+_BLOCKS_FOLLOW = _recorded(
+    "passes in order, and KV groups whose blocks follow from tokens",
+    lambda run: _IN_ORDER.met(run) and _blocks_follow(run),
+)
+_FREED_FOLLOW = _recorded(
+    "preemptions recorded by kvscope, of KV groups whose blocks follow from tokens", _blocks_follow
+)
 _ONE_TOKEN = _recorded(
     "passes without speculative decoding", lambda run: not run.recorded.get("draft_tokens")
 )
@@ -84,6 +104,9 @@ _POOL = _recorded("a host pool", lambda run: bool(run.steps["host_blocks_total"]
 _ABORTED = _recorded("requests that were aborted")
 _PREEMPTIONS = _recorded("preemptions recorded by kvscope")
 _ANY_PREEMPTION = _recorded(_PREEMPTIONS.words, lambda run: not run.records.preemptions.empty)
+_ROOM_FOLLOWS = _recorded(
+    _FREED_FOLLOW.words, lambda run: _ANY_PREEMPTION.met(run) and _blocks_follow(run)
+)
 _VICTIMS = _recorded(
     "preemptions of victims by overflow.victim",
     lambda run: _ANY_PREEMPTION.met(run) and victims.chosen_by(run) is not None,
@@ -168,10 +191,10 @@ ORACLES: tuple[Oracle[RunTables], ...] = (
     Oracle(batches.batching_wrong, _SETTINGS),
     Oracle(batches.waiting_wrong, _PASSES),
     Oracle(cache.tokens_differ, _IN_ORDER),
-    Oracle(cache.blocks_differ, _IN_ORDER),
+    Oracle(cache.blocks_differ, _BLOCKS_FOLLOW),
     Oracle(kv_groups.groups_wrong, _GROUPS),
-    Oracle(kv_groups.group_blocks_differ, _GROUPS),
-    Oracle(kv_groups.group_bytes_differ, _GROUPS),
+    Oracle(kv_groups.group_blocks_differ, _BY_GROUP),
+    Oracle(kv_groups.group_bytes_differ, _BY_GROUP),
     Oracle(cache.host_pool_differs, _POOL),
     Oracle(prefix_cache.hits_differ, _IN_ORDER),
     Oracle(prefix_cache.hit_unfounded, _PREFIXES),
@@ -180,11 +203,11 @@ ORACLES: tuple[Oracle[RunTables], ...] = (
     Oracle(prefix_cache.cached_blocks_differ, _PREFIXES),
     Oracle(prefix_cache.tokens_not_conserved, _PASSES),
     Oracle(preemptions.preemptions_differ, _PASSES),
-    Oracle(preemptions.preemption_misplaced, _IN_ORDER),
+    Oracle(preemptions.preemption_misplaced, _BLOCKS_FOLLOW),
     Oracle(preemptions.context_wrong, _PASSES),
     Oracle(preemptions.resumed_wrong, _PASSES),
-    Oracle(preemptions.resumption_wrong, _PREEMPTIONS),
-    Oracle(preemptions.preempted_with_room, _ANY_PREEMPTION),
+    Oracle(preemptions.resumption_wrong, _FREED_FOLLOW),
+    Oracle(preemptions.preempted_with_room, _ROOM_FOLLOWS),
     Oracle(victims.victim_wrong, _VICTIMS),
     Oracle(preemptions.refused_wrong, _ANY_PREEMPTION),
     Oracle(preemptions.cost_wrong, _COSTS),
