@@ -10,6 +10,7 @@ import torch
 pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorRole
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 
 from kvscope.engine.build import engine_arguments
 from kvscope.engine.devices.platform import platform_of
@@ -80,8 +81,10 @@ def test_a_host_pool_is_as_it_was_asked_for():
 def test_blocks_are_copied_in_the_way_that_was_asked_for(coalesced: bool, way: Any, pinned: bool):
     given = {"host_blocks": 7, "pinned": pinned, "coalesced": coalesced}
     vllm = SimpleNamespace(kv_transfer_config=SimpleNamespace(kv_connector_extra_config=given))
-    group = SimpleNamespace(kv_cache_spec=SimpleNamespace(block_size=16))
-    cache = SimpleNamespace(kv_cache_groups=[group], needs_kv_cache_zeroing=False)
+    spec = FullAttentionSpec(16, num_kv_heads=1, head_size=8, dtype=torch.float32)
+    tensor = SimpleNamespace(size=100 * spec.page_size_bytes)
+    group = KVCacheGroupSpec(["attention"], spec)
+    cache = KVCacheConfig(num_blocks=100, kv_cache_tensors=[tensor], kv_cache_groups=[group])  # type: ignore[list-item]
     made = SwapConnector(vllm, KVConnectorRole.WORKER, cache)
     assert isinstance(made.copies, way)
     assert (made.pinned, made.pool.size, made.block_size) == (pinned, 7, 16)
