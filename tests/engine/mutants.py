@@ -139,7 +139,11 @@ REPLAYS: dict[str, type[Replay]] = {
 
 
 def violated(
-    repeat: RepeatTables, facts: dict[str, Any], requests: Any, served: "ServingResult"
+    repeat: RepeatTables,
+    context: RepeatContext,
+    facts: dict[str, Any],
+    requests: Any,
+    served: "ServingResult",
 ) -> list[str]:
     """The oracles that the tables of a repeat violate."""
     from kvscope.run.serving import requests_table
@@ -159,6 +163,7 @@ def violated(
         batch=repeat.batch,
         preemptions=repeat.preemptions,
         transfers=repeat.transfers,
+        kv_groups=recorder.kv_groups_table(context.kv_groups),
         layers=repeat.layers,
         hits=repeat.hits,
         evictions=repeat.evictions,
@@ -185,6 +190,7 @@ def main(path: Path) -> dict[str, list[str]]:
             host_blocks_total=engine.host_blocks_total,
             block_size=experiment.cache.block_size,
             time_source="measured",
+            kv_groups=engine.kv_groups,
         )
         made = {
             "kv_blocks_total": engine.kv_blocks_total,
@@ -197,8 +203,9 @@ def main(path: Path) -> dict[str, list[str]]:
     facts, found = {"engine": made}, {}
     for name, change in RECORDINGS.items():
         repeat = recorder.replay(change(recording), context)
-        found[name] = violated(repeat, facts, requests, served)
+        found[name] = violated(repeat, context, facts, requests, served)
     for name, faulty in REPLAYS.items():
         with patch.object(recorder, "Replay", faulty):
-            found[name] = violated(recorder.replay(recording, context), facts, requests, served)
+            repeat = recorder.replay(recording, context)
+            found[name] = violated(repeat, context, facts, requests, served)
     return found

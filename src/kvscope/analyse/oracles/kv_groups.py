@@ -18,12 +18,12 @@ def groups_wrong(run: RunTables) -> Violations:
     """
     rows, fullest = run.records.kv_groups, run.records.kv_groups["padded_bytes"].max()
     limited = rows["kind"].isin([*BY_WINDOW, *BY_CHUNK])
-    first = rows.iloc[0]
+    first, layers = rows.iloc[0], rows["layers"].astype(np.int64)
     wrong = rows["kv_group"] != np.arange(len(rows))
-    wrong |= (rows["layers"] < 1) | (rows["block_tokens"] < 1)
+    wrong |= (layers < 1) | (rows["block_tokens"] < 1)
     wrong |= limited != rows["window_tokens"].notna()
     wrong |= ~rows["useful_bytes"].between(1, rows["padded_bytes"])
-    wrong |= rows["padded_bytes"] * first["layers"] != first["padded_bytes"] * rows["layers"]
+    wrong |= rows["padded_bytes"] * layers.iloc[0] != first["padded_bytes"] * layers
     wrong |= (rows["block_bytes"] != run.engine["block_bytes"]) | (fullest != rows["block_bytes"])
     return bad_rows(
         rows,
