@@ -78,6 +78,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, time: Time) -> RecordingScheduler:
     made = object.__new__(RecordingScheduler)
     made.recording, made.marks, made.tracer = Recording(), Marks(), None
     made.block_size, made.clock, made._rank, made._allocated = 4, time, None, {}
+    made.kv_groups, made.one_block_table = (), True
     made._undone, made._idle_since_ns = None, None
     made.batching, made.overflow = BatchingPolicy(name="b"), OverflowPolicy(name="o")
     made._finished, made._preempted, made._in_flight = set(), set(), None
