@@ -54,6 +54,29 @@ def test_tokens_equal_those_of_an_ample_cache_whatever_happens_to_victims(run: R
         assert found["output_sha256"].equals(ample["output_sha256"])
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("model", "block_size", "scarce"),
+    [
+        ("tiny-window", 32, 22),
+        pytest.param("tiny-chunked", 32, 46, marks=pytest.mark.exhaustive),
+        pytest.param("tiny-shared", 32, 66, marks=pytest.mark.exhaustive),
+        ("tiny-hybrid", 96, 13),
+    ],
+)
+def test_tokens_of_each_family_equal_those_of_an_ample_cache(
+    run: Runner, model: str, block_size: int, scarce: int
+) -> None:
+    own = (f"model={model}", f"cache.block_size={block_size}", "warmup=0")
+    common = ("tracing=none", "batching=mixed", "engine.max_num_batched_tokens=512", *LONG)
+    ample, short = (
+        run(*own, *common, f"cache.blocks={blocks}").records.requests.set_index("request_id")
+        for blocks in (400, scarce)
+    )
+    assert short["preemptions"].any()
+    assert short["output_sha256"].equals(ample["output_sha256"])
+
+
 Change = Callable[[pd.DataFrame], pd.DataFrame]
 
 
