@@ -39,7 +39,7 @@ OFTEN = ("tiny-interleaved", "tiny-mla", "tiny-hybrid")
 
 
 def some(names: list[str]) -> list[Any]:
-    """These families, those but three in the thorough tests alone."""
+    """These families; all but three only in exhaustive tests."""
     marks = {name: [] if name in OFTEN else [pytest.mark.exhaustive] for name in names}
     return [pytest.param(name, marks=marks[name]) for name in names]
 
