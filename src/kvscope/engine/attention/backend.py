@@ -42,7 +42,8 @@ class CausalAttention(AttentionImpl[Any]):
         **unused: Any,
     ) -> None:
         if alibi_slopes or sliding_window or logits_soft_cap or attn_type != AttentionType.DECODER:
-            # None of kvscope's models needs these; another's is refused, not computed wrongly.
+            # Llama and OPT need none of these. A plan refuses other families with this attention;
+            # what comes here nevertheless is not computed wrongly.
             raise NotImplementedError(
                 "kvscope's attention is causal and full, without biases or caps"
             )

@@ -28,6 +28,7 @@ from kvscope.engine.overflow.host_tier import HostTier, VictimBlocks
 from kvscope.engine.overflow.policy import Victim
 from kvscope.engine.recording import Transfer
 from kvscope.engine.scheduled import external_id
+from kvscope.errors import BadInput
 from kvscope.kv_plan import all_tokens_alike
 
 if TYPE_CHECKING:
@@ -71,7 +72,10 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA, HostTier):
         self.one_block_table = all_tokens_alike(self.groups)
         if kv_cache_config.needs_kv_cache_zeroing:
             # It would clear a victim's blocks before they are copied out.
-            raise NotImplementedError("swap needs a model whose new blocks need no clearing")
+            raise BadInput(
+                "an overflow policy that copies blocks needs a model whose new blocks vLLM does "
+                "not clear; use another model, or overflow=recompute"
+            )
         settings = self._kv_transfer_config.kv_connector_extra_config
         self.block_size = self.groups[0].block_tokens
         self.pinned = bool(settings["pinned"])
