@@ -59,7 +59,7 @@ class KvGroup:
         return blocks
 
 
-def all_tokens_alike(groups: Sequence[KvGroup]) -> bool:
+def has_one_block_table(groups: Sequence[KvGroup]) -> bool:
     """Whether one group keeps all tokens, so that a request's blocks follow from its tokens."""
     return [group.kind in OF_ALL_TOKENS for group in groups] == [True]
 

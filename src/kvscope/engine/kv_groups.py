@@ -11,7 +11,7 @@ from vllm.v1.kv_cache_interface import (
 )
 
 from kvscope.errors import BadInput
-from kvscope.kv_plan import KvGroup, all_tokens_alike
+from kvscope.kv_plan import KvGroup, has_one_block_table
 
 NULL = 0
 """vLLM's null block, which no request holds."""
@@ -44,7 +44,7 @@ def require_movable(groups: Sequence[KvGroup]) -> None:
 
 def require_one_block_table(groups: Sequence[KvGroup], setting: str) -> None:
     """Raise BadInput unless one group keeps all tokens, which this setting needs."""
-    if not all_tokens_alike(groups):
+    if not has_one_block_table(groups):
         kinds = ", ".join(group.kind for group in groups)
         raise BadInput(
             f"{setting} needs a model with one KV group that keeps all tokens, but the groups of "

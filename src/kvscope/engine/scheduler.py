@@ -29,7 +29,7 @@ from kvscope.engine.overflow.victims import Rank
 from kvscope.engine.prefix_cache import PrefixCache
 from kvscope.engine.recording import PassRecord, PreemptionRecord, Recording
 from kvscope.engine.scheduled import BlockTables, batch_rows, external_id
-from kvscope.kv_plan import all_tokens_alike
+from kvscope.kv_plan import has_one_block_table
 from kvscope.ranges import FORWARD_PASS
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class RecordingScheduler(Scheduler):
         self._block_tables: BlockTables | None = None  # of the pass under way, if it is traced
         self._free = self.kv_cache_manager.block_pool.free_block_queue
         self.kv_groups = groups_of(self.kv_cache_config)
-        self.one_block_table = all_tokens_alike(self.kv_groups)
+        self.one_block_table = has_one_block_table(self.kv_groups)
         if self.kv_cache_manager.enable_caching:
             self.prefix_cache = PrefixCache(self)
 

@@ -127,7 +127,7 @@ class SchedulerObserver:
         end_ns = time.monotonic_ns()
         self._preempted += len(output.preempted_req_ids or ())
         if not output.total_num_scheduled_tokens:
-            return  # what ended and was preempted is told with the next pass
+            return  # ends and preemptions are reported with the next pass
         scheduler, numbers = self._scheduler, self._numbers
         new, cached = output.scheduled_new_reqs, output.scheduled_cached_reqs
         context = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))

@@ -9,7 +9,7 @@ import pandas as pd
 
 from kvscope import stalls, tables
 from kvscope.engine.recording import PassRecord, PreemptionRecord, Recording, ScheduledRequest
-from kvscope.kv_plan import KvGroup, all_tokens_alike
+from kvscope.kv_plan import KvGroup, has_one_block_table
 from kvscope.record.blocks import BlockContents
 from kvscope.record.records import Arrival, Ended, Live, Preempted, Sampled, Scheduled
 from kvscope.record.window import Window
@@ -53,7 +53,7 @@ class Replayed:
     @property
     def one_group(self) -> bool:
         """Whether blocks are followed: one group keeps all tokens, and prefixes are cached."""
-        return bool(self.window.facts["prefix_caching"]) and all_tokens_alike(self.kv_groups)
+        return bool(self.window.facts["prefix_caching"]) and has_one_block_table(self.kv_groups)
 
 
 def read(window: Window) -> Replayed:
@@ -137,7 +137,7 @@ def _preemption(made: Replayed, event: Preempted, first: int) -> PreemptionRecor
         request_id=str(event.request),
         tokens=event.tokens,
         blocks=sum(event.blocks),
-        group_blocks=() if all_tokens_alike(made.kv_groups) else tuple(event.blocks),
+        group_blocks=() if has_one_block_table(made.kv_groups) else tuple(event.blocks),
         shared=event.shared,
     )
 

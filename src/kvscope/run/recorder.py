@@ -21,7 +21,7 @@ from kvscope.engine.recording import (
     ScheduledRequest,
     Transfer,
 )
-from kvscope.kv_plan import KvGroup, all_tokens_alike
+from kvscope.kv_plan import KvGroup, has_one_block_table
 from kvscope.passes import DECODE, PREFILL, phase_of_tokens
 from kvscope.sharing import BlockContent, Holders
 
@@ -54,7 +54,7 @@ class RepeatContext:
 
     def held_blocks(self, context_tokens: int, tokens: int) -> int:
         """Blocks of a request in a pass that has room for so many tokens."""
-        if not self.kv_groups or all_tokens_alike(self.kv_groups):
+        if not self.kv_groups or has_one_block_table(self.kv_groups):
             return -(-tokens // self.block_size)
         context, room = np.array(context_tokens), np.array(tokens)
         return int(sum(group.held_blocks(context, room) for group in self.kv_groups))

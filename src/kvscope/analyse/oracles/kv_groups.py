@@ -13,8 +13,8 @@ from kvscope.oracle import Violations
 def groups_wrong(run: RunTables) -> Violations:
     """The KV groups are numbered from 0, and their blocks have room for their contents.
 
-    Layers are padded alike, and some group fills a block of the cache, whose size run.json has. A
-    window belongs to attention that is limited to one.
+    Every layer has the same padded size, and some group fills a block of the cache, whose size
+    run.json has. A window belongs to attention that is limited to one.
     """
     rows, fullest = run.records.kv_groups, run.records.kv_groups["padded_bytes"].max()
     limited = rows["kind"].isin([*BY_WINDOW, *BY_CHUNK])

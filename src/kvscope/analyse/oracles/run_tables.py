@@ -15,7 +15,7 @@ from kvscope.actions import keeps_tokens
 from kvscope.analyse.oracles.sharing import Sharing
 from kvscope.analyse.records import Records
 from kvscope.arraytypes import Bools, Ints
-from kvscope.kv_plan import KvGroup, all_tokens_alike
+from kvscope.kv_plan import KvGroup, has_one_block_table
 from kvscope.oracle import NONE, Violations
 from kvscope.passes import PREFILL
 from kvscope.plan.parts import VLLM_0_4_2
@@ -205,7 +205,7 @@ class RunTables:
     @property
     def groups_differ(self) -> bool:
         """Whether a request's blocks do not follow from its tokens and the block size alone."""
-        return bool(self.kv_groups) and not all_tokens_alike(self.kv_groups)
+        return bool(self.kv_groups) and not has_one_block_table(self.kv_groups)
 
     @cached_property
     def sharing(self) -> Sharing:

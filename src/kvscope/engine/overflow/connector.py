@@ -29,7 +29,7 @@ from kvscope.engine.overflow.policy import Victim
 from kvscope.engine.recording import Transfer
 from kvscope.engine.scheduled import external_id
 from kvscope.errors import BadInput
-from kvscope.kv_plan import all_tokens_alike
+from kvscope.kv_plan import has_one_block_table
 
 if TYPE_CHECKING:
     from kvscope.engine.devices.platform import Platform
@@ -69,7 +69,7 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA, HostTier):
         super().__init__(vllm_config, role, kv_cache_config)
         self.groups = groups_of(kv_cache_config)
         require_movable(self.groups)
-        self.one_block_table = all_tokens_alike(self.groups)
+        self.one_block_table = has_one_block_table(self.groups)
         if kv_cache_config.needs_kv_cache_zeroing:
             # It would clear a victim's blocks before they are copied out.
             raise BadInput(
