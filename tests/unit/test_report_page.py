@@ -18,7 +18,7 @@ from kvscope.plan.experiment import dump
 from kvscope.plan.grid import expand
 from kvscope.plan.layers import SHIPPED_CONFIG
 from kvscope.report.circumstances import circumstances, faults
-from kvscope.report.data import Run, StudyData
+from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.load import load
 from kvscope.report.page import _origin, write_page
 from kvscope.report.render import Printed, scripts
@@ -268,7 +268,7 @@ def test_an_import_is_shown_with_its_faults_and_how_it_was_made(tmp_path):
         "imported_from": {"kind": "unboxkv-series", "series": "swap", "files": [{"file": "a.csv"}]},
         "faults": ["tokens are derived", "usage is rounded"],
     }
-    run = Run("r", "r", {}, tmp_path, facts)
+    run = ReportedRun("r", "r", {}, tmp_path, facts)
     study = StudyData("s", "S", "", (), (run,))
     told = {c.name: c.values for c in circumstances(study)}
     assert told["Imported from"] == (("a.csv", ""),)

@@ -5,7 +5,7 @@ from typing import Any
 
 from kvscope.analyse.explained import costliest, count, seconds, sentence
 from kvscope.analyse.life import KINDS, Lives, Stretch, seconds_by_kind
-from kvscope.report.data import Run, StudyData
+from kvscope.report.data import ReportedRun, StudyData
 from kvscope.runfile import IMPORTED_FROM
 
 MOST_RUNS = 12  # that the page explains: each costs its size and seconds to read
@@ -26,14 +26,14 @@ def lives_of(study: StudyData) -> dict[str, Any]:
     }
 
 
-def _has_requests(run: Run) -> bool:
+def _has_requests(run: ReportedRun) -> bool:
     records = run.records
     return IMPORTED_FROM not in run.facts and not any(
         table.empty for table in (records.steps, records.batch, records.requests)
     )
 
 
-def _run(run: Run) -> dict[str, Any]:
+def _run(run: ReportedRun) -> dict[str, Any]:
     """The costliest waits of a run, and the requests of these and the slowest ones."""
     lives = Lives(run.records.of_repeat(min(run.records.timed)))
     waits = costliest(lives.all)

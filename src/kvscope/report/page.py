@@ -15,7 +15,7 @@ from kvscope.paper import PAPER
 from kvscope.report import conditions as machine
 from kvscope.report import theme
 from kvscope.report.circumstances import circumstances, dates, faults, shared
-from kvscope.report.data import Run, StudyData
+from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.figure import Drawing
 from kvscope.report.figures.registry import figures, missing_figures
 from kvscope.report.findings import by_change, findings, headline, rule
@@ -143,7 +143,7 @@ def _commands(study: StudyData, results: Path) -> list[str]:
     return [*lines, f"kvscope report {what}{'' if usual else f' --results {results}'}"]
 
 
-def _origin(run: Run, usual: bool) -> list[str]:
+def _origin(run: ReportedRun, usual: bool) -> list[str]:
     """The commands that make a run's directory."""
     if source := run.facts.get(IMPORTED_FROM):
         files = " ".join(entry["file"] for entry in source["files"])
