@@ -56,19 +56,21 @@ def test_tokens_equal_those_of_an_ample_cache_whatever_happens_to_victims(run: R
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    ("model", "block_size", "scarce"),
+    ("model", "block_size", "pass_tokens", "scarce"),
     [
-        ("tiny-window", 32, 22),
-        pytest.param("tiny-chunked", 32, 46, marks=pytest.mark.exhaustive),
-        pytest.param("tiny-shared", 32, 66, marks=pytest.mark.exhaustive),
-        ("tiny-hybrid", 96, 13),
+        ("tiny-window", 32, 512, 22),
+        pytest.param("tiny-chunked", 32, 512, 46, marks=pytest.mark.exhaustive),
+        pytest.param("tiny-shared", 32, 512, 66, marks=pytest.mark.exhaustive),
+        ("tiny-hybrid", 96, 512, 13),
+        ("tiny-mla", 16, 2048, 45),
     ],
 )
 def test_tokens_of_each_family_equal_those_of_an_ample_cache(
-    run: Runner, model: str, block_size: int, scarce: int
+    run: Runner, model: str, block_size: int, pass_tokens: int, scarce: int
 ) -> None:
     own = (f"model={model}", f"cache.block_size={block_size}", "warmup=0")
-    common = ("tracing=none", "batching=mixed", "engine.max_num_batched_tokens=512", *LONG)
+    full = f"engine.max_num_batched_tokens={pass_tokens}"
+    common = ("tracing=none", "batching=mixed", full, *LONG)
     ample, short = (
         run(*own, *common, f"cache.blocks={blocks}").records.requests.set_index("request_id")
         for blocks in (400, scarce)
