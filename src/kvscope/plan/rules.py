@@ -137,7 +137,7 @@ def _fp8_has_vllms_kernels(experiment: CompleteExperiment) -> None:
 
 
 def _states_fit_blocks(experiment: CompleteExperiment) -> None:
-    """VLLM gives a state one block, and pads it to those of attention beside it."""
+    """A state takes one block in vLLM, which pads it to those of attention beside it."""
     model, cache = experiment.model, experiment.cache
     state = max(one.state_bytes for one in model.kept)
     token = max(one.token_elements for one in model.kept) * experiment.kv_width
