@@ -18,12 +18,18 @@ def lives_of(study: StudyData) -> dict[str, Any]:
 
     `left_out` is the number of experiments that could be explained, too.
     """
-    known = [run for run in study.complete if _has_requests(run)]
+    shown, left_out = explained(study)
     return {
         "kinds": [[kind, words] for kind, words in KINDS.items()],
-        "runs": [_run(run) for run in known[:MOST_RUNS]],
-        "left_out": len(known[MOST_RUNS:]),
+        "runs": [_run(run) for run in shown],
+        "left_out": left_out,
     }
+
+
+def explained(study: StudyData) -> tuple[list[ReportedRun], int]:
+    """The runs whose requests the page explains, and the number of those beyond MOST_RUNS."""
+    known = [run for run in study.complete if _has_requests(run)]
+    return known[:MOST_RUNS], len(known[MOST_RUNS:])
 
 
 def _has_requests(run: ReportedRun) -> bool:
