@@ -219,6 +219,11 @@ def test_an_image_of_many_marks_takes_less_room_as_pixels():
     assert Printed(svg, b"", b"").url.startswith("data:image/png;base64,")
 
 
+def test_an_image_is_drawn_to_a_tenth_of_a_pixel_and_its_words_stay_as_they_are():
+    url = Printed('<svg><text x="12.3456">0.005</text></svg>', b"", b"").url
+    assert unquote(url.partition(",")[2]) == "<svg><text x='12.3'>0.005</text></svg>"
+
+
 def test_the_conditions_are_one_line_and_one_chart(html, page):
     (line,) = re.findall(r'<p class="conditions">(.*?)</p>', html)
     assert line.startswith("3 experiments by themselves, 9 repeats; ")
