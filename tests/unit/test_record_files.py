@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -173,6 +174,45 @@ def test_a_full_disk_ends_the_recording_with_a_sentence(
     assert not writer.open
     assert [record.getMessage() for record in caplog.records] == [
         f"kvscope records no longer into {tmp_path}: No space left on device"
+    ]
+
+
+def wait_until_asked_for_a_segment(writer: Writer) -> None:
+    writer.wants_segment = False
+    while not writer.wants_segment:
+        time.sleep(0.01)
+
+
+def test_a_file_that_somebody_removed_is_followed_by_another(tmp_path: Path):
+    writer = Writer(RecordOptions(tmp_path))
+    writer.put(segment())
+    while not segment_paths(tmp_path):
+        time.sleep(0.01)
+    segment_paths(tmp_path)[0].unlink()
+    wait_until_asked_for_a_segment(writer)
+    writer.put(segment(1))
+    writer.put(scheduled(5))
+    writer.close()
+    assert [e.step for e in read_window(tmp_path).events if isinstance(e, Scheduled)] == [5]
+
+
+def test_a_directory_that_somebody_removed_ends_the_recording_with_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr("logging.Logger.propagate", True, raising=False)
+    place = tmp_path / "recording"
+    place.mkdir()
+    writer = Writer(RecordOptions(place))
+    writer.put(segment())
+    while not segment_paths(place):
+        time.sleep(0.01)
+    shutil.rmtree(place)
+    wait_until_asked_for_a_segment(writer)
+    writer.put(segment(1))
+    while writer.open:
+        time.sleep(0.01)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"kvscope records no longer into {place}: No such file or directory"
     ]
 
 

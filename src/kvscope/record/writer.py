@@ -112,7 +112,7 @@ class Writer:
             self._sweep()
         age_s = time.monotonic() - self._segment.began
         large = self._segment.bytes > self.options.keep_bytes // _SEGMENTS
-        if age_s > self._longest_s or (large and age_s > _SHORTEST_S):
+        if self._segment.removed or age_s > self._longest_s or (large and age_s > _SHORTEST_S):
             self.wants_segment = True
 
     def _sweep(self) -> None:
