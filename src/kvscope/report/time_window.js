@@ -68,24 +68,15 @@ function costliest(run, places) {
   return made("div", made("table", [made("thead", head), made("tbody", rows)]), { className: "scroll", tabIndex: 0 });
 }
 
-function drawn(tag, properties, content = []) {
-  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(properties)) element.setAttribute(name, value);
-  element.append(...content);
-  return element;
-}
-
-// Utilization over time as an area, and a stroke at each bin with preemptions; the window is lit.
+// Utilization over time, and a stroke at each bin with preemptions; the window is lit.
+// Markup of numbers alone, as elements of SVG would need the address of its namespace.
 function strip({ bins, blocks }, [first, end]) {
   const count = bins.passes.length;
-  const level = (place) => bins.seconds[place] ? bins.used[place] / bins.seconds[place] / blocks : 0;
-  const points = bins.passes.flatMap((_, place) => [`${place},${100 - 100 * level(place)}`, `${place + 1},${100 - 100 * level(place)}`]);
-  const strokes = bins.preemptions.flatMap((found, place) => found ? [drawn("line", { x1: place + 0.5, x2: place + 0.5, y1: 0, y2: 8, class: "lost" })] : []);
-  return drawn("svg", { viewBox: `0 0 ${count} 100`, preserveAspectRatio: "none", role: "img", "aria-label": "KV cache utilization over time, with the window" }, [
-    drawn("rect", { x: first, width: end - first, y: 0, height: 100, class: "lit" }),
-    drawn("polygon", { points: `0,100 ${points.join(" ")} ${count},100` }),
-    ...strokes,
-  ]);
+  const height = (place) => bins.seconds[place] ? 100 * bins.used[place] / bins.seconds[place] / blocks : 0;
+  const columns = bins.passes.map((_, place) => `<rect x="${place}" width="1" y="${100 - height(place)}" height="${height(place)}"/>`);
+  const strokes = bins.preemptions.map((found, place) => found ? `<line class="lost" x1="${place + 0.5}" x2="${place + 0.5}" y1="0" y2="10"/>` : "");
+  return `<svg viewBox="0 0 ${count} 100" preserveAspectRatio="none" role="img" aria-label="KV cache utilization over time, with the window">
+    <rect class="lit" x="${first}" width="${end - first}" y="0" height="100"/>${columns.join("")}${strokes.join("")}</svg>`;
 }
 
 // Calls `choose` with the first and the last edge of the bins over which a pointer is dragged.
@@ -118,7 +109,7 @@ function showWindow(run) {
     const places = ended(run, span);
     const words = span.map((edge) => `${(edge * run.bin_s).toFixed(2)} s`);
     [from, to].forEach((input, edge) => { input.nextElementSibling.textContent = words[edge]; });
-    over.querySelector(".strip").replaceChildren(strip(run, span));
+    over.querySelector(".strip").innerHTML = strip(run, span);
     over.querySelector(".of-window").replaceChildren(
       made("dl", facts(run, span, places).map(([name, value]) => made("div", [made("dt", name), made("dd", value)])), { className: "facts" }),
       made("h3", "The slowest of its requests"),
