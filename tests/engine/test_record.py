@@ -16,9 +16,14 @@ pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 from kvscope.analyse.check import check_run
 from kvscope.analyse.experiment import analyse
 from kvscope.plan.grid import expand
+from kvscope.record import replayed
 from kvscope.record.glance import look
+from kvscope.record.study import write_study
+from kvscope.record.window import read_window
 from kvscope.runfile import read_run
+from tests.warm import Warm
 
+from . import test_replay
 from .conftest import ROOT, kvscope
 from .served import ABORTED, REQUESTS, lengths
 
@@ -111,6 +116,16 @@ def test_the_requests_are_the_client_s(served: Served, way: str):
     assert aborted["prompt_tokens"].tolist() == [len(lengths(ABORTED)[0])]
     outputs = served.engines[way]["outputs"]
     assert aborted["output_tokens"].item() >= len(outputs[str(ABORTED)])
+
+
+@pytest.mark.parametrize("way", ["in order", "without a prefix cache"])
+def test_its_study_has_every_pass_where_requests_come_before_the_same_ones(
+    served: Served, warm: Warm, tmp_path: Path, way: str
+):
+    recording = replayed.read(read_window(served.directory / way)).recording
+    write_study(served.directory / way, tmp_path / "study" / "again.yaml", "h100", "tiny-llama")
+    (again,) = expand("again", ["workload.arrival=passes"], tmp_path).experiments
+    assert warm.call(test_replay.served, again.experiment) == test_replay.passes_of(recording)
 
 
 def test_scheduling_is_as_it_was_asked_for(served: Served):

@@ -128,6 +128,11 @@ class VllmEngine:
         """Record into `recording` from now on; its passes are numbered from 0."""
         self.scheduler.begin(recording, marks)
 
+    @property
+    def passes(self) -> int:
+        """Passes since `begin`."""
+        return self.scheduler.next_step
+
     def submit(
         self,
         request_id: str,

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from kvscope.analyse.oracles import (
     batches,
+    by_pass,
     cache,
     clocks,
     conversations,
@@ -149,6 +150,7 @@ _COPIES_APART = _recorded(
 )
 _STALLS: RunNeed = Need("passes whose stalls are flagged by their durations", _flags_by_duration)
 _FOLLOWERS = _recorded("requests that follow others", conversations.has_followers)
+_BY_PASS = _recorded("requests that come before passes", by_pass.comes_before_passes)
 _KNOWN_OUTPUTS = _recorded("outputs that the workload has", conversations.has_known_outputs)
 _REPEATS: RunNeed = Need(
     "two repeats or more", lambda run: run.records.served["repeat"].nunique() >= 2
@@ -227,6 +229,7 @@ ORACLES: tuple[Oracle[RunTables], ...] = (
     Oracle(outputs.tokens_missing, _REQUESTS),
     Oracle(outputs.request_differs, _REQUESTS),
     Oracle(conversations.turn_misplaced, _FOLLOWERS),
+    Oracle(by_pass.arrival_pass_wrong, _BY_PASS),
     Oracle(conversations.known_output_differs, _KNOWN_OUTPUTS),
     Oracle(outputs.outputs_differ, _REPEATS),
     Oracle(outputs.nothing_served, _REQUESTS),

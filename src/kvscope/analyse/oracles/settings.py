@@ -13,6 +13,7 @@ from kvscope.plan import registry
 from kvscope.plan.models import BYTES
 from kvscope.plan.policy import HostPools, Overflow
 from kvscope.plan.repeats import StoppingRule
+from kvscope.plan.workload import BY_PASS
 
 GIB = 2**30
 DIGITS = 9  # to which two computations of one share agree
@@ -125,7 +126,7 @@ def _of_requests(run: RunTables) -> Iterator[Pair]:
     arrival, at = workload.get("arrival"), run.records.workload["arrival_s"]
     yield "the first arrival", at.min(), 0.0 if arrival in ("all_at_once", "poisson") else None
     yield "the last arrival", at.max(), 0.0 if arrival == "all_at_once" else None
-    if "timeout_s" not in workload:
+    if "timeout_s" not in workload and arrival != BY_PASS:
         yield "the number of aborted requests", len(run.records.aborted), 0
 
 
