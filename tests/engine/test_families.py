@@ -98,6 +98,10 @@ def tokens(requests: pd.DataFrame) -> list[str]:
     ("words", "told"),
     [
         (("model=tiny-mla",), "cache.block_size (32) must be 16 for a latent"),
+        (
+            ("model=tiny-mla", "cache.block_size=16", "cache.dtype=fp8"),
+            "cache.dtype (fp8) must be auto for a latent",
+        ),
         (("model=tiny-window", "engine.attention=paged"), "engine.attention (paged) must be vllm"),
         (("cache.dtype=fp8", "engine.attention=paged"), "cache.dtype (fp8) must be auto"),
         (("model=tiny-window", "cache.blocks=null", "cache.oversubscription=2"), "must be null"),
