@@ -102,8 +102,13 @@ class CaptureSession:
             raise KvscopeError(f"nsys {word} failed: {' '.join(last)}")
 
 
-def export(nsys: Nsys, directory: Path, environment: Mapping[str, str]) -> str | None:
+def export(
+    nsys: Nsys, directory: Path, environment: Mapping[str, str], private: bool
+) -> str | None:
     """Export the run's report to SQLite; returns the problem in one sentence, or None.
+
+    Unless it is `private` (nsys saw only processes whose environment may be stored), environments
+    are blanked in the export, and the report is deleted.
 
     nsys may exit with 0 and write no file, so only the existence of the files counts. The export
     records its environment as well, so it gets that of the measured process (`run.environment`).
@@ -126,10 +131,10 @@ def export(nsys: Nsys, directory: Path, environment: Mapping[str, str]) -> str |
     if not made.exists():
         last = (done.stderr or done.stdout).strip().splitlines()[-1:]
         return f"nsys export left no SQLite file ({' '.join(last)})"
-    if not private_namespace():
+    if not private:
         remove_environments(made)
     made.replace(sqlite)
-    if not private_namespace():
+    if not private:
         report.unlink()
     return None
 
