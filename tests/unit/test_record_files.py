@@ -9,12 +9,13 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from kvscope.errors import BadInput
 from kvscope.kv_plan import KvGroup
-from kvscope.record import lock
+from kvscope.record import lock, plugin
 from kvscope.record.options import RecordOptions, minutes, size
 from kvscope.record.records import KINDS, Arrival, Event, Sampled, Scheduled, Segment, decode
 from kvscope.record.segments import (
@@ -213,6 +214,23 @@ def test_a_directory_that_somebody_removed_ends_the_recording_with_a_sentence(
         time.sleep(0.01)
     assert [record.getMessage() for record in caplog.records] == [
         f"kvscope records no longer into {place}: No such file or directory"
+    ]
+
+
+def test_a_disk_that_is_full_at_the_start_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    monkeypatch.setattr(plugin, "facts_of", lambda *_: FACTS)
+    monkeypatch.setattr("logging.Logger.propagate", True, raising=False)
+    monkeypatch.setenv("KVSCOPE_RECORD", str(tmp_path))
+    one = SimpleNamespace(data_parallel_size=1, data_parallel_index=0)
+    plugin.begin(SimpleNamespace(vllm_config=SimpleNamespace(parallel_config=one)), "0.32.0")
+    assert [record.getMessage() for record in caplog.records] == [
+        f"kvscope records nothing: {tmp_path}: No space left on device"
     ]
 
 

@@ -61,7 +61,8 @@ def begin(scheduler: Any, vllm_version: str) -> None:
     except KvscopeError as error:
         LOG.error("kvscope records nothing: %s", error)
     except OSError as error:
-        LOG.error("kvscope records nothing: %s: %s", error.filename, reason_of(error))
+        place = error.filename or os.environ[DIRECTORY]  # what is written has no name
+        LOG.error("kvscope records nothing: %s: %s", place, reason_of(error))
     except Exception as error:  # whatever it is, it is not the server's
         LOG.error("kvscope records nothing: %s: %s", type(error).__name__, error)
     else:
