@@ -32,6 +32,13 @@ def scarce(run: Runner) -> Records:
     return run(*WINDOWS, *LONG, SCARCE).records
 
 
+@pytest.fixture(scope="module")
+def crowded(run: Runner) -> Records:
+    """Of a fourth of the blocks that its requests need."""
+    few = ("cache.oversubscription=4", "workload.prompt_to_output_ratio=2", "warmup=0")
+    return run(*WINDOWS, *LONG, *few).records
+
+
 def test_a_window_holds_less_than_all_tokens_and_groups_add_up(scarce: Records) -> None:
     groups, steps, lost = scarce.kv_groups, scarce.steps, scarce.preemptions
     limited = groups["window_tokens"].notna()
@@ -97,13 +104,19 @@ def equal_tokens(run: Runner, *words: str, blocks: int) -> None:
     assert short["output_sha256"].equals(ample["output_sha256"])
 
 
-def test_a_victim_may_hold_what_its_next_pass_would_leave_behind(run: Runner) -> None:
+def test_a_victim_may_hold_what_its_next_pass_would_leave_behind(crowded: Records) -> None:
     # A pass computes such a prompt whole, and windows let go as the next one is scheduled.
-    few = ("cache.blocks=66", "workload.prompt_to_output_ratio=2", "warmup=0")
-    lost = run(*WINDOWS, *LONG, *few).records.preemptions
-    lost = lost[lost["event"] == "preempt"]
+    lost = crowded.preemptions[crowded.preemptions["event"] == "preempt"]
     beyond = lost["tokens"] > WINDOW + BLOCK
     assert (beyond & lost["group_blocks"].map(lambda blocks: len(set(blocks)) == 1)).any()
+
+
+def test_an_oversubscribed_cache_has_a_part_of_the_blocks_that_windows_need(
+    crowded: Records,
+) -> None:
+    cache = crowded.settings["cache"]
+    other = crowded.settings | {"cache": cache | {"oversubscription": 3}}
+    assert "settings_differ" in found(crowded.variant(settings=other), VIOLATED)
 
 
 Change = Callable[[pd.DataFrame], pd.DataFrame]

@@ -151,17 +151,6 @@ def _states_fit_blocks(experiment: CompleteExperiment) -> None:
         )
 
 
-def _demand_is_by_length(experiment: CompleteExperiment) -> None:
-    model, ratio = experiment.model, experiment.cache.oversubscription
-    if ratio is not None and not model.keeps_all:
-        raise impossible(
-            f"cache.oversubscription ({ratio}) must be null with model={model.name}, whose layers "
-            "do not all keep every token; set cache.blocks or cache.gib",
-            "cache.oversubscription",
-            "model.kv_layers",
-        )
-
-
 def _one_request_fits_cache(experiment: CompleteExperiment) -> None:
     length, room = experiment.engine.max_model_len, experiment.cache_tokens
     if experiment.model.keeps_all and room < length:
@@ -218,7 +207,6 @@ RULES: tuple[Callable[[CompleteExperiment], None], ...] = (
     _other_families_have_vllms_kernels,
     _fp8_has_vllms_kernels,
     _states_fit_blocks,
-    _demand_is_by_length,
     _one_request_fits_cache,
     _one_request_fits_kv_groups,
     _sequences_within_batch,
