@@ -1,6 +1,7 @@
 """What `kvscope record` costs a server's step, its memory and its disk.
 
-    python bench/record.py [--rounds 60] [--minutes 10] [--write]
+    python bench/record.py [--rounds 200] [--write]
+    python bench/record.py --minutes 10 [--write]
 
 One engine of vLLM with the recorder's wrapped methods, and without them, in turns: of each round of
 requests, the time of the engine's steps, and the processor time of the process in them, which has
@@ -8,8 +9,11 @@ the recorder's thread too, and no waiting for a processor that others use. A mac
 so a round is compared with its neighbour: figures are medians over the rounds, with 95 % intervals
 by bootstrap.
 
-With --minutes the engine is then kept under load and recorded: resident memory and the bytes of the
-recording's files, every few seconds. --write stores the figures in bench/results/.
+Beside that, the recorder's own processor time is read where it is spent: around what it does in the
+engine's thread, and of its own thread.
+
+With --minutes, instead, the engine is kept under load and recorded: resident memory and the bytes
+of the recording's files, every few seconds. --write stores the figures in bench/results/.
 """
 
 import argparse
@@ -23,6 +27,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import psutil
@@ -52,7 +57,7 @@ ENGINE = {
     "enable_prefix_caching": True,
     "disable_log_stats": True,
 }
-PROMPT_TOKENS, OUTPUT_TOKENS, REQUESTS = 96, 48, 48
+PROMPT_TOKENS, OUTPUT_TOKENS, REQUESTS = 96, 48, 16
 KEEP_BYTES = 1 << 20
 SAMPLE_S = 5.0
 
@@ -155,6 +160,51 @@ def compared(without: np.ndarray, with_it: np.ndarray) -> dict[str, Any]:
     }
 
 
+class Own:
+    """The recorder's processor time: what it does in the engine's thread, and its own thread."""
+
+    def __init__(self) -> None:
+        self.engine_s = self.thread_s = 0.0
+
+    @contextmanager
+    def read(self) -> Iterator[None]:
+        """Read it of the recorders that are made meanwhile, and are closed by then."""
+        from kvscope.record.observer import SchedulerObserver
+        from kvscope.record.writer import Writer
+
+        safely, run = SchedulerObserver._safely, Writer._run
+
+        def timed_safely(observer: Any, *args: Any, **kwargs: Any) -> None:
+            start = time.thread_time()
+            safely(observer, *args, **kwargs)
+            self.engine_s += time.thread_time() - start
+
+        def timed_run(writer: Any) -> None:
+            run(writer)
+            self.thread_s += time.thread_time()
+
+        with (
+            mock.patch.object(SchedulerObserver, "_safely", timed_safely),
+            mock.patch.object(Writer, "_run", timed_run),
+        ):
+            yield
+
+
+def own(server: Server, rounds: int, place: Path) -> dict[str, float]:
+    """Processor time of the recorder in a step, in its parts, and its share of the step's."""
+    found, seconds = Own(), list[tuple[float, float]]()
+    with found.read(), server.recorded(place):
+        for _ in range(rounds):
+            seconds += server.round()
+    step_us = sum(processor for _, processor in seconds) / len(seconds) * 1e6
+    engine_us, thread_us = (one / len(seconds) * 1e6 for one in (found.engine_s, found.thread_s))
+    return {
+        "engine_thread_us": engine_us,
+        "own_thread_us": thread_us,
+        "share_of_step": (engine_us + thread_us) / (step_us - engine_us - thread_us),
+    }
+
+
 def cost(server: Server, rounds: int, place: Path) -> dict[str, Any]:
     """Rounds with and without the recorder, in turns; the first of each warms up."""
     seconds: dict[bool, list[list[tuple[float, float]]]] = {False: [], True: []}
@@ -171,6 +221,7 @@ def cost(server: Server, rounds: int, place: Path) -> dict[str, Any]:
     print(file=sys.stderr)
     plain, recorded = (np.array(seconds[which]) for which in (False, True))
     return {
+        "own_processor": own(server, rounds, place),
         "processor": compared(*(of[..., 1].mean(axis=1) for of in (plain, recorded))),
         "median_step": compared(*(np.median(of[..., 0], axis=1) for of in (plain, recorded))),
         "rounds": rounds,
@@ -224,40 +275,47 @@ def load(server: Server, minutes: float, place: Path) -> dict[str, Any]:
     }
 
 
-def measured(words: list[str], rounds: int, minutes: float) -> dict[str, Any]:
-    """The cost of a step of one model; with minutes, memory and files as well."""
+@contextmanager
+def serving(words: list[str]) -> Iterator[tuple[Server, Path]]:
+    """A server of a model, and a place for recordings."""
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         (place / "model").mkdir()
         config = json.dumps(experiment(words).model.hf_config())
         (place / "model" / "config.json").write_text(config, encoding="utf-8")
         server = Server(place / "model")
-        found = cost(server, rounds, place / "cost")
-        if minutes:
-            found["load"] = load(server, minutes, place / "load")
+        yield server, place / "recording"
         server.engine.engine_core.shutdown()
+
+
+def costs(rounds: int) -> dict[str, Any]:
+    """The cost of a step of each model; a long step is served in fewer rounds."""
+    found = {}
+    for kind, words in MODELS.items():
+        with serving(words) as (server, place):
+            found[kind] = cost(server, rounds if kind == "short steps" else rounds // 8, place)
     return found
 
 
 def main() -> None:
     """Measure, print, and store if asked."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=60)
-    parser.add_argument("--minutes", type=float, default=0.0, help="of load, recorded")
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--minutes", type=float, help="of load that is recorded, and no rounds")
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
     in_measured_environment(experiment(MODELS["short steps"]))
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-    asked = {
-        "short steps": (given.rounds, given.minutes),
-        "long steps": (max(given.rounds // 4, 2), 0.0),
-    }
-    result: dict[str, Any] = {kind: measured(words, *asked[kind]) for kind, words in MODELS.items()}
+    if given.minutes is None:
+        name, words, result = "record", f"--rounds {given.rounds}", costs(given.rounds)
+    else:
+        name, words = "record_load", f"--minutes {given.minutes:g}"
+        with serving(MODELS["short steps"]) as (server, place):
+            result = load(server, given.minutes, place)
     result["load_average"] = os.getloadavg()
     print(json.dumps(result, indent=2))
     if given.write:
-        words = f"--rounds {given.rounds} --minutes {given.minutes:g}"
-        store("record", result, f"python bench/record.py {words}")
+        store(name, result, f"python bench/record.py {words}")
 
 
 if __name__ == "__main__":

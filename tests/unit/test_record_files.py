@@ -2,6 +2,7 @@
 
 import errno
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 from kvscope.errors import BadInput
 from kvscope.kv_plan import KvGroup
 from kvscope.record import lock, plugin
-from kvscope.record.options import RecordOptions, minutes, size
+from kvscope.record.options import LEAST_BYTES, RecordOptions, minutes, size
 from kvscope.record.records import KINDS, Arrival, Event, Sampled, Scheduled, Segment, decode
 from kvscope.record.segments import (
     SegmentWriter,
@@ -145,6 +146,35 @@ def test_files_are_bounded_and_the_newest_stays(tmp_path: Path):
     ]
     remove_oldest(tmp_path, 1, None)
     assert [path.name[8:16] for path in segment_paths(tmp_path)] == ["00000008"]
+
+
+def test_files_stay_within_what_is_kept_while_one_grows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("kvscope.record.writer._PERIOD_S", 0.005)
+    draw, sizes, files = random.Random(0), [], set()
+    writer = Writer(RecordOptions(tmp_path, LEAST_BYTES))
+    for burst in range(200):
+        if burst % 30 == 0:  # they are larger than the writer asks for
+            writer.put(segment(burst))
+        newest = newest_file(tmp_path)
+        for number in range(10):
+            hashes = [draw.randbytes(32) for _ in range(100)]
+            writer.put(Arrival(number, 0, 1600, 1, hashes))  # type: ignore[arg-type]
+        while newest_file(tmp_path) == newest:
+            time.sleep(0.002)
+        files |= set(segment_paths(tmp_path))
+        sizes.append(sum(path.stat().st_size for path in segment_paths(tmp_path)))
+    writer.close()
+    assert max(sizes) <= LEAST_BYTES
+    assert max(sizes) > LEAST_BYTES // 2
+    assert len(files) > len(segment_paths(tmp_path)), "no file had to be removed"
+
+
+def newest_file(directory: Path) -> tuple[Path, int] | None:
+    """The newest segment and its size."""
+    paths = segment_paths(directory)
+    return (paths[-1], paths[-1].stat().st_size) if paths else None
 
 
 def test_old_files_are_removed(tmp_path: Path):
