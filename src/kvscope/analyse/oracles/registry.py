@@ -51,10 +51,14 @@ def _flags_by_duration(run: RunTables) -> bool:
 def _blocks_follow(run: RunTables) -> bool:
     """Whether a request's blocks follow from its tokens.
 
-    Not in a recorded server with KV groups of other kinds, or that differ and cache prefixes.
+    Not in a recorded server with KV groups of other kinds, or that differ and cache prefixes; nor
+    where requests keep the blocks of drafts that were wrong.
     """
     known = all(group.kind in KINDS for group in run.kv_groups)
-    return known and not (run.groups_differ and run.recorded.get("prefix_caching"))
+    speculates = bool(run.recorded.get("draft_tokens"))
+    return (
+        known and not speculates and not (run.groups_differ and run.recorded.get("prefix_caching"))
+    )
 
 
 _PASSES = _recorded("passes recorded by kvscope")
@@ -98,8 +102,8 @@ _BLOCKS_FOLLOW = _recorded(
 _FREED_FOLLOW = _recorded(
     "preemptions recorded by kvscope, of KV groups whose blocks follow from tokens", _blocks_follow
 )
-_ONE_TOKEN = _recorded(
-    "passes without speculative decoding", lambda run: not run.recorded.get("draft_tokens")
+_DRAFTS = _recorded(
+    "passes with speculative decoding", lambda run: bool(run.recorded.get("draft_tokens"))
 )
 _POOL = _recorded("a host pool", lambda run: bool(run.steps["host_blocks_total"].any()))
 _ABORTED = _recorded("requests that were aborted")
@@ -189,7 +193,8 @@ ORACLES: tuple[Oracle[RunTables], ...] = (
     Oracle(batches.pass_differs_from_batch, _PASSES),
     Oracle(batches.phase_wrong, _PASSES),
     Oracle(batches.recomputed_wrong, _PASSES),
-    Oracle(batches.sampled_wrong, _ONE_TOKEN),
+    Oracle(batches.sampled_wrong, _PASSES),
+    Oracle(batches.drafts_wrong, _DRAFTS),
     Oracle(batches.batching_wrong, _SETTINGS),
     Oracle(batches.waiting_wrong, _PASSES),
     Oracle(cache.tokens_differ, _IN_ORDER),

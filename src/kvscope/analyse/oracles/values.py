@@ -39,7 +39,10 @@ NULLABLE = {
         *("arrival_pass", "abort_pass"),
     },
     # Of earlier versions and imports, where nothing is saved, found or loaded.
-    "batch": {"saved_tokens", "hit_tokens", "own_hit_tokens", "loaded_tokens"},
+    "batch": {
+        *("saved_tokens", "hit_tokens", "own_hit_tokens", "loaded_tokens"),
+        *("draft_tokens", "accepted_tokens"),  # of runs without speculative decoding
+    },
     "steps": {"load_wait_s", "group_blocks_used", "kv_bytes_used"},
     "kv_groups": {"window_tokens"},
     "requests": {
@@ -102,6 +105,7 @@ def value_missing(run: RunTables) -> Violations:
         _missing_in_some("preemptions", run.victims, ["shared_blocks", "scheduled_tokens"]),
         _missing_in_some("preemptions", run.resumptions, OF_RESUMPTIONS),
         _missing_in_some("batch", run.batch, ["hit_tokens", "own_hit_tokens"]),
+        _missing_in_some("batch", run.batch, ["draft_tokens", "accepted_tokens"]),
     )
 
 
