@@ -3,12 +3,15 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
 import pytest
 
+from kvscope.engine.devices.platform import platform_of
 from kvscope.plan.composition import Composer
+from kvscope.plan.grid import expand
 from kvscope.plan.models import BYTES, Model
 
 from .conftest import ROOT, Runner, kvscope
@@ -106,6 +109,10 @@ def test_what_cannot_run_is_refused_when_it_is_planned(words: tuple[str, ...], t
             "engine.max_num_batched_tokens is 1024, but vLLM takes 2048 for model=tiny-mla",
         ),
         (
+            ("model=tiny-mla", "cache.block_size=16", "cache.prefix_caching=true"),
+            "cache.prefix_caching is true, but vLLM caches no prefixes for model=tiny-mla",
+        ),
+        (
             ("model=tiny-window", "device=modeled", "device.kernels=vllm"),
             "cache.block_size is 16, but vLLM takes blocks of 32 tokens for model=tiny-window",
         ),
@@ -117,3 +124,17 @@ def test_what_vllm_takes_otherwise_is_a_sentence(
     done = kvscope("run", *words, "profiler=none", "--out", str(tmp_path))
     assert done.returncode != 0
     assert told in done.stderr
+
+
+def test_a_latent_has_the_kernels_of_any_cpu_on_one_with_amx(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from vllm.platforms import current_platform
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+    words = ["model=tiny-mla", "cache.block_size=16"]
+    asked = expand(None, words, CONFIG).experiments[0].experiment
+    backend = AttentionBackendEnum[platform_of(asked).engine_arguments()["attention_backend"]]
+    monkeypatch.setattr("torch.cpu._is_amx_tile_supported", lambda: True)
+    latent: Any = SimpleNamespace(use_mla=True, use_sparse=False)
+    assert current_platform.get_attn_backend_cls(backend, latent) == backend.get_path()
