@@ -99,7 +99,8 @@ WORKLOAD = Table(
         Column(
             "arrival_s",
             F64,
-            f"when the request is due at the engine, {_SINCE}; null if it follows others",
+            f"when the request is due at the engine, {_SINCE}; null if it follows others, or comes "
+            "before a pass",
         ),
         Column("prompt_tokens", I32, "length of the prompt"),
         Column("output_tokens", I32, "tokens to generate (end-of-sequence is ignored)"),
@@ -109,6 +110,8 @@ WORKLOAD = Table(
         Column("after", TEXTS, "requests that must have finished before it comes; or null", True),
         Column("think_s", F64, "seconds from the end of the last of these to its arrival", True),
         Column("output_token_ids", TOKEN_IDS, "the tokens that must come out, or null", True),
+        Column("arrival_pass", I32, "pass before which it comes, or null", True),
+        Column("abort_pass", I32, "pass before which it is aborted, or null", True),
     ),
 )
 
@@ -215,6 +218,18 @@ BATCH = Table(
             "loaded_tokens",
             I32,
             "of context_tokens, those that vLLM's offloading loaded from the host before the pass",
+            True,
+        ),
+        Column(
+            "draft_tokens",
+            I32,
+            "of scheduled_tokens, those that speculative decoding guessed; null without it",
+            True,
+        ),
+        Column(
+            "accepted_tokens",
+            I32,
+            "of draft_tokens, those that the model would have given; the others leave the cache",
             True,
         ),
     ),

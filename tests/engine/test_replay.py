@@ -1,4 +1,7 @@
-"""vLLM's scheduler, recorded, and the study of the recording: the same passes."""
+"""vLLM's scheduler, recorded, and the study of the recording: the same passes.
+
+`test_record` records vLLM's own engine, and has its study served by `served` too.
+"""
 
 import os
 from pathlib import Path
@@ -18,20 +21,36 @@ from .conftest import ROOT, Silent
 
 pytestmark = [pytest.mark.engine, pytest.mark.thorough]
 
-# Requests that share prefixes, all there from the beginning.
+# Requests that share prefixes.
 SERVED = (
     *("model=tiny-llama", "device=modeled", "device.hardware=h100", "device.kernels=vllm"),
     *("batching=chunked", "batching.chunk_tokens=256", "engine.max_num_batched_tokens=256"),
-    *("workload=mooncake", "workload.arrival=all_at_once", "workload.max_tokens=512"),
-    *("workload.block_tokens=24", "workload.num_requests=30", "engine.max_model_len=512"),
+    *("workload=mooncake", "workload.max_tokens=512", "workload.block_tokens=24"),
+    *("workload.time_scale=2e-6", "workload.num_requests=30", "engine.max_model_len=512"),
     *("engine.max_num_seqs=8", "cache.block_size=16", "cache.layout=by_layer"),
     *("cache.admission=vllm", "cache.watermark=0.0", "cache.prefix_caching=true"),
 )
 ROOM = {"ample": 2000, "scarce": 60}
+ARRIVALS = {"all_at_once": "all_at_once", "trace": "passes"}
+"""How the requests came, and how those of the study do, so that times do not matter."""
+Passes = list[tuple[Any, ...]]
 
 
-def served(experiment: Experiment, directory: Path | None = None) -> tuple[list[Any], int]:
-    """The passes of the experiment's requests and their preemptions; recorded into a directory."""
+def passes_of(recording: Any) -> Passes:
+    """What a scheduler did: queue, room and preemptions of each pass, and its batch."""
+    return [
+        (
+            *(one.waiting, one.kv_blocks_free, one.preempted),
+            sorted(
+                (r.request_id, r.computed, r.cached, r.hit, len(r.sampled)) for r in one.batch()
+            ),
+        )
+        for one in recording.passes
+    ]
+
+
+def served(experiment: Experiment, directory: Path | None = None) -> Passes:
+    """The passes of the experiment's requests; recorded into a directory."""
     from kvscope.engine.build import run_engine
     from kvscope.engine.devices.platform import platform_of
     from kvscope.engine.marks import Marks
@@ -47,24 +66,23 @@ def served(experiment: Experiment, directory: Path | None = None) -> tuple[list[
             recording = Recording()
             engine.begin(recording, Marks())
             serve(engine, build(experiment), Silent())
-    passes = [
-        sorted((row.request_id, row.computed, row.cached, row.hit) for row in one.batch())
-        for one in recording.passes
-    ]
-    return passes, len(recording.preemptions)
+    return passes_of(recording)
 
 
+@pytest.mark.parametrize("arrival", ARRIVALS)
 @pytest.mark.parametrize("room", ROOM)
 def test_the_study_of_a_recording_has_its_passes_and_its_hits(
-    warm: Warm, tmp_path: Path, room: str
+    warm: Warm, tmp_path: Path, room: str, arrival: str
 ):
-    words = [*SERVED, f"cache.blocks={ROOM[room]}"]
+    words = [*SERVED, f"cache.blocks={ROOM[room]}", f"workload.arrival={arrival}"]
     (planned,) = expand(None, words, ROOT / "config").experiments
     recorded = warm.call(served, planned.experiment, tmp_path / "recording")
     study = tmp_path / "study" / "again.yaml"
     write_study(tmp_path / "recording", study, "h100", None)
-    (again,) = expand("again", ["workload.arrival=all_at_once"], tmp_path).experiments
-    passes, preemptions = recorded
-    assert sum(hit for one in passes for *_, hit in one) > 0
-    assert (preemptions > 0) == (room == "scarce")
+    words = [f"workload.arrival={ARRIVALS[arrival]}"]
+    (again,) = expand("again", words, tmp_path).experiments
+    assert any(hit for *_, rows in recorded for *_, hit, _ in rows)
+    assert any(preempted for _, _, preempted, _ in recorded) == (room == "scarce")
+    queued = recorded[0][0] + len(recorded[0][-1])
+    assert (queued == 30) == (arrival == "all_at_once"), "they came over time"
     assert warm.call(served, again.experiment) == recorded

@@ -140,6 +140,7 @@ def by_rows(run: Records, repeat: int) -> dict[str, float]:
         "recompute_fallbacks": sum(1 for row in lost if row["refused"]),
         **_of_prefix_cache(run, repeat, steps, batch, lost, back),
         **_of_offloading(steps, batch, transfers, back),
+        "draft_acceptance_rate": _accepted(batch),
         "aborted_requests": len(requests) - len(served),
         "stalled_passes": sum(1 for row in steps if row["stalled"]),
         "stall_time_s": stall,
@@ -210,6 +211,11 @@ def _longest_wait_s(back: list[dict[str, Any]]) -> float:
 
 def _total(rows: list[dict[str, Any]], column: str) -> float:
     return sum(row[column] for row in rows)
+
+
+def _accepted(batch: list[dict[str, Any]]) -> float:
+    rows = [row for row in batch if row["draft_tokens"]]
+    return sum(row["accepted_tokens"] / _total(rows, "draft_tokens") for row in rows) or math.nan
 
 
 def _between_tokens(

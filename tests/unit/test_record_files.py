@@ -52,7 +52,7 @@ def written(directory: Path, *events: Event) -> list[Event]:
 
 
 def test_what_is_written_is_read_back(tmp_path: Path):
-    events = (segment(), scheduled(0), Sampled(0, 3, 4, [1, 2], [1, 1]))
+    events = (segment(), scheduled(0), Sampled(0, 3, 4, [1, 2], [1, 3], [[2, 2]]))
     assert written(tmp_path, *events) == list(events)
 
 

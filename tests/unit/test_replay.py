@@ -107,6 +107,15 @@ def test_lengths_and_arrivals_come_back(tmp_path: Path):
     assert [one.arrival_s for one in found] == pytest.approx(since_s, abs=1e-10)
 
 
+def test_passes_come_back(tmp_path: Path):
+    """Each request has the only pass of its own; the aborted ones went when all had been served."""
+    found = build(replayed(tmp_path, "workload.arrival=passes")[0])
+    assert [one.arrival_pass for one in found] == [*PROMPTS]
+    assert [one.abort_pass for one in found] == [None, None, None, *[len(PROMPTS)] * 2]
+    assert {one.arrival_s for one in found} == {None}
+    assert [one.output_tokens for one in found] == [3, 2, 5, 2, 2]  # those are there until then
+
+
 def test_prompts_share_exactly_the_blocks_that_were_recorded_as_equal(tmp_path: Path):
     found = build(replayed(tmp_path)[0])
     for one, other in combinations(PROMPTS, 2):

@@ -307,6 +307,21 @@ def test_bad_lines_are_refused_with_their_place(write, workload, content, said) 
 
 
 @pytest.mark.parametrize(
+    ("passes", "said"),
+    [
+        ({}, "arrival_pass is None but must be a whole number of 0"),
+        ({"arrival_pass": -1}, "arrival_pass is -1 but must be a whole number of 0"),
+        ({"arrival_pass": 4, "abort_pass": 3}, "abort_pass is 3 but must be a whole number of 4"),
+    ],
+)
+def test_a_request_that_comes_before_no_pass_is_refused(write, passes, said) -> None:
+    path = write(row(0, 9, [1]) | passes)
+    words = ("workload=mooncake", f"workload.path={path}", "workload.arrival=passes")
+    with pytest.raises(BadInput, match=f"{path}:1: {said}"):
+        build(experiment(*words, *MODELED))
+
+
+@pytest.mark.parametrize(
     ("words", "said"),
     [
         (
@@ -316,6 +331,11 @@ def test_bad_lines_are_refused_with_their_place(write, workload, content, said) 
         (["workload=agents", "workload.timeout_s=3"], "workload.timeout_s (3.0) must be null"),
         (["workload=conversation", "device=offload"], "which device=offload cannot"),
         (["workload=conversation", "workload.arrival=trace"], "has no arrival times"),
+        (["workload=conversation", "workload.arrival=passes"], "conversation names no passes"),
+        (
+            ["workload=mooncake", "workload.arrival=passes", "workload.timeout_s=3"],
+            "workload.timeout_s (3.0) must be null",
+        ),
         (["workload=agents", f"workload.sha256={'0' * 64}"], "workload.sha256 is"),
     ],
 )

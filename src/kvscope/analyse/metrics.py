@@ -340,6 +340,16 @@ def preemption_wait_longest_s(records: Records) -> float:
     return float(waits.max())
 
 
+@metric("share", "Drafts accepted", better=1, optional=True, column=108)
+def draft_acceptance_rate(records: Records) -> float:
+    """ΣB.accepted_tokens / ΣB.draft_tokens: of the tokens that speculative decoding guessed, those
+    that the model would have given; no value without it
+    """
+    return _ratio(
+        float(records.batch["accepted_tokens"].sum()), float(records.batch["draft_tokens"].sum())
+    )
+
+
 @metric("requests", "Aborted requests", better=-1, display="a repeat", optional=True, column=110)
 def aborted_requests(records: Records) -> float:
     """rows of R with `aborted`"""
@@ -419,6 +429,7 @@ OWN: tuple[Metric, ...] = (
     host_block_utilization_peak,
     overhead.recompute_fallbacks,
     *offloading.METRICS,
+    draft_acceptance_rate,
     aborted_requests,
     stalled_passes,
     stall_time_s,

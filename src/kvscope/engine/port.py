@@ -84,6 +84,10 @@ class Engine(Protocol):
     def begin(self, recording: Recording, marks: Marks) -> None:
         """Record into `recording` from now on; its passes are numbered from 0."""
 
+    @property
+    def passes(self) -> int:
+        """Passes since `begin`."""
+
     def submit(
         self,
         request_id: str,

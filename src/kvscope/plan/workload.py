@@ -10,6 +10,7 @@ from kvscope.plan.option import Option
 from kvscope.plan.parts import Conditions
 
 ALL_AT_ONCE: Final = "all_at_once"
+BY_PASS: Final = "passes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +39,18 @@ class Workload(Option):
     `files` maps each key that names a file to the key of the file's SHA-256 (plan.sources);
     `wanted` describes the first file. The sum of the keys `length_keys` bounds the tokens of a
     request; without such keys, only `lengths` has them. With `forces_outputs` the tokens that come
-    out are the workload's.
+    out are the workload's. `has_times` and `has_passes`: requests may come at times of the file, or
+    before passes that it names.
     """
 
     files: ClassVar[dict[str, str]] = {}
     wanted: ClassVar[str] = "a file"
     length_keys: ClassVar[tuple[str, ...]] = ()
     has_times: ClassVar[bool] = False
+    has_passes: ClassVar[bool] = False
     forces_outputs: ClassVar[bool] = False
 
-    arrival: Literal["all_at_once", "poisson", "trace"] = ALL_AT_ONCE
+    arrival: Literal["all_at_once", "poisson", "trace", "passes"] = ALL_AT_ONCE
     rate_per_s: Annotated[Rate | None, Label("arrival rate (requests/s)", "{} requests/s")] = None
     timeout_s: Seconds | None = None
 
@@ -106,6 +109,8 @@ class Workload(Option):
                 "no arrival times (choose all_at_once or poisson)",
                 "workload.arrival",
             )
+        if self.arrival == BY_PASS:
+            self._check_by_pass()
         keys = ("workload.rate_per_s", "workload.arrival")
         if self.arrival == "poisson" and self.rate_per_s is None:
             raise impossible(
@@ -117,6 +122,22 @@ class Workload(Option):
                 f"workload.rate_per_s ({self.rate_per_s}) has no meaning with workload.arrival="
                 f"{self.arrival}, only with poisson",
                 *keys,
+            )
+
+    def _check_by_pass(self) -> None:
+        if not self.has_passes:
+            raise impossible(
+                f"workload.arrival {BY_PASS!r} needs workload=mooncake with a file that `kvscope "
+                f"replay` wrote; workload={self.name} names no passes (choose all_at_once or "
+                "poisson)",
+                "workload.arrival",
+            )
+        if self.timeout_s is not None:
+            raise impossible(
+                f"workload.timeout_s ({self.timeout_s}) must be null with workload.arrival="
+                f"{BY_PASS}: the file says before which passes requests are aborted",
+                "workload.timeout_s",
+                "workload.arrival",
             )
 
     def _check_lengths(self, most: int) -> None:

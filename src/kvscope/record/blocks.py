@@ -19,6 +19,7 @@ class BlockContents:
         self.unknown = 0  # blocks that were found, and computed before the recording's window
         self._block_size = block_size
         self._held: dict[int, list[int]] = {}  # block ids of each request, in order
+        self._known: dict[int, int] = {}  # of each request, blocks that are filled
         self._holders: Counter[int] = Counter()  # requests of each block
         self._content: dict[int, CachedBlock] = {}
         self._found: Counter[int] = Counter()  # how often each block of _content was found
@@ -31,18 +32,20 @@ class BlockContents:
     def release(self, request: int) -> None:
         """A request holds no blocks any more."""
         self._holders.subtract(self._held.pop(request, ()))
+        self._known.pop(request, None)
 
     def schedule(self, step: int, event: Scheduled) -> None:
         """A pass was scheduled, the table's `step`."""
         found: dict[int, int] = {request: tokens for request, tokens in event.hits}
         given = {request: (admitted, ids) for request, admitted, (ids,) in event.blocks}
+        drafts: dict[int, int] = {request: tokens for request, tokens in event.drafts}
         # In the order of the schedule: a request finds blocks that one before it fills.
         for request, computed, cached in zip(
             event.requests, event.computed, event.cached, strict=True
         ):
             if request in given:
                 self._give(step, request, *given[request], found.get(request, 0))
-            self._fill(step, request, cached, cached + computed)
+            self._fill(step, request, cached, cached + computed - drafts.get(request, 0))
 
     def _give(
         self, step: int, request: int, admitted: bool, ids: list[int], found_tokens: int
@@ -60,9 +63,14 @@ class BlockContents:
         self._holders.update(ids)
 
     def _fill(self, step: int, request: int, start: int, end: int) -> None:
-        """The pass computes tokens of a request; blocks that it fills are in the prefix cache."""
+        """The pass computes tokens of a request; blocks that it fills are in the prefix cache.
+
+        A block whose last tokens are drafts is there with the pass after, if they were right.
+        """
         held = self._held.get(request, [])
-        for position in range(start // self._block_size, end // self._block_size):
+        known = self._known.get(request, start // self._block_size)
+        self._known[request] = max(known, end // self._block_size)
+        for position in range(known, end // self._block_size):
             if position < len(held):
                 block = held[position]
                 self._content[block] = CachedBlock(block, str(request), position, step)

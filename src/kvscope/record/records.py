@@ -4,6 +4,7 @@ A record is a JSON array, whose first item says which it is. Times are ns of the
 clock, requests are numbered by their arrival. Passes are numbered from 0 over the whole recording.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 FORMAT = "kvscope recording 1"
@@ -47,6 +48,7 @@ class Sampled(NamedTuple):
     end_ns: int  # the scheduler has processed them
     requests: list[int]  # those that got some
     tokens: list[int]  # how many
+    accepted: Sequence[Sequence[int]] = ()  # of speculated ones: request, drafts that were right
     kind: str = "sampled"
 
 

@@ -79,7 +79,8 @@ def read(window: Window) -> Replayed:
             made.preempted[event.request] = made.preempted.get(event.request, 0) + 1
             contents.release(event.request)
         elif isinstance(event, Scheduled) and event.step <= last:
-            made.recording.passes.append(_pass(event, outputs.get(event.step)))
+            speculates = bool(window.facts["draft_tokens"])
+            made.recording.passes.append(_pass(event, outputs.get(event.step), speculates))
             if made.one_group:
                 contents.schedule(event.step - first, event)
     made.recording.hits, made.recording.evictions = contents.hits, contents.evictions
@@ -95,7 +96,7 @@ def read(window: Window) -> Replayed:
     return made
 
 
-def _pass(event: Scheduled, output: Sampled | None) -> PassRecord:
+def _pass(event: Scheduled, output: Sampled | None, speculates: bool) -> PassRecord:
     return PassRecord(
         schedule_start_ns=event.start_ns,
         schedule_end_ns=event.end_ns,
@@ -106,15 +107,17 @@ def _pass(event: Scheduled, output: Sampled | None) -> PassRecord:
         host_blocks_used=0,
         output_ns=event.end_ns if output is None else output.output_ns,
         end_ns=event.end_ns if output is None else output.end_ns,
-        batch=partial(_rows, event, output),
+        batch=partial(_rows, event, output, speculates),
     )
 
 
-def _rows(event: Scheduled, output: Sampled | None) -> list[ScheduledRequest]:
+def _rows(event: Scheduled, output: Sampled | None, speculates: bool) -> list[ScheduledRequest]:
     """The requests of a pass. Tokens are not recorded: `sampled` has as many as there were."""
     given = {} if output is None else dict(zip(output.requests, output.tokens, strict=True))
     hits: dict[int, int] = {request: tokens for request, tokens in event.hits}
     admitted = {request for request, fresh, _ in event.blocks if fresh}
+    drafts: dict[int, int] = {request: tokens for request, tokens in event.drafts}
+    accepted = {} if output is None else {request: tokens for request, tokens in output.accepted}
     rows = zip(event.requests, event.computed, event.cached, strict=True)
     return [
         ScheduledRequest(
@@ -125,6 +128,8 @@ def _rows(event: Scheduled, output: Sampled | None) -> list[ScheduledRequest]:
             row=row,
             hit=(hit := hits.get(request, 0)),
             loaded=cached - hit if request in admitted else 0,
+            drafts=drafts.get(request, 0) if speculates else None,
+            accepted=accepted.get(request, 0) if speculates else None,
         )
         for row, (request, computed, cached) in enumerate(rows)
     ]

@@ -19,6 +19,7 @@ from kvscope.plan.expressions import resolve
 from kvscope.plan.hardware import hardware as data
 from kvscope.plan.models import Model
 from kvscope.record import replayed
+from kvscope.record.arrivals import arrivals_of
 from kvscope.record.records import Arrival, Scheduled
 from kvscope.record.replayed import Replayed
 from kvscope.record.window import read_window
@@ -97,8 +98,10 @@ def _rows(made: Replayed, requests: list[Row]) -> Iterator[Row]:
     """The lines of the workload file. A block that is no whole one of a prompt has its own id."""
     block_size = made.window.facts["hash_block_size"]
     fresh, ids = count(), dict[str, int]()
+    passes = arrivals_of(made)
     for one in requests:
-        hashes = made.came[int(one["request_id"])].hashes
+        number = int(one["request_id"])
+        hashes = made.came[number].hashes
         blocks = -(-one["prompt_tokens"] // block_size)
         yield {
             "timestamp": round((one["arrival_s"] - requests[0]["arrival_s"]) * MILLISECONDS, 6),
@@ -108,6 +111,8 @@ def _rows(made: Replayed, requests: list[Row]) -> Iterator[Row]:
                 *(ids[h] if h in ids else ids.setdefault(h, next(fresh)) for h in hashes),
                 *(next(fresh) for _ in range(blocks - len(hashes))),
             ],
+            "arrival_pass": passes.came[number],
+            "abort_pass": passes.given_up.get(number),
         }
 
 
@@ -220,7 +225,7 @@ def _left_out(made: Replayed, requests: list[Row], directory: Path) -> Iterator[
     if cut := sum(one["aborted"] for one in requests):
         yield (
             f"aborts: {cut} request(s) were aborted or had not ended; the study gives each, to its "
-            "end, the tokens that it got, one at least"
+            "end, the tokens that it got, one at least, but with workload.arrival=passes"
         )
     if sessions := _sessions(made):
         yield f"sessions: {sessions} request(s) got further input later; the study has the first"

@@ -30,6 +30,7 @@ VALUES = {
     "by_layer": "by layer",
     "by_block": "by block",
     "all_at_once": "all at once",
+    "passes": "before the recorded passes",
 }
 
 SENTENCES = {oracle.name: oracle.sentence for oracle in EVERY_ORACLE}

@@ -8,7 +8,10 @@ from kvscope.workload.requests import Request
 
 
 class Arrivals:
-    """The requests that have not come yet; times are seconds since the repeat's start."""
+    """The requests that have not come yet; times are seconds since the repeat's start.
+
+    Those that come before a pass never do so here (`run.pass_arrivals`).
+    """
 
     def __init__(self, requests: Sequence[Request]) -> None:
         self._requests = requests

@@ -268,7 +268,7 @@ class Replay:
         self, step: int, record: PassRecord, row: ScheduledRequest, scheduled_tokens: int
     ) -> dict[str, Any]:
         state = self.requests.setdefault(row.request_id, RequestState())
-        end_tokens = row.cached + row.computed
+        end_tokens = row.cached + row.kept
         if state.first_scheduled_s is None:
             state.first_scheduled_s = self.context.seconds(record.schedule_start_ns)
         if not state.resident_tokens:
@@ -279,8 +279,8 @@ class Replay:
             self._resume(step, record, row, own_hit, state)
         resumed = state.recovering
         recomputed = max(0, min(state.computed_tokens, end_tokens) - row.cached)
-        # A request decodes where it computes its newest token and nothing else.
-        decodes = bool(state.given) and row.computed == 1 and not recomputed
+        # A request decodes where it computes its newest token and nothing but drafts of the next.
+        decodes = bool(state.given) and row.computed - (row.drafts or 0) == 1 and not recomputed
         if recomputed and state.resumption:
             forward_s = (record.output_ns - record.schedule_end_ns) * NANOSECONDS
             state.resumption["cost_s"] += forward_s * (recomputed / scheduled_tokens)
@@ -306,6 +306,8 @@ class Replay:
             "hit_tokens": row.hit,
             "own_hit_tokens": own_hit,
             "loaded_tokens": row.loaded,
+            "draft_tokens": row.drafts,
+            "accepted_tokens": row.accepted,
         }
 
     def _resume(

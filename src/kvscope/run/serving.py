@@ -1,7 +1,8 @@
 """Serves a request list once; requests may arrive over time and may be aborted."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -9,6 +10,7 @@ import pandas as pd
 from kvscope import tables
 from kvscope.engine.clock import Clock
 from kvscope.run.arrivals import Arrivals
+from kvscope.run.pass_arrivals import PassArrivals
 from kvscope.run.progress import Progress
 from kvscope.run.readings import elapsed, read_clocks
 from kvscope.run.recorder import NANOSECONDS, RepeatTables
@@ -60,22 +62,26 @@ def serve(
     A request is submitted at its arrival, or when the forward pass at that time ends; its time to
     first token counts from its arrival. One that follows others arrives when they have finished and
     its think time is over. With `timeout_s`, a request that is not finished this long
-    after its arrival is aborted when the current pass ends. `other_clocks` are read together with
-    the engine's when it begins and when it ends.
+    after its arrival is aborted when the current pass ends. One that comes before a pass is
+    submitted once the pass before has ended, and so it is aborted. `other_clocks` are read together
+    with the engine's when it begins and when it ends.
     """
-    arrivals = Arrivals(requests)
+    arrivals, by_pass = Arrivals(requests), PassArrivals(requests)
     clock = engine.platform.clock
     begin = read_clocks(clock) if other_clocks else None
     copy_cpu_ns = engine.platform.copy_cpu_ns if other_clocks else 0
     served = ServingResult(clock, begin.engine_ns if begin else clock.now_ns())
     unfinished: dict[str, float] = {}  # with its arrival
-    while arrivals or engine.has_unfinished_requests():
+    while arrivals or by_pass or engine.has_unfinished_requests():
         now_s = served.now_s()
-        for arrival_s, request in arrivals.until(now_s):
+        now = ((now_s, request) for request in by_pass.take(engine))
+        for arrival_s, request in chain(arrivals.until(now_s), now):
             served.arrived_s[request.request_id] = unfinished[request.request_id] = arrival_s
             submit(engine, request)
+        abort(engine, by_pass.take_aborted(engine), unfinished, served)
         if not engine.has_unfinished_requests():
-            clock.wait(max(0.0, arrivals.next_s - now_s))
+            if arrivals:
+                clock.wait(max(0.0, arrivals.next_s - now_s))
             continue
         for finished in engine.step():
             del unfinished[finished.request_id]
@@ -116,11 +122,18 @@ def abort_late(
     """Abort the requests beyond the timeout, whether running, waiting or swapped out."""
     now_s = served.now_s()
     late = [name for name, arrival_s in unfinished.items() if now_s - arrival_s > timeout_s]
-    if late:
-        engine.abort(late)
-    for name in late:
+    abort(engine, late, unfinished, served)
+
+
+def abort(
+    engine: "Engine", names: Iterable[str], unfinished: dict[str, float], served: ServingResult
+) -> None:
+    """Abort those of the requests that are unfinished."""
+    if gone := [name for name in names if name in unfinished]:
+        engine.abort(gone)
+    for name in gone:
         del unfinished[name]
-        served.aborted_s[name] = now_s
+        served.aborted_s[name] = served.now_s()
 
 
 def requests_table(

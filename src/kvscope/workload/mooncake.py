@@ -3,7 +3,9 @@
 github.com/kvcache-ai/Mooncake, FAST'25: a line a request with `timestamp` (ms), `input_length`,
 `output_length` and `hash_ids`, one id for each block of 512 tokens, the last of which may be
 partial. The trace does not say which request continues which, nor which tokens were generated.
-Traces of this format with blocks of another size have it in `trace_block_tokens`.
+Traces of this format with blocks of another size have it in `trace_block_tokens`. Those that
+`kvscope replay` writes also have `arrival_pass`, the pass before which a request came, and
+`abort_pass`, the one before which it was aborted, if it was.
 """
 
 from collections.abc import Iterator
@@ -11,6 +13,7 @@ from typing import Annotated, ClassVar
 
 from kvscope.errors import BadInput
 from kvscope.plan.fields import Label, Requests, Tokens
+from kvscope.plan.workload import BY_PASS
 from kvscope.workload.blocks import BlockTrace, Row, block_ids, seconds, whole_number
 from kvscope.workload.script import Text, Turn
 
@@ -20,12 +23,16 @@ MILLISECONDS = 1000  # a second
 
 
 class Mooncake(BlockTrace):
-    """Prompts whose blocks are shared as published, and their times with arrival=trace."""
+    """Prompts whose blocks are shared as published, and their times with arrival=trace.
+
+    With arrival=passes they come, and are aborted, before the passes that the file names.
+    """
 
     wanted: ClassVar[str] = (
         "a trace as those of github.com/kvcache-ai/Mooncake, a .jsonl with hash_ids"
     )
     has_times: ClassVar[bool] = True
+    has_passes: ClassVar[bool] = True
     forces_outputs: ClassVar[bool] = False
 
     num_requests: Annotated[Requests | None, Label("requests", "{} requests")] = None
@@ -55,11 +62,26 @@ class Mooncake(BlockTrace):
         ids = block_ids(row, -(-tokens // self.published_block), "up", place)
         size, prompt = self.tokens_of_block, self.scaled_up(tokens)
         sizes = (min(size, prompt - size * at) for at in range(len(ids)))
+        output = whole_number(row, "output_length", place)
+        came, aborted = self._passes(row, place)
+        if aborted is not None:
+            output += 1  # it does not end before it is aborted
         return Turn(
             tuple(Text((BLOCKS, i), n) for i, n in zip(ids, sizes, strict=True)),
-            (Text((OUTPUTS, number), self.scaled_up(whole_number(row, "output_length", place))),),
+            (Text((OUTPUTS, number), self.scaled_up(output)),),
             start_s=seconds(row, "timestamp", place, MILLISECONDS) * self.time_scale,
+            arrival_pass=came,
+            abort_pass=aborted,
         )
+
+    def _passes(self, row: Row, place: str) -> tuple[int | None, int | None]:
+        """The passes before which a request comes and is aborted; None for what is not by pass."""
+        if self.arrival != BY_PASS:
+            return None, None
+        came = whole_number(row, "arrival_pass", place, 0)
+        if row.get("abort_pass") is None:
+            return came, None
+        return came, whole_number(row, "abort_pass", place, came)
 
     def times(self) -> list[float]:
         """Seconds from the first request to each."""

@@ -26,6 +26,9 @@ class Request:
     One that follows others has no arrival: it comes `think_s` seconds after the last of `after`
     (ids of requests) has finished. `output_token_ids` are the tokens that must come out, if the
     workload has them. `conversation` and `turn` name a request of a conversation.
+
+    With `arrival_pass`, it has no arrival either: it comes just before that pass, and with
+    `abort_pass` is aborted just before that one. Passes are numbered from 0.
     """
 
     request_id: str
@@ -37,6 +40,8 @@ class Request:
     turn: int | None = None
     after: tuple[str, ...] = ()
     think_s: float = 0.0
+    arrival_pass: int | None = None
+    abort_pass: int | None = None
 
 
 def build(experiment: Experiment) -> list[Request]:
@@ -76,13 +81,16 @@ def _check_lengths(workload: Workload, max_model_len: int) -> None:
 def _scripted(
     workload: Scripted, arrivals: list[float], seed: int, vocab_size: int
 ) -> Iterator[Request]:
-    """The requests of a script; those that follow no other have the arrivals, in their order."""
+    """The requests of a script; those that follow no other have the arrivals, in their order.
+
+    Those that come before a pass have none.
+    """
     script, due = workload.script(seed), iter(arrivals)
     ids = TokenIds(script, seed, vocab_size)
     for number, turn in enumerate(script):
         yield Request(
             str(number),
-            None if turn.after else next(due),
+            None if turn.after or turn.arrival_pass is not None else next(due),
             ids.of(turn.prompt),
             turn.lengths.output,
             ids.of(turn.output) if workload.forces_outputs else None,
@@ -90,6 +98,8 @@ def _scripted(
             turn.turn,
             tuple(map(str, turn.after)),
             turn.think_s,
+            turn.arrival_pass,
+            turn.abort_pass,
         )
 
 
@@ -114,6 +124,8 @@ def to_frame(requests: list[Request]) -> "pd.DataFrame":
             "after": [list(r.after) or None for r in requests],
             "think_s": [r.think_s if r.after else None for r in requests],
             "output_token_ids": [r.output_token_ids for r in requests],
+            "arrival_pass": pd.array([r.arrival_pass for r in requests], "Int32"),
+            "abort_pass": pd.array([r.abort_pass for r in requests], "Int32"),
         }
     )
 

@@ -64,8 +64,9 @@ class Turn:
 
     It comes `think_s` seconds after the last of the turns `after` (their places in the script) has
     finished; without any, when the workload's arrivals have it come: `start_s` is its time in a
-    trace. `conversation` and `turn` (from 0) name it; None where a trace does not say what belongs
-    together.
+    trace, `arrival_pass` the pass before which it comes, `abort_pass` the one before which it is
+    aborted. `conversation` and `turn` (from 0) name it; None where a trace does not say what
+    belongs together.
     """
 
     prompt: Texts
@@ -75,6 +76,8 @@ class Turn:
     after: tuple[int, ...] = ()
     think_s: float = 0.0
     start_s: float = 0.0
+    arrival_pass: int | None = None
+    abort_pass: int | None = None
 
     @property
     def lengths(self) -> Lengths:

@@ -9,6 +9,7 @@ from kvscope.engine.devices.modeled.clock import VirtualClock
 from kvscope.engine.devices.platform import Platform
 from kvscope.errors import BadInput
 from kvscope.plan.experiment import Experiment
+from kvscope.plan.workload import BY_PASS
 from kvscope_offload.device import OffloadDevice, OffloadModeled
 
 if TYPE_CHECKING:
@@ -84,7 +85,12 @@ class ModeledOffloadPlatform(Platform):
 
 
 def refuse_timeout(experiment: Experiment) -> None:
-    """BadInput if requests have a timeout: a batch is computed to its end."""
+    """BadInput if requests may be aborted: a batch is computed to its end."""
+    if experiment.workload.arrival == BY_PASS:
+        raise BadInput(
+            f"workload.arrival must not be {BY_PASS!r} on device {experiment.device.name}, which "
+            "computes a batch to its end"
+        )
     if experiment.workload.timeout_s is not None:
         raise BadInput(
             f"workload.timeout_s ({experiment.workload.timeout_s:g}) must be null on device "

@@ -88,6 +88,11 @@ class OffloadServer:
         """Note what follows in this recording."""
         self.recording, self.marks = recording, marks
 
+    @property
+    def passes(self) -> int:
+        """Passes since `begin`."""
+        return len(self.recording.passes)
+
     def submit(
         self,
         request_id: str,

@@ -12,6 +12,7 @@ from kvscope.analyse.oracles.run_tables import (
     RunTables,
     bad_rows,
     combine,
+    counts_of,
 )
 from kvscope.oracle import Violations
 from kvscope.passes import DECODE, MIXED, PREFILL, phase_of_tokens
@@ -53,9 +54,13 @@ def _differs(steps: pd.DataFrame, column: str) -> Violations:
 
 
 def phase_wrong(run: RunTables) -> Violations:
-    """A request is in decode exactly where it computes its newest output token and nothing else."""
+    """A request is in decode exactly where it computes its newest output token and nothing else.
+
+    But for drafts of the tokens that follow it.
+    """
     rows = run.batch
-    one_token = (rows["scheduled_tokens"] == 1) & (rows["recomputed_tokens"] == 0)
+    known = rows["scheduled_tokens"] - counts_of(rows["draft_tokens"])
+    one_token = (known == 1) & (rows["recomputed_tokens"] == 0)
     newest = one_token & (rows["sampled_before"] > 0)
     expected = pd.Series(np.where(newest, DECODE, PREFILL), rows.index)
     return bad_rows(rows, rows["phase"] != expected, lambda r: f"phase is '{r['phase']}'")
@@ -78,19 +83,37 @@ def recomputed_wrong(run: RunTables) -> Violations:
 def sampled_wrong(run: RunTables) -> Violations:
     """A pass samples one token for a request whose tokens are all computed, and none otherwise.
 
-    A request of a recorded server may end while a pass is under way, which then gives it none.
+    With speculative decoding it gives the drafts that were right, too. A request of a recorded
+    server may end with fewer of them, or while a pass is under way, which then gives it none.
     """
     rows = run.batch.merge(
         run.records.requests[[*OF_REQUEST, "prompt_tokens"]], on=OF_REQUEST, how="left"
     )
-    complete = rows["end_tokens"] == rows["prompt_tokens"] + rows["sampled_before"]
+    known = rows["scheduled_tokens"] - counts_of(rows["draft_tokens"])
+    length = rows["prompt_tokens"] + rows["sampled_before"]
+    due = (rows["context_tokens"] + known == length) * (1 + counts_of(rows["accepted_tokens"]))
     if run.recorded:
         last = rows.groupby(OF_REQUEST)["step"].transform("max") == rows["step"]
-        complete &= ~(last & (rows["sampled_tokens"] == 0))
+        due = due.where(~last, due.clip(upper=rows["sampled_tokens"]))
     return bad_rows(
         rows,
-        rows["sampled_tokens"] != complete.astype(int),
+        rows["sampled_tokens"] != due,
         lambda r: f"{r['sampled_tokens']} tokens sampled with {r['end_tokens']} tokens computed",
+    )
+
+
+def drafts_wrong(run: RunTables) -> Violations:
+    """Drafts are computed behind the newest token of a request that decodes; some are right."""
+    rows = run.batch[counts_of(run.batch["draft_tokens"]) > 0]
+    misplaced = (rows["phase"] != DECODE) | (rows["draft_tokens"] >= rows["scheduled_tokens"])
+    most = run.recorded.get("draft_tokens", 0)
+    return combine(
+        bad_rows(rows, misplaced, lambda _: "drafts of a request that does not decode"),
+        bad_rows(
+            rows,
+            (rows["accepted_tokens"] > rows["draft_tokens"]) | (rows["draft_tokens"] > most),
+            lambda r: f"{r['accepted_tokens']} of {r['draft_tokens']} drafts right, {most} at most",
+        ),
     )
 
 

@@ -168,14 +168,13 @@ def cached_blocks_differ(run: RunTables) -> Violations:
 def tokens_not_conserved(run: RunTables) -> Violations:
     """scheduled + found + loaded = due + lost, of each request that was served.
 
-    Its tokens that passes compute, that it finds in the prefix cache and that are loaded from the
-    host are those of its prompt and outputs but the last, and those that it lost when it was
-    preempted.
+    Its tokens that passes compute and keep, that it finds in the prefix cache and that are loaded
+    from the host are those of its prompt and outputs but the last, and those that it lost when it
+    was preempted.
     """
     rows = run.batch
-    rows = rows.assign(
-        there=rows["scheduled_tokens"] + rows["context_tokens"].where(rows["admits"], 0)
-    )
+    kept = rows["end_tokens"] - rows["context_tokens"]
+    rows = rows.assign(there=kept + rows["context_tokens"].where(rows["admits"], 0))
     had = rows.groupby(OF_REQUEST)["there"].sum().rename("had")
     lost = run.victims.groupby(OF_REQUEST)["tokens"].sum().rename("lost")
     served = run.records.requests[~run.records.requests["aborted"].astype(bool)]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from kvscope.analyse.oracles import (
     batches,
+    by_pass,
     cache,
     clocks,
     conversations,
@@ -50,10 +51,14 @@ def _flags_by_duration(run: RunTables) -> bool:
 def _blocks_follow(run: RunTables) -> bool:
     """Whether a request's blocks follow from its tokens.
 
-    Not in a recorded server with KV groups of other kinds, or that differ and cache prefixes.
+    Not in a recorded server with KV groups of other kinds, or that differ and cache prefixes; nor
+    where requests keep the blocks of drafts that were wrong.
     """
     known = all(group.kind in KINDS for group in run.kv_groups)
-    return known and not (run.groups_differ and run.recorded.get("prefix_caching"))
+    speculates = bool(run.recorded.get("draft_tokens"))
+    return (
+        known and not speculates and not (run.groups_differ and run.recorded.get("prefix_caching"))
+    )
 
 
 _PASSES = _recorded("passes recorded by kvscope")
@@ -97,8 +102,8 @@ _BLOCKS_FOLLOW = _recorded(
 _FREED_FOLLOW = _recorded(
     "preemptions recorded by kvscope, of KV groups whose blocks follow from tokens", _blocks_follow
 )
-_ONE_TOKEN = _recorded(
-    "passes without speculative decoding", lambda run: not run.recorded.get("draft_tokens")
+_DRAFTS = _recorded(
+    "passes with speculative decoding", lambda run: bool(run.recorded.get("draft_tokens"))
 )
 _POOL = _recorded("a host pool", lambda run: bool(run.steps["host_blocks_total"].any()))
 _ABORTED = _recorded("requests that were aborted")
@@ -149,6 +154,7 @@ _COPIES_APART = _recorded(
 )
 _STALLS: RunNeed = Need("passes whose stalls are flagged by their durations", _flags_by_duration)
 _FOLLOWERS = _recorded("requests that follow others", conversations.has_followers)
+_BY_PASS = _recorded("requests that come before passes", by_pass.comes_before_passes)
 _KNOWN_OUTPUTS = _recorded("outputs that the workload has", conversations.has_known_outputs)
 _REPEATS: RunNeed = Need(
     "two repeats or more", lambda run: run.records.served["repeat"].nunique() >= 2
@@ -187,7 +193,8 @@ ORACLES: tuple[Oracle[RunTables], ...] = (
     Oracle(batches.pass_differs_from_batch, _PASSES),
     Oracle(batches.phase_wrong, _PASSES),
     Oracle(batches.recomputed_wrong, _PASSES),
-    Oracle(batches.sampled_wrong, _ONE_TOKEN),
+    Oracle(batches.sampled_wrong, _PASSES),
+    Oracle(batches.drafts_wrong, _DRAFTS),
     Oracle(batches.batching_wrong, _SETTINGS),
     Oracle(batches.waiting_wrong, _PASSES),
     Oracle(cache.tokens_differ, _IN_ORDER),
@@ -227,6 +234,7 @@ ORACLES: tuple[Oracle[RunTables], ...] = (
     Oracle(outputs.tokens_missing, _REQUESTS),
     Oracle(outputs.request_differs, _REQUESTS),
     Oracle(conversations.turn_misplaced, _FOLLOWERS),
+    Oracle(by_pass.arrival_pass_wrong, _BY_PASS),
     Oracle(conversations.known_output_differs, _KNOWN_OUTPUTS),
     Oracle(outputs.outputs_differ, _REPEATS),
     Oracle(outputs.nothing_served, _REQUESTS),

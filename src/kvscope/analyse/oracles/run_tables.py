@@ -163,7 +163,9 @@ class RunTables:
         the pass admits or resumes the request.
         """
         rows = self.records.batch.sort_values([*OF_REQUEST, "step"], ignore_index=True)
-        rows["end_tokens"] = rows["context_tokens"] + rows["scheduled_tokens"]
+        drafts, accepted = (counts_of(rows[c]) for c in ("draft_tokens", "accepted_tokens"))
+        given = accepted.clip(upper=(rows["sampled_tokens"] - 1).clip(lower=0))
+        rows["end_tokens"] = rows["context_tokens"] + rows["scheduled_tokens"] - drafts + given
         for column in ("saved_tokens", "hit_tokens", "own_hit_tokens", "loaded_tokens"):
             rows[column] = counts_of(rows[column])
         own = rows.groupby(OF_REQUEST)

@@ -34,11 +34,15 @@ KEYS = {
 # Columns that may be null.
 NULLABLE = {
     "workload": {
-        "arrival_s",  # null of a request that follows others
+        "arrival_s",  # null of a request that follows others, or comes before a pass
         *("conversation", "turn", "after", "think_s", "output_token_ids"),
+        *("arrival_pass", "abort_pass"),
     },
     # Of earlier versions and imports, where nothing is saved, found or loaded.
-    "batch": {"saved_tokens", "hit_tokens", "own_hit_tokens", "loaded_tokens"},
+    "batch": {
+        *("saved_tokens", "hit_tokens", "own_hit_tokens", "loaded_tokens"),
+        *("draft_tokens", "accepted_tokens"),  # of runs without speculative decoding
+    },
     "steps": {"load_wait_s", "group_blocks_used", "kv_bytes_used"},
     "kv_groups": {"window_tokens"},
     "requests": {
@@ -84,17 +88,24 @@ def row_repeated(run: RunTables) -> Violations:
 def value_missing(run: RunTables) -> Violations:
     """Every column that must not be null has a finite value in every row.
 
-    A request arrives by itself, or after others. What was found in the prefix cache or shared
-    with other requests, and what a resumption cost, is known of all rows of a run or of none.
+    A request arrives by itself, after others, or before a pass. What was found in the prefix cache
+    or shared with other requests, and what a resumption cost, is known of all rows of a run or of
+    none.
     """
     requests = run.records.workload
-    nowhere = requests["arrival_s"].isna() & requests["after"].isna()
+    nowhere = requests[["arrival_s", "after", "arrival_pass"]].isna().all(axis=1)
     return combine(
         *(_missing(run, name, frame) for name, frame in _frames(run)),
-        _bad("workload", requests, nowhere, "has no arrival_s, and follows no request"),
+        _bad(
+            "workload",
+            requests,
+            nowhere,
+            "has no arrival_s, follows no request and comes before no pass",
+        ),
         _missing_in_some("preemptions", run.victims, ["shared_blocks", "scheduled_tokens"]),
         _missing_in_some("preemptions", run.resumptions, OF_RESUMPTIONS),
         _missing_in_some("batch", run.batch, ["hit_tokens", "own_hit_tokens"]),
+        _missing_in_some("batch", run.batch, ["draft_tokens", "accepted_tokens"]),
     )
 
 
