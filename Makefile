@@ -3,6 +3,7 @@
 #
 # make test-all    all tests; make test-rest those that `make test` leaves out, but of large
 #                  matrices a part
+# make test-versions  a recording by each version of vLLM that can be recorded, five more to download
 # make test-quick  the tests that need neither vLLM nor Snakemake, a minute's worth
 # make env     the Python environment only      PYTHON=python3.12  DEVICE=cuda
 #                                               VLLM_WHEEL=…  TORCH_INDEX=…  (README.md)
@@ -17,7 +18,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := demo
-.PHONY: demo test test-all test-rest test-quick env env-dev nsys try-nsys lint docs gallery release clean
+.PHONY: demo test test-all test-rest test-versions test-quick env env-dev nsys try-nsys lint docs gallery release clean
 
 export PYTHON DEVICE VLLM_WHEEL TORCH_INDEX
 unexport VENV   # the environment is .venv, whatever another tool calls so
@@ -45,6 +46,9 @@ test-all: env-dev try-nsys
 
 test-rest: env-dev try-nsys
 	$(IN_PLACE) $(PYTEST) -m "thorough and not exhaustive"
+
+test-versions: env-dev
+	$(IN_PLACE) pytest tests/engine/test_record.py
 
 test-quick: env-dev
 	$(IN_PLACE) pytest -n 2 --dist loadfile -m 'not slow' tests/unit

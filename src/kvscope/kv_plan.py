@@ -59,6 +59,18 @@ class KvGroup:
         return blocks
 
 
+def most_blocks(groups: Sequence[KvGroup], tokens: Ints) -> Ints:
+    """The most blocks of all groups that requests of so many tokens hold, computed one by one.
+
+    Those of a window come and go: a longer request may hold fewer at its end. `tokens` are one or
+    more each.
+    """
+    ends = np.arange(1, tokens.max(initial=1) + 1)
+    held = np.sum([group.held_blocks(ends - 1, ends) for group in groups], axis=0)
+    most: Ints = np.maximum.accumulate(held)[tokens - 1]
+    return most
+
+
 def has_one_block_table(groups: Sequence[KvGroup]) -> bool:
     """Whether one group keeps all tokens, so that a request's blocks follow from its tokens."""
     return [group.kind in OF_ALL_TOKENS for group in groups] == [True]

@@ -1,14 +1,18 @@
 """Models of other families: their data is vLLM's plan, and their runs give the tokens they must."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
 import pytest
 
+from kvscope.engine.devices.platform import platform_of
 from kvscope.plan.composition import Composer
-from kvscope.plan.models import KvLayers, Model
+from kvscope.plan.grid import expand
+from kvscope.plan.models import BYTES, Model
 
 from .conftest import ROOT, Runner, kvscope
 
@@ -17,13 +21,6 @@ pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
 
 CONFIG = ROOT / "config"
-KINDS = {
-    "full": "FullAttention",
-    "sliding_window": "SlidingWindow",
-    "chunked_local": "ChunkedLocalAttention",
-    "mla": "MLAAttention",
-    "mamba": "Mamba",
-}
 
 
 def model_of(name: str) -> Model:
@@ -54,29 +51,17 @@ def test_what_layers_keep_is_what_vllm_plans(name: str, dtype: str, tmp_path: Pa
     done = kvscope("bytes", str(tmp_path), *words, *more, "--json")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    width = 1 if dtype == "fp8" else {"float32": 4, "bfloat16": 2}[model.dtype]
-    planned = [one for kind in model.kept for one in groups(model, kind, width)]
-    made = [
-        (
-            one["kind"],
-            one["layers"],
-            one["useful_bytes"] // (1 if one["state"] else one["block_tokens"]),
-            one["window_tokens"],
-        )
-        for one in found["groups"]
-    ]
-    assert sorted(map(str, made)) == sorted(map(str, planned))
-    tokens = max(0 if one["state"] else one["block_tokens"] for one in found["groups"])
-    assert found["block_bytes"] == tokens * model.block_elements * width
+    size = max(0 if one["state"] else one["block_tokens"] for one in found["groups"])
+    groups = model.kv_groups(size, BYTES[model.dtype if dtype == "auto" else dtype])
+    planned = [asdict(group) | {"state": group.state} for group in groups]
+    assert sorted(map(shape, found["groups"])) == sorted(map(shape, planned))
     assert found["weights"] == model.weights_per_token
 
 
-def groups(model: Model, kind: KvLayers, width: int) -> list[tuple[str, int, int, int | None]]:
-    """KV groups of one kind: its name, layers, bytes of a token or a state, and window."""
-    count = model.groups(kind)
-    sizes = [len(range(first, kind.layers, count)) for first in range(count)]
-    kept = kind.state_bytes or kind.token_elements * width
-    return [(KINDS[kind.kind], layers, layers * kept, kind.window_tokens) for layers in sizes]
+def shape(group: dict[str, Any]) -> list[str]:
+    """What a KV group is, as text; vLLM's states are blocks of the longest request."""
+    left_out = {"block_tokens"} if group["state"] else set()
+    return sorted(str(pair) for pair in group.items() if pair[0] not in left_out)
 
 
 def test_a_scarce_cache_gives_the_same_tokens(run: Runner) -> None:
@@ -98,9 +83,12 @@ def tokens(requests: pd.DataFrame) -> list[str]:
     ("words", "told"),
     [
         (("model=tiny-mla",), "cache.block_size (32) must be 16 for a latent"),
+        (
+            ("model=tiny-mla", "cache.block_size=16", "cache.dtype=fp8"),
+            "cache.dtype (fp8) must be auto for a latent",
+        ),
         (("model=tiny-window", "engine.attention=paged"), "engine.attention (paged) must be vllm"),
         (("cache.dtype=fp8", "engine.attention=paged"), "cache.dtype (fp8) must be auto"),
-        (("model=tiny-window", "cache.blocks=null", "cache.oversubscription=2"), "must be null"),
         (("model=jamba-v0.1",), "cache.block_size (32) must be at least 140"),
         (("model=tiny-interleaved", "cache.blocks=60"), "which takes up to 197 in the KV groups"),
         (("device=modeled", "model=tiny-window"), "device.kernels (vllm-0.4.2) must be vllm"),
@@ -121,6 +109,10 @@ def test_what_cannot_run_is_refused_when_it_is_planned(words: tuple[str, ...], t
             "engine.max_num_batched_tokens is 1024, but vLLM takes 2048 for model=tiny-mla",
         ),
         (
+            ("model=tiny-mla", "cache.block_size=16", "cache.prefix_caching=true"),
+            "cache.prefix_caching is true, but vLLM caches no prefixes for model=tiny-mla",
+        ),
+        (
             ("model=tiny-window", "device=modeled", "device.kernels=vllm"),
             "cache.block_size is 16, but vLLM takes blocks of 32 tokens for model=tiny-window",
         ),
@@ -132,3 +124,17 @@ def test_what_vllm_takes_otherwise_is_a_sentence(
     done = kvscope("run", *words, "profiler=none", "--out", str(tmp_path))
     assert done.returncode != 0
     assert told in done.stderr
+
+
+def test_a_latent_has_the_kernels_of_any_cpu_on_one_with_amx(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from vllm.platforms import current_platform
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+    words = ["model=tiny-mla", "cache.block_size=16"]
+    asked = expand(None, words, CONFIG).experiments[0].experiment
+    backend = AttentionBackendEnum[platform_of(asked).engine_arguments()["attention_backend"]]
+    monkeypatch.setattr("torch.cpu._is_amx_tile_supported", lambda: True)
+    latent: Any = SimpleNamespace(use_mla=True, use_sparse=False)
+    assert current_platform.get_attn_backend_cls(backend, latent) == backend.get_path()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvscope.report.conditions import conditions, draw, missed_widths
-from kvscope.report.data import Run, StudyData
+from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.words import NBSP
 
 CAMPAIGN = "0123456789ab"
@@ -21,7 +21,7 @@ def ran(
     design: str = "rounds",
     durations: list[float] | None = None,
     **facts: Any,
-) -> Run:
+) -> ReportedRun:
     """A run with a repeat for each share of waiting, each of a round; `number` is its place."""
     clock = [
         {
@@ -41,18 +41,18 @@ def ran(
     told = {"clock": {"run_start_utc_ns": 0, "repeats": clock}, "disturbance": load}
     if number is not None:
         told["campaign"] = {"id": CAMPAIGN, "design": design, "members": ["a", "b"]}
-    return Run(label, label, {}, directory=None, facts=told | facts)  # type: ignore[arg-type]
+    return ReportedRun(label, label, {}, directory=None, facts=told | facts)  # type: ignore[arg-type]
 
 
 def turn(number: int, place: int) -> dict[str, Any]:
     return {"campaign": CAMPAIGN, "number": number, "place": place}
 
 
-def study(*runs: Run) -> StudyData:
+def study(*runs: ReportedRun) -> StudyData:
     return StudyData("s", "", "", (), runs)
 
 
-def line_of(*runs: Run) -> str:
+def line_of(*runs: ReportedRun) -> str:
     """The line, with spaces that may break."""
     return conditions(study(*runs)).line.replace(NBSP, " ")
 

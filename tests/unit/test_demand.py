@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from kvscope.errors import BadInput
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.grid import expand
+from kvscope.plan.models import KvLayers
 from kvscope.workload.requests import build
 
 CONFIG = Path(__file__).parents[2] / "config"
@@ -28,6 +29,30 @@ def test_the_cache_has_the_blocks_of_all_requests_over_the_ratio(
     experiment = planned(*words, "workload.num_requests=40")
     needed = sum(-(-one.total // size) for one in experiment.workload.lengths(seed))
     assert experiment.cache_blocks <= needed / ratio < experiment.cache_blocks + 1
+
+
+@pytest.mark.parametrize(
+    "model", ["tiny-gqa", "tiny-window", "tiny-interleaved", "tiny-chunked", "tiny-hybrid"]
+)
+@given(seed=st.integers(0, 9), size=st.sampled_from([32, 96]))
+def test_a_request_counts_with_the_most_blocks_of_all_kv_groups(
+    model: str, seed: int, size: int
+) -> None:
+    words = (f"model={model}", "device.kernels=vllm", f"cache.block_size={size}", f"seed={seed}")
+    asked = planned(*words, "cache.oversubscription=1")
+
+    def held(kind: KvLayers, newest: int) -> int:
+        window = kind.window_tokens or 1
+        starts = {"sliding_window": newest - window + 1, "chunked_local": newest - newest % window}
+        first = max(0, starts.get(kind.kind, 0))
+        return 1 if kind.state_bytes else newest // size - first // size + 1
+
+    def most(tokens: int) -> int:
+        kinds = [(kind, asked.model.groups(kind)) for kind in asked.model.kept]
+        return max(sum(n * held(kind, at) for kind, n in kinds) for at in range(tokens))
+
+    needed = sum(most(one.total) for one in asked.workload.lengths(seed))
+    assert asked.cache_blocks == needed
 
 
 def test_what_is_filled_in_belongs_to_the_settings() -> None:

@@ -2,19 +2,22 @@
 
 import errno
 import os
+import random
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from kvscope.errors import BadInput
 from kvscope.kv_plan import KvGroup
-from kvscope.record import lock
-from kvscope.record.options import RecordOptions, minutes, size
+from kvscope.record import lock, plugin
+from kvscope.record.options import LEAST_BYTES, RecordOptions, minutes, size
 from kvscope.record.records import KINDS, Arrival, Event, Sampled, Scheduled, Segment, decode
 from kvscope.record.segments import (
     SegmentWriter,
@@ -145,6 +148,35 @@ def test_files_are_bounded_and_the_newest_stays(tmp_path: Path):
     assert [path.name[8:16] for path in segment_paths(tmp_path)] == ["00000008"]
 
 
+def test_files_stay_within_what_is_kept_while_one_grows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("kvscope.record.writer._PERIOD_S", 0.005)
+    draw, sizes, files = random.Random(0), [], set()
+    writer = Writer(RecordOptions(tmp_path, LEAST_BYTES))
+    for burst in range(200):
+        if burst % 30 == 0:  # they are larger than the writer asks for
+            writer.put(segment(burst))
+        newest = newest_file(tmp_path)
+        for number in range(10):
+            hashes = [draw.randbytes(32) for _ in range(100)]
+            writer.put(Arrival(number, 0, 1600, 1, hashes))  # type: ignore[arg-type]
+        while newest_file(tmp_path) == newest:
+            time.sleep(0.002)
+        files |= set(segment_paths(tmp_path))
+        sizes.append(sum(path.stat().st_size for path in segment_paths(tmp_path)))
+    writer.close()
+    assert max(sizes) <= LEAST_BYTES
+    assert max(sizes) > LEAST_BYTES // 2
+    assert len(files) > len(segment_paths(tmp_path)), "no file had to be removed"
+
+
+def newest_file(directory: Path) -> tuple[Path, int] | None:
+    """The newest segment and its size."""
+    paths = segment_paths(directory)
+    return (paths[-1], paths[-1].stat().st_size) if paths else None
+
+
 def test_old_files_are_removed(tmp_path: Path):
     for number, age_s in ((1, 300), (2, 90), (3, 0)):
         path = tmp_path / f"segment-{number:08d}.jsonl.zst"
@@ -173,6 +205,62 @@ def test_a_full_disk_ends_the_recording_with_a_sentence(
     assert not writer.open
     assert [record.getMessage() for record in caplog.records] == [
         f"kvscope records no longer into {tmp_path}: No space left on device"
+    ]
+
+
+def wait_until_asked_for_a_segment(writer: Writer) -> None:
+    writer.wants_segment = False
+    while not writer.wants_segment:
+        time.sleep(0.01)
+
+
+def test_a_file_that_somebody_removed_is_followed_by_another(tmp_path: Path):
+    writer = Writer(RecordOptions(tmp_path))
+    writer.put(segment())
+    while not segment_paths(tmp_path):
+        time.sleep(0.01)
+    segment_paths(tmp_path)[0].unlink()
+    wait_until_asked_for_a_segment(writer)
+    writer.put(segment(1))
+    writer.put(scheduled(5))
+    writer.close()
+    assert [e.step for e in read_window(tmp_path).events if isinstance(e, Scheduled)] == [5]
+
+
+def test_a_directory_that_somebody_removed_ends_the_recording_with_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr("logging.Logger.propagate", True, raising=False)
+    place = tmp_path / "recording"
+    place.mkdir()
+    writer = Writer(RecordOptions(place))
+    writer.put(segment())
+    while not segment_paths(place):
+        time.sleep(0.01)
+    shutil.rmtree(place)
+    wait_until_asked_for_a_segment(writer)
+    writer.put(segment(1))
+    while writer.open:
+        time.sleep(0.01)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"kvscope records no longer into {place}: No such file or directory"
+    ]
+
+
+def test_a_disk_that_is_full_at_the_start_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    monkeypatch.setattr(plugin, "facts_of", lambda *_: FACTS)
+    monkeypatch.setattr("logging.Logger.propagate", True, raising=False)
+    monkeypatch.setenv("KVSCOPE_RECORD", str(tmp_path))
+    one = SimpleNamespace(data_parallel_size=1, data_parallel_index=0)
+    plugin.begin(SimpleNamespace(vllm_config=SimpleNamespace(parallel_config=one)), "0.32.0")
+    assert [record.getMessage() for record in caplog.records] == [
+        f"kvscope records nothing: {tmp_path}: No space left on device"
     ]
 
 

@@ -12,7 +12,7 @@ from kvscope import tables
 from kvscope.plan.figures import Axes
 from kvscope.plan.question import Question
 from kvscope.report.comparisons import pairs
-from kvscope.report.data import FigureRequest, Run, StudyData
+from kvscope.report.data import FigureRequest, ReportedRun, StudyData
 from kvscope.report.findings import MOST, findings, headline, rule
 from kvscope.report.words import NBSP
 
@@ -33,7 +33,7 @@ def run(
     """A complete run whose throughput is (low, value, high), and its overheads; None: it failed."""
     name = "-".join(map(str, varied.values()))
     if throughput is None:
-        return Run(name, name, varied, Path(), status="failed")
+        return ReportedRun(name, name, varied, Path(), status="failed")
     low, value, high = throughput
     rows = [
         ("throughput_tokens_per_s", value, low, high),
@@ -51,7 +51,7 @@ def run(
         time_source="measured", run_sha256="0" * 64,
     )  # fmt: skip
     metrics = frame[tables.METRICS.names].set_index("metric", drop=False)
-    return Run(name, name, varied, Path(), metrics=metrics, **more)
+    return ReportedRun(name, name, varied, Path(), metrics=metrics, **more)
 
 
 def study(*runs):

@@ -10,7 +10,7 @@ from kvscope.plan import documents, layers
 from kvscope.plan.experiment import dump
 from kvscope.plan.grid import expand
 from kvscope.plan.question import Question
-from kvscope.report.data import Run, StudyData
+from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.overflow_losses import IDLE, LONGER, MORE, draw
 from kvscope.report.render import svg
 
@@ -53,7 +53,7 @@ def study_of(directory: Path, seeds: int) -> StudyData:
             time_source="modeled", run_sha256="0" * 64,
         )  # fmt: skip
         runs.append(
-            Run(
+            ReportedRun(
                 planned.experiment.id,
                 planned.label,
                 planned.varied,

@@ -18,7 +18,7 @@ from kvscope.plan.experiment import dump
 from kvscope.plan.grid import expand
 from kvscope.plan.layers import SHIPPED_CONFIG
 from kvscope.report.circumstances import circumstances, faults
-from kvscope.report.data import Run, StudyData
+from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.load import load
 from kvscope.report.page import _origin, write_page
 from kvscope.report.render import Printed, scripts
@@ -219,6 +219,11 @@ def test_an_image_of_many_marks_takes_less_room_as_pixels():
     assert Printed(svg, b"", b"").url.startswith("data:image/png;base64,")
 
 
+def test_an_image_is_drawn_to_a_tenth_of_a_pixel_and_its_words_stay_as_they_are():
+    url = Printed('<svg><text x="12.3456">0.005</text></svg>', b"", b"").url
+    assert unquote(url.partition(",")[2]) == "<svg><text x='12.3'>0.005</text></svg>"
+
+
 def test_the_conditions_are_one_line_and_one_chart(html, page):
     (line,) = re.findall(r'<p class="conditions">(.*?)</p>', html)
     assert line.startswith("3 experiments by themselves, 9 repeats; ")
@@ -268,7 +273,7 @@ def test_an_import_is_shown_with_its_faults_and_how_it_was_made(tmp_path):
         "imported_from": {"kind": "unboxkv-series", "series": "swap", "files": [{"file": "a.csv"}]},
         "faults": ["tokens are derived", "usage is rounded"],
     }
-    run = Run("r", "r", {}, tmp_path, facts)
+    run = ReportedRun("r", "r", {}, tmp_path, facts)
     study = StudyData("s", "S", "", (), (run,))
     told = {c.name: c.values for c in circumstances(study)}
     assert told["Imported from"] == (("a.csv", ""),)

@@ -14,7 +14,7 @@ from kvscope.analyse.metrics import METRICS
 from kvscope.analyse.statistics import Estimate
 from kvscope.analyse.study_metrics import COLUMNS, MEASURES, STUDY_METRICS
 from kvscope.report.circumstances import circumstances, dates, shared
-from kvscope.report.data import Run, StudyData, labels
+from kvscope.report.data import ReportedRun, StudyData, labels
 from kvscope.report.figures import pareto
 from kvscope.report.settings import (
     in_tokens,
@@ -129,7 +129,7 @@ def test_shared_settings_are_those_that_all_have():
 
 def complete(**varied):
     name = "-".join(map(str, varied.values()))
-    return Run(name, name, varied, Path(), {"status": "complete"})
+    return ReportedRun(name, name, varied, Path(), {"status": "complete"})
 
 
 def study(*runs):
@@ -172,7 +172,7 @@ def ran(label, start_ns, **hardware):
         "hardware": {"hostname": "h", **hardware},
         "profiler": {"used": "none", "reason": None},
     }
-    return Run(label, label, {}, Path(), facts, {"seed": 1})
+    return ReportedRun(label, label, {}, Path(), facts, {"seed": 1})
 
 
 def test_a_fact_that_differs_is_told_with_whom_it_holds_for():

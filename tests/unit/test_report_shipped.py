@@ -14,7 +14,7 @@ from kvscope.analyse.study_metrics import add_study_metrics
 from kvscope.plan import documents, layers
 from kvscope.plan.experiment import dump
 from kvscope.plan.grid import PlannedExperiment, expand
-from kvscope.report.data import FigureRequest, Run, StudyData
+from kvscope.report.data import FigureRequest, ReportedRun, StudyData
 from kvscope.report.figures.registry import draw_figure, figures
 from kvscope.report.findings import headline
 from kvscope.report.render import svg
@@ -28,7 +28,7 @@ STUDIES = sorted(layers.options(layers.SHIPPED_CONFIG, "study"))
 OVER_EXPERIMENTS = [name for name, figure in figures().items() if figure.lead]
 
 
-def invented(number: int, planned: PlannedExperiment, directory: Path) -> Run:
+def invented(number: int, planned: PlannedExperiment, directory: Path) -> ReportedRun:
     """A complete run with a number for every metric; a scarce cache preempts and costs time."""
     settings = documents.load_mapping(_written(planned, directory))
     scarce = "ample" not in planned.grid
@@ -42,7 +42,7 @@ def invented(number: int, planned: PlannedExperiment, directory: Path) -> Run:
         experiment_id=planned.experiment.id, repeats_valid=5, valid=True, reasons="",
         time_source="measured", run_sha256="0" * 64,
     )  # fmt: skip
-    return Run(
+    return ReportedRun(
         planned.experiment.id,
         planned.label,
         planned.varied,

@@ -67,10 +67,10 @@ def collect_run(run_dir: Path, out_dir: Path, perfetto: bool = False) -> None:
 
 def _collect_profile(run: Run, out_dir: Path) -> tuple[dict[str, Any], Alignment | None]:
     """Write the profiler's tables; return their account and the clock's alignment, if any."""
-    export = run.directory / NSYS_EXPORT
-    if not export.exists():
+    export, used = run.directory / NSYS_EXPORT, (run.facts.get("profiler") or {}).get("used")
+    if not export.exists() or used == "none":
         account = write_empty_tables(out_dir) | {"alignment": None}
-        if (run.facts.get("profiler") or {}).get("used") == "nsys":
+        if used == "nsys":
             account["warnings"].append(f"The run was profiled, but {NSYS_EXPORT} is not there.")
         return account, None
     account = write_nsys_tables(export, out_dir)

@@ -6,19 +6,25 @@ import shutil
 import sys
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from kvscope.commands.command import argument, command, path
+from kvscope.commands.command import argument, command, flag, path
 from kvscope.errors import BadInput, CannotWrite, reason_of
+
+if TYPE_CHECKING:
+    from kvscope.record.options import RecordOptions
 
 
 @command(
     (
         "--out recording -- vllm serve MODEL",
         "--out recording --keep 512MiB --minutes 60 -- python serve.py",
+        "--out recording --nsys -- python serve.py",
     ),
     path("--out", "the recording's directory", required=True),
     argument("--keep", metavar="SIZE", default="2GiB", help="most bytes of files (default: 2GiB)"),
     argument("--minutes", metavar="N", help="oldest minutes to keep (default: all that fits)"),
+    flag("--nsys", "run it under Nsight Systems: the passes are NVTX ranges, too"),
     argument("words", nargs="*", metavar="COMMAND", help="after '--': what starts vLLM"),
 )
 def record(given: argparse.Namespace) -> int:
@@ -35,6 +41,7 @@ def record(given: argparse.Namespace) -> int:
         given.out,
         options.size(given.keep, "--keep"),
         None if given.minutes is None else options.minutes(given.minutes, "--minutes"),
+        ranges=given.nsys,
     )
     _require_supported()
     program = _program(given.words[0])
@@ -43,10 +50,25 @@ def record(given: argparse.Namespace) -> int:
         if taken := lock.problem(place):
             raise BadInput(taken)
     sys.stdout.flush()
+    if given.nsys:
+        return _profile([program, *given.words[1:]], asked)
     try:
         os.execve(program, list(given.words), asked.environment(os.environ))
     except OSError as error:
         raise BadInput(f"{program}: cannot be started ({reason_of(error)})") from None
+
+
+def _profile(words: list[str], asked: "RecordOptions") -> int:
+    """Run the command under nsys; gives its exit code. BadInput if there is no nsys."""
+    from kvscope.record import profiled
+    from kvscope.run.profiler import find_nsys
+
+    if (nsys := find_nsys()) is None:
+        raise BadInput("record --nsys: there is no Nsight Systems; `make nsys` installs it")
+    code, complaint = profiled.serve(nsys, words, asked.environment(os.environ), asked.directory)
+    if complaint:
+        print(f"kvscope: {complaint}", file=sys.stderr)
+    return code
 
 
 def _require_supported() -> None:

@@ -316,9 +316,9 @@ def run_engine(platform: "Platform", directory: Path | None = None) -> Iterator[
 def check_limits(
     experiment: Experiment, scheduler: RecordingScheduler, batching: BatchingPolicy
 ) -> None:
-    """Raise BadInput if vLLM does not cut prompts as asked, or computes more tokens in a pass.
+    """Raise BadInput if vLLM cuts no prompts, caches no prefixes, or fills passes otherwise.
 
-    It has no kernels for chunks of a prompt, as of latent attention on a CPU.
+    It has no kernels for a part of a prompt, as of latent attention on a CPU.
     """
     chunked = batching.engine_arguments().get("enable_chunked_prefill")
     if chunked and not scheduler.scheduler_config.enable_chunked_prefill:
@@ -326,6 +326,11 @@ def check_limits(
             f"batching={batching.name} cuts prompts, but vLLM computes those of "
             f"model={experiment.model.name} whole on this device; use batching=mixed or "
             "batching=prefill_first"
+        )
+    if experiment.cache.prefix_caching and not scheduler.cache_config.enable_prefix_caching:
+        raise BadInput(
+            f"cache.prefix_caching is true, but vLLM caches no prefixes for "
+            f"model={experiment.model.name} on this device; set it to false"
         )
     pass_tokens, most = scheduler.max_num_scheduled_tokens, experiment.engine.max_num_batched_tokens
     if pass_tokens > most:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from itertools import zip_longest
+from math import prod
 
 from vllm.v1.kv_cache_interface import (
     KVCacheConfig,
@@ -75,5 +76,6 @@ def _group(spec: KVCacheSpec, layers: int, cache: KVCacheConfig) -> KvGroup:
 def _content_bytes(spec: KVCacheSpec) -> int:
     """Bytes of a block of one layer without padding."""
     if isinstance(spec, MambaSpec):
-        return int(spec.state_content_size_bytes)
+        shapes = zip(spec.shapes, spec.dtypes, strict=True)
+        return sum(prod(shape) * dtype.itemsize for shape, dtype in shapes)
     return int(getattr(spec, "unpadded_page_size_bytes", spec.page_size_bytes))

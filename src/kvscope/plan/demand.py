@@ -4,10 +4,13 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from pydantic import ValidationError
 
 from kvscope.errors import BadInput
+from kvscope.kv_plan import KvGroup, most_blocks
 from kvscope.plan.complaints import format_value
+from kvscope.plan.models import BYTES, Model
 
 if TYPE_CHECKING:
     from kvscope.plan.workload import Workload
@@ -45,15 +48,17 @@ def _demand(config: Mapping[str, Any], kind: "type[Workload]") -> int:
         return 1
     try:
         workload = kind.model_validate(config["workload"])
+        model = Model.model_validate(config["model"])
     except ValidationError:
         return 1
-    return demand_blocks(workload, seed, size)
+    return demand_blocks(workload, seed, model.kv_groups(size, BYTES[model.dtype]))
 
 
 @lru_cache(maxsize=1024)
-def demand_blocks(workload: "Workload", seed: int, block_size: int) -> int:
-    """Blocks of all requests that can be served at once, each with its last token.
+def demand_blocks(workload: "Workload", seed: int, groups: tuple[KvGroup, ...]) -> int:
+    """Blocks of all requests that can be served at once, of each the most that it holds.
 
     BadInput if a file of the workload cannot be used.
     """
-    return sum(-(-lengths.total // block_size) for lengths in workload.longest_at_once(seed))
+    tokens = [lengths.total for lengths in workload.longest_at_once(seed)]
+    return int(most_blocks(groups, np.array(tokens, np.int64)).sum())

@@ -31,6 +31,7 @@ class Kernels:
 
     block_multiple: int = 1  # the block size must be a multiple of it, in tokens
     latent_block: int | None = None  # of latent attention, the block size
+    latent_fp8: bool = True  # whether a latent can be kept in fp8
     head_sizes: tuple[int, ...] | None = None
     dtypes: tuple[str, ...] | None = None
     layouts: tuple[str, ...] | None = ("by_layer", "by_block")
@@ -39,7 +40,7 @@ class Kernels:
     def refusals(self, experiment: Conditions) -> dict[str, tuple[object, str]]:
         """The keys with unsupported values: for each its value, and what it must be in words."""
         model, cache = experiment.model, experiment.cache
-        latent = self.latent_block is not None and any(one.kind == "mla" for one in model.kept)
+        latent = any(one.kind == "mla" for one in model.kept)
         limits = {
             "cache.layout": (cache.layout, self.layouts),
             "model.head_size": (model.head_size, self.head_sizes),
@@ -50,9 +51,12 @@ class Kernels:
             for key, (value, allowed) in limits.items()
             if allowed is not None and value not in allowed
         }
-        if latent and cache.block_size != self.latent_block:
-            found["cache.block_size"] = (cache.block_size, f"{self.latent_block} for a latent")
-        elif not latent and cache.block_size % self.block_multiple:
+        if latent and not self.latent_fp8 and cache.dtype == "fp8":
+            found["cache.dtype"] = (cache.dtype, "auto for a latent")
+        if latent and self.latent_block is not None:
+            if cache.block_size != self.latent_block:
+                found["cache.block_size"] = (cache.block_size, f"{self.latent_block} for a latent")
+        elif cache.block_size % self.block_multiple:
             wanted = f"a multiple of {self.block_multiple}"
             found["cache.block_size"] = (cache.block_size, wanted)
         return found

@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from kvscope.kv_plan import STATE, KvGroup
 from kvscope.plan.fields import (
     MAX_NUMBER,
     Count,
@@ -78,6 +79,15 @@ class KvLayers(Part):
             raise impossible(f"model.kv_layers of kind {self.kind} {must} window_tokens")
         return self
 
+
+KINDS = {
+    "full": "FullAttention",
+    "sliding_window": "SlidingWindow",
+    "chunked_local": "ChunkedLocalAttention",
+    "mla": "MLAAttention",
+    "mamba": STATE,
+}
+"""vLLM's names of what the KV groups of each kind of layers keep."""
 
 OF_HF = ("config", "kv_layers", "block_layers", "weights", "weights_per_token")
 """The keys that a model by its config.json has, and no other."""
@@ -259,6 +269,27 @@ class Model(Part):
     def groups(self, kind: KvLayers) -> int:
         """KV groups that vLLM makes of the layers of one kind."""
         return -(-kind.layers // self.layers_apart)
+
+    def kv_groups(self, block_tokens: int, width: int) -> tuple[KvGroup, ...]:
+        """The KV groups of its layers, in blocks of so many tokens and numbers of `width` bytes."""
+        place = block_tokens * width * max(one.token_elements for one in self.kept)
+        found = []
+        for kind in self.kept:
+            own = kind.state_bytes or block_tokens * width * kind.token_elements
+            count = self.groups(kind)
+            for layers in (len(range(first, kind.layers, count)) for first in range(count)):
+                found.append(
+                    KvGroup(
+                        kind=KINDS[kind.kind],
+                        layers=layers,
+                        block_tokens=block_tokens,
+                        useful_bytes=layers * own,
+                        padded_bytes=layers * place,
+                        block_bytes=self.layers_apart * place,
+                        window_tokens=kind.window_tokens,
+                    )
+                )
+        return tuple(found)
 
     @property
     def activation_bytes_per_token(self) -> int:

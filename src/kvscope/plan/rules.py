@@ -137,7 +137,7 @@ def _fp8_has_vllms_kernels(experiment: CompleteExperiment) -> None:
 
 
 def _states_fit_blocks(experiment: CompleteExperiment) -> None:
-    """VLLM gives a state one block, and pads it to those of attention beside it."""
+    """A state takes one block in vLLM, which pads it to those of attention beside it."""
     model, cache = experiment.model, experiment.cache
     state = max(one.state_bytes for one in model.kept)
     token = max(one.token_elements for one in model.kept) * experiment.kv_width
@@ -147,17 +147,6 @@ def _states_fit_blocks(experiment: CompleteExperiment) -> None:
             f"model={model.name}, so that a state of {state:,} bytes fits beside {token:,} bytes "
             "a token",
             "cache.block_size",
-            "model.kv_layers",
-        )
-
-
-def _demand_is_by_length(experiment: CompleteExperiment) -> None:
-    model, ratio = experiment.model, experiment.cache.oversubscription
-    if ratio is not None and not model.keeps_all:
-        raise impossible(
-            f"cache.oversubscription ({ratio}) must be null with model={model.name}, whose layers "
-            "do not all keep every token; set cache.blocks or cache.gib",
-            "cache.oversubscription",
             "model.kv_layers",
         )
 
@@ -218,7 +207,6 @@ RULES: tuple[Callable[[CompleteExperiment], None], ...] = (
     _other_families_have_vllms_kernels,
     _fp8_has_vllms_kernels,
     _states_fit_blocks,
-    _demand_is_by_length,
     _one_request_fits_cache,
     _one_request_fits_kv_groups,
     _sequences_within_batch,

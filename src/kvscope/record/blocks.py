@@ -37,22 +37,30 @@ class BlockContents:
     def schedule(self, step: int, event: Scheduled) -> None:
         """A pass was scheduled, the table's `step`."""
         found: dict[int, int] = {request: tokens for request, tokens in event.hits}
-        for request, admitted, (ids,) in event.blocks:
-            if admitted:
-                self.release(request)
-            hits = found.get(request, 0) // self._block_size if admitted else 0
-            for position, block in enumerate(ids):
-                if position < hits:
-                    self._find(step, request, block)
-                else:
-                    self._evict(step, request, block)
-            self._held.setdefault(request, []).extend(ids)
-            self._holders.update(ids)
+        given = {request: (admitted, ids) for request, admitted, (ids,) in event.blocks}
         drafts: dict[int, int] = {request: tokens for request, tokens in event.drafts}
+        # In the order of the schedule: a request finds blocks that one before it fills.
         for request, computed, cached in zip(
             event.requests, event.computed, event.cached, strict=True
         ):
+            if request in given:
+                self._give(step, request, *given[request], found.get(request, 0))
             self._fill(step, request, cached, cached + computed - drafts.get(request, 0))
+
+    def _give(
+        self, step: int, request: int, admitted: bool, ids: list[int], found_tokens: int
+    ) -> None:
+        """A request gets blocks; of an admitted one the first may be found in the prefix cache."""
+        if admitted:
+            self.release(request)
+        hits = found_tokens // self._block_size if admitted else 0
+        for position, block in enumerate(ids):
+            if position < hits:
+                self._find(step, request, block)
+            else:
+                self._evict(step, request, block)
+        self._held.setdefault(request, []).extend(ids)
+        self._holders.update(ids)
 
     def _fill(self, step: int, request: int, start: int, end: int) -> None:
         """The pass computes tokens of a request; blocks that it fills are in the prefix cache.

@@ -7,8 +7,8 @@ import kvscope
 from kvscope import tables
 from kvscope.files import remove
 from kvscope.record import replayed
-from kvscope.record.window import read_window
-from kvscope.runfile import COMPLETE, RECORDED, RUN_FILE, file_records, write_run
+from kvscope.record.window import Window, read_window
+from kvscope.runfile import COMPLETE, NSYS_EXPORT, RECORDED, RUN_FILE, file_records, write_run
 from kvscope.runschema import MEASURED
 
 
@@ -29,6 +29,21 @@ def collect_recording(directory: Path) -> list[str]:
             remove(directory / table.file)
     write_run(directory, _facts(directory, made) | {"files": file_records(directory)})
     return window.notes
+
+
+def _profiler(directory: Path, window: Window) -> dict[str, Any]:
+    """The profiler of a recording, and why what it saw is not used, as run.json has them."""
+    export = directory / NSYS_EXPORT
+    if not export.exists():
+        return {"requested": "none", "used": "none", "reason": None}
+    reason = None
+    if export.stat().st_mtime_ns < window.begin.utc_ns:
+        reason = f"{NSYS_EXPORT} is of an earlier server"
+    elif window.begin.step:
+        reason = f"{NSYS_EXPORT} numbers passes from the server's first, which is recorded no more"
+    if reason:
+        window.notes.append(f"profiler: {reason}; it is left out")
+    return {"requested": "nsys", "used": "none" if reason else "nsys", "reason": reason}
 
 
 def _facts(directory: Path, made: replayed.Replayed) -> dict[str, Any]:
@@ -59,6 +74,7 @@ def _facts(directory: Path, made: replayed.Replayed) -> dict[str, Any]:
             "device": facts["device"],
             "times_layers": False,
         },
+        "profiler": _profiler(directory, made.window),
         RECORDED: facts
         | {
             "notes": made.window.notes,

@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 import kvscope
+from kvscope.record.versions import described_as_now
 
 
 def facts_of(scheduler: Any, vllm_version: str) -> dict[str, Any]:
@@ -12,6 +13,7 @@ def facts_of(scheduler: Any, vllm_version: str) -> dict[str, Any]:
     # Imported here because vLLM loads plugins while it is being imported itself.
     from kvscope.engine.kv_groups import groups_of
 
+    groups = groups_of(described_as_now(scheduler.kv_cache_config))
     config = scheduler.vllm_config
     scheduling, cache, model = config.scheduler_config, config.cache_config, config.model_config
     parallel, transfer = config.parallel_config, config.kv_transfer_config
@@ -25,7 +27,7 @@ def facts_of(scheduler: Any, vllm_version: str) -> dict[str, Any]:
         "block_size": scheduler.block_size,
         "hash_block_size": pool.hash_block_size,
         "kv_blocks_total": pool.num_gpu_blocks - 1,  # one is vLLM's own
-        "kv_groups": [asdict(group) for group in groups_of(scheduler.kv_cache_config)],
+        "kv_groups": [asdict(group) for group in groups],
         "prefix_caching": bool(cache.enable_prefix_caching),
         "async_scheduling": bool(scheduling.async_scheduling),
         "chunked_prefill": bool(scheduling.enable_chunked_prefill),

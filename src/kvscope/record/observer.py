@@ -10,6 +10,8 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+from kvscope.engine.marks import Marks
+from kvscope.ranges import FORWARD_PASS, REPEAT
 from kvscope.record.records import Arrival, Ended, Event, Live, Preempted, Sampled, Scheduled
 from kvscope.record.records import Segment as SegmentStart
 from kvscope.record.writer import Writer
@@ -21,8 +23,12 @@ _MOST_IN_FLIGHT = 256  # passes whose output never comes are forgotten beyond it
 class SchedulerObserver:
     """Gives what a scheduler does to a writer; a fault of it ends the recording, nothing else."""
 
-    def __init__(self, scheduler: Any, writer: Writer, facts: dict[str, Any]) -> None:
+    def __init__(
+        self, scheduler: Any, writer: Writer, facts: dict[str, Any], marks: Marks | None = None
+    ) -> None:
         self._scheduler, self._writer, self._facts = scheduler, writer, facts
+        self._marks = marks or Marks()
+        self._marks.push(REPEAT)
         self._step = 0  # of the next pass
         self._requests = 0  # that came so far
         self._segments = 0
@@ -37,7 +43,7 @@ class SchedulerObserver:
         self._in_flight: dict[int, tuple[Any, int]] = {}  # passes by the identity of their schedule
         self._follow(scheduler, "add_request", after=self._arrived)
         self._follow(scheduler, "schedule", before=self._next_segment, after=self._scheduled)
-        self._follow(scheduler, "update_from_output", before=self._verified, after=self._sampled)
+        self._follow(scheduler, "update_from_output", before=self._computed, after=self._sampled)
         self._follow(scheduler, "_preempt_request", before=self._preempts)
         self._follow(scheduler, "_free_request", after=self._freed)
         self._follow(scheduler, "shutdown", after=self._shut_down)
@@ -147,7 +153,7 @@ class SchedulerObserver:
                 step,
                 start_ns,
                 end_ns,
-                len(scheduler.waiting) + len(scheduler.kv_holding_waiting),
+                scheduler.get_request_counts()[1],
                 scheduler.kv_cache_manager.block_pool.get_num_free_blocks(),
                 self._preempted,
                 [number for _, number in self._ended],
@@ -166,6 +172,7 @@ class SchedulerObserver:
         self._in_flight[id(output)] = (output, step)  # kept, so that no other has its identity
         if len(self._in_flight) > _MOST_IN_FLIGHT:
             del self._in_flight[next(iter(self._in_flight))]
+        self._marks.push(FORWARD_PASS, step)
 
     def _forget(self) -> None:
         for name, number in self._ended:
@@ -175,8 +182,10 @@ class SchedulerObserver:
                 del self._numbers[name]
         self._ended.clear()
 
-    def _verified(self, scheduled: Any, output: Any, *_: Any, **__: Any) -> None:
-        """Draft tokens that were right; counted before vLLM cuts the tokens of what ends."""
+    def _computed(self, scheduled: Any, output: Any, *_: Any, **__: Any) -> None:
+        """A pass is over. Drafts that were right are counted before vLLM cuts what ends."""
+        if id(scheduled) in self._in_flight:
+            self._marks.pop()
         self._accepted = []
         for name in scheduled.scheduled_spec_decode_tokens:
             request = self._scheduler.requests.get(name)

@@ -9,6 +9,7 @@ from pathlib import Path
 from kvscope.errors import BadInput
 
 DIRECTORY, KEEP, MINUTES = "KVSCOPE_RECORD", "KVSCOPE_RECORD_KEEP", "KVSCOPE_RECORD_MINUTES"
+RANGES = "KVSCOPE_RECORD_RANGES"
 PLUGIN = "kvscope_record"
 """The name of the entry point by which vLLM loads the recorder (pyproject.toml)."""
 
@@ -19,11 +20,15 @@ _UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": GIB, "TiB": 1 << 40}
 
 @dataclass(frozen=True)
 class RecordOptions:
-    """Where to record, how many bytes of files to keep, and for how many minutes, if not all."""
+    """Where to record, how many bytes of files to keep, and for how many minutes, if not all.
+
+    `ranges` is whether each pass is an NVTX range, too, for a profiler.
+    """
 
     directory: Path
     keep_bytes: int = 2 * GIB
     minutes: float | None = None
+    ranges: bool = False
 
     @classmethod
     def of_environment(cls, given: Mapping[str, str] = os.environ) -> "RecordOptions | None":
@@ -34,12 +39,16 @@ class RecordOptions:
             Path(given[DIRECTORY]),
             size(given[KEEP], KEEP) if KEEP in given else cls.keep_bytes,
             minutes(given[MINUTES], MINUTES) if MINUTES in given else None,
+            bool(given.get(RANGES)),
         )
 
     def environment(self, given: Mapping[str, str]) -> dict[str, str]:
         """The environment `given` with what the server's processes need to record."""
         made = {**given, DIRECTORY: str(self.directory.resolve()), KEEP: str(self.keep_bytes)}
         made.pop(MINUTES, None)
+        made.pop(RANGES, None)
+        if self.ranges:
+            made[RANGES] = "1"
         if self.minutes is not None:
             made[MINUTES] = str(self.minutes)
         if "VLLM_PLUGINS" in given and PLUGIN not in given["VLLM_PLUGINS"].split(","):

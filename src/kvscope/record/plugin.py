@@ -7,6 +7,7 @@ from multiprocessing import current_process
 from pathlib import Path
 from typing import Any
 
+from kvscope.engine.marks import Marks, NvtxMarks
 from kvscope.errors import KvscopeError, reason_of
 from kvscope.record.facts import facts_of
 from kvscope.record.observer import SchedulerObserver
@@ -55,15 +56,27 @@ def begin(scheduler: Any, vllm_version: str) -> None:
         directory = directory_of_rank(options.directory, parallel)
         directory.mkdir(parents=True, exist_ok=True)
         facts = facts_of(scheduler, vllm_version)
-        SchedulerObserver(scheduler, Writer(replace(options, directory=directory)), facts)
+        writer = Writer(replace(options, directory=directory))
+        SchedulerObserver(scheduler, writer, facts, _marks(options, facts))
     except KvscopeError as error:
         LOG.error("kvscope records nothing: %s", error)
     except OSError as error:
-        LOG.error("kvscope records nothing: %s: %s", error.filename, reason_of(error))
+        place = error.filename or os.environ[DIRECTORY]  # what is written has no name
+        LOG.error("kvscope records nothing: %s: %s", place, reason_of(error))
     except Exception as error:  # whatever it is, it is not the server's
         LOG.error("kvscope records nothing: %s: %s", type(error).__name__, error)
     else:
         LOG.info("kvscope records into %s", directory)
+
+
+def _marks(options: RecordOptions, facts: dict[str, Any]) -> Marks:
+    """NVTX ranges of the passes, where they are asked for and passes do not overlap."""
+    if not options.ranges:
+        return Marks()
+    if facts["async_scheduling"] or facts["pipeline_parallel"] > 1:
+        LOG.warning("kvscope: passes overlap, so they are no NVTX ranges")
+        return Marks()
+    return NvtxMarks()
 
 
 def directory_of_rank(directory: Path, parallel: Any) -> Path:

@@ -4,6 +4,7 @@ A segment begins with what a reader of it alone must know: facts, and the reques
 What was written up to a flush is readable, whatever happened to the process afterwards.
 """
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -55,6 +56,11 @@ class SegmentWriter:
             self._append(self._zstd.flush())
         finally:
             self._file.close()
+
+    @property
+    def removed(self) -> bool:
+        """Whether somebody removed the file, which is written to all the same."""
+        return os.fstat(self._file.fileno()).st_nlink == 0
 
     def abandon(self) -> None:
         """Close the file as it is; what was flushed is readable."""

@@ -45,7 +45,9 @@ class Writer:
         self._number = next_number(options.directory)
         self._segment: SegmentWriter | None = None
         self._closing = threading.Event()
+        self._part_bytes = options.keep_bytes // _SEGMENTS
         self._swept = 0.0
+        self._swept_bytes = 0  # of the segment, then
         self._thread = threading.Thread(target=self._run, name="kvscope-record", daemon=True)
         minutes_s = _LONGEST_S if options.minutes is None else options.minutes * 60 / _SEGMENTS
         self._longest_s = min(_LONGEST_S, minutes_s)
@@ -108,25 +110,27 @@ class Writer:
         if self._segment is None:
             return
         self._segment.flush()
-        if time.monotonic() - self._swept > _SWEEP_S:
+        grown = self._segment.bytes - self._swept_bytes
+        if time.monotonic() - self._swept > _SWEEP_S or grown > self._part_bytes // 2:
             self._sweep()
         age_s = time.monotonic() - self._segment.began
-        large = self._segment.bytes > self.options.keep_bytes // _SEGMENTS
-        if age_s > self._longest_s or (large and age_s > _SHORTEST_S):
+        large = self._segment.bytes > self._part_bytes
+        if self._segment.removed or age_s > self._longest_s or (large and age_s > _SHORTEST_S):
             self.wants_segment = True
 
     def _sweep(self) -> None:
         """Remove what is too much or too old; the newest segment grows meanwhile."""
-        keep = self.options.keep_bytes
-        remove_oldest(self.options.directory, keep - keep // _SEGMENTS, self.options.minutes)
+        keep_bytes = self.options.keep_bytes - self._part_bytes
+        remove_oldest(self.options.directory, keep_bytes, self.options.minutes)
         self._swept = time.monotonic()
+        self._swept_bytes = 0 if self._segment is None else self._segment.bytes
 
     def _begin(self, event: Segment) -> None:
         if self._segment is not None:
             self._segment.close()
-        self._sweep()
         self._segment = SegmentWriter(self.options.directory, self._number)
         self._number += 1
+        self._sweep()
 
     def _salted(self, event: Event) -> Event:
         if isinstance(event, Arrival | Live):

@@ -7,7 +7,7 @@ from textwrap import fill
 from typing import Any
 
 from kvscope.plan.figures import EXPERIMENT, GRID, Axes
-from kvscope.report.data import Run, StudyData
+from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.settings import ChosenOption, Settings, is_number, names, value_of
 from kvscope.report.words import key_title, setting_words, value_words
 
@@ -15,14 +15,14 @@ POLICIES = ("overflow", "batching")
 LETTERS = 30  # of a line of a label
 MOST_FACETS = 6  # of a key that the study did not choose
 
-Wanted = Callable[[Run], bool]
+Wanted = Callable[[ReportedRun], bool]
 
 
 @dataclass(frozen=True)
 class Place:
     """An experiment in a figure."""
 
-    run: Run
+    run: ReportedRun
     x: Any
     colour: str
     facet: str
@@ -79,13 +79,13 @@ def _of_grid(row: PlacesOfKey, grid: str) -> PlacesOfKey:
     return replace(row, places=tuple(places))
 
 
-def by_experiment(study: StudyData, runs: Sequence[Run]) -> PlacesOfKey:
+def by_experiment(study: StudyData, runs: Sequence[ReportedRun]) -> PlacesOfKey:
     """Each experiment by its name."""
     places = tuple(Place(run, study.labels[run.id], "", "") for run in runs)
     return PlacesOfKey(EXPERIMENT, places, ordered=False)
 
 
-def _row(study: StudyData, runs: Sequence[Run], axes: Axes) -> PlacesOfKey:
+def _row(study: StudyData, runs: Sequence[ReportedRun], axes: Axes) -> PlacesOfKey:
     chosen = [run for run in runs if matches(study, run, axes)]
     x = axes.x or _first_number(study, chosen)
     if x is None or x == EXPERIMENT:
@@ -101,13 +101,13 @@ def _row(study: StudyData, runs: Sequence[Run], axes: Axes) -> PlacesOfKey:
     return PlacesOfKey(x, _separate(places), ordered)
 
 
-def series(row: PlacesOfKey, most: int) -> dict[str, list[tuple[str, Run]]]:
+def series(row: PlacesOfKey, most: int) -> dict[str, list[tuple[str, ReportedRun]]]:
     """Experiments by plot, each with the name of its line, where a line shows one experiment.
 
     A plot is a facet, with lines for all colours and values of x; of more than `most` lines, each
     value of x has a plot of its own.
     """
-    found: dict[str, list[tuple[str, Run]]] = {}
+    found: dict[str, list[tuple[str, ReportedRun]]] = {}
     for facet in row.facets:
         places = [place for place in row.places if place.facet == facet]
         apart = len(places) > most and len(row.colours) > 1
@@ -128,7 +128,7 @@ def _joined(words: Sequence[str]) -> str:
     return ", ".join(filter(None, words))
 
 
-def matches(study: StudyData, run: Run, axes: Axes) -> bool:
+def matches(study: StudyData, run: ReportedRun, axes: Axes) -> bool:
     """Whether an experiment has the values that the axes select."""
     return all(_plain(_value(study, run, key)) == value for key, value in axes.where.items())
 
@@ -138,7 +138,7 @@ def _plain(value: Any) -> Any:
     return value.name if isinstance(value, ChosenOption) else value
 
 
-def _value(study: StudyData, run: Run, key: str) -> Any:
+def _value(study: StudyData, run: ReportedRun, key: str) -> Any:
     """A key's value: of what varies, or of the settings."""
     if key == GRID:
         return run.grid
@@ -148,14 +148,14 @@ def _value(study: StudyData, run: Run, key: str) -> Any:
     return value_of(dict(run.flat), key)
 
 
-def _words(study: StudyData, run: Run, key: str | None) -> str:
+def _words(study: StudyData, run: ReportedRun, key: str | None) -> str:
     if key is None:
         return ""
     value = _value(study, run, key)
     return "" if value is None else value if key == GRID else setting_words(key, value)
 
 
-def _first_number(study: StudyData, runs: Sequence[Run]) -> str | None:
+def _first_number(study: StudyData, runs: Sequence[ReportedRun]) -> str | None:
     """The first varied number that all these experiments have, limits of the engine last.
 
     Without one, the first thing that varies.
@@ -165,7 +165,7 @@ def _first_number(study: StudyData, runs: Sequence[Run]) -> str | None:
     return next(iter([*numbers, *keys]), None)
 
 
-def _first_other(study: StudyData, runs: Sequence[Run], x: str) -> str | None:
+def _first_other(study: StudyData, runs: Sequence[ReportedRun], x: str) -> str | None:
     """The first thing that varies beside x and the policies, if it has few values."""
     for key in _varied(study, runs):
         if key not in (x, *POLICIES) and not key.startswith("engine."):
@@ -174,13 +174,13 @@ def _first_other(study: StudyData, runs: Sequence[Run], x: str) -> str | None:
     return None
 
 
-def _varied(study: StudyData, runs: Sequence[Run]) -> list[str]:
+def _varied(study: StudyData, runs: Sequence[ReportedRun]) -> list[str]:
     keys = dict.fromkeys(chain.from_iterable(study.traits[run.id] for run in runs))
     return [key for key in keys if len({_value(study, run, key) for run in runs}) > 1]
 
 
 def _colours(
-    study: StudyData, runs: Sequence[Run], x: str, colour: str | None, facet: str | None
+    study: StudyData, runs: Sequence[ReportedRun], x: str, colour: str | None, facet: str | None
 ) -> list[str]:
     """What colours stand for: the values of the key, or all that varies beside x and facet."""
     if colour:

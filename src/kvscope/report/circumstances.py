@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from kvscope.analyse.circumstances import percent
-from kvscope.report.data import Run, StudyData
+from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.settings import shared_settings
 from kvscope.report.words import number_text, plural, value_text
 from kvscope.runfile import IMPORTED_FROM, TRACING
@@ -68,7 +68,9 @@ def _utc(nanoseconds: int) -> str:
     return datetime.fromtimestamp(nanoseconds // NANOSECONDS, UTC).strftime("%Y-%m-%d %H:%M")
 
 
-def _circumstance(name: str, fact: Callable[[Run], str | None], runs: list[Run]) -> SetupFact:
+def _circumstance(
+    name: str, fact: Callable[[ReportedRun], str | None], runs: list[ReportedRun]
+) -> SetupFact:
     holders: dict[str, list[str]] = {}
     for run in runs:
         if text := fact(run):
@@ -85,11 +87,11 @@ def _holders(labels: list[str]) -> str:
     return names if few or len(labels) == 1 else plural(len(labels), "experiment")
 
 
-def _hardware(key: str) -> Callable[[Run], str | None]:
+def _hardware(key: str) -> Callable[[ReportedRun], str | None]:
     return lambda run: run.facts.get("hardware", {}).get(key)
 
 
-def _node(run: Run) -> str | None:
+def _node(run: ReportedRun) -> str | None:
     """The node of a run that a pack made, and how many others ran on it at the time."""
     found = run.facts.get("placement") or {}
     if not found.get("node"):
@@ -98,7 +100,7 @@ def _node(run: Run) -> str | None:
     return f"{found['node']}, {f'beside {beside}' if found['neighbours'] else 'alone'}"
 
 
-def _gpu_clocks(run: Run) -> str | None:
+def _gpu_clocks(run: ReportedRun) -> str | None:
     """Clocks of the SMs of each GPU, before and after the run."""
     gpus = (run.facts.get("placement") or {}).get("gpus")
     if not gpus:
@@ -110,8 +112,8 @@ def _gpu_clocks(run: Run) -> str | None:
     )
 
 
-def _setting(*path: str) -> Callable[[Run], str | None]:
-    def of(run: Run) -> str | None:
+def _setting(*path: str) -> Callable[[ReportedRun], str | None]:
+    def of(run: ReportedRun) -> str | None:
         value: Any = run.settings
         for key in path:
             value = value.get(key) if isinstance(value, dict) else None
@@ -120,7 +122,7 @@ def _setting(*path: str) -> Callable[[Run], str | None]:
     return of
 
 
-def _processor(run: Run) -> str | None:
+def _processor(run: ReportedRun) -> str | None:
     hardware = run.facts.get("hardware", {})
     if "cpu" not in hardware:
         return None
@@ -128,7 +130,7 @@ def _processor(run: Run) -> str | None:
     return f"{hardware['cpu']}, {plural(hardware.get('cores', 0), 'core')}{memory}"
 
 
-def _gpus(run: Run) -> str | None:
+def _gpus(run: ReportedRun) -> str | None:
     hardware = run.facts.get("hardware", {})
     if "gpus" not in hardware:
         return None
@@ -136,27 +138,27 @@ def _gpus(run: Run) -> str | None:
     return ", ".join(names) or "none used"
 
 
-def _device(run: Run) -> str | None:
+def _device(run: ReportedRun) -> str | None:
     device = run.settings.get("device")
     if not device:
         return None
     return f"{device.get('name')}, {plural(device.get('threads', 1), 'thread')}"
 
 
-def _software(run: Run) -> str | None:
+def _software(run: ReportedRun) -> str | None:
     versions = run.facts.get("versions", {})
     named = [versions.get(name) for name in ("vllm", "torch")]
     named.append(f"Python {versions['python']}" if versions.get("python") else None)
     return ", ".join(filter(None, named)) or None
 
 
-def _kvscope(run: Run) -> str | None:
+def _kvscope(run: ReportedRun) -> str | None:
     versions = run.facts.get("versions", {})
     commit = versions.get("kvscope_commit")
     return f"{versions.get('kvscope', '?')}{f' (commit {commit})' if commit else ''}"
 
 
-def _model(run: Run) -> str | None:
+def _model(run: ReportedRun) -> str | None:
     model = run.settings.get("model")
     if not model:
         return None
@@ -164,7 +166,7 @@ def _model(run: Run) -> str | None:
     return f"{model.get('name')}: {layers} layers, hidden size {width}, {dtype}"
 
 
-def _repeats(run: Run) -> str | None:
+def _repeats(run: ReportedRun) -> str | None:
     """How many there were, by which rule, and whether it was kept."""
     found = run.facts.get("repeats")
     if not found or found["until"] is None:
@@ -177,7 +179,7 @@ def _repeats(run: Run) -> str | None:
     )
 
 
-def _warm_up(run: Run) -> str | None:
+def _warm_up(run: ReportedRun) -> str | None:
     found = run.facts.get("warmup")
     if not found:
         return None
@@ -189,7 +191,7 @@ def _warm_up(run: Run) -> str | None:
     return text + (f"; {plural(missed, 'shape class')} not met before" if missed else "")
 
 
-def _profiler(run: Run) -> str | None:
+def _profiler(run: ReportedRun) -> str | None:
     profiler = run.facts.get("profiler")
     if not profiler:
         return None
@@ -200,7 +202,7 @@ def _profiler(run: Run) -> str | None:
     return f"{profiler['used']} {profiler.get('version') or ''}{complaint}".strip()
 
 
-def _tracing(run: Run) -> str | None:
+def _tracing(run: ReportedRun) -> str | None:
     tracing = run.facts.get(TRACING)
     if not tracing:
         return None
@@ -214,7 +216,7 @@ def _tracing(run: Run) -> str | None:
     return f"{', '.join([tracing['name'], *some])}{f'; clock {clock}' if clock else ''}"
 
 
-def _block(run: Run) -> str | None:
+def _block(run: ReportedRun) -> str | None:
     engine = run.facts.get("engine") or {}
     if "block_bytes" not in engine:
         return None
@@ -222,16 +224,16 @@ def _block(run: Run) -> str | None:
     return f"{plural(engine['block_size'], 'token')}, {size} KiB over all layers"
 
 
-def _files(run: Run) -> str | None:
+def _files(run: ReportedRun) -> str | None:
     return "as recorded: size and SHA-256 of each" if run.complete else run.status
 
 
-def _imported(run: Run) -> str | None:
+def _imported(run: ReportedRun) -> str | None:
     source = run.facts.get(IMPORTED_FROM)
     return source and ", ".join(entry["file"] for entry in source["files"])
 
 
-_FACTS: tuple[tuple[str, Callable[[Run], str | None]], ...] = (
+_FACTS: tuple[tuple[str, Callable[[ReportedRun], str | None]], ...] = (
     ("Machine", _hardware("hostname")),
     ("Processor", _processor),
     ("GPU", _gpus),

@@ -16,7 +16,7 @@ from kvscope.analyse.statistics import Estimate
 from kvscope.analyse.study_metrics import COLUMNS
 from kvscope.errors import BadInput
 from kvscope.layout import MANIFEST
-from kvscope.report.data import Run, StudyData, of_interest
+from kvscope.report.data import ReportedRun, StudyData, of_interest
 from kvscope.report.load import load
 from kvscope.report.words import (
     estimate_text,
@@ -100,7 +100,7 @@ def differences(first: StudyData, second: StudyData) -> list[Difference]:
     return found
 
 
-def _differences(run: Run, other: Run) -> Iterator[Difference]:
+def _differences(run: ReportedRun, other: ReportedRun) -> Iterator[Difference]:
     sides = {"first": run.as_measured, "second": other.as_measured}
     estimates = Estimates({side: one for side, one in sides.items() if one})
     for shown in COLUMNS:
@@ -117,7 +117,9 @@ def _differences(run: Run, other: Run) -> Iterator[Difference]:
             )
 
 
-def _matched(first: Sequence[Run], second: Sequence[Run]) -> Iterator[tuple[Run, Run]]:
+def _matched(
+    first: Sequence[ReportedRun], second: Sequence[ReportedRun]
+) -> Iterator[tuple[ReportedRun, ReportedRun]]:
     if len(first) == len(second) == 1:
         yield first[0], second[0]
         return

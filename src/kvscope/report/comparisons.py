@@ -14,7 +14,7 @@ from typing import Any
 
 from kvscope.analyse.estimates import Estimates, Ratio
 from kvscope.analyse.statistics import estimate
-from kvscope.report.data import Run, StudyData
+from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.settings import (
     Settings,
     differing_keys,
@@ -43,8 +43,8 @@ class Pair:
     """
 
     key: str
-    base: Run
-    other: Run
+    base: ReportedRun
+    other: ReportedRun
     base_name: str
     other_name: str
     context: Settings
@@ -105,7 +105,10 @@ def mean_ratio(ratios: Sequence[Ratio]) -> Ratio:
 
 
 def ratio_of_seeds(
-    study: StudyData, metric: str, first: Mapping[int, Run], second: Mapping[int, Run]
+    study: StudyData,
+    metric: str,
+    first: Mapping[int, ReportedRun],
+    second: Mapping[int, ReportedRun],
 ) -> Ratio:
     """A metric of the first / that of the second, of runs by seed.
 
@@ -145,7 +148,7 @@ def pairs(study: StudyData) -> Iterator[Pair]:
         if key.split(".")[0] in DIFFERENT_WORK:
             continue
         base, along = _base_value(study, key), _along(study, key)
-        bases: dict[str, list[Run]] = defaultdict(list)
+        bases: dict[str, list[ReportedRun]] = defaultdict(list)
         for run in valid:
             if study.compared[run.id].get(key) == base:
                 bases[_independent(study, run, key)].append(run)
@@ -193,7 +196,9 @@ def _points(half: float) -> str:
     return f"{100 * half:.{min(decimals_for(100 * half, 1), 2)}f}"
 
 
-def _pair(study: StudyData, key: str, base: Run, other: Run, untold: Set[str]) -> Pair:
+def _pair(
+    study: StudyData, key: str, base: ReportedRun, other: ReportedRun, untold: Set[str]
+) -> Pair:
     one, two = study.traits[base.id], study.traits[other.id]
     rest = without(two, key)
     context = {k: v for k, v in without(one, key).items() if rest.get(k) == v and k not in untold}
@@ -214,7 +219,7 @@ def _along(study: StudyData, key: str) -> Set[str]:
     return {*asked.along} if asked and asked.key == key else set()
 
 
-def _independent(study: StudyData, run: Run, key: str) -> str:
+def _independent(study: StudyData, run: ReportedRun, key: str) -> str:
     """The settings that a partner must share: all but the key and what comes with it."""
     apart = {key, *_along(study, key)}
     rest = {

@@ -10,7 +10,7 @@ from kvscope.analyse.circumstances import describe_width, waiting_share
 from kvscope.analyse.records import counted_repeats
 from kvscope.plan.together import SITTINGS
 from kvscope.report import theme
-from kvscope.report.data import Run, StudyData
+from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.figure import Drawing, Spec, View, number, plot_width
 from kvscope.report.words import NBSP, percent, plural
 from kvscope.runschema import MEASURED
@@ -68,7 +68,7 @@ def missed_widths(study: StudyData) -> str:
     return f"{len(found)} intervals are wider than asked; of {widest.label}: {sentence}."
 
 
-def _comparison(run: Run) -> tuple[str, float | None]:
+def _comparison(run: ReportedRun) -> tuple[str, float | None]:
     """What tells the intervals of runs apart: the campaign, or the run itself, and the width."""
     campaign = run.facts.get("campaign") or {}
     return campaign.get("id", run.id), run.facts["repeats"].get("half_width_share")
@@ -110,7 +110,7 @@ def _cell(shown: pd.Series, title: str, of: str, least: float) -> Spec:
     }
 
 
-def _measured(study: StudyData) -> list[Run]:
+def _measured(study: StudyData) -> list[ReportedRun]:
     """The experiments whose times are of this kvscope's clock."""
     return [
         run
@@ -135,7 +135,7 @@ def _repeats(study: StudyData) -> pd.DataFrame:
     return found.sort_values(["round", "place"], ignore_index=True)
 
 
-def _rows(run: Run) -> Iterator[tuple[Any, ...]]:
+def _rows(run: ReportedRun) -> Iterator[tuple[Any, ...]]:
     began_ns = run.facts["clock"].get("run_start_utc_ns") or 0
     for entry in counted_repeats(run.facts):
         share, of = waiting_share(entry), entry.get("round") or {}
@@ -152,7 +152,7 @@ def _rows(run: Run) -> Iterator[tuple[Any, ...]]:
             )
 
 
-def _design(runs: Sequence[Run], repeats: pd.DataFrame) -> str:
+def _design(runs: Sequence[ReportedRun], repeats: pd.DataFrame) -> str:
     """'12 rounds of 9 experiments in random order'."""
     count, together = plural(len(runs), "experiment"), repeats[repeats["campaign"] != ""]
     if together.empty:
@@ -180,7 +180,7 @@ def _waiting(repeats: pd.DataFrame) -> str:
     return f"engines waited for a CPU {percent(mean)} of their time{spread}"
 
 
-def _other_load(runs: Sequence[Run]) -> str:
+def _other_load(runs: Sequence[ReportedRun]) -> str:
     """What others used, in the mean over all repeats."""
     entries = [entry for run in runs for entry in run.facts["disturbance"]]
     known = [one for one in entries if one.get("other_cpu_share") is not None and one.get("cores")]

@@ -36,8 +36,8 @@ REFUSED = (NOT_ANALYSED, STALE, DAMAGED)
 
 
 @dataclass(frozen=True)
-class Run:
-    """One experiment of a study.
+class ReportedRun:
+    """The run of an experiment of a study, as the report reads it; there may be none yet.
 
     `facts` is its run.json and `settings` its experiment.yaml, both empty where there is none;
     `metrics` is its `metrics` table indexed by metric, None unless the run is complete and every
@@ -186,7 +186,7 @@ class StudyData:
     title: str
     description: str
     keys: tuple[str, ...]
-    runs: tuple[Run, ...]
+    runs: tuple[ReportedRun, ...]
     figures: tuple[FigureRequest, ...] = ()
     question: Question | None = None
     planned: bool = True  # False for runs that were given by their directories
@@ -225,11 +225,11 @@ class StudyData:
         return Estimates({run.id: one for run in self.complete if (one := run.as_measured)})
 
     @cached_property
-    def complete(self) -> list[Run]:
+    def complete(self) -> list[ReportedRun]:
         """The experiments that have results."""
         return [run for run in self.runs if run.complete]
 
-    def count(self, wanted: Callable[[Run], bool]) -> int:
+    def count(self, wanted: Callable[[ReportedRun], bool]) -> int:
         """How many experiments are as wanted."""
         return sum(1 for run in self.runs if wanted(run))
 
@@ -257,7 +257,7 @@ class StudyData:
         return MODELED in self.time_sources
 
 
-def labels(runs: Sequence[Run]) -> list[str]:
+def labels(runs: Sequence[ReportedRun]) -> list[str]:
     """A short name for each run: its traits, or the label it has where others have the same."""
     found = names(traits(in_tokens([run.varied for run in runs])))
     count = Counter(found)
@@ -271,7 +271,7 @@ def _names(joined: str) -> list[str]:
     return [name for name in joined.split(";") if name]
 
 
-def of_interest(shown: Measure, runs: Iterable[Run]) -> bool:
+def of_interest(shown: Measure, runs: Iterable[ReportedRun]) -> bool:
     """Whether one of the runs has the metric, and if it does not always matter, not as 0."""
     values = (run.number(shown.name).value for run in runs)
     return any(not math.isnan(value) and (not shown.optional or value != 0) for value in values)

@@ -5,7 +5,7 @@ from typing import Any
 
 from kvscope.analyse.explained import costliest, count, seconds, sentence
 from kvscope.analyse.life import KINDS, Lives, Stretch, seconds_by_kind
-from kvscope.report.data import Run, StudyData
+from kvscope.report.data import ReportedRun, StudyData
 from kvscope.runfile import IMPORTED_FROM
 
 MOST_RUNS = 12  # that the page explains: each costs its size and seconds to read
@@ -18,22 +18,28 @@ def lives_of(study: StudyData) -> dict[str, Any]:
 
     `left_out` is the number of experiments that could be explained, too.
     """
-    known = [run for run in study.complete if _has_requests(run)]
+    shown, left_out = explained(study)
     return {
         "kinds": [[kind, words] for kind, words in KINDS.items()],
-        "runs": [_run(run) for run in known[:MOST_RUNS]],
-        "left_out": len(known[MOST_RUNS:]),
+        "runs": [_run(run) for run in shown],
+        "left_out": left_out,
     }
 
 
-def _has_requests(run: Run) -> bool:
+def explained(study: StudyData) -> tuple[list[ReportedRun], int]:
+    """The runs whose requests the page explains, and the number of those beyond MOST_RUNS."""
+    known = [run for run in study.complete if _has_requests(run)]
+    return known[:MOST_RUNS], len(known[MOST_RUNS:])
+
+
+def _has_requests(run: ReportedRun) -> bool:
     records = run.records
     return IMPORTED_FROM not in run.facts and not any(
         table.empty for table in (records.steps, records.batch, records.requests)
     )
 
 
-def _run(run: Run) -> dict[str, Any]:
+def _run(run: ReportedRun) -> dict[str, Any]:
     """The costliest waits of a run, and the requests of these and the slowest ones."""
     lives = Lives(run.records.of_repeat(min(run.records.timed)))
     waits = costliest(lives.all)

@@ -31,7 +31,7 @@ from kvscope.report.data import (
     RUNNING,
     STALE,
     FigureRequest,
-    Run,
+    ReportedRun,
     StudyData,
     labels,
 )
@@ -137,7 +137,7 @@ def experiment_id_of(directory: Path) -> str:
         return directory.resolve().name
 
 
-def compare_runs(runs: Sequence[Run]) -> tuple[Run, ...]:
+def compare_runs(runs: Sequence[ReportedRun]) -> tuple[ReportedRun, ...]:
     """The runs of one study: compared with one another, and labelled by what distinguishes them.
 
     Times are adjusted for waiting, and the study's metrics added.
@@ -152,12 +152,12 @@ def compare_runs(runs: Sequence[Run]) -> tuple[Run, ...]:
 
 def load_run(
     directory: Path, run_id: str, label: str, varied: dict[str, Any], grid: str = ""
-) -> Run:
+) -> ReportedRun:
     """One experiment: what is there of it, and why no more.
 
     Nothing is shown that is damaged, or that was made from another measurement.
     """
-    run = Run(run_id, label, varied, directory, grid=grid, again=remeasurement(directory))
+    run = ReportedRun(run_id, label, varied, directory, grid=grid, again=remeasurement(directory))
     try:
         run = replace(run, settings=read_settings(directory))
         if not (directory / RUN_FILE).exists():
@@ -176,7 +176,7 @@ def load_run(
     return with_metrics(run)
 
 
-def with_metrics(run: Run) -> Run:
+def with_metrics(run: ReportedRun) -> ReportedRun:
     """The complete run with its metrics, if they and its KV events are of this measurement."""
     below = run.records.tables_directory
     try:
@@ -221,7 +221,7 @@ def remeasurement(directory: Path) -> str:
     return "is to be measured again"
 
 
-def _without_record(run: Run) -> Run:
+def _without_record(run: ReportedRun) -> ReportedRun:
     """An experiment without run.json: it runs, it never ran, or it was ended from outside."""
     if runfile.is_under_way(run.directory):
         return _running(run)
@@ -231,19 +231,19 @@ def _without_record(run: Run) -> Run:
     return _without_results(run, NOT_RUN, "")
 
 
-def _running(run: Run) -> Run:
+def _running(run: ReportedRun) -> ReportedRun:
     """An experiment that is being measured, with the number of its finished repeats."""
     session = run.directory / runfile.ATTEMPT / runfile.SESSION_FILE
     done = len(read_json(session)["clock"]["repeats"]) if session.exists() else 0
     return _without_results(run, RUNNING, f"{plural(done, 'repeat')} so far" if done else "")
 
 
-def _without_results(run: Run, status: str, why: str) -> Run:
+def _without_results(run: ReportedRun, status: str, why: str) -> ReportedRun:
     log = log_of(run, status)
     return replace(run, status=status, failure=why, log=log, log_tail=tail(log))
 
 
-def log_of(run: Run, status: str) -> Path:
+def log_of(run: ReportedRun, status: str) -> Path:
     """The log that may say why a run has no results."""
     if status in (NOT_ANALYSED, STALE):
         for name in ("analyse.log", "collect.log"):

@@ -15,7 +15,7 @@ from kvscope.paper import PAPER
 from kvscope.report import conditions as machine
 from kvscope.report import theme
 from kvscope.report.circumstances import circumstances, dates, faults, shared
-from kvscope.report.data import Run, StudyData
+from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.figure import Drawing
 from kvscope.report.figures.registry import figures, missing_figures
 from kvscope.report.findings import by_change, findings, headline, rule
@@ -24,13 +24,14 @@ from kvscope.report.pages import load_template, pages_of
 from kvscope.report.predictions import read_predictions
 from kvscope.report.render import Printed, for_page, pack, print_figure, scripts
 from kvscope.report.tables import experiments_table
+from kvscope.report.time_window import windows_of
 from kvscope.report.validity import checklist, verdict
 from kvscope.report.words import plural, reason_in_words
 from kvscope.runfile import IMPORTED_FROM, PERFETTO, RECORDED
 
 HERE = Path(__file__).parent
 TEMPLATE = "report.html.j2"
-SCRIPTS = ("address.js", "charts.js", "table.js", "lives.js")
+SCRIPTS = ("address.js", "charts.js", "table.js", "lives.js", "time_window.js")
 TIMELINES = "step_timeline"
 # So many experiments have their commands listed; the others' differ in the id only.
 COMMANDS = 3
@@ -81,6 +82,7 @@ def write_page(
         predictions=read_predictions(study),
         lives=lives,
         lives_packed=pack(orjson.dumps(lives).decode()),
+        windows_packed=pack(orjson.dumps(windows_of(study)).decode()),
         lacking=missing_figures(study, drawn),
         configs=_safe(orjson.dumps([theme.config(), theme.config(dark=True)]).decode()),
         commands=_commands(study, results),
@@ -143,7 +145,7 @@ def _commands(study: StudyData, results: Path) -> list[str]:
     return [*lines, f"kvscope report {what}{'' if usual else f' --results {results}'}"]
 
 
-def _origin(run: Run, usual: bool) -> list[str]:
+def _origin(run: ReportedRun, usual: bool) -> list[str]:
     """The commands that make a run's directory."""
     if source := run.facts.get(IMPORTED_FROM):
         files = " ".join(entry["file"] for entry in source["files"])

@@ -9,7 +9,7 @@ from typing import Any
 from kvscope.analyse.calibration.prediction import FittedModel, Prediction, read_prediction
 from kvscope.errors import BadInput
 from kvscope.passes import PASS_PHASES
-from kvscope.report.data import Run, StudyData
+from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.words import number_text, percent, plural
 
 SAME_SPEED = 1.15  # the median error of a pass that a calibration is to reach, as a factor
@@ -19,7 +19,7 @@ SAME_SPEED = 1.15  # the median error of a pass that a calibration is to reach, 
 class Predictions:
     """The runs of a study that have a prediction, and why others' predictions are not shown."""
 
-    of_runs: tuple[tuple[Run, Prediction], ...]
+    of_runs: tuple[tuple[ReportedRun, Prediction], ...]
     faults: tuple[str, ...]
 
     @cached_property

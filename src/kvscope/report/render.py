@@ -26,6 +26,7 @@ LARGE_SVG = 100_000  # bytes; above it, a PNG of 96 dots an inch may be smaller
 # What an image needs no longer once it is drawn: roles and labels of its marks.
 _UNSEEN = re.compile(r' (?:aria-[a-z]+|role|pointer-events)="[^"]*"')
 _AS_IT_IS = " <>/='():;,+-.!?*@_$[]|"  # characters of a data URL that need no escape
+_TAG = re.compile(r"<[^>]*>")
 _LONG_NUMBER = re.compile(r"-?\d+\.\d{3,}(?:e-?\d+)?")
 
 
@@ -45,17 +46,21 @@ class Printed:
 
     @property
     def url(self) -> str:
-        """A data URL for the page: the SVG, to a tenth of a pixel, or a PNG if that is smaller.
+        """A data URL for the page: the SVG, drawn to a tenth of a pixel, or a smaller PNG.
 
         It has no character that HTML reserves in a double-quoted attribute.
         """
-        small = _LONG_NUMBER.sub(_tenth, _UNSEEN.sub("", self.svg))
+        small = _TAG.sub(_in_tenths, _UNSEEN.sub("", self.svg))
         text = small.replace("'", "&apos;").replace('"', "'")
         url = f"data:image/svg+xml,{quote(text, safe=_AS_IT_IS)}"
         if len(small) <= LARGE_SVG:
             return url
         png = f"data:image/png;base64,{_base64(vl_convert.svg_to_png(small, scale=1))}"
         return min(url, png, key=len)
+
+
+def _in_tenths(tag: re.Match[str]) -> str:
+    return _LONG_NUMBER.sub(_tenth, tag[0])
 
 
 def _tenth(number: re.Match[str]) -> str:

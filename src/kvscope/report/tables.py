@@ -17,7 +17,7 @@ from kvscope.analyse.statistics import Estimate
 from kvscope.analyse.study_metrics import COLUMNS
 from kvscope.files import write_text
 from kvscope.report.comparisons import pairs
-from kvscope.report.data import Run, StudyData, of_interest
+from kvscope.report.data import ReportedRun, StudyData, of_interest
 from kvscope.report.settings import following_limits, is_number
 from kvscope.report.words import (
     estimate_text,
@@ -106,7 +106,7 @@ def comparisons_frame(study: StudyData) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=tables.COMPARISONS.names)
 
 
-def _row(run: Run, keys: tuple[str, ...], columns: Sequence[Measure]) -> dict[str, object]:
+def _row(run: ReportedRun, keys: tuple[str, ...], columns: Sequence[Measure]) -> dict[str, object]:
     row: dict[str, object] = {"id": run.id, "label": run.label}
     row |= {key: _text(run, key) for key in keys}
     row |= {
@@ -127,7 +127,7 @@ def _row(run: Run, keys: tuple[str, ...], columns: Sequence[Measure]) -> dict[st
     return row
 
 
-def _placement(run: Run) -> dict[str, object]:
+def _placement(run: ReportedRun) -> dict[str, object]:
     """Where a pack ran an experiment; the number of its neighbours, and the GPUs' UUIDs."""
     found = run.facts.get("placement") or {}
     gpus = found.get("gpus", {}).get("before", [])
@@ -138,7 +138,7 @@ def _placement(run: Run) -> dict[str, object]:
     }
 
 
-def _text(run: Run, key: str) -> str | None:
+def _text(run: ReportedRun, key: str) -> str | None:
     value = run.varied.get(key)
     return None if value is None else value_text(value)
 
@@ -220,7 +220,7 @@ def _differences(study: StudyData, shown: Measure) -> Differences:
 
 
 def _from_bases(
-    study: StudyData, shown: Measure, run: Run, bases: Sequence[Run]
+    study: StudyData, shown: Measure, run: ReportedRun, bases: Sequence[ReportedRun]
 ) -> Iterator[tuple[str, list[float | None]]]:
     for base in bases:
         if base is not run and (found := study.estimates.ratio(shown.name, run.id, base.id)):
@@ -258,7 +258,7 @@ def _setting(value: Any) -> Cell:
     return Cell(value_words(value), value=float(value) if is_number(value) else None)
 
 
-def _metric(run: Run, shown: Measure, best: float | None) -> Cell:
+def _metric(run: ReportedRun, shown: Measure, best: float | None) -> Cell:
     number = run.number(shown.name)
     text, half = estimate_text(number, shown)
     value = None if math.isnan(number.value) else number.value

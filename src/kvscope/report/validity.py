@@ -8,13 +8,13 @@ from kvscope.analyse.checklist import EVERY_ORACLE
 from kvscope.analyse.outputs import DIFFER, OutputGroup, Outputs, compare_outputs, output_hashes
 from kvscope.oracle import HELD, NOT_APPLICABLE, VIOLATED, Verdict
 from kvscope.report.conditions import conditions, missed_widths
-from kvscope.report.data import DAMAGED, REFUSED, RUNNING, Run, StudyData
+from kvscope.report.data import DAMAGED, REFUSED, RUNNING, ReportedRun, StudyData
 from kvscope.report.words import (
     plural,
 )
 
 
-def proofs(runs: Iterable[Run]) -> list[OutputGroup]:
+def proofs(runs: Iterable[ReportedRun]) -> list[OutputGroup]:
     """Every group of complete experiments that must give the same tokens, by their ids."""
     return compare_outputs(
         {
@@ -29,13 +29,13 @@ def proofs(runs: Iterable[Run]) -> list[OutputGroup]:
     )
 
 
-def invalidate_differing(runs: Sequence[Run]) -> list[Run]:
+def invalidate_differing(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
     """The runs, not valid where outputs differ that must be equal: which run errs is unknown."""
     wrong = {name: group for group in proofs(runs) if group.differing for name in group.names}
     return [_invalidate(run, wrong[run.id]) if run.id in wrong else run for run in runs]
 
 
-def _invalidate(run: Run, group: OutputGroup) -> Run:
+def _invalidate(run: ReportedRun, group: OutputGroup) -> ReportedRun:
     assert run.metrics is not None
     names = [*run.reasons, DIFFER]
     detail = f"{group.differing} of {group.requests} requests, in {len(group.names)} experiments"
@@ -83,7 +83,7 @@ class Check:
         return VIOLATED if self.violated else HELD if self.held else NOT_APPLICABLE
 
 
-def checklist(runs: Sequence[Run]) -> list[Check]:
+def checklist(runs: Sequence[ReportedRun]) -> list[Check]:
     """Every oracle, in order; empty if no run has a verdict."""
     if not any(run.verdicts for run in runs):
         return []
@@ -94,7 +94,7 @@ def checklist(runs: Sequence[Run]) -> list[Check]:
     ]
 
 
-def _check(found: Sequence[tuple[Run, Verdict]], name: str) -> Check:
+def _check(found: Sequence[tuple[ReportedRun, Verdict]], name: str) -> Check:
     oracle = next(oracle for oracle in EVERY_ORACLE if oracle.name == name)
     violated = [(run.label, verdict.first) for run, verdict in found if verdict.state == VIOLATED]
     return Check(

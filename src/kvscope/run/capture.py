@@ -25,6 +25,12 @@ EXPORT_LIMIT_S = 900.0
 CAPTURE_LIMIT_S = 120.0
 ENTER = ("nsenter", "--user", "--pid", "--mount", "--preserve-credentials")
 ANSWER_LIMIT_S = 30.0
+ENVIRONMENTS = {
+    "StringIds": "instr(CAST(value AS BLOB), x'00') > 0",
+    "TARGET_INFO_SYSTEM_ENV": "name = 'DeviceEnvironment'",
+    "META_DATA_CAPTURE": "name LIKE '%:ENVIRONMENT_VARIABLE%' OR name LIKE '%:ARGUMENT_%'",
+}
+"""Which rows of an export's tables hold environments and words of commands, in `value`."""
 
 
 @cache
@@ -102,8 +108,13 @@ class CaptureSession:
             raise KvscopeError(f"nsys {word} failed: {' '.join(last)}")
 
 
-def export(nsys: Nsys, directory: Path, environment: Mapping[str, str]) -> str | None:
+def export(
+    nsys: Nsys, directory: Path, environment: Mapping[str, str], private: bool
+) -> str | None:
     """Export the run's report to SQLite; returns the problem in one sentence, or None.
+
+    Unless it is `private` (nsys saw only processes whose environment may be stored), environments
+    are blanked in the export, and the report is deleted.
 
     nsys may exit with 0 and write no file, so only the existence of the files counts. The export
     records its environment as well, so it gets that of the measured process (`run.environment`).
@@ -126,24 +137,25 @@ def export(nsys: Nsys, directory: Path, environment: Mapping[str, str]) -> str |
     if not made.exists():
         last = (done.stderr or done.stdout).strip().splitlines()[-1:]
         return f"nsys export left no SQLite file ({' '.join(last)})"
-    if not private_namespace():
+    if not private:
         remove_environments(made)
     made.replace(sqlite)
-    if not private_namespace():
+    if not private:
         report.unlink()
     return None
 
 
 def remove_environments(sqlite: Path) -> None:
-    """Blank every string of an export that holds a process's environment.
+    """Blank every string of an export that holds a process's environment, or a command's words.
 
-    An environment is the only string with NUL between its parts. The file is rewritten, so that
-    nothing is left in its free pages.
+    Of the strings of events, an environment is the only one with NUL between its parts. The file is
+    rewritten, so that nothing is left in its free pages.
     """
     with closing(sqlite3.connect(sqlite)) as connection:
         connection.execute("PRAGMA secure_delete = ON")
-        connection.execute(
-            "UPDATE StringIds SET value = '' WHERE instr(CAST(value AS BLOB), x'00') > 0"
-        )
+        tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
+        for table, which in ENVIRONMENTS.items():
+            if table in tables:
+                connection.execute(f"UPDATE {table} SET value = '' WHERE {which}")
         connection.commit()
         connection.execute("VACUUM")

@@ -8,7 +8,7 @@ from typing import Any
 
 from kvscope.analyse.estimates import Ratio
 from kvscope.report.comparisons import interval_words
-from kvscope.report.data import Run, StudyData
+from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.words import (
     join_words,
     plural,
@@ -27,8 +27,8 @@ class Regret:
     `ratio` is that of the two costs; None without an interval.
     """
 
-    run: Run
-    best: Run
+    run: ReportedRun
+    best: ReportedRun
     share: float
     ratio: Ratio | None
 
@@ -58,7 +58,7 @@ def regrets(study: StudyData, metric: str) -> list[Regret]:
     return found
 
 
-def _has(run: Run, metric: str) -> bool:
+def _has(run: ReportedRun, metric: str) -> bool:
     return run.believed(metric) and math.isfinite(run.number(metric).value)
 
 
@@ -91,9 +91,9 @@ def adaptive_regret(study: StudyData) -> list[str]:
     return [told]
 
 
-def beside(study: StudyData) -> Iterator[tuple[Run, list[Run]]]:
+def beside(study: StudyData) -> Iterator[tuple[ReportedRun, list[ReportedRun]]]:
     """The experiments with `adaptive`, each with those that differ in policy only."""
-    groups: dict[tuple[Any, ...], list[Run]] = defaultdict(list)
+    groups: dict[tuple[Any, ...], list[ReportedRun]] = defaultdict(list)
     for run in study.complete:
         rest = ((k, str(v)) for k, v in run.flat.items() if not k.startswith("overflow"))
         groups[tuple(sorted(rest))].append(run)
@@ -104,5 +104,5 @@ def beside(study: StudyData) -> Iterator[tuple[Run, list[Run]]]:
                 yield run, [one for one in others if _shares(one, run)]
 
 
-def _shares(one: Run, run: Run) -> bool:
+def _shares(one: ReportedRun, run: ReportedRun) -> bool:
     return all(one.flat.get(key) in (None, run.flat.get(key)) for key in SHARED)

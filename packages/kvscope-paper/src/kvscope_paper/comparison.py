@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from kvscope.files import atomic_path
-from kvscope.report.data import Run, StudyData
+from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.settings import flat
 from kvscope.report.words import setting_words
 from kvscope_paper.pass_values import READS, pass_value, unit_of
@@ -32,7 +32,7 @@ class Comparison:
 
     point: Point
     device: str
-    run: Run | None
+    run: ReportedRun | None
     value: float
     ci_low: float
     ci_high: float
@@ -106,7 +106,7 @@ def _words(settings: Mapping[str, Any]) -> str:
 
 def compare(study: StudyData) -> list[Comparison]:
     """Every published value that experiments of the study stand for: by figure, then by device."""
-    devices: dict[str, list[tuple[Run, Mapping[str, Any]]]] = {}
+    devices: dict[str, list[tuple[ReportedRun, Mapping[str, Any]]]] = {}
     for run in study.complete:
         settings = dict(flat(run.settings))
         devices.setdefault(device_words(settings), []).append((run, settings))
@@ -121,7 +121,7 @@ def device_words(settings: Mapping[str, Any]) -> str:
 
 
 def _compared(
-    point: Point, device: str, runs: Sequence[tuple[Run, Mapping[str, Any]]]
+    point: Point, device: str, runs: Sequence[tuple[ReportedRun, Mapping[str, Any]]]
 ) -> Comparison | None:
     fitting = [run for run, settings in runs if point.fits(settings)]
     if len(fitting) != 1:
@@ -138,7 +138,7 @@ def _compared(
     return Comparison(point, device, run, number.value, number.low, number.high, timed, unit)
 
 
-def _from_idle(run: Run, tokens_per_s: float) -> float:
+def _from_idle(run: ReportedRun, tokens_per_s: float) -> float:
     """A throughput as it is when its pass is timed from an idle GPU."""
     requests = run.records.requests
     requests = requests[requests["repeat"] == 0]

@@ -6,7 +6,7 @@ import pandas as pd
 
 from kvscope.analyse.events import Events, read_events
 from kvscope.events import K_READ, K_WRITE
-from kvscope.report.data import Run
+from kvscope.report.data import ReportedRun
 
 TOKENS, READS = "tokens", "reads"
 OF_EVENTS = {"tokens_written": TOKENS, "k_reads": READS}
@@ -20,7 +20,7 @@ def unit_of(metric: str) -> str:
     return UNITS.get(metric, TOKENS)
 
 
-def pass_value(run: Run, metric: str, step: int) -> float:
+def pass_value(run: ReportedRun, metric: str, step: int) -> float:
     """The value of a pass of the first repeat; NaN if there is none.
 
     `tokens_written` and `k_reads` are of one layer, and reads of one KV head: of the first that

@@ -56,7 +56,7 @@ def main(arguments: list[str]) -> int:
         return NO_RESULT
     member = next(m for m in pack.members if m.key == key)
     try:
-        result = Run(directory, pack, member, int(attempt), float(end_s), signals).result()
+        result = MemberRun(directory, pack, member, int(attempt), float(end_s), signals).result()
     except OSError as error:  # a full disk, most often; the member runs again
         print(f"{member.name}: its end is not written: {error}", file=sys.stderr)
         return NO_RESULT
@@ -77,7 +77,7 @@ class Signals:
 
 
 @dataclass
-class Run:
+class MemberRun:
     """One run of a member in one attempt of its pack, whose job is over at `end_s`."""
 
     directory: PackDirectory

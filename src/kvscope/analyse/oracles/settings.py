@@ -4,10 +4,14 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+import pandas as pd
+
 from kvscope.analyse.metrics import BY_NAME
 from kvscope.analyse.oracles.batches import least, most_tokens
 from kvscope.analyse.oracles.run_tables import RunTables, bad_rows
 from kvscope.interval import half_width_share
+from kvscope.kv_plan import most_blocks
 from kvscope.oracle import NONE, Violations
 from kvscope.plan import registry
 from kvscope.plan.models import BYTES
@@ -114,7 +118,11 @@ def _blocks_of_demand(run: RunTables, cache: Mapping[str, Any]) -> int | None:
     requests = run.records.workload
     if not isinstance(ratio, int | float) or not isinstance(size, int) or requests.empty:
         return None
-    blocks = -(-(requests["prompt_tokens"] + requests["output_tokens"]) // size)
+    tokens = requests["prompt_tokens"] + requests["output_tokens"]
+    blocks = -(-tokens // size)
+    if run.groups_differ:
+        most = most_blocks(run.kv_groups, tokens.to_numpy(np.int64))
+        blocks = pd.Series(most, tokens.index)
     # A turn of a conversation holds the turns before it.
     alone = requests["conversation"].fillna(requests.index.to_series().map("alone {}".format))
     return max(1, int(blocks.groupby(alone).max().sum() / ratio))

@@ -24,9 +24,16 @@ class CpuPlatform(Platform):
         return {"CUDA_VISIBLE_DEVICES": ""}
 
     def engine_arguments(self) -> dict[str, Any]:
-        """An explicit size spares vLLM a profiling pass that only sizes the cache."""
+        """An explicit size spares vLLM a profiling pass that only sizes the cache.
+
+        A latent has the kernels of any CPU: those for AMX take no float32, and other blocks.
+        """
         blocks = self.experiment.cache_blocks + 1  # with vLLM's null block
-        return {"kv_cache_memory_bytes": blocks * self.experiment.block_bytes}
+        latent = any(one.kind == "mla" for one in self.experiment.model.kept)
+        return {
+            "kv_cache_memory_bytes": blocks * self.experiment.block_bytes,
+            **({"attention_backend": "CPU_MLA"} if latent else {}),
+        }
 
     def tracer(self, directory: Path) -> "CpuTracer":
         """The tracer of KV events, with a segment for each thread."""

@@ -13,7 +13,13 @@ class Cpu(Device):
 
     platform: ClassVar[str] = "kvscope.engine.devices.cpu:CpuPlatform"
     attentions: ClassVar[dict[str, Kernels]] = {
-        "vllm": Kernels(32, latent_block=16, head_sizes=HEAD_SIZES, layouts=("by_layer",)),
+        "vllm": Kernels(
+            32,
+            latent_block=16,
+            latent_fp8=False,
+            head_sizes=HEAD_SIZES,
+            layouts=("by_layer",),
+        ),
         "paged": Kernels(compared=True),
         "instrumented": Kernels(dtypes=("float32", "bfloat16"), compared=True),
     }

@@ -11,7 +11,7 @@ from kvscope.analyse.events import read_events
 from kvscope.analyse.reuse import Reuses, reuses_of
 from kvscope.copies import IN, KV
 from kvscope.plan.figures import Axes
-from kvscope.report.data import Run, StudyData
+from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.accesses import traced_runs
 from kvscope.report.figures.distribution import Distribution, distribution
 from kvscope.report.figures.figure import Drawing, Figure, number, text
@@ -36,7 +36,7 @@ def reuses(trace: KvTrace) -> Reuses:
     return reuses_of(trace.bursts(read_events(trace.path, trace.repeat)))
 
 
-def shown(study: StudyData) -> list[tuple[Run, KvTrace]]:
+def shown(study: StudyData) -> list[tuple[ReportedRun, KvTrace]]:
     """The first experiments whose every pass was traced, each with its first repeat's trace."""
     runs = [(run, run.trace.of_repeat(run.repeats[0])) for run in traced_runs(study) if run.trace]
     return [(run, trace) for run, trace in runs if trace.all_passes][:MOST_LINES]
@@ -52,7 +52,7 @@ def distance(trace: KvTrace) -> Distribution | None:
     return distribution(reuses(trace).distance_blocks) if trace.all_layers else None
 
 
-def swap_in_ms(run: Run) -> float:
+def swap_in_ms(run: ReportedRun) -> float:
     """Device time to copy one block, all its layers, back from the host; NaN if none was."""
     rows = run.transfers(run.repeats[0])
     rows = rows[(rows["direction"] == IN) & (rows["kind"] == KV)]

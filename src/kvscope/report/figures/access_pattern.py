@@ -7,7 +7,7 @@ import pandas as pd
 
 from kvscope.analyse.events import Events, phases_of, read_events, traced_parts
 from kvscope.plan.figures import Axes
-from kvscope.report.data import Run, StudyData
+from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.accesses import (
     access_chart,
     access_table,
@@ -72,7 +72,7 @@ def _shortest(frame: pd.DataFrame) -> float:
     return 0.0 if frame.empty else round(SHORTEST * float(end - frame["start"].min()), 4)
 
 
-def _parts(run: Run, most_layers: int) -> list[tuple[int, dict[int, str], Events]]:
+def _parts(run: ReportedRun, most_layers: int) -> list[tuple[int, dict[int, str], Events]]:
     """Layers (the first, and the last if two are wanted), passes with phases, and events."""
     assert run.trace
     path, repeat = run.trace.path, run.repeats[0]

@@ -10,7 +10,7 @@ import pandas as pd
 
 from kvscope.analyse.events import Events
 from kvscope.events import KINDS
-from kvscope.report.data import Run, StudyData
+from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.figure import Spec, colours, number, text
 from kvscope.report.words import plural
 from kvscope.runfile import IMPORTED_FROM
@@ -64,7 +64,7 @@ def stack_of(events: Events) -> Stack:
     return Stack(events.requests, first, blocks)
 
 
-def traced_runs(study: StudyData) -> list[Run]:
+def traced_runs(study: StudyData) -> list[ReportedRun]:
     """The complete experiments that have KV events."""
     return [run for run in study.complete if run.repeats and run.trace]
 
@@ -159,7 +159,7 @@ def request_axis(stack: Stack) -> Spec:
     return {"values": list(labels), "labelExpr": expression, "grid": False}
 
 
-def clock_note(run: Run) -> str:
+def clock_note(run: ReportedRun) -> str:
     """What to say of the unit of time: that of published device clocks is not certain."""
     published = IMPORTED_FROM in run.facts
     return ", as published; the rate of the device's clock is not certain" if published else ""

@@ -7,7 +7,7 @@ import pandas as pd
 
 from kvscope.plan.figures import Axes
 from kvscope.report import theme
-from kvscope.report.data import Run, StudyData
+from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.figure import NUMBER, Drawing, Figure, Spec, colours, constant, number
 from kvscope.report.figures.passes import STEPS, multiples
 
@@ -37,7 +37,7 @@ def token_areas(title: str, legend: str) -> list[Spec]:
     ]
 
 
-def _tokens(run: Run, steps: pd.DataFrame) -> dict[str, Any]:
+def _tokens(run: ReportedRun, steps: pd.DataFrame) -> dict[str, Any]:
     both = steps["decode_tokens"] + steps["prefill_tokens"]
     return {"decode": steps["decode_tokens"].round(1), "tokens": both.round(1)}
 

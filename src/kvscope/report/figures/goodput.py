@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from kvscope.plan.figures import Axes
-from kvscope.report.data import Run, StudyData
+from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.by_grid import by_grid
 from kvscope.report.figures.distribution import POINTS
 from kvscope.report.figures.figure import (
@@ -40,7 +40,7 @@ def _words(tpot_s: float) -> str:
     return f"time per output token at most {number_text(1e3 * tpot_s, 1)} ms"
 
 
-def _bounds_s(runs: list[Run]) -> list[float]:
+def _bounds_s(runs: list[ReportedRun]) -> list[float]:
     """Round bounds on TPOT that some of the requests keep, the largest first."""
     known = [found for run in runs if len(found := run.latencies.tpot_s.dropna())]
     if not known:
@@ -56,7 +56,7 @@ def _round_up(value: float) -> float:
     return next(step * decade for step in (1, 2, 5, 10) if step * decade >= value * (1 - 1e-9))
 
 
-def goodput(run: Run, tpot_s: float, end_s: float) -> pd.DataFrame:
+def goodput(run: ReportedRun, tpot_s: float, end_s: float) -> pd.DataFrame:
     """Requests a second (`y`) with TTFT of at most `x` seconds and TPOT of at most `tpot_s`.
 
     For x from 0 to `end_s`. Over all repeats: requests over the sum of the makespans. A request
@@ -70,7 +70,7 @@ def goodput(run: Run, tpot_s: float, end_s: float) -> pd.DataFrame:
     return pd.DataFrame({"x": x.round(6), "y": y.round(6)})
 
 
-def _table(named: list[tuple[str, Run]], tpot_s: float) -> pd.DataFrame:
+def _table(named: list[tuple[str, ReportedRun]], tpot_s: float) -> pd.DataFrame:
     end_s = max(float(run.latencies.ttft_s.max()) for _, run in named)
     return pd.concat(
         [goodput(run, tpot_s, end_s).assign(line=name) for name, run in named], ignore_index=True

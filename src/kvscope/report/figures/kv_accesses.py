@@ -7,7 +7,7 @@ import pandas as pd
 
 from kvscope.analyse.events import phases_of, read_events, traced_parts
 from kvscope.plan.figures import Axes
-from kvscope.report.data import Run, StudyData
+from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.accesses import (
     access_chart,
     access_table,
@@ -43,7 +43,7 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     return Drawing(tuple(views), headings, LABEL_PX, remarks)
 
 
-def _views(run: Run, most_events: int) -> Iterator[View]:
+def _views(run: ReportedRun, most_events: int) -> Iterator[View]:
     assert run.trace
     path, repeat = run.trace.path, run.repeats[0]
     parts = traced_parts(path, repeat)

@@ -8,7 +8,7 @@ import pandas as pd
 
 from kvscope.kv_plan import BY_CHUNK, BY_WINDOW, STATE
 from kvscope.plan.figures import Axes
-from kvscope.report.data import Run, StudyData
+from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.figure import Drawing, Figure, Spec, colours, constant, number
 from kvscope.report.figures.passes import STEPS, multiples, runs_with_passes
 from kvscope.report.theme import GREY, PALETTE
@@ -58,7 +58,7 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     return multiples(study, _stacked, layers)
 
 
-def _stacked(run: Run, steps: pd.DataFrame) -> dict[str, Any]:
+def _stacked(run: ReportedRun, steps: pd.DataFrame) -> dict[str, Any]:
     """Where each part begins and ends, in percent of the cache."""
     groups = run.records.kv_groups
     total_bytes = steps["kv_blocks_total"].max() * run.records.block_bytes
@@ -77,7 +77,7 @@ def _stacked(run: Run, steps: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _group_bytes(run: Run, steps: pd.DataFrame) -> Any:
+def _group_bytes(run: ReportedRun, steps: pd.DataFrame) -> Any:
     """Bytes without padding of each KV group (a column) in each pass."""
     sizes = run.records.kv_groups["useful_bytes"].to_numpy(float)
     used = steps["kv_blocks_used"]

@@ -8,7 +8,7 @@ import pandas as pd
 from kvscope.kv_plan import token_share
 from kvscope.plan.figures import Axes
 from kvscope.report import theme
-from kvscope.report.data import Run, StudyData
+from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.figure import Drawing, Figure, Spec, colours, constant, number, text
 from kvscope.report.figures.passes import STEPS, multiples, runs_with_passes
 
@@ -68,7 +68,7 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     return multiples(study, _shares, layers, marks if shown else None)
 
 
-def _shares(run: Run, steps: pd.DataFrame) -> dict[str, Any]:
+def _shares(run: ReportedRun, steps: pd.DataFrame) -> dict[str, Any]:
     total = steps["kv_blocks_total"]
     shares = {
         "blocks": steps["kv_blocks_used"] / total,
@@ -79,7 +79,7 @@ def _shares(run: Run, steps: pd.DataFrame) -> dict[str, Any]:
     return {name: (100 * share).round(2) for name, share in shares.items()}
 
 
-def marks(run: Run) -> pd.DataFrame:
+def marks(run: ReportedRun) -> pd.DataFrame:
     """When the passes of the first repeat began that preempted or resumed requests."""
     repeat = run.repeats[0]
     start = run.steps(repeat).set_index("step")["start_s"].round(5)

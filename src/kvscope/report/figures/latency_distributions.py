@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import pandas as pd
 
 from kvscope.plan.figures import Axes
-from kvscope.report.data import Run, StudyData
+from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.by_grid import by_grid
 from kvscope.report.figures.distribution import distribution
 from kvscope.report.figures.figure import (
@@ -35,7 +35,9 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     return lines_drawing(plots, {}, columns=COLUMNS) if plots else None
 
 
-def _table(runs: list[tuple[str, Run]], of: Callable[[Latencies], pd.Series]) -> pd.DataFrame:
+def _table(
+    runs: list[tuple[str, ReportedRun]], of: Callable[[Latencies], pd.Series]
+) -> pd.DataFrame:
     found = [(name, distribution(of(run.latencies).to_numpy(float))) for name, run in runs]
     frames = [one.frame().assign(line=name) for name, one in found if one is not None]
     return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()

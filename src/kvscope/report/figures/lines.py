@@ -8,7 +8,7 @@ import pandas as pd
 from kvscope.plan.figures import Axes
 from kvscope.report import theme
 from kvscope.report.axes import rows, series
-from kvscope.report.data import Run, StudyData
+from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.figure import (
     NUMBER,
     PICKED,
@@ -52,7 +52,9 @@ class Lines:
     counts: bool = False
 
 
-def request_plots(study: StudyData, axes: Sequence[Axes]) -> dict[str, list[tuple[str, Run]]]:
+def request_plots(
+    study: StudyData, axes: Sequence[Axes]
+) -> dict[str, list[tuple[str, ReportedRun]]]:
     """Experiments by plot, each with its line's name, along the first axes.
 
     Only those in which latencies differ: where one forward pass serves all requests, none do.

@@ -1,7 +1,7 @@
 """Figures that are declarations of metrics over experiments: a title, a caption, panels."""
 
 from kvscope.plan.figures import Axes
-from kvscope.report.data import Run, StudyData
+from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.over_experiments import Panel, over_experiments
 
 THROUGHPUT = over_experiments(
@@ -76,7 +76,7 @@ PREEMPTIONS = over_experiments(
 )
 
 
-def preempts(run: Run) -> bool:
+def preempts(run: ReportedRun) -> bool:
     """Whether the experiment preempts, or may do so once it has run."""
     return not run.complete or run.number("preemptions").value > 0
 

@@ -19,7 +19,7 @@ from kvscope.report.axes import (
     split_by_colour,
     x_words,
 )
-from kvscope.report.data import Run, StudyData, of_interest
+from kvscope.report.data import ReportedRun, StudyData, of_interest
 from kvscope.report.figures.by_grid import by_grid
 from kvscope.report.figures.covered import RINGS, has_rings, widen_covered
 from kvscope.report.figures.figure import (
@@ -92,7 +92,7 @@ def over_experiments(
     """
     above_all = lead or panels[0].metrics[0]
 
-    def has_any(run: Run) -> bool:
+    def has_any(run: ReportedRun) -> bool:
         metrics = (name for panel in panels for name in panel.metrics)
         return wanted(run) and any(not math.isnan(run.number(name).value) for name in metrics)
 
@@ -123,7 +123,7 @@ def over_experiments(
     return Figure(title, caption, by_grid(draw), order, ROW_EACH, lead=lead_drawing)
 
 
-def _known(panel: Panel, runs: Sequence[Run]) -> Panel:
+def _known(panel: Panel, runs: Sequence[ReportedRun]) -> Panel:
     """The panel with the metrics that are of interest among these experiments."""
     known = tuple(one.name for one in panel.measures if of_interest(one, runs))
     return Panel(panel.title, known, panel.shared)

@@ -12,7 +12,7 @@ from kvscope.analyse.study_metrics import MEASURES
 from kvscope.plan.figures import Axes
 from kvscope.report import theme
 from kvscope.report.comparisons import Pair, pairs, ratio_of_seeds
-from kvscope.report.data import Run, StudyData
+from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.figure import (
     LETTER,
     PAPER,
@@ -84,17 +84,17 @@ def _losses(study: StudyData) -> Iterator[dict[str, Any]]:
             }
 
 
-def _seed(run: Run) -> int:
+def _seed(run: ReportedRun) -> int:
     return int(run.flat.get(SEED, 0))
 
 
-def _shares(same: Sequence[tuple[Run, Run]]) -> Mapping[str, float]:
+def _shares(same: Sequence[tuple[ReportedRun, ReportedRun]]) -> Mapping[str, float]:
     """By cause, the time that a policy takes more as a share of the base's; mean over seeds."""
     each = [_parts(other, base) for other, base in same]
     return {cause: fmean(parts[cause] for parts in each) for cause in CAUSES}
 
 
-def _parts(other: Run, base: Run) -> dict[str, float]:
+def _parts(other: ReportedRun, base: ReportedRun) -> dict[str, float]:
     """The difference of the makespans in parts, of the base's makespan.
 
     A makespan is the time in which every request waits for copies, and its passes times the mean
@@ -109,7 +109,7 @@ def _parts(other: Run, base: Run) -> dict[str, float]:
     }
 
 
-def _times(run: Run) -> tuple[float, float, float]:
+def _times(run: ReportedRun) -> tuple[float, float, float]:
     """Seconds in which nothing runs; passes; and the rest of the makespan for each of them."""
     idle_s, passes = run.number("offload_idle_s").value, run.number("forward_passes").value
     idle_s = idle_s if idle_s > 0 else 0.0  # NaN where nothing is offloaded

@@ -11,7 +11,7 @@ from kvscope.analyse.study_metrics import MEASURES
 from kvscope.plan.figures import Axes
 from kvscope.report import theme
 from kvscope.report.axes import Place, PlacesOfKey, rows, x_words
-from kvscope.report.data import Run, StudyData
+from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.figure import (
     FIRST_AXES,
     LETTER,
@@ -61,7 +61,7 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     return Drawing((View(grid(cells, 2, "colour"), data),), label_px=LABEL_PX)
 
 
-def _known(run: Run) -> bool:
+def _known(run: ReportedRun) -> bool:
     return not any(math.isnan(run.number(m.name).value) for m in (THROUGHPUT, *LATENCIES))
 
 
@@ -86,7 +86,7 @@ def _name(place: Place, row: PlacesOfKey) -> str:
     return "" if place.x == place.run.label else x_words(place.x)
 
 
-def _ends(axis: str, run: Run, shown: Measure) -> Iterator[tuple[str, Any]]:
+def _ends(axis: str, run: ReportedRun, shown: Measure) -> Iterator[tuple[str, Any]]:
     found = run.number(shown.name)
     low, high = (found.low, found.high) if found.has_interval else (found.value, found.value)
     yield axis, found.value * shown.scale

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope.report.data import Run, StudyData
+from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.figure import Drawing, Spec, View, number, plot_width, text
 from kvscope.report.thin import merged_passes, passes, thin
 from kvscope.report.words import plural
@@ -18,16 +18,16 @@ TIME = "time since the start of the repeat (s)"
 STEPS: dict[str, Any] = {"interpolate": "step-after", "clip": True}
 
 
-def runs_with_passes(study: StudyData) -> list[Run]:
+def runs_with_passes(study: StudyData) -> list[ReportedRun]:
     """The complete experiments that have a repeat to show."""
     return [run for run in study.complete if run.has_passes]
 
 
 def multiples(
     study: StudyData,
-    columns_of: Callable[[Run, pd.DataFrame], dict[str, Any]],
+    columns_of: Callable[[ReportedRun, pd.DataFrame], dict[str, Any]],
     layers: Sequence[Spec],
-    more: Callable[[Run], pd.DataFrame] | None = None,
+    more: Callable[[ReportedRun], pd.DataFrame] | None = None,
 ) -> Drawing | None:
     """The layers over time, a facet an experiment; None without experiments.
 

@@ -7,7 +7,7 @@ import pandas as pd
 
 from kvscope.plan.figures import Axes
 from kvscope.report.axes import Place, PlacesOfKey, rows
-from kvscope.report.data import Run, StudyData
+from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.covered import widen_covered
 from kvscope.report.figures.figure import (
     NUMBER,
@@ -30,7 +30,7 @@ HEIGHT, LABEL_PX = 170, 62
 LEAST_PLACES = 2  # evicted tokens that differ: fewer are no line
 
 
-def resumptions(run: Run) -> pd.DataFrame:
+def resumptions(run: ReportedRun) -> pd.DataFrame:
     """Resumptions whose cost was recorded, in repeats whose times count."""
     if not run.has_passes:
         return pd.DataFrame()

@@ -9,7 +9,7 @@ import pandas as pd
 from kvscope.kv_plan import token_share
 from kvscope.plan.figures import Axes
 from kvscope.report import theme
-from kvscope.report.data import Run, StudyData
+from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.batch_composition import token_areas
 from kvscope.report.figures.figure import (
     PAPER,
@@ -180,7 +180,7 @@ def _strip(x: str) -> Spec:
     }
 
 
-def pass_table(run: Run, steps: pd.DataFrame) -> pd.DataFrame:
+def pass_table(run: ReportedRun, steps: pd.DataFrame) -> pd.DataFrame:
     """A row a pass (or several merged ones), and one wherever nothing ran."""
     merged = merged_passes(len(steps), MOST_PASSES_A_REPEAT)
     shown = passes(thin(steps, MOST_PASSES_A_REPEAT))
@@ -218,7 +218,7 @@ def pass_table(run: Run, steps: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def event_table(run: Run, repeat: int) -> pd.DataFrame:
+def event_table(run: ReportedRun, repeat: int) -> pd.DataFrame:
     """A row a preemption, a resumption or a stalled pass, with what happened in words."""
     steps = run.steps(repeat)
     start = steps.set_index("step")["start_s"].round(6)
@@ -236,7 +236,7 @@ def _words(row: dict[Any, Any]) -> tuple[str, str]:
     return what, f"request {row['request_id']} {what}: {row['policy']} of {tokens}"
 
 
-def _note(run: Run, repeat: int, steps: pd.DataFrame) -> str:
+def _note(run: ReportedRun, repeat: int, steps: pd.DataFrame) -> str:
     events = run.preemptions(repeat)["event"]
     end = (steps["start_s"] + steps["duration_s"]).max()
     total = int(steps["kv_blocks_total"].max())

@@ -6,7 +6,7 @@ import pandas as pd
 
 from kvscope.plan.figures import Axes
 from kvscope.report.axes import Place, rows
-from kvscope.report.data import Run, StudyData
+from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.by_grid import by_grid
 from kvscope.report.figures.figure import Drawing, Figure, number
 from kvscope.report.figures.lines import DOTTED, Lines, lines_drawing
@@ -18,14 +18,14 @@ FIRST = 20
 MOST_GROUPS = 6
 
 
-def window(run: Run) -> int | None:
+def window(run: ReportedRun) -> int | None:
     """The most tokens a pass may have, or the longest request if that is less."""
     engine = run.settings.get("engine", {})
     limits = [engine.get("max_num_batched_tokens"), engine.get("max_model_len")]
     return min(limits) if all(limits) else None
 
 
-def groups(study: StudyData) -> dict[str, list[tuple[str, Run]]]:
+def groups(study: StudyData) -> dict[str, list[tuple[str, ReportedRun]]]:
     """By what else they have: the experiments that differ in their batching strategy alone."""
     key = strategy_key(study)
     if key is None:
@@ -55,14 +55,14 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     return lines_drawing(plots, {}, DOTTED, tooltip=[percent], note=note)
 
 
-def _plot(name: str, group: list[tuple[str, Run]]) -> Lines:
+def _plot(name: str, group: list[tuple[str, ReportedRun]]) -> Lines:
     windows = {window(run) for _, run in group}
     room = windows.pop() if len(windows) == 1 else None
     words = f"a window of {room:,} tokens" if room else ""
     return Lines(_table(group), "forward pass", "tokens in the pass", name, words, counts=True)
 
 
-def _table(group: list[tuple[str, Run]]) -> pd.DataFrame:
+def _table(group: list[tuple[str, ReportedRun]]) -> pd.DataFrame:
     return pd.DataFrame(
         [
             {
@@ -77,7 +77,7 @@ def _table(group: list[tuple[str, Run]]) -> pd.DataFrame:
     )
 
 
-def first_tokens(run: Run) -> list[int]:
+def first_tokens(run: ReportedRun) -> list[int]:
     """Tokens of the first forward passes of the first repeat."""
     return [int(tokens) for tokens in run.steps(run.repeats[0])["scheduled_tokens"].head(FIRST)]
 

@@ -13,7 +13,7 @@ from kvscope.plan.figures import Axes
 from kvscope.report import theme
 from kvscope.report.axes import PlacesOfKey, rows, x_words
 from kvscope.report.comparisons import ratio_of_seeds
-from kvscope.report.data import Run, StudyData
+from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.figure import (
     Drawing,
     Figure,
@@ -61,11 +61,11 @@ def draw_first(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     return draw(study, axes[:LEADING])
 
 
-def _valid(run: Run) -> bool:
+def _valid(run: ReportedRun) -> bool:
     return run.valid and run.number(THROUGHPUT.name).value > 0
 
 
-Rivals = dict[str, dict[int, Run]]
+Rivals = dict[str, dict[int, ReportedRun]]
 """The runs of a cell by policy and seed."""
 
 
@@ -104,11 +104,11 @@ def _base(study: StudyData) -> str:
     return _policy(study.complete[0])
 
 
-def _policy(run: Run) -> str:
+def _policy(run: ReportedRun) -> str:
     return setting_words(POLICY, str(run.flat.get(POLICY)))
 
 
-def _throughput(run: Run) -> float:
+def _throughput(run: ReportedRun) -> float:
     return run.number(THROUGHPUT.name).value
 
 
@@ -116,7 +116,7 @@ def _ratio(study: StudyData, rivals: Rivals, first: str, second: str) -> Ratio:
     return ratio_of_seeds(study, THROUGHPUT.name, rivals[first], rivals[second])
 
 
-def _mean(by_seed: Mapping[int, Run]) -> float:
+def _mean(by_seed: Mapping[int, ReportedRun]) -> float:
     return fmean(map(_throughput, by_seed.values()))
 
 

@@ -5,43 +5,43 @@ from typing import Any
 
 from kvscope.plan.figures import Axes
 from kvscope.report.axes import matches
-from kvscope.report.data import Run, StudyData
+from kvscope.report.data import ReportedRun, StudyData
 
 ABLATIONS = ("buffers", "spread_weights", "balanced")
 
 
-def offload_runs(study: StudyData, axes: Sequence[Axes], key: str) -> list[Run]:
+def offload_runs(study: StudyData, axes: Sequence[Axes], key: str) -> list[ReportedRun]:
     """The runs that a figure's axes select, of those whose run.json has a fact of the engine."""
     runs = [run for run in study.complete if facts_of(run).get(key)]
     return [run for run in runs if not axes or any(matches(study, run, one) for one in axes)]
 
 
-def facts_of(run: Run) -> dict[str, Any]:
+def facts_of(run: ReportedRun) -> dict[str, Any]:
     """What run.json says of the offload engine; empty of other runs."""
     found = run.facts.get("engine", {}).get("offload")
     return found if isinstance(found, dict) else {}
 
 
-def policy_of(run: Run) -> str:
+def policy_of(run: ReportedRun) -> str:
     """The offload policy."""
     return str(run.settings["device"]["policy"])
 
 
-def is_ablated(run: Run) -> bool:
+def is_ablated(run: ReportedRun) -> bool:
     """Whether a part of the schedule is set apart from its default."""
     return any(run.settings["device"].get(key) is not None for key in ABLATIONS)
 
 
-def decoding_pass_s(run: Run) -> float:
+def decoding_pass_s(run: ReportedRun) -> float:
     """Seconds of the median pass of decoding, stalled ones left out."""
     steps = run.records.steps
     decode = steps[(steps["phase"] == "decode") & ~steps["stalled"].astype(bool)]
     return float(decode["duration_s"].median())
 
 
-def by_conditions(runs: list[Run]) -> dict[str, list[Run]]:
+def by_conditions(runs: list[ReportedRun]) -> dict[str, list[ReportedRun]]:
     """Runs by what decides their prediction beside the policy's split, in words."""
-    found: dict[str, list[Run]] = {}
+    found: dict[str, list[ReportedRun]] = {}
     for run in runs:
         device, workload = run.settings["device"], run.settings["workload"]
         prompt, room = workload.get("prompt_tokens"), device.get("device_gib")

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from kvscope.plan.figures import Axes
-from kvscope.report.data import Run, StudyData
+from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.figure import (
     PAPER,
     SELECTED,
@@ -56,7 +56,7 @@ def _views(study: StudyData, axes: Sequence[Axes]) -> Iterator[View]:
                 yield _view(known, (conditions, source))
 
 
-def _jobs(run: Run, source: str) -> pd.DataFrame:
+def _jobs(run: ReportedRun, source: str) -> pd.DataFrame:
     frame = pd.DataFrame(facts_of(run)["timeline"].get(source) or [])
     if frame.empty:
         return frame
@@ -68,7 +68,7 @@ def _jobs(run: Run, source: str) -> pd.DataFrame:
     return frame
 
 
-def _words(run: Run) -> str:
+def _words(run: ReportedRun) -> str:
     """'hybrid, 1 staging buffer, batch of 128': the policy, settings that are given, requests."""
     device = run.settings["device"]
     given = [key for key in SETTINGS if device.get(key) is not None]

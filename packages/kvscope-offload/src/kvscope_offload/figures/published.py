@@ -9,7 +9,7 @@ import pandas as pd
 
 from kvscope.plan.figures import Axes
 from kvscope.report.comparisons import capitalize_first
-from kvscope.report.data import Run, StudyData
+from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.figure import (
     PAPER,
     SELECTED,
@@ -35,7 +35,7 @@ LABEL_PX = 190
 NEAR = 0.15  # of a published figure: the model explains it
 
 Conditions = tuple[str, int]  # model, prompt tokens
-Runs = dict[Conditions, dict[str, Run]]  # by policy
+Runs = dict[Conditions, dict[str, ReportedRun]]  # by policy
 Gains = dict[Conditions, float]
 
 

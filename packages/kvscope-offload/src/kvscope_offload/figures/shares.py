@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from kvscope.plan.figures import Axes
-from kvscope.report.data import Run, StudyData
+from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.figure import (
     SELECTED,
     Drawing,
@@ -61,7 +61,7 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     return Drawing((View(grid(cells, COLUMNS), data, note=" ".join(notes)),), (), LABEL_PX)
 
 
-def _point(run: Run) -> dict[str, Any]:
+def _point(run: ReportedRun) -> dict[str, Any]:
     step_s, facts = decoding_pass_s(run), facts_of(run)
     return {
         "share": facts["split"]["activation"],

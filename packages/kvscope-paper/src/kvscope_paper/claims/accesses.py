@@ -8,7 +8,7 @@ import pandas as pd
 from kvscope.analyse.events import Events, read_events
 from kvscope.arraytypes import Bools
 from kvscope.events import K_READ, K_WRITE, V_READ
-from kvscope.report.data import Run
+from kvscope.report.data import ReportedRun
 from kvscope.report.words import percent
 from kvscope.runschema import MODELED
 from kvscope_paper.claims.judging import (
@@ -26,7 +26,7 @@ from kvscope_paper.claims.values import Values
 DECODE_MS = 25
 COLUMNS = ("step", "request", "kv_head", "kind", "block", "block_position", "start_ns", "end_ns")
 
-OfTrace = Callable[[Run, Events], Finding | None]
+OfTrace = Callable[[ReportedRun, Events], Finding | None]
 
 
 def _of_trace(judge: OfTrace) -> Callable[[Values, str], Finding | None]:
@@ -45,7 +45,7 @@ def _of_trace(judge: OfTrace) -> Callable[[Values, str], Finding | None]:
 def _measured(judge: OfTrace) -> OfTrace:
     """Decided by the times of single accesses, which a model does not measure."""
 
-    def judged(run: Run, events: Events) -> Finding | None:
+    def judged(run: ReportedRun, events: Events) -> Finding | None:
         return MODELED_ACCESSES if run.time_source == MODELED else judge(run, events)
 
     return judged
@@ -56,7 +56,7 @@ def _frame(events: Events, rows: Bools) -> pd.DataFrame:
 
 
 @_of_trace
-def all_recorded(run: Run, events: Events) -> Finding | None:
+def all_recorded(run: ReportedRun, events: Events) -> Finding | None:
     """Every pass reads V as often as K, of every block; a lost event would be missing in one."""
     reads = _frame(events, events.reads)
     counts = reads.groupby(["step", "request", "kv_head", "block", "kind"]).size().unstack("kind")
@@ -82,7 +82,7 @@ def mostly_prefill(values: Values) -> Finding | None:
 
 @_of_trace
 @_measured
-def writes_together(run: Run, events: Events) -> Finding | None:
+def writes_together(run: ReportedRun, events: Events) -> Finding | None:
     writes = _frame(events, (events.kind == K_WRITE) & (events.step == events.step.min()))
     apart_ns = int(writes["start_ns"].max() - writes["start_ns"].min())
     one_ns = float((writes["end_ns"] - writes["start_ns"]).median())
@@ -94,7 +94,7 @@ def writes_together(run: Run, events: Events) -> Finding | None:
 
 
 @_of_trace
-def mostly_idle(run: Run, events: Events) -> Finding | None:
+def mostly_idle(run: ReportedRun, events: Events) -> Finding | None:
     found = _frame(events, np.ones(len(events), bool)).groupby("step")
     busy_s = (found["end_ns"].max() - found["start_ns"].min()) / 1e9
     passes_s = run.steps(run.repeats[0]).set_index("step")["duration_s"]
@@ -107,7 +107,7 @@ def mostly_idle(run: Run, events: Events) -> Finding | None:
 
 
 @_of_trace
-def no_reads_in_prefill(run: Run, events: Events) -> Finding | None:
+def no_reads_in_prefill(run: ReportedRun, events: Events) -> Finding | None:
     reads = int((events.reads & (events.step == events.step.min())).sum())
     if not reads:
         return Finding(HOLDS, "It has no reads.")
@@ -119,7 +119,7 @@ def no_reads_in_prefill(run: Run, events: Events) -> Finding | None:
 
 
 @_of_trace
-def rising_blocks(run: Run, events: Events) -> Finding | None:
+def rising_blocks(run: ReportedRun, events: Events) -> Finding | None:
     """In each decode pass, by the order in which the reads of K of a request and head begin."""
     decode = (events.kind == K_READ) & (events.step > events.step.min())
     order = ["start_ns", "block_position"]
@@ -138,7 +138,7 @@ def rising_blocks(run: Run, events: Events) -> Finding | None:
 
 
 @_of_trace
-def k_before_v(run: Run, events: Events) -> Finding | None:
+def k_before_v(run: ReportedRun, events: Events) -> Finding | None:
     decode = events.reads & (events.step > events.step.min())
     found = _frame(events, decode).groupby(["step", "request", "kv_head", "kind"])["start_ns"].min()
     starts = found.unstack("kind")
@@ -152,7 +152,7 @@ def k_before_v(run: Run, events: Events) -> Finding | None:
 
 @_of_trace
 @_measured
-def requests_together(run: Run, events: Events) -> Finding | None:
+def requests_together(run: ReportedRun, events: Events) -> Finding | None:
     decode = events.reads & (events.step > events.step.min())
     found = _frame(events, decode).groupby(["step", "request"])
     spans = pd.DataFrame({"start": found["start_ns"].min(), "end": found["end_ns"].max()})

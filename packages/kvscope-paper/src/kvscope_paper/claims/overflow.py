@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from kvscope.report.data import Run
+from kvscope.report.data import ReportedRun
 from kvscope.report.words import join_words, percent
 from kvscope_paper.claims.batching import LLAMA, OPT, REQUESTS, SHORT, YARN
 from kvscope_paper.claims.judging import (
@@ -254,7 +254,7 @@ def _makespans(values: Values) -> str:
     return f" Makespans of Figure 10's experiments differ by {percent(max(shares))} at most."
 
 
-def _first(values: Values, figure: str, policy: str) -> Run | None:
+def _first(values: Values, figure: str, policy: str) -> ReportedRun | None:
     runs = values.runs(figure, overflow__name=policy)
     return runs[0] if runs else None
 
@@ -277,7 +277,7 @@ def one_eviction(values: Values) -> Finding | None:
     )
 
 
-def _time_of(run: Run, event: str) -> float:
+def _time_of(run: ReportedRun, event: str) -> float:
     events = run.preemptions(0)
     return float(events.loc[events["event"] == event, "time_s"].min())
 
@@ -303,13 +303,13 @@ def interruptions(values: Values) -> Finding | None:
     )
 
 
-def _usual(run: Run) -> float:
+def _usual(run: ReportedRun) -> float:
     """What nearly all decode passes stay below."""
     steps = run.steps(0)
     return float(steps.loc[steps["phase"] == "decode", "duration_s"].quantile(0.99))
 
 
-def _pause(run: Run, event: str) -> float:
+def _pause(run: ReportedRun, event: str) -> float:
     events = run.preemptions(0)
     passes = events.loc[events["event"] == event, "step"]
     steps = run.steps(0)
@@ -330,7 +330,7 @@ def stays_full(values: Values, figure: str) -> Finding | None:
     )
 
 
-def _time_full(run: Run) -> tuple[float, tuple[float, float]]:
+def _time_full(run: ReportedRun) -> tuple[float, tuple[float, float]]:
     """Share of passes with 80 % of the cache in use; when that ends, and when the run does."""
     steps = run.steps(0)
     end_s = steps["start_s"] + steps["duration_s"]

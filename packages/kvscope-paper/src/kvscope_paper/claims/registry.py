@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from kvscope.plan import documents
 from kvscope.plan.fields import Part
-from kvscope.report.data import Run
+from kvscope.report.data import ReportedRun
 from kvscope.report.settings import flat
 from kvscope_paper.claims.judging import Claim, Finding
 from kvscope_paper.claims.values import Values
@@ -48,7 +48,7 @@ def anchor(figure: str) -> str:
     return "figure-" + figure.lower().replace(" ", "-")
 
 
-def judged(found: Iterable[Comparison], runs: Iterable[Run] = ()) -> list[dict[str, Any]]:
+def judged(found: Iterable[Comparison], runs: Iterable[ReportedRun] = ()) -> list[dict[str, Any]]:
     """Every claim with the findings for the published data and for our values, by device.
 
     `runs` are those of the study.
@@ -56,7 +56,7 @@ def judged(found: Iterable[Comparison], runs: Iterable[Run] = ()) -> list[dict[s
     by_device: dict[str, list[Comparison]] = {}
     for one in found:
         by_device.setdefault(one.device, []).append(one)
-    made: dict[str, list[Run]] = {}
+    made: dict[str, list[ReportedRun]] = {}
     for run in runs:
         made.setdefault(device_words(dict(flat(run.settings))), []).append(run)
     values = {device: Values(own, made.get(device, ())) for device, own in by_device.items()}

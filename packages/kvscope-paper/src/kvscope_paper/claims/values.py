@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
-from kvscope.report.data import Run
+from kvscope.report.data import ReportedRun
 from kvscope_paper.comparison import Comparison
 from kvscope_paper.layouts import layouts
 
@@ -20,7 +20,7 @@ Pair = tuple[Comparison, Comparison]
 class Values:
     """Our values and the published ones, by figure and settings; and the runs of one device."""
 
-    def __init__(self, found: Iterable[Comparison], runs: Iterable[Run] = ()) -> None:
+    def __init__(self, found: Iterable[Comparison], runs: Iterable[ReportedRun] = ()) -> None:
         self._found = [one for one in found if one.as_timed == one.as_timed]
         self._runs = list(runs)
 
@@ -67,12 +67,12 @@ class Values:
         found = [(other[key], one) for one in pinned if (key := _but_overflow(one)) in other]
         return [(a, b) for a, b in found if a.point.value and b.point.value and a.as_timed]
 
-    def runs(self, figure: str, **wanted: Any) -> list[Run]:
+    def runs(self, figure: str, **wanted: Any) -> list[ReportedRun]:
         """The experiments behind the values of a figure, each once."""
         runs = [one.run for one in self.of(figure, **wanted) if one.run]
         return list({run.id: run for run in runs}.values())
 
-    def drawn(self, figure: str) -> list[Run]:
+    def drawn(self, figure: str) -> list[ReportedRun]:
         """The experiments that a figure without values shows."""
         asked = [one.runs for one in layouts() if one.figure == figure and one.runs]
         return [run for run in self._runs if any(one.fits(run.settings) for one in asked)]

