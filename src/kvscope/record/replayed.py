@@ -89,6 +89,10 @@ def read(window: Window) -> Replayed:
             f"hits: {contents.unknown} block(s) that were found had been computed before the "
             "window; they have no rows, and kv_tokens_used counts them for each of their requests"
         )
+    if connector := window.facts["connector"]:
+        window.notes.append(
+            f"transfers: the copies of {connector} are not recorded; loaded_tokens of batch are"
+        )
     ends = [one.end_ns for one in made.recording.passes]
     times = [one.time_ns for one in window.events if isinstance(one, Arrival | Ended)]
     made.origin_ns = window.begin.time_ns

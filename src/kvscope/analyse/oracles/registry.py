@@ -52,13 +52,11 @@ def _blocks_follow(run: RunTables) -> bool:
     """Whether a request's blocks follow from its tokens.
 
     Not in a recorded server with KV groups of other kinds, or that differ and cache prefixes; nor
-    where requests keep the blocks of drafts that were wrong.
+    where requests keep the blocks of drafts that were wrong, or hold some that a connector fills.
     """
     known = all(group.kind in KINDS for group in run.kv_groups)
-    speculates = bool(run.recorded.get("draft_tokens"))
-    return (
-        known and not speculates and not (run.groups_differ and run.recorded.get("prefix_caching"))
-    )
+    kept = bool(run.recorded.get("draft_tokens") or run.recorded.get("connector"))
+    return known and not kept and not (run.groups_differ and run.recorded.get("prefix_caching"))
 
 
 _PASSES = _recorded("passes recorded by kvscope")
@@ -130,8 +128,10 @@ _COSTS = _recorded(
 _COPIES = _recorded("copies of preempted requests", lambda run: not run.records.moves.empty)
 _JOBS = _recorded("copies of vLLM's offloading", lambda run: run.offloads)
 _LOADS = _recorded(
-    "passes recorded with what is loaded before them",
-    lambda run: bool(run.records.batch["loaded_tokens"].notna().any()),
+    "passes recorded with what is loaded before them, and the jobs that load it",
+    lambda run: (
+        not run.recorded.get("connector") and bool(run.records.batch["loaded_tokens"].notna().any())
+    ),
 )
 _REQUESTS = _recorded("requests recorded by kvscope", lambda run: not run.records.requests.empty)
 _TIMED = _recorded(
