@@ -1,5 +1,6 @@
 """What the page has of a run over time adds up to the tables, whole and in each bin."""
 
+from copy import copy
 from pathlib import Path
 
 import numpy as np
@@ -73,10 +74,41 @@ def test_requests_are_those_of_the_table(results: Path, repeat: Records) -> None
     assert found["left_out"] == 0
     due = rows.loc[requests["id"]]
     for name, column in REQUEST_FIELDS.items():
-        if name != "hits":
+        if column in due:
             np.testing.assert_allclose(
                 np.array(requests[name], float), due[column].astype(float), atol=1e-6
             )
+
+
+def test_what_each_request_cost_adds_up_to_the_tables(results: Path, repeat: Records) -> None:
+    (found,) = windows_of(load(["fake"], results))
+    requests, rows = found["requests"], repeat.requests.set_index("request_id")
+    assert sum(requests["recomputed"]) == repeat.steps["recomputed_tokens"].sum() > 0
+    assert sum(requests["preemptions"]) == repeat.steps["preempted_requests"].sum() > 0
+    first = repeat.batch.merge(repeat.steps, on="step").groupby("request_id")["start_s"].min()
+    for name, arrival, queued in zip(
+        requests["id"], requests["arrival"], requests["queued"], strict=True
+    ):
+        assert arrival + queued == pytest.approx(rows.loc[name, "first_scheduled_s"], abs=1e-5)
+        assert 0 <= queued <= first[name] - arrival + 1e-5
+
+
+def test_a_request_without_a_pass_queues_to_its_end_and_one_of_an_unknown_first_pass_unknown(
+    results: Path, repeat: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = load(["fake"], results)
+    (run,) = study.complete
+    never, unknown = repeat.requests["request_id"].iloc[:2]
+    lost = repeat.requests["request_id"].isin([never, unknown])
+    changed, first = copy(repeat), repeat.requests["first_scheduled_s"]
+    changed.requests = repeat.requests.assign(first_scheduled_s=first.mask(lost))
+    changed.batch = repeat.batch[repeat.batch["request_id"] != never]
+    monkeypatch.setattr(Records, "of_repeat", lambda *_: changed)
+    told = time_window.over_time(run)["requests"]
+    row = repeat.requests.set_index("request_id").loc[never]
+    queued = dict(zip(told["id"], told["queued"], strict=True))
+    assert queued[never] == pytest.approx(row["finished_s"] - row["arrival_s"], abs=1e-5)
+    assert queued[unknown] is None
 
 
 def test_of_very_many_requests_the_last_are_there(

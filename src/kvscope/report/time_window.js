@@ -48,23 +48,29 @@ function facts(run, span, places) {
   ];
 }
 
-// The requests that took longest of those that ended in the window.
-function costliest(run, places) {
+// Of the requests that ended in the window, those with most of what is asked: `latency` or a key of requests.
+function costliest(run, places, by) {
   const { requests } = run;
   const took = (place) => requests.finished[place] - requests.arrival[place];
+  const cost = (place) => by === "latency" ? took(place) : requests[by][place] ?? 0;
+  const known = (value, told = String) => value === null ? "–" : told(value);
   const columns = [
-    ["Request", (place) => requests.id[place]],
-    ["Arrival", (place) => inSeconds(requests.arrival[place])],
-    ["Latency", (place) => inSeconds(took(place)) + (requests.aborted[place] ? ", aborted" : "")],
-    ["TTFT", (place) => requests.first_token[place] === null ? "–" : inSeconds(requests.first_token[place] - requests.arrival[place])],
-    ["Preemptions", (place) => requests.preemptions[place]],
-    ["Prompt tokens", (place) => requests.prompt[place]],
-    ["Hit tokens", (place) => requests.hits[place] ?? "–"],
-    ["Output tokens", (place) => requests.output[place]],
-  ];
-  const slowest = [...places].sort((a, b) => took(b) - took(a)).slice(0, MOST_SHOWN);
-  const head = made("tr", columns.map(([name], place) => made("th", name, { className: place ? "number" : "" })));
-  const rows = slowest.map((one) => made("tr", columns.map(([, of], place) => made(place ? "td" : "th", String(of(one)), { className: place ? "number" : "" }))));
+    ["arrival", "Arrival", (place) => inSeconds(requests.arrival[place])],
+    ["latency", "Latency", (place) => inSeconds(took(place)) + (requests.aborted[place] ? ", aborted" : "")],
+    ["first_token", "TTFT", (place) => known(requests.first_token[place], (time) => inSeconds(time - requests.arrival[place]))],
+    ["queued", "Queued", (place) => known(requests.queued[place], inSeconds)],
+    ["preemptions", "Preemptions", (place) => requests.preemptions[place]],
+    ["recomputed", "Recomputed tokens", (place) => requests.recomputed[place]],
+    ["prompt", "Prompt tokens", (place) => requests.prompt[place]],
+    ["hits", "Hit tokens", (place) => known(requests.hits[place])],
+    ["output", "Output tokens", (place) => requests.output[place]],
+  ].sort(([one], [other]) => (other === by) - (one === by)); // what is asked first: a narrow page shows that
+  const shown = [...places].sort((a, b) => cost(b) - cost(a) || took(b) - took(a)).slice(0, MOST_SHOWN);
+  const head = made("tr", [made("th", "Request"), ...columns.map(([, name]) => made("th", name, { className: "number" }))]);
+  const rows = shown.map((one) => made("tr", [
+    made("th", requests.id[one]),
+    ...columns.map(([, , of]) => made("td", String(of(one)), { className: "number" })),
+  ]));
   return made("div", made("table", [made("thead", head), made("tbody", rows)]), { className: "scroll", tabIndex: 0 });
 }
 
@@ -99,6 +105,7 @@ function dragged(element, count, choose) {
 function showWindow(run) {
   const count = run.bins.passes.length;
   const [from, to] = over.querySelectorAll("input");
+  const by = over.querySelector(".cost");
   const stored = (key, otherwise) => state.get(key) ? Math.round(Number(state.get(key)) / run.bin_s) : otherwise;
   const place = (value) => Math.min(Math.max(value || 0, 0), count);
   for (const input of [from, to]) input.max = count;
@@ -112,8 +119,8 @@ function showWindow(run) {
     over.querySelector(".strip").innerHTML = strip(run, span);
     over.querySelector(".of-window").replaceChildren(
       made("dl", facts(run, span, places).map(([name, value]) => made("div", [made("dt", name), made("dd", value)])), { className: "facts" }),
-      made("h3", "The slowest of its requests"),
-      places.length ? costliest(run, places) : made("p", "No request ended in this window."),
+      made("h3", "The costliest of its requests"),
+      places.length ? costliest(run, places, by.value) : made("p", "No request ended in this window."),
       ...(run.left_out ? [made("p", `${run.left_out} requests that ended before these are not in the page.`, { className: "note" })] : []),
     );
   };
@@ -125,6 +132,10 @@ function showWindow(run) {
     show();
   };
   for (const input of [from, to]) input.oninput = moved(input);
+  by.onchange = () => {
+    remember("cost", by.value === "latency" ? "" : by.value);
+    show();
+  };
   dragged(over.querySelector(".strip"), count, (first, end) => {
     [from.value, to.value] = [first, end];
     moved(to)();
@@ -139,6 +150,8 @@ async function showWindows() {
   select.replaceChildren(...runs.map(({ id, label }) => new Option(label, id)));
   select.parentElement.hidden = runs.length < 2;
   if (runs.some(({ id }) => id === state.get("window"))) select.value = state.get("window");
+  const by = over.querySelector(".cost");
+  if ([...by.options].some(({ value }) => value === state.get("cost"))) by.value = state.get("cost");
   const chosen = () => runs.find(({ id }) => id === select.value);
   select.addEventListener("change", () => {
     for (const key of ["from", "to"]) remember(key, "");

@@ -35,7 +35,10 @@ REQUEST_FIELDS = {
     "output": "output_tokens",
     "aborted": "aborted",
     "hits": "hit_tokens",
+    "queued": "queued_s",
+    "recomputed": "recomputed_tokens",
 }
+"""What is told of a request, and its column; the last three are not of `requests` but found."""
 
 
 def windows_of(study: StudyData) -> list[dict[str, Any]]:
@@ -49,9 +52,9 @@ def over_time(run: ReportedRun) -> dict[str, Any]:
 
     `bins` has, under each key of SUMS and MEANS, `passes`, `seconds` (of passes) and `peak` (blocks
     in use), a list with one number a bin; `bin_s` is the length of a bin, and `blocks` are those of
-    the KV cache. `requests` has a list under `id` and each key of REQUEST_FIELDS, where `hits` is
-    null without a prefix cache; `left_out` is the number of requests beyond the last
-    MOST_REQUESTS.
+    the KV cache. `requests` has a list under `id` and each key of REQUEST_FIELDS: `hits` is null
+    without a prefix cache, `queued` where the first pass is not in the records;
+    `left_out` is the number of requests beyond the last MOST_REQUESTS.
     """
     records = run.records.of_repeat(min(run.records.timed))
     steps, requests = records.steps, records.requests
@@ -70,7 +73,7 @@ def over_time(run: ReportedRun) -> dict[str, Any]:
 
 def _bins(records: Records, bin_s: float, count: int) -> dict[str, list[float]]:
     """What the passes that began in each bin did, in all."""
-    steps = records.steps.assign(hit_tokens=_hits(records, "step", records.steps["step"]))
+    steps = records.steps.assign(hit_tokens=_sums(records, "hit_tokens", "step", records.steps))
     at: Ints = (steps["start_s"] // bin_s).clip(0, count - 1).to_numpy(np.int64)
 
     def sums(values: pd.Series) -> list[float]:
@@ -91,18 +94,29 @@ def _bins(records: Records, bin_s: float, count: int) -> dict[str, list[float]]:
 def _requests(records: Records, requests: pd.DataFrame) -> dict[str, list[Any]]:
     """Columns of requests; times in seconds."""
     cached = records.batch["hit_tokens"].notna().any()
-    hits = _hits(records, "request_id", requests["request_id"])
-    found = requests.assign(hit_tokens=hits if cached else None)
+    hits = _sums(records, "hit_tokens", "request_id", requests)
+    found = requests.assign(
+        hit_tokens=hits if cached else None,
+        queued_s=_queued_s(records, requests),
+        recomputed_tokens=_sums(records, "recomputed_tokens", "request_id", requests),
+    )
     columns = {name: found[column] for name, column in REQUEST_FIELDS.items()}
     return {"id": found["request_id"].tolist()} | {
         name: [_number(value) for value in column] for name, column in columns.items()
     }
 
 
-def _hits(records: Records, key: str, of: pd.Series) -> pd.Series:
-    """Tokens that were found in the prefix cache, by step or request."""
-    sums = records.batch["hit_tokens"].astype(float).groupby(records.batch[key]).sum()
-    return of.map(sums).fillna(0).astype(np.int64)
+def _sums(records: Records, column: str, key: str, of: pd.DataFrame) -> pd.Series:
+    """The sum of a column of `batch` for each row of a table, by step or request."""
+    sums = records.batch[column].astype(float).groupby(records.batch[key]).sum()
+    return of[key].map(sums).fillna(0).astype(np.int64)
+
+
+def _queued_s(records: Records, requests: pd.DataFrame) -> pd.Series:
+    """Seconds before the first pass of each request, or its end if it had none."""
+    never = ~requests["request_id"].isin(records.batch["request_id"])
+    until = requests["first_scheduled_s"].fillna(requests["finished_s"].where(never))
+    return until - requests["arrival_s"]
 
 
 def _number(value: Any) -> float | int | None:
