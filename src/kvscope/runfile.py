@@ -35,6 +35,7 @@ SPOOL = "kernel_events.tmp"  # KV events of a repeat before they are encoded; re
 NSYS_REPORT, NSYS_EXPORT = "trace.nsys-rep", "trace.sqlite"
 IMPORTED_FROM = "imported_from"  # key of run.json, only in imported runs
 RECORDED = "recorded"  # key of run.json, only in recordings of a server (`kvscope record`)
+SEGMENTS = "segment-*.jsonl.zst"  # files of a recording
 TRACING = "tracing"  # key of run.json, only in runs with KV events
 COMPLETE, FAILED = "complete", "failed"
 
@@ -104,11 +105,20 @@ def write_run(directory: Path, facts: dict[str, Any]) -> None:
 
 def read_run(directory: Path) -> dict[str, Any]:
     """Read run.json; BadInput if it is absent, damaged, or of another version."""
+    require_collected(directory)
     path = directory / RUN_FILE
     facts: dict[str, Any] = read_json(path)
     if found := runschema.schema_problem(facts):
         raise BadInput(f"{path}: not the record of a run: {found}")
     return facts
+
+
+def require_collected(directory: Path) -> None:
+    """BadInput if a directory has a recording of a server that is no run yet."""
+    if not (directory / RUN_FILE).exists() and any(directory.glob(SEGMENTS)):
+        raise BadInput(
+            f"{directory}: a recording without tables; make them with `kvscope collect {directory}`"
+        )
 
 
 def run_sha256(directory: Path) -> str:

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from kvscope import cli
 from kvscope.errors import BadInput
 from kvscope.kv_plan import KvGroup
 from kvscope.record import lock, plugin
@@ -304,6 +305,15 @@ from pathlib import Path
 from kvscope.record.lock import claim
 claim(Path(sys.argv[1])); print("claimed", flush=True); time.sleep(60)
 """
+
+
+@pytest.mark.parametrize("command", ["analyse", "check", "explain", "report"])
+def test_what_reads_a_run_says_that_a_recording_is_to_be_collected(
+    tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
+):
+    written(tmp_path, segment(), scheduled(0))
+    assert cli.main([command, str(tmp_path)]) == 2
+    assert f"kvscope collect {tmp_path}" in capsys.readouterr().err
 
 
 def test_a_directory_is_one_living_server_s(tmp_path: Path):

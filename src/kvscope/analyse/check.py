@@ -35,6 +35,7 @@ from kvscope.runfile import (
     TRACING,
     file_problem,
     read_run,
+    require_collected,
 )
 
 STAGES = (COLLECTED, ANALYSED)
@@ -62,6 +63,7 @@ def inspect_run(run: Path, quick: bool = False) -> CheckResult:
     """
     if not run.is_dir():
         raise BadInput(f"{run}: no such directory; give a run's, e.g. results/experiments/<id>")
+    require_collected(run)
     if not (run / RUN_FILE).exists():
         return CheckResult([f"{run / RUN_FILE}: no such file; the run did not finish"], [])
     try:

@@ -16,15 +16,15 @@ import zstandard
 
 from kvscope.errors import BadInput
 from kvscope.record.records import Event, Segment, decode, encode
+from kvscope.runfile import SEGMENTS
 
-PATTERN = "segment-*.jsonl.zst"
 _LEVEL = 3
 _CHUNK_BYTES = 1 << 16
 
 
 def segment_paths(directory: Path) -> list[Path]:
     """The segments of a recording, oldest first; their names sort so."""
-    return sorted(directory.glob(PATTERN))
+    return sorted(directory.glob(SEGMENTS))
 
 
 def is_recording(directory: Path) -> bool:

@@ -108,6 +108,7 @@ def _part(kind: type[P], group: dict[str, Any], study: str) -> P:
 def load_directories(directories: list[Path]) -> StudyData:
     """The study that these runs make: what varies is what differs between them."""
     for directory in directories:
+        runfile.require_collected(directory)
         if not any((directory / name).exists() for name in (RUN_FILE, runfile.EXPERIMENT_FILE)):
             raise BadInput(
                 f"{directory}: holds neither {RUN_FILE} nor {runfile.EXPERIMENT_FILE}, so it is no "
