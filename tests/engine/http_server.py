@@ -23,9 +23,13 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from kvscope.plan.grid import expand
 
 from .conftest import ROOT
-from .served import ABORTED, COUNTED, REQUESTS, lengths
+from .served import ABORTED, REQUESTS, lengths
 
 NAME = "tiny"
+COUNTED = (
+    *("vllm:num_preemptions", "vllm:prefix_cache_queries", "vllm:prefix_cache_hits"),
+    *("vllm:prompt_tokens", "vllm:generation_tokens"),
+)
 SETTINGS = [
     *("--served-model-name", NAME, "--load-format", "kvscope_seeded", "--dtype", "float32"),
     *("--max-model-len", "512", "--max-num-seqs", "8", "--max-num-batched-tokens", "128"),

@@ -68,9 +68,10 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
         second = kvscope("record", "--out", str(recording), "--", sys.executable, "-c", "1")
         ended_s = kill_engine(server, recording)
         server.process.wait(120)
-    for directory in (whole, recording):
-        made = kvscope("collect", str(directory))
-        assert (made.returncode, made.stderr) == (0, "")
+    made = kvscope("collect", str(whole))
+    assert (made.returncode, made.stderr) == (0, "")
+    made = kvscope("collect", str(recording))  # may say that the last request had not ended
+    assert made.returncode == 0, made.stderr
     return Outcome(whole, recording, plain_words, words, bench, counts, second, ended_s)
 
 
