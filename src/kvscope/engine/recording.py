@@ -89,9 +89,9 @@ class Transfer:
     kind: str  # copies.KV or copies.ACTIVATIONS
     blocks: int
     bytes: int
-    start_ns: int  # of the platform's clock; on a GPU the copy is launched then
-    end_ns: int
-    seconds: Callable[[], float]  # of the copy itself; once the pass is over
+    start_ns: int | None  # of the platform's clock; on a GPU the copy is launched then
+    end_ns: int | None
+    seconds: Callable[[], float]  # of the copy itself, once the pass is over; NaN if not known
     rebuild_seconds: Callable[[], float] | None = None  # of K and V, after the copy
     clock: str = HOST_CLOCK  # that `seconds` were counted by
     step: int = 0  # the pass that it was done for
@@ -105,7 +105,7 @@ class OffloadingJob:
     number: int  # vLLM's
     ordered_ns: int
     first_block: int  # place in its request of the first block
-    loaded_blocks: Callable[[], int]  # of a store: those of its blocks that were loaded since
+    loaded_blocks: Callable[[], int | None]  # of a store: of its blocks, those loaded since
     arrived_step: Callable[[], int | None]  # of a load: pass whose scheduling learned of its end
     awaited_step: int | None = None  # pass that gave its blocks away, and so waited for its end
 

@@ -12,7 +12,16 @@ from typing import Any
 
 from kvscope.engine.marks import Marks
 from kvscope.ranges import FORWARD_PASS, REPEAT
-from kvscope.record.records import Arrival, Ended, Event, Live, Preempted, Sampled, Scheduled
+from kvscope.record.records import (
+    Arrival,
+    Ended,
+    Event,
+    Live,
+    Ordered,
+    Preempted,
+    Sampled,
+    Scheduled,
+)
 from kvscope.record.records import Segment as SegmentStart
 from kvscope.record.writer import Writer
 
@@ -133,6 +142,7 @@ class SchedulerObserver:
     def _scheduled(self, start_ns: int, output: Any, *_: Any, **__: Any) -> None:
         end_ns = time.monotonic_ns()
         self._preempted += len(output.preempted_req_ids or ())
+        self._ordered(end_ns, output.kv_connector_metadata)
         if not output.total_num_scheduled_tokens:
             return  # ends and preemptions are reported with the next pass
         scheduler, numbers = self._scheduler, self._numbers
@@ -173,6 +183,20 @@ class SchedulerObserver:
         if len(self._in_flight) > _MOST_IN_FLIGHT:
             del self._in_flight[next(iter(self._in_flight))]
         self._marks.push(FORWARD_PASS, step)
+
+    def _ordered(self, time_ns: int, orders: Any) -> None:
+        """The copies that vLLM's offloading orders; other connectors' are not known."""
+        loads, stores = (getattr(orders, f"{name}_jobs", {}) for name in ("load", "store"))
+        awaited = getattr(orders, "jobs_to_flush", None) or ()
+        if loads or stores or awaited:
+            into = [self._job(number, job, job.dst_spec) for number, job in loads.items()]
+            out = [self._job(number, job, job.src_spec) for number, job in stores.items()]
+            self._put(Ordered(self._step, time_ns, into, out, sorted(awaited)))
+
+    def _job(self, number: int, job: Any, blocks: Any) -> list[int]:
+        """A job, given the blocks of the KV cache that it reads or fills."""
+        request = self._numbers[job.req_id]
+        return [number, request, len(blocks.block_ids), int(blocks.block_indices[0])]
 
     def _forget(self) -> None:
         for name, number in self._ended:

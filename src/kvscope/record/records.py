@@ -64,6 +64,17 @@ class Preempted(NamedTuple):
     kind: str = "preempted"
 
 
+class Ordered(NamedTuple):
+    """vLLM's offloading ordered copies, each of: job, request, blocks, place of the first block."""
+
+    step: int  # the pass that is being scheduled
+    time_ns: int
+    loads: list[list[int]]  # from the host
+    stores: list[list[int]]  # to the host
+    awaited: list[int]  # jobs whose blocks the pass gives away, once they have been stored
+    kind: str = "ordered"
+
+
 class Ended(NamedTuple):
     """A request ended, and by which of vLLM's states."""
 
@@ -103,10 +114,10 @@ class Segment(NamedTuple):
     kind: str = "segment"
 
 
-Event = Arrival | Scheduled | Sampled | Preempted | Ended | Live | Segment
+Event = Arrival | Scheduled | Sampled | Preempted | Ordered | Ended | Live | Segment
 KINDS: dict[str, type[Event]] = {
     made._field_defaults["kind"]: made
-    for made in (Arrival, Scheduled, Sampled, Preempted, Ended, Live, Segment)
+    for made in (Arrival, Scheduled, Sampled, Preempted, Ordered, Ended, Live, Segment)
 }
 
 

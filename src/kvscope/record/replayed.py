@@ -1,5 +1,7 @@
 """From the events of a recording to the tables of a run: `run.recorder` replays its passes."""
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
@@ -8,10 +10,18 @@ from typing import Any
 import pandas as pd
 
 from kvscope import stalls, tables
-from kvscope.engine.recording import PassRecord, PreemptionRecord, Recording, ScheduledRequest
+from kvscope.copies import IN, KV, OUT
+from kvscope.engine.recording import (
+    OffloadingJob,
+    PassRecord,
+    PreemptionRecord,
+    Recording,
+    ScheduledRequest,
+    Transfer,
+)
 from kvscope.kv_plan import KvGroup, has_one_block_table
 from kvscope.record.blocks import BlockContents
-from kvscope.record.records import Arrival, Ended, Live, Preempted, Sampled, Scheduled
+from kvscope.record.records import Arrival, Ended, Live, Ordered, Preempted, Sampled, Scheduled
 from kvscope.record.window import Window
 from kvscope.run.recorder import (
     NANOSECONDS,
@@ -23,6 +33,8 @@ from kvscope.run.recorder import (
 )
 from kvscope.runschema import MEASURED
 
+OFFLOADING = "OffloadingConnector"
+"""vLLM's own offloading, whose orders are recorded."""
 SERVED = ("FINISHED_STOPPED", "FINISHED_LENGTH_CAPPED")
 """vLLM's states of a request that got all its tokens."""
 
@@ -64,7 +76,7 @@ def read(window: Window) -> Replayed:
     outputs = {event.step: event for event in window.events if isinstance(event, Sampled)}
     known = sorted(step for step in passes if step in outputs)
     first, last = (known[0], known[-1]) if known else (0, -1)
-    contents = BlockContents(window.facts["block_size"])
+    contents, orders = BlockContents(window.facts["block_size"]), list[Ordered]()
     for one in window.live:
         if made.one_group:
             contents.begin(one.request, one.blocks[0])
@@ -78,11 +90,14 @@ def read(window: Window) -> Replayed:
             made.recording.preemptions.append(_preemption(made, event, first))
             made.preempted[event.request] = made.preempted.get(event.request, 0) + 1
             contents.release(event.request)
+        elif isinstance(event, Ordered) and event.step <= last:
+            orders.append(event)
         elif isinstance(event, Scheduled) and event.step <= last:
             speculates = bool(window.facts["draft_tokens"])
             made.recording.passes.append(_pass(event, outputs.get(event.step), speculates))
             if made.one_group:
                 contents.schedule(event.step - first, event)
+    made.recording.transfers += _transfers(made, orders, first)
     made.recording.hits, made.recording.evictions = contents.hits, contents.evictions
     if contents.unknown:
         window.notes.append(
@@ -91,7 +106,9 @@ def read(window: Window) -> Replayed:
         )
     if connector := window.facts["connector"]:
         window.notes.append(
-            f"transfers: the copies of {connector} are not recorded; loaded_tokens of batch are"
+            f"transfers: copies of {connector} as they were ordered, without their times"
+            if connector == OFFLOADING
+            else f"transfers: the copies of {connector} are not recorded"
         )
     ends = [one.end_ns for one in made.recording.passes]
     times = [one.time_ns for one in window.events if isinstance(one, Arrival | Ended)]
@@ -149,6 +166,33 @@ def _preemption(made: Replayed, event: Preempted, first: int) -> PreemptionRecor
         group_blocks=() if has_one_block_table(made.kv_groups) else tuple(event.blocks),
         shared=event.shared,
     )
+
+
+def _transfers(made: Replayed, orders: list[Ordered], first: int) -> Iterator[Transfer]:
+    """The copies that were ordered; neither their times nor what was loaded of them is known."""
+    awaited = {job: event.step - first for event in reversed(orders) for job in event.awaited}
+    for event in orders:
+        for direction, jobs in ((IN, event.loads), (OUT, event.stores)):
+            for number, request, blocks, first_block in jobs:
+                yield Transfer(
+                    str(request),
+                    direction,
+                    KV,
+                    blocks,
+                    blocks * made.kv_groups[0].block_bytes,
+                    start_ns=None,
+                    end_ns=None,
+                    seconds=lambda: math.nan,
+                    step=event.step - first,
+                    job=OffloadingJob(
+                        number,
+                        event.time_ns,
+                        first_block,
+                        loaded_blocks=lambda: None,
+                        arrived_step=lambda: None,
+                        awaited_step=awaited.get(number) if direction == OUT else None,
+                    ),
+                )
 
 
 def tables_of(made: Replayed) -> dict[tables.Table, pd.DataFrame]:

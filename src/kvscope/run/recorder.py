@@ -63,6 +63,10 @@ class RepeatContext:
         """An instant of the host's clock as seconds since the repeat's start."""
         return (time_ns - self.origin_ns) * NANOSECONDS
 
+    def known_seconds(self, time_ns: int | None) -> float | None:
+        """The same of an instant that may be unknown."""
+        return None if time_ns is None else self.seconds(time_ns)
+
 
 @dataclass
 class RequestState:
@@ -150,8 +154,8 @@ class Replay:
                 "kind": transfer.kind,
                 "blocks": transfer.blocks,
                 "bytes": transfer.bytes,
-                "start_s": context.seconds(transfer.start_ns),
-                "end_s": context.seconds(transfer.end_ns),
+                "start_s": context.known_seconds(transfer.start_ns),
+                "end_s": context.known_seconds(transfer.end_ns),
                 "copy_s": copy_s,
                 "rebuild_s": rebuild_s,
                 "clock": transfer.clock,

@@ -39,7 +39,8 @@ def job_malformed(run: RunTables) -> Violations:
     turned = jobs.groupby("repeat")["ordered_s"].diff() < -TOLERANCE_S
     back = ~stores & jobs[["loaded_blocks", "awaited_step"]].notna().any(axis=1)
     back |= stores & jobs["arrived_step"].notna()
-    used = stores & ~(jobs["loaded_blocks"] <= jobs["blocks"])
+    unknown = bool(run.recorded)  # how much of it was loaded
+    used = stores & ~((jobs["loaded_blocks"] <= jobs["blocks"]) | unknown)
     late = jobs["awaited_step"] < jobs["step"]
     return combine(
         bad_rows(jobs, wrong, lambda r: f"job {r['job']:.0f}: {r['bytes']} bytes"),

@@ -122,8 +122,8 @@ class RunTables:
 
     @property
     def offloads(self) -> bool:
-        """Whether vLLM's offloading stored or loaded blocks."""
-        return not self.records.jobs.empty
+        """Whether vLLM's offloading stored or loaded blocks, and when that ended is known."""
+        return not self.records.jobs.empty and not self.recorded
 
     @cached_property
     def loading(self) -> pd.DataFrame:
@@ -133,7 +133,7 @@ class RunTables:
         the prefix cache, and does not count as waiting. A
         request that is aborted meanwhile holds them until the copy has ended.
         """
-        rows = self.loaded
+        rows = self.loaded if self.offloads else self.loaded.head(0)
         columns = [*OF_REQUEST, "step", "context_tokens", "slot_tokens", "hit_tokens"]
         served = self.batch[columns].rename(columns={"step": "served_step"})
         spans = rows.merge(served, how="left", on=[*OF_REQUEST, "served_step"])

@@ -119,6 +119,8 @@ def _missing(run: RunTables, name: str, frame: pd.DataFrame) -> Violations:
     optional |= NULLABLE_IN_RECORDINGS if RECORDED in run.facts else set()
     if name == tables.TRANSFERS.name and run.facts.get("schema", TRANSFERS) < TRANSFERS:
         optional |= OF_A_COPY
+    if name == tables.TRANSFERS.name and RECORDED in run.facts:
+        optional |= {"start_s", "end_s", "copy_s"}
     due = [column for column in tables.TABLES[name].names if column not in optional]
     absent = frame[due].isna() | frame[due].isin([np.inf, -np.inf])
     return _bad_cell(name, frame, absent, "has no finite value")
