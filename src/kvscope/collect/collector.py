@@ -25,6 +25,7 @@ from kvscope.runfile import (
     KERNEL_EVENTS,
     NSYS_EXPORT,
     PERFETTO,
+    RECORDED,
     TRACING,
     require_unchanged,
 )
@@ -68,7 +69,8 @@ def collect_run(run_dir: Path, out_dir: Path, perfetto: bool = False) -> None:
 def _collect_profile(run: Run, out_dir: Path) -> tuple[dict[str, Any], Alignment | None]:
     """Write the profiler's tables; return their account and the clock's alignment, if any."""
     export, used = run.directory / NSYS_EXPORT, (run.facts.get("profiler") or {}).get("used")
-    if not export.exists() or used == "none":
+    left_out = RECORDED in run.facts and used == "none"  # it does not fit the recording
+    if not export.exists() or left_out:
         account = write_empty_tables(out_dir) | {"alignment": None}
         if used == "nsys":
             account["warnings"].append(f"The run was profiled, but {NSYS_EXPORT} is not there.")
