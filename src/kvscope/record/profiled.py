@@ -42,7 +42,7 @@ def serve(
         process = subprocess.Popen(command, env=environment, start_new_session=True)
         code = process.wait()
     place.unlink(missing_ok=True)
-    return code, export(nsys, directory, environment, private=False)
+    return code, export(nsys, directory, environment, secret=True)
 
 
 def _umask() -> str:

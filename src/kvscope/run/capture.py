@@ -109,16 +109,17 @@ class CaptureSession:
 
 
 def export(
-    nsys: Nsys, directory: Path, environment: Mapping[str, str], private: bool
+    nsys: Nsys, directory: Path, environment: Mapping[str, str], secret: bool = False
 ) -> str | None:
     """Export the run's report to SQLite; returns the problem in one sentence, or None.
 
-    Unless it is `private` (nsys saw only processes whose environment may be stored), environments
+    If nsys saw processes whose environment may be `secret`, as without a namespace, environments
     are blanked in the export, and the report is deleted.
 
     nsys may exit with 0 and write no file, so only the existence of the files counts. The export
     records its environment as well, so it gets that of the measured process (`run.environment`).
     """
+    secret |= not private_namespace()
     report, sqlite = directory / NSYS_REPORT, directory / NSYS_EXPORT
     if not report.exists():
         return "nsys left no report"
@@ -137,10 +138,10 @@ def export(
     if not made.exists():
         last = (done.stderr or done.stdout).strip().splitlines()[-1:]
         return f"nsys export left no SQLite file ({' '.join(last)})"
-    if not private:
+    if secret:
         remove_environments(made)
     made.replace(sqlite)
-    if not private:
+    if secret:
         report.unlink()
     return None
 

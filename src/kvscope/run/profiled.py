@@ -13,7 +13,7 @@ from kvscope.engine.devices.platform import platform_of
 from kvscope.errors import KvscopeError
 from kvscope.run.attempt import read_session, repeats_of
 from kvscope.run.block import Show
-from kvscope.run.capture import CaptureSession, export, private_namespace
+from kvscope.run.capture import CaptureSession, export
 from kvscope.run.engines import Zygote
 from kvscope.run.profiler import Nsys
 from kvscope.run.rounds import PROFILED, Group, Member
@@ -56,7 +56,7 @@ def profile(
                     _serve(group, session, zygote, one_at_a_time)
                 if group.failed:
                     return group.failed[item[0]]
-            return export(nsys, item[1].directory, environment, bool(private_namespace()))
+            return export(nsys, item[1].directory, environment)
         except KvscopeError as error:
             return str(error)
 

@@ -30,7 +30,7 @@ from kvscope.files import (
 from kvscope.plan.experiment import Experiment, dump
 from kvscope.plan.resources import check_memory
 from kvscope.run.attempt import keep_whole_repeats, read_session
-from kvscope.run.capture import export, private_namespace, profile_command
+from kvscope.run.capture import export, profile_command
 from kvscope.run.display import Display
 from kvscope.run.disturbance import MEASURED_PROCESS, open_proc
 from kvscope.run.environment import measured_environment
@@ -198,9 +198,8 @@ def measure_apart(experiment: Experiment, directory: Path, profiling: Profiling)
         keep_whole_repeats(directory, session)
     session.pop("kernel_events_bytes", None)
     if profiling.nsys and ending.measured:
-        environment = measured_environment(experiment)
         complaint = ending.reason or export(
-            profiling.nsys, directory, environment, bool(private_namespace())
+            profiling.nsys, directory, measured_environment(experiment)
         )
         profiling = Profiling(profiling.requested, profiling.nsys, complaint)
     total_s = time.perf_counter() - began
