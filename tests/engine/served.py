@@ -108,7 +108,8 @@ def serve(
 def overlap(core: Any) -> dict[str, Any]:
     """Schedule each pass before the output of the one before is there, which no CPU engine does.
 
-    A token that means nothing stands for each that a model would give.
+    A token that means nothing stands for each that a model would give. The aborted request has
+    a stop string.
     """
     from vllm import SamplingParams
     from vllm.v1.outputs import ModelRunnerOutput
@@ -121,7 +122,8 @@ def overlap(core: Any) -> dict[str, Any]:
     while len(requests) < REQUESTS or scheduler.has_unfinished_requests() or under_way:
         if passes % PASSES_APART == 0 and (number := len(requests)) < REQUESTS:
             prompt, tokens = lengths(number)
-            how = SamplingParams(max_tokens=tokens, ignore_eos=True)
+            stop = "a stop string" if number == ABORTED else None
+            how = SamplingParams(max_tokens=tokens, ignore_eos=True, stop=stop)
             hasher = core.request_block_hasher
             requests.append(Request(str(number), prompt, how, None, block_hasher=hasher))
             scheduler.add_request(requests[-1])

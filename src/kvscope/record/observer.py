@@ -13,6 +13,7 @@ from typing import Any
 from kvscope.engine.marks import Marks
 from kvscope.ranges import FORWARD_PASS, REPEAT
 from kvscope.record.records import (
+    STOPPED_OR_ABORTED,
     Arrival,
     Ended,
     Event,
@@ -249,8 +250,15 @@ class SchedulerObserver:
         name = request.request_id
         number = self._numbers[name]
         self._ended.append((name, number))
-        status, tokens = request.status.name, request.num_output_tokens
+        status, tokens = _ending(request), request.num_output_tokens
         self._put(Ended(number, start_ns, status, request.num_preemptions, tokens))
 
     def _shut_down(self, *_: Any, **__: Any) -> None:
         self._writer.close()
+
+
+def _ending(request: Any) -> str:
+    status: str = request.status.name
+    if status == "FINISHED_ABORTED" and getattr(request.sampling_params, "stop", None):
+        return STOPPED_OR_ABORTED
+    return status

@@ -75,8 +75,15 @@ class Ordered(NamedTuple):
     kind: str = "ordered"
 
 
+STOPPED_OR_ABORTED = "STOP_STRING_OR_ABORTED"
+"""The state of an aborted request with stop strings: vLLM's engine is not told of one it reached.
+
+Outside the engine vLLM looks for them in the text, and then aborts the request.
+"""
+
+
 class Ended(NamedTuple):
-    """A request ended, and by which of vLLM's states."""
+    """A request ended, and by which of vLLM's states, or STOPPED_OR_ABORTED."""
 
     request: int
     time_ns: int

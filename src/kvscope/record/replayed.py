@@ -21,7 +21,16 @@ from kvscope.engine.recording import (
 )
 from kvscope.kv_plan import KvGroup, has_one_block_table
 from kvscope.record.blocks import BlockContents
-from kvscope.record.records import Arrival, Ended, Live, Ordered, Preempted, Sampled, Scheduled
+from kvscope.record.records import (
+    STOPPED_OR_ABORTED,
+    Arrival,
+    Ended,
+    Live,
+    Ordered,
+    Preempted,
+    Sampled,
+    Scheduled,
+)
 from kvscope.record.window import Window
 from kvscope.run.recorder import (
     NANOSECONDS,
@@ -259,6 +268,11 @@ def _requests(made: Replayed, found: RepeatTables, context: RepeatContext) -> pd
     if cut:
         made.window.notes.append(
             f"requests: {cut} had not ended when the recording did; they count as aborted then"
+        )
+    if unclear := sum(end.status == STOPPED_OR_ABORTED for end in made.ended.values()):
+        made.window.notes.append(
+            f"aborts: {unclear} request(s) had stop strings, and may have ended by one: vLLM finds "
+            "it outside its engine, and aborts the request there"
         )
     return pd.DataFrame(rows, columns=tables.REQUESTS.names, dtype=object)
 

@@ -40,7 +40,7 @@ class SegmentWriter:
         self.bytes = 0
         self.began = time.monotonic()
         self._file: IO[bytes] = self.path.open("xb", buffering=0)
-        self._zstd = zstandard.ZstdCompressor(level=_LEVEL).compressobj()
+        self._zstd = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compressobj()
 
     def write(self, event: Event) -> None:
         """Add an event; it is in the file after the next flush."""
