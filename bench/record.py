@@ -137,7 +137,7 @@ class Server:
                     delattr(owner, name)
 
     def round(self) -> list[tuple[float, float]]:
-        """Serve the requests of a step; seconds of each step, and the process's processor seconds."""
+        """Serve the requests of a step; of each step its seconds, and the processor's."""
         seconds: list[tuple[float, float]] = []
         step = self.core.step_fn
         self.core.step_fn = stopwatch(step, seconds)
