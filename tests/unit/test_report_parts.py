@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from kvscope.analyse.metrics import METRICS
 from kvscope.analyse.statistics import Estimate
 from kvscope.analyse.study_metrics import COLUMNS, MEASURES, STUDY_METRICS
+from kvscope.quantities import plural
 from kvscope.report.circumstances import circumstances, dates, shared
 from kvscope.report.data import ReportedRun, StudyData, labels
 from kvscope.report.figures import pareto
@@ -30,7 +31,6 @@ from kvscope.report.validity import summary
 from kvscope.report.words import (
     estimate_text,
     number_text,
-    plural,
 )
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope.analyse.explained import seconds
 from kvscope.kv_plan import HeldBlocks, KvGroup, KvPlan
 from kvscope.plan.hardware.hardware import Hardware
+from kvscope.quantities import short_duration
 from kvscope.report import render, theme
 from kvscope.report.figures.figure import Drawing, Spec, View, colours, number, text
 
@@ -152,9 +152,9 @@ class Losses:
         yield row("to swap", lambda one: bytes_words(one["swap_bytes"]))
         for link in self.links:
             name = f"{link:g}"
-            yield row(f"  at {name} GB/s", lambda one, own=name: seconds(one["swap_s"][own]))
+            yield row(f"  at {name} GB/s", lambda one, own=name: short_duration(one["swap_s"][own]))
         yield row("to recompute", lambda one: f"{one['recompute_flops'] / 1e12:,.3g} TFLOP")
-        yield row(f"  on {self.hardware_name}", lambda one: seconds(one["recompute_s"]))
+        yield row(f"  on {self.hardware_name}", lambda one: short_duration(one["recompute_s"]))
 
     def picture(self) -> str:
         """An SVG: the bytes of a block of each group, and those of requests of each length."""

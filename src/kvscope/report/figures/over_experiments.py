@@ -10,6 +10,7 @@ import pandas as pd
 from kvscope.analyse.metric import Measure
 from kvscope.analyse.study_metrics import MEASURES
 from kvscope.plan.figures import Axes
+from kvscope.quantities import plural
 from kvscope.report.axes import (
     Place,
     PlacesOfKey,
@@ -43,10 +44,7 @@ from kvscope.report.figures.figure import (
 )
 from kvscope.report.figures.scales import is_wide, log_ticks
 from kvscope.report.theme import SHAPES
-from kvscope.report.words import (
-    estimate_text,
-    plural,
-)
+from kvscope.report.words import estimate_text
 
 HEIGHT = 150
 LONGEST = 190  # pixels of a label

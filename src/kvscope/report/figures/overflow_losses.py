@@ -10,6 +10,7 @@ import pandas as pd
 
 from kvscope.analyse.study_metrics import MEASURES
 from kvscope.plan.figures import Axes
+from kvscope.quantities import plural
 from kvscope.report import theme
 from kvscope.report.comparisons import Pair, pairs, ratio_of_seeds
 from kvscope.report.data import ReportedRun, StudyData
@@ -25,7 +26,7 @@ from kvscope.report.figures.figure import (
     text,
 )
 from kvscope.report.settings import in_words
-from kvscope.report.words import plural, signed_percent
+from kvscope.report.words import signed_percent
 
 POLICY, SEED = "overflow", "seed"
 NOT_SAID = (SEED, "device.constants.pinned_out_bytes_per_s")  # it goes with the other direction's

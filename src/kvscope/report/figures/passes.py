@@ -5,10 +5,10 @@ from typing import Any
 
 import pandas as pd
 
+from kvscope.quantities import plural
 from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.figure import Drawing, Spec, View, number, plot_width, text
 from kvscope.report.thin import merged_passes, passes, thin
-from kvscope.report.words import plural
 
 MOST = 12  # experiments; the step timelines show them all
 MOST_PASSES = 300  # of a repeat: as many as a plot on paper has pixels
