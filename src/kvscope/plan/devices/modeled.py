@@ -13,7 +13,7 @@ from kvscope.plan.hardware.family_cost import FamilyCost
 from kvscope.plan.hardware.hardware import Hardware
 from kvscope.plan.models import Model
 from kvscope.plan.parts import Conditions
-from kvscope.runschema import MODELED
+from kvscope.runschema import MODELED, first_fault
 
 TOKEN = 7
 """The token that every modeled request samples: nothing of the model is computed."""
@@ -62,11 +62,9 @@ class ModeledHardware(Device):
         except BadInput as error:
             raise impossible(str(error), "device.hardware") from None
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            key = ".".join(map(str, first["loc"]))
-            raise impossible(
-                f"device.constants.{key}: {first['msg'].lower()}", "device.constants"
-            ) from None
+            key, message = first_fault(error)
+            sentence = f"device.constants.{key}: {message.lower()}"
+            raise impossible(sentence, "device.constants") from None
         for name in self.constants.keys() & ONLY_STATED.keys():
             raise impossible(
                 f"device.constants.{name} is what the vendor states, and no time follows from it; "
@@ -144,11 +142,9 @@ class Modeled(ModeledHardware):
         try:
             self.fits  # noqa: B018
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            key = ".".join(map(str, first["loc"]))
-            raise impossible(
-                f"device.bootstrap has {key}: {first['msg'].lower()}", "device.bootstrap"
-            ) from None
+            key, message = first_fault(error)
+            sentence = f"device.bootstrap has {key}: {message.lower()}"
+            raise impossible(sentence, "device.bootstrap") from None
 
     @property
     def slug(self) -> str:
