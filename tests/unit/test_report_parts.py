@@ -17,6 +17,7 @@ from kvscope.quantities import plural
 from kvscope.report.circumstances import circumstances, dates, shared
 from kvscope.report.data import ReportedRun, StudyData, labels
 from kvscope.report.figures import pareto
+from kvscope.report.figures.passes import MERGE, thin, with_idle
 from kvscope.report.settings import (
     in_tokens,
     in_words,
@@ -26,7 +27,6 @@ from kvscope.report.settings import (
     varied_settings,
     without,
 )
-from kvscope.report.thin import MERGE, thin, with_idle
 from kvscope.report.validity import summary
 from kvscope.report.words import (
     estimate_text,

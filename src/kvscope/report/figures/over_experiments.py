@@ -22,11 +22,11 @@ from kvscope.report.axes import (
 )
 from kvscope.report.data import ReportedRun, StudyData, of_interest
 from kvscope.report.figures.by_grid import by_grid
-from kvscope.report.figures.covered import RINGS, has_rings, widen_covered
 from kvscope.report.figures.figure import (
     LETTER,
     NUMBER,
     PICKED,
+    RINGS,
     ROW_EACH,
     Drawing,
     Figure,
@@ -37,12 +37,15 @@ from kvscope.report.figures.figure import (
     colours,
     first_plots,
     grid,
+    has_rings,
     heading,
+    is_wide,
+    log_ticks,
     number,
     plot_width,
     text,
+    widen_covered,
 )
-from kvscope.report.figures.scales import is_wide, log_ticks
 from kvscope.report.theme import SHAPES
 from kvscope.report.words import estimate_text
 

@@ -8,7 +8,6 @@ import pandas as pd
 from kvscope.plan.figures import Axes
 from kvscope.report.axes import Place, PlacesOfKey, rows
 from kvscope.report.data import ReportedRun, StudyData
-from kvscope.report.figures.covered import widen_covered
 from kvscope.report.figures.figure import (
     NUMBER,
     PICKED,
@@ -23,6 +22,7 @@ from kvscope.report.figures.figure import (
     number,
     plot_width,
     text,
+    widen_covered,
 )
 from kvscope.report.words import setting_words
 

@@ -23,8 +23,14 @@ from kvscope.report.figures.figure import (
     number,
     text,
 )
-from kvscope.report.figures.passes import STEPS, TIME, runs_with_passes
-from kvscope.report.thin import merged_passes, passes, thin
+from kvscope.report.figures.passes import (
+    STEPS,
+    TIME,
+    merged_passes,
+    passes,
+    runs_with_passes,
+    thin,
+)
 
 # Above these limits a page opens and scrolls slowly; the page says what it leaves out.
 MOST_EXPERIMENTS = 60
