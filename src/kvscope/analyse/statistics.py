@@ -26,6 +26,11 @@ class Estimate:
         return not math.isnan(self.low) and not math.isnan(self.high)
 
     @property
+    def ends(self) -> tuple[float, float]:
+        """The ends of the interval; the value twice without one."""
+        return (self.low, self.high) if self.has_interval else (self.value, self.value)
+
+    @property
     def half(self) -> float:
         """Half the interval's width; NaN without one."""
         return (self.high - self.low) / 2

@@ -185,8 +185,7 @@ def _label_px(shown: Sequence[PlacesOfKey]) -> int:
 
 def _frame(row: PlacesOfKey, facet: str, shown: Measure, names: Sequence[str]) -> pd.DataFrame:
     """The values of one metric in one facet, those that are defined; in the unit shown."""
-    places = [place for place in row.places if place.facet == facet]
-    known = [p for p in places if not math.isnan(p.run.number(shown.name).value)]
+    known = [p for p in row.of_facet(facet) if not math.isnan(p.run.number(shown.name).value)]
     found = pd.DataFrame([_point(place, row, shown, names) for place in known])
     return widen_covered(found, "x", "value") if row.ordered and known else found
 
@@ -194,8 +193,7 @@ def _frame(row: PlacesOfKey, facet: str, shown: Measure, names: Sequence[str]) -
 def _point(place: Place, row: PlacesOfKey, shown: Measure, names: Sequence[str]) -> dict[str, Any]:
     found = place.run.number(shown.name)
     value = found.value * shown.scale
-    ends = (found.low, found.high) if found.has_interval else (found.value, found.value)
-    low, high = (end * shown.scale for end in ends)
+    low, high = (end * shown.scale for end in found.ends)
     valid = place.run.believed(shown.name)
     return {
         "x": place.x if row.ordered else x_words(place.x),

@@ -69,8 +69,8 @@ def _losses(study: StudyData) -> Iterator[dict[str, Any]]:
             context = {k: value for k, value in pair.context.items() if k not in NOT_SAID}
             found[pair.other_name, pair.base_name, in_words(context)].append(pair)
     for (name, base, where), same in found.items():
-        first = {_seed(pair.other): pair.other for pair in same}
-        second = {_seed(pair.base): pair.base for pair in same}
+        first = {pair.other.seed: pair.other for pair in same}
+        second = {pair.base.seed: pair.base for pair in same}
         ratio = ratio_of_seeds(study, THROUGHPUT.name, first, second)
         if ratio.sign < 0:
             shares = _shares([(pair.other, pair.base) for pair in same])
@@ -83,10 +83,6 @@ def _losses(study: StudyData) -> Iterator[dict[str, Any]]:
                 "shares": shares,
                 "cause": max(shares, key=lambda cause: shares[cause]),
             }
-
-
-def _seed(run: ReportedRun) -> int:
-    return int(run.flat.get(SEED, 0))
 
 
 def _shares(same: Sequence[tuple[ReportedRun, ReportedRun]]) -> Mapping[str, float]:
