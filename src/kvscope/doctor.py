@@ -16,6 +16,7 @@ from typing import Any
 from kvscope import packages
 from kvscope.errors import EXIT_DONE, EXIT_FAILED, BadInput
 from kvscope.machine import installed_vllm, load_1min
+from kvscope.reading import last_line
 
 # Only the standard library is imported here: any other package may be the broken one.
 
@@ -196,11 +197,11 @@ def _ask_engine() -> tuple[dict[str, Any], str]:
     except OSError as error:
         return {}, f"none, Python does not start: {error}"
     if done.returncode != 0:
-        return {}, _last_line(done.stderr) or f"none, exit code {done.returncode}"
+        return {}, last_line(done.stderr) or f"none, exit code {done.returncode}"
     try:
-        answer: dict[str, Any] = json.loads(_last_line(done.stdout))
+        answer: dict[str, Any] = json.loads(last_line(done.stdout))
     except ValueError:
-        return {}, _last_line(done.stdout) or "none"
+        return {}, last_line(done.stdout) or "none"
     return answer, ""
 
 
@@ -268,8 +269,3 @@ def _first_line_of(*command: str) -> str:
         return f"does not answer: {error}"
     lines = (done.stdout or done.stderr).strip().splitlines()
     return lines[0] if lines else "no version"
-
-
-def _last_line(text: str) -> str:
-    lines = text.strip().splitlines()
-    return lines[-1] if lines else ""

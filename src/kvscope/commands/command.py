@@ -100,15 +100,19 @@ def whole(least: int) -> Callable[[str], int]:
     return number
 
 
-def seconds(text: str) -> float:
-    """A type for argparse: a number of seconds above 0."""
-    try:
-        found = float(text)
-    except ValueError:
-        found = math.nan
-    if not 0 < found < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return found
+def positive(unit: str, below: float = math.inf) -> Callable[[str], float]:
+    """A type for argparse: a number of this unit above 0."""
+
+    def number(text: str) -> float:
+        try:
+            found = float(text)
+        except ValueError:
+            found = math.nan
+        if not 0 < found < below:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number of {unit} above 0")
+        return found
+
+    return number
 
 
 def place(text: str) -> Path:
