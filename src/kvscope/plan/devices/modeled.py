@@ -11,7 +11,7 @@ from kvscope.plan.hardware import hardware as data
 from kvscope.plan.hardware.cost import PassCost
 from kvscope.plan.hardware.family_cost import FamilyCost
 from kvscope.plan.hardware.hardware import Hardware
-from kvscope.plan.models import Model
+from kvscope.plan.hardware.overflow_cost import OverflowCost
 from kvscope.plan.parts import Conditions
 from kvscope.runschema import MODELED, first_fault
 
@@ -119,15 +119,12 @@ class Modeled(ModeledHardware):
         samples = self.bootstrap or own
         return [Hardware.model_validate(usual | sample) for sample in samples if sample]
 
-    def pass_cost(
-        self, hardware: Hardware, model: Model, batching: str, kv_width: int | None = None
-    ) -> PassCost:
-        """What passes cost on some hardware, by the kernels that are modeled."""
-        today = self.kernels == "vllm"
-        if model.family == "hf":
-            return FamilyCost(hardware, model, split_decode=True, kv_width=kv_width)
-        prefix_kernel = batching == "chunked" and not today
-        return PassCost(hardware, model, prefix_kernel, today, kv_width)
+    def cost(self, hardware: Hardware, experiment: Conditions) -> OverflowCost:
+        """What an experiment's passes and copies cost on some hardware, by the modeled kernels."""
+        today, model, width = self.kernels == "vllm", experiment.model, experiment.kv_width
+        prefix_kernel = experiment.batching.name == "chunked" and not today
+        kind = FamilyCost if model.family == "hf" else PassCost
+        return OverflowCost.of(experiment, kind(hardware, model, prefix_kernel, today, width))
 
     def check(self, experiment: Conditions) -> None:
         """Refuse samples that are not numbers of the hardware, and kernels that have no family."""
