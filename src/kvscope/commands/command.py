@@ -4,6 +4,7 @@ import argparse
 import math
 import os
 import re
+import shlex
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -113,6 +114,12 @@ def positive(unit: str, below: float = math.inf) -> Callable[[str], float]:
         return found
 
     return number
+
+
+def plan_command(study: str, config_dir: Path) -> str:
+    """The command that plans a study of a directory."""
+    elsewhere = [] if config_dir == CONFIG else ["--config-dir", str(config_dir)]
+    return shlex.join(["kvscope", "plan", f"study={study}", *elsewhere])
 
 
 def place(text: str) -> Path:
