@@ -23,12 +23,18 @@ class Window:
     notes: list[str] = field(default_factory=list)  # what is not in it, a sentence each
 
 
-def read_window(directory: Path) -> Window:
-    """The window of a recording's directory; BadInput if there is none, or a file is damaged."""
+def recorded_segments(directory: Path) -> list[Path]:
+    """The segments of a recording's directory, oldest first; BadInput if there is none."""
     if not (paths := segment_paths(directory)):
         ranks = sorted(path.parent.name for path in directory.glob("rank*/segment-*"))
         hint = f"; it has one for each rank: {', '.join(dict.fromkeys(ranks))}" if ranks else ""
         raise BadInput(f"{directory}: no recording is there{hint}")
+    return paths
+
+
+def read_window(directory: Path) -> Window:
+    """The window of a recording's directory; BadInput if there is none, or a file is damaged."""
+    paths = recorded_segments(directory)
     window: Window | None = None
     earlier, gaps = set(), 0
     last: Segment | None = None
