@@ -19,12 +19,14 @@ of the recording's files, every few seconds. --write stores the figures in bench
 import argparse
 import gc
 import json
+import math
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -38,26 +40,40 @@ from kvscope.plan.grid import expand
 
 ROOT = Path(__file__).parents[1]
 COMMON = ["profiler=none", "engine.max_model_len=512", "device.threads=1"]
-MODELS = {
-    "short steps": ["model=tiny-llama", "model.layers=2"],
-    "long steps": ["model=tiny-llama", "model.layers=24"],
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model, and how many requests a step has."""
+
+    layers: int
+    requests: int
+    rounds_share: float  # of the rounds that are asked for; long rounds are fewer
+
+    @property
+    def words(self) -> list[str]:
+        """The overrides of its experiment."""
+        return ["model=tiny-llama", f"model.layers={self.layers}"]
+
+
+CASES = {
+    "short steps": Case(2, 16, 1),
+    "wide steps": Case(2, 128, 1 / 8),
+    "long steps": Case(24, 16, 1 / 8),
 }
-SEQUENCES = 16  # in a step
 ENGINE = {
     "load_format": "dummy",
     "skip_tokenizer_init": True,
     "dtype": "float32",
     "max_model_len": 512,
-    "max_num_seqs": SEQUENCES,
-    "max_num_batched_tokens": 256,
     "block_size": 32,
-    "num_gpu_blocks_override": 160,
     "kv_cache_memory_bytes": 1 << 29,
     "enforce_eager": True,
     "enable_prefix_caching": True,
     "disable_log_stats": True,
 }
-PROMPT_TOKENS, OUTPUT_TOKENS, REQUESTS = 96, 48, 16
+PROMPT_TOKENS, OUTPUT_TOKENS = 96, 48
+BLOCKS, BATCHED_TOKENS = 10, 16  # for each request of a step
 KEEP_BYTES = 1 << 20
 SAMPLE_S = 5.0
 
@@ -70,13 +86,19 @@ def experiment(words: list[str]) -> Experiment:
 class Server:
     """An engine of vLLM in this process, whose scheduler can be recorded and left alone again."""
 
-    def __init__(self, model: Path) -> None:
+    def __init__(self, model: Path, requests: int) -> None:
         from vllm.engine.arg_utils import EngineArgs
         from vllm.v1.engine.llm_engine import LLMEngine
 
-        self.engine = LLMEngine.from_engine_args(EngineArgs(str(model), **ENGINE))
+        sizes = {
+            "max_num_seqs": requests,
+            "max_num_batched_tokens": BATCHED_TOKENS * requests,
+            "num_gpu_blocks_override": BLOCKS * requests,
+        }
+        self.requests = requests
+        self.engine = LLMEngine.from_engine_args(EngineArgs(str(model), **ENGINE, **sizes))
         self.core = self.engine.engine_core.engine_core
-        self._requests = 0
+        self._submitted = 0
         self._draw = np.random.default_rng(0)
 
     def submit(self) -> None:
@@ -87,8 +109,8 @@ class Server:
             max_tokens=OUTPUT_TOKENS, temperature=0, ignore_eos=True, detokenize=False
         )
         prompt = self._draw.integers(3, 1000, PROMPT_TOKENS).tolist()
-        self.engine.add_request(str(self._requests), {"prompt_token_ids": prompt}, how)
-        self._requests += 1
+        self.engine.add_request(str(self._submitted), {"prompt_token_ids": prompt}, how)
+        self._submitted += 1
 
     @contextmanager
     def recorded(self, directory: Path) -> Iterator[Any]:
@@ -115,13 +137,13 @@ class Server:
                     delattr(owner, name)
 
     def round(self) -> list[tuple[float, float]]:
-        """Serve REQUESTS requests; seconds of each step, and processor seconds of the process."""
+        """Serve the requests of a step; of each step its seconds, and the processor's."""
         seconds: list[tuple[float, float]] = []
         step = self.core.step_fn
         self.core.step_fn = stopwatch(step, seconds)
         gc.collect()
         try:
-            for _ in range(REQUESTS):
+            for _ in range(self.requests):
                 self.submit()
             while self.engine.has_unfinished_requests():
                 self.engine.step()
@@ -226,7 +248,7 @@ def cost(server: Server, rounds: int, place: Path) -> dict[str, Any]:
         "median_step": compared(*(np.median(of[..., 0], axis=1) for of in (plain, recorded))),
         "rounds": rounds,
         "steps_per_round": plain.shape[1],
-        "requests_per_step": SEQUENCES,
+        "requests_per_step": server.requests,
     }
 
 
@@ -241,7 +263,7 @@ def bytes_of(place: Path) -> int:
 
 def load(server: Server, minutes: float, place: Path) -> dict[str, Any]:
     """Keep the engine under load and record it; memory and files, as they were meanwhile."""
-    process, waiting = psutil.Process(), 2 * SEQUENCES
+    process, waiting = psutil.Process(), 2 * server.requests
     samples: list[tuple[float, int, int]] = []
     began, steps = time.monotonic(), 0
     with server.recorded(place) as writer:
@@ -276,24 +298,24 @@ def load(server: Server, minutes: float, place: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def serving(words: list[str]) -> Iterator[tuple[Server, Path]]:
-    """A server of a model, and a place for recordings."""
+def serving(case: Case) -> Iterator[tuple[Server, Path]]:
+    """A server of a case's model, and a place for recordings."""
     with tempfile.TemporaryDirectory() as name:
         place = Path(name)
         (place / "model").mkdir()
-        config = json.dumps(experiment(words).model.hf_config())
+        config = json.dumps(experiment(case.words).model.hf_config())
         (place / "model" / "config.json").write_text(config, encoding="utf-8")
-        server = Server(place / "model")
+        server = Server(place / "model", case.requests)
         yield server, place / "recording"
         server.engine.engine_core.shutdown()
 
 
 def costs(rounds: int) -> dict[str, Any]:
-    """The cost of a step of each model; a long step is served in fewer rounds."""
+    """The cost of a step of each case."""
     found = {}
-    for kind, words in MODELS.items():
-        with serving(words) as (server, place):
-            found[kind] = cost(server, rounds if kind == "short steps" else rounds // 8, place)
+    for name, case in CASES.items():
+        with serving(case) as (server, place):
+            found[name] = cost(server, math.ceil(rounds * case.rounds_share), place)
     return found
 
 
@@ -304,13 +326,13 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, help="of load that is recorded, and no rounds")
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
-    in_measured_environment(experiment(MODELS["short steps"]))
+    in_measured_environment(experiment(CASES["short steps"].words))
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     if given.minutes is None:
         name, words, result = "record", f"--rounds {given.rounds}", costs(given.rounds)
     else:
         name, words = "record_load", f"--minutes {given.minutes:g}"
-        with serving(MODELS["short steps"]) as (server, place):
+        with serving(CASES["short steps"]) as (server, place):
             result = load(server, given.minutes, place)
     result["load_average"] = os.getloadavg()
     print(json.dumps(result, indent=2))

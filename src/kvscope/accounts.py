@@ -23,7 +23,7 @@ from kvscope.runfile import (
     read_run,
     run_sha256,
 )
-from kvscope.runschema import ABSENT, FileName, FileRecord, Record, Whole
+from kvscope.runschema import ABSENT, FileName, FileRecord, Record, Whole, damage
 from kvscope.tables import (
     ANALYSIS_TABLES,
     KV_TABLES,
@@ -145,10 +145,7 @@ def read(out: Path, account: str, run: Path) -> dict[str, Any]:
     try:
         of = _SCHEMAS[account].model_validate(facts).run_sha256
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(map(str, first["loc"]))
-        of_key = f"key {short_repr(key)[1:-1]}: " if key else ""
-        raise BadInput(f"{path}: damaged, {of_key}{first['msg']}; {remedy}") from None
+        raise BadInput(f"{path}: {damage(error)}; {remedy}") from None
     if (version := facts.get("schema")) != SCHEMA_VERSION:
         raise StaleResult(
             f"{path}: of schema version {short_repr(version)}, this kvscope reads "

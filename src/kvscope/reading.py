@@ -26,6 +26,11 @@ def one_line(error: object, longest: int = 200) -> str:
     return said if len(said) <= longest else f"{said[:longest]}…"
 
 
+def last_line(text: str) -> str:
+    """The last line of a program's output that is not empty; '' if there is none."""
+    return (text.strip().splitlines() or [""])[-1].strip()
+
+
 def read_bytes(path: Path, most: int) -> bytes:
     """Return a file's content; BadInput if it is unreadable or larger than `most` bytes."""
     with open_file(path) as file:

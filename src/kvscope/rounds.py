@@ -19,11 +19,9 @@ from functools import cached_property
 from statistics import fmean
 
 import numpy as np
-from numpy.typing import NDArray
 
-from kvscope.interval import CONFIDENCE
-
-Array = NDArray[np.float64]
+from kvscope.arraytypes import Floats
+from kvscope.interval import student_t
 
 # Waiting above this in any repeat is a covariate; below it is noise of the counter and of the
 # system's own services.
@@ -115,7 +113,7 @@ class Rounds:
         if len(left) < 2:
             return _exp(float(left[0]), math.nan)
         variance = float(left.var(ddof=1)) / len(left) + self._slope[1] * mean_waiting**2
-        half = _t(len(left) - 1) * math.sqrt(variance)
+        half = student_t(len(left) - 1) * math.sqrt(variance)
         return _exp(float(left.mean()), half + self._widening(mean_waiting))
 
     def difference(self, other: str, base: str) -> Interval:
@@ -132,7 +130,7 @@ class Rounds:
         # What the mean changes by if the slope does.
         by_slope = float((times * one.waits - base_times * two.waits).mean())
         variance = float(apart.var(ddof=1)) / (len(apart) - 1) + self._slope[1] * by_slope**2
-        half = _t(len(apart) - 1) * math.sqrt(variance)
+        half = student_t(len(apart) - 1) * math.sqrt(variance)
         size = float(np.mean(times * one.waits + base_times * two.waits)) / 2
         half += self._widening(size)
         return Interval(float(apart.mean()), apart.mean() - half, apart.mean() + half)
@@ -160,8 +158,8 @@ class Rounds:
         """The slope and its variance; 0 where times are not adjusted."""
         return self._model.slope if self.adjusts else (0.0, 0.0)
 
-    def _adjusted(self, cells: "_Cells") -> Array:
-        left: Array = cells.logs - self._slope[0] * cells.waits
+    def _adjusted(self, cells: "_Cells") -> Floats:
+        left: Floats = cells.logs - self._slope[0] * cells.waits
         return left
 
     @cached_property
@@ -200,14 +198,14 @@ class _Cells:
     """An experiment's rounds, and of each the mean logarithm and the mean waiting, as columns."""
 
     rounds: Sequence[Hashable]
-    means: Array
+    means: Floats
 
     @property
-    def logs(self) -> Array:
+    def logs(self) -> Floats:
         return self.means[:, 0]
 
     @property
-    def waits(self) -> Array:
+    def waits(self) -> Floats:
         return self.means[:, 1]
 
 
@@ -216,23 +214,17 @@ def _mean(repeats: Sequence[tuple[float, float]]) -> tuple[float, float]:
     return fmean(logs), fmean(waits)
 
 
-def _paired(differences: Array) -> tuple[float, float]:
+def _paired(differences: Floats) -> tuple[float, float]:
     """Mean and half width of the paired t interval, with HC3's error: √(n / (n−1)) times as wide.
 
     It is what the model says of two experiments alone.
     """
     error = float(differences.std(ddof=1)) / math.sqrt(len(differences) - 1)
-    return float(differences.mean()), _t(len(differences) - 1) * error
+    return float(differences.mean()), student_t(len(differences) - 1) * error
 
 
 def _exp(log: float, half: float) -> Interval:
     return Interval(math.exp(log), math.exp(log - half), math.exp(log + half))
-
-
-def _t(freedom: int) -> float:
-    from scipy.special import stdtrit  # takes half a second to import
-
-    return float(stdtrit(freedom, 0.5 + CONFIDENCE / 2))
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,9 +235,9 @@ class _Model:
     """
 
     effects: dict[str, int]
-    coefficients: Array
-    covariance: Array
-    determined: Array
+    coefficients: Floats
+    covariance: Floats
+    determined: Floats
     freedom: int
 
     @classmethod
@@ -278,14 +270,14 @@ class _Model:
         weights = np.zeros(len(self.coefficients))
         weights[self.effects[other]], weights[self.effects[base]] = 1.0, -1.0
         log, variance = self._estimate(weights)
-        return log, _t(self.freedom) * math.sqrt(variance) if variance >= 0 else math.nan
+        return log, student_t(self.freedom) * math.sqrt(variance) if variance >= 0 else math.nan
 
     @cached_property
     def slope(self) -> tuple[float, float]:
         """The coefficient of waiting and its variance; NaN if the rounds do not determine it."""
         return self._estimate(np.eye(len(self.coefficients))[-1])
 
-    def _estimate(self, weights: Array) -> tuple[float, float]:
+    def _estimate(self, weights: Floats) -> tuple[float, float]:
         """A contrast of the coefficients and its variance, NaN where it is not determined."""
         told = np.abs(weights @ self.determined - weights).max() < ROUNDING
         if not told or self.freedom < 1:

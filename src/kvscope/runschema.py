@@ -4,6 +4,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from kvscope.reading import short_repr
+
 OTHER_CLOCKS = 2
 """Since version 2, `clock.repeats` has other clocks, and `warmup.copies` the rates of copies."""
 VERSION = TRANSFERS = 3
@@ -255,9 +257,20 @@ def schema_problem(facts: Any) -> str | None:
     try:
         RunRecord.model_validate(facts)
     except ValidationError as error:
+        key, message = first_fault(error)
         first = error.errors(include_url=False)[0]
-        key = ".".join(map(str, first["loc"]))
-        value = repr(first["input"])
-        shown = "" if first["type"] == "missing" else f" ({value[:60]})"
-        return f"key {key}{shown}: {first['msg']}"
+        shown = "" if first["type"] == "missing" else f" ({first['input']!r:.60})"
+        return f"key {key}{shown}: {message}"
     return None
+
+
+def first_fault(error: ValidationError) -> tuple[str, str]:
+    """The dotted key of the first fault that pydantic found, '' for the whole; and its message."""
+    first = error.errors(include_url=False)[0]
+    return ".".join(map(str, first["loc"])), first["msg"]
+
+
+def damage(error: ValidationError) -> str:
+    """The same in words for a file: 'damaged, key files.a: Field required'."""
+    key, message = first_fault(error)
+    return f"damaged, key {short_repr(key)[1:-1]}: {message}" if key else f"damaged, {message}"

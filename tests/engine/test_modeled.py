@@ -127,7 +127,7 @@ def test_kernels_and_their_events_last_as_long_as_the_cost_model_says(traced):
     experiment = load(directory / "experiment.yaml")
     device = experiment.device
     assert isinstance(device, Modeled)
-    cost = device.pass_cost(device.numbers, experiment.model, experiment.batching.name)
+    cost = device.cost(device.numbers, experiment).passes
     due_ns: dict[tuple[Any, str], float] = {}
     for step, rows in table(directory, "batch").groupby("step"):
         layer = cost.layer_cost(zip(rows["scheduled_tokens"], rows["context_tokens"], strict=True))

@@ -18,8 +18,7 @@ pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 from kvscope.collect.kv.clock import EventClock
 from kvscope.collect.kv.flushes import parse_flush
 from kvscope.collect.oracles.judge import Judge
-from kvscope.collect.oracles.run_facts import LayerTimes, RunFacts
-from kvscope.collect.oracles.schedule import Schedule
+from kvscope.collect.oracles.run_facts import LayerTimes, RunFacts, Schedule
 from kvscope.engine.attention.cpu.buffer import USED
 from kvscope.engine.attention.cpu.tracer import CpuTracer
 from kvscope.engine.attention.spool import Spool

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvscope import tables
+from kvscope import plugins, tables
 from kvscope.analyse import metric, validity
 from kvscope.analyse.circumstances import find_circumstances
 from kvscope.analyse.experiment import metrics_of, repeat_metrics
@@ -427,7 +427,8 @@ LONGEST = Metric(
 
 def plugged_in(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     point = EntryPoint(name="longest", value=f"{__name__}:{name}", group=metric.GROUP)
-    monkeypatch.setattr(metric, "entry_points", lambda group: [point])
+    monkeypatch.setattr(plugins, "names", lambda group: (point.name,))
+    monkeypatch.setattr(plugins, "find", lambda group, name: point)
 
 
 def test_a_metric_of_another_package_is_registered_by_its_entry_point(monkeypatch):
@@ -438,5 +439,5 @@ def test_a_metric_of_another_package_is_registered_by_its_entry_point(monkeypatc
 
 def test_an_entry_point_that_is_no_metric_is_refused_by_name(monkeypatch):
     plugged_in(monkeypatch, "BLOCK_SIZE")
-    with pytest.raises(BadInput, match=r"longest .* is not a Metric"):
+    with pytest.raises(BadInput, match=r"longest .* must be a \S+\.Metric"):
         metric.plugin_metrics()

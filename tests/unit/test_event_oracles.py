@@ -14,11 +14,9 @@ from hypothesis import strategies as st
 
 from kvscope.collect.kv.clock import EventClock
 from kvscope.collect.kv.flushes import Flush, parse_flush
-from kvscope.collect.oracles.found_blocks import FoundBlocks
 from kvscope.collect.oracles.judge import Judge
 from kvscope.collect.oracles.registry import ALL_ORACLES, NAMES, verdicts
-from kvscope.collect.oracles.run_facts import LayerTimes, RunFacts, Sizes
-from kvscope.collect.oracles.schedule import Schedule
+from kvscope.collect.oracles.run_facts import FoundBlocks, LayerTimes, RunFacts, Schedule, Sizes
 from kvscope.oracle import HELD, NOT_APPLICABLE, VIOLATED
 from kvscope.report.words import reason_in_words
 

@@ -10,12 +10,10 @@ import pytest
 from kvscope import cli
 from kvscope.analyse.explained import (
     CHOSEN,
-    count,
     megabytes,
     ordinal,
     request_lines,
     run_facts,
-    seconds,
     sentence,
 )
 from kvscope.analyse.life import (
@@ -32,6 +30,7 @@ from kvscope.analyse.life import (
 )
 from kvscope.analyse.records import Records, read_records
 from kvscope.plan.policy import Whom
+from kvscope.quantities import plural, short_duration
 
 from .report_fixture import Fake, write_experiment
 
@@ -234,11 +233,11 @@ def test_a_preemption_says_by_what_rule_and_for_whom() -> None:
 
 
 def test_numbers_have_few_digits_and_their_unit() -> None:
-    assert [count(1, "pass"), count(1200, "pass")] == ["1 pass", "1,200 passes"]
+    assert [plural(1, "pass"), plural(1200, "pass")] == ["1 pass", "1,200 passes"]
     assert [*map(ordinal, (1, 2, 3, 4, 11, 21, 112))] == [
         *("1st", "2nd", "3rd", "4th", "11th", "21st", "112th"),
     ]
-    assert [*map(seconds, (5e-6, 0.012, 0.9999, 1234.5))] == [
+    assert [*map(short_duration, (5e-6, 0.012, 0.9999, 1234.5))] == [
         *("5 µs", "12 ms", "1.000 s", "1,234.500 s"),
     ]
     assert [*map(megabytes, (500_000, 999_600_000))] == ["0.5 MB", "1,000 MB"]

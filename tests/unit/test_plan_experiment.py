@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from kvscope import plugins
 from kvscope.engine.overflow.swap import Swap
 from kvscope.errors import BadInput
 from kvscope.plan import registry
@@ -296,10 +297,13 @@ def test_two_packages_with_a_policy_of_one_name_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     points = [EntryPoint("mine", value, "kvscope.overflow") for value in ("a:A", "b:B")]
-    monkeypatch.setattr(registry, "entry_points", lambda group: points)
-    registry.find_registered.cache_clear()
+    monkeypatch.setattr(plugins, "entry_points", lambda **_: points)
+    cached = (registry.find_registered, plugins.names, plugins.find)
+    for function in cached:
+        function.cache_clear()
     try:
-        with pytest.raises(BadInput, match="overflow=mine is registered twice, as a:A and as b:B"):
+        with pytest.raises(BadInput, match=r"'mine' is registered twice as \S+, a:A "):
             registry.find_registered("overflow")
     finally:
-        registry.find_registered.cache_clear()
+        for function in cached:
+            function.cache_clear()

@@ -21,6 +21,7 @@ from kvscope.plan import grid, manifest, show, together
 from kvscope.plan.experiment import load
 from kvscope.plan.grid import expand
 from kvscope.plan.question import Question
+from kvscope.quantities import rough_duration
 from kvscope.report.load import load_study
 
 CONFIG = Path(__file__).parents[2] / "config"
@@ -425,4 +426,4 @@ def test_the_table_has_a_line_for_each_experiment(
     ],
 )
 def test_a_duration_has_the_unit_that_suits_it(seconds: int, text: str) -> None:
-    assert show.format_duration(seconds) == text
+    assert rough_duration(seconds) == text

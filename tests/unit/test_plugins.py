@@ -10,6 +10,7 @@ from kvscope import docs, plugins
 from kvscope.cli import main
 from kvscope.collect import importer
 from kvscope.errors import EXIT_BAD_INPUT, EXIT_DONE, BadInput
+from kvscope.plan import registry
 from kvscope.report.check_study import study_complaints
 from kvscope.report.figures import registry as figures
 from kvscope.report.study import report
@@ -23,7 +24,9 @@ Install = Callable[[str], None]
 
 @pytest.fixture(autouse=True)
 def toys(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The toys' directory is where installed packages are; others add nothing here."""
+    """The toys' directory is where installed packages are; others add nothing but options here."""
+    for kind in registry.KINDS:
+        registry.find_registered(kind)
     monkeypatch.syspath_prepend(str(TOYS))
     monkeypatch.setattr(plugins, "entry_points", _of_tests)
     for cached in CACHES:

@@ -20,13 +20,12 @@ from kvscope.report.figures import (
     of_metrics,
     window_fill,
 )
-from kvscope.report.figures.covered import widen_covered
+from kvscope.report.figures.figure import is_wide, log_ticks, widen_covered
+from kvscope.report.figures.passes import MERGE
 from kvscope.report.figures.registry import draw_figure, drawings
-from kvscope.report.figures.scales import is_wide, log_ticks
 from kvscope.report.latencies import latencies_of
 from kvscope.report.load import load
 from kvscope.report.render import print_figure, specification, svg
-from kvscope.report.thin import MERGE
 
 from .kv_access_fixture import Served, write_traced_run
 from .marks import draw, marks_of, own_figures, streams

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from kvscope.analyse.explained import request_facts, run_facts, seconds
+from kvscope.analyse.explained import request_facts, run_facts
 from kvscope.analyse.life import Lives
 from kvscope.analyse.records import read_records
+from kvscope.quantities import short_duration
 from kvscope.report import lives as of_page
 from kvscope.report.lives import lives_of
 from kvscope.report.load import load
@@ -43,7 +44,7 @@ def test_the_page_says_what_explain_says(results: Path) -> None:
         assert ids == [name for name in lives.latencies_s if name in ids]
         for request in shown["requests"]:
             told = request_facts(lives, request["id"])
-            assert request["took"] == seconds(told["latency_s"])
+            assert request["took"] == short_duration(told["latency_s"])
             assert request["preemptions"] == told["preemptions"]
             assert [line[3] for line in request["lines"]] == [
                 one["sentence"] for one in told["stretches"]

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from kvscope.analyse.metrics import METRICS
 from kvscope.analyse.statistics import Estimate
 from kvscope.analyse.study_metrics import COLUMNS, MEASURES, STUDY_METRICS
+from kvscope.quantities import plural
 from kvscope.report.circumstances import circumstances, dates, shared
 from kvscope.report.data import ReportedRun, StudyData, labels
 from kvscope.report.figures import pareto
+from kvscope.report.figures.passes import MERGE, thin, with_idle
 from kvscope.report.settings import (
     in_tokens,
     in_words,
@@ -25,12 +27,10 @@ from kvscope.report.settings import (
     varied_settings,
     without,
 )
-from kvscope.report.thin import MERGE, thin, with_idle
 from kvscope.report.validity import summary
 from kvscope.report.words import (
     estimate_text,
     number_text,
-    plural,
 )
 
 

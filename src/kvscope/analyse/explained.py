@@ -24,6 +24,7 @@ from kvscope.analyse.life import (
     seconds_by_kind,
 )
 from kvscope.copies import KV
+from kvscope.quantities import plural, short_duration
 
 CHOSEN = {
     "last": "as the last that was admitted",
@@ -63,9 +64,11 @@ def request_lines(lives: Lives, request_id: str) -> list[str]:
     ended = "aborted" if row["aborted"] else "served"
     heading = (
         f"request {request_id}: {row['prompt_tokens']} prompt and {row['output_tokens']} output "
-        f"tokens, {ended} in {seconds(took_s[request_id])}{_place(place, len(took_s))}"
+        f"tokens, {ended} in {short_duration(took_s[request_id])}{_place(place, len(took_s))}"
     )
-    lines = [f"{s.start_s:10.3f} s  {seconds(s.duration_s):>9}  {sentence(s)}" for s in stretches]
+    lines = [
+        f"{s.start_s:10.3f} s  {short_duration(s.duration_s):>9}  {sentence(s)}" for s in stretches
+    ]
     return [heading, *lines, "", *_shares(stretches)]
 
 
@@ -88,18 +91,24 @@ def run_facts(lives: Lives) -> dict[str, Any]:
 
 def run_lines(lives: Lives) -> list[str]:
     """All requests of a repeat in lines: shares of their time, the costliest waits, the slowest."""
-    total_s, slowest = sum(lives.latencies_s.values()), [*lives.latencies_s][:MOST_WAITS]
+    slowest = [*lives.latencies_s][:MOST_WAITS]
     waits = [
-        f"{seconds(one.duration_s):>10}  request {one.request_id}: {sentence(one)}"
+        f"{short_duration(one.duration_s):>10}  request {one.request_id}: {sentence(one)}"
         for one in costliest(lives.all)
     ]
     return [
-        f"{count(len(lives.latencies_s), 'request')} took {seconds(total_s)} in all",
+        total_words(lives),
         *_shares(lives.all),
         "",
         *(["The costliest waits and repetitions:", *waits, ""] if waits else []),
         f"The slowest requests: {', '.join(slowest)}",
     ]
+
+
+def total_words(lives: Lives) -> str:
+    """'12 requests took 3.456 s in all'."""
+    total_s = sum(lives.latencies_s.values())
+    return f"{plural(len(lives.latencies_s), 'request')} took {short_duration(total_s)} in all"
 
 
 def costliest(stretches: list[Stretch]) -> list[Stretch]:
@@ -113,7 +122,7 @@ def _shares(stretches: list[Stretch]) -> Iterator[str]:
     total_s = sum(spent.values())
     for kind, took_s in sorted(spent.items(), key=lambda one: -one[1]):
         share = took_s / total_s if total_s else 0.0
-        yield f"{share:8.1%}  {seconds(took_s):>9}  {kind}: {KINDS[kind]}"
+        yield f"{share:8.1%}  {short_duration(took_s):>9}  {kind}: {KINDS[kind]}"
 
 
 def sentence(stretch: Stretch) -> str:
@@ -123,30 +132,34 @@ def sentence(stretch: Stretch) -> str:
 
 def _queued(facts: dict[str, Any]) -> str:
     ahead = facts["ahead"]
-    behind = f"queued behind {count(ahead, 'request')} that arrived before"
+    behind = f"queued behind {plural(ahead, 'request')} that arrived before"
     behind = behind if ahead else "queued before any other"
     if not facts["no_room_s"]:
-        return f"{behind}; there was room for its {count(facts['blocks'], 'block')}"
-    needed = count(facts["blocks"], "block")
-    return f"{behind}; for {seconds(facts['no_room_s'])} its {needed} had no room in the cache"
+        return f"{behind}; there was room for its {plural(facts['blocks'], 'block')}"
+    needed = plural(facts["blocks"], "block")
+    return (
+        f"{behind}; for {short_duration(facts['no_room_s'])} its {needed} had no room in the cache"
+    )
 
 
 def _prefilled(facts: dict[str, Any]) -> str:
-    return f"prefill of {count(facts.get('tokens', 0), 'token')} {_in_passes(facts)}{_found(facts)}"
+    return (
+        f"prefill of {plural(facts.get('tokens', 0), 'token')} {_in_passes(facts)}{_found(facts)}"
+    )
 
 
 def _decoded(facts: dict[str, Any]) -> str:
-    made = count(facts.get("sampled", 0), "token")
-    beside = count(facts.get("beside", 0), "other")
+    made = plural(facts.get("sampled", 0), "token")
+    beside = plural(facts.get("beside", 0), "other")
     return f"decode of {made} {_in_passes(facts)}, with up to {beside}{_found(facts)}"
 
 
 def _paused(facts: dict[str, Any]) -> str:
     if "passes" not in facts:
         return "paused: no pass computed it"
-    what = f"paused for {count(facts['passes'], 'pass')} of others"
+    what = f"paused for {plural(facts['passes'], 'pass')} of others"
     prefill = facts["prefill_tokens"]
-    return f"{what}, which prefilled {count(prefill, 'token')}" if prefill else what
+    return f"{what}, which prefilled {plural(prefill, 'token')}" if prefill else what
 
 
 def _preempted(facts: dict[str, Any]) -> str:
@@ -154,8 +167,8 @@ def _preempted(facts: dict[str, Any]) -> str:
     others = facts["for_requests"]
     room = f"to make room for {names(others)}" if others else "for want of a block of its own"
     wanted = ", since the host pool was full" if facts["refused"] else ""
-    tokens = count(facts["tokens"], "token")
-    lost = f"{count(facts['blocks'], 'block')} of {tokens} {action(facts['action']).lost}{wanted}"
+    tokens = plural(facts["tokens"], "token")
+    lost = f"{plural(facts['blocks'], 'block')} of {tokens} {action(facts['action']).lost}{wanted}"
     return f"preempted {chosen} {room}: {lost}; waits to resume"
 
 
@@ -165,13 +178,13 @@ def _copied(facts: dict[str, Any]) -> str:
 
 
 def _loaded(facts: dict[str, Any]) -> str:
-    blocks, size = count(facts["blocks"], "block"), megabytes(facts["bytes"])
-    took = seconds(facts["load_s"])
+    blocks, size = plural(facts["blocks"], "block"), megabytes(facts["bytes"])
+    took = short_duration(facts["load_s"])
     return f"waits for the load of {blocks} ({size}) from the host: the copy takes {took}"
 
 
 def _recomputed(facts: dict[str, Any]) -> str:
-    again = count(facts.get("tokens", 0), "token")
+    again = plural(facts.get("tokens", 0), "token")
     return f"computes {again} again {_in_passes(facts)}{_found(facts)}"
 
 
@@ -181,8 +194,8 @@ def _found(facts: dict[str, Any]) -> str:
     of_these = (
         ", all of them its own" if own == hit else f", {own:,} of them its own" if own else ""
     )
-    found = f", {count(hit, 'token')} found in the prefix cache{of_these}" if hit else ""
-    return found + (f", {count(loaded, 'token')} loaded from the host" if loaded else "")
+    found = f", {plural(hit, 'token')} found in the prefix cache{of_these}" if hit else ""
+    return found + (f", {plural(loaded, 'token')} loaded from the host" if loaded else "")
 
 
 _SENTENCES = {
@@ -198,13 +211,7 @@ _SENTENCES = {
 
 
 def _in_passes(facts: dict[str, Any]) -> str:
-    return f"in {count(facts.get('passes', 0), 'pass')}"
-
-
-def count(number: int, noun: str) -> str:
-    """'1 token', '2 tokens', '3 passes'."""
-    plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
-    return f"{number:,} {noun if number == 1 else plural}"
+    return f"in {plural(facts.get('passes', 0), 'pass')}"
 
 
 def megabytes(size: int) -> str:
@@ -225,10 +232,3 @@ def ordinal(number: int) -> str:
     if number % 100 in (11, 12, 13):
         return f"{number}th"
     return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number % 10, 'th') }"
-
-
-def seconds(value: float) -> str:
-    """A duration with three digits and its unit."""
-    if value < 0.9995e-3:
-        return f"{value * 1e6:.3g} µs"
-    return f"{value * 1e3:.3g} ms" if value < 0.9995 else f"{value:,.3f} s"

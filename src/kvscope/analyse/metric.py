@@ -6,10 +6,9 @@ Other packages add metrics as entry points in the group `kvscope.metric`, each a
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
-from kvscope.errors import BadInput
+from kvscope import plugins
 
 if TYPE_CHECKING:  # imports this module
     from kvscope.analyse.records import Records
@@ -128,11 +127,5 @@ def metric(
 
 
 def plugin_metrics() -> list[Metric]:
-    """The metrics of other packages. Raises BadInput if an entry point is not a Metric."""
-    found = []
-    for point in entry_points(group=GROUP):
-        metric = point.load()
-        if not isinstance(metric, Metric):
-            raise BadInput(f"entry point {GROUP}: {point.name} ({point.value}) is not a Metric")
-        found.append(metric)
-    return found
+    """The metrics of other packages; BadInput as for `plugins.load`."""
+    return [plugins.load(GROUP, name, Metric) for name in plugins.names(GROUP)]

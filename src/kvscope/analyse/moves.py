@@ -7,15 +7,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from kvscope.analyse.records import Records
-from kvscope.arraytypes import Floats
+from kvscope.arraytypes import Floats, Int64s
 from kvscope.copies import ACTIVATIONS
 from kvscope.plan.hardware.cost import copies_in
 from kvscope.plan.hardware.overflow_cost import OverflowCost
-
-Ints = npt.NDArray[np.int64]
 
 
 class Seconds(NamedTuple):
@@ -40,11 +37,11 @@ class Moves:
     """
 
     directions: list[str]
-    bytes: Ints
-    copies: Ints
-    rebuilt_tokens: Ints
-    saved_bytes: Ints
-    save_copies: Ints
+    bytes: Int64s
+    copies: Int64s
+    rebuilt_tokens: Int64s
+    saved_bytes: Int64s
+    save_copies: Int64s
 
     @classmethod
     def recorded(cls, repeat: Records, cost: OverflowCost) -> "Moves":
@@ -125,6 +122,6 @@ def save_s_of(repeat: Records) -> Floats:
     return saved.to_numpy(np.float64)
 
 
-def _steps(repeat: Records) -> Ints:
-    steps: Ints = np.sort(repeat.steps["step"].to_numpy(np.int64))
+def _steps(repeat: Records) -> Int64s:
+    steps: Int64s = np.sort(repeat.steps["step"].to_numpy(np.int64))
     return steps

@@ -93,14 +93,14 @@ class Records(Run):
     @property
     def stored(self) -> pd.DataFrame:
         """The rows of `transfers` of blocks that vLLM's offloading stored on the host."""
-        return self.transfers[self._by_offloading & (self.transfers["direction"] == OUT)]
+        return self.jobs[self.jobs["direction"] == OUT]
 
     @property
     def loaded(self) -> pd.DataFrame:
         """The rows of `transfers` of blocks that vLLM's offloading loaded from the host."""
-        return self.transfers[self._by_offloading & (self.transfers["direction"] == IN)]
+        return self.jobs[self.jobs["direction"] == IN]
 
-    @property
+    @cached_property
     def jobs(self) -> pd.DataFrame:
         """The rows of `transfers` that vLLM's offloading ordered."""
         return self.transfers[self._by_offloading]

@@ -7,6 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+from kvscope.quantities import plural
+
 WIDTH = 80
 SIGNIFICANT_DIGITS = 4
 # Always 0 in a run without a host pool.
@@ -46,7 +48,7 @@ def print_table(frame: pd.DataFrame) -> None:
     repeats = int(frame["repeats_valid"].max())
     verdict = "valid" if first["valid"] else f"not valid: {', '.join(_reasons(frame))}"
     print(first["experiment_id"])
-    print(textwrap.fill(f"{first['time_source']}, {_repeats_text(repeats)}, {verdict}", WIDTH))
+    print(textwrap.fill(f"{first['time_source']}, {plural(repeats, 'repeat')}, {verdict}", WIDTH))
     rows = [("metric", "mean", "95 %", "")]
     rows += [_cells(row, repeats) for row in _drop_inapplicable(frame).to_dict("records")]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -75,7 +77,7 @@ def _cells(row: dict[Hashable, Any], repeats: int) -> tuple[str, str, str, str]:
         row["metric"],
         f"{value:,.{decimals}f}",
         "" if math.isnan(half) else f"{half:,.{decimals}f}",
-        unit if count == repeats else f"{unit} ({_repeats_text(count)})",
+        unit if count == repeats else f"{unit} ({plural(count, 'repeat')})",
     )
 
 
@@ -96,10 +98,6 @@ def _decimals(value: float, half: float) -> int:
         return 0
     digits_before = math.floor(math.log10(abs(value))) + 1 if value else 1
     return max(0, SIGNIFICANT_DIGITS - digits_before)
-
-
-def _repeats_text(repeats: int) -> str:
-    return f"{repeats} repeat{'' if repeats == 1 else 's'}"
 
 
 def _reasons(frame: pd.DataFrame) -> list[str]:

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import stdtrit
 
-from kvscope.interval import CONFIDENCE, half_width
+from kvscope.interval import half_width, student_t
 from kvscope.rounds import UNKNOWN as UNKNOWN_RATIO
 from kvscope.rounds import Interval
 
@@ -27,6 +26,11 @@ class Estimate:
         return not math.isnan(self.low) and not math.isnan(self.high)
 
     @property
+    def ends(self) -> tuple[float, float]:
+        """The ends of the interval; the value twice without one."""
+        return (self.low, self.high) if self.has_interval else (self.value, self.value)
+
+    @property
     def half(self) -> float:
         """Half the interval's width; NaN without one."""
         return (self.high - self.low) / 2
@@ -36,7 +40,7 @@ class Estimate:
         """The variance of the mean, from the width of the interval; NaN below two repeats."""
         if self.count < 2:
             return math.nan
-        return (self.half / _t(self.count - 1)) ** 2
+        return (self.half / student_t(self.count - 1)) ** 2
 
 
 UNKNOWN = Estimate(math.nan, math.nan, math.nan, 0)
@@ -69,7 +73,7 @@ def difference(one: Estimate, other: Estimate) -> Estimate:
     variance = one.variance + other.variance
     if math.isnan(variance):
         return Estimate(value, math.nan, math.nan, count)
-    half = _t(_welch(one, other)) * math.sqrt(variance)
+    half = student_t(_welch(one, other)) * math.sqrt(variance)
     return Estimate(value, value - half, value + half, count)
 
 
@@ -82,7 +86,7 @@ def independent_ratio(one: Estimate, base: Estimate) -> Interval:
     variances = one.variance, base.variance
     if not base.value > 0 or math.isnan(sum(variances)):
         return UNKNOWN_RATIO
-    t = _t(_welch(one, base, one.value / base.value))
+    t = student_t(_welch(one, base, one.value / base.value))
     squares = [t * t * variance for variance in variances]
     found = _fieller((one.value, base.value), (squares[0], squares[1]), 0.0)
     return found if base.low > 0 else Interval(found.value, found.low, math.inf)
@@ -99,7 +103,7 @@ def paired_ratio(
     count = len(values)
     if count < 2 or not np.mean(base) > 0:
         return UNKNOWN_RATIO
-    squared_t = _t(count - 1) ** 2 / count
+    squared_t = student_t(count - 1) ** 2 / count
     (own, both), (_, other) = (squared_t * np.cov(values, base)).tolist()
     squares = own + errors[0] ** 2, other + errors[1] ** 2
     return _fieller((float(np.mean(values)), float(np.mean(base))), squares, both)
@@ -128,10 +132,6 @@ def _welch(one: Estimate, other: Estimate, times: float = 1.0) -> float:
     counts = one.count, other.count
     parts = sum(s**2 / (count - 1) for s, count in zip(squares, counts, strict=True))
     return sum(squares) ** 2 / parts if parts else math.inf
-
-
-def _t(freedom: float) -> float:
-    return float(stdtrit(freedom, 0.5 + CONFIDENCE / 2))
 
 
 def coefficient_of_variation(values: Sequence[float]) -> float:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvscope.commands.command import CONFIG_DIR, argument, command, flag, path, whole
+from kvscope.commands.command import CONFIG_DIR, argument, command, flag, path, positive, whole
 from kvscope.errors import EXIT_DONE, BadInput
 from kvscope.files import write_text
 
@@ -39,17 +39,6 @@ def memory(text: str) -> int:
     if size < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no amount of memory; one is 16GiB")
     return size
-
-
-def rate(text: str) -> float:
-    """A type for argparse: gigabytes a second, above 0."""
-    try:
-        found = float(text)
-    except ValueError:
-        found = 0.0
-    if not 0 < found < 1e6:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of GB/s above 0")
-    return found
 
 
 @command(
@@ -81,7 +70,7 @@ def rate(text: str) -> float:
     argument("--hardware", default="a100-80gb", help="that recomputes (default: a100-80gb)"),
     argument(
         "--links",
-        type=rate,
+        type=positive("GB/s", below=1e6),
         nargs="+",
         default=list(LINKS),
         metavar="GB/S",

@@ -4,6 +4,7 @@ import argparse
 import math
 import os
 import re
+import shlex
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -100,15 +101,25 @@ def whole(least: int) -> Callable[[str], int]:
     return number
 
 
-def seconds(text: str) -> float:
-    """A type for argparse: a number of seconds above 0."""
-    try:
-        found = float(text)
-    except ValueError:
-        found = math.nan
-    if not 0 < found < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
-    return found
+def positive(unit: str, below: float = math.inf) -> Callable[[str], float]:
+    """A type for argparse: a number of this unit above 0."""
+
+    def number(text: str) -> float:
+        try:
+            found = float(text)
+        except ValueError:
+            found = math.nan
+        if not 0 < found < below:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number of {unit} above 0")
+        return found
+
+    return number
+
+
+def plan_command(study: str, config_dir: Path) -> str:
+    """The command that plans a study of a directory."""
+    elsewhere = [] if config_dir == CONFIG else ["--config-dir", str(config_dir)]
+    return shlex.join(["kvscope", "plan", f"study={study}", *elsewhere])
 
 
 def place(text: str) -> Path:

@@ -28,13 +28,9 @@ def doctor(given: argparse.Namespace) -> int:
 
 def _measure_noise(given: argparse.Namespace) -> int:
     from kvscope.run import noise
+    from kvscope.run.display import Line
 
-    found = noise.measure_noise(given.config_dir, NOISE_S, _tell)
+    with Line(sys.stderr) as line:
+        found = noise.measure_noise(given.config_dir, NOISE_S, line.show)
     print("\n".join(noise.describe(found)))
     return EXIT_DONE
-
-
-def _tell(words: str) -> None:
-    """On a terminal in one line that is written again and again, elsewhere in lines."""
-    again = "\r\033[K" if sys.stderr.isatty() else ""
-    print(f"{again}{words}", end="" if again else "\n", file=sys.stderr, flush=True)

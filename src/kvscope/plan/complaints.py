@@ -1,7 +1,7 @@
 """Converts validation errors to one sentence: key, value, what is allowed, where to fix it."""
 
 import difflib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import ValidationError
@@ -105,25 +105,22 @@ def _known_keys(schema: type[Part], key: str, holder: type[Part] | None, value: 
     return f"{of}{hint}; the keys there are {', '.join(keys)}"
 
 
-def all_keys(schema: type[Part], prefix: str = "") -> list[str]:
+def all_keys(schema: type[Part]) -> list[str]:
     """Every dotted key of a schema, including all members of its unions."""
-    keys: list[str] = []
-    for name, field in schema.model_fields.items():
-        keys.append(prefix + name)
-        for member in part_classes(field):
-            keys += all_keys(member, f"{prefix}{name}.")
-    return list(dict.fromkeys(keys))
+    return list(dict.fromkeys(key for key, _ in _fields(schema)))
 
 
-def mapping_keys(schema: type[Part], prefix: str = "") -> list[str]:
+def mapping_keys(schema: type[Part]) -> list[str]:
     """The dotted keys whose values are mappings of any keys, such as device.constants."""
-    keys: list[str] = []
+    found = (key for key, field in _fields(schema) if get_origin(field.annotation) is dict)
+    return list(dict.fromkeys(found))
+
+
+def _fields(schema: type[Part], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
     for name, field in schema.model_fields.items():
-        if get_origin(field.annotation) is dict:
-            keys.append(prefix + name)
+        yield prefix + name, field
         for member in part_classes(field):
-            keys += mapping_keys(member, f"{prefix}{name}.")
-    return list(dict.fromkeys(keys))
+            yield from _fields(member, f"{prefix}{name}.")
 
 
 def _locate(

@@ -9,12 +9,13 @@ A package registers one as an entry point, in its pyproject.toml:
 import traceback
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from typing import Any
 
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, PydanticKnownError, core_schema
 
+from kvscope import plugins
 from kvscope.errors import BadInput
 from kvscope.plan.device import Device
 from kvscope.plan.fields import Label, impossible
@@ -43,23 +44,13 @@ def find_registered(kind: str) -> dict[str, EntryPoint]:
 
     BadInput if two packages register different options under one name.
     """
-    found: dict[str, EntryPoint] = {}
-    for point in entry_points(group=entry_point_group(kind)):
-        other = found.setdefault(point.name, point)
-        if other.value != point.value:
-            raise BadInput(
-                f"{kind}={point.name} is registered twice, as {other.value} and as {point.value}; "
-                f"uninstall one of the packages or rename its {kind}"
-            )
-    return found
+    group = entry_point_group(kind)
+    return {name: plugins.find(group, name) for name in plugins.names(group)}
 
 
 def package_origin(kind: str, name: str) -> str | None:
     """The origin of another package's option, 'long-swap 0.1, long_swap:LongSwap'; None if own."""
-    point = find_registered(kind)[name]
-    if point.dist is None or point.dist.name == "kvscope":
-        return None
-    return f"{point.dist.name} {point.dist.version}, {point.value}"
+    return plugins.origin_of(find_registered(kind)[name])
 
 
 def load(kind: str, name: str) -> type[Option]:

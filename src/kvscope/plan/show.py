@@ -7,6 +7,7 @@ from kvscope.plan import batches, together
 from kvscope.plan.complaints import format_value
 from kvscope.plan.grid import Plan
 from kvscope.plan.resources import machine_gib, minimum_gib
+from kvscope.quantities import plural, rough_duration
 
 # What each experiment's run needs, by id: manifest.resources_of.
 Needs = Mapping[str, Mapping[str, int]]
@@ -37,7 +38,7 @@ def print_table(plan: Plan, needs: Needs) -> None:
         )
         need = needs[planned.experiment.id]
         seconds = need["walltime_s" if len(needs) == 1 else "share_s"]
-        rows.append([planned.experiment.id, format_duration(seconds), *values])
+        rows.append([planned.experiment.id, rough_duration(seconds), *values])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print(
@@ -50,19 +51,11 @@ def format_total(plan: Plan, needs: Needs) -> str:
     """'9 experiments on device=cpu, about 2 min, 9 engines side by side in rounds, 4.5 GiB'."""
     experiments = [planned.experiment for planned in plan.experiments]
     devices = dict.fromkeys(experiment.device.name for experiment in experiments)
-    count = together.plural(len(needs), "experiment")
-    length = format_duration(batches.expected_s([*needs.values()]))
+    count = plural(len(needs), "experiment")
+    length = rough_duration(batches.expected_s([*needs.values()]))
     total = f"{count} on device={','.join(devices)}, about {length}"
     measured = [experiment for experiment in experiments if experiment.device.allocates]
     return f"{total}, {together.design(measured).words}" if len(measured) > 1 else total
-
-
-def format_duration(seconds: int) -> str:
-    """A duration in a suitable unit: '40 s', '4 min', '5 h', '3 days'."""
-    for unit, length, most in (("s", 1, 90), ("min", 60, 90), ("h", 3600, 48)):
-        if seconds < most * length:
-            return f"{round(seconds / length)} {unit}"
-    return f"{round(seconds / 86400):,} days"
 
 
 def memory_warning(plan: Plan) -> str | None:

@@ -18,6 +18,7 @@ from itertools import combinations, pairwise
 from typing import TYPE_CHECKING
 
 from kvscope.plan.resources import PARKED_MIB, ZYGOTE_MIB, machine_gib, required_mib
+from kvscope.quantities import plural
 
 if TYPE_CHECKING:
     from kvscope.plan.experiment import Experiment
@@ -65,11 +66,6 @@ class Design:
             shared = f", {len(self.references)} of them in several" if self.references else ""
             return f"{count} in {len(self.groups)} groups of at most {most}{shared}, {gib}"
         return f"{count} side by side in rounds, {gib}"
-
-
-def plural(count: int, noun: str) -> str:
-    """'1 engine', '9 engines'."""
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def design(experiments: Sequence["Experiment"], memory_mib: float | None = None) -> Design:

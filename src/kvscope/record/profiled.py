@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from kvscope.files import umask
 from kvscope.run.capture import export
 from kvscope.run.profiler import NO_PERF_EVENTS, Nsys
 from kvscope.runfile import NSYS_EXPORT, NSYS_REPORT
@@ -36,20 +37,13 @@ def serve(
     traced = TRACED_GPU if GPU_DRIVER.exists() else TRACED
     report = (directory / NSYS_REPORT).with_suffix("").absolute()
     options = [*traced, *NO_PERF_EVENTS, "--force-overwrite=true", f"--output={report}"]
-    named = ["/bin/sh", "-c", _BEFORE, str(place.absolute()), _umask()]  # nsys has none
+    named = ["/bin/sh", "-c", _BEFORE, str(place.absolute()), f"{umask():04o}"]  # nsys has none
     command = [str(nsys.path), "profile", *options, *named, *words]
     with _forwarded(place):
         process = subprocess.Popen(command, env=environment, start_new_session=True)
         code = process.wait()
     place.unlink(missing_ok=True)
     return code, export(nsys, directory, environment, secret=True)
-
-
-def _umask() -> str:
-    """The umask of this process, as a shell takes it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return f"{mask:04o}"
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from kvscope.runfile import SEGMENTS
 
 _LEVEL = 3
 _CHUNK_BYTES = 1 << 16
+_LINES_AT_ONCE = 64  # compressing gives the interpreter to the engine's thread, which costs both
 
 
 def segment_paths(directory: Path) -> list[Path]:
@@ -40,19 +41,25 @@ class SegmentWriter:
         self.bytes = 0
         self.began = time.monotonic()
         self._file: IO[bytes] = self.path.open("xb", buffering=0)
+        self._lines: list[bytes] = []
+        # The checksum is at its end: a bit that is flipped later may decompress, too.
         self._zstd = zstandard.ZstdCompressor(level=_LEVEL, write_checksum=True).compressobj()
 
     def write(self, event: Event) -> None:
         """Add an event; it is in the file after the next flush."""
-        self._append(self._zstd.compress(orjson.dumps(encode(event)) + b"\n"))
+        self._lines.append(orjson.dumps(encode(event)))
+        if len(self._lines) == _LINES_AT_ONCE:
+            self._compress()
 
     def flush(self) -> None:
         """Hand everything to the operating system."""
+        self._compress()
         self._append(self._zstd.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK))
 
     def close(self) -> None:
         """End the file."""
         try:
+            self._compress()
             self._append(self._zstd.flush())
         finally:
             self._file.close()
@@ -65,6 +72,10 @@ class SegmentWriter:
     def abandon(self) -> None:
         """Close the file as it is; what was flushed is readable."""
         self._file.close()
+
+    def _compress(self) -> None:
+        lines, self._lines = [*self._lines, b""], []
+        self._append(self._zstd.compress(b"\n".join(lines)))
 
     def _append(self, data: bytes) -> None:
         while data:

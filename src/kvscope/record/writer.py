@@ -141,7 +141,7 @@ class Writer:
         """Salted hashes of vLLM's hashes of blocks, 16 hex digits each."""
         made = []
         for place, found in enumerate(hashes):
-            if place % _HASHES_AT_ONCE == 0:
+            if place and place % _HASHES_AT_ONCE == 0:
                 time.sleep(0)  # lets the engine's thread go on
             raw = found if isinstance(found, bytes) else str(found).encode()
             made.append(hashlib.blake2b(raw, key=self._salt, digest_size=8).hexdigest())

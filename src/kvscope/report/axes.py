@@ -46,6 +46,15 @@ class PlacesOfKey:
         """The facets, in order."""
         return list(dict.fromkeys(place.facet for place in self.places))
 
+    def of_facet(self, facet: str) -> list[Place]:
+        """The places of a facet."""
+        return [place for place in self.places if place.facet == facet]
+
+    def along_x(self, facet: str) -> list[Place]:
+        """The places of a facet, in the order of their values of x."""
+        order = self.values
+        return sorted(self.of_facet(facet), key=lambda place: order.index(place.x))
+
     @property
     def colours(self) -> list[str]:
         """The names of the colours, in order."""
@@ -109,9 +118,9 @@ def series(row: PlacesOfKey, most: int) -> dict[str, list[tuple[str, ReportedRun
     """
     found: dict[str, list[tuple[str, ReportedRun]]] = {}
     for facet in row.facets:
-        places = [place for place in row.places if place.facet == facet]
+        places = row.along_x(facet)
         apart = len(places) > most and len(row.colours) > 1
-        for place in sorted(places, key=lambda place: row.values.index(place.x)):
+        for place in places:
             x = place.x if row.key == EXPERIMENT else setting_words(row.key, place.x)
             plot, line = ((facet, x), (place.colour,)) if apart else ((facet,), (place.colour, x))
             found.setdefault(_joined(plot), []).append((_joined(line), place.run))

@@ -6,9 +6,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from kvscope.analyse.circumstances import percent
+from kvscope.quantities import plural
 from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.settings import shared_settings
-from kvscope.report.words import number_text, plural, value_text
+from kvscope.report.words import number_text, value_text
 from kvscope.runfile import IMPORTED_FROM, TRACING
 
 GIB = 2**30

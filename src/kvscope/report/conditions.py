@@ -9,10 +9,11 @@ import pandas as pd
 from kvscope.analyse.circumstances import describe_width, waiting_share
 from kvscope.analyse.records import counted_repeats
 from kvscope.plan.together import SITTINGS
+from kvscope.quantities import plural
 from kvscope.report import theme
 from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.figure import Drawing, Spec, View, number, plot_width
-from kvscope.report.words import NBSP, percent, plural
+from kvscope.report.words import NBSP, percent
 from kvscope.runschema import MEASURED
 
 TITLE = "Conditions of the measurement"

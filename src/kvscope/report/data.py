@@ -155,6 +155,11 @@ class ReportedRun:
         return {key.removesuffix(".name"): value for key, value in flat(self.settings)}
 
     @property
+    def seed(self) -> int:
+        """The seed of all that was drawn."""
+        return int(self.settings.get("seed", 0))
+
+    @property
     def has_passes(self) -> bool:
         """Whether forward passes were recorded; a published trace of kernels has none."""
         return bool(self.repeats) and not self.steps(self.repeats[0]).empty

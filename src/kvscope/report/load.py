@@ -21,6 +21,7 @@ from kvscope.plan.complaints import validation_message
 from kvscope.plan.fields import Part
 from kvscope.plan.figures import Axes
 from kvscope.plan.question import Question
+from kvscope.quantities import plural
 from kvscope.reading import open_file
 from kvscope.report import settings
 from kvscope.report.data import (
@@ -36,7 +37,6 @@ from kvscope.report.data import (
     labels,
 )
 from kvscope.report.validity import invalidate_differing
-from kvscope.report.words import plural
 from kvscope.runfile import COMPLETE, FAILED, RUN_FILE, TRACING, read_run
 
 P = TypeVar("P", bound=Part)

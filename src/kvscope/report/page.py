@@ -12,6 +12,7 @@ from markupsafe import Markup
 import kvscope
 from kvscope.files import write_text
 from kvscope.paper import PAPER
+from kvscope.quantities import plural
 from kvscope.report import conditions as machine
 from kvscope.report import theme
 from kvscope.report.circumstances import circumstances, dates, faults, shared
@@ -26,7 +27,7 @@ from kvscope.report.render import Printed, for_page, pack, print_figure, scripts
 from kvscope.report.tables import experiments_table
 from kvscope.report.time_window import windows_of
 from kvscope.report.validity import checklist, verdict
-from kvscope.report.words import plural, reason_in_words
+from kvscope.report.words import reason_in_words
 from kvscope.runfile import IMPORTED_FROM, PERFETTO, RECORDED
 
 HERE = Path(__file__).parent

@@ -9,8 +9,9 @@ from typing import Any
 from kvscope.analyse.calibration.prediction import FittedModel, Prediction, read_prediction
 from kvscope.errors import BadInput
 from kvscope.passes import PASS_PHASES
+from kvscope.quantities import plural
 from kvscope.report.data import ReportedRun, StudyData
-from kvscope.report.words import number_text, percent, plural
+from kvscope.report.words import number_text, percent
 
 SAME_SPEED = 1.15  # the median error of a pass that a calibration is to reach, as a factor
 

@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import vl_convert
 
 from kvscope.errors import KvscopeError
+from kvscope.reading import last_line
 
 PNG_SCALE = 2.0  # 192 dots an inch
 FEW = 4  # charts that take no longer than the start of a process
@@ -47,9 +48,9 @@ def _print_beside(charts: Sequence[str]) -> list[Images]:
         capture_output=True,
     )
     if done.returncode != 0:
-        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        last = last_line(done.stderr.decode(errors="replace"))
         raise KvscopeError(
-            f"the process that draws the figures ended with {done.returncode}: {' '.join(last)}"
+            f"the process that draws the figures ended with {done.returncode}: {last}"
         )
     images: list[Images] = pickle.loads(done.stdout)
     return images

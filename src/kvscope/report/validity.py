@@ -7,11 +7,9 @@ from dataclasses import dataclass, replace
 from kvscope.analyse.checklist import EVERY_ORACLE
 from kvscope.analyse.outputs import DIFFER, OutputGroup, Outputs, compare_outputs, output_hashes
 from kvscope.oracle import HELD, NOT_APPLICABLE, VIOLATED, Verdict
+from kvscope.quantities import plural
 from kvscope.report.conditions import conditions, missed_widths
 from kvscope.report.data import DAMAGED, REFUSED, RUNNING, ReportedRun, StudyData
-from kvscope.report.words import (
-    plural,
-)
 
 
 def proofs(runs: Iterable[ReportedRun]) -> list[OutputGroup]:

@@ -121,10 +121,3 @@ def signed_percent(ratio: float) -> str:
 def join_words(names: list[str], last: str = "and") -> str:
     """'a', 'a and b', 'a, b and c'."""
     return f" {last} ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
-
-
-def plural(count: int, thing: str) -> str:
-    """'1 pass', '2 passes', '3 experiments'."""
-    if count == 1:
-        return f"1 {thing}"
-    return f"{count:,} {thing}{'es' if thing.endswith('s') else 's'}"

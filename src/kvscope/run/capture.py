@@ -18,6 +18,7 @@ import psutil
 
 from kvscope.errors import KvscopeError
 from kvscope.files import TEMPORARY
+from kvscope.reading import last_line
 from kvscope.run.profiler import NO_PERF_EVENTS, Nsys
 from kvscope.runfile import NSYS_EXPORT, NSYS_REPORT
 
@@ -104,8 +105,7 @@ class CaptureSession:
             limit = f"{CAPTURE_LIMIT_S:.0f} s"
             raise KvscopeError(f"nsys {word} did not end within {limit}") from None
         if done.returncode != 0:
-            last = (done.stderr or done.stdout).strip().splitlines()[-1:]
-            raise KvscopeError(f"nsys {word} failed: {' '.join(last)}")
+            raise KvscopeError(f"nsys {word} failed: {last_line(done.stderr or done.stdout)}")
 
 
 def export(
@@ -136,8 +136,7 @@ def export(
     except subprocess.TimeoutExpired:
         return f"nsys export did not finish within {EXPORT_LIMIT_S:.0f} s"
     if not made.exists():
-        last = (done.stderr or done.stdout).strip().splitlines()[-1:]
-        return f"nsys export left no SQLite file ({' '.join(last)})"
+        return f"nsys export left no SQLite file ({last_line(done.stderr or done.stdout)})"
     if secret:
         remove_environments(made)
     made.replace(sqlite)

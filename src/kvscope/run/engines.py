@@ -13,6 +13,7 @@ from typing import Any, Self
 import psutil
 
 from kvscope.errors import KvscopeError
+from kvscope.reading import last_line
 from kvscope.run.link import Link, Lost, Silent
 from kvscope.run.processes import end_with_parent, kill
 from kvscope.runfile import LOG_FILE
@@ -113,9 +114,8 @@ class Zygote:
 
     def _last_words(self) -> str:
         """The last line of its log, after a colon; empty if there is none."""
-        lines = self._log.read_text(encoding="utf-8", errors="replace").split("\n")
-        said = [line.strip() for line in lines if line.strip()]
-        return f": {said[-1]}" if said else ""
+        said = last_line(self._log.read_text(encoding="utf-8", errors="replace"))
+        return f": {said}" if said else ""
 
     def end(self) -> None:
         """End the process; its forks go on, unless it has a prefix."""

@@ -18,6 +18,7 @@ from kvscope.files import make_directory, scratch_directory, write_text
 from kvscope.machine import load_1min
 from kvscope.plan.experiment import Experiment, dump
 from kvscope.plan.grid import expand
+from kvscope.quantities import rough_duration
 from kvscope.run.engines import Zygote
 from kvscope.run.environment import measured_environment
 from kvscope.run.requirements import require_vllm
@@ -118,7 +119,7 @@ def describe(found: Noise) -> list[str]:
     each_s = found.seconds / found.rounds
     for share in narrower[:2]:
         needed = found.rounds_for(share)
-        takes = _minutes(needed * each_s)
+        takes = rough_duration(needed * each_s)
         lines.append(
             f"  {_percent(share)} would take about {needed} rounds, {takes} for two engines"
         )
@@ -127,7 +128,3 @@ def describe(found: Noise) -> list[str]:
 
 def _percent(share: float) -> str:
     return "± not known" if math.isnan(share) else f"± {100 * share:.2g} %"
-
-
-def _minutes(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"

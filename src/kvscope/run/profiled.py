@@ -36,7 +36,11 @@ def profile(
     Members that have one are left as they are. nsys keeps its files in $TMPDIR, and the log of the
     process that imports vLLM is in `temporary`.
     """
-    due = {i: member for i, member in members.items() if not _is_exported(member.directory)}
+    due = {
+        i: member
+        for i, member in members.items()
+        if not _has_profiled(member.directory, NSYS_EXPORT)
+    }
     if not due:
         return {}
     options = platform_of(next(iter(due.values())).experiment).profiler_options
@@ -51,7 +55,7 @@ def profile(
 
     def serve_once(item: tuple[str, Member]) -> str | None:
         try:
-            if not _is_captured(item[1].directory):
+            if not _has_profiled(item[1].directory, NSYS_REPORT):
                 with Group(dict([item]), zygote) as group:
                     _serve(group, session, zygote, one_at_a_time)
                 if group.failed:
@@ -94,15 +98,8 @@ def _serve(group: Group, session: CaptureSession, zygote: Zygote, one_at_a_time:
     group.finish()
 
 
-def _is_exported(directory: Path) -> bool:
-    """Whether an attempt has a profiled repeat and its exported trace."""
-    return (directory / NSYS_EXPORT).exists() and _has_profiled(directory)
-
-
-def _is_captured(directory: Path) -> bool:
-    """Whether an attempt has a profiled repeat and the profiler's report of it."""
-    return (directory / NSYS_REPORT).exists() and _has_profiled(directory)
-
-
-def _has_profiled(directory: Path) -> bool:
+def _has_profiled(directory: Path, file: str) -> bool:
+    """Whether an attempt has a profiled repeat and this file of it: the report, or its export."""
+    if not (directory / file).exists():
+        return False
     return any(entry.get(PROFILED) for entry in repeats_of(read_session(directory)))

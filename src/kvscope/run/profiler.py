@@ -14,6 +14,7 @@ from pathlib import Path
 
 from kvscope.errors import BadInput
 from kvscope.ranges import DOMAIN
+from kvscope.reading import last_line
 from kvscope.run.processes import kill
 
 NAMED_BY = "KVSCOPE_NSYS"
@@ -104,8 +105,8 @@ def _probe(nsys: Nsys) -> str | None:
             if words is None:
                 return f"nsys {step[0]} did not end within {PROBE_LIMIT_S:.0f} s and was killed"
             if not product.exists():
-                last = words.strip().splitlines()[-1:] or ["no word"]
-                return f"nsys {step[0]} left no {product.suffix[1:]} file: {last[0]}"
+                last = last_line(words) or "no word"
+                return f"nsys {step[0]} left no {product.suffix[1:]} file: {last}"
         found = _count_ranges(sqlite)
     if found != PROBE_RANGES:
         return f"nsys recorded {found} of {PROBE_RANGES} NVTX ranges"

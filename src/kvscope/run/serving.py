@@ -9,8 +9,7 @@ import pandas as pd
 
 from kvscope import tables
 from kvscope.engine.clock import Clock
-from kvscope.run.arrivals import Arrivals
-from kvscope.run.pass_arrivals import PassArrivals
+from kvscope.run.arrivals import Arrivals, PassArrivals
 from kvscope.run.progress import Progress
 from kvscope.run.readings import elapsed, read_clocks
 from kvscope.run.recorder import NANOSECONDS, RepeatTables

@@ -18,9 +18,8 @@ from kvscope.errors import BadInput
 from kvscope.files import read_json, write_json
 from kvscope.layout import tables_directory
 from kvscope.passes import PASS_PHASES
-from kvscope.reading import short_repr
 from kvscope.runfile import RUN_FILE, read_run, run_sha256
-from kvscope.runschema import Real, Record, Whole
+from kvscope.runschema import Real, Record, Whole, damage
 
 FILE = "prediction.json"
 VERSION = 1
@@ -163,10 +162,7 @@ def read_prediction(run: Path) -> Prediction | None:
     try:
         found = Prediction.model_validate(read_json(path))
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(map(str, first["loc"]))
-        of_key = f"key {short_repr(key)[1:-1]}: " if key else ""
-        raise BadInput(f"{path}: damaged, {of_key}{first['msg']}; {remedy}") from None
+        raise BadInput(f"{path}: {damage(error)}; {remedy}") from None
     of = {**found.model.runs, found.run_sha256: run.resolve().name}
     for name in dict.fromkeys(of.values()):
         measured = run.resolve().parent / name

@@ -48,10 +48,7 @@ class Recosting:
         self._pass_durations = PassDurations.of(self._steps, records.batch)
 
     def _cost(self, hardware: Hardware) -> OverflowCost:
-        experiment = self._experiment
-        batching, width = experiment.batching.name, experiment.kv_width
-        passes = self._device.pass_cost(hardware, experiment.model, batching, width)
-        return OverflowCost.of(experiment, passes)
+        return self._device.cost(hardware, self._experiment)
 
     def records(self, hardware: Hardware) -> Records:
         """The records with the durations of this hardware.

@@ -39,10 +39,9 @@ def is_modeled(run: RunTables) -> bool:
 def cost_of(run: RunTables) -> OverflowCost:
     """What passes and copies cost by the settings."""
     experiment = run.records.experiment
-    device, batching = experiment.device, experiment.batching.name
+    device = experiment.device
     assert isinstance(device, Modeled)
-    passes = device.pass_cost(device.numbers, experiment.model, batching, experiment.kv_width)
-    return OverflowCost.of(experiment, passes)
+    return device.cost(device.numbers, experiment)
 
 
 def modeled_kernel_wrong(run: RunTables) -> Violations:

@@ -4,10 +4,8 @@ from collections.abc import Callable
 
 from kvscope.analyse.oracles import (
     batches,
-    by_pass,
     cache,
     clocks,
-    conversations,
     copies,
     facts,
     kv_groups,
@@ -157,9 +155,9 @@ _COPIES_APART = _recorded(
     lambda run: _OTHER_CLOCKS.met(run) and not run.engine.get("copies_awaited"),
 )
 _STALLS: RunNeed = Need("passes whose stalls are flagged by their durations", _flags_by_duration)
-_FOLLOWERS = _recorded("requests that follow others", conversations.has_followers)
-_BY_PASS = _recorded("requests that come before passes", by_pass.comes_before_passes)
-_KNOWN_OUTPUTS = _recorded("outputs that the workload has", conversations.has_known_outputs)
+_FOLLOWERS = _recorded("requests that follow others", workload.has_followers)
+_BY_PASS = _recorded("requests that come before passes", workload.comes_before_passes)
+_KNOWN_OUTPUTS = _recorded("outputs that the workload has", workload.has_known_outputs)
 _REPEATS: RunNeed = Need(
     "two repeats or more", lambda run: run.records.served["repeat"].nunique() >= 2
 )
@@ -237,9 +235,9 @@ ORACLES: tuple[Oracle[RunTables], ...] = (
     Oracle(offloading.load_wait_wrong, _LOADS),
     Oracle(outputs.tokens_missing, _REQUESTS),
     Oracle(outputs.request_differs, _REQUESTS),
-    Oracle(conversations.turn_misplaced, _FOLLOWERS),
-    Oracle(by_pass.arrival_pass_wrong, _BY_PASS),
-    Oracle(conversations.known_output_differs, _KNOWN_OUTPUTS),
+    Oracle(workload.turn_misplaced, _FOLLOWERS),
+    Oracle(workload.arrival_pass_wrong, _BY_PASS),
+    Oracle(workload.known_output_differs, _KNOWN_OUTPUTS),
     Oracle(outputs.outputs_differ, _REPEATS),
     Oracle(outputs.nothing_served, _REQUESTS),
     Oracle(outputs.blocks_leaked, _LEAKS),

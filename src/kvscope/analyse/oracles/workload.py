@@ -1,13 +1,20 @@
-"""The oracle of the workload: its requests are those that the settings and the seed give."""
+"""Oracles of the workload: its requests are those of the settings, and come as it says."""
 
 import numpy as np
+import pandas as pd
 
-from kvscope.analyse.oracles.run_tables import RunTables, bad_rows, differ
+from kvscope.analyse.oracles.run_tables import (
+    OF_REQUEST,
+    TOLERANCE_S,
+    RunTables,
+    bad_rows,
+    differ,
+)
 from kvscope.errors import BadInput
 from kvscope.oracle import Violations
 from kvscope.plan.experiment import Experiment
 from kvscope.tables import WORKLOAD
-from kvscope.workload.requests import build, to_frame
+from kvscope.workload.requests import build, sha256_of_tokens, to_frame
 
 ROUNDING = 1e-12
 """Share by which a time may differ: the last digit of a logarithm is the library's."""
@@ -46,3 +53,73 @@ def workload_differs(run: RunTables) -> Violations | None:
         pairs = zip(found[column], due[column], strict=True)
         wrong |= [not np.array_equal(one, other) for one, other in pairs]
     return bad_rows(found, wrong, lambda _: "not the request that the settings give")
+
+
+def has_followers(run: RunTables) -> bool:
+    """Whether requests come when others have finished."""
+    return run.records.has_followers
+
+
+def has_known_outputs(run: RunTables) -> bool:
+    """Whether the workload says what tokens come out."""
+    return bool(run.records.workload["output_token_ids"].notna().any())
+
+
+def turn_misplaced(run: RunTables) -> Violations:
+    """A request that follows others comes when the last of them has finished and it has thought."""
+    workload = run.records.workload
+    follows = workload[workload["after"].notna()].explode("after")
+    ends = run.records.requests[["repeat", "request_id", "finished_s"]]
+    last = follows.merge(ends.rename(columns={"request_id": "after"}), on="after")
+    last_s = last.groupby(OF_REQUEST)["finished_s"].max().rename("last_s")
+    found = run.records.requests.join(last_s, on=OF_REQUEST)
+    think_s = found["request_id"].map(workload.set_index("request_id")["think_s"])
+    found["due_s"] = found["last_s"] + think_s
+    found = found[found["request_id"].isin(follows["request_id"])]
+    wrong = ~((found["arrival_s"] - found["due_s"]).abs() <= TOLERANCE_S)
+    words = "comes at {0:.6f} s, what it follows and its think time end at {1:.6f} s"
+    return bad_rows(found, wrong, lambda r: words.format(r["arrival_s"], r["due_s"]))
+
+
+def known_output_differs(run: RunTables) -> Violations:
+    """A served request has been given the tokens that the workload has for it."""
+    outputs = run.records.workload.set_index("request_id")["output_token_ids"].dropna()
+    due: pd.Series = outputs.map(sha256_of_tokens)
+    rows = run.records.served
+    rows = rows[rows["request_id"].isin(due.index)]
+    wrong = differ(rows["output_sha256"], rows["request_id"].map(due))
+    return bad_rows(rows, wrong, lambda _: "its output tokens are not those of the workload")
+
+
+OF_WORKLOAD = ("arrival_pass", "abort_pass")
+
+
+def comes_before_passes(run: RunTables) -> bool:
+    """Whether requests come before passes, whatever the time is."""
+    return bool(run.records.workload["arrival_pass"].notna().any())
+
+
+def arrival_pass_wrong(run: RunTables) -> Violations:
+    """A request comes after as many passes as the workload says, and is aborted after as many.
+
+    Where no request was left, the passes until the next one comes are skipped. One that has ended
+    with its last token has done so before it was to be aborted.
+    """
+    due = run.records.workload.set_index("request_id")[[*OF_WORKLOAD]].astype(float)
+    found = run.records.requests.join(due, on="request_id")
+    found = found.sort_values(["repeat", "arrival_pass", "arrival_s"], kind="stable")
+    wrong = pd.Series(False, found.index)
+    for repeat, rows in found.groupby("repeat"):
+        starts_s = run.steps.loc[run.steps["repeat"] == repeat, "start_s"]
+        came = starts_s.searchsorted(rows["arrival_s"] - TOLERANCE_S)
+        left = starts_s.searchsorted(rows["finished_s"] - TOLERANCE_S)
+        idle_s, skipped = 0.0, 0.0  # all requests until here have ended by then
+        for at, passes, ended in zip(rows.index, came, left, strict=True):
+            row = rows.loc[at]
+            if row["arrival_s"] >= idle_s - TOLERANCE_S:
+                skipped = max(skipped, row["arrival_pass"] - passes)
+            limit = row["abort_pass"] - skipped
+            wrong[at] = passes != row["arrival_pass"] - skipped
+            wrong[at] |= ended != max(limit, passes) if row["aborted"] else ended > limit
+            idle_s = max(idle_s, row["finished_s"])
+    return bad_rows(found, wrong, lambda _: "did not come, or end, before the pass that was due")

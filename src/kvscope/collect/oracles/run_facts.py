@@ -3,13 +3,76 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+import pandas as pd
+
 from kvscope.collect.host_times import duration_ns, instants_ns, require_times
 from kvscope.collect.kv.clock import EventClock
 from kvscope.collect.kv.flushes import Flush
-from kvscope.collect.oracles.found_blocks import FoundBlocks, Positions
-from kvscope.collect.oracles.schedule import Schedule
+from kvscope.passes import phase_of_requests
 from kvscope.results import Run
 from kvscope.runfile import RUN_FILE
+
+Positions = dict[int, int]  # of each block: its place in the request
+
+
+class FoundBlocks:
+    """The rows of a run's `hits` table: what each request found when it last began to run."""
+
+    def __init__(self, hits: pd.DataFrame, preempted: dict[tuple[int, str], list[int]]) -> None:
+        self._preempted = preempted
+        self._found: dict[tuple[int, str], dict[int, Positions]] = {}
+        columns = ["repeat", "request_id", "step", "block", "block_position"]
+        for repeat, request, step, block, position in hits[columns].itertuples(index=False):
+            of_request = self._found.setdefault((repeat, request), {})
+            of_request.setdefault(step, {})[block] = position
+
+    def of(self, repeat: int, request: str, step: int) -> Positions:
+        """The blocks that a request of a pass found, and has had since."""
+        since = max(
+            (at for at in self._preempted.get((repeat, request), ()) if at <= step), default=-1
+        )
+        found = self._found.get((repeat, request), {})
+        last = max((at for at in found if since <= at <= step), default=None)
+        return {} if last is None else found[last]
+
+
+Row = tuple[str, int, int]  # phase, tokens in the cache before the pass, tokens of the pass
+
+
+class Schedule:
+    """The rows of a run's `batch` table by pass; empty for imported runs."""
+
+    def __init__(self, batch: pd.DataFrame) -> None:
+        rows = batch.sort_values(["repeat", "step"], kind="stable", ignore_index=True)
+        self._rows = rows[["request_id", "phase", "context_tokens", "scheduled_tokens"]]
+        places = rows[["repeat", "step"]].to_numpy()
+        first = np.flatnonzero(np.append(True, (places[1:] != places[:-1]).any(axis=1)))
+        ends = np.append(first[1:], len(rows))
+        keys = [tuple(place) for place in places[first].tolist()] if len(rows) else []
+        self._spans = dict(zip(keys, zip(first.tolist(), ends.tolist(), strict=True), strict=False))
+
+    def __bool__(self) -> bool:
+        """Whether there is any pass."""
+        return bool(self._spans)
+
+    def of(self, repeat: int, step: int) -> dict[str, Row]:
+        """The scheduled requests of a pass, by id; empty for an unknown pass."""
+        first, end = self._spans.get((repeat, step), (0, 0))
+        rows = self._rows.iloc[first:end]
+        return {name: tuple(row) for name, *row in rows.itertuples(index=False, name=None)}  # type: ignore[misc]
+
+    def difference(self, flush: Flush) -> str:
+        """The first difference between a flush and the schedule, in words; empty if they agree."""
+        due = self.of(flush.repeat, flush.step)
+        heads = zip(flush.phases, flush.context.tolist(), flush.scheduled.tolist(), strict=True)
+        found: dict[str, Row] = dict(zip(flush.requests, heads, strict=True))
+        for name in sorted({*due, *found}):
+            if due.get(name) != found.get(name):
+                return f"request {name}: {found.get(name, 'absent')}, scheduled {due.get(name)}"
+        phase = phase_of_requests(phase for phase, _, _ in due.values())
+        return "" if phase == flush.phase else f"phase {flush.phase}, scheduled {phase}"
+
 
 Place = tuple[int, int]  # repeat, step
 

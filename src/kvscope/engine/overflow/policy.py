@@ -90,9 +90,7 @@ class OverflowPolicy(Overflow):
         device = experiment.device
         today = Modeled.model_validate({"name": "modeled", "kernels": "vllm"})
         modeled = device if isinstance(device, Modeled) else today
-        numbers, batching = self.numbers(experiment), experiment.batching.name
-        passes = modeled.pass_cost(numbers, experiment.model, batching, experiment.kv_width)
-        return OverflowCost.of(experiment, passes)
+        return modeled.cost(self.numbers(experiment), experiment)
 
     def numbers(self, experiment: Conditions) -> Hardware:
         """The numbers that the cost model has: of a modeled device, or of its data file."""

@@ -11,9 +11,9 @@ from kvscope.plan.hardware import hardware as data
 from kvscope.plan.hardware.cost import PassCost
 from kvscope.plan.hardware.family_cost import FamilyCost
 from kvscope.plan.hardware.hardware import Hardware
-from kvscope.plan.models import Model
+from kvscope.plan.hardware.overflow_cost import OverflowCost
 from kvscope.plan.parts import Conditions
-from kvscope.runschema import MODELED
+from kvscope.runschema import MODELED, first_fault
 
 TOKEN = 7
 """The token that every modeled request samples: nothing of the model is computed."""
@@ -62,11 +62,9 @@ class ModeledHardware(Device):
         except BadInput as error:
             raise impossible(str(error), "device.hardware") from None
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            key = ".".join(map(str, first["loc"]))
-            raise impossible(
-                f"device.constants.{key}: {first['msg'].lower()}", "device.constants"
-            ) from None
+            key, message = first_fault(error)
+            sentence = f"device.constants.{key}: {message.lower()}"
+            raise impossible(sentence, "device.constants") from None
         for name in self.constants.keys() & ONLY_STATED.keys():
             raise impossible(
                 f"device.constants.{name} is what the vendor states, and no time follows from it; "
@@ -121,15 +119,12 @@ class Modeled(ModeledHardware):
         samples = self.bootstrap or own
         return [Hardware.model_validate(usual | sample) for sample in samples if sample]
 
-    def pass_cost(
-        self, hardware: Hardware, model: Model, batching: str, kv_width: int | None = None
-    ) -> PassCost:
-        """What passes cost on some hardware, by the kernels that are modeled."""
-        today = self.kernels == "vllm"
-        if model.family == "hf":
-            return FamilyCost(hardware, model, split_decode=True, kv_width=kv_width)
-        prefix_kernel = batching == "chunked" and not today
-        return PassCost(hardware, model, prefix_kernel, today, kv_width)
+    def cost(self, hardware: Hardware, experiment: Conditions) -> OverflowCost:
+        """What an experiment's passes and copies cost on some hardware, by the modeled kernels."""
+        today, model, width = self.kernels == "vllm", experiment.model, experiment.kv_width
+        prefix_kernel = experiment.batching.name == "chunked" and not today
+        kind = FamilyCost if model.family == "hf" else PassCost
+        return OverflowCost.of(experiment, kind(hardware, model, prefix_kernel, today, width))
 
     def check(self, experiment: Conditions) -> None:
         """Refuse samples that are not numbers of the hardware, and kernels that have no family."""
@@ -144,11 +139,9 @@ class Modeled(ModeledHardware):
         try:
             self.fits  # noqa: B018
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            key = ".".join(map(str, first["loc"]))
-            raise impossible(
-                f"device.bootstrap has {key}: {first['msg'].lower()}", "device.bootstrap"
-            ) from None
+            key, message = first_fault(error)
+            sentence = f"device.bootstrap has {key}: {message.lower()}"
+            raise impossible(sentence, "device.bootstrap") from None
 
     @property
     def slug(self) -> str:

@@ -13,6 +13,7 @@ from kvscope.interval import bootstrap_interval
 from kvscope.plan import documents
 from kvscope.plan.complaints import suggestion
 from kvscope.plan.fields import Count, Part, Real
+from kvscope.runschema import first_fault
 
 DIRECTORY = Path(__file__).parent
 
@@ -122,5 +123,4 @@ def load(path: Path) -> Hardware:
     try:
         return Hardware.model_validate(values | {"sources": sources})
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        raise BadInput(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        raise BadInput(f"{path}: {': '.join(first_fault(error))}") from None

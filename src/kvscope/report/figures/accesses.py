@@ -10,9 +10,9 @@ import pandas as pd
 
 from kvscope.analyse.events import Events
 from kvscope.events import KINDS
+from kvscope.quantities import plural
 from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.figure import Spec, colours, number, text
-from kvscope.report.words import plural
 from kvscope.runfile import IMPORTED_FROM
 
 MICROSECOND = 1e-3

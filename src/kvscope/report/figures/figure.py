@@ -4,6 +4,7 @@ Charts are Vega-Lite specifications (https://vega.github.io/vega-lite/docs/) as 
 They name their tables; data and looks are added where they are drawn.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from textwrap import wrap
@@ -20,6 +21,9 @@ NUMBER = ",.7~g"  # of a tick: 1,000; 0.05; no exponent where it can be read wit
 LETTER = 5.6  # pixels of a label's letter
 TITLE_LETTERS = 44  # in a line above a plot
 FADED = 0.12  # opacity of what was not picked in the legend
+POINT, RING = 40, 0.75  # px² of a point, and how much wider each of those under another one is
+RINGS = "a ring: other points cover it"
+COINCIDE = 0.03  # share by which values differ whose points cover one another
 
 # What a figure makes of the axes that a study declares for it.
 ROW_EACH = "a row of plots for each"
@@ -150,6 +154,40 @@ def first_plots(
     gone = {cell["data"]["name"] for cell in others} - {cell["data"]["name"] for cell in kept}
     remark = f"The first {most} of {len(cells)} plots are shown."
     return kept, {name: frame for name, frame in data.items() if name not in gone}, (remark,)
+
+
+def is_wide(values: Sequence[float], ratio: float = 7.0) -> bool:
+    """Whether positive values spread further than `ratio`, and a linear axis would hide some."""
+    return bool(values) and 0 < min(values) * ratio < max(values)
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Ticks from `low` to `high` (> 0): 1, 2 and 5 of each decade, or decades if there are many."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    decades = last - first
+    steps = (1, 2, 5) if decades <= 2 else (1,)
+    every = -(-decades // 8)
+    ticks = [step * 10.0**power for power in range(first, last + 1, every) for step in steps]
+    return [tick for tick in ticks if low <= tick <= high]
+
+
+def widen_covered(points: pd.DataFrame, x: str, y: str) -> pd.DataFrame:
+    """The points with their `size` in px², the widest first.
+
+    Of points that cover one another, those of the first colours are wider.
+    """
+    order = {name: place for place, name in enumerate(dict.fromkeys(points["colour"]))}
+    ordered = points.sort_values([x, y])
+    apart = ordered[x].diff().ne(0) | (ordered[y].diff() > COINCIDE * ordered[y].abs())
+    covering = ordered.assign(rank=ordered["colour"].map(order)).groupby(apart.cumsum())["rank"]
+    depth = covering.rank(ascending=False, method="first") - 1
+    sizes = POINT * (1 + RING * depth) ** 2
+    return points.assign(size=sizes).sort_values("size", ascending=False, ignore_index=True)
+
+
+def has_rings(points: pd.DataFrame) -> bool:
+    """Whether some points were widened."""
+    return "size" in points and bool((points["size"] > POINT).any())
 
 
 PICKED = {"condition": {"param": "picked", "value": 1}, "value": FADED}

@@ -7,6 +7,7 @@ import pandas as pd
 
 from kvscope.analyse.events import phases_of, read_events, traced_parts
 from kvscope.plan.figures import Axes
+from kvscope.quantities import plural
 from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.accesses import (
     access_chart,
@@ -18,7 +19,6 @@ from kvscope.report.figures.accesses import (
     traced_runs,
 )
 from kvscope.report.figures.figure import NUMBER, PAPER, Drawing, Figure, Spec, View
-from kvscope.report.words import plural
 
 # Above these limits a page is slow; it says what it leaves out.
 MOST_EVENTS_A_PAGE = 120_000

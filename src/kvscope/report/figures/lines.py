@@ -20,11 +20,12 @@ from kvscope.report.figures.figure import (
     first_plots,
     grid,
     heading,
+    is_wide,
+    log_ticks,
     number,
     plot_width,
     text,
 )
-from kvscope.report.figures.scales import is_wide, log_ticks
 
 MOST_TOGETHER = 6  # lines in a plot; more are hard to distinguish
 COLUMNS = 3  # of plots with one line each

@@ -10,6 +10,7 @@ import pandas as pd
 from kvscope.analyse.metric import Measure
 from kvscope.analyse.study_metrics import MEASURES
 from kvscope.plan.figures import Axes
+from kvscope.quantities import plural
 from kvscope.report.axes import (
     Place,
     PlacesOfKey,
@@ -21,11 +22,11 @@ from kvscope.report.axes import (
 )
 from kvscope.report.data import ReportedRun, StudyData, of_interest
 from kvscope.report.figures.by_grid import by_grid
-from kvscope.report.figures.covered import RINGS, has_rings, widen_covered
 from kvscope.report.figures.figure import (
     LETTER,
     NUMBER,
     PICKED,
+    RINGS,
     ROW_EACH,
     Drawing,
     Figure,
@@ -36,17 +37,17 @@ from kvscope.report.figures.figure import (
     colours,
     first_plots,
     grid,
+    has_rings,
     heading,
+    is_wide,
+    log_ticks,
     number,
     plot_width,
     text,
+    widen_covered,
 )
-from kvscope.report.figures.scales import is_wide, log_ticks
 from kvscope.report.theme import SHAPES
-from kvscope.report.words import (
-    estimate_text,
-    plural,
-)
+from kvscope.report.words import estimate_text
 
 HEIGHT = 150
 LONGEST = 190  # pixels of a label
@@ -184,8 +185,7 @@ def _label_px(shown: Sequence[PlacesOfKey]) -> int:
 
 def _frame(row: PlacesOfKey, facet: str, shown: Measure, names: Sequence[str]) -> pd.DataFrame:
     """The values of one metric in one facet, those that are defined; in the unit shown."""
-    places = [place for place in row.places if place.facet == facet]
-    known = [p for p in places if not math.isnan(p.run.number(shown.name).value)]
+    known = [p for p in row.of_facet(facet) if not math.isnan(p.run.number(shown.name).value)]
     found = pd.DataFrame([_point(place, row, shown, names) for place in known])
     return widen_covered(found, "x", "value") if row.ordered and known else found
 
@@ -193,8 +193,7 @@ def _frame(row: PlacesOfKey, facet: str, shown: Measure, names: Sequence[str]) -
 def _point(place: Place, row: PlacesOfKey, shown: Measure, names: Sequence[str]) -> dict[str, Any]:
     found = place.run.number(shown.name)
     value = found.value * shown.scale
-    ends = (found.low, found.high) if found.has_interval else (found.value, found.value)
-    low, high = (end * shown.scale for end in ends)
+    low, high = (end * shown.scale for end in found.ends)
     valid = place.run.believed(shown.name)
     return {
         "x": place.x if row.ordered else x_words(place.x),

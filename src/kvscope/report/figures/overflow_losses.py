@@ -10,6 +10,7 @@ import pandas as pd
 
 from kvscope.analyse.study_metrics import MEASURES
 from kvscope.plan.figures import Axes
+from kvscope.quantities import plural
 from kvscope.report import theme
 from kvscope.report.comparisons import Pair, pairs, ratio_of_seeds
 from kvscope.report.data import ReportedRun, StudyData
@@ -25,7 +26,7 @@ from kvscope.report.figures.figure import (
     text,
 )
 from kvscope.report.settings import in_words
-from kvscope.report.words import plural, signed_percent
+from kvscope.report.words import signed_percent
 
 POLICY, SEED = "overflow", "seed"
 NOT_SAID = (SEED, "device.constants.pinned_out_bytes_per_s")  # it goes with the other direction's
@@ -68,8 +69,8 @@ def _losses(study: StudyData) -> Iterator[dict[str, Any]]:
             context = {k: value for k, value in pair.context.items() if k not in NOT_SAID}
             found[pair.other_name, pair.base_name, in_words(context)].append(pair)
     for (name, base, where), same in found.items():
-        first = {_seed(pair.other): pair.other for pair in same}
-        second = {_seed(pair.base): pair.base for pair in same}
+        first = {pair.other.seed: pair.other for pair in same}
+        second = {pair.base.seed: pair.base for pair in same}
         ratio = ratio_of_seeds(study, THROUGHPUT.name, first, second)
         if ratio.sign < 0:
             shares = _shares([(pair.other, pair.base) for pair in same])
@@ -82,10 +83,6 @@ def _losses(study: StudyData) -> Iterator[dict[str, Any]]:
                 "shares": shares,
                 "cause": max(shares, key=lambda cause: shares[cause]),
             }
-
-
-def _seed(run: ReportedRun) -> int:
-    return int(run.flat.get(SEED, 0))
 
 
 def _shares(same: Sequence[tuple[ReportedRun, ReportedRun]]) -> Mapping[str, float]:

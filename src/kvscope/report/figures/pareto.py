@@ -67,8 +67,7 @@ def _known(run: ReportedRun) -> bool:
 
 def _points(row: PlacesOfKey, facet: str, latency: Measure) -> Iterator[dict[str, Any]]:
     """The experiments of a facet in the order of their x."""
-    places = [place for place in row.places if place.facet == facet]
-    for place in sorted(places, key=lambda place: row.values.index(place.x)):
+    for place in row.along_x(facet):
         yield {
             "experiment": place.run.label,
             "order": row.values.index(place.x),
@@ -88,7 +87,7 @@ def _name(place: Place, row: PlacesOfKey) -> str:
 
 def _ends(axis: str, run: ReportedRun, shown: Measure) -> Iterator[tuple[str, Any]]:
     found = run.number(shown.name)
-    low, high = (found.low, found.high) if found.has_interval else (found.value, found.value)
+    low, high = found.ends
     yield axis, found.value * shown.scale
     yield f"{axis}_low", max(0.0, low) * shown.scale
     yield f"{axis}_high", high * shown.scale

@@ -1,6 +1,6 @@
 """What one preemption costs by its strategy, against the tokens that were evicted."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
@@ -8,7 +8,6 @@ import pandas as pd
 from kvscope.plan.figures import Axes
 from kvscope.report.axes import Place, PlacesOfKey, rows
 from kvscope.report.data import ReportedRun, StudyData
-from kvscope.report.figures.covered import widen_covered
 from kvscope.report.figures.figure import (
     NUMBER,
     PICKED,
@@ -23,6 +22,7 @@ from kvscope.report.figures.figure import (
     number,
     plot_width,
     text,
+    widen_covered,
 )
 from kvscope.report.words import setting_words
 
@@ -47,7 +47,7 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     shown = rows(study, lambda run: run.id in known, study.axes_of(axes)) if known else []
     for row in shown:
         for facet in row.facets:
-            points = pd.DataFrame(_points(row, facet))
+            points = pd.DataFrame(map(_point, row.of_facet(facet)))
             if points["tokens"].nunique() < LEAST_PLACES:
                 continue
             name = f"cell{len(cells)}"
@@ -62,19 +62,13 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
 
 def _conditions(row: PlacesOfKey, facet: str) -> str:
     """The model, the device and the facet of a plot, as far as its experiments share them."""
-    runs = [place.run for place in row.places if place.facet == facet]
+    runs = [place.run for place in row.of_facet(facet)]
     words = []
     for key in ("model", "device", "device.hardware"):
         values = {run.flat.get(key) for run in runs}
         if len(values) == 1 and (value := values.pop()) is not None:
             words.append(setting_words(key, value))
     return ", ".join(dict.fromkeys([*words, facet] if facet else words))
-
-
-def _points(row: PlacesOfKey, facet: str) -> Iterator[dict[str, Any]]:
-    for place in row.places:
-        if place.facet == facet:
-            yield _point(place)
 
 
 def _point(place: Place) -> dict[str, Any]:

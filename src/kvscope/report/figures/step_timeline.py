@@ -8,6 +8,7 @@ import pandas as pd
 
 from kvscope.kv_plan import token_share
 from kvscope.plan.figures import Axes
+from kvscope.quantities import plural
 from kvscope.report import theme
 from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.batch_composition import token_areas
@@ -22,9 +23,14 @@ from kvscope.report.figures.figure import (
     number,
     text,
 )
-from kvscope.report.figures.passes import STEPS, TIME, runs_with_passes
-from kvscope.report.thin import merged_passes, passes, thin
-from kvscope.report.words import plural
+from kvscope.report.figures.passes import (
+    STEPS,
+    TIME,
+    merged_passes,
+    passes,
+    runs_with_passes,
+    thin,
+)
 
 # Above these limits a page opens and scrolls slowly; the page says what it leaves out.
 MOST_EXPERIMENTS = 60

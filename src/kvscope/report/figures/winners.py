@@ -72,9 +72,9 @@ Rivals = dict[str, dict[int, ReportedRun]]
 def _cells(study: StudyData, row: PlacesOfKey, facet: str) -> Iterator[dict[str, Any]]:
     """The cells of a facet in which several policies compete with the one that is the base."""
     found: dict[tuple[Any, str], Rivals] = defaultdict(lambda: defaultdict(dict))
-    for place in (place for place in row.places if place.facet == facet):
+    for place in row.of_facet(facet):
         by_seed = found[place.x, place.colour][_policy(place.run)]
-        seed = int(place.run.flat.get("seed", 0))
+        seed = place.run.seed
         by_seed[seed] = max(by_seed.get(seed, place.run), place.run, key=_throughput)
     base = _base(study)
     for (x, colour), rivals in found.items():

@@ -6,7 +6,7 @@ from kvscope.engine.overflow.copies import contiguous_runs
 from kvscope.plan.devices.modeled import Modeled
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.hardware.cost import LayerCost
-from kvscope.plan.hardware.overflow_cost import OverflowCost, rebuild_parts
+from kvscope.plan.hardware.overflow_cost import rebuild_parts
 
 
 class Cost:
@@ -16,9 +16,8 @@ class Cost:
         device = experiment.device
         assert isinstance(device, Modeled)
         self.hardware = device.numbers
-        batching, width = experiment.batching.name, experiment.kv_width
-        self._passes = device.pass_cost(self.hardware, experiment.model, batching, width)
-        self._overflow = OverflowCost.of(experiment, self._passes)
+        self._overflow = device.cost(self.hardware, experiment)
+        self._passes = self._overflow.passes
         self.pageable = self._overflow.memory == "pageable"
         self.by_config = experiment.model.family == "hf"
         self.block_size = self._overflow.block_size

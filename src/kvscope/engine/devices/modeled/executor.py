@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from vllm.utils.torch_utils import kv_cache_dtype_str_to_dtype
 from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.executor.abstract import Executor
-from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheSpec
+from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheSpec
 from vllm.v1.outputs import KVConnectorOutput, ModelRunnerOutput
 
 from kvscope.copies import ACTIVATIONS, IN, KV, OUT, VIRTUAL_CLOCK
 from kvscope.engine.devices.modeled.clock import VirtualClock
 from kvscope.engine.devices.modeled.cost import Cost
 from kvscope.engine.devices.modeled.offloading import ModeledOffloading
-from kvscope.engine.kv_planning import build_without_storage, kept_by_layers
+from kvscope.engine.kv_planning import WithoutWorker, build_without_storage, kept_by_layers
 from kvscope.engine.outputs import known_outputs
 from kvscope.engine.overflow.connector import SwapOrders, SwapReport
 from kvscope.engine.overflow.native_connector import NativeOrders
@@ -34,13 +33,12 @@ if TYPE_CHECKING:
 PLENTY_BYTES = 1 << 60  # the experiment says how many blocks there are
 
 
-class ModeledExecutor(Executor):
+class ModeledExecutor(WithoutWorker):
     """Of one engine; a subclass (`executor_class`) has its clock, cost, and tracer if any."""
 
     clock: ClassVar[VirtualClock]
     cost: ClassVar[Cost]
     tracer: "ClassVar[ModeledTracer | None]"
-    supported_tasks = ("generate",)
 
     def _init_executor(self) -> None:
         self._tokens: dict[str, int] = {}  # of each unfinished request: its length
@@ -75,21 +73,8 @@ class ModeledExecutor(Executor):
         """No worker hands anything over."""
         return [None]
 
-    def initialize_from_config(self, kv_cache_configs: list[KVCacheConfig]) -> None:
-        """Nothing is allocated."""
-
-    def compile_or_warm_up_model(self) -> None:
-        """Nothing is compiled."""
-
-    def check_health(self) -> None:
-        """Always healthy."""
-
     def shutdown(self) -> None:
         """Nothing to end."""
-
-    def collective_rpc(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """No worker has an answer."""
-        return [None]
 
     def execute_model(self, scheduler_output: SchedulerOutput, non_block: bool = False) -> Any:
         """Let the time of the pass go by and answer with a token for each finished prompt."""
