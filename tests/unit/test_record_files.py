@@ -115,8 +115,7 @@ def test_no_flipped_bit_of_a_segment_that_was_ended_makes_other_records(tmp_path
         try:
             found = list(read_segment(file.path))
             assert found == events[: len(found)]  # as if it were longer, and cut
-        except BadInput as error:
-            assert file.path.name in str(error)
+        except BadInput:
             noticed += 1
     assert noticed > 0.9 * len(content)
 

@@ -65,7 +65,9 @@ class Mooncake(BlockTrace):
         output = whole_number(row, "output_length", place)
         came, aborted = self._passes(row, place)
         if aborted is not None:
-            output += 1  # it does not end before it is aborted
+            output += (
+                2  # it does not end before, not even by a token of the pass that it is aborted in
+            )
         return Turn(
             tuple(Text((BLOCKS, i), n) for i, n in zip(ids, sizes, strict=True)),
             (Text((OUTPUTS, number), self.scaled_up(output)),),
