@@ -192,6 +192,7 @@ def named(kind: str, frame: pd.DataFrame) -> pd.DataFrame:
         ),
         ("kv_groups", lambda frame: named("FullAttention", frame), "groups_wrong"),
         ("kv_groups", lambda frame: frame.iloc[:-1], "group_blocks_differ"),
+        ("kv_groups", lambda frame: frame.iloc[:0], "groups_differ"),
     ],
 )  # fmt: skip
 def test_a_forged_group_is_noticed(scarce: Records, table: str, change: Change, name: str) -> None:
