@@ -50,11 +50,11 @@ class KvGroup:
         """
         if self.state:
             return np.ones_like(tokens)
-        skipped = np.zeros_like(context_tokens)
-        if self.kind in BY_WINDOW:
-            skipped = np.maximum(0, context_tokens - (self.window_tokens or 0) + 1)
-        elif self.kind in BY_CHUNK:
-            skipped = context_tokens // self.window_tokens * self.window_tokens
+        skipped, window = np.zeros_like(context_tokens), self.window_tokens
+        if window and self.kind in BY_WINDOW:
+            skipped = np.maximum(0, context_tokens - window + 1)
+        elif window and self.kind in BY_CHUNK:
+            skipped = context_tokens // window * window
         blocks: Ints = -(-tokens // self.block_tokens) - skipped // self.block_tokens
         return blocks
 
@@ -125,7 +125,7 @@ class KvPlan:
     All groups share one pool of `blocks` blocks. `capacity_tokens` and
     `max_concurrency` are what vLLM logs as it starts. `held` has an entry for each length that was
     asked for, None where no such request can run. `weights` are the parameters that each token is
-    multiplied with.
+    multiplied with. `refused` is why a server with such blocks does not start on this platform.
     """
 
     model: str
@@ -142,6 +142,7 @@ class KvPlan:
     held: tuple[HeldBlocks | None, ...]
     weights: int
     attention: tuple[AttentionLayers, ...]
+    refused: str | None = None
 
     @property
     def block_bytes(self) -> int:

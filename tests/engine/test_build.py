@@ -73,13 +73,13 @@ def test_a_host_pool_is_as_it_was_asked_for():
     words = ("overflow.host_memory=pageable", "overflow.copies=coalesced")
     made = arguments("overflow=swap", "overflow.host_blocks=7", *words)
     given = made["kv_transfer_config"]["kv_connector_extra_config"]
-    assert given == {"host_blocks": 7, "pinned": False, "coalesced": True}
+    assert given == {"policy": "swap", "host_blocks": 7, "pinned": False, "coalesced": True}
 
 
 @pytest.mark.parametrize(("coalesced", "way"), [(True, copies.Coalesced), (False, copies.PerBlock)])
 @pytest.mark.parametrize("pinned", [True, False])
 def test_blocks_are_copied_in_the_way_that_was_asked_for(coalesced: bool, way: Any, pinned: bool):
-    given = {"host_blocks": 7, "pinned": pinned, "coalesced": coalesced}
+    given = {"policy": "swap", "host_blocks": 7, "pinned": pinned, "coalesced": coalesced}
     vllm = SimpleNamespace(kv_transfer_config=SimpleNamespace(kv_connector_extra_config=given))
     spec = FullAttentionSpec(16, num_kv_heads=1, head_size=8, dtype=torch.float32)
     tensor = SimpleNamespace(size=100 * spec.page_size_bytes)

@@ -182,9 +182,17 @@ def named(kind: str, frame: pd.DataFrame) -> pd.DataFrame:
         ("kv_groups", more("window_tokens", 64), "group_blocks_differ"),
         ("kv_groups", more("block_tokens", 32), "group_blocks_differ"),
         ("kv_groups", at_first("window_tokens", None), "groups_wrong"),
+        ("kv_groups", at_first("kind", "SlidingWindowMLA"), "groups_differ"),
+        ("kv_groups", at_first("kind", "Mamba"), "groups_differ"),
         ("kv_groups", lambda frame: named("ChunkedLocalAttention", frame), "group_blocks_differ"),
+        (
+            "kv_groups",
+            lambda frame: at_first("window_tokens", None)(named("ChunkedLocalAttention", frame)),
+            "groups_wrong",
+        ),
         ("kv_groups", lambda frame: named("FullAttention", frame), "groups_wrong"),
         ("kv_groups", lambda frame: frame.iloc[:-1], "group_blocks_differ"),
+        ("kv_groups", lambda frame: frame.iloc[:0], "groups_differ"),
     ],
 )  # fmt: skip
 def test_a_forged_group_is_noticed(scarce: Records, table: str, change: Change, name: str) -> None:
@@ -195,14 +203,12 @@ def test_a_forged_group_is_noticed(scarce: Records, table: str, change: Change, 
 @pytest.mark.parametrize(
     ("setting", "said"),
     [
-        (
-            ("overflow=activation", "overflow.host_blocks=40"),
-            "overflow policy that saves activations",
-        ),
+        (("overflow=activation", "overflow.host_blocks=40"), "overflow=activation needs"),
+        pytest.param(("overflow=adaptive",), "overflow=adaptive needs", marks=pytest.mark.thorough),
         (("cache.prefix_caching=true",), "cache.prefix_caching=true"),
         pytest.param(
             ("overflow=native", "overflow.host_blocks=40"),
-            "overflow policy that copies blocks",
+            "overflow=native needs",
             marks=pytest.mark.thorough,
         ),
     ],

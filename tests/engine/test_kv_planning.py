@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import numpy as np
 import pytest
 
 from kvscope.kv_plan import KvGroup
+from kvscope.plan.grid import expand
 
-from .conftest import kvscope
+from .conftest import ROOT, kvscope
 
 pytest.importorskip("vllm", reason="vLLM is not here; run `make env`")
 
@@ -195,9 +197,68 @@ def test_a_model_without_a_cache_is_refused(tmp_path: Path) -> None:
         (["tensor_parallel_size=2"], "the plan is of one device, but the arguments ask for 2"),
         (["no_such_key=3"], "unrecognized arguments: --no-such-key=3"),
         (["max_model_len=4096", "--memory", "1MiB"], "Give more --memory, or max_model_len=N."),
+        *(
+            pytest.param(*one, marks=pytest.mark.exhaustive)
+            for one in (
+                (["block_size=0"], "block_size: Input should be greater than 0"),
+                (["kv_cache_memory_bytes=9"], "kv_cache_memory_bytes is --memory here"),
+                (["--memory", "999999999GiB"], "blocks, but at most 10,000,000 can be planned"),
+            )
+        ),
     ],
 )
 def test_what_vllm_refuses_is_a_sentence(words: list[str], told: str) -> None:
     done = kvscope("bytes", "tiny-gqa", *words)
     assert done.returncode == 2
     assert told in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.thorough
+def test_a_model_of_the_configuration_has_the_bytes_that_runs_of_it_have() -> None:
+    (planned,) = expand(None, ["model=tiny-gqa"], ROOT / "config").experiments
+    size = planned.experiment.cache.block_size
+    done = kvscope("bytes", "tiny-gqa", f"block_size={size}", "--memory", "64MiB", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["block_bytes"] == planned.experiment.block_bytes
+
+
+def test_blocks_that_no_backend_takes_are_planned_and_said_to_be_refused(tmp_path: Path) -> None:
+    found = plan(tmp_path, "gqa", "block_size=48")
+    assert found["refused"].startswith("No common block size for 48")
+    assert found["groups"][0]["block_tokens"] == 48
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"hidden_size": "big"}, "Field 'hidden_size' expected int, got str (value: 'big')"),
+        *(
+            pytest.param(*one, marks=pytest.mark.exhaustive)
+            for one in (
+                ({"num_attention_heads": 0}, "ZeroDivisionError"),
+                ({"num_key_value_heads": 3}, "num_heads (4) is not divisible by num_kv_heads (3)"),
+                ({"architectures": ["Strange"]}, "architectures ['Strange'] are not supported"),
+            )
+        ),
+    ],
+)
+def test_a_damaged_configuration_is_a_sentence(
+    tmp_path: Path, wrong: dict[str, Any], told: str
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(COMMON | FAMILIES["gqa"] | wrong))
+    done = kvscope("bytes", str(tmp_path))
+    assert done.returncode == 2
+    last = done.stderr.splitlines()[-1]
+    assert told in last
+    assert len(last) < 600
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(find_spec("torchvision") is not None, reason="torchvision is here")
+def test_a_model_that_needs_a_missing_package_names_it(tmp_path: Path) -> None:
+    own = {"model_type": "qwen2_vl", "architectures": ["Qwen2VLForConditionalGeneration"]}
+    (tmp_path / "config.json").write_text(json.dumps(COMMON | own))
+    done = kvscope("bytes", str(tmp_path))
+    assert done.returncode == 2
+    assert "No module named 'torchvision'" in done.stderr.splitlines()[-1]

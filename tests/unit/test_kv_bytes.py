@@ -55,6 +55,12 @@ def test_of_a_chunk_a_token_attends_to_those_before_it(tokens: int) -> None:
     assert AttentionLayers(4, chunk_tokens=16).flops(tokens) == 4 * counted
 
 
+def test_a_plan_that_does_not_start_here_says_so() -> None:
+    told = "vLLM does not start with such blocks on this platform: no size of 17"
+    assert told in losses(replace(PLAN, refused="no size of 17")).lines()
+    assert not any("does not start" in line for line in losses().lines())
+
+
 def test_bytes_of_a_request_are_those_of_its_blocks() -> None:
     held = PLAN.held[0]
     assert held

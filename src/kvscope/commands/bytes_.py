@@ -106,13 +106,13 @@ def _losses(given: argparse.Namespace) -> "Losses":
     arguments = [*map(_argument, given.vllm)]
     os.environ.update(ENVIRONMENT)
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "CRITICAL")
-    with _model_directory(given) as (name, directory):
+    with _model_directory(given) as (name, own, directory):
         print(f"{name}: vLLM plans its KV cache", file=sys.stderr)
         from kvscope.engine.kv_planning import plan
 
         config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
         wanted = lengths(given.tokens, _longest(config))
-        found = plan(directory, name, given.memory, wanted, arguments)
+        found = plan(directory, name, given.memory, wanted, [*own, *arguments])
     return Losses(found, given.tokens, given.hardware, known, given.links)
 
 
@@ -133,16 +133,19 @@ def _longest(config: dict[str, Any]) -> int:
 
 
 @contextmanager
-def _model_directory(given: argparse.Namespace) -> Iterator[tuple[str, Path]]:
-    """The model's name, and a directory of its own with the model's config.json alone."""
-    name, text = _model(given)
+def _model_directory(given: argparse.Namespace) -> Iterator[tuple[str, list[str], Path]]:
+    """The model's name and arguments, and a directory with the model's config.json alone."""
+    name, own, text = _model(given)
     with tempfile.TemporaryDirectory(prefix="kvscope-bytes-") as made:
         Path(made, "config.json").write_text(text, encoding="utf-8")
-        yield name, Path(made)
+        yield name, own, Path(made)
 
 
-def _model(given: argparse.Namespace) -> tuple[str, str]:
-    """A name and a config.json; BadInput if the word is neither a model nor such a file."""
+def _model(given: argparse.Namespace) -> tuple[str, list[str], str]:
+    """A name, arguments and a config.json; BadInput if the word is neither a model nor such a file.
+
+    A model of config/model has the number type that runs of it have: vLLM's own choice differs.
+    """
     from kvscope.plan.composition import groups
     from kvscope.plan.grid import expand
 
@@ -151,7 +154,7 @@ def _model(given: argparse.Namespace) -> tuple[str, str]:
         found = found / "config.json"
     if found.is_file():
         name = found.parent.resolve().name if found.name == "config.json" else found.stem
-        return name, _read(found)
+        return name, [], _read(found)
     known = groups(given.config_dir)["model"]
     if given.model not in known:
         raise BadInput(
@@ -159,7 +162,8 @@ def _model(given: argparse.Namespace) -> tuple[str, str]:
             f"of {given.config_dir}/model: {', '.join(known)}"
         )
     (planned,) = expand(None, [f"model={given.model}"], given.config_dir).experiments
-    return given.model, json.dumps(planned.experiment.model.hf_config())
+    model = planned.experiment.model
+    return given.model, [f"--dtype={model.dtype}"], json.dumps(model.hf_config())
 
 
 def _read(file: Path) -> str:

@@ -32,14 +32,14 @@ def in_order(tables: Sequence[Sequence[int]]) -> list[int | None]:
     return [block or None for row in zip_longest(*tables, fillvalue=NULL) for block in row]
 
 
-def require_movable(groups: Sequence[KvGroup]) -> None:
-    """Raise BadInput if the groups have blocks that `overflow=swap` cannot move."""
+def require_movable(groups: Sequence[KvGroup], setting: str) -> None:
+    """Raise BadInput if the groups have blocks that a policy, this setting, cannot move."""
     states = any(group.state for group in groups)
     if states or len({group.block_tokens for group in groups}) > 1:
         kinds = ", ".join(f"{one.kind} of {one.block_tokens} tokens" for one in groups)
         raise BadInput(
-            "an overflow policy that copies blocks needs KV groups of tokens, with as many in a "
-            f"block, but those of this model are {kinds}; use another model, or overflow=recompute"
+            f"{setting} needs KV groups of tokens, with as many in a block, but those of this "
+            f"model are {kinds}; use another model, or overflow=recompute"
         )
 
 

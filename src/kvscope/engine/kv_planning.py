@@ -7,6 +7,8 @@ without weights, and a stated amount of memory. Its scheduler then says what a r
 import argparse
 import contextlib
 import io
+import json
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -21,6 +23,7 @@ from vllm.distributed.kv_transfer.kv_connector.utils import get_current_attn_bac
 from vllm.engine.arg_utils import EngineArgs
 from vllm.model_executor.layers.attention_layer_base import AttentionLayerBase
 from vllm.model_executor.model_loader.utils import initialize_model
+from vllm.model_executor.models import ModelRegistry
 from vllm.platforms import current_platform
 from vllm.usage.usage_lib import UsageContext
 from vllm.utils.argparse_utils import FlexibleArgumentParser
@@ -35,7 +38,11 @@ from vllm.v1.kv_cache_interface import (
 )
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
-from vllm.v1.worker.utils import customize_attention_spec
+from vllm.v1.worker.utils import (
+    AttentionGroup,
+    customize_attention_spec,
+    prepare_kernel_block_sizes,
+)
 
 from kvscope.engine.kv_groups import groups_of
 from kvscope.errors import BadInput
@@ -44,6 +51,15 @@ from kvscope.reading import last_line
 
 ADVICE = " Try increasing `gpu_memory_utilization`"
 """Where vLLM's advice begins in its error of too little memory."""
+
+
+MOST_BLOCKS = 10_000_000
+"""vLLM's scheduler has an object for each block: of so many they take a gigabyte or two."""
+
+NOT_IMPORTED = "failed to be inspected"
+"""In vLLM's error of a model whose code it cannot import."""
+
+LONGEST = 400  # characters of a reason: vLLM lists all models and methods that it knows
 
 
 class WithoutWorker(Executor):
@@ -72,6 +88,7 @@ class PlanningExecutor(WithoutWorker):
     """An executor with a model that has no storage; `memory_bytes` are for its KV cache."""
 
     memory_bytes: ClassVar[int]
+    refused: str | None = None  # why no backend of this platform takes such blocks
 
     def _init_executor(self) -> None:
         self.model = build_without_storage(self.vllm_config)
@@ -88,6 +105,19 @@ class PlanningExecutor(WithoutWorker):
     def determine_available_memory(self) -> list[int]:
         """The memory that was stated."""
         return [self.memory_bytes]
+
+    def initialize_from_config(self, kv_cache_configs: list[KVCacheConfig]) -> None:
+        """Nothing is allocated; ValueError for too many blocks to plan."""
+        for cache in kv_cache_configs:
+            if cache.num_blocks > MOST_BLOCKS:
+                raise ValueError(
+                    f"it has {cache.num_blocks:,} blocks, but at most {MOST_BLOCKS:,} can be "
+                    "planned; give less --memory"
+                )
+            try:
+                prepare_kernel_block_sizes(cache, _by_backend(self.vllm_config, cache))
+            except ValueError as error:
+                self.refused = _reason(error)
 
     def execute_model(self, scheduler_output: Any, non_block: bool = False) -> Any:
         """Nothing is computed: only the scheduler is asked."""
@@ -118,6 +148,17 @@ def kept_by_layers(config: VllmConfig) -> dict[str, KVCacheSpec]:
     return specs
 
 
+def _by_backend(config: VllmConfig, cache: KVCacheConfig) -> list[list[AttentionGroup]]:
+    """Of each KV group, its attention backends with what they keep."""
+    layers, found = dict(_attention_layers(config)), []
+    for number, group in enumerate(cache.kv_cache_groups):
+        spec, names = group.kv_cache_spec, group.layer_names
+        kept = getattr(spec, "kv_cache_specs", dict.fromkeys(names, spec))
+        pairs = dict.fromkeys((layers[name].get_attn_backend(), kept[name]) for name in names)
+        found.append([AttentionGroup(backend, [], own, number) for backend, own in pairs])
+    return found
+
+
 def plan(
     directory: Path, name: str, memory_bytes: int, lengths: Iterable[int], arguments: Sequence[str]
 ) -> KvPlan:
@@ -131,8 +172,8 @@ def plan(
     executor = type("PlanningExecutor", (PlanningExecutor,), {"memory_bytes": memory_bytes})
     try:
         core = EngineCore(config, executor, log_stats=False)
-    # vLLM's models raise any of these of a config.json that lacks a value, or of one they refuse.
-    except (ValueError, NotImplementedError, RuntimeError, AttributeError, KeyError) as error:
+    # vLLM's models raise whatever comes of a config.json that lacks a value, or has a wrong one.
+    except Exception as error:
         raise BadInput(f"{name}: vLLM cannot plan its KV cache: {_reason(error)}") from error
     cache: KVCacheConfig = core.scheduler.kv_cache_config
     if not cache.kv_cache_groups:
@@ -154,6 +195,7 @@ def plan(
         held=tuple(_held(core, length, number) for number, length in enumerate(lengths)),
         weights=_weights(core.model_executor.model),
         attention=tuple(_pairs(layer) for layer in layers.values()),
+        refused=core.model_executor.refused,
     )
 
 
@@ -165,14 +207,32 @@ def _engine_config(directory: Path, name: str, arguments: Sequence[str]) -> Vllm
     try:
         with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
             given = parser.parse_args(list(arguments))
+        if given.kv_cache_memory_bytes is not None:
+            raise BadInput("kv_cache_memory_bytes is --memory here, as in --memory 4GiB")
         given.model, given.load_format, given.skip_tokenizer_init = str(directory), "dummy", True
         return EngineArgs.from_cli_args(given).create_engine_config(UsageContext.OPENAI_API_SERVER)
     except (SystemExit, argparse.ArgumentError) as error:
         reason = last_line(said.getvalue()) or str(error)
         raise BadInput(f"vLLM refuses its arguments: {reason}") from error
-    # Of arguments that exclude each other, an unknown model, a feature that the platform lacks.
-    except (ValueError, OSError, NotImplementedError) as error:
-        raise BadInput(f"{name}: vLLM refuses it: {_reason(error)}") from error
+    except BadInput:
+        raise
+    # Of arguments that exclude each other, an unknown model, a feature that the platform lacks, and
+    # whatever Transformers raises of a value.
+    except Exception as error:
+        reason = (NOT_IMPORTED in str(error) and _not_importable(directory)) or _reason(error)
+        raise BadInput(f"{name}: vLLM refuses it: {reason}") from error
+
+
+def _not_importable(directory: Path) -> str | None:
+    """Why vLLM cannot import its code of the model, which it tries elsewhere and does not say."""
+    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    for architecture in config.get("architectures") or ():
+        try:
+            if known := ModelRegistry.models.get(architecture):
+                known.load_model_cls()
+        except ImportError as error:
+            return f"its code of {architecture} cannot be imported: {error}"
+    return None
 
 
 def _one_process(directory: Path, config: VllmConfig) -> None:
@@ -183,13 +243,23 @@ def _one_process(directory: Path, config: VllmConfig) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """The first line of an error, without vLLM's advice; of pydantic's first complaint."""
-    complaints = error.errors() if isinstance(error, ValidationError) else []
-    text = complaints[0]["msg"] if complaints else str(error)
-    lines = [line.strip() for line in text.split(ADVICE)[0].splitlines() if line.strip()]
-    if ADVICE in text:
-        return f"{lines[0]} Give more --memory, or max_model_len=N."
-    return lines[0] if lines else type(error).__name__
+    """An error in a line, without vLLM's advice. Of pydantic's complaints it is the first."""
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        places = [str(place) for place in first["loc"]]
+        return _line(": ".join([*places, first["msg"].removeprefix("Value error, ")]))
+    text, _, advice = str(error).partition(ADVICE)
+    if advice:
+        return f"{_line(text)} Give more --memory, or max_model_len=N."
+    # Errors of these types say what is wrong in their first line.
+    if isinstance(error, ValueError | NotImplementedError | RuntimeError | OSError):
+        return _line(text.strip().partition("\n")[0]) or type(error).__name__
+    return f"{type(error).__name__}: {_line(text)}"
+
+
+def _line(text: str) -> str:
+    """Words in one line, without the end of a long list."""
+    return textwrap.shorten(text, LONGEST, placeholder=" …")
 
 
 def _attention_layers(config: VllmConfig) -> Iterator[tuple[str, Any]]:

@@ -119,6 +119,7 @@ class Losses:
             f"{bytes_words(plan.memory_bytes)} are {plan.blocks:,} blocks of "
             f"{plan.block_bytes:,} bytes, {plan.capacity_tokens:,} tokens in requests of "
             f"{plan.max_model_len:,}: {plan.max_concurrency:.2f} of these at once",
+            *self._refusal(),
             "",
             *aligned(self._group_rows()),
             "",
@@ -127,6 +128,10 @@ class Losses:
             f"Swap, out and back, is quicker than recompute on {self.hardware.title}",
             *(f"  at {link_words(link)}: {self.crossing(link)}" for link in self.links),
         ]
+
+    def _refusal(self) -> Iterator[str]:
+        if self.plan.refused:
+            yield f"vLLM does not start with such blocks on this platform: {self.plan.refused}"
 
     def _group_rows(self) -> Iterator[list[str]]:
         yield ["KV group", "layers", "tokens", "window", "useful", "padded", "reserved"]

@@ -1,12 +1,15 @@
 """Oracles of KV groups: what they are, and the blocks and bytes that requests hold of each."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 
 from kvscope.analyse.oracles.held import contexts, group_blocks, held_before
 from kvscope.analyse.oracles.run_tables import RunTables, bad_rows, combine
+from kvscope.analyse.oracles.settings import differing
 from kvscope.arraytypes import Ints
-from kvscope.kv_plan import BY_CHUNK, BY_WINDOW
+from kvscope.kv_plan import BY_CHUNK, BY_WINDOW, KvGroup
 from kvscope.oracle import Violations
 
 
@@ -33,6 +36,19 @@ def groups_wrong(run: RunTables) -> Violations:
             f"{r['useful_bytes']} of {r['padded_bytes']} of {r['block_bytes']} bytes"
         ),
     )
+
+
+def groups_differ(run: RunTables) -> Violations:
+    """The KV groups are those that the settings give for the model's layers."""
+    asked = run.records.experiment
+    planned = asked.model.kv_groups(asked.cache.block_size, asked.kv_width)
+    found, due = (sorted(map(_of_any_length, groups)) for groups in (run.kv_groups, planned))
+    return differing([("KV groups", found, due)])
+
+
+def _of_any_length(group: KvGroup) -> str:
+    """A group as text. The block of a state is for all tokens, however long vLLM counts it."""
+    return str(replace(group, block_tokens=1) if group.state else group)
 
 
 def group_blocks_differ(run: RunTables) -> Violations:

@@ -80,6 +80,10 @@ _LAYERS = _recorded(
     ),
 )
 _GROUPS = _recorded("KV groups", lambda run: bool(run.kv_groups))
+_IN_BYTES = _recorded(
+    "use of the cache in bytes, and a complete experiment.yaml",
+    lambda run: bool(run.steps["kv_bytes_used"].notna().any()) and workload.has_all_settings(run),
+)
 _BY_GROUP = _recorded(
     "blocks recorded by KV group", lambda run: bool(run.kv_groups) and not run.recorded
 )
@@ -202,6 +206,7 @@ ORACLES: tuple[Oracle[RunTables], ...] = (
     Oracle(cache.tokens_differ, _IN_ORDER),
     Oracle(cache.blocks_differ, _BLOCKS_FOLLOW),
     Oracle(kv_groups.groups_wrong, _GROUPS),
+    Oracle(kv_groups.groups_differ, _IN_BYTES),
     Oracle(kv_groups.group_blocks_differ, _BY_GROUP),
     Oracle(kv_groups.group_bytes_differ, _BY_GROUP),
     Oracle(cache.host_pool_differs, _POOL),

@@ -74,7 +74,7 @@ class ActivationConnector(SwapConnector):
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         settings = self._kv_transfer_config.kv_connector_extra_config
-        require_one_block_table(self.groups, "an overflow policy that saves activations")
+        require_one_block_table(self.groups, self.setting)
         self.activations = HostPool(int(settings["activation_blocks"]))
         (group,) = kv_cache_config.kv_cache_groups
         hidden_size = vllm_config.model_config.get_hidden_size()

@@ -68,15 +68,16 @@ class SwapConnector(KVConnectorBase_V1, SupportsHMA, HostTier):
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         self.groups = groups_of(kv_cache_config)
-        require_movable(self.groups)
+        settings = self._kv_transfer_config.kv_connector_extra_config
+        self.setting = f"overflow={settings['policy']}"
+        require_movable(self.groups, self.setting)
         self.one_block_table = has_one_block_table(self.groups)
         if kv_cache_config.needs_kv_cache_zeroing:
             # It would clear a victim's blocks before they are copied out.
             raise BadInput(
-                "an overflow policy that copies blocks needs a model whose new blocks vLLM does "
-                "not clear; use another model, or overflow=recompute"
+                f"{self.setting} needs a model whose new blocks vLLM does not clear; use another "
+                "model, or overflow=recompute"
             )
-        settings = self._kv_transfer_config.kv_connector_extra_config
         self.block_size = self.groups[0].block_tokens
         self.pinned = bool(settings["pinned"])
         self.copies = copies.Coalesced() if settings["coalesced"] else copies.PerBlock()

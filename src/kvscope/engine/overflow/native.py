@@ -73,6 +73,7 @@ class Native(OverflowPolicy):
                 "kv_connector_module_path": "kvscope.engine.overflow.native_connector",
                 "kv_role": "kv_both",
                 "kv_connector_extra_config": {
+                    "policy": self.name,
                     "offload_prompt_only": self.prompt_only,
                     **self._settings,
                 },

@@ -82,7 +82,8 @@ class NativeConnector(OffloadingConnector, HostTier):
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         groups = groups_of(kv_cache_config)
-        require_one_block_table(groups, "an overflow policy that copies blocks")
+        settings = self._kv_transfer_config.kv_connector_extra_config
+        require_one_block_table(groups, f"overflow={settings['policy']}")
         self.block_size = groups[0].block_tokens
         self.ordered: dict[int, Order] = {}  # by job
         self.loading: dict[str, tuple[int, int]] = {}  # tokens found in the cache, on the host

@@ -56,6 +56,7 @@ class Swap(OverflowPolicy):
         """vLLM moves blocks through a KV connector; this one is kvscope's."""
         module, _, name = self.connector.partition(":")
         settings = {
+            "policy": self.name,
             "host_blocks": host_blocks,
             "pinned": self.host_memory == "pinned",
             "coalesced": self.copies == "coalesced",
