@@ -9,27 +9,18 @@ bench/results/collect.json.
 """
 
 import argparse
-import json
-import os
-import platform
-import subprocess
-import sys
-import tempfile
 import time
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import adbc_driver_sqlite.dbapi
 import numpy as np
 import pyarrow as pa
+from collecting import Options, bench, parquet_bytes, peak_mb
 
 from kvscope import ranges
 from kvscope.collect.collector import collect_nsys
-from kvscope.files import write_json
 
-RESULTS = Path(__file__).parent / "results" / "collect.json"
-PACKAGES = ("adbc-driver-sqlite", "numpy", "pyarrow")
 PROCESSES, THREADS = 2, 2
 LAYERS = 32
 LAYER_NS, GAP_NS, CALL_NS = 60_000, 20_000, 4_000
@@ -43,62 +34,30 @@ def main() -> None:
     parser.add_argument("--kernels", type=int, default=5_000_000)
     parser.add_argument("--calls", type=int, default=5_000_000)
     parser.add_argument("--ranges", type=int, default=1_000_000)
-    parser.add_argument("--write", action="store_true", help=f"keep the figures in {RESULTS.name}")
-    parser.add_argument("--collect", nargs=2, type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.collect:
-        print(json.dumps(measure(*options.collect)))
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        sqlite = Path(folder) / "trace.sqlite"
-        generate(sqlite, options.kernels, options.calls, options.ranges)
-        command = [sys.executable, __file__, "--collect", str(sqlite), str(Path(folder) / "out")]
-        begin = time.perf_counter()
-        child = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
-        wall = time.perf_counter() - begin
-        result = {
-            "command": "python bench/collect.py " + " ".join(sys.argv[1:]),
-            "machine": machine(),
-            "versions": {"python": platform.python_version(), **{p: version(p) for p in PACKAGES}},
-            "export_bytes": sqlite.stat().st_size,
-            "process_wall_s": round(wall, 2),
-            **json.loads(child.stdout),
-        }
-    for key, value in result.items():
-        print(f"{key:16} {value}")
-    if options.write:
-        write_json(RESULTS, result)
+    bench(parser, generate, measure, ("adbc-driver-sqlite", "numpy", "pyarrow"))
 
 
 def measure(sqlite: Path, out: Path) -> dict[str, Any]:
-    """Collect here and now; peak memory as Linux counts it for this process alone."""
+    """Collect here and now."""
     begin = time.perf_counter()
     account = collect_nsys(sqlite, out)
     wall = time.perf_counter() - begin
-    status = Path("/proc/self/status").read_text()
-    peak = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
     return {
         "collect_wall_s": round(wall, 2),
-        "peak_rss_mb": round(peak * 1024 / 1e6),
-        "parquet_bytes": sum(file.stat().st_size for file in out.glob("*.parquet")),
+        "peak_rss_mb": peak_mb(),
+        "parquet_bytes": parquet_bytes(out),
         "rows": account["rows"],
         "kernels_without_nvtx_range": account["kernels_without_nvtx_range"],
     }
 
 
-def machine() -> dict[str, Any]:
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    info = Path("/proc/cpuinfo").read_text().splitlines()
-    cpu = next((line.split(":")[1].strip() for line in info if line.startswith("model name")), "")
-    return {"cpu": cpu or platform.machine(), "cores": os.cpu_count(), "memory_bytes": memory}
-
-
 # --- the synthetic export
 
 
-def generate(sqlite: Path, kernels: int, calls: int, n_ranges: int) -> None:
+def generate(sqlite: Path, options: Options) -> None:
     """Write the export thread by thread, so that no table of it is in order of time."""
     lanes = PROCESSES * THREADS
+    calls = options.calls // lanes
     with adbc_driver_sqlite.dbapi.connect(str(sqlite)) as connection:
         append(connection, "META_DATA_EXPORT", metadata())
         append(connection, "StringIds", strings())
@@ -106,18 +65,18 @@ def generate(sqlite: Path, kernels: int, calls: int, n_ranges: int) -> None:
             process, thread = divmod(lane, THREADS)
             global_pid = (1 << 48) | ((1000 + process) << 24)
             global_tid = global_pid + 2000 + lane
-            passes = max(1, n_ranges // lanes // (LAYERS + 1))
+            passes = max(1, options.ranges // lanes // (LAYERS + 1))
             append(connection, "NVTX_EVENTS", nvtx_events(global_tid, passes))
-            for first in range(0, calls // lanes, CHUNK):
-                call = np.arange(first, min(first + CHUNK, calls // lanes))
-                start = call_start(call, calls // lanes, passes * LAYERS)
+            for first in range(0, calls, CHUNK):
+                call = np.arange(first, min(first + CHUNK, calls))
+                start = call_start(call, calls, passes * LAYERS)
                 correlation = call * THREADS + thread
                 append(
                     connection,
                     "CUPTI_ACTIVITY_KIND_RUNTIME",
                     api_calls(start, global_tid, correlation),
                 )
-                own = call < kernels // lanes
+                own = call < options.kernels // lanes
                 append(
                     connection,
                     "CUPTI_ACTIVITY_KIND_KERNEL",

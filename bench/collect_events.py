@@ -9,20 +9,14 @@ bench/results/collect_events.json.
 """
 
 import argparse
-import json
-import os
-import platform
-import subprocess
-import sys
-import tempfile
 import time
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
 import zstandard
+from collecting import Options, bench, parquet_bytes, peak_mb
 
 from kvscope.collect.kv.clock import EventClock
 from kvscope.collect.kv.flushes import read_flushes
@@ -30,11 +24,7 @@ from kvscope.collect.kv.tables import write_kv_tables
 from kvscope.collect.oracles.judge import Judge
 from kvscope.collect.oracles.run_facts import RunFacts
 from kvscope.events import COLUMNS, FLUSH_VERSION, RECORD, RECORD_ALL_HEADS, encode_records
-from kvscope.files import write_json
-from kvscope.runfile import KERNEL_EVENTS
 
-RESULTS = Path(__file__).parent / "results" / "collect_events.json"
-PACKAGES = ("numpy", "orjson", "pyarrow", "zstandard")
 LAYERS, HEADS, WORKERS, BLOCK_SIZE = 32, 8, 2, 16
 DIFFERENT = 8  # different flushes; they are repeated with other times
 
@@ -43,40 +33,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--events", type=int, default=10_000_000)
     parser.add_argument("--rows", type=int, default=32, help="requests of a batch")
-    parser.add_argument("--write", action="store_true", help=f"keep the figures in {RESULTS.name}")
-    parser.add_argument("--collect", nargs=2, type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.collect:
-        print(json.dumps(measure(*options.collect)))
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        raw = Path(folder) / KERNEL_EVENTS
-        generate(raw, options.events, options.rows)
-        circumstances = machine()
-        command = [sys.executable, __file__, "--collect", str(raw), str(Path(folder) / "out")]
-        child = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
-        result = {
-            "command": " ".join(("python bench/collect_events.py", *sys.argv[1:])),
-            "machine": circumstances,
-            "versions": {"python": platform.python_version(), **{p: version(p) for p in PACKAGES}},
-            "raw_bytes": raw.stat().st_size,
-            **json.loads(child.stdout),
-        }
-    for key, value in result.items():
-        print(f"{key:20} {value}")
-    if options.write:
-        write_json(RESULTS, result)
+    bench(parser, generate, measure, ("numpy", "orjson", "pyarrow", "zstandard"))
 
 
 def measure(raw: Path, out: Path) -> dict[str, Any]:
-    """Collect here and now; peak memory as Linux counts it for this process alone."""
+    """Collect here and now; then read alone."""
     samples = [{"ticks": t, "host_ns": t, "uncertainty_ns": 50} for t in (0, 10**12)]
     facts = {"tracing": {"clock": {"ns_per_tick": 1.0, "samples": samples}}}
     begin, cpu_begin = time.perf_counter(), time.process_time()
     account = write_kv_tables(raw, out, Judge(RunFacts(EventClock.of_run(facts, raw))))
     wall, cpu = time.perf_counter() - begin, time.process_time() - cpu_begin
-    status = Path("/proc/self/status").read_text()
-    peak = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
+    peak = peak_mb()
     begin = time.perf_counter()
     events = sum(len(flush) for flush in read_flushes(raw))
     reading = time.perf_counter() - begin
@@ -89,32 +56,20 @@ def measure(raw: Path, out: Path) -> dict[str, Any]:
         "events_per_s": round(account["rows"] / wall),
         "cpu_s": round(cpu, 2),
         "reading_alone_s": round(reading, 2),
-        "peak_rss_mb": round(peak * 1024 / 1e6),
-        "parquet_bytes": sum(file.stat().st_size for file in out.glob("*.parquet")),
-    }
-
-
-def machine() -> dict[str, Any]:
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    info = Path("/proc/cpuinfo").read_text().splitlines()
-    cpu = next((line.split(":")[1].strip() for line in info if line.startswith("model name")), "")
-    return {
-        "cpu": cpu or platform.machine(),
-        "cores": os.cpu_count(),
-        "memory_bytes": memory,
-        "load_average": round(os.getloadavg()[0], 1),  # other work makes wall times longer
+        "peak_rss_mb": peak,
+        "parquet_bytes": parquet_bytes(out),
     }
 
 
 # --- the synthetic file
 
 
-def generate(path: Path, events: int, rows: int) -> None:
-    """Decode passes until there are at least `events` events."""
-    models = [flush(np.random.default_rng(seed), rows) for seed in range(DIFFERENT)]
+def generate(path: Path, options: Options) -> None:
+    """Decode passes until there are at least so many events."""
+    models = [flush(np.random.default_rng(seed), options.rows) for seed in range(DIFFERENT)]
     written, number, now = 0, 0, 1_000_000
     with path.open("wb") as file, zstandard.ZstdCompressor().stream_writer(file) as stream:
-        while written < events:
+        while written < options.events:
             found = models[number % DIFFERENT]
             step, layer = divmod(number, LAYERS)
             found |= {"step": step, "layer": layer, "origin_ticks": now}

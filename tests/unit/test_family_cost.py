@@ -23,7 +23,7 @@ def cost(model: Model, kv_width: int | None = None) -> FamilyCost:
 
 def decode_s(model: Model, context: int, kv_width: int | None = None) -> float:
     """Attention of one request, of a mean layer."""
-    return cost(model, kv_width).decode_attention_s(context, context)
+    return cost(model, kv_width).decode_attention_s(context, context, 1, max)
 
 
 def windows(tokens: int) -> KvLayers:
@@ -75,8 +75,8 @@ def test_fp8_halves_what_decode_reads(context: int) -> None:
     assert decode_s(model, context, 2) == pytest.approx(2 * decode_s(model, context, 1))
     llama = model_of("llama-3.1-8b")
     one, two = (PassCost(H100, llama, split_decode=True, kv_width=width) for width in (1, 2))
-    assert two.decode_attention_s(context, context) == pytest.approx(
-        2 * one.decode_attention_s(context, context)
+    assert two.decode_attention_s(context, context, 1, max) == pytest.approx(
+        2 * one.decode_attention_s(context, context, 1, max)
     )
 
 
@@ -88,7 +88,7 @@ def test_a_state_costs_each_request_the_same_at_any_length(requests: int) -> Non
     assert short == long
     state_s = 2 * 28 * 573_440 * requests / (H100.memory_bytes_per_s * H100.read_share)
     bare = cost(states)
-    assert model.layers * bare._decode_attention_s(10.0, 10.0, requests, max) == pytest.approx(
+    assert model.layers * bare.decode_attention_s(10.0, 10.0, requests, max) == pytest.approx(
         state_s
     )
 

@@ -54,8 +54,12 @@ def test_a_longer_context_never_takes_less(requests: int, context: int):
 
 def test_one_long_context_takes_longer_than_its_bytes_with_a_thread_block_a_head():
     split = PassCost(A100, MODEL, split_decode=True)
-    assert COST.decode_attention_s(16_000, 16_000) > 2 * split.decode_attention_s(16_000, 16_000)
-    assert COST.decode_attention_s(256_000, 1000) == split.decode_attention_s(256_000, 1000)
+    assert COST.decode_attention_s(16_000, 16_000, 1, max) > 2 * split.decode_attention_s(
+        16_000, 16_000, 1, max
+    )
+    assert COST.decode_attention_s(256_000, 1000, 1, max) == split.decode_attention_s(
+        256_000, 1000, 1, max
+    )
 
 
 rows = st.lists(st.tuples(st.integers(1, 600), st.integers(0, 4096)), min_size=1, max_size=20)

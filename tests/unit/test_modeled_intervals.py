@@ -1,5 +1,6 @@
 """Which metrics have the interval that the uncertainty of a modeled device's numbers gives."""
 
+from kvscope.analyse.metric import is_of_time
 from kvscope.analyse.metrics import METRICS
 
 # Of throughputs, means over requests and what overflow costs; not of percentiles and counts.
@@ -21,4 +22,4 @@ def test_throughputs_means_and_costs_of_overflow_have_it():
 
 
 def test_it_is_of_times_alone():
-    assert all(metric.of_time for metric in METRICS if metric.modeled_interval)
+    assert all(is_of_time(metric.unit) for metric in METRICS if metric.modeled_interval)

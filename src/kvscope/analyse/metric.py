@@ -83,11 +83,6 @@ class Metric(Measure):
     needs_all: str = ""
     modeled_interval: bool = False
 
-    @property
-    def of_time(self) -> bool:
-        """Whether clocks decide the value, so that other load changes it; otherwise counts do."""
-        return is_of_time(self.unit)
-
     def __call__(self, records: "Records") -> float:
         """The metric's value for one repeat, in `unit`."""
         return self.of(records)

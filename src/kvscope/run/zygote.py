@@ -29,8 +29,6 @@ IMPORTED = (
 )
 # Their processes are measured; what they import is what every fork needs.
 MEASURED_PARTS = ("kvscope.engine", "kvscope.run", "kvscope.workload")
-# The most threads that Numba's compiled kernels may be told to use in a fork.
-MOST_NUMBA_THREADS = os.cpu_count() or 1
 
 
 def main(descriptor: int) -> None:

@@ -31,22 +31,6 @@ class Job:
     step: int = -1
 
 
-class Lane(Protocol):
-    """Jobs of one lane run one after another, beside those of the other lanes."""
-
-    def submit(self, job: Job) -> None:
-        """Add a job."""
-
-    def record(self) -> Any:
-        """A mark: all that was submitted so far is done."""
-
-    def wait(self, mark: Any) -> None:
-        """What is submitted from now on begins after the mark."""
-
-    def join(self) -> None:
-        """The caller goes on when all is done."""
-
-
 @dataclass
 class Lanes:
     """The three lanes: host to device, the device's kernels, device to host."""

@@ -125,7 +125,7 @@ class PassCost:
         requests = np.array(prompts, np.int64) + loads.decodes
         attention_s = np.where(
             loads.decodes > 0,
-            self._decode_attention_s(loads.context, loads.longest, loads.decodes, np.maximum),
+            self.decode_attention_s(loads.context, loads.longest, loads.decodes, np.maximum),
             0,
         )
         tokens = loads.decodes.tolist()
@@ -186,7 +186,7 @@ class PassCost:
         prefill_s = self.prefill_attention_s(chunks) if chunks else 0.0
         if not decodes:
             return prefill_s
-        return prefill_s + self._decode_attention_s(context, longest, decodes, max)
+        return prefill_s + self.decode_attention_s(context, longest, decodes, max)
 
     def prefill_attention_s(self, chunks: Sequence[Chunk]) -> float:
         """Of one layer, by the kernel that prefill runs in."""
@@ -206,17 +206,14 @@ class PassCost:
         own = sum(b * n / 2 for b, (n, _) in zip(blocks, chunks, strict=True)) / total
         return waves * (cached * hardware.prefix_token_s + own * hardware.chunk_token_s)
 
-    def decode_attention_s(self, context: float, longest: float) -> float:
+    def decode_attention_s(
+        self, context: Value, longest: Value, decodes: Any, longer: Callable[..., Value]
+    ) -> Value:
         """Of one layer: all K and V from memory, every query head's from the L2 cache.
 
         A thread block of paged_attention_v1 has its share of the bandwidth, and its request's whole
-        context: it ends last for the longest one.
+        context: it ends last for the longest one. `longer` gives the larger of two values.
         """
-        return self._decode_attention_s(context, longest, 1, max)
-
-    def _decode_attention_s(
-        self, context: Value, longest: Value, decodes: Any, longer: Callable[..., Value]
-    ) -> Value:
         hardware, model = self.hardware, self.model
         width = 2 * model.head_size * self.kv_width
         reads_bytes_per_s = hardware.memory_bytes_per_s * hardware.read_share

@@ -34,7 +34,7 @@ class FamilyCost(PassCost):
             total_s += kind.attending_layers * flops * pairs / self.hardware.attention_flops_per_s
         return (total_s + self._states_s(len(chunks))) / self.model.layers
 
-    def _decode_attention_s(
+    def decode_attention_s(
         self, context: Value, longest: Value, decodes: Value, longer: Callable[..., Value]
     ) -> Value:
         """Of a mean layer: what requests keep from memory, and of latents the arithmetic.
