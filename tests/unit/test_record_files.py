@@ -102,7 +102,10 @@ def test_a_damaged_file_is_named(tmp_path: Path):
 
 def test_no_flipped_bit_of_a_segment_that_was_ended_makes_other_records(tmp_path: Path):
     file = SegmentWriter(tmp_path, 1)
-    events = [segment(), *(scheduled(random.Random(n).randrange(10**9)) for n in range(20))]
+    events: list[Event] = [
+        segment(),
+        *(scheduled(random.Random(n).randrange(10**9)) for n in range(20)),
+    ]
     for event in events:
         file.write(event)
     file.close()
