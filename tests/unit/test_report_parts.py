@@ -99,6 +99,18 @@ def test_where_the_engine_was_idle_nothing_is_drawn():
     assert list(passes["start_s"]) == pytest.approx([0, 0.005, 0.505, 0.51, 1.01])
 
 
+def test_merged_passes_end_where_the_engine_was_idle():
+    whole = steps(25)
+    whole.loc[7:, "start_s"] += 600.0
+    merged = thin(whole, 5)
+    assert list(merged["step"]) == [0, 5, 7, 12, 17, 22]
+    assert list(merged["last_step"]) == [4, 6, 11, 16, 21, 24]
+    drawn = with_idle(merged).set_index("start_s")
+    nothing = drawn.loc[merged["end_s"].iloc[1]]
+    assert nothing["end_s"] == merged["start_s"].iloc[2]
+    assert (nothing[["kv_blocks_used", "requests", "waiting_requests", "decode_tokens"]] == 0).all()
+
+
 def test_passes_without_a_gap_stay_as_they_are():
     assert len(with_idle(thin(steps(20), 100))) == 20
 

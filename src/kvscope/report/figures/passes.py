@@ -41,6 +41,8 @@ MERGE = {
 NOTHING = (
     "prefill_tokens",
     "decode_tokens",
+    "requests",
+    "waiting_requests",
     "kv_blocks_used",
     "kv_tokens_used",
     "kv_bytes_used",
@@ -54,17 +56,23 @@ def merged_passes(passes: int, limit: int) -> int:
 
 
 def thin(steps: pd.DataFrame, limit: int) -> pd.DataFrame:
-    """The passes of one repeat, at most `limit` rows, with their `end_s`.
+    """The passes of one repeat with their `end_s` and `last_step`, at most `limit` rows.
 
-    Of merged passes the tokens are means per pass, everything else is the largest value.
+    Of merged passes the tokens are means per pass, everything else is the largest value. Passes
+    before and after an idle time that a plot of `limit` points shows are not merged: it ends a row.
     """
     together = merged_passes(len(steps), limit)
-    frame = steps.assign(end_s=steps["start_s"] + steps["duration_s"])
+    frame = steps.assign(end_s=steps["start_s"] + steps["duration_s"], last_step=steps["step"])
     if together == 1:
-        return frame[[*MERGE, "end_s"]]
-    groups = pd.Series(range(len(frame)), index=frame.index) // together
-    merged: pd.DataFrame = frame.groupby(groups).agg({**MERGE, "end_s": "last"})
-    return merged
+        return frame[[*MERGE, "end_s", "last_step"]]
+    idle_s = frame["start_s"] - frame["end_s"].shift()
+    shown_s = (frame["end_s"].iloc[-1] - frame["start_s"].iloc[0]) / limit
+    stretches = (idle_s > max(IDLE_S, shown_s)).cumsum()
+    groups = frame.groupby(stretches).cumcount() // together
+    merged: pd.DataFrame = frame.groupby([stretches, groups]).agg(
+        {**MERGE, "end_s": "last", "last_step": "last"}
+    )
+    return merged.reset_index(drop=True)
 
 
 def with_idle(passes: pd.DataFrame) -> pd.DataFrame:

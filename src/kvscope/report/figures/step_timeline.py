@@ -188,12 +188,10 @@ def _strip(x: str) -> Spec:
 
 def pass_table(run: ReportedRun, steps: pd.DataFrame) -> pd.DataFrame:
     """A row a pass (or several merged ones), and one wherever nothing ran."""
-    merged = merged_passes(len(steps), MOST_PASSES_A_REPEAT)
     shown = passes(thin(steps, MOST_PASSES_A_REPEAT))
     total, pool = int(steps["kv_blocks_total"].max()), int(steps["host_blocks_total"].max())
-    first = shown["step"].astype(int)
-    last = first + merged - 1
-    names = first.astype(str) + (" to " + last.astype(str) if merged > 1 else "")
+    first, last = shown["step"].astype(int), shown["last_step"].astype(int)
+    names = first.astype(str) + (" to " + last.astype(str)).where(last > first, "")
     share = {
         "blocks_percent": shown["kv_blocks_used"] / total,
         "tokens_percent": token_share(shown, run.records.block_size),
@@ -259,7 +257,8 @@ def _note(run: ReportedRun, repeat: int, steps: pd.DataFrame) -> str:
         parts.append("tokens held: not recorded")
     if (merged := merged_passes(len(steps), MOST_PASSES_A_REPEAT)) > 1:
         parts.append(
-            f"{merged} passes are drawn as one: the mean of their tokens, the largest of the rest"
+            f"up to {merged} passes are drawn as one: the mean of their tokens, the largest of "
+            "the rest"
         )
     if len(events) > MOST_EVENTS_A_REPEAT:
         parts.append(f"events shown: the first {MOST_EVENTS_A_REPEAT:,}")
