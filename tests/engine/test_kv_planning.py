@@ -214,10 +214,13 @@ def test_what_vllm_refuses_is_a_sentence(words: list[str], told: str) -> None:
 
 
 @pytest.mark.thorough
-def test_a_model_of_the_configuration_has_the_bytes_that_runs_of_it_have() -> None:
-    (planned,) = expand(None, ["model=tiny-gqa"], ROOT / "config").experiments
-    size = planned.experiment.cache.block_size
-    done = kvscope("bytes", "tiny-gqa", f"block_size={size}", "--memory", "64MiB", "--json")
+@pytest.mark.parametrize(("model", "size"), [("tiny-gqa", 32), ("tiny-mla", 16)])
+def test_a_model_of_the_configuration_has_the_bytes_that_runs_of_it_have(
+    model: str, size: int
+) -> None:
+    words = [f"model={model}", f"cache.block_size={size}"]
+    (planned,) = expand(None, words, ROOT / "config").experiments
+    done = kvscope("bytes", model, f"block_size={size}", "--memory", "64MiB", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["block_bytes"] == planned.experiment.block_bytes
 

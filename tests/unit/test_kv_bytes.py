@@ -123,6 +123,17 @@ def test_numbers_have_few_digits_and_their_unit() -> None:
     assert found == ["96 bytes", "1 KiB", "1.5 MiB", "40 GiB"]
 
 
+def test_a_damaged_model_of_the_configuration_is_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = (Path(__file__).parents[2] / "config/model/tiny-gqa.yaml").read_text()
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/mine.yaml").write_text(own.replace("layers: 4", "layers: many", 1))
+    assert cli.main(["bytes", "mine", "--config-dir", str(tmp_path)]) == 2
+    told = f"layers is 'many' ({tmp_path}/model/mine.yaml) but must be a whole number"
+    assert told in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -146,8 +146,11 @@ def _model(given: argparse.Namespace) -> tuple[str, list[str], str]:
 
     A model of config/model has the number type that runs of it have: vLLM's own choice differs.
     """
-    from kvscope.plan.composition import groups
-    from kvscope.plan.grid import expand
+    from pydantic import ValidationError
+
+    from kvscope.plan.complaints import validation_message
+    from kvscope.plan.composition import Composer, groups
+    from kvscope.plan.models import Model
 
     found = Path(given.model)
     if found.is_dir():
@@ -161,8 +164,12 @@ def _model(given: argparse.Namespace) -> tuple[str, list[str], str]:
             f"{given.model!r:.200} is no directory with a config.json, no such file, and no model "
             f"of {given.config_dir}/model: {', '.join(known)}"
         )
-    (planned,) = expand(None, [f"model={given.model}"], given.config_dir).experiments
-    model = planned.experiment.model
+    chosen = Composer(given.config_dir).compose((("model", given.model),))["model"]
+    file = f"{given.config_dir}/model/{given.model}.yaml"
+    try:
+        model = Model.model_validate(chosen)
+    except ValidationError as error:
+        raise validation_message(Model, error, lambda _: file, chosen) from None
     return given.model, [f"--dtype={model.dtype}"], json.dumps(model.hf_config())
 
 

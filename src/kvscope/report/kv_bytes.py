@@ -200,7 +200,7 @@ def _picture() -> Spec:
         "title": {"text": "A block of each KV group"},
         "encoding": {
             "y": text("group", sort=None, title=None),
-            "x": number("size", title="kB"),
+            "x": number("size", title="kB", axis={"tickCount": 4, "labelOverlap": "greedy"}),
             "color": colour,
             "order": number("order"),
         },
@@ -218,7 +218,11 @@ def _picture() -> Spec:
             "order": number("order"),
         },
     }
-    return {"hconcat": [blocks, requests]}
+    # Names at the left are wider in the font of some viewers than in the one that is measured here.
+    return {
+        "hconcat": [blocks, requests],
+        "padding": {"left": 32, "right": 8, "top": 5, "bottom": 5},
+    }
 
 
 def merged(groups: Sequence[KvGroup]) -> list[tuple[KvGroup, int]]:

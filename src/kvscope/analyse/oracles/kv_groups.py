@@ -9,7 +9,7 @@ from kvscope.analyse.oracles.held import contexts, group_blocks, held_before
 from kvscope.analyse.oracles.run_tables import RunTables, bad_rows, combine
 from kvscope.analyse.oracles.settings import differing
 from kvscope.arraytypes import Ints
-from kvscope.kv_plan import BY_CHUNK, BY_WINDOW, KvGroup
+from kvscope.kv_plan import BY_CHUNK, BY_WINDOW
 from kvscope.oracle import Violations
 
 
@@ -39,16 +39,16 @@ def groups_wrong(run: RunTables) -> Violations:
 
 
 def groups_differ(run: RunTables) -> Violations:
-    """The KV groups are those that the settings give for the model's layers."""
+    """The KV groups are those that the settings give for the model's layers.
+
+    The block of a state is for all tokens of the longest request.
+    """
     asked = run.records.experiment
     planned = asked.model.kv_groups(asked.cache.block_size, asked.kv_width)
-    found, due = (sorted(map(_of_any_length, groups)) for groups in (run.kv_groups, planned))
-    return differing([("KV groups", found, due)])
-
-
-def _of_any_length(group: KvGroup) -> str:
-    """A group as text. The block of a state is for all tokens, however long vLLM counts it."""
-    return str(replace(group, block_tokens=1) if group.state else group)
+    longest = asked.engine.max_model_len
+    due = [replace(of, block_tokens=longest) if of.state else of for of in planned]
+    found, expected = (sorted(map(str, groups)) for groups in (run.kv_groups, due))
+    return differing([("KV groups", found, expected)])
 
 
 def group_blocks_differ(run: RunTables) -> Violations:
