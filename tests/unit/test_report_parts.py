@@ -128,6 +128,12 @@ def test_what_differs_beside_the_option_is_a_key_of_its_own():
     assert varied[2] == {"batching": "mixed", "batching.chunk_tokens": None}
 
 
+def test_a_run_without_settings_differs_in_none():
+    known = [{"seed": 1, "size": 8}, {"seed": 2, "size": 8}]
+    assert varied_settings([{}, known[0]]) == [{}, {}]
+    assert varied_settings([{}, *known]) == [{"seed": None}, {"seed": 1}, {"seed": 2}]
+
+
 def test_runs_go_by_what_sets_them_apart_and_by_their_labels_where_nothing_does():
     assert labels([complete(), complete()]) == ["", ""]
     runs = [complete(seed=1, size=8), complete(seed=1, size=8), complete(seed=2, size=8)]

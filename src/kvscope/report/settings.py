@@ -58,13 +58,15 @@ def varied_settings(settings: Sequence[Settings]) -> list[Settings]:
     """Of each run, the settings in which the runs differ; None where a run has no such key.
 
     Where a section's option differs (`batching.name`) the section stands for it (`batching:
-    chunked`), and a key that comes with the option counts only if it differs beside it.
+    chunked`), and a key that comes with the option counts only if it differs beside it. A run
+    without settings, as a recording, differs in none.
     """
     rows = [dict(flat(one)) for one in settings]
-    keys = dict.fromkeys(key for row in rows for key in row)
-    differ = [key for key in keys if any(row.get(key) != rows[0].get(key) for row in rows)]
+    known = [row for row in rows if row]
+    keys = dict.fromkeys(key for row in known for key in row)
+    differ = [key for key in keys if any(row.get(key) != known[0].get(key) for row in known)]
     options = {key.removesuffix(".name") for key in differ if key.endswith(".name")}
-    kept = [key for key in differ if not _follows(key, rows, options)]
+    kept = [key for key in differ if not _follows(key, known, options)]
     return [{key.removesuffix(".name"): row.get(key) for key in kept} for row in rows]
 
 
