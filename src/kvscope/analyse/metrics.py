@@ -18,6 +18,7 @@ from kvscope.analyse.records import Records
 from kvscope.arraytypes import Floats
 from kvscope.kv_plan import token_share
 from kvscope.passes import DECODE, MIXED, PREFILL
+from kvscope.runfile import RECORDED
 
 
 @metric("s", "Makespan", modeled_interval=True, better=-1, column=30)
@@ -277,8 +278,21 @@ def _of_prefix_cache(function: Callable[[Records], float]) -> Callable[[Records]
 
     @wraps(function)
     def of(records: Records) -> float:
-        caches = "prefix_cache" in records.facts.get("engine", {})
+        recorded = records.facts.get(RECORDED, {}).get("prefix_caching")
+        caches = recorded or "prefix_cache" in records.facts.get("engine", {})
         return function(records) if caches else math.nan
+
+    return of
+
+
+def _of_cached_blocks(function: Callable[[Records], float]) -> Callable[[Records], float]:
+    """A metric of which blocks were found; recordings of several KV groups do not know them."""
+
+    @_of_prefix_cache
+    @wraps(function)
+    def of(records: Records) -> float:
+        known = records.batch["own_hit_tokens"].notna().any()
+        return function(records) if known else math.nan
 
     return of
 
@@ -294,14 +308,14 @@ def prefix_cache_hit_rate(records: Records) -> float:
 
 
 @metric("tokens", "Own tokens found", better=1, optional=True, column=105, display="a repeat")
-@_of_prefix_cache
+@_of_cached_blocks
 def own_hit_tokens(records: Records) -> float:
     """ΣB.own_hit_tokens: tokens found in blocks that the request itself had computed and lost"""
     return float(records.batch["own_hit_tokens"].sum())
 
 
 @metric("tokens", "Others' tokens found", better=1, optional=True, column=106, display="a repeat")
-@_of_prefix_cache
+@_of_cached_blocks
 def other_hit_tokens(records: Records) -> float:
     """Σ(B.hit_tokens − B.own_hit_tokens): tokens found in blocks that another request computed"""
     return float((records.batch["hit_tokens"] - records.batch["own_hit_tokens"]).sum())
@@ -320,7 +334,7 @@ def lost_tokens_found_share(records: Records) -> float:
 
 
 @metric("blocks", "Evictions from the prefix cache", better=-1, optional=True, display="a repeat")
-@_of_prefix_cache
+@_of_cached_blocks
 def prefix_cache_evictions(records: Records) -> float:
     """rows of `evictions`: cached blocks that were given to requests with other tokens"""
     return float(len(records.evictions))

@@ -220,6 +220,8 @@ def tables_of(made: Replayed) -> dict[tables.Table, pd.DataFrame]:
     found.steps["stalled"] = stalls.find_stalls(found.steps)
     if not facts["connector"]:
         found.batch["loaded_tokens"] = 0
+    if facts["prefix_caching"] and not made.one_group:
+        found.batch["own_hit_tokens"] = found.preemptions["own_hit_tokens"] = None
     return {
         tables.WORKLOAD: _workload(made, context),
         tables.REQUESTS: _requests(made, found, context),

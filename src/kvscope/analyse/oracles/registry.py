@@ -95,6 +95,10 @@ _IN_ORDER = _recorded(
     "passes that are scheduled one after another",
     lambda run: not run.recorded.get("overlapping"),
 )
+_HITS = _recorded(
+    "passes in order, and one KV group if prefixes are cached",
+    lambda run: _IN_ORDER.met(run) and (run.caches_prefixes or not run.finds_prefixes),
+)
 _BLOCKS_FOLLOW = _recorded(
     "passes in order, and KV groups whose blocks follow from tokens",
     lambda run: _IN_ORDER.met(run) and _blocks_follow(run),
@@ -210,7 +214,7 @@ ORACLES: tuple[Oracle[RunTables], ...] = (
     Oracle(kv_groups.group_blocks_differ, _BY_GROUP),
     Oracle(kv_groups.group_bytes_differ, _BY_GROUP),
     Oracle(cache.host_pool_differs, _POOL),
-    Oracle(prefix_cache.hits_differ, _IN_ORDER),
+    Oracle(prefix_cache.hits_differ, _HITS),
     Oracle(prefix_cache.hit_unfounded, _PREFIXES),
     Oracle(prefix_cache.hit_missed, _PREFIXES),
     Oracle(prefix_cache.eviction_wrong, _PREFIXES),

@@ -190,10 +190,15 @@ class RunTables:
         return keeps_tokens(policy).set_axis(rows.index)
 
     @property
+    def finds_prefixes(self) -> bool:
+        """Whether it is a recording of a server with a prefix cache."""
+        return bool(self.recorded.get("prefix_caching"))
+
+    @property
     def caches_prefixes(self) -> bool:
         """Whether the run has a prefix cache, whose blocks are known, by its settings."""
         if self.recorded:
-            return bool(self.recorded["prefix_caching"]) and len(self.recorded["kv_groups"]) == 1
+            return self.finds_prefixes and has_one_block_table(self.kv_groups)
         return bool(self.section("cache").get("prefix_caching"))
 
     @cached_property
