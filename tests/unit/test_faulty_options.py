@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from kvscope import cli, workflow
+from kvscope import cli, plugins, workflow
 from kvscope.errors import EXIT_BAD_INPUT, EXIT_DONE, BadInput
 from kvscope.plan import registry
 
 CONFIG = Path(__file__).parents[2] / "config"
-CACHES = (registry.find_registered, registry.load_all, registry.label)
+CACHES = (
+    *(plugins.names, plugins.find),
+    *(registry.find_registered, registry.load_all, registry.label),
+)
 IMPORTS = """
 from kvscope.plan.device import Device
 from kvscope.plan.devices.cpu import Cpu
