@@ -51,6 +51,11 @@ class Outcome:
     def table(self, name: str) -> pd.DataFrame:
         return pd.read_parquet(self.directory / f"{name}.parquet")
 
+    @staticmethod
+    def is_left(requests: pd.DataFrame) -> "pd.Series[bool]":
+        """Whether a request is the one whose client went early: no other prompt is as long."""
+        return requests["prompt_tokens"] == len(lengths(ABORTED)[0])
+
 
 @pytest.fixture(scope="module")
 def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
@@ -93,11 +98,10 @@ def test_the_counts_are_those_of_vllm_s_metrics(outcome: Outcome):
     resumed = preemptions.loc[preemptions["event"] == "resume", "hit_tokens"].sum()
     counts = dict(outcome.counts)
     assert counts["vllm:num_preemptions"] > 0, "the cache was not scarce"
-    done = requests.loc[~requests["aborted"], "output_tokens"].sum()
-    (aborted,) = requests.loc[requests["aborted"], "output_tokens"]
+    (left,) = requests.loc[outcome.is_left(requests), "output_tokens"]
     # vLLM counts tokens until the client has gone, and its engine makes a few more.
-    of_aborted = counts.pop("vllm:generation_tokens") - done
-    assert len(outcome.words[ABORTED]) <= of_aborted <= aborted
+    of_left = counts.pop("vllm:generation_tokens") - (requests["output_tokens"].sum() - left)
+    assert len(outcome.words[ABORTED]) <= of_left <= left
     assert counts == {
         "vllm:num_preemptions": (preemptions["event"] == "preempt").sum(),
         "vllm:prefix_cache_queries": requests["prompt_tokens"].sum(),
@@ -108,15 +112,18 @@ def test_the_counts_are_those_of_vllm_s_metrics(outcome: Outcome):
 
 def test_the_requests_are_those_of_the_clients(outcome: Outcome):
     requests = outcome.table("requests")
-    done = requests[~requests["aborted"]]
+    left = outcome.is_left(requests)
+    done = requests[~left]
     sent = [lengths(number) for number in range(REQUESTS) if number != ABORTED]
     lengths_of_bench = zip(outcome.bench["input_lens"], outcome.bench["output_lens"], strict=True)
     assert outcome.bench["completed"] == outcome.bench["num_prompts"]
     assert Counter(zip(done["prompt_tokens"], done["output_tokens"], strict=True)) == Counter(
         [*((len(prompt), tokens) for prompt, tokens in sent), *lengths_of_bench]
     )
-    (aborted,) = requests.loc[requests["aborted"], "prompt_tokens"]
-    assert aborted == len(lengths(ABORTED)[0])
+    assert not done["aborted"].any()
+    # On a busy machine the engine may have ended the request before it hears that its client left.
+    ((aborted, tokens),) = requests.loc[left, ["aborted", "output_tokens"]].to_numpy()
+    assert aborted == (tokens < lengths(ABORTED)[1])
 
 
 def test_the_words_are_those_of_a_server_that_is_not_recorded(outcome: Outcome):

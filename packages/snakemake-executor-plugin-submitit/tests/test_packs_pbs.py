@@ -233,8 +233,8 @@ def test_every_member_of_a_campaign_with_mishaps_ends_once_and_with_its_reason(
         pbs.preempt(preempted)
         pbs.shorten(shortened, 1)
         watch.launcher_of(unlaunched).kill()
-        (tmp_path / "go").touch()
         wait_for(lambda: watch.state(deleted) == watch.state(shortened) == "F", PATIENCE_S)
+        (tmp_path / "go").touch()  # after these two ended: their members had not
         pbs.stop()
         second = fork.Process(target=controller_process, args=(tmp_path, log))
         second.start()
