@@ -76,6 +76,29 @@ def has_one_block_table(groups: Sequence[KvGroup]) -> bool:
     return [group.kind in OF_ALL_TOKENS for group in groups] == [True]
 
 
+def unless_one_block_table(groups: Sequence[KvGroup], setting: str) -> str:
+    """Why a setting that needs one group that keeps all tokens is refused; '' if it is not."""
+    if has_one_block_table(groups):
+        return ""
+    kinds = ", ".join(group.kind for group in groups)
+    return (
+        f"{setting} needs a model with one KV group that keeps all tokens, but the groups of this "
+        f"model are {kinds}; use another model, or overflow=recompute without prefix caching and "
+        "tracing"
+    )
+
+
+def unless_movable(groups: Sequence[KvGroup], setting: str) -> str:
+    """Why a setting that moves the blocks of all groups is refused; '' if it is not."""
+    if not any(group.state for group in groups) and len({g.block_tokens for g in groups}) == 1:
+        return ""
+    kinds = ", ".join(g.kind if g.state else f"{g.kind} of {g.block_tokens} tokens" for g in groups)
+    return (
+        f"{setting} needs KV groups of tokens, with as many in a block, but those of this model "
+        f"are {kinds}; use another model, or overflow=recompute"
+    )
+
+
 def layers_apart(groups: Sequence[KvGroup]) -> int:
     """Layers whose blocks have memory of their own: layers of different groups share it."""
     return max(group.layers for group in groups)

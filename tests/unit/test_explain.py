@@ -177,11 +177,11 @@ def told(kind: str, /, **facts: Any) -> str:
     [
         (
             told(QUEUED, ahead=0, no_room_s=0.0, blocks=1),
-            "queued before any other; there was room for its 1 block",
+            "queued with no earlier request; there was room for its 1 block",
         ),
         (
             told(QUEUED, ahead=1, no_room_s=0.25, blocks=9),
-            "queued behind 1 request that arrived before; for 250 ms its 9 blocks had no room in "
+            "queued with 1 request that arrived before; for 250 ms its 9 blocks had no room in "
             "the cache",
         ),
         (

@@ -132,13 +132,13 @@ def sentence(stretch: Stretch) -> str:
 
 def _queued(facts: dict[str, Any]) -> str:
     ahead = facts["ahead"]
-    behind = f"queued behind {plural(ahead, 'request')} that arrived before"
-    behind = behind if ahead else "queued before any other"
-    if not facts["no_room_s"]:
-        return f"{behind}; there was room for its {plural(facts['blocks'], 'block')}"
-    needed = plural(facts["blocks"], "block")
+    beside = f"{plural(ahead, 'request')} that arrived before" if ahead else "no earlier request"
+    needed, no_room_s = plural(facts["blocks"], "block"), facts["no_room_s"]
+    if not no_room_s:
+        return f"queued with {beside}; there was room for its {needed}"
     return (
-        f"{behind}; for {short_duration(facts['no_room_s'])} its {needed} had no room in the cache"
+        f"queued with {beside}; for {short_duration(no_room_s)} its {needed} had no room in the "
+        "cache"
     )
 
 

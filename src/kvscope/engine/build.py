@@ -14,7 +14,6 @@ from kvscope.engine.admission import admit_as_0_4_2
 from kvscope.engine.attention.selection import check_layout, find_own_attention, select_attention
 from kvscope.engine.batching.policy import BatchingPolicy
 from kvscope.engine.checks import Comparisons
-from kvscope.engine.kv_groups import require_one_block_table
 from kvscope.engine.layers import LayerTimer
 from kvscope.engine.marks import Marks
 from kvscope.engine.overflow.host_tier import worker_tier
@@ -193,7 +192,7 @@ class VllmEngine:
 
 def check_groups(groups: Sequence[KvGroup], experiment: Experiment) -> None:
     """Raise BadInput for KV groups that a run of this experiment cannot be recorded with."""
-    model, cache, tracing = experiment.model.name, experiment.cache, experiment.tracing.name
+    model, cache = experiment.model.name, experiment.cache
     for group in groups:
         if group.kind not in KINDS:
             raise BadInput(
@@ -211,10 +210,15 @@ def check_groups(groups: Sequence[KvGroup], experiment: Experiment) -> None:
             f"a block of model={model} has {groups[0].block_bytes:,} bytes in vLLM's plan, but "
             f"{experiment.block_bytes:,} by model.kv_layers and model.block_layers"
         )
-    if cache.prefix_caching:
-        require_one_block_table(groups, "cache.prefix_caching=true")
-    if tracing != "none":
-        require_one_block_table(groups, f"tracing={tracing}")
+    found, planned = (
+        ", ".join(sorted(f"{g.kind} of {g.layers} layers" for g in of))
+        for of in (groups, experiment.kv_groups)
+    )
+    if found != planned:
+        raise BadInput(
+            f"the KV groups of model={model} are {found} in vLLM's plan, but {planned} by "
+            "model.kv_layers and model.block_layers"
+        )
 
 
 def instantiate_policy(option: Option, base: type[Policy]) -> Policy:

@@ -12,7 +12,7 @@ from vllm.v1.kv_cache_interface import (
 )
 
 from kvscope.errors import BadInput
-from kvscope.kv_plan import KvGroup, has_one_block_table
+from kvscope.kv_plan import KvGroup, unless_movable, unless_one_block_table
 
 NULL = 0
 """vLLM's null block, which no request holds."""
@@ -34,24 +34,14 @@ def in_order(tables: Sequence[Sequence[int]]) -> list[int | None]:
 
 def require_movable(groups: Sequence[KvGroup], setting: str) -> None:
     """Raise BadInput if the groups have blocks that a policy, this setting, cannot move."""
-    states = any(group.state for group in groups)
-    if states or len({group.block_tokens for group in groups}) > 1:
-        kinds = ", ".join(f"{one.kind} of {one.block_tokens} tokens" for one in groups)
-        raise BadInput(
-            f"{setting} needs KV groups of tokens, with as many in a block, but those of this "
-            f"model are {kinds}; use another model, or overflow=recompute"
-        )
+    if wrong := unless_movable(groups, setting):
+        raise BadInput(wrong)
 
 
 def require_one_block_table(groups: Sequence[KvGroup], setting: str) -> None:
     """Raise BadInput unless one group keeps all tokens, which this setting needs."""
-    if not has_one_block_table(groups):
-        kinds = ", ".join(group.kind for group in groups)
-        raise BadInput(
-            f"{setting} needs a model with one KV group that keeps all tokens, but the groups of "
-            f"this model are {kinds}; use another model, or overflow=recompute without prefix "
-            "caching and tracing"
-        )
+    if wrong := unless_one_block_table(groups, setting):
+        raise BadInput(wrong)
 
 
 def _group(spec: KVCacheSpec, layers: int, cache: KVCacheConfig) -> KvGroup:

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 from pydantic import Field, ValidationError, model_validator
 
 from kvscope.errors import BadInput
+from kvscope.kv_plan import KvGroup
 from kvscope.layout import EXPERIMENT_FILE, EXPERIMENTS
 from kvscope.plan import documents, registry, rules
 from kvscope.plan.complaints import Origin, validation_message
@@ -112,6 +113,11 @@ class Experiment(Part):
     def kv_width(self) -> int:
         """Bytes of a number that the cache keeps of a token."""
         return BYTES[self.model.dtype if self.cache.dtype == "auto" else self.cache.dtype]
+
+    @property
+    def kv_groups(self) -> tuple[KvGroup, ...]:
+        """The KV groups of the model's layers."""
+        return self.model.kv_groups(self.cache.block_size, self.kv_width)
 
     @property
     def block_bytes(self) -> int:

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Protocol
 
 from pydantic import Field
 
+from kvscope.kv_plan import KvGroup
 from kvscope.plan.fields import Count, Gib, Label, Part, Real, Tokens
 from kvscope.plan.models import Model
 
@@ -133,6 +134,10 @@ class Conditions(Protocol):
     @property
     def kv_width(self) -> int:
         """Bytes of a number that the cache keeps of a token."""
+
+    @property
+    def kv_groups(self) -> tuple[KvGroup, ...]:
+        """The KV groups of the model's layers."""
 
     @property
     def request_blocks(self) -> int:

@@ -1,9 +1,10 @@
 """The planner's view of batching and overflow policies."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
+from kvscope.kv_plan import KvGroup
 from kvscope.plan.fields import Label
 from kvscope.plan.option import Option
 from kvscope.plan.parts import Conditions
@@ -75,6 +76,10 @@ class Overflow(Option):
         do not tell: of a policy with a pool, unless it says so here.
         """
         return HostPools() if cls.pool_blocks is Overflow.pool_blocks else None
+
+    def refusal(self, groups: Sequence[KvGroup]) -> str:
+        """Why it does not take a model with such KV groups, in a sentence; '' if it does."""
+        return ""
 
     def pool_blocks(self, experiment: Conditions) -> int:
         """The size of its host pool in blocks; 0 without a pool."""

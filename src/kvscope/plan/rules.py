@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from kvscope.kv_plan import unless_one_block_table
 from kvscope.plan import registry
 from kvscope.plan.fields import impossible
 from kvscope.plan.parts import CacheSettings, Conditions
@@ -65,6 +66,17 @@ def _device_caches_prefixes(experiment: CompleteExperiment) -> None:
             "cache.prefix_caching",
             "device",
         )
+
+
+def _prefixes_have_one_block_table(experiment: CompleteExperiment) -> None:
+    wrong = unless_one_block_table(experiment.kv_groups, "cache.prefix_caching=true")
+    if experiment.cache.prefix_caching and wrong:
+        raise impossible(wrong, "cache.prefix_caching", "model")
+
+
+def _policy_takes_kv_groups(experiment: CompleteExperiment) -> None:
+    if wrong := experiment.overflow.refusal(experiment.kv_groups):
+        raise impossible(wrong, "overflow", "model")
 
 
 def _tracing_has_kernels(experiment: CompleteExperiment) -> None:
@@ -200,6 +212,8 @@ RULES: tuple[Callable[[CompleteExperiment], None], ...] = (
     _options_are_plain,
     _exactly_one_is_set,
     _device_caches_prefixes,
+    _prefixes_have_one_block_table,
+    _policy_takes_kv_groups,
     _tracing_has_kernels,
     _strides_suit_tracing,
     _buffer_has_a_part_for_each,

@@ -44,9 +44,8 @@ def groups_differ(run: RunTables) -> Violations:
     The block of a state is for all tokens of the longest request.
     """
     asked = run.records.experiment
-    planned = asked.model.kv_groups(asked.cache.block_size, asked.kv_width)
     longest = asked.engine.max_model_len
-    due = [replace(of, block_tokens=longest) if of.state else of for of in planned]
+    due = [replace(of, block_tokens=longest) if of.state else of for of in asked.kv_groups]
     found, expected = (sorted(map(str, groups)) for groups in (run.kv_groups, due))
     return differing([("KV groups", found, expected)])
 

@@ -1,11 +1,12 @@
 """`activation`: a preempted request's K and V are rebuilt from the inputs of its attention."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from kvscope.actions import ACTIVATION, Action
 from kvscope.engine.overflow.policy import Victim
 from kvscope.engine.overflow.swap import Swap, blocks_of
+from kvscope.kv_plan import KvGroup, unless_one_block_table
 from kvscope.plan.fields import impossible
 from kvscope.plan.parts import Conditions
 from kvscope.plan.policy import HostPools
@@ -33,6 +34,10 @@ class Activation(Swap):
         settings = arguments["kv_transfer_config"]["kv_connector_extra_config"]
         settings |= {"host_blocks": 0, "activation_blocks": host_blocks}
         return arguments
+
+    def refusal(self, groups: Sequence[KvGroup]) -> str:
+        """The layers of one group take their activations together."""
+        return unless_one_block_table(groups, f"overflow={self.name}")
 
     def pool_block_bytes(self, experiment: Conditions) -> int:
         """Bytes of the activations of a block's tokens."""

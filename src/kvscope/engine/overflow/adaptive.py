@@ -1,6 +1,6 @@
 """`adaptive`: of each victim the cheapest of recompute, swap and activation, by the cost model."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import inf
 from typing import Annotated, Any, ClassVar, NamedTuple
 
@@ -10,6 +10,7 @@ from kvscope.actions import ACTIVATION, RECOMPUTE, SWAP, Action
 from kvscope.engine.overflow.costs import rebuild_s, swap_s
 from kvscope.engine.overflow.policy import Outlook, Victim
 from kvscope.engine.overflow.swap import Swap, blocks_of
+from kvscope.kv_plan import KvGroup, unless_one_block_table
 from kvscope.plan.devices.modeled import Modeled
 from kvscope.plan.fields import GIB, Label, Real, impossible
 from kvscope.plan.hardware import hardware as data
@@ -83,6 +84,10 @@ class Adaptive(Swap):
         blocks, activation_blocks = (host_blocks * bool(size) for size in self._pools)
         settings |= {"host_blocks": blocks, "activation_blocks": activation_blocks}
         return arguments
+
+    def refusal(self, groups: Sequence[KvGroup]) -> str:
+        """It may keep activations, as `activation` does."""
+        return unless_one_block_table(groups, f"overflow={self.name}")
 
     def pool_block_bytes(self, experiment: Conditions) -> int:
         """Bytes of a block in the host pools."""

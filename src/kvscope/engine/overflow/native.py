@@ -7,7 +7,7 @@ for longest make room.
 """
 
 import mmap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
 from pydantic import PrivateAttr
@@ -15,6 +15,7 @@ from pydantic import PrivateAttr
 from kvscope.actions import NATIVE, Action
 from kvscope.engine.overflow.policy import OverflowPolicy, Victim
 from kvscope.engine.overflow.swap import blocks_of
+from kvscope.kv_plan import KvGroup, unless_one_block_table
 from kvscope.plan.fields import Count, Gib, Label, impossible
 from kvscope.plan.parts import Conditions
 from kvscope.plan.policy import HostPools
@@ -58,6 +59,10 @@ class Native(OverflowPolicy):
         """Bytes of the host's blocks."""
         return self.pool_blocks(experiment) * page_aligned(experiment.block_bytes)
 
+    def refusal(self, groups: Sequence[KvGroup]) -> str:
+        """What vLLM's connector does is recorded by one block table."""
+        return unless_one_block_table(groups, f"overflow={self.name}")
+
     @classmethod
     def host_pools(
         cls, settings: Mapping[str, Any], block_bytes: HostPools, found: HostPools
@@ -99,6 +104,7 @@ class Native(OverflowPolicy):
                 f"{page_aligned(experiment.block_bytes):,} bytes",
                 "overflow.host_gib",
             )
+        super().check(experiment)
 
 
 class NativeFull(Native):

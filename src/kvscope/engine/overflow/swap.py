@@ -1,10 +1,11 @@
 """`swap`: a preempted request's blocks are copied to a host pool, and back when it resumes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from kvscope.actions import SWAP, Action
 from kvscope.engine.overflow.policy import OverflowPolicy, Victim
+from kvscope.kv_plan import KvGroup, unless_movable
 from kvscope.plan.fields import GIB, Count, Gib, Label, impossible
 from kvscope.plan.parts import Conditions
 from kvscope.plan.policy import HostPools
@@ -43,6 +44,10 @@ class Swap(OverflowPolicy):
     ) -> HostPools | None:
         """Blocks of K and V: as stated, or as many as fit."""
         return HostPools(kv=blocks_of(settings, block_bytes.kv))
+
+    def refusal(self, groups: Sequence[KvGroup]) -> str:
+        """States are not moved."""
+        return unless_movable(groups, f"overflow={self.name}")
 
     def pool_block_bytes(self, experiment: Conditions) -> int:
         """Bytes of a block in the host pool."""
