@@ -143,10 +143,11 @@ class SchedulerObserver:
     def _scheduled(self, start_ns: int, output: Any, *_: Any, **__: Any) -> None:
         end_ns = time.monotonic_ns()
         self._preempted += len(output.preempted_req_ids or ())
-        self._ordered(end_ns, output.kv_connector_metadata)
+        if output.kv_connector_metadata is not None:
+            self._ordered(end_ns, output.kv_connector_metadata)
         if not output.total_num_scheduled_tokens:
             return  # ends and preemptions are reported with the next pass
-        scheduler, numbers = self._scheduler, self._numbers
+        scheduler, numbers, found = self._scheduler, self._numbers, self._hits
         new, cached = output.scheduled_new_reqs, output.scheduled_cached_reqs
         context = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
         blocks: list[list[Any]] = []
@@ -157,7 +158,7 @@ class SchedulerObserver:
             if ids is not None:
                 resumed = name in cached.resumed_req_ids
                 blocks.append([numbers[name], resumed, [list(group) for group in ids]])
-        scheduled = output.num_scheduled_tokens
+        scheduled, drafts = output.num_scheduled_tokens, output.scheduled_spec_decode_tokens
         step, self._step = self._step, self._step + 1
         self._put(
             Scheduled(
@@ -168,18 +169,19 @@ class SchedulerObserver:
                 scheduler.kv_cache_manager.block_pool.get_num_free_blocks(),
                 self._preempted,
                 [number for _, number in self._ended],
-                [numbers[name] for name in scheduled],
+                # `map` runs without a frame: after a forward pass, the interpreter's own code is
+                # no longer in the processor's cache.
+                list(map(numbers.__getitem__, scheduled)),
                 list(scheduled.values()),
-                [context[name] for name in scheduled],
-                [[numbers[name], self._hits.pop(name)] for name in scheduled if name in self._hits]
-                if self._hits
-                else [],
+                list(map(context.__getitem__, scheduled)),
+                [[numbers[n], found.pop(n)] for n in scheduled if n in found] if found else [],
                 blocks,
-                [[numbers[n], len(d)] for n, d in output.scheduled_spec_decode_tokens.items()],
+                [[numbers[n], len(d)] for n, d in drafts.items()] if drafts else [],
             )
         )
         self._preempted = 0
-        self._forget()
+        if self._ended:
+            self._forget()
         self._in_flight[id(output)] = (output, step)  # kept, so that no other has its identity
         if len(self._in_flight) > _MOST_IN_FLIGHT:
             del self._in_flight[next(iter(self._in_flight))]
@@ -222,13 +224,12 @@ class SchedulerObserver:
         if id(output) not in self._in_flight:
             return  # it was no pass
         _, step = self._in_flight.pop(id(output))
-        given = [
-            (self._numbers[one.request_id], len(one.new_token_ids))
-            for outputs in result.values()
-            for one in outputs.outputs
-            if one.new_token_ids
-        ]
-        requests, tokens = [number for number, _ in given], [count for _, count in given]
+        requests, tokens = list[int](), list[int]()
+        for outputs in result.values():
+            for one in outputs.outputs:
+                if one.new_token_ids:
+                    requests.append(self._numbers[one.request_id])
+                    tokens.append(len(one.new_token_ids))
         end_ns = time.monotonic_ns()
         self._put(Sampled(step, start_ns, end_ns, requests, tokens, self._accepted))
 

@@ -18,7 +18,7 @@ from kvscope.errors import BadInput
 from kvscope.record.records import Event, Segment, decode, encode
 from kvscope.runfile import SEGMENTS
 
-_LEVEL = 3
+_LEVEL = 1  # short lines of numbers become no smaller with more
 _CHUNK_BYTES = 1 << 16
 _LINES_AT_ONCE = 64  # compressing gives the interpreter to the engine's thread, which costs both
 
