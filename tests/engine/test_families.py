@@ -113,6 +113,13 @@ def test_what_cannot_run_is_refused_when_it_is_planned(words: tuple[str, ...], t
             "cache.prefix_caching is true, but vLLM caches no prefixes for model=tiny-mla",
         ),
         (
+            (
+                "model=tiny-window",
+                "model.kv_layers=[{kind: full, layers: 4, token_elements: 128}]",
+            ),
+            "are SlidingWindow of 4 layers in vLLM's plan, but FullAttention of 4 layers by model",
+        ),
+        (
             ("model=tiny-window", "device=modeled", "device.kernels=vllm"),
             "cache.block_size is 16, but vLLM takes blocks of 32 tokens for model=tiny-window",
         ),

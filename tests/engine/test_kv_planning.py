@@ -257,6 +257,7 @@ def test_a_damaged_configuration_is_a_sentence(
     assert "Traceback" not in done.stderr
 
 
+# envs/ leaves torchvision out, so CI runs this; with it, the model is planned instead.
 @pytest.mark.thorough
 @pytest.mark.skipif(find_spec("torchvision") is not None, reason="torchvision is here")
 def test_a_model_that_needs_a_missing_package_names_it(tmp_path: Path) -> None:

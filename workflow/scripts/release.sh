@@ -21,7 +21,7 @@ for project in . packages/*/; do
     "$uv" build --quiet --build-constraints envs/build.txt --out-dir dist "$project" ||
         fail "$project cannot be built"
 done
-rm -f dist/.gitignore # uv's, for a folder that is nobody's
+rm -f dist/.gitignore # uv writes it into a new folder
 ls dist
 "$uv" tool run --quiet twine==7.0.0 check --strict dist/* || fail "twine refuses them"
 

@@ -1,4 +1,4 @@
-"""Before which pass of a recording each of its requests came, and before which it was given up."""
+"""Before which pass of a recording each of its requests came, and before which it was aborted."""
 
 from dataclasses import dataclass, field
 
@@ -15,7 +15,7 @@ class Arrivals:
 
 
 def arrivals_of(made: Replayed) -> Arrivals:
-    """Of all requests of a recording. Those that had not ended are given up after its last pass."""
+    """Of all requests of a recording. Those that had not ended are aborted after its last pass."""
     found = Arrivals({one.request: 0 for one in made.window.live})
     passes = 0
     for event in made.window.events:

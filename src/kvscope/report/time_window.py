@@ -38,7 +38,7 @@ REQUEST_FIELDS = {
     "queued": "queued_s",
     "recomputed": "recomputed_tokens",
 }
-"""What is told of a request, and its column; the last three are not of `requests` but found."""
+"""What the page shows of a request, and its column; the last three are not of `requests`."""
 
 
 def windows_of(study: StudyData) -> list[dict[str, Any]]:

@@ -39,7 +39,7 @@ class HostTier:
     recording: Recording
     clock: Clock
     checks: "SwapChecks | None" = None
-    """While copies are checked: what is told of blocks that are copied or are to be rebuilt."""
+    """The checks of copies, given the blocks that are copied or rebuilt; None without checks."""
 
     # ------------------------------------------------------------------ the scheduler's half
 

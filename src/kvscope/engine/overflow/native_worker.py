@@ -10,7 +10,7 @@ from kvscope.engine.overflow.copies import PerBlock, host_planes
 
 
 class HostWorker(OffloadingWorker):
-    """Copies each block when it is told to, as the host waits.
+    """Copies the blocks of a job at once; the host waits meanwhile.
 
     `tensors` have the cache: (blocks, bytes of a block) each; `blocks` are those of the host.
     """
