@@ -24,6 +24,7 @@ from kvscope.passes import DECODE, PREFILL
 from kvscope.plan.grid import expand
 from kvscope.record import replayed
 from kvscope.record.glance import look
+from kvscope.record.records import Scheduled
 from kvscope.record.study import write_study
 from kvscope.record.versions import SUPPORTED
 from kvscope.record.window import read_window
@@ -206,6 +207,13 @@ def test_the_requests_are_the_client_s(served: Served, way: str):
     assert aborted["prompt_tokens"].tolist() == [len(lengths(ABORTED)[0])]
     outputs = served.engines[way]["outputs"]
     assert aborted["output_tokens"].item() >= len(outputs[str(ABORTED)])
+
+
+@pytest.mark.parametrize("way", WAYS, indirect=True)
+def test_a_request_ends_before_one_pass(served: Served, way: str):
+    events = read_window(served.directory / way).events
+    ended = Counter(one for event in events if isinstance(event, Scheduled) for one in event.ended)
+    assert set(ended.values()) == {1}
 
 
 @pytest.mark.parametrize("way", ["in order", "without a prefix cache"])
