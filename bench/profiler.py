@@ -48,12 +48,14 @@ def measure(place: Path, rounds: int) -> Rounds:
     experiment = expand(None, OVERRIDES, ROOT / "config").experiments[0].experiment
     members = {name: member(experiment, place / name) for name in (PLAIN, PROFILED)}
     environment = measured_environment(experiment) | {"TMPDIR": str(place)}
-    session = CaptureSession(nsys, platform_of(experiment).profiler_options, environment)
+    platform = platform_of(experiment)
+    modules = platform.worker_modules
+    session = CaptureSession(nsys, platform.profiler_options, environment)
     order = random.Random(0)
     with (
         hold_locks(members.values()),
-        Zygote(environment, place / "plain.log") as zygote,
-        Zygote(environment, place / "profiled.log", session.prefix) as profiled,
+        Zygote(environment, modules, place / "plain.log") as zygote,
+        Zygote(environment, modules, place / "profiled.log", session.prefix) as profiled,
         Group({PLAIN: members[PLAIN]}, zygote) as one,
         Group({PROFILED: members[PROFILED]}, profiled) as other,
     ):

@@ -12,6 +12,7 @@ import pandas as pd
 import psutil
 import pytest
 
+from kvscope.engine.devices.cpu import CpuPlatform
 from kvscope.files import make_directory, read_json, write_text
 from kvscope.plan.experiment import Experiment, dump
 from kvscope.plan.grid import expand
@@ -56,7 +57,7 @@ def group(place: Path) -> Iterator[tuple[Group, Zygote]]:
     environment = measured_environment(found["ample"].experiment)
     with (
         hold_locks(found.values()),
-        Zygote(environment, place / "zygote.log") as zygote,
+        Zygote(environment, CpuPlatform.worker_modules, place / "zygote.log") as zygote,
         Group(found, zygote, ID) as running,
     ):
         yield running, zygote
@@ -74,7 +75,7 @@ def counts(place: Path, name: str) -> list[pd.DataFrame]:
 
 def assert_complete(place: Path, rounds: int) -> None:
     """Every repeat is there once, in its round and its place, and has the same counts."""
-    order = Group(members(place), Zygote({}, place), ID).order
+    order = Group(members(place), Zygote({}, (), place), ID).order
     for name in ("ample", "scarce"):
         repeats = session(place, name)["clock"]["repeats"]
         assert [entry["repeat"] for entry in repeats] == list(range(rounds))

@@ -24,10 +24,11 @@ from selectors import EVENT_READ, DefaultSelector
 from typing import Any
 
 import kvscope
+from kvscope.engine.devices.cpu import CpuPlatform
 from kvscope.run.processes import end_with_parent
 
 IMPORTED = (
-    *("vllm.entrypoints.llm", "vllm.v1.engine.core", "vllm.v1.worker.cpu_worker"),
+    *("vllm.entrypoints.llm", "vllm.v1.engine.core", *CpuPlatform.worker_modules),
     *("vllm.model_executor.models.llama", "vllm.model_executor.models.opt"),
     "vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors",
     "vllm.model_executor.layers.quantization.online.base",

@@ -143,8 +143,9 @@ def _of_one_zygote(wanted: Sequence[Wanted]) -> list[dict[str, Wanted]]:
     for one in wanted:
         environment = measured_environment(one.experiment)
         shared = {k: v for k, v in environment.items() if k not in OF_FORK}
-        traced = platform_of(one.experiment).profiler_options
-        lots[json.dumps([shared, traced], sort_keys=True)][one.experiment.id] = one
+        platform = platform_of(one.experiment)
+        of_device = [platform.worker_modules, platform.profiler_options]
+        lots[json.dumps([shared, *of_device], sort_keys=True)][one.experiment.id] = one
     return list(lots.values())
 
 
@@ -159,12 +160,15 @@ def run(campaign: Campaign) -> None:
     members = campaign.members
     if not members:
         return
+    first = next(iter(members.values())).experiment
     design = together.design([member.experiment for member in members.values()])
-    environment = measured_environment(next(iter(members.values())).experiment)
+    environment = measured_environment(first)
+    modules = platform_of(first).worker_modules
     profilings = {i: choose_profiler(member.experiment) for i, member in members.items()}
     with hold_locks(members.values()), scratch_directory() as temporary:
         environment["TMPDIR"] = str(temporary)  # where killed engines leave what they have there
-        _serve(campaign, design, environment, temporary)
+        with Zygote(environment, modules, temporary / "zygote.log") as zygote:
+            _serve(campaign, design, zygote)
         left = {i: m for i, m in campaign.members.items() if profilings[i].nsys}
         if nsys := next((profilings[i].nsys for i in left), None):
             failed = profile(left, nsys, environment, temporary, campaign.show)
@@ -174,25 +178,22 @@ def run(campaign: Campaign) -> None:
         supervisor.settle(campaign.wanted[i].directory, facts)
 
 
-def _serve(
-    campaign: Campaign, design: together.Design, environment: Mapping[str, str], temporary: Path
-) -> None:
+def _serve(campaign: Campaign, design: together.Design, zygote: Zygote) -> None:
     """Measure the rounds of all blocks, one block after the other."""
     blocks = campaign.blocks(design)
     parked = design.name != together.SITTINGS
-    with Zygote(environment, temporary / "zygote.log") as zygote:
-        for place, block in enumerate(blocks):
-            later = {i for one in blocks[place + 1 :] for i in one.ids}
-            members = {i: m for i, m in campaign.members.items() if i in block.ids}
-            if all(_begun(m.directory)["ended"] for i, m in members.items() if i not in later):
-                continue
-            with Group(members, zygote, campaign.id, parked) as group:
-                serve_rounds(group, block, campaign.show)
-                group.finish()
-            campaign.failed |= group.failed
-            width = widest(group.measured(block.numbers), block.pairs)
-            for i in set(block.ids) - later:
-                _note(campaign, i, _ended(campaign, design, i, width))
+    for place, block in enumerate(blocks):
+        later = {i for one in blocks[place + 1 :] for i in one.ids}
+        members = {i: m for i, m in campaign.members.items() if i in block.ids}
+        if all(_begun(m.directory)["ended"] for i, m in members.items() if i not in later):
+            continue
+        with Group(members, zygote, campaign.id, parked) as group:
+            serve_rounds(group, block, campaign.show)
+            group.finish()
+        campaign.failed |= group.failed
+        width = widest(group.measured(block.numbers), block.pairs)
+        for i in set(block.ids) - later:
+            _note(campaign, i, _ended(campaign, design, i, width))
     for i, one in campaign.wanted.items():
         if ended := _begun(one.member.directory).get("ended"):
             campaign.failed |= {i: ended["reason"]} if ended["reason"] else {}

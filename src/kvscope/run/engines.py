@@ -28,14 +28,19 @@ SILENCE_LIMIT_S = 1800.0
 class Zygote:
     """The process that imports vLLM once and forks engines, in a `with` block.
 
-    It is started when it is needed, and again if it is killed. `prefix` is a command that runs it,
-    such as a profiler's; engines have NVTX ranges if there is one.
+    It is started when it is needed, and again if it is killed. `modules` are those of the engines'
+    device (`Platform.worker_modules`). `prefix` is a command that runs it, such as a profiler's;
+    engines have NVTX ranges if there is one.
     """
 
     def __init__(
-        self, environment: Mapping[str, str], log: Path, prefix: Sequence[str] = ()
+        self,
+        environment: Mapping[str, str],
+        modules: Sequence[str],
+        log: Path,
+        prefix: Sequence[str] = (),
     ) -> None:
-        self.prefix = tuple(prefix)
+        self.prefix, self.modules = tuple(prefix), tuple(modules)
         self._environment, self._log = environment, log
         self._process: subprocess.Popen[bytes] | None = None
         self._link: Link | None = None
@@ -97,6 +102,7 @@ class Zygote:
     def _start(self) -> Link:
         ours, theirs = Link.pair()
         command = [sys.executable, "-m", "kvscope.run.zygote", str(theirs.fileno())]
+        command += self.modules
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*self.prefix, *command],

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from kvscope import rounds
+from kvscope.engine.devices.platform import platform_of
 from kvscope.errors import KvscopeError
 from kvscope.files import make_directory, scratch_directory, write_text
 from kvscope.machine import load_1min
@@ -66,8 +67,9 @@ def measure_noise(
         members = {name: _member(planned.experiment, place / name) for name in (ONE, OTHER)}
         tell("importing vLLM, starting two engines")
         environment = measured_environment(planned.experiment) | {"TMPDIR": str(place)}
+        modules = platform_of(planned.experiment).worker_modules
         with (
-            Zygote(environment, place / "zygote.log") as zygote,
+            Zygote(environment, modules, place / "zygote.log") as zygote,
             hold_locks(members.values()),
             Group(members, zygote) as group,
         ):

@@ -20,7 +20,7 @@ from kvscope.run.rounds import PROFILED, Group, Member
 from kvscope.runfile import NSYS_EXPORT, NSYS_REPORT
 
 TRACE = "trace"
-# One engine starts and warms up while another one's repeat is captured.
+# One engine starts and warms up while another one's repeat is captured, unless it needs the GPU.
 AT_A_TIME = 2
 
 
@@ -43,8 +43,9 @@ def profile(
     }
     if not due:
         return {}
-    options = platform_of(next(iter(due.values())).experiment).profiler_options
-    session = CaptureSession(nsys, options, environment)
+    first = next(iter(due.values())).experiment
+    platform, at_a_time = platform_of(first), 1 if first.device.gpus else AT_A_TIME
+    session = CaptureSession(nsys, platform.profiler_options, environment)
     one_at_a_time, done = Lock(), 0
     failed: dict[str, str] = {}
 
@@ -64,11 +65,12 @@ def profile(
         except KvscopeError as error:
             return str(error)
 
-    with Zygote(environment, temporary / "profiled.log", session.prefix) as zygote:
+    log = temporary / "profiled.log"
+    with Zygote(environment, platform.worker_modules, log, session.prefix) as zygote:
         show("importing vLLM under the profiler")
         if reason := _start(zygote) and _start(zygote):  # beside other load nsys may fail once
             return dict.fromkeys(due, reason)
-        with ThreadPoolExecutor(AT_A_TIME) as pool:
+        with ThreadPoolExecutor(at_a_time) as pool:
             for i, reason in zip(due, pool.map(serve, due.items()), strict=True):
                 done += 1
                 show(f"{done} of {len(due)} profiled")

@@ -1,11 +1,13 @@
 """The zygote: imports vLLM once, and forks a measured process for each experiment.
 
-Run as `python -m kvscope.run.zygote DESCRIPTOR`, its end of a `Link` to the campaign. A request has
-the directory of an attempt, and comes with the engine's end of another link and a log file; the
-answer is the fork's process id. The fork is `kvscope.run.parked`.
+Run as `python -m kvscope.run.zygote DESCRIPTOR MODULE…`: its end of a `Link` to the campaign, and
+the modules that the device's engines need (`Platform.worker_modules`). A request has the directory
+of an attempt, and comes with the engine's end of another link and a log file; the answer is the
+fork's process id. The fork is `kvscope.run.parked`.
 
 - No parallel region of OpenMP runs before a fork: libgomp's threads would not exist in the fork,
   which would wait for them for ever.
+- Nothing calls CUDA before a fork, which could not use it.
 - A fork does not end with the zygote but with its link, which the campaign alone holds.
 """
 
@@ -16,7 +18,7 @@ import pkgutil
 import signal
 import sys
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,17 +26,17 @@ import kvscope
 from kvscope.run.link import Link, Lost
 
 IMPORTED = (
-    *("vllm.entrypoints.llm", "vllm.v1.engine.core", "vllm.v1.worker.cpu_worker"),
+    *("vllm.entrypoints.llm", "vllm.v1.engine.core"),
     *("vllm.model_executor.models.llama", "vllm.model_executor.models.opt"),
 )
 # Their processes are measured; what they import is what every fork needs.
 MEASURED_PARTS = ("kvscope.engine", "kvscope.run", "kvscope.workload")
 
 
-def main(descriptor: int) -> None:
-    """Warm up, say so, and fork on demand until the campaign closes the link."""
+def main(descriptor: int, modules: Sequence[str]) -> None:
+    """Warm up with these modules, say so, and fork on demand until the campaign closes the link."""
     link = Link.of(descriptor)
-    warm_up()
+    warm_up(modules)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks are reaped; their links tell the campaign
     with suppress(Lost):
         link.send(warm=True)
@@ -46,12 +48,12 @@ def main(descriptor: int) -> None:
             link.send(pid=pid)
 
 
-def warm_up() -> None:
+def warm_up(modules: Sequence[str]) -> None:
     """Do once what every engine would do again: import, look through all modules and objects."""
     import torch
 
     torch.set_num_threads(1)
-    import_all(IMPORTED)
+    import_all((*modules, *IMPORTED))
     from vllm.platforms import current_platform
     from vllm.triton_utils import dispatcher
 
@@ -115,4 +117,4 @@ def _nothing() -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), sys.argv[2:])

@@ -14,6 +14,8 @@ class CpuPlatform(Platform):
     """vLLM takes its CPU backend whatever is requested, so kvscope's is put in its place."""
 
     slot: ClassVar[str] = "CPU_ATTN"
+    # It replaces torch's functions for GPUs in the whole process.
+    worker_modules: ClassVar[tuple[str, ...]] = ("vllm.v1.worker.cpu_worker",)
     backends: ClassVar[Mapping[str, str]] = {
         "paged": "kvscope.engine.attention.cpu.paged.PagedBackend",
         "instrumented": "kvscope.engine.attention.cpu.backend.NumbaBackend",

@@ -17,6 +17,7 @@ class CudaPlatform(Platform):
     backends: ClassVar[Mapping[str, str]] = {
         "instrumented": "kvscope.engine.attention.cuda.backend.CudaBackend"
     }
+    worker_modules: ClassVar[tuple[str, ...]] = ("vllm.v1.worker.gpu_worker",)
     # CUDA graphs are traced kernel by kernel; by default a whole graph is one row.
     profiler_options: ClassVar[tuple[str, ...]] = ("--trace=cuda,nvtx", "--cuda-graph-trace=node")
 

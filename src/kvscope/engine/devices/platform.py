@@ -21,11 +21,13 @@ class Platform:
     """A device of one engine. vLLM is imported inside of methods only.
 
     `backends` maps engine.attention to the class of kvscope's attention, which is registered with
-    vLLM in place of its backend `slot`.
+    vLLM in place of its backend `slot`. `worker_modules` are what an engine imports of its device,
+    to be imported before engines are forked; importing them must not initialize the device.
     """
 
     slot: ClassVar[str] = "CUSTOM"
     backends: ClassVar[Mapping[str, str]] = {}
+    worker_modules: ClassVar[tuple[str, ...]] = ()
     profiler_options: ClassVar[tuple[str, ...]] = ("--trace=nvtx",)
 
     def __init__(self, experiment: Experiment) -> None:
