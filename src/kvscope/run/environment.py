@@ -17,6 +17,7 @@ ALLOWED = frozenset(
         *("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT"),
         *(
             "TRITON_CACHE_DIR",
+            "TRITON_INTERPRET",
             "NUMBA_CACHE_DIR",
             "CUDA_HOME",
             "CUDA_VISIBLE_DEVICES",

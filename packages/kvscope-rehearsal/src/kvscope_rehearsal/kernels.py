@@ -1,0 +1,44 @@
+"""Triton's kernels on a rehearsed GPU: its interpreter, with a GPU's rules for their arguments."""
+
+import os
+from typing import Any
+
+from kvscope_rehearsal.device import initialize
+from kvscope_rehearsal.memory import region_of
+from kvscope_rehearsal.order import ORDER, current_stream
+
+
+def install() -> None:
+    """Take NVIDIA's driver for the one that Triton has, which interprets its kernels already."""
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        raise RuntimeError("a rehearsed node needs TRITON_INTERPRET=1 in the environment")
+    import torch
+    from triton.backends import backends
+    from triton.runtime.interpreter import GridExecutor
+
+    for name, backend in backends.items():
+        backend.driver.is_active = staticmethod(lambda name=name: name == "nvidia")
+    launch = GridExecutor.__call__
+
+    def checked(self: Any, *args: Any, **kwargs: Any) -> None:
+        initialize()
+        stream, touched = current_stream(), []
+        for name, value in [*zip(self.arg_names, args, strict=False), *kwargs.items()]:
+            if not isinstance(value, torch.Tensor):
+                continue
+            region = region_of(value)
+            if region is None and value.numel():
+                raise RuntimeError(
+                    f"an illegal memory access: {name} of kernel {self.fn.__name__} is in the "
+                    "host's memory, which is not page-locked"
+                )
+            if region is not None:
+                ORDER.touch(region, stream, self.fn.__name__)
+                touched.append(region)
+        with torch._C.DisableTorchFunction():
+            launch(self, *args, **kwargs)
+        point = ORDER.launch(stream)
+        for region in touched:
+            region.written = point
+
+    GridExecutor.__call__ = checked

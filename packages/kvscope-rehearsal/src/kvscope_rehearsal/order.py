@@ -1,0 +1,124 @@
+"""Which operations of a GPU are sure to have ended before which: vector clocks of its streams.
+
+Every operation is carried out when it is launched, so a program that forgets to wait computes the
+right numbers here. Therefore what is sure is followed: an operation must be ordered after the last
+write to each region that it touches, by its stream, an event or a synchronization, and so must the
+host's reading of page-locked memory. RuntimeError otherwise.
+"""
+
+import threading
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+
+from kvscope_rehearsal.memory import Region
+
+Seen = dict[int, int]  # by stream, the number of its operations that have ended for sure
+
+
+@dataclass(frozen=True)
+class Point:
+    """An operation: its stream, and its number there."""
+
+    stream: int
+    number: int
+
+
+class Order:
+    """The streams of a process and the host, and what each is ordered after."""
+
+    def __init__(self) -> None:
+        self._launched: Seen = defaultdict(int)
+        self._after: dict[int, Seen] = defaultdict(dict)
+        self._host: Seen = {}
+        self._lock = threading.RLock()
+
+    def launch(self, stream: int) -> Point:
+        """The next operation of a stream."""
+        with self._lock:
+            self._launched[stream] += 1
+            return Point(stream, self._launched[stream])
+
+    def touch(self, region: Region, stream: int, what: str) -> None:
+        """An operation of a stream reads or writes a region."""
+        last: Point | None = region.written
+        if last is None or last.stream == stream:
+            return
+        known = self._after[stream].get(last.stream, 0), self._host.get(last.stream, 0)
+        if max(known) < last.number:
+            raise RuntimeError(
+                f"{what} on stream {stream} uses what stream {last.stream} may not have written "
+                "yet: wait for it by an event"
+            )
+
+    def read_on_host(self, region: Region, what: str) -> None:
+        """The host reads a region."""
+        last: Point | None = region.written
+        if last is not None and self._host.get(last.stream, 0) < last.number:
+            raise RuntimeError(
+                f"{what} reads page-locked memory that stream {last.stream} may not have written "
+                "yet: synchronize with it"
+            )
+
+    def snapshot(self, stream: int) -> Seen:
+        """All that has ended once what was launched on a stream has."""
+        with self._lock:
+            return self._after[stream] | {stream: self._launched[stream]}
+
+    def follow(self, stream: int, seen: Seen) -> None:
+        """What is launched on a stream from now on comes after all this."""
+        with self._lock:
+            _merge(self._after[stream], seen)
+
+    def host_follows(self, seen: Seen) -> None:
+        """The host has waited for all this, and so does what it launches from now on."""
+        with self._lock:
+            _merge(self._host, seen)
+
+    def host_knows(self, seen: Seen) -> bool:
+        """Whether the host is sure that all this has ended."""
+        return all(self._host.get(stream, 0) >= number for stream, number in seen.items())
+
+    def host_waits(self, stream: int) -> None:
+        """The host waits for a stream."""
+        self.host_follows(self.snapshot(stream))
+
+    def host_waits_for_all(self) -> None:
+        """The host waits for the device."""
+        for stream in list(self._launched):
+            self.host_waits(stream)
+
+
+def _merge(known: Seen, more: Seen) -> None:
+    for stream, number in more.items():
+        known[stream] = max(known.get(stream, 0), number)
+
+
+ORDER = Order()
+_current = threading.local()
+DEFAULT = 0
+_made = DEFAULT
+
+
+def current_stream() -> int:
+    """The number of this thread's current stream."""
+    return int(getattr(_current, "stream", DEFAULT))
+
+
+def set_current_stream(stream: int) -> None:
+    """Make a stream this thread's current one."""
+    _current.stream = stream
+
+
+def new_stream() -> int:
+    """The number of a new stream."""
+    global _made
+    _made += 1
+    return _made
+
+
+class Mark:
+    """What an event marks: what has ended when it has, and when it was recorded (seconds)."""
+
+    def __init__(self, stream: int) -> None:
+        self.seen, self.at_s = ORDER.snapshot(stream), time.perf_counter()

@@ -1,0 +1,37 @@
+"""vLLM's CUDA platform where something of CUDA is missing: its plugins for vLLM.
+
+`plugin` is of a rehearsed node, where there is no GPU. `without_kernels` is of a machine with a GPU
+and vLLM's Python files alone: nothing is rehearsed then, and vLLM's own platform is used.
+"""
+
+REHEARSED = "kvscope_rehearsal.rehearsed.RehearsedCuda"
+OWN = "vllm.platforms.cuda.CudaPlatform"
+_installed: list[str] = []
+
+
+def plugin() -> str:
+    """The platform of a rehearsed node; vLLM calls it before it imports what asks for one."""
+    if not _installed:
+        from kvscope_rehearsal import device, kernels, mode, operators
+        from kvscope_rehearsal.copies import HostCopies
+
+        device.install()
+        kernels.install()
+        mode.install()
+        operators.register(HostCopies())
+        _installed.append(REHEARSED)
+    return REHEARSED
+
+
+def without_kernels() -> str:
+    """vLLM's platform of a GPU, which chooses nothing that is compiled."""
+    if not _installed:
+        from kvscope_rehearsal import operators
+        from kvscope_rehearsal.cuda_copies import CudaCopies
+
+        operators.register(CudaCopies())
+        from vllm.platforms import cuda
+
+        operators.adapt(cuda.CudaPlatformBase)
+        _installed.append(OWN)
+    return OWN
