@@ -1,7 +1,8 @@
 """Copies of a rehearsed GPU: the host moves the bytes, by the rules of memory and of streams."""
 
 import ctypes
-from typing import Any
+
+import torch
 
 from kvscope_rehearsal import memory
 from kvscope_rehearsal.order import ORDER, current_stream
@@ -27,7 +28,17 @@ class HostCopies:
         ):  # the host's ordinary memory: CUDA copies it before it returns
             ORDER.host_waits(stream)
 
-    def batch(self, to: Any, of: Any, sizes: Any) -> None:
+    def blocks(
+        self, to: torch.Tensor, of: torch.Tensor, width: int, mapping: torch.Tensor
+    ) -> None:
+        """Copy them one after the other."""
+        target, source = to.data_ptr(), of.data_ptr()
+        for block, place in mapping.tolist():
+            self.one(target + place * width, source + block * width, width)
+
+    def batch(
+        self, to: torch.Tensor, of: torch.Tensor, sizes: torch.Tensor, any_order: bool
+    ) -> None:
         """Copy them one after the other."""
         for place, begin, size in zip(to.tolist(), of.tolist(), sizes.tolist(), strict=True):
             self.one(place, begin, size)

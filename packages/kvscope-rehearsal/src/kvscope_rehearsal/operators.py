@@ -20,13 +20,20 @@ _LIBRARIES: list[Any] = []  # operators live as long as their libraries
 
 
 class Copies(Protocol):
-    """How memory is copied: `one` block after the other, or a `batch` in one call."""
+    """How memory is copied, on the current stream: `blocks` each by itself, or a `batch`."""
 
-    def one(self, to: int, of: int, size: int) -> None:
-        """Copy `size` bytes between two addresses, on the current stream."""
+    def blocks(
+        self, to: torch.Tensor, of: torch.Tensor, width: int, mapping: torch.Tensor
+    ) -> None:
+        """Copy `width` bytes for each row (block of `of`, block of `to`) of the mapping."""
 
-    def batch(self, to: Any, of: Any, sizes: Any) -> None:
-        """Copy so many bytes between each two addresses, on the current stream."""
+    def batch(
+        self, to: torch.Tensor, of: torch.Tensor, sizes: torch.Tensor, any_order: bool
+    ) -> None:
+        """Copy so many bytes between each two addresses, in one call.
+
+        In any order, the source may be read before what was launched earlier has ended.
+        """
 
 
 def silu_and_mul(out: torch.Tensor, x: torch.Tensor) -> None:
@@ -44,9 +51,7 @@ def swap_blocks_by(copies: Copies) -> Callable[..., None]:
         """A copy for each row (block of `src`, block of `dst`) of the mapping."""
         if not (src.is_cuda or dst.is_cuda):
             raise RuntimeError("swap_blocks: one of src and dst must be on the GPU")
-        of, to, width = src.data_ptr(), dst.data_ptr(), block_size_in_bytes
-        for block, place in block_mapping.tolist():
-            copies.one(to + place * width, of + block * width, width)
+        copies.blocks(dst, src, block_size_in_bytes, block_mapping)
 
     return swap_blocks
 
@@ -58,7 +63,7 @@ def swap_blocks_batch_by(copies: Copies) -> Callable[..., None]:
         src_ptrs: torch.Tensor, dst_ptrs: torch.Tensor, sizes: torch.Tensor, any_order: bool = False
     ) -> None:
         """A copy for each entry of the three."""
-        copies.batch(dst_ptrs, src_ptrs, sizes)
+        copies.batch(dst_ptrs, src_ptrs, sizes, any_order)
 
     return swap_blocks_batch
 

@@ -48,8 +48,9 @@ def _bytes_of(cache: torch.Tensor) -> torch.Tensor:
 def host_planes(like: Planes, blocks: int, pinned: bool) -> tuple[Planes, str]:
     """A host pool of `blocks` blocks for these planes, all its pages present.
 
-    Returns it with a word on the memory: 'pinned', 'locked' (page-locked by the operating system:
-    there is no GPU to pin for), 'pageable', or 'not lockable' if locking was refused.
+    Returns it with a word on the memory: 'pinned' (page-locked for the GPU), 'locked' (page-locked
+    by the operating system: there is no GPU to pin for), 'pageable', or 'not lockable' if it was
+    asked for and there is no such memory.
     """
     on_gpu = like[0].is_cuda
     pool = [
@@ -61,7 +62,7 @@ def host_planes(like: Planes, blocks: int, pinned: bool) -> tuple[Planes, str]:
     if not pinned:
         return pool, "pageable"
     if on_gpu:
-        return pool, "pinned"
+        return pool, "pinned" if all(plane.is_pinned() for plane in pool) else "not lockable"
     locked = all([_lock(plane) for plane in pool])
     return pool, "locked" if locked else "not lockable"
 
@@ -112,7 +113,7 @@ class Coalesced:
     def out(self, cache: Planes, blocks: Sequence[int], host: Planes, to: Sequence[int]) -> None:
         """Gather blocks of the cache on the host."""
         for first, last, place in contiguous_runs(to):
-            rows = torch.tensor(blocks[first:last], device=cache[0].device)
+            rows = _index(blocks[first:last], cache[0].device)
             for here, there in zip(cache, host, strict=True):
                 target = there[place : place + last - first]
                 if here.is_cuda:
@@ -123,14 +124,20 @@ class Coalesced:
     def into(self, cache: Planes, blocks: Sequence[int], host: Planes, of: Sequence[int]) -> None:
         """Scatter blocks of the host over the cache."""
         for first, last, place in contiguous_runs(of):
-            rows = list(blocks[first:last])
+            rows = _index(blocks[first:last], cache[0].device)
             for there, here in zip(cache, host, strict=True):
                 source = here[place : place + last - first]
                 if there.is_cuda:
-                    index = torch.tensor(rows, device=there.device)
-                    there.index_copy_(0, index, source.to(there.device, non_blocking=True))
+                    there.index_copy_(0, rows, source.to(there.device, non_blocking=True))
                 else:  # torch's scatter of rows of bytes is some 20 times slower on a CPU
-                    there.numpy()[rows] = source.numpy()
+                    there.numpy()[rows.numpy()] = source.numpy()
+
+
+def _index(rows: Sequence[int], device: torch.device) -> torch.Tensor:
+    """Row numbers as a tensor on the device; a GPU's copy of them is waited for by nobody."""
+    if device.type != "cuda":
+        return torch.tensor(rows)
+    return torch.tensor(rows, pin_memory=True).to(device, non_blocking=True)
 
 
 def contiguous_runs(rows: Sequence[int]) -> Iterator[tuple[int, int, int]]:
