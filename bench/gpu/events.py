@@ -33,12 +33,13 @@ TOLERANCE = 2e-3  # largest difference of an output, float16
 DECODE = list(product((1, 2, 4, 8, 16, 32, 64, 128), (512, 2048, 8192)))
 PREFILL = [(1, 512), (1, 2048), (4, 2048)]
 REHEARSAL = [(1, 40), (3, 70)]
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # times mean nothing
 TARGET = 0.9  # of the speed of vLLM's Triton kernel, decoding without recording
 
 
 def median_ms(call: Callable[[], object], device: torch.device) -> float:
     """Median milliseconds of a call."""
-    if device.type == "cuda":
+    if device.type == "cuda" and not INTERPRETED:
         from triton.testing import do_bench
 
         return float(do_bench(call, warmup=50, rep=200, return_mode="median"))
@@ -52,9 +53,7 @@ def compared(workload: Workload) -> dict[str, Any]:
     from kvscope.engine.attention.cuda.buffer import HEADER
     from kvscope.events import RECORD
 
-    on_gpu = workload.device.type == "cuda"
-    references = {"triton": workload.vllm_triton, "flash": workload.vllm_flash} if on_gpu else {}
-    calls = {"off": workload.ours, "on": lambda: workload.ours(record=True), **references}
+    calls = {"off": workload.ours, "on": lambda: workload.ours(record=True), **others(workload)}
     outputs = {name: call().clone().float() for name, call in calls.items()}
     times = {name: median_ms(call, workload.device) for name, call in calls.items()}
     expected = outputs.get("flash")
@@ -63,6 +62,7 @@ def compared(workload: Workload) -> dict[str, Any]:
     events = workload.segments.events.cpu().numpy().view(RECORD)[:, 0]
     recorded = int(headers["events"].sum())
     expected_events = 2 * workload.heads * int(tiles_blocks(workload).sum())
+    more_ms = times["on"] - times["off"]
     return {
         "requests": workload.requests,
         "tokens": workload.length,
@@ -70,6 +70,7 @@ def compared(workload: Workload) -> dict[str, Any]:
         "splits": workload.tiles.host.splits,
         "ms": times,
         "recording_costs": times["on"] / times["off"],
+        "ns_per_event": more_ms * 1e6 / recorded if recorded else None,
         "speed_beside_triton": times["triton"] / times["off"] if "triton" in times else None,
         "speed_beside_flash": times["flash"] / times["off"] if "flash" in times else None,
         "largest_difference": float((outputs["off"] - expected).abs().max()),
@@ -81,6 +82,22 @@ def compared(workload: Workload) -> dict[str, Any]:
         "median_event_ticks": float(np.median(events["duration_ticks"][events["tokens"] > 0])),
         "sms_used": len(set(headers["sm"].tolist())),
     }
+
+
+def others(workload: Workload) -> dict[str, Callable[[], torch.Tensor]]:
+    """vLLM's kernels that run here: Triton's on a GPU, and FlashAttention's where it is compiled."""
+    if workload.device.type != "cuda" or INTERPRETED:
+        return {}
+    flash = {"flash": workload.vllm_flash} if has_flash_attention() else {}
+    return {"triton": workload.vllm_triton, **flash}
+
+
+def has_flash_attention() -> bool:
+    """Whether vLLM's build has FlashAttention, as its wheel for CUDA does."""
+    import vllm.vllm_flash_attn  # noqa: F401
+
+    spaces = (torch.ops._vllm_fa2_C, torch.ops._vllm_fa3_C)
+    return any(hasattr(space, name) for space in spaces for name in ("varlen_fwd", "fwd"))
 
 
 def tiles_blocks(workload: Workload) -> np.ndarray:
@@ -152,19 +169,27 @@ def timer(device: str) -> dict[str, Any]:
     return {"step_ns": clock.resolution_ns(1), "calibration_uncertainty_ns": uncertainty_ns}
 
 
+def errors(row: dict[str, Any]) -> list[str]:
+    """What is wrong with a row, however fast it was."""
+    where = f"{row['requests']} × {row['tokens']} tokens, {row['queries']} queries"
+    faults = []
+    if not row["largest_difference"] <= TOLERANCE:
+        faults.append(f"{where}: differs by {row['largest_difference']:.2g}")
+    if not row["same_bits_when_recording"]:
+        faults.append(f"{where}: recording changes the output")
+    if row["dropped"] or row["events"] != row["expected_events"]:
+        faults.append(f"{where}: {row['events']} events of {row['expected_events']}")
+    return faults
+
+
 def verdict(result: dict[str, Any]) -> list[str]:
     """Each fault of the result in a sentence."""
     faults = []
     for row in result["kernels"]:
-        where = f"{row['requests']} × {row['tokens']} tokens, {row['queries']} queries"
-        if row["largest_difference"] > TOLERANCE:
-            faults.append(f"{where}: differs by {row['largest_difference']:.2g}")
-        if not row["same_bits_when_recording"]:
-            faults.append(f"{where}: recording changes the output")
-        if row["dropped"] or row["events"] != row["expected_events"]:
-            faults.append(f"{where}: {row['events']} events of {row['expected_events']}")
+        faults += errors(row)
         slow = row["queries"] == 1 and (row["speed_beside_triton"] or 1) < TARGET
         if slow:
+            where = f"{row['requests']} × {row['tokens']} tokens"
             faults.append(f"{where}: {row['speed_beside_triton']:.2f} × vLLM's Triton kernel")
     if engine_found := result.get("engine"):
         requests = engine_found["requests"]

@@ -27,7 +27,7 @@ class Case:
 
     @property
     def tile(self) -> int:
-        return tile_tokens(self.heads // self.kv_heads, 2 if self.dtype == "float16" else 4)
+        return tile_tokens(self.heads // self.kv_heads, 4 if self.dtype == "float32" else 2)
 
     def writes(self) -> Counter:
         """(kind, row, KV head, block position, offset, tokens) of each write that is due."""

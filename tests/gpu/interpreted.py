@@ -70,6 +70,13 @@ class Model:
         ]
         self.slots = torch.tensor([b * case.block_size + s for b, s in places])
 
+    def moved(self, device: torch.device) -> tuple[torch.Tensor, ...]:
+        """Queries, cache, keys and values on a device, their axes in the same order in memory."""
+        inner = self.cache if self.case.heads_first else self.cache.transpose(1, 2)
+        cache = inner.to(device) if self.case.heads_first else inner.to(device).transpose(1, 2)
+        both = torch.stack((self.key, self.value), 1).to(device)
+        return self.query.to(device), cache, both[:, 0], both[:, 1]
+
     def slot(self, row: int, position: int) -> tuple[int, int]:
         size = self.case.block_size
         return int(self.table[row, position // size]), position % size
@@ -90,24 +97,29 @@ class Model:
         return torch.cat(parts)
 
 
-def attention(case: Case, instrument: bool = True, skip: int | None = None) -> Outcome:
-    """Run the kernels on a case; `skip` is a token that vLLM says is not to be written."""
+def attention(
+    case: Case, instrument: bool = True, skip: int | None = None, on: str = "cpu"
+) -> Outcome:
+    """Run the kernels on a case; `skip` is a token that vLLM says is not to be written.
+
+    `on` is the device: a GPU runs them compiled.
+    """
     model = Model(case)
     if skip is not None:
         model.slots[skip] = -1
     work = cut_batch(
         model.starts, model.lengths, case.block_size, case.kv_heads, case.tile, case.processors
     )
-    cpu = torch.device("cpu")
-    device = launch.to_device(work, case.heads, case.head_size, case.head_stride, cpu)
+    place = torch.device(on)
+    device = launch.to_device(work, case.heads, case.head_size, case.head_stride, place)
     kinds = [tiles.host for tiles in device.tiles]
     rooms = [(2 * len(work.pieces), len(work.pieces))]
     rooms += [(t.events(case.head_stride), t.segments(case.head_stride)) for t in kinds]
     needed, segments = sum(events for events, _ in rooms), sum(count for _, count in rooms)
     capacity = min(case.capacity, needed)
-    events = torch.full((capacity + GUARD, RECORD_WORDS), UNTOUCHED)
-    headers = torch.full((segments + GUARD, HEADER_WORDS), UNTOUCHED)
-    counter = torch.zeros(1, dtype=torch.int64)
+    events = torch.full((capacity + GUARD, RECORD_WORDS), UNTOUCHED).to(place)
+    headers = torch.full((segments + GUARD, HEADER_WORDS), UNTOUCHED).to(place)
+    counter = torch.zeros(1, dtype=torch.int64).to(place)
     places = np.cumsum([(0, 0), *rooms], axis=0)
 
     def recording(n: int) -> CudaSegments | None:
@@ -118,14 +130,13 @@ def attention(case: Case, instrument: bool = True, skip: int | None = None) -> O
         )
         return made if instrument else None
 
-    output = torch.full_like(model.query, torch.nan)
-    launch.write(model.key, model.value, model.cache, model.slots, device, recording(0))
-    table, scale = torch.from_numpy(model.table), case.head_size**-0.5
+    query, cache, key, value = model.moved(place)
+    output = torch.full_like(query, torch.nan)
+    launch.write(key, value, cache, model.slots.to(place), device, recording(0))
+    table, scale = torch.from_numpy(model.table).to(place), case.head_size**-0.5
     for n, tiles in enumerate(device.tiles):
-        launch.attend(
-            *(model.query, model.cache, output, table, tiles, scale),
-            recording(n + 1),
-        )
+        launch.attend(*(query, cache, output, table, tiles, scale), recording(n + 1))
+    model.cache, output, events, headers = (x.cpu() for x in (cache, output, events, headers))
     found = headers.numpy().view(HEADER)[:, 0]
     assert (headers[segments:] == UNTOUCHED).all()
     return Outcome(

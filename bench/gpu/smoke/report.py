@@ -1,0 +1,205 @@
+"""Makes the results of what the steps have stored: `python -m smoke.report OUT`.
+
+`report.txt` says first what failed; `report.json` has all numbers, and where they come from;
+`runs.tar.xz` has the runs' records and all logs. Exits with 1 if something failed.
+"""
+
+import datetime
+import json
+import os
+import sys
+import tarfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from smoke.place import REHEARSED, WORK, stored
+from smoke.steps import FAILED, LIMITS_S, NO_TIME, PASSED
+
+KEPT_BYTES = 14 << 20  # of the runs' files, before they are compressed
+LARGEST_BYTES = 2 << 20
+WITHOUT_KERNELS = "+python"  # the version of vLLM's Python files alone
+CAVEAT = (
+    "Layers other than attention ran in PyTorch, since vLLM's compiled kernels were not there: "
+    "throughput and the times of passes are not vLLM's, and must not be published as such."
+)
+REHEARSAL = "This was a rehearsal without a GPU: counts and bytes are a GPU's, times mean nothing."
+
+
+def main(out: Path) -> int:
+    """Write the results; 1 if something failed."""
+    found = results()
+    (out / "report.json").write_text(json.dumps(found, indent=1, default=str) + "\n")
+    text = "\n".join(lines(found)) + "\n"
+    (out / "report.txt").write_text(text, encoding="utf-8")
+    keep_runs(out / "runs.tar.xz")
+    print(text, end="")
+    return int(found["failed"])
+
+
+def results() -> dict[str, Any]:
+    """All that is known, machine-readable."""
+    steps = stored("steps") or []
+    asked = os.environ.get("SMOKE_STEPS", "").split() or list(LIMITS_S)
+    done = {step["step"] for step in steps}
+    lost = [name for name in ("imports", *asked) if name not in done]
+    for name in lost:
+        steps.append({"step": name, "outcome": FAILED, "seconds": 0.0, "faults": ["did not end"]})
+    found = {name: stored(name) for name in ("imports", *LIMITS_S)}
+    return {
+        "failed": any(step["outcome"] == FAILED for step in steps),
+        "rehearsed": REHEARSED,
+        "provenance": provenance(found["facts"] or {}),
+        "steps": steps,
+        **found,
+    }
+
+
+def provenance(facts: dict[str, Any]) -> dict[str, Any]:
+    """What was measured, on what, when, by which command."""
+    versions = facts.get("versions") or {}
+    vllm = str(versions.get("vllm"))
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": os.environ.get("SMOKE_COMMAND", "bench/gpu/smoke.sh"),
+        "kvscope_commit": os.environ.get("SMOKE_COMMIT") or None,
+        "gpu": facts.get("gpu"),
+        "versions": versions,
+        "python": facts.get("python"),
+        "layers": "PyTorch" if vllm.endswith(WITHOUT_KERNELS) or REHEARSED else "vLLM's kernels",
+    }
+
+
+def lines(found: dict[str, Any]) -> Iterator[str]:
+    """The report for people: failures first."""
+    steps = found["steps"]
+    failed = [step for step in steps if step["outcome"] == FAILED]
+    passed = sum(step["outcome"] == PASSED for step in steps)
+    yield f"{len(failed)} of {len(steps)} steps FAILED" if failed else f"{passed} steps passed"
+    for step in failed:
+        yield f"FAILED {step['step']}:"
+        yield from (f"  {fault}" for fault in step["faults"])
+    for what in skipped(found):
+        yield f"{NO_TIME}: {what}"
+    yield ""
+    if found["rehearsed"]:
+        yield REHEARSAL
+    elif found["provenance"]["layers"] == "PyTorch":
+        yield CAVEAT
+    yield from of_machine(found)
+    yield ""
+    yield "steps: " + ", ".join(f"{s['step']} {s['outcome']} {s['seconds']:.0f} s" for s in steps)
+    for name, section in SECTIONS.items():
+        if found[name]:
+            yield ""
+            yield from section(found[name])
+
+
+def skipped(found: dict[str, Any]) -> Iterator[str]:
+    """Steps and runs that had no time."""
+    yield from (step["step"] for step in found["steps"] if NO_TIME in step["faults"])
+    yield from (f"run '{r['run']}'" for r in found["engine"] or () if r["outcome"] == NO_TIME)
+
+
+def of_machine(found: dict[str, Any]) -> Iterator[str]:
+    """One line on what it ran on."""
+    source = found["provenance"]
+    gpu = source["gpu"] or {}
+    names = ("name", "driver_version", "pcie.link.gen.max", "pcie.link.width.max")
+    name, driver, generation, width = (gpu.get(key, "unknown") for key in names)
+    yield f"{name}, driver {driver}, PCIe {generation} × {width}; {source['date']}"
+    versions = ", ".join(f"{key} {value}" for key, value in source["versions"].items())
+    yield f"{versions}; kvscope's commit {source['kvscope_commit']}"
+
+
+def of_facts(facts: dict[str, Any]) -> Iterator[str]:
+    """The timer."""
+    timer = facts.get("timer") or {}
+    step, uncertainty = timer.get("step_ns"), timer.get("calibration_uncertainty_ns")
+    yield f"timer: steps of {step} ns, tied to the host's clock within {uncertainty} ns"
+
+
+def of_copies(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """The four copies."""
+    yield "copies of the cache (GiB/s; microseconds to launch, a block of a layer)"
+    for row in rows:
+        ways = (
+            f"{way} {row[way]['gib_per_s']:6.1f} GiB/s, "
+            f"{row[way]['launch_us_per_block_and_layer']:6.2f} µs"
+            for way in ("out", "in")
+        )
+        right = "right" if row["bytes_kept"] and row["bytes_back"] else "WRONG"
+        yield f"  {row['memory']:10} {row['copies']:9} {'; '.join(ways)}; bytes {right}"
+
+
+def of_offloading(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """Submission of copies of vLLM's offloading."""
+    yield "submitting a job of vLLM's offloading (microseconds of the host)"
+    for row in rows:
+        yield (
+            f"  {row['blocks']:3} blocks of {row['layers']} layers: "
+            f"store {row['submit_store_us']:7.1f}, load {row['submit_load_us']:7.1f}, "
+            f"the operator alone {row['swap_blocks_batch_us']:7.1f}"
+        )
+
+
+def of_kernels(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """How many cases are right."""
+    right = sum(not row["faults"] for row in rows)
+    yield f"kernels: {right} of {len(rows)} cases are PyTorch's, with the events that are due"
+
+
+def of_recording(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """What recording costs."""
+    yield "recording (milliseconds; off, on, vLLM's Triton kernel)"
+    for row in rows:
+        name = f"  {row['requests']:3} × {row['tokens']:4} tokens, {row['queries']:4} queries:"
+        if "error" in row:
+            yield f"{name} {row['error']}"
+            continue
+        times = ", ".join(f"{key} {value:.3f}" for key, value in row["ms"].items())
+        yield f"{name} {times}; × {row['recording_costs']:.2f}, {row['ns_per_event']:.2f} ns an event"
+
+
+COLUMNS = (
+    *("outcome", "start_engine_s", "repeat_s", "passes", "preemptions", "same_tokens"),
+    *("out_gib_per_s", "in_gib_per_s", "kv_events", "host_memory", "time_source"),
+)
+
+
+def of_engine(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
+    """The runs."""
+    yield "runs of the engine: " + " | ".join(COLUMNS)
+    for row in rows:
+        yield f"  {row['run']}: " + " | ".join(cell(row.get(column)) for column in COLUMNS)
+
+
+def cell(value: Any) -> str:
+    """A value of a table."""
+    return "–" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+SECTIONS = {
+    "facts": of_facts,
+    "copies": of_copies,
+    "offloading": of_offloading,
+    "kernels": of_kernels,
+    "recording": of_recording,
+    "engine": of_engine,
+}
+
+
+def keep_runs(archive: Path) -> None:
+    """The logs, and the records of the runs that are not large."""
+    paths = [*WORK.glob("*.log"), *sorted((WORK / "results").rglob("*"))]
+    left = KEPT_BYTES
+    with tarfile.open(archive, "w:xz") as out:
+        for path in paths:
+            size = path.stat().st_size
+            if path.is_file() and not path.is_symlink() and size <= min(left, LARGEST_BYTES):
+                left -= size
+                out.add(path, path.relative_to(WORK))
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))

@@ -1,0 +1,147 @@
+"""Runs the steps: `python -m smoke.steps SECONDS [STEP …]`.
+
+PyTorch, Triton and vLLM are imported once, which takes longer than most steps. Each step is a fork
+with its own limit and log: what kills one costs none of the others, and what it had stored stays.
+CUDA is not initialized before the forks, which could not use it.
+"""
+
+import importlib
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from typing import Any
+
+from smoke.place import WORK, sentence, store
+
+PASSED, FAILED, SKIPPED = "passed", "failed", "skipped"
+NO_TIME = "skipped: no time left"
+LEAST_S = 3.0  # for which no step is begun
+END_S = 5.0  # for a step to end by itself at its limit
+
+IMPORTS_S = 45
+LIMITS_S = {  # in their order
+    "facts": 15,
+    "copies": 25,
+    "offloading": 25,
+    "kernels": 65,
+    "recording": 55,
+    "engine": 225,
+}
+IMPORTED = (
+    *("torch", "triton", "numpy", "numba", "pandas", "pyarrow", "transformers", "vllm"),
+    *("vllm.platforms", "vllm._custom_ops", "vllm.v1.worker.gpu_worker"),
+    *("vllm.v1.attention.backends.triton_attn", "kvscope.engine.attention.cuda.launch"),
+)
+
+
+@dataclass
+class Outcome:
+    """How a step ended, after how many seconds, and what is wrong in words."""
+
+    step: str
+    outcome: str
+    seconds: float
+    faults: list[str]
+
+
+def main(seconds: float, names: list[str]) -> int:
+    """Run the steps within so many seconds; 0 if none failed."""
+    end = time.monotonic() + seconds
+    outcomes = [imported()]
+    for name in names or LIMITS_S:
+        limit = min(LIMITS_S[name], end - time.monotonic())
+        outcomes.append(run(name, limit) if limit > LEAST_S else skipped(name))
+        tell(outcomes)
+    return int(any(one.outcome == FAILED for one in outcomes))
+
+
+def tell(outcomes: list[Outcome]) -> None:
+    """Store the outcomes, and print the last."""
+    store("steps", [asdict(one) for one in outcomes])
+    last = outcomes[-1]
+    print(f"{last.step}: {last.outcome}, {last.seconds:.0f} s", flush=True)
+    for fault in last.faults:
+        print(f"  {fault}", flush=True)
+
+
+def skipped(name: str) -> Outcome:
+    """A step for which there is no time."""
+    return Outcome(name, SKIPPED, 0.0, [NO_TIME])
+
+
+def imported() -> Outcome:
+    """Import what the steps share, and store how long each took."""
+    began, rows, faults = time.monotonic(), {}, []
+    for name in IMPORTED:
+        start = time.monotonic()
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            traceback.print_exc()
+            faults.append(f"cannot import {name}: {sentence(error)}")
+        rows[name] = round(time.monotonic() - start, 1)
+        store("imports", rows)
+    outcome = Outcome("imports", FAILED if faults else PASSED, time.monotonic() - began, faults)
+    tell([outcome])
+    return outcome
+
+
+def run(name: str, limit: float) -> Outcome:
+    """Run a step in a fork, killed at its limit."""
+    began = time.monotonic()
+    process = get_context("fork").Process(target=step, args=(name, limit))
+    process.start()
+    process.join(limit)
+    late = process.is_alive()
+    if late:
+        end(process)
+    took = time.monotonic() - began
+    path = WORK / f"{name}.faults"
+    faults = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    if late:
+        faults.append(f"killed at its limit of {limit:.0f} s")
+    elif process.exitcode and not faults:
+        faults.append(f"ended by signal {-process.exitcode}" if process.exitcode < 0 else "ended")
+    return Outcome(name, FAILED if faults else PASSED, took, faults)
+
+
+def end(process: Any) -> None:
+    """End a step, first politely, and what it has started."""
+    process.terminate()
+    process.join(END_S)
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        process.kill()
+    process.join()
+
+
+def step(name: str, limit: float) -> None:
+    """In the fork: run the step, and leave its faults."""
+    os.setsid()
+    with (WORK / f"{name}.log").open("w", buffering=1, encoding="utf-8") as log:
+        for stream in (1, 2):
+            os.dup2(log.fileno(), stream)
+        try:
+            module = importlib.import_module(f"smoke.{name}")
+            judge: Callable[[float], list[str]] = module.main
+            faults = judge(limit)
+        except Exception as error:
+            traceback.print_exc()
+            faults = [sentence(error)]
+        (WORK / f"{name}.faults").write_text(json.dumps(faults), encoding="utf-8")
+        for fault in faults:
+            print(f"FAULT {fault}")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1 if faults else 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(float(sys.argv[1]), sys.argv[2:]))

@@ -1,0 +1,52 @@
+"""Unpacks a pack's wheels: `python unpack.py PACK SITE ROOT`.
+
+SITE is then a directory of packages, among them vLLM's Python files; the checkout ROOT is described
+there as the distributions that it has, so that their entry points are found. pip takes a minute.
+"""
+
+import os
+import sys
+import tomllib
+import zipfile
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+DESCRIBED = (".", "packages/kvscope-rehearsal")
+
+
+def unpack(wheel: Path, site: Path) -> str:
+    """All files of a wheel, but for its scripts."""
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if ".data/" not in name]
+        archive.extractall(site, names)
+    return wheel.name
+
+
+def describe(project: Path, site: Path) -> None:
+    """The metadata and entry points of a checkout's pyproject.toml."""
+    text = (project / "pyproject.toml").read_text(encoding="utf-8")
+    found = tomllib.loads(text)["project"]
+    name, version = found["name"], found["version"]
+    info = site / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir(exist_ok=True)
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    (info / "METADATA").write_text(metadata, encoding="utf-8")
+    lines: list[str] = []
+    for group, entries in found.get("entry-points", {}).items():
+        lines += [f"[{group}]", *(f"{key} = {value}" for key, value in entries.items()), ""]
+    (info / "entry_points.txt").write_text("\n".join(lines), encoding="utf-8")
+
+
+def main(pack: Path, site: Path, root: Path) -> None:
+    """Unpack side by side, the largest first."""
+    site.mkdir(parents=True, exist_ok=True)
+    wheels = sorted((pack / "wheels").glob("*.whl"), key=lambda wheel: -wheel.stat().st_size)
+    with ProcessPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        for name in pool.map(unpack, wheels, [site] * len(wheels)):
+            print(name)
+    for project in DESCRIBED:
+        describe(root / project, site)
+
+
+if __name__ == "__main__":
+    main(*map(Path, sys.argv[1:]))
