@@ -5,30 +5,30 @@ no time is left is skipped, which is neither a success nor a failure. While one 
 runs of the one before are checked: hashes, every oracle, tables and metrics computed again.
 """
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
-from kvscope.layout import experiment_directory, tables_directory
+from kvscope.errors import KvscopeError
+from kvscope.layout import experiment_directory
 from kvscope.plan.experiment import Experiment, dump
 from kvscope.plan.grid import expand
-from kvscope.runfile import read_run
-from smoke.place import REHEARSED, ROOT, WORK, sentence, store
+from kvscope.runfile import COMPLETE, read_run
+from smoke.place import FAILED, NO_TIME, PASSED, REHEARSED, ROOT, WORK, store
 
-NO_TIME = "skipped: no time left"
+MEASURED = "measured"
+JUDGES = 1 + len(os.sched_getaffinity(0)) // 4  # at a time
 MARGIN_S = 20.0  # for the last checks
 END_S = 10.0  # for a campaign to end by itself at its limit
 RESULTS = WORK / "results"
-GIB = 2**30
 
 TINY = (
     *("device=cuda", "model=tiny-llama", "workload=fixed", "workload.num_requests=8"),
@@ -59,7 +59,7 @@ SMALLER = {"batching.chunk_tokens": "32", "overflow.host_gib": "0.01"}  # where 
 SMALL_AMPLE = "20"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Run:
     """An experiment; `tokens_of` is a run of the same lot or before whose tokens it must have."""
 
@@ -67,6 +67,7 @@ class Run:
     settings: tuple[str, ...]
     tokens_of: str | None = None
 
+    @cached_property
     def experiment(self) -> Experiment:
         """The experiment, in small if it is rehearsed."""
         found = dict(word.split("=", 1) for word in self.settings)
@@ -124,55 +125,61 @@ LOTS = (
 
 
 def main(seconds: float) -> list[str]:
-    """Measure and check lot after lot, until the time is up; what is wrong with the runs."""
+    """Measure and judge lot after lot, until the time is up; what is wrong with the runs."""
     end = time.monotonic() + seconds - MARGIN_S
-    rows: dict[str, dict[str, Any]] = {}
-    with ThreadPoolExecutor(1) as beside:
-        checks = [
-            beside.submit(judge, lot, rows)
-            for lot in LOTS[: 2 if REHEARSED else None]
-            if measured(lot, rows, end - time.monotonic())
-        ]
-        for check in checks:
-            check.result()
-    store("engine", list(rows.values()))
-    return [f"{name}: {fault}" for name, row in rows.items() for fault in row["faults"]]
+    rows: list[dict[str, Any]] = []
+    lots = LOTS[: 2 if REHEARSED else None]
+    for run in (run for lot in lots for run in lot.runs):
+        print(run.experiment.id)  # made here: Hydra composes in one thread
+    with ThreadPoolExecutor(JUDGES) as beside:
+        for lot in lots:
+            rows += (new := [new_row(lot, run) for run in lot.runs])
+            if (left := end - time.monotonic()) > lot.seconds / 2:
+                measure(lot, new, left)
+            store("engine", rows)
+            for row in new:
+                if row["outcome"] == MEASURED:
+                    beside.submit(judge, row, end + MARGIN_S / 2)
+    for row in rows:
+        compare_tokens(row, rows)
+    store("engine", rows)
+    return [f"{row['run']}: {fault}" for row in rows for fault in row["faults"]]
 
 
-def measured(lot: Lot, rows: dict[str, dict[str, Any]], left: float) -> bool:
-    """Run a lot's campaign; whether there is something to check."""
-    for run in lot.runs:
-        rows[run.name] = {"run": run.name, "lot": lot.name, "faults": [], "outcome": NO_TIME}
-    store("engine", list(rows.values()))
-    if left < lot.seconds / 2:
-        return False
-    took, code = campaign(lot, left)
-    print(f"{lot.name}: exit {code}, {took:.1f} s", flush=True)
-    for run in lot.runs:
-        rows[run.name] |= {"lot_s": took} | settled(run, code)
-    store("engine", list(rows.values()))
-    return any(rows[run.name]["outcome"] == "measured" for run in lot.runs)
+def new_row(lot: Lot, run: Run) -> dict[str, Any]:
+    """What is known of a run before it is measured."""
+    return {
+        "run": run.name,
+        "lot": lot.name,
+        "id": run.experiment.id,
+        "tokens_of": run.tokens_of,
+        "outcome": NO_TIME,
+        "faults": [],
+    }
 
 
-def campaign(lot: Lot, left: float) -> tuple[float, int | None]:
-    """Seconds and exit status of the campaign; None if it was ended when no time was left."""
+def measure(lot: Lot, rows: list[dict[str, Any]], left: float) -> None:
+    """Measure a lot within so many seconds."""
     files = []
-    for number, run in enumerate(lot.runs):
-        files.append(WORK / f"{lot.name}-{number}.yaml")
-        files[-1].write_text(dump(run.experiment()), encoding="utf-8")
-    words = ["run", *map(str, files), "--multirun", "--tables", "--results", str(RESULTS)]
-    start = time.monotonic()
-    code = kvscope(words, WORK / f"campaign-{lot.name}.log", left)
-    return time.monotonic() - start, code
+    for run in lot.runs:
+        files.append(WORK / f"{run.experiment.id}.yaml")
+        files[-1].write_text(dump(run.experiment), encoding="utf-8")
+    words = ["-m", "kvscope.cli", "run", *map(str, files), "--multirun", "--results", str(RESULTS)]
+    start, log = time.monotonic(), WORK / f"campaign-{lot.name}.log"
+    code = python(words, log, left)
+    took = time.monotonic() - start
+    print(f"{lot.name}: exit {code}, {took:.1f} s", flush=True)
+    for row in rows:
+        row |= {"lot_s": took, **settled(directory_of(row), code)}
 
 
-def kvscope(words: list[str], log: Path, seconds: float) -> int | None:
-    """The exit status of a command of kvscope; None if it was ended after so many seconds."""
-    command = [sys.executable, "-m", "kvscope.cli", *words]
-    with log.open("a", encoding="utf-8") as out:
+def python(words: list[str], log: Path, seconds: float) -> int | None:
+    """The exit status of a Python program; None if it was ended after so many seconds."""
+    with log.open("w", encoding="utf-8") as out:
         process = subprocess.Popen(
-            command, stdout=out, stderr=subprocess.STDOUT, cwd=ROOT, start_new_session=True
-        )
+            [sys.executable, *words], stdout=out, stderr=subprocess.STDOUT, cwd=ROOT,
+            start_new_session=True,
+        )  # fmt: skip
         try:
             return process.wait(max(seconds, 1))
         except subprocess.TimeoutExpired:
@@ -185,83 +192,48 @@ def kvscope(words: list[str], log: Path, seconds: float) -> int | None:
     return None
 
 
-def directory_of(run: Run) -> Path:
-    """Where the run's records and tables are."""
-    return experiment_directory(RESULTS, run.experiment().id)
+def directory_of(row: dict[str, Any]) -> Path:
+    """Where a run's records are."""
+    return experiment_directory(RESULTS, row["id"])
 
 
-def settled(run: Run, code: int | None) -> dict[str, Any]:
+def settled(directory: Path, code: int | None) -> dict[str, Any]:
     """How a run of a campaign ended."""
-    directory = directory_of(run)
     try:
         facts = read_run(directory)
-    except Exception:  # it has not got so far
-        facts = {"status": None, "reason": "the campaign ended before"}
-    if facts["status"] == "complete":
-        return {"outcome": "measured", "id": directory.name}
-    if code is None:
-        return {"outcome": "failed", "faults": ["not finished when the step's time was up"]}
-    return {"outcome": "failed", "faults": [str(facts["reason"])]}
+    except KvscopeError:  # it has not got so far
+        late = "it was not finished when the time was up"
+        return {"outcome": FAILED, "faults": [late if code is None else "it has no run.json"]}
+    if facts["status"] == COMPLETE:
+        return {"outcome": MEASURED}
+    return {"outcome": FAILED, "faults": [str(facts["reason"])]}
 
 
-def judge(lot: Lot, rows: dict[str, dict[str, Any]]) -> None:
-    """Check a lot's runs, and read what the report has of them."""
-    for run in lot.runs:
-        row = rows[run.name]
-        if row["outcome"] != "measured":
-            continue
-        try:
-            row |= numbers(directory_of(run))
-            row["faults"] += [*checked(run), *other_tokens(run, row)]
-        except Exception as error:
-            row["faults"].append(sentence(error))
-        row["outcome"] = "failed" if row["faults"] else "passed"
-        store("engine", list(rows.values()))
-
-
-def checked(run: Run) -> Iterator[str]:
-    """What `kvscope check` complains of."""
-    log = WORK / f"check-{directory_of(run).name}.log"
-    if kvscope(["check", str(directory_of(run))], log, 120):
-        lines = log.read_text(encoding="utf-8").splitlines()
-        yield from [line for line in lines if line.startswith("kvscope: ")] or lines[-1:]
-
-
-def other_tokens(run: Run, row: dict[str, Any]) -> Iterator[str]:
-    """Whether its requests got other tokens than those of the run that it is compared with."""
-    if run.tokens_of is None:
+def judge(row: dict[str, Any], end: float) -> None:
+    """Have a run judged, and add to its row what that says."""
+    log = WORK / f"judge-{row['id']}.log"
+    words = ["-m", "smoke.judge", str(directory_of(row))]
+    code = python(words, log, end - time.monotonic())
+    said = log.read_text(encoding="utf-8").splitlines() or ["nothing said"]
+    if code:
+        row["faults"].append(f"it cannot be judged: {said[-1]}")
+    elif code is None:
+        row["outcome"] = f"measured; {NO_TIME} to check it"
         return
-    like = next(r for lot in LOTS for r in lot.runs if r.name == run.tokens_of)
-    own, other = (tokens(directory_of(one)) for one in (run, like))
-    same = int((own == other.reindex(own.index)).sum())
+    else:
+        row |= json.loads(said[-1])
+    row["outcome"] = FAILED if row["faults"] else PASSED
+
+
+def compare_tokens(row: dict[str, Any], rows: list[dict[str, Any]]) -> None:
+    """Note whether a run's requests got the tokens of those of the run that it is compared with."""
+    like = next((one for one in rows if one["run"] == row["tokens_of"]), {})
+    if not {"tokens"} <= row.keys() & like.keys():
+        return
+    own, other = row["tokens"], like["tokens"]
+    same = sum(other.get(request) == tokens for request, tokens in own.items())
     row["same_tokens"] = f"{same} of {len(own)}"
     if same < len(own):
-        yield f"{len(own) - same} of {len(own)} requests got other tokens than in '{like.name}'"
-
-
-def tokens(directory: Path) -> "pd.Series[str]":
-    """A hash of each request's tokens."""
-    requests = pd.read_parquet(tables_directory(directory) / "requests.parquet")
-    return requests.set_index("request_id")["output_sha256"]
-
-
-def numbers(directory: Path) -> dict[str, Any]:
-    """What the report has of a run."""
-    run, tables = read_run(directory), tables_directory(directory)
-    found: dict[str, Any] = {
-        "time_source": run["time_source"],
-        "vllm": run["versions"]["vllm"],
-        "start_engine_s": run["timings_s"]["start_engine"],
-        "repeat_s": run["clock"]["repeats"][0]["duration_s"],
-        "host_memory": run["engine"]["host_memory"],
-        "passes": len(pd.read_parquet(tables / "steps.parquet")),
-        "preemptions": len(pd.read_parquet(tables / "preemptions.parquet")),
-    }
-    for check in ("reference_checks", "swap_checks"):
-        found[check] = run["engine"].get(check)
-    transfers = pd.read_parquet(tables / "transfers.parquet")
-    for direction, part in transfers.groupby("direction"):
-        found[f"{direction}_gib_per_s"] = part["bytes"].sum() / part["copy_s"].sum() / GIB
-    if (events := tables / "kv_events.parquet").exists():
-        found["kv_events"] = len(pd.read_parquet(events, columns=["kind"]))
-    return found
+        row["outcome"] = FAILED
+        row["faults"].append(f"{len(own) - same} of {len(own)} requests got other tokens than in "
+                             f"'{like['run']}'")  # fmt: skip

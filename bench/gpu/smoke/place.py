@@ -9,6 +9,7 @@ WORK = Path(os.environ.get("SMOKE_WORK", "/tmp/smoke"))
 REHEARSED = os.environ.get("SMOKE_REHEARSED") == "1"
 ROOT = Path(__file__).parents[3]
 DEVICE = "cuda"
+PASSED, FAILED, NO_TIME = "passed", "failed", "skipped: no time left"  # outcomes
 
 
 def store(name: str, found: Any) -> None:

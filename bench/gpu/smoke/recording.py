@@ -26,9 +26,7 @@ def main(seconds: float) -> list[str]:
     for requests, tokens, new in IN_SMALL if REHEARSED else SIZES:
         start = time.perf_counter()
         try:
-            row = compared(
-                Workload(requests, tokens, new, torch.device(DEVICE), **SMALL_HEADS)
-            )
+            row = compared(Workload(requests, tokens, new, torch.device(DEVICE), **SMALL_HEADS))
             found += errors(row)
         except Exception as error:
             traceback.print_exc()

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from smoke.place import REHEARSED, WORK, stored
-from smoke.steps import FAILED, LIMITS_S, NO_TIME, PASSED
+from smoke.place import FAILED, NO_TIME, PASSED, REHEARSED, WORK, stored
+from smoke.steps import LIMITS_S
 
 KEPT_BYTES = 14 << 20  # of the runs' files, before they are compressed
 LARGEST_BYTES = 2 << 20
@@ -97,8 +97,8 @@ def lines(found: dict[str, Any]) -> Iterator[str]:
 
 def skipped(found: dict[str, Any]) -> Iterator[str]:
     """Steps and runs that had no time."""
-    yield from (step["step"] for step in found["steps"] if NO_TIME in step["faults"])
-    yield from (f"run '{r['run']}'" for r in found["engine"] or () if r["outcome"] == NO_TIME)
+    yield from (step["step"] for step in found["steps"] if step["outcome"] == NO_TIME)
+    yield from (f"run '{r['run']}'" for r in found["engine"] or () if NO_TIME in r["outcome"])
 
 
 def of_machine(found: dict[str, Any]) -> Iterator[str]:
@@ -163,7 +163,7 @@ def of_recording(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
 
 COLUMNS = (
     *("outcome", "start_engine_s", "repeat_s", "passes", "preemptions", "same_tokens"),
-    *("out_gib_per_s", "in_gib_per_s", "kv_events", "host_memory", "time_source"),
+    *("out_gib_per_s", "in_gib_per_s", "kv_events", "host_memory", "time_source", "oracles"),
 )
 
 

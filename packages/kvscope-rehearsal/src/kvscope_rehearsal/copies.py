@@ -28,9 +28,7 @@ class HostCopies:
         ):  # the host's ordinary memory: CUDA copies it before it returns
             ORDER.host_waits(stream)
 
-    def blocks(
-        self, to: torch.Tensor, of: torch.Tensor, width: int, mapping: torch.Tensor
-    ) -> None:
+    def blocks(self, to: torch.Tensor, of: torch.Tensor, width: int, mapping: torch.Tensor) -> None:
         """Copy them one after the other."""
         target, source = to.data_ptr(), of.data_ptr()
         for block, place in mapping.tolist():

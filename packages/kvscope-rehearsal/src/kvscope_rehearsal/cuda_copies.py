@@ -62,9 +62,7 @@ class Attributes(ctypes.Structure):
 class CudaCopies:
     """What `operators.Copies` says, on the GPU's current stream."""
 
-    def blocks(
-        self, to: torch.Tensor, of: torch.Tensor, width: int, mapping: torch.Tensor
-    ) -> None:
+    def blocks(self, to: torch.Tensor, of: torch.Tensor, width: int, mapping: torch.Tensor) -> None:
         """Launch a copy for each row of the mapping."""
         kind = BY_ADDRESS if to.is_cuda and of.is_cuda else TO_HOST if of.is_cuda else TO_DEVICE
         rows, copy = mapping.to(torch.int64).contiguous(), copy_function()

@@ -22,9 +22,7 @@ _LIBRARIES: list[Any] = []  # operators live as long as their libraries
 class Copies(Protocol):
     """How memory is copied, on the current stream: `blocks` each by itself, or a `batch`."""
 
-    def blocks(
-        self, to: torch.Tensor, of: torch.Tensor, width: int, mapping: torch.Tensor
-    ) -> None:
+    def blocks(self, to: torch.Tensor, of: torch.Tensor, width: int, mapping: torch.Tensor) -> None:
         """Copy `width` bytes for each row (block of `of`, block of `to`) of the mapping."""
 
     def batch(

@@ -1,0 +1,60 @@
+"""Judges a run: `python -m smoke.judge RUN` prints what is wrong with it, and its numbers, as JSON.
+
+Its tables and metrics are made, then checked as by `kvscope check`: the hashes of its files, every
+oracle, tables and metrics computed again.
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from kvscope.analyse.check import inspect_run
+from kvscope.analyse.checklist import summary
+from kvscope.batch import make_tables
+from kvscope.layout import tables_directory
+from kvscope.runfile import TRACING, read_run
+
+GIB = 2**30
+
+
+def main(directory: Path) -> None:
+    """Judge the run in a directory."""
+    make_tables(directory)
+    found = inspect_run(directory)
+    judged = {"faults": found.complaints, "oracles": summary(found.verdicts)}
+    print(json.dumps(judged | numbers(directory), default=float))
+
+
+def table(directory: Path, name: str) -> pd.DataFrame:
+    """A table of a run: recorded, or computed from what was recorded."""
+    computed = tables_directory(directory) / f"{name}.parquet"
+    return pd.read_parquet(computed if computed.exists() else directory / f"{name}.parquet")
+
+
+def numbers(directory: Path) -> dict[str, Any]:
+    """What the report has of the run."""
+    run, transfers = read_run(directory), table(directory, "transfers")
+    found: dict[str, Any] = {
+        "time_source": run["time_source"],
+        "vllm": run["versions"]["vllm"],
+        "start_engine_s": run["timings_s"]["start_engine"],
+        "repeat_s": run["clock"]["repeats"][0]["duration_s"],
+        "host_memory": run["engine"]["host_memory"],
+        "reference_checks": run["engine"].get("reference_checks"),
+        "swap_checks": run["engine"].get("swap_checks"),
+        "passes": len(table(directory, "steps")),
+        "preemptions": len(table(directory, "preemptions")),
+        "tokens": table(directory, "requests").set_index("request_id")["output_sha256"].to_dict(),
+    }
+    for direction, part in transfers.groupby("direction"):
+        found[f"{direction}_gib_per_s"] = part["bytes"].sum() / part["copy_s"].sum() / GIB
+    if run.get(TRACING):
+        found["kv_events"] = len(table(directory, "kv_events"))
+    return found
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
