@@ -85,7 +85,7 @@ def compared(workload: Workload) -> dict[str, Any]:
 
 
 def others(workload: Workload) -> dict[str, Callable[[], torch.Tensor]]:
-    """vLLM's kernels that run here: Triton's on a GPU, and FlashAttention's where it is compiled."""
+    """vLLM's kernels that run here: Triton's on a GPU, FlashAttention's where it is compiled."""
     if workload.device.type != "cuda" or INTERPRETED:
         return {}
     flash = {"flash": workload.vllm_flash} if has_flash_attention() else {}

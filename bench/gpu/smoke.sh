@@ -48,7 +48,6 @@ choose_environment() {
         timeout "$UNPACK_S" "$python" bench/gpu/smoke/unpack.py "$pack" "$work/site" "$root" \
             >"$work/unpack.log" 2>&1 || die "Cannot unpack $pack: $(tail -n 1 "$work/unpack.log")"
         paths=$work/site:$root/src:$root/packages/kvscope-rehearsal/src:
-        export SMOKE_COMMIT=${SMOKE_COMMIT:-$(cat "$pack/commit" 2>/dev/null)}
     else
         die "There is no vLLM for CUDA here: run 'make env DEVICE=cuda', or where there is no" \
             "network give PACK=…, made elsewhere by bench/gpu/make_pack.sh."
@@ -90,7 +89,8 @@ fi
 mkdir -p "$OUT" || die "Cannot write results to $OUT: name another directory, OUT=…"
 
 export SMOKE_WORK=$work SMOKE_COMMAND=$command SMOKE_STEPS="$*" TMPDIR=$work/tmp
-export SMOKE_COMMIT=${SMOKE_COMMIT:-$(git describe --always --dirty --abbrev=12 2>/dev/null)}
+export SMOKE_COMMIT=${SMOKE_COMMIT:-$(git describe --always --dirty --abbrev=12 2>/dev/null ||
+    cat "${pack:-.gpu}/commit" 2>/dev/null)}
 export TRITON_CACHE_DIR=$work/triton NUMBA_CACHE_DIR=$work/cache/numba XDG_CACHE_HOME=$work/cache
 export VLLM_CACHE_ROOT=$work/cache/vllm VLLM_NO_USAGE_STATS=1 VLLM_LOGGING_LEVEL=WARNING
 export HF_HUB_OFFLINE=1 PYTORCH_NVML_BASED_CUDA_CHECK=1 PYTHONUNBUFFERED=1
@@ -100,7 +100,7 @@ timeout --kill-after=10 "$(left $((REPORT_S + 10)))" "$python" -m smoke.steps \
 timeout --kill-after=5 "$REPORT_S" "$python" -m smoke.report "$OUT" >"$work/report.txt" 2>"$work/report.err"
 code=$?
 for log in "$work"/{steps.txt,report.err,*.log}; do
-    echo "=== ${log##*/}" && tail -c 1000000 "$log"
+    echo "=== ${log##*/}" && tail -c 300000 "$log"
 done >"$OUT/log.txt"
 cat "$work/report.txt" "$work/report.err"
 echo "$((SECONDS - began)) s; results are in $OUT"

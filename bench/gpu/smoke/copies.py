@@ -14,15 +14,15 @@ import torch
 from kvscope.engine.overflow.copies import Coalesced, PerBlock, Planes, cache_planes, host_planes
 from smoke.place import DEVICE, REHEARSED, store
 
-LAYERS, BLOCKS, WIDTH, MOVED, TURNS = (2, 16, 512, 6, 1) if REHEARSED else (32, 192, 2**18, 128, 5)
+LAYERS, BLOCKS, WIDTH, MOVED, TURNS = (2, 16, 512, 6, 1) if REHEARSED else (32, 96, 2**18, 64, 7)
 GIB = 2**30
 
 
 def main(seconds: float) -> list[str]:
     """Measure all four; a fault is where bytes differ."""
     torch.manual_seed(0)
-    shape = (BLOCKS, WIDTH)
-    caches = [torch.randint(0, 255, shape, dtype=torch.uint8).to(DEVICE) for _ in range(LAYERS)]
+    on_gpu = {"dtype": torch.uint8, "device": DEVICE}
+    caches = [torch.randint(0, 255, (BLOCKS, WIDTH), **on_gpu) for _ in range(LAYERS)]
     planes = cache_planes(caches)
     order = torch.randperm(BLOCKS)[:MOVED].tolist()
     expected = [plane.cpu()[order] for plane in planes]

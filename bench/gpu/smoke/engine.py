@@ -27,7 +27,7 @@ from smoke.place import FAILED, NO_TIME, PASSED, REHEARSED, ROOT, WORK, store
 MEASURED = "measured"
 JUDGES = 1 + len(os.sched_getaffinity(0)) // 4  # at a time
 MARGIN_S = 20.0  # for the last checks
-END_S = 10.0  # for a campaign to end by itself at its limit
+END_S = 4.0  # for a campaign to end by itself at its limit
 RESULTS = WORK / "results"
 
 TINY = (
@@ -41,7 +41,7 @@ LLAMA = (
     *("workload.prompt_tokens=992", "workload.output_tokens=64", "engine.max_model_len=1056"),
     *("engine.max_num_batched_tokens=4096", "engine.max_num_seqs=4", "cache.block_size=16"),
     *("engine.attention=instrumented", "profiler=none", "repeats=1", "warmup=1"),
-    *("batching=prefill_first", "cache.blocks=256", "overflow=swap", "overflow.host_gib=4"),
+    *("batching=prefill_first", "cache.blocks=250", "overflow=swap", "overflow.host_gib=4"),
 )
 AMPLE, SCARCE, POOL = "cache.blocks=128", "cache.blocks=48", "overflow.host_gib=0.25"
 # In a rehearsal: small enough for Triton's interpreter.
@@ -126,7 +126,7 @@ LOTS = (
 
 def main(seconds: float) -> list[str]:
     """Measure and judge lot after lot, until the time is up; what is wrong with the runs."""
-    end = time.monotonic() + seconds - MARGIN_S
+    until = time.monotonic() + seconds - MARGIN_S
     rows: list[dict[str, Any]] = []
     lots = LOTS[: 2 if REHEARSED else None]
     for run in (run for lot in lots for run in lot.runs):
@@ -134,12 +134,12 @@ def main(seconds: float) -> list[str]:
     with ThreadPoolExecutor(JUDGES) as beside:
         for lot in lots:
             rows += (new := [new_row(lot, run) for run in lot.runs])
-            if (left := end - time.monotonic()) > lot.seconds / 2:
+            if (left := until - time.monotonic()) > lot.seconds / 2:
                 measure(lot, new, left)
             store("engine", rows)
             for row in new:
                 if row["outcome"] == MEASURED:
-                    beside.submit(judge, row, end + MARGIN_S / 2)
+                    beside.submit(judge, row, until + MARGIN_S / 2)
     for row in rows:
         compare_tokens(row, rows)
     store("engine", rows)
@@ -175,21 +175,29 @@ def measure(lot: Lot, rows: list[dict[str, Any]], left: float) -> None:
 
 def python(words: list[str], log: Path, seconds: float) -> int | None:
     """The exit status of a Python program; None if it was ended after so many seconds."""
+    command = [sys.executable, *words]
     with log.open("w", encoding="utf-8") as out:
         process = subprocess.Popen(
-            [sys.executable, *words], stdout=out, stderr=subprocess.STDOUT, cwd=ROOT,
-            start_new_session=True,
-        )  # fmt: skip
+            command, stdout=out, stderr=subprocess.STDOUT, cwd=ROOT, start_new_session=True
+        )
         try:
             return process.wait(max(seconds, 1))
         except subprocess.TimeoutExpired:
-            process.terminate()
+            return None
+        finally:
+            end(process)
+
+
+def end(process: "subprocess.Popen[bytes]") -> None:
+    """End a program that has not ended, first politely."""
+    if process.poll() is not None:
+        return
+    process.terminate()
     try:
         process.wait(END_S)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-    return None
 
 
 def directory_of(row: dict[str, Any]) -> Path:
@@ -209,11 +217,11 @@ def settled(directory: Path, code: int | None) -> dict[str, Any]:
     return {"outcome": FAILED, "faults": [str(facts["reason"])]}
 
 
-def judge(row: dict[str, Any], end: float) -> None:
+def judge(row: dict[str, Any], until: float) -> None:
     """Have a run judged, and add to its row what that says."""
     log = WORK / f"judge-{row['id']}.log"
     words = ["-m", "smoke.judge", str(directory_of(row))]
-    code = python(words, log, end - time.monotonic())
+    code = python(words, log, until - time.monotonic())
     said = log.read_text(encoding="utf-8").splitlines() or ["nothing said"]
     if code:
         row["faults"].append(f"it cannot be judged: {said[-1]}")

@@ -29,10 +29,8 @@ JOBS = (1, 4) if REHEARSED else (1, 8, 64)
 
 def main(seconds: float) -> list[str]:
     """Measure jobs of each size; a fault is where bytes differ."""
-    caches = [
-        torch.randint(-128, 127, (BLOCKS, WIDTH), dtype=torch.int8).to(DEVICE)
-        for _ in range(LAYERS)
-    ]
+    on_gpu = {"dtype": torch.int8, "device": DEVICE}
+    caches = [torch.randint(-128, 127, (BLOCKS, WIDTH), **on_gpu) for _ in range(LAYERS)]
     tensors = [CanonicalKVCacheTensor(cache, WIDTH) for cache in caches]
     refs = [CanonicalKVCacheRef(n, WIDTH) for n in range(LAYERS)]
     worker = CPUOffloadingWorker(CanonicalKVCaches(tensors, [refs]), 1, BLOCKS)

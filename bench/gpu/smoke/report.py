@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +158,8 @@ def of_recording(rows: Iterable[dict[str, Any]]) -> Iterator[str]:
             yield f"{name} {row['error']}"
             continue
         times = ", ".join(f"{key} {value:.3f}" for key, value in row["ms"].items())
-        yield f"{name} {times}; × {row['recording_costs']:.2f}, {row['ns_per_event']:.2f} ns an event"
+        cost = f"× {row['recording_costs']:.2f}, {row['ns_per_event']:.2f} ns an event"
+        yield f"{name} {times}; {cost}"
 
 
 COLUMNS = (
@@ -179,7 +180,7 @@ def cell(value: Any) -> str:
     return "–" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
-SECTIONS = {
+SECTIONS: dict[str, Callable[[Any], Iterator[str]]] = {
     "facts": of_facts,
     "copies": of_copies,
     "offloading": of_offloading,

@@ -2,11 +2,13 @@
 
 PyTorch, Triton and vLLM are imported once, which takes longer than most steps. Each step is a fork
 with its own limit and log: what kills one costs none of the others, and what it had stored stays.
-CUDA is not initialized before the forks, which could not use it.
+Forks cannot use CUDA if an import has initialized it; then each step is a process that imports.
 """
 
+import ctypes
 import importlib
 import json
+import multiprocessing
 import os
 import signal
 import sys
@@ -14,13 +16,13 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
 from typing import Any
 
 from smoke.place import FAILED, NO_TIME, PASSED, WORK, sentence, store
 
 LEAST_S = 3.0  # for which no step is begun
-END_S = 5.0  # for a step to end by itself at its limit
+END_S = 6.0  # for a step to end by itself at its limit
+NOT_INITIALIZED = 3  # CUDA_ERROR_NOT_INITIALIZED
 
 IMPORTS_S = 45
 LIMITS_S = {  # in their order
@@ -52,9 +54,10 @@ def main(seconds: float, names: list[str]) -> int:
     """Run the steps within so many seconds; 0 if none failed."""
     end = time.monotonic() + seconds
     outcomes = [imported()]
+    start, again = ("spawn", IMPORTS_S) if cuda_is_initialized() else ("fork", 0)
     for name in names or LIMITS_S:
-        limit = min(LIMITS_S[name], end - time.monotonic())
-        outcomes.append(run(name, limit) if limit > LEAST_S else skipped(name))
+        limit = min(LIMITS_S[name] + again, end - time.monotonic())
+        outcomes.append(run(name, limit, start) if limit > LEAST_S else skipped(name))
         tell(outcomes)
     return int(any(one.outcome == FAILED for one in outcomes))
 
@@ -80,6 +83,7 @@ def imported() -> Outcome:
         start = time.monotonic()
         try:
             importlib.import_module(name)
+            set_threads(1)
         except Exception as error:
             traceback.print_exc()
             faults.append(f"cannot import {name}: {sentence(error)}")
@@ -90,10 +94,27 @@ def imported() -> Outcome:
     return outcome
 
 
-def run(name: str, limit: float) -> Outcome:
-    """Run a step in a fork, killed at its limit."""
+def cuda_is_initialized() -> bool:
+    """Whether this process has initialized CUDA; to ask does not."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return False
+    return int(driver.cuDeviceGetCount(ctypes.byref(ctypes.c_int()))) != NOT_INITIALIZED
+
+
+def set_threads(count: int) -> None:
+    """Have PyTorch use so many: one before a fork, which has none of its parent's."""
+    import torch
+
+    torch.set_num_threads(count)
+
+
+def run(name: str, limit: float, start: str) -> Outcome:
+    """Run a step in a process of its own, killed at its limit."""
     began = time.monotonic()
-    process = get_context("fork").Process(target=step, args=(name, limit))
+    context: Any = multiprocessing.get_context(start)
+    process = context.Process(target=step, args=(name, limit))
     process.start()
     process.join(limit)
     late = process.is_alive()
@@ -121,12 +142,14 @@ def end(process: Any) -> None:
 
 
 def step(name: str, limit: float) -> None:
-    """In the fork: run the step, and leave its faults."""
+    """In the step's process: run it, and leave its faults."""
     os.setsid()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended at its limit"))
     with (WORK / f"{name}.log").open("w", buffering=1, encoding="utf-8") as log:
         for stream in (1, 2):
             os.dup2(log.fileno(), stream)
         try:
+            set_threads(len(os.sched_getaffinity(0)))
             module = importlib.import_module(f"smoke.{name}")
             judge: Callable[[float], list[str]] = module.main
             faults = judge(limit)
