@@ -322,11 +322,9 @@ def install() -> None:
         (torch.accelerator, shared | accelerator),
         (torch.cuda.memory, {"get_allocator_backend": lambda: "rehearsed"}),
         (torch, {"Event": Event, "Stream": Stream, "Generator": Generator}),
+        (torch.Tensor, {"record_stream": nothing}),  # its memory is not used again too early
     ):
         for name, function in functions.items():
             setattr(module, name, function)
             _INSTALLED.append((module, name, function))
-    _INSTALLED.extend(
-        (torch.Tensor, name, getattr(torch.Tensor, name))
-        for name in ("pin_memory", "record_stream")
-    )
+    _INSTALLED.append((torch.Tensor, "pin_memory", torch.Tensor.pin_memory))

@@ -44,8 +44,6 @@ class OnGpu(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name == "__get__" or name == "__set__":
             return func(*args, **kwargs)
-        if name == "record_stream":  # memory that is freed is not used again
-            return None
         if name in CONVERSIONS:
             return converted(func, name, args, kwargs)
         return computed(func, name, args, kwargs)
