@@ -89,6 +89,16 @@ def test_copies_hold_what_they_gather(words: tuple[str, ...], copy_bytes: int) -
     assert memory("model=tiny-llama", "engine.max_model_len=1024", *words).copy_bytes == copy_bytes
 
 
+def test_adaptive_copies_hold_what_its_pools_are_for() -> None:
+    words = ("overflow=adaptive", "overflow.hardware=a100-40gb", "overflow.host_gib=64")
+    assert memory("model=tiny-llama", *words).copy_bytes == 2 * 4096 * 4 * 256 * 4
+    coalesced = (*words, "overflow.copies=coalesced")
+    both = memory("model=tiny-llama", "engine.max_model_len=1024", *coalesced).copy_bytes
+    assert both == 1024 * 2048 + 2 * 4096 * 4 * 256 * 4
+    # activations larger than K and V are not kept
+    assert memory("model=tiny-gqa", *words).copy_bytes == 0
+
+
 @settings(max_examples=30, deadline=None)
 @given(
     key=st.sampled_from(
@@ -292,6 +302,11 @@ def test_the_table_has_the_columns_that_matter(
     heading, said = printed(capsys, *words)
     assert [cell.strip() for cell in heading] == ["id", "time", *columns]
     assert ("GPU memory" in said) == ("GPU" in columns)
+
+
+def test_the_pool_of_several_is_the_largest() -> None:
+    pools = [needs("overflow=swap", f"overflow.host_gib={size}") for size in (2, 4, 3)]
+    assert "4.0 GiB of pinned host memory" in in_words(pools)
 
 
 def test_of_several_memory_is_that_of_the_largest_and_disk_that_of_all() -> None:
