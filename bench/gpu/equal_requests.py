@@ -39,7 +39,8 @@ class Workload:
     def tiles(self) -> Any:
         """The batch's tiles on the device."""
         from kvscope.engine.attention.cuda import launch
-        from kvscope.engine.attention.cuda.batch import cut_batch, tile_tokens
+        from kvscope.engine.attention.cuda.batch import cut_batch
+        from kvscope.plan.kv_events import tile_tokens
 
         on_gpu = self.device.type == "cuda"
         properties = torch.cuda.get_device_properties(self.device) if on_gpu else None

@@ -13,7 +13,8 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from kvscope.engine.attention.cuda import kernels, launch
-from kvscope.engine.attention.cuda.batch import MAX_SPLITS, tile_tokens
+from kvscope.engine.attention.cuda.batch import MAX_SPLITS
+from kvscope.plan.kv_events import tile_tokens
 from tests.gpu.cases import Variant
 
 POINTERS = {

@@ -83,7 +83,7 @@ def test_every_command_for_a_cluster_with_gpus_measures_on_a_gpu(document: str) 
     for command in commands(document):
         words = shlex.split(command.partition("  #")[0])
         overrides = next((w.split("=", 1)[1] for w in words if w.startswith("overrides=")), "")
-        settings = [w for w in words if re.match(r"(study|device|exclusive)=", w)]
+        settings = [w for w in words if re.match(r"(study|device|device\.hardware|exclusive)=", w)]
         study, given = grid.split_study([*settings, *overrides.split()])
         plan = grid.expand(study, given, ROOT / "config")
         assert {p.experiment.device.gpus for p in plan.experiments} == {1}, command
@@ -91,7 +91,7 @@ def test_every_command_for_a_cluster_with_gpus_measures_on_a_gpu(document: str) 
 
 def test_the_page_of_polaris_names_the_study_that_its_commands_make() -> None:
     text = (ROOT / "docs/POLARIS.md").read_text(encoding="utf-8")
-    name = manifest.name_of("quickstart", ["device=cuda"])
+    name = manifest.name_of("quickstart", ["device=cuda", "device.hardware=a100-40gb"])
     assert set(re.findall(r"quickstart-[0-9a-f]{8}", text)) == {name}
 
 

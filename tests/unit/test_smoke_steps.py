@@ -5,6 +5,7 @@ import sys
 import time
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 from smoke import engine, place, steps
@@ -52,8 +53,18 @@ def test_runs_without_time_are_neither_right_nor_wrong(work: Path) -> None:
 
 
 def test_other_tokens_are_a_fault() -> None:
-    ample = {"run": "ample", "tokens": {"0": "a", "1": "b"}, "tokens_of": None, "faults": []}
-    scarce = {"run": "swap", "tokens": {"0": "a", "1": "c"}, "tokens_of": "ample", "faults": []}
+    ample: dict[str, Any] = {
+        "run": "ample",
+        "tokens": {"0": "a", "1": "b"},
+        "tokens_of": None,
+        "faults": [],
+    }
+    scarce: dict[str, Any] = {
+        "run": "swap",
+        "tokens": {"0": "a", "1": "c"},
+        "tokens_of": "ample",
+        "faults": [],
+    }
     engine.compare_tokens(scarce, [ample, scarce])
     assert scarce["same_tokens"] == "1 of 2"
     assert scarce["outcome"] == place.FAILED

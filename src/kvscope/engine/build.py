@@ -288,6 +288,7 @@ def run_engine(platform: "Platform", directory: Path | None = None) -> Iterator[
     """
     from vllm import LLM
 
+    platform.require()
     experiment = platform.experiment
     batching = instantiate_policy(experiment.batching, BatchingPolicy)
     overflow = instantiate_policy(experiment.overflow, OverflowPolicy)

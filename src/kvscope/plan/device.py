@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -10,6 +10,9 @@ from kvscope.plan.fields import MAX_THREADS, Label, Whole, impossible
 from kvscope.plan.option import Option
 from kvscope.plan.parts import Conditions
 from kvscope.runschema import MEASURED
+
+if TYPE_CHECKING:
+    from kvscope.plan.gpu_memory import GpuMemory
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,15 @@ class Device(Option):
         """Bytes of host memory that hold weights and cache while requests are served."""
         cache = experiment.cache_blocks * experiment.block_bytes
         return cache + 2 * experiment.model.weight_bytes  # as loaded, and packed for its product
+
+    @property
+    def usable_bytes(self) -> int | None:
+        """Bytes that an engine may take of its GPU's memory; None if it does not say which GPU."""
+        return None
+
+    def gpu_memory(self, experiment: Conditions) -> "GpuMemory | None":
+        """What an experiment takes of a GPU's memory; None without a GPU, or if it is unknown."""
+        return None
 
     def passes_s(self, experiment: Conditions, lengths: Sequence[tuple[int, int]]) -> list[float]:
         """Seconds of the passes that serve a batch of requests, each with prompt and output tokens.

@@ -85,6 +85,10 @@ class Overflow(Option):
         """The size of its host pool in blocks; 0 without a pool."""
         return 0
 
+    def staging_bytes(self, experiment: Conditions) -> int:
+        """Bytes of a GPU's memory that its copies take beside weights, cache and activations."""
+        return 0
+
     def predictions_s(self, experiment: Conditions, tokens: int, beside: int) -> dict[str, float]:
         """The seconds that it predicts for a victim of so many tokens, by the name of the action.
 

@@ -1,11 +1,12 @@
 """Prints a plan as a table or as JSON."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from kvscope.plan import batches, together
 from kvscope.plan.complaints import format_value
 from kvscope.plan.grid import Plan
+from kvscope.plan.needs import GpuNeeds, gib, in_words
 from kvscope.plan.resources import machine_gib, minimum_gib
 from kvscope.quantities import plural, rough_duration
 
@@ -14,14 +15,36 @@ Needs = Mapping[str, Mapping[str, int]]
 MOST_NAMED = 3
 
 
+class Column(NamedTuple):
+    """A column of the table: the bytes of something that an experiment on a GPU needs."""
+
+    title: str
+    bytes_of: Callable[[GpuNeeds], int]
+
+    def size(self, needs: GpuNeeds | None) -> int:
+        """Bytes; 0 without a GPU."""
+        return self.bytes_of(needs) if needs else 0
+
+
+COLUMNS = (
+    Column("GPU", lambda needs: needs.memory.total_bytes),
+    Column("host pool", lambda needs: needs.host_pool_bytes),
+    Column("events", lambda needs: needs.kv_event_bytes),
+)
+
+
 def as_json(plan: Plan, needs: Needs) -> list[dict[str, Any]]:
-    """One object per experiment: id, label, varied values, resources, resolved experiment."""
+    """One object per experiment: id, label, varied values, resources, resolved experiment.
+
+    Of one on a GPU also `needs`, in bytes (`plan.needs.GpuNeeds`).
+    """
     return [
         {
             "id": planned.experiment.id,
             "label": planned.label,
             "varied": planned.varied,
             "resources": dict(needs[planned.experiment.id]),
+            **({"needs": of_gpu.as_json()} if (of_gpu := GpuNeeds.of(planned.experiment)) else {}),
             "experiment": planned.experiment.model_dump(exclude_none=True),
         }
         for planned in plan.experiments
@@ -29,22 +52,27 @@ def as_json(plan: Plan, needs: Needs) -> list[dict[str, Any]]:
 
 
 def print_table(plan: Plan, needs: Needs) -> None:
-    """Print one line per experiment: id, expected time, and the values of the varied keys."""
-    rows = [["id", "time", *plan.varied_keys]]
-    for planned in plan.experiments:
+    """Print one line per experiment: id, expected time, what it needs, and its varied values."""
+    of_gpu = [GpuNeeds.of(planned.experiment) for planned in plan.experiments]
+    columns = [column for column in COLUMNS if any(column.size(one) for one in of_gpu)]
+    rows = [["id", "time", *(column.title for column in columns), *plan.varied_keys]]
+    for planned, of_one in zip(plan.experiments, of_gpu, strict=True):
         values = (
             value if isinstance(value, str) else format_value(value)
             for value in planned.varied.values()
         )
         need = needs[planned.experiment.id]
         seconds = need["walltime_s" if len(needs) == 1 else "share_s"]
-        rows.append([planned.experiment.id, rough_duration(seconds), *values])
+        sizes = (gib(size) if (size := column.size(of_one)) else "" for column in columns)
+        rows.append([planned.experiment.id, rough_duration(seconds), *sizes, *values])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         print(
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         )
-    print(f"{format_total(plan, needs)}: {plan.title}")
+    on_gpu = [one for one in of_gpu if one]
+    needed = f", {in_words(on_gpu)}" if on_gpu else ""
+    print(f"{format_total(plan, needs)}{needed}: {plan.title}")
 
 
 def format_total(plan: Plan, needs: Needs) -> str:

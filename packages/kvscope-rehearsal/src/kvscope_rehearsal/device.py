@@ -39,6 +39,8 @@ class Initialized:
 
 
 STATE = Initialized()
+Installed = tuple[Any, str, Any]  # where a function is, its name, the function
+_INSTALLED: list[Installed] = []
 
 
 def initialize() -> None:
@@ -49,12 +51,25 @@ def initialize() -> None:
         raise RuntimeError(
             "Cannot re-initialize CUDA in forked subprocess: it was initialized before the fork"
         )
+    _refuse_replaced()
     directory = node_directory()
     visible = visible_gpus(gpus_of(directory))
     if not visible:
         raise RuntimeError("No CUDA GPUs are available: CUDA_VISIBLE_DEVICES names none")
     hold(directory, visible[0])
     STATE.process, STATE.gpu = os.getpid(), visible[0]
+
+
+def _refuse_replaced() -> None:
+    """RuntimeError if a function of the GPU is another one's by now, of vLLM for CPUs."""
+    for place, name, function in _INSTALLED:
+        found = getattr(place, name)
+        if found is not function:
+            where = getattr(found, "__module__", "?")
+            raise RuntimeError(
+                f"{place.__name__}.{name} is no GPU's any more: {where} has put another in its "
+                "place, which holds for all forks of this process"
+            )
 
 
 def gpus() -> Gpus:
@@ -65,7 +80,7 @@ def gpus() -> Gpus:
 def is_cuda(device: Any) -> bool:
     """Whether this names a GPU: 'cuda', 'cuda:0', a torch.device, or a number."""
     if isinstance(device, torch.device):
-        return device.type == "cuda"
+        return bool(device.type == "cuda")
     if isinstance(device, int) and not isinstance(device, bool):
         return True
     return isinstance(device, str) and device.partition(":")[0] == "cuda"
@@ -307,6 +322,9 @@ def install() -> None:
         (torch.accelerator, shared | accelerator),
         (torch.cuda.memory, {"get_allocator_backend": lambda: "rehearsed"}),
         (torch, {"Event": Event, "Stream": Stream, "Generator": Generator}),
+        (torch.Tensor, {"record_stream": nothing}),  # its memory is not used again too early
     ):
         for name, function in functions.items():
             setattr(module, name, function)
+            _INSTALLED.append((module, name, function))
+    _INSTALLED.append((torch.Tensor, "pin_memory", torch.Tensor.pin_memory))

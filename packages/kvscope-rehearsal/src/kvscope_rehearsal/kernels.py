@@ -1,11 +1,24 @@
-"""Triton's kernels on a rehearsed GPU: its interpreter, with a GPU's rules for their arguments."""
+"""Triton's kernels on a rehearsed GPU: its interpreter, with a GPU's rules for their arguments.
+
+The interpreter has no clock: kernels that read one count their readings in an argument `counter`,
+which is set to the host's time before each launch. So stamps are in order, and lie in their pass.
+"""
 
 import os
+import time
+from collections.abc import Mapping
 from typing import Any
 
 from kvscope_rehearsal.device import initialize
 from kvscope_rehearsal.memory import region_of
 from kvscope_rehearsal.order import ORDER, current_stream
+
+
+def set_counter(arguments: Mapping[str, Any]) -> None:
+    """Set the counter of a kernel that records to the host's time in nanoseconds."""
+    counter = arguments.get("counter")
+    if counter is not None and arguments.get("INSTRUMENT", True):
+        counter[0].clamp_(min=time.perf_counter_ns())
 
 
 def install() -> None:
@@ -23,7 +36,8 @@ def install() -> None:
     def checked(self: Any, *args: Any, **kwargs: Any) -> None:
         initialize()
         stream, touched = current_stream(), []
-        for name, value in [*zip(self.arg_names, args, strict=False), *kwargs.items()]:
+        given = dict(zip(self.arg_names, args, strict=False), **kwargs)
+        for name, value in given.items():
             if not isinstance(value, torch.Tensor):
                 continue
             region = region_of(value)
@@ -36,6 +50,7 @@ def install() -> None:
                 ORDER.touch(region, stream, self.fn.__name__)
                 touched.append(region)
         with torch._C.DisableTorchFunction():
+            set_counter(given)
             launch(self, *args, **kwargs)
         point = ORDER.launch(stream)
         for region in touched:

@@ -16,20 +16,18 @@ from kvscope_rehearsal.device import CUDA, initialize, is_cuda
 from kvscope_rehearsal.memory import Region, allocate, region_of
 from kvscope_rehearsal.order import ORDER, current_stream
 
-Tensor = torch.Tensor
 # Copies between host and GPU, and functions that take the host's indices and scalars for a GPU's.
 MIXING = frozenset(
     ("copy_", "__getitem__", "__setitem__", "index_put_", "index_put", "set_", "data")
 )
 HOST_READS = frozenset(("numpy", "tolist", "item", "__array__", "__bool__", "__int__", "__float__"))
 CONVERSIONS = frozenset(("to", "cpu", "cuda", "pin_memory", "_to_copy"))
-SIZED_ALIKE = "_like"
 
 
-def tensors_in(values: Any) -> Iterator[Tensor]:
+def tensors_in(values: Any) -> Iterator[torch.Tensor]:
     """The tensors among values, within lists, tuples and dictionaries, too."""
     for value in values.values() if isinstance(values, dict) else values:
-        if isinstance(value, Tensor):
+        if isinstance(value, torch.Tensor):
             yield value
         elif isinstance(value, list | tuple | dict):
             yield from tensors_in(value)
@@ -51,18 +49,19 @@ class OnGpu(TorchFunctionMode):
         return computed(func, name, args, kwargs)
 
 
-def is_on_gpu(tensor: Tensor) -> bool:
+def is_on_gpu(tensor: torch.Tensor) -> bool:
     """Whether a tensor is on the GPU."""
     region = region_of(tensor)
     return region is not None and not region.pinned
 
 
-def device_of(tensor: Tensor) -> torch.device:
+def device_of(tensor: torch.Tensor) -> torch.device:
     """The device of a tensor."""
-    return CUDA if is_on_gpu(tensor) else torch._C.TensorBase.device.__get__(tensor)
+    own: torch.device = torch.Tensor.device.__get__(tensor)
+    return CUDA if is_on_gpu(tensor) else own
 
 
-def is_pinned(tensor: Tensor) -> bool:
+def is_pinned(tensor: torch.Tensor) -> bool:
     """Whether a tensor is in page-locked memory of the host."""
     region = region_of(tensor)
     return region is not None and region.pinned
@@ -130,7 +129,7 @@ def _without_device(args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
     """Arguments of `to` without the device, and the device; None if there is none."""
     rest, target = [args[0]], kwargs.pop("device", None)
     for value in args[1:]:
-        if isinstance(value, Tensor):
+        if isinstance(value, torch.Tensor):
             target, value = device_of(value), value.dtype
         if isinstance(value, torch.device | str) or (
             isinstance(value, int) and not isinstance(value, bool) and len(rest) == 1
@@ -143,17 +142,17 @@ def _without_device(args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
     return tuple(rest), kwargs, target
 
 
-def _moved(tensor: Tensor, to_gpu: bool, non_blocking: bool) -> Tensor:
+def _moved(tensor: torch.Tensor, to_gpu: bool, non_blocking: bool) -> torch.Tensor:
     """A copy on the other device."""
     if is_on_gpu(tensor) == to_gpu:
         return tensor
     initialize()
-    made = allocate(tensor) if to_gpu else tensor.clone()
+    made: torch.Tensor = allocate(tensor) if to_gpu else tensor.clone()
     note_copy(made, tensor, non_blocking)
     return made
 
 
-def note_copy(target: Tensor, source: Tensor, non_blocking: bool) -> None:
+def note_copy(target: torch.Tensor, source: torch.Tensor, non_blocking: bool) -> None:
     """Note a copy's order: the host waits for it unless it need not, and memory is page-locked."""
     to, of, stream = region_of(target), region_of(source), current_stream()
     if not any(region is not None and not region.pinned for region in (to, of)):
@@ -172,7 +171,7 @@ def note_copy(target: Tensor, source: Tensor, non_blocking: bool) -> None:
         ORDER.host_waits(stream)
 
 
-def _refuse_mixing(name: str, regions: Iterable[tuple[Tensor, Region | None]]) -> None:
+def _refuse_mixing(name: str, regions: Iterable[tuple[torch.Tensor, Region | None]]) -> None:
     """RuntimeError if an operation takes tensors of both devices, as PyTorch's."""
     if name in MIXING:
         return
@@ -186,7 +185,7 @@ def _refuse_mixing(name: str, regions: Iterable[tuple[Tensor, Region | None]]) -
 
 def _placed(result: Any, on_gpu: bool, pin: bool, given: set[int]) -> Any:
     """Results where they belong: what is new on the GPU is moved to its memory."""
-    if isinstance(result, Tensor):
+    if isinstance(result, torch.Tensor):
         if not (on_gpu or pin):
             return result
         region = region_of(result)
@@ -215,12 +214,12 @@ def _blocking(args: Any, kwargs: Any) -> Any:
     return args[2] if len(args) > 2 else kwargs.get("non_blocking")
 
 
-GETTERS: dict[Any, Callable[[Tensor], Any]] = {
-    Tensor.is_cuda.__get__: is_on_gpu,
-    Tensor.device.__get__: device_of,
-    Tensor.is_cpu.__get__: lambda tensor: not is_on_gpu(tensor),
-    Tensor.is_pinned: is_pinned,
-    Tensor.get_device: lambda tensor: 0 if is_on_gpu(tensor) else -1,
+GETTERS: dict[Any, Callable[[torch.Tensor], Any]] = {
+    torch.Tensor.is_cuda.__get__: is_on_gpu,
+    torch.Tensor.device.__get__: device_of,
+    torch.Tensor.is_cpu.__get__: lambda tensor: not is_on_gpu(tensor),
+    torch.Tensor.is_pinned: is_pinned,
+    torch.Tensor.get_device: lambda tensor: 0 if is_on_gpu(tensor) else -1,
 }
 
 

@@ -34,10 +34,9 @@ class Copies(Protocol):
         """
 
 
-def silu_and_mul(out: torch.Tensor, x: torch.Tensor) -> None:
-    """vLLM's layer looks this up when it is made, though it computes by PyTorch."""
-    half = x.shape[-1] // 2
-    out.copy_(torch.nn.functional.silu(x[..., :half]) * x[..., half:])
+def _looked_up(out: torch.Tensor, x: torch.Tensor) -> None:
+    """An activation, which vLLM's layers look up when they are made and compute by PyTorch."""
+    raise NotImplementedError("activations are computed by PyTorch where nothing is compiled")
 
 
 def swap_blocks_by(copies: Copies) -> Callable[..., None]:
@@ -71,6 +70,11 @@ def _no(capability: int) -> bool:
     return False
 
 
+ACTIVATIONS = (
+    *("silu_and_mul", "mul_and_silu", "gelu_and_mul", "gelu_tanh_and_mul", "fatrelu_and_mul"),
+    *("silu_and_mul_with_clamp", "situ_and_mul", "gelu_new", "gelu_fast", "gelu_quick"),
+    *("gelu_tanh", "relu_squared", "relu2_no_mul"),
+)
 ASKED = (
     "cutlass_scaled_mm_supports_fp8",
     "cutlass_scaled_mm_supports_block_fp8",
@@ -86,7 +90,7 @@ def register(copies: Copies) -> None:
     os.environ["VLLM_USE_FLASHINFER_SAMPLER"] = "0"  # vLLM's choice on CUDA, and compiled
     spaces: dict[str, dict[str, tuple[str, Callable[..., Any]]]] = {
         "_C": {
-            "silu_and_mul": ("(Tensor(a!) out, Tensor x) -> ()", silu_and_mul),
+            **{name: ("(Tensor(a!) out, Tensor x) -> ()", _looked_up) for name in ACTIVATIONS},
             **{name: ("(int capability) -> bool", _no) for name in ASKED},
         },
         "_C_cache_ops": {

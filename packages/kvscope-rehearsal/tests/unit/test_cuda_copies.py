@@ -20,7 +20,6 @@ def kinds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> li
     """The kind of each copy that was made."""
     made: list[int] = []
 
-    @SIGNATURE
     def copy(to: int, of: int, size: int, kind: int, stream: int) -> int:
         if size == FULL:
             return 2
@@ -28,7 +27,8 @@ def kinds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> li
         made.append(kind)
         return 0
 
-    monkeypatch.setattr(cuda_copies, "copy_function", lambda: copy)
+    called = SIGNATURE(copy)
+    monkeypatch.setattr(cuda_copies, "copy_function", lambda: called)
     monkeypatch.setattr(cuda_copies, "current_stream", lambda device=None: 0)
     monkeypatch.setattr(cuda_copies, "batch_function", lambda: None)
     if request.param == "Python":
@@ -38,7 +38,7 @@ def kinds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> li
     return made
 
 
-def test_blocks_go_where_the_mapping_says(kinds: list[int]):
+def test_blocks_go_where_the_mapping_says(kinds: list[int]) -> None:
     source = torch.arange(60, dtype=torch.uint8).reshape(6, 10)
     target = torch.zeros(4, 10, dtype=torch.uint8)
     cuda_copies.CudaCopies().blocks(target, source, 10, torch.tensor([[5, 0], [2, 3]]))
@@ -47,7 +47,7 @@ def test_blocks_go_where_the_mapping_says(kinds: list[int]):
     assert kinds == [cuda_copies.TO_DEVICE] * 2
 
 
-def test_a_batch_copies_between_all_addresses(kinds: list[int]):
+def test_a_batch_copies_between_all_addresses(kinds: list[int]) -> None:
     source, target = torch.arange(9, dtype=torch.uint8), torch.zeros(9, dtype=torch.uint8)
     of = torch.tensor([source.data_ptr() + n for n in (0, 4)])
     to = torch.tensor([target.data_ptr() + n for n in (6, 1)])
@@ -55,12 +55,12 @@ def test_a_batch_copies_between_all_addresses(kinds: list[int]):
     assert target.tolist() == [0, 4, 5, 0, 0, 0, 0, 1, 2]
 
 
-def test_an_error_is_raised(kinds: list[int]):
+def test_an_error_is_raised(kinds: list[int]) -> None:
     memory = torch.zeros(2, FULL, dtype=torch.uint8)
     with pytest.raises(RuntimeError, match="error 2"):
         cuda_copies.CudaCopies().blocks(memory, memory, FULL, torch.tensor([[0, 1]]))
 
 
-def test_structures_are_laid_out_as_cudas():
+def test_structures_are_laid_out_as_cudas() -> None:
     assert ctypes.sizeof(cuda_copies.Attributes) == 24  # cuda.h: an enum, two locations, flags
     assert cuda_copies.Attributes.target_hint.offset == 12

@@ -34,12 +34,15 @@ def write_perfetto(
 ) -> None:
     """Write the trace of a timeline file, of the host's step table as counters, and of accesses.
 
-    Perfetto has no negative times: where the profiler began before the run, all times are
-    counted from the first thing on the timeline instead of from the run's start.
+    Perfetto has no negative times: where something is before the run, as what the profiler saw or
+    what a clock places there, all times are counted from the first of it instead of from the run's
+    start.
     """
+    slices = list(accesses.slices()) if accesses else []
+    first = min([0, *(start for _, _, start, _ in slices)])
     with atomic_path(path) as temporary, temporary.open("wb") as file:
         rows = pq.ParquetFile(timeline)
-        trace = _Trace(file, origin_ns=min(0, _first_start(rows)))
+        trace = _Trace(file, origin_ns=min(first, _first_start(rows)))
         for batch in rows.iter_batches(columns=_COLUMNS):
             for start, end, kind, name, track, step in zip(
                 *batch.to_pydict().values(), strict=True
@@ -48,8 +51,8 @@ def write_perfetto(
                 trace.slice(track, label, start, max(start, end))
         if accesses:
             group = trace.group(accesses.title)
-            for track, name, start, end in accesses.slices():
-                trace.slice(track, name, start, end, group)
+            for track, name, start, end in slices:
+                trace.slice(track, name, start, max(start, end), group)
         trace.finish()
         _write_counters(trace, run)
 

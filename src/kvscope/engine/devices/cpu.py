@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kvscope.engine.devices.platform import Platform
+from kvscope.errors import BadInput
 
 if TYPE_CHECKING:
     from kvscope.engine.attention.cpu.tracer import CpuTracer
@@ -20,6 +21,16 @@ class CpuPlatform(Platform):
         "paged": "kvscope.engine.attention.cpu.paged.PagedBackend",
         "instrumented": "kvscope.engine.attention.cpu.backend.NumbaBackend",
     }
+
+    def require(self) -> None:
+        """Raise BadInput for vLLM's build for other devices."""
+        from vllm.platforms import current_platform
+
+        if not current_platform.is_cpu():
+            raise BadInput(
+                f"device=cpu needs vLLM's build for CPUs, and the one here is for "
+                f"{current_platform.device_name}; run `make env DEVICE=cpu`, or set device=cuda"
+            )
 
     def environment(self) -> dict[str, str]:
         """Hides every GPU from the process."""

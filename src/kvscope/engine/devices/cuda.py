@@ -1,11 +1,13 @@
 """`cuda`: vLLM's GPU build on one NVIDIA GPU, kvscope's attention in Triton."""
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kvscope.copies import DEVICE_CLOCK
 from kvscope.engine.devices.platform import Platform
+from kvscope.errors import BadInput
 
 if TYPE_CHECKING:
     from kvscope.engine.attention.cuda.tracer import CudaTracer
@@ -25,6 +27,24 @@ class CudaPlatform(Platform):
     def copy_clock(self) -> str:
         """The events of the GPU's stream."""
         return DEVICE_CLOCK
+
+    def require(self) -> None:
+        """Raise BadInput where vLLM finds no GPU, or is not built for one."""
+        import torch
+        from vllm.platforms import current_platform
+
+        if not current_platform.is_cuda():
+            raise BadInput(
+                f"device=cuda needs an NVIDIA GPU and vLLM's build for it, and vLLM here has "
+                f"platform {current_platform.device_name or 'none'}; run `make env DEVICE=cuda` on "
+                "a machine with a GPU (`kvscope doctor` says what it has), or set device=cpu"
+            )
+        if not torch.cuda.device_count():
+            visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+            raise BadInput(
+                f"device=cuda needs an NVIDIA GPU, and CUDA_VISIBLE_DEVICES ({visible!r}) shows "
+                "none; name one that `nvidia-smi -L` lists, or unset it"
+            )
 
     def engine_arguments(self) -> dict[str, Any]:
         """kvscope's attention is requested by the name of its slot."""

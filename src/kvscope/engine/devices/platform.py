@@ -52,6 +52,9 @@ class Platform:
 
         return run_engine(self, directory)
 
+    def require(self) -> None:
+        """Raise BadInput where this process cannot compute on the device."""
+
     def environment(self) -> dict[str, str]:
         """Additional environment variables of the process that runs the engine."""
         return {}

@@ -11,6 +11,14 @@ from kvscope.plan.fields import impossible
 from kvscope.plan.parts import Conditions
 from kvscope.plan.policy import HostPools
 
+NOTED = 2  # times that a pass's activations are on the GPU: as noted, and stacked for the copy
+
+
+def noted_bytes(experiment: Conditions) -> int:
+    """Bytes of the activations of a pass's tokens, over all layers."""
+    tokens = experiment.engine.max_num_batched_tokens
+    return tokens * experiment.model.activation_bytes_per_token
+
 
 class Activation(Swap):
     """Keep the activations of every token on the host as it is computed; free a victim's blocks.
@@ -42,6 +50,10 @@ class Activation(Swap):
     def pool_block_bytes(self, experiment: Conditions) -> int:
         """Bytes of the activations of a block's tokens."""
         return experiment.cache.block_size * experiment.model.activation_bytes_per_token
+
+    def staging_bytes(self, experiment: Conditions) -> int:
+        """The inputs of attention of a pass, over all layers: noted, and in one piece to copy."""
+        return NOTED * noted_bytes(experiment)
 
     def check(self, experiment: Conditions) -> None:
         """Refuse a model whose activations are larger than its K and V."""

@@ -222,7 +222,7 @@ class ActivationConnector(SwapConnector):
         self.host_rows = np.full(some.shape[0], -1)  # of each block of the cache
         self.noted: list[torch.Tensor] = []  # of the pass under way, layer after layer
         self.slots: npt.NDArray[np.int64] = np.empty(0, np.int64)  # of its tokens
-        self.saving = torch.cuda.Stream() if some.is_cuda else None
+        self.saving: Any = torch.cuda.Stream() if some.is_cuda else None
 
     def _note(self, _module: Any, arguments: Any) -> None:
         """Note a layer's activations; those of a dry run belong to no request."""
@@ -245,7 +245,7 @@ class ActivationConnector(SwapConnector):
         to = held[rows] * self.block_size + self.slots[rows] % self.block_size
         self.host_rows[blocks] = -1
         start_ns = self.platform.clock.now_ns()
-        seconds = self.platform.timed(lambda: self._save(rows, to))
+        seconds = self._save(rows, to)
         end_ns = self.platform.clock.now_ns()
         moved = len(rows) * self.activation_block_bytes // self.block_size
         clock = self.platform.copy_clock
@@ -255,22 +255,38 @@ class ActivationConnector(SwapConnector):
         self.done.append(saved)
         self.noted = []
 
-    def _save(self, rows: npt.NDArray[np.int64], to: npt.NDArray[np.int64]) -> None:
-        """Copy these tokens of the pass to these places of the pool.
+    def _save(self, rows: npt.NDArray[np.int64], to: npt.NDArray[np.int64]) -> Callable[[], float]:
+        """Copy these tokens of the pass to these places of the pool; gives the copies' seconds."""
+        if self.saving is not None:
+            return self._save_behind(rows, to)
 
-        On a GPU the copies are large ones on a stream of their own, behind the next pass.
-        """
-        tokens = torch.stack(self.noted, dim=1).flatten(1).view(torch.uint8)
+        def copy() -> None:
+            tokens = self._tokens()
+            self.kept.view(-1, tokens.shape[1]).numpy()[to] = tokens.numpy()[rows]
+
+        return self.platform.timed(copy)
+
+    def _save_behind(
+        self, rows: npt.NDArray[np.int64], to: npt.NDArray[np.int64]
+    ) -> Callable[[], float]:
+        """On a GPU: large copies on a stream of their own, behind the next pass, timed there."""
+        tokens, saving = self._tokens(), self.saving
         pool = self.kept.view(-1, tokens.shape[1])
-        if self.saving is None:
-            pool.numpy()[to] = tokens.numpy()[rows]
-            return
-        self.saving.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self.saving):
+
+        def copy() -> None:
             for first, last in runs(rows, to):
                 source = tokens[rows[first] : rows[last - 1] + 1]
                 pool[to[first] : to[last - 1] + 1].copy_(source, non_blocking=True)
-        tokens.record_stream(self.saving)
+
+        saving.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(saving):
+            seconds = self.platform.timed(copy)
+        tokens.record_stream(saving)
+        return seconds
+
+    def _tokens(self) -> torch.Tensor:
+        """The activations of the pass: a row of bytes for each token, all layers' together."""
+        return torch.stack(self.noted, dim=1).flatten(1).view(torch.uint8)
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         """Copy in and rebuild, before the forward pass reads the blocks."""

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple
 from pydantic import Field, PrivateAttr
 
 from kvscope.actions import ACTIVATION, RECOMPUTE, SWAP, Action
+from kvscope.engine.overflow.activation import NOTED, noted_bytes
 from kvscope.engine.overflow.costs import rebuild_s, swap_s
 from kvscope.engine.overflow.policy import Outlook, Victim
 from kvscope.engine.overflow.swap import Swap, blocks_of
@@ -119,6 +120,12 @@ class Adaptive(Swap):
         if worth(kept_s, both.activations) > worth(swap_s(cost, tokens), both.kv):
             return both._replace(kv=0)
         return both._replace(activations=0)
+
+    def staging_bytes(self, experiment: Conditions) -> int:
+        """That of the ways that it has pools for."""
+        pools = self.pools(experiment)
+        swapped = super().staging_bytes(experiment) if pools.kv else 0
+        return swapped + (NOTED * noted_bytes(experiment) if pools.activations else 0)
 
     def check(self, experiment: Conditions) -> None:
         """Refuse a device without a cost model."""

@@ -57,6 +57,13 @@ class Swap(OverflowPolicy):
         """Bytes of the host pool."""
         return self.pool_blocks(experiment) * self.pool_block_bytes(experiment)
 
+    def staging_bytes(self, experiment: Conditions) -> int:
+        """Of coalesced copies: what is gathered of the longest request, of one piece of a block."""
+        if self.copies == "per_block":
+            return 0
+        pieces = experiment.cache.pieces(experiment.model.layers_apart)
+        return experiment.request_blocks * experiment.block_bytes // pieces
+
     def engine_arguments(self, host_blocks: int) -> dict[str, Any]:
         """vLLM moves blocks through a KV connector; this one is kvscope's."""
         module, _, name = self.connector.partition(":")

@@ -1,13 +1,23 @@
 """`cuda`: vLLM on one NVIDIA GPU."""
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from pydantic import Field
+
+from kvscope.errors import BadInput
+from kvscope.plan import gpu_memory
 from kvscope.plan.device import Device, Kernels, Speed
+from kvscope.plan.fields import Label, impossible
+from kvscope.plan.gpu_memory import VLLM_SHARE, GpuMemory, in_gib
 from kvscope.plan.parts import Conditions
 
 
 class Cuda(Device):
-    """One NVIDIA GPU: weights and KV cache are in its memory, which is not planned."""
+    """One NVIDIA GPU: weights and KV cache are in its memory.
+
+    `hardware` names the GPU, by its data file, that the experiment must fit. It changes no result,
+    so it is no part of an experiment: neither its id nor its experiment.yaml has it.
+    """
 
     platform: ClassVar[str] = "kvscope.engine.devices.cuda:CudaPlatform"
     attentions: ClassVar[dict[str, Kernels]] = {"vllm": Kernels(16), "instrumented": Kernels()}
@@ -17,6 +27,17 @@ class Cuda(Device):
     copies_awaited: ClassVar[bool] = False
     forces_outputs: ClassVar[bool] = True
 
+    hardware: Annotated[str | None, Field(exclude=True), Label("hardware", "{}")] = None
+
+    @property
+    def usable_bytes(self) -> int | None:
+        """What vLLM may use of the named GPU; BadInput if it has no data file."""
+        return None if self.hardware is None else gpu_memory.usable_bytes(self.hardware)
+
+    def gpu_memory(self, experiment: Conditions) -> GpuMemory:
+        """Weights, KV cache, activations, and buffers."""
+        return GpuMemory.of(experiment)
+
     def memory_bytes(self, experiment: Conditions) -> int:
         """0: weights and KV cache are not in host memory."""
         return 0
@@ -24,3 +45,23 @@ class Cuda(Device):
     def loading_bytes(self, experiment: Conditions) -> int:
         """The weights, which pass through host memory when they are loaded."""
         return experiment.model.weight_bytes
+
+    def check(self, experiment: Conditions) -> None:
+        """Refuse a GPU without a data file, and what does not fit into the named one."""
+        super().check(experiment)
+        try:
+            usable = self.usable_bytes
+        except BadInput as error:
+            raise impossible(str(error), "device.hardware") from None
+        if usable is None:
+            return
+        needed = self.gpu_memory(experiment)
+        if needed.total_bytes > usable:
+            raise impossible(
+                f"{in_gib(needed.total_bytes)} GiB of GPU memory ({needed.words}) must fit into "
+                f"the {in_gib(usable)} GiB of device.hardware={self.hardware} that vLLM may use, "
+                f"{100 * VLLM_SHARE:.0f} % of its memory",
+                "cache.blocks",
+                "engine.max_num_batched_tokens",
+                "device.hardware",
+            )

@@ -16,6 +16,7 @@ from kvscope.plan.fields import Count, Part, Real
 from kvscope.runschema import first_fault
 
 DIRECTORY = Path(__file__).parent
+HOST = "cpu"  # the data file of a machine without a GPU
 
 Rate = Annotated[Real, Field(gt=0)]
 Cost = Annotated[Real, Field(ge=0)]
@@ -80,14 +81,23 @@ def names() -> list[str]:
     return sorted(path.stem for path in DIRECTORY.glob("*.yaml"))
 
 
+def gpu_names() -> list[str]:
+    """The GPUs that have a data file: all hardware but the host's processor."""
+    return [name for name in names() if name != HOST]
+
+
 def data_file(name: str) -> Path:
     """The data file of a name; BadInput if there is none."""
-    if name not in names():
-        raise BadInput(
-            f"device.hardware is {name!r:.60}{suggestion(name, names())} but must be one of "
-            f"{', '.join(names())}"
-        )
+    _require(name, names())
     return DIRECTORY / f"{name}.yaml"
+
+
+def _require(name: str, known: list[str]) -> None:
+    if name not in known:
+        raise BadInput(
+            f"device.hardware is {name!r:.60}{suggestion(name, known)} but must be one of "
+            f"{', '.join(known)}"
+        )
 
 
 @cache
@@ -100,6 +110,12 @@ def sha256(name: str) -> str:
 def read(name: str) -> Hardware:
     """The hardware of a name; BadInput if it has no data file."""
     return load(data_file(name))
+
+
+def read_gpu(name: str) -> Hardware:
+    """The GPU of a name; BadInput if it has no data file."""
+    _require(name, gpu_names())
+    return read(name)
 
 
 def load(path: Path) -> Hardware:

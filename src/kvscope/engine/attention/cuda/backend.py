@@ -12,8 +12,9 @@ from vllm.v1.attention.backend import AttentionMetadata, CommonAttentionMetadata
 
 from kvscope.engine.attention.backend import AnyBlocks, BatchBuilder, CausalAttention
 from kvscope.engine.attention.cuda import launch
-from kvscope.engine.attention.cuda.batch import cut_batch, tile_tokens
+from kvscope.engine.attention.cuda.batch import cut_batch
 from kvscope.events import ATTENTION, WRITE
+from kvscope.plan.kv_events import tile_tokens
 
 
 @dataclass

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-TILE_ROWS = 64  # of a prefill's tile: queries times the query heads that share a KV head
-TILE_ROWS_FLOAT32 = 16
 MAX_SPLITS = 32  # parts of a sequence that `reduce` joins
 PROGRAMS_PER_SM = 4  # that keep a GPU's memory busy; more splits do not help
 LEAST_SHARE = 4  # blocks of a sequence that are worth a program
@@ -58,11 +56,6 @@ class CudaBatch:
     )
     decode: Tiles  # requests with one query
     prefill: Tiles  # requests with more
-
-
-def tile_tokens(group: int, element_bytes: int) -> int:
-    """Most queries of a tile, where `group` query heads share a KV head."""
-    return max(1, (TILE_ROWS if element_bytes < 4 else TILE_ROWS_FLOAT32) // group)
 
 
 def choose_splits(tiles: int, kv_heads: int, most_blocks: int, processors: int) -> int:

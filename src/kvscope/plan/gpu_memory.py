@@ -1,0 +1,117 @@
+"""The memory of a GPU that an experiment takes: an estimate from its settings, before it runs.
+
+kvscope gives vLLM the number of blocks (`num_gpu_blocks_override`), so that vLLM does not fit the
+cache to the GPU: what is too large would fail on the node. What follows from no setting is not
+counted: the CUDA context, loaded kernels and their workspaces, what PyTorch's allocator cannot use.
+For these there is the share of the memory that vLLM leaves alone (`VLLM_SHARE`).
+"""
+
+from dataclasses import dataclass
+
+from kvscope.plan.fields import GIB
+from kvscope.plan.hardware import hardware
+from kvscope.plan.models import BYTES, Model
+from kvscope.plan.parts import Conditions
+from kvscope.plan.resources import EVENT_BUFFERS, EVENT_BYTES
+
+# `gpu_memory_utilization` of vLLM 0.32 by default (vllm/config/cache.py): vLLM starts only if this
+# share of the memory is free (`request_memory` in vllm/v1/worker/utils.py), and plans with it.
+VLLM_SHARE = 0.92
+NULL_BLOCKS = 1  # that vLLM's block pool keeps, beside the blocks of requests
+# Numbers of 4 bytes for each entry of the vocabulary that the sampler holds at once: the logits as
+# float32, their softmax, and as many random numbers (vllm/v1/sample: `Sampler.forward`,
+# `random_sample`). vLLM samples so in its own warm-up, with `max_num_seqs` requests.
+SAMPLED_BYTES = 3 * 4
+
+
+@dataclass(frozen=True)
+class GpuMemory:
+    """Bytes of a GPU's memory, by what they hold."""
+
+    weight_bytes: int
+    cache_bytes: int
+    activation_bytes: int
+    copy_bytes: int
+    event_buffer_bytes: int
+
+    @classmethod
+    def of(cls, experiment: Conditions) -> "GpuMemory":
+        """What an experiment takes that vLLM serves.
+
+        - weights: all parameters, in the model's dtype;
+        - cache: (blocks + the null block) x bytes of a block;
+        - activations: `activation_bytes`;
+        - copies: what the overflow policy gathers on the GPU (`Overflow.staging_bytes`);
+        - event buffers: 2 x `tracing.buffer_events` x 32 bytes (`engine.attention.cuda.buffer`);
+          their headers, 64 bytes for each thread block of a pass, are a few MiB and not counted.
+        """
+        return cls(
+            weight_bytes=experiment.model.weight_bytes,
+            cache_bytes=(experiment.cache_blocks + NULL_BLOCKS) * experiment.block_bytes,
+            activation_bytes=activation_bytes(experiment),
+            copy_bytes=experiment.overflow.staging_bytes(experiment),
+            event_buffer_bytes=_event_buffer_bytes(experiment),
+        )
+
+    @property
+    def total_bytes(self) -> int:
+        """All of it."""
+        return sum(vars(self).values())
+
+    @property
+    def words(self) -> str:
+        """'weights 12.6, KV cache 2.0, activations 0.3', in GiB; what is nothing is left out."""
+        parts = {
+            "weights": self.weight_bytes,
+            "KV cache": self.cache_bytes,
+            "activations": self.activation_bytes,
+            "copies": self.copy_bytes,
+            "event buffers": self.event_buffer_bytes,
+        }
+        return ", ".join(f"{what} {in_gib(size)}" for what, size in parts.items() if size)
+
+
+def in_gib(size_bytes: int) -> str:
+    """'14.9', or '0.067' of less than a tenth."""
+    size = size_bytes / GIB
+    return f"{size:,.1f}" if size >= 0.1 or not size else f"{size:.2g}"
+
+
+def usable_bytes(gpu: str) -> int:
+    """What vLLM may use of a GPU's memory, of the data file of its name; BadInput without one."""
+    return int(VLLM_SHARE * hardware.read_gpu(gpu).memory_bytes)
+
+
+def activation_bytes(experiment: Conditions) -> int:
+    """The most that a forward pass holds beside weights and cache, or the sampler after it.
+
+    A pass of T = `engine.max_num_batched_tokens` tokens holds T x `pass_width` numbers of the
+    model's dtype, in the MLP of a layer. The sampler holds hidden states, and for each of
+    `engine.max_num_seqs` requests the logits of the vocabulary, in the model's dtype and
+    `SAMPLED_BYTES` besides.
+    """
+    model, engine = experiment.model, experiment.engine
+    width = BYTES[model.dtype]
+    forward = engine.max_num_batched_tokens * pass_width(model) * width
+    hidden = engine.max_num_batched_tokens * 2 * model.hidden_size * width  # and vLLM's buffer
+    logits = engine.max_num_seqs * model.vocab_size * (width + SAMPLED_BYTES)
+    return max(forward, hidden + logits)
+
+
+def pass_width(model: Model) -> int:
+    """Numbers that a pass holds of each token at its peak, with h and i for hidden and inner size.
+
+    In every family vLLM has a buffer for input embeddings (`inputs_embeds`, h). A gated MLP holds
+    the layer's input, residual and own input (3 h), gate and up (2 i), and their product (i). OPT's
+    holds embeddings of tokens and positions, the layer's input and residual (4 h), and its inner
+    layer before and after ReLU (2 i). Source: vllm/model_executor/models/llama.py and opt.py of
+    0.32, eager; tests/engine/test_gpu_memory.py measures both. Of experts, one is counted.
+    """
+    h, i = model.hidden_size, model.intermediate_size
+    return h + (4 * h + 2 * i if model.family == "opt" else 3 * h + 3 * i)
+
+
+def _event_buffer_bytes(experiment: Conditions) -> int:
+    if experiment.tracing.name == "none":
+        return 0
+    return EVENT_BUFFERS * EVENT_BYTES * experiment.tracing.buffer_events

@@ -1,0 +1,88 @@
+"""What experiments on a GPU need of memory and disk, as a plan says it before anything runs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kvscope.plan.gpu_memory import GpuMemory, in_gib
+from kvscope.plan.kv_events import spool_bytes, stored_bytes
+
+if TYPE_CHECKING:
+    from kvscope.plan.experiment import Experiment
+
+PINNED = "pinned"
+
+
+@dataclass(frozen=True)
+class GpuNeeds:
+    """What one experiment needs beside time and host memory, of which `plan.resources` tells."""
+
+    hardware: str | None  # the GPU that is named
+    usable_bytes: int | None  # of its memory
+    memory: GpuMemory
+    host_pool_bytes: int
+    host_memory: str  # of the pool: 'pinned' or 'pageable'
+    spool_bytes: int  # on disk while a repeat's events are recorded
+    stored_bytes: int  # the events of all repeats, as they are kept
+
+    @classmethod
+    def of(cls, experiment: "Experiment") -> "GpuNeeds | None":
+        """The needs of an experiment; None on a device whose GPU memory is not planned."""
+        device, overflow = experiment.device, experiment.overflow
+        memory = device.gpu_memory(experiment)
+        if memory is None:
+            return None
+        return cls(
+            hardware=getattr(device, "hardware", None),
+            usable_bytes=device.usable_bytes,
+            memory=memory,
+            host_pool_bytes=overflow.pool_bytes(experiment),
+            host_memory=getattr(overflow, "host_memory", PINNED),  # vLLM's own pins its pool
+            spool_bytes=spool_bytes(experiment),
+            stored_bytes=stored_bytes(experiment),
+        )
+
+    @property
+    def kv_event_bytes(self) -> int:
+        """Disk of the events at most: while they are read, they are there in both forms."""
+        return self.spool_bytes + self.stored_bytes
+
+    def as_json(self) -> dict[str, Any]:
+        """The numbers, in bytes."""
+        return {
+            "hardware": self.hardware,
+            "gpu_usable_bytes": self.usable_bytes,
+            "gpu_memory_bytes": self.memory.total_bytes,
+            **{f"gpu_{name}": size for name, size in vars(self.memory).items()},
+            "host_pool_bytes": self.host_pool_bytes,
+            "host_memory": self.host_memory,
+            "kv_event_bytes": self.kv_event_bytes,
+        }
+
+
+def in_words(needs: Sequence[GpuNeeds]) -> str:
+    """What experiments need that run one after another: memory of the largest, disk of all.
+
+    'needs 14.9 GiB of GPU memory (weights 12.6, …), 4.0 GiB of pinned host memory, 1.2 GiB of disk
+    for KV events; fits a100-40gb (36.2 GiB usable)'.
+    """
+    largest = max((one.memory for one in needs), key=lambda memory: memory.total_bytes)
+    parts = [f"needs {gib(largest.total_bytes)} of GPU memory ({largest.words})"]
+    pool = max(needs, key=lambda one: one.host_pool_bytes)
+    if pool.host_pool_bytes:
+        parts.append(f"{gib(pool.host_pool_bytes)} of {pool.host_memory} host memory")
+    if disk := sum(one.stored_bytes for one in needs) + max(one.spool_bytes for one in needs):
+        parts.append(f"{gib(disk)} of disk for KV events")
+    return f"{', '.join(parts)}; {_verdict(needs)}"
+
+
+def _verdict(needs: Sequence[GpuNeeds]) -> str:
+    """Whether it fits the GPU that is named; what does not is refused before."""
+    named = {one.hardware: one.usable_bytes for one in needs if one.usable_bytes is not None}
+    fits = " and ".join(f"{name} ({gib(usable)} usable)" for name, usable in named.items())
+    return f"fits {fits}" if fits else "device.hardware=NAME says whether it fits a GPU"
+
+
+def gib(size_bytes: int) -> str:
+    """'14.9 GiB'."""
+    return f"{in_gib(size_bytes)} GiB"

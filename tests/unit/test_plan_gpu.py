@@ -1,0 +1,343 @@
+"""What a plan says that an experiment on a GPU needs, and what it refuses for a named GPU."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvscope import cli, workflow
+from kvscope.errors import EXIT_BAD_INPUT, EXIT_DONE, BadInput
+from kvscope.plan import grid, manifest
+from kvscope.plan.experiment import Experiment, dump
+from kvscope.plan.gpu_memory import GpuMemory, in_gib, usable_bytes
+from kvscope.plan.hardware import hardware
+from kvscope.plan.kv_events import events_of_a_repeat, spool_bytes, stored_bytes
+from kvscope.plan.needs import GpuNeeds, in_words
+
+CONFIG = Path(__file__).parents[2] / "config"
+OF_CONFIG = ["--config-dir", str(CONFIG)]
+MIB, GIB = 2**20, 2**30
+GPUS = ["a100-40gb", "a100-80gb", "h100", "h200", "rtx-4090"]
+
+
+def planned(*words: str) -> Experiment:
+    return grid.expand(None, ["device=cuda", *words], CONFIG).experiments[0].experiment
+
+
+def memory(*words: str) -> GpuMemory:
+    return GpuMemory.of(planned(*words))
+
+
+def needs(*words: str) -> GpuNeeds:
+    found = GpuNeeds.of(planned(*words))
+    assert found is not None
+    return found
+
+
+# ------------------------------------------------------------------------------------ GPU memory
+
+
+def test_weights_and_cache_are_those_of_the_settings_and_vllms_null_block() -> None:
+    found = memory("model=llama-3.1-8b", "cache.blocks=100", "cache.block_size=16")
+    assert found.weight_bytes == 8_030_261_248 * 2
+    assert found.cache_bytes == 101 * 16 * (2 * 32 * 8 * 128 * 2)
+
+
+@pytest.mark.parametrize(
+    ("model", "numbers_of_a_token"),
+    [
+        ("yarn-llama-2-7b", 4 * 4096 + 3 * 11008),
+        ("llama-3.1-8b", 4 * 4096 + 3 * 14336),
+        ("opt-13b", 5 * 5120 + 2 * 20480),
+    ],
+)
+def test_a_pass_of_many_tokens_holds_its_mlp(model: str, numbers_of_a_token: int) -> None:
+    words = ("engine.max_num_batched_tokens=8192", "engine.max_num_seqs=1")
+    assert memory(f"model={model}", *words).activation_bytes == 8192 * numbers_of_a_token * 2
+
+
+def test_many_requests_with_a_large_vocabulary_hold_their_logits() -> None:
+    found = memory(
+        *("model=llama-3.1-8b", "engine.max_num_batched_tokens=2048", "engine.max_num_seqs=256")
+    )
+    hidden, logits = 2048 * 2 * 4096 * 2, 256 * 128_256 * (2 + 4 + 4 + 4)
+    assert found.activation_bytes == hidden + logits
+
+
+def test_event_buffers_are_there_if_events_are_traced() -> None:
+    assert memory().event_buffer_bytes == 0
+    found = memory("tracing=full", "tracing.buffer_events=1000")
+    assert found.event_buffer_bytes == 2 * 32 * 1000
+
+
+@pytest.mark.parametrize(
+    ("words", "copy_bytes"),
+    [
+        ((), 0),
+        (("overflow=swap",), 0),
+        # a request of 1024 tokens, by layer of four or as a whole; 2 KiB a token and layer
+        (("overflow=swap", "overflow.copies=coalesced"), 1024 * 2048),
+        (("overflow=swap", "overflow.copies=coalesced", "cache.layout=by_block"), 4 * 1024 * 2048),
+        # of a pass of 4096 tokens, 4 layers of 256 numbers of 4 bytes, twice
+        (("overflow=activation",), 2 * 4096 * 4 * 256 * 4),
+    ],
+)
+def test_copies_hold_what_they_gather(words: tuple[str, ...], copy_bytes: int) -> None:
+    assert memory("model=tiny-llama", "engine.max_model_len=1024", *words).copy_bytes == copy_bytes
+
+
+def test_adaptive_copies_hold_what_its_pools_are_for() -> None:
+    words = ("overflow=adaptive", "overflow.hardware=a100-40gb", "overflow.host_gib=64")
+    assert memory("model=tiny-llama", *words).copy_bytes == 2 * 4096 * 4 * 256 * 4
+    coalesced = (*words, "overflow.copies=coalesced")
+    both = memory("model=tiny-llama", "engine.max_model_len=1024", *coalesced).copy_bytes
+    assert both == 1024 * 2048 + 2 * 4096 * 4 * 256 * 4
+    # activations larger than K and V are not kept
+    assert memory("model=tiny-gqa", *words).copy_bytes == 0
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    key=st.sampled_from(
+        [
+            *("cache.blocks", "engine.max_num_batched_tokens", "engine.max_num_seqs"),
+            *("model.layers", "model.intermediate_size", "model.vocab_size"),
+            "tracing.buffer_events",
+        ]
+    ),
+    values=st.tuples(st.integers(256, 2048), st.integers(0, 2048)),
+)
+def test_more_of_anything_needs_no_less_memory(key: str, values: tuple[int, int]) -> None:
+    common = ("tracing=full", "engine.max_model_len=256", "engine.max_num_seqs=1")
+    words = ("engine.max_num_batched_tokens=4096", "workload.prompt_tokens=8", *common)
+    rest = [word for word in words if not word.startswith(f"{key}=")]
+    less, more = (memory(*rest, f"{key}={v}") for v in (values[0], sum(values)))
+    assert less.total_bytes <= more.total_bytes
+    assert all(a <= b for a, b in zip(vars(less).values(), vars(more).values(), strict=True))
+
+
+# ------------------------------------------------------------------------------------- a named GPU
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_vllm_may_use_92_percent_of_the_memory_in_the_data_file(gpu: str) -> None:
+    assert usable_bytes(gpu) == int(0.92 * hardware.read(gpu).memory_bytes)
+    assert hardware.gpu_names() == GPUS
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_what_just_fits_is_planned_and_a_block_more_is_refused(gpu: str) -> None:
+    words = ("model=llama-3.1-8b", "cache.block_size=16", "engine.max_num_seqs=8")
+    one = planned(*words, "cache.blocks=1000")
+    room = usable_bytes(gpu) - GpuMemory.of(one).total_bytes
+    most = 1000 + room // one.block_bytes
+    fits = planned(*words, f"cache.blocks={most}", f"device.hardware={gpu}")
+    assert GpuMemory.of(fits).total_bytes <= usable_bytes(gpu)
+    with pytest.raises(BadInput) as refused:
+        planned(*words, f"cache.blocks={most + 1}", f"device.hardware={gpu}")
+    sentence = str(refused.value)
+    assert "\n" not in sentence
+    for part in (f"device.hardware={gpu}", "92 %", "change cache.blocks", "weights 15.0"):
+        assert part in sentence
+    planned(*words, f"cache.blocks={most + 1}")  # without a name nothing is refused
+
+
+def test_activations_and_buffers_count_too() -> None:
+    words = ("model=yarn-llama-2-7b", "device.hardware=rtx-4090")
+    passes = "engine.max_num_batched_tokens"
+    planned(*words, f"{passes}=8192")
+    for more in ((f"{passes}=65536",), (f"{passes}=8192", "overflow=activation")):
+        with pytest.raises(BadInput, match="must fit"):
+            planned(*words, *more)
+    with pytest.raises(BadInput, match=r"event buffers 9\.3"):
+        planned(*words, "tracing=full", "tracing.buffer_events=156000000")
+
+
+@pytest.mark.parametrize("name", ["h10", "cpu", "a100"])
+def test_an_unknown_gpu_is_refused_in_one_sentence(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["plan", "device=cuda", f"device.hardware={name}", *OF_CONFIG]
+    assert cli.main(words) == EXIT_BAD_INPUT
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert f"device.hardware is '{name}'" in said
+    assert said.index(", ".join(GPUS)) < said.index("change device.hardware (the command line)")
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_the_name_is_neither_in_the_id_nor_in_the_experiments_file(gpu: str) -> None:
+    without, named = planned(), planned(f"device.hardware={gpu}")
+    assert named.device.usable_bytes == usable_bytes(gpu)
+    assert (named.id, dump(named)) == (without.id, dump(without))
+    assert named.canonical_json == without.canonical_json
+
+
+def test_several_gpus_are_one_experiment_that_must_fit_all() -> None:
+    plan = grid.expand(None, ["device=cuda", "device.hardware=h100,rtx-4090"], CONFIG)
+    assert len(plan.experiments) == 1
+    words = ["device=cuda", "model=opt-13b", "device.hardware=h100,rtx-4090"]
+    with pytest.raises(BadInput, match=r"device\.hardware=rtx-4090"):
+        grid.expand(None, words, CONFIG)
+
+
+def test_a_finished_run_stays_finished_when_the_gpu_is_named(tmp_path: Path) -> None:
+    before = manifest.write(grid.expand(None, ["device=cuda"], CONFIG), tmp_path)
+    (entry,) = json.loads(before.read_text())["experiments"]
+    file = manifest.experiment_path(entry["id"], tmp_path)
+    bytes_before = file.read_bytes()
+    manifest.write(grid.expand(None, ["device=cuda", "device.hardware=h100"], CONFIG), tmp_path)
+    assert file.read_bytes() == bytes_before
+    assert list((tmp_path / "experiments").iterdir()) == [file.parent]
+
+
+TOO_LARGE = ("device=cuda", "model=opt-13b", "device.hardware=rtx-4090")
+
+
+def test_snakemake_and_submit_refuse_what_plan_refuses(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["plan", *TOO_LARGE, *OF_CONFIG]) == EXIT_BAD_INPUT
+    assert cli.main(["submit", *TOO_LARGE, "--cluster", "local", "--dry-run", *OF_CONFIG]) == (
+        EXIT_BAD_INPUT
+    )
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2
+    assert said[0] == said[1]
+    with pytest.raises(BadInput, match="must fit into"):
+        workflow.plan(workflow.Options(None, TOO_LARGE), CONFIG, tmp_path)
+    assert not list(tmp_path.rglob("manifest.json"))
+
+
+# ----------------------------------------------------------------------------- host pool, KV events
+
+
+def test_the_host_pool_is_that_of_the_policy() -> None:
+    assert needs().host_pool_bytes == 0
+    found = needs("overflow=swap", "overflow.host_gib=4", "overflow.host_memory=pageable")
+    assert (found.host_pool_bytes, found.host_memory) == (4 * GIB, "pageable")
+
+
+def test_events_of_one_request_are_counted_by_hand() -> None:
+    """A prompt of 40 tokens and 3 that come out, in blocks of 16, 2 layers, 4 of 8 KV heads.
+
+    The prompt is written to 3 blocks, and read by one tile of 64 queries: 3 blocks. Two tokens
+    follow in passes of their own, at contexts of 41 and 42: 1 block written and 3 read each.
+    """
+    words = (
+        *("model=tiny-llama", "model.layers=4", "cache.block_size=16"),
+        *("workload=fixed", "workload.num_requests=1", "workload.prompt_tokens=40"),
+        *("workload.output_tokens=3", "tracing=sampled", "tracing.layer_stride=2"),
+        *("tracing.head_stride=2", "repeats=5"),
+    )
+    found = planned(*words, "model.dtype=float16")
+    events = 2 * 2 * ((3 + 1 + 1) + 4 * (3 + 3 + 3))
+    assert events_of_a_repeat(found) == events
+    assert spool_bytes(found) == 32 * events
+    assert stored_bytes(found) == 5 * 10 * events
+    assert needs(*words, "model.dtype=float16").kv_event_bytes == (32 + 50) * events
+    every_second = planned(*words, "model.dtype=float16", "tracing.step_stride=2")
+    assert events_of_a_repeat(every_second) == events // 2
+    tiles_of_16 = planned(*words, "model.dtype=float32")  # 16, 32 and 40 tokens: 1 + 2 + 3 blocks
+    assert events_of_a_repeat(tiles_of_16) == events + 2 * 2 * 4 * 3
+
+
+def test_events_of_a_measured_run_were_as_many() -> None:
+    """A real run of these settings on a CPU had 89,944, with tiles of 32 queries; these have 16."""
+    words = (
+        *("tracing=full", "workload=zipf", "workload.num_requests=8", "model=tiny-gqa"),
+        "model.dtype=float16",
+    )
+    assert events_of_a_repeat(planned(*words, "seed=1234")) == pytest.approx(89_944, rel=0.02)
+
+
+def test_without_tracing_there_are_no_events() -> None:
+    assert events_of_a_repeat(planned()) == needs().kv_event_bytes == 0
+
+
+# ------------------------------------------------------------------------------ what a plan prints
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[list[str], str]:
+    """The heading of a plan's table, and its last line."""
+    assert cli.main(["plan", *words, *OF_CONFIG]) == EXIT_DONE
+    lines = capsys.readouterr().out.splitlines()
+    return [cell for cell in lines[0].split("  ") if cell.strip()], lines[-1]
+
+
+def test_a_plan_says_what_it_needs_in_its_last_line(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("device=cuda", "device.hardware=a100-40gb", "model=yarn-llama-2-7b", "tracing=full")
+    _, said = printed(capsys, *words, "overflow=swap", "overflow.host_gib=4")
+    found = needs(*words[1:], "overflow=swap", "overflow.host_gib=4")
+    disk = in_gib(found.kv_event_bytes)
+    assert (
+        f"needs {in_gib(found.memory.total_bytes)} GiB of GPU memory (weights 12.6, KV cache 4.0, "
+        f"activations 0.4, event buffers 0.2), 4.0 GiB of pinned host memory, {disk} GiB of disk "
+        "for KV events; fits a100-40gb (36.2 GiB usable): " in said
+    )
+
+
+def test_a_plan_without_a_name_says_how_to_name_the_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "device.hardware=NAME says whether it fits" in printed(capsys, "device=cuda")[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "columns"),
+    [
+        (("device=cuda",), ["GPU"]),
+        (("device=cuda", "overflow=swap,recompute"), ["GPU", "host pool", "overflow"]),
+        (("device=cuda", "tracing=full,none"), ["GPU", "events", "tracing"]),
+        (("device=cpu", "overflow=swap"), []),
+        (("device=modeled", "overflow=swap"), []),
+        (("device=cpu,cuda",), ["GPU", "device"]),
+    ],
+)
+def test_the_table_has_the_columns_that_matter(
+    words: tuple[str, ...], columns: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    heading, said = printed(capsys, *words)
+    assert [cell.strip() for cell in heading] == ["id", "time", *columns]
+    assert ("GPU memory" in said) == ("GPU" in columns)
+
+
+def test_the_pool_of_several_is_the_largest() -> None:
+    pools = [needs("overflow=swap", f"overflow.host_gib={size}") for size in (2, 4, 3)]
+    assert "4.0 GiB of pinned host memory" in in_words(pools)
+
+
+def test_of_several_memory_is_that_of_the_largest_and_disk_that_of_all() -> None:
+    small, large = needs("tracing=full"), needs("tracing=full", "cache.blocks=512", "repeats=9")
+    said = in_words([small, large])
+    assert f"needs {in_gib(large.memory.total_bytes)} GiB" in said
+    disk = small.stored_bytes + large.stored_bytes + max(small.spool_bytes, large.spool_bytes)
+    assert f"{in_gib(disk)} GiB of disk" in said
+
+
+def test_as_json_the_numbers_are_bytes(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["device=cuda", "device.hardware=h200", "overflow=swap", "tracing=full"]
+    assert cli.main(["plan", *words, "--json", *OF_CONFIG]) == EXIT_DONE
+    (entry,) = json.loads(capsys.readouterr().out)
+    found: dict[str, Any] = entry["needs"]
+    parts = ("weight", "cache", "activation", "copy", "event_buffer")
+    assert sum(found[f"gpu_{part}_bytes"] for part in parts) == found["gpu_memory_bytes"]
+    assert found["hardware"] == "h200"
+    assert found["gpu_usable_bytes"] == usable_bytes("h200")
+    assert found["host_pool_bytes"] == GIB
+    assert found["kv_event_bytes"] == needs(*words[1:]).kv_event_bytes > 0
+    assert "hardware" not in entry["experiment"]["device"]
+
+
+def test_as_json_other_devices_need_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["plan", "device=cpu,modeled", "--json", *OF_CONFIG]) == EXIT_DONE
+    assert not any("needs" in entry for entry in json.loads(capsys.readouterr().out))
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0.0"), (GIB, "1.0"), (69 * MIB, "0.067"), (4321 * GIB, "4,321.0")]
+)
+def test_sizes_are_gib(size: int, text: str) -> None:
+    assert in_gib(size) == text
