@@ -18,6 +18,7 @@ from kvscope.collect.host_times import instants_ns
 from kvscope.collect.timeline.access_slices import FirstAccesses
 from kvscope.files import atomic_path
 from kvscope.results import Run
+from kvscope.runschema import mark_of
 
 PASSES, TRACK_OF_LAYERS = "forward passes", "layers"
 COUNTERS = {
@@ -35,11 +36,12 @@ def write_perfetto(
     """Write the trace of a timeline file, of the host's step table as counters, and of accesses.
 
     Perfetto has no negative times: where the profiler began before the run, all times are
-    counted from the first thing on the timeline instead of from the run's start.
+    counted from the first thing on the timeline instead of from the run's start. Every track of a
+    rehearsed run says that it is one.
     """
     with atomic_path(path) as temporary, temporary.open("wb") as file:
         rows = pq.ParquetFile(timeline)
-        trace = _Trace(file, origin_ns=min(0, _first_start(rows)))
+        trace = _Trace(file, min(0, _first_start(rows)), mark_of(run.time_source))
         for batch in rows.iter_batches(columns=_COLUMNS):
             for start, end, kind, name, track, step in zip(
                 *batch.to_pydict().values(), strict=True
@@ -70,11 +72,14 @@ def _write_counters(trace: "_Trace", run: Run) -> None:
 
 
 class _Trace:
-    """Writes packets; gives each track, lane and counter an id when it first comes up."""
+    """Writes packets; gives each track, lane and counter an id when it first comes up.
 
-    def __init__(self, file: IO[bytes], origin_ns: int) -> None:
+    `mark` follows the name of each.
+    """
+
+    def __init__(self, file: IO[bytes], origin_ns: int, mark: str = "") -> None:
         self._builder = StreamingTraceProtoBuilder(file)
-        self._origin_ns = origin_ns
+        self._origin_ns, self._mark = origin_ns, mark
         self._lanes: dict[str, list[_Lane]] = {}
         self._counters: dict[str, int] = {}
         self._tracks = 0
@@ -120,7 +125,7 @@ class _Trace:
         self._tracks += 1
         packet = self._packet()
         packet.track_descriptor.uuid = self._tracks
-        packet.track_descriptor.name = name
+        packet.track_descriptor.name = name + self._mark
         if parent is not None:
             packet.track_descriptor.parent_uuid = parent
         if is_counter:
