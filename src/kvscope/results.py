@@ -7,7 +7,8 @@ to use this in a notebook.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -27,8 +28,31 @@ from kvscope.layout import (
     study_directory,
     tables_directory,
 )
-from kvscope.runschema import TRANSFERS
+from kvscope.runschema import BY_CLOCK, MEASURED, NOT_MEASURED, REHEARSED, TRANSFERS
 from kvscope.tables import ANALYSIS_TABLES, COMPARISONS, HOST_TABLES, METRICS, Table
+
+SOURCED = tuple(t for t in (*HOST_TABLES, *ANALYSIS_TABLES) if "time_source" in t.names)
+"""The tables of a run whose rows say where their times come from."""
+
+
+def time_source_of(facts: Mapping[str, Any], said: Collection[str]) -> str:
+    """The source of a run's times by its run.json (`facts`) and by what its tables have `said`.
+
+    A run is rehearsed if any of them says so: whoever takes the word out of some of them does not
+    make it a measured one. Otherwise run.json has the last word, if it has one.
+    """
+    own = facts.get("time_source")
+    if REHEARSED in (own, *said):
+        return REHEARSED
+    return str(own or min(said, default=MEASURED))
+
+
+def rehearsal_refused(what: object, by: str) -> BadInput:
+    """The error of a command that takes no numbers of a rehearsed run or study."""
+    return BadInput(
+        f"{by}: {what} is {NOT_MEASURED}: a CPU was in the place of its GPU, so its times say "
+        "nothing of one; run it where the GPU is, with `kvscope run --force` or in other results"
+    )
 
 
 def _table(table: Table) -> cached_property[pd.DataFrame]:
@@ -86,6 +110,23 @@ class Run:
     def tables_directory(self) -> Path:
         """The directory of the run's collected tables and metrics."""
         return tables_directory(self.directory)
+
+    @cached_property
+    def time_source(self) -> str:
+        """Where its times come from, by run.json and by its tables (see `time_source_of`)."""
+        if self.repeat is not None:
+            return self.whole.time_source
+        return time_source_of(self.facts, self.table_sources)
+
+    @cached_property
+    def table_sources(self) -> frozenset[str]:
+        """What its tables say of that; those of another measurement are left out."""
+        return frozenset(source for table in SOURCED for source in self._sources(table))
+
+    @property
+    def by_clock(self) -> bool:
+        """Whether its times are of a real clock, measured or rehearsed."""
+        return self.time_source in BY_CLOCK
 
     @property
     def block_size(self) -> int:
@@ -171,6 +212,22 @@ class Run:
             account = self.account(ANALYSED if table in ANALYSIS_TABLES else COLLECTED)
             accounts.require_unchanged(self.tables_directory, account, path.name)
         return tables.read(table, path, columns)
+
+    def _sources(self, table: Table) -> list[str]:
+        """The sources that a table names; none of one that is not there.
+
+        Files of the run are read as they are, changed or not: nobody takes their word for more.
+        """
+        frame, column = vars(self).get(table.name), ["time_source"]
+        if frame is None and table in ANALYSIS_TABLES:
+            with suppress(BadInput):
+                frame = self.read(table, column)
+        elif frame is None and self.path(table).exists():
+            frame = tables.read(table, self.path(table), column)
+        if frame is None or "time_source" not in frame:
+            return []
+        found: list[str] = frame["time_source"].dropna().unique().tolist()
+        return found
 
     def account(self, name: str) -> dict[str, Any]:
         """Read collect.json or analyse.json; StaleResult if made from another measurement."""

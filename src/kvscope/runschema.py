@@ -28,6 +28,20 @@ MEASURED = "measured"
 MODELED = "modeled"
 """The time_source of times by a cost model."""
 
+REHEARSED = "rehearsed"
+"""The time_source of a run whose device was not there: a CPU in the place of a GPU."""
+
+NOT_MEASURED = "rehearsed, not measured"
+"""What is said of such a run wherever a number of it stands."""
+
+BY_CLOCK = frozenset({MEASURED, REHEARSED})
+"""The time_sources of a real clock: it ticks while the engine works, and its readings differ."""
+
+
+def mark_of(source: str | None) -> str:
+    """' (rehearsed, not measured)' after a number of such a run; '' after others."""
+    return f" ({NOT_MEASURED})" if source == REHEARSED else ""
+
 
 class Record(BaseModel):
     """A group of keys: known keys have the declared types, unknown keys are kept.
@@ -231,7 +245,7 @@ class RunRecord(Record):
     status: Literal["complete", "failed"]
     files: dict[FileName, FileRecord]
     reason: str | None = None
-    time_source: str = MEASURED
+    time_source: str = ABSENT
     profiler: ProfilerRecord = ABSENT
     versions: dict[str, str | None] = {}
     hardware: HardwareRecord = ABSENT

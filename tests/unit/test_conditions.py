@@ -1,5 +1,6 @@
 """The conditions of a measurement, in a line, a chart and details, whatever they were."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,7 +42,7 @@ def ran(
     told = {"clock": {"run_start_utc_ns": 0, "repeats": clock}, "disturbance": load}
     if number is not None:
         told["campaign"] = {"id": CAMPAIGN, "design": design, "members": ["a", "b"]}
-    return ReportedRun(label, label, {}, directory=None, facts=told | facts)  # type: ignore[arg-type]
+    return ReportedRun(label, label, {}, Path("nowhere"), facts=told | facts)
 
 
 def turn(number: int, place: int) -> dict[str, Any]:

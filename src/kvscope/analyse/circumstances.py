@@ -8,7 +8,6 @@ from typing import Any
 from kvscope.analyse.metrics import makespan_s, stall_time_s
 from kvscope.analyse.records import Records, counted_repeats, disturbances, sharings
 from kvscope.analyse.statistics import coefficient_of_variation
-from kvscope.runschema import MEASURED
 
 MAXIMUM_VARIATION = 0.10
 """Makespans that vary more than this (standard deviation over mean) are unstable."""
@@ -48,7 +47,7 @@ class Circumstance:
 def find_circumstances(records: Records) -> list[Circumstance]:
     """The circumstances of a complete run; none of modeled times, which no load changes."""
     facts = records.facts
-    if facts.get("time_source", MEASURED) != MEASURED:
+    if not records.by_clock:
         return []
     described = {
         "lone_repeat": _lone_repeat(records),

@@ -1,12 +1,13 @@
 """Values, ratios and differences of the metrics of experiments that are looked at together.
 
 Experiments of one campaign are compared over its rounds (`kvscope.rounds`), others as independent
-means. docs/METRICS.md has the formulas, under 'Rounds'.
+means, and a rehearsed one with rehearsed ones only. docs/METRICS.md has the formulas, under
+'Rounds'.
 """
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -22,10 +23,10 @@ from kvscope.analyse.statistics import (
     paired_ratio,
 )
 from kvscope.rounds import Interval, Rounds
-from kvscope.runschema import MODELED
+from kvscope.runschema import MODELED, REHEARSED
 
-# How a ratio was estimated, beside `modeled`: over rounds, adjusted for waiting or as measured, or
-# of means that no rounds connect.
+# How a ratio was estimated, beside `modeled` and `rehearsed`: over rounds, adjusted for waiting or
+# as measured, or of means that no rounds connect.
 ADJUSTED, PAIRED, INDEPENDENT = "adjusted", "paired", "independent"
 
 
@@ -53,10 +54,17 @@ class ExperimentMetrics:
         return bool(self.metrics["time_source"].iloc[0] == MODELED)
 
     @cached_property
+    def rehearsed(self) -> bool:
+        """Whether a CPU was in the place of its GPU."""
+        return bool((self.metrics["time_source"] == REHEARSED).any())
+
+    @cached_property
     def campaign(self) -> str | None:
-        """The campaign that measured all its repeats; None if there is no such one."""
+        """The campaign that measured all its repeats, or rehearsed them; None if there is none."""
         found = [] if self.repeats is None else self.repeats["campaign"].unique().tolist()
-        return found[0] if len(found) == 1 else None
+        if len(found) != 1 or found[0] is None:
+            return None
+        return f"{found[0]} {REHEARSED}" if self.rehearsed else str(found[0])
 
     @cached_property
     def _rows(self) -> dict[str, dict[str, Any]]:
@@ -90,7 +98,15 @@ class Estimates:
         """The metric of `other` / that of `base`.
 
         None where an interval is missing, or the base is not above 0: nothing is a multiple of it.
+        None of a rehearsed experiment and another one, too.
         """
+        one, two = self._experiments[other], self._experiments[base]
+        if one.rehearsed != two.rehearsed:
+            return None
+        found = self._ratio(metric, other, base)
+        return replace(found, how=REHEARSED) if found and one.rehearsed else found
+
+    def _ratio(self, metric: str, other: str, base: str) -> Ratio | None:
         one, two = self._experiments[other], self._experiments[base]
         if one.modeled or two.modeled:
             return _modeled_ratio(one, two, metric)
@@ -99,7 +115,9 @@ class Estimates:
         return _known(independent_ratio(one.estimate(metric), two.estimate(metric)))
 
     def difference(self, metric: str, other: str, base: str) -> Estimate:
-        """The metric of `other` − that of `base`, in its unit."""
+        """The metric of `other` − that of `base`, in its unit; NaN where one was rehearsed."""
+        if len({self._experiments[name].rehearsed for name in (other, base)}) > 1:
+            return UNKNOWN
         together = self._together(metric, other, base)
         found = together.difference(other, base) if together else None
         one, two = (self._experiments[name].estimate(metric) for name in (other, base))
@@ -142,7 +160,7 @@ class Estimates:
     def _rows(self) -> dict[tuple[str, str], pd.DataFrame]:
         """The rows of all repeats by campaign and metric, with the experiments' names."""
         frames = [
-            one.repeats.assign(name=name)
+            one.repeats.assign(name=name, campaign=one.campaign)
             for name, one in self._experiments.items()
             if one.repeats is not None and one.campaign is not None
         ]

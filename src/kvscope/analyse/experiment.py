@@ -62,7 +62,7 @@ def repeat_metrics(records: Records, run_sha256: str) -> pd.DataFrame:
     ]
     return pd.DataFrame(rows, columns=tables.REPEAT_METRICS.names).assign(
         experiment_id=records.facts["experiment_id"],
-        time_source=records.facts["time_source"],
+        time_source=records.time_source,
         run_sha256=run_sha256,
     )
 
@@ -107,7 +107,7 @@ def metrics_of(
         "repeats_valid": estimates["count"],
         "valid": not reasons,
         "reasons": ";".join(dict.fromkeys(reason.name for reason in reasons)),
-        "time_source": facts["time_source"],
+        "time_source": records.time_source,
         "run_sha256": run_sha256,
     }
     return pd.DataFrame(columns)[tables.METRICS.names]

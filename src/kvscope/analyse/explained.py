@@ -25,6 +25,7 @@ from kvscope.analyse.life import (
 )
 from kvscope.copies import KV
 from kvscope.quantities import plural, short_duration
+from kvscope.runschema import mark_of
 
 CHOSEN = {
     "last": "as the last that was admitted",
@@ -48,6 +49,7 @@ def request_facts(lives: Lives, request_id: str) -> dict[str, Any]:
     row = lives.row(request_id)
     return {
         "request_id": request_id,
+        "time_source": lives.time_source,
         "arrival_s": float(row["arrival_s"]),
         "latency_s": lives.latencies_s[request_id],
         "preemptions": int(row["preemptions"]),
@@ -65,6 +67,7 @@ def request_lines(lives: Lives, request_id: str) -> list[str]:
     heading = (
         f"request {request_id}: {row['prompt_tokens']} prompt and {row['output_tokens']} output "
         f"tokens, {ended} in {short_duration(took_s[request_id])}{_place(place, len(took_s))}"
+        f"{mark_of(lives.time_source)}"
     )
     lines = [
         f"{s.start_s:10.3f} s  {short_duration(s.duration_s):>9}  {sentence(s)}" for s in stretches
@@ -81,6 +84,7 @@ def _place(place: int, of: int) -> str:
 def run_facts(lives: Lives) -> dict[str, Any]:
     """All requests of a repeat as a JSON object."""
     return {
+        "time_source": lives.time_source,
         "requests": len(lives.latencies_s),
         "latency_s": sum(lives.latencies_s.values()),
         "seconds": seconds_by_kind(lives.all),
@@ -106,9 +110,9 @@ def run_lines(lives: Lives) -> list[str]:
 
 
 def total_words(lives: Lives) -> str:
-    """'12 requests took 3.456 s in all'."""
-    total_s = sum(lives.latencies_s.values())
-    return f"{plural(len(lives.latencies_s), 'request')} took {short_duration(total_s)} in all"
+    """'12 requests took 3.456 s in all'; of a rehearsed run, that it is one."""
+    took, mark = short_duration(sum(lives.latencies_s.values())), mark_of(lives.time_source)
+    return f"{plural(len(lives.latencies_s), 'request')} took {took} in all{mark}"
 
 
 def costliest(stretches: list[Stretch]) -> list[Stretch]:

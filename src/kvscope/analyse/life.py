@@ -108,6 +108,11 @@ class Lives:
         self._requests = repeat.requests.set_index("request_id")
         self._rank = self._requests["arrival_s"].rank(method="first")
 
+    @property
+    def time_source(self) -> str:
+        """Where its times come from, as of the run."""
+        return self._run.time_source
+
     @cached_property
     def latencies_s(self) -> dict[str, float]:
         """Seconds from arrival to end of each request, slowest first."""

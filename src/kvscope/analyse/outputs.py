@@ -21,11 +21,15 @@ FLOAT32 = "float32"
 
 @dataclass(frozen=True)
 class Outputs:
-    """An experiment's settings, whether it preempted, and output hashes of its served requests."""
+    """An experiment's settings, whether it preempted, and output hashes of its served requests.
+
+    `rehearsed`: a CPU computed in the place of its GPU, whose tokens may be others.
+    """
 
     settings: Mapping[str, Any]
     preempted: bool
     sha256: pd.Series  # by request_id
+    rehearsed: bool = False
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ def compare_outputs(experiments: Mapping[str, Outputs]) -> list[OutputGroup]:
     groups: dict[str, dict[str, Outputs]] = defaultdict(dict)
     for name, one in experiments.items():
         if one.settings.get("model", {}).get("dtype") == FLOAT32:
-            groups[_same_tokens(one.settings)][name] = one
+            groups[_same_tokens(one)][name] = one
     return [_compare_group(group) for group in groups.values() if len(group) > 1]
 
 
@@ -73,14 +77,14 @@ def output_hashes(requests: pd.DataFrame) -> pd.Series:
     return hashes
 
 
-def _same_tokens(settings: Mapping[str, Any]) -> str:
-    """The settings that tokens depend on, as text; arrivals and timeouts are not among them."""
+def _same_tokens(one: Outputs) -> str:
+    """What tokens depend on, as text; arrivals and timeouts are not among these settings."""
+    settings = one.settings
     workload = settings.get("workload", {})
     requests = {key: value for key, value in workload.items() if key not in IRRELEVANT_TO_TOKENS}
     device = settings.get("device", {}).get("name")
-    return json.dumps(
-        [settings.get("model"), settings.get("seed"), requests, device], sort_keys=True
-    )
+    found = [settings.get("model"), settings.get("seed"), requests, device, one.rehearsed]
+    return json.dumps(found, sort_keys=True)
 
 
 IRRELEVANT_TO_TOKENS = ("arrival", "rate_per_s", "timeout_s", "path", "tokenizer")

@@ -14,7 +14,6 @@ from kvscope.errors import BadInput
 from kvscope.plan.experiment import Experiment, load, read_settings
 from kvscope.results import Run
 from kvscope.runfile import EXPERIMENT_FILE, FAILED, require_unchanged
-from kvscope.runschema import MEASURED
 from kvscope.runschema import TRANSFERS as TRANSFERS_SINCE
 from kvscope.tables import HOST_TABLES, OF_SOME_RUNS, TRANSFERS
 
@@ -60,10 +59,9 @@ class Records(Run):
 
     @property
     def copies_in_real_time(self) -> bool:
-        """Whether vLLM's offloading copied beside the passes of a measured run."""
+        """Whether vLLM's offloading copied beside the passes, by a real clock."""
         awaited = self.facts.get("engine", {}).get("copies_awaited", True)
-        measured = self.facts.get("time_source", MEASURED) == MEASURED
-        return measured and not awaited and bool(self._by_offloading.any())
+        return self.by_clock and not awaited and bool(self._by_offloading.any())
 
     @property
     def has_followers(self) -> bool:

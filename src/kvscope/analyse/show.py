@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from kvscope.quantities import plural
+from kvscope.runschema import NOT_MEASURED, REHEARSED
 
 WIDTH = 80
 SIGNIFICANT_DIGITS = 4
@@ -48,7 +49,8 @@ def print_table(frame: pd.DataFrame) -> None:
     repeats = int(frame["repeats_valid"].max())
     verdict = "valid" if first["valid"] else f"not valid: {', '.join(_reasons(frame))}"
     print(first["experiment_id"])
-    print(textwrap.fill(f"{first['time_source']}, {plural(repeats, 'repeat')}, {verdict}", WIDTH))
+    source = NOT_MEASURED if first["time_source"] == REHEARSED else first["time_source"]
+    print(textwrap.fill(f"{source}, {plural(repeats, 'repeat')}, {verdict}", WIDTH))
     rows = [("metric", "mean", "95 %", "")]
     rows += [_cells(row, repeats) for row in _drop_inapplicable(frame).to_dict("records")]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

@@ -6,7 +6,7 @@ docs/METRICS.md defines them under 'Study level'. The report computes them.
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -47,12 +47,12 @@ def find_ample_partners(experiments: Sequence[ExperimentMetrics]) -> list[Experi
     The partner differs in cache size and overflow policy only and never preempts; neither aborted a
     request. Of several, the one with the lowest peak use, which has the largest cache.
     """
-    roomy: dict[str, list[ExperimentMetrics]] = defaultdict(list)
+    roomy: dict[tuple[bool, str], list[ExperimentMetrics]] = defaultdict(list)
     for one in experiments:
         if one.settings and one.estimate("preemptions").value == 0 and _served_all(one):
-            roomy[_same_work(one.settings)].append(one)
+            roomy[_same_work(one)].append(one)
     return [
-        min(roomy[_same_work(one.settings)], key=_fullness, default=None)
+        min(roomy[_same_work(one)], key=_fullness, default=None)
         if one.estimate("preemptions").value > 0 and _served_all(one)
         else None
         for one in experiments
@@ -121,12 +121,13 @@ def _row(
     }
 
 
-def _same_work(settings: Mapping[str, Any]) -> str:
-    """All settings except cache size and overflow policy, as text."""
+def _same_work(one: ExperimentMetrics) -> tuple[bool, str]:
+    """Whether it was rehearsed; all settings except cache size and overflow policy, as text."""
+    settings = one.settings
     rest = {section: value for section, value in settings.items() if section != "overflow"}
     cache = settings.get("cache", {})
     rest["cache"] = {key: v for key, v in cache.items() if key not in CacheSettings.one_of}
-    return json.dumps(rest, sort_keys=True)
+    return one.rehearsed, json.dumps(rest, sort_keys=True)
 
 
 def _fullness(one: ExperimentMetrics) -> float:

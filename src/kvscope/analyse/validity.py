@@ -58,6 +58,6 @@ def find_reasons(records: Records, verdicts: Iterable[Verdict]) -> list[Reason]:
     if facts["status"] != COMPLETE:
         return [FAILED.with_detail(facts.get("reason") or "unknown")]
     found = check_oracles(verdicts)
-    if facts.get("time_source") == MODELED or {IMPORTED_FROM, RECORDED} & facts.keys():
+    if records.time_source == MODELED or {IMPORTED_FROM, RECORDED} & facts.keys():
         return found
     return [*found, *check_warm_up(records), *check_profiler(facts)]

@@ -67,6 +67,7 @@ def calibrate(given: argparse.Namespace) -> int:
         return EXIT_DONE
     fitted = _measured_runs(given.what, given.results)
     others = _measured_runs(given.predict, given.results)
+    measured.require_measured([*fitted, *others])
     measured.require_one_attention([*fitted, *others])
     for doubt in measured.doubts([*fitted, *others]):
         print(f"kvscope: {doubt}", file=sys.stderr)

@@ -9,7 +9,7 @@ from pydantic import Field
 from kvscope.plan.fields import MAX_THREADS, Label, Whole, impossible
 from kvscope.plan.option import Option
 from kvscope.plan.parts import Conditions
-from kvscope.runschema import MEASURED
+from kvscope.runschema import BY_CLOCK, MEASURED, REHEARSED
 
 if TYPE_CHECKING:
     from kvscope.plan.gpu_memory import GpuMemory
@@ -73,7 +73,8 @@ class Device(Option):
     cache are in host memory.
 
     The facts that a run of the device has, which `kvscope check` holds its run.json against:
-    `time_source` is of every time in its tables. `allocates` is false of a device without a worker:
+    `time_source` is of every time in its tables. If it is `rehearsed`, a CPU can have been in its
+    place, and every time says so instead. `allocates` is false of a device without a worker:
     neither weights nor cache nor host pool take memory, and nothing of the model is computed.
     `copies_awaited` is true if a copy ends before the call returns, so that the host can time it.
     `times_layers` is false where the layers of a pass have no times of their own, because several
@@ -86,6 +87,7 @@ class Device(Option):
     speed: ClassVar[Speed]
     gpus: ClassVar[int] = 0
     time_source: ClassVar[str] = MEASURED
+    rehearsed: ClassVar[bool] = False
     allocates: ClassVar[bool] = True
     copies_awaited: ClassVar[bool] = True
     times_layers: ClassVar[bool] = True
@@ -99,6 +101,16 @@ class Device(Option):
     def slug(self) -> str:
         """Its part of an experiment's slug, after the model's name."""
         return f"-{self.name}"
+
+    @classmethod
+    def time_sources(cls) -> tuple[str, ...]:
+        """What the time_source of a run of the device may be."""
+        return (cls.time_source, REHEARSED) if cls.rehearsed else (cls.time_source,)
+
+    @property
+    def by_clock(self) -> bool:
+        """Whether its times are of a real clock, which no arrival and no cost moves."""
+        return self.time_source in BY_CLOCK
 
     @property
     def flops_per_s(self) -> float:

@@ -23,7 +23,7 @@ from kvscope.errors import BadInput
 from kvscope.plan.device import Speed
 from kvscope.plan.repeats import StoppingRule
 from kvscope.plan.work import Work, expected_work
-from kvscope.runschema import MEASURED
+from kvscope.runschema import REHEARSED
 
 if TYPE_CHECKING:
     from kvscope.plan.experiment import Experiment
@@ -91,8 +91,8 @@ def _serving_s(experiment: "Experiment", once: Work, speed: Speed) -> float:
         + _flops(experiment, once) / experiment.device.flops_per_s
         + once.tokens * speed.token_s
     )
-    waits = experiment.device.time_source == MEASURED  # a virtual clock jumps to an arrival
-    return max(seconds, once.last_arrival_s) if waits else seconds
+    by_clock = experiment.device.by_clock  # a virtual clock jumps to an arrival
+    return max(seconds, once.last_arrival_s) if by_clock else seconds
 
 
 def _passes(experiment: "Experiment", once: Work) -> float:
@@ -170,7 +170,7 @@ def _ratio(directory: Path, experiment: "Experiment", host: str | None = None) -
     """Measured / expected seconds of a complete run; None if there is none (on `host`, if given).
 
     Expected is the model's value for as many repeats as were measured. Of a run that others were
-    measured with, only its own servings count.
+    measured with, only its own servings count. A rehearsed run tells nothing of its device.
     """
     try:
         facts = runfile.read_run(directory)
@@ -179,6 +179,8 @@ def _ratio(directory: Path, experiment: "Experiment", host: str | None = None) -
     if facts["status"] != runfile.COMPLETE or facts["experiment_id"] != directory.name:
         return None
     if host is not None and facts.get("hardware", {}).get("hostname") != host:
+        return None
+    if _is_rehearsed(directory, experiment):
         return None
     timings_s, repeats = facts.get("timings_s", {}), facts.get("clock", {}).get("repeats", [])
     if not experiment.device.allocates:
@@ -191,6 +193,14 @@ def _ratio(directory: Path, experiment: "Experiment", host: str | None = None) -
     if not isinstance(total, int | float) or total <= 0:
         return None
     return total / expected_s(experiment, facts.get("repeats", {}).get("measured"))
+
+
+def _is_rehearsed(directory: Path, experiment: "Experiment") -> bool:
+    if not experiment.device.rehearsed:
+        return False
+    from kvscope.results import Run
+
+    return Run(directory).time_source == REHEARSED
 
 
 def _load(directory: Path) -> "Experiment":

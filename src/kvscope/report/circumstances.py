@@ -11,6 +11,7 @@ from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.settings import shared_settings
 from kvscope.report.words import number_text, value_text
 from kvscope.runfile import IMPORTED_FROM, TRACING
+from kvscope.runschema import NOT_MEASURED
 
 GIB = 2**30
 NANOSECONDS = 1_000_000_000
@@ -136,7 +137,8 @@ def _gpus(run: ReportedRun) -> str | None:
     if "gpus" not in hardware:
         return None
     names = [f"{gpu['name']} ({gpu['memory_bytes'] / GIB:.0f} GiB)" for gpu in hardware["gpus"]]
-    return ", ".join(names) or "none used"
+    there = ", ".join(names) or "none used"
+    return f"{there}: {NOT_MEASURED}, a CPU was in its place" if run.rehearsed else there
 
 
 def _device(run: ReportedRun) -> str | None:

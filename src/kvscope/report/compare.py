@@ -22,6 +22,7 @@ from kvscope.report.words import (
     estimate_text,
     signed_percent,
 )
+from kvscope.results import rehearsal_refused
 
 NOT_VALID, NOT_COMPARED, SAME = "not valid", "not compared", "no difference"
 
@@ -74,11 +75,19 @@ class Difference:
 
 
 def read(what: str, results: Path) -> StudyData:
-    """A study by its name or its directory in any results, or a run by its directory."""
+    """A study by its name or its directory in any results, or a run by its directory.
+
+    BadInput if a run of it was rehearsed: its numbers are compared with nothing.
+    """
     path = Path(what)
     if (path / MANIFEST).is_file():
-        return load([path.resolve().name], path.resolve().parent.parent)
-    return load([what], results)
+        found = load([path.resolve().name], path.resolve().parent.parent)
+    else:
+        found = load([what], results)
+    if found.rehearsed:
+        run = found.rehearsed[0].directory
+        raise rehearsal_refused(f"{run} of {what}" if found.planned else what, "compare")
+    return found
 
 
 def differences(first: StudyData, second: StudyData) -> list[Difference]:

@@ -25,6 +25,7 @@ from kvscope.report.settings import (
     without,
 )
 from kvscope.report.words import NBSP, decimals_for, key_title, percent, value_words
+from kvscope.runschema import REHEARSED, mark_of
 
 # Keys whose values ask for different work: what one costs says nothing of the other.
 DIFFERENT_WORK = ("workload", "model", "seed")
@@ -56,12 +57,21 @@ class Pair:
         return in_words(self.context)
 
     @property
+    def rehearsed(self) -> bool:
+        """Whether both were rehearsed; of a pair, none is alone."""
+        return self.base.rehearsed
+
+    @property
     def change(self) -> str:
-        """'KV cache 8 instead of 64 blocks'; pairs of one change belong together."""
+        """'KV cache 8 instead of 64 blocks'; pairs of one change belong together.
+
+        Of rehearsed experiments it says that they are.
+        """
         title = "" if self.key in POLICIES else key_title(self.key)
         name, _, unit = title.removesuffix(")").partition(" (")
         return capitalize_first(
             f"{name} {self.other_name} instead of {self.base_name} {unit}".strip()
+            + mark_of(REHEARSED if self.rehearsed else None)
         )
 
     def compared(self, metric: str) -> Ratio | None:
@@ -139,8 +149,17 @@ def _geometric_mean(numbers: Sequence[float]) -> float:
     return geometric_mean(numbers) if math.isfinite(max(numbers)) else math.inf
 
 
+def pairs_of_one_kind(study: StudyData) -> list[Pair]:
+    """The pairs of experiments that were not rehearsed; all of them where each pair was."""
+    found = [*pairs(study)]
+    return [pair for pair in found if not pair.rehearsed] or found
+
+
 def pairs(study: StudyData) -> Iterator[Pair]:
-    """Pairs of valid experiments that differ in one key, one of them having its base value."""
+    """Pairs of valid experiments that differ in one key, one of them having its base value.
+
+    Of a pair both are rehearsed, or neither is.
+    """
     valid = [run for run in study.runs if run.valid]
     limits = following_limits(list(study.traits.values()))
     keys = dict.fromkeys(key for row in study.compared.values() for key in row)
@@ -157,7 +176,8 @@ def pairs(study: StudyData) -> Iterator[Pair]:
                 continue
             for candidate in bases[_independent(study, other, key)]:
                 one, two = study.compared[candidate.id], study.compared[other.id]
-                if set(differing_keys(one, two)) - along == {key}:
+                alike = candidate.rehearsed == other.rehearsed
+                if alike and set(differing_keys(one, two)) - along == {key}:
                     yield _pair(study, key, candidate, other, limits)
 
 

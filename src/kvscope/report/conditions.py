@@ -59,7 +59,7 @@ def missed_widths(study: StudyData) -> str:
     found = {
         _comparison(run): (run, text)
         for run in study.complete
-        if (text := describe_width(run.facts))
+        if not run.rehearsed and (text := describe_width(run.facts))
     }
     if not found:
         return ""
@@ -112,11 +112,9 @@ def _cell(shown: pd.Series, title: str, of: str, least: float) -> Spec:
 
 
 def _measured(study: StudyData) -> list[ReportedRun]:
-    """The experiments whose times are of this kvscope's clock."""
+    """The experiments whose times are of this kvscope's clock; a rehearsal measures nothing."""
     return [
-        run
-        for run in study.complete
-        if run.facts.get("time_source", MEASURED) == MEASURED and run.facts.get("disturbance")
+        run for run in study.complete if run.source == MEASURED and run.facts.get("disturbance")
     ]
 
 

@@ -23,7 +23,9 @@ from kvscope.files import make_directory, sha256_of, write_json
 from kvscope.layout import CRATE_FILE, STUDIES, experiment_directory
 from kvscope.plan import manifest
 from kvscope.plan.layers import SHIPPED
-from kvscope.runfile import COMPLETE, RUN_FILE, read_run
+from kvscope.results import Run
+from kvscope.runfile import COMPLETE, RUN_FILE
+from kvscope.runschema import NOT_MEASURED, REHEARSED, mark_of
 
 WORKFLOW = ("Snakefile", "workflow/rules/run.smk", "workflow/rules/report.smk")
 PROFILES = (
@@ -48,10 +50,8 @@ def write_crate(study: str, results: Path) -> Path:
     """
     planned = manifest.read(study, results)
     home = results / STUDIES / study
-    runs = {
-        e["id"]: read_run(experiment_directory(results, e["id"])) for e in planned["experiments"]
-    }
-    if missing := [id_ for id_, run in runs.items() if run["status"] != COMPLETE]:
+    runs = {e["id"]: Run(experiment_directory(results, e["id"])) for e in planned["experiments"]}
+    if missing := [id_ for id_, run in runs.items() if run.facts["status"] != COMPLETE]:
         raise BadInput(f"{missing[0]} of study {study} is not complete: run the study again")
     for name in WORKFLOW:
         make_directory((home / name).parent)
@@ -87,12 +87,17 @@ def _file(crate: ROCrate, home: Path, path: Path) -> Entity:
     return crate.add_file(path, str(path.relative_to(home)), properties=facts)
 
 
-def _describe(crate: ROCrate, planned: Mapping[str, Any], runs: Mapping[str, Any]) -> None:
-    """What the study is and whose: authors and license are those of CITATION.cff."""
+def _describe(crate: ROCrate, planned: Mapping[str, Any], runs: Mapping[str, Run]) -> None:
+    """What the study is and whose: authors and license are those of CITATION.cff.
+
+    How many of its experiments were rehearsed, too.
+    """
     citation = yaml.safe_load((SHIPPED / "CITATION.cff").read_text("utf-8"))
     crate.name = planned["title"]
     crate.description = planned["description"] or planned["title"]
-    crate.datePublished = max(_times(run)[1] for run in runs.values())
+    if rehearsed := sum(run.time_source == REHEARSED for run in runs.values()):
+        crate.description += f" {NOT_MEASURED.capitalize()}: {rehearsed} of {len(runs)} runs."
+    crate.datePublished = max(_times(run.facts)[1] for run in runs.values())
     crate.license = _add(
         crate,
         f"https://spdx.org/licenses/{citation['license']}",
@@ -120,11 +125,9 @@ def _name(author: Mapping[str, str]) -> str:
     return author.get("name") or f"{author['given-names']} {author['family-names']}"
 
 
-def _action(
-    crate: ROCrate, entry: Mapping[str, Any], run: Mapping[str, Any], results: Path
-) -> Entity:
+def _action(crate: ROCrate, entry: Mapping[str, Any], run: Run, results: Path) -> Entity:
     """An experiment: what it varies, when it ran, and the hash of its record."""
-    begin, end = _times(run)
+    begin, end = _times(run.facts)
     settings = [
         _add(crate, f"#{entry['id']}-{key}", "PropertyValue", key, value=str(value))
         for key, value in entry["varied"].items()
@@ -135,7 +138,7 @@ def _action(
     )
     return _add(
         *(crate, f"#{entry['id']}", "CreateAction", entry["label"] or entry["id"]),
-        description=f"{run['time_source']} experiment {entry['id']}",
+        description=f"{run.time_source} experiment {entry['id']}{mark_of(run.time_source)}",
         startTime=begin,
         endTime=end,
         actionStatus=COMPLETED,

@@ -4,6 +4,7 @@ import math
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,13 +17,16 @@ from kvscope.analyse.estimates import Estimates, ExperimentMetrics
 from kvscope.analyse.metric import Measure
 from kvscope.analyse.records import Records
 from kvscope.analyse.statistics import UNKNOWN, Estimate
+from kvscope.errors import BadInput
 from kvscope.oracle import Verdict
 from kvscope.plan.figures import Axes
 from kvscope.plan.question import Question
+from kvscope.quantities import plural
 from kvscope.report.latencies import Latencies, latencies_of
 from kvscope.report.settings import flat, in_tokens, names, traits
+from kvscope.results import time_source_of
 from kvscope.runfile import COMPLETE
-from kvscope.runschema import MODELED
+from kvscope.runschema import MODELED, NOT_MEASURED, REHEARSED
 
 # States of an experiment without results, beside 'failed'.
 NOT_RUN = "not run"
@@ -33,6 +37,8 @@ STALE = "stale"
 DAMAGED = "damaged"
 # Those whose records are there and cannot be shown: the report refuses them by name.
 REFUSED = (NOT_ANALYSED, STALE, DAMAGED)
+OF_REHEARSED = " (rehearsed)"  # at the end of a label
+MOST_NAMED = 3  # experiments that are named beside others
 
 
 @dataclass(frozen=True)
@@ -83,8 +89,21 @@ class ReportedRun:
 
     @property
     def time_source(self) -> str | None:
-        """'measured' or 'modeled'; None of a run without numbers."""
-        return None if self.metrics is None else str(self.metrics["time_source"].iloc[0])
+        """'measured', 'modeled', …; None of a run without numbers."""
+        return None if self.metrics is None else self.source
+
+    @property
+    def rehearsed(self) -> bool:
+        """Whether a CPU was in the place of its GPU, by its record or by any of its tables."""
+        return self.source == REHEARSED
+
+    @cached_property
+    def source(self) -> str:
+        """The source of its times, whether or not it has numbers: see `results.time_source_of`."""
+        said = set() if self.metrics is None else {*self.metrics["time_source"]}
+        with suppress(BadInput):  # of a damaged table, which shows no number
+            said |= self.records.table_sources
+        return time_source_of(self.facts, said)
 
     @property
     def repeats(self) -> list[int]:
@@ -253,7 +272,7 @@ class StudyData:
 
     @property
     def time_sources(self) -> set[str]:
-        """Where the times of this study come from: 'measured', 'modeled'."""
+        """Where the times of this study come from: 'measured', 'modeled', …"""
         return {source for run in self.runs if (source := run.time_source)}
 
     @property
@@ -261,15 +280,47 @@ class StudyData:
         """Whether any number of the study comes from a cost model."""
         return MODELED in self.time_sources
 
+    @cached_property
+    def rehearsed(self) -> list[ReportedRun]:
+        """The experiments in which a CPU was in the place of a GPU."""
+        return [run for run in self.runs if run.rehearsed]
+
+    @cached_property
+    def mark(self) -> str:
+        """'rehearsed, not measured', where any number of the study is; '' where none is.
+
+        Beside others, with the names of those that are.
+        """
+        if len(self.rehearsed) == len(self.runs) or not self.rehearsed:
+            return NOT_MEASURED if self.rehearsed else ""
+        few = len(self.rehearsed) <= MOST_NAMED
+        names = "; ".join(run.label.removesuffix(OF_REHEARSED) for run in self.rehearsed)
+        return f"{NOT_MEASURED}: {names if few else plural(len(self.rehearsed), 'experiment')}"
+
+    @property
+    def counted(self) -> list[ReportedRun]:
+        """The experiments that have results, of one kind: see `of_one_kind`."""
+        return of_one_kind(self.complete)
+
 
 def labels(runs: Sequence[ReportedRun]) -> list[str]:
-    """A short name for each run: its traits, or the label it has where others have the same."""
+    """A short name for each run: its traits, or the label it has where others have the same.
+
+    A rehearsed run beside others is named as one.
+    """
     found = names(traits(in_tokens([run.varied for run in runs])))
     count = Counter(found)
+    apart = len({run.rehearsed for run in runs}) > 1
     return [
-        name if name and count[name] == 1 else run.label
+        (name if name and count[name] == 1 else run.label.removesuffix(OF_REHEARSED))
+        + OF_REHEARSED * (apart and run.rehearsed)
         for run, name in zip(runs, found, strict=True)
     ]
+
+
+def of_one_kind(runs: Sequence[ReportedRun]) -> list[ReportedRun]:
+    """The runs that were not rehearsed; all of them where each was. Others are not compared."""
+    return [run for run in runs if not run.rehearsed] or [*runs]
 
 
 def _names(joined: str) -> list[str]:

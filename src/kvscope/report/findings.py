@@ -20,15 +20,17 @@ from kvscope.report.comparisons import (
     interval_words,
     mean_ratio,
     pairs,
+    pairs_of_one_kind,
 )
 from kvscope.report.data import StudyData
 from kvscope.report.figures.figure import Drawing, Lead
-from kvscope.report.figures.registry import figures
+from kvscope.report.figures.registry import figures, marked
 from kvscope.report.settings import MINOR, in_words, is_of_key
 from kvscope.report.tables import main_columns
 from kvscope.report.validity import same_tokens
 from kvscope.report.words import estimate_text, signed_percent
 from kvscope.runfile import TRACING
+from kvscope.runschema import mark_of
 
 DEFAULT = "throughput"
 MOST_PANELS = 3  # of a chart, that the sentence names one by one
@@ -57,7 +59,7 @@ def headline(study: StudyData) -> Headline:
             sentence = (
                 _largest(study, study.axes_of(declared), lead) if lead.metric.better else ""
             ) or _extremes(study, lead.metric)
-            one = replace(drawing, views=drawing.views[:1])
+            one = marked(study, replace(drawing, views=drawing.views[:1]))
             return Headline(sentence, lead.metric.heading, one)
     return Headline("")
 
@@ -85,7 +87,7 @@ def _largest(study: StudyData, axes: Sequence[Axes], lead: Lead) -> str:
     metric = lead.metric
     found = [
         (pair, ratio)
-        for pair in pairs(study)
+        for pair in pairs_of_one_kind(study)
         if (ratio := pair.compared(metric.name)) is not None and ratio.value > 0
     ]
     if not found:
@@ -93,7 +95,8 @@ def _largest(study: StudyData, axes: Sequence[Axes], lead: Lead) -> str:
     differing = [(pair, ratio) for pair, ratio in found if ratio.sign]
     if not differing:
         pairs_ = plural(len(found), "pair")
-        return f"No difference in {_noun(metric)} beyond the noise: {pairs_}."
+        mark = mark_of(found[0][0].base.time_source)
+        return f"No difference in {_noun(metric)} beyond the noise{mark}: {pairs_}."
     first = axes[0] if axes else Axes()
     if answer := _answer(study, found, metric, first):
         return answer
@@ -185,16 +188,18 @@ def _extremes(study: StudyData, metric: Measure) -> str:
 
     Nothing of several that cannot be compared.
     """
-    known = [run for run in study.complete if not math.isnan(run.number(metric.name).value)]
+    known = [run for run in study.counted if not math.isnan(run.number(metric.name).value)]
     if len(known) > 1 and metric.better:
         return ""
     ordered = sorted(known, key=lambda run: run.number(metric.name).value)
     values = [_value(run.number(metric.name), metric) for run in ordered]
+    if not values:
+        return ""
+    least, most, mark = ordered[0], ordered[-1], mark_of(ordered[0].time_source)
     if len(values) < 2:
-        return f"{metric.heading}: {values[0]}." if values else ""
-    return (
-        f"{metric.heading}: {values[0]} ({ordered[0].label}) to {values[-1]} ({ordered[-1].label})."
-    )
+        return f"{metric.heading}: {values[0]}{mark}."
+    span = f"{values[0]} ({least.label}) to {values[-1]} ({most.label})"
+    return f"{metric.heading}: {span}{mark}."
 
 
 def _value(number: Estimate, metric: Measure) -> str:

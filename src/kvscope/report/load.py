@@ -186,6 +186,7 @@ def with_metrics(run: ReportedRun) -> ReportedRun:
             accounts.require_unchanged(below, collected, tables.KV_EVENTS.file)
         metrics, analysed = run.records.metrics, run.records.account(ANALYSED)
         repeats = run.records.repeat_metrics if run.in_rounds else None
+        source = run.records.time_source
     except accounts.StaleResult as error:
         return _without_results(run, STALE, str(error))
     except BadInput as error:
@@ -194,7 +195,7 @@ def with_metrics(run: ReportedRun) -> ReportedRun:
         return _without_results(run, DAMAGED if made else NOT_ANALYSED, str(error))
     return replace(
         run,
-        metrics=metrics.set_index("metric", drop=False),
+        metrics=metrics.set_index("metric", drop=False).assign(time_source=source),
         repeat_metrics=repeats,
         doubts=_in_figures(analysed["reasons"]),
         circumstances=_in_figures(analysed.get("circumstances", [])),

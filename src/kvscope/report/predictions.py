@@ -12,6 +12,7 @@ from kvscope.passes import PASS_PHASES
 from kvscope.quantities import plural
 from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.words import number_text, percent
+from kvscope.runschema import NOT_MEASURED
 
 SAME_SPEED = 1.15  # the median error of a pass that a calibration is to reach, as a factor
 
@@ -80,6 +81,8 @@ def read_predictions(study: StudyData) -> Predictions:
     for run in study.complete:
         try:
             if prediction := read_prediction(run.directory):
+                if run.rehearsed:
+                    raise BadInput(f"the run is {NOT_MEASURED}")
                 found.append((run, prediction))
         except BadInput as error:
             faults.append(f"The prediction of {run.label} is not shown: {error}.")

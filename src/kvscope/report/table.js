@@ -65,6 +65,7 @@ function compareWith(id) {
   for (const row of rows()) {
     row.classList.toggle("base", row === base);
     if (!base || row === base) continue;
+    if (("rehearsed" in row.dataset) !== ("rehearsed" in base.dataset)) continue; // of two kinds
     headings.forEach((heading, column) => {
       const [cell, other] = [row.cells[column], base.cells[column]];
       if (!heading.querySelector("small") || !Number(other.dataset.sort) || !cell.dataset.sort) return;

@@ -198,11 +198,15 @@ def experiments_table(study: StudyData) -> ExperimentsTable:
         for shown in metrics
     ]
     best = {shown: _best(study, shown) for shown in metrics if shown not in same}
+    counted = {run.id for run in study.counted}
     return ExperimentsTable(
         tuple(columns),
         {
             run.id: [_setting(study.traits[run.id].get(key)) for key in keys]
-            + [_metric(run, shown, best.get(shown)) for shown in metrics]
+            + [
+                _metric(run, shown, best.get(shown) if run.id in counted else None)
+                for shown in metrics
+            ]
             for run in study.runs
         },
         tuple(f"{shown.heading} {_range(study, shown)}" for shown in metrics if shown in same),
@@ -266,7 +270,7 @@ def _metric(run: ReportedRun, shown: Measure, best: float | None) -> Cell:
 
 
 def _numbers(study: StudyData, shown: Measure) -> list[Estimate]:
-    found = (run.number(shown.name) for run in study.complete)
+    found = (run.number(shown.name) for run in study.counted)
     return [number for number in found if not math.isnan(number.value)]
 
 
@@ -279,7 +283,7 @@ def _hardly_varies(study: StudyData, shown: Measure) -> bool:
 
 def _best(study: StudyData, shown: Measure) -> float | None:
     """The best value of the valid experiments; None if neither more nor less is better."""
-    values = [run.number(shown.name).value for run in study.runs if run.valid]
+    values = [run.number(shown.name).value for run in study.counted if run.valid]
     known = [shown.better * value for value in values if not math.isnan(value)]
     return shown.better * max(known) if shown.better and len(known) > 1 else None
 

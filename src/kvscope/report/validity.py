@@ -10,6 +10,7 @@ from kvscope.oracle import HELD, NOT_APPLICABLE, VIOLATED, Verdict
 from kvscope.quantities import plural
 from kvscope.report.conditions import conditions, missed_widths
 from kvscope.report.data import DAMAGED, REFUSED, RUNNING, ReportedRun, StudyData
+from kvscope.runschema import NOT_MEASURED
 
 
 def proofs(runs: Iterable[ReportedRun]) -> list[OutputGroup]:
@@ -20,6 +21,7 @@ def proofs(runs: Iterable[ReportedRun]) -> list[OutputGroup]:
                 run.settings,
                 run.number("preemptions").value > 0,
                 output_hashes(run.records.requests),
+                run.rehearsed,
             )
             for run in runs
             if run.complete and run.settings
@@ -106,7 +108,10 @@ def _check(found: Sequence[tuple[ReportedRun, Verdict]], name: str) -> Check:
 
 
 def verdict(study: StudyData) -> str:
-    """How many experiments there are, have results, and are valid; the others by their state."""
+    """How many experiments there are, have results, and are valid; the others by their state.
+
+    And how many were rehearsed.
+    """
     parts = [
         plural(len(study.runs), "experiment"),
         f"{len(study.complete):,} complete",
@@ -114,6 +119,7 @@ def verdict(study: StudyData) -> str:
     ]
     states = Counter(run.status for run in study.runs if not run.complete)
     parts += [f"{count:,} {state}" for state, count in states.items()]
+    parts += [f"{len(study.rehearsed):,} {NOT_MEASURED}"] if study.rehearsed else []
     return ", ".join(parts)
 
 

@@ -47,7 +47,6 @@ from kvscope.run.recorder import (
 from kvscope.run.serving import ServingResult, requests_table, serve
 from kvscope.run.throughput import throughput_tokens_per_s
 from kvscope.runfile import EXPERIMENT_FILE, KERNEL_EVENTS, SESSION_FILE
-from kvscope.runschema import MEASURED
 from kvscope.workload.requests import Request, build, to_frame
 
 STARTING = "starting the engine"
@@ -149,7 +148,7 @@ class Session:
             kv_blocks_total=engine.kv_blocks_total,
             host_blocks_total=engine.host_blocks_total,
             block_size=self.experiment.cache.block_size,
-            time_source=self.experiment.device.time_source,
+            time_source=self.platform.time_source,
             kv_groups=engine.kv_groups,
         )
 
@@ -232,9 +231,8 @@ def measure_repeat(
     `measured_in` is added to its entry in run.json: the round, or that it is profiled.
     """
     number, experiment = len(session.repeats), session.experiment
-    measured = experiment.device.time_source == MEASURED
     times = disturbance.SELDOM if measured_in else disturbance.OFTEN
-    before = session.sample(times) if measured else None
+    before = session.sample(times) if session.platform.by_clock else None
     emptied = engine.empty_prefix_cache()
     with marks.range(REPEAT, number):
         timeout_s = experiment.workload.timeout_s
@@ -263,13 +261,13 @@ def serve_once(
 ) -> tuple[Recording, RepeatTables, ServingResult]:
     """Serve the request list once; returns the recording, its tables, and the outputs."""
     assert session.kernel_events
-    measured = session.experiment.device.time_source == MEASURED
-    if measured:
+    by_clock = session.platform.by_clock
+    if by_clock:
         gc.collect()  # what was left before must not be collected while passes are timed
     recording = Recording()
     engine.begin(recording, marks)
     with session.kernel_events.record():
-        served = serve(engine, session.requests, progress, timeout_s, other_clocks=measured)
+        served = serve(engine, session.requests, progress, timeout_s, other_clocks=by_clock)
     return recording, replay(recording, session.context(engine, served.origin_ns)), served
 
 
@@ -327,7 +325,7 @@ def summary(session: Session) -> dict[str, Any]:
     warm_up = _concat(tables.STEPS, [repeat.steps for repeat in session.warm_up])
     transfers = _concat(tables.TRANSFERS, [repeat.transfers for repeat in session.warm_up])
     return {
-        "time_source": session.experiment.device.time_source,
+        "time_source": session.platform.time_source,
         "repeats": session.experiment.stopping.facts(
             len(session.throughputs), half_width_share(session.throughputs)
         ),

@@ -42,7 +42,6 @@ from kvscope.run.progress import PROGRESS_FILE, read_progress
 from kvscope.run.provenance import hardware, option_origins, versions
 from kvscope.run.requirements import require_vllm
 from kvscope.runfile import ATTEMPT, EXPERIMENT_FILE, LOG_FILE
-from kvscope.runschema import MEASURED
 from kvscope.workload import requests
 
 SECONDS_BETWEEN_LOOKS = 0.2
@@ -218,12 +217,13 @@ def run_facts(
     """The contents of run.json of a measurement that has ended, after so many seconds."""
     follow_umask(directory)
     gpus = session.pop("accelerators", [])
+    source = session.pop("time_source", None) or platform_of(experiment).time_source
     timings_s = session.pop("timings_s", {}) | {"total": total_s}
     return {
         "experiment_id": experiment.id,
         "status": runfile.FAILED if reason else runfile.COMPLETE,
         "reason": reason,
-        "time_source": session.pop("time_source", MEASURED),
+        "time_source": source,
         "profiler": profiling.facts(),
         "versions": versions() | option_origins(experiment),
         "hardware": hardware() | {"gpus": gpus},

@@ -14,6 +14,7 @@ from kvscope.report.data import StudyData
 from kvscope.report.pages import Page, load_template
 from kvscope.report.render import print_figures
 from kvscope.report.words import number_text, percent
+from kvscope.results import rehearsal_refused
 from kvscope_paper.adaptive import adaptive_regret
 from kvscope_paper.claims.registry import judged
 from kvscope_paper.comparison import COMPARISON_FILE, by_figure, compare, write_comparison
@@ -29,14 +30,20 @@ STUDY = "paper"  # which the page is of
 
 
 def write_tables(study: StudyData, directory: Path) -> None:
-    """Write comparison.csv, if the study has experiments of the paper's."""
-    if found := compare(study):
+    """Write comparison.csv, if the study has experiments of the paper's, and none is rehearsed."""
+    if not study.rehearsed and (found := compare(study)):
         write_comparison(found, directory)
 
 
 def write_paper(study: StudyData, directory: Path) -> None:
-    """Write paper.html, comparison.csv and the figures, if the study has experiments of it."""
+    """Write paper.html, comparison.csv and the figures, if the study has experiments of it.
+
+    BadInput if one of them was rehearsed: that is no result to hold beside published ones.
+    """
     PAPER_PAGE.retire(directory)
+    if study.rehearsed:
+        run = study.rehearsed[0].directory
+        raise rehearsal_refused(f"{run} of study {study.name}", PAGE)
     found = compare(study)
     if not found:
         return

@@ -25,7 +25,7 @@ def modeled_intervals(records: Records, values: Mapping[Metric, float]) -> dict[
     whatever passes take. Empty if the run is not modeled, its hardware was not fitted, arrivals
     decide its passes, or the model has no cost of what became of its preempted requests.
     """
-    if records.facts.get("time_source") != MODELED or records.steps.empty:
+    if records.time_source != MODELED or records.steps.empty:
         return {}
     experiment = records.experiment
     fits = experiment.device.fits if isinstance(experiment.device, Modeled) else ()

@@ -17,8 +17,9 @@ from kvscope.errors import BadInput
 from kvscope.plan.experiment import Experiment, load
 from kvscope.plan.hardware.cost import PassCost, copy_s
 from kvscope.plan.hardware.hardware import Hardware
+from kvscope.results import Run, rehearsal_refused
 from kvscope.runfile import EXPERIMENT_FILE
-from kvscope.runschema import MEASURED
+from kvscope.runschema import MEASURED, REHEARSED
 
 # Passes of a run, of each phase: they differ little, and a fit takes as long as they are many.
 MOST_PASSES = 8
@@ -48,7 +49,7 @@ def observations(directories: Iterable[Path]) -> list[Observation]:
     found: list[Observation] = []
     for directory in directories:
         records = read_records(directory)
-        require_measured(records, directory)
+        require_measured([directory])
         experiment = records.experiment
         name = directory.resolve().name
         found += [*_passes(records, experiment, name), *_gaps(records, name)]
@@ -81,10 +82,14 @@ def doubts(directories: Iterable[Path]) -> Iterator[str]:
             yield f"{directory} is not valid ({names}) and is used as it is"
 
 
-def require_measured(records: Records, directory: Path) -> None:
+def require_measured(directories: Iterable[Path]) -> None:
     """BadInput if a run's times were not measured."""
-    if records.facts.get("time_source") != MEASURED:
-        raise BadInput(f"{directory}: a calibration needs measured times")
+    for directory in directories:
+        source = Run(directory).time_source
+        if source == REHEARSED:
+            raise rehearsal_refused(directory, "calibrate")
+        if source != MEASURED:
+            raise BadInput(f"{directory}: a calibration needs measured times")
 
 
 def parameters(observations: Sequence[Observation]) -> list[Parameter]:

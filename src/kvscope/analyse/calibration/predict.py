@@ -23,7 +23,7 @@ def predicted_passes(hardware: Hardware, directory: Path) -> pd.DataFrame:
     BadInput if the run was not measured or has no passes.
     """
     records = read_records(directory)
-    require_measured(records, directory)
+    require_measured([directory])
     experiment = records.experiment
     frames = []
     for repeat in records.valid_repeats():

@@ -28,7 +28,7 @@ from kvscope.runfile import (
     RECORDED,
     TRACING,
 )
-from kvscope.runschema import MEASURED, OTHER_CLOCKS
+from kvscope.runschema import OTHER_CLOCKS
 from kvscope.stalls import shape_classes
 from kvscope.tables import OF_PREFIX_CACHE
 
@@ -84,7 +84,8 @@ def _of_device(run: RunTables) -> Iterator[Pair]:
     if name is None:
         return
     device = device_class(name)
-    yield "time_source", run.facts.get("time_source", MEASURED), device.time_source
+    source, allowed = run.facts.get("time_source"), device.time_sources()
+    yield "time_source", source, source if source in allowed else device.time_source
     yield "engine.copies_awaited", made.get("copies_awaited", False), device.copies_awaited
     yield "engine.computes", made.get("computes", True), device.allocates
     yield "engine.times_layers", made.get("times_layers", True), device.times_layers
@@ -130,7 +131,7 @@ def _of_tracing(run: RunTables) -> Iterator[Pair]:
     yield "tracing.passes", recorded.get("passes"), int((run.steps["step"] % steps == 0).sum())
     clock = recorded.get("clock") or {}
     virtual = clock.get("name") == VIRTUAL_CLOCK
-    yield "whether events are modeled", virtual, not run.measured
+    yield "whether events are modeled", virtual, not run.by_clock
     apart = [one for one in clock.get("samples", []) if one["ticks"] != one["host_ns"]]
     yield "readings of the virtual clock that differ from the host's", len(apart) * virtual, 0
 
@@ -209,7 +210,7 @@ def _of_repeats(run: RunTables) -> Iterator[Pair]:
     numbers, judged = run.records.numbers, run.facts.get("disturbance") or []
     clock = (run.facts.get("clock") or {}).get("repeats", [])
     yield "repeats of clock", [entry["repeat"] for entry in clock], numbers
-    due = numbers if run.measured else []
+    due = numbers if run.by_clock else []
     yield "repeats of disturbance", [entry["repeat"] for entry in judged], due
     yield from _of_disturbance(run.facts, judged)
     yield "whether engine.leaked_blocks is recorded", "leaked_blocks" in run.engine, True

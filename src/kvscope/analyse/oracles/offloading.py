@@ -61,7 +61,7 @@ def job_time_wrong(run: RunTables) -> Violations:
     took = rows["end_s"] - rows["start_s"]
     early = rows["start_s"] < rows["ordered_s"] - TOLERANCE_S
     fast = rows["copy_s"] * FASTEST_BYTES_PER_S < rows["bytes"]
-    if run.engine.get("copies_awaited") or not run.measured:
+    if run.engine.get("copies_awaited") or not run.by_clock:
         fast |= rows["copy_s"] > took + TOLERANCE_S
     before = rows.groupby(["repeat", "direction"])["end_s"].shift(fill_value=0.0)
     overlap = rows["start_s"] < before - TOLERANCE_S

@@ -147,7 +147,7 @@ _REQUESTS = _recorded("requests recorded by kvscope", lambda run: not run.record
 _TIMED = _recorded(
     "repeats timed by a real clock",
     lambda run: (
-        not run.recorded and run.measured and bool(run.facts.get("clock", {}).get("repeats"))
+        not run.recorded and run.by_clock and bool(run.facts.get("clock", {}).get("repeats"))
     ),
 )
 _OTHER_CLOCKS = _recorded(

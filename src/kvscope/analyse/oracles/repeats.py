@@ -44,7 +44,7 @@ def repeats_differ(run: RunTables) -> Violations | None:
             lambda r: f"{r['last_s']:.6f} s by its passes, by the clock {r['duration_s']:.6f}",
         ),
         bad_rows(repeats, overlap, lambda _: "begins before the previous repeat ends"),
-        _copied(run) if run.measured else NONE,
+        _copied(run) if run.by_clock else NONE,
     )
 
 

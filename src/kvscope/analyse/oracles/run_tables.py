@@ -21,7 +21,7 @@ from kvscope.passes import PREFILL
 from kvscope.plan.parts import VLLM_0_4_2
 from kvscope.plan.workload import ALL_AT_ONCE
 from kvscope.runfile import IMPORTED_FROM, RECORDED
-from kvscope.runschema import MEASURED, OTHER_CLOCKS
+from kvscope.runschema import OTHER_CLOCKS
 
 OF_REQUEST = ["repeat", "request_id"]
 OF_PASS = ["repeat", "step"]
@@ -60,9 +60,9 @@ class RunTables:
         return bool(self.recorded.get("first_step"))
 
     @property
-    def measured(self) -> bool:
+    def by_clock(self) -> bool:
         """Whether times come from a real clock, whose readings never repeat and take time."""
-        return bool(self.facts.get("time_source", MEASURED) == MEASURED)
+        return self.records.by_clock
 
     @property
     def has_other_clocks(self) -> bool:

@@ -31,7 +31,7 @@ def passes_overlap(run: RunTables) -> Violations:
         bad_rows(steps, early, lambda r: f"begins {r['before_s'] - r['start_s']:.6f} s too early"),
         bad_rows(
             steps,
-            run.measured & (least < LEAST_S),
+            run.by_clock & (least < LEAST_S),
             lambda r: f"{r['schedule_s']:.6f} + {r['forward_s']:.6f} s of {r['duration_s']:.6f} s",
         ),
     )
@@ -95,7 +95,7 @@ def layers_outside_pass(run: RunTables) -> Violations:
         bad_rows(layers, disorder, lambda _: "out of order"),
         bad_rows(sizes, few, lambda r: f"{r['layers']:.0f} of {count} layers"),
         Violations(1, "the median gap between layers exceeds the median layer")
-        if run.measured and between.median() > layers["duration_s"].median()
+        if run.by_clock and between.median() > layers["duration_s"].median()
         else NONE,
     )
 

@@ -136,16 +136,15 @@ def value_negative(run: RunTables) -> Violations:
     )
 
 
-def time_source_differs(run: RunTables) -> Violations | None:
+def time_source_differs(run: RunTables) -> Violations:
     """The `time_source` of every row is that of run.json, the `clock` of a copy its device's."""
     source = run.facts.get("time_source")
-    if source is None:
-        return None
+    of_run = f"time_source is not {source}" if source else "time_source is not in run.json"
     copies, clock = run.records.transfers, clock_of(run.facts)
     return combine(
         _bad("transfers", copies, copies["clock"] != clock, f"clock is not {clock}"),
         *(
-            _bad(name, frame, frame["time_source"] != source, f"time_source is not {source}")
+            _bad(name, frame, frame["time_source"] != source, of_run)
             for name, frame in _frames(run)
             if "time_source" in frame
         ),

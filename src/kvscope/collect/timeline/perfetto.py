@@ -18,6 +18,7 @@ from kvscope.collect.host_times import instants_ns
 from kvscope.collect.timeline.access_slices import FirstAccesses
 from kvscope.files import atomic_path
 from kvscope.results import Run
+from kvscope.runschema import mark_of
 
 PASSES, TRACK_OF_LAYERS = "forward passes", "layers"
 COUNTERS = {
@@ -36,13 +37,13 @@ def write_perfetto(
 
     Perfetto has no negative times: where something is before the run, as what the profiler saw or
     what a clock places there, all times are counted from the first of it instead of from the run's
-    start.
+    start. Every track of a rehearsed run says that it is one.
     """
     slices = list(accesses.slices()) if accesses else []
     first = min([0, *(start for _, _, start, _ in slices)])
     with atomic_path(path) as temporary, temporary.open("wb") as file:
         rows = pq.ParquetFile(timeline)
-        trace = _Trace(file, origin_ns=min(first, _first_start(rows)))
+        trace = _Trace(file, min(first, _first_start(rows)), mark_of(run.time_source))
         for batch in rows.iter_batches(columns=_COLUMNS):
             for start, end, kind, name, track, step in zip(
                 *batch.to_pydict().values(), strict=True
@@ -73,11 +74,14 @@ def _write_counters(trace: "_Trace", run: Run) -> None:
 
 
 class _Trace:
-    """Writes packets; gives each track, lane and counter an id when it first comes up."""
+    """Writes packets; gives each track, lane and counter an id when it first comes up.
 
-    def __init__(self, file: IO[bytes], origin_ns: int) -> None:
+    `mark` follows the name of each.
+    """
+
+    def __init__(self, file: IO[bytes], origin_ns: int, mark: str = "") -> None:
         self._builder = StreamingTraceProtoBuilder(file)
-        self._origin_ns = origin_ns
+        self._origin_ns, self._mark = origin_ns, mark
         self._lanes: dict[str, list[_Lane]] = {}
         self._counters: dict[str, int] = {}
         self._tracks = 0
@@ -123,7 +127,7 @@ class _Trace:
         self._tracks += 1
         packet = self._packet()
         packet.track_descriptor.uuid = self._tracks
-        packet.track_descriptor.name = name
+        packet.track_descriptor.name = name + self._mark
         if parent is not None:
             packet.track_descriptor.parent_uuid = parent
         if is_counter:

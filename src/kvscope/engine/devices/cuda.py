@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from kvscope.copies import DEVICE_CLOCK
 from kvscope.engine.devices.platform import Platform
 from kvscope.errors import BadInput
+from kvscope.runschema import MEASURED, REHEARSED
 
 if TYPE_CHECKING:
     from kvscope.engine.attention.cuda.tracer import CudaTracer
@@ -22,6 +23,16 @@ class CudaPlatform(Platform):
     worker_modules: ClassVar[tuple[str, ...]] = ("vllm.v1.worker.gpu_worker",)
     # CUDA graphs are traced kernel by kernel; by default a whole graph is one row.
     profiler_options: ClassVar[tuple[str, ...]] = ("--trace=cuda,nvtx", "--cuda-graph-trace=node")
+
+    @property
+    def time_source(self) -> str:
+        """Measured where there is a GPU; rehearsed where a CPU is in its place."""
+        return MEASURED if gpu_is_there() else REHEARSED
+
+    @property
+    def by_clock(self) -> bool:
+        """Either is of a real clock."""
+        return True
 
     @property
     def copy_clock(self) -> str:
@@ -79,3 +90,17 @@ class CudaPlatform(Platform):
         count = torch.cuda.device_count()
         properties = [torch.cuda.get_device_properties(i) for i in range(count)]
         return [{"name": p.name, "memory_bytes": p.total_memory} for p in properties]
+
+
+def gpu_is_there() -> bool:
+    """Whether vLLM's platform is one of its own, and the CUDA driver has a device.
+
+    The driver is asked below torch's Python functions, which may be others' in the place of
+    torch's own. CPU builds of torch cannot ask it.
+    """
+    import torch
+    from vllm.platforms import current_platform
+
+    count = getattr(torch._C, "_cuda_getDeviceCount", None)
+    own = type(current_platform).__module__.startswith("vllm.")
+    return own and count is not None and count() > 0

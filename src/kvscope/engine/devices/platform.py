@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from kvscope.copies import HOST_CLOCK, VIRTUAL_CLOCK
 from kvscope.engine.clock import Clock, HostClock
 from kvscope.plan.experiment import Experiment
-from kvscope.runschema import MEASURED
+from kvscope.runschema import BY_CLOCK
 
 if TYPE_CHECKING:
     from kvscope.engine.attention.tracer import Tracer
@@ -36,10 +36,19 @@ class Platform:
         self.copy_cpu_ns = 0
 
     @property
+    def time_source(self) -> str:
+        """What run.json and the tables say of the times of a run: where they come from."""
+        return self.experiment.device.time_source
+
+    @property
+    def by_clock(self) -> bool:
+        """Whether times are of a real clock, which ticks while the engine works."""
+        return self.time_source in BY_CLOCK
+
+    @property
     def copy_clock(self) -> str:
         """What `timed` counts the seconds of a copy by."""
-        measured = self.experiment.device.time_source == MEASURED
-        return HOST_CLOCK if measured else VIRTUAL_CLOCK
+        return HOST_CLOCK if self.by_clock else VIRTUAL_CLOCK
 
     @property
     def backend(self) -> str | None:

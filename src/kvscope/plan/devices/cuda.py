@@ -24,6 +24,7 @@ class Cuda(Device):
     # A GPU of a data centre.
     speed: ClassVar[Speed] = Speed(90, 1e9, 60, 0.02, 1e-4, 1e14, 1e12)
     gpus: ClassVar[int] = 1
+    rehearsed: ClassVar[bool] = True
     copies_awaited: ClassVar[bool] = False
     forces_outputs: ClassVar[bool] = True
 

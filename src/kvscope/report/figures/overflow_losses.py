@@ -12,7 +12,7 @@ from kvscope.analyse.study_metrics import MEASURES
 from kvscope.plan.figures import Axes
 from kvscope.quantities import plural
 from kvscope.report import theme
-from kvscope.report.comparisons import Pair, pairs, ratio_of_seeds
+from kvscope.report.comparisons import Pair, pairs_of_one_kind, ratio_of_seeds
 from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.figures.figure import (
     LETTER,
@@ -64,7 +64,7 @@ def _left_out(count: int) -> list[str]:
 def _losses(study: StudyData) -> Iterator[dict[str, Any]]:
     """The places in which a policy has clearly less throughput than the base, over seeds."""
     found: dict[tuple[str, str, str], list[Pair]] = defaultdict(list)
-    for pair in pairs(study):
+    for pair in pairs_of_one_kind(study):
         if pair.key == POLICY:
             context = {k: value for k, value in pair.context.items() if k not in NOT_SAID}
             found[pair.other_name, pair.base_name, in_words(context)].append(pair)
@@ -120,7 +120,8 @@ def _sentences(study: StudyData, lost: Sequence[Mapping[str, Any]]) -> Iterator[
         causes = Counter(one["cause"] for one in own).most_common()
         words = "; ".join(f"{cause} ({count})" for cause, count in causes)
         yield f"{name} has less throughput than {base} in {plural(len(own), 'place')}: {words}."
-    names = dict.fromkeys(pair.other_name for pair in pairs(study) if pair.key == POLICY)
+    compared = [pair for pair in pairs_of_one_kind(study) if pair.key == POLICY]
+    names = dict.fromkeys(pair.other_name for pair in compared)
     if others := [name for name in names if name not in {one["name"] for one in lost}]:
         yield f"Nowhere less throughput: {', '.join(others)}."
 

@@ -47,7 +47,8 @@ Box = tuple[float, float, float, float]  # left, top, right, bottom in pixels
 
 def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     """A plot for each facet and latency; a point an experiment, a line a colour."""
-    row, *_ = rows(study, _known, study.axes_of(axes))
+    counted = {run.id for run in study.counted if _known(run)}
+    row, *_ = rows(study, lambda run: run.id in counted, study.axes_of(axes))
     if len(row.places) < 2:
         return None
     cells: list[Spec] = []

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
+from textwrap import wrap
 
 from kvscope import plugins
 from kvscope.errors import BadInput
@@ -12,6 +13,7 @@ from kvscope.report.data import StudyData
 from kvscope.report.figures.figure import Drawing, Figure
 
 MODELED = "modeled, not measured"
+MARK_LETTERS = 56  # of a line that fits a narrow page
 
 
 @cache
@@ -24,12 +26,14 @@ def figures() -> dict[str, Figure]:
 def drawings(study: StudyData) -> dict[str, Drawing]:
     """The figures that the study has data for, by name."""
     found = {name: draw_figure(study, name) for name in figures()}
-    marks = (MODELED,) if study.modeled else ()
-    return {
-        name: replace(drawing, remarks=(*marks, *drawing.remarks))
-        for name, drawing in found.items()
-        if drawing
-    }
+    return {name: marked(study, drawing) for name, drawing in found.items() if drawing}
+
+
+def marked(study: StudyData, drawing: Drawing) -> Drawing:
+    """The drawing with what is said above it of numbers that were not measured."""
+    marks = [MODELED] if study.modeled else []
+    marks += wrap(study.mark, MARK_LETTERS)
+    return replace(drawing, remarks=(*marks, *drawing.remarks))
 
 
 def draw_figure(study: StudyData, name: str) -> Drawing | None:

@@ -39,9 +39,10 @@ def draw(study: StudyData, axes: Sequence[Axes]) -> Drawing | None:
     """A map for each facet: x by colour's key, in each cell the best policy and its margin."""
     if not axes:
         return None
+    counted = {run.id for run in study.counted if _valid(run)}
     maps = [
         (row, facet, table)
-        for row in rows(study, _valid, axes)
+        for row in rows(study, lambda run: run.id in counted, axes)
         for facet in row.facets
         if len(table := pd.DataFrame(_cells(study, row, facet)))
     ]

@@ -7,6 +7,8 @@ from typing import Any
 
 from kvscope.analyse.records import Records, read_records
 from kvscope.errors import BadInput
+from kvscope.results import rehearsal_refused
+from kvscope.runschema import REHEARSED
 from kvscope_paper.score.trace import TracedStep, read_trace
 
 # What is compared, in the order in which a first difference is named.
@@ -63,9 +65,12 @@ def _pair(name: str, theirs: int | None, ours: int) -> str:
 def score(trace: Path, run: Path, repeat: int = 0) -> Score:
     """Compare a trace with a repeat of a run, step by step.
 
-    BadInput if the trace cannot be used, or the run has no such repeat.
+    BadInput if the trace cannot be used, or the run has no such repeat or was rehearsed.
     """
-    theirs, ours = read_trace(trace), list(steps_of(read_records(run), repeat, run))
+    records = read_records(run)
+    if records.time_source == REHEARSED:
+        raise rehearsal_refused(run, "score")
+    theirs, ours = read_trace(trace), list(steps_of(records, repeat, run))
     compared = tuple(name for name in COMPARED if getattr(theirs[0], name) is not None)
     differing = [
         number
