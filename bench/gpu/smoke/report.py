@@ -105,9 +105,12 @@ def of_machine(found: dict[str, Any]) -> Iterator[str]:
     """One line on what it ran on."""
     source = found["provenance"]
     gpu = source["gpu"] or {}
-    names = ("name", "driver_version", "pcie.link.gen.max", "pcie.link.width.max")
-    name, driver, generation, width = (gpu.get(key, "unknown") for key in names)
-    yield f"{name}, driver {driver}, PCIe {generation} × {width}; {source['date']}"
+    name, driver = (gpu.get(key, "unknown") for key in ("name", "driver_version"))
+    link = [
+        gpu.get(f"pcie.link.{key}.max") or gpu.get(f"pcie.link.{key}.current")
+        for key in ("gen", "width")
+    ]
+    yield f"{name}, driver {driver}, PCIe {link[0]} × {link[1]}; {source['date']}"
     versions = ", ".join(f"{key} {value}" for key, value in source["versions"].items())
     yield f"{versions}; kvscope's commit {source['kvscope_commit']}"
 
