@@ -46,7 +46,7 @@ def numbers(directory: Path) -> dict[str, Any]:
         "reference_checks": run["engine"].get("reference_checks"),
         "swap_checks": run["engine"].get("swap_checks"),
         "passes": len(table(directory, "steps")),
-        "preemptions": len(table(directory, "preemptions")),
+        "preemptions": int((table(directory, "preemptions")["event"] == "preempt").sum()),
         "tokens": table(directory, "requests").set_index("request_id")["output_sha256"].to_dict(),
     }
     for direction, part in transfers.groupby("direction"):
