@@ -134,7 +134,7 @@ def main(seconds: float) -> list[str]:
     with ThreadPoolExecutor(JUDGES) as beside:
         for lot in lots:
             rows += (new := [new_row(lot, run) for run in lot.runs])
-            if (left := until - time.monotonic()) > lot.seconds / 2:
+            if (left := until - time.monotonic()) > lot.seconds:
                 measure(lot, new, left)
             store("engine", rows)
             for row in new:
