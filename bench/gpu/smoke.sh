@@ -19,11 +19,17 @@ TOTAL_S=${TOTAL_S:-480}
 command="bench/gpu/smoke.sh${*:+ $*}"
 rehearse='' && [ "${1:-}" != --rehearse ] || { rehearse=1 && shift; }
 
+known="facts copies offloading kernels recording engine"
 die() { echo "$*" >&2; exit 2; }
 left() { echo $((TOTAL_S - (SECONDS - began) - ${1:-0})); }
 
+for step; do
+    [[ " $known " == *" $step "* ]] || die "There is no step '$step': $known."
+done
+
 work=${WORK:-/tmp/kvscope-smoke-$UID}
-rm -rf "$work" && mkdir -p "$work/tmp" || die "Cannot work in $work: name another directory, WORK=…"
+[ ! -e "$work" ] || [ -e "$work/.smoke" ] || die "$work is not of an earlier call: name another, WORK=…"
+rm -rf "$work" && mkdir -p "$work/tmp" && : >"$work/.smoke" || die "Cannot work in $work: name another, WORK=…"
 
 find_pack() {
     for pack in ${PACK:+"$PACK"} .gpu bench/gpu/pack; do

@@ -69,6 +69,12 @@ def test_a_broken_step_is_said_first_and_the_others_are_done(triton, tmp_path: P
     assert found["offloading"]
 
 
+def test_an_unknown_step_is_refused_by_name(tmp_path: Path):
+    code, said, _ = rehearse(tmp_path, "fact")
+    assert code == 2
+    assert said.startswith("There is no step 'fact': facts copies offloading")
+
+
 @pytest.mark.parametrize("given", [{}, {"PACK": "/nowhere"}])
 def test_without_an_environment_one_sentence_says_what_to_do(tmp_path: Path, given):
     for name in ("bench", "src"):

@@ -37,6 +37,7 @@ def test_a_step_that_is_killed_leaves_what_it_had_stored(
         time.sleep(60)
         return []
 
+    monkeypatch.setattr(steps, "set_threads", lambda count: None)  # imports PyTorch
     module = types.ModuleType("smoke.slow")
     monkeypatch.setattr(module, "main", main, raising=False)
     monkeypatch.setitem(sys.modules, "smoke.slow", module)
