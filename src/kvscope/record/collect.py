@@ -53,7 +53,7 @@ def _facts(directory: Path, made: replayed.Replayed) -> dict[str, Any]:
         "experiment_id": f"recording-{facts['recording']}",
         "status": COMPLETE,
         "reason": None,
-        "time_source": MEASURED,
+        "time_source": facts.get("time_source", MEASURED),
         "versions": {"kvscope": kvscope.__version__, "vllm": facts["vllm"]},
         "clock": {
             "run_start_monotonic_ns": begin.time_ns,

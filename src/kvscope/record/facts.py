@@ -6,6 +6,7 @@ from typing import Any
 
 import kvscope
 from kvscope.record.versions import described_as_now
+from kvscope.runschema import MEASURED, REHEARSED
 
 
 def facts_of(scheduler: Any, vllm_version: str) -> dict[str, Any]:
@@ -42,8 +43,19 @@ def facts_of(scheduler: Any, vllm_version: str) -> dict[str, Any]:
         "pipeline_parallel": parallel.pipeline_parallel_size,
         "data_parallel_rank": parallel.data_parallel_index,
         "device": config.device_config.device_type,
+        "time_source": _time_source(),
         "model": _model(model),
     }
+
+
+def _time_source() -> str:
+    """Rehearsed where another's platform is in the place of vLLM's for CUDA, else measured."""
+    from vllm.platforms import current_platform
+
+    from kvscope.engine.devices.cuda import platform_is_vllms
+
+    another = current_platform.is_cuda() and not platform_is_vllms()
+    return REHEARSED if another else MEASURED
 
 
 def _model(model: Any) -> dict[str, Any]:

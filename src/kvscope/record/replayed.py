@@ -213,7 +213,7 @@ def tables_of(made: Replayed) -> dict[tables.Table, pd.DataFrame]:
         kv_blocks_total=facts["kv_blocks_total"],
         host_blocks_total=0,
         block_size=facts["block_size"],
-        time_source=MEASURED,
+        time_source=facts.get("time_source", MEASURED),
         kv_groups=made.kv_groups,
     )
     found = replay(made.recording, context, {str(o.request): _state(o) for o in made.window.live})

@@ -119,7 +119,7 @@ def register(copies: Copies) -> None:
 
 def adapt(platform: Any) -> None:
     """Let vLLM's CUDA platform choose nothing that is compiled."""
-    update = platform.check_and_update_config.__func__
+    check = platform.check_if_supports_dtype.__func__
 
     def defaults(cls: Any, vllm_config: Any) -> None:
         chosen = vllm_config.compilation_config.custom_ops
@@ -136,14 +136,14 @@ def adapt(platform: Any) -> None:
 
         return [AttentionBackendEnum.TRITON_ATTN]
 
-    def check_and_update_config(cls: Any, vllm_config: Any) -> None:
-        update(cls, vllm_config)
+    def check_if_supports_dtype(cls: Any, dtype: torch.dtype) -> None:
+        check(cls, dtype)  # in a worker's process, before it makes its model
         _spare_compilation()
 
     sys.modules["vllm.platforms.cuda"]._get_backend_priorities = attention  # type: ignore[attr-defined]
     platform.apply_config_platform_defaults = classmethod(defaults)
     platform.get_default_ir_op_priority = classmethod(priorities)
-    platform.check_and_update_config = classmethod(check_and_update_config)
+    platform.check_if_supports_dtype = classmethod(check_if_supports_dtype)
 
 
 def _spare_compilation() -> None:

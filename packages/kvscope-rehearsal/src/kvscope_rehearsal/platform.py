@@ -4,6 +4,8 @@
 and vLLM's Python files alone: nothing is rehearsed then, and vLLM's own platform is used.
 """
 
+import os
+
 REHEARSED = "kvscope_rehearsal.rehearsed.RehearsedCuda"
 OWN = "vllm.platforms.cuda.CudaPlatform"
 _installed: list[str] = []
@@ -12,6 +14,8 @@ _installed: list[str] = []
 def plugin() -> str:
     """The platform of a rehearsed node; vLLM calls it before it imports what asks for one."""
     if not _installed:
+        # The other one keeps state in host memory that the GPU maps, which is not rehearsed.
+        os.environ["VLLM_USE_V2_MODEL_RUNNER"] = "0"
         from kvscope_rehearsal import device, kernels, mode, operators
         from kvscope_rehearsal.copies import HostCopies
 

@@ -93,14 +93,20 @@ class CudaPlatform(Platform):
 
 
 def gpu_is_there() -> bool:
-    """Whether vLLM's platform is one of its own, and the CUDA driver has a device.
+    """Whether vLLM's platform is its own, the driver has a device, and Triton compiles for it.
 
     The driver is asked below torch's Python functions, which may be others' in the place of
     torch's own. CPU builds of torch cannot ask it.
     """
     import torch
-    from vllm.platforms import current_platform
 
     count = getattr(torch._C, "_cuda_getDeviceCount", None)
-    own = type(current_platform).__module__.startswith("vllm.")
-    return own and count is not None and count() > 0
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    return platform_is_vllms() and not interpreted and count is not None and count() > 0
+
+
+def platform_is_vllms() -> bool:
+    """Whether vLLM's platform is one of its own, and not another's that says it is CUDA's."""
+    from vllm.platforms import current_platform
+
+    return type(current_platform).__module__.startswith("vllm.")
