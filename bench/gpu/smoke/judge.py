@@ -16,6 +16,9 @@ from kvscope.analyse.checklist import summary
 from kvscope.batch import make_tables
 from kvscope.layout import tables_directory
 from kvscope.runfile import TRACING, read_run
+from kvscope.runschema import MEASURED
+from kvscope.runschema import REHEARSED as REHEARSED_TIMES
+from smoke.place import REHEARSED
 
 GIB = 2**30
 
@@ -23,9 +26,12 @@ GIB = 2**30
 def main(directory: Path) -> None:
     """Judge the run in a directory."""
     make_tables(directory)
-    found = inspect_run(directory)
-    judged = {"faults": found.complaints, "oracles": summary(found.verdicts)}
-    print(json.dumps(judged | numbers(directory), default=float))
+    found, measured = inspect_run(directory), numbers(directory)
+    faults, source = list(found.complaints), REHEARSED_TIMES if REHEARSED else MEASURED
+    if measured["time_source"] != source:
+        faults.append(f"its times are {measured['time_source']}, not {source}")
+    judged = {"faults": faults, "oracles": summary(found.verdicts)}
+    print(json.dumps(judged | measured, default=float))
 
 
 def table(directory: Path, name: str) -> pd.DataFrame:

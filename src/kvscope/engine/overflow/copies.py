@@ -137,7 +137,8 @@ def _index(rows: Sequence[int], device: torch.device) -> torch.Tensor:
     """Row numbers as a tensor on the device; a GPU's copy of them is waited for by nobody."""
     if device.type != "cuda":
         return torch.tensor(rows)
-    return torch.tensor(rows, pin_memory=True).to(device, non_blocking=True)
+    host = torch.tensor(rows, device="cpu", pin_memory=True)
+    return host.to(device, non_blocking=True)
 
 
 def contiguous_runs(rows: Sequence[int]) -> Iterator[tuple[int, int, int]]:
