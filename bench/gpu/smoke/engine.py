@@ -219,17 +219,17 @@ def settled(directory: Path, code: int | None) -> dict[str, Any]:
 
 def judge(row: dict[str, Any], until: float) -> None:
     """Have a run judged, and add to its row what that says."""
-    log = WORK / f"judge-{row['id']}.log"
-    words = ["-m", "smoke.judge", str(directory_of(row))]
+    log, verdict = (WORK / f"judge-{row['id']}.{end}" for end in ("log", "json"))
+    words = ["-m", "smoke.judge", str(directory_of(row)), str(verdict)]
     code = python(words, log, until - time.monotonic())
-    said = log.read_text(encoding="utf-8").splitlines() or ["nothing said"]
-    if code:
-        row["faults"].append(f"it cannot be judged: {said[-1]}")
-    elif code is None:
+    if code is None:
         row["outcome"] = f"measured; {NO_TIME} to check it"
         return
+    if code == 0:
+        row |= json.loads(verdict.read_text(encoding="utf-8"))
     else:
-        row |= json.loads(said[-1])
+        said = log.read_text(encoding="utf-8").splitlines() or ["it said nothing"]
+        row["faults"].append(f"it cannot be judged: {said[-1]}")
     row["outcome"] = FAILED if row["faults"] else PASSED
 
 
@@ -243,5 +243,5 @@ def compare_tokens(row: dict[str, Any], rows: list[dict[str, Any]]) -> None:
     row["same_tokens"] = f"{same} of {len(own)}"
     if same < len(own):
         row["outcome"] = FAILED
-        row["faults"].append(f"{len(own) - same} of {len(own)} requests got other tokens than in "
-                             f"'{like['run']}'")  # fmt: skip
+        others = f"{len(own) - same} of {len(own)} requests got other tokens"
+        row["faults"].append(f"{others} than in '{like['run']}'")

@@ -4,10 +4,11 @@ import os
 import platform
 import shutil
 import subprocess
+import traceback
 from importlib import metadata
 from typing import Any
 
-from smoke.place import DEVICE, store
+from smoke.place import DEVICE, sentence, store
 
 ASKED = (
     *("name", "driver_version", "memory.total", "pcie.link.gen.current", "pcie.link.width.current"),
@@ -28,25 +29,28 @@ def main(seconds: float) -> list[str]:
         "lockable memory": told("bash", "-c", "ulimit -l"),
         "memory": told("free", "-g"),
     }
-    store("facts", found)
-    found["gpu"] = gpu()
-    store("facts", found)
-    found |= of_torch()
+    needed = ("torch", "triton", "vllm", "kvscope")
+    faults = [f"{name} is not installed" for name in needed if not found["versions"][name]]
+    for ask in (gpu, of_torch):
+        store("facts", found)
+        try:
+            found |= ask()
+        except Exception as error:
+            traceback.print_exc()
+            faults.append(sentence(error))
     store("facts", found)
     print(found)
-    faults = [f"{name} is not installed" for name in ("torch", "triton", "vllm", "kvscope")
-              if not found["versions"][name]]  # fmt: skip
     return faults
 
 
-def gpu() -> dict[str, str]:
+def gpu() -> dict[str, Any]:
     """What nvidia-smi says of the GPU; RuntimeError if it says nothing."""
     query = f"--query-gpu={','.join(ASKED)}"
     words = told("nvidia-smi", query, "--format=csv,noheader").splitlines()
     values = [word.strip() for word in words[0].split(",")] if words else []
     if len(values) != len(ASKED):
         raise RuntimeError(f"nvidia-smi says {' '.join(words)!r}")
-    return dict(zip(ASKED, values, strict=True))
+    return {"gpu": dict(zip(ASKED, values, strict=True))}
 
 
 def of_torch() -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Judges a run: `python -m smoke.judge RUN` prints what is wrong with it, and its numbers, as JSON.
+"""Judges a run: `python -m smoke.judge RUN FILE` writes what is wrong with it, and its numbers.
 
 Its tables and metrics are made, then checked as by `kvscope check`: the hashes of its files, every
 oracle, tables and metrics computed again.
@@ -23,15 +23,15 @@ from smoke.place import REHEARSED
 GIB = 2**30
 
 
-def main(directory: Path) -> None:
-    """Judge the run in a directory."""
+def main(directory: Path, verdict: Path) -> None:
+    """Judge the run in a directory; the verdict is JSON."""
     make_tables(directory)
     found, measured = inspect_run(directory), numbers(directory)
     faults, source = list(found.complaints), REHEARSED_TIMES if REHEARSED else MEASURED
     if measured["time_source"] != source:
         faults.append(f"its times are {measured['time_source']}, not {source}")
     judged = {"faults": faults, "oracles": summary(found.verdicts)}
-    print(json.dumps(judged | measured, default=float))
+    verdict.write_text(json.dumps(judged | measured, default=float), encoding="utf-8")
 
 
 def table(directory: Path, name: str) -> pd.DataFrame:
@@ -63,4 +63,4 @@ def numbers(directory: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(*map(Path, sys.argv[1:]))

@@ -40,7 +40,7 @@ class Topic:
 def reports(directory: Path) -> list[Report]:
     """The reports of real GPUs, the newest first."""
     found = [json.loads(path.read_text("utf-8")) for path in directory.glob("*/report.json")]
-    real = [report for report in found if not report["rehearsed"]]
+    real = [one for one in found if not one["rehearsed"] and one["provenance"]["gpu"]]
     return sorted(real, key=lambda report: str(report["provenance"]["date"]), reverse=True)
 
 
