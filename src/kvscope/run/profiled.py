@@ -11,6 +11,7 @@ from threading import Lock
 
 from kvscope.engine.devices.platform import platform_of
 from kvscope.errors import KvscopeError
+from kvscope.plan.experiment import Experiment
 from kvscope.run.attempt import read_session, repeats_of
 from kvscope.run.block import Show
 from kvscope.run.capture import CaptureSession, export
@@ -20,7 +21,7 @@ from kvscope.run.rounds import PROFILED, Group, Member
 from kvscope.runfile import NSYS_EXPORT, NSYS_REPORT
 
 TRACE = "trace"
-# One engine starts and warms up while another one's repeat is captured, unless it needs the GPU.
+# One engine starts and warms up while another one's repeat is captured.
 AT_A_TIME = 2
 
 
@@ -44,7 +45,7 @@ def profile(
     if not due:
         return {}
     first = next(iter(due.values())).experiment
-    platform, at_a_time = platform_of(first), 1 if first.device.gpus else AT_A_TIME
+    platform = platform_of(first)
     session = CaptureSession(nsys, platform.profiler_options, environment)
     one_at_a_time, done = Lock(), 0
     failed: dict[str, str] = {}
@@ -70,13 +71,18 @@ def profile(
         show("importing vLLM under the profiler")
         if reason := _start(zygote) and _start(zygote):  # beside other load nsys may fail once
             return dict.fromkeys(due, reason)
-        with ThreadPoolExecutor(at_a_time) as pool:
+        with ThreadPoolExecutor(at_a_time(first)) as pool:
             for i, reason in zip(due, pool.map(serve, due.items()), strict=True):
                 done += 1
                 show(f"{done} of {len(due)} profiled")
                 if reason is not None:
                     failed[i] = reason
     return failed
+
+
+def at_a_time(experiment: Experiment) -> int:
+    """Engines that may stand at a time: one where each needs the GPU as a whole."""
+    return 1 if experiment.device.gpus else AT_A_TIME
 
 
 def _start(zygote: Zygote) -> str | None:

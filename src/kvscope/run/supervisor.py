@@ -217,7 +217,8 @@ def run_facts(
     """The contents of run.json of a measurement that has ended, after so many seconds."""
     follow_umask(directory)
     gpus = session.pop("accelerators", [])
-    source = session.pop("time_source", None) or platform_of(experiment).time_source
+    # Without a session there is no time, and nobody has asked the device.
+    source = session.pop("time_source", None) or experiment.device.time_source
     timings_s = session.pop("timings_s", {}) | {"total": total_s}
     return {
         "experiment_id": experiment.id,

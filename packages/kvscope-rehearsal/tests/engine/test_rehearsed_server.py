@@ -9,6 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
@@ -46,8 +47,13 @@ def free_port() -> int:
 
 def ask(address: str, prompt: list[int]) -> int:
     """Tokens that the server says it has made for a prompt."""
-    body = {"model": "tiny", "prompt": prompt, "max_tokens": NEW_TOKENS, "temperature": 0}
-    more = {"ignore_eos": True, "detokenize": False, "return_token_ids": True}
+    body: dict[str, Any] = {
+        "model": "tiny",
+        "prompt": prompt,
+        "max_tokens": NEW_TOKENS,
+        "temperature": 0,
+    }
+    more: dict[str, Any] = {"ignore_eos": True, "detokenize": False, "return_token_ids": True}
     answer = requests.post(f"{address}/v1/completions", json=body | more, timeout=PATIENCE_S)
     assert answer.status_code == 200, answer.text
     return int(answer.json()["usage"]["completion_tokens"])

@@ -58,7 +58,20 @@ def study(tmp_path_factory, require, forked) -> Rehearsal:
 def test_every_run_is_valid(study):
     assert len(study.experiments) == 3
     study.assert_valid()
-    assert pd.read_parquet(study.page(NAME).parent / "metrics.parquet")["valid"].all()
+    assert metrics(study)["valid"].all()
+
+
+def metrics(study: Rehearsal) -> pd.DataFrame:
+    return pd.read_parquet(study.page(NAME).parent / "metrics.parquet")
+
+
+def test_no_number_of_it_is_taken_for_a_measured_one(study):
+    assert set(metrics(study)["time_source"]) == {"rehearsed"}
+    page = study.page(NAME).read_text(encoding="utf-8")
+    assert "rehearsed, not measured" in page
+    refused = study.kvscope("compare", NAME, NAME)
+    assert refused.returncode == 2
+    assert "rehearsed" in refused.stdout
 
 
 def test_each_policy_gives_the_same_tokens_whether_it_is_traced_or_not(study):

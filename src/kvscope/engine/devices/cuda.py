@@ -84,11 +84,14 @@ class CudaPlatform(Platform):
         return elapsed_s
 
     def accelerators(self) -> list[dict[str, Any]]:
-        """The GPUs that this process sees."""
+        """The GPUs that this process sees; none where CUDA fails, as the run's reason says."""
         import torch
 
         count = torch.cuda.device_count()
-        properties = [torch.cuda.get_device_properties(i) for i in range(count)]
+        try:
+            properties = [torch.cuda.get_device_properties(i) for i in range(count)]
+        except RuntimeError:
+            return []
         return [{"name": p.name, "memory_bytes": p.total_memory} for p in properties]
 
 
