@@ -54,12 +54,16 @@ def gpu() -> dict[str, Any]:
 
 
 def of_torch() -> dict[str, Any]:
-    """What PyTorch and vLLM say of it, and the step of its timer."""
+    """What PyTorch and vLLM say of it, what CUDA takes of its memory, and the step of its timer."""
     import torch
     from events import timer
     from vllm.platforms import current_platform
 
+    torch.ones(64, 64, device="cuda") @ torch.ones(64, 64, device="cuda")  # cuBLAS has its own
+    free, total = torch.cuda.mem_get_info()
     return {
+        "memory_bytes": total,
+        "own_bytes": total - free - torch.cuda.memory_reserved(),
         "device": torch.cuda.get_device_name(),
         "capability": ".".join(map(str, torch.cuda.get_device_capability())),
         "cuda": torch.version.cuda,
