@@ -2,8 +2,8 @@
 
 kvscope gives vLLM the number of blocks (`num_gpu_blocks_override`), so that vLLM does not fit the
 cache to the GPU: what is too large would fail on the node. What follows from no setting is not
-counted: the CUDA context, loaded kernels and their workspaces, what PyTorch's allocator cannot use.
-For these there is the share of the memory that vLLM leaves alone (`VLLM_SHARE`).
+counted: of the CUDA context and cuBLAS a measured number is left free (`OWN_BYTES`); what PyTorch's
+allocator cannot use is not known, so that what takes more than `VLLM_SHARE` fits only tightly.
 """
 
 from dataclasses import dataclass
@@ -17,6 +17,11 @@ from kvscope.plan.resources import EVENT_BUFFERS, EVENT_BYTES
 # `gpu_memory_utilization` of vLLM 0.32 by default (vllm/config/cache.py): vLLM starts only if this
 # share of the memory is free (`request_memory` in vllm/v1/worker/utils.py), and plans with it.
 VLLM_SHARE = 0.92
+# What the CUDA context and cuBLAS take before anything is allocated, measured on an H100
+# (bench/results/gpu: `own_bytes`).
+OWN_BYTES = 718_077_952
+# Where a data file has the vendor's round number, what the card itself says (bench/results/gpu).
+REPORTED_BYTES = {"h100": 85_017_493_504}
 NULL_BLOCKS = 1  # that vLLM's block pool keeps, beside the blocks of requests
 # Numbers of 4 bytes for each entry of the vocabulary that the sampler holds at once: the logits as
 # float32, their softmax, and as many random numbers (vllm/v1/sample: `Sampler.forward`,
@@ -78,8 +83,18 @@ def in_gib(size_bytes: int) -> str:
 
 
 def usable_bytes(gpu: str) -> int:
-    """What vLLM may use of a GPU's memory, of the data file of its name; BadInput without one."""
-    return int(VLLM_SHARE * hardware.read_gpu(gpu).memory_bytes)
+    """What an experiment may take of a GPU's memory; BadInput if it has no data file."""
+    return memory_bytes(gpu) - OWN_BYTES
+
+
+def is_tight(gpu: str, needed_bytes: int) -> bool:
+    """Whether that is more than the share with which vLLM itself would plan."""
+    return needed_bytes > VLLM_SHARE * memory_bytes(gpu)
+
+
+def memory_bytes(gpu: str) -> int:
+    """A GPU's memory, as it says itself or its data file does."""
+    return int(REPORTED_BYTES.get(gpu, hardware.read_gpu(gpu).memory_bytes))
 
 
 def activation_bytes(experiment: Conditions) -> int:

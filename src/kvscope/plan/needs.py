@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kvscope.plan.gpu_memory import GpuMemory, in_gib
+from kvscope.plan.gpu_memory import GpuMemory, in_gib, is_tight
 from kvscope.plan.kv_events import spool_bytes, stored_bytes
 
 if TYPE_CHECKING:
@@ -79,8 +79,14 @@ def in_words(needs: Sequence[GpuNeeds]) -> str:
 def _verdict(needs: Sequence[GpuNeeds]) -> str:
     """Whether it fits the GPU that is named; what does not is refused before."""
     named = {one.hardware: one.usable_bytes for one in needs if one.usable_bytes is not None}
-    fits = " and ".join(f"{name} ({gib(usable)} usable)" for name, usable in named.items())
-    return f"fits {fits}" if fits else "device.hardware=NAME says whether it fits a GPU"
+    if not named:
+        return "device.hardware=NAME says whether it fits a GPU"
+    most = max(one.memory.total_bytes for one in needs)
+    return "fits " + " and ".join(
+        f"{name} ({'tightly: ' if is_tight(name, most) else ''}{gib(usable)} usable)"
+        for name, usable in named.items()
+        if name
+    )
 
 
 def gib(size_bytes: int) -> str:

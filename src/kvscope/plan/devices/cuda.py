@@ -8,7 +8,7 @@ from kvscope.errors import BadInput
 from kvscope.plan import gpu_memory
 from kvscope.plan.device import Device, Kernels, Speed
 from kvscope.plan.fields import Label, impossible
-from kvscope.plan.gpu_memory import VLLM_SHARE, GpuMemory, in_gib
+from kvscope.plan.gpu_memory import GpuMemory, in_gib
 from kvscope.plan.parts import Conditions
 
 
@@ -32,7 +32,7 @@ class Cuda(Device):
 
     @property
     def usable_bytes(self) -> int | None:
-        """What vLLM may use of the named GPU; BadInput if it has no data file."""
+        """What an experiment may take of the named GPU; BadInput if it has no data file."""
         return None if self.hardware is None else gpu_memory.usable_bytes(self.hardware)
 
     def gpu_memory(self, experiment: Conditions) -> GpuMemory:
@@ -60,8 +60,8 @@ class Cuda(Device):
         if needed.total_bytes > usable:
             raise impossible(
                 f"{in_gib(needed.total_bytes)} GiB of GPU memory ({needed.words}) must fit into "
-                f"the {in_gib(usable)} GiB of device.hardware={self.hardware} that vLLM may use, "
-                f"{100 * VLLM_SHARE:.0f} % of its memory",
+                f"the {in_gib(usable)} GiB of device.hardware={self.hardware} that CUDA leaves "
+                "free",
                 "cache.blocks",
                 "engine.max_num_batched_tokens",
                 "device.hardware",
