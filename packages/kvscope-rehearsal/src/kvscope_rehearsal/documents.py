@@ -155,6 +155,9 @@ def nowhere(report: Report) -> str | None:
 SMOKE = "tests/gpu/test_smoke.py"
 POLICIES = "packages/kvscope-rehearsal/tests/engine/test_rehearsed_policies.py"
 STUDY = "packages/kvscope-rehearsal/tests/workflow/test_rehearsed_study.py"
+PACKS = "packages/kvscope-rehearsal/tests/workflow/test_rehearsed_packs.py"
+SERVER = "packages/kvscope-rehearsal/tests/engine/test_rehearsed_server.py"
+GROUPS = "packages/kvscope-rehearsal/tests/engine/test_rehearsed_groups.py"
 TOPICS = (
     Topic("attention kernels: PyTorch's outputs, events by the contract", kernels, SMOKE),
     Topic("recording in the attention kernel", recording, SMOKE),
@@ -177,7 +180,9 @@ TOPICS = (
     Topic("`overflow=activation` and `adaptive`", nowhere, POLICIES),
     Topic("a study by Snakemake, to its page", nowhere, STUDY),
     Topic("Nsight Systems on a GPU", nowhere),
-    Topic("packs on several GPUs of a node; Polaris, a Slurm cluster with GPUs", nowhere),
-    Topic("a server recorded on a GPU (`kvscope record`)", nowhere),
+    Topic("a model with several KV groups", nowhere, GROUPS),
+    Topic("a pack of four experiments on a node with four GPUs", nowhere, PACKS),
+    Topic("Polaris; a Slurm cluster with GPUs", nowhere),
+    Topic("a server recorded on a GPU (`kvscope record`)", nowhere, SERVER),
     Topic("`device=offload` with `hybrid-cuda`", nowhere),
 )
