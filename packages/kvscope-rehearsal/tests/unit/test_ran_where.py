@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from kvscope.docs import regenerate
 from kvscope_rehearsal.documents import (
     NOT_YET,
     ROOT,
@@ -14,6 +15,8 @@ from kvscope_rehearsal.documents import (
     run,
     what_ran_where,
 )
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "GPU.md"
 
 
 def write(directory: Path, date: str, rehearsed: bool = False, **found: Any) -> None:
@@ -38,6 +41,11 @@ def test_the_newest_report_that_has_an_answer_counts(tmp_path: Path) -> None:
 
 def test_every_rehearsal_that_is_named_is_a_test() -> None:
     assert [topic.what for topic in TOPICS if not (ROOT / topic.rehearsed).exists()] == []
+
+
+def test_the_table_of_the_document_is_current() -> None:
+    text = DOCUMENT.read_text(encoding="utf-8")
+    assert regenerate(text) == text, f"run `python -m kvscope.docs {DOCUMENT.parent}`"
 
 
 def test_every_topic_is_in_the_table() -> None:
