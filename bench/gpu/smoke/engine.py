@@ -43,6 +43,13 @@ LLAMA = (
     *("engine.attention=instrumented", "profiler=none", "repeats=1", "warmup=1"),
     *("batching=prefill_first", "cache.blocks=250", "overflow=swap", "overflow.host_gib=4"),
 )
+# Windows and full attention, by vLLM's own kernels in Triton.
+GROUPS = (
+    *("device=cuda", "model=tiny-interleaved", "workload=fixed", "workload.num_requests=4"),
+    *("workload.prompt_tokens=96", "workload.output_tokens=96", "engine.max_model_len=256"),
+    *("engine.max_num_batched_tokens=1024", "engine.max_num_seqs=16", "cache.block_size=16"),
+    *("cache.blocks=140", "profiler=none", "repeats=1", "warmup=1"),
+)
 AMPLE, SCARCE, POOL = "cache.blocks=128", "cache.blocks=48", "overflow.host_gib=0.25"
 # In a rehearsal: small enough for Triton's interpreter.
 IN_SMALL = {
@@ -119,6 +126,20 @@ LOTS = (
         (
             Run("7B, swap", LLAMA),
             Run("7B, swap, coalesced", (*LLAMA, "overflow.copies=coalesced")),
+        ),
+    ),
+    Lot(
+        "further",
+        60,
+        (
+            Run("activation", (*TINY, SCARCE, "overflow=activation", POOL), "ample"),
+            Run(
+                "adaptive",
+                (*TINY, SCARCE, "overflow=adaptive", "overflow.hardware=h100", POOL),
+                "ample",
+            ),
+            # Not compared: vLLM's kernels sum in another order where the batch is another.
+            Run("KV groups, swap", (*GROUPS, "overflow=swap", POOL)),
         ),
     ),
 )
