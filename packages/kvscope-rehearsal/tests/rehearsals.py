@@ -1,5 +1,9 @@
 """A checkout on a rehearsed node, and experiments that are small enough for it."""
 
+import json
+import os
+import subprocess
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -11,7 +15,7 @@ from kvscope.files import read_json
 from kvscope_rehearsal.command import vllm_version
 from kvscope_rehearsal.node import Gpus, environment_of, make_node
 from tests.conftest import Require
-from tests.workflow.test_snakemake import Checkout
+from tests.workflow.test_snakemake import ROOT, Checkout
 
 # As small as can be with a preemption: Triton's interpreter takes 20 ms a program.
 SMALL: dict[str, Any] = {
@@ -78,3 +82,21 @@ class Rehearsal(Checkout):
         """Every run is, by `kvscope check`."""
         done = self.kvscope("check", *map(str, self.experiments))
         assert done.returncode == 0, done.stdout
+
+
+def outcomes_of(script: Path, node: Path, require: Require) -> dict[str, str | None]:
+    """What came of each program of a script, which runs on a node that is made for it."""
+    for name in ("vllm", "triton"):
+        require(name, find_spec(name) is not None, "run `make env-dev`")
+    make_node(node, Gpus(), vllm_version())
+    environment = environment_of(node, os.environ) | {"VLLM_LOGGING_LEVEL": "ERROR"}
+    environment["PYTHONPATH"] += os.pathsep + str(ROOT)
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    found: dict[str, str | None] = json.loads(done.stdout)
+    return found

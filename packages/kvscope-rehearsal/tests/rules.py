@@ -100,6 +100,15 @@ def an_event_from_before_the_write() -> None:
 
 
 @program
+def an_item_that_is_set_is_written() -> None:
+    x, other = torch.zeros(3, device="cuda"), torch.cuda.Stream()
+    other.wait_stream(torch.cuda.current_stream())
+    x[1:] = torch.ones(2, device="cuda")
+    with torch.cuda.stream(other):
+        x.clone()
+
+
+@program
 def a_host_that_does_not_wait() -> None:
     host = pinned(3)
     host.copy_(torch.ones(3, device="cuda"), non_blocking=True)
@@ -126,6 +135,38 @@ def ordinary_memory_is_copied_before_the_call_returns() -> None:
     host = torch.zeros(3)
     host.copy_(torch.ones(3, device="cuda"), non_blocking=True)
     assert host.numpy().tolist() == [1, 1, 1]
+
+
+def use_on_another_stream(x: Any) -> Any:
+    other = torch.cuda.Stream()
+    other.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(other):
+        pinned(3).copy_(x, non_blocking=True)
+    return other
+
+
+@program
+def memory_that_is_freed_while_another_stream_reads_it() -> None:
+    x = torch.ones(3, device="cuda")
+    use_on_another_stream(x)
+    del x
+    torch.ones(3, device="cuda") + 1
+
+
+@program
+def memory_that_a_stream_is_recorded_for() -> None:
+    x = torch.ones(3, device="cuda")
+    x.record_stream(use_on_another_stream(x))
+    del x
+    torch.ones(3, device="cuda") + 1
+
+
+@program
+def memory_that_is_freed_after_the_other_stream_is_waited_for() -> None:
+    x = torch.ones(3, device="cuda")
+    torch.cuda.current_stream().wait_stream(use_on_another_stream(x))
+    del x
+    torch.ones(3, device="cuda") + 1
 
 
 @program

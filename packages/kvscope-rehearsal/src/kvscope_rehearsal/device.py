@@ -264,6 +264,15 @@ class Generator(torch._C.Generator):
         return made
 
 
+def record_stream(tensor: torch.Tensor, stream: Stream) -> None:
+    """A stream uses a tensor, whose memory is not used again until it has, once it is freed."""
+    initialize()
+    with torch._C.DisableTorchFunction():  # it is no operation of the tensor's
+        region = memory.region_of(tensor)
+    if region is not None:
+        region.uses.recorded.add(stream.number)
+
+
 def _initialized(value: Any) -> Any:
     """A function that initializes CUDA and returns a value, or what a function gives."""
 
@@ -322,7 +331,7 @@ def install() -> None:
         (torch.accelerator, shared | accelerator),
         (torch.cuda.memory, {"get_allocator_backend": lambda: "rehearsed"}),
         (torch, {"Event": Event, "Stream": Stream, "Generator": Generator}),
-        (torch.Tensor, {"record_stream": nothing}),  # its memory is not used again too early
+        (torch.Tensor, {"record_stream": record_stream}),
     ):
         for name, function in functions.items():
             setattr(module, name, function)

@@ -10,17 +10,21 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 
+from kvscope_rehearsal.order import ORDER, Uses, current_stream
+
 ALIGNMENT = 256
 
 
 class Region(np.ndarray[Any, np.dtype[np.uint8]]):
     """Bytes of one allocation; `pinned` of the host's page-locked ones, else they are the GPU's.
 
-    `written` is the last operation that wrote to it (`order.Point`), None if the host did.
+    `written` is the last operation that wrote to it (`order.Point`), None if the host did; `uses`
+    are those of streams other than the one that it was allocated on.
     """
 
     pinned: bool
     written: Any
+    uses: Uses
 
 
 Regions: TypeAlias = "weakref.WeakValueDictionary[int, Region]"
@@ -40,18 +44,20 @@ def allocate(tensor: torch.Tensor, pinned: bool = False) -> torch.Tensor:
     extent = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1
     size = max(1, extent if tensor.numel() else 0) * tensor.element_size()
     region = np.empty(-(-size // ALIGNMENT) * ALIGNMENT, np.uint8).view(Region)
-    region.pinned, region.written = pinned, None
+    region.pinned, region.written, region.uses = pinned, None, Uses(current_stream())
     _regions[region.ctypes.data] = region
     _held[pinned] += region.nbytes
     _most = max(_most, _held[False])
-    weakref.finalize(region, _free, region.nbytes, pinned)
+    weakref.finalize(region, _free, region.nbytes, pinned, region.uses)
     flat = torch.from_numpy(region).view(tensor.dtype)
     made = flat.as_strided(tensor.shape, tensor.stride())
     return made.copy_(tensor)
 
 
-def _free(size: int, pinned: bool) -> None:
+def _free(size: int, pinned: bool, uses: Uses) -> None:
     _held[pinned] -= size
+    if not pinned:  # PyTorch itself waits for what uses page-locked memory
+        ORDER.free(uses)
 
 
 def held_bytes() -> int:

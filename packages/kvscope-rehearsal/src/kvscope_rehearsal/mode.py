@@ -95,6 +95,8 @@ def computed(func: Callable[..., Any], name: str, args: Any, kwargs: Any) -> Any
         if on_gpu:
             ORDER.host_waits(current_stream())
         return result
+    if name == "__setitem__" and (target := region_of(args[0])) is not None:
+        target.written = ORDER.launch(current_stream())
     if name == "copy_":
         note_copy(args[0], _argument(args, kwargs, 1, "src"), bool(_blocking(args, kwargs)))
         return result

@@ -3,15 +3,19 @@
 Every operation is carried out when it is launched, so a program that forgets to wait computes the
 right numbers here. Therefore what is sure is followed: an operation must be ordered after the last
 write to each region that it touches, by its stream, an event or a synchronization, and so must the
-host's reading of page-locked memory. RuntimeError otherwise.
+host's reading of page-locked memory. A region of the GPU's that is freed is the next one of the
+stream that it was allocated on, which must be ordered after what other streams did with it, unless
+they are recorded. RuntimeError otherwise.
 """
 
 import threading
 import time
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from kvscope_rehearsal.memory import Region
+if TYPE_CHECKING:
+    from kvscope_rehearsal.memory import Region
 
 Seen = dict[int, int]  # by stream, the number of its operations that have ended for sure
 
@@ -24,6 +28,18 @@ class Point:
     number: int
 
 
+@dataclass
+class Uses:
+    """Of a region: the stream it was allocated on, and what others did with it.
+
+    `last` is the number of each one's last operation, `recorded` are those of `record_stream`.
+    """
+
+    stream: int
+    last: Seen = field(default_factory=dict)
+    recorded: set[int] = field(default_factory=set)
+
+
 class Order:
     """The streams of a process and the host, and what each is ordered after."""
 
@@ -32,6 +48,7 @@ class Order:
         self._after: dict[int, Seen] = defaultdict(dict)
         self._host: Seen = {}
         self._lock = threading.RLock()
+        self._freed_early: str | None = None  # what a region's end cannot raise
 
     def launch(self, stream: int) -> Point:
         """The next operation of a stream."""
@@ -39,8 +56,13 @@ class Order:
             self._launched[stream] += 1
             return Point(stream, self._launched[stream])
 
-    def touch(self, region: Region, stream: int, what: str) -> None:
+    def touch(self, region: "Region", stream: int, what: str) -> None:
         """An operation of a stream reads or writes a region."""
+        if self._freed_early is not None:
+            said, self._freed_early = self._freed_early, None
+            raise RuntimeError(said)
+        if stream != region.uses.stream:
+            region.uses.last[stream] = self.launch(stream).number
         last: Point | None = region.written
         if last is None or last.stream == stream:
             return
@@ -51,7 +73,18 @@ class Order:
                 "yet: wait for it by an event"
             )
 
-    def read_on_host(self, region: Region, what: str) -> None:
+    def free(self, uses: Uses) -> None:
+        """A region is freed; the next operation raises RuntimeError if that is too early."""
+        after = self._after[uses.stream]
+        for stream, number in uses.last.items():
+            known = max(after.get(stream, 0), self._host.get(stream, 0))
+            if known < number and stream not in uses.recorded:
+                self._freed_early = (
+                    f"memory of stream {uses.stream} was freed while stream {stream} may still use "
+                    "it: wait for that, or call record_stream"
+                )
+
+    def read_on_host(self, region: "Region", what: str) -> None:
         """The host reads a region."""
         last: Point | None = region.written
         if last is not None and self._host.get(last.stream, 0) < last.number:

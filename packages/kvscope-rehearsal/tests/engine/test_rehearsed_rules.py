@@ -1,18 +1,12 @@
 """What a GPU refuses, a rehearsed one refuses, too; what it takes, it takes."""
 
-import json
-import os
 import re
-import subprocess
-import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 import rules
-from kvscope_rehearsal.command import vllm_version
-from kvscope_rehearsal.node import Gpus, environment_of, make_node
+from rehearsals import outcomes_of
 
 pytestmark = [pytest.mark.engine, pytest.mark.representative]
 
@@ -21,7 +15,9 @@ REFUSED = {
     "numpy_has_no_gpu": "can't convert cuda:0 device type tensor to numpy",
     "a_stream_that_does_not_wait": "may not have written yet: wait for it by an event",
     "an_event_from_before_the_write": "may not have written yet: wait for it by an event",
+    "an_item_that_is_set_is_written": "may not have written yet: wait for it by an event",
     "a_host_that_does_not_wait": "may not have written yet: synchronize",
+    "memory_that_is_freed_while_another_stream_reads_it": "was freed while stream 1 may still use",
     "the_time_between_events_that_nobody_waited_for": "the host has not waited",
     "two_processes_with_one_gpu": "another process has GPU 0",
     "a_gpu_that_is_not_visible": "No CUDA GPUs are available",
@@ -36,19 +32,7 @@ REFUSED = {
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory, require) -> dict[str, str | None]:
     """What came of each program of `rules`."""
-    for name in ("vllm", "triton"):
-        require(name, find_spec(name) is not None, "run `make env-dev`")
-    node = tmp_path_factory.mktemp("node")
-    make_node(node, Gpus(), vllm_version())
-    done = subprocess.run(
-        [sys.executable, str(Path(rules.__file__))],
-        env=environment_of(node, os.environ) | {"VLLM_LOGGING_LEVEL": "ERROR"},
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
-    )
-    found: dict[str, str | None] = json.loads(done.stdout)
-    return found
+    return outcomes_of(Path(rules.__file__), tmp_path_factory.mktemp("node"), require)
 
 
 @pytest.mark.parametrize("name", [*rules.PROGRAMS])
