@@ -95,6 +95,7 @@ def test_its_kernels_record_each_access(study):
     *_, traced = study.experiments
     events = study.table(traced, "kv_events")
     assert {"k_read", "v_read", "k_write", "v_write"} <= set(events["kind"])
+    assert study.facts(traced)["tracing"]["workers"] == Gpus().processors
 
 
 def test_it_says_which_gpu_was_not_there(study):
