@@ -4,7 +4,7 @@
 
 Prints a JSON object: the output tokens with PyTorch's attention and with ours, and for each pass
 what was scheduled (`context` and `new` tokens and `blocks` of each request, by row) and
-what the kernels of each layer recorded.
+what the kernels of each layer recorded. `strided` are the passes where every other head is.
 """
 
 import json
@@ -98,6 +98,7 @@ def main() -> None:
     expected, _, _ = served(*PLAIN)
     tokens, passes, tile = served(*TRACED)
     found = {"expected": expected, "tokens": tokens, "passes": passes, "tile_tokens": tile}
+    found["strided_tokens"], found["strided"], _ = served(*TRACED, "tracing.head_stride=2")
     print(json.dumps(found, default=np.ndarray.tolist))
 
 

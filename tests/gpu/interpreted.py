@@ -55,10 +55,11 @@ class Model:
         cache = torch.full((len(order), *shape, 2 * case.head_size), torch.nan, dtype=dtype)
         self.cache = cache if case.heads_first else cache.transpose(1, 2)
         tokens = int(self.starts[-1])
-        self.query = tensor(tokens, case.heads, case.head_size)
-        # K and V as vLLM has them: parts of one tensor.
-        both = tensor(tokens, 2, case.kv_heads, case.head_size)
-        self.key, self.value = both[:, 0], both[:, 1]
+        # As vLLM has them: parts of one tensor, of which a rotation may have made K anew.
+        self.sizes = [case.heads, case.kv_heads, case.kv_heads]
+        self.all_heads = tensor(tokens, sum(self.sizes), case.head_size)
+        self.query, key, self.value = self.all_heads.split(self.sizes, dim=1)
+        self.key = key.contiguous()
         for row, before in enumerate(context):
             for position in range(before):
                 block, slot = self.slot(row, position)
@@ -74,22 +75,25 @@ class Model:
         """Queries, cache, keys and values on a device, their axes in the same order in memory."""
         inner = self.cache if self.case.heads_first else self.cache.transpose(1, 2)
         cache = inner.to(device) if self.case.heads_first else inner.to(device).transpose(1, 2)
-        both = torch.stack((self.key, self.value), 1).to(device)
-        return self.query.to(device), cache, both[:, 0], both[:, 1]
+        heads = self.all_heads.to(device)
+        query, _, value = heads.split(self.sizes, dim=1)
+        return query, cache, self.key.to(device), value
 
     def slot(self, row: int, position: int) -> tuple[int, int]:
         size = self.case.block_size
         return int(self.table[row, position // size]), position % size
 
     def attended(self) -> torch.Tensor:
-        """The same by PyTorch, in float32 and without blocks."""
+        """The same by PyTorch, in float32; of the cache it takes what was there before."""
         size, group = self.case.head_size, self.case.heads // self.case.kv_heads
         parts = []
         for row, length in enumerate(self.lengths):
-            held = [self.slot(row, position) for position in range(length)]
-            kv = torch.stack([self.cache[b, :, s] for b, s in held]).float()
+            new = slice(self.starts[row], self.starts[row + 1])
+            held = [self.slot(row, position) for position in range(self.case.context[row])]
+            kv = torch.cat((self.key[new], self.value[new]), -1)
+            kv = torch.stack([*(self.cache[b, :, s] for b, s in held), *kv]).float()
             kv = kv.repeat_interleave(group, 1)
-            q = self.query[self.starts[row] : self.starts[row + 1]].float()
+            q = self.query[new].float()
             scores = torch.einsum("qhd,khd->hqk", q, kv[..., :size]) * size**-0.5
             ahead = torch.ones(scores.shape[1:]).triu(int(length - len(q)) + 1).bool()
             weights = scores.masked_fill(ahead, -torch.inf).softmax(-1)
@@ -131,9 +135,11 @@ def attention(
         return made if instrument else None
 
     query, cache, key, value = model.moved(place)
-    output = torch.full_like(query, torch.nan)
+    output = torch.full(query.shape, torch.nan, dtype=query.dtype).to(place)
     launch.write(key, value, cache, model.slots.to(place), device, recording(0))
-    table, scale = torch.from_numpy(model.table).to(place), case.head_size**-0.5
+    # Some columns of a wider table.
+    table = torch.from_numpy(np.pad(model.table, ((0, 0), (0, 3)), constant_values=-1)).to(place)
+    table, scale = table[:, : model.table.shape[1]], case.head_size**-0.5
     for n, tiles in enumerate(device.tiles):
         launch.attend(*(query, cache, output, table, tiles, scale), recording(n + 1))
     model.cache, output, events, headers = (x.cpu() for x in (cache, output, events, headers))

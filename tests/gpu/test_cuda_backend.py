@@ -37,19 +37,21 @@ def run(triton, require) -> dict:
 
 
 def test_tokens_are_those_of_plain_attention(run: dict):
-    assert run["tokens"] == run["expected"]
+    assert run["tokens"] == run["strided_tokens"] == run["expected"]
     assert len(run["tokens"]) == 3
 
 
-def test_every_layer_of_every_pass_is_recorded_as_it_was_scheduled(run: dict):
+@pytest.mark.parametrize(("passes", "head_stride"), [("passes", 1), ("strided", 2)])
+def test_every_layer_of_every_pass_is_recorded_as_it_was_scheduled(run, passes, head_stride):
     kinds = set()
-    for one in run["passes"]:
+    for one in run[passes]:
         rows = one["rows"]
         kinds.add(tuple(sorted({row["new"] > 1 for row in rows})))
         case = Case(
             tuple(row["context"] for row in rows),
             tuple(row["new"] for row in rows),
             *(8, 2, 32, 12),
+            head_stride=head_stride,
         )
         assert case.tile == run["tile_tokens"]
         assert sorted(one["layers"]) == ["0", "1"]
@@ -68,7 +70,7 @@ def test_every_layer_of_every_pass_is_recorded_as_it_was_scheduled(run: dict):
 
 
 def test_kernels_and_segments_are_complete(run: dict):
-    for one in run["passes"]:
+    for one in run["passes"] + run["strided"]:
         for recorded in one["layers"].values():
             assert [kernel["kernel"] for kernel in recorded["kernels"]] == ["write", "attention"]
             segments, timers = recorded["segments"], recorded["kernels"]
