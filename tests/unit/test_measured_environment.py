@@ -33,8 +33,9 @@ def test_threads_are_the_experiments():
 
 
 def test_what_vllm_must_be_told_overrides_the_user():
-    found = environment(VLLM_ENABLE_V1_MULTIPROCESSING="1")
-    assert found["VLLM_ENABLE_V1_MULTIPROCESSING"] == "0"
+    for name in ("VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_USE_V2_MODEL_RUNNER"):
+        assert environment(**{name: "1"})[name] == "0"
+        assert environment("device=cuda")[name] == "0"
 
 
 def test_a_cpu_run_sees_no_gpu_and_a_gpu_run_the_users():

@@ -75,3 +75,18 @@ def test_clocks_are_what_nvidia_smi_says(tmp_path, monkeypatch):
     assert gpu_clocks()[1]["clocks.sm"] == "1155"
     program.write_text("#!/bin/sh\nexit 9\n")
     assert gpu_clocks() == []
+
+
+def test_clocks_are_those_of_the_visible_gpus_before_and_after(tmp_path, monkeypatch):
+    program, calls = tmp_path / "nvidia-smi", tmp_path / "calls"
+    program.write_text(f'#!/bin/sh\necho "$@" >> {calls}\necho "GPU-1, $(wc -l < {calls}), 9, 9"\n')
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    monkeypatch.delenv("PACK_DIRECTORY", raising=False)
+    gpus = placement(100, gpu_clocks())["gpus"]
+    assert [[one["clocks.sm"] for one in gpus[when]] for when in ("before", "after")] == [
+        ["1"],
+        ["2"],
+    ]
+    assert all("--id=2,3" in line.split() for line in calls.read_text().splitlines())

@@ -6,14 +6,17 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import chain
 from pathlib import Path
 
 import psutil
 import pytest
 
-from submitit_packs.directory import PackDirectory, Result
+from submitit_packs.directory import PackDirectory, Result, Start
+from submitit_packs.member import gpu_uuids, member_environment
 from submitit_packs.model import Member, Pack
 from submitit_packs.overview import pack_status
+from submitit_packs.pilot import accelerators
 from submitit_packs.reasons import words
 
 LONG = 60.0
@@ -238,9 +241,38 @@ def test_two_members_never_share_a_gpu(start, tmp_path):
         "echo in >> order; sleep 1; echo out >> order", CUDA_VISIBLE_DEVICES="7"
     )
     second = subprocess.Popen(
-        first.args, env=os.environ | {"CUDA_VISIBLE_DEVICES": "7,6", "PACK_SCRATCH": str(tmp_path)}
+        first.args, env=os.environ | {"CUDA_VISIBLE_DEVICES": "6,7", "PACK_SCRATCH": str(tmp_path)}
     )
     first.wait(LONG)
     second.wait(LONG)
     assert (tmp_path / "order").read_text().split() == ["in", "out"]
     assert json.loads((directory.path / "m.rc").read_text())["state"] == "ok"
+
+
+@pytest.mark.parametrize(("slots", "each"), [(4, 1), (2, 2), (1, 4), (3, 0)])
+def test_slots_share_no_gpu_and_leave_none_out(slots, each):
+    pack = Pack("pack-1", "q", 1, slots, each, 600, ())
+    gpus = [accelerators(pack)[slot].split(",") for slot in range(slots)]
+    assert {len(of_slot) for of_slot in gpus} == {max(1, each)}
+    assert [*chain(*gpus)] == [str(gpu) for gpu in range(slots * max(1, each))]
+
+
+def test_a_member_sees_its_gpus_as_the_node_numbers_them(tmp_path, monkeypatch):
+    # The worker's own are more than those of a member that needs none.
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
+    member = Member("m", "m", "true", str(tmp_path), 1.0, 1.0)
+    pack = Pack("pack-1", "q", 1, 1, 1, 600, (member,))
+    for gpu in ("", "3"):
+        start = Start("node", gpu, (), 0.0, 1)
+        found = member_environment(PackDirectory(tmp_path), pack, member, start, "/tmp")
+        assert found["CUDA_VISIBLE_DEVICES"] == gpu
+        assert found["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+
+
+def test_uuids_are_those_of_the_members_gpus(tmp_path, monkeypatch):
+    program = tmp_path / "nvidia-smi"
+    program.write_text('#!/bin/sh\nfor word; do case $word in --id=*) echo "$word";; esac; done\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    assert gpu_uuids("1,3") == ("--id=1,3",)
