@@ -21,6 +21,7 @@ from kvscope.oracle import NOT_APPLICABLE, VIOLATED, judge
 from kvscope.plan.parts import Conditions, TracingSettings
 from kvscope.plan.policy import HostPools, Overflow
 from kvscope.runfile import KERNEL_EVENTS, NSYS_EXPORT
+from kvscope.runschema import REHEARSED
 
 from .plugged_in import plug_in
 from .report_fixture import Fake, write_experiment
@@ -299,6 +300,8 @@ def test_copies_are_not_much_faster_than_in_the_warm_up(
     faster = frame["copy_s"].where(frame["direction"] != direction, factor * frame["copy_s"])
     made = launched.variant(transfers=frame.assign(copy_s=faster))
     assert ("copy_rate_wrong" in states(made, VIOLATED)) == caught
+    rehearsed = forged(made, put("time_source", REHEARSED))
+    assert "copy_rate_wrong" in states(rehearsed, NOT_APPLICABLE)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from kvscope.collect.importer import importer, kinds
 from kvscope.kv_plan import KINDS
 from kvscope.oracle import VIOLATED, Need, Oracle, Verdict, judge, verdict
 from kvscope.runfile import IMPORTED_FROM, KERNEL_EVENTS
-from kvscope.runschema import OTHER_CLOCKS
+from kvscope.runschema import OTHER_CLOCKS, REHEARSED
 
 RunNeed = Need[RunTables]
 
@@ -159,8 +159,12 @@ _COPY_CPU = _recorded(
     lambda run: _OTHER_CLOCKS.met(run) and bool(run.engine.get("copies_awaited")),
 )
 _COPIES_APART = _recorded(
-    "copies that the host does not wait for, and those of the warm-up",
-    lambda run: _OTHER_CLOCKS.met(run) and not run.engine.get("copies_awaited"),
+    "copies that a device makes while the host goes on, and those of the warm-up",
+    lambda run: (
+        _OTHER_CLOCKS.met(run)
+        and not run.engine.get("copies_awaited")
+        and run.facts.get("time_source") != REHEARSED  # the host makes those itself
+    ),
 )
 _STALLS: RunNeed = Need("passes whose stalls are flagged by their durations", _flags_by_duration)
 _FOLLOWERS = _recorded("requests that follow others", workload.has_followers)
