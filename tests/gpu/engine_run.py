@@ -35,7 +35,11 @@ SETTINGS = (
     *("batching=chunked", "batching.chunk_tokens=32"),
 )
 PLAIN = ("engine.attention=paged",)
-TRACED = ("engine.attention=instrumented", "tracing=full", "tracing.head_stride=1")
+TRACED = ("engine.attention=instrumented", "tracing=full")
+STRIDED = (
+    *("engine.attention=instrumented", "tracing=sampled", "tracing.head_stride=2"),
+    *("tracing.step_stride=1", "tracing.layer_stride=1"),
+)
 
 
 class InterpretedBackend(CudaBackend):
@@ -98,7 +102,7 @@ def main() -> None:
     expected, _, _ = served(*PLAIN)
     tokens, passes, tile = served(*TRACED)
     found = {"expected": expected, "tokens": tokens, "passes": passes, "tile_tokens": tile}
-    found["strided_tokens"], found["strided"], _ = served(*TRACED, "tracing.head_stride=2")
+    found["strided_tokens"], found["strided"], _ = served(*STRIDED)
     print(json.dumps(found, default=np.ndarray.tolist))
 
 
