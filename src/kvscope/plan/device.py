@@ -128,7 +128,7 @@ class Device(Option):
         return None
 
     def gpu_memory(self, experiment: Conditions) -> "GpuMemory | None":
-        """What an experiment takes of a GPU's memory; None without a GPU, or if it is unknown."""
+        """GPU memory that an experiment takes; None without a GPU, or if it is unknown."""
         return None
 
     def passes_s(self, experiment: Conditions, lengths: Sequence[tuple[int, int]]) -> list[float]:

@@ -41,7 +41,7 @@ class GpuMemory:
 
     @classmethod
     def of(cls, experiment: Conditions) -> "GpuMemory":
-        """What an experiment takes that vLLM serves.
+        """The memory of an experiment that vLLM serves.
 
         - weights: all parameters, in the model's dtype;
         - cache: (blocks + the null block) x bytes of a block;
@@ -83,7 +83,7 @@ def in_gib(size_bytes: int) -> str:
 
 
 def usable_bytes(gpu: str) -> int:
-    """What an experiment may take of a GPU's memory; BadInput if it has no data file."""
+    """Bytes of a GPU's memory that an experiment may take; BadInput if it has no data file."""
     return memory_bytes(gpu) - OWN_BYTES
 
 

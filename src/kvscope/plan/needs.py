@@ -1,4 +1,4 @@
-"""What experiments on a GPU need of memory and disk, as a plan says it before anything runs."""
+"""Memory and disk that experiments on a GPU need, estimated before anything runs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ PINNED = "pinned"
 
 @dataclass(frozen=True)
 class GpuNeeds:
-    """What one experiment needs beside time and host memory, of which `plan.resources` tells."""
+    """Memory and disk that one experiment needs; `plan.resources` has its time and host memory."""
 
     hardware: str | None  # the GPU that is named
     usable_bytes: int | None  # of its memory
@@ -61,10 +61,10 @@ class GpuNeeds:
 
 
 def in_words(needs: Sequence[GpuNeeds]) -> str:
-    """What experiments need that run one after another: memory of the largest, disk of all.
+    """The needs of experiments that run one after another: memory of the largest, disk of all.
 
     'needs 14.9 GiB of GPU memory (weights 12.6, …), 4.0 GiB of pinned host memory, 1.2 GiB of disk
-    for KV events; fits a100-40gb (36.2 GiB usable)'.
+    for KV events; fits a100-40gb (38.7 GiB usable)'.
     """
     largest = max((one.memory for one in needs), key=lambda memory: memory.total_bytes)
     parts = [f"needs {gib(largest.total_bytes)} of GPU memory ({largest.words})"]

@@ -108,9 +108,13 @@ def _gpu_clocks(run: ReportedRun) -> str | None:
     if not gpus:
         return None
     after = {gpu["uuid"]: gpu["clocks.sm"] for gpu in gpus["after"]}
-    return "; ".join(
-        f"{gpu['uuid']}: {gpu['clocks.sm']} MHz before, {after.get(gpu['uuid'], '?')} MHz after"
-        for gpu in gpus["before"]
+    known = [gpu for gpu in gpus["before"] if gpu["clocks.sm"].isdecimal()]  # not '[N/A]'
+    return (
+        "; ".join(
+            f"{gpu['uuid']}: {gpu['clocks.sm']} MHz before, {after.get(gpu['uuid'], '?')} MHz after"
+            for gpu in known
+        )
+        or None
     )
 
 

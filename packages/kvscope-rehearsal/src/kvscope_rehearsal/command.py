@@ -3,7 +3,6 @@
 import argparse
 import os
 import shutil
-import subprocess
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,9 +19,11 @@ OWN = frozenset(("results", NODE))
 
 @command(
     (
-        "-- snakemake --profile profiles/local --config study=overflow-cuda",
-        "-- kvscope run device=cuda workload.num_requests=2 model.layers=1 --out mine",
-        "--gpus 4 -- snakemake --profile profiles/local-gpus --config study=overflow-cuda",
+        "-- snakemake --profile profiles/local --config study=rehearsal",
+        "-- kvscope run device=cuda model.layers=1 workload.num_requests=2 "
+        "workload.prompt_tokens=12 workload.output_tokens=6 repeats=1 --out mine",
+        "--gpus 4 -- snakemake --profile profiles/local-gpus --config study=rehearsal "
+        "overrides='seed=1,2,3,4'",
     ),
     path("--directory", "of the rehearsal (default: rehearsal)", default=Path("rehearsal")),
     argument("--gpus", type=whole(1), default=1, help="how many the node has (default: 1)"),
@@ -45,11 +46,13 @@ def rehearse(options: argparse.Namespace) -> int:
     program = shutil.which(options.words[0], path=environment.get("PATH"))
     if program is None:
         raise BadInput(f"{options.words[0]}: no such program; give a command that PATH has")
-    return subprocess.run([program, *options.words[1:]], cwd=directory, env=environment).returncode
+    # The command takes the place of this process, so that signals are its own.
+    os.chdir(directory)
+    os.execve(program, options.words, environment)
 
 
 def vllm_version() -> str:
-    """What a rehearsal calls the vLLM that is installed; BadInput where none is possible."""
+    """The version of vLLM on a rehearsed node; BadInput where none can be rehearsed."""
     for name in ("triton", "vllm"):
         if find_spec(name) is None:
             raise BadInput(f"a rehearsal needs {name}, which is not installed; run `make env-dev`")
@@ -63,16 +66,19 @@ def vllm_version() -> str:
 
 
 def prepare(directory: Path, of: Path) -> None:
-    """Make the directory of a rehearsal: links to all that the other has but its results."""
+    """Make the directory of a rehearsal: links to all that the other has but its results.
+
+    BadInput if it has something else under such a name.
+    """
     make_directory(directory)
     for entry in of.iterdir():
         link = directory / entry.name
-        hidden = entry.name.startswith(".")
-        if hidden or entry.name in OWN or entry == directory or link.is_symlink():
+        if entry.name.startswith(".") or entry.name in OWN or entry == directory:
             continue
-        if link.exists():
+        if not os.path.lexists(link):
+            link.symlink_to(entry)
+        elif not (link.is_symlink() and link.readlink() == entry):
             raise BadInput(
-                f"{link} is no link: a rehearsal needs a directory of its own; name another by "
-                "--directory"
+                f"{link} is not a link to {entry}: a rehearsal needs a directory of its own; name "
+                "another by --directory"
             )
-        link.symlink_to(entry)

@@ -9,7 +9,7 @@ from kvscope_rehearsal.order import ORDER, current_stream
 
 
 class HostCopies:
-    """What `operators.Copies` says, done at once."""
+    """`operators.Copies` by the host, at once."""
 
     def one(self, to: int, of: int, size: int) -> None:
         """Copy `size` bytes; RuntimeError where neither is the GPU's, or one ends before."""
@@ -23,10 +23,8 @@ class HostCopies:
         point = ORDER.launch(stream)
         if regions[0] is not None:
             regions[0].written = point
-        if any(
-            region is None for region in regions
-        ):  # the host's ordinary memory: CUDA copies it before it returns
-            ORDER.host_waits(stream)
+        if any(region is None for region in regions):
+            ORDER.host_waits(stream)  # CUDA copies ordinary memory of the host before it returns
 
     def blocks(self, to: torch.Tensor, of: torch.Tensor, width: int, mapping: torch.Tensor) -> None:
         """Copy them one after the other."""

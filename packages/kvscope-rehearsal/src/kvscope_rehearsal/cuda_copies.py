@@ -60,7 +60,7 @@ class Attributes(ctypes.Structure):
 
 
 class CudaCopies:
-    """What `operators.Copies` says, on the GPU's current stream."""
+    """`operators.Copies` by CUDA, on the GPU's current stream."""
 
     def blocks(self, to: torch.Tensor, of: torch.Tensor, width: int, mapping: torch.Tensor) -> None:
         """Launch a copy for each row of the mapping."""

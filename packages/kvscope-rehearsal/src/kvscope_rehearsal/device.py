@@ -44,7 +44,7 @@ _INSTALLED: list[Installed] = []
 
 
 def initialize() -> None:
-    """What every call of CUDA does first; RuntimeError where CUDA cannot be used."""
+    """Take a GPU for this process, unless it has one; RuntimeError where CUDA cannot be used."""
     if STATE.process == os.getpid():
         return
     if STATE.process is not None:
@@ -92,7 +92,7 @@ def device_count() -> int:
 
 
 class Properties:
-    """What `torch.cuda.get_device_properties` gives."""
+    """The result of `torch.cuda.get_device_properties`."""
 
     warp_size, is_integrated, is_multi_gpu_board = WARP_SIZE, 0, 0
     shared_memory_per_block_optin, L2_cache_size = SHARED_BYTES, L2_BYTES
@@ -160,12 +160,12 @@ class Stream:
         set_current_stream(self._before.pop())
 
     def wait_event(self, event: "Event") -> None:
-        """What is launched from now on comes after the event."""
+        """Order later operations after the event."""
         if event.mark is not None:
             ORDER.follow(self.number, event.mark.seen)
 
     def wait_stream(self, other: "Stream") -> None:
-        """What is launched from now on comes after what is launched on the other."""
+        """Order later operations after those that the other stream has now."""
         ORDER.follow(self.number, ORDER.snapshot(other.number))
 
     def record_event(self, event: "Event | None" = None) -> "Event":

@@ -14,7 +14,7 @@ NOT_SUPPORTED = "[N/A]"
 
 
 def answer(gpus: Gpus, index: int, question: str, units: bool) -> str:
-    """What is known of a GPU; '[N/A]' of what only a real one has, such as its clocks."""
+    """A value of a GPU as text; '[N/A]' for what only a real one has, such as clocks."""
     unit = " MiB" if units else ""
     known = {
         "index": str(index),

@@ -1,7 +1,7 @@
 """Stand-ins for the operators that vLLM has compiled for CUDA, in PyTorch and by CUDA's copies.
 
-vLLM computes its layers by PyTorch and attention by Triton where it is told to (`adapt`); what it
-looks up nevertheless is here. The operators that copy blocks do what vLLM's do: on a GPU by calls
+With `adapt`, vLLM computes its layers by PyTorch and attention by Triton; operators that it looks
+up nevertheless are here. The operators that copy blocks do what vLLM's do: on a GPU by calls
 of CUDA, rehearsed by the host. Any other operator raises AttributeError where it is called.
 """
 

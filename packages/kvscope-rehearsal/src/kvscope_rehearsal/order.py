@@ -1,11 +1,13 @@
-"""Which operations of a GPU are sure to have ended before which: vector clocks of its streams.
+"""The order of a GPU's operations: a vector clock for each stream, and for the host.
 
-Every operation is carried out when it is launched, so a program that forgets to wait computes the
-right numbers here. Therefore what is sure is followed: an operation must be ordered after the last
-write to each region that it touches, by its stream, an event or a synchronization, and so must the
-host's reading of page-locked memory. A region of the GPU's that is freed is the next one of the
-stream that it was allocated on, which must be ordered after what other streams did with it, unless
-they are recorded. RuntimeError otherwise.
+A rehearsed operation is carried out when it is launched, so a program that forgets to wait computes
+the right numbers here. Its order is checked instead. RuntimeError where
+
+- an operation uses a region whose last write, on another stream, is not ordered before it by an
+  event, a stream or a synchronization;
+- the host reads page-locked memory before it has waited for the last write;
+- memory of the GPU is freed while a stream other than the one it was allocated on may still use
+  it, and `record_stream` was not called: PyTorch would give it to the next tensor.
 """
 
 import threading
@@ -30,9 +32,14 @@ class Point:
 
 @dataclass
 class Uses:
-    """Of a region: the stream it was allocated on, and what others did with it.
+    """The streams that use a region: the one it was allocated on, and others.
 
-    `last` is the number of each one's last operation, `recorded` are those of `record_stream`.
+    Attributes
+    ----------
+    last
+        by other stream, the number of its last operation on the region
+    recorded
+        streams that `record_stream` was called for
     """
 
     stream: int
@@ -94,22 +101,22 @@ class Order:
             )
 
     def snapshot(self, stream: int) -> Seen:
-        """All that has ended once what was launched on a stream has."""
+        """The operations that have ended when all of a stream have."""
         with self._lock:
             return self._after[stream] | {stream: self._launched[stream]}
 
     def follow(self, stream: int, seen: Seen) -> None:
-        """What is launched on a stream from now on comes after all this."""
+        """Order all later operations of a stream after these."""
         with self._lock:
             _merge(self._after[stream], seen)
 
     def host_follows(self, seen: Seen) -> None:
-        """The host has waited for all this, and so does what it launches from now on."""
+        """Note that the host has waited for these; what it launches later is ordered after them."""
         with self._lock:
             _merge(self._host, seen)
 
     def host_knows(self, seen: Seen) -> bool:
-        """Whether the host is sure that all this has ended."""
+        """Whether the host has waited for these."""
         return all(self._host.get(stream, 0) >= number for stream, number in seen.items())
 
     def host_waits(self, stream: int) -> None:
@@ -151,7 +158,7 @@ def new_stream() -> int:
 
 
 class Mark:
-    """What an event marks: what has ended when it has, and when it was recorded (seconds)."""
+    """The place of an event in its stream, and the host's time of its recording in seconds."""
 
     def __init__(self, stream: int) -> None:
         self.seen, self.at_s = ORDER.snapshot(stream), time.perf_counter()

@@ -101,6 +101,14 @@ def test_a_rehearsal_has_links_to_all_but_the_results(tmp_path: Path):
     assert (rehearsal / "config").resolve() == tmp_path / "config"
 
 
+def test_the_rehearsal_of_another_directory_is_refused(tmp_path: Path):
+    for name in ("one", "other"):
+        (tmp_path / name / "config").mkdir(parents=True)
+    prepare(tmp_path / "rehearsal", tmp_path / "one")
+    with pytest.raises(BadInput, match=r"is not a link to .*other/config"):
+        prepare(tmp_path / "rehearsal", tmp_path / "other")
+
+
 def test_a_directory_with_something_of_its_own_is_refused(tmp_path: Path):
     (tmp_path / "config").mkdir()
     (tmp_path / "rehearsal" / "config").mkdir(parents=True)

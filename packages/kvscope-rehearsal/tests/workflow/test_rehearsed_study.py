@@ -9,21 +9,12 @@ import pandas as pd
 import pytest
 
 from kvscope_rehearsal.node import Gpus
-from rehearsals import HOST_POOL, SMALL, Rehearsal
+from rehearsals import Rehearsal
 from tests.workflow.test_snakemake import repeats_so_far
 
 pytestmark = [pytest.mark.workflow, pytest.mark.representative]
 
-NAME = "rehearsed"
-SWAP = {"overflow": "swap"} | HOST_POOL
-GRID = {
-    "set": SMALL,
-    "linked": [
-        {"overflow": "recompute", "repeats": 2},
-        SWAP | {"repeats": 2},
-        SWAP | {"repeats": 1, "tracing": "full"},
-    ],
-}
+NAME = "rehearsal"  # of this package's config
 PATIENCE_S = 300.0
 
 
@@ -31,7 +22,6 @@ PATIENCE_S = 300.0
 def study(tmp_path_factory, require, forked) -> Rehearsal:
     """The study, measured by a workflow that was killed, and one that went on."""
     rehearsal = Rehearsal(tmp_path_factory.mktemp("rehearsal"), require)
-    rehearsal.add_study(NAME, GRID)
     process = subprocess.Popen(
         rehearsal.command(study=NAME),
         cwd=rehearsal.path,

@@ -37,7 +37,7 @@ class Platform:
 
     @property
     def time_source(self) -> str:
-        """What run.json and the tables say of the times of a run: where they come from."""
+        """The source of a run's times, as run.json and its tables have it."""
         return self.experiment.device.time_source
 
     @property

@@ -32,7 +32,7 @@ class Cuda(Device):
 
     @property
     def usable_bytes(self) -> int | None:
-        """What an experiment may take of the named GPU; BadInput if it has no data file."""
+        """Bytes that an experiment may take of the named GPU; BadInput if it has no data file."""
         return None if self.hardware is None else gpu_memory.usable_bytes(self.hardware)
 
     def gpu_memory(self, experiment: Conditions) -> GpuMemory:
