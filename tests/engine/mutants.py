@@ -16,6 +16,7 @@ from kvscope.oracle import VIOLATED
 from kvscope.plan.experiment import load
 from kvscope.run import recorder
 from kvscope.run.recorder import RepeatContext, RepeatTables, Replay, RequestState
+from kvscope.runschema import MEASURED
 from kvscope.stalls import find_stalls
 from kvscope.workload.requests import build, to_frame
 
@@ -189,7 +190,7 @@ def main(path: Path) -> dict[str, list[str]]:
             kv_blocks_total=engine.kv_blocks_total,
             host_blocks_total=engine.host_blocks_total,
             block_size=experiment.cache.block_size,
-            time_source="measured",
+            time_source=MEASURED,
             kv_groups=engine.kv_groups,
         )
         made = {
@@ -200,7 +201,7 @@ def main(path: Path) -> dict[str, list[str]]:
             "copies_awaited": experiment.device.copies_awaited,
             "leaked_blocks": [],
         }
-    facts, found = {"engine": made}, {}
+    facts, found = {"engine": made, "time_source": MEASURED}, {}
     for name, change in RECORDINGS.items():
         repeat = recorder.replay(change(recording), context)
         found[name] = violated(repeat, context, facts, requests, served)

@@ -168,6 +168,7 @@ def way(request: pytest.FixtureRequest, served: Served) -> str:
     """A way to serve, which the version of vLLM has."""
     name: str = request.param
     if name not in served.engines:
+        # `OF_PINNED` are served by the pinned version alone.
         pytest.skip(f"{name}: of vLLM {PINNED[0]} alone")
     return name
 
@@ -220,7 +221,7 @@ def test_a_request_ends_before_one_pass(served: Served, way: str):
 def test_its_study_has_every_pass_where_requests_come_before_the_same_ones(
     python: str, served: Served, warm: Warm, tmp_path: Path, way: str
 ):
-    if python != sys.executable:
+    if python != sys.executable:  # kvscope's own runs are by the pinned version alone
         pytest.skip(f"a study is served by the scheduler of vLLM {PINNED[0]}")
     recording = replayed.read(read_window(served.directory / way)).recording
     write_study(served.directory / way, tmp_path / "study" / "again.yaml", "h100", "tiny-llama")

@@ -92,6 +92,7 @@ def test_who_records_asks_the_platform(
     assert session.context(engine, 0).time_source == source
     profiling = Profiling("none", None)
     monkeypatch.setattr(supervisor, "hardware", dict[str, Any])
-    for told, expected in (({}, source), ({"time_source": "told"}, "told")):
+    # Who has no session asks no GPU: the device says what it declares.
+    for told, expected in (({}, MEASURED), ({"time_source": "told"}, "told")):
         facts = run_facts(used.experiment, tmp_path, {**told}, "it crashed", profiling, 1.0)
         assert facts["time_source"] == expected

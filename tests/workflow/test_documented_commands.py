@@ -116,7 +116,7 @@ INSTEAD: tuple[tuple[str, str | None, str], ...] = (
         "… is for settings",
     ),
     (
-        r"(snakemake .+ (?:remeasure=|overrides=|-R ).+)",
+        r"((?:kvscope rehearse .+)?snakemake .+ (?:remeasure=|overrides=|-R ).+)",
         r"\1 --dry-run",
         "takes minutes; tests/workflow/test_snakemake.py measures in these ways",
     ),
@@ -144,7 +144,11 @@ INSTEAD: tuple[tuple[str, str | None, str], ...] = (
     ),
     (r"(\S*python bench/cluster/campaign\.py) .+", r"\1 --help", "takes minutes"),
     (r"(\S*python bench/net_control\.py) .+", r"\1 --help", "needs runs that preempt"),
-    (r"(\S*bench/\S+\.sh)(?: --flexgen)?", r"bash -n \1", "needs a GPU: bash reads it only"),
+    (
+        r"(\S*bench/\S+\.sh)(?: --(?:flexgen|rehearse))?",
+        r"bash -n \1",
+        "takes minutes or a GPU: bash reads it only",
+    ),
     (
         r"(\S*pytest .+)",
         r"\1 --collect-only -q",
