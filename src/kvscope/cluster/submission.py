@@ -16,7 +16,7 @@ from kvscope.layout import packs_directory
 from kvscope.plan import batches
 from snakemake_executor_plugin_submitit import ExecutorSettings, configuration
 from submitit_packs import planner, schedulers, sites
-from submitit_packs.controller import Controller, Outcome
+from submitit_packs.controller import Controller, Outcome, in_packs
 from submitit_packs.directory import PackDirectory
 from submitit_packs.errors import BadSettings, PackError
 
@@ -115,13 +115,16 @@ def profile_settings(profile: Path) -> dict[str, Any]:
 
 
 def preview(manifest: Mapping[str, Any], results: Path, cluster: Cluster) -> Iterator[str]:
-    """Every job script that would be submitted, and the node-hours that all cost at most."""
+    """Every job script that `submit` would submit, and the node-hours that all cost at most.
+
+    A script is what the batch system would be given, but for the pack's id, which is drawn anew.
+    """
     site, settings, scheduler = cluster.resolve()
-    todo = members(manifest, results)
+    root, todo = packs_directory(results).resolve(), members(manifest, results)
+    attached, jobs = in_packs(root, todo)
     try:
-        planned = planner.plan(todo, site, settings)
+        planned = planner.plan([m for m in todo if m.key not in attached], site, settings, jobs)
         for pack in planned.packs:
-            directory = PackDirectory(packs_directory(results) / pack.id)
             batched = [batches.of_name(manifest, m.name) or [m.name] for m in pack.members]
             yield (
                 f"# {pack.id}: {sum(map(len, batched))} experiments on {pack.nodes} nodes x "
@@ -129,12 +132,14 @@ def preview(manifest: Mapping[str, Any], results: Path, cluster: Cluster) -> Ite
                 f"{pack.node_hours:.2f} node-hours"
             )
             yield from (f"#   {' '.join(ids)}" for ids in batched)
-            yield scheduler.script(pack, directory)
+            yield scheduler.script(pack, PackDirectory(root / pack.id)).removesuffix("\n")
     except PackError as error:
         raise BadInput(str(error)) from None
     for reason in sorted(set(planned.waiting.values())):
         count = list(planned.waiting.values()).count(reason)
         yield f"# {count} more: {reason}"
+    if attached:
+        yield f"# {len(attached)} batches are in packs already"
     hours = sum(pack.node_hours for pack in planned.packs)
     left = len(unfinished(manifest, results))
     yield f"# {len(planned.packs)} jobs, {left} experiments, at most {hours:.2f} node-hours"

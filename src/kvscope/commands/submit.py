@@ -72,7 +72,10 @@ from kvscope.errors import EXIT_DONE, BadInput, KvscopeError
         metavar="KEY=VALUE,…",
         help="further parameters of submitit, like slurm_qos=high or pbs_filesystems=home:eagle",
     ),
-    flag("--dry-run", "print every job script and the node-hours; no more"),
+    flag(
+        "--dry-run",
+        "print every job script, in which only the pack's id will differ, and the node-hours",
+    ),
     RESULTS_DIR,
     CONFIG_DIR,
 )

@@ -168,7 +168,7 @@ class Controller:
         if flight is None:
             return False
         result = flight.directory.result(member.key) if member.key in flight.results else None
-        if result and result.is_final and (anew or result.state != State.OK):
+        if _runs_again(result, anew):
             return False
         flight.members[member.key] = member
         self.flights[place.pack] = flight
@@ -470,6 +470,27 @@ class Controller:
             except NoAnswer as error:
                 self.say(f"jobs {', '.join(jobs)} may go on: {error}")
             self.pending.clear()
+
+
+def in_packs(root: Path, members: Iterable[Member]) -> tuple[set[str], Counter[str]]:
+    """The members that `Controller.add` would find in packs, and how many jobs a queue has of them.
+
+    Nothing is written.
+    """
+    places, keys = Ledger(root).places, set[str]()
+    queues: dict[str, str] = {}
+    for key in {member.key for member in members} & places.keys():
+        directory = PackDirectory(root / places[key].pack)
+        pack, job = directory.plan(), directory.job()
+        if (pack or job) and not _runs_again(directory.result(key), anew=False):
+            keys.add(key)
+            queues[directory.id] = pack.queue if pack else ""
+    return keys, Counter(queues.values())
+
+
+def _runs_again(result: Result | None, anew: bool) -> bool:
+    """Whether a member with this result is packed once more, and not reported as it ended."""
+    return result is not None and result.is_final and (anew or result.state != State.OK)
 
 
 def _lost_its_pilot(flight: Flight, status: JobStatus) -> bool:

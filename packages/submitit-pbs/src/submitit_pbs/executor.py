@@ -15,6 +15,18 @@ from submitit_pbs.job import PBSJob, submitit_id
 from submitit_pbs.script import PARAMETER_NAMES, Parameters, script
 
 
+def job_script(
+    parameters: Parameters, command: str, folder: Path, array_size: int | None = None
+) -> str:
+    """The text of the job script that an executor with this folder submits."""
+    return script(parameters, command, folder, output_of(folder), Path.cwd(), array_size)
+
+
+def output_of(folder: Path) -> Path:
+    """Where PBS writes what scripts say before their own logs are open."""
+    return Path(utils.JobPaths.get_first_id_independent_folder(folder))
+
+
 class PBSExecutor(core.PicklingExecutor):
     """Submits functions to PBS Professional or OpenPBS.
 
@@ -91,8 +103,7 @@ class PBSExecutor(core.PicklingExecutor):
 
     @property
     def _output(self) -> Path:
-        """Where PBS writes what scripts say before their own logs are open."""
-        return Path(utils.JobPaths.get_first_id_independent_folder(self.folder))
+        return output_of(self.folder)
 
     @property
     def _submitit_command_str(self) -> str:
@@ -105,8 +116,7 @@ class PBSExecutor(core.PicklingExecutor):
         return self._script(command, None)
 
     def _script(self, command: str, array_size: int | None) -> str:
-        parameters = Parameters(**self.parameters)
-        return script(parameters, command, self.folder, self._output, Path.cwd(), array_size)
+        return job_script(Parameters(**self.parameters), command, self.folder, array_size)
 
     def _make_submission_command(self, submission_file_path: Path) -> list[str]:
         return ["qsub", str(submission_file_path)]

@@ -37,8 +37,7 @@ class Local(Scheduler):
         """Start the pack's process; it outlives this one."""
         if pack.nodes > 1 and pack.launcher != "fork":
             raise BadSettings(f"{pack.id}: this machine is one node, and {pack.nodes} are planned")
-        command = pilot_command(directory).removeprefix("exec ")
-        words = [str(make_folder(directory)), str(pack.walltime_s / 60), command]
+        words = [str(make_folder(directory)), str(pack.walltime_s / 60), _command(directory)]
         # submitit leaves the process in its caller's session, with which it would be killed.
         done = subprocess.run(
             [sys.executable, "-m", __name__, *words],
@@ -51,8 +50,8 @@ class Local(Scheduler):
         return _id(psutil.Process(int(done.stdout)))
 
     def script(self, pack: Pack, directory: PackDirectory) -> str:
-        """What the process runs."""
-        return "\n".join(["#!/bin/bash", *pack.setup, pilot_command(directory), ""])
+        """The process's command: there is no script, and the pilot runs the lines of `setup`."""
+        return f"{_command(directory)}\n"
 
     def status(self, jobs: Mapping[str, str]) -> dict[str, JobStatus]:
         """Whether the processes are there."""
@@ -87,6 +86,11 @@ def gpus() -> int:
         return 0
     done = subprocess.run(["nvidia-smi", "--list-gpus"], capture_output=True, text=True)
     return sum(line.startswith("GPU ") for line in done.stdout.splitlines())
+
+
+def _command(directory: PackDirectory) -> str:
+    """What submitit starts, without a shell."""
+    return pilot_command(directory).removeprefix("exec ")
 
 
 def _id(process: psutil.Process) -> str:

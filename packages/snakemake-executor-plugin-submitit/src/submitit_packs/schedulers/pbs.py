@@ -20,8 +20,9 @@ from submitit_packs.schedulers.scheduler import (
 
 try:
     from submitit_pbs import PBSExecutor, client
+    from submitit_pbs.executor import job_script
     from submitit_pbs.reasons import NEVER_KNOWN, reason, waiting
-    from submitit_pbs.script import PARAMETER_NAMES, Parameters, script
+    from submitit_pbs.script import PARAMETER_NAMES, Parameters
 except ImportError:
     raise BadSettings("PBS needs the package submitit-pbs: pip install submitit-pbs") from None
 
@@ -68,12 +69,11 @@ class PBS(Scheduler):
 
     def script(self, pack: Pack, directory: PackDirectory) -> str:
         """The file that qsub is given."""
-        place = folder(directory)
         try:
             parameters = Parameters(**self._parameters(pack))
         except (TypeError, ValueError) as error:
             raise BadSettings(str(error)) from None
-        return str(script(parameters, pilot_command(directory), place, place, Path.cwd()))
+        return str(job_script(parameters, pilot_command(directory), folder(directory)))
 
     def _parameters(self, pack: Pack) -> dict[str, Any]:
         options = options_of(pack, self.name)

@@ -64,7 +64,7 @@ class Scheduler(ABC):
 
     @abstractmethod
     def script(self, pack: Pack, directory: PackDirectory) -> str:
-        """The job script that `submit` would submit."""
+        """The job script that `submit` would submit, byte for byte."""
 
     @abstractmethod
     def status(self, jobs: Mapping[str, str]) -> dict[str, JobStatus]:
@@ -81,13 +81,13 @@ class Scheduler(ABC):
 
 def pilot_command(directory: PackDirectory) -> str:
     """The command of a pack's job."""
-    python, path = shlex.quote(sys.executable), shlex.quote(str(directory.path))
+    python, path = shlex.quote(sys.executable), shlex.quote(str(directory.path.absolute()))
     return f"exec {python} -u -m submitit_packs.pilot {path}"
 
 
 def folder(directory: PackDirectory) -> Path:
-    """Where submitit keeps a job's script and output."""
-    return directory.path / FOLDER
+    """Where submitit keeps a job's script and output: absolute, since jobs start elsewhere."""
+    return directory.path.absolute() / FOLDER
 
 
 def make_folder(directory: PackDirectory) -> Path:
