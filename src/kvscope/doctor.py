@@ -13,7 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from kvscope import packages
+from kvscope import packages, processes
 from kvscope.errors import EXIT_DONE, EXIT_FAILED, BadInput
 from kvscope.machine import installed_vllm, load_1min
 from kvscope.reading import last_line
@@ -43,8 +43,13 @@ print(json.dumps({"torch": torch.__version__, "gpus": gpus}))
 """
 ENGINE_SETTINGS = {"VLLM_CONFIGURE_LOGGING": "0", "VLLM_NO_USAGE_STATS": "1"}
 
-# Submit command and name of each scheduler.
-SCHEDULERS = {"sbatch": "Slurm", "qsub": "PBS"}
+# Of each scheduler its name, its submit command, the line in which that tells its version, and the
+# exit codes with which it does.
+NUMBER = r"v?\d[\w.+~-]*"
+SCHEDULERS = (
+    ("Slurm", "sbatch", rf"slurm[\w-]*( version)? {NUMBER}", (0,)),
+    ("PBS", "qsub", rf"((open)?pbs(pro)?(.version)?( =|:)?|version:) (pbspro_)?{NUMBER}", (0, 1)),
+)
 
 
 @dataclass(frozen=True)
@@ -185,7 +190,7 @@ def devices_check(gpus: list[str]) -> MachineCheck:
 def _ask_engine() -> tuple[dict[str, Any], str]:
     """The JSON that ENGINE_QUESTION prints (empty if it fails), and its last line of output."""
     try:
-        done = subprocess.run(
+        done = processes.run(
             [sys.executable, "-c", ENGINE_QUESTION],
             capture_output=True,
             text=True,
@@ -232,9 +237,11 @@ def profiler_checks() -> Iterator[MachineCheck]:
 def schedulers_check() -> MachineCheck:
     """The batch schedulers whose submit command is on PATH, beside local execution."""
     found = ["local"]
-    for command, name in SCHEDULERS.items():
+    for name, command, shape, codes in SCHEDULERS:
         if shutil.which(command):
-            found.append(f"{name} ({_first_line_of(command, '--version')})")
+            asked = [command, "--version"], f"(?i:{shape})", ANSWER_LIMIT_S, codes
+            version, why = processes.version_of(*asked)
+            found.append(f"{name} ({version or f'version unknown: {why}'})")
     return MachineCheck("schedulers", True, ", ".join(found))
 
 
@@ -259,13 +266,3 @@ def threads_check() -> MachineCheck:
     advice = "other processes keep them busy, so measured times would be long and scattered: wait"
     found = "load unknown" if load is None else f"load {load:.1f}"
     return MachineCheck("cores", (load or 0.0) < cores, f"{cores}, {found}", advice)
-
-
-def _first_line_of(*command: str) -> str:
-    """The first line that a command prints, or why it printed none."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_LIMIT_S)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"does not answer: {error}"
-    lines = (done.stdout or done.stderr).strip().splitlines()
-    return lines[0] if lines else "no version"

@@ -6,9 +6,7 @@ import json
 import os
 import re
 import shutil
-import signal
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any
 
 from kvscope import limits
 from kvscope.errors import BadInput, CannotWrite
+from kvscope.processes import exit_on_signals
 from kvscope.reading import read_bytes
 
 TEMPORARY = ".tmp"  # suffix of a file that is being written
@@ -72,7 +71,7 @@ def atomic_path(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def scratch_directory() -> Iterator[Path]:
-    """Yield an empty directory below $TMPDIR; it is removed, also if SIGTERM ends the process.
+    """Yield an empty directory below $TMPDIR; it is removed, also if a signal ends the process.
 
     Those of killed processes are removed before.
     """
@@ -80,7 +79,7 @@ def scratch_directory() -> Iterator[Path]:
         with suppress(OSError), _lock_of(left):  # of another user, or in use
             shutil.rmtree(left)
     made = Path(tempfile.mkdtemp(prefix=f".{SCRATCH}"))
-    with exit_on_sigterm(), _lock_of(made):
+    with exit_on_signals(), _lock_of(made):
         place = made.rename(made.with_name(made.name[1:]))  # others see it when it is locked
         try:
             yield place
@@ -98,23 +97,6 @@ def _lock_of(directory: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-@contextmanager
-def exit_on_sigterm() -> Iterator[None]:
-    """Raise SystemExit on SIGTERM, so that what has to be done at the end is done."""
-
-    def stop(number: int, _frame: Any) -> None:
-        raise SystemExit(128 + number)
-
-    if threading.current_thread() is not threading.main_thread():  # has no signals
-        yield
-        return
-    previous = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
 
 
 def umask() -> int:

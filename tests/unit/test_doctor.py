@@ -13,6 +13,18 @@ from kvscope.packages import Flaw
 from kvscope.run import profiler
 from kvscope.run.profiler import Nsys
 
+# What programs say instead of a version.
+ERRORS = (
+    "",
+    "{0}: invalid option -- '-'\nusage: {0} [-a date_time] script",
+    "{0}: error: resolve_ctls_from_dns_srv: res_nsearch error: Unknown host",
+    "{0}: fatal: slurm 23.11.4 and 22.05 do not fit",
+    "{0}: error while loading shared libraries: libpbs.so.2: cannot open shared object file",
+    "pbs_iff: cannot connect to 10.0.0.1:15003",
+    "Segmentation fault",
+    "15010",
+)
+
 
 def program(path: Path, text: str) -> None:
     path.write_text(f"#!/bin/sh\n{text}\n")
@@ -194,6 +206,20 @@ class TestProfiler:
         assert complaint is None or recording.found == complaint
 
 
+@pytest.mark.parametrize("code", [0, 1])
+@pytest.mark.parametrize("words", [w.format("nsys") for w in ERRORS])
+def test_an_nsys_that_prints_an_error_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, code: int
+):
+    program(
+        tmp_path / "nsys", f"cat <<'end'\nversion 2 of GLIBC: not found\n{words}\nend\nexit {code}"
+    )
+    monkeypatch.setenv("KVSCOPE_NSYS", str(tmp_path / "nsys"))
+    (check,) = doctor.profiler_checks()
+    assert not check.ok
+    assert "is not an nsys that runs here" in check.found
+
+
 class TestSchedulers:
     def test_this_machine_is_always_one(self, path: Path):
         assert doctor.schedulers_check() == MachineCheck("schedulers", True, "local")
@@ -203,6 +229,47 @@ class TestSchedulers:
         program(path / "qsub", "echo pbs_version = 2022.1.1 >&2; exit 1")
         found = doctor.schedulers_check().found
         assert found == "local, Slurm (slurm 23.11.4), PBS (pbs_version = 2022.1.1)"
+
+    @pytest.mark.parametrize(
+        ("command", "version"),
+        [
+            ("sbatch", "slurm-wlm 22.05.8"),
+            ("sbatch", "slurm 20.11.9-1.el8"),
+            ("qsub", "pbs_version = PBSPro_13.1.0.160576"),
+            ("qsub", "Version: 6.1.3"),
+        ],
+    )
+    @pytest.mark.parametrize("words", ["echo '{}'", "echo warning: old >&2; echo '{}'"])
+    def test_versions_of_many_releases(self, path: Path, command: str, version: str, words: str):
+        program(path / command, words.format(version))
+        assert doctor.schedulers_check().found.endswith(f"({version})")
+
+    @pytest.mark.parametrize("command", ["sbatch", "qsub"])
+    @pytest.mark.parametrize("stream", [1, 2])
+    @pytest.mark.parametrize("code", [0, 1, 2, 127])
+    @pytest.mark.parametrize("words", ERRORS)
+    def test_an_error_is_no_version(
+        self, path: Path, command: str, stream: int, code: int, words: str
+    ):
+        program(
+            path / command, f"cat >&{stream} <<'end'\n{words.format(command)}\nend\nexit {code}"
+        )
+        path.joinpath("cat").symlink_to("/bin/cat")
+        check = doctor.schedulers_check()
+        why = "does not tell it" if code == 0 or (command, code) == ("qsub", 1) else "fails"
+        assert f"(version unknown: {command} {why}" in check.found
+        assert not words or words.format(command) not in check.found
+
+    def test_a_program_that_does_not_start_or_answer(
+        self, path: Path, monkeypatch: pytest.MonkeyPatch
+    ):
+        monkeypatch.setattr(doctor, "ANSWER_LIMIT_S", 0.2)
+        program(path / "sbatch", "exec /bin/sleep 60")
+        (path / "qsub").write_bytes(b"\x7fELF")
+        (path / "qsub").chmod(0o755)
+        found = doctor.schedulers_check().found
+        assert "Slurm (version unknown: sbatch does not answer within 0 s)" in found
+        assert "PBS (version unknown: qsub does not start: Exec format error)" in found
 
 
 def test_disk_is_measured_where_results_will_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

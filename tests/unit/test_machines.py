@@ -27,8 +27,9 @@ from kvscope.analyse.calibration import calibrate
 from kvscope.engine.attention.cpu.clock import has_steady_counter
 from kvscope.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED
 from kvscope.plan import resources
+from kvscope.processes import kill
 from kvscope.report import render
-from kvscope.run import processes, profiler, provenance
+from kvscope.run import profiler, provenance
 from kvscope.run.disturbance import entries, take_sample
 from kvscope.runschema import HardwareRecord
 
@@ -228,6 +229,18 @@ def test_its_memory_and_its_load_are_known_or_null(machine: Machine) -> None:
     assert gib == machine.memory_gib or (machine.memory_gib is None and gib > 0)
     HardwareRecord.model_validate(provenance.hardware())
     assert provenance.source_commit() is None or provenance.source_commit()
+
+
+@pytest.mark.parametrize("stream", [1, 2])
+@pytest.mark.parametrize("code", [0, 128])
+def test_an_error_of_git_is_no_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stream: int, code: int
+) -> None:
+    program = tmp_path / "git"
+    program.write_text(f"#!/bin/sh\necho fatal: bad object HEAD >&{stream}; exit {code}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert provenance.source_commit() is None
     assert has_steady_counter() in (False, True)
     before, after = take_sample(), take_sample()
     (judged,) = entries([(before, after)])
@@ -253,7 +266,7 @@ def test_a_process_ends_where_others_are_hidden(monkeypatch: pytest.MonkeyPatch)
     for error in (PermissionError(), psutil.AccessDenied(), psutil.NoSuchProcess(1)):
         monkeypatch.setattr(psutil.Process, "children", fails(error))
         process = subprocess.Popen(["sleep", "60"], start_new_session=True)
-        processes.kill(process)
+        kill(process)
         assert process.returncode == -9
 
 

@@ -73,8 +73,9 @@ def test_clocks_are_what_nvidia_smi_says(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert [gpu["uuid"] for gpu in gpu_clocks()] == ["GPU-1", "GPU-2"]
     assert gpu_clocks()[1]["clocks.sm"] == "1155"
-    program.write_text("#!/bin/sh\nexit 9\n")
-    assert gpu_clocks() == []
+    for instead in ("exit 9", "echo No devices were found", "echo NVIDIA-SMI has failed; exit 9"):
+        program.write_text(f"#!/bin/sh\n{instead}\n")
+        assert gpu_clocks() == []
 
 
 def test_clocks_are_those_of_the_visible_gpus_before_and_after(tmp_path, monkeypatch):

@@ -25,7 +25,7 @@ from typing import Any
 
 import kvscope
 from kvscope.engine.devices.cpu import CpuPlatform
-from kvscope.run.processes import end_with_parent
+from kvscope.processes import end_with_parent
 
 IMPORTED = (
     *("vllm.entrypoints.llm", "vllm.v1.engine.core", *CpuPlatform.worker_modules),

@@ -21,7 +21,6 @@ from kvscope import runfile
 from kvscope.engine.devices.platform import platform_of
 from kvscope.errors import BadInput
 from kvscope.files import (
-    exit_on_sigterm,
     make_directory,
     read_json,
     scratch_directory,
@@ -32,6 +31,7 @@ from kvscope.plan import together
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.fields import MAX_REPEATS
 from kvscope.plan.repeats import StoppingRule
+from kvscope.processes import exit_on_signals
 from kvscope.run import supervisor
 from kvscope.run.attempt import keep_whole_repeats, read_session, repeats_of
 from kvscope.run.block import Block, Show, serve_rounds, widest
@@ -122,7 +122,7 @@ def measure(wanted: Sequence[Wanted], show: Show, key: str | None = None) -> dic
     """
     found: dict[str, str | None] = {one.experiment.id: None for one in wanted}
     with ExitStack() as stack:
-        stack.enter_context(exit_on_sigterm())
+        stack.enter_context(exit_on_signals())
         # In one order, so that two campaigns do not wait for each other.
         for directory in sorted({one.directory for one in wanted}):
             make_directory(directory)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import psutil
 
+from kvscope import processes
 from kvscope.errors import KvscopeError
 from kvscope.files import TEMPORARY
 from kvscope.reading import last_line
@@ -42,7 +43,7 @@ def private_namespace() -> tuple[str, ...]:
         return ()
     options = ("--user", "--map-current-user", "--pid", "--fork", "--kill-child", "--mount-proc")
     prefix = (unshare, *options, "--")
-    tried = subprocess.run([*prefix, "true"], capture_output=True, timeout=ANSWER_LIMIT_S)
+    tried = processes.run([*prefix, "true"], capture_output=True, timeout=ANSWER_LIMIT_S)
     return prefix if tried.returncode == 0 else ()
 
 
@@ -93,7 +94,7 @@ class CaptureSession:
             inside = psutil.Process(pid).children()[0].pid
             command = [*ENTER, f"--target={inside}", *command]
         try:
-            done = subprocess.run(
+            done = processes.run(
                 command,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
@@ -126,7 +127,7 @@ def export(
     command = [str(nsys.path), "export", "--type=sqlite", "--force-overwrite=true"]
     made = directory / f".{NSYS_EXPORT}.export{TEMPORARY}"  # whole when it is renamed
     try:
-        done = subprocess.run(
+        done = processes.run(
             [*command, f"--output={made}", str(report)],
             capture_output=True,
             text=True,

@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from kvscope import processes
+
 SECONDS_FOR_NVIDIA_SMI = 30
 QUERY = ("uuid", "clocks.sm", "clocks.mem", "temperature.gpu")
 
@@ -83,10 +85,11 @@ def gpu_clocks() -> list[dict[str, str]]:
     if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
         command.append(f"--id={visible}")
     try:
-        done = subprocess.run(
+        done = processes.run(
             command, capture_output=True, text=True, timeout=SECONDS_FOR_NVIDIA_SMI
         )
     except (OSError, subprocess.TimeoutExpired):
         return []
     lines = done.stdout.splitlines() if done.returncode == 0 else []
-    return [dict(zip(QUERY, map(str.strip, line.split(",")), strict=False)) for line in lines]
+    rows = ([field.strip() for field in line.split(",")] for line in lines)
+    return [dict(zip(QUERY, row, strict=True)) for row in rows if len(row) == len(QUERY)]

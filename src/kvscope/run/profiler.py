@@ -1,7 +1,6 @@
 """Finds NVIDIA Nsight Systems, and checks that it records kvscope's NVTX ranges."""
 
 import os
-import re
 import shutil
 import sqlite3
 import subprocess
@@ -13,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvscope.errors import BadInput
+from kvscope.processes import end_with_parent, kill, version_of
 from kvscope.ranges import DOMAIN
 from kvscope.reading import last_line
-from kvscope.run.processes import kill
 
 NAMED_BY = "KVSCOPE_NSYS"
 PRIVATE = Path(".nsys/bin/nsys")  # where `make nsys` puts it, relative to the checkout
@@ -24,6 +23,7 @@ CHECKOUT = Path(__file__).parents[3]
 # Both are needed: with either kind of perf event, some releases of nsys hang forever.
 NO_PERF_EVENTS = ("--sample=none", "--cpuctxsw=none")
 
+VERSION = r"NVIDIA Nsight Systems version \d[\w.-]*"
 ANSWER_LIMIT_S = 30.0
 PROBE_LIMIT_S = 60.0
 PROBE_RANGES = 3
@@ -73,14 +73,8 @@ def _version(path: Path) -> str | None:
     """What the nsys at `path` answers to --version; None if it does not run."""
     if not os.access(path, os.X_OK) or path.is_dir():
         return None
-    try:
-        done = subprocess.run(
-            [path, "--version"], capture_output=True, text=True, timeout=ANSWER_LIMIT_S
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    found = re.search(r"version (\d[\w.-]*)", done.stdout)
-    return found[1] if found and done.returncode == 0 else None
+    line, _ = version_of([path, "--version"], VERSION, ANSWER_LIMIT_S)
+    return line.rpartition(" ")[2] or None
 
 
 def verify_capture(nsys: Nsys) -> str | None:
@@ -125,13 +119,16 @@ def _run(command: list[str], directory: Path) -> str | None:
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        preexec_fn=end_with_parent(),
     )
     try:
         words, _ = process.communicate(timeout=PROBE_LIMIT_S)
     except subprocess.TimeoutExpired:
-        kill(process)
         return None
-    return words
+    finally:
+        if process.poll() is None:
+            kill(process)
+    return str(words)
 
 
 def _count_ranges(sqlite: Path) -> int:

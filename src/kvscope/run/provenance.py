@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import kvscope
+from kvscope import processes
 from kvscope.machine import installed_vllm, load_1min, memory_bytes, processor
 from kvscope.plan import registry
 from kvscope.plan.experiment import Experiment
@@ -60,7 +61,7 @@ def source_commit() -> str | None:
     if not (checkout / ".git").exists():
         return None
     try:
-        described = subprocess.run(
+        described = processes.run(
             ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=12"],
             capture_output=True,
             text=True,
@@ -68,7 +69,8 @@ def source_commit() -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None  # without git, the version is all that is known
-    return described.stdout.strip() or None
+    words = described.stdout.split()
+    return words[0] if described.returncode == 0 and len(words) == 1 else None
 
 
 def hardware() -> dict[str, Any]:

@@ -21,7 +21,6 @@ from kvscope import runfile
 from kvscope.engine.devices.platform import platform_of
 from kvscope.errors import BadInput
 from kvscope.files import (
-    exit_on_sigterm,
     follow_umask,
     make_directory,
     scratch_directory,
@@ -29,6 +28,7 @@ from kvscope.files import (
 )
 from kvscope.plan.experiment import Experiment, dump
 from kvscope.plan.resources import check_memory
+from kvscope.processes import end_with_parent, exit_on_signals, kill
 from kvscope.run.attempt import keep_whole_repeats, read_session
 from kvscope.run.capture import export, profile_command
 from kvscope.run.display import Display
@@ -36,7 +36,6 @@ from kvscope.run.disturbance import MEASURED_PROCESS, open_proc
 from kvscope.run.environment import measured_environment
 from kvscope.run.locks import SESSION_LOCK, SUPERVISOR_LOCK, hold_lock
 from kvscope.run.placement import gpu_clocks, placement
-from kvscope.run.processes import end_with_parent, kill
 from kvscope.run.profiler import Nsys, find_nsys
 from kvscope.run.progress import PROGRESS_FILE, read_progress
 from kvscope.run.provenance import hardware, option_origins, versions
@@ -326,7 +325,7 @@ def wait(process: subprocess.Popen[bytes], directory: Path, display: Display) ->
 def kill_on_exit(process: subprocess.Popen[bytes]) -> Iterator[None]:
     """Kill the process and its children if this process is interrupted or terminated."""
 
-    with exit_on_sigterm():
+    with exit_on_signals():
         try:
             yield
         finally:

@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from kvscope import processes
+
 TO_DEVICE, TO_HOST, BY_ADDRESS = 1, 2, 4  # cudaMemcpyKind
 IN_STREAM_ORDER, IN_ANY_ORDER = 1, 3  # CUmemcpySrcAccessOrder
 LEGACY_STREAM = 0  # on which the driver copies no batch
@@ -147,7 +149,7 @@ def compiled_loops() -> Any:
         for compiler in filter(None, (os.environ.get("CC"), "cc", "gcc", "clang")):
             command = [compiler, "-O2", "-shared", "-fPIC", str(source), "-o", str(library)]
             try:
-                subprocess.run(command, check=True, capture_output=True)
+                processes.run(command, check=True, capture_output=True)
             except (OSError, subprocess.CalledProcessError):
                 continue
             return _typed(ctypes.CDLL(str(library)))
