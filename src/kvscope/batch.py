@@ -9,20 +9,17 @@ experiment that fails keeps its log and reason, and the others go on.
 import gc
 import json
 import os
-import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from subprocess import PIPE
 from typing import Any, TextIO
 
-from kvscope import layout, runfile
+from kvscope import layout, processes, runfile
 from kvscope.errors import BadInput, KvscopeError
 from kvscope.plan import batches
 from kvscope.plan.experiment import Experiment, parse
@@ -69,7 +66,7 @@ def run_modeled(jobs: Sequence[Job], line: Line) -> int:
     """Run the jobs in one process beside this one; its exit code. `line` shows how far it is."""
     command = [sys.executable, "-m", "kvscope.batch"]
     environment = measured_environment(jobs[0].experiment)
-    with subprocess.Popen(
+    with processes.running(
         command, stdin=PIPE, stderr=PIPE, text=True, env=environment, errors="replace"
     ) as process:
         assert process.stdin
@@ -83,7 +80,7 @@ def run_modeled(jobs: Sequence[Job], line: Line) -> int:
                 line.show(f"{words.partition(']')[0][1:].replace('/', ' of ')} experiments")
             else:
                 line.say(words)
-    return process.returncode
+    return int(process.returncode)
 
 
 def run_measured(jobs: Sequence[Job], compare: str | None, line: Line) -> int:
@@ -120,7 +117,7 @@ def _make_all_tables(jobs: Sequence[Job], line: Line) -> dict[str, str | None]:
     found: dict[str, str | None] = {}
     jobs = sorted(jobs, key=lambda job: -_size_bytes(job.directory))  # the longest first
     cores = len(os.sched_getaffinity(0))
-    with ProcessPoolExecutor(max(1, min(cores, len(jobs))), get_context("fork")) as pool:
+    with processes.forks(max(1, min(cores, len(jobs)))) as pool:
         reasons = pool.map(_tables_problem, [job.directory for job in jobs])
         for number, (job, reason) in enumerate(zip(jobs, reasons, strict=True), 1):
             line.show(f"tables and metrics, {number} of {len(jobs)}")

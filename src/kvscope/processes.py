@@ -9,15 +9,19 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from concurrent.futures import ProcessPoolExecutor
 
+    import psutil
+
 PR_SET_PDEATHSIG = 1
+PATIENCE_S = 3.0  # for what is told to end
 ENDING = (signal.SIGTERM, signal.SIGHUP)  # SIGINT is an exception anyway
 
 
@@ -60,19 +64,82 @@ def running(command: Sequence[Any], **options: Any) -> "Iterator[subprocess.Pope
 
 
 @contextmanager
+def running_whole(command: Sequence[Any], **options: Any) -> "Iterator[subprocess.Popen[Any]]":
+    """A command that runs beside a `with` block, and all that it starts.
+
+    They are told to end, and killed after a while, if the block raises or this process is killed:
+    then by a process that has nothing else to do.
+    """
+    with subprocess.Popen(command, **options) as process:
+        guard = subprocess.Popen(
+            [sys.executable, "-P", "-m", "kvscope.processes", str(process.pid)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+        try:
+            yield process
+        except BaseException:
+            end_family(process.pid)
+            raise
+        finally:
+            guard.kill()
+            guard.communicate()
+
+
+def end_family(pid: int) -> None:
+    """End a process and its descendants: TERM, so that they keep what they have, then KILL."""
+    import psutil  # not above: the doctor needs the standard library only
+
+    with suppress(psutil.Error):  # it has ended
+        first = psutil.Process(pid)
+        family = {first, *first.children(recursive=True)}
+        for one in family:
+            with suppress(psutil.Error):
+                one.terminate()
+        psutil.wait_procs(family, PATIENCE_S)
+        for one in {*family, *_descendants(family)}:
+            with suppress(psutil.Error):
+                one.kill()
+
+
+def _descendants(family: "Iterable[psutil.Process]") -> "Iterator[psutil.Process]":
+    """What processes of a family started meanwhile."""
+    import psutil
+
+    for one in family:
+        with suppress(psutil.Error):
+            yield from one.children(recursive=True)
+
+
+@contextmanager
 def forks(count: int) -> "Iterator[ProcessPoolExecutor]":
     """A pool of so many forks that end with this process; killed if the `with` block raises."""
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
 
-    context, before = multiprocessing.get_context("fork"), multiprocessing.active_children()
-    with ProcessPoolExecutor(count, context, end_with_parent()) as pool:
-        try:
-            yield pool
-        except BaseException:
-            for child in set(multiprocessing.active_children()) - set(before):
-                child.kill()
-            raise
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(count, context, end_with_parent()) as pool, no_child_left():
+        yield pool
+
+
+@contextmanager
+def no_child_left() -> Iterator[None]:
+    """Kill what this process starts in a `with` block, and what that started, if the block raises.
+
+    Threads that wait for it go on then.
+    """
+    import psutil  # not above: the doctor needs the standard library only
+
+    this = psutil.Process()
+    before = set(this.children())
+    try:
+        yield
+    except BaseException:
+        family = set(this.children()) - before
+        for one in {*family, *_descendants(family)}:
+            with suppress(psutil.Error):  # it has ended
+                one.kill()
+        raise
 
 
 @contextmanager
@@ -139,3 +206,13 @@ def version_of(
         if re.fullmatch(shape, line):
             return line, ""
     return "", f"{name} does not tell it"
+
+
+def main(pid: int) -> None:
+    """End a process and its descendants once standard input ends, as when its parent dies."""
+    sys.stdin.read()
+    end_family(pid)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

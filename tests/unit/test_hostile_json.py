@@ -18,7 +18,7 @@ from kvscope.errors import BadInput, CannotWrite
 from kvscope.files import read_json
 from kvscope.plan import documents
 from kvscope.reading import read_bytes, short_repr, text_lines
-from kvscope.run.locks import SUPERVISOR_LOCK, is_free
+from kvscope.run.locks import SUPERVISOR_LOCK, hold_lock_if_free
 
 from .mutations import damaged, is_a_sentence, nested
 
@@ -111,7 +111,7 @@ def test_no_reader_waits_for_a_writer_of_a_named_pipe(
 def test_a_lock_that_is_a_named_pipe_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / SUPERVISOR_LOCK)
     with pytest.raises(CannotWrite, match=SUPERVISOR_LOCK):
-        is_free(tmp_path, SUPERVISOR_LOCK)
+        hold_lock_if_free(tmp_path, SUPERVISOR_LOCK).__enter__()
 
 
 @pytest.mark.parametrize("suffix", ["-journal", "-wal"])

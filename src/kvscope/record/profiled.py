@@ -8,11 +8,11 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
 
 from kvscope.files import umask
+from kvscope.processes import ENDING, running_whole
 from kvscope.run.capture import export
 from kvscope.run.profiler import NO_PERF_EVENTS, Nsys
 from kvscope.runfile import NSYS_EXPORT, NSYS_REPORT
@@ -21,6 +21,7 @@ GPU_DRIVER = Path("/proc/driver/nvidia/version")
 TRACED, TRACED_GPU = ("--trace=nvtx",), ("--trace=cuda,nvtx", "--cuda-graph-trace=node")
 _BEFORE = 'umask "$1"; shift; echo $$ > "$0"; exec "$@"'
 _PROCESS_ID = "server.pid"
+SECONDS_BETWEEN_LOOKS = 0.2
 
 
 def serve(
@@ -28,8 +29,8 @@ def serve(
 ) -> tuple[int, str | None]:
     """Run a command under nsys until it ends, and export what nsys saw into `directory`.
 
-    SIGINT and SIGTERM reach the command alone: nsys writes its report when that has ended. Returns
-    the exit code, and in one sentence why there is no export, or None.
+    Signals reach the command alone: nsys writes its report when that has ended. If this process is
+    killed, both end. Returns the exit code, and in one sentence why there is no export, or None.
     """
     for name in (NSYS_REPORT, NSYS_EXPORT):  # of an earlier server
         (directory / name).unlink(missing_ok=True)
@@ -39,24 +40,30 @@ def serve(
     options = [*traced, *NO_PERF_EVENTS, "--force-overwrite=true", f"--output={report}"]
     named = ["/bin/sh", "-c", _BEFORE, str(place.absolute()), f"{umask():04o}"]  # nsys has none
     command = [str(nsys.path), "profile", *options, *named, *words]
-    with _forwarded(place):
-        process = subprocess.Popen(command, env=environment, start_new_session=True)
-        code = process.wait()
+    with _noted() as came, running_whole(command, env=environment, start_new_session=True) as one:
+        code = _wait(one, came, place)
     place.unlink(missing_ok=True)
     return code, export(nsys, directory, environment, secret=True)
 
 
+def _wait(process: "subprocess.Popen[bytes]", came: list[int], place: Path) -> int:
+    """Wait for a process; signals that come go to the one whose id is in a file."""
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(SECONDS_BETWEEN_LOOKS)
+        if came and place.exists() and (pid := place.read_text().strip()):
+            with suppress(ProcessLookupError):  # it has ended, and nsys has not
+                os.kill(int(pid), came.pop(0))
+
+
 @contextmanager
-def _forwarded(place: Path) -> Iterator[None]:
-    """While it lasts, SIGINT and SIGTERM go to the process whose id is in a file."""
-
-    def forward(number: int, _: FrameType | None) -> None:
-        if place.exists():
-            os.kill(int(place.read_text()), number)
-
-    before = {one: signal.signal(one, forward) for one in (signal.SIGINT, signal.SIGTERM)}
+def _noted() -> Iterator[list[int]]:
+    """The signals that came and would have ended this process, while it lasts."""
+    came: list[int] = []
+    ending = [n for n in (signal.SIGINT, *ENDING) if signal.getsignal(n) is not signal.SIG_IGN]
+    before = {one: signal.signal(one, lambda number, _: came.append(number)) for one in ending}
     try:
-        yield
+        yield came
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -7,13 +7,13 @@ from its standard input and writes their images to its standard output, pickled.
 import json
 import os
 import pickle
-import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import vl_convert
 
+from kvscope import processes
 from kvscope.errors import KvscopeError
 from kvscope.reading import last_line
 
@@ -34,7 +34,7 @@ def print_charts(charts: Sequence[str]) -> list[Images]:
     if cores < 2:
         return [print_chart(chart) for chart in charts]
     images: list[Images | None] = [None] * len(charts)
-    with ThreadPoolExecutor(cores) as pool:
+    with ThreadPoolExecutor(cores) as pool, processes.no_child_left():
         shares = pool.map(_print_beside, [charts[first::cores] for first in range(cores)])
         for first, share in enumerate(shares):
             images[first::cores] = share
@@ -42,7 +42,7 @@ def print_charts(charts: Sequence[str]) -> list[Images]:
 
 
 def _print_beside(charts: Sequence[str]) -> list[Images]:
-    done = subprocess.run(
+    done = processes.run(
         [sys.executable, "-P", "-m", __name__],  # -P: no module of the working directory
         input=json.dumps(charts).encode(),
         capture_output=True,

@@ -45,12 +45,14 @@ class Zygote:
         self._process: subprocess.Popen[bytes] | None = None
         self._link: Link | None = None
         self._forking = Lock()
+        self._is_over = False
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.end()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._is_over = True
+        self.end(END_LIMIT_S if kind is None else 0.0)
 
     @property
     def pid(self) -> int | None:
@@ -60,8 +62,10 @@ class Zygote:
     def start(self) -> None:
         """Start the process, unless it runs, and wait until it has imported vLLM.
 
-        KvscopeError if it ends before.
+        KvscopeError if it ends before, or its `with` block is over.
         """
+        if self._is_over:
+            raise KvscopeError("the process that forks engines is no longer needed")
         try:
             self._link = self._link or self._start()
         except Lost:
@@ -111,7 +115,7 @@ class Zygote:
                 stderr=log,
                 env=self._environment,
                 start_new_session=True,
-                preexec_fn=end_with_parent() if self.prefix else None,
+                preexec_fn=end_with_parent(),
                 pass_fds=[theirs.fileno()],
             )
         theirs.close()
@@ -123,13 +127,13 @@ class Zygote:
         said = last_line(self._log.read_text(encoding="utf-8", errors="replace"))
         return f": {said}" if said else ""
 
-    def end(self) -> None:
-        """End the process; its forks go on, unless it has a prefix."""
+    def end(self, limit_s: float = END_LIMIT_S) -> None:
+        """End the process, and kill it after so long; its forks go on, unless it has a prefix."""
         if self._link is not None:
             self._link.close()
         if self._process is not None:
             try:  # without a link it is still importing
-                self._process.wait(0 if self._link is None else END_LIMIT_S)
+                self._process.wait(0 if self._link is None else limit_s)
             except subprocess.TimeoutExpired:
                 kill(self._process)
         self._link = self._process = None
@@ -168,7 +172,7 @@ class ParkedEngine:
                 psutil.Process(self.pid).wait(END_LIMIT_S)
 
     def close(self) -> None:
-        """Forget the engine, which ends, if it has not, when its repeat under way is over."""
+        """Forget the engine, which ends when its repeat under way is over."""
         self._link.close()
 
     def kill(self) -> None:

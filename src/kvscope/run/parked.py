@@ -11,7 +11,7 @@ from typing import Any
 from kvscope.engine.marks import Marks, NvtxMarks
 from kvscope.ranges import RUN
 from kvscope.run.link import Link, Lost
-from kvscope.run.locks import SESSION_LOCK, hold_lock
+from kvscope.run.locks import SESSION_LOCK, SUPERVISOR_LOCK, end_with_holder, hold_lock
 from kvscope.run.progress import Progress
 from kvscope.run.session import STARTING, Session, conclude, measure_repeat, prepare
 
@@ -23,6 +23,7 @@ def main(directory: Path, link: Link, annotate: bool) -> int:
     """
     marks = NvtxMarks() if annotate else Marks()
     with hold_lock(directory, SESSION_LOCK):
+        end_with_holder(directory, SUPERVISOR_LOCK)
         session = Session.begin(directory)
         code = conclude(session, lambda: serve_on_demand(session, link, marks))
         say(link, ended=True)

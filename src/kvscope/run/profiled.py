@@ -12,6 +12,7 @@ from threading import Lock
 from kvscope.engine.devices.platform import platform_of
 from kvscope.errors import KvscopeError
 from kvscope.plan.experiment import Experiment
+from kvscope.processes import no_child_left
 from kvscope.run.attempt import read_session, repeats_of
 from kvscope.run.block import Show
 from kvscope.run.capture import CaptureSession, export
@@ -71,7 +72,8 @@ def profile(
         show("importing vLLM under the profiler")
         if reason := _start(zygote) and _start(zygote):  # beside other load nsys may fail once
             return dict.fromkeys(due, reason)
-        with ThreadPoolExecutor(at_a_time(first)) as pool:
+        # In case of an error the last two end what the first one's threads wait for.
+        with ThreadPoolExecutor(at_a_time(first)) as pool, no_child_left(), zygote:
             for i, reason in zip(due, pool.map(serve, due.items()), strict=True):
                 done += 1
                 show(f"{done} of {len(due)} profiled")

@@ -5,26 +5,15 @@ the measurement.
 """
 
 import json
-import os
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-
-from kvscope.run.locks import SUPERVISOR_LOCK, is_free
 
 PROGRESS_FILE = ".progress.json"
 SECONDS_BETWEEN_WRITES = 0.25
-SECONDS_BETWEEN_LOOKS = 1.0
 
 
 class Progress:
-    """The measured process's side: counts output tokens, warm-up included.
-
-    It ends the process if its supervisor's lock is free (which works across process namespaces):
-    without a supervisor the results would be lost.
-    """
+    """The measured process's side: counts output tokens, warm-up included."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -32,23 +21,6 @@ class Progress:
         self._total = self._done = 0
         self._phase = ""
         self._written = 0.0
-
-    @contextmanager
-    def watch_supervisor(self) -> Iterator[None]:
-        """Within the context, check for the supervisor every second, also without progress."""
-        over = threading.Event()
-
-        def watch() -> None:
-            while not over.wait(SECONDS_BETWEEN_LOOKS):
-                self._end_if_alone()
-
-        thread = threading.Thread(target=watch, daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
 
     def begin(self, total: int, phase: str) -> None:
         """Start with `total` expected output tokens."""
@@ -71,17 +43,12 @@ class Progress:
             self._write()
 
     def _write(self) -> None:
-        self._end_if_alone()
         self._written = time.monotonic()
         state = {"done": self._done, "total": self._total, "phase": self._phase}
         # Renamed into place, so that the reader never sees a partial file; fsync is not needed.
         temporary = self._path.with_suffix(".tmp")
         temporary.write_text(json.dumps(state), encoding="utf-8")
         temporary.replace(self._path)
-
-    def _end_if_alone(self) -> None:
-        if is_free(self._directory, SUPERVISOR_LOCK):
-            os._exit(1)
 
 
 def read_progress(directory: Path) -> tuple[int, int, str]:

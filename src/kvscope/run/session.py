@@ -35,7 +35,7 @@ from kvscope.run import disturbance
 from kvscope.run.attempt import keep_whole_repeats, read_repeats, read_session, repeats_of
 from kvscope.run.disturbance import MachineSample, reference_work_s
 from kvscope.run.kernel_events import KernelEvents
-from kvscope.run.locks import SESSION_LOCK, hold_lock
+from kvscope.run.locks import SESSION_LOCK, SUPERVISOR_LOCK, end_with_holder, hold_lock
 from kvscope.run.progress import Progress
 from kvscope.run.recorder import (
     RECORDED,
@@ -180,8 +180,7 @@ def prepare(session: Session, marks: Marks, progress: Progress) -> Iterator[Engi
     """
     experiment, began = session.experiment, time.perf_counter()
     with ExitStack() as stack:
-        with progress.watch_supervisor():
-            engine = stack.enter_context(session.platform.run_engine(session.directory))
+        engine = stack.enter_context(session.platform.run_engine(session.directory))
         session.timings_s.setdefault("start_engine", time.perf_counter() - began)
         session.engine = engine_facts(experiment, engine)
         session.kv_groups = engine.kv_groups
@@ -414,6 +413,7 @@ def arguments() -> argparse.Namespace:
 if __name__ == "__main__":
     given = arguments()
     with hold_lock(given.directory, SESSION_LOCK):
+        end_with_holder(given.directory, SUPERVISOR_LOCK)
         # A profiler may close the descriptor that the supervisor opened.
         proc = given.proc if (given.proc / "stat").exists() else disturbance.PROC
         code = main(given.directory, given.annotate, proc)

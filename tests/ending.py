@@ -1,0 +1,119 @@
+"""Ends a process in each way that there is, and looks for what it leaves behind."""
+
+import fcntl
+import os
+import pty
+import signal
+import subprocess
+import termios
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+LIMIT_S, KILL_LIMIT_S = 5.0, 10.0
+START_LIMIT_S = 120.0
+TERMINAL = "terminal closed"
+ENDS = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL, TERMINAL]
+
+
+@dataclass
+class Parent:
+    """A process with a terminal of its own, and the terminal's other end."""
+
+    process: "subprocess.Popen[bytes]"
+    terminal: int
+
+    def end(self, way: "signal.Signals | str") -> None:
+        if way == TERMINAL:
+            os.close(self.terminal)
+        else:
+            self.process.send_signal(signal.Signals(way))
+
+
+def start(
+    command: Sequence[str], place: Path, variables: Mapping[str, str] | None = None
+) -> Parent:
+    """Start a command as a shell in a terminal does; its output goes to a file `said`."""
+    ours, theirs = pty.openpty()
+
+    def take_terminal() -> None:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+    with (place / "said").open("wb") as said:
+        process = subprocess.Popen(
+            command,
+            stdin=theirs,
+            stdout=said,
+            stderr=said,
+            env=os.environ | dict(variables or {}),
+            start_new_session=True,
+            preexec_fn=take_terminal,
+        )
+    os.close(theirs)
+    return Parent(process, ours)
+
+
+def family_of(parent: Parent, place: Path) -> set[psutil.Process]:
+    """A process's descendants, and whatever has a file open below a directory."""
+    this = psutil.Process(parent.process.pid)
+    return ({*this.children(recursive=True)} | users_of(place)) - {this}
+
+
+def users_of(place: Path) -> set[psutil.Process]:
+    """The processes that have a file open below a directory."""
+    found = set()
+    for process in psutil.process_iter():
+        with suppress(OSError, psutil.Error):
+            links = [os.readlink(one) for one in Path(f"/proc/{process.pid}/fd").iterdir()]
+            if any(link.startswith(f"{place}/") for link in links):
+                found.add(process)
+    return found
+
+
+def assert_all_end(
+    command: Sequence[str],
+    works: Callable[[set[psutil.Process]], bool],
+    way: "signal.Signals | str",
+    place: Path,
+    variables: Mapping[str, str] | None = None,
+) -> None:
+    """Start a command, end it once its children work, and see that all end within the limit."""
+    parent = start(command, place, variables)
+    family: set[psutil.Process] = set()
+    try:
+        until = time.monotonic() + START_LIMIT_S
+        while not works(family := family_of(parent, place)):
+            said = (place / "said").read_text(errors="replace")
+            assert parent.process.poll() is None, said
+            assert time.monotonic() < until, said
+            time.sleep(0.05)
+        parent.end(way)
+        limit_s = KILL_LIMIT_S if way == signal.SIGKILL else LIMIT_S
+        _, alive = psutil.wait_procs([*family, psutil.Process(parent.process.pid)], limit_s)
+        assert not alive, [one.cmdline() for one in alive]
+        assert not users_of(place)
+    finally:
+        for one in family:
+            with suppress(psutil.Error):
+                one.kill()
+        parent.process.kill()
+        parent.process.wait()
+        with suppress(OSError):
+            os.close(parent.terminal)
+
+
+def names(part: str, at_least: int = 1) -> Callable[[set[psutil.Process]], bool]:
+    """Whether there are so many processes whose command has this part."""
+
+    def works(family: set[psutil.Process]) -> bool:
+        found = 0
+        for one in family:
+            with suppress(psutil.Error):
+                found += part in " ".join(one.cmdline())
+        return found >= at_least
+
+    return works
