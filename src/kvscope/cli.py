@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from kvscope import __version__, plugins
+from kvscope import __version__, homes, plugins
 from kvscope.commands import (
     analyse,
     bytes_,
@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise
         # It was not converted to a KvscopeError where it was raised.
         place = f"{error.filename}: " if error.filename else ""
-        print(f"kvscope: {place}{reason_of(error)}", file=sys.stderr)
+        print(f"kvscope: {place}{reason_of(error)}{homes.advice(error.filename)}", file=sys.stderr)
         abandon_output()
         return EXIT_FAILED
 

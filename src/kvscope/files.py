@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kvscope import limits
-from kvscope.errors import BadInput, CannotWrite
+from kvscope.errors import BadInput, CannotWrite, KvscopeError, reason_of
 from kvscope.processes import exit_on_signals
 from kvscope.reading import read_bytes
 
@@ -75,10 +75,16 @@ def scratch_directory() -> Iterator[Path]:
 
     Those of killed processes are removed before.
     """
-    for left in Path(tempfile.gettempdir()).glob(f"{SCRATCH}*"):
+    for left in _temporary().glob(f"{SCRATCH}*"):
         with suppress(OSError), _lock_of(left):  # of another user, or in use
             shutil.rmtree(left)
-    made = Path(tempfile.mkdtemp(prefix=f".{SCRATCH}"))
+    try:
+        made = Path(tempfile.mkdtemp(prefix=f".{SCRATCH}"))
+    except OSError as error:
+        raise KvscopeError(
+            f"{_temporary()}: cannot be written ({reason_of(error)}); name a directory with room "
+            "in TMPDIR"
+        ) from None
     with exit_on_signals(), _lock_of(made):
         place = made.rename(made.with_name(made.name[1:]))  # others see it when it is locked
         try:
@@ -86,6 +92,15 @@ def scratch_directory() -> Iterator[Path]:
         finally:
             with suppress(OSError):  # a process that was killed still ends: the next one removes it
                 shutil.rmtree(place)
+
+
+def _temporary() -> Path:
+    """The directory of temporary files; KvscopeError if none can be written."""
+    try:
+        return Path(tempfile.gettempdir())
+    except FileNotFoundError as error:
+        words = " ".join(str(error.strerror or error).split())
+        raise KvscopeError(f"{words}: name a directory with room in TMPDIR") from None
 
 
 @contextmanager

@@ -38,6 +38,7 @@ prepare_venv() {
     file=$(file_of "$python") || die "'$python' is not a Python 3.11 or later that runs: install" \
         "one, or name one, make env PYTHON=…"
     wanted="$device $wheel"$'\n'"$file"
+    [ -f "$venv/pyvenv.cfg" ] || require_room
     provide_uv
     [ ! -d "$venv/conda-meta" ] || return 0
     noted=$(cat "$venv.variant" 2>/dev/null) || true
@@ -65,6 +66,7 @@ mend() {
     count=$(wc -l <<<"$found")
     [ "$count" -ge 10 ] || sed -E 's/^(.*)\t(.*)$/Installing \1 (\2)/' <<<"$found"
     [ "$count" -lt 10 ] || echo "Installing $count packages (for a CPU 400 MB to download, once)"
+    require_room
     adopt_pip_settings
     add_lines "$(of "$first")"
     [ -z "$(of "$torch")" ] || add_torch "$(of "$torch")"

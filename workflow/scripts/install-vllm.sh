@@ -18,6 +18,7 @@ main() {
     [ -x "$python" ] || die "There is no $base: make env makes it."
     made="$pin over $(packages_of "$base")"
     [ "$(cat "$venv/made" 2>/dev/null)" != "$made" ] || return 0
+    require_room
     provide_uv
     adopt_pip_settings
     "$uv" venv --quiet --clear --python "$python" "$venv" || die "uv makes no $venv"

@@ -8,7 +8,20 @@ die() {
     echo "$*" >&2
     exit 1
 }
-fail() { die "$1 (its words are above): once that is put right, make env goes on from here."; }
+# Directories that uv and pip write to beside the environment, and the variables that move them.
+require_room() {
+    local cache=${XDG_CACHE_HOME:-${HOME:-~}/.cache} pair place said
+    for pair in "UV_CACHE_DIR=${UV_CACHE_DIR:-$cache/uv}" "TMPDIR=${TMPDIR:-/tmp}"; do
+        place=${pair#*=}
+        said=$({ mkdir -p "$place" && head -c 65536 /dev/zero >"$place/.room-$$"; } 2>&1) || {
+            rm -f "$place/.room-$$" 2>/dev/null || true
+            die "$place cannot be written (${said##*: }): make room, or name another directory" \
+                "in ${pair%%=*}."
+        }
+        rm -f "$place/.room-$$"
+    done
+}
+fail() { require_room && die "$1 (its words are above): once that is put right, make env goes on from here."; }
 
 provide_uv() {
     local pin

@@ -19,7 +19,7 @@ from typing import Any
 
 import pandas as pd
 
-from kvscope import stalls, tables
+from kvscope import homes, stalls, tables
 from kvscope.copies import copies_of
 from kvscope.engine.devices.platform import Platform, platform_of
 from kvscope.engine.marks import Marks, NvtxMarks
@@ -393,6 +393,7 @@ def conclude(session: Session, measure: Callable[[], None]) -> int:
     except Exception as error:
         traceback.print_exc()
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        reason += homes.advice(error.filename) if isinstance(error, OSError) else ""
     try:
         save(session, finished=True, reason=reason, bad_input=bad_input)
     except CannotWrite as error:

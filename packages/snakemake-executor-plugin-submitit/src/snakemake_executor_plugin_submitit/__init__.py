@@ -9,6 +9,8 @@ import hashlib
 import math
 import os
 import shlex
+import sys
+import tempfile
 import threading
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, fields, replace
@@ -27,6 +29,7 @@ from submitit_packs.errors import BadSettings, PackError
 from submitit_packs.model import Member
 
 DEFAULT_MINUTES = 10
+CACHE_ROOM_BYTES = 1 << 16
 # The least and the most that a number among the settings may be.
 LIMITS = {
     "gpus_per_node": (0, 1000),
@@ -335,3 +338,28 @@ def configuration(given: ExecutorSettings) -> tuple[sites.Site, planner.Settings
         stage=given.stage or "",
         options=options,
     )
+
+
+def require_source_cache() -> None:
+    """SystemExit, in one sentence, if Snakemake cannot write the cache that it is about to open.
+
+    Snakemake itself shows a traceback that names neither directory nor variable. It imports this
+    module, as every plugin, before.
+    """
+    from snakemake.common import get_appdirs
+
+    place = Path(get_appdirs().user_cache_dir)
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=place) as probe:
+            probe.write(bytes(CACHE_ROOM_BYTES))
+            probe.flush()
+    except OSError as error:
+        raise SystemExit(
+            f"{place} cannot be written ({error.strerror}), and Snakemake keeps sources there: "
+            "make room, or name another directory in XDG_CACHE_HOME"
+        ) from None
+
+
+if "snakemake.cli" in sys.modules:  # the command, which may be about to make a workflow
+    require_source_cache()

@@ -1,0 +1,51 @@
+"""Directories that programs keep things in, and the variables that move them.
+
+Only the standard library is imported here.
+"""
+
+import os
+from pathlib import Path
+
+# What is usually below another one's directory comes first.
+HOMES = (
+    ("VLLM_CACHE_ROOT", "XDG_CACHE_HOME", "vllm"),
+    ("TRITON_CACHE_DIR", "HOME", ".triton/cache"),
+    ("NUMBA_CACHE_DIR", "HOME", ".cache/numba"),
+    ("CUDA_CACHE_PATH", "HOME", ".nv/ComputeCache"),
+    ("UV_CACHE_DIR", "XDG_CACHE_HOME", "uv"),
+    ("HF_HOME", "XDG_CACHE_HOME", "huggingface"),
+    ("XDG_CACHE_HOME", "HOME", ".cache"),
+    ("XDG_CONFIG_HOME", "HOME", ".config"),
+    ("HOME", "", os.path.expanduser("~")),
+)
+"""Variables; of each that is not set, the one below whose directory its own is, and where."""
+
+
+def directory_of(variable: str) -> Path:
+    """The directory that a variable names, or would."""
+    below, name = next((below, name) for one, below, name in HOMES if one == variable)
+    if given := os.environ.get(variable):
+        return Path(given)
+    return directory_of(below) / name if below else Path(name)
+
+
+def mover_of(path: str | os.PathLike[str]) -> str:
+    """The variable that moves a file or directory elsewhere; empty if there is none."""
+    sought = Path(os.path.abspath(path))
+    for variable, _, _ in HOMES:
+        place = directory_of(variable).absolute()
+        if sought.is_relative_to(place) and (variable != "HOME" or _is_hidden(sought, place)):
+            return variable
+    return ""
+
+
+def _is_hidden(path: Path, home: Path) -> bool:
+    """Whether a file in a home is a program's, and not one that its user put there."""
+    parts = path.relative_to(home).parts
+    return bool(parts) and parts[0].startswith(".")
+
+
+def advice(path: str | os.PathLike[str] | None) -> str:
+    """What may be done if a file cannot be written: '; …', or nothing."""
+    variable = mover_of(path) if path else ""
+    return f"; {variable} names another place for it" if variable else ""
