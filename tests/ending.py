@@ -28,10 +28,10 @@ class Parent:
     terminal: int
 
     def end(self, way: "signal.Signals | str") -> None:
-        if way == TERMINAL:
+        if isinstance(way, str):
             os.close(self.terminal)
         else:
-            self.process.send_signal(signal.Signals(way))
+            self.process.send_signal(way)
 
 
 def start(

@@ -23,7 +23,7 @@ LONG = (
 NSYS = """#!/bin/bash
 [ "$1" = --version ] && { echo "NVIDIA Nsight Systems version 0.0"; exit; }
 until [ "$1" = /bin/sh ]; do shift; done
-"$@" & wait; wait
+"$@"; exit $?
 """
 
 
