@@ -15,6 +15,7 @@ from kvscope.files import make_directory, read_json, remove, remove_temporaries,
 from kvscope.reading import short_repr
 from kvscope.runfile import (
     COMPLETE,
+    NSYS_LOG,
     PERFETTO,
     RUN_FILE,
     TRACING,
@@ -36,7 +37,10 @@ from kvscope.tables import (
 COLLECTED, ANALYSED = "collect.json", "analyse.json"
 # The files that a stage may write beside its account, and the command that writes them.
 FILES = {
-    COLLECTED: (*(table.file for table in (*NSYS_TABLES, *KV_TABLES, TIMELINE)), PERFETTO),
+    COLLECTED: (
+        *(table.file for table in (*NSYS_TABLES, *KV_TABLES, TIMELINE)),
+        *(PERFETTO, NSYS_LOG),
+    ),
     ANALYSED: tuple(table.file for table in ANALYSIS_TABLES),
 }
 COMMANDS = {COLLECTED: "kvscope collect", ANALYSED: "kvscope analyse"}

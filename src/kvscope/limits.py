@@ -80,8 +80,8 @@ MOST_TEXT_BYTES = 1 << 27
 MOST_CROSSINGS = 1 << 23
 """Ranges that end after a range that contains them; overlapping NVTX domains make a few."""
 
-MOST_MESSAGES, LONGEST_MESSAGE = 20, 500
-"""Messages of the profiler that are kept, and their characters; further ones are counted."""
+LONGEST_LOGGED = 1 << 20
+"""Characters of a message of the profiler in its log."""
 
 # ------------------------------------------------------------ workloads
 

@@ -8,6 +8,11 @@ def plural(count: int, thing: str) -> str:
     return f"{count:,} {thing}{'es' if thing.endswith('s') else 's'}"
 
 
+def join_words(names: list[str], last: str = "and") -> str:
+    """'a', 'a and b', 'a, b and c'."""
+    return f" {last} ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]
+
+
 def short_duration(seconds: float) -> str:
     """Three digits and a unit: '41.2 µs', '1.5 ms', '2.500 s'."""
     if seconds < 0.9995e-3:

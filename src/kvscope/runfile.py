@@ -31,6 +31,7 @@ SESSION_FILE = "session.json"  # from the measured process to its supervisor
 LOG_FILE = "log.txt"
 KERNEL_EVENTS = "kernel_events.jsonl.zst"
 PERFETTO = "trace.perfetto-trace"  # in the directory of the collected tables
+NSYS_LOG = "nsys.log"  # as well: what Nsight Systems says of its capture
 SPOOL = "kernel_events.tmp"  # KV events of a repeat before they are encoded; removed after the run
 NSYS_REPORT, NSYS_EXPORT = "trace.nsys-rep", "trace.sqlite"
 IMPORTED_FROM = "imported_from"  # key of run.json, only in imported runs

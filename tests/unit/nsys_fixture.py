@@ -40,6 +40,8 @@ _TABLES = {
     "StringIds": "id! value!",
     "ANALYSIS_DETAILS": "globalVid! duration! startTime! stopTime!",
     "TARGET_INFO_SESSION_START_TIME": "utcEpochNs utcTime localTime clock",
+    "META_DATA_CAPTURE": "name! value",
+    "TARGET_INFO_GPU": "id! name",
     "DIAGNOSTIC_EVENT": "timestamp! timestampType! source! severity! text! globalPid",
     "META_DATA_EXPORT": "name! value",
     "EXPORT_META_DATA": "name! value",

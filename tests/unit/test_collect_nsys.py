@@ -1,6 +1,7 @@
 """Collecting an Nsight Systems export: what each table holds, for every schema version."""
 
 import hashlib
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 from kvscope import tables
 from kvscope.collect.collector import collect_nsys
+from kvscope.files import read_json
 
 from . import nsys_fixture as fixture
 from .nsys_fixture import CAPTURE_END, VERSIONS, NsysFile, global_id
@@ -76,7 +78,10 @@ def test_an_export_without_rows_gives_tables_without_rows(
     for table in NSYS_TABLES:
         assert tables.check_file(table, tmp_path / "out" / f"{table.name}.parquet") is None
         assert account["rows"][table.name] == 0
-    assert account["warnings"] == []
+    (said,) = account["warnings"]
+    assert all(table.name in said for table in NSYS_TABLES)
+    assert said.count("--trace=cuda,nvtx") == 2
+    assert "on a machine with an NVIDIA GPU" in said
 
 
 def test_written_schemas_are_exactly_those_of_the_project(export: NsysFile) -> None:
@@ -282,8 +287,9 @@ def test_an_nvtx_package_too_new_is_named(export: NsysFile) -> None:
     export.range("", 5, None, THREAD, kind=fixture.DOMAIN_DESTROY, domainId=1)
     account = collect_nsys(export.close(), export.path.parent / "out")
     assert account["domains_without_ranges"] == ["kvscope"]
-    assert len(account["warnings"]) == 1
-    assert "nvtx package is too new" in account["warnings"][0]
+    empty, silent = account["warnings"]
+    assert "is empty: there are NVTX events, and no range" in empty
+    assert "nvtx package is too new" in silent
 
 
 def test_silence_of_a_library_s_domain_is_no_warning(export: NsysFile) -> None:
@@ -291,27 +297,98 @@ def test_silence_of_a_library_s_domain_is_no_warning(export: NsysFile) -> None:
     export.range("a", 1, 2, THREAD)
     account = collect_nsys(export.close(), export.path.parent / "out")
     assert account["domains_without_ranges"] == ["nccl"]
-    assert account["warnings"] == []
+    assert "domain" not in " ".join(account["warnings"])
 
 
 def test_graphs_traced_whole_are_counted_and_warned_of(export: NsysFile) -> None:
     export.insert("CUPTI_ACTIVITY_KIND_GRAPH_TRACE", start=1, end=2)
     account = collect_nsys(export.close(), export.path.parent / "out")
     assert account["cuda_graphs_traced_whole"] == 1
-    assert "--cuda-graph-trace=node" in account["warnings"][0]
+    empty, whole = account["warnings"]
+    assert "CUDA graphs were traced whole" in empty
+    assert "--cuda-graph-trace=node" in whole
 
 
-def test_the_profiler_s_own_warnings_are_passed_on(export: NsysFile) -> None:
-    texts = {
-        "CUDA injection initialized successfully.": 1,
-        "12 events were lost.": 1,
-        "CUDA profiling might have not been started correctly.": 2,
-        "Something failed.": 3,
-    }
-    for time, (text, severity) in enumerate(texts.items()):
+MESSAGES = (  # text, severity
+    ("CUDA injection initialized successfully.", 1),
+    ("12 events were lost.", 1),
+    ("CUDA profiling might have not been started correctly.", 2),
+    ("Something failed.\n\nCall stack:\n  at 0x1\n  at 0x2", 3),
+    ("Something else failed.", 3),
+)
+
+
+def complaints(account: dict[str, Any]) -> list[str]:
+    return [one for one in account["warnings"] if one.startswith("Nsight Systems")]
+
+
+def test_the_profiler_s_complaints_are_one_sentence_and_a_log(export: NsysFile) -> None:
+    for time, (text, severity) in enumerate(MESSAGES):
         export.insert("DIAGNOSTIC_EVENT", timestamp=time, severity=severity, text=text)
-    account = collect_nsys(export.close(), export.path.parent / "out")
-    assert account["warnings"] == [f"Nsight Systems: {text}" for text in list(texts)[1:]]
+    out = export.path.parent / "out"
+    account = collect_nsys(export.close(), out)
+    assert complaints(account) == [
+        "Nsight Systems has 4 complaints, the most severe an error: Something failed "
+        "(all of them in nsys.log, beside the tables)."
+    ]
+    log = (out / "nsys.log").read_text()
+    for text, _ in MESSAGES:
+        assert all(line in log for line in text.splitlines())
+    assert "nsys.log" in read_json(out / "collect.json")["files"]
+
+
+@pytest.mark.parametrize("texts", [*itertools.permutations(MESSAGES, 2)])
+def test_the_most_severe_complaint_is_told_whatever_the_order(
+    export: NsysFile, texts: tuple[tuple[str, int], ...]
+) -> None:
+    for time, (text, severity) in enumerate(texts):
+        export.insert("DIAGNOSTIC_EVENT", timestamp=time, severity=severity, text=text)
+    (said,) = complaints(collect_nsys(export.close(), export.path.parent / "out"))
+    worst = max(texts, key=lambda one: one[1] if one[1] > 1 else "lost" in one[0])
+    assert worst[0].splitlines()[0].rstrip(".") in said
+
+
+def test_without_complaints_there_is_no_log_and_an_earlier_one_is_removed(
+    export: NsysFile,
+) -> None:
+    text, severity = MESSAGES[0]
+    export.insert("DIAGNOSTIC_EVENT", timestamp=1, severity=severity, text=text)
+    out = export.path.parent / "out"
+    out.mkdir()
+    (out / "nsys.log").write_text("of an earlier export")
+    assert complaints(collect_nsys(export.close(), out)) == []
+    assert not (out / "nsys.log").exists()
+
+
+@pytest.mark.parametrize(
+    ("traced", "gpu", "reason"),
+    [
+        (["NvtxEvents"], False, "CUDA was not traced (profile with --trace=cuda,nvtx on a machine"),
+        (["NvtxEvents"], True, "CUDA was not traced (profile with --trace=cuda,nvtx)"),
+        (["NvtxEvents", "Cuda"], False, "nsys lists no GPU of the machine (profile with"),
+        (["NvtxEvents", "Cuda"], True, "the program used none of it"),
+        ([], False, "no CUDA was captured (profile with --trace=cuda,nvtx on a machine"),
+    ],
+)
+def test_tables_without_cuda_say_why(
+    export: NsysFile, traced: list[str], gpu: bool, reason: str
+) -> None:
+    export.range("a", 1, 2, THREAD)
+    for kind in traced:
+        export.insert("META_DATA_CAPTURE", name="CAPTURE_EVENT_TYPE", value=kind)
+    if gpu:
+        export.insert("TARGET_INFO_GPU", id=0, name="H100")
+    (said,) = collect_nsys(export.close(), export.path.parent / "out")["warnings"]
+    assert said.startswith("Tables cuda_api, gpu_kernels and gpu_memcpys are empty: ")
+    assert reason in said
+    assert said.count(".") == 1
+
+
+def test_the_tables_that_have_rows_are_not_called_empty(export: NsysFile) -> None:
+    export.range("a", 1, 2, THREAD)
+    export.call(10, 20, THREAD, 1)
+    (said,) = collect_nsys(export.close(), export.path.parent / "out")["warnings"]
+    assert said.startswith("Tables gpu_kernels and gpu_memcpys are empty: CUDA was traced")
 
 
 def test_the_account_names_its_source(export: NsysFile) -> None:

@@ -129,6 +129,28 @@ def test_without_a_common_pass_the_clocks_are_aligned_by_utc(tmp_path: Path) -> 
     assert "UTC" in account["warnings"][0]
 
 
+@pytest.mark.parametrize(
+    ("facts", "remedy"),
+    [
+        ({}, "run with device=cuda on a machine with an NVIDIA GPU"),
+        ({"recorded": {}}, "record on a machine with an NVIDIA GPU"),
+    ],
+)
+def test_a_profiled_run_without_cuda_says_what_would_have_it(
+    tmp_path: Path, facts: dict[str, Any], remedy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = NsysFile(tmp_path / "trace.sqlite")
+    file.kvscope(THREAD)("repeat", 0, SECOND, 0)
+    file.close()
+    run = RunDirectory(tmp_path, profiler="nsys").write()
+    read = Run.facts.func
+    monkeypatch.setattr(Run, "facts", property(lambda self: read(self) | facts))
+    collect_run(run, tmp_path / "out")
+    said = read_json(tmp_path / "out" / "collect.json")["warnings"][0]
+    assert said.startswith("Tables cuda_api, gpu_kernels and gpu_memcpys are empty: ")
+    assert remedy in said
+
+
 def test_a_run_that_lost_its_export_says_so(tmp_path: Path) -> None:
     collect_run(RunDirectory(tmp_path, profiler="nsys").write(), tmp_path / "out")
     account = read_json(tmp_path / "out" / "collect.json")

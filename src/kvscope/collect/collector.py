@@ -11,6 +11,7 @@ from kvscope.accounts import COLLECTED
 from kvscope.collect.host_times import require_times
 from kvscope.collect.kv.launches import Launches
 from kvscope.collect.kv.tables import write_kv_tables
+from kvscope.collect.nsys import emptiness
 from kvscope.collect.nsys.tables import write_empty_tables, write_nsys_tables
 from kvscope.collect.oracles.judge import Judge
 from kvscope.collect.timeline.access_slices import read_accesses
@@ -75,7 +76,8 @@ def _collect_profile(run: Run, out_dir: Path) -> tuple[dict[str, Any], Alignment
         if used == "nsys":
             account["warnings"].append(f"The run was profiled, but {NSYS_EXPORT} is not there.")
         return account, None
-    account = write_nsys_tables(export, out_dir)
+    cuda_by = emptiness.RECORD_CUDA if RECORDED in run.facts else emptiness.RUN_CUDA
+    account = write_nsys_tables(export, out_dir, cuda_by)
     alignment = align(run, _passes(out_dir), account["capture_start_utc_ns"])
     if alignment is None:
         account["warnings"].append(

@@ -116,8 +116,3 @@ def signed_percent(ratio: float) -> str:
     """'+12 %' of the ratio 1.12, '−12 %' of 0.88; '+∞' of an infinite one."""
     change = percent(abs(ratio - 1)) if math.isfinite(ratio) else "∞"
     return f"{'−' if ratio < 1 else '+'}{change}"
-
-
-def join_words(names: list[str], last: str = "and") -> str:
-    """'a', 'a and b', 'a, b and c'."""
-    return f" {last} ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else names[0]

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvscope.analyse.estimates import Ratio
-from kvscope.quantities import plural
+from kvscope.quantities import join_words, plural
 from kvscope.report.comparisons import interval_words
 from kvscope.report.data import ReportedRun, StudyData
-from kvscope.report.words import join_words
 
 ADAPTIVE = "adaptive"
 # Settings of overflow policies that single policies and `adaptive` must share, if they have them.

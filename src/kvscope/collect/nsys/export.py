@@ -122,6 +122,13 @@ class NsysExport:
         except sqlite3.DatabaseError as error:
             raise self._damage_error(error) from None
 
+    def each(self, sql: str) -> Iterator[tuple[Any, ...]]:
+        """The rows of a query, one after the other."""
+        try:
+            yield from self._small.execute(sql)
+        except sqlite3.DatabaseError as error:
+            raise self._damage_error(error) from None
+
     def columns(self, table: str) -> set[str]:
         """Names of a table's columns; none if the export does not have the table."""
         return {row[1] for row in self.rows(f'PRAGMA table_info("{table}")')}

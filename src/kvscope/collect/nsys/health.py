@@ -1,15 +1,10 @@
 """Warnings about an incomplete export: lost events, CUDA graphs, domains without ranges."""
 
-import re
-
 from kvscope import limits
 from kvscope.collect.nsys import schema
 from kvscope.collect.nsys.export import NsysExport
 from kvscope.collect.nsys.nvtx import domain_names
-from kvscope.collect.nsys.strings import cut
 from kvscope.ranges import DOMAIN
-
-_LOSS = re.compile(r"\b(lost|losing|dropped|discarded|incomplete|not all)\b", re.IGNORECASE)
 
 
 def warnings(export: NsysExport) -> list[str]:
@@ -18,7 +13,6 @@ def warnings(export: NsysExport) -> list[str]:
         *_version(export),
         *_graph_launches(export),
         *_silent_nvtx(export),
-        *_diagnostics(export),
         *export.warnings,
         *_truncated_texts(export),
     ]
@@ -65,20 +59,6 @@ def _silent_nvtx(export: NsysExport) -> list[str]:
     if DOMAIN in silent_domains(export):
         return [f"The NVTX domain '{DOMAIN}' was created but no range was recorded in it."]
     return []
-
-
-def _diagnostics(export: NsysExport) -> list[str]:
-    """Nsight Systems' own warnings and errors, and whatever else it says of lost events."""
-    if not export.columns(schema.DIAGNOSTICS) >= {"severity", "text", "timestamp"}:
-        return []
-    own = f"substr({cut('text')}, 1, {limits.LONGEST_MESSAGE})"
-    table = schema.DIAGNOSTICS
-    rows = export.rows(f"SELECT severity, {own} FROM {table} ORDER BY timestamp, rowid")
-    texts = (text.strip() for level, text in rows if level in schema.SEVERE or _LOSS.search(text))
-    said = [f"Nsight Systems: {text}" for text in dict.fromkeys(texts)]
-    if (more := len(said) - limits.MOST_MESSAGES) > 0:
-        return [*said[: limits.MOST_MESSAGES], f"Nsight Systems has {more:,} more such messages."]
-    return said
 
 
 def _truncated_texts(export: NsysExport) -> list[str]:

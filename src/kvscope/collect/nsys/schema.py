@@ -21,9 +21,12 @@ GRAPHS = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"  # launches that were traced whole
 DIAGNOSTICS = "DIAGNOSTIC_EVENT"
 SESSION_START = ("TARGET_INFO_SESSION_START_TIME", "utcEpochNs")
 CAPTURE_LENGTH = ("ANALYSIS_DETAILS", "duration")
+TRACED = ("META_DATA_CAPTURE", "CAPTURE_EVENT_TYPE")  # whose value is one of the next two
+TRACES_CUDA, TRACES_NVTX = "Cuda", "NvtxEvents"
+GPUS = "TARGET_INFO_GPU"
 READ = (
     *(*METADATA, STRINGS, RANGES, CALLS, KERNELS, MEMCPYS, GRAPHS, DIAGNOSTICS),
-    *(SESSION_START[0], CAPTURE_LENGTH[0]),
+    *(SESSION_START[0], CAPTURE_LENGTH[0], TRACED[0], GPUS),
 )
 
 # Columns of whole numbers; and those that name ranges, kernels and calls by the id of a string.
@@ -54,7 +57,7 @@ PUSH_POP = (59, 70)  # NvtxPushPopRange, NvtxtPushPopRange
 START_END = (60, 71)  # NvtxStartEndRange, NvtxtStartEndRange
 DOMAIN_CREATE, DOMAIN_DESTROY = 75, 76
 
-SEVERE = (2, 3)  # ENUM_DIAGNOSTIC_SEVERITY_LEVEL: warning, error
+SEVERE = {2: "warning", 3: "error"}  # of ENUM_DIAGNOSTIC_SEVERITY_LEVEL
 
 # CUpti_ActivityMemcpyKind and CUpti_ActivityMemoryKind as Nsight Systems numbers them
 # (ENUM_CUDA_MEMCPY_OPER, ENUM_CUDA_MEM_KIND, the same from 2022 to 2026).

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from kvscope.collect.nsys import health, schema
+from kvscope.collect.nsys import diagnostics, emptiness, health, schema
 from kvscope.collect.nsys.cuda_api import ApiCalls
 from kvscope.collect.nsys.export import NsysExport
 from kvscope.collect.nsys.gpu_work import GpuWork
@@ -13,11 +13,13 @@ from kvscope.files import sha256_of
 from kvscope.tables import CUDA_API, GPU_KERNELS, GPU_MEMCPYS, NSYS_TABLES, NVTX_RANGES
 
 
-def write_nsys_tables(sqlite: Path, out_dir: Path) -> dict[str, Any]:
+def write_nsys_tables(sqlite: Path, out_dir: Path, cuda_by: str | None = None) -> dict[str, Any]:
     """Write the four tables of an export, all in order of start; give the account of it.
 
     The account says what was read, how many rows each table has, and what the export lacks;
-    `docs/TRACE_SPEC.md` lists its keys. Raises BadInput if the file is no readable export.
+    `docs/TRACE_SPEC.md` lists its keys. `cuda_by` says what would have traced CUDA, in words. What
+    Nsight Systems complains of is written into its log, beside the tables. Raises BadInput if the
+    file is no readable export.
     """
     with NsysExport(sqlite) as export:
         ranges = NvtxRanges(export)
@@ -50,7 +52,12 @@ def write_nsys_tables(sqlite: Path, out_dir: Path) -> dict[str, Any]:
             "unclosed_ranges": int(ranges.unclosed.sum()),
             "cuda_graphs_traced_whole": export.count(schema.GRAPHS),
             "domains_without_ranges": health.silent_domains(export),
-            "warnings": [*health.warnings(export), *ranges.warnings],
+            "warnings": [
+                *emptiness.empty_tables(export, rows, cuda_by),
+                *health.warnings(export),
+                *diagnostics.write_log(export, out_dir),
+                *ranges.warnings,
+            ],
         }
 
 

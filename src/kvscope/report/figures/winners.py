@@ -10,6 +10,7 @@ import pandas as pd
 from kvscope.analyse.estimates import Ratio
 from kvscope.analyse.study_metrics import MEASURES
 from kvscope.plan.figures import Axes
+from kvscope.quantities import join_words
 from kvscope.report import theme
 from kvscope.report.axes import PlacesOfKey, rows, x_words
 from kvscope.report.comparisons import ratio_of_seeds
@@ -26,7 +27,7 @@ from kvscope.report.figures.figure import (
     plot_width,
     text,
 )
-from kvscope.report.words import join_words, percent, setting_words, signed_percent
+from kvscope.report.words import percent, setting_words, signed_percent
 
 POLICY = "overflow"
 THROUGHPUT = MEASURES["throughput_tokens_per_s"]

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
+from kvscope.quantities import join_words
 from kvscope.report.data import ReportedRun
-from kvscope.report.words import join_words, percent
+from kvscope.report.words import percent
 from kvscope_paper.claims.batching import LLAMA, OPT, REQUESTS, SHORT, YARN
 from kvscope_paper.claims.judging import (
     FAILS,

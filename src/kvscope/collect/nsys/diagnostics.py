@@ -1,0 +1,87 @@
+"""What Nsight Systems says of its own capture: one sentence, and all of it in a log."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvscope import limits
+from kvscope.collect.nsys import schema
+from kvscope.collect.nsys.export import NsysExport
+from kvscope.files import atomic_path
+from kvscope.quantities import plural
+from kvscope.reading import one_line
+from kvscope.runfile import NSYS_LOG
+
+_LOSS = re.compile(r"\b(lost|losing|dropped|discarded|incomplete|not all)\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class _Message:
+    """A message of Nsight Systems: when (ns), how severe (a code), and its text."""
+
+    time_ns: int | None
+    severity: int
+    text: str
+
+    @property
+    def complains(self) -> bool:
+        """Whether it is a warning, an error, or tells of lost events."""
+        return self.severity in schema.SEVERE or _LOSS.search(self.text) is not None
+
+    @property
+    def rank(self) -> int:
+        """How severe it is: an error is more so than a warning, and that than all others."""
+        return self.severity if self.severity in schema.SEVERE else 0
+
+    @property
+    def kind(self) -> str:
+        """'error', 'warning' or 'message'."""
+        return schema.SEVERE.get(self.severity, "message")
+
+
+def write_log(export: NsysExport, out_dir: Path) -> list[str]:
+    """Write the messages of the export into NSYS_LOG, if any is a complaint; one sentence of those.
+
+    The sentence counts them, has the first line of the first of the most severe ones, and names the
+    log.
+    """
+    complaints, worst = 0, None
+    for one in _messages(export):
+        if one.complains:
+            complaints += 1
+            worst = one if worst is None or one.rank > worst.rank else worst
+    if worst is None:
+        return []
+    with (
+        atomic_path(out_dir / NSYS_LOG) as path,
+        path.open("w", encoding="utf-8", errors="replace") as file,
+    ):
+        file.writelines(_entry(one) for one in _messages(export))
+    most = "" if complaints == 1 else ", the most severe"
+    kind = "an error" if worst.kind == "error" else f"a {worst.kind}"
+    said = one_line((worst.text.strip().splitlines() or [""])[0])
+    return [
+        f"Nsight Systems has {plural(complaints, 'complaint')}{most} {kind}: {said} "
+        f"(all of them in {NSYS_LOG}, beside the tables)."
+    ]
+
+
+def _messages(export: NsysExport) -> Iterator[_Message]:
+    """The messages in order of time; none of a version that has no table of them."""
+    table = schema.DIAGNOSTICS
+    if not export.columns(table) >= {"severity", "text", "timestamp"}:
+        return
+    text = f"substr(CAST(COALESCE(text, '') AS TEXT), 1, {limits.LONGEST_LOGGED})"
+    number = "CASE WHEN typeof({0}) = 'integer' THEN {0} END".format
+    sql = f"""SELECT {number("timestamp")}, {number("severity")}, {text}
+              FROM {table} ORDER BY timestamp, rowid"""
+    for time_ns, severity, said in export.each(sql):
+        yield _Message(time_ns, severity or 0, said)
+
+
+def _entry(message: _Message) -> str:
+    """The message with its time and severity; further lines of it are indented."""
+    time = "?" if message.time_ns is None else f"{message.time_ns / 1e9:.6f} s"
+    first, *rest = message.text.strip().splitlines() or [""]
+    return "\n".join([f"{time} {message.kind}: {first}", *(f"    {line}" for line in rest), ""])
