@@ -143,7 +143,7 @@ def test_a_profiled_run_without_cuda_says_what_would_have_it(
     file.kvscope(THREAD)("repeat", 0, SECOND, 0)
     file.close()
     run = RunDirectory(tmp_path, profiler="nsys").write()
-    read = Run.facts.func
+    read = vars(Run)["facts"].func
     monkeypatch.setattr(Run, "facts", property(lambda self: read(self) | facts))
     collect_run(run, tmp_path / "out")
     said = read_json(tmp_path / "out" / "collect.json")["warnings"][0]

@@ -7,6 +7,8 @@ from statistics import geometric_mean
 
 import pandas as pd
 import pytest
+from hypothesis import given as with_
+from hypothesis import strategies as st
 
 from kvscope import tables
 from kvscope.plan.figures import Axes
@@ -86,8 +88,8 @@ def blocks(count, *more, **others):
 def test_a_difference_beyond_the_intervals_is_a_row_with_its_interval():
     given = study(blocks(64, (95, 100, 105)), blocks(8, (76, 80, 84), preemptions=23.0))
     assert rows(given) == [(CACHE, "", "−20 %", "−24 % to −16 %")]
-    (found,) = findings(given).differences
-    assert found.verdict == "worse"
+    assert rows(given, "preemptions") == [(CACHE, "", "+23 a repeat", "")]
+    assert {found.verdict for found in findings(given).differences} == {"worse"}
     assert APART in " ".join(findings(given).caveats)
 
 
@@ -105,6 +107,7 @@ def test_only_modeled_numbers_are_compared_without_an_interval(source):
 def test_a_higher_throughput_is_better():
     given = study(blocks(64, (99, 100, 101)), blocks(128, (149, 150, 151)))
     (found,) = findings(given).differences
+    assert found.ratio
     assert (found.verdict, round(found.ratio.value, 6)) == ("better", 1.5)
     assert (found.ratio.low, found.ratio.high) == pytest.approx((1.49, 1.51), abs=0.01)
 
@@ -175,8 +178,9 @@ def test_several_pairs_of_one_change_are_a_row_of_their_geometric_mean_and_a_row
     (row,) = found.differences
     assert (row.change, row.where) == (CACHE, "6 pairs: 5 lower, 1 no difference")
     shares = [0.8, 0.84, 0.88, 0.92, 0.96, 1.0]
+    assert row.ratio
     assert row.ratio.value == pytest.approx(geometric_mean(shares))
-    assert [one.ratio.value for one in found.pairs] == pytest.approx(shares)
+    assert [one.ratio and one.ratio.value for one in found.pairs] == pytest.approx(shares)
     assert [one.where for one in found.pairs] == [f"seed {seed}" for seed in range(6)]
     assert not found.left_out
 
@@ -206,10 +210,71 @@ def test_what_a_policy_costs_is_told_by_both_measures():
     assert verdicts == {NET: "better", published: "worse"}
 
 
-def test_costs_are_not_compared_where_one_side_never_preempts():
+def test_where_one_side_never_preempts_the_difference_is_told():
     ample = run({"cache.blocks": 64}, ALIKE, net=(0, 0, 0), paper=(0, 0, 0))
     scarce = run({"cache.blocks": 8}, ALIKE, preemptions=2.0, net=(1, 2, 3), paper=ALIKE)
-    assert rows(study(ample, scarce), NET) == []
+    assert rows(study(ample, scarce), NET) == [(CACHE, "", "+2 s", "+1 to +3")]
+    (verdict,) = {one.verdict for one in findings(study(ample, scarce)).differences}
+    assert verdict == "worse"
+
+
+def test_where_neither_preempts_nothing_is_compared():
+    two = [run({"cache.blocks": count}, ALIKE, net=(0, 0, 0)) for count in (64, 8)]
+    assert rows(study(*two), NET) == rows(study(*two), "preemptions") == []
+
+
+def counted(*pairs_, time_source="modeled"):
+    """Runs of the counts of preemptions of each seed, with 64 blocks and with 8."""
+    return study(
+        *(
+            replace(
+                one,
+                metrics=one.metrics.assign(ci_low=NAN, ci_high=NAN, time_source=time_source),
+            )
+            for seed, counts in enumerate(pairs_)
+            for blocks_, count in zip((64, 8), counts, strict=True)
+            for one in [run({"seed": seed, "cache.blocks": blocks_}, ALIKE, preemptions=count)]
+        )
+    )
+
+
+def test_one_count_of_0_does_not_make_a_mean_of_minus_100_percent():
+    given = counted((73, 48), (22, 18), (4, 0))
+    expected = (CACHE, "3 pairs: 3 lower; mean difference", "−11 a repeat", "")
+    assert rows(given, "preemptions") == [expected]
+    single = [one for one in findings(given).pairs if one.metric.name == "preemptions"]
+    assert [one.difference.replace(NBSP, " ") for one in single] == ["−34 %", "−18 %", "−100 %"]
+
+
+@with_(st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99)), min_size=1, max_size=6))
+def test_counts_with_zeros_are_compared_without_loss(counts):
+    found = rows(counted(*counts), "preemptions")
+    some = [(base, other) for base, other in counts if base or other]
+    if not some:
+        assert found == []
+        return
+    ((_, where, difference, _),) = found
+    if len(some) > 1:
+        assert where.startswith(f"{len(some)} pairs")
+        assert ("mean difference" in where) == any(0 in pair for pair in some)
+        assert difference != "−100 %"
+    if "mean difference" in where:
+        change = sum(other - base for base, other in some)
+        assert difference[0] == ("−" if change < 0 else "+" if change > 0 else "0")
+
+
+@pytest.mark.parametrize("asked", [None, Question(key="cache.blocks", base=64)])
+def test_the_headline_of_counts_with_zeros_is_no_mean_of_them(asked):
+    figures = (FigureRequest("preemptions", ()),)
+    given = replace(counted((73, 48), (22, 18), (4, 0)), figures=figures, question=asked)
+    said = headline(given).sentence.replace(NBSP, " ")
+    expected = (
+        "preemptions −11 a repeat, the mean difference of 3 pairs (3 lower)." if asked else ""
+    )
+    assert said.startswith(f"{CACHE}: ")
+    assert expected in said
+    given = replace(counted((0, 5)), figures=figures, question=asked)
+    assert headline(given).sentence == f"{CACHE}: preemptions 0 → 5 a repeat (seed 0)."
 
 
 def test_where_a_policy_overtakes_the_other_the_pairs_tell():
@@ -223,7 +288,7 @@ def test_where_a_policy_overtakes_the_other_the_pairs_tell():
     (row,) = [one for one in found.differences if (one.metric.name, one.change) == (NET, SWAPS)]
     assert row.where == "5 pairs: 2 lower, 2 higher, 1 no difference"
     signs = {
-        one.where: one.ratio.sign
+        one.where: one.compared[0].sign
         for one in found.pairs
         if (one.metric.name, one.change) == (NET, SWAPS)
     }

@@ -48,6 +48,7 @@ def test_the_findings_have_what_being_packed_costs_with_its_interval(results):
     found = findings(load(["fake"], results)).differences
     row = next(o for o in found if o.metric.name == "throughput_tokens_per_s")
     assert row.change == "Alone on its node yes instead of no"
+    assert row.ratio
     assert row.ratio.low <= 1.25 <= row.ratio.high
     assert row.ratio.low <= row.ratio.value <= row.ratio.high
 

@@ -70,6 +70,7 @@ def test_the_headline_has_the_interval_of_the_ratio(loaded: Path) -> None:
 def test_findings_have_intervals_and_no_word_on_rounds_that_are_not_shared(loaded: Path) -> None:
     found = findings(load(["fake"], loaded))
     row = next(o for o in found.differences if o.metric.name == "throughput_tokens_per_s")
+    assert row.ratio
     assert 0.2 < row.ratio.low < row.ratio.value < row.ratio.high < 0.3
     assert found.caveats == ()
 

@@ -123,6 +123,13 @@ class Estimates:
         one, two = (self._experiments[name].estimate(metric) for name in (other, base))
         return found or difference(one, two)
 
+    def apart(self, metric: str, other: str, base: str) -> Estimate:
+        """As `difference`; exact between modeled numbers without intervals, which have no noise."""
+        found = self.difference(metric, other, base)
+        pair = [self._experiments[name] for name in (other, base)]
+        noisy = any(not one.modeled or one.estimate(metric).has_interval for one in pair)
+        return found if noisy else replace(found, low=found.value, high=found.value)
+
     def adjusted(self, name: str) -> pd.DataFrame:
         """The `metrics` table of an experiment, times as if nothing had waited, if that is known.
 

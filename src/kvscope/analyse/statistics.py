@@ -135,8 +135,9 @@ def _welch(one: Estimate, other: Estimate, times: float = 1.0) -> float:
 
 
 def coefficient_of_variation(values: Sequence[float]) -> float:
-    """Standard deviation (n-1) over mean; 0 below two values."""
+    """Standard deviation (n-1) over mean; 0 below two values or of equal ones, NaN of mean 0."""
     sample = np.asarray(values, dtype=float)
-    if len(sample) < 2:
+    deviation = float(sample.std(ddof=1)) if len(sample) > 1 else 0.0
+    if deviation == 0:
         return 0.0
-    return float(sample.std(ddof=1) / sample.mean())
+    return deviation / mean if (mean := float(sample.mean())) else math.nan

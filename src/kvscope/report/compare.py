@@ -19,6 +19,7 @@ from kvscope.layout import MANIFEST
 from kvscope.report.data import ReportedRun, StudyData, of_interest
 from kvscope.report.load import load
 from kvscope.report.words import (
+    difference_text,
     estimate_text,
     signed_percent,
 )
@@ -64,11 +65,13 @@ class Difference:
 
     @property
     def change(self) -> str:
-        """'+12 % (+9 % to +15 %)' of the first value; empty where that is not above 0."""
+        """'+12 % (+9 % to +15 %)' of the first value; where that is not above 0, '+5 a repeat'."""
         if self.ratio is None:
-            if not self.first.value > 0:
+            if self.first.value > 0:
+                return signed_percent(self.second.value / self.first.value)
+            if math.isnan(self.apart.value):
                 return ""
-            return signed_percent(self.second.value / self.first.value)
+            return f"{difference_text(self.apart, self.metric)} {self.metric.display_unit}"
         low, high = signed_percent(self.ratio.low), signed_percent(self.ratio.high)
         interval = f" ({low} to {high})" if self.ratio.low < self.ratio.high else ""
         return f"{signed_percent(self.ratio.value)}{interval}"
@@ -122,7 +125,7 @@ def _differences(run: ReportedRun, other: ReportedRun) -> Iterator[Difference]:
                 other.number(name),
                 run.believed(name) and other.believed(name),
                 estimates.ratio(name, "second", "first"),
-                estimates.difference(name, "second", "first"),
+                estimates.apart(name, "second", "first"),
             )
 
 

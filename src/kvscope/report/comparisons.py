@@ -9,11 +9,11 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from statistics import geometric_mean
+from statistics import fmean, geometric_mean
 from typing import Any
 
 from kvscope.analyse.estimates import Estimates, Ratio
-from kvscope.analyse.statistics import estimate
+from kvscope.analyse.statistics import Estimate, estimate
 from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.settings import (
     Settings,
@@ -31,8 +31,30 @@ from kvscope.runschema import REHEARSED, mark_of
 DIFFERENT_WORK = ("workload", "model", "seed")
 EVEN_SHARE = 0.01
 """As much more or less of a metric as is no difference between policies over seeds."""
+UNKNOWN = Ratio(math.nan, math.nan, math.nan)
 # Keys whose values are names enough.
 POLICIES = ("batching", "overflow")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A metric of a pair: the ratio, None where the base is not above 0, and the difference.
+
+    The difference is in the metric's unit, its interval NaN where it is not known.
+    """
+
+    ratio: Ratio | None
+    apart: Estimate
+
+    @property
+    def sign(self) -> int:
+        """1 if the other is surely larger than the base, -1 if it is smaller, else 0."""
+        return self.ratio.sign if self.ratio else (self.apart.low > 0) - (self.apart.high < 0)
+
+    @property
+    def is_multiple(self) -> bool:
+        """Whether the other is a multiple of the base, above 0: such ratios have a mean."""
+        return self.ratio is not None and 0 < self.ratio.value < math.inf
 
 
 @dataclass(frozen=True)
@@ -74,9 +96,20 @@ class Pair:
             + mark_of(REHEARSED if self.rehearsed else None)
         )
 
-    def compared(self, metric: str) -> Ratio | None:
+    def ratio(self, metric: str) -> Ratio | None:
         """other / base of a metric; None where that is not defined."""
         return self.estimates.ratio(metric, self.other.id, self.base.id)
+
+    def compared(self, metric: str) -> Comparison | None:
+        """The metric of the other beside that of the base.
+
+        None where nothing is known of it, or where both are 0: neither has any of it.
+        """
+        if self.base.number(metric).value == self.other.number(metric).value == 0:
+            return None
+        ratio = self.ratio(metric)
+        apart = self.estimates.apart(metric, self.other.id, self.base.id)
+        return Comparison(ratio, apart) if ratio or apart.has_interval else None
 
 
 def interval_words(ratio: Ratio) -> str:
@@ -105,10 +138,13 @@ def half_words(ratio: Ratio, way: str | None = None) -> str:
 
 
 def mean_ratio(ratios: Sequence[Ratio]) -> Ratio:
-    """The geometric mean of ratios, and of the ends of their intervals.
+    """The geometric mean of ratios above 0, and of the ends of their intervals.
 
     That is at least as wide as the 95 % interval of the mean, whatever the ratios have in common.
+    ValueError if one of several is 0, which would make the mean 0 whatever the others are.
     """
+    if len(ratios) > 1 and not all(0 < one.value < math.inf for one in ratios):
+        raise ValueError("only ratios above 0 have a geometric mean")
     columns = zip(*((one.value, one.low, one.high) for one in ratios), strict=True)
     value, low, high = (_geometric_mean(column) for column in columns)
     return Ratio(value, low, high, ratios[0].how, min(one.rounds for one in ratios))
@@ -124,17 +160,19 @@ def ratio_of_seeds(
 
     With several seeds that both have, it is the geometric mean of the ratios of each seed, with
     Student's interval of their logarithms; of one seed it is that of the two runs. `EVEN_SHARE` is
-    the least half width of either.
+    the least half width of either. UNKNOWN where a value is not above 0.
     """
-    seeds = sorted(first.keys() & second.keys())
-    values = [
-        (first[seed].number(metric).value, second[seed].number(metric).value) for seed in seeds
-    ]
-    if len(seeds) > 1:
+    shared = [(first[seed], second[seed]) for seed in sorted(first.keys() & second.keys())]
+    values = [(one.number(metric).value, two.number(metric).value) for one, two in shared]
+    if len(shared) > 1:
+        if not all(min(both) > 0 for both in values):
+            return UNKNOWN
         logs = estimate([math.log(one / two) for one, two in values])
         found = Ratio(math.exp(logs.value), math.exp(logs.low), math.exp(logs.high))
     else:
         one, two = next(iter(first.values())), next(iter(second.values()))
+        if not min(one.number(metric).value, two.number(metric).value) > 0:
+            return UNKNOWN
         value = one.number(metric).value / two.number(metric).value
         ratio = study.estimates.ratio(metric, one.id, two.id)
         found = ratio or Ratio(value, value, value)
@@ -143,10 +181,25 @@ def ratio_of_seeds(
 
 
 def _geometric_mean(numbers: Sequence[float]) -> float:
-    """0 if one of them is not above 0, infinite if one is."""
+    """0 if one of them is not above 0, as an interval's end may be; infinite if one is."""
     if min(numbers) <= 0:
         return 0.0
     return geometric_mean(numbers) if math.isfinite(max(numbers)) else math.inf
+
+
+def mean_of(compared: Sequence[Comparison]) -> Ratio | None:
+    """The ratio of one, also 0, or the geometric mean of several; None where there is none."""
+    ratios = [one.ratio for one in compared if one.ratio]
+    all_known = len(ratios) == len(compared)
+    has_mean = all_known and (len(ratios) == 1 or all(one.is_multiple for one in compared))
+    return mean_ratio(ratios) if has_mean else None
+
+
+def mean_difference(compared: Sequence[Comparison]) -> Estimate:
+    """The mean of differences, and of the ends of their intervals, NaN where one is not known."""
+    ends = [(one.apart.value, one.apart.low, one.apart.high) for one in compared]
+    value, low, high = map(fmean, zip(*ends, strict=True))
+    return Estimate(value, low, high)
 
 
 def pairs_of_one_kind(study: StudyData) -> list[Pair]:
@@ -199,9 +252,9 @@ def group_by_change(found: Iterator[Pair], asked: str = "") -> list[list[Pair]]:
     return sorted(groups.values(), key=rank)
 
 
-def count_words(ratios: Sequence[Ratio]) -> str:
-    """How many of several ratios are below 1, above 1 or neither: '3 lower, 1 no difference'."""
-    found = Counter(one.sign for one in ratios)
+def count_words(compared: Sequence[Comparison]) -> str:
+    """How many of several are lower, higher or neither: '3 lower, 1 no difference'."""
+    found = Counter(one.sign for one in compared)
     words = ((-1, "lower"), (1, "higher"), (0, "no difference"))
     return ", ".join(f"{found[sign]} {word}" for sign, word in words if found[sign])
 

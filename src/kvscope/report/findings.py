@@ -13,11 +13,14 @@ from kvscope.plan.figures import Axes
 from kvscope.quantities import plural
 from kvscope.report.axes import matches
 from kvscope.report.comparisons import (
+    Comparison,
     Pair,
     count_words,
     group_by_change,
     half_words,
     interval_words,
+    mean_difference,
+    mean_of,
     mean_ratio,
     pairs,
     pairs_of_one_kind,
@@ -28,10 +31,11 @@ from kvscope.report.figures.registry import figures, marked
 from kvscope.report.settings import MINOR, in_words, is_of_key
 from kvscope.report.tables import main_columns
 from kvscope.report.validity import same_tokens
-from kvscope.report.words import estimate_text, signed_percent
+from kvscope.report.words import NBSP, difference_text, estimate_text, signed_percent
 from kvscope.runfile import TRACING
 from kvscope.runschema import mark_of
 
+Found = tuple[Pair, Comparison]
 DEFAULT = "throughput"
 MOST_PANELS = 3  # of a chart, that the sentence names one by one
 MOST = 24  # rows that are shown at once
@@ -86,13 +90,13 @@ def rule(study: StudyData) -> str:
 def _largest(study: StudyData, axes: Sequence[Axes], lead: Lead) -> str:
     metric = lead.metric
     found = [
-        (pair, ratio)
+        (pair, one)
         for pair in pairs_of_one_kind(study)
-        if (ratio := pair.compared(metric.name)) is not None and ratio.value > 0
+        if (one := pair.compared(metric.name)) is not None
     ]
     if not found:
         return ""
-    differing = [(pair, ratio) for pair, ratio in found if ratio.sign]
+    differing = [(pair, one) for pair, one in found if one.sign]
     if not differing:
         pairs_ = plural(len(found), "pair")
         mark = mark_of(found[0][0].base.time_source)
@@ -102,13 +106,17 @@ def _largest(study: StudyData, axes: Sequence[Axes], lead: Lead) -> str:
         return answer
     keys = [key for key in (first.x, first.colour) if key]
     along = next((own for key in keys if (own := _along(differing, key))), differing)
-    pair, ratio = max(along, key=lambda one: abs(math.log(one[1].value)))
-    return _sentence(pair, ratio, metric, first)
+    pair, one = max(along, key=lambda one: _distance(one[1]))
+    return _sentence(pair, one, metric, first)
 
 
-def _answer(
-    study: StudyData, found: Sequence[tuple[Pair, Ratio]], metric: Measure, axes: Axes
-) -> str:
+def _distance(one: Comparison) -> tuple[float, float]:
+    """How large a difference is: from or to 0 it is larger than any multiple."""
+    log = abs(math.log(one.ratio.value)) if one.ratio and one.is_multiple else math.inf
+    return log, abs(one.apart.value)
+
+
+def _answer(study: StudyData, found: Sequence[Found], metric: Measure, axes: Axes) -> str:
     """What the best value of the key that is asked about gains over the base, on average.
 
     Of what the first figure shows, if any of that is compared.
@@ -120,24 +128,35 @@ def _answer(
     groups = [[one for one in own if one[0].change == change] for change in changes]
     if not groups:
         return ""
-    best = max(groups, key=lambda group: (metric.better or 1) * math.log(_mean(group).value))
-    (pair, ratio), *others = best
-    if not any(ratio.sign for _, ratio in best):
-        interval = interval_words(_mean(best))
+    best = max(groups, key=lambda group: (metric.better or 1) * _gain(group, groups))
+    (pair, one), *others = best
+    mean = _mean(best)
+    if not any(one.sign for _, one in best):
+        interval = interval_words(mean) if mean else ""
         return f"{pair.change}: no difference in {_noun(metric)} beyond the noise{interval}."
     if not others:
-        return _sentence(pair, ratio, metric, axes)
+        return _sentence(pair, one, metric, axes)
+    counts = f"{plural(len(best), 'pair')} ({count_words([one for _, one in best])})"
+    if mean is None:
+        apart = mean_difference([one for _, one in best])
+        words = f"{difference_text(apart, metric)} {metric.display_unit}"
+        return f"{pair.change}: {_noun(metric)} {words}, the mean difference of {counts}."
     panels = _panels(best, axes.facet)
     if not panels:
-        counts = count_words([ratio for _, ratio in best])
-        what = _what(pair, _mean(best), metric)
-        return f"{what}, the geometric mean of {plural(len(best), 'pair')} ({counts})."
+        return f"{_what(pair, mean, metric)}, the geometric mean of {counts}."
     (first, mean), *rest = panels
     more = [f"{half_words(of, '')} ({at})" for at, of in rest]
     return f"{', '.join([f'{_what(pair, mean, metric)} ({first})', *more])}."
 
 
-def _panels(group: Sequence[tuple[Pair, Ratio]], facet: str | None) -> list[tuple[str, Ratio]]:
+def _gain(group: Sequence[Found], groups: Sequence[Sequence[Found]]) -> float:
+    """By what the best of `groups` is chosen: their ratios, or differences if one has none."""
+    if all(one.is_multiple for own in groups for _, one in own):
+        return math.log(_known_mean(group).value)
+    return mean_difference([one for _, one in group]).value
+
+
+def _panels(group: Sequence[Found], facet: str | None) -> list[tuple[str, Ratio]]:
     """The mean of each panel of the chart with the panel's words.
 
     None where there is one panel or too many for a sentence, or where the panels differ in whether
@@ -149,7 +168,7 @@ def _panels(group: Sequence[tuple[Pair, Ratio]], facet: str | None) -> list[tupl
     means = [
         (
             in_words({facet: value}),
-            _mean([one for one in group if one[0].context.get(facet) == value]),
+            _known_mean([one for one in group if one[0].context.get(facet) == value]),
         )
         for value in values
     ]
@@ -157,20 +176,31 @@ def _panels(group: Sequence[tuple[Pair, Ratio]], facet: str | None) -> list[tupl
     return means if alike and 1 < len(means) <= MOST_PANELS else []
 
 
-def _mean(group: Sequence[tuple[Pair, Ratio]]) -> Ratio:
-    return mean_ratio([ratio for _, ratio in group])
+def _mean(group: Sequence[Found]) -> Ratio | None:
+    """The mean ratio of several pairs, or the ratio of one; None where there is none."""
+    return mean_of([one for _, one in group])
 
 
-def _along(found: list[tuple[Pair, Ratio]], key: str) -> list[tuple[Pair, Ratio]]:
+def _known_mean(group: Sequence[Found]) -> Ratio:
+    return mean_ratio([one.ratio for _, one in group if one.ratio])
+
+
+def _along(found: list[Found], key: str) -> list[Found]:
     """The pairs that differ in a key, in one that comes with it, or in the cache's size."""
     return [one for one in found if is_of_key(one[0].key, key)]
 
 
-def _sentence(pair: Pair, ratio: Ratio, metric: Measure, axes: Axes) -> str:
+def _sentence(pair: Pair, one: Comparison, metric: Measure, axes: Axes) -> str:
     """'Swap instead of recompute: 12 % (± 3) lower makespan (zipf).'"""
     keys = [key for key in pair.context if key not in MINOR and (not axes.x or key in axes.keys)]
     where = in_words({key: pair.context[key] for key in keys})
-    return f"{_what(pair, ratio, metric)}{f' ({where})' if where else ''}."
+    if one.ratio:
+        what = _what(pair, one.ratio, metric)
+    else:
+        numbers = (run.number(metric.name) for run in (pair.base, pair.other))
+        values = " → ".join(estimate_text(number, metric)[0] for number in numbers)
+        what = f"{pair.change}: {_noun(metric)} {values} {metric.display_unit}"
+    return f"{what}{f' ({where})' if where else ''}."
 
 
 def _what(pair: Pair, ratio: Ratio, metric: Measure) -> str:
@@ -211,42 +241,56 @@ def _value(number: Estimate, metric: Measure) -> str:
 
 @dataclass(frozen=True)
 class Finding:
-    """A metric of one change: the ratio of a pair, or of several and their geometric mean.
+    """A metric of one change: of a pair, or of several and their mean.
 
-    `where` are the settings that both of a pair have, in words, or how many of several pairs
-    differ in which direction.
+    That is the geometric mean of ratios or, where one of several is none above 0, the mean of the
+    differences in the metric's unit. `where` are the settings that both of a pair have, in words,
+    or how many of several pairs differ in which direction.
     """
 
     change: str
     where: str
     metric: Measure
-    ratios: tuple[Ratio, ...]
+    compared: tuple[Comparison, ...]
 
     @cached_property
-    def ratio(self) -> Ratio:
-        """The ratio, or the geometric mean."""
-        return mean_ratio(self.ratios)
+    def ratio(self) -> Ratio | None:
+        """The ratio, or the geometric mean; None where there is none."""
+        return mean_of(self.compared)
+
+    @cached_property
+    def apart(self) -> Estimate:
+        """The difference, or the mean of the differences."""
+        return mean_difference(self.compared)
 
     @property
     def differs(self) -> bool:
-        """Whether the interval of any of its ratios is all on one side of 1."""
-        return any(one.sign for one in self.ratios)
+        """Whether any of its pairs differs beyond the noise."""
+        return any(one.sign for one in self.compared)
 
     @property
     def verdict(self) -> str:
         """'better' or 'worse'; empty if the interval allows either, or neither is better."""
-        return {1: "better", -1: "worse"}.get(self.ratio.sign * self.metric.better, "")
+        sign = Comparison(self.ratio, self.apart).sign
+        return {1: "better", -1: "worse"}.get(sign * self.metric.better, "")
 
     @property
     def difference(self) -> str:
-        """The ratio as a difference from the base: '-12 %'."""
-        return signed_percent(self.ratio.value)
+        """The ratio as a difference from the base, '-12 %', or the difference: '-9.5 a repeat'."""
+        if self.ratio:
+            return signed_percent(self.ratio.value)
+        return f"{difference_text(self.apart, self.metric)}{NBSP}{self.metric.display_unit}"
 
     @property
     def interval(self) -> str:
         """The interval of the difference: '-15 % to -9 %'; empty for numbers without noise."""
-        low, high = self.ratio.low, self.ratio.high
-        return f"{signed_percent(low)} to {signed_percent(high)}" if low < high else ""
+        found = self.ratio or self.apart
+        if not found.low < found.high:
+            return ""
+        if self.ratio:
+            return f"{signed_percent(found.low)} to {signed_percent(found.high)}"
+        ends = (replace(self.apart, value=end) for end in (found.low, found.high))
+        return " to ".join(difference_text(end, self.metric) for end in ends)
 
 
 @dataclass(frozen=True)
@@ -310,12 +354,13 @@ def compared_metrics(study: StudyData) -> list[Measure]:
 def _rows(group: Sequence[Pair], metrics: Sequence[Measure]) -> Iterator[Finding]:
     for metric in metrics:
         found = [(pair, one) for pair in group if (one := pair.compared(metric.name))]
-        ratios = tuple(ratio for _, ratio in found)
+        compared = tuple(one for _, one in found)
         if len(found) == 1:
-            yield Finding(group[0].change, found[0][0].where, metric, ratios)
+            yield Finding(group[0].change, found[0][0].where, metric, compared)
         elif found:
-            where = f"{plural(len(found), 'pair')}: {count_words(ratios)}"
-            yield Finding(group[0].change, where, metric, ratios)
+            mean = "" if mean_of(compared) else "; mean difference"
+            where = f"{plural(len(found), 'pair')}: {count_words(compared)}{mean}"
+            yield Finding(group[0].change, where, metric, compared)
 
 
 def _events(study: StudyData) -> list[str]:
@@ -342,7 +387,7 @@ def _nothing_compared(study: StudyData, has_pairs: bool) -> list[str]:
 
 
 def _apart(found: Sequence[Finding]) -> list[str]:
-    ratios = [ratio for one in found for ratio in one.ratios]
+    ratios = [own.ratio for one in found for own in one.compared if own.ratio]
     if not any(ratio.how == INDEPENDENT for ratio in ratios):
         return []
     which = "" if all(ratio.how == INDEPENDENT for ratio in ratios) else "Some experiments were "

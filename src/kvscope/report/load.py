@@ -158,7 +158,8 @@ def load_run(
 
     Nothing is shown that is damaged, or that was made from another measurement.
     """
-    run = ReportedRun(run_id, label, varied, directory, grid=grid, again=remeasurement(directory))
+    own = {key: settings.single(value) for key, value in varied.items()}
+    run = ReportedRun(run_id, label, own, directory, grid=grid, again=remeasurement(directory))
     try:
         run = replace(run, settings=read_settings(directory))
         if not (directory / RUN_FILE).exists():

@@ -45,13 +45,22 @@ class ChosenOption:
         return ChosenOption(self.name, tuple(own for own in self.settings if own[0] != key))
 
 
+def single(value: Any) -> Any:
+    """A value that can be compared and counted: a list or a group of keys as text."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {single(own)}" for key, own in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(str(single(own)) for own in value)
+    return value
+
+
 def flat(settings: Settings, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested settings as dotted keys and values, in order."""
+    """Nested settings as dotted keys and single values, in order."""
     for key, value in settings.items():
         if isinstance(value, dict):
             yield from flat(value, f"{prefix}{key}.")
         else:
-            yield prefix + key, value
+            yield prefix + key, single(value)
 
 
 def varied_settings(settings: Sequence[Settings]) -> list[Settings]:
@@ -72,11 +81,13 @@ def varied_settings(settings: Sequence[Settings]) -> list[Settings]:
 
 def _follows(key: str, rows: Sequence[Settings], options: set[str]) -> bool:
     """Whether a key's value follows from the option its section takes."""
-    section = key.rpartition(".")[0]
-    if key.endswith(".name") or section not in options:
+    if key.endswith(".name"):
         return False
-    pairs = {(row.get(f"{section}.name"), str(row.get(key))) for row in rows}
-    return len(pairs) == len({option for option, _ in pairs})
+    return any(
+        _settles(f"{section}.name", key, rows)
+        for section in options
+        if key.startswith(f"{section}.")
+    )
 
 
 def shared_settings(settings: Sequence[Settings]) -> Settings:
@@ -165,6 +176,7 @@ def following_limits(rows: Sequence[Settings]) -> set[str]:
 
 
 def _settles(key: str, other: str, rows: Sequence[Settings]) -> bool:
+    """Whether a value of `key` always comes with the same value of `other`."""
     pairs = {(row.get(key), row.get(other)) for row in rows}
     return len(pairs) == len({value for value, _ in pairs})
 

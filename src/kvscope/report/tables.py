@@ -101,7 +101,7 @@ def comparisons_frame(study: StudyData) -> pd.DataFrame:
         )
         for pair in pairs(study)
         for shown in main_columns(study)
-        if (one := pair.compared(shown.name))
+        if (one := pair.ratio(shown.name))
     ]
     return pd.DataFrame(rows, columns=tables.COMPARISONS.names)
 

@@ -116,3 +116,10 @@ def signed_percent(ratio: float) -> str:
     """'+12 %' of the ratio 1.12, '−12 %' of 0.88; '+∞' of an infinite one."""
     change = percent(abs(ratio - 1)) if math.isfinite(ratio) else "∞"
     return f"{'−' if ratio < 1 else '+'}{change}"
+
+
+def difference_text(apart: Estimate, shown: Measure) -> str:
+    """A difference with its sign, in the unit shown: '−9.5'."""
+    value = apart.value * shown.scale
+    sign = "−" if value < 0 else "+" if value > 0 else ""
+    return f"{sign}{number_text(abs(value))}"

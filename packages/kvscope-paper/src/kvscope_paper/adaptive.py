@@ -38,8 +38,8 @@ class Regret:
 def regrets(study: StudyData, metric: str) -> list[Regret]:
     """Of each experiment with `adaptive` that has single policies beside it.
 
-    Values that are not valid are left out, and experiments in which the best one's is 0, as the
-    overhead of preemptions is where there are none.
+    Values that are not valid are left out, and experiments in which both are 0, as the overhead of
+    preemptions is where there are none. Beyond a cost of 0 the share is infinite.
     """
     found = []
     for run, singles in beside(study):
@@ -48,10 +48,10 @@ def regrets(study: StudyData, metric: str) -> list[Regret]:
             continue
         best = min(known, key=lambda one: one.number(metric).value)
         own, least = run.number(metric), best.number(metric)
-        if least.value > 0:
+        if own.value > 0 or least.value > 0:
             ratio = study.estimates.ratio(metric, run.id, best.id)
-            share = ratio.value if ratio else own.value / least.value
-            found.append(Regret(run, best, share - 1, ratio))
+            share = own.value / least.value if least.value > 0 else math.inf
+            found.append(Regret(run, best, (ratio.value if ratio else share) - 1, ratio))
     return found
 
 
@@ -69,12 +69,18 @@ def adaptive_regret(study: StudyData) -> list[str]:
     for name, found in (("net resume overhead", by_net), ("makespan", by_makespan)):
         if not found:
             continue
-        most = max(found, key=lambda one: one.share)
-        much = [one for one in found if one.share > MUCH]
+        finite = [one for one in found if math.isfinite(one.share)]
+        if not finite:
+            parts.append(f"{name} above one of 0 in {len(found)}")
+            continue
+        most = max(finite, key=lambda one: one.share)
+        much = [one for one in finite if one.share > MUCH]
         certain = sum(one.certain for one in much)
         noise = f", beyond the noise in {certain}" if certain < len(much) else ""
         where = [interval_words(most.ratio).strip(" ()")] if most.ratio and most.share > 0 else []
         where += [f"more than {100 * MUCH:.0f} % in {len(much)}{noise}"] if much else []
+        beyond = len(found) - len(finite)
+        where += [f"above one of 0 in {beyond}"] if beyond else []
         aside = f" ({'; '.join(filter(None, where))})" if any(where) else ""
         parts.append(f"{name} at most {100 * max(0.0, most.share):.2g} % above it{aside}")
     told = (
