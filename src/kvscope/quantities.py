@@ -1,4 +1,77 @@
-"""Counts and durations in words."""
+"""Counts, sizes and durations in words, and sizes and durations as people write them."""
+
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+
+_PREFIXES = "KMGTP"
+SIZES: Mapping[str, int | Fraction] = (
+    {"": 1, "B": 1}
+    | {f"{prefix}B": 1000**power for power, prefix in enumerate(_PREFIXES, 1)}
+    | {f"{prefix}iB": 1024**power for power, prefix in enumerate(_PREFIXES, 1)}
+    | {prefix: 1024**power for power, prefix in enumerate(_PREFIXES, 1)}
+)
+"""Bytes of each unit of a size; 80G is 80 GiB, as `vllm serve` and the shell's tools have it."""
+
+DURATIONS: Mapping[str, int | Fraction] = {
+    **{"us": Fraction(1, 10**6), "µs": Fraction(1, 10**6), "ms": Fraction(1, 1000)},
+    **{"s": 1, "sec": 1, "min": 60, "m": 60, "h": 3600, "d": 86400},
+}
+"""Seconds of each unit of a duration."""
+
+SIZE_HELP = "as 80G, 80GiB (both binary) or 80GB (decimal)"
+DURATION_HELP = "or with a unit: ms, s, min, h or d"
+MOST_BYTES, MOST_SECONDS = 2**63 - 1, 10**9
+_QUANTITY = re.compile(r"(\d{1,30}(?:\.\d{0,30})?|\.\d{1,30})(e[+-]?\d{1,2})?\s*([a-zµ]*)", re.I)
+_FOLDED = {unit.lower(): factor for unit, factor in SIZES.items()}
+
+
+def parse_size(text: str, unit: str = "B", least: int = 1) -> int:
+    """Bytes, rounded down, of a size as '80G', '1.5 TiB', '2gb' or '1e9'.
+
+    KB, MB, ... are powers of 1000; KiB, MiB, ... and K, M, ... are powers of 1024; upper and lower
+    case are the same. A number alone is in `unit`. ValueError, a sentence, for anything else and
+    for less than `least` bytes.
+    """
+    number = _parse(text, _FOLDED, unit.lower())
+    if number is None or not least <= number <= MOST_BYTES:
+        expected = f"a size of at least {size_text(least)}, {SIZE_HELP}"
+        raise ValueError(f"{text[:60]!r} is not {expected}; a number alone is in {_named(unit)}")
+    return int(number)
+
+
+def parse_duration(text: str, unit: str = "s") -> float:
+    """Seconds, above 0, of a duration as '90', '90 s', '1.5min' or '2h'.
+
+    A number alone is in `unit`. ValueError, a sentence, for anything else.
+    """
+    number = _parse(text, DURATIONS, unit)
+    if number is None or not 0 < number <= MOST_SECONDS:
+        raise ValueError(
+            f"{text[:60]!r} is not a duration above 0 (and below 31 years), {_named(unit)} "
+            f"{DURATION_HELP}"
+        )
+    return float(number)
+
+
+def size_text(size: int) -> str:
+    """Bytes exactly, in the largest binary unit that has a whole number of them: '3 MiB'."""
+    power = max(p for p in range(len(_PREFIXES) + 1) if p == 0 or size % 1024**p == 0 < size)
+    return f"{size // 1024**power} {f'{_PREFIXES[power - 1]}iB' if power else 'B'}"
+
+
+def _parse(text: str, units: Mapping[str, int | Fraction], unit: str) -> Fraction | None:
+    """The quantity in the base of `units`; None if the text is none."""
+    found = _QUANTITY.fullmatch(text.strip())
+    if not found or not text.isprintable() or not found[1].isascii():
+        return None
+    factor = units.get(found[3].lower() or unit)
+    return None if factor is None else Fraction(f"{found[1]}{found[2] or ''}") * factor
+
+
+def _named(unit: str) -> str:
+    """The name of a unit for a message: 'bytes' of B, 'seconds' of s."""
+    return {"b": "bytes", "s": "seconds", "min": "minutes"}.get(unit.lower(), unit)
 
 
 def plural(count: int, thing: str) -> str:

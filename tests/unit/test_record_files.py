@@ -356,7 +356,7 @@ def test_sizes(text: str, found: int):
     assert size(text, "--keep") == found
 
 
-@pytest.mark.parametrize("text", ["", "2GB", "-1GiB", "nan", "10", "1e9", "٣GiB"])
+@pytest.mark.parametrize("text", ["", "2KB", "-1GiB", "nan", "10", "1e5", "٣GiB"])
 def test_other_sizes_are_refused(text: str):
     with pytest.raises(BadInput, match="--keep"):
         size(text, "--keep")

@@ -11,16 +11,25 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kvscope.commands.command import CONFIG_DIR, argument, command, flag, path, positive, whole
+from kvscope.commands.command import (
+    CONFIG_DIR,
+    argument,
+    command,
+    flag,
+    path,
+    positive,
+    size,
+    whole,
+)
 from kvscope.errors import EXIT_DONE, BadInput
 from kvscope.files import write_text
+from kvscope.quantities import SIZE_HELP
 
 if TYPE_CHECKING:
     from kvscope.report.kv_bytes import Losses
 
 LENGTHS = (1024, 2048, 8192, 32768)
 LINKS = (13.0, 26.0, 52.0, 200.0)
-UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 # As vLLM needs them to start in one process without a network; what else is set stays.
 ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -30,15 +39,6 @@ ENVIRONMENT = {
     "TRANSFORMERS_OFFLINE": "1",
     "TORCHDYNAMO_DISABLE": "1",
 }
-
-
-def memory(text: str) -> int:
-    """A type for argparse: an amount of memory in bytes, or with a unit as in 16GiB."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([KMG]i?B)?", text)
-    size = int(float(found[1]) * UNITS.get(found[2], 1)) if found else 0
-    if size < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no amount of memory; one is 16GiB")
-    return size
 
 
 @command(
@@ -58,7 +58,13 @@ def memory(text: str) -> int:
         metavar="KEY=VALUE",
         help="arguments of `vllm serve` that change what it plans, as block_size=32",
     ),
-    argument("--memory", type=memory, default=40 * 2**30, help="of the KV cache (default: 40GiB)"),
+    argument(
+        "--memory",
+        type=size(),
+        default=40 * 2**30,
+        metavar="SIZE",
+        help=f"of the KV cache, {SIZE_HELP}, or bytes (default: 40GiB)",
+    ),
     argument(
         "--tokens",
         type=whole(1),

@@ -9,12 +9,14 @@ import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from kvscope.layout import RESULTS
+from kvscope.quantities import DURATIONS, parse_duration, parse_size
 
 Parsers: TypeAlias = "argparse._SubParsersAction[CommandParser]"
 Function = Callable[[argparse.Namespace], int]
+T = TypeVar("T")
 Argument = tuple[tuple[str, ...], dict[str, Any]]
 
 CONFIG = Path("config")
@@ -114,6 +116,28 @@ def positive(unit: str, below: float = math.inf) -> Callable[[str], float]:
         return found
 
     return number
+
+
+def size(unit: str = "B", least: int = 1) -> Callable[[str], int]:
+    """A type for argparse: bytes of a size; a number alone is in `unit`."""
+    return _argument_type(lambda text: parse_size(text, unit, least))
+
+
+def duration(unit: str = "s") -> Callable[[str], float]:
+    """A type for argparse: a duration in `unit`, in which a number alone is, too."""
+    return _argument_type(lambda text: parse_duration(text, unit) / float(DURATIONS[unit]))
+
+
+def _argument_type(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """The function as a type for argparse, which shows the sentence of its ValueError."""
+
+    def parsed(text: str) -> T:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return parsed
 
 
 def plan_command(study: str, config_dir: Path) -> str:

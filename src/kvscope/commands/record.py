@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from kvscope.commands.command import argument, command, flag, path
 from kvscope.errors import BadInput, CannotWrite, reason_of
 from kvscope.machine import installed_vllm
+from kvscope.quantities import DURATION_HELP, SIZE_HELP
 
 if TYPE_CHECKING:
     from kvscope.record.options import RecordOptions
@@ -23,8 +24,17 @@ if TYPE_CHECKING:
         "--out recording --nsys -- python serve.py",
     ),
     path("--out", "the recording's directory", required=True),
-    argument("--keep", metavar="SIZE", default="2GiB", help="most bytes of files (default: 2GiB)"),
-    argument("--minutes", metavar="N", help="oldest minutes to keep (default: all that fits)"),
+    argument(
+        "--keep",
+        metavar="SIZE",
+        default="2GiB",
+        help=f"most that files take, {SIZE_HELP}, or bytes (default: 2GiB)",
+    ),
+    argument(
+        "--minutes",
+        metavar="N",
+        help=f"oldest minutes to keep, {DURATION_HELP} (default: all that fits)",
+    ),
     flag("--nsys", "run it under Nsight Systems: the passes are NVTX ranges, too"),
     argument("words", nargs="*", metavar="COMMAND", help="after '--': what starts vLLM"),
 )

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from kvscope import cluster
-from kvscope.commands.command import RESULTS_DIR, argument, command, flag, positive
+from kvscope.commands.command import RESULTS_DIR, argument, command, duration, flag
 from kvscope.errors import EXIT_DONE, BadInput
 from kvscope.layout import packs_directory
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     argument(
         "--watch",
         nargs="?",
-        type=positive("seconds"),
+        type=duration(),
         const=10.0,
         metavar="SECONDS",
         help="show what was submitted to a cluster again and again (default: every 10 s)",

@@ -11,10 +11,12 @@ from kvscope.commands.command import (
     RESULTS_DIR,
     argument,
     command,
+    duration,
     flag,
     place,
 )
 from kvscope.errors import EXIT_DONE, BadInput, KvscopeError
+from kvscope.quantities import DURATION_HELP
 
 
 @command(
@@ -48,9 +50,9 @@ from kvscope.errors import EXIT_DONE, BadInput, KvscopeError
     ),
     argument(
         "--length",
-        type=float,
+        type=duration("min"),
         metavar="MINUTES",
-        help="how long a pack shall take (default: 60)",
+        help=f"how long a pack shall take, {DURATION_HELP} (default: 60)",
     ),
     argument("--max-nodes", type=int, metavar="N", help="nodes of one pack at most"),
     argument(

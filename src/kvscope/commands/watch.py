@@ -6,7 +6,7 @@ import sys
 import time
 
 from kvscope.commands.command import argument as option
-from kvscope.commands.command import command, flag, path, positive
+from kvscope.commands.command import command, duration, flag, path
 from kvscope.errors import EXIT_DONE
 
 
@@ -14,7 +14,7 @@ from kvscope.errors import EXIT_DONE
     ("recording", "recording --once"),
     path("recording", "a recording's directory"),
     flag("--once", "print the numbers once"),
-    option("--every", type=positive("seconds"), default=1.0, metavar="SECONDS", help="default: 1"),
+    option("--every", type=duration(), default=1.0, metavar="SECONDS", help="default: 1"),
 )
 def watch(given: argparse.Namespace) -> int:
     """Show what a recorded server's KV cache does now, from the recording's files alone.

@@ -1,6 +1,7 @@
 """Field types and the base class of all parts of a configuration."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -14,6 +15,8 @@ from pydantic import (
     model_serializer,
 )
 from pydantic_core import PydanticCustomError
+
+from kvscope.quantities import parse_duration, parse_size
 
 IMPOSSIBLE = "impossible"
 # The forms of a value that is a number or a group of keys. They stand in pydantic's locations and
@@ -36,15 +39,56 @@ def _whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def in_gib(value: Any) -> Any:
+    """GiB of a size with a unit, as '80GB'; what is no text with a digit is left as it is."""
+    return _quantity(value, lambda text: parse_size(text, "GiB") / GIB)
+
+
+def in_seconds(value: Any) -> Any:
+    """Seconds of a duration with a unit, as '2min'; what is no text is left as it is."""
+    return _quantity(value, parse_duration)
+
+
+def _quantity(value: Any, parse: Callable[[str], float]) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return parse(value)
+    except ValueError as error:
+        raise PydanticCustomError(
+            "quantity", "{expected}", {"expected": _expected(error)}
+        ) from None
+
+
+def _expected(error: ValueError) -> str:
+    """What a sentence 'VALUE is not EXPECTED' expects."""
+    return str(error).partition(" is not ")[2]
+
+
+def as_number(key: str, value: Any) -> Any:
+    """The value of a dotted key in the key's unit, if it is a size or duration with one.
+
+    A text that is none is left for the key's own validation to refuse.
+    """
+    name = key.rpartition(".")[2]
+    convert = (
+        in_gib if name.split("_")[-1] == "gib" else in_seconds if name.endswith("_s") else None
+    )
+    try:
+        return convert(value) if convert else value
+    except PydanticCustomError:
+        return value
+
+
 Whole = Annotated[int, BeforeValidator(_whole)]
 Count = Annotated[Whole, Field(ge=1, le=MAX_NUMBER)]
 Requests = Annotated[Whole, Field(ge=1, le=MAX_REQUESTS)]
 Tokens = Annotated[Whole, Field(ge=1, le=MAX_LENGTH)]
 Real = Annotated[float, Field(allow_inf_nan=False)]
-Gib = Annotated[Real, Field(gt=0, le=1e6)]
+Gib = Annotated[Real, Field(gt=0, le=1e6), BeforeValidator(in_gib)]
 # Requests a second: one in three hours, at the least.
 Rate = Annotated[Real, Field(ge=1e-4, le=1e6)]
-Seconds = Annotated[Real, Field(gt=0)]
+Seconds = Annotated[Real, Field(gt=0), BeforeValidator(in_seconds)]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9.-]*$", max_length=60)]
 
 

@@ -12,6 +12,7 @@ from hydra.errors import HydraException
 from kvscope.errors import BadInput
 from kvscope.plan import layers
 from kvscope.plan.complaints import format_value
+from kvscope.plan.fields import as_number
 
 MAX_VALUES = 10_000
 MAX_CHARACTERS = 100_000  # of an override: ten for each value
@@ -32,7 +33,8 @@ def parse(texts: list[str], config_dir: Path) -> dict[str, list[Any]]:
         if key in axes:
             raise BadInput(f"{key} is given twice on the command line; {FORMS}")
         try:
-            axes[key] = list(islice(_values(override, text, config_dir), MAX_VALUES + 1))
+            values = islice(_values(override, text, config_dir), MAX_VALUES + 1)
+            axes[key] = [as_number(key, value) for value in values]
         except (HydraException, ArithmeticError, TypeError, ValueError) as error:
             reason = " ".join(str(error).split())
             raise BadInput(

@@ -13,7 +13,7 @@ from kvscope.files import check_name
 from kvscope.layout import AD_HOC
 from kvscope.plan import documents, layers
 from kvscope.plan.complaints import format_value, suggestion, validation_message
-from kvscope.plan.fields import Part
+from kvscope.plan.fields import Part, as_number
 from kvscope.plan.figures import Axes, Entry
 from kvscope.plan.question import Question
 from kvscope.plan.repeats import RepeatsUntil
@@ -110,16 +110,27 @@ def read(name: str, config_dir: Path) -> StudyDefinition:
         raise validation_message(StudyFile, error, lambda key: str(path)) from None
     grids = tuple(_grid(grid, path) for grid in file.grids)
     figures: dict[str, tuple[Axes, ...]] = {entry.name: tuple(entry.axes) for entry in file.figures}
-    return StudyDefinition(name, file.title, file.description, grids, figures, file.compare)
+    question = _question(file.compare)
+    return StudyDefinition(name, file.title, file.description, grids, figures, question)
 
 
 def _grid(file: GridFile, path: Path) -> Grid:
     origin = f"{path} grid {format_value(file.name)}"
     fixed: list[list[Settings]] = [[file.set]] if file.set else []
     product = [[{key: value} for value in values] for key, values in file.product.items()]
-    axes = (*fixed, *file.linked, *product)
+    axes = tuple([*map(_in_units, axis)] for axis in (*fixed, *file.linked, *product))
     _refuse_repeated_keys(axes, origin)
-    return Grid(file.name, origin, path.parent, axes, tuple(file.exclude))
+    return Grid(file.name, origin, path.parent, axes, tuple(map(_in_units, file.exclude)))
+
+
+def _in_units(row: Settings) -> Settings:
+    """The row with sizes and durations as numbers in their keys' units."""
+    return {key: as_number(key, value) for key, value in row.items()}
+
+
+def _question(asked: Question | None) -> Question | None:
+    """The question with its base in the unit of its key."""
+    return asked and asked.model_copy(update={"base": as_number(asked.key, asked.base)})
 
 
 def _refuse_repeated_keys(axes: tuple[list[Settings], ...], origin: str) -> None:

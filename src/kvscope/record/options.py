@@ -1,12 +1,12 @@
 """What a recording is asked for, as the environment variables that the server's processes read."""
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from kvscope.errors import BadInput
+from kvscope.quantities import parse_duration, parse_size
 
 DIRECTORY, KEEP, MINUTES = "KVSCOPE_RECORD", "KVSCOPE_RECORD_KEEP", "KVSCOPE_RECORD_MINUTES"
 RANGES = "KVSCOPE_RECORD_RANGES"
@@ -15,7 +15,6 @@ PLUGIN = "kvscope_record"
 
 GIB = 1 << 30
 LEAST_BYTES = 1 << 20
-_UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": GIB, "TiB": 1 << 40}
 
 
 @dataclass(frozen=True)
@@ -58,15 +57,15 @@ class RecordOptions:
 
 def size(text: str, place: str) -> int:
     """Bytes of a text such as '2GiB'; BadInput names `place` if it is none, or below 1 MiB."""
-    found = re.fullmatch(r"(\d{1,12}(?:\.\d{1,6})?)\s*([KMGT]iB|)", text.strip(), re.ASCII)
-    wanted = int(float(found[1]) * _UNITS[found[2]]) if found else 0
-    if wanted < LEAST_BYTES:
-        raise BadInput(f"{place}: {text!r} is not a size of at least 1MiB, such as 512MiB or 2GiB")
-    return wanted
+    try:
+        return parse_size(text, least=LEAST_BYTES)
+    except ValueError as error:
+        raise BadInput(f"{place}: {error}") from None
 
 
 def minutes(text: str, place: str) -> float:
-    """Minutes of a text; BadInput names `place` if it is no number above 0."""
-    if not re.fullmatch(r"\d{1,9}(\.\d{1,6})?", text.strip(), re.ASCII) or float(text) <= 0:
-        raise BadInput(f"{place}: {text!r} is not a number of minutes above 0")
-    return float(text)
+    """Minutes of a text such as '90' or '1.5h'; BadInput names `place` if it is no duration."""
+    try:
+        return parse_duration(text, "min") / 60
+    except ValueError as error:
+        raise BadInput(f"{place}: {error}") from None

@@ -7,9 +7,10 @@ from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-from kvscope.commands.command import argument, command, path, whole
+from kvscope.commands.command import argument, command, path, size, whole
 from kvscope.errors import BadInput
 from kvscope.files import make_directory
+from kvscope.quantities import SIZE_HELP
 from kvscope_rehearsal.node import GIB, Gpus, environment_of, make_node
 
 NODE = ".node"
@@ -27,7 +28,13 @@ OWN = frozenset(("results", NODE))
     ),
     path("--directory", "of the rehearsal (default: rehearsal)", default=Path("rehearsal")),
     argument("--gpus", type=whole(1), default=1, help="how many the node has (default: 1)"),
-    argument("--memory-gib", type=whole(1), default=80, help="of each GPU (default: 80)"),
+    argument(
+        "--memory-gib",
+        type=size("GiB", GIB),
+        default=80 * GIB,
+        metavar="SIZE",
+        help=f"of each GPU, in GiB or {SIZE_HELP} (default: 80)",
+    ),
     argument("words", nargs="+", metavar="COMMAND", help="a command and its arguments, after --"),
 )
 def rehearse(options: argparse.Namespace) -> int:
@@ -40,7 +47,7 @@ def rehearse(options: argparse.Namespace) -> int:
     version = vllm_version()
     directory = options.directory.absolute()
     prepare(directory, Path.cwd())
-    gpus = Gpus(count=options.gpus, memory_bytes=options.memory_gib * GIB)
+    gpus = Gpus(count=options.gpus, memory_bytes=options.memory_gib)
     make_node(directory / NODE, gpus, version)
     environment = environment_of(directory / NODE, os.environ)
     program = shutil.which(options.words[0], path=environment.get("PATH"))
