@@ -24,6 +24,10 @@ MAX_DIGITS = 400  # of a number; the largest float has 309
 MERGE, TEXT = "tag:yaml.org,2002:merge", "tag:yaml.org,2002:str"
 
 
+NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+KEYED = "levels"  # of a study: names by value, which may be a number
+
+
 class _Loader(yaml.CSafeLoader):
     """The safe loader, restricted to values that a configuration can have."""
 
@@ -107,6 +111,7 @@ class _Walk:
         self.loader = loader
         self.values = 0  # so far, aliases written out
         self.opened: list[_Open] = []
+        self.section = ""  # the last key of the outermost mapping
         self.anchors: dict[str, tuple[int, int]] = {}  # values and levels of what an alias repeats
 
     def step(self, event: yaml.Event | None) -> None:
@@ -154,6 +159,11 @@ class _Walk:
         if self.values > MAX_VALUES:
             raise _fault(f"more than {MAX_VALUES:,} values, aliases written out", event)
 
+    @property
+    def _names_values(self) -> bool:
+        """Whether the open mapping's keys are values of a key: two levels below KEYED."""
+        return self.section == KEYED and len(self.opened) == 3
+
     def _check_key(self, event: yaml.Event, keys: set[str]) -> None:
         """Refuse a key that is not text, and a duplicate key, which the loader would overwrite."""
         if not isinstance(event, yaml.ScalarEvent):
@@ -162,7 +172,9 @@ class _Walk:
         if len(key) > MAX_KEY or not key.isprintable():
             raise _fault(f"a key must be a line of at most {MAX_KEY} printable characters", event)
         tag = self.loader.resolve(yaml.ScalarNode, key, event.implicit)  # type: ignore[no-untyped-call]
-        if tag not in (TEXT, MERGE):
+        if len(self.opened) == 1:
+            self.section = key
+        if tag not in (TEXT, MERGE) and not (self._names_values and tag in NUMBERS):
             raise _fault(f"key '{key}' must be text; put it in quotes", event)
         if key in keys:
             raise _fault(f"key '{key}' is given twice", event)

@@ -1,7 +1,8 @@
 """Expands a study and the overrides of the command line into the list of experiments."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
 from pathlib import Path
@@ -9,12 +10,14 @@ from typing import Any
 
 from kvscope.errors import BadInput
 from kvscope.layout import AD_HOC
+from kvscope.plan import levels
 from kvscope.plan import overrides as command_line
 from kvscope.plan import study as studies
 from kvscope.plan.complaints import format_value
 from kvscope.plan.composition import Composer, Config
 from kvscope.plan.experiment import Experiment
 from kvscope.plan.figures import EXPERIMENT, GRID, Axes
+from kvscope.plan.levels import Levels
 from kvscope.plan.point import Point, check_keys, label
 from kvscope.plan.question import Question
 from kvscope.plan.study import Grid, Settings, StudyDefinition
@@ -50,6 +53,7 @@ class Plan:
     varied_keys: tuple[str, ...]
     figures: Mapping[str, tuple[Axes, ...]]
     question: Question | None = None
+    levels: Levels = field(default_factory=dict)
 
 
 def expand(study: str | None, overrides: list[str], config_dir: Path) -> Plan:
@@ -64,6 +68,7 @@ def expand(study: str | None, overrides: list[str], config_dir: Path) -> Plan:
     grids = [_with_command_line(grid, given) for grid in found.grids]
     _check_axes(found)
     _check_question(found)
+    _check_levels(found)
     _refuse_too_many(found.name, grids)
     rows: dict[str, tuple[Experiment, Point, Config]] = {}
     for grid in grids:
@@ -89,6 +94,7 @@ def expand(study: str | None, overrides: list[str], config_dir: Path) -> Plan:
         varied_keys=tuple(varied[0]),
         figures=found.figures,
         question=found.question,
+        levels=found.levels,
     )
 
 
@@ -128,6 +134,17 @@ def _check_axes(study: StudyDefinition) -> None:
         for axes in rows:
             keys = {key: None for key in axes.keys if key not in (EXPERIMENT, GRID)}
             check_keys(keys, f"study {study.name}, figure {name}")
+
+
+def _check_levels(study: StudyDefinition) -> None:
+    """Raise BadInput if the study names values of an unknown key, or ones that do not vary."""
+    check_keys(dict.fromkeys(study.levels), f"study {study.name}, levels")
+    values: dict[str, dict[Any, None]] = defaultdict(dict)
+    for row in (row for grid in study.grids for axis in grid.axes for row in axis):
+        for key, value in row.items():
+            if not isinstance(value, dict):
+                values[key][value] = None
+    levels.check(study.levels, {key: [*own] for key, own in values.items()}, study.name)
 
 
 def _check_question(study: StudyDefinition) -> None:

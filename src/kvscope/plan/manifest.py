@@ -197,6 +197,11 @@ def contents(plan: "Plan", needs: dict[str, dict[str, int]]) -> dict[str, Any]:
         "title": plan.title,
         "description": plan.description,
         "compare": plan.question and plan.question.model_dump(),
+        "levels": [
+            {"key": key, "value": value, "name": words}
+            for key, names in plan.levels.items()
+            for value, words in names.items()
+        ],
         "varied_keys": list(plan.varied_keys),
         "figures": [
             {"name": name, "axes": [one.model_dump(exclude_defaults=True) for one in axes]}

@@ -84,6 +84,12 @@ def study_schema(shipped: bool = False) -> Schema:
     for name in ("Entry", "Axes", "Question"):
         study["$defs"].pop(name)
     study["properties"]["compare"] = _question()
+    names = {"type": "object", "minProperties": 1, "additionalProperties": TEXT}
+    study["properties"]["levels"] = {
+        "type": "object",
+        "propertyNames": _ref("axis"),
+        "additionalProperties": names,
+    }
     study["properties"]["grids"]["items"] = _ref("grid")
     study["properties"]["figures"] = _list(_figure(shipped))
     return {

@@ -1,7 +1,7 @@
 """The study file: a title and grids of experiments, each a product of axes minus exclusions."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,6 +15,7 @@ from kvscope.plan import documents, layers
 from kvscope.plan.complaints import format_value, suggestion, validation_message
 from kvscope.plan.fields import Part, as_number
 from kvscope.plan.figures import Axes, Entry
+from kvscope.plan.levels import Levels
 from kvscope.plan.question import Question
 from kvscope.plan.repeats import RepeatsUntil
 
@@ -42,6 +43,10 @@ Values = Annotated[list[Value], Field(min_length=1)]
 Rows = Annotated[list[Row], Field(min_length=1)]
 
 
+LevelName = Annotated[str, Field(min_length=1, max_length=60, pattern=r"^\S[^\n\r]*$")]
+LevelNames = Annotated[dict[str | int | float, LevelName], Field(min_length=1)]
+
+
 class GridFile(Part):
     """One grid, as written."""
 
@@ -58,6 +63,7 @@ class StudyFile(Part):
     title: str
     description: str = ""
     compare: Question | None = None
+    levels: dict[str, LevelNames] = Field(default_factory=dict)
     grids: Annotated[list[GridFile], Field(min_length=1)]
     figures: list[Entry] = Field(default_factory=list)
 
@@ -86,6 +92,7 @@ class StudyDefinition:
     grids: tuple[Grid, ...]
     figures: Mapping[str, tuple[Axes, ...]]
     question: Question | None = None
+    levels: Levels = field(default_factory=dict)
 
 
 def read(name: str, config_dir: Path) -> StudyDefinition:
@@ -111,7 +118,11 @@ def read(name: str, config_dir: Path) -> StudyDefinition:
     grids = tuple(_grid(grid, path) for grid in file.grids)
     figures: dict[str, tuple[Axes, ...]] = {entry.name: tuple(entry.axes) for entry in file.figures}
     question = _question(file.compare)
-    return StudyDefinition(name, file.title, file.description, grids, figures, question)
+    levels = {
+        key: {as_number(key, number(value)): words for value, words in names.items()}
+        for key, names in file.levels.items()
+    }
+    return StudyDefinition(name, file.title, file.description, grids, figures, question, levels)
 
 
 def _grid(file: GridFile, path: Path) -> Grid:
@@ -121,6 +132,16 @@ def _grid(file: GridFile, path: Path) -> Grid:
     axes = tuple([*map(_in_units, axis)] for axis in (*fixed, *file.linked, *product))
     _refuse_repeated_keys(axes, origin)
     return Grid(file.name, origin, path.parent, axes, tuple(map(_in_units, file.exclude)))
+
+
+def number(value: Any) -> Any:
+    """The number that a text in quotes is; else the value."""
+    for kind in (int, float):
+        try:
+            return kind(value) if isinstance(value, str) else value
+        except ValueError:
+            continue
+    return value
 
 
 def _in_units(row: Settings) -> Settings:

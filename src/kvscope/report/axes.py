@@ -7,6 +7,7 @@ from textwrap import fill
 from typing import Any
 
 from kvscope.plan.figures import EXPERIMENT, GRID, Axes
+from kvscope.plan.levels import Named, name_of
 from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.settings import ChosenOption, Settings, is_number, names, value_of
 from kvscope.report.words import key_title, setting_words, value_words
@@ -106,7 +107,7 @@ def _row(study: StudyData, runs: Sequence[ReportedRun], axes: Axes) -> PlacesOfK
         Place(run, _value(study, run, x), colour, _words(study, run, facet))
         for run, colour in zip(found, colours, strict=True)
     )
-    ordered = all(is_number(place.x) for place in places)
+    ordered = all(is_number(place.x) and name_of(place.x) is None for place in places)
     return PlacesOfKey(x, _separate(places), ordered)
 
 
@@ -238,5 +239,5 @@ def _name(value: Any) -> str:
 
 def x_words(value: Any) -> str:
     """A value of x as the label of a tick, in lines of no more than LETTERS where words allow."""
-    words = value_words(value) if isinstance(value, str) else str(value)
+    words = value_words(value) if isinstance(value, str | Named) else str(value)
     return fill(words, LETTERS, break_long_words=False)

@@ -14,6 +14,7 @@ from typing import Any
 
 from kvscope.analyse.estimates import Estimates, Ratio
 from kvscope.analyse.statistics import Estimate, estimate
+from kvscope.plan.levels import name_of
 from kvscope.report.data import ReportedRun, StudyData
 from kvscope.report.settings import (
     Settings,
@@ -24,7 +25,7 @@ from kvscope.report.settings import (
     value_of,
     without,
 )
-from kvscope.report.words import NBSP, decimals_for, key_title, percent, value_words
+from kvscope.report.words import NBSP, decimals_for, key_title, percent, setting_words, value_words
 from kvscope.runschema import REHEARSED, mark_of
 
 # Keys whose values ask for different work: what one costs says nothing of the other.
@@ -72,6 +73,7 @@ class Pair:
     other_name: str
     context: Settings
     estimates: Estimates
+    named: bool = False  # by the study, which is said without the key
 
     @property
     def where(self) -> str:
@@ -89,7 +91,7 @@ class Pair:
 
         Of rehearsed experiments it says that they are.
         """
-        title = "" if self.key in POLICIES else key_title(self.key)
+        title = "" if self.key in POLICIES or self.named else key_title(self.key)
         name, _, unit = title.removesuffix(")").partition(" (")
         return capitalize_first(
             f"{name} {self.other_name} instead of {self.base_name} {unit}".strip()
@@ -275,8 +277,10 @@ def _pair(
     one, two = study.traits[base.id], study.traits[other.id]
     rest = without(two, key)
     context = {k: v for k, v in without(one, key).items() if rest.get(k) == v and k not in untold}
-    base_name, other_name = (value_words(value_of(row, key)) for row in (one, two))
-    return Pair(key, base, other, base_name, other_name, context, study.estimates)
+    values = [value_of(row, key) for row in (one, two)]
+    named = any(name_of(value) is not None for value in values)
+    names = [setting_words(key, value) if named else value_words(value) for value in values]
+    return Pair(key, base, other, names[0], names[1], context, study.estimates, named)
 
 
 def _base_value(study: StudyData, key: str) -> Any:

@@ -16,7 +16,7 @@ from kvscope.analyse.study_metrics import add_study_metrics
 from kvscope.errors import BadInput
 from kvscope.files import read_json
 from kvscope.layout import experiment_directory
-from kvscope.plan import experiment, manifest
+from kvscope.plan import experiment, levels, manifest
 from kvscope.plan.complaints import validation_message
 from kvscope.plan.fields import Part
 from kvscope.plan.figures import Axes
@@ -76,9 +76,12 @@ def load(what: list[str], place: Path) -> StudyData:
 def load_study(name: str, place: Path) -> StudyData:
     """A planned study and whatever was run of it."""
     found = manifest.read(name, place)
+    named = {(one["key"], one["value"]): one["name"] for one in found.get("levels", [])}
     runs = [
-        load_run(experiment_directory(place, each[0]), *each)
-        for each in map(itemgetter("id", "label", "varied", "grid"), found["experiments"])
+        load_run(experiment_directory(place, run_id), run_id, label, _named(varied, named), grid)
+        for run_id, label, varied, grid in map(
+            itemgetter("id", "label", "varied", "grid"), found["experiments"]
+        )
     ]
     return StudyData(
         name=name,
@@ -94,6 +97,12 @@ def load_study(name: str, place: Path) -> StudyData:
         base=found["base"],
         overrides=tuple(found["overrides"]),
     )
+
+
+def _named(varied: dict[str, Any], names: Mapping[tuple[str, Any], str]) -> dict[str, Any]:
+    """The values of an experiment, those that the study names with their names."""
+    plain = {key: settings.single(value) for key, value in varied.items()}
+    return {key: levels.name(value, names.get((key, value))) for key, value in plain.items()}
 
 
 def _part(kind: type[P], group: dict[str, Any], study: str) -> P:

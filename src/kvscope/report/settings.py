@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
+from kvscope.plan.levels import name, name_of
 from kvscope.report.words import setting_words, value_words
 
 Settings = dict[str, Any]
@@ -127,7 +128,9 @@ def in_tokens(rows: Sequence[Settings]) -> list[Settings]:
     return [
         {
             (TOKENS if key == BLOCKS else key): (
-                value * row[BLOCK_SIZE] if key == BLOCKS and value is not None else value
+                name(value * row[BLOCK_SIZE], name_of(value))
+                if key == BLOCKS and value is not None
+                else value
             )
             for key, value in row.items()
         }

@@ -11,6 +11,7 @@ from kvscope.analyse.statistics import Estimate
 from kvscope.plan import registry
 from kvscope.plan.experiment import label
 from kvscope.plan.fields import Label
+from kvscope.plan.levels import name_of
 
 NBSP = "\N{NO-BREAK SPACE}"
 # One of what is counted, in the plural.
@@ -60,7 +61,9 @@ def value_text(value: Any) -> str:
 
 
 def value_words(value: Any) -> str:
-    """A configuration value in words: 'prefill first'."""
+    """A configuration value in words: 'prefill first', or the name that the study gives it."""
+    if (named := name_of(value)) is not None:
+        return named
     if not isinstance(value, str):
         return value_text(value)
     if any(value in registry.find_registered(kind) for kind in registry.KINDS):
@@ -70,6 +73,8 @@ def value_words(value: Any) -> str:
 
 def setting_words(key: str, value: Any) -> str:
     """A key with its value: 'block size 32', 'KV cache 64 blocks', '1 request', 'pinned'."""
+    if (named := name_of(value)) is not None:
+        return named
     value = value / 1e9 if key == LINK and value is not None else value
     words, found = value_words(value), TOKENS.get(key) or label(key)
     text = found.phrase.format(words) if found and found.phrase else f"{key_title(key)} {words}"
