@@ -188,3 +188,83 @@ def test_many_experiments_read_the_file_once_until_it_changes(
     written(path, CSV + "4,4,99\n")
     assert len(requests.build(experiment(path))) == 4
     assert opened == [path, path]
+
+
+def jsonl(path: Path, times: list[Any], **more: Any) -> Path:
+    """A trace with these timestamps, in the form that both `trace` and `mooncake` read."""
+    rows = (
+        {"timestamp": time, "input_length": 5, "output_length": 5, "hash_ids": [0], **more}
+        for time in times
+    )
+    return written(path, "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def arrivals(workload: str, path: Path, *overrides: str) -> list[float | None]:
+    words = [f"workload={workload}", f"workload.path='{path}'", *overrides]
+    (planned,) = expand(None, words, CONFIG).experiments
+    requests.check(planned.experiment)
+    return [one.arrival_s for one in requests.build(planned.experiment)]
+
+
+both = pytest.mark.parametrize("workload", ["trace", "mooncake"])
+
+# Times of a file, other keys of its rows, the line that is named, and what the sentence says of it.
+AMBIGUOUS: list[tuple[list[Any], dict[str, Any], int, str]] = [
+    ([0.0, 61.114, 61.2], {}, 2, "timestamp is 61.114, which is no whole number"),
+    ([0, 3000, 6000.5], {}, 3, "timestamp is 6000.5, which is no whole number"),
+    ([0, 61, 61, 95], {}, 4, "timestamp is 95, and different times lie 47.5 apart"),
+    ([1_700_000_000, 1_700_000_001], {}, 2, "different times lie 1 apart"),
+    ([0, 500, 9000], {"chat_id": 3}, 1, "timestamp is 0, beside chat_id"),
+    ([0], {"parent_chat_id": -1}, 1, "Qwen-Bailian traces, whose times are in seconds"),
+]
+
+
+@both
+@pytest.mark.parametrize(("times", "more", "line", "said"), AMBIGUOUS)
+def test_times_that_may_be_seconds_are_refused_until_their_unit_is_said(
+    workload: str, times: list[Any], more: dict[str, Any], line: int, said: str, tmp_path: Path
+) -> None:
+    path = jsonl(tmp_path / "t.jsonl", times, **more)
+    with pytest.raises(BadInput) as error:
+        arrivals(workload, path)
+    sentence = str(error.value)
+    assert sentence.startswith(f"{path}:{line}: ")
+    assert said in sentence
+    assert "workload.time_unit=ms or workload.time_unit=s" in sentence
+    for unit, per_second in (("s", 1), ("ms", 1000)):
+        found = arrivals(workload, path, f"workload.time_unit={unit}")
+        assert found == pytest.approx([(time - times[0]) / per_second for time in times])
+
+
+@both
+@pytest.mark.parametrize(
+    ("times", "more"),
+    [
+        ([27000, 30000, 30500], {}),
+        ([0.0, 3000.0], {}),  # whole, however they are written
+        ([0, 0, 0, 100, 100, 100], {}),  # a burst, and a burst
+        ([1_700_000_000_000, 1_700_000_001_000], {}),
+        ([5, 5, 5], {}),  # at once in any unit
+        ([0.0, 0.125, 3.5], {"arrival_pass": 0}),  # as `kvscope replay` writes them
+    ],
+)
+def test_times_that_are_milliseconds_need_no_word(
+    workload: str, times: list[Any], more: dict[str, Any], tmp_path: Path
+) -> None:
+    path = jsonl(tmp_path / "t.jsonl", times, **more)
+    assert arrivals(workload, path) == pytest.approx([(t - times[0]) / 1000 for t in times])
+
+
+@both
+def test_times_that_are_not_read_may_be_in_any_unit(workload: str, tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "t.jsonl", [0.0, 61.114, 61.2])
+    at_once = "workload.arrival=all_at_once"
+    assert arrivals(workload, path, at_once) == [0.0, 0.0, 0.0]
+    with pytest.raises(BadInput, match=r"workload.time_unit \(s\) has no meaning with workload"):
+        arrivals(workload, path, at_once, "workload.time_unit=s")
+
+
+def test_a_csv_says_its_unit_in_its_header(tmp_path: Path) -> None:
+    path = written(tmp_path / "t.csv", CSV)
+    with pytest.raises(BadInput, match=r"workload.time_unit \(s\) must be null with a .csv"):
+        experiment(path, "workload.time_unit=s")

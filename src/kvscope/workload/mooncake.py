@@ -3,7 +3,8 @@
 github.com/kvcache-ai/Mooncake, FAST'25: a line a request with `timestamp` (ms), `input_length`,
 `output_length` and `hash_ids`, one id for each block of 512 tokens, the last of which may be
 partial. The trace does not say which request continues which, nor which tokens were generated.
-Traces of this format with blocks of another size have it in `trace_block_tokens`. Those that
+Traces of this format with blocks of another size have it in `trace_block_tokens`, those with times
+in seconds in `time_unit` (`kvscope.workload.time_unit` refuses what may be either). Those that
 `kvscope replay` writes also have `arrival_pass`, the pass before which a request came, and
 `abort_pass`, the one before which it was aborted, if it was.
 """
@@ -13,13 +14,14 @@ from typing import Annotated, ClassVar
 
 from kvscope.errors import BadInput
 from kvscope.plan.fields import Label, Requests, Tokens
+from kvscope.plan.parts import Conditions
 from kvscope.plan.workload import BY_PASS
 from kvscope.workload.blocks import BlockTrace, Row, block_ids, seconds, whole_number
 from kvscope.workload.script import Text, Turn
+from kvscope.workload.time_unit import TimeUnit, per_second, refuse_ambiguous, unless_effective
 
 BLOCKS, OUTPUTS = range(2)
 """The first number of the key of a block's text, and of what a request generates."""
-MILLISECONDS = 1000  # a second
 
 
 class Mooncake(BlockTrace):
@@ -37,6 +39,7 @@ class Mooncake(BlockTrace):
 
     num_requests: Annotated[Requests | None, Label("requests", "{} requests")] = None
     trace_block_tokens: Annotated[Tokens, Label("tokens of a block in the file")] = 512
+    time_unit: TimeUnit = None
 
     @property
     def published_block(self) -> int:
@@ -49,6 +52,8 @@ class Mooncake(BlockTrace):
 
     def conversations(self, seed: int) -> Iterator[list[Turn]]:
         """Each request by itself."""
+        if self.arrival == "trace" and self.time_unit is None:
+            refuse_ambiguous(self.rows(), self.num_requests)
         before_s = 0.0
         for number, (place, row) in enumerate(self.rows()):
             turn = self._turn(number, row, place)
@@ -56,6 +61,11 @@ class Mooncake(BlockTrace):
                 raise BadInput(f"{place}: arrives before the request above it")
             before_s = turn.start_s
             yield [turn]
+
+    def check(self, experiment: Conditions) -> None:
+        """Also refuse what says how times are read where none is."""
+        super().check(experiment)
+        unless_effective(self.time_unit, self.arrival)
 
     def _turn(self, number: int, row: Row, place: str) -> Turn:
         tokens = whole_number(row, "input_length", place)
@@ -71,7 +81,7 @@ class Mooncake(BlockTrace):
         return Turn(
             tuple(Text((BLOCKS, i), n) for i, n in zip(ids, sizes, strict=True)),
             (Text((OUTPUTS, number), self.scaled_up(output)),),
-            start_s=seconds(row, "timestamp", place, MILLISECONDS) * self.time_scale,
+            start_s=seconds(row, "timestamp", place, per_second(self.time_unit)) * self.time_scale,
             arrival_pass=came,
             abort_pass=aborted,
         )

@@ -1,7 +1,9 @@
 """`trace`: lengths and arrival times of recorded requests.
 
 The file's suffix selects the format. `.jsonl`, as of the Mooncake traces: one object per line with
-`timestamp` (milliseconds, optional), `input_length` and `output_length`; other keys are ignored.
+`timestamp` (milliseconds, or what `time_unit` says; optional), `input_length` and `output_length`;
+other keys are ignored, but a file whose times may be seconds is refused
+(`kvscope.workload.time_unit`).
 `.csv`: a header with `prompt_tokens`, `output_tokens` and, optionally, `arrival_s`.
 """
 
@@ -18,10 +20,17 @@ from kvscope import limits
 from kvscope.errors import BadInput
 from kvscope.plan import sources
 from kvscope.plan.fields import MAX_LENGTH, MAX_REQUESTS, MAX_TOKENS, Label, Requests, Sha256
+from kvscope.plan.parts import Conditions
 from kvscope.plan.workload import Lengths, Workload
 from kvscope.reading import short_repr, text_lines
+from kvscope.workload.time_unit import (
+    TimeUnit,
+    Unit,
+    per_second,
+    refuse_ambiguous,
+    unless_effective,
+)
 
-MILLISECONDS = 1000
 CSV_COLUMNS = ("prompt_tokens", "output_tokens", "arrival_s")
 
 
@@ -50,6 +59,12 @@ class Trace(Workload):
     num_requests: Annotated[Requests | None, Label("requests", "{} requests")] = None
     path: str
     sha256: Sha256
+    time_unit: TimeUnit = None
+
+    def check(self, experiment: Conditions) -> None:
+        """Also refuse a unit of times where none is read."""
+        super().check(experiment)
+        unless_effective(self.time_unit, self.arrival, Path(self.path).suffix)
 
     def lengths(self, seed: int) -> list[Lengths]:
         """The lengths of the file's first num_requests requests (all if null), in its order."""
@@ -61,7 +76,7 @@ class Trace(Workload):
         BadInput if the file changed since planning, is malformed, or has too few or too many.
         """
         sources.verify(self)
-        found = _read(Path(self.path), self.sha256)
+        found = _read(Path(self.path), self.sha256, self.time_unit)
         wanted = self.num_requests or len(found)
         if wanted > MAX_REQUESTS:
             raise BadInput(
@@ -82,6 +97,9 @@ class Trace(Workload):
 
     def times(self) -> list[float]:
         """Arrival times in seconds since the first; BadInput if a request has none."""
+        path = Path(self.path)
+        if path.suffix == ".jsonl" and self.time_unit is None:
+            refuse_ambiguous(_json_rows(path), self.num_requests)
         times = [one.arrival_s for one in self.requests()]
         given = [time for time in times if time is not None]
         if len(given) < len(times):
@@ -93,14 +111,17 @@ class Trace(Workload):
 
 
 @lru_cache(maxsize=8)
-def _read(path: Path, sha256: str) -> tuple[TraceRequest, ...]:
+def _read(path: Path, sha256: str, unit: Unit | None) -> tuple[TraceRequest, ...]:
     """Parse at most MAX_REQUESTS + 1 requests of a file; cached by the SHA-256 of its content."""
-    rows = {".jsonl": _json_lines, ".csv": _csv_lines}.get(path.suffix)
-    if rows is None:
+    if path.suffix == ".jsonl":
+        rows = _json_lines(path, per_second(unit))
+    elif path.suffix == ".csv":
+        rows = _csv_lines(path)
+    else:
         raise BadInput(f"workload.path is {str(path)!r} but must end in .jsonl or .csv")
     found: list[TraceRequest] = []
     try:
-        for place, item in islice(rows(path), MAX_REQUESTS + 1):
+        for place, item in islice(rows, MAX_REQUESTS + 1):
             if found and (item.arrival_s or 0) < (found[-1].arrival_s or 0):
                 raise BadInput(f"{place}: arrives before the request above it")
             found.append(item)
@@ -111,7 +132,8 @@ def _read(path: Path, sha256: str) -> tuple[TraceRequest, ...]:
     return tuple(found)
 
 
-def _json_lines(path: Path) -> Iterator[tuple[str, TraceRequest]]:
+def _json_rows(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of a file, one a line, each with its place in words."""
     for number, line in enumerate(text_lines(path, limits.LONGEST_REQUEST_BYTES), start=1):
         place = f"{path}:{number}"
         if not line.strip():
@@ -122,8 +144,14 @@ def _json_lines(path: Path) -> Iterator[tuple[str, TraceRequest]]:
             raise BadInput(f"{place}: not a JSON object") from None
         if not isinstance(row, dict):
             raise BadInput(f"{place}: not a JSON object")
-        milliseconds = _time(row.get("timestamp"), "timestamp", place, MILLISECONDS)
-        arrival = None if milliseconds is None else milliseconds / MILLISECONDS
+        yield place, row
+
+
+def _json_lines(path: Path, unit: int) -> Iterator[tuple[str, TraceRequest]]:
+    """The requests of a file with so many units of its times in a second."""
+    for place, row in _json_rows(path):
+        time = _time(row.get("timestamp"), "timestamp", place, unit)
+        arrival = None if time is None else time / unit
         prompt, output = (_count(row.get(k), k, place) for k in ("input_length", "output_length"))
         yield place, TraceRequest(prompt, output, arrival)
 
