@@ -32,7 +32,7 @@ def plan(given: argparse.Namespace) -> int:
     Nothing is run.
     """
     from kvscope import packages
-    from kvscope.plan import grid, manifest, show
+    from kvscope.plan import effects, grid, manifest, show
     from kvscope.workload import requests
 
     study, overrides = grid.split_study(given.overrides)
@@ -43,6 +43,8 @@ def plan(given: argparse.Namespace) -> int:
     if warning := show.memory_warning(plan):
         print(f"kvscope: warning: {warning}", file=sys.stderr)
     if note := manifest.device_note(needs.values(), packages.variant()[0]):
+        print(f"kvscope: note: {note}", file=sys.stderr)
+    for note in effects.notes(plan):
         print(f"kvscope: note: {note}", file=sys.stderr)
     if given.write:
         path = manifest.write(plan, given.write)

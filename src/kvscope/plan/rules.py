@@ -7,9 +7,11 @@ from typing import Any, Protocol
 from kvscope.kv_plan import unless_one_block_table
 from kvscope.plan import registry
 from kvscope.plan.fields import impossible
-from kvscope.plan.parts import CacheSettings, Conditions
+from kvscope.plan.parts import VLLM_0_4_2, CacheSettings, Conditions, TracingSettings
 
 SIZES = CacheSettings.one_of
+# Overflow policies whose victims resume in the pass that admits them.
+AT_ONCE = ("recompute", "swap", "activation", "adaptive")
 
 
 class CompleteExperiment(Conditions, Protocol):
@@ -116,6 +118,36 @@ def _buffer_has_a_part_for_each(experiment: CompleteExperiment) -> None:
         )
 
 
+def _buffer_is_used(experiment: CompleteExperiment) -> None:
+    events, usual = experiment.tracing.buffer_events, TracingSettings(name="none").buffer_events
+    if experiment.tracing.name == "none" and events != usual:
+        raise impossible(
+            f"tracing.buffer_events ({events}) has no meaning with tracing=none, only with full or "
+            "sampled",
+            "tracing.buffer_events",
+            "tracing",
+        )
+
+
+def _reserving_matters(experiment: CompleteExperiment) -> None:
+    """`false` is refused where it admits what `true` admits."""
+    if experiment.engine.scheduler_reserve_full_isl:
+        return
+    batching, overflow = experiment.batching, experiment.overflow
+    if experiment.cache.admission == VLLM_0_4_2:
+        key, why = "cache.admission", f"={VLLM_0_4_2}, which gives a prompt all its blocks at once"
+    elif batching.name in ("mixed", "prefill_first") and overflow.name in AT_ONCE:
+        key, why = "batching", f"={batching.name}, whose first chunk is the whole prompt"
+    else:
+        return
+    raise impossible(
+        f"engine.scheduler_reserve_full_isl (false) must be true with {key}{why}: both are the "
+        "same",
+        "engine.scheduler_reserve_full_isl",
+        key,
+    )
+
+
 def _context_within_model(experiment: CompleteExperiment) -> None:
     length, most = experiment.engine.max_model_len, experiment.model.max_position_embeddings
     if length > most:
@@ -217,6 +249,8 @@ RULES: tuple[Callable[[CompleteExperiment], None], ...] = (
     _tracing_has_kernels,
     _strides_suit_tracing,
     _buffer_has_a_part_for_each,
+    _buffer_is_used,
+    _reserving_matters,
     _context_within_model,
     _other_families_have_vllms_kernels,
     _fp8_has_vllms_kernels,

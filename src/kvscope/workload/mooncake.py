@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Annotated, ClassVar
 
 from kvscope.errors import BadInput
-from kvscope.plan.fields import Label, Requests, Tokens
+from kvscope.plan.fields import Label, Requests, Tokens, impossible
 from kvscope.plan.parts import Conditions
 from kvscope.plan.workload import BY_PASS
 from kvscope.workload.blocks import BlockTrace, Row, block_ids, seconds, whole_number
@@ -66,6 +66,12 @@ class Mooncake(BlockTrace):
         """Also refuse what says how times are read where none is."""
         super().check(experiment)
         unless_effective(self.time_unit, self.arrival)
+        if self.arrival != "trace" and self.time_scale != 1:
+            raise impossible(
+                f"workload.time_scale ({self.time_scale}) has no meaning with workload.arrival="
+                f"{self.arrival}, only with trace",
+                *("workload.time_scale", "workload.arrival"),
+            )
 
     def _turn(self, number: int, row: Row, place: str) -> Turn:
         tokens = whole_number(row, "input_length", place)

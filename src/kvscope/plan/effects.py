@@ -1,0 +1,98 @@
+"""Settings that change no record where another setting has taken their place.
+
+Two values of such a key are two experiments with the same records. Where nobody has a use for the
+second one, `rules` refuses it; the others are listed here, and `kvscope plan` says it of those that
+a study varies or the command line gives. `tests/engine/test_effects.py` walks all keys and finds
+what neither refuses nor says.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kvscope.quantities import plural
+from kvscope.runschema import MODELED
+
+if TYPE_CHECKING:
+    from kvscope.plan.experiment import Experiment
+    from kvscope.plan.grid import Plan
+
+
+@dataclass(frozen=True)
+class Idle:
+    """A key that changes nothing where `where` holds, and why."""
+
+    key: str
+    why: str
+    where: Callable[["Experiment"], bool]
+
+
+def _modeled(experiment: "Experiment") -> bool:
+    return experiment.device.time_source == MODELED
+
+
+def _on_vllm(experiment: "Experiment") -> bool:
+    """Modeled, with vLLM's own scheduler and all weights on the device."""
+    return experiment.device.name == "modeled"
+
+
+def _cut(experiment: "Experiment") -> bool:
+    """Passes end at the policy's own budget, and no window holds what a pass computes besides."""
+    own = experiment.batching.pass_tokens is not None and experiment.model.keeps_all
+    return _on_vllm(experiment) and own and experiment.overflow.name != "activation"
+
+
+def _untraced(experiment: "Experiment") -> bool:
+    return _on_vllm(experiment) and experiment.tracing.name == "none"
+
+
+def _moves_nothing(experiment: "Experiment") -> bool:
+    return _on_vllm(experiment) and experiment.overflow.name == "recompute"
+
+
+NOT_COMPUTED = "on a modeled device, which computes nothing of the model"
+VIRTUAL = "on a modeled device, whose virtual clock begins each repeat anew, without noise"
+IDLE = (
+    Idle("device.threads", NOT_COMPUTED, _on_vllm),
+    Idle("model.rope_theta", NOT_COMPUTED, _on_vllm),
+    Idle("model.rope_scaling", NOT_COMPUTED, _on_vllm),
+    Idle("model.max_position_embeddings", NOT_COMPUTED, _on_vllm),
+    Idle("warmup", VIRTUAL, _on_vllm),
+    Idle("repeats.until", VIRTUAL, _modeled),
+    Idle("repeats.budget_s", VIRTUAL, _modeled),
+    Idle("exclusive", "on a modeled device, which other programs do not slow down", _modeled),
+    Idle(
+        "engine.attention", "on device=modeled with tracing=none: the cost is the same", _untraced
+    ),
+    Idle(
+        "cache.layout",
+        "on device=modeled with overflow=recompute, which copies nothing",
+        _moves_nothing,
+    ),
+    Idle(
+        "engine.max_num_batched_tokens",
+        "on device=modeled with batching=chunked, whose passes end at batching.chunk_tokens",
+        _cut,
+    ),
+)
+
+
+def notes(plan: "Plan") -> list[str]:
+    """A sentence for each key that is varied, or given by the command line, and changes nothing."""
+    asked = {*plan.varied_keys, *(word.partition("=")[0] for word in plan.overrides)}
+    experiments = [planned.experiment for planned in plan.experiments]
+    found = (_note(idle, experiments) for idle in IDLE if idle.key in asked)
+    return [note for note in found if note]
+
+
+def idle_keys(experiment: "Experiment") -> set[str]:
+    """The keys that change nothing in an experiment."""
+    return {idle.key for idle in IDLE if idle.where(experiment)}
+
+
+def _note(idle: Idle, experiments: Iterable["Experiment"]) -> str:
+    found = [idle.where(experiment) for experiment in experiments]
+    if not any(found):
+        return ""
+    of_all = "" if all(found) else f" in {sum(found)} of {plural(len(found), 'experiment')},"
+    return f"{idle.key} changes no result{of_all} {idle.why}"
