@@ -1,14 +1,15 @@
 """Settings that change no record where another setting has taken their place.
 
 Two values of such a key are two experiments with the same records. Where nobody has a use for the
-second one, `rules` refuses it; the others are listed here, and `kvscope plan` says it of those that
-a study varies or the command line gives. `tests/engine/test_effects.py` walks all keys and finds
-what neither refuses nor says.
+second one, `rules` refuses it; the others are listed here, and `kvscope plan` says it where the
+command line gives such a key, or nothing else tells two experiments apart.
+`tests/engine/test_effects.py` walks all keys and finds what neither refuses nor says.
 """
 
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kvscope.quantities import plural
 from kvscope.runschema import MODELED
@@ -78,11 +79,31 @@ IDLE = (
 
 
 def notes(plan: "Plan") -> list[str]:
-    """A sentence for each key that is varied, or given by the command line, and changes nothing."""
-    asked = {*plan.varied_keys, *(word.partition("=")[0] for word in plan.overrides)}
+    """A sentence for each key that changes nothing where the plan or its reader thinks it does.
+
+    It is a key that the command line gives, or the only one that tells two experiments apart.
+    """
+    given = {word.partition("=")[0] for word in plan.overrides}
     experiments = [planned.experiment for planned in plan.experiments]
-    found = (_note(idle, experiments) for idle in IDLE if idle.key in asked)
-    return [note for note in found if note]
+    asked = (idle for idle in IDLE if idle.key in given or idle.key in plan.varied_keys)
+    found = ((idle, [one for one in experiments if idle.where(one)]) for idle in asked)
+    return [
+        _note(idle, len(same), len(experiments))
+        for idle, same in found
+        if same and (idle.key in given or _is_all_that_differs(idle.key, same))
+    ]
+
+
+def _is_all_that_differs(key: str, experiments: Iterable["Experiment"]) -> bool:
+    """Whether two of the experiments have the same settings but for one key."""
+    rest = [_without(experiment.to_dict(), key) for experiment in experiments]
+    return len(set(rest)) < len(rest)
+
+
+def _without(settings: dict[str, Any], key: str) -> str:
+    section, _, name = key.rpartition(".")
+    (settings[section] if isinstance(settings.get(section), dict) else settings).pop(name, None)
+    return json.dumps(settings, sort_keys=True, default=str)
 
 
 def idle_keys(experiment: "Experiment") -> set[str]:
@@ -90,9 +111,6 @@ def idle_keys(experiment: "Experiment") -> set[str]:
     return {idle.key for idle in IDLE if idle.where(experiment)}
 
 
-def _note(idle: Idle, experiments: Iterable["Experiment"]) -> str:
-    found = [idle.where(experiment) for experiment in experiments]
-    if not any(found):
-        return ""
-    of_all = "" if all(found) else f" in {sum(found)} of {plural(len(found), 'experiment')},"
+def _note(idle: Idle, same: int, count: int) -> str:
+    of_all = "" if same == count else f" in {same} of {plural(count, 'experiment')},"
     return f"{idle.key} changes no result{of_all} {idle.why}"
